@@ -1,0 +1,37 @@
+/* The frame decoder inside the kernel: proof that kernels/headers.h passes the verifier, and that it gives the same row there.
+ * Loaded and run by the tests; measuring programs include the same header. */
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "headers.h"
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, struct wl_decode_options);
+} options SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, struct wl_row);
+} rows SEC(".maps");
+
+SEC("xdp")
+int wl_headers(struct xdp_md *ctx)
+{
+    const u8 *frame = (const u8 *)(long)ctx->data, *end = (const u8 *)(long)ctx->data_end;
+    struct wl_decode_options *wanted;
+    struct wl_row *row;
+    __u32 zero = 0;
+
+    wanted = bpf_map_lookup_elem(&options, &zero);
+    row = bpf_map_lookup_elem(&rows, &zero);
+    if (wanted && row)
+        wl_decode(frame, end, ctx->data_end - ctx->data, WL_LINK_ETHERNET, wanted, row);
+    return XDP_PASS; /* a measuring program never drops, changes or delays a packet */
+}
+
+char wl_license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,1 @@
+"""wirelag: how late is the network? Measured from packets that are already there."""

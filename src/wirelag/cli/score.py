@@ -1,0 +1,103 @@
+"""`wirelag score`: a report against the truth of a simulation."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wirelag.errors import WirelagError
+from wirelag.units import format_duration
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from wirelag.sim.score import Line, Score
+
+
+def score(
+    report: Annotated[str, typer.Argument(metavar="REPORT.json", help="JSON of rtt, response or oneway.")],
+    truth: Annotated[str, typer.Argument(metavar="TRUTH.parquet", help="Truth that simulate wrote.")],
+    kind: Annotated[
+        str | None, typer.Option(metavar="tcp|handshake|dns", help="Compare with this kind of delay only.")
+    ] = None,
+    leg: Annotated[
+        str | None, typer.Option(metavar="server|client", help="Round trips: the side the delay is to.")
+    ] = None,
+    direction: Annotated[
+        str, typer.Option(metavar="forward|reverse", help="One way: the direction the report is of.")
+    ] = "forward",
+    output_format: Annotated[str, typer.Option("--format", metavar="table|json", help="How to print it.")] = "table",
+) -> None:
+    """Say how far a report is from the truth.
+
+    Prints for mean, standard deviation and every quantile the estimate, the truth, the signed relative error, and
+    whether the 95% interval (where the report has one) covers the truth.
+    """
+    for option, value, allowed in (
+        ("--kind", kind, ("tcp", "handshake", "dns", None)),
+        ("--leg", leg, ("server", "client", None)),
+        ("--direction", direction, ("forward", "reverse")),
+        ("--format", output_format, ("table", "json")),
+    ):
+        if value not in allowed:
+            names = ", ".join(name for name in allowed if name)
+            raise typer.BadParameter(f"{value!r} is not one of {names}", param_hint=option)
+
+    from wirelag.sim.score import ReportError
+    from wirelag.sim.score import score as compare
+
+    content, rows = _read_report(report), _read_truth(truth)
+    try:
+        result = compare(content, rows, kind, leg, direction)
+    except ReportError as error:
+        raise WirelagError(f"{report}: {error}") from error
+    except ValueError as error:
+        raise WirelagError(f"{truth}: {error}") from error
+    if output_format == "json":
+        typer.echo(json.dumps(result.to_json(), indent=2))
+    else:
+        _print_table(result)
+
+
+def _read_report(path: str) -> dict[str, Any]:
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise WirelagError(f"{path}: cannot read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise WirelagError(f"{path}: is not JSON: {error}; write it with --format json") from error
+    if not isinstance(content, dict):
+        raise WirelagError(f"{path}: is not a report: wants one JSON object, as --format json prints")
+    return content
+
+
+def _read_truth(path: str) -> "pl.DataFrame":
+    import polars as pl
+
+    try:
+        with Path(path).open("rb") as file:
+            return pl.read_parquet(file)
+    except OSError as error:
+        raise WirelagError(f"{path}: cannot read: {error.strerror or error}") from error
+    except pl.exceptions.PolarsError as error:
+        raise WirelagError(f"{path}: is not Parquet; write it with wirelag simulate --truth") from error
+
+
+def _print_table(result: "Score") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{result.quantity}: {result.samples:,} samples, {result.true_samples:,} in truth")
+    for heading in ("", "estimate", "truth", "error", "95% interval"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for line in result.lines:
+        table.add_row(*_cells(line))
+    Console().print(table)
+
+
+def _cells(line: "Line") -> list[str]:
+    estimate = "-" if line.estimate is None else format_duration(line.estimate * 1e9)
+    error = "-" if line.error is None else f"{line.error:+.2%}"
+    covered = {None: "-", True: "covers", False: "misses"}[line.covered]
+    return [line.name, estimate, format_duration(line.truth * 1e9), error, covered]

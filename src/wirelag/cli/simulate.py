@@ -1,0 +1,158 @@
+"""`wirelag simulate`: captures with known truth."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wirelag.errors import WirelagError
+from wirelag.units import parse_duration_ns
+
+if TYPE_CHECKING:
+    from wirelag.sim import Simulation
+
+TRAFFIC = "Traffic"
+NETWORK = "Network"
+
+
+def simulate(
+    output: Annotated[
+        list[str],
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Capture to write: .pcap or .pcapng, also with .gz or .zst behind it; - is standard output. "
+            "With --points 2 given twice, the point near the clients first.",
+        ),
+    ],
+    truth: Annotated[
+        str | None, typer.Option(metavar="FILE.parquet", help="Write the truth beside it, one row per true delay.")
+    ] = None,
+    packets: Annotated[int, typer.Option(metavar="N", help="Packets in the (first) capture, exactly.")] = 100_000,
+    seed: Annotated[int, typer.Option(metavar="S", help="The same options and seed give the same bytes.")] = 1,
+    points: Annotated[int, typer.Option(metavar="1|2", help="Vantage points.")] = 1,
+    direction: Annotated[
+        str, typer.Option(metavar="both|client", help="Directions captured: both, or only client to server.")
+    ] = "both",
+    snaplen: Annotated[int, typer.Option(metavar="N", help="Bytes captured of each frame.")] = 128,
+    duration: Annotated[
+        str, typer.Option(metavar="D", help="Span over which connections arrive.", rich_help_panel=TRAFFIC)
+    ] = "60s",
+    servers: Annotated[
+        int, typer.Option(metavar="N", help="Servers, each at its own distance.", rich_help_panel=TRAFFIC)
+    ] = 20,
+    dns: Annotated[
+        float, typer.Option(metavar="P", help="Share of DNS exchanges among connections.", rich_help_panel=TRAFFIC)
+    ] = 0.1,
+    ipv6: Annotated[float, typer.Option(metavar="P", help="Share of IPv6 connections.", rich_help_panel=TRAFFIC)] = 0.2,
+    unanswered: Annotated[
+        float,
+        typer.Option(metavar="P", help="Share of SYNs and queries that nobody answers.", rich_help_panel=TRAFFIC),
+    ] = 0.01,
+    rtt: Annotated[
+        str,
+        typer.Option(
+            metavar="DIST",
+            help="Round-trip time of a connection, as constant:10ms, uniform:1ms,5ms, exponential:5ms, "
+            "lognormal:20ms,0.5 (median, sigma), weibull:50us,0.6 (mean, shape), pareto:1ms,3.",
+            rich_help_panel=NETWORK,
+        ),
+    ] = "lognormal:20ms,0.5",
+    delay: Annotated[
+        str,
+        typer.Option(metavar="DIST", help="Two points: one-way delay between them.", rich_help_panel=NETWORK),
+    ] = "lognormal:1ms,0.3",
+    loss: Annotated[
+        float, typer.Option(metavar="P", help="Probability that a packet is lost.", rich_help_panel=NETWORK)
+    ] = 0.0,
+    reorder: Annotated[
+        float, typer.Option(metavar="P", help="... is held back behind later ones.", rich_help_panel=NETWORK)
+    ] = 0.0,
+    duplicate: Annotated[float, typer.Option(metavar="P", help="... arrives twice.", rich_help_panel=NETWORK)] = 0.0,
+    clock_offset: Annotated[
+        str, typer.Option(metavar="D", help="Two points: how far the second clock is ahead.", rich_help_panel=NETWORK)
+    ] = "0s",
+    clock_skew: Annotated[
+        float,
+        typer.Option(metavar="PPM", help="Two points: how much faster the second clock runs.", rich_help_panel=NETWORK),
+    ] = 0.0,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not say what was written.")] = False,
+) -> None:
+    """Write captures of simulated traffic whose true delays are known.
+
+    Many TCP connections and DNS exchanges, seen at one point or at two, with loss, reordering, copies and clock error
+    as asked for. `wirelag score` compares a report with the truth.
+    """
+    if direction not in ("both", "client"):
+        raise typer.BadParameter(f"{direction!r} is not one of both, client", param_hint="--direction")
+    if len(output) != points and points in (1, 2):
+        raise typer.BadParameter(f"--points {points} needs {points} files, got {len(output)}", param_hint="-o")
+    if len({*output, truth}) <= len(output):
+        raise typer.BadParameter("every output needs a file of its own", param_hint="-o")
+    if snaplen < 1:
+        raise typer.BadParameter("must be at least 1", param_hint="--snaplen")
+    if points == 1 and (_duration(clock_offset, "--clock-offset") or clock_skew):
+        raise typer.BadParameter("a clock error needs --points 2", param_hint="--clock-offset, --clock-skew")
+
+    from wirelag.sim import Scenario, parse_distribution
+    from wirelag.sim import simulate as run
+
+    for option, text in (("--rtt", rtt), ("--delay", delay)):
+        try:
+            parse_distribution(text)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint=option) from error
+    try:
+        scenario = Scenario(
+            packets=packets,
+            seed=seed,
+            points=points,
+            direction="client" if direction == "client" else "both",
+            rtt=rtt,
+            delay=delay,
+            loss=loss,
+            reorder=reorder,
+            duplicate=duplicate,
+            clock_offset_ns=_duration(clock_offset, "--clock-offset"),
+            clock_skew_ppm=clock_skew,
+            servers=servers,
+            duration_ns=_duration(duration, "--duration"),
+            unanswered=unanswered,
+            dns=dns,
+            ipv6=ipv6,
+        )
+        simulation = run(scenario)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    for point, path in enumerate(output):
+        _write_capture(simulation, point, path, snaplen)
+        if not quiet:
+            typer.echo(f"{path}: {len(simulation.captures[point].row):,} packets", err=True)
+    if truth:
+        _write_truth(simulation, truth)
+        if not quiet:
+            typer.echo(f"{truth}: {simulation.truth.height:,} rows of truth", err=True)
+
+
+def _duration(text: str, option: str) -> int:
+    try:
+        return parse_duration_ns(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def _write_capture(simulation: "Simulation", point: int, path: str, snaplen: int) -> None:
+    from wirelag.io.writer import CaptureWriter
+
+    with CaptureWriter(path, snaplen) as writer:
+        for frames in simulation.frames(point, snaplen):
+            writer.write(frames.time_ns, frames.buffer, frames.offset, frames.captured, frames.wire)
+
+
+def _write_truth(simulation: "Simulation", path: str) -> None:
+    try:
+        with Path(path).open("wb") as file:
+            simulation.truth.write_parquet(file)
+    except OSError as error:
+        raise WirelagError(f"{path}: cannot write: {error.strerror or error}; choose another --truth file") from error

@@ -1,0 +1,7 @@
+"""Simulated traffic with known truth, and how far a report is from it."""
+
+from wirelag.sim.distributions import Distribution, parse_distribution
+from wirelag.sim.scenario import Scenario
+from wirelag.sim.simulation import Capture, Simulation, simulate
+
+__all__ = ["Capture", "Distribution", "Scenario", "Simulation", "parse_distribution", "simulate"]

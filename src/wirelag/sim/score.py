@@ -1,0 +1,168 @@
+"""How far a report is from the truth of a simulation. Times in a report are seconds, in the truth ns."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+# The columns that tell which quantity a truth is of.
+NEEDED: Final = {
+    "round_trip": ("kind", "leg", "delay_ns", "retransmitted", "held"),
+    "response": ("kind", "delay_ns", "last_ns"),
+    "one_way": ("direction", "delay_ns", "lost"),
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One statistic of a report beside its true value, in seconds; None: the report does not say."""
+
+    name: str
+    estimate: float | None
+    truth: float
+    interval: tuple[float, float] | None
+
+    @property
+    def error(self) -> float | None:
+        """Signed relative error, (estimate - truth) / truth."""
+        if self.estimate is None or self.truth == 0:
+            return None
+        return (self.estimate - self.truth) / self.truth
+
+    @property
+    def covered(self) -> bool | None:
+        """Whether the 95% interval holds the truth."""
+        return None if self.interval is None else self.interval[0] <= self.truth <= self.interval[1]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A report against the truth."""
+
+    quantity: str
+    samples: int
+    true_samples: int
+    lines: tuple[Line, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The score as JSON has it."""
+        return {
+            "command": "score",
+            "quantity": self.quantity,
+            "samples": {"estimate": self.samples, "truth": self.true_samples},
+            "statistics": [
+                {
+                    "name": line.name,
+                    "estimate": line.estimate,
+                    "truth": line.truth,
+                    "relative_error": line.error,
+                    "ci95": list(line.interval) if line.interval else None,
+                    "covered": line.covered,
+                }
+                for line in self.lines
+            ],
+        }
+
+
+def true_delays(
+    truth: pl.DataFrame, quantity: str, kind: str | None = None, leg: str | None = None, direction: str = "forward"
+) -> npt.NDArray[np.float64]:
+    """The delays in seconds that a perfect tool would report.
+
+    Round trips: those whose request was seen once and whose own arrival caused the acknowledgement.
+    """
+    needed = NEEDED.get(quantity)
+    if needed is None:
+        raise ValueError(f"quantity {quantity!r} is not known: {', '.join(NEEDED)} are")
+    missing = [name for name in needed if name not in truth.columns]
+    if missing:
+        raise ValueError(
+            f"no column {missing[0]!r}, which the truth of a {quantity} has: "
+            "score a report with the truth of its own capture"
+        )
+    if quantity == "round_trip":
+        truth = truth.filter(~pl.col("retransmitted") & ~pl.col("held"))
+    elif quantity == "one_way":
+        truth = truth.filter(~pl.col("lost") & (pl.col("direction") == direction))
+    for column, value in (("kind", kind), ("leg", leg)):
+        if value is not None:
+            if column not in truth.columns:
+                raise ValueError(f"the truth of a {quantity} has no {column}: leave --{column} out")
+            truth = truth.filter(pl.col(column) == value)
+    if truth.is_empty():
+        raise ValueError(f"no true {quantity} delay is left: choose another kind, leg or direction")
+    return truth["delay_ns"].cast(pl.Float64).to_numpy() / 1e9
+
+
+def score(
+    report: Mapping[str, Any],
+    truth: pl.DataFrame,
+    kind: str | None = None,
+    leg: str | None = None,
+    direction: str = "forward",
+) -> Score:
+    """Compare mean, standard deviation and quantiles of a report with those of the true delays."""
+    quantity = report.get("quantity")
+    if not isinstance(quantity, str):
+        raise ReportError('no "quantity": wants the JSON of wirelag rtt, response or oneway')
+    samples = report.get("samples")
+    if not isinstance(samples, int) or isinstance(samples, bool):
+        raise ReportError('"samples" is not an integer')
+    quantiles = _mapping(report, "quantiles")
+    intervals = _mapping(report, "ci95")
+    if quantity not in NEEDED:
+        raise ReportError(f'"quantity" is {quantity!r}, must be one of {", ".join(NEEDED)}')
+    delays = true_delays(truth, quantity, kind, leg, direction)
+    true_values = {"mean": float(delays.mean()), "std": float(delays.std())}
+    estimates = {name: _number(report, name) for name in true_values}
+    for name in quantiles:
+        true_values[name] = float(np.quantile(delays, _share(name)))
+        estimates[name] = _number(quantiles, name)
+    lines = [Line(name, estimates[name], value, _interval(intervals, name)) for name, value in true_values.items()]
+    return Score(quantity, samples, len(delays), tuple(lines))
+
+
+class ReportError(ValueError):
+    """The report, not the truth, is at fault."""
+
+
+def _mapping(report: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = report.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ReportError(f'"{name}" is not an object')
+    return value
+
+
+def _number(values: Mapping[str, Any], name: str) -> float | None:
+    value = values.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ReportError(f'"{name}" is not a number')
+    return float(value)
+
+
+def _share(name: str) -> float:
+    try:
+        share = float(name)
+    except ValueError:
+        share = math.nan
+    if not 0 <= share <= 1:
+        raise ReportError(f'quantile "{name}" does not lie between 0 and 1')
+    return share
+
+
+def _interval(intervals: Mapping[str, Any], name: str) -> tuple[float, float] | None:
+    pair = intervals.get(name)
+    if pair is None or pair == [None, None]:
+        return None
+    if not isinstance(pair, list) or len(pair) != 2:
+        raise ReportError(f'the 95% interval of "{name}" is not [low, high]')
+    low, high = (_number({name: value}, name) for value in pair)
+    return None if low is None or high is None else (low, high)

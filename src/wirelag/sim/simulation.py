@@ -1,0 +1,186 @@
+"""One simulation from its scenario: the packets, the captures that hold them, and the truth."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from wirelag.sim.flights import send
+from wirelag.sim.frames import Frames, build_frames
+from wirelag.sim.packets import Packets, concatenate
+from wirelag.sim.path import Path, clock, copies, cross, lose
+from wirelag.sim.scenario import Scenario
+from wirelag.sim.scramble import scramble
+from wirelag.sim.traffic import CLIENT, Connections, Hosts, Ints, draw_connections, plan_flights
+from wirelag.sim.truth import START_NS, crossings, responses, round_trips
+
+MOST_CONNECTIONS: Final = 20_000  # worked out at once
+MOST_VAIN_TRIES: Final = 10
+BATCH: Final = 65_536  # frames built at once
+
+
+@dataclass(frozen=True)
+class Capture:
+    """What one vantage point records: rows of the simulation's packets, in order of arrival."""
+
+    time_ns: Ints  # on the point's own clock, ns since 1970
+    row: Ints
+    crossed: npt.NDArray[np.bool_]  # came over the other point: its hop limit is lower
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """The outcome: `captures` has one entry per point, upstream first."""
+
+    scenario: Scenario
+    packets: Packets
+    connections: Connections
+    captures: tuple[Capture, ...]
+    truth: pl.DataFrame
+
+    def frames(self, point: int = 0, snaplen: int = 128) -> Iterator[Frames]:
+        """The frames of a capture, in batches."""
+        capture = self.captures[point]
+        for start in range(0, len(capture.row), BATCH):
+            part = slice(start, start + BATCH)
+            yield build_frames(
+                self.packets.take(capture.row[part]),
+                self.connections,
+                capture.time_ns[part],
+                capture.crossed[part],
+                snaplen,
+                self.scenario.seed,
+            )
+
+
+def simulate(scenario: Scenario) -> Simulation:
+    """Simulate a scenario; the same one gives the same packets, bytes and truth.
+
+    >>> len(simulate(Scenario(packets=100)).captures[0].time_ns)
+    100
+    """
+    rng = np.random.default_rng(scenario.seed)
+    hosts = Hosts.draw(scenario, rng)
+    path = Path.draw(scenario, rng) if scenario.points == 2 else None
+    packets, connections = _traffic(scenario, hosts, path.longest_ns if path else 0, rng)
+    packets = _in_order(scenario, packets)  # frees the packets in the order they were drawn
+    if path:
+        return _two_points(scenario, path, packets, connections, rng)
+    return _one_point(scenario, packets, connections)
+
+
+def _traffic(scenario: Scenario, hosts: Hosts, middle_ns: int, rng: np.random.Generator) -> tuple[Packets, Connections]:
+    """Draw connections until the span holds enough packets."""
+    wanted = scenario.packets
+    outside = scenario
+    if scenario.points == 2:
+        # Reordering and copies happen between the points, where `path` makes them. Some packets are lost there; the
+        # margin makes a shortfall impossible in practice.
+        outside = replace(scenario, reorder=0.0, duplicate=0.0)
+        wanted = int(scenario.packets / (1 - scenario.loss) * 1.02) + 100
+    parts: list[Packets] = []
+    hosts_parts: list[Connections] = []
+    drawn = have = 0
+    while have < wanted:
+        per_connection = have / drawn if have else 40.0  # a first guess, rather too few connections than too many
+        count = min(int((wanted - have) / per_connection * 1.03) + 20, MOST_CONNECTIONS)
+        connections = draw_connections(outside, hosts, count, rng)
+        packets = send(outside, connections, plan_flights(connections, rng), middle_ns, rng, drawn)
+        packets = packets.take((packets.time_ns < scenario.duration_ns) & _matters(scenario, packets))
+        have += len(packets) if scenario.direction == "both" else int((packets.sender == CLIENT).sum())
+        drawn += count
+        parts.append(packets)
+        hosts_parts.append(connections)
+        if not have and len(parts) == MOST_VAIN_TRIES:
+            raise ValueError("no packet passes within the duration: choose a longer one or a shorter round-trip time")
+    columns = (np.concatenate([getattr(part, field.name) for part in hosts_parts]) for field in fields(Connections))
+    all_connections = Connections(*columns)
+    packets = concatenate(parts)
+    parts.clear()  # memory
+    return _with_ip_ids(scenario, packets, all_connections), all_connections
+
+
+def _matters(scenario: Scenario, packets: Packets) -> npt.NDArray[np.bool_]:
+    """Which packets a capture records or its truth needs: of one direction, what the client sends and the responses."""
+    if scenario.direction == "both":
+        return np.ones(len(packets), np.bool_)
+    return (packets.sender == CLIENT) | (packets.consumes & (scenario.points == 1))
+
+
+def _with_ip_ids(scenario: Scenario, packets: Packets, connections: Connections) -> Packets:
+    """Count every host's packets as it sends them, from a start of its own."""
+    client, server = connections.client[packets.connection], connections.server[packets.connection]
+    host = np.where(packets.sender == CLIENT, client, scenario.clients + server).astype(np.int32)
+    order = np.argsort(packets.sent_ns, kind="stable")
+    order = order[np.argsort(host[order], kind="stable")]
+    counts = np.bincount(host)
+    number = np.empty(len(packets), np.int64)
+    number[order] = np.arange(len(packets)) - np.repeat(np.cumsum(counts) - counts, counts)
+    base = (scramble(np.arange(len(counts)), scenario.seed, 1) & np.uint64(0xFFFF)).astype(np.int64)
+    return replace(packets, ip_id=(base[host] + number).astype(np.uint16))
+
+
+def _in_order(scenario: Scenario, packets: Packets) -> Packets:
+    """Packets and the network's copies of them in order of time; of one point and both directions, all it records."""
+    copied = np.flatnonzero(packets.again_ns)
+    row = np.concatenate([np.arange(len(packets)), copied])
+    time = np.concatenate([packets.time_ns, packets.time_ns[copied] + packets.again_ns[copied]])
+    order = np.argsort(time, kind="stable")
+    if scenario.points == 1 and scenario.direction == "both":
+        order = order[: scenario.packets]
+    return replace(packets.take(row[order]), time_ns=time[order], copy=order >= len(packets))
+
+
+def _one_point(scenario: Scenario, packets: Packets, connections: Connections) -> Simulation:
+    if scenario.direction == "both":
+        row = np.arange(scenario.packets)
+        truth = round_trips(packets, connections)
+    else:
+        row = np.flatnonzero(packets.sender == CLIENT)[: scenario.packets]
+        number = np.zeros(len(packets), np.int64)
+        number[row] = np.arange(1, len(row) + 1)
+        truth = responses(packets, connections, number, int(packets.time_ns[row[-1]]))
+    capture = Capture(START_NS + packets.time_ns[row], row, np.zeros(len(row), np.bool_))
+    return Simulation(scenario, packets, connections, (capture,), truth)
+
+
+def _two_points(
+    scenario: Scenario, path: Path, packets: Packets, connections: Connections, rng: np.random.Generator
+) -> Simulation:
+    forward = packets.sender == CLIENT
+    lost = lose(scenario, packets, rng)
+    arrival = np.empty(len(packets), np.int64)
+    for way in (True, False):
+        arrival[forward == way] = cross(scenario, path, way, packets.time_ns[forward == way], rng)
+    again = np.where(lost, 0, copies(scenario, len(packets), rng))
+
+    # The upstream point sees what the client sends first, and what the server sends second; downstream the reverse.
+    up_row, up_time = _seen(packets.time_ns, arrival, again, lost, forward)
+    up_row, up_time = up_row[: scenario.packets], up_time[: scenario.packets]
+    kept = np.zeros(len(packets), np.bool_)
+    kept[up_row] = True
+    kept |= ~forward & lost & (packets.time_ns <= up_time[-1])
+    down_row, down_time = _seen(packets.time_ns, arrival, again, lost, ~forward)
+    down_row, down_time = down_row[kept[down_row]], down_time[kept[down_row]]
+
+    captures = (
+        Capture(START_NS + up_time, up_row, ~forward[up_row]),
+        Capture(START_NS + clock(scenario, down_time), down_row, forward[down_row]),
+    )
+    truth = crossings(forward, packets.time_ns, arrival, lost, kept, up_row, down_row)
+    return Simulation(scenario, packets, connections, captures, truth)
+
+
+def _seen(
+    sent: Ints, arrival: Ints, again: Ints, lost: npt.NDArray[np.bool_], first: npt.NDArray[np.bool_]
+) -> tuple[Ints, Ints]:
+    """Rows and times at a point, in order, that the `first` packets pass on leaving and the others on arriving."""
+    crossed = np.flatnonzero(~first & ~lost)
+    copied = np.flatnonzero(~first & (again > 0))
+    row = np.concatenate([np.flatnonzero(first), crossed, copied])
+    time = np.concatenate([sent[first], arrival[crossed], arrival[copied] + again[copied]])
+    order = np.argsort(time, kind="stable")
+    return row[order], time[order]

@@ -1,0 +1,188 @@
+"""What a perfect observer would say of a simulated capture; times are integer ns."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from wirelag.sim.addresses import address_text, client_ipv4, server_ipv4
+from wirelag.sim.packets import Packets
+from wirelag.sim.traffic import ANSWER, CLIENT, DATA, QUERY, SERVER, SYN, SYN_ACK, Bools, Connections, Ints
+
+START_NS: Final = 1_767_225_600 * 10**9  # a simulation begins on 2026-01-01 00:00 UTC
+ACK_FLAG: Final = 0x10
+
+
+@dataclass(frozen=True)
+class _Ranges:
+    """Sequence ranges seen at the vantage point, in order of connection, side and end; network copies not counted."""
+
+    key: Ints
+    row: Ints  # first sight
+    once: Bools  # seen only once
+
+
+def _ranges(packets: Packets) -> _Ranges:
+    rows = np.flatnonzero(packets.consumes & ~packets.copy)
+    key = _side(packets, rows, own=True) << 32 | packets.end[rows].astype(np.int64)
+    order = np.argsort(key, kind="stable")
+    key = key[order]
+    first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
+    return _Ranges(key[first], rows[order[first]], np.diff(np.append(first, len(key))) == 1)
+
+
+def _side(packets: Packets, rows: Ints, own: bool) -> Ints:
+    """Which half of which connection a packet belongs to, or acknowledges."""
+    sender = packets.sender[rows].astype(np.int64)
+    return packets.connection[rows].astype(np.int64) * 2 + (sender if own else 1 - sender)
+
+
+def round_trips(packets: Packets, connections: Connections) -> pl.DataFrame:
+    """One row per packet that advances the acknowledgement seen so far; `packets` are a whole capture in order."""
+    ranges = _ranges(packets)
+    rows = np.flatnonzero(packets.flags & ACK_FLAG)
+    side = _side(packets, rows, own=False)
+    order = np.argsort(side, kind="stable")
+    rows, side = rows[order], side[order]
+    ack = side << 32 | packets.ack[rows].astype(np.int64)
+    before = np.append(0, np.maximum.accumulate(ack)[:-1])[: len(ack)]
+    before = np.maximum(before, side << 32)  # a connection's first acknowledgement follows none
+    advances = ack > before
+    rows, ack, before = rows[advances], ack[advances], before[advances]
+
+    last = np.searchsorted(ranges.key, ack, side="right") - 1
+    lowest = np.searchsorted(ranges.key, before, side="right")
+    clean = np.maximum.accumulate(np.where(ranges.once, np.arange(len(ranges.key)), -1))
+    newest = clean[last]
+    honest = newest >= lowest
+    request_range = np.where(honest, newest, last)
+    seen = last >= lowest
+    rows, request_range, honest = rows[seen], request_range[seen], honest[seen]
+    request = ranges.row[request_range]
+    order = np.argsort(rows)
+    rows, request, honest = rows[order], request[order], honest[order]
+
+    kind = packets.kind[request]
+    names = pl.Series(["tcp", "handshake", "dns"])
+    name = np.where(kind == QUERY, 2, np.where((kind == SYN) | (kind == SYN_ACK), 1, 0))
+    return pl.DataFrame(
+        {
+            "kind": names.gather(name),
+            "leg": pl.Series(["client", "server"]).gather(packets.sender[rows].astype(np.int64)),
+            **_endpoints(connections, packets.connection[rows].astype(np.int64)),
+            "request_number": request + 1,
+            "response_number": rows + 1,
+            "request_ns": START_NS + packets.time_ns[request],
+            "response_ns": START_NS + packets.time_ns[rows],
+            "delay_ns": packets.time_ns[rows] - packets.time_ns[request],
+            "payload_length": packets.length[request].astype(np.int64),
+            "retransmitted": ~honest,
+            "held": packets.trigger[rows] != packets.end[request],
+            "duplicated": packets.again_ns[request] > 0,
+        }
+    )
+
+
+def responses(packets: Packets, connections: Connections, number: Ints, end_ns: int) -> pl.DataFrame:
+    """One row per request: when it was whole, when its response began and was whole.
+
+    `packets` hold both directions in order of time; `number` is each one's number in the capture that has only the
+    client's packets, 0 where it is not in it. Rows need the whole exchange before `end_ns`.
+    """
+    ranges = _ranges(packets)
+    kind = packets.kind[ranges.row]
+    talk = (kind == DATA) | (kind == QUERY) | (kind == ANSWER)
+    row, once = ranges.row[talk], ranges.once[talk]
+    order = np.argsort(row)
+    row, once = row[order], once[order]
+    turn = packets.connection[row].astype(np.int64) * 256 + packets.turn[row]
+    key = turn * 2 + packets.sender[row]
+    order = np.argsort(key, kind="stable")  # by time inside a request or response
+    key, row, once = key[order], row[order], once[order]
+    first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
+    last = np.append(first[1:], len(key)) - 1
+    pair = np.flatnonzero((key[first][:-1] % 2 == CLIENT) & (key[first][1:] == key[first][:-1] + 1))
+    again = np.add.reduceat(~once, first, dtype=np.int64) if len(first) else np.zeros(0, np.int64)
+    request, response, whole = row[last[pair]], row[first[pair + 1]], row[last[pair + 1]]
+    kept = (number[request] > 0) & (packets.time_ns[whole] <= end_ns)
+    pair, request, response, whole = pair[kept], request[kept], response[kept], whole[kept]
+    order = np.argsort(request)
+    pair, request, response, whole = pair[order], request[order], response[order], whole[order]
+    return pl.DataFrame(
+        {
+            "kind": pl.Series(["tcp", "dns"]).gather((packets.kind[request] == QUERY).astype(np.int64)),
+            **_endpoints(connections, packets.connection[request].astype(np.int64)),
+            "request_number": number[request],
+            "request_ns": START_NS + packets.time_ns[request],
+            "response_ns": START_NS + packets.time_ns[response],
+            "delay_ns": packets.time_ns[response] - packets.time_ns[request],
+            "last_ns": START_NS + packets.time_ns[whole],
+            "retransmitted": again[pair] > 0,
+        }
+    )
+
+
+def crossings(
+    forward: Bools, sent: Ints, arrival: Ints, lost: Bools, kept: Bools, up_row: Ints, down_row: Ints
+) -> pl.DataFrame:
+    """One row per packet between two points, in order of `sent`, its time at the first point it passes.
+
+    `up_row` and `down_row` say which packets the two captures hold, in their order; only `kept` packets get a row.
+    """
+    up_number, up_copies = _numbers(up_row, len(sent))
+    down_number, down_copies = _numbers(down_row, len(sent))
+    reordered = np.zeros(len(sent), np.bool_)
+    for way, second in ((True, down_number), (False, up_number)):
+        rows = np.flatnonzero(kept & ~lost & (forward == way))
+        reordered[rows] = _overtaken(second[rows])
+    rows = np.flatnonzero(kept)
+    truth = pl.DataFrame(
+        {
+            "direction": pl.Series(["reverse", "forward"]).gather(forward[rows].astype(np.int64)),
+            "upstream_number": up_number[rows],
+            "downstream_number": down_number[rows],
+            "upstream_ns": START_NS + np.where(forward, sent, arrival)[rows],
+            "downstream_ns": START_NS + np.where(forward, arrival, sent)[rows],
+            "delay_ns": (arrival - sent)[rows],
+            "lost": lost[rows],
+            "duplicated": (np.where(forward, down_copies, up_copies) > 1)[rows],
+            "reordered": reordered[rows],
+        }
+    )
+    # What a point did not see has no number and no time there.
+    blanks = {
+        "upstream_number": pl.col("upstream_number") == 0,
+        "upstream_ns": pl.col("upstream_number") == 0,
+        "downstream_number": pl.col("downstream_number") == 0,
+        "downstream_ns": pl.col("downstream_number") == 0,
+        "delay_ns": pl.col("lost"),
+    }
+    return truth.with_columns(pl.when(~blank).then(pl.col(name)).alias(name) for name, blank in blanks.items())
+
+
+def _numbers(row: Ints, count: int) -> tuple[Ints, Ints]:
+    """Each packet's number (from 1) in a capture, 0 if it is not there, and how often it is there."""
+    number = np.zeros(count, np.int64)
+    number[row[::-1]] = np.arange(len(row), 0, -1)  # the last assignment stays: the first copy
+    return number, np.bincount(row, minlength=count)
+
+
+def _overtaken(number: Ints) -> Bools:
+    """Arrived behind a packet that was sent later (RFC 4737); numbers of arrival, in order of sending.
+
+    >>> _overtaken(np.array([1, 3, 2, 4])).tolist()
+    [False, True, False, False]
+    """
+    least_later = np.append(np.minimum.accumulate(number[::-1])[::-1][1:], np.iinfo(np.int64).max)[: len(number)]
+    return number > least_later
+
+
+def _endpoints(connections: Connections, row: Ints) -> dict[str, pl.Series]:
+    client, server, ipv6 = connections.client[row], connections.server[row], connections.ipv6[row]
+    return {
+        "client": address_text(client_ipv4(client), CLIENT, client, ipv6),
+        "server": address_text(server_ipv4(server), SERVER, server, ipv6),
+        "client_port": pl.Series(connections.client_port[row].astype(np.uint16)),
+        "server_port": pl.Series(connections.server_port[row].astype(np.uint16)),
+    }

@@ -1,0 +1,77 @@
+"""Durations and sizes as people write and read them. Inside, times are integer ns and sizes are bytes."""
+
+import re
+from typing import Final
+
+DURATIONS_NS: Final = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
+SIZES: Final = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+}
+_NUMBER: Final = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)\s*([a-zA-Zµ]*)")
+
+
+def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:
+    found = _NUMBER.fullmatch(text.strip())
+    known = {unit.lower(): factor for unit, factor in units.items()}
+    if not found or found[2].lower() not in known:
+        raise ValueError(f"{text!r} is not a {what}: write a number and a unit, for example {example}")
+    factor = known[found[2].lower()]
+    # Whole numbers stay exact: a float would lose ns of a time since 1970.
+    return int(found[1]) * factor if found[1].lstrip("+-").isdigit() else round(float(found[1]) * factor)
+
+
+def parse_duration_ns(text: str) -> int:
+    """Read a duration as integer ns.
+
+    >>> parse_duration_ns("500ms")
+    500000000
+    """
+    return _parse(text, DURATIONS_NS, "duration", "500ms, 10s or 2m")
+
+
+def parse_size(text: str) -> int:
+    """Read a size as bytes.
+
+    >>> parse_size("64KiB")
+    65536
+    """
+    return _parse(text, SIZES, "size", "64KiB or 1MiB")
+
+
+def format_duration(ns: float) -> str:
+    """Write a duration in the unit that fits, with three significant digits.
+
+    >>> format_duration(1_234_567)
+    '1.23 ms'
+    """
+    size = abs(ns)
+    for unit, factor in (("ns", 1), ("us", 10**3), ("ms", 10**6), ("s", 10**9)):
+        if size < 999.5 * factor or unit == "s":
+            break
+    return f"{_three_digits(ns / factor)} {unit}"
+
+
+def format_size(size: float) -> str:
+    """Write a number of bytes in the unit that fits.
+
+    >>> format_size(65536)
+    '65.5 kB'
+    """
+    for unit, factor in (("B", 1), ("kB", 10**3), ("MB", 10**6), ("GB", 10**9)):
+        if size < 999.5 * factor or unit == "GB":
+            break
+    return f"{_three_digits(size / factor)} {unit}"
+
+
+def _three_digits(x: float) -> str:
+    size = abs(x)
+    if size >= 99.95 or x == int(x):
+        return f"{x:,.0f}"
+    return f"{x:.1f}" if size >= 9.995 else f"{x:.2f}"
