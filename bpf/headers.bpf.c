@@ -16,21 +16,20 @@ struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(max_entries, 1);
     __type(key, __u32);
-    __type(value, struct wl_row);
-} rows SEC(".maps");
+    __type(value, struct wl_decoding);
+} decodings SEC(".maps");
 
 SEC("xdp")
-int wl_headers(struct xdp_md *ctx)
+int wl_headers(struct xdp_md *context)
 {
-    const u8 *frame = (const u8 *)(long)ctx->data, *end = (const u8 *)(long)ctx->data_end;
     struct wl_decode_options *wanted;
-    struct wl_row *row;
+    struct wl_decoding *decoding;
     __u32 zero = 0;
 
     wanted = bpf_map_lookup_elem(&options, &zero);
-    row = bpf_map_lookup_elem(&rows, &zero);
-    if (wanted && row)
-        wl_decode(frame, end, ctx->data_end - ctx->data, WL_LINK_ETHERNET, wanted, row);
+    decoding = bpf_map_lookup_elem(&decodings, &zero);
+    if (wanted && decoding)
+        decoding->type = wl_decode(context, context->data_end - context->data, WL_LINK_ETHERNET, wanted, decoding);
     return XDP_PASS; /* a measuring program never drops, changes or delays a packet */
 }
 

@@ -10,6 +10,7 @@
 
 #define WL_MOST_TAGS 8       /* VLAN tags and MPLS labels before one IP header */
 #define WL_MOST_EXTENSIONS 8 /* extension headers of one IP packet */
+#define WL_MOST_OPTIONS 40    /* bytes of TCP options, and so options */
 #define WL_MOST_TUNNELS 4
 #define WL_MOST_PREFIX 64
 
@@ -85,73 +86,129 @@ struct wl_row {
     u8 protocol, traffic_class, kind, message;
 };
 
-/* Where the decoder stands, and the end of what it may read. */
-struct wl_cursor {
-    const u8 *at, *end;
-#ifdef __bpf__
-    u32 left; /* the verifier accepts only the packet's own end, so the end of an IP payload is counted beside it */
-#endif
-};
-
-/* What is known of the IP packet beside its row. Lengths are as claimed. */
+/* What is known of an IP packet beside its row. Lengths are as claimed. */
 struct wl_packet {
-    const u8 *frame;
     u32 wire_length;
     u32 ip_length, ip_payload; /* the payload shrinks as extension headers are passed */
     u32 ip_id, fragment;       /* fragment offset in bytes + 1 if more follow */
     u32 icmp, icmp_rest;       /* type and code; bytes 4 to 7 */
 };
 
+/* Where a stage stands, and the end of what it may read. */
+struct wl_cursor {
+    const u8 *frame, *at, *end;
 #ifdef __bpf__
-WL_INLINE int wl_has(const struct wl_cursor *c, u32 n)
-{
-    return c->left >= n && c->at + n <= c->end;
-}
+    u32 left; /* the verifier accepts only the frame's own end, so the end of an IP payload is counted beside it */
+#endif
+};
 
-WL_INLINE void wl_pass(struct wl_cursor *c, u32 n)
-{
-    c->at += n;
-    c->left -= n;
-}
-
-WL_INLINE void wl_limit(struct wl_cursor *c, u32 n)
-{
-    if (c->left > n)
-        c->left = n;
-}
-
-WL_INLINE void wl_unlimit(struct wl_cursor *c)
-{
-    c->left = ~0u;
-}
+/* A cursor between two stages. The verifier follows no pointer through memory, so there it is kept in numbers. */
+#ifdef __bpf__
+struct wl_place {
+    u32 offset, left;
+};
 #else
+struct wl_place {
+    struct wl_cursor cursor;
+};
+#endif
+
+/* One frame under way: what is kept from stage to stage. */
+struct wl_decoding {
+    struct wl_place place;   /* where the next stage reads on */
+    struct wl_place options; /* the TCP options not looked at yet */
+    u32 type;                /* the ethertype found last */
+    struct wl_packet packet;
+    struct wl_row row;
+};
+
+/* A stage of decoding. In the extension all stages are inlined. In eBPF each is a function of its own, which the verifier
+ * checks once and for all inputs: the stages' costs add up, where inlined they would multiply and exceed its limit. */
+#ifdef __bpf__
+#ifndef WL_CONTEXT
+#define WL_CONTEXT struct xdp_md
+#endif
+#define WL_STAGE __attribute__((noinline))
+#define WL_MOST_OFFSET 0x3FFF /* the verifier wants to see a bound */
+#else
+struct wl_frame {
+    const u8 *data, *data_end;
+};
+#define WL_CONTEXT struct wl_frame
+#define WL_STAGE WL_INLINE
+#endif
+
 /* May the next n bytes be read? */
 WL_INLINE int wl_has(const struct wl_cursor *c, u32 n)
 {
+#ifdef __bpf__
+    if (c->left < n)
+        return 0;
+#endif
     return c->at + n <= c->end;
 }
 
 WL_INLINE void wl_pass(struct wl_cursor *c, u32 n)
 {
     c->at += n;
+#ifdef __bpf__
+    c->left -= n;
+#endif
 }
 
 /* From here on, nothing behind the next n bytes is read. */
 WL_INLINE void wl_limit(struct wl_cursor *c, u32 n)
 {
+#ifdef __bpf__
+    if (c->left > n)
+        c->left = n;
+#else
     if ((u64)(c->end - c->at) > n)
         c->end = c->at + n;
-}
-
-WL_INLINE void wl_unlimit(struct wl_cursor *c)
-{
-    (void)c;
-}
 #endif
+}
 
-WL_INLINE u32 wl_offset(const struct wl_cursor *c, const struct wl_packet *packet)
+WL_INLINE u32 wl_offset(const struct wl_cursor *c)
 {
-    return (u32)(c->at - packet->frame);
+    return (u32)(c->at - c->frame);
+}
+
+/* Take up reading at a place; whether it lies inside the frame. */
+WL_INLINE int wl_resume(struct wl_cursor *c, WL_CONTEXT *context, const struct wl_place *place)
+{
+#ifdef __bpf__
+    c->frame = (const u8 *)(long)context->data;
+    c->end = (const u8 *)(long)context->data_end;
+    c->left = place->left;
+    if (place->offset > WL_MOST_OFFSET)
+        return 0;
+    c->at = c->frame + place->offset;
+    return c->at <= c->end;
+#else
+    (void)context;
+    *c = place->cursor;
+    return 1;
+#endif
+}
+
+WL_INLINE void wl_suspend(const struct wl_cursor *c, struct wl_place *place)
+{
+#ifdef __bpf__
+    place->offset = wl_offset(c);
+    place->left = c->left;
+#else
+    place->cursor = *c;
+#endif
+}
+
+WL_INLINE void wl_begin(WL_CONTEXT *context, struct wl_place *place)
+{
+#ifdef __bpf__
+    place->offset = 0;
+    place->left = ~0u;
+#else
+    place->cursor = (struct wl_cursor){context->data, context->data, context->data_end};
+#endif
 }
 
 /* ---- from the link to an ethertype ---- */
@@ -344,7 +401,7 @@ WL_INLINE enum wl_reason wl_tags(struct wl_cursor *c, u16 *type, u16 *flags)
 /* The IP length where the header gives none: up to the end of the frame on the wire. */
 WL_INLINE u32 wl_unsized(const struct wl_cursor *c, const struct wl_packet *packet, u32 header, struct wl_row *row)
 {
-    u32 before = wl_offset(c, packet);
+    u32 before = wl_offset(c);
 
     row->flags |= WL_UNSIZED;
     return packet->wire_length < before + header ? header : packet->wire_length - before;
@@ -458,62 +515,68 @@ WL_INLINE void wl_enter_transport(const struct wl_cursor *c, const struct wl_pac
 {
     row->kind = kind;
     row->payload_length = packet->ip_payload > header ? packet->ip_payload - header : 0;
-    row->payload_offset = (u16)(wl_offset(c, packet) + header);
+    row->payload_offset = (u16)(wl_offset(c) + header);
 }
 
-/* The cursor stands behind the fixed part of the header, and ends with the header. */
-WL_INLINE void wl_tcp_options(struct wl_cursor *c, struct wl_row *row)
+WL_INLINE void wl_timestamps(const u8 *at, struct wl_row *row)
 {
-    for (int i = 0; i < 40; i++) {
-        u32 length = 1;
+    if (row->flags & WL_TIMESTAMPS)
+        return;
+    row->flags |= WL_TIMESTAMPS;
+    row->tsval = wl_be32(at);
+    row->tsecr = wl_be32(at + 4);
+}
 
-        if (!wl_has(c, 1) || c->at[0] == 0)
-            return;
-        if (c->at[0] != 1) {
-            if (!wl_has(c, 2))
-                return;
-            length = c->at[1];
-            if (length < 2 || !wl_has(c, length))
-                return;
-            if (c->at[0] == 5)
-                row->flags |= WL_SACK;
-            if (c->at[0] == 8 && length == 10 && wl_has(c, 10) && !(row->flags & WL_TIMESTAMPS)) {
-                row->flags |= WL_TIMESTAMPS;
-                row->tsval = wl_be32(c->at + 2);
-                row->tsecr = wl_be32(c->at + 6);
-            }
-        } else if (wl_has(c, 12) && wl_be32(c->at) == 0x0101080A && !(row->flags & WL_TIMESTAMPS)) {
-            /* How nearly all packets begin: two bytes of padding, then the timestamps. */
-            row->flags |= WL_TIMESTAMPS;
-            row->tsval = wl_be32(c->at + 4);
-            row->tsecr = wl_be32(c->at + 8);
-            length = 12;
-        }
-        wl_pass(c, length);
+/* Pass one TCP option; whether there may be another. */
+WL_INLINE int wl_tcp_option(struct wl_cursor *c, struct wl_row *row)
+{
+    u32 length;
+
+    if (!wl_has(c, 2)) /* what a single byte could say changes nothing */
+        return 0;
+    if (c->at[0] == 1) {
+        wl_pass(c, 1);
+        return 1;
     }
+    length = c->at[1];
+    if (c->at[0] == 0 || length < 2 || !wl_has(c, length))
+        return 0;
+    if (c->at[0] == 5)
+        row->flags |= WL_SACK;
+    if (c->at[0] == 8 && length == 10 && wl_has(c, 10))
+        wl_timestamps(c->at + 2, row);
+    wl_pass(c, length);
+    return 1;
 }
 
-WL_INLINE void wl_tcp(const struct wl_cursor *c, const struct wl_packet *packet, struct wl_row *row)
+/* The options: nearly all packets have two bytes of padding and the timestamps, and nothing else. */
+WL_INLINE void wl_tcp_options(struct wl_cursor c, u32 header, struct wl_decoding *d)
 {
+    wl_pass(&c, 20);
+    wl_limit(&c, header - 20);
+    if (wl_has(&c, 12) && wl_be32(c.at) == 0x0101080A) {
+        wl_timestamps(c.at + 4, &d->row);
+        wl_pass(&c, 12);
+    }
+    wl_suspend(&c, &d->options);
+}
+
+WL_INLINE void wl_tcp(const struct wl_cursor *c, struct wl_decoding *d)
+{
+    struct wl_row *row = &d->row;
     u32 header;
 
     if (!wl_has(c, 20))
         goto cut_short;
     header = (c->at[12] >> 4) * 4;
-    if (header < 20 || header > packet->ip_payload)
+    if (header < 20 || header > d->packet.ip_payload)
         goto cut_short;
     row->seq = wl_be32(c->at + 4);
     row->ack = wl_be32(c->at + 8);
     row->message = c->at[13];
     row->window = wl_be16(c->at + 14);
-    wl_enter_transport(c, packet, header, WL_TCP, row);
-    if (header > 20) {
-        struct wl_cursor options = *c;
-
-        wl_pass(&options, 20);
-        wl_limit(&options, header - 20);
-        wl_tcp_options(&options, row);
-    }
+    wl_enter_transport(c, &d->packet, header, WL_TCP, row);
+    wl_tcp_options(*c, header, d);
     return;
 cut_short:
     row->flags |= WL_SHORT;
@@ -701,14 +764,17 @@ WL_INLINE int wl_is_tunnel(const struct wl_row *row)
     return row->protocol == 4 || row->protocol == 41 || row->protocol == 47;
 }
 
-WL_INLINE void wl_transport(const struct wl_cursor *c, struct wl_packet *packet, struct wl_row *row)
+WL_INLINE void wl_transport(const struct wl_cursor *c, struct wl_decoding *d)
 {
+    struct wl_packet *packet = &d->packet;
+    struct wl_row *row = &d->row;
+
     row->payload_length = packet->ip_payload;
     if (row->flags & (WL_LATER | WL_SHORT))
         return;
     if (row->protocol == 6) {
         wl_ports(c, row);
-        wl_tcp(c, packet, row);
+        wl_tcp(c, d);
         return;
     }
     switch (row->protocol) {
@@ -731,20 +797,6 @@ WL_INLINE void wl_transport(const struct wl_cursor *c, struct wl_packet *packet,
     }
     if (wl_is_tunnel(row))
         row->flags |= WL_TUNNEL;
-}
-
-/* From an ethertype to a row without its hashes. The cursor ends at the IP payload, behind extension headers. */
-WL_INLINE enum wl_reason wl_network(struct wl_cursor *c, u16 type, struct wl_packet *packet, struct wl_row *row)
-{
-    enum wl_reason reason = wl_tags(c, &type, &row->flags);
-
-    if (!reason)
-        reason = type == WL_TYPE_IPV4 ? wl_ipv4(c, packet, row) : wl_ipv6(c, packet, row);
-    if (reason)
-        return reason;
-    wl_extensions(c, packet, row);
-    wl_transport(c, packet, row);
-    return WL_OK;
 }
 
 /* ---- tunnels: from a carrier's IP payload to the ethertype inside; WL_NOT_IP where it is not followed ---- */
@@ -902,11 +954,10 @@ WL_INLINE int wl_hash_prefix(struct wl_cursor c, u32 want, u64 *hash)
 }
 
 /* The payload's part of the packet id: a hash of its own, so that it need not wait for the headers'. */
-WL_INLINE u64 wl_payload_hash(struct wl_cursor c, const struct wl_packet *packet, const struct wl_decode_options *options,
-                              struct wl_row *row)
+WL_INLINE u64 wl_payload_hash(struct wl_cursor c, const struct wl_decode_options *options, struct wl_row *row)
 {
     u32 want = options->prefix < row->payload_length ? options->prefix : row->payload_length;
-    u32 header = row->kind == WL_OTHER ? 0 : (u16)(row->payload_offset - wl_offset(&c, packet));
+    u32 header = row->kind == WL_OTHER ? 0 : (u16)(row->payload_offset - wl_offset(&c));
     u64 hash = options->seed;
 
     if (want == 0)
@@ -930,7 +981,7 @@ WL_INLINE void wl_identify(const struct wl_cursor *c, const struct wl_packet *pa
 
     if (fields == 0 && options->prefix == 0)
         return;
-    sum = wl_payload_hash(*c, packet, options, row);
+    sum = wl_payload_hash(*c, options, row);
     if (fields & WL_FIELD_FLOW)
         sum += flow;
     if (fields & WL_FIELD_LENGTH)
@@ -949,41 +1000,146 @@ WL_INLINE void wl_identify(const struct wl_cursor *c, const struct wl_packet *pa
     row->packet_id = wl_mix(sum);
 }
 
-/* Decode one frame. On any result but WL_OK the row is meaningless. */
-WL_INLINE enum wl_reason wl_decode(const u8 *frame, const u8 *end, u32 wire_length, u32 link,
-                                   const struct wl_decode_options *options, struct wl_row *row)
+/* ---- the stages ---- */
+
+WL_STAGE int wl_stage_link(WL_CONTEXT *context, struct wl_decoding *d, u32 link)
 {
-    struct wl_cursor c = {.at = frame, .end = end};
-    struct wl_packet packet = {.frame = frame, .wire_length = wire_length};
+    struct wl_cursor c;
     enum wl_reason reason;
     u16 type = WL_TYPE_NONE;
 
-    wl_unlimit(&c);
+    if (!d || !wl_resume(&c, context, &d->place))
+        return WL_CUT;
     reason = wl_link(&c, link, &type);
-    if (reason)
-        return reason;
-    *row = (struct wl_row){0};
-    reason = wl_network(&c, type, &packet, row);
+    d->type = type;
+    wl_suspend(&c, &d->place);
+    return reason;
+}
+
+WL_STAGE int wl_stage_tags(WL_CONTEXT *context, struct wl_decoding *d)
+{
+    struct wl_cursor c;
+    enum wl_reason reason;
+    u16 type;
+
+    if (!d || !wl_resume(&c, context, &d->place))
+        return WL_CUT;
+    type = (u16)d->type;
+    reason = wl_tags(&c, &type, &d->row.flags);
+    d->type = type;
+    wl_suspend(&c, &d->place);
+    return reason;
+}
+
+WL_STAGE int wl_stage_ip(WL_CONTEXT *context, struct wl_decoding *d)
+{
+    struct wl_cursor c;
+    enum wl_reason reason;
+
+    if (!d || !wl_resume(&c, context, &d->place))
+        return WL_CUT;
+    reason = d->type == WL_TYPE_IPV4 ? wl_ipv4(&c, &d->packet, &d->row) : wl_ipv6(&c, &d->packet, &d->row);
+    if (!reason)
+        wl_extensions(&c, &d->packet, &d->row);
+    wl_suspend(&c, &d->place);
+    return reason;
+}
+
+/* The position stays at the IP payload. */
+WL_STAGE int wl_stage_transport(WL_CONTEXT *context, struct wl_decoding *d)
+{
+    struct wl_cursor c;
+
+    if (!d || !wl_resume(&c, context, &d->place))
+        return WL_CUT;
+    wl_transport(&c, d);
+    return WL_OK;
+}
+
+WL_STAGE int wl_stage_option(WL_CONTEXT *context, struct wl_decoding *d)
+{
+    struct wl_cursor c;
+    int more;
+
+    if (!d || !wl_resume(&c, context, &d->options))
+        return 0;
+    more = wl_tcp_option(&c, &d->row);
+    wl_suspend(&c, &d->options);
+    return more;
+}
+
+WL_STAGE int wl_stage_tunnel(WL_CONTEXT *context, struct wl_decoding *d)
+{
+    struct wl_cursor c;
+    enum wl_reason reason;
+    u16 type = WL_TYPE_NONE;
+
+    if (!d || !wl_resume(&c, context, &d->place))
+        return WL_CUT;
+    reason = wl_tunnel(&c, &d->row, &type);
+    d->type = type;
+    wl_suspend(&c, &d->place);
+    return reason;
+}
+
+WL_STAGE int wl_stage_identify(WL_CONTEXT *context, struct wl_decoding *d, const struct wl_decode_options *options)
+{
+    struct wl_cursor c;
+
+    if (!d || !options || !wl_resume(&c, context, &d->place))
+        return WL_CUT;
+    wl_identify(&c, &d->packet, options, &d->row);
+    return WL_OK;
+}
+
+/* From an ethertype to a row without its hashes. */
+WL_INLINE int wl_network(WL_CONTEXT *context, struct wl_decoding *d)
+{
+    int reason = wl_stage_tags(context, d);
+
+    if (!reason)
+        reason = wl_stage_ip(context, d);
+    if (!reason)
+        reason = wl_stage_transport(context, d);
+    if (!reason && d->row.kind == WL_TCP)
+        for (int i = 0; i < WL_MOST_OPTIONS; i++)
+            if (!wl_stage_option(context, d))
+                break;
+    return reason;
+}
+
+/* Go inside the tunnel that the row describes; whether there was an IP packet. If not, nothing has changed. */
+WL_INLINE int wl_inside(WL_CONTEXT *context, struct wl_decoding *d)
+{
+    struct wl_decoding carrier = *d;
+
+    if (!wl_stage_tunnel(context, d)) {
+        d->row = (struct wl_row){.flags = (u16)(WL_INNER | (carrier.row.flags & (WL_VLAN | WL_MPLS | WL_PPPOE)))};
+        if (!wl_network(context, d))
+            return 1;
+    }
+    *d = carrier;
+    return 0;
+}
+
+/* Decode one frame into d->row. On any result but WL_OK the row is meaningless. */
+WL_INLINE int wl_decode(WL_CONTEXT *context, u32 wire_length, u32 link, const struct wl_decode_options *options,
+                        struct wl_decoding *d)
+{
+    int reason;
+
+    *d = (struct wl_decoding){.packet = {.wire_length = wire_length}};
+    wl_begin(context, &d->place);
+    reason = wl_stage_link(context, d, link);
+    if (!reason)
+        reason = wl_network(context, d);
     if (reason)
         return reason;
     if (options->tunnels)
-        for (int i = 0; i < WL_MOST_TUNNELS && row->flags & WL_TUNNEL; i++) {
-            struct wl_cursor inside = c;
-            struct wl_packet carried = packet;
-            struct wl_row inner;
-
-            if (wl_tunnel(&inside, row, &type))
+        for (int i = 0; i < WL_MOST_TUNNELS; i++)
+            if (!(d->row.flags & WL_TUNNEL) || !wl_inside(context, d))
                 break;
-            inner = (struct wl_row){0};
-            inner.flags = WL_INNER | (row->flags & (WL_VLAN | WL_MPLS | WL_PPPOE));
-            if (wl_network(&inside, type, &carried, &inner))
-                break;
-            *row = inner;
-            packet = carried;
-            c = inside;
-        }
-    wl_identify(&c, &packet, options, row);
-    return WL_OK;
+    return wl_stage_identify(context, d, options);
 }
 
 #endif

@@ -265,8 +265,9 @@ class Reader {
     void packet(const wl_record &record, u64 frame_offset, Columns *columns, size_t &row, Counts &now)
     {
         Interface &interface = interfaces[record.interface];
-        wl_row decoded;
-        enum wl_reason reason;
+        wl_frame frame = {record.frame, record.frame + record.captured_length};
+        wl_decoding decoding;
+        int reason;
 
         now.packets++;
         now.wire_bytes += record.wire_length;
@@ -282,14 +283,13 @@ class Reader {
             now.filtered++;
             return;
         }
-        reason = wl_decode(record.frame, record.frame + record.captured_length, record.wire_length, interface.description.link,
-                           &options, &decoded);
+        reason = wl_decode(&frame, record.wire_length, interface.description.link, &options, &decoding);
         if (reason != WL_OK)
             now.skipped[reason]++;
-        else if (!wl_wants(&filter, &decoded))
+        else if (!wl_wants(&filter, &decoding.row))
             now.filtered++;
         else
-            columns->write(row++, decoded, record, now.packets, frame_offset);
+            columns->write(row++, decoding.row, record, now.packets, frame_offset);
     }
 
     void clock(s64 time_ns, Counts &now)
@@ -360,15 +360,16 @@ nb::object decode_frame(nb::bytes frame, u32 wire_length, u32 link_type, bool tu
     wl_decode_options options = decode_options(tunnels, fields, prefix, seed);
     /* A copy of exactly this size, so that a sanitizer sees a read behind the frame. */
     std::vector<u8> copy(frame.size());
-    wl_row row;
+    wl_frame bytes = {copy.data(), copy.data() + copy.size()};
+    wl_decoding decoding;
     nb::dict d;
 
     if (frame.size())
         std::memcpy(copy.data(), frame.c_str(), frame.size());
-    enum wl_reason reason = wl_decode(copy.data(), copy.data() + copy.size(), wire_length, link_type, &options, &row);
+    int reason = wl_decode(&bytes, wire_length, link_type, &options, &decoding);
     if (reason != WL_OK)
         return nb::str(reasons[reason]);
-#define PUT(name) d[#name] = row.name;
+#define PUT(name) d[#name] = decoding.row.name;
     PUT(src_high) PUT(src_low) PUT(dst_high) PUT(dst_low) PUT(flow_key) PUT(packet_id) PUT(transaction) PUT(payload_length) PUT(seq)
     PUT(ack) PUT(tsval) PUT(tsecr) PUT(src_port) PUT(dst_port) PUT(window) PUT(ip_id) PUT(flags) PUT(payload_offset)
     PUT(protocol) PUT(traffic_class) PUT(kind) PUT(message)

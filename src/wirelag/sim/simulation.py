@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,7 @@ import polars as pl
 
 from wirelag.sim.flights import send
 from wirelag.sim.frames import Frames, build_frames
-from wirelag.sim.packets import Packets, concatenate
+from wirelag.sim.packets import Packets
 from wirelag.sim.path import Path, clock, copies, cross, lose
 from wirelag.sim.scenario import Scenario
 from wirelag.sim.scramble import scramble
@@ -20,6 +20,8 @@ from wirelag.sim.truth import START_NS, crossings, responses, round_trips
 MOST_CONNECTIONS: Final = 20_000  # worked out at once
 MOST_VAIN_TRIES: Final = 10
 BATCH: Final = 65_536  # frames built at once
+
+Columns = dict[str, npt.NDArray[Any]]  # the columns of Packets by name
 
 
 @dataclass(frozen=True)
@@ -65,15 +67,15 @@ def simulate(scenario: Scenario) -> Simulation:
     rng = np.random.default_rng(scenario.seed)
     hosts = Hosts.draw(scenario, rng)
     path = Path.draw(scenario, rng) if scenario.points == 2 else None
-    packets, connections = _traffic(scenario, hosts, path.longest_ns if path else 0, rng)
-    packets = _in_order(scenario, packets)  # frees the packets in the order they were drawn
+    columns, connections = _traffic(scenario, hosts, path.longest_ns if path else 0, rng)
+    packets = _in_order(scenario, columns, connections)
     if path:
         return _two_points(scenario, path, packets, connections, rng)
     return _one_point(scenario, packets, connections)
 
 
-def _traffic(scenario: Scenario, hosts: Hosts, middle_ns: int, rng: np.random.Generator) -> tuple[Packets, Connections]:
-    """Draw connections until the span holds enough packets."""
+def _traffic(scenario: Scenario, hosts: Hosts, middle_ns: int, rng: np.random.Generator) -> tuple[Columns, Connections]:
+    """Draw connections until the span holds enough packets; their columns, in the order they were drawn."""
     wanted = scenario.packets
     outside = scenario
     if scenario.points == 2:
@@ -82,7 +84,7 @@ def _traffic(scenario: Scenario, hosts: Hosts, middle_ns: int, rng: np.random.Ge
         outside = replace(scenario, reorder=0.0, duplicate=0.0)
         wanted = int(scenario.packets / (1 - scenario.loss) * 1.02) + 100
     parts: list[Packets] = []
-    hosts_parts: list[Connections] = []
+    host_parts: list[Connections] = []
     drawn = have = 0
     while have < wanted:
         per_connection = have / drawn if have else 40.0  # a first guess, rather too few connections than too many
@@ -93,45 +95,55 @@ def _traffic(scenario: Scenario, hosts: Hosts, middle_ns: int, rng: np.random.Ge
         have += len(packets) if scenario.direction == "both" else int((packets.sender == CLIENT).sum())
         drawn += count
         parts.append(packets)
-        hosts_parts.append(connections)
+        host_parts.append(connections)
         if not have and len(parts) == MOST_VAIN_TRIES:
             raise ValueError("no packet passes within the duration: choose a longer one or a shorter round-trip time")
-    columns = (np.concatenate([getattr(part, field.name) for part in hosts_parts]) for field in fields(Connections))
-    all_connections = Connections(*columns)
-    packets = concatenate(parts)
-    parts.clear()  # memory
-    return _with_ip_ids(scenario, packets, all_connections), all_connections
+    everyone = (np.concatenate([getattr(part, field.name) for part in host_parts]) for field in fields(Connections))
+    # Millions of packets: each column is freed in parts as soon as it is whole.
+    pieces = {field.name: [getattr(part, field.name) for part in parts] for field in fields(Packets)}
+    parts.clear()
+    del packets
+    return {name: np.concatenate(pieces.pop(name)) for name in list(pieces)}, Connections(*everyone)
 
 
 def _matters(scenario: Scenario, packets: Packets) -> npt.NDArray[np.bool_]:
     """Which packets a capture records or its truth needs: of one direction, what the client sends and the responses."""
     if scenario.direction == "both":
         return np.ones(len(packets), np.bool_)
-    return (packets.sender == CLIENT) | (packets.consumes & (scenario.points == 1))
+    needed = packets.consumes if scenario.points == 1 else np.zeros(len(packets), np.bool_)
+    return np.where(packets.sender == CLIENT, True, needed)
 
 
-def _with_ip_ids(scenario: Scenario, packets: Packets, connections: Connections) -> Packets:
-    """Count every host's packets as it sends them, from a start of its own."""
-    client, server = connections.client[packets.connection], connections.server[packets.connection]
-    host = np.where(packets.sender == CLIENT, client, scenario.clients + server).astype(np.int32)
-    order = np.argsort(packets.sent_ns, kind="stable")
-    order = order[np.argsort(host[order], kind="stable")]
-    counts = np.bincount(host)
-    number = np.empty(len(packets), np.int64)
-    number[order] = np.arange(len(packets)) - np.repeat(np.cumsum(counts) - counts, counts)
-    base = (scramble(np.arange(len(counts)), scenario.seed, 1) & np.uint64(0xFFFF)).astype(np.int64)
-    return replace(packets, ip_id=(base[host] + number).astype(np.uint16))
+def _in_order(scenario: Scenario, columns: Columns, connections: Connections) -> Packets:
+    """Packets and the network's copies of them in order of time; of one point and both directions, all it records.
 
-
-def _in_order(scenario: Scenario, packets: Packets) -> Packets:
-    """Packets and the network's copies of them in order of time; of one point and both directions, all it records."""
-    copied = np.flatnonzero(packets.again_ns)
-    row = np.concatenate([np.arange(len(packets)), copied])
-    time = np.concatenate([packets.time_ns, packets.time_ns[copied] + packets.again_ns[copied]])
+    Takes the columns one by one, so that no two whole tables are held.
+    """
+    columns["ip_id"] = _ip_ids(scenario, columns, connections)
+    time, again = columns.pop("time_ns"), columns["again_ns"]
+    del columns["copy"]
+    count = len(time)
+    copied = np.flatnonzero(again)
+    time = np.concatenate([time, time[copied] + again[copied]])
     order = np.argsort(time, kind="stable")
     if scenario.points == 1 and scenario.direction == "both":
         order = order[: scenario.packets]
-    return replace(packets.take(row[order]), time_ns=time[order], copy=order >= len(packets))
+    row = np.concatenate([np.arange(count), copied])[order]
+    ordered = {name: columns.pop(name)[row] for name in list(columns)}
+    return Packets(time_ns=time[order], copy=order >= count, **ordered)
+
+
+def _ip_ids(scenario: Scenario, columns: Columns, connections: Connections) -> npt.NDArray[np.uint16]:
+    """Count every host's packets as it sends them, from a start of its own."""
+    hosts = np.stack([connections.client, scenario.clients + connections.server]).astype(np.int32)
+    host = hosts[columns["sender"], columns["connection"]]
+    order = np.argsort(columns["sent_ns"], kind="stable")
+    order = order[np.argsort(host[order], kind="stable")]
+    counts = np.bincount(host)
+    number = np.empty(len(host), np.int64)
+    number[order] = np.arange(len(host)) - np.repeat(np.cumsum(counts) - counts, counts)
+    base = (scramble(np.arange(len(counts)), scenario.seed, 1) & np.uint64(0xFFFF)).astype(np.int64)
+    return (base[host] + number).astype(np.uint16)
 
 
 def _one_point(scenario: Scenario, packets: Packets, connections: Connections) -> Simulation:
