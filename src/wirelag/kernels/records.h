@@ -273,11 +273,11 @@ static inline enum wl_step wl_pcapng_block(struct wl_file *file, const u8 *at, c
         record->interface = type == WL_BLOCK_ENHANCED ? wl_file32(file, body) : wl_file16(file, body);
         record->captured_length = wl_file32(file, body + 12);
         record->wire_length = wl_file32(file, body + 16);
-        record->has_time = 1;
         if (wl_block_packet(file, body, tail, 20, record) != WL_STEP_PACKET)
             return WL_STEP_BROKEN;
         record->time_ns = wl_time_ns((u64)wl_file32(file, body + 4) << 32 | wl_file32(file, body + 8),
                                      &file->interfaces[record->interface]);
+        record->has_time = record->time_ns != INT64_MAX && record->time_ns != INT64_MIN;
         return WL_STEP_PACKET;
     case WL_BLOCK_SIMPLE:
         if (tail - body < 4)

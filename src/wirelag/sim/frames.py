@@ -34,7 +34,7 @@ IPV4: Final[list[Field]] = [
 IPV6: Final[list[Field]] = [
     ("version", "u1"),
     ("class", "u1"),
-    ("label", ">u2"),
+    ("flow", ">u2"),
     ("ip_length", ">u2"),
     ("protocol", "u1"),
     ("hops", "u1"),
@@ -103,7 +103,7 @@ LAYOUT_NAMES: Final = list(LAYOUTS)
 MACS: Final = (b"\x02\x00\x00\x00\x00\x01", b"\x02\x00\x00\x00\x00\x02")  # of the client's side, the server's side
 HOPS: Final = 60  # left at the first point; a second one is three hops further
 HOPS_BETWEEN: Final = 3
-SYN_WINDOW, LATER_WINDOW = 64_240, 501
+SYN_RECEIVE, LATER_RECEIVE = 64_240, 501
 PROTOCOL_TCP, PROTOCOL_UDP = 6, 17
 
 
@@ -212,7 +212,7 @@ def _fill_tcp(records: Records, packets: Packets, connections: Connections, head
     records["ack"] = np.where(packets.kind == SYN, 0, other + packets.ack)
     records["offset"] = header_size // 4 << 4
     records["flags"] = packets.flags
-    records["receive"] = SYN_WINDOW if "mss" in names else LATER_WINDOW
+    records["receive"] = SYN_RECEIVE if "mss" in names else LATER_RECEIVE
     for option in OPTION_VALUES.keys() & set(names):
         records[option] = OPTION_VALUES[option]
     if "mss" in names:

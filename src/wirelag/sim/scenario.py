@@ -64,8 +64,8 @@ class Scenario:
             raise ValueError("duration must lie between 1 ms and 24 h")
         if abs(self.clock_skew_ppm) > 10_000:
             raise ValueError(f"clock skew is {self.clock_skew_ppm} ppm, must lie between -10000 and 10000")
-        if self.seed < 0:
-            raise ValueError(f"seed is {self.seed}, must not be negative")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed is {self.seed}, must lie between 0 and 2^63 - 1")
 
     @property
     def rtt_distribution(self) -> Distribution:

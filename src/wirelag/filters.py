@@ -1,0 +1,137 @@
+"""Which packets to look at. Alternatives of one sort are joined by "or", the sorts by "and"."""
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from wirelag.units import parse_duration_ns
+
+PROTOCOLS: Final = {
+    "icmp": (1, 58),
+    "tcp": (6,),
+    "udp": (17,),
+    "gre": (47,),
+    "esp": (50,),
+    "ah": (51,),
+    "ospf": (89,),
+    "sctp": (132,),
+}
+EARLIEST_NS: Final = -(2**63)
+LATEST_NS: Final = 2**63 - 1
+_ALL: Final = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Addresses (hosts are nets of one address), ports and protocols of either end, and times `[from_ns, to_ns)`.
+
+    With `relative` the times count from the first packet of each file.
+    """
+
+    nets: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
+    ports: tuple[int, ...] = ()
+    protocols: tuple[int, ...] = ()
+    from_ns: int = EARLIEST_NS
+    to_ns: int = LATEST_NS
+    relative: bool = False
+
+    @classmethod
+    def parse(
+        cls,
+        hosts: tuple[str, ...] = (),
+        nets: tuple[str, ...] = (),
+        ports: tuple[int, ...] = (),
+        protocols: tuple[str, ...] = (),
+        start: str | None = None,
+        end: str | None = None,
+    ) -> "Filter":
+        """A filter of words as they are written on the command line; a ValueError names the word that is wrong."""
+        times = [parse_time_ns(text) for text in (start, end) if text]
+        if len({relative for _, relative in times}) > 1:
+            raise ValueError("give both times as a distance from the first packet (+2s), or neither")
+        relative = bool(times) and times[0][1]
+        from_ns = parse_time_ns(start)[0] if start else EARLIEST_NS
+        to_ns = parse_time_ns(end)[0] if end else LATEST_NS
+        if from_ns >= to_ns:
+            raise ValueError(f"nothing lies between {start} and {end}")
+        for port in ports:
+            if not 0 <= port <= 65535:
+                raise ValueError(f"{port} is not a port: ports go from 0 to 65535")
+        return cls(
+            nets=tuple(_host(text) for text in hosts) + tuple(_net(text) for text in nets),
+            ports=ports,
+            protocols=tuple(number for text in protocols for number in _protocol(text)),
+            from_ns=from_ns,
+            to_ns=to_ns,
+            relative=relative,
+        )
+
+    def kernel_arguments(self) -> dict[str, Any]:
+        """The filter as the reading kernel takes it."""
+        return {
+            "nets": [_halves(net) for net in self.nets],
+            "ports": list(self.ports),
+            "protocols": list(self.protocols),
+            "from_ns": self.from_ns,
+            "to_ns": self.to_ns,
+            "relative": self.relative,
+        }
+
+
+def parse_time_ns(text: str) -> tuple[int, bool]:
+    """A point in time as ns, and whether it counts from the first packet.
+
+    >>> parse_time_ns("2024-05-01T12:00:00Z")
+    (1714564800000000000, False)
+    >>> parse_time_ns("1714564800.25")
+    (1714564800250000000, False)
+    >>> parse_time_ns("+2s")
+    (2000000000, True)
+    """
+    if text.startswith("+"):
+        return parse_duration_ns(text[1:]), True
+    seconds = re.fullmatch(r"(\d+)(?:\.(\d{1,9}))?", text)
+    if seconds:
+        return int(seconds[1]) * 10**9 + int((seconds[2] or "").ljust(9, "0")), False
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is not a time: write 2024-05-01T12:00:00Z, seconds since 1970, or +2s from the first packet"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000, False
+
+
+def _host(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    try:
+        return ipaddress.ip_network(ipaddress.ip_address(text))
+    except ValueError:
+        raise ValueError(f"{text!r} is not an address: write 192.0.2.1 or 2001:db8::1") from None
+
+
+def _net(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a network: write 192.0.2.0/24 or 2001:db8::/32") from None
+
+
+def _protocol(text: str) -> tuple[int, ...]:
+    if text.lower() in PROTOCOLS:
+        return PROTOCOLS[text.lower()]
+    if text.isdecimal() and int(text) <= 255:
+        return (int(text),)
+    raise ValueError(f"{text!r} is not a protocol: write a number or one of {', '.join(PROTOCOLS)}")
+
+
+def _halves(net: ipaddress.IPv4Network | ipaddress.IPv6Network) -> tuple[int, int, int, int]:
+    """Address and mask as 64-bit halves; IPv4 as `::ffff:a.b.c.d`."""
+    address, mask = int(net.network_address), int(net.netmask)
+    if net.version == 4:
+        address |= 0xFFFF << 32
+        mask |= _ALL << 64 | 0xFFFFFFFF << 32
+    return address >> 64, address & _ALL, mask >> 64, mask & _ALL

@@ -1,0 +1,201 @@
+"""Read capture files into packet batches: pcap and pcapng, block by block, in memory that does not grow with the file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag import _kernels
+from wirelag.errors import WirelagError
+from wirelag.filters import Filter
+from wirelag.io.streams import STANDARD_INPUT, Stream, open_stream
+from wirelag.packets import Block, PacketBatch, PacketId
+
+BLOCK_BYTES: Final = 1 << 21
+_LEAST_ROOM: Final = 1 << 16  # a block with less room is replaced
+_POLL_S: Final = 0.1
+_MOST_PIECES: Final = 4
+_UNUSED: Final = 3  # references: the list's, the loop's and the question's own
+
+
+@dataclass(slots=True)
+class CaptureStatistics:
+    """What was read so far, rows or not."""
+
+    format: str = ""
+    packets: int = 0
+    wire_bytes: int = 0
+    captured_bytes: int = 0
+    first_ns: int | None = None
+    last_ns: int | None = None
+    backwards: int = 0  # packets with a time before that of the packet before them
+    filtered: int = 0
+    snapped: int = 0  # packets longer on the wire than in the file
+    skipped: dict[str, int] = field(default_factory=dict)
+    links: dict[int, int] = field(default_factory=dict)  # packets by link type
+    interfaces: int = 0
+    sections: int = 0
+    snaplen: int = 0
+    resolution_ns: float = 0.0
+
+    def __add__(self, other: CaptureStatistics) -> CaptureStatistics:
+        """The two taken together."""
+        total = CaptureStatistics()
+        for name in (item.name for item in fields(self)):
+            setattr(total, name, _together(name, getattr(self, name), getattr(other, name)))
+        return total
+
+
+def _together(name: str, one: Any, other: Any) -> Any:
+    if isinstance(one, dict):
+        return {key: one.get(key, 0) + other.get(key, 0) for key in sorted({*one, *other})}
+    if name == "format":
+        return one if one == other or not other else other if not one else "mixed"
+    if name in ("first_ns", "last_ns"):
+        known = [value for value in (one, other) if value is not None]
+        return (min if name == "first_ns" else max)(known, default=None)
+    if name in ("snaplen", "resolution_ns"):
+        return max(one, other)
+    return one + other
+
+
+class _Memory:
+    """Pieces of memory of one size, used again as soon as nobody looks at them: fresh pages cost more than decoding into them."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._pieces: list[npt.NDArray[np.uint8]] = []
+
+    def take(self) -> npt.NDArray[np.uint8]:
+        """A piece that no batch and no column refers to."""
+        for piece in self._pieces:
+            if sys.getrefcount(piece) == _UNUSED:
+                return piece
+        piece = np.empty(self.size, np.uint8)
+        if len(self._pieces) < _MOST_PIECES:
+            self._pieces.append(piece)
+        return piece
+
+
+class CaptureFile:
+    """One capture, read as packet batches by iterating over it, from its beginning each time.
+
+    What could not be read is said in `warnings`; what can never be read raises a `WirelagError`.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        filter: Filter | None = None,
+        packet_id: PacketId | None = None,
+        tunnels: bool = False,
+        follow: bool = False,
+    ) -> None:
+        self.path = path
+        self.name = "standard input" if path == STANDARD_INPUT else path
+        self.filter = filter or Filter()
+        self.packet_id = packet_id
+        self.tunnels = tunnels
+        self.follow = follow
+        self.compression = ""
+        self.warnings: list[str] = []
+        self.bytes_read = 0  # of the file, decompressed
+        self._reader: _kernels.Reader | None = None
+
+    @property
+    def statistics(self) -> CaptureStatistics:
+        """What was read so far."""
+        if self._reader is None:
+            return CaptureStatistics()
+        known = self._reader.statistics()
+        return CaptureStatistics(**{item.name: known[item.name] for item in fields(CaptureStatistics)})
+
+    def __iter__(self) -> Iterator[PacketBatch]:
+        stream = open_stream(self.path)
+        try:
+            self.compression = stream.compression
+            self.warnings = []
+            if self.follow and stream.compression:
+                raise WirelagError(f"{self.name}: a compressed file cannot be followed while it grows; decompress it first")
+            yield from self._batches(stream)
+        finally:
+            stream.close()
+
+    def _new_reader(self) -> _kernels.Reader:
+        wanted = self.packet_id or PacketId(flow=False, length=False, ip_id=False, transport=False, prefix=0)
+        return _kernels.Reader(
+            tunnels=self.tunnels,
+            fields=wanted.fields,
+            prefix=wanted.prefix,
+            seed=wanted.seed,
+            **self.filter.kernel_arguments(),
+        )
+
+    def _batches(self, stream: Stream) -> Iterator[PacketBatch]:
+        reader = self._reader = self._new_reader()
+        blocks, batches = _Memory(BLOCK_BYTES), _Memory(_kernels.BATCH_BYTES)
+        block, base = blocks.take(), 0  # the block begins at byte `base` of the file
+        start = stop = 0  # what of the block is not decoded yet
+        status, needed = _kernels.MORE, 0
+        while status != _kernels.BROKEN:
+            if len(block) - stop < _LEAST_ROOM:
+                fresh = blocks.take() if needed + _LEAST_ROOM <= BLOCK_BYTES else np.empty(needed + _LEAST_ROOM, np.uint8)
+                fresh[: stop - start] = block[start:stop]
+                block, base, start, stop = fresh, base + start, 0, stop - start
+            got = self._read(stream, memoryview(block)[stop:])
+            if not got:
+                break
+            stop += got
+            self.bytes_read = base + stop
+            status = _kernels.FULL
+            while status == _kernels.FULL:
+                memory = batches.take()
+                start, rows, status, needed = reader.feed(block, start, stop, base, memory, 0)
+                if rows:
+                    yield PacketBatch.in_memory(memory, rows, (Block(self.name, base, block),))
+        self._conclude(stream, base + start, block[start:stop])
+
+    def _read(self, stream: Stream, room: memoryview) -> int:
+        got = stream.readinto(room)
+        while not got and self.follow and not stream.broken:
+            time.sleep(_POLL_S)
+            got = stream.readinto(room)
+        return got
+
+    def _conclude(self, stream: Stream, offset: int, rest: npt.NDArray[np.uint8]) -> None:
+        """Say what stopped the reading: nothing, a file that breaks off, or something that is not a capture."""
+        assert self._reader is not None
+        known = self._reader.statistics()
+        if stream.broken:
+            self.warnings.append(f"{self.name}: {stream.broken}, after byte {self.bytes_read:,}; what came before was read")
+        if not known["format"]:
+            raise WirelagError(f"{self.name}: {_why_no_capture(known['broken'], rest.tobytes()[:64], stream)}")
+        if known["broken"]:
+            self.warnings.append(f"{self.name}: {known['broken']}, at byte {offset:,}; reading stopped there")
+        elif len(rest) and not stream.broken:
+            self.warnings.append(
+                f"{self.name}: the file ends in the middle of a record that begins at byte {offset:,}; "
+                f"the {known['packets']:,} packets before it were read"
+            )
+
+
+def _why_no_capture(broken: str, head: bytes, stream: Stream) -> str:
+    if not head:
+        return "the file is empty" if not stream.compression else f"there is nothing inside the {stream.compression} file"
+    if not broken:
+        return f"only {len(head)} bytes, too short for a capture"
+    if head.startswith((b"snoop\0", b"GMBU", b"\x7fELF", b"PK\3\4")) or head[:1] in (b"<", b"{", b"#") or _is_text(head):
+        looks = "text" if _is_text(head) else "another format"
+        return f"{broken}, it looks like {looks}; other capture formats can be converted with editcap -F pcap IN OUT"
+    return f"{broken}; other capture formats can be converted with editcap -F pcap IN OUT"
+
+
+def _is_text(head: bytes) -> bool:
+    return all(byte >= 32 or byte in b"\t\r\n\f" for byte in head)

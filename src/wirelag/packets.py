@@ -1,0 +1,251 @@
+"""Packet batches: columns, one row per packet.
+
+The columns are described in docs/reference/columns.md, which is the law for the kernel that fills them.
+"""
+
+from __future__ import annotations
+
+import enum
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag import _kernels
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Array: TypeAlias = npt.NDArray[Any]
+Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+COLUMNS: Final = tuple(_kernels.columns())
+
+
+def _places() -> dict[str, tuple[np.dtype[Any], int, int]]:
+    """Dtype, width and offset of each column in a batch's memory."""
+    places, offset = {}, 0
+    for name, dtype, width in COLUMNS:
+        places[name] = np.dtype(dtype), width, offset
+        offset += np.dtype(dtype).itemsize * width * _kernels.BATCH_ROWS
+    return places
+
+
+_PLACES: Final = _places()
+
+
+class Flag(enum.IntFlag):
+    """Bits of the column `flags`."""
+
+    IPV6 = 1 << 0
+    REVERSE = 1 << 1
+    FRAGMENT = 1 << 2
+    LATER = 1 << 3
+    SHORT = 1 << 4
+    TIMESTAMPS = 1 << 5
+    SACK = 1 << 6
+    TUNNEL = 1 << 7
+    INNER = 1 << 8
+    VLAN = 1 << 9
+    MPLS = 1 << 10
+    PPPOE = 1 << 11
+    PREFIX_CUT = 1 << 12
+    UNSIZED = 1 << 13
+
+
+class Kind(enum.IntEnum):
+    """Values of the column `kind`: what `message`, `transaction` and `seq` mean."""
+
+    OTHER = 0
+    TCP = 1
+    UDP = 2
+    ICMP = 3
+    DNS = 4
+    NTP = 5
+    QUIC = 6
+    ESP = 7
+    WIREGUARD = 8
+    STAMP = 9
+
+
+class TcpFlag(enum.IntFlag):
+    """Bits of the column `message` where `kind` is TCP."""
+
+    FIN = 1
+    SYN = 2
+    RST = 4
+    PSH = 8
+    ACK = 16
+    URG = 32
+    ECE = 64
+    CWR = 128
+
+
+@dataclass(frozen=True, slots=True)
+class PacketId:
+    """What a packet id is made of: the same at every vantage point, or their ids cannot be compared.
+
+    `prefix` bytes of the payload (0 to 64) and the fields that no hop changes. Address translation changes `flow`.
+    """
+
+    flow: bool = True
+    length: bool = True
+    ip_id: bool = True
+    transport: bool = True
+    prefix: int = 16
+    seed: int = 0
+
+    @property
+    def fields(self) -> int:
+        """The fields as bits, as the kernel takes them."""
+        return self.flow | self.length << 1 | self.ip_id << 2 | self.transport << 3
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A piece of a capture: the bytes from `offset` on, so that frames stay reachable."""
+
+    name: str
+    offset: int
+    data: npt.NDArray[np.uint8]
+
+
+class PacketBatch:
+    """Columns of equal length, one row per packet, in the order of the capture."""
+
+    __slots__ = (
+        "_memory", "_rows", "ack", "blocks", "captured_length", "dst", "dst_port", "flags", "flow_key", "ip_id", "kind", "message",
+        "number", "offset", "packet_id", "payload_length", "payload_offset", "protocol", "seq", "source", "src",
+        "src_port", "time_ns", "traffic_class", "transaction", "tsecr", "tsval", "window", "wire_length",
+    )  # fmt: skip
+
+    time_ns: npt.NDArray[np.int64]
+    number: npt.NDArray[np.uint64]
+    offset: npt.NDArray[np.uint64]
+    src: npt.NDArray[np.uint64]
+    dst: npt.NDArray[np.uint64]
+    flow_key: npt.NDArray[np.uint64]
+    packet_id: npt.NDArray[np.uint64]
+    transaction: npt.NDArray[np.uint64]
+    wire_length: npt.NDArray[np.uint32]
+    captured_length: npt.NDArray[np.uint32]
+    payload_length: npt.NDArray[np.uint32]
+    seq: npt.NDArray[np.uint32]
+    ack: npt.NDArray[np.uint32]
+    tsval: npt.NDArray[np.uint32]
+    tsecr: npt.NDArray[np.uint32]
+    src_port: npt.NDArray[np.uint16]
+    dst_port: npt.NDArray[np.uint16]
+    window: npt.NDArray[np.uint16]
+    ip_id: npt.NDArray[np.uint16]
+    flags: npt.NDArray[np.uint16]
+    payload_offset: npt.NDArray[np.uint16]
+    source: npt.NDArray[np.uint16]
+    protocol: npt.NDArray[np.uint8]
+    traffic_class: npt.NDArray[np.uint8]
+    kind: npt.NDArray[np.uint8]
+    message: npt.NDArray[np.uint8]
+    blocks: tuple[Block, ...]
+    _memory: npt.NDArray[np.uint8]
+    _rows: int
+
+    def __init__(self, columns: dict[str, Array], blocks: tuple[Block, ...] = ()) -> None:
+        for name, column in columns.items():
+            setattr(self, name, column)
+        self.blocks = blocks
+
+    @classmethod
+    def in_memory(cls, memory: npt.NDArray[np.uint8], rows: int, blocks: tuple[Block, ...] = ()) -> PacketBatch:
+        """A view of the first `rows` rows of memory that the kernel has filled."""
+        batch = cls({}, blocks)
+        batch._memory, batch._rows = memory, rows
+        return batch
+
+    def __getattr__(self, name: str) -> Array:
+        """Make a column's view when it is first asked for: most readers look at a few columns only."""
+        if name not in _PLACES:
+            raise AttributeError(name)
+        dtype, width, offset = _PLACES[name]
+        shape = (self._rows, width) if width > 1 else (self._rows,)
+        column: Array = np.ndarray(shape, dtype, self._memory, offset)
+        setattr(self, name, column)
+        return column
+
+    @classmethod
+    def empty(cls) -> PacketBatch:
+        """A batch without rows."""
+        return cls.in_memory(np.empty(_kernels.BATCH_BYTES, np.uint8), 0)
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+    def __repr__(self) -> str:
+        return f"<PacketBatch of {len(self)} packets>"
+
+    def __getitem__(self, rows: slice | Array) -> PacketBatch:
+        """Some of the rows: a slice is a view, a mask or an array of row numbers is a copy."""
+        return PacketBatch({name: getattr(self, name)[rows] for name, _, _ in COLUMNS}, self.blocks)
+
+    @staticmethod
+    def concatenate(batches: Sequence[PacketBatch]) -> PacketBatch:
+        """One batch with the rows of all, in this order; frames stay reachable."""
+        if not batches:
+            return PacketBatch.empty()
+        columns = {name: np.concatenate([getattr(batch, name) for batch in batches]) for name, _, _ in COLUMNS}
+        blocks: list[Block] = []
+        start = 0
+        for batch in batches:
+            columns["source"][start : start + len(batch)] += np.uint16(len(blocks))
+            start += len(batch)
+            blocks += batch.blocks
+        return PacketBatch(columns, tuple(blocks))
+
+    def has(self, flag: Flag) -> npt.NDArray[np.bool_]:
+        """Rows with this flag."""
+        return (self.flags & np.uint16(flag)) != 0
+
+    def of_kind(self, kind: Kind) -> npt.NDArray[np.bool_]:
+        """Rows of this kind."""
+        return self.kind == np.uint8(kind)
+
+    @property
+    def dscp(self) -> npt.NDArray[np.uint8]:
+        """Differentiated services code point."""
+        return self.traffic_class >> np.uint8(2)
+
+    def address(self, column: npt.NDArray[np.uint64], row: int) -> Address:
+        """One address of the column `src` or `dst`."""
+        return to_address(int(column[row, 0]), int(column[row, 1]))
+
+    def frame(self, row: int) -> bytes:
+        """The captured bytes of one packet, for what no column holds."""
+        block = self.blocks[int(self.source[row])]
+        start = int(self.offset[row]) - block.offset
+        return block.data[start : start + int(self.captured_length[row])].tobytes()
+
+    def to_polars(self) -> pl.DataFrame:
+        """A data frame with a column each; addresses as text, time as a datetime in UTC beside the integer ns."""
+        import polars as pl
+
+        texts = {name: _address_texts(getattr(self, name)) for name in ("src", "dst")}
+        frame = pl.DataFrame({name: texts.get(name, getattr(self, name)) for name, _, _ in COLUMNS if name != "source"})
+        return frame.with_columns(pl.from_epoch("time_ns", time_unit="ns").dt.replace_time_zone("UTC").alias("time"))
+
+
+def to_address(high: int, low: int) -> Address:
+    """The address of two 64-bit halves; `::ffff:a.b.c.d` is IPv4.
+
+    >>> to_address(0, 0xFFFFC0000201)
+    IPv4Address('192.0.2.1')
+    """
+    if high == 0 and low >> 32 == 0xFFFF:
+        return ipaddress.IPv4Address(low & 0xFFFFFFFF)
+    return ipaddress.IPv6Address(high << 64 | low)
+
+
+def _address_texts(column: npt.NDArray[np.uint64]) -> Array:
+    distinct, rows = np.unique(column, axis=0, return_inverse=True)
+    return np.array([str(to_address(int(high), int(low))) for high, low in distinct], dtype=object)[rows.reshape(-1)]
