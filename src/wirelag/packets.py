@@ -117,7 +117,8 @@ class PacketBatch:
     """Columns of equal length, one row per packet, in the order of the capture."""
 
     __slots__ = (
-        "_memory", "_rows", "ack", "blocks", "captured_length", "dst", "dst_port", "flags", "flow_key", "ip_id", "kind", "message",
+        "_memory", "_rows", "ack", "blocks",
+        "captured_length", "dst", "dst_port", "flags", "flow_key", "ip_id", "kind", "message",
         "number", "offset", "packet_id", "payload_length", "payload_offset", "protocol", "seq", "source", "src",
         "src_port", "time_ns", "traffic_class", "transaction", "tsecr", "tsval", "window", "wire_length",
     )  # fmt: skip
@@ -205,11 +206,11 @@ class PacketBatch:
 
     def has(self, flag: Flag) -> npt.NDArray[np.bool_]:
         """Rows with this flag."""
-        return (self.flags & np.uint16(flag)) != 0
+        return np.asarray((self.flags & np.uint16(flag)) != 0)
 
     def of_kind(self, kind: Kind) -> npt.NDArray[np.bool_]:
         """Rows of this kind."""
-        return self.kind == np.uint8(kind)
+        return np.asarray(self.kind == np.uint8(kind))
 
     @property
     def dscp(self) -> npt.NDArray[np.uint8]:

@@ -14,6 +14,15 @@ SIZES: Final = {
     "MiB": 2**20,
     "GiB": 2**30,
 }
+_STEPS_NS: Final = (
+    ("ns", 1, 10**3),
+    ("us", 10**3, 10**6),
+    ("ms", 10**6, 10**9),
+    ("s", 10**9, 120 * 10**9),
+    ("min", 60 * 10**9, 120 * 60 * 10**9),
+    ("h", 3600 * 10**9, 48 * 3600 * 10**9),
+    ("days", 86400 * 10**9, float("inf")),
+)
 _NUMBER: Final = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)\s*([a-zA-Zµ]*)")
 
 
@@ -52,9 +61,7 @@ def format_duration(ns: float) -> str:
     '1.23 ms'
     """
     size = abs(ns)
-    for unit, factor in (("ns", 1), ("us", 10**3), ("ms", 10**6), ("s", 10**9)):
-        if size < 999.5 * factor or unit == "s":
-            break
+    unit, factor = next((unit, factor) for unit, factor, limit in _STEPS_NS if size < 0.9995 * limit)
     return f"{_three_digits(ns / factor)} {unit}"
 
 

@@ -1,4 +1,4 @@
-"""Read capture files into packet batches: pcap and pcapng, block by block, in memory that does not grow with the file."""
+"""Capture files as packet batches: pcap and pcapng, block by block, in memory that does not grow with the file."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _together(name: str, one: Any, other: Any) -> Any:
 
 
 class _Memory:
-    """Pieces of memory of one size, used again as soon as nobody looks at them: fresh pages cost more than decoding into them."""
+    """Pieces of memory of one size, used again when nobody looks at them: fresh pages cost more than decoding does."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -108,6 +108,12 @@ class CaptureFile:
         self.warnings: list[str] = []
         self.bytes_read = 0  # of the file, decompressed
         self._reader: _kernels.Reader | None = None
+        self._stream: Stream | None = None
+
+    @property
+    def progress(self) -> float | None:
+        """How much of the file has been read, from 0 to 1; None where its size is not known."""
+        return self._stream.progress if self._stream else 0.0
 
     @property
     def statistics(self) -> CaptureStatistics:
@@ -118,12 +124,12 @@ class CaptureFile:
         return CaptureStatistics(**{item.name: known[item.name] for item in fields(CaptureStatistics)})
 
     def __iter__(self) -> Iterator[PacketBatch]:
-        stream = open_stream(self.path)
+        stream = self._stream = open_stream(self.path)
         try:
             self.compression = stream.compression
             self.warnings = []
             if self.follow and stream.compression:
-                raise WirelagError(f"{self.name}: a compressed file cannot be followed while it grows; decompress it first")
+                raise WirelagError(f"{self.name}: a compressed file cannot be followed while it grows; decompress it")
             yield from self._batches(stream)
         finally:
             stream.close()
@@ -146,10 +152,11 @@ class CaptureFile:
         status, needed = _kernels.MORE, 0
         while status != _kernels.BROKEN:
             if len(block) - stop < _LEAST_ROOM:
-                fresh = blocks.take() if needed + _LEAST_ROOM <= BLOCK_BYTES else np.empty(needed + _LEAST_ROOM, np.uint8)
+                room = needed + _LEAST_ROOM
+                fresh = blocks.take() if room <= BLOCK_BYTES else np.empty(room, np.uint8)
                 fresh[: stop - start] = block[start:stop]
                 block, base, start, stop = fresh, base + start, 0, stop - start
-            got = self._read(stream, memoryview(block)[stop:])
+            got = self._read(stream, memoryview(block.data)[stop:])
             if not got:
                 break
             stop += got
@@ -174,7 +181,9 @@ class CaptureFile:
         assert self._reader is not None
         known = self._reader.statistics()
         if stream.broken:
-            self.warnings.append(f"{self.name}: {stream.broken}, after byte {self.bytes_read:,}; what came before was read")
+            self.warnings.append(
+                f"{self.name}: {stream.broken}, after byte {self.bytes_read:,}; what was before is read"
+            )
         if not known["format"]:
             raise WirelagError(f"{self.name}: {_why_no_capture(known['broken'], rest.tobytes()[:64], stream)}")
         if known["broken"]:
@@ -188,14 +197,9 @@ class CaptureFile:
 
 def _why_no_capture(broken: str, head: bytes, stream: Stream) -> str:
     if not head:
-        return "the file is empty" if not stream.compression else f"there is nothing inside the {stream.compression} file"
+        return f"there is nothing inside the {stream.compression} file" if stream.compression else "the file is empty"
     if not broken:
         return f"only {len(head)} bytes, too short for a capture"
-    if head.startswith((b"snoop\0", b"GMBU", b"\x7fELF", b"PK\3\4")) or head[:1] in (b"<", b"{", b"#") or _is_text(head):
-        looks = "text" if _is_text(head) else "another format"
-        return f"{broken}, it looks like {looks}; other capture formats can be converted with editcap -F pcap IN OUT"
+    if all(byte >= 32 or byte in b"\t\r\n\f" for byte in head):
+        return f"{broken}, it looks like text"
     return f"{broken}; other capture formats can be converted with editcap -F pcap IN OUT"
-
-
-def _is_text(head: bytes) -> bool:
-    return all(byte >= 32 or byte in b"\t\r\n\f" for byte in head)

@@ -8,7 +8,7 @@ import lzma
 import os
 import stat
 import sys
-from typing import Any, Final
+from typing import IO, Any, Final, cast
 
 from wirelag.errors import WirelagError
 
@@ -36,6 +36,14 @@ class Stream:
             return n
         return self._read_raw(buffer)
 
+    @property
+    def progress(self) -> float | None:
+        """How much of the file has been read, from 0 to 1; None for a pipe."""
+        if self.raw.closed:
+            return 1.0
+        size = os.fstat(self.raw.fileno()).st_size
+        return self.raw.tell() / size if size and self.raw.seekable() else None
+
     def close(self) -> None:
         """Close the file, unless it is standard input."""
         if self.name != STANDARD_INPUT:
@@ -50,7 +58,7 @@ class Stream:
 
 
 class _Decompressed(Stream):
-    """Streams behind a decompressor with the interface of bz2 and lzma; members that follow each other are one stream."""
+    """Behind a decompressor with the interface of bz2 and lzma; members that follow each other are one stream."""
 
     def __init__(self, name: str, raw: io.RawIOBase, head: bytes, compression: str) -> None:
         super().__init__(name, raw, head)
@@ -107,8 +115,8 @@ class _Zstd(Stream):
 
         self.compression = "zstd"
         self._error = zstandard.ZstdError
-        source = _Source(self)
-        self._reader = zstandard.ZstdDecompressor(max_window_size=128 << 20).stream_reader(source, read_across_frames=True)
+        decompressor = zstandard.ZstdDecompressor(max_window_size=128 << 20)
+        self._reader = decompressor.stream_reader(cast(IO[bytes], _Source(self)), read_across_frames=True)
 
     def readinto(self, buffer: memoryview) -> int:
         if self.broken:
@@ -149,7 +157,7 @@ def open_stream(path: str) -> Stream:
 def _open(path: str) -> io.RawIOBase:
     if path == STANDARD_INPUT:
         if sys.stdin is None or sys.stdin.isatty():
-            raise WirelagError("standard input is a terminal: pipe a capture into it, for example tcpdump -w - | wirelag ...")
+            raise WirelagError("standard input is a terminal: pipe a capture into it, as in tcpdump -w - | wirelag ...")
         return io.FileIO(sys.stdin.fileno(), closefd=False)
     try:
         raw = io.FileIO(path)
@@ -159,7 +167,9 @@ def _open(path: str) -> io.RawIOBase:
     except FileNotFoundError:
         raise WirelagError(f"{path}: there is no such file") from None
     except IsADirectoryError:
-        raise WirelagError(f"{path}: this is a directory; name the capture files in it, for example {path.rstrip('/')}/*.pcap") from None
+        raise WirelagError(
+            f"{path}: this is a directory; name the captures in it, as {path.rstrip('/')}/*.pcap"
+        ) from None
     except PermissionError:
         raise WirelagError(f"{path}: you may not read this file; ask its owner, or try sudo") from None
     except OSError as error:

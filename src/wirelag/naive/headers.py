@@ -33,7 +33,7 @@ PORTED = {6, 17, 33, 132, 136}
 ECHO = {1: {0, 8, 13, 14, 15, 16, 17, 18}, 58: {128, 129}}
 
 
-class NoRow(Exception):
+class NoRowError(Exception):
     """The frame does not lead to a whole, possible IP header; the argument is the reason."""
 
 
@@ -84,7 +84,7 @@ def decode(
     try:
         found = link(frame, link_type)
         ip = ip_header(frame, found, wire_length)
-    except NoRow as reason:
+    except NoRowError as reason:
         return str(reason)
     columns = above_ip(frame[: ip.end], ip)
     passed = found.flags
@@ -95,7 +95,7 @@ def decode(
         try:
             found = tunnel(frame, ip, columns)
             ip = ip_header(frame, found, wire_length)
-        except NoRow:
+        except NoRowError:
             break
         columns = above_ip(frame[: ip.end], ip)
         passed |= found.flags | INNER
@@ -109,7 +109,7 @@ def decode(
 def read(data: bytes, at: int, size: int) -> int:
     """A big-endian integer, if all of it is captured."""
     if at + size > len(data):
-        raise NoRow("cut")
+        raise NoRowError("cut")
     return int.from_bytes(data[at : at + size], "big")
 
 
@@ -137,13 +137,13 @@ def link(data: bytes, link_type: int) -> Found:
         case 104:
             return ethertype(data, read(data, 2, 2), 4)
         case _:
-            raise NoRow("link_type")
+            raise NoRowError("link_type")
 
 
 def by_nibble(data: bytes, at: int, otherwise: str) -> Found:
     version = read(data, at, 1) >> 4
     if version not in (4, 6):
-        raise NoRow(otherwise)
+        raise NoRowError(otherwise)
     return Found(at, version)
 
 
@@ -155,7 +155,7 @@ def null(data: bytes) -> Found:
         return Found(4, 4)
     if family in (10, 24, 28, 30):
         return Found(4, 6)
-    raise NoRow("not_ip")
+    raise NoRowError("not_ip")
 
 
 def ethernet(data: bytes, at: int) -> Found:
@@ -175,7 +175,7 @@ def ethertype(data: bytes, value: int, at: int) -> Found:
             case 0x8100 | 0x88A8 | 0x9100:
                 tags += 1
                 if tags > MAX_LAYERS:
-                    raise NoRow("layers")
+                    raise NoRowError("layers")
                 value = read(data, at + 2, 2)
                 at += 4
             case 0x8847 | 0x8848:
@@ -187,7 +187,7 @@ def ethertype(data: bytes, value: int, at: int) -> Found:
                 value = read(data, at + 6, 2)
                 at += 8
             case _:
-                raise NoRow("not_ip")
+                raise NoRowError("not_ip")
 
 
 def with_flags(found: Found, flags: int) -> Found:
@@ -200,7 +200,7 @@ def mpls(data: bytes, at: int, layers: int = 0) -> Found:
     while not bottom:
         layers += 1
         if layers > MAX_LAYERS:
-            raise NoRow("layers")
+            raise NoRowError("layers")
         bottom = read(data, at, 4) & 0x100 != 0
         at += 4
     return with_flags(by_nibble(data, at, "not_ip"), MPLS)
@@ -229,7 +229,7 @@ def ppp_protocol(data: bytes, at: int, layers: int = 0) -> Found:
         case 0x0281 | 0x0283:
             return mpls(data, at, layers)
         case _:
-            raise NoRow("not_ip")
+            raise NoRowError("not_ip")
 
 
 def ip_header(data: bytes, found: Found, wire_length: int) -> IP:
@@ -241,7 +241,7 @@ def ipv4(data: bytes, at: int, wire_length: int) -> IP:
     read(data, at, 20)
     size = 4 * (data[at] & 0xF)
     if data[at] >> 4 != 4 or size < 20:
-        raise NoRow("malformed")
+        raise NoRowError("malformed")
     read(data, at, size)
 
     flags = 0
@@ -250,7 +250,7 @@ def ipv4(data: bytes, at: int, wire_length: int) -> IP:
         flags |= UNSIZED
         length = max(wire_length - at, size)
     elif length < size:
-        raise NoRow("malformed")
+        raise NoRowError("malformed")
 
     word = read(data, at + 6, 2)
     fragment = 8 * (word & 0x1FFF) + (word >> 13 & 1)
@@ -273,7 +273,7 @@ def ipv4(data: bytes, at: int, wire_length: int) -> IP:
 def ipv6(data: bytes, at: int, wire_length: int) -> IP:
     read(data, at, 40)
     if data[at] >> 4 != 6:
-        raise NoRow("malformed")
+        raise NoRowError("malformed")
 
     flags = IPV6
     length = 40 + read(data, at + 4, 2)
@@ -538,7 +538,7 @@ def gre(data: bytes, at: int) -> Found:
         at += 4 + (4 if flags & 0x1000 else 0) + (4 if flags & 0x0080 else 0)
         return ppp(data, at)
     if version != 0 or flags & 0x4000:
-        raise NoRow("not_ip")
+        raise NoRowError("not_ip")
     at += sum(4 for bit in (0x8000, 0x2000, 0x1000) if flags & bit)
     match value:
         case 0x6558:
@@ -551,14 +551,14 @@ def gre(data: bytes, at: int) -> Found:
 
 def vxlan(data: bytes, at: int) -> Found:
     if not read(data, at, 1) & 0x08:
-        raise NoRow("not_ip")
+        raise NoRowError("not_ip")
     return ethernet(data, at + 8)
 
 
 def geneve(data: bytes, at: int) -> Found:
     first, value = read(data, at, 1), read(data, at + 2, 2)
     if first >> 6 != 0:
-        raise NoRow("not_ip")
+        raise NoRowError("not_ip")
     at += 8 + 4 * (first & 0x3F)
     return ethernet(data, at) if value == 0x6558 else ethertype(data, value, at)
 
@@ -566,7 +566,7 @@ def geneve(data: bytes, at: int) -> Found:
 def gtp_u(data: bytes, at: int) -> Found:
     first, message = read(data, at, 1), read(data, at + 1, 1)
     if first & 0xF0 != 0x30 or message != 255:
-        raise NoRow("not_ip")
+        raise NoRowError("not_ip")
     at += 8
     if first & 0x07:
         at += 4
@@ -581,7 +581,7 @@ def gtp_u_extensions(data: bytes, at: int) -> int:
     while read(data, at - 1, 1) != 0:
         size = 4 * read(data, at, 1)
         if size == 0 or passed == MAX_GTP_EXTENSIONS:
-            raise NoRow("not_ip")
+            raise NoRowError("not_ip")
         at += size
         passed += 1
     return at

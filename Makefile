@@ -1,0 +1,78 @@
+# Every target does its own set-up in .venv; it needs make, Python >= 3.11 and a C/C++ compiler.
+# Another Python: make PYTHON=python3.13 test
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/installed
+C_FILES := $(wildcard src/wirelag/kernels/*.h src/wirelag/kernels/*.cpp bpf/*.c bpf/*.h fuzz/*.c fuzz/*.h)
+SMALL_CAPTURE := $(firstword $(wildcard tests/data/*.pcap*))
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test acceptance bench fuzz docs lint format clean debian-packages
+
+help: ## Show this list
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
+
+demo: $(INSTALLED) ## Simulate a small capture and look at it
+	@mkdir -p demo
+	$(BIN)/wirelag simulate --packets 20000 --seed 1 -o demo/capture.pcap --truth demo/truth.parquet
+	$(BIN)/wirelag info demo/capture.pcap
+	$(if $(SMALL_CAPTURE),$(BIN)/wirelag info $(SMALL_CAPTURE))
+	@echo
+	@echo "Try next (the true delays are in demo/truth.parquet):"
+	@echo "  $(BIN)/wirelag info YOUR.pcap                  what wirelag can measure from your capture"
+	@echo "  $(BIN)/wirelag info --port 443 YOUR.pcap       the same for a part of it"
+	@echo "  $(BIN)/wirelag simulate --help                 captures with other delays, loss, reordering"
+	@echo "  $(BIN)/wirelag --help                          all commands; docs/ explains them"
+
+test: debian-packages lint ## Linters and all tests but the long ones (minutes)
+	$(BIN)/pytest -n auto
+
+acceptance: debian-packages $(INSTALLED) ## The long tests, then fuzz and bench (PART=WORD: only the tests named so)
+	WIRELAG_ACCEPTANCE=1 $(BIN)/pytest -m acceptance $(if $(PART),-k "$(PART)")
+	$(if $(PART),,$(MAKE) fuzz bench)
+
+bench: $(INSTALLED) ## Measure speed and memory
+	$(BIN)/python benchmarks/run.py
+
+fuzz: debian-packages ## Fuzz the decoder and the file formats (SECONDS=300)
+	$(MAKE) -C fuzz run SECONDS=$(or $(SECONDS),300)
+
+docs: $(INSTALLED) ## Write docs/reference/cli.md anew
+	$(BIN)/python -m wirelag.cli.reference
+
+lint: $(INSTALLED) ## Check style, types, imports and the format of C
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
+
+format: $(INSTALLED) ## Bring Python and C into style
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+	$(BIN)/clang-format -i $(C_FILES)
+
+clean: ## Remove all that make has made, .venv too
+	rm -rf .venv build demo fuzz/build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+debian-packages:
+	@tests/install-debian-packages
+
+# Build tools are installed first, so that the same pins hold for them: the build then needs no environment of its own.
+$(INSTALLED): pyproject.toml CMakeLists.txt constraints.txt $(wildcard src/wirelag/kernels/*) | $(BIN)/python
+	@echo "Installing wirelag and its tools into .venv (a minute or two the first time)"
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt scikit-build-core nanobind cmake ninja
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $@
+
+HAS_VENV := import ensurepip, os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "wirelag needs Python 3.11 or later. Name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -c '$(HAS_VENV)' 2>/dev/null || tests/install-debian-packages python3-venv python3-dev
+	@$(PYTHON) -c '$(HAS_VENV)' 2>/dev/null || \
+	  { echo "$(PYTHON) lacks venv or Python.h. As root: apt-get install python3-venv python3-dev. Or: make PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv .venv

@@ -1,0 +1,49 @@
+"""What the reading benchmarks run."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from wirelag.io.pcap import CaptureFile
+from wirelag.io.streams import open_stream
+from wirelag.packets import PacketId
+
+
+def read_columns(path: Path, ids: bool) -> int:
+    """Read a capture to columns; how many packets."""
+    capture = CaptureFile(str(path), packet_id=PacketId() if ids else None)
+    return sum(len(batch) for batch in capture)
+
+
+def decompress(path: Path) -> int:
+    """Decompress a file with the library that reading uses; how many bytes."""
+    stream, buffer, size = open_stream(str(path)), memoryview(bytearray(1 << 21)), 0
+    while got := stream.readinto(buffer):
+        size += got
+    return size
+
+
+_READ_STANDARD_INPUT = """
+import resource, sys
+from wirelag.io.pcap import CaptureFile
+for batch in CaptureFile("-"):
+    pass
+import re
+fields = dict(re.findall(r"(\\w+):\\s+(\\d+) kB", open("/proc/self/status").read()))
+print(int(fields["VmHWM"]) - int(fields["RssFile"]))
+"""
+
+
+def memory_of_reading(path: Path, gigabytes: float) -> int:
+    """Bytes of private memory at the peak of reading so much from a pipe: the capture's records again and again."""
+    data = path.read_bytes()
+    header, records = data[:24], data[24:]
+    with subprocess.Popen(
+        [sys.executable, "-c", _READ_STANDARD_INPUT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as reader:
+        assert reader.stdin and reader.stdout
+        reader.stdin.write(header)
+        for _ in range(max(1, round(gigabytes * 1e9 / len(records)))):
+            reader.stdin.write(records)
+        reader.stdin.close()
+        return int(reader.stdout.read()) * 1024

@@ -1,0 +1,134 @@
+"""How fast, beside other tools, in one run on one core: everything is printed as a ratio.
+
+    python benchmarks/run.py [--packets 2000000]
+
+Each pair is run alternately several times and the best of each is taken, so that a noisy machine disturbs both alike.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from reading import decompress, memory_of_reading, read_columns
+
+WIRELAG = str(Path(sys.executable).with_name("wirelag"))
+TSHARK_PACKETS = 200_000
+
+
+def best_s(works: dict[str, Callable[[], object]], rounds: int = 7) -> dict[str, float]:
+    """The shortest time of each, run in turn."""
+    best = dict.fromkeys(works, float("inf"))
+    for _ in range(rounds):
+        for name, work in works.items():
+            start = time.perf_counter()
+            work()
+            best[name] = min(best[name], time.perf_counter() - start)
+    return best
+
+
+def program(*words: str | Path) -> Callable[[], object]:
+    """A program whose output nobody reads."""
+    command = [str(word) for word in words]
+    return lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def line(what: str, ratio: float, target: str, holds: bool) -> bool:
+    """Print one comparison."""
+    print(f"{what:<66} {ratio:8.2f}x   target {target:<8} {'holds' if holds else 'MISSED'}", flush=True)
+    return holds
+
+
+def reading(capture: Path, packets: int) -> list[bool]:
+    """Reading to columns beside tcpdump and tshark."""
+    short = capture.with_name("short.pcap")
+    subprocess.run(["editcap", "-r", capture, short, f"1-{TSHARK_PACKETS}"], check=True)
+    best = best_s(
+        {
+            "columns": lambda: read_columns(capture, ids=False),
+            "ids": lambda: read_columns(capture, ids=True),
+            "tcpdump": program("tcpdump", "-r", capture, "-w", os.devnull),
+        }
+    )
+    tshark = best_s({"tshark": program("tshark", "-r", short, "-T", "fields", "-e", "tcp.seq")}, rounds=1)["tshark"]
+    rates = {name: packets / seconds / 1e6 for name, seconds in best.items()}
+    rates["tshark"] = TSHARK_PACKETS / tshark / 1e6
+    print("  ".join(f"{name} {rate:.3g} Mpps" for name, rate in rates.items()))
+    faster, slower = rates["columns"] / rates["tcpdump"], rates["ids"] / rates["tcpdump"]
+    return [
+        line("reading to columns / tcpdump -r X -w /dev/null", faster, ">= 2", faster >= 2),
+        line("reading to columns with packet ids / tcpdump", slower, ">= 1.5", slower >= 1.5),
+        line("reading to columns / tshark", rates["columns"] / rates["tshark"], ">= 200", rates["columns"] / rates["tshark"] >= 200),
+    ]  # fmt: skip
+
+
+def compressed(capture: Path) -> list[bool]:
+    """Reading gzip beside decompressing it and nothing else."""
+    packed = capture.with_suffix(".pcap.gz")
+    with packed.open("wb") as out:
+        subprocess.run(["gzip", "-6", "-c", capture], check=True, stdout=out)
+    best = best_s(
+        {
+            "read": lambda: read_columns(packed, ids=False),
+            "decompress": lambda: decompress(packed),
+            "gzip": program("gzip", "-dc", packed),
+        },
+        rounds=3,
+    )
+    ours, tool = best["read"] / best["decompress"], best["read"] / best["gzip"]
+    return [
+        line("time to read gzip to columns / to decompress it (same library)", ours, "<= 1.3", ours <= 1.3),
+        line("time to read gzip to columns / gzip -dc", tool, "<= 1.3", tool <= 1.3),
+    ]
+
+
+def starting(capture: Path) -> list[bool]:
+    """How long a command takes to start."""
+    small = capture.with_name("small.pcap")
+    subprocess.run(["editcap", "-r", capture, small, "1-1000"], check=True)
+    best = best_s(
+        {
+            "numpy": program(sys.executable, "-c", "import numpy"),
+            "help": program(WIRELAG, "--help"),
+            "info": program(WIRELAG, "info", small),
+        }
+    )
+    ratios = {name: best[name] / best["numpy"] for name in ("help", "info")}
+    return [
+        line("wirelag --help / python -c 'import numpy'", ratios["help"], "<= 3", ratios["help"] <= 3),
+        line("wirelag info of 1,000 packets / python -c 'import numpy'", ratios["info"], "<= 3", ratios["info"] <= 3),
+    ]
+
+
+def memory(capture: Path) -> list[bool]:
+    """Private memory at its peak while 1 GB is read, from a pipe that repeats the capture."""
+    peak = memory_of_reading(capture, gigabytes=1.0)
+    print(f"peak of private memory over 1 GB of packets: {peak / 1e6:.0f} MB")
+    return [line("private memory / 200 MB", peak / 200e6, "<= 1", peak <= 200e6)]
+
+
+def main() -> None:
+    """Make a capture, run all, and exit with 1 if a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--packets", type=int, default=2_000_000)
+    packets = parser.parse_args().packets
+    for tool in ("tcpdump", "tshark", "editcap", "gzip"):
+        if not shutil.which(tool):
+            sys.exit(f"{tool} is missing: tests/install-debian-packages installs it")
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    with tempfile.TemporaryDirectory() as directory:
+        capture = Path(directory, "capture.pcap")
+        subprocess.run([WIRELAG, "simulate", "--packets", str(packets), "-o", capture, "--quiet"], check=True)
+        print(f"{packets:,} packets, {capture.stat().st_size / 1e6:.0f} MB, one core")
+        held = [*reading(capture, packets), *compressed(capture), *starting(capture), *memory(capture)]
+    sys.exit(0 if all(held) else 1)
+
+
+if __name__ == "__main__":
+    main()

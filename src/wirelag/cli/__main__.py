@@ -1,0 +1,5 @@
+"""`python -m wirelag.cli`."""
+
+from wirelag.cli import main
+
+main()

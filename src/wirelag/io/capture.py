@@ -1,0 +1,143 @@
+"""One or several capture files as one source of packet batches, in order of time or one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag.errors import WirelagError
+from wirelag.filters import EARLIEST_NS, LATEST_NS, Filter
+from wirelag.io.pcap import CaptureFile, CaptureStatistics
+from wirelag.io.streams import STANDARD_INPUT
+from wirelag.packets import PacketBatch, PacketId
+
+Order = Literal["time", "given"]
+
+
+class Capture:
+    """Capture files read as one: iterate over it for packet batches; then ask for `statistics` and `warnings`.
+
+    With `order="time"` files are merged by capture time, whatever their names (rotated sets, several interfaces);
+    packets of one file keep their order. With `order="given"` they follow one another.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        *,
+        filter: Filter | None = None,
+        packet_id: PacketId | None = None,
+        tunnels: bool = False,
+        follow: bool = False,
+        order: Order = "time",
+    ) -> None:
+        if not paths:
+            raise WirelagError("no capture was named")
+        if len(paths) > 1 and follow:
+            raise WirelagError("only one growing capture can be followed at a time")
+        if paths.count(STANDARD_INPUT) > 1 or (len(paths) > 1 and STANDARD_INPUT in paths and order == "time"):
+            raise WirelagError("standard input cannot be put in order of time with other captures: name it alone")
+        filter = filter or Filter()
+        self.order = order
+        self.first_ns: list[int | None] = [_first_ns(path) for path in paths] if len(paths) > 1 else [None]
+        if len(paths) > 1 and filter.relative:
+            filter = _absolute(filter, self.first_ns)
+        self.files = [
+            CaptureFile(path, filter=filter, packet_id=packet_id, tunnels=tunnels, follow=follow) for path in paths
+        ]
+
+    def __iter__(self) -> Iterator[PacketBatch]:
+        if self.order == "given" or len(self.files) == 1:
+            for file in self.files:
+                yield from file
+        else:
+            yield from _in_order_of_time(self.files, [ns or 0 for ns in self.first_ns])
+
+    @property
+    def statistics(self) -> CaptureStatistics:
+        """What was read so far, over all files."""
+        return reduce(CaptureStatistics.__add__, (file.statistics for file in self.files))
+
+    @property
+    def warnings(self) -> list[str]:
+        """What could not be read, a line each."""
+        return [line for file in self.files for line in file.warnings]
+
+    @property
+    def progress(self) -> float | None:
+        """How much of all files has been read, from 0 to 1, where that is known."""
+        parts = [file.progress for file in self.files]
+        known = [part for part in parts if part is not None]
+        return sum(known) / len(parts) if len(known) == len(parts) else None
+
+
+def _first_ns(path: str) -> int | None:
+    file = CaptureFile(path)
+    for _ in file:
+        break
+    return file.statistics.first_ns
+
+
+def _absolute(filter: Filter, first_ns: list[int | None]) -> Filter:
+    """Times that count from the first packet of all files, as times."""
+    start = min((ns for ns in first_ns if ns is not None), default=0)
+    return replace(
+        filter,
+        from_ns=filter.from_ns if filter.from_ns == EARLIEST_NS else filter.from_ns + start,
+        to_ns=filter.to_ns if filter.to_ns == LATEST_NS else filter.to_ns + start,
+        relative=False,
+    )
+
+
+class _Head:
+    """The batch of a file that is next in the merge, and the time up to which the file has come at each of its rows."""
+
+    def __init__(self, file: CaptureFile) -> None:
+        self.batches = iter(file)
+        self.batch = PacketBatch.empty()
+        self.times_ns: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        self._latest_ns = EARLIEST_NS
+
+    def refill(self) -> bool:
+        """Whether there are rows, after reading on if need be."""
+        while not len(self.batch):
+            batch = next(self.batches, None)
+            if batch is None:
+                return False
+            self.batch = batch
+            # A time that goes back keeps its place in its file.
+            self.times_ns = np.maximum(np.maximum.accumulate(batch.time_ns), self._latest_ns)
+            self._latest_ns = int(self.times_ns[-1])
+        return True
+
+    def take(self, until_ns: int) -> tuple[PacketBatch, npt.NDArray[np.int64]]:
+        """The rows up to this time."""
+        rows = int(np.searchsorted(self.times_ns, until_ns, side="right"))
+        taken = self.batch[:rows], self.times_ns[:rows]
+        self.batch, self.times_ns = self.batch[rows:], self.times_ns[rows:]
+        return taken
+
+
+def _in_order_of_time(files: Sequence[CaptureFile], first_ns: Sequence[int]) -> Iterator[PacketBatch]:
+    """Merge; a file is opened when its first packet's turn comes, so that a long rotated set has one or two open."""
+    waiting = sorted(zip(first_ns, range(len(files)), strict=True), reverse=True)
+    heads: list[_Head] = []
+    while waiting or heads:
+        until_ns = min((int(head.times_ns[-1]) for head in heads), default=LATEST_NS)
+        while waiting and (not heads or waiting[-1][0] <= until_ns):
+            head = _Head(files[waiting.pop()[1]])
+            if head.refill():
+                heads.append(head)
+                until_ns = min(until_ns, int(head.times_ns[-1]))
+        parts = [part for part in (head.take(until_ns) for head in heads) if len(part[0])]
+        if len(parts) == 1:
+            yield parts[0][0]
+        elif parts:
+            order = np.argsort(np.concatenate([times for _, times in parts]), kind="stable")
+            yield PacketBatch.concatenate([batch for batch, _ in parts])[order]
+        heads = [head for head in heads if head.refill()]

@@ -1,0 +1,46 @@
+"""The one driver loop: batches into meters, synopses into reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from wirelag.estimator import Estimator
+from wirelag.intervals import Interval, split
+from wirelag.packets import PacketBatch
+from wirelag.report import Report
+
+S = TypeVar("S")
+
+
+def measure(
+    estimator: Estimator[S], sources: Mapping[str, Iterable[PacketBatch]], interval_ns: int | None = None
+) -> Iterator[Report]:
+    """Run an estimator over packets and yield a report per interval, in order of time.
+
+    `sources` has the packets of each of the estimator's points. An interval in which one point saw packets and another
+    saw none is reported all the same; one in which nobody saw any is not. Without `interval_ns` there is one
+    report, over everything there was.
+    """
+    points = estimator.points
+    if set(sources) != set(points):
+        raise ValueError(f"the estimator wants packets of {', '.join(points)}, not of {', '.join(sources)}")
+    meters = [estimator.meter(point) for point in points]
+    parts = [split(sources[point], interval_ns) for point in points]
+    if interval_ns is None:
+        seen = []
+        for meter, stream in zip(meters, parts, strict=True):
+            for interval, packets in stream:
+                meter.observe(packets)
+                seen.append(interval)
+        whole = Interval(min((i.start_ns for i in seen), default=0), max((i.end_ns for i in seen), default=0))
+        yield estimator.estimate(*(meter.cut(whole) for meter in meters)).during(whole)
+        return
+    heads = [next(stream, None) for stream in parts]
+    while any(heads):
+        interval = min(head[0] for head in heads if head)
+        for i, meter in enumerate(meters):
+            while (head := heads[i]) and head[0] == interval:
+                meter.observe(head[1])
+                heads[i] = next(parts[i], None)
+        yield estimator.estimate(*(meter.cut(interval) for meter in meters)).during(interval)

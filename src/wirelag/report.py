@@ -1,0 +1,62 @@
+"""Reports: what is said, with its uncertainty and its coverage.
+
+Times are seconds, as in the JSON contract. A number that cannot be given is None, and `reason` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from wirelag.intervals import Interval
+
+Quantity = Literal["round_trip", "response", "one_way"]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One answer: over an interval, over a group of packets, or over everything."""
+
+    estimator: str
+    quantity: Quantity
+    packets: int = 0
+    samples: int = 0
+    mean: float | None = None
+    std: float | None = None
+    min: float | None = None
+    max: float | None = None
+    quantiles: Mapping[str, float | None] = field(default_factory=dict)
+    ci95: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    reason: str | None = None
+    interval: Interval | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)  # what this quantity has beside the common fields
+
+    def during(self, interval: Interval) -> Report:
+        """The same, said of this interval."""
+        return replace(self, interval=interval)
+
+    def to_json(self, command: str | None = None, intervals: Sequence[Report] = ()) -> dict[str, Any]:
+        """The report as the JSON contract has it: a dict of plain values, times in seconds."""
+        plain: dict[str, Any] = {"command": command} if command else {}
+        plain |= {"estimator": self.estimator, "quantity": self.quantity}
+        if self.interval:
+            plain |= {"start": self.interval.start_ns / 1e9, "end": self.interval.end_ns / 1e9}
+        plain |= {
+            "packets": self.packets,
+            "skipped": dict(self.skipped),
+            "samples": self.samples,
+            "mean": self.mean,
+            "std": self.std,
+            "min": self.min,
+            "max": self.max,
+            "quantiles": dict(self.quantiles),
+            "ci95": {name: list(bounds) for name, bounds in self.ci95.items()},
+            **self.details,
+        }
+        if self.reason:
+            plain["reason"] = self.reason
+        if intervals:
+            plain["intervals"] = [report.to_json() for report in intervals]
+        return plain
