@@ -41,7 +41,8 @@ def memory_of_reading(path: Path, gigabytes: float) -> int:
     with subprocess.Popen(
         [sys.executable, "-c", _READ_STANDARD_INPUT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as reader:
-        assert reader.stdin and reader.stdout
+        assert reader.stdin
+        assert reader.stdout
         reader.stdin.write(header)
         for _ in range(max(1, round(gigabytes * 1e9 / len(records)))):
             reader.stdin.write(records)

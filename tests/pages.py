@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,7 +128,10 @@ class Run:
         source = "\n".join(block.lines) + "\n"
         if ">>>" not in source:
             padding = "\n" * (block.first - 1)  # so that a traceback names the page's line
-            exec(compile(padding + source, str(self.page), "exec"), self.names)
+            try:
+                exec(compile(padding + source, str(self.page), "exec"), self.names)
+            except Exception:
+                self.differences.append(f"{self._place(block.first)}:\n{traceback.format_exc()}")
             return
         test = doctest.DocTestParser().get_doctest(source, self.names, self.page.name, str(self.page), block.first - 1)
         said = io.StringIO()

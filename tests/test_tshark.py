@@ -137,6 +137,8 @@ def mapped(text: pl.Expr, function: Callable[[str], int], dtype: type[pl.DataTyp
 
     def apply(values: pl.Series) -> pl.Series:
         known = values.drop_nulls().unique()
+        if known.is_empty():
+            return pl.Series(values.name, [None] * len(values), dtype=dtype)
         return values.replace_strict(known, pl.Series([function(value) for value in known], dtype=dtype), return_dtype=dtype)
 
     return text.map_batches(apply, return_dtype=dtype)

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from wirelag.driver import measure
     from wirelag.filters import Filter
     from wirelag.io.capture import Capture, Order
-    from wirelag.measure import measure
     from wirelag.packets import Flag, Kind, PacketBatch, PacketId
     from wirelag.report import Report
 
@@ -31,7 +31,7 @@ _HOMES = {
     "PacketBatch": "packets",
     "PacketId": "packets",
     "Report": "report",
-    "measure": "measure",
+    "measure": "driver",
 }
 
 

@@ -10,7 +10,7 @@
 
 #define WL_MOST_TAGS 8       /* VLAN tags and MPLS labels before one IP header */
 #define WL_MOST_EXTENSIONS 8 /* extension headers of one IP packet */
-#define WL_MOST_OPTIONS 40    /* bytes of TCP options, and so options */
+#define WL_MOST_OPTIONS 40   /* bytes of TCP options, and so options */
 #define WL_MOST_TUNNELS 4
 #define WL_MOST_PREFIX 64
 
@@ -510,8 +510,8 @@ WL_INLINE void wl_extensions(struct wl_cursor *c, struct wl_packet *packet, stru
 /* ---- transport ---- */
 
 /* Above the transport header: what is left is the payload. */
-WL_INLINE void wl_enter_transport(const struct wl_cursor *c, const struct wl_packet *packet, u32 header, u8 kind,
-                                  struct wl_row *row)
+WL_INLINE void wl_enter_transport(
+    const struct wl_cursor *c, const struct wl_packet *packet, u32 header, u8 kind, struct wl_row *row)
 {
     row->kind = kind;
     row->payload_length = packet->ip_payload > header ? packet->ip_payload - header : 0;
@@ -973,8 +973,8 @@ WL_INLINE u64 wl_payload_hash(struct wl_cursor c, const struct wl_decode_options
 }
 
 /* Flow key, direction and packet id. The cursor stands at the IP payload, behind extension headers. */
-WL_INLINE void wl_identify(const struct wl_cursor *c, const struct wl_packet *packet, const struct wl_decode_options *options,
-                           struct wl_row *row)
+WL_INLINE void wl_identify(
+    const struct wl_cursor *c, const struct wl_packet *packet, const struct wl_decode_options *options, struct wl_row *row)
 {
     u32 fields = options->fields;
     u64 flow = wl_flow(options->seed, row), network = row->protocol, sum;
@@ -1123,8 +1123,8 @@ WL_INLINE int wl_inside(WL_CONTEXT *context, struct wl_decoding *d)
 }
 
 /* Decode one frame into d->row. On any result but WL_OK the row is meaningless. */
-WL_INLINE int wl_decode(WL_CONTEXT *context, u32 wire_length, u32 link, const struct wl_decode_options *options,
-                        struct wl_decoding *d)
+WL_INLINE int wl_decode(
+    WL_CONTEXT *context, u32 wire_length, u32 link, const struct wl_decode_options *options, struct wl_decoding *d)
 {
     int reason;
 

@@ -25,39 +25,54 @@ using namespace nb::literals;
 namespace {
 
 /* The columns of a packet batch, in the order in which they lie in its memory: name, C type, how many per row. */
-#define WL_COLUMNS(X)                                                                                                                      \
-    X(time_ns, s64, 1)                                                                                                                     \
-    X(number, u64, 1)                                                                                                                      \
-    X(offset, u64, 1)                                                                                                                      \
-    X(src, u64, 2)                                                                                                                         \
-    X(dst, u64, 2)                                                                                                                         \
-    X(flow_key, u64, 1)                                                                                                                    \
-    X(packet_id, u64, 1)                                                                                                                   \
-    X(transaction, u64, 1)                                                                                                                 \
-    X(wire_length, u32, 1)                                                                                                                 \
-    X(captured_length, u32, 1)                                                                                                             \
-    X(payload_length, u32, 1)                                                                                                              \
-    X(seq, u32, 1)                                                                                                                         \
-    X(ack, u32, 1)                                                                                                                         \
-    X(tsval, u32, 1)                                                                                                                       \
-    X(tsecr, u32, 1)                                                                                                                       \
-    X(src_port, u16, 1)                                                                                                                    \
-    X(dst_port, u16, 1)                                                                                                                    \
-    X(window, u16, 1)                                                                                                                      \
-    X(ip_id, u16, 1)                                                                                                                       \
-    X(flags, u16, 1)                                                                                                                       \
-    X(payload_offset, u16, 1)                                                                                                              \
-    X(source, u16, 1)                                                                                                                      \
-    X(protocol, u8, 1)                                                                                                                     \
-    X(traffic_class, u8, 1)                                                                                                                \
-    X(kind, u8, 1)                                                                                                                         \
+#define WL_COLUMNS(X)          \
+    X(time_ns, s64, 1)         \
+    X(number, u64, 1)          \
+    X(offset, u64, 1)          \
+    X(src, u64, 2)             \
+    X(dst, u64, 2)             \
+    X(flow_key, u64, 1)        \
+    X(packet_id, u64, 1)       \
+    X(transaction, u64, 1)     \
+    X(wire_length, u32, 1)     \
+    X(captured_length, u32, 1) \
+    X(payload_length, u32, 1)  \
+    X(seq, u32, 1)             \
+    X(ack, u32, 1)             \
+    X(tsval, u32, 1)           \
+    X(tsecr, u32, 1)           \
+    X(src_port, u16, 1)        \
+    X(dst_port, u16, 1)        \
+    X(window, u16, 1)          \
+    X(ip_id, u16, 1)           \
+    X(flags, u16, 1)           \
+    X(payload_offset, u16, 1)  \
+    X(source, u16, 1)          \
+    X(protocol, u8, 1)         \
+    X(traffic_class, u8, 1)    \
+    X(kind, u8, 1)             \
     X(message, u8, 1)
 
-constexpr const char *dtype_of(s64) { return "int64"; }
-constexpr const char *dtype_of(u64) { return "uint64"; }
-constexpr const char *dtype_of(u32) { return "uint32"; }
-constexpr const char *dtype_of(u16) { return "uint16"; }
-constexpr const char *dtype_of(u8) { return "uint8"; }
+constexpr const char *dtype_of(s64)
+{
+    return "int64";
+}
+constexpr const char *dtype_of(u64)
+{
+    return "uint64";
+}
+constexpr const char *dtype_of(u32)
+{
+    return "uint32";
+}
+constexpr const char *dtype_of(u16)
+{
+    return "uint16";
+}
+constexpr const char *dtype_of(u8)
+{
+    return "uint8";
+}
 
 /* Rows of a batch. Measured: with fewer the Python around them shows, with more they leave the cache. Not a power of two, or
  * the same row of every column would fall into the same few lines of the cache. */
@@ -172,7 +187,7 @@ enum Status { MORE, FULL, BROKEN };
 class Reader {
   public:
     Reader(bool tunnels, u32 fields, u32 prefix, u64 seed, const Nets &nets, const std::vector<u32> &ports,
-           const std::vector<u32> &protocols, s64 from_ns, s64 to_ns, bool relative)
+        const std::vector<u32> &protocols, s64 from_ns, s64 to_ns, bool relative)
         : options(decode_options(tunnels, fields, prefix, seed)), filter(make_filter(nets, ports, protocols, from_ns, to_ns)),
           relative(relative)
     {
@@ -181,7 +196,8 @@ class Reader {
     /* Decode records of data[start:stop], which lies at byte `base + start` of the file, into `memory` from row `row`
      * on. Gives back where it stopped, the number of rows in memory, the status, and how many bytes the next record
      * takes. */
-    std::tuple<size_t, size_t, int, u64> feed(const Bytes &data, size_t start, size_t stop, u64 base, const Memory &memory, size_t row)
+    std::tuple<size_t, size_t, int, u64> feed(
+        const Bytes &data, size_t start, size_t stop, u64 base, const Memory &memory, size_t row)
     {
         if (start > stop || stop > data.shape(0))
             throw std::invalid_argument("the part to read does not lie inside the buffer");
@@ -370,9 +386,28 @@ nb::object decode_frame(nb::bytes frame, u32 wire_length, u32 link_type, bool tu
     if (reason != WL_OK)
         return nb::str(reasons[reason]);
 #define PUT(name) d[#name] = decoding.row.name;
-    PUT(src_high) PUT(src_low) PUT(dst_high) PUT(dst_low) PUT(flow_key) PUT(packet_id) PUT(transaction) PUT(payload_length) PUT(seq)
-    PUT(ack) PUT(tsval) PUT(tsecr) PUT(src_port) PUT(dst_port) PUT(window) PUT(ip_id) PUT(flags) PUT(payload_offset)
-    PUT(protocol) PUT(traffic_class) PUT(kind) PUT(message)
+    PUT(src_high)
+    PUT(src_low)
+    PUT(dst_high)
+    PUT(dst_low)
+    PUT(flow_key)
+    PUT(packet_id)
+    PUT(transaction)
+    PUT(payload_length)
+    PUT(seq)
+    PUT(ack)
+    PUT(tsval)
+    PUT(tsecr)
+    PUT(src_port)
+    PUT(dst_port)
+    PUT(window)
+    PUT(ip_id)
+    PUT(flags)
+    PUT(payload_offset)
+    PUT(protocol)
+    PUT(traffic_class)
+    PUT(kind)
+    PUT(message)
 #undef PUT
     d["wire_length"] = wire_length;
     return d;
@@ -399,13 +434,13 @@ NB_MODULE(_kernels, m)
     m.attr("BROKEN") = static_cast<int>(BROKEN);
     m.def("columns", &columns, "Name, dtype and width of every column, in the order of a batch's memory.");
     m.def("decode_frame", &decode_frame, "frame"_a, "wire_length"_a, "link_type"_a, "tunnels"_a = false, "fields"_a = 15,
-          "prefix"_a = 16, "seed"_a = 0, "Decode one frame: its columns, or the reason why it has no row.");
+        "prefix"_a = 16, "seed"_a = 0, "Decode one frame: its columns, or the reason why it has no row.");
     nb::class_<Reader>(m, "Reader", "Reads one capture file, part by part, into columns.")
         .def(nb::init<bool, u32, u32, u64, const Nets &, const std::vector<u32> &, const std::vector<u32> &, s64, s64, bool>(),
-             nb::kw_only(), "tunnels"_a = false, "fields"_a = 15, "prefix"_a = 16, "seed"_a = 0, "nets"_a = Nets(),
-             "ports"_a = std::vector<u32>(), "protocols"_a = std::vector<u32>(), "from_ns"_a = INT64_MIN, "to_ns"_a = INT64_MAX,
-             "relative"_a = false)
+            nb::kw_only(), "tunnels"_a = false, "fields"_a = 15, "prefix"_a = 16, "seed"_a = 0, "nets"_a = Nets(),
+            "ports"_a = std::vector<u32>(), "protocols"_a = std::vector<u32>(), "from_ns"_a = INT64_MIN, "to_ns"_a = INT64_MAX,
+            "relative"_a = false)
         .def("feed", &Reader::feed, "data"_a, "start"_a, "stop"_a, "base"_a, "memory"_a, "row"_a,
-             "Decode a part of the file; gives (stopped at, rows, status, bytes the next record takes).")
+            "Decode a part of the file; gives (stopped at, rows, status, bytes the next record takes).")
         .def("statistics", &Reader::statistics, "What was read so far.");
 }

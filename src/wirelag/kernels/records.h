@@ -7,8 +7,8 @@
 
 #include "types.h"
 
-#define WL_MOST_FRAME 262144u      /* captured bytes of one packet, as in libpcap and Wireshark */
-#define WL_MOST_BLOCK (16u << 20)  /* bytes of one pcapng block */
+#define WL_MOST_FRAME 262144u     /* captured bytes of one packet, as in libpcap and Wireshark */
+#define WL_MOST_BLOCK (16u << 20) /* bytes of one pcapng block */
 #define WL_MOST_INTERFACES 65536u
 
 enum wl_format { WL_FORMAT_UNKNOWN, WL_FORMAT_PCAP, WL_FORMAT_PCAPNG };
@@ -275,8 +275,8 @@ static inline enum wl_step wl_pcapng_block(struct wl_file *file, const u8 *at, c
         record->wire_length = wl_file32(file, body + 16);
         if (wl_block_packet(file, body, tail, 20, record) != WL_STEP_PACKET)
             return WL_STEP_BROKEN;
-        record->time_ns = wl_time_ns((u64)wl_file32(file, body + 4) << 32 | wl_file32(file, body + 8),
-                                     &file->interfaces[record->interface]);
+        record->time_ns = wl_time_ns(
+            (u64)wl_file32(file, body + 4) << 32 | wl_file32(file, body + 8), &file->interfaces[record->interface]);
         record->has_time = record->time_ns != INT64_MAX && record->time_ns != INT64_MIN;
         return WL_STEP_PACKET;
     case WL_BLOCK_SIMPLE:

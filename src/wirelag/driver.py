@@ -1,4 +1,4 @@
-"""The one driver loop: batches into meters, synopses into reports."""
+"""The one driver loop: batches into meters, synopses into reports. (`wirelag.measure` is its function.)"""
 
 from __future__ import annotations
 

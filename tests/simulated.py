@@ -1,0 +1,14 @@
+"""Simulated captures on disk."""
+
+from pathlib import Path
+
+from wirelag.io.writer import CaptureWriter
+from wirelag.sim import Simulation
+
+
+def write_simulation(simulation: Simulation, *paths: Path, snaplen: int = 128) -> None:
+    """Write what each vantage point saw."""
+    for point, path in enumerate(paths):
+        with CaptureWriter(str(path), snaplen) as writer:
+            for frames in simulation.frames(point, snaplen):
+                writer.write(frames.time_ns, frames.buffer, frames.offset, frames.captured, frames.wire)
