@@ -32,7 +32,7 @@ acceptance: debian-packages $(INSTALLED) ## The long tests, then fuzz and bench 
 	WIRELAG_ACCEPTANCE=1 $(BIN)/pytest -m acceptance $(if $(PART),-k "$(PART)")
 	$(if $(PART),,$(MAKE) fuzz bench)
 
-bench: $(INSTALLED) ## Measure speed and memory
+bench: debian-packages $(INSTALLED) ## Measure speed and memory
 	$(BIN)/python benchmarks/run.py
 
 fuzz: debian-packages ## Fuzz the decoder and the file formats (SECONDS=300)
@@ -61,7 +61,8 @@ debian-packages:
 	@tests/install-debian-packages
 
 # Build tools are installed first, so that the same pins hold for them: the build then needs no environment of its own.
-$(INSTALLED): pyproject.toml CMakeLists.txt constraints.txt $(wildcard src/wirelag/kernels/*) | $(BIN)/python
+# A folder changes when a module is added to it, and a module is found only once it is installed.
+$(INSTALLED): pyproject.toml CMakeLists.txt constraints.txt $(wildcard src/wirelag/kernels/*) $(shell find src/wirelag -type d -not -name __pycache__) | $(BIN)/python
 	@echo "Installing wirelag and its tools into .venv (a minute or two the first time)"
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt scikit-build-core nanobind cmake ninja
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'

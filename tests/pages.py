@@ -61,9 +61,9 @@ def commands(block: Block) -> Iterator[Command]:
     starts = [i for i, line in enumerate(block.lines) if line.startswith("$ ")]
     for start, end in zip(starts, [*starts[1:], len(block.lines)], strict=True):
         last = start
-        while block.lines[last].endswith("\\"):
+        while block.lines[last].endswith("\\") or any(line.startswith("> ") for line in block.lines[last + 1 : last + 2]):
             last += 1
-        text = "\n".join(block.lines[start : last + 1])[2:]
+        text = "\n".join(line.removeprefix("> ") for line in block.lines[start : last + 1])[2:]
         while end > last + 1 and not block.lines[end - 1]:
             end -= 1
         yield Command(text, block.first - 1 + last + 1, block.first - 1 + end)

@@ -6,9 +6,14 @@ from wirelag.io.writer import CaptureWriter
 from wirelag.sim import Simulation
 
 
+def write_point(simulation: Simulation, point: int, path: Path, snaplen: int = 128) -> None:
+    """Write what one vantage point saw."""
+    with CaptureWriter(str(path), snaplen) as writer:
+        for frames in simulation.frames(point, snaplen):
+            writer.write(frames.time_ns, frames.buffer, frames.offset, frames.captured, frames.wire)
+
+
 def write_simulation(simulation: Simulation, *paths: Path, snaplen: int = 128) -> None:
     """Write what each vantage point saw."""
     for point, path in enumerate(paths):
-        with CaptureWriter(str(path), snaplen) as writer:
-            for frames in simulation.frames(point, snaplen):
-                writer.write(frames.time_ns, frames.buffer, frames.offset, frames.captured, frames.wire)
+        write_point(simulation, point, path, snaplen)

@@ -1,4 +1,4 @@
-"""The one driver loop: batches into meters, synopses into reports. (`wirelag.measure` is its function.)"""
+"""The one driver loop, `wirelag.measure`: batches into meters, synopses into reports."""
 
 from __future__ import annotations
 

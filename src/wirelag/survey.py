@@ -190,13 +190,12 @@ def _rtt(survey: Survey) -> Verdict:
 
 
 def _response(seen: Conversations) -> Verdict:
-    one_way = seen.count(seen.client_only)
-    if one_way >= LEAST_ONE_WAY * seen.count() > 0:
-        return Verdict("response", True, f"client->server only: {one_way:,} of {seen.count():,} conversations are seen "
-                                         "from the client's side alone")  # fmt: skip
+    one_way, all_of_them = seen.count(seen.client_only), seen.count()
+    share = f"{one_way:,} of {all_of_them:,} conversations are seen from the client's side alone"
+    if one_way >= LEAST_ONE_WAY * all_of_them > 0:
+        return Verdict("response", True, f"client->server only: {share}")
     if one_way:
-        return Verdict("response", False, f"only {one_way:,} of {seen.count():,} conversations are seen from the client's "
-                                          "side alone, as unanswered requests are")  # fmt: skip
+        return Verdict("response", False, f"only {share}, as unanswered requests are")
     if seen.count(seen.both_ways):
         return Verdict("response", False, "both directions are seen: wirelag rtt measures directly")
     return Verdict("response", False, "no packets from clients to servers")

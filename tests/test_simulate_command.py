@@ -1,0 +1,109 @@
+"""`wirelag simulate` as it is called: distributions, options, files."""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from wirelag.cli.simulate import simulate as command
+from wirelag.errors import WirelagError
+from wirelag.sim import Scenario, parse_distribution, simulate
+
+# Distributions
+
+
+@pytest.mark.parametrize(
+    ("text", "mean_ns", "median_ns"),
+    [
+        ("10ms", 10e6, 10e6),
+        ("constant:10ms", 10e6, 10e6),
+        ("uniform:1ms,5ms", 3e6, 3e6),
+        ("exponential:5ms", 5e6, 5e6 * np.log(2)),
+        ("lognormal:20ms,0.5", 20e6 * np.exp(0.125), 20e6),
+        ("weibull:50us,0.6", 50e3, 50e3 / 1.504575 * np.log(2) ** (1 / 0.6)),
+        ("pareto:1ms,3", 1.5e6, 1e6 * 2 ** (1 / 3)),
+    ],
+)
+def test_distributions(text: str, mean_ns: float, median_ns: float) -> None:
+    drawn = parse_distribution(text).draw(np.random.default_rng(1), 400_000)
+    assert drawn.mean() == pytest.approx(mean_ns, rel=0.02)
+    assert np.median(drawn) == pytest.approx(median_ns, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("gauss:1ms,2ms", "is not a distribution"),
+        ("lognormal:20ms", "has 1 parameters, wants 2"),
+        ("lognormal:20ms,wide", "is not a positive number"),
+        ("weibull:1ms,0", "is not a positive number"),
+        ("uniform:5ms,1ms", "lowest duration first"),
+        ("constant:ten", "is not a duration"),
+        ("constant:-1ms", "negative"),
+        ("", "is not a duration"),
+    ],
+)
+def test_bad_distributions_say_what_to_write(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        parse_distribution(text)
+
+
+def test_a_duration_that_no_packet_fits_is_refused() -> None:
+    with pytest.raises(ValueError, match="choose a longer one"):
+        simulate(Scenario(packets=10, rtt="constant:20s", duration_ns=10**6))
+
+
+# The command
+
+app = typer.Typer()
+app.command()(command)
+
+
+def test_the_command_writes_captures_and_truth(tmp_path: Path) -> None:
+    files = [str(tmp_path / name) for name in ("up.pcapng", "down.pcap.zst", "truth.parquet")]
+    arguments = ["--packets", "500", "--points", "2", "--clock-offset", "3ms", "-o", files[0], "-o", files[1]]
+    done = CliRunner().invoke(app, [*arguments, "--truth", files[2]])
+    assert done.exit_code == 0, done.output
+    assert "up.pcapng: 500 packets" in done.stderr
+    assert pl.read_parquet(files[2])["upstream_number"].max() == 500
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--points", "2"], "needs 2 files"),
+        (["--points", "3"], "must be 1 or 2"),
+        (["--loss", "0.9"], "between 0 and 0.5"),
+        (["--rtt", "slow"], "is not a duration"),
+        (["--duration", "60"], "is not a duration"),
+        (["--direction", "server"], "is not one of both, client"),
+        (["--packets", "0"], "between 1 and"),
+        (["--snaplen", "0"], "at least 1"),
+        (["--clock-skew", "5"], "needs --points 2"),
+        (["--truth", "x.pcap"], "a file of its own"),
+    ],
+)
+def test_bad_options_are_explained(arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    done = CliRunner().invoke(app, ["-o", "x.pcap", *arguments])
+    assert done.exit_code == 2
+    assert says in done.output
+
+
+@pytest.mark.parametrize("option", ["-o", "--truth"])
+def test_a_file_that_cannot_be_written_is_one_clear_line(tmp_path: Path, option: str) -> None:
+    missing = str(tmp_path / "no" / "such" / "place")
+    outputs = ["-o", missing] if option == "-o" else ["-o", str(tmp_path / "x.pcap"), "--truth", missing]
+    done = CliRunner().invoke(app, ["--packets", "10", *outputs])
+    assert isinstance(done.exception, WirelagError)
+    assert str(done.exception).startswith(f"{missing}: cannot write: No such file or directory")
+
+
+def test_a_clock_that_pcap_cannot_hold_is_refused(tmp_path: Path) -> None:
+    files = ["-o", str(tmp_path / "a.pcap"), "-o", str(tmp_path / "b.pcap")]
+    done = CliRunner().invoke(app, ["--packets", "10", "--points", "2", "--clock-offset=-600000h", *files])
+    assert isinstance(done.exception, WirelagError)
+    assert "1970" in str(done.exception)
