@@ -1,7 +1,7 @@
 """The pages of the documentation as programs: their console and python blocks run in order, in one directory.
 
-`python tests/pages.py [PAGE...]` says where the pages and the truth differ, and with `--update` first rewrites the output shown
-in console blocks. `...` in an output stands for anything, as in doctest.
+`python tests/pages.py [--update] [PAGE...]` says where pages and truth differ; `--update` first rewrites the output
+shown in console blocks. `...` in an output stands for anything, as in doctest.
 """
 
 import contextlib
@@ -61,7 +61,9 @@ def commands(block: Block) -> Iterator[Command]:
     starts = [i for i, line in enumerate(block.lines) if line.startswith("$ ")]
     for start, end in zip(starts, [*starts[1:], len(block.lines)], strict=True):
         last = start
-        while block.lines[last].endswith("\\") or any(line.startswith("> ") for line in block.lines[last + 1 : last + 2]):
+        while block.lines[last].endswith("\\") or any(
+            line.startswith("> ") for line in block.lines[last + 1 : last + 2]
+        ):
             last += 1
         text = "\n".join(line.removeprefix("> ") for line in block.lines[start : last + 1])[2:]
         while end > last + 1 and not block.lines[end - 1]:
@@ -79,7 +81,12 @@ def shell(command: str) -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "COLUMNS": "100", "PYTHONUNBUFFERED": "1", "LC_ALL": "C.UTF-8"}
     done = subprocess.run(
-        ["bash", "-c", command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60
+        ["bash", "-c", command],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
     )
     return trimmed(done.stdout)
 
@@ -94,7 +101,7 @@ def same(shown: str, got: str) -> bool:
 
 @dataclass
 class Run:
-    """A page that runs in the current directory; `differences` are lines for people, `outputs` what is really printed."""
+    """A page that runs in the current directory; `differences` are for people, `outputs` what was really printed."""
 
     page: Path
     differences: list[str] = field(default_factory=list)

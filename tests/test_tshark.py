@@ -44,10 +44,11 @@ FIELDS = """
     esp.spi esp.sequence wg.type wg.sender wg.receiver wg.counter
 """.split()
 
-# What tshark dissects as an IP packet inside another one and wirelag follows, too (columns.md, "Tunnels"); behind any
+# What tshark dissects as an IP packet inside another one and wirelag follows, too (columns.md, "Tunnels"). Behind any
 # other layer (an ICMP error's quotation, 802.11 in GRE, Teredo, decrypted WireGuard ...) the row stays with the carrier.
-FOLLOWED = {"ip", "ipv6", "udp", "gre", "vxlan", "geneve", "gtp", "erspan", "ppp", "pppoes"}
-FOLLOWED |= {"eth", "ethertype", "vlan", "ieee8021ad", "mpls", "llc"}
+FOLLOWED = {"ip", "ipv6", "udp", "gre", "vxlan", "geneve", "gtp", "erspan"}
+LOWER = {"eth", "ethertype", "vlan", "ieee8021ad", "mpls", "llc", "pppoes", "ppp", "sll", "null", "raw", "chdlc"}
+FOLLOWED |= LOWER
 EXTENSIONS = {
     "ipv6.hopopts": "ipv6.hopopts.nxt",
     "ipv6.routing": "ipv6.routing.nxt",
@@ -78,6 +79,7 @@ class Layers(NamedTuple):
     transport: str = ""
     transport_at: int = 0
     application: str = ""  # one that wirelag knows
+    lower: str = ""  # the layers below IP
     payload: str = ""  # what tshark takes the payload of a UDP datagram for
 
 
@@ -96,7 +98,7 @@ def layers(protocols: str, innermost: bool) -> Layers:
         extension, extension_at = names[at], nth[at]
     above = names[at + 1 :]
     if not above or above[0] not in TRANSPORTS:
-        return Layers(names[ip], nth[ip], extension, extension_at)
+        return Layers(names[ip], nth[ip], extension, extension_at, lower=":".join(names[: places[0]]))
     payload = ":".join(above[1:]) if above[0] == "udp" else ""
     application = next((name for name in APPLICATIONS if f"{payload}:".startswith(f"{name}:")), "")
     return Layers(
@@ -123,9 +125,11 @@ def dissected(tshark: str, path: Path) -> pl.DataFrame:
     ]
     quiet = os.environ | {"XDG_CONFIG_HOME": "/nonexistent", "TZ": "UTC", "LC_ALL": "C"}  # nobody's own preferences
     output = subprocess.run([*command, *fields], capture_output=True, check=False, env=quiet).stdout
-    return pl.read_csv(
-        output, separator="\t", has_header=False, new_columns=FIELDS, infer_schema=False, quote_char=None
-    )
+    schema = dict.fromkeys(FIELDS, pl.String)
+    if not output:
+        return pl.DataFrame(schema=schema)
+    table = pl.read_csv(output, separator="\t", has_header=False, schema=schema, quote_char=None)
+    return table.with_columns(pl.col("frame.protocols").fill_null(""))
 
 
 def nth(field: str, at: str = "first") -> pl.Expr:
@@ -184,7 +188,8 @@ NTP_EPOCH_S = 2_208_988_800
 def expected(table: pl.DataFrame, innermost: bool) -> pl.DataFrame:
     """The columns as tshark has them, under the columns' names; null where it has none."""
     distinct = table["frame.protocols"].unique().to_list()
-    places = pl.DataFrame([{"frame.protocols": text, **layers(text, innermost)._asdict()} for text in distinct])
+    found = [{"frame.protocols": text, **layers(text, innermost)._asdict()} for text in distinct]
+    places = pl.DataFrame(found or [{"frame.protocols": "", **Layers()._asdict()}])
     table = table.join(places, on="frame.protocols", how="left", maintain_order="left")
     is_v4, tcp, udp, icmp, icmpv6 = (
         pl.col("ip") == "ip",
@@ -246,6 +251,7 @@ def expected(table: pl.DataFrame, innermost: bool) -> pl.DataFrame:
     return table.select(
         integer(pl.col("frame.number")).alias("number"),
         pl.col("ip").ne("").alias("is_ip"),
+        "lower",
         pl.col("payload").alias("udp_payload"),
         claimed.alias("claimed"),
         address_half(by_version("ip.src", "ipv6.src"), True).alias("src_high"),
@@ -345,30 +351,33 @@ def found(batch: PacketBatch) -> pl.DataFrame:
             "wg_counter": batch.seq,
             "flags": batch.flags,
             "captured_length": batch.captured_length,
+            "wire_length": batch.wire_length,
             "payload_offset": batch.payload_offset.astype(np.int64),
         }
     )
 
 
-# Columns that have a meaning for one kind only are compared where both see this kind; `kind` is a column itself.
-MEANT_FOR = {"dns": Kind.DNS, "ntp": Kind.NTP, "quic": Kind.QUIC, "esp": Kind.ESP, "wg": Kind.WIREGUARD}
 COLUMNS = [
-    *("src_high", "src_low", "dst_high", "dst_low", "traffic_class", "ip_id", "protocol", "src_port", "dst_port"),
     *(
-        "tcp_seq",
-        "ack",
-        "tcp_payload",
-        "tcp_flags",
-        "window",
-        "tsval",
-        "tsecr",
-        "has_timestamps",
-        "has_sack",
-        "udp_length",
+        "src_high",
+        "src_low",
+        "dst_high",
+        "dst_low",
+        "traffic_class",
+        "ip_id",
+        "protocol",
+        "src_port",
+        "dst_port",
+        "kind",
     ),
-    *("icmp_type", "icmp_ident", "icmp_seq", "kind", "dns_id", "dns_response", "ntp_mode", "ntp_ns"),
+    *("tcp_seq", "ack", "tcp_payload", "tcp_flags", "window", "tsval", "tsecr", "has_timestamps", "has_sack"),
+    *("udp_length", "icmp_type", "icmp_ident", "icmp_seq", "dns_id", "dns_response", "ntp_mode", "ntp_ns"),
     *("quic_long", "quic_id", "quic_spin", "esp_spi", "esp_seq", "wg_type", "wg_sender", "wg_receiver", "wg_counter"),
 ]
+# Columns that have a meaning for one kind only are compared where both see this kind; `kind` is a column itself.
+SPECIAL = {"dns": Kind.DNS, "ntp": Kind.NTP, "quic": Kind.QUIC, "esp": Kind.ESP, "wg": Kind.WIREGUARD}
+MEANT_FOR = {column: kind for prefix, kind in SPECIAL.items() for column in COLUMNS if column.startswith(f"{prefix}_")}
+MEANT_FOR |= dict.fromkeys(COLUMNS[10:19], Kind.TCP) | dict.fromkeys(("icmp_type", "icmp_ident", "icmp_seq"), Kind.ICMP)
 BYTES_NEEDED = {Kind.DNS: 12, Kind.NTP: 48, Kind.ESP: 8, Kind.WIREGUARD: 16, Kind.QUIC: 7}
 
 
@@ -376,39 +385,49 @@ def ours(column: str) -> pl.Expr:
     return pl.col(f"{column}_ours")
 
 
+def flagged(flag: Flag) -> pl.Expr:
+    return pl.col("flags") & int(flag) != 0
+
+
 needed = pl.col("payload_offset") + pl.col("kind").replace_strict(BYTES_NEEDED, default=0, return_dtype=pl.Int64)
 header_cut = pl.col("captured_length") < pl.col("payload_offset")
-is_short = pl.col("flags") & int(Flag.SHORT) != 0
+is_udp = ours("protocol") == 17
 
-# Why a column may differ from tshark's: name of the reason, and where it holds.
+# Why a column may differ from tshark's: the reason, and where it holds.
 RULES: dict[str, dict[str, pl.Expr]] = {
-    # The IP header claims more bytes than the layer below it: the record's wire length was lost when the capture was cut, a PPPoE
-    # length excludes padding that the IP header counts, or an inner packet is longer than its carrier's first fragment. tshark
-    # takes the smaller, wirelag what the sender's IP header says; by tshark's own fields that is `claimed`.
+    # The IP header claims more bytes than the layer below it: the record's wire length was lost when the capture was cut,
+    # a PPPoE length excludes padding that the IP header counts, or an inner packet is longer than its carrier's first
+    # fragment. tshark takes the smaller, wirelag what the sender's IP header says: by tshark's own fields `claimed`.
     "tcp_payload": {
         "lower layer is shorter": (pl.col("tcp_payload") < ours("tcp_payload"))
         & (ours("tcp_payload") == pl.col("claimed"))
     },
-    # tshark gives the UDP header's length, wirelag the bytes of the datagram in this packet.
+    # tshark gives the UDP header's length, wirelag the bytes of the datagram that are in this packet.
     "udp_length": {
-        "first fragment": (pl.col("flags") & int(Flag.FRAGMENT) != 0) & (pl.col("udp_length") > ours("udp_length"))
+        "first fragment": flagged(Flag.FRAGMENT) & (pl.col("udp_length") > ours("udp_length")),
+        "more than the IP packet": is_udp & (pl.col("udp_length") > ours("udp_length")),
+        "impossible": is_udp & (pl.col("udp_length") < 8),
     },
     # tshark shows the parts of an option or of a message that were captured, wirelag whole ones only.
     "tsval": {"cut": header_cut},
     "has_timestamps": {"cut": header_cut},
     "has_sack": {"cut": header_cut},
+    # An extension header that is cut: tshark shows its next header, wirelag its own number.
+    "protocol": {"cut": flagged(Flag.SHORT)},
     "kind": {
-        "cut": is_short | (pl.col("captured_length") < needed),
-        # tshark takes everything that begins with 4, 0, 0, 0 for WireGuard, Zoom's media for example. WireGuard's data come in
-        # blocks of 16 bytes, but for full-size packets, where the tunnel's MTU cuts the padding.
+        "cut": flagged(Flag.SHORT) | (pl.col("captured_length") < needed),
+        # tshark takes everything that begins with 4, 0, 0, 0 for WireGuard, Zoom's media for example. WireGuard's data
+        # come in blocks of 16 bytes, but for full-size packets, where the tunnel's MTU cuts the padding.
         "WireGuard's blocks": (pl.col("kind") == Kind.WIREGUARD)
         & (pl.col("wg_type") == 4)
         & (ours("udp_length") % 16 != 8),
     },
 }
+# tshark goes inside a tunnel even where the inner IP header is not whole; the row then stays with the carrier.
+CARRIER = {"inner packet is cut": flagged(Flag.TUNNEL) & (pl.col("captured_length") < pl.col("wire_length"))}
 
-# How often each rule was needed, (column, reason) by capture; "inside" where tunnels are followed. Captures that are not named
-# here may need the rules as often as they like, or not at all.
+# How often each rule was needed, by capture; "inside" where tunnels are followed. Captures that are not named here may
+# need the rules as often as they like, or not at all.
 OBSERVED: dict[str, dict[tuple[str, str], int]] = {
     "hidden/debian-ndpi-4.2/zoom2.pcap.gz": {("kind", "WireGuard's blocks"): 60},
     "hidden/nfstream/wireguard.pcap.gz": {("kind", "WireGuard's blocks"): 16},
@@ -437,13 +456,19 @@ OBSERVED: dict[str, dict[tuple[str, str], int]] = {
 }
 
 
-def missing_reasons(path: Path, numbers: list[int]) -> set[str]:
-    """Why these packets have no row."""
-    if not numbers:
-        return set()
-    wanted = set(numbers)
-    records = (packet for number, packet in enumerate(packets(plain_bytes(path)), 1) if number in wanted)
-    return {str(_kernels.decode_frame(packet.frame, packet.wire_length, packet.link_type)) for packet in records}
+def why_no_row(path: Path, table: pl.DataFrame) -> set[str]:
+    """The reasons why tshark's IP packets of this table have no row."""
+    lower = dict(table.select("number", "lower").iter_rows())
+    reasons = set()
+    for number, packet in enumerate(packets(plain_bytes(path)) if lower else (), 1):
+        if number in lower and packet.time_ns is None:
+            reasons.add("no_timestamp")
+        elif number in lower:
+            reason = str(_kernels.decode_frame(packet.frame, packet.wire_length, packet.link_type))
+            # Below IP there is a layer that the law does not know.
+            known = {*lower[number].split(":")} <= LOWER
+            reasons.add("unknown layer" if reason == "not_ip" and not known else reason)
+    return reasons
 
 
 def differences(table: pl.DataFrame) -> Counter[tuple[str, str]]:
@@ -451,16 +476,14 @@ def differences(table: pl.DataFrame) -> Counter[tuple[str, str]]:
     count: Counter[tuple[str, str]] = Counter()
     for column in COLUMNS:
         differs = pl.col(column).cast(pl.Int128).ne(ours(column).cast(pl.Int128))
-        kind = MEANT_FOR.get(column.split("_")[0])
-        if kind is not None:
-            differs &= ours("kind") == kind
+        if column in MEANT_FOR:
+            differs &= ours("kind") == MEANT_FOR[column]
         rows = table.filter(differs)
-        for reason, holds in RULES.get(column, {}).items():
-            explained = rows.filter(holds)
-            count[column, reason] += len(explained)
-            rows = rows.filter(~holds)
-        count[column, ""] += len(rows)
-        if len(rows):
+        for reason, holds in (RULES.get(column, {}) | CARRIER).items():
+            count[column, reason] += rows.filter(holds).height
+            rows = rows.filter(holds.not_() | holds.is_null())
+        count[column, ""] += rows.height
+        if rows.height:
             print(rows.select("number", column, ours(column), "flags", "udp_payload").head(5))
     return +count
 
@@ -483,20 +506,23 @@ def test_columns_equal_tshark_s(path: Path, tool: Callable[[str], str]) -> None:
     has_tunnels = any(batch.has(Flag.TUNNEL).any() for batch in CaptureFile(str(path)))
     for innermost in (False, True) if has_tunnels else (False,):
         table = compared(path, fields, innermost)
-        # tshark shows an IP packet exactly where there is a row, unless its link type is not followed or its header not whole.
+        # tshark shows an IP packet exactly where there is a row, unless there is a reason.
         assert not table.filter(~pl.col("is_ip")).height
-        without_row = table.filter(pl.col("flags").is_null())["number"].to_list()
-        assert missing_reasons(path, without_row) <= {"link_type", "cut", "malformed", "layers"}
+        without_row = table.filter(pl.col("flags").is_null())
+        assert why_no_row(path, without_row) <= {
+            "link_type",
+            "cut",
+            "malformed",
+            "layers",
+            "no_timestamp",
+            "unknown layer",
+        }
         table = table.filter(pl.col("flags").is_not_null())
-        # What tshark recognises as something else is not taken for one of wirelag's kinds.
-        other = (
-            pl.col("kind").is_null()
-            & ~pl.col("udp_payload").is_in(["", "data"])
-            & ours("kind").is_in(list(MEANT_FOR.values()))
-        )
-        assert not table.filter(other).height
+        # What tshark recognises as something else is not taken for one of the special kinds.
+        unknown = pl.col("kind").is_null() & ~pl.col("udp_payload").is_in(["", "data"])
+        assert not table.filter(unknown & ours("kind").is_in(list(SPECIAL.values()))).height
         count = differences(table)
-        print(capture_name(path), "inside" if innermost else "", dict(count), "no row:", len(without_row))
+        print(capture_name(path), "inside" if innermost else "", dict(count), "no row:", without_row.height)
         assert not [column for column, reason in count if not reason]
         name = capture_name(path) + (" inside" if innermost else "")
         if name in OBSERVED:

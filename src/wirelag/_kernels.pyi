@@ -9,6 +9,11 @@ BATCH_BYTES: int
 MORE: int
 FULL: int
 BROKEN: int
+CONNECTION_BYTES: int
+SEGMENT_BYTES: int
+WAITING_BYTES: int
+BINS: int
+SUMS: int
 
 def columns() -> list[tuple[str, str, int]]: ...
 def decode_frame(
@@ -20,6 +25,14 @@ def decode_frame(
     prefix: int = 16,
     seed: int = 0,
 ) -> dict[str, int] | str: ...
+
+def distribute(
+    weights: npt.NDArray[np.uint64],
+    squares: npt.NDArray[np.uint64],
+    sums: npt.NDArray[np.uint64],
+    delays_ns: npt.NDArray[np.int64],
+    of_each: npt.NDArray[np.int64],
+) -> None: ...
 
 class Reader:
     def __init__(
@@ -43,6 +56,20 @@ class Reader:
         stop: int,
         base: int,
         memory: npt.NDArray[np.uint8],
-        row: int,
     ) -> tuple[int, int, int, int]: ...
     def statistics(self) -> dict[str, Any]: ...
+
+class Match:
+    def __init__(self, matchers: int, first_copy: bool, connections: int, segments: int, waiting: int) -> None: ...
+    def observe(
+        self,
+        packets: Any,
+        row: npt.NDArray[np.uint32],
+        delay_ns: npt.NDArray[np.int64],
+        leg: npt.NDArray[np.uint8],
+        kind: npt.NDArray[np.uint8],
+    ) -> int: ...
+    @property
+    def evicted(self) -> int: ...
+    @property
+    def backwards(self) -> int: ...

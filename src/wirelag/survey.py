@@ -1,4 +1,4 @@
-"""What a capture holds, and what can be measured from it. Memory: at most 20 MB, whatever arrives.
+"""What a capture holds, and what can be measured from it. Memory: at most 64 MB, whatever arrives.
 
 Conversations are kept by flow key, up to 2^20 of them; beyond that only those whose key begins with a zero bit more are
 kept, again and again. A flow key is a hash, so those are an even sample and counts are scaled up.
@@ -191,7 +191,7 @@ def _rtt(survey: Survey) -> Verdict:
 
 def _response(seen: Conversations) -> Verdict:
     one_way, all_of_them = seen.count(seen.client_only), seen.count()
-    share = f"{one_way:,} of {all_of_them:,} conversations are seen from the client's side alone"
+    share = f"{one_way:,} of {all_of_them:,} conversations seen from the client's side alone"
     if one_way >= LEAST_ONE_WAY * all_of_them > 0:
         return Verdict("response", True, f"client->server only: {share}")
     if one_way:

@@ -131,7 +131,7 @@ def _print_table(result: dict[str, Any], files: list[dict[str, Any]]) -> None:
         print(f"{facts['file']} ({facts['format']}{compression})")
         _print_facts(facts)
     if len(files) > 1:
-        print(f"all {len(files)} captures")
+        print("both captures" if len(files) == 2 else f"all {len(files)} captures")
         _print_facts(result)
     print("what wirelag can measure here")
     for verdict in result["commands"]:
@@ -144,11 +144,11 @@ def _print_facts(facts: dict[str, Any]) -> None:
         ("time", _time(facts)),
         ("captured", _captured(facts)),
         ("link", ", ".join(f"{link['name'] or link['type']} ({link['packets']:,})" for link in facts["links"])),
+        ("filter", _filter(facts)),
         ("kinds", _kinds(facts)),
         ("flags", ", ".join(f"{n:,} {name}" for name, n in facts["flags"].items() if name != "timestamps")),
         ("tunnels", _tunnels(facts)),
         ("seen", _conversations(facts)),
-        ("filtered", f"{facts['filtered']:,} packets left out by the filter" if facts["filtered"] else ""),
         ("skipped", "; ".join(f"{n:,} {SKIPPED[reason]}" for reason, n in facts["skipped"].items())),
     ):
         if text:
@@ -174,7 +174,12 @@ def _captured(facts: dict[str, Any]) -> str:
         return ""
     limit = f"at most {facts['snaplen']:,} bytes a packet; " if facts["snaplen"] else ""
     share = facts["snapped"] / facts["packets"]
-    return limit + (f"{share:.0%} of packets are longer than that" if facts["snapped"] else "every packet is whole")
+    return limit + (f"{share:.0%} of packets are cut" if facts["snapped"] else "every packet is whole")
+
+
+def _filter(facts: dict[str, Any]) -> str:
+    passed = facts["packets"] - facts["filtered"] - sum(facts["skipped"].values())
+    return f"{passed:,} packets pass it; what follows is of those alone" if facts["filtered"] else ""
 
 
 def _kinds(facts: dict[str, Any]) -> str:
@@ -191,5 +196,8 @@ def _tunnels(facts: dict[str, Any]) -> str:
 
 def _conversations(facts: dict[str, Any]) -> str:
     seen = facts["directions"]
-    text = f"{facts['conversations']:,} conversations: {seen['both']:,} in both directions, {seen['one']:,} in one"
+    plural = "" if facts["conversations"] == 1 else "s"
+    text = (
+        f"{facts['conversations']:,} conversation{plural}: {seen['both']:,} in both directions, {seen['one']:,} in one"
+    )
     return text + (f" ({seen['client_only']:,} client->server)" if seen["client_only"] else "")

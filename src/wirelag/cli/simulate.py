@@ -67,9 +67,12 @@ def simulate(
         float, typer.Option(metavar="P", help="Probability that a packet is lost.", rich_help_panel=NETWORK)
     ] = 0.0,
     reorder: Annotated[
-        float, typer.Option(metavar="P", help="... is held back behind later ones.", rich_help_panel=NETWORK)
+        float,
+        typer.Option(metavar="P", help="Probability that it is held back behind later ones.", rich_help_panel=NETWORK),
     ] = 0.0,
-    duplicate: Annotated[float, typer.Option(metavar="P", help="... arrives twice.", rich_help_panel=NETWORK)] = 0.0,
+    duplicate: Annotated[
+        float, typer.Option(metavar="P", help="Probability that it arrives twice.", rich_help_panel=NETWORK)
+    ] = 0.0,
     clock_offset: Annotated[
         str, typer.Option(metavar="D", help="Two points: how far the second clock is ahead.", rich_help_panel=NETWORK)
     ] = "0s",

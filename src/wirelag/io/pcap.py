@@ -164,7 +164,7 @@ class CaptureFile:
             status = _kernels.FULL
             while status == _kernels.FULL:
                 memory = batches.take()
-                start, rows, status, needed = reader.feed(block, start, stop, base, memory, 0)
+                start, rows, status, needed = reader.feed(block, start, stop, base, memory)
                 if rows:
                     yield PacketBatch.in_memory(memory, rows, (Block(self.name, base, block),))
         self._conclude(stream, base + start, block[start:stop])

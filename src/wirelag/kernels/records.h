@@ -110,7 +110,7 @@ static inline s64 wl_time_ns(u64 stamp, const struct wl_interface *interface)
         unsigned __int128 fraction = exponent < 64 ? stamp & ((1ull << exponent) - 1) : stamp;
 
         ns = exponent < 64 ? (__int128)(stamp >> exponent) * 1000000000 : 0;
-        ns += exponent < 90 ? (s64)(fraction * 1000000000 >> exponent) : 0;
+        ns += (s64)(fraction * 1000000000 >> exponent);
     } else {
         for (; exponent < 9; exponent++)
             ns *= 10;

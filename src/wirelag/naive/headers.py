@@ -399,6 +399,8 @@ def tcp_options(options: bytes) -> Columns:
             break
         if options[at] == 5:
             columns["flags"] |= SACK
+            if length >= 10 and not columns.get("transaction"):
+                columns["transaction"] = read(options, at + 2, 8)
         if options[at] == 8 and length == 10 and not columns["flags"] & TIMESTAMPS:
             columns["flags"] |= TIMESTAMPS
             columns["tsval"] = read(options, at + 2, 4)

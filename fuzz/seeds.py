@@ -1,0 +1,43 @@
+"""Seeds for the fuzzers: small captures of the shared data and the tests' built frames. Usage: seeds.py CORPUS_FOLDER."""
+
+import hashlib
+import random
+import struct
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from captures import LINK_TYPES, capture_paths, packets, pcap, plain_bytes, random_frame
+
+LARGEST = 20_000  # bytes of a seed; of larger captures the first packets
+LINKS = [0, 1, 1, 1, 9, 12, 14, 50, 51, 101, 104, 108, 113, 204, 228, 229, 276, 105]  # as in frame.c
+
+
+def save(folder: Path, data: bytes) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / hashlib.sha1(data).hexdigest()).write_bytes(data)
+
+
+def frame_seed(link_type: int, frame: bytes, number: int) -> bytes:
+    """The parameters that frame.c takes off the front, then the frame."""
+    return struct.pack("<BBBBQI", LINKS.index(link_type), 30 + number % 2, 16, 1, 0, len(frame)) + frame
+
+
+def main(corpus: Path) -> None:
+    rng = random.Random(0)
+    for number in range(2000):
+        link_type, frame = random_frame(rng)
+        save(corpus / "frame", frame_seed(link_type, frame, number))
+        if number % 20 == 0:
+            save(corpus / "capture", pcap([(number, frame, len(frame))], link_type=link_type))
+    for path in capture_paths("rtt", "hidden", "twopoint", "malformed"):
+        data = plain_bytes(path)
+        save(corpus / "capture", data[:LARGEST])
+        for number, packet in enumerate(packets(data[:LARGEST])):
+            if packet.link_type in LINK_TYPES and number % 10 == 0:
+                save(corpus / "frame", frame_seed(packet.link_type, packet.frame[:2000], number))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

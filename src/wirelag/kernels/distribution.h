@@ -1,0 +1,56 @@
+/* Delays into bins and sums (distribution.py says what they guarantee). A bin is 1/128 of an octave; integer only. */
+#ifndef WIRELAG_DISTRIBUTION_H
+#define WIRELAG_DISTRIBUTION_H
+
+#include "types.h"
+
+#define WL_BIN_BITS 7
+#define WL_BIN_OCTAVES 35
+#define WL_BINS ((WL_BIN_OCTAVES << WL_BIN_BITS) + (2 << WL_BIN_BITS))
+#define WL_LONGEST_NS ((1ull << (WL_BIN_BITS + 1 + WL_BIN_OCTAVES)) - 1)
+
+/* Sums that do not fit into 64 bits have two words, the lower one first. */
+struct wl_sums {
+    u64 samples;
+    u64 weight;
+    u64 sum_ns[2], sum_squares[2];
+    u64 min_ns, max_ns;
+};
+
+WL_INLINE u32 wl_bin(u64 delay_ns)
+{
+    u32 shift = 0;
+
+    if (delay_ns > WL_LONGEST_NS)
+        delay_ns = WL_LONGEST_NS;
+    if (delay_ns >> (WL_BIN_BITS + 1))
+        shift = 64 - (u32)__builtin_clzll(delay_ns) - (WL_BIN_BITS + 1);
+    return (shift << WL_BIN_BITS) + (u32)(delay_ns >> shift);
+}
+
+/* sum += a * b, in 128 bits without a 128-bit type. */
+WL_INLINE void wl_add_product(u64 sum[2], u64 a, u64 b)
+{
+    u64 a0 = (u32)a, a1 = a >> 32, b0 = (u32)b, b1 = b >> 32;
+    u64 middle = a1 * b0 + (a0 * b0 >> 32), other = a0 * b1 + (u32)middle;
+    u64 low = a * b, high = a1 * b1 + (middle >> 32) + (other >> 32);
+
+    sum[0] += low;
+    sum[1] += high + (sum[0] < low);
+}
+
+WL_INLINE void wl_distribute(u64 *weights, u64 *squares, struct wl_sums *sums, u64 delay_ns, u64 weight)
+{
+    u32 bin = wl_bin(delay_ns);
+
+    weights[bin] += weight;
+    squares[bin] += weight * weight;
+    sums->min_ns = sums->samples && sums->min_ns < delay_ns ? sums->min_ns : delay_ns;
+    sums->max_ns = sums->max_ns > delay_ns ? sums->max_ns : delay_ns;
+    sums->samples++;
+    sums->weight += weight;
+    wl_add_product(sums->sum_ns, delay_ns, weight);
+    wl_add_product(sums->sum_squares, delay_ns * weight, delay_ns); /* a delay of 2^43 ns leaves a weight 21 bits */
+}
+
+#endif

@@ -1,0 +1,188 @@
+/* From the link layer to an IP header: link types, tags, labels, PPP (docs/reference/columns.md, "From frame to IP packet"). */
+#ifndef WIRELAG_LINK_H
+#define WIRELAG_LINK_H
+
+#include "decoding.h"
+
+WL_INLINE enum wl_reason wl_nibble(const struct wl_cursor *c, u16 *type, enum wl_reason otherwise)
+{
+    if (!wl_has(c, 1))
+        return WL_CUT;
+    switch (c->at[0] >> 4) {
+    case 4:
+        *type = WL_TYPE_IPV4;
+        return WL_OK;
+    case 6:
+        *type = WL_TYPE_IPV6;
+        return WL_OK;
+    }
+    return otherwise;
+}
+
+WL_INLINE enum wl_reason wl_ppp(struct wl_cursor *c, u16 *type)
+{
+    u32 protocol;
+
+    if (!wl_has(c, 1))
+        return WL_CUT;
+    protocol = c->at[0];
+    if (protocol & 1) { /* compressed to one byte */
+        wl_pass(c, 1);
+    } else {
+        if (!wl_has(c, 2))
+            return WL_CUT;
+        protocol = wl_be16(c->at);
+        wl_pass(c, 2);
+    }
+    switch (protocol) {
+    case 0x0021:
+        *type = WL_TYPE_IPV4;
+        return WL_OK;
+    case 0x0057:
+        *type = WL_TYPE_IPV6;
+        return WL_OK;
+    case 0x0281:
+    case 0x0283:
+        *type = WL_TYPE_MPLS;
+        return WL_OK;
+    }
+    return WL_NOT_IP;
+}
+
+/* PPP with its optional HDLC address and control bytes. */
+WL_INLINE enum wl_reason wl_ppp_framed(struct wl_cursor *c, u16 *type)
+{
+    if (wl_has(c, 2) && wl_be16(c->at) == 0xFF03)
+        wl_pass(c, 2);
+    return wl_ppp(c, type);
+}
+
+WL_INLINE enum wl_reason wl_family(struct wl_cursor *c, u16 *type)
+{
+    u32 family;
+
+    if (!wl_has(c, 4))
+        return WL_CUT;
+    family = wl_be32(c->at);
+    if (family > 0xFFFF) /* in the byte order of the capturing host */
+        family = __builtin_bswap32(family);
+    wl_pass(c, 4);
+    switch (family) {
+    case 2:
+        *type = WL_TYPE_IPV4;
+        return WL_OK;
+    case 10: /* Linux; NetBSD and OpenBSD 24, FreeBSD 28, Darwin 30 */
+    case 24:
+    case 28:
+    case 30:
+        *type = WL_TYPE_IPV6;
+        return WL_OK;
+    }
+    return WL_NOT_IP;
+}
+
+/* A header of `length` bytes with the ethertype at `where`. */
+WL_INLINE enum wl_reason wl_typed(struct wl_cursor *c, u32 length, u32 where, u16 *type)
+{
+    if (!wl_has(c, length))
+        return WL_CUT;
+    *type = wl_be16(c->at + where);
+    wl_pass(c, length);
+    return WL_OK;
+}
+
+WL_INLINE enum wl_reason wl_link(struct wl_cursor *c, u32 link, u16 *type)
+{
+    if (link == WL_LINK_ETHERNET)
+        return wl_typed(c, 14, 12, type);
+    switch (link) {
+    case WL_LINK_SLL:
+        return wl_typed(c, 16, 14, type);
+    case WL_LINK_SLL2:
+        return wl_typed(c, 20, 0, type);
+    case WL_LINK_CHDLC:
+        return wl_typed(c, 4, 2, type);
+    case WL_LINK_RAW:
+    case WL_LINK_RAW_12:
+    case WL_LINK_RAW_14:
+    case WL_LINK_IPV4:
+    case WL_LINK_IPV6:
+        return wl_nibble(c, type, WL_MALFORMED);
+    case WL_LINK_NULL:
+    case WL_LINK_LOOP:
+        return wl_family(c, type);
+    case WL_LINK_PPP_DIRECTION:
+        if (!wl_has(c, 1))
+            return WL_CUT;
+        wl_pass(c, 1);
+        return wl_ppp_framed(c, type);
+    case WL_LINK_PPP:
+    case WL_LINK_PPP_HDLC:
+        return wl_ppp_framed(c, type);
+    case WL_LINK_PPPOE:
+        *type = WL_TYPE_PPPOE;
+        return WL_OK;
+    }
+    return WL_LINK_TYPE;
+}
+
+WL_INLINE enum wl_reason wl_snap(struct wl_cursor *c, u16 *type)
+{
+    if (!wl_has(c, 8) || wl_be32(c->at) != 0xAAAA0300 || wl_be16(c->at + 4) != 0)
+        return WL_NOT_IP;
+    *type = wl_be16(c->at + 6);
+    wl_pass(c, 8);
+    return WL_OK;
+}
+
+WL_INLINE enum wl_reason wl_mpls(struct wl_cursor *c, u16 *type)
+{
+    int bottom;
+
+    if (!wl_has(c, 4))
+        return WL_CUT;
+    bottom = c->at[2] & 1;
+    wl_pass(c, 4);
+    return bottom ? wl_nibble(c, type, WL_NOT_IP) : WL_OK;
+}
+
+/* Pass tags and labels until `type` is one of the two IP versions. */
+WL_INLINE enum wl_reason wl_tags(struct wl_cursor *c, u16 *type, u16 *flags)
+{
+    u32 tags = 0, snaps = 0;
+    enum wl_reason reason = WL_OK;
+
+    /* All tags, one SNAP header, one PPPoE header, and the IP version behind them. */
+    for (int i = 0; i < WL_MOST_TAGS + 3; i++) {
+        u16 now = *type;
+
+        if (now == WL_TYPE_IPV4 || now == WL_TYPE_IPV6)
+            return WL_OK;
+        if (now == WL_TYPE_VLAN || now == WL_TYPE_QINQ || now == WL_TYPE_QINQ_OLD) {
+            if (tags++ == WL_MOST_TAGS)
+                return WL_LAYERS;
+            reason = wl_typed(c, 4, 2, type);
+            *flags |= WL_VLAN;
+        } else if (now == WL_TYPE_MPLS || now == WL_TYPE_MPLS_MULTICAST) {
+            if (tags++ == WL_MOST_TAGS)
+                return WL_LAYERS;
+            reason = wl_mpls(c, type);
+            *flags |= WL_MPLS;
+        } else if (now == WL_TYPE_PPPOE) {
+            if (!wl_has(c, 6))
+                return WL_CUT;
+            wl_pass(c, 6);
+            reason = wl_ppp(c, type);
+            *flags |= WL_PPPOE;
+        } else if (now < 0x0600 && snaps++ == 0) {
+            reason = wl_snap(c, type);
+        } else {
+            return WL_NOT_IP;
+        }
+        if (reason)
+            return reason;
+    }
+    return WL_LAYERS;
+}
+
+#endif

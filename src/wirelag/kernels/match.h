@@ -1,0 +1,556 @@
+/* Requests and their responses at one point (docs/reference/matching.md is the law; naive/match.py its twin).
+ *
+ * State is kept only for connections and for what is in flight, in memory that the caller hands over and that never grows: sets of
+ * eight, in which the one not used for the longest time gives way. Integer only, every loop bounded. */
+#ifndef WIRELAG_MATCH_H
+#define WIRELAG_MATCH_H
+
+#include "headers.h"
+
+#define WL_SET 8              /* connections, or waiting ids, that share a set */
+#define WL_MOST_SEGMENTS 1024 /* in flight, a direction of a connection */
+#define WL_MOST_STAMPS 32
+
+enum wl_matcher {
+    WL_MATCH_TCP,
+    WL_MATCH_TIMESTAMPS,
+    WL_MATCH_HANDSHAKE,
+    WL_MATCH_DURATION,
+    WL_MATCH_DNS,
+    WL_MATCH_NTP,
+    WL_MATCH_ICMP,
+    WL_MATCH_SPIN,
+};
+
+enum wl_tcp_flag { WL_FIN = 1, WL_SYN = 2, WL_RST = 4, WL_ACK = 16 };
+
+enum wl_leg { WL_LEG_SERVER, WL_LEG_CLIENT };
+
+/* The columns that matching looks at. */
+struct wl_seen {
+    s64 time_ns;
+    u64 flow_key, transaction;
+    u32 payload_length, seq, ack, tsval, tsecr;
+    u16 src_port, dst_port, window, ip_id, flags;
+    u8 protocol, kind, message;
+};
+
+struct wl_sample {
+    s64 delay_ns;
+    u8 leg, kind;
+};
+
+enum wl_mark { WL_AGAIN = 1, WL_SACKED = 2, WL_OF_SYN = 4 };
+
+/* Something in flight: a segment, or a timestamp (its start) that waits for its echo. */
+struct wl_segment {
+    s64 time_ns;
+    u32 start, end;
+    u32 next; /* in the list, or among the free ones; 0 is none */
+    u16 ip_id;
+    u8 marks;
+};
+
+enum wl_known {
+    WL_KNOWN_NEXT = 1,
+    WL_KNOWN_ACKED = 2,
+    WL_KNOWN_SYN = 4,
+    WL_KNOWN_SYN_ACK = 8,
+    WL_KNOWN_STAMP = 16,
+    WL_KNOWN_SPIN = 32,
+    WL_KNOWN_FLIP = 64,
+    WL_CLOSED = 128
+};
+
+/* What one end of a connection sends. */
+struct wl_side {
+    s64 flip_ns;
+    u32 next, acked, syn, stamp;
+    u32 first, last; /* segments in flight */
+    u16 in_flight;
+    u8 known, spin;
+};
+
+struct wl_connection {
+    u64 key, used; /* when it was used last, by the count of packets; 0: nobody lives here */
+    struct wl_side side[2];
+    u8 client; /* the direction of the client's packets */
+};
+
+struct wl_waiting {
+    u64 id, used;
+    s64 time_ns;
+    u8 leg;
+};
+
+struct wl_match {
+    u32 matchers;   /* bits */
+    u32 first_copy; /* time what was sent again from its first copy */
+    struct wl_connection *connections;
+    u64 connection_sets; /* powers of two */
+    struct wl_waiting *waiting;
+    u64 waiting_sets;
+    struct wl_segment *segments; /* the first is never used, so that 0 can mean none */
+    u32 segment_count, segments_begun, free;
+    u64 clock; /* packets so far */
+    u64 evicted, backwards;
+};
+
+WL_INLINE int wl_after(u32 a, u32 b)
+{
+    return (u32)(a - b - 1) < 0x7FFFFFFFu;
+}
+
+/* ---- segments in flight ---- */
+
+WL_INLINE void wl_release(struct wl_match *m, struct wl_side *side, u32 last_to_go)
+{
+    u32 first = side->first;
+
+    side->first = m->segments[last_to_go].next;
+    if (!side->first)
+        side->last = 0;
+    m->segments[last_to_go].next = m->free;
+    m->free = first;
+}
+
+/* Forget all that a side has in flight. */
+WL_INLINE void wl_forget(struct wl_match *m, struct wl_side *side)
+{
+    if (side->first)
+        wl_release(m, side, side->last);
+    side->in_flight = 0;
+}
+
+/* A segment behind `before` (0: in front of all). Where there is no room, all that the side has in flight makes room. */
+WL_INLINE struct wl_segment *wl_insert(struct wl_match *m, struct wl_side *side, u32 before, u32 most)
+{
+    struct wl_segment *segment;
+    u32 place;
+
+    if (side->in_flight >= most || (!m->free && m->segments_begun >= m->segment_count)) {
+        m->evicted += side->in_flight;
+        wl_forget(m, side);
+        before = 0;
+    }
+    place = m->free;
+    if (!place && m->segments_begun >= m->segment_count) {
+        m->evicted++;
+        return 0;
+    }
+    if (place)
+        m->free = m->segments[place].next;
+    else
+        place = m->segments_begun++;
+    segment = &m->segments[place];
+    segment->next = before ? m->segments[before].next : side->first;
+    if (before)
+        m->segments[before].next = place;
+    else
+        side->first = place;
+    if (!segment->next)
+        side->last = place;
+    side->in_flight++;
+    return segment;
+}
+
+/* ---- connections ---- */
+
+WL_INLINE void wl_vacate(struct wl_match *m, struct wl_connection *c)
+{
+    for (int d = 0; d < 2; d++)
+        wl_forget(m, &c->side[d]);
+}
+
+WL_INLINE void wl_settle(struct wl_match *m, struct wl_connection *c, const struct wl_seen *p, u32 d)
+{
+    u8 opening = p->kind == WL_TCP ? p->message & (WL_SYN | WL_ACK) : 0;
+
+    *c = (struct wl_connection){.key = p->flow_key, .used = m->clock};
+    if (opening == WL_SYN)
+        c->client = (u8)d;
+    else if (opening == (WL_SYN | WL_ACK))
+        c->client = (u8)!d;
+    else
+        c->client = (u8)(p->src_port >= p->dst_port ? d : !d);
+}
+
+WL_INLINE struct wl_connection *wl_connection_of(struct wl_match *m, const struct wl_seen *p, u32 d)
+{
+    struct wl_connection *set = &m->connections[(p->flow_key & (m->connection_sets - 1)) * WL_SET], *oldest = set;
+
+    for (int i = 0; i < WL_SET; i++) {
+        if (set[i].key == p->flow_key && set[i].used) {
+            set[i].used = m->clock;
+            return &set[i];
+        }
+        if (set[i].used < oldest->used)
+            oldest = &set[i];
+    }
+    if (oldest->used && (oldest->side[0].first || oldest->side[1].first))
+        m->evicted++;
+    wl_vacate(m, oldest);
+    wl_settle(m, oldest, p, d);
+    return oldest;
+}
+
+/* Port reuse: a SYN that was not seen before begins a new connection, a SYN/ACK a new side. */
+WL_INLINE void wl_open(struct wl_match *m, struct wl_connection *c, const struct wl_seen *p, u32 d)
+{
+    struct wl_side *side = &c->side[d];
+    u8 opening = p->message & (WL_SYN | WL_ACK), bit = opening == WL_SYN ? WL_KNOWN_SYN : WL_KNOWN_SYN_ACK;
+
+    if (!(opening & WL_SYN) || (side->known & bit && side->syn == p->seq))
+        return;
+    if (opening == WL_SYN) {
+        wl_vacate(m, c);
+        wl_settle(m, c, p, d);
+    } else {
+        wl_forget(m, side);
+        *side = (struct wl_side){0};
+    }
+    side->known |= bit;
+    side->syn = p->seq;
+}
+
+WL_INLINE int wl_take(struct wl_match *m, s64 delay_ns, u8 leg, u8 kind, struct wl_sample *sample)
+{
+    if (delay_ns < 0) {
+        m->backwards++;
+        return 0;
+    }
+    *sample = (struct wl_sample){delay_ns, leg, kind};
+    return 1;
+}
+
+WL_INLINE u8 wl_leg_of(const struct wl_connection *c, u32 asking)
+{
+    return asking == c->client ? WL_LEG_SERVER : WL_LEG_CLIENT;
+}
+
+/* ---- tcp ---- */
+
+/* The other side acknowledges what `side` sent, up to `ack`: take it away; the segment that may be timed, or 0. */
+WL_INLINE u32 wl_acknowledge(struct wl_match *m, struct wl_side *side, u32 ack)
+{
+    u32 at = side->first, last = 0, timed = 0;
+
+    if (side->known & WL_KNOWN_ACKED && !wl_after(ack, side->acked))
+        return 0;
+    side->known |= WL_KNOWN_ACKED;
+    side->acked = ack;
+    for (u32 i = 0; i < WL_MOST_SEGMENTS && at; i++) {
+        const struct wl_segment *segment = &m->segments[at];
+
+        if (wl_after(segment->end, ack)) {
+            if (wl_after(ack, segment->start)) /* inside it */
+                timed = 0;
+            break;
+        }
+        if (m->first_copy || !(segment->marks & (WL_SACKED | WL_AGAIN)))
+            timed = at;
+        last = at;
+        side->in_flight--;
+        at = segment->next;
+    }
+    if (last)
+        wl_release(m, side, last);
+    if (side->known & WL_KNOWN_NEXT && wl_after(ack, side->next)) { /* of something not seen */
+        side->next = ack;
+        wl_forget(m, side);
+        return 0;
+    }
+    return timed; /* released, but untouched until the next segment begins */
+}
+
+WL_INLINE void wl_sack(struct wl_match *m, const struct wl_side *side, u32 left, u32 right)
+{
+    u32 at = side->first;
+
+    for (u32 i = 0; i < WL_MOST_SEGMENTS && at; i++, at = m->segments[at].next)
+        if (!wl_after(left, m->segments[at].start) && !wl_after(m->segments[at].end, right))
+            m->segments[at].marks |= WL_SACKED;
+}
+
+WL_INLINE void wl_send(struct wl_match *m, struct wl_side *side, u32 before, u32 start, u32 end, const struct wl_seen *p)
+{
+    struct wl_segment *segment = wl_insert(m, side, before, WL_MOST_SEGMENTS);
+
+    if (!segment)
+        return;
+    segment->time_ns = p->time_ns;
+    segment->start = start;
+    segment->end = end;
+    segment->ip_id = p->ip_id;
+    segment->marks = p->message & WL_SYN ? WL_OF_SYN : 0;
+}
+
+/* A copy of what was sent, or what comes late. */
+WL_INLINE void wl_send_again(struct wl_match *m, struct wl_side *side, u32 start, u32 end, const struct wl_seen *p)
+{
+    u32 at = side->first, before = 0, overlaps = 0;
+
+    for (u32 i = 0; i < WL_MOST_SEGMENTS && at; i++, at = m->segments[at].next) {
+        struct wl_segment *segment = &m->segments[at];
+
+        if (!wl_after(end, segment->start))
+            break;
+        before = at;
+        if (!wl_after(segment->end, start))
+            continue;
+        overlaps = 1;
+        if (segment->start != start || segment->end != end || segment->ip_id != p->ip_id || p->ip_id == 0)
+            segment->marks |= WL_AGAIN;
+    }
+    if (wl_after(end, side->next)) {
+        wl_send(m, side, side->last, side->next, end, p);
+        side->next = end;
+    } else if (!overlaps && !(side->known & WL_KNOWN_ACKED && wl_after(side->acked, start))) {
+        wl_send(m, side, before, start, end, p);
+    }
+}
+
+WL_INLINE void wl_data(struct wl_match *m, struct wl_side *side, const struct wl_side *other, const struct wl_seen *p)
+{
+    u32 size = p->payload_length + !!(p->message & WL_SYN) + !!(p->message & WL_FIN), start = p->seq, end = start + size;
+    int known = side->known & WL_KNOWN_NEXT;
+
+    if (size == 0)
+        return;
+    if (known && size == 1 && p->payload_length == 1 && start == side->next && other->known & WL_CLOSED) {
+        side->next = end; /* a probe of a closed window */
+    } else if (!known || !wl_after(side->next, start)) {
+        wl_send(m, side, side->last, start, end, p);
+        side->known |= WL_KNOWN_NEXT;
+        side->next = end;
+    } else if (!(side->known & WL_KNOWN_ACKED) || wl_after(end, side->acked)) {
+        wl_send_again(m, side, start, end, p);
+    }
+}
+
+WL_INLINE int wl_match_tcp(struct wl_match *m, struct wl_connection *c, const struct wl_seen *p, u32 d, struct wl_sample *sample)
+{
+    struct wl_side *side = &c->side[d], *other = &c->side[!d];
+    int refused = other->in_flight == 1 && m->segments[other->first].marks & WL_OF_SYN, taken = 0;
+
+    if (p->message & WL_ACK && (!(p->message & WL_RST) || refused)) {
+        u32 timed = wl_acknowledge(m, other, p->ack);
+
+        if (timed)
+            taken = wl_take(m, p->time_ns - m->segments[timed].time_ns, wl_leg_of(c, !d), WL_MATCH_TCP, sample);
+        if (p->transaction && !(p->message & WL_RST))
+            wl_sack(m, other, (u32)(p->transaction >> 32), (u32)p->transaction);
+    }
+    if (p->message & WL_RST)
+        return taken;
+    side->known &= (u8)~WL_CLOSED;
+    if (p->window == 0 && !(p->message & WL_SYN))
+        side->known |= WL_CLOSED;
+    wl_data(m, side, other, p);
+    return taken;
+}
+
+/* ---- tcp-timestamps ---- */
+
+WL_INLINE int wl_match_timestamps(
+    struct wl_match *m, struct wl_connection *c, const struct wl_seen *p, u32 d, struct wl_sample *sample)
+{
+    struct wl_side *side = &c->side[d], *other = &c->side[!d];
+    struct wl_segment *stamp;
+    u32 at = other->first, passed = 0;
+    int taken = 0;
+
+    if (p->message & WL_ACK)
+        for (u32 i = 0; i < WL_MOST_STAMPS && at; i++, at = m->segments[at].next) {
+            passed++;
+            if (m->segments[at].start != p->tsecr)
+                continue;
+            taken = wl_take(m, p->time_ns - m->segments[at].time_ns, wl_leg_of(c, !d), WL_MATCH_TIMESTAMPS, sample);
+            other->in_flight -= (u16)passed;
+            wl_release(m, other, at);
+            break;
+        }
+    if (side->known & WL_KNOWN_STAMP && !wl_after(p->tsval, side->stamp))
+        return taken;
+    side->known |= WL_KNOWN_STAMP;
+    side->stamp = p->tsval;
+    if (p->payload_length == 0 && !(p->message & (WL_SYN | WL_FIN)))
+        return taken;
+    if (side->in_flight == WL_MOST_STAMPS) {
+        m->evicted++;
+        side->in_flight--;
+        wl_release(m, side, side->first);
+    }
+    stamp = wl_insert(m, side, side->last, WL_MOST_STAMPS);
+    if (stamp) {
+        stamp->time_ns = p->time_ns;
+        stamp->start = p->tsval;
+    }
+    return taken;
+}
+
+/* ---- quic-spin ---- */
+
+WL_INLINE int wl_match_spin(struct wl_match *m, struct wl_connection *c, const struct wl_seen *p, u32 d, struct wl_sample *sample)
+{
+    struct wl_side *side = &c->side[d];
+    u8 spin = p->message & 0x20, flipped = side->known & WL_KNOWN_SPIN && spin != side->spin;
+    int taken = 0;
+
+    if (flipped) {
+        if (side->known & WL_KNOWN_FLIP)
+            taken = wl_take(m, p->time_ns - side->flip_ns, d == c->client ? WL_LEG_CLIENT : WL_LEG_SERVER, WL_MATCH_SPIN, sample);
+        side->known |= WL_KNOWN_FLIP;
+        side->flip_ns = p->time_ns;
+    }
+    side->known |= WL_KNOWN_SPIN;
+    side->spin = spin;
+    return taken;
+}
+
+/* ---- by id ---- */
+
+WL_INLINE u64 wl_id(const struct wl_seen *p, u32 matcher, u32 asking, u64 word)
+{
+    return wl_mix(wl_hash_word(p->flow_key, word) + matcher + 16 * asking);
+}
+
+WL_INLINE struct wl_waiting *wl_waiting_set(const struct wl_match *m, u64 id)
+{
+    return &m->waiting[(id & (m->waiting_sets - 1)) * WL_SET];
+}
+
+WL_INLINE void wl_request(struct wl_match *m, u64 id, u8 leg, const struct wl_seen *p)
+{
+    struct wl_waiting *set = wl_waiting_set(m, id), *oldest = set;
+
+    for (int i = 0; i < WL_SET; i++) {
+        if (set[i].id == id && set[i].used)
+            return; /* the first copy counts */
+        if (set[i].used < oldest->used)
+            oldest = &set[i];
+    }
+    m->evicted += oldest->used != 0;
+    *oldest = (struct wl_waiting){id, m->clock, p->time_ns, leg};
+}
+
+/* Whether it was waiting; then there is a sample, unless time went back. */
+WL_INLINE int wl_response(struct wl_match *m, u64 id, u32 matcher, const struct wl_seen *p, struct wl_sample *sample, int *taken)
+{
+    struct wl_waiting *set = wl_waiting_set(m, id);
+
+    for (int i = 0; i < WL_SET; i++)
+        if (set[i].id == id && set[i].used) {
+            set[i].used = 0;
+            *taken = wl_take(m, p->time_ns - set[i].time_ns, set[i].leg, (u8)matcher, sample);
+            return 1;
+        }
+    return 0;
+}
+
+WL_INLINE int wl_match_handshake(struct wl_match *m, const struct wl_seen *p, u32 d, struct wl_sample *sample)
+{
+    const u64 second = 1ull << 32;
+    int taken = 0;
+
+    if (p->message & WL_SYN && p->message & WL_ACK) {
+        wl_response(m, wl_id(p, WL_MATCH_HANDSHAKE, !d, p->ack), WL_MATCH_HANDSHAKE, p, sample, &taken);
+        wl_request(m, wl_id(p, WL_MATCH_HANDSHAKE, d, second + (u32)(p->seq + 1)), WL_LEG_CLIENT, p);
+    } else if (p->message & WL_SYN) {
+        wl_request(m, wl_id(p, WL_MATCH_HANDSHAKE, d, (u32)(p->seq + 1)), WL_LEG_SERVER, p);
+    } else if (p->message & WL_ACK && !(p->message & (WL_FIN | WL_RST))) {
+        wl_response(m, wl_id(p, WL_MATCH_HANDSHAKE, !d, second + p->ack), WL_MATCH_HANDSHAKE, p, sample, &taken);
+    }
+    return taken;
+}
+
+WL_INLINE int wl_match_duration(struct wl_match *m, const struct wl_seen *p, u32 d, struct wl_sample *sample)
+{
+    int taken = 0;
+
+    if ((p->message & (WL_SYN | WL_ACK)) == WL_SYN)
+        wl_request(m, wl_id(p, WL_MATCH_DURATION, d, 0), WL_LEG_SERVER, p);
+    else if (p->message & (WL_FIN | WL_RST) &&
+             !wl_response(m, wl_id(p, WL_MATCH_DURATION, 0, 0), WL_MATCH_DURATION, p, sample, &taken))
+        wl_response(m, wl_id(p, WL_MATCH_DURATION, 1, 0), WL_MATCH_DURATION, p, sample, &taken);
+    return taken;
+}
+
+/* A question and its answer, as the two bits tell. */
+WL_INLINE int wl_match_exchange(
+    struct wl_match *m, const struct wl_seen *p, u32 d, u32 matcher, int asks, int answers, u64 word, struct wl_sample *sample)
+{
+    int taken = 0;
+
+    if (asks)
+        wl_request(m, wl_id(p, matcher, d, word), WL_LEG_SERVER, p);
+    else if (answers)
+        wl_response(m, wl_id(p, matcher, !d, word), matcher, p, sample, &taken);
+    return taken;
+}
+
+/* ---- any packet ---- */
+
+WL_INLINE int wl_on(const struct wl_match *m, u32 matcher)
+{
+    return m->matchers >> matcher & 1;
+}
+
+WL_INLINE int wl_match_any_tcp(struct wl_match *m, const struct wl_seen *p, u32 d, struct wl_sample *sample)
+{
+    struct wl_connection *c;
+
+    if (wl_on(m, WL_MATCH_TCP)) {
+        c = wl_connection_of(m, p, d);
+        wl_open(m, c, p, d);
+        return wl_match_tcp(m, c, p, d, sample);
+    }
+    if (wl_on(m, WL_MATCH_TIMESTAMPS)) {
+        if (!(p->flags & WL_TIMESTAMPS))
+            return 0;
+        c = wl_connection_of(m, p, d);
+        wl_open(m, c, p, d);
+        return wl_match_timestamps(m, c, p, d, sample);
+    }
+    if (wl_on(m, WL_MATCH_HANDSHAKE))
+        return wl_match_handshake(m, p, d, sample);
+    if (wl_on(m, WL_MATCH_DURATION))
+        return wl_match_duration(m, p, d, sample);
+    return 0;
+}
+
+/* Take in one packet; whether it completes a sample. */
+WL_INLINE int wl_match_packet(struct wl_match *m, const struct wl_seen *p, struct wl_sample *sample)
+{
+    u32 d = !!(p->flags & WL_REVERSE);
+    int v6 = p->protocol == 58;
+
+    m->clock++;
+    if (p->flags & (WL_SHORT | WL_LATER))
+        return 0;
+    switch (p->kind) {
+    case WL_TCP:
+        return wl_match_any_tcp(m, p, d, sample);
+    case WL_DNS:
+        if (wl_on(m, WL_MATCH_DNS))
+            return wl_match_exchange(m, p, d, WL_MATCH_DNS, !(p->message & 0x80), 1, p->transaction, sample);
+        return 0;
+    case WL_NTP:
+        if (wl_on(m, WL_MATCH_NTP))
+            return wl_match_exchange(m, p, d, WL_MATCH_NTP, p->message == 1 || p->message == 3, p->message == 2 || p->message == 4,
+                p->transaction, sample);
+        return 0;
+    case WL_ICMP:
+        if (wl_on(m, WL_MATCH_ICMP))
+            return wl_match_exchange(
+                m, p, d, WL_MATCH_ICMP, p->message == (v6 ? 128 : 8), p->message == (v6 ? 129 : 0), p->seq, sample);
+        return 0;
+    case WL_QUIC:
+        if (wl_on(m, WL_MATCH_SPIN) && !(p->message & 0x80))
+            return wl_match_spin(m, wl_connection_of(m, p, d), p, d, sample);
+        return 0;
+    }
+    return 0;
+}
+
+#endif

@@ -1,0 +1,10 @@
+/* What each file of the extension adds to it. */
+#ifndef WIRELAG_MODULE_HPP
+#define WIRELAG_MODULE_HPP
+
+#include <nanobind/nanobind.h>
+
+void add_reader(nanobind::module_ &m);
+void add_match(nanobind::module_ &m);
+
+#endif

@@ -1,0 +1,350 @@
+/* Capture files to columns: checks what Python hands over, releases the GIL and loops over the kernels. */
+#include <cstring>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "columns.hpp"
+#include "module.hpp"
+
+extern "C" {
+#include "filter.h"
+}
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+const char *const reasons[WL_REASONS] = {"", "link_type", "not_ip", "cut", "malformed", "layers", "no_timestamp"};
+
+const char *broken_text(enum wl_broken broken)
+{
+    switch (broken) {
+    case WL_BROKEN_NOT:
+        return "";
+    case WL_BROKEN_MAGIC:
+        return "this is neither a pcap nor a pcapng file";
+    case WL_BROKEN_VERSION:
+        return "the file says a format version that does not exist";
+    case WL_BROKEN_LINK:
+        return "reserved bits of the link type are set";
+    case WL_BROKEN_FRAME_SIZE:
+        return "a packet claims a length that cannot be";
+    case WL_BROKEN_BLOCK_SIZE:
+        return "a block claims a length that cannot be";
+    case WL_BROKEN_BLOCK_END:
+        return "the two lengths of a block do not agree";
+    case WL_BROKEN_BYTE_ORDER:
+        return "a section has no byte order mark";
+    case WL_BROKEN_INTERFACE:
+        return "a packet names an interface that was not described";
+    case WL_BROKEN_INTERFACES:
+        return "more interfaces than wirelag keeps (65,536)";
+    }
+    return "";
+}
+
+wl_decode_options decode_options(bool tunnels, u32 fields, u32 prefix, u64 seed)
+{
+    if (fields > 15)
+        throw std::invalid_argument("packet id fields are bits 0 to 3");
+    if (prefix > WL_MOST_PREFIX)
+        throw std::invalid_argument("the payload prefix of a packet id has at most 64 bytes");
+    return {seed, fields, prefix, tunnels};
+}
+
+using Nets = std::vector<std::tuple<u64, u64, u64, u64>>;
+
+wl_filter make_filter(const Nets &nets, const std::vector<u32> &ports, const std::vector<u32> &protocols, s64 from_ns, s64 to_ns)
+{
+    wl_filter filter = {};
+
+    if (nets.size() > WL_MOST_NETS || ports.size() > WL_MOST_PORTS)
+        throw std::invalid_argument("at most 64 addresses and 64 ports can be asked for");
+    filter.from_ns = from_ns;
+    filter.to_ns = to_ns;
+    for (const auto &[high, low, mask_high, mask_low] : nets)
+        filter.nets[filter.net_count++] = {high & mask_high, low & mask_low, mask_high, mask_low};
+    for (u32 port : ports)
+        filter.ports[filter.port_count++] = static_cast<u16>(port);
+    for (u32 protocol : protocols) {
+        if (protocol > 255)
+            throw std::invalid_argument("protocols are numbers from 0 to 255");
+        filter.protocols[protocol >> 6] |= 1ull << (protocol & 63);
+        filter.protocol_count++;
+    }
+    return filter;
+}
+
+using Bytes = nb::ndarray<const u8, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Memory = nb::ndarray<u8, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+enum Status { MORE, FULL, BROKEN };
+
+/* Reads one capture file, part by part, into columns. */
+class Reader {
+  public:
+    Reader(bool tunnels, u32 fields, u32 prefix, u64 seed, const Nets &nets, const std::vector<u32> &ports,
+        const std::vector<u32> &protocols, s64 from_ns, s64 to_ns, bool relative)
+        : options(decode_options(tunnels, fields, prefix, seed)), filter(make_filter(nets, ports, protocols, from_ns, to_ns)),
+          relative(relative)
+    {
+    }
+
+    /* Decode records of data[start:stop], which lies at byte `base + start` of the file, into `memory`. Gives back where
+     * it stopped, the number of rows, the status, and how many bytes the next record takes. */
+    std::tuple<size_t, size_t, int, u64> feed(const Bytes &data, size_t start, size_t stop, u64 base, const Memory &memory)
+    {
+        if (start > stop || stop > data.shape(0))
+            throw std::invalid_argument("the part to read does not lie inside the buffer");
+        if (memory.shape(0) < sizeof(Columns))
+            throw std::invalid_argument("the memory is too small for a batch");
+        if (reinterpret_cast<uintptr_t>(memory.data()) % alignof(Columns))
+            throw std::invalid_argument("the memory is not aligned");
+        nb::gil_scoped_release release;
+        return walk(data.data(), data.data() + start, data.data() + stop, base, reinterpret_cast<Columns *>(memory.data()));
+    }
+
+    nb::dict statistics() const
+    {
+        nb::dict skipped, links, d;
+
+        for (int i = 1; i < WL_REASONS; i++)
+            if (counts.skipped[i])
+                skipped[reasons[i]] = counts.skipped[i];
+        for (const auto &[link, packets] : link_packets())
+            links[nb::int_(link)] = packets;
+        d["format"] = file.format == WL_FORMAT_PCAP ? "pcap" : file.format == WL_FORMAT_PCAPNG ? "pcapng" : "";
+        d["packets"] = counts.packets;
+        d["wire_bytes"] = counts.wire_bytes;
+        d["captured_bytes"] = counts.captured_bytes;
+        d["first_ns"] = counts.timed ? nb::cast(counts.first_ns) : nb::none();
+        d["last_ns"] = counts.timed ? nb::cast(counts.last_ns) : nb::none();
+        d["backwards"] = counts.backwards;
+        d["filtered"] = counts.filtered;
+        d["snapped"] = counts.snapped;
+        d["skipped"] = skipped;
+        d["links"] = links;
+        d["interfaces"] = interfaces_seen;
+        d["sections"] = file.sections;
+        d["snaplen"] = snaplen;
+        d["resolution_ns"] = coarsest_ns;
+        d["broken"] = broken_text(file.broken);
+        return d;
+    }
+
+  private:
+    struct Counts {
+        u64 packets, wire_bytes, captured_bytes, filtered, backwards, snapped;
+        u64 skipped[WL_REASONS];
+        s64 first_ns, last_ns, before_ns;
+        bool timed;
+    };
+
+    struct Interface {
+        wl_interface description;
+        u64 packets;
+    };
+
+    std::tuple<size_t, size_t, int, u64> walk(const u8 *begin, const u8 *at, const u8 *end, u64 base, Columns *columns)
+    {
+        /* Copies that no store into a column can be thought to change: the compiler keeps them in registers. */
+        Counts now = counts;
+        wl_file reading = file;
+        wl_record record = {};
+        Status status = FULL;
+        size_t row = 0;
+
+        while (row < batch_rows) {
+            enum wl_step step = wl_next(&reading, at, end, &record);
+
+            if (step == WL_STEP_PACKET) {
+                packet(record, base + (record.frame - begin), columns, row, now);
+            } else if (step == WL_STEP_MORE || step == WL_STEP_BROKEN) {
+                status = step == WL_STEP_MORE ? MORE : BROKEN;
+                break;
+            } else if (step == WL_STEP_INTERFACE) {
+                add_interface(reading);
+            } else if (step == WL_STEP_SECTION) {
+                end_section(reading);
+            }
+            at += record.length;
+        }
+        counts = now;
+        file = reading;
+        return {at - begin, row, status, record.length};
+    }
+
+    void packet(const wl_record &record, u64 frame_offset, Columns *columns, size_t &row, Counts &now)
+    {
+        Interface &interface = interfaces[record.interface];
+        wl_frame frame = {record.frame, record.frame + record.captured_length};
+        wl_decoding decoding;
+        int reason;
+
+        now.packets++;
+        now.wire_bytes += record.wire_length;
+        now.captured_bytes += record.captured_length;
+        now.snapped += record.captured_length < record.wire_length;
+        interface.packets++;
+        if (!record.has_time) {
+            now.skipped[WL_NO_TIMESTAMP]++;
+            return;
+        }
+        clock(record.time_ns, now);
+        if (!wl_wants_time(&filter, record.time_ns)) {
+            now.filtered++;
+            return;
+        }
+        reason = wl_decode(&frame, record.wire_length, interface.description.link, &options, &decoding);
+        if (reason != WL_OK)
+            now.skipped[reason]++;
+        else if (!wl_wants(&filter, &decoding.row))
+            now.filtered++;
+        else
+            columns->write(row++, decoding.row, record, now.packets, frame_offset);
+    }
+
+    void clock(s64 time_ns, Counts &now)
+    {
+        if (!now.timed) {
+            now.timed = true;
+            now.first_ns = now.last_ns = now.before_ns = time_ns;
+            if (relative) { /* the filter's times count from the first packet */
+                filter.from_ns = filter.from_ns == INT64_MIN ? INT64_MIN : wl_saturate((__int128)filter.from_ns + time_ns);
+                filter.to_ns = filter.to_ns == INT64_MAX ? INT64_MAX : wl_saturate((__int128)filter.to_ns + time_ns);
+            }
+        }
+        now.backwards += time_ns < now.before_ns;
+        now.before_ns = time_ns;
+        now.first_ns = time_ns < now.first_ns ? time_ns : now.first_ns;
+        now.last_ns = time_ns > now.last_ns ? time_ns : now.last_ns;
+    }
+
+    void add_interface(wl_file &reading)
+    {
+        u32 exponent = reading.fresh.resolution & 0x7F;
+        double unit_ns = 1e9;
+
+        descriptions.push_back(reading.fresh);
+        interfaces.push_back({reading.fresh, 0});
+        reading.interfaces = descriptions.data();
+        reading.interface_count = static_cast<u32>(descriptions.size());
+        interfaces_seen++;
+        snaplen = reading.fresh.snaplen > snaplen ? reading.fresh.snaplen : snaplen;
+        for (; exponent; exponent--)
+            unit_ns /= reading.fresh.resolution & 0x80 ? 2 : 10;
+        coarsest_ns = unit_ns > coarsest_ns ? unit_ns : coarsest_ns;
+    }
+
+    void end_section(wl_file &reading)
+    {
+        earlier = link_packets();
+        interfaces.clear();
+        descriptions.clear();
+        reading.interfaces = nullptr;
+        reading.interface_count = 0;
+    }
+
+    std::map<u32, u64> link_packets() const
+    {
+        std::map<u32, u64> links = earlier;
+
+        for (const Interface &interface : interfaces)
+            links[interface.description.link] += interface.packets;
+        return links;
+    }
+
+    wl_decode_options options;
+    wl_filter filter;
+    bool relative;
+    wl_file file = {};
+    std::vector<wl_interface> descriptions;
+    std::vector<Interface> interfaces; /* of this section */
+    std::map<u32, u64> earlier;        /* packets by link type of the sections before */
+    Counts counts = {};
+    u64 interfaces_seen = 0;
+    u32 snaplen = 0;
+    double coarsest_ns = 0;
+};
+
+nb::object decode_frame(nb::bytes frame, u32 wire_length, u32 link_type, bool tunnels, u32 fields, u32 prefix, u64 seed)
+{
+    wl_decode_options options = decode_options(tunnels, fields, prefix, seed);
+    /* A copy of exactly this size, so that a sanitizer sees a read behind the frame. */
+    std::vector<u8> copy(frame.size());
+    wl_frame bytes = {copy.data(), copy.data() + copy.size()};
+    wl_decoding decoding;
+    nb::dict d;
+
+    if (frame.size())
+        std::memcpy(copy.data(), frame.c_str(), frame.size());
+    int reason = wl_decode(&bytes, wire_length, link_type, &options, &decoding);
+    if (reason != WL_OK)
+        return nb::str(reasons[reason]);
+#define PUT(name) d[#name] = decoding.row.name;
+    PUT(src_high)
+    PUT(src_low)
+    PUT(dst_high)
+    PUT(dst_low)
+    PUT(flow_key)
+    PUT(packet_id)
+    PUT(transaction)
+    PUT(payload_length)
+    PUT(seq)
+    PUT(ack)
+    PUT(tsval)
+    PUT(tsecr)
+    PUT(src_port)
+    PUT(dst_port)
+    PUT(window)
+    PUT(ip_id)
+    PUT(flags)
+    PUT(payload_offset)
+    PUT(protocol)
+    PUT(traffic_class)
+    PUT(kind)
+    PUT(message)
+#undef PUT
+    d["wire_length"] = wire_length;
+    return d;
+}
+
+std::vector<std::tuple<std::string, std::string, int>> columns()
+{
+    return {
+#define X(name, type, width) {#name, dtype_of(type{}), width},
+        WL_COLUMNS(X)
+#undef X
+    };
+}
+
+} // namespace
+
+void add_reader(nb::module_ &m)
+{
+    m.attr("BATCH_ROWS") = batch_rows;
+    m.attr("BATCH_BYTES") = sizeof(Columns);
+    m.attr("MORE") = static_cast<int>(MORE);
+    m.attr("FULL") = static_cast<int>(FULL);
+    m.attr("BROKEN") = static_cast<int>(BROKEN);
+    m.def("columns", &columns, "Name, dtype and width of every column, in the order of a batch's memory.");
+    m.def("decode_frame", &decode_frame, "frame"_a, "wire_length"_a, "link_type"_a, "tunnels"_a = false, "fields"_a = 15,
+        "prefix"_a = 16, "seed"_a = 0, "Decode one frame: its columns, or the reason why it has no row.");
+    nb::class_<Reader>(m, "Reader", "Reads one capture file, part by part, into columns.")
+        .def(nb::init<bool, u32, u32, u64, const Nets &, const std::vector<u32> &, const std::vector<u32> &, s64, s64, bool>(),
+            nb::kw_only(), "tunnels"_a = false, "fields"_a = 15, "prefix"_a = 16, "seed"_a = 0, "nets"_a = Nets(),
+            "ports"_a = std::vector<u32>(), "protocols"_a = std::vector<u32>(), "from_ns"_a = INT64_MIN, "to_ns"_a = INT64_MAX,
+            "relative"_a = false)
+        .def("feed", &Reader::feed, "data"_a, "start"_a, "stop"_a, "base"_a, "memory"_a,
+            "Decode a part of the file; gives (stopped at, rows, status, bytes the next record takes).")
+        .def("statistics", &Reader::statistics, "What was read so far.");
+}

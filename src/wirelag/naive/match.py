@@ -1,0 +1,444 @@
+"""Matching requests and responses in plain Python: packets in, the samples of delay they give out.
+
+The independent twin of `kernels/match.h`, and the tests' oracle for it. Both follow `docs/reference/matching.md`,
+section by section; neither looks at the other. Here only clarity counts: what waits is kept in dicts and lists, without
+bounds but those which that page names for a single connection.
+
+A matcher answers one question: which request, if any, does this packet answer? Turning that into a sample is done in
+one place, `Match.observe`, so a delay below zero is counted there and the matchers need not know.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import NamedTuple
+
+from wirelag.naive.headers import mix, step
+from wirelag.packets import Flag, Kind, PacketBatch, TcpFlag
+
+MATCHERS = ("tcp", "tcp-timestamps", "handshake", "flow-duration", "dns", "ntp", "icmp", "quic-spin")
+TCP, TIMESTAMPS, HANDSHAKE, FLOW_DURATION, DNS, NTP, ICMP, QUIC_SPIN = range(len(MATCHERS))
+SERVER, CLIENT = 0, 1  # legs
+
+# Plain integers: combining members of an IntFlag makes a new member each time.
+FIN, SYN, RST, ACK = int(TcpFlag.FIN), int(TcpFlag.SYN), int(TcpFlag.RST), int(TcpFlag.ACK)
+PASSED_OVER = int(Flag.SHORT | Flag.LATER)
+REVERSE, HAS_TIMESTAMPS = int(Flag.REVERSE), int(Flag.TIMESTAMPS)
+
+ICMPV6 = 58
+LONG_HEADER, SPIN = 0x80, 0x20
+DNS_RESPONSE = 0x80
+
+MAX_SEGMENTS = 1024
+MAX_TIMESTAMPS = 32
+
+
+class Sample(NamedTuple):
+    """A delay, and the row of the response that ended it."""
+
+    row: int
+    delay_ns: int
+    leg: int
+    kind: int
+
+
+class Request(NamedTuple):
+    """When something was asked, and the leg of the delay until its answer."""
+
+    time_ns: int
+    leg: int
+
+
+class Packet(NamedTuple):
+    """One row: the columns that matching looks at."""
+
+    time_ns: int
+    flow_key: int
+    transaction: int
+    payload_length: int
+    seq: int
+    ack: int
+    tsval: int
+    tsecr: int
+    src_port: int
+    dst_port: int
+    window: int
+    ip_id: int
+    flags: int
+    protocol: int
+    kind: int
+    message: int
+
+    @property
+    def direction(self) -> int:
+        return 1 if self.flags & REVERSE else 0
+
+    def has(self, *tcp_flags: int) -> bool:
+        """Whether any of these TCP flags is set."""
+        return any(self.message & flag for flag in tcp_flags)
+
+
+@dataclass
+class Segment:
+    """Sequence numbers in flight, from `start` up to but without `end`."""
+
+    start: int
+    end: int
+    time_ns: int
+    ip_id: int
+    syn: bool
+    again: bool = False
+    sacked: bool = False
+
+
+@dataclass
+class Direction:
+    """What is known of one direction of a connection and goes when a SYN/ACK begins it anew."""
+
+    segments: list[Segment] = field(default_factory=list)  # in order of start, never overlapping
+    next: int | None = None  # the end of what was sent
+    acked: int | None = None  # up to where the other side has acknowledged
+    tsval: int | None = None  # the greatest seen
+    waiting: list[tuple[int, int]] = field(default_factory=list)  # timestamps without an echo: (tsval, time), in order
+
+
+@dataclass
+class Connection:
+    """What shares a flow key. Pairs are by direction."""
+
+    client: int  # the client's direction
+    syn: tuple[int, int] | None = None  # the SYN it began with: (direction, seq)
+    syn_acks: list[int | None] = field(default_factory=lambda: [None, None])  # seq of the last one
+    directions: list[Direction] = field(default_factory=lambda: [Direction(), Direction()])
+    closed: list[bool] = field(default_factory=lambda: [False, False])  # the last packet: window 0 and no SYN
+    spin: list[int | None] = field(default_factory=lambda: [None, None])
+    flip_ns: list[int | None] = field(default_factory=lambda: [None, None])
+
+    def leg(self, direction: int) -> int:
+        """The leg of a request sent in this direction."""
+        return SERVER if direction == self.client else CLIENT
+
+
+class Match:
+    """The matchers whose bits are set in `matchers`, and what waits for an answer in each."""
+
+    def __init__(self, matchers: int, first_copy: bool = False) -> None:
+        self.matchers = matchers
+        self.first_copy = first_copy
+        self.evicted = 0
+        self.backwards = 0
+        self.waiting: dict[int, Request] = {}
+        self.connections: dict[int, Connection] = {}
+
+    def observe(self, packets: PacketBatch) -> list[Sample]:
+        samples = []
+        for row, packet in enumerate(rows(packets)):
+            matcher = self.matcher(packet)
+            if matcher is None:
+                continue
+            request = self.answered(matcher, packet)
+            if request is None:
+                continue
+            delay_ns = packet.time_ns - request.time_ns
+            if delay_ns < 0:
+                self.backwards += 1
+            else:
+                samples.append(Sample(row, delay_ns, request.leg, matcher))
+        return samples
+
+    # Matchers
+
+    def matcher(self, packet: Packet) -> int | None:
+        """The one matcher that a packet goes to."""
+        if packet.flags & PASSED_OVER:
+            return None
+        match packet.kind:
+            case Kind.TCP:
+                wanted = [TCP, TIMESTAMPS, HANDSHAKE, FLOW_DURATION]
+            case Kind.DNS:
+                wanted = [DNS]
+            case Kind.NTP:
+                wanted = [NTP]
+            case Kind.ICMP:
+                wanted = [ICMP]
+            case Kind.QUIC:
+                wanted = [QUIC_SPIN]
+            case _:
+                wanted = []
+        return next((matcher for matcher in wanted if self.matchers >> matcher & 1), None)
+
+    def answered(self, matcher: int, packet: Packet) -> Request | None:
+        """The request that this packet answers, if any."""
+        in_order_of_bits = (
+            *(self.tcp, self.tcp_timestamps, self.handshake, self.flow_duration),
+            *(self.dns, self.ntp, self.icmp, self.quic_spin),
+        )
+        return in_order_of_bits[matcher](packet)
+
+    # By id
+
+    def request(self, matcher: int, packet: Packet, word: int, leg: int = SERVER) -> None:
+        """The first copy counts: an id that is waiting already stays as it is."""
+        waits_as = request_id(matcher, packet, packet.direction, word)
+        self.waiting.setdefault(waits_as, Request(packet.time_ns, leg))
+
+    def response(self, matcher: int, packet: Packet, word: int, direction: int | None = None) -> Request | None:
+        """Take away the request this answers; unless told, it went in the other direction."""
+        if direction is None:
+            direction = 1 - packet.direction
+        return self.waiting.pop(request_id(matcher, packet, direction, word), None)
+
+    def handshake(self, packet: Packet) -> Request | None:
+        """2^32 sets apart what waits for the ACK behind a SYN/ACK from what waits for a SYN/ACK."""
+        expected = (packet.seq + 1) % 2**32
+        if packet.has(SYN) and not packet.has(ACK):
+            self.request(HANDSHAKE, packet, expected)
+            return None
+        if packet.has(SYN):
+            request = self.response(HANDSHAKE, packet, packet.ack)
+            self.request(HANDSHAKE, packet, 2**32 + expected, CLIENT)
+            return request
+        if packet.has(ACK) and not packet.has(FIN, RST):
+            return self.response(HANDSHAKE, packet, 2**32 + packet.ack)
+        return None
+
+    def flow_duration(self, packet: Packet) -> Request | None:
+        """Either side may end what one side began."""
+        if packet.has(SYN) and not packet.has(ACK):
+            self.request(FLOW_DURATION, packet, 0)
+            return None
+        if packet.has(FIN, RST):
+            request = self.response(FLOW_DURATION, packet, 0, direction=0)
+            return request or self.response(FLOW_DURATION, packet, 0, direction=1)
+        return None
+
+    def dns(self, packet: Packet) -> Request | None:
+        if packet.message & DNS_RESPONSE:
+            return self.response(DNS, packet, packet.transaction)
+        self.request(DNS, packet, packet.transaction)
+        return None
+
+    def ntp(self, packet: Packet) -> Request | None:
+        if packet.message in (2, 4):
+            return self.response(NTP, packet, packet.transaction)
+        if packet.message in (1, 3):
+            self.request(NTP, packet, packet.transaction)
+        return None
+
+    def icmp(self, packet: Packet) -> Request | None:
+        """The identifier is in the flow key already."""
+        request, response = (128, 129) if packet.protocol == ICMPV6 else (8, 0)
+        if packet.message == response:
+            return self.response(ICMP, packet, packet.seq)
+        if packet.message == request:
+            self.request(ICMP, packet, packet.seq)
+        return None
+
+    # By connection
+
+    def connection(self, packet: Packet) -> Connection:
+        """The connection of a TCP packet, after what a SYN makes it forget."""
+        known = self.connections.get(packet.flow_key)
+        start = (packet.direction, packet.seq)
+        if packet.has(SYN) and not packet.has(ACK):
+            # Any SYN but a copy begins anew, so the one it began with is the only one it has seen.
+            if known is None or known.syn != start:
+                known = self.connections[packet.flow_key] = Connection(client=packet.direction, syn=start)
+            return known
+        if known is None:
+            known = self.connections[packet.flow_key] = Connection(client=client(packet))
+        if packet.has(SYN) and known.syn_acks[packet.direction] != packet.seq:
+            known.syn_acks[packet.direction] = packet.seq
+            known.directions[packet.direction] = Direction()
+        return known
+
+    # By connection: tcp
+
+    def tcp(self, packet: Packet) -> Request | None:
+        connection = self.connection(packet)
+        d, o = packet.direction, 1 - packet.direction
+        sender, receiver = connection.directions[d], connection.directions[o]
+
+        if packet.has(RST):
+            refuses = [segment.syn for segment in receiver.segments] == [True]
+            if packet.has(ACK) and refuses:
+                return self.acknowledge(receiver, packet.ack, connection.leg(o))
+            return None
+
+        request = None
+        if packet.has(ACK):
+            request = self.acknowledge(receiver, packet.ack, connection.leg(o))
+            sack(receiver, packet.transaction)
+        self.data(sender, packet, closed=connection.closed[o])
+        connection.closed[d] = packet.window == 0 and not packet.has(SYN)
+        return request
+
+    def acknowledge(self, sent: Direction, ack: int, leg: int) -> Request | None:
+        """Take away what `ack` covers; the request is the segment that may be timed, if there is one."""
+        if sent.acked is not None and not after(ack, sent.acked):
+            return None
+        sent.acked = ack
+        taken = list(takewhile(lambda segment: not after(segment.end, ack), sent.segments))
+        sent.segments = sent.segments[len(taken) :]
+        if sent.next is not None and after(ack, sent.next):
+            # Something was sent that was not seen.
+            sent.next = ack
+            sent.segments = []
+            return None
+        if sent.segments and before(sent.segments[0].start, ack):
+            # Part of a segment was answered, and when that part was sent is not known.
+            return None
+        for segment in reversed(taken):
+            # Karn's rule: of a segment sent twice nobody knows which copy was answered.
+            if self.first_copy or not (segment.sacked or segment.again):
+                return Request(segment.time_ns, leg)
+        return None
+
+    def data(self, sent: Direction, packet: Packet, closed: bool) -> None:
+        """Note what a packet sends; `closed`: the other side has closed its window."""
+        size = (packet.payload_length + packet.has(SYN) + packet.has(FIN)) % 2**32
+        if size == 0:
+            return
+        start, end = packet.seq, (packet.seq + size) % 2**32
+
+        if size == 1 and packet.payload_length == 1 and start == sent.next and closed:
+            # A probe: when it is answered is up to the receiver's window, not to the network.
+            sent.next = end
+        elif sent.next is None or not before(start, sent.next):
+            self.put(sent, len(sent.segments), segment_of(packet, start, end))
+            sent.next = end
+        elif sent.acked is not None and not after(end, sent.acked):
+            pass  # old news, or a keep-alive
+        else:
+            self.copy_or_late(sent, packet, start, end)
+
+    def copy_or_late(self, sent: Direction, packet: Packet, start: int, end: int) -> None:
+        """Data that begins before the end of what was sent, and has not been acknowledged as a whole."""
+        assert sent.next is not None
+        overlapping = [s for s in sent.segments if before(s.start, end) and before(start, s.end)]
+        for segment in overlapping:
+            # Where the IP id is the same too it was the network that made the copy, and the first counts.
+            same = (segment.start, segment.end, segment.ip_id) == (start, end, packet.ip_id)
+            if not (same and packet.ip_id != 0):
+                segment.again = True
+
+        if after(end, sent.next):
+            self.put(sent, len(sent.segments), segment_of(packet, sent.next, end))
+            sent.next = end
+        elif not overlapping and (sent.acked is None or not before(start, sent.acked)):
+            # Late, and seen for the first time.
+            place = next((i for i, s in enumerate(sent.segments) if after(s.start, start)), len(sent.segments))
+            self.put(sent, place, segment_of(packet, start, end))
+
+    def put(self, sent: Direction, place: int, segment: Segment) -> None:
+        """Where there would be too many segments those that are there are forgotten; the new one stays."""
+        if len(sent.segments) == MAX_SEGMENTS:
+            self.evicted += MAX_SEGMENTS
+            sent.segments.clear()
+        sent.segments.insert(place, segment)
+
+    # By connection: tcp-timestamps
+
+    def tcp_timestamps(self, packet: Packet) -> Request | None:
+        if not packet.flags & HAS_TIMESTAMPS:
+            return None
+        connection = self.connection(packet)
+        d, o = packet.direction, 1 - packet.direction
+        request = None
+        if packet.has(ACK):
+            time_ns = echo(connection.directions[o], packet.tsecr)
+            if time_ns is not None:
+                request = Request(time_ns, connection.leg(o))
+        self.timestamp(connection.directions[d], packet)
+        return request
+
+    def timestamp(self, sent: Direction, packet: Packet) -> None:
+        """Only a packet that is answered at once makes its timestamp wait."""
+        if sent.tsval is not None and not after(packet.tsval, sent.tsval):
+            return
+        sent.tsval = packet.tsval
+        if packet.payload_length == 0 and not packet.has(SYN, FIN):
+            return
+        if len(sent.waiting) == MAX_TIMESTAMPS:
+            self.evicted += 1
+            del sent.waiting[0]
+        sent.waiting.append((packet.tsval, packet.time_ns))
+
+    # By connection: quic-spin
+
+    def quic_spin(self, packet: Packet) -> Request | None:
+        if packet.message & LONG_HEADER:
+            return None
+        connection = self.connections.get(packet.flow_key)
+        if connection is None:
+            connection = self.connections[packet.flow_key] = Connection(client=client_by_ports(packet))
+        d, o = packet.direction, 1 - packet.direction
+        spin = packet.message & SPIN
+        request = None
+        if connection.spin[d] not in (None, spin):
+            # A flip is the other side's, come back: it is as if that side had asked.
+            last_ns = connection.flip_ns[d]
+            if last_ns is not None:
+                request = Request(last_ns, connection.leg(o))
+            connection.flip_ns[d] = packet.time_ns
+        connection.spin[d] = spin
+        return request
+
+
+def rows(packets: PacketBatch) -> Iterator[Packet]:
+    columns = [getattr(packets, name).tolist() for name in Packet._fields]
+    return map(Packet._make, zip(*columns, strict=True))
+
+
+def after(a: int, b: int) -> bool:
+    """Sequence numbers and timestamps go round; at half the circle neither is after the other."""
+    return 0 < (a - b) % 2**32 < 2**31
+
+
+def before(a: int, b: int) -> bool:
+    return after(b, a)
+
+
+# By id
+
+
+def request_id(matcher: int, packet: Packet, direction: int, word: int) -> int:
+    """What a request in this direction waits as."""
+    return mix(step(packet.flow_key, word) + matcher + 16 * direction)
+
+
+# By connection
+
+
+def client(packet: Packet) -> int:
+    """The client's direction, from the first packet of a TCP connection."""
+    if packet.has(SYN):
+        return 1 - packet.direction if packet.has(ACK) else packet.direction
+    return client_by_ports(packet)
+
+
+def client_by_ports(packet: Packet) -> int:
+    return packet.direction if packet.src_port >= packet.dst_port else 1 - packet.direction
+
+
+def segment_of(packet: Packet, start: int, end: int) -> Segment:
+    return Segment(start, end, packet.time_ns, packet.ip_id, syn=packet.has(SYN))
+
+
+def sack(sent: Direction, block: int) -> None:
+    """Mark the segments inside the block, left edge * 2^32 + right edge; 0 is none."""
+    if block == 0:
+        return
+    left, right = divmod(block, 2**32)
+    for segment in sent.segments:
+        if not before(segment.start, left) and not after(segment.end, right):
+            segment.sacked = True
+
+
+def echo(sent: Direction, tsecr: int) -> int | None:
+    """When the timestamp that is echoed was sent; it and all before it wait no longer."""
+    for i, (tsval, time_ns) in enumerate(sent.waiting):
+        if tsval == tsecr:
+            del sent.waiting[: i + 1]
+            return time_ns
+    return None
