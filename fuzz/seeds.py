@@ -1,4 +1,4 @@
-"""Seeds for the fuzzers: small captures of the shared data and the tests' built frames. Usage: seeds.py CORPUS_FOLDER."""
+"""Seeds for the fuzzers: captures of the shared data and the tests' built frames. Usage: seeds.py CORPUS_FOLDER."""
 
 import hashlib
 import random

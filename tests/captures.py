@@ -394,8 +394,8 @@ def _transport(rng: random.Random, depth: int) -> tuple[int, bytes]:
 
 def _options(rng: random.Random) -> bytes:
     """At most 40 bytes of TCP options, possible and impossible ones."""
-    known = (b"\1", b"\1\1", timestamps(rng.getrandbits(32), 7), b"\x08\x0a" + rng.randbytes(8), b"\x08\x09" + bytes(7))
-    known += (b"\x05\x0a" + rng.randbytes(8), b"\x02\4\5\xb4", b"\4\2", b"\x03\x03\7", b"\xfd\1", b"\xfe\x28", b"\0")
+    known = [b"\1", b"\1\1", timestamps(rng.getrandbits(32), 7), b"\x08\x0a" + rng.randbytes(8), b"\x08\x09" + bytes(7)]
+    known += [b"\x05\x0a" + rng.randbytes(8), b"\x02\4\5\xb4", b"\4\2", b"\x03\x03\7", b"\xfd\1", b"\xfe\x28", b"\0"]
     return b"".join(rng.choice(known) for _ in range(rng.choice((0, 1, 1, 2, 3, 5))))[:40]
 
 
@@ -427,7 +427,7 @@ def _application(rng: random.Random, payload: bytes) -> bytes:
 
 def _tunnel(rng: random.Random, depth: int) -> tuple[int, bytes]:
     kind = rng.choice(("ip", "gre", "pptp", "vxlan", "geneve", "gtp"))
-    version, packet = _ip(rng, depth)
+    packet = _ip(rng, depth)[1]
     ethertype, layered = _layers(rng, depth)
     framed = ethernet(layered, ethertype)
     if kind == "ip":

@@ -1,4 +1,4 @@
-"""The frame decoder: kernel == naive twin on built, damaged, random and real frames; names and numbers as documented."""
+"""The frame decoder: kernel == naive twin on built, damaged, random and real frames; numbers as documented."""
 
 import enum
 import random
@@ -99,7 +99,7 @@ def test_every_kind_flag_and_reason_is_reached() -> None:
         if isinstance(row, str):
             seen[row] += 1
         else:
-            seen.update({Kind(row["kind"]): 1, **dict.fromkeys(list(Flag(row["flags"])), 1)})
+            seen.update([Kind(row["kind"]), *Flag(row["flags"])])
     assert {*REASONS, *Kind, *Flag} == set(seen)
     assert min(seen.values()) >= 20, seen  # and not by accident
 
@@ -134,7 +134,7 @@ def test_offsets_beyond_16_bits() -> None:
     assert row["payload_offset"] == len(packet) - 13 - 65536
 
 
-# ---- golden rows: whole frames, whole rows; columns that are not named are 0. The hashes pin the ids across versions ----
+# ---- golden rows: whole frames, whole rows; columns that are not named are 0. They pin the ids across versions ----
 
 GOLDEN: dict[str, tuple[Packet, dict[str, Any], dict[str, int] | str]] = {
     "tcp with timestamps and sack": (
@@ -424,9 +424,9 @@ def test_columns_are_as_documented() -> None:
         documented += [(name, scalar, int(width)) for name in re.findall(r"`(\w+)`", names)]
     assert documented == list(COLUMNS) == _kernels.columns()
     batch = PacketBatch.empty()
-    for name, dtype, width in documented:
+    for name, scalar, count in documented:
         column = getattr(batch, name)
-        assert (str(column.dtype), column.shape) == (dtype, (0, width) if width > 1 else (0,))
+        assert (str(column.dtype), column.shape) == (scalar, (0, count) if count > 1 else (0,))
 
 
 @pytest.mark.parametrize(("table", "number", "name", "names"), [(1, 0, 1, Flag), (2, 1, 0, Kind)])

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wirelag
+from wirelag.grouping import Grouping
 from wirelag.intervals import Interval, split
 from wirelag.packets import PacketBatch
 from wirelag.report import Report
@@ -48,7 +49,7 @@ class CountingMeter:
     packets: int = 0
     intervals: list[Interval] = field(default_factory=list)
 
-    def observe(self, packets: PacketBatch) -> None:
+    def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
         self.packets += len(packets)
 
     def cut(self, interval: Interval) -> int:

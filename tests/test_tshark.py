@@ -31,21 +31,30 @@ PREFERENCES = (
     "ipv6.defragment:FALSE",
 )
 SEPARATOR = ";"
-FIELDS = """
-    frame.number frame.protocols
-    ip.src ip.dst ip.id ip.dsfield ip.proto ip.len ip.hdr_len
-    ipv6.src ipv6.dst ipv6.tclass ipv6.nxt ipv6.plen ipv6.fraghdr.ident
-    tcp.srcport tcp.dstport tcp.seq_raw tcp.ack_raw tcp.len tcp.flags tcp.window_size_value tcp.hdr_len
-    tcp.options.timestamp.tsval tcp.options.timestamp.tsecr tcp.option_kind
-    udp.srcport udp.dstport udp.length sctp.srcport sctp.dstport
-    icmp.type icmp.ident icmp.seq icmpv6.type icmpv6.echo.identifier icmpv6.echo.sequence_number
-    dns.id dns.flags.response ntp.flags.mode ntp.org ntp.xmt
-    quic.header_form quic.dcid quic.spin_bit quic.version
-    esp.spi esp.sequence wg.type wg.sender wg.receiver wg.counter
-""".split()
+FIELDS = [
+    *("frame.number", "frame.protocols"),
+    *("ip.src", "ip.dst", "ip.id", "ip.dsfield", "ip.proto", "ip.len", "ip.hdr_len"),
+    *("ipv6.src", "ipv6.dst", "ipv6.tclass", "ipv6.nxt", "ipv6.plen", "ipv6.fraghdr.ident"),
+    *(
+        "tcp.srcport",
+        "tcp.dstport",
+        "tcp.seq_raw",
+        "tcp.ack_raw",
+        "tcp.len",
+        "tcp.flags",
+        "tcp.window_size_value",
+        "tcp.hdr_len",
+    ),
+    *("tcp.options.timestamp.tsval", "tcp.options.timestamp.tsecr", "tcp.option_kind"),
+    *("udp.srcport", "udp.dstport", "udp.length", "sctp.srcport", "sctp.dstport"),
+    *("icmp.type", "icmp.ident", "icmp.seq", "icmpv6.type", "icmpv6.echo.identifier", "icmpv6.echo.sequence_number"),
+    *("dns.id", "dns.flags.response", "ntp.flags.mode", "ntp.org", "ntp.xmt"),
+    *("quic.header_form", "quic.dcid", "quic.spin_bit", "quic.version"),
+    *("esp.spi", "esp.sequence", "wg.type", "wg.sender", "wg.receiver", "wg.counter"),
+]
 
 # What tshark dissects as an IP packet inside another one and wirelag follows, too (columns.md, "Tunnels"). Behind any
-# other layer (an ICMP error's quotation, 802.11 in GRE, Teredo, decrypted WireGuard ...) the row stays with the carrier.
+# other layer (an ICMP error's quotation, 802.11 in GRE, Teredo, decrypted WireGuard) the row stays with the carrier.
 FOLLOWED = {"ip", "ipv6", "udp", "gre", "vxlan", "geneve", "gtp", "erspan"}
 LOWER = {"eth", "ethertype", "vlan", "ieee8021ad", "mpls", "llc", "pppoes", "ppp", "sll", "null", "raw", "chdlc"}
 FOLLOWED |= LOWER
@@ -114,7 +123,7 @@ def dissected(tshark: str, path: Path) -> pl.DataFrame:
         tshark,
         "-n",
         "-r",
-        path,
+        str(path),
         *preferences,
         "-T",
         "fields",
@@ -220,11 +229,11 @@ def expected(table: pl.DataFrame, innermost: bool) -> pl.DataFrame:
     protocol = integer(by_version("ip.proto", "ipv6.nxt"))
     for name, field in EXTENSIONS.items():
         protocol = pl.when(pl.col("extension") == name).then(integer(nth(field, "extension_at"))).otherwise(protocol)
-    icmp_type = pl.when(icmp).then(integer(nth("icmp.type", "transport_at")))
+    icmp_type: pl.Expr = pl.when(icmp).then(integer(nth("icmp.type", "transport_at")))
     icmp_type = pl.when(icmpv6).then(integer(nth("icmpv6.type", "transport_at"))).otherwise(icmp_type)
-    ident = pl.when(icmp & icmp_type.is_in(ECHO_TYPES)).then(integer(nth("icmp.ident")))
+    ident: pl.Expr = pl.when(icmp & icmp_type.is_in(ECHO_TYPES)).then(integer(nth("icmp.ident")))
     ident = pl.when(icmpv6 & icmp_type.is_in([128, 129])).then(integer(nth("icmpv6.echo.identifier"))).otherwise(ident)
-    sequence = pl.when(icmp & icmp_type.is_in(ECHO_TYPES)).then(integer(nth("icmp.seq")))
+    sequence: pl.Expr = pl.when(icmp & icmp_type.is_in(ECHO_TYPES)).then(integer(nth("icmp.seq")))
     sequence = (
         pl.when(icmpv6 & icmp_type.is_in([128, 129]))
         .then(integer(nth("icmpv6.echo.sequence_number")))
@@ -395,7 +404,7 @@ is_udp = ours("protocol") == 17
 
 # Why a column may differ from tshark's: the reason, and where it holds.
 RULES: dict[str, dict[str, pl.Expr]] = {
-    # The IP header claims more bytes than the layer below it: the record's wire length was lost when the capture was cut,
+    # The IP header claims more bytes than the layer below it: the record lost its wire length when the capture was cut,
     # a PPPoE length excludes padding that the IP header counts, or an inner packet is longer than its carrier's first
     # fragment. tshark takes the smaller, wirelag what the sender's IP header says: by tshark's own fields `claimed`.
     "tcp_payload": {

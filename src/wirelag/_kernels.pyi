@@ -25,7 +25,6 @@ def decode_frame(
     prefix: int = 16,
     seed: int = 0,
 ) -> dict[str, int] | str: ...
-
 def distribute(
     weights: npt.NDArray[np.uint64],
     squares: npt.NDArray[np.uint64],

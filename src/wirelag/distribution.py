@@ -1,7 +1,7 @@
 """Distributions of delay. Guarantee: a quantile is within 0.4% of a delay of that rank, or equal to it below 256 ns.
 
-Memory: 4,736 bins of two 64-bit numbers and eight sums, 76 KB, whatever arrives. Merging is adding: it is associative and
-loses nothing. Delays are integers in ns and so is everything kept: no float decides where a delay belongs.
+Memory: 4,736 bins of two 64-bit numbers and eight sums, 76 KB, whatever arrives. Merging is adding: it is associative
+and loses nothing. Delays are integers in ns and so is everything kept: no float decides where a delay belongs.
 
 A bin is 1/128 of an octave: delays below 256 ns have a bin each, above that the eight leading bits tell the bin; delays
 over 2.4 hours share the last one (kernels/distribution.h).
@@ -28,10 +28,14 @@ _NO_WEIGHTS: Final = np.empty(0, np.int64)
 def _middles_ns() -> npt.NDArray[np.float64]:
     bins = np.arange(BINS)
     shift = np.maximum((bins >> BITS) - 1, 0)
-    return ((bins - (shift << BITS)) << shift) + ((1 << shift) - 1) / 2
+    return np.asarray(((bins - (shift << BITS)) << shift) + ((1 << shift) - 1) / 2, np.float64)
 
 
 MIDDLES_NS: Final = _middles_ns()
+
+
+def _first_above(limit_ns: int) -> int:
+    return int(np.searchsorted(MIDDLES_NS, limit_ns, side="right"))
 
 
 class Distribution:
@@ -124,13 +128,17 @@ class Distribution:
 
     def share_above(self, limit_ns: int) -> float | None:
         """The share of delays above a limit (to the precision of a bin)."""
-        above = int(np.searchsorted(MIDDLES_NS, limit_ns, side="right"))
-        return float(self.weights[above:].sum()) / self.weight if self.weight else None
+        return float(self.weights[_first_above(limit_ns) :].sum()) / self.weight if self.weight else None
+
+    def share_error_above(self, limit_ns: int) -> float:
+        """The standard error of that share."""
+        return self.share_error(_first_above(limit_ns))
 
     def share_error(self, below: int) -> float:
         """The standard error of the share of delays that lie in bins below this one.
 
-        Each sample counts with its weight w; the share F is a ratio, whose variance is sum of w^2 (1[below] - F)^2 / W^2.
+        Each sample counts with its weight w, W is their sum; the share F is a ratio, and its variance is the sum of
+        w^2 (1[below] - F)^2, over W^2.
         """
         weight = self.weight
         share = float(self.weights[:below].sum()) / weight

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from wirelag.estimator import Estimator
+from wirelag.grouping import Grouping
 from wirelag.intervals import Interval, split
 from wirelag.packets import PacketBatch
 from wirelag.report import Report
@@ -14,7 +15,10 @@ S = TypeVar("S")
 
 
 def measure(
-    estimator: Estimator[S], sources: Mapping[str, Iterable[PacketBatch]], interval_ns: int | None = None
+    estimator: Estimator[S],
+    sources: Mapping[str, Iterable[PacketBatch]],
+    interval_ns: int | None = None,
+    grouping: Grouping | None = None,
 ) -> Iterator[Report]:
     """Run an estimator over packets and yield a report per interval, in order of time.
 
@@ -22,6 +26,17 @@ def measure(
     saw none is reported all the same; one in which nobody saw any is not. Without `interval_ns` there is one
     report, over everything there was.
     """
+    for interval, synopses in cut(estimator, sources, interval_ns, grouping):
+        yield estimator.estimate(*synopses).during(interval)
+
+
+def cut(
+    estimator: Estimator[S],
+    sources: Mapping[str, Iterable[PacketBatch]],
+    interval_ns: int | None = None,
+    grouping: Grouping | None = None,
+) -> Iterator[tuple[Interval, list[S]]]:
+    """The synopses of each interval, in the order of the estimator's points: what `measure` estimates from."""
     points = estimator.points
     if set(sources) != set(points):
         raise ValueError(f"the estimator wants packets of {', '.join(points)}, not of {', '.join(sources)}")
@@ -31,16 +46,16 @@ def measure(
         seen = []
         for meter, stream in zip(meters, parts, strict=True):
             for interval, packets in stream:
-                meter.observe(packets)
+                meter.observe(packets, grouping)
                 seen.append(interval)
         whole = Interval(min((i.start_ns for i in seen), default=0), max((i.end_ns for i in seen), default=0))
-        yield estimator.estimate(*(meter.cut(whole) for meter in meters)).during(whole)
+        yield whole, [meter.cut(whole) for meter in meters]
         return
     heads = [next(stream, None) for stream in parts]
     while any(heads):
         interval = min(head[0] for head in heads if head)
         for i, meter in enumerate(meters):
             while (head := heads[i]) and head[0] == interval:
-                meter.observe(head[1])
+                meter.observe(head[1], grouping)
                 heads[i] = next(parts[i], None)
-        yield estimator.estimate(*(meter.cut(interval) for meter in meters)).during(interval)
+        yield interval, [meter.cut(interval) for meter in meters]

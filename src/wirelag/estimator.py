@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Protocol, TypeVar
 
+from wirelag.grouping import Grouping
 from wirelag.intervals import Interval
 from wirelag.packets import PacketBatch
 from wirelag.report import Report
@@ -15,8 +16,11 @@ S_co = TypeVar("S_co", covariant=True)
 class Meter(Protocol[S_co]):
     """Live state at one vantage point."""
 
-    def observe(self, packets: PacketBatch) -> None:
-        """Take in packets of the interval that is open. The batch is not kept and not changed."""
+    def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
+        """Take in packets of the interval that is open, and tag samples with their group.
+
+        The batch is not kept and not changed.
+        """
         ...
 
     def cut(self, interval: Interval) -> S_co:

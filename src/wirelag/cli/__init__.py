@@ -11,6 +11,7 @@ import typer
 
 from wirelag import __version__
 from wirelag.cli.info import info
+from wirelag.cli.rtt import rtt
 from wirelag.cli.score import score
 from wirelag.cli.simulate import simulate
 from wirelag.errors import WirelagError
@@ -24,7 +25,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS: dict[str, Callable[..., None]] = {"info": info, "simulate": simulate, "score": score}
+COMMANDS: dict[str, Callable[..., None]] = {"info": info, "rtt": rtt, "simulate": simulate, "score": score}
 for _name, _command in COMMANDS.items():
     app.command(_name)(_command)
 

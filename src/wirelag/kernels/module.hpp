@@ -6,5 +6,6 @@
 
 void add_reader(nanobind::module_ &m);
 void add_match(nanobind::module_ &m);
+void add_fridge(nanobind::module_ &m);
 
 #endif

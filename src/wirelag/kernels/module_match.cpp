@@ -1,54 +1,18 @@
 /* Packet batches to samples: checks arrays, releases the GIL and loops over match.h. */
-#include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <new>
 #include <stdexcept>
 
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-
+#include "arrays.hpp"
 #include "module.hpp"
 
 extern "C" {
 #include "distribution.h"
-#include "match.h"
 }
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace {
-
-template <typename T> using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-template <typename T> using Room = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-/* A column of the batch, of its own type and of the batch's length. */
-template <typename T> Column<T> column(nb::handle packets, const char *name, size_t rows)
-{
-    Column<T> values = nb::cast<Column<T>>(packets.attr(name), false);
-
-    if (values.shape(0) != rows)
-        throw std::invalid_argument(std::string("the column ") + name + " has another length than the batch");
-    return values;
-}
-
-struct Free {
-    void operator()(void *memory) const
-    {
-        std::free(memory);
-    }
-};
-
-/* Memory that is zero and costs nothing until it is used. */
-template <typename T> std::unique_ptr<T[], Free> zeroed(size_t count)
-{
-    T *memory = static_cast<T *>(std::calloc(count, sizeof(T)));
-
-    if (!memory)
-        throw std::bad_alloc();
-    return std::unique_ptr<T[], Free>(memory);
-}
 
 size_t power_of_two(size_t most)
 {
@@ -85,37 +49,19 @@ class Match {
 
     size_t observe(nb::handle packets, Room<u32> row, Room<s64> delay_ns, Room<u8> leg, Room<u8> kind)
     {
-        size_t rows = nb::len(packets);
-        auto time_ns = column<s64>(packets, "time_ns", rows);
-        auto flow_key = column<u64>(packets, "flow_key", rows);
-        auto transaction = column<u64>(packets, "transaction", rows);
-        auto payload_length = column<u32>(packets, "payload_length", rows);
-        auto seq = column<u32>(packets, "seq", rows);
-        auto ack = column<u32>(packets, "ack", rows);
-        auto tsval = column<u32>(packets, "tsval", rows);
-        auto tsecr = column<u32>(packets, "tsecr", rows);
-        auto src_port = column<u16>(packets, "src_port", rows);
-        auto dst_port = column<u16>(packets, "dst_port", rows);
-        auto window = column<u16>(packets, "window", rows);
-        auto ip_id = column<u16>(packets, "ip_id", rows);
-        auto flags = column<u16>(packets, "flags", rows);
-        auto protocol = column<u8>(packets, "protocol", rows);
-        auto packet_kind = column<u8>(packets, "kind", rows);
-        auto message = column<u8>(packets, "message", rows);
-        size_t samples = 0;
+        const SeenColumns seen(packets);
+        size_t rows = seen.rows, samples = 0;
 
         if (row.shape(0) < rows || delay_ns.shape(0) < rows || leg.shape(0) < rows || kind.shape(0) < rows)
             throw std::invalid_argument("there is no room for a sample of every packet");
         nb::gil_scoped_release release;
         for (size_t i = 0; i < rows; i++) {
-            wl_seen seen = {time_ns.data()[i], flow_key.data()[i], transaction.data()[i], payload_length.data()[i], seq.data()[i],
-                ack.data()[i], tsval.data()[i], tsecr.data()[i], src_port.data()[i], dst_port.data()[i], window.data()[i],
-                ip_id.data()[i], flags.data()[i], protocol.data()[i], packet_kind.data()[i], message.data()[i]};
+            wl_seen packet = seen[i];
             wl_sample sample;
 
             if (i + ahead < rows)
-                __builtin_prefetch(&meter.connections[(flow_key.data()[i + ahead] & (meter.connection_sets - 1)) * WL_SET]);
-            if (wl_match_packet(&meter, &seen, &sample)) {
+                __builtin_prefetch(&meter.connections[(seen.flow_key.data()[i + ahead] & (meter.connection_sets - 1)) * WL_SET]);
+            if (wl_match_packet(&meter, &packet, &sample)) {
                 row.data()[samples] = static_cast<u32>(i);
                 delay_ns.data()[samples] = sample.delay_ns;
                 leg.data()[samples] = sample.leg;

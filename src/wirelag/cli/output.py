@@ -1,0 +1,170 @@
+"""Reports as a table, JSON, JSON lines, CSV or Parquet, on standard output or in a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from wirelag.errors import WirelagError
+from wirelag.units import format_duration
+
+if TYPE_CHECKING:
+    from wirelag.distribution import Distribution
+    from wirelag.report import Report
+
+FORMATS = ("table", "json", "jsonl", "csv", "parquet")
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+@dataclass
+class Line:
+    """One answer and what it is of: everything, a leg, an interval or a group."""
+
+    scope: str
+    key: str
+    report: Report
+    delays: Distribution
+
+
+@dataclass
+class Answer:
+    """All that a command has to say."""
+
+    command: str
+    total: Line
+    legs: list[Line] = field(default_factory=list)
+    intervals: list[Line] = field(default_factory=list)
+    groups: list[Line] = field(default_factory=list)
+    by: str = ""
+    notes: list[str] = field(default_factory=list)  # lines under the table
+    extra: dict[str, Any] = field(default_factory=dict)  # beside the contract's fields in JSON
+
+    @property
+    def lines(self) -> list[Line]:
+        """Every answer."""
+        return [self.total, *self.intervals, *self.groups]
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON contract."""
+        plain = self.total.report.to_json(self.command) | self.extra
+        plain["intervals"] = [line.report.to_json() for line in self.intervals]
+        plain["groups"] = [{"key": line.key} | line.report.to_json() for line in self.groups]
+        return plain
+
+
+def write_answer(answer: Answer, form: str, path: str | None) -> None:
+    """Print or write an answer in one of the formats."""
+    if form == "parquet":
+        if path is None:
+            raise WirelagError("Parquet is not for a terminal: name a file with -o")
+        with _opened(path, binary=True) as out:
+            _frame(answer).write_parquet(out)
+        return
+    with _opened(path) as out:
+        if form == "table":
+            out.write("\n".join(table(answer)) + "\n")
+        elif form == "json":
+            out.write(json.dumps(answer.to_json(), indent=2) + "\n")
+        elif form == "jsonl":
+            for line in answer.intervals or [answer.total]:
+                out.write(json.dumps({"command": answer.command} | line.report.to_json()) + "\n")
+        else:
+            out.write(_frame(answer).write_csv())
+
+
+@contextmanager
+def _opened(path: str | None, binary: bool = False) -> Iterator[IO[Any]]:
+    if path is None or path == "-":
+        yield sys.stdout.buffer if binary else sys.stdout
+        return
+    try:
+        with Path(path).open("wb" if binary else "w") as out:
+            yield out
+    except OSError as error:
+        raise WirelagError(f"{path}: cannot write ({error.strerror}); choose another file with -o") from None
+
+
+def _frame(answer: Answer) -> Any:
+    """A row for each answer; times in seconds."""
+    import polars as pl
+
+    rows = []
+    for line in answer.lines:
+        report, interval = line.report, line.report.interval
+        row: dict[str, Any] = {
+            "scope": line.scope,
+            "key": line.key,
+            "start": interval.start_ns / 1e9 if interval else None,
+            "end": interval.end_ns / 1e9 if interval else None,
+            "packets": report.packets,
+            "samples": report.samples,
+            **{name: getattr(report, name) for name in ("mean", "std", "min", "max")},
+            **{f"p{float(q) * 100:g}": value for q, value in report.quantiles.items()},
+        }
+        for name in ("mean", *report.quantiles):
+            low, high = report.ci95.get(name, (None, None))
+            label = "mean" if name == "mean" else f"p{float(name) * 100:g}"
+            row |= {f"{label}_low": low, f"{label}_high": high}
+        rows.append(row)
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def table(answer: Answer) -> list[str]:
+    """The answer for a person: one line each, with a small picture of the distribution."""
+    everything = [answer.total, *answer.legs, *answer.intervals, *answer.groups]
+    width = min(44, max(len(line.key) for line in everything))
+    span = _octaves(answer.total.delays)
+    lines = [
+        f"{'':<{width}}  {'samples':>9}  {'p50':>8}  {'p90':>8}  {'p99':>8}  {'mean, 95% interval':^24}  {_axis(span)}"
+    ]
+    lines += [_row(line, width, span) for line in (answer.total, *answer.legs)]
+    for title, part in (("over time", answer.intervals), (f"by {answer.by}, slowest first", answer.groups)):
+        if part:
+            lines += [title, *(_row(line, width, span) for line in part)]
+    return lines + answer.notes
+
+
+def _row(line: Line, width: int, span: tuple[int, int]) -> str:
+    report = line.report
+    if not report.samples:
+        return f"{line.key:<{width}}  {0:>9,}  {report.reason or 'no samples'}"
+    values = [_time(report.quantiles[q]) for q in ("0.5", "0.9", "0.99")]
+    low_high = report.ci95.get("mean")
+    interval = f"{_time(low_high[0])} to {_time(low_high[1])}" if low_high else "one sample"
+    mean = f"{_time(report.mean)}, {interval}"
+    key = line.key if len(line.key) <= width else line.key[: width - 1] + "…"
+    numbers = "  ".join(f"{value:>8}" for value in values)
+    return f"{key:<{width}}  {report.samples:>9,}  {numbers}  {mean:^24}  {_picture(line.delays, span)}"
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None else format_duration(seconds * 1e9)
+
+
+def _octaves(delays: Distribution) -> tuple[int, int]:
+    """The first and last octave of ns that hold something."""
+    if not delays.samples:
+        return 0, 0
+    return max((delays.min_ns or 1).bit_length() - 1, 0), max((delays.max_ns or 1).bit_length() - 1, 0)
+
+
+def _axis(span: tuple[int, int]) -> str:
+    return f"{format_duration(2 ** span[0])} to {format_duration(2 ** (span[1] + 1))}"
+
+
+def _picture(delays: Distribution, span: tuple[int, int]) -> str:
+    """A block for each octave, as high as its share."""
+    import numpy as np
+
+    from wirelag.distribution import MIDDLES_NS
+
+    first, last = span
+    octaves = np.clip(np.log2(np.maximum(MIDDLES_NS, 1)).astype(int), first, last) - first
+    shares = np.bincount(octaves, weights=delays.weights.astype(float), minlength=last - first + 1)
+    top = shares.max() or 1.0
+    return "".join(" " if share == 0 else BLOCKS[min(7, int(8 * share / top))] for share in shares)

@@ -1,0 +1,1 @@
+"""The methods: parameters, synopsis, meter and mathematics, a file each."""

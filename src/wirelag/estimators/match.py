@@ -1,0 +1,90 @@
+"""Every request matched with its response: exact. Guarantee: one sample per response that can be timed, none guessed.
+
+Memory: `memory` bytes for connections and for what is in flight; where that is not enough, what was not used for the
+longest time gives way and is counted as `evicted`. The synopsis has 76 KB at most for each group and leg.
+
+TCP data is timed by the acknowledgement that covers it, never what was sent twice (P. Karn and C. Partridge, *Improving
+Round-Trip Time Estimates in Reliable Transport Protocols*, SIGCOMM 1987) and never what was acknowledged selectively
+before. What asks and what answers is written down in docs/reference/matching.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from wirelag import _kernels
+from wirelag.grouping import Grouping
+from wirelag.intervals import Interval
+from wirelag.packets import Array, PacketBatch
+from wirelag.report import Report
+from wirelag.samples import Samples
+
+MATCHERS: Final = ("tcp", "tcp-timestamps", "handshake", "flow-duration", "dns", "ntp", "icmp", "quic-spin")
+AUTO: Final = ("tcp", "dns", "ntp", "icmp", "quic-spin")
+
+
+def matcher_bits(names: tuple[str, ...]) -> int:
+    """The matchers as the kernel takes them."""
+    return sum(1 << MATCHERS.index(name) for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The exact estimator of round-trip delay at one point."""
+
+    matchers: tuple[str, ...] = AUTO
+    first_copy: bool = False
+    memory: int = 128 << 20
+
+    points: ClassVar[tuple[str, ...]] = ("tap",)
+
+    def meter(self, point: str) -> MatchMeter:
+        """A fresh meter."""
+        return MatchMeter(self)
+
+    def estimate(self, *synopses: Samples) -> Report:
+        """What one interval's samples say."""
+        (samples,) = synopses
+        return samples.report("match", "round_trip")
+
+
+class MatchMeter:
+    """Connections and what is in flight at one point; samples since the last cut."""
+
+    def __init__(self, estimator: Match) -> None:
+        # Half for connections, a quarter each for segments in flight and for what waits by id.
+        self._kernel = _kernels.Match(
+            matcher_bits(estimator.matchers),
+            estimator.first_copy,
+            max(8, estimator.memory // 2 // _kernels.CONNECTION_BYTES),
+            max(2, estimator.memory // 4 // _kernels.SEGMENT_BYTES),
+            max(8, estimator.memory // 4 // _kernels.WAITING_BYTES),
+        )
+        self._samples = Samples()
+        self._counted = {"evicted": 0, "backwards": 0}
+
+    def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
+        """Match packets, and put the samples into their groups."""
+        rows, delays_ns, legs = self.match(packets)
+        self._samples.packets += len(packets)
+        if len(rows):
+            tags = None if grouping is None else grouping.tags(packets, rows, legs)
+            self._samples.add(tags, legs, delays_ns)
+
+    def match(self, packets: PacketBatch) -> tuple[Array, Array, Array]:
+        """The samples of a batch: rows of the responses, delays in ns, legs."""
+        rows = np.empty(len(packets), np.uint32)
+        delays_ns = np.empty(len(packets), np.int64)
+        legs, kinds = np.empty(len(packets), np.uint8), np.empty(len(packets), np.uint8)
+        count = self._kernel.observe(packets, rows, delays_ns, legs, kinds)
+        return rows[:count], delays_ns[:count], legs[:count]
+
+    def cut(self, interval: Interval) -> Samples:
+        """The samples whose response came in this interval; requests without one yet stay."""
+        counted = {"evicted": self._kernel.evicted, "backwards": self._kernel.backwards}
+        self._samples.count(**{name: n - self._counted[name] for name, n in counted.items()})
+        samples, self._samples, self._counted = self._samples, Samples(), counted
+        return samples

@@ -1,0 +1,91 @@
+"""Groups of samples: by flow, client, server, subnet or port. The first groups seen are kept, the rest is "other"."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag.packets import PacketBatch, to_address
+
+By = Literal["flow", "client", "server", "subnet", "port"]
+OTHER: Final = 1  # the tag of what found no room; 0 means no group at all
+OTHER_KEY: Final = "other"
+
+Ints = npt.NDArray[Any]
+
+
+@dataclass(slots=True)
+class Grouping:
+    """Which group a sample belongs to, as a small number (its tag), and what a group is called.
+
+    `subnet` is that of the side the delay is to, with the given prefix lengths for IPv4 and IPv6.
+    """
+
+    by: By
+    ipv4_prefix: int = 24
+    ipv6_prefix: int = 48
+    most: int = 1000
+    keys: dict[int, str] = field(default_factory=lambda: {OTHER: OTHER_KEY})
+    _tags: dict[tuple[int, ...], int] = field(default_factory=dict)
+
+    def tags(self, packets: PacketBatch, rows: Ints, legs: Ints) -> Ints:
+        """The group of each sample, given the row of its response and its leg."""
+        columns = self._columns(packets, rows, legs)
+        distinct, first, inverse = np.unique(columns, axis=0, return_index=True, return_inverse=True)
+        found = np.empty(len(distinct), np.int64)
+        for i in np.argsort(first):  # in the order in which they were seen, so that no split of the input matters
+            key = tuple(distinct[i].tolist())
+            tag = self._tags.get(key)
+            if tag is None and len(self._tags) < self.most:
+                tag = self._tags[key] = len(self._tags) + OTHER + 1
+                self.keys[tag] = self._text(packets, int(rows[first[i]]), int(legs[first[i]]), key)
+            found[i] = OTHER if tag is None else tag
+        return found[inverse.reshape(-1)]
+
+    def _columns(self, packets: PacketBatch, rows: Ints, legs: Ints) -> Ints:
+        """What tells groups apart, a row of numbers for each sample."""
+        if self.by == "flow":
+            return packets.flow_key[rows].reshape(-1, 1)
+        # A response comes from the side the delay is to.
+        from_server = (legs == 0).reshape(-1, 1)
+        if self.by == "port":
+            return np.where(from_server[:, 0], packets.src_port[rows], packets.dst_port[rows]).reshape(-1, 1)
+        if self.by == "server":
+            return np.where(from_server, packets.src[rows], packets.dst[rows])
+        if self.by == "client":
+            return np.where(from_server, packets.dst[rows], packets.src[rows])
+        return self._subnets(packets.src[rows])
+
+    def _subnets(self, addresses: npt.NDArray[np.uint64]) -> Ints:
+        high, low = addresses[:, 0], addresses[:, 1]
+        ipv4 = (high == 0) & (low >> np.uint64(32) == 0xFFFF)
+        mask4 = np.uint64(2**64 - 2 ** (32 - self.ipv4_prefix))
+        mask6 = 2**128 - 2 ** (128 - self.ipv6_prefix)
+        mask6_high, mask6_low = np.uint64(mask6 >> 64), np.uint64(mask6 & 2**64 - 1)
+        return np.column_stack((np.where(ipv4, high, high & mask6_high), np.where(ipv4, low & mask4, low & mask6_low)))
+
+    def _text(self, packets: PacketBatch, row: int, leg: int, key: tuple[int, ...]) -> str:
+        if self.by == "port":
+            return str(key[0])
+        if self.by in ("client", "server"):
+            return str(to_address(*key))
+        if self.by == "subnet":
+            address = to_address(*key)
+            prefix = self.ipv4_prefix if address.version == 4 else self.ipv6_prefix
+            return str(ipaddress.ip_network((address, prefix), strict=False))
+        ends = [
+            _end(packets.address(column, row), int(ports[row]))
+            for column, ports in ((packets.src, packets.src_port), (packets.dst, packets.dst_port))
+        ]
+        client, server = ends if leg else reversed(ends)
+        return f"{client} > {server}"
+
+
+def _end(address: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -> str:
+    if not port:
+        return str(address)
+    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"

@@ -1,0 +1,335 @@
+/* Fridges: requests wait in arrays that new requests overwrite, and each that survives stands for those that did not
+ * (docs/reference/fridge.md is the law; naive/fridge.py its twin).
+ *
+ * Law: an id's fridge and slot are hashes of the id, so a sample that survived x requests was to be seen with probability
+ * q = sum over fridges of p (1 - p/M)^x, and counts 1/q. Integer only, no loop but over fridges (8) or stages (4); all memory is
+ * the caller's. A packet is handled in two steps, so that a loop can fetch the slots of many packets before it touches one:
+ * wl_fridge_read finds the ids, wl_fridge_visit their slots; wl_fridge_packet then changes the slots. */
+#ifndef WIRELAG_FRIDGE_H
+#define WIRELAG_FRIDGE_H
+
+#include "match.h"
+
+#define WL_MOST_FRIDGES 8
+#define WL_MOST_STAGES 4
+#define WL_HALVINGS 256                  /* the table's steps from 1 to 1/2 */
+#define WL_NOWHERE (~0ull)               /* the place of an id that no fridge takes */
+#define WL_CERTAIN (1ull << 32)          /* probability 1 */
+#define WL_OCTAVE 48                     /* bits behind the point of a decay */
+#define WL_HOPELESS (40ull << WL_OCTAVE) /* a decay after which nothing is left of 2^32 */
+#define WL_MOST_SURVIVED (1ull << 32)
+
+enum wl_fridge_variant { WL_FRIDGE_UNION, WL_FRIDGE_OVERWRITE, WL_FRIDGE_EXPIRY };
+
+struct wl_slot {
+    u64 id; /* 0: empty */
+    s64 time_ns;
+    u64 arrivals; /* the count of requests when it came, itself included */
+};
+
+struct wl_fridge {
+    u64 begin, slots;  /* its part of all slots; a power of two (of each stage, with expiry) */
+    u64 probability;   /* of entry, in 2^-32 */
+    u64 edge;          /* the sum of the probabilities so far: coins below it are taken */
+    u64 decay;         /* -log2(1 - p/M): octaves that each request takes from the probability, in 2^-48 */
+    u64 hopeless_from; /* survived requests from which on the decay is at least WL_HOPELESS */
+};
+
+struct wl_fridges {
+    u32 matchers; /* bits */
+    u32 variant, count, stages;
+    u64 seed;
+    s64 expiry_ns;
+    struct wl_fridge fridge[WL_MOST_FRIDGES];
+    struct wl_slot *slots;
+    u64 arrivals, backwards;
+    u32 draining;                 /* requests are passed over: what waits is answered, nothing new enters */
+    u32 halving[WL_HALVINGS + 1]; /* 2^31 * 2^(-j/256) */
+};
+
+/* What a packet has to do with. An id of 0 is none. */
+struct wl_errand {
+    u64 answers, else_answers; /* the second only where the first is not in its slot */
+    u64 asks;
+    u8 leg, kind; /* of what it answers */
+};
+
+/* Where an id lives. */
+struct wl_place_of_id {
+    u64 id, place;
+    u32 fridge;
+};
+
+/* An errand with its places. */
+struct wl_visit {
+    struct wl_place_of_id answers, else_answers, asks;
+    u8 leg, kind;
+};
+
+struct wl_weighed {
+    s64 delay_ns;
+    u64 survived, weight;
+    u8 leg, kind, fridge;
+};
+
+/* ---- which packet asks, which one answers ---- */
+
+WL_INLINE u64 wl_fridge_id(const struct wl_seen *p, u32 matcher, u32 asking, u64 word)
+{
+    u64 id = wl_id(p, matcher, asking, word);
+
+    return id ? id : 1;
+}
+
+/* The leg of a request that this packet answers, where ports tell: its sender, our receiver, is the client if its port is not the
+ * smaller one. */
+WL_INLINE u8 wl_leg_by_ports(const struct wl_seen *p)
+{
+    return p->dst_port >= p->src_port ? WL_LEG_SERVER : WL_LEG_CLIENT;
+}
+
+WL_INLINE void wl_read_data(const struct wl_seen *p, u32 d, struct wl_errand *e)
+{
+    u32 size = p->payload_length + !!(p->message & WL_SYN) + !!(p->message & WL_FIN);
+
+    e->leg = wl_leg_by_ports(p);
+    if ((p->message & (WL_ACK | WL_RST)) == WL_ACK)
+        e->answers = wl_fridge_id(p, WL_MATCH_TCP, !d, p->ack);
+    if (size)
+        e->asks = wl_fridge_id(p, WL_MATCH_TCP, d, (u32)(p->seq + size));
+}
+
+WL_INLINE void wl_read_timestamps(const struct wl_seen *p, u32 d, struct wl_errand *e)
+{
+    if (!(p->flags & WL_TIMESTAMPS))
+        return;
+    e->leg = wl_leg_by_ports(p);
+    if (p->message & WL_ACK)
+        e->answers = wl_fridge_id(p, WL_MATCH_TIMESTAMPS, !d, p->tsecr);
+    if (p->payload_length || p->message & (WL_SYN | WL_FIN))
+        e->asks = wl_fridge_id(p, WL_MATCH_TIMESTAMPS, d, p->tsval);
+}
+
+WL_INLINE void wl_read_handshake(const struct wl_seen *p, u32 d, struct wl_errand *e)
+{
+    const u64 second = 1ull << 32;
+
+    if (p->message & WL_SYN && p->message & WL_ACK) {
+        e->answers = wl_fridge_id(p, WL_MATCH_HANDSHAKE, !d, p->ack);
+        e->asks = wl_fridge_id(p, WL_MATCH_HANDSHAKE, d, second + (u32)(p->seq + 1));
+    } else if (p->message & WL_SYN) {
+        e->asks = wl_fridge_id(p, WL_MATCH_HANDSHAKE, d, (u32)(p->seq + 1));
+    } else if (p->message & WL_ACK && !(p->message & (WL_FIN | WL_RST))) {
+        e->answers = wl_fridge_id(p, WL_MATCH_HANDSHAKE, !d, second + p->ack);
+        e->leg = WL_LEG_CLIENT;
+    }
+}
+
+WL_INLINE void wl_read_duration(const struct wl_seen *p, u32 d, struct wl_errand *e)
+{
+    if ((p->message & (WL_SYN | WL_ACK)) == WL_SYN) {
+        e->asks = wl_fridge_id(p, WL_MATCH_DURATION, d, 0);
+    } else if (p->message & (WL_FIN | WL_RST)) {
+        e->answers = wl_fridge_id(p, WL_MATCH_DURATION, 0, 0);
+        e->else_answers = wl_fridge_id(p, WL_MATCH_DURATION, 1, 0);
+    }
+}
+
+WL_INLINE void wl_read_exchange(const struct wl_seen *p, u32 d, u32 matcher, int asks, int answers, u64 word, struct wl_errand *e)
+{
+    e->kind = (u8)matcher;
+    if (asks)
+        e->asks = wl_fridge_id(p, matcher, d, word);
+    else if (answers)
+        e->answers = wl_fridge_id(p, matcher, !d, word);
+}
+
+WL_INLINE void wl_read_tcp(u32 matchers, const struct wl_seen *p, u32 d, struct wl_errand *e)
+{
+    if (matchers >> WL_MATCH_TCP & 1) {
+        e->kind = WL_MATCH_TCP;
+        wl_read_data(p, d, e);
+    } else if (matchers >> WL_MATCH_TIMESTAMPS & 1) {
+        e->kind = WL_MATCH_TIMESTAMPS;
+        wl_read_timestamps(p, d, e);
+    } else if (matchers >> WL_MATCH_HANDSHAKE & 1) {
+        e->kind = WL_MATCH_HANDSHAKE;
+        wl_read_handshake(p, d, e);
+    } else if (matchers >> WL_MATCH_DURATION & 1) {
+        e->kind = WL_MATCH_DURATION;
+        wl_read_duration(p, d, e);
+    }
+}
+
+WL_INLINE void wl_fridge_read(u32 matchers, const struct wl_seen *p, struct wl_errand *e)
+{
+    u32 d = !!(p->flags & WL_REVERSE);
+    int v6 = p->protocol == 58;
+
+    *e = (struct wl_errand){0};
+    if (p->flags & (WL_SHORT | WL_LATER))
+        return;
+    if (p->kind == WL_TCP)
+        wl_read_tcp(matchers, p, d, e);
+    else if (p->kind == WL_DNS && matchers >> WL_MATCH_DNS & 1)
+        wl_read_exchange(p, d, WL_MATCH_DNS, !(p->message & 0x80), 1, p->transaction, e);
+    else if (p->kind == WL_NTP && matchers >> WL_MATCH_NTP & 1)
+        wl_read_exchange(
+            p, d, WL_MATCH_NTP, p->message == 1 || p->message == 3, p->message == 2 || p->message == 4, p->transaction, e);
+    else if (p->kind == WL_ICMP && matchers >> WL_MATCH_ICMP & 1)
+        wl_read_exchange(p, d, WL_MATCH_ICMP, p->message == (v6 ? 128 : 8), p->message == (v6 ? 129 : 0), p->seq, e);
+}
+
+/* ---- where an id lives ---- */
+
+WL_INLINE u64 wl_stage_place(const struct wl_fridges *f, u64 id, u32 stage)
+{
+    return stage * f->fridge[0].slots + (wl_mix((id ^ f->seed) + stage) & (f->fridge[0].slots - 1));
+}
+
+WL_INLINE struct wl_place_of_id wl_find_place(const struct wl_fridges *f, u64 id)
+{
+    struct wl_place_of_id at = {id, WL_NOWHERE, 0};
+    u64 coin;
+
+    if (!id)
+        return at;
+    if (f->variant == WL_FRIDGE_EXPIRY) { /* the first stage; wl_stage_place knows the others */
+        at.place = wl_stage_place(f, id, 0);
+        return at;
+    }
+    coin = wl_mix(id + f->seed) >> 32;
+    for (u32 k = 0; k < WL_MOST_FRIDGES && k < f->count; k++)
+        if (coin < f->fridge[k].edge) {
+            at.fridge = k;
+            at.place = f->fridge[k].begin + (wl_mix(id ^ f->seed) & (f->fridge[k].slots - 1));
+            break;
+        }
+    return at;
+}
+
+WL_INLINE void wl_fridge_visit(const struct wl_fridges *f, const struct wl_errand *e, struct wl_visit *v)
+{
+    v->answers = wl_find_place(f, e->answers);
+    v->else_answers = wl_find_place(f, e->else_answers);
+    v->asks = wl_find_place(f, f->draining ? 0 : e->asks);
+    v->leg = e->leg;
+    v->kind = e->kind;
+}
+
+/* ---- weights ---- */
+
+/* What is left of a fridge's entry probability after `survived` requests, in 2^-32. */
+WL_INLINE u64 wl_probability_left(const struct wl_fridges *f, const struct wl_fridge *fridge, u64 survived)
+{
+    u64 decayed, octaves, part, t;
+    u32 step;
+
+    if (survived > WL_MOST_SURVIVED)
+        survived = WL_MOST_SURVIVED;
+    if (survived >= fridge->hopeless_from)
+        return 0;
+    decayed = survived * fridge->decay;
+    octaves = decayed >> WL_OCTAVE;
+    part = decayed & ((1ull << WL_OCTAVE) - 1);
+    step = (u32)(part >> 40) & (WL_HALVINGS - 1);
+    t = f->halving[step] - ((u64)(f->halving[step] - f->halving[step + 1]) * (part >> 24 & 65535) >> 16);
+    return fridge->probability * t >> 31 >> octaves;
+}
+
+/* How many delays a sample stands for: 1/q, rounded by a coin so that its mean is right. */
+WL_INLINE u64 wl_union_weight(const struct wl_fridges *f, u64 id, u64 survived)
+{
+    u64 q = 0;
+
+    for (u32 k = 0; k < WL_MOST_FRIDGES && k < f->count; k++)
+        q += wl_probability_left(f, &f->fridge[k], survived);
+    if (q == 0)
+        q = 1;
+    return ((1ull << 48) / q + (wl_mix(id ^ wl_hash_word(f->seed, f->arrivals)) & 65535)) >> 16;
+}
+
+/* ---- one packet ---- */
+
+/* The slot that holds this id, or 0. */
+WL_INLINE struct wl_slot *wl_holder(struct wl_fridges *f, const struct wl_place_of_id *at)
+{
+    if (at->place == WL_NOWHERE)
+        return 0;
+    if (f->slots[at->place].id == at->id)
+        return &f->slots[at->place];
+    if (f->variant == WL_FRIDGE_EXPIRY)
+        for (u32 stage = 1; stage < WL_MOST_STAGES && stage < f->stages; stage++) {
+            struct wl_slot *slot = &f->slots[wl_stage_place(f, at->id, stage)];
+
+            if (slot->id == at->id)
+                return slot;
+        }
+    return 0;
+}
+
+/* The slot that a new request takes, or 0. */
+WL_INLINE struct wl_slot *wl_taker(struct wl_fridges *f, const struct wl_place_of_id *at, s64 now_ns)
+{
+    if (at->place == WL_NOWHERE)
+        return 0;
+    if (f->variant != WL_FRIDGE_EXPIRY)
+        return &f->slots[at->place];
+    for (u32 stage = 0; stage < WL_MOST_STAGES && stage < f->stages; stage++) {
+        struct wl_slot *slot = &f->slots[wl_stage_place(f, at->id, stage)];
+
+        if (!slot->id || (s64)((u64)now_ns - (u64)slot->time_ns) > f->expiry_ns)
+            return slot;
+    }
+    return 0;
+}
+
+WL_INLINE void wl_fridge_ask(struct wl_fridges *f, const struct wl_place_of_id *at, s64 now_ns)
+{
+    struct wl_slot *slot;
+
+    if (!at->id || wl_holder(f, at)) /* the first copy counts */
+        return;
+    f->arrivals++;
+    slot = wl_taker(f, at, now_ns);
+    if (slot)
+        *slot = (struct wl_slot){at->id, now_ns, f->arrivals};
+}
+
+/* Whether it was waiting; then there is a sample, unless time went back. */
+WL_INLINE int wl_fridge_answer(
+    struct wl_fridges *f, const struct wl_place_of_id *at, s64 now_ns, struct wl_weighed *sample, int *taken)
+{
+    struct wl_slot *slot = wl_holder(f, at);
+    s64 delay_ns;
+
+    if (!slot)
+        return 0;
+    slot->id = 0;
+    delay_ns = (s64)((u64)now_ns - (u64)slot->time_ns);
+    if (delay_ns < 0) {
+        f->backwards++;
+        return 1;
+    }
+    *taken = 1;
+    sample->delay_ns = delay_ns;
+    sample->survived = f->arrivals - slot->arrivals;
+    sample->weight = f->variant == WL_FRIDGE_UNION ? wl_union_weight(f, at->id, sample->survived) : 1;
+    sample->fridge = (u8)at->fridge;
+    return 1;
+}
+
+/* Take in one packet whose slots are known; whether it completes a sample. */
+WL_INLINE int wl_fridge_packet(struct wl_fridges *f, const struct wl_visit *v, s64 now_ns, struct wl_weighed *sample)
+{
+    int taken = 0;
+
+    if (!wl_fridge_answer(f, &v->answers, now_ns, sample, &taken))
+        wl_fridge_answer(f, &v->else_answers, now_ns, sample, &taken);
+    wl_fridge_ask(f, &v->asks, now_ns);
+    sample->leg = v->leg;
+    sample->kind = v->kind;
+    return taken;
+}
+
+#endif

@@ -1,0 +1,167 @@
+/* Packet batches to weighed samples: checks arrays, releases the GIL and loops over fridge.h. */
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <vector>
+
+#include <nanobind/stl/vector.h>
+
+#include "arrays.hpp"
+#include "module.hpp"
+
+extern "C" {
+#include "fridge.h"
+}
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+constexpr size_t burst = 64; /* packets whose slots are fetched before the first of them is touched */
+
+/* Octaves that one request takes from a sample's probability, in 2^-48. With long double: a float's 53 bits would have to hold 1 -
+ * p/M. */
+u64 decay_of(u64 probability, u64 slots)
+{
+    long double hit = static_cast<long double>(probability) / 4294967296.0L / static_cast<long double>(slots);
+
+    if (hit >= 1.0L)
+        return 1ull << 54;
+    return std::max<u64>(1, static_cast<u64>(std::llround(-std::log1p(-hit) / std::log(2.0L) * 281474976710656.0L)));
+}
+
+bool is_power_of_two(u64 n)
+{
+    return n && !(n & (n - 1));
+}
+
+class Fridge {
+  public:
+    Fridge(u32 matchers, const std::vector<u64> &slots, const std::vector<u64> &probabilities, u64 seed, u32 variant, u32 stages,
+        s64 expiry_ns)
+    {
+        u64 begin = 0, edge = 0;
+
+        if (matchers > 255 || variant > WL_FRIDGE_EXPIRY)
+            throw std::invalid_argument("matchers or a variant that do not exist");
+        if (slots.empty() || slots.size() > WL_MOST_FRIDGES || slots.size() != probabilities.size())
+            throw std::invalid_argument("there are 1 to 8 fridges, each with slots and an entry probability");
+        if (variant == WL_FRIDGE_EXPIRY &&
+            (stages < 1 || stages > WL_MOST_STAGES || slots.size() != 1 || probabilities[0] != WL_CERTAIN || slots[0] % stages))
+            throw std::invalid_argument("expiry has one array that all requests enter, in 1 to 4 stages of equal size");
+        meter.matchers = matchers;
+        meter.variant = variant;
+        meter.stages = stages;
+        meter.count = static_cast<u32>(slots.size());
+        meter.seed = seed;
+        meter.expiry_ns = expiry_ns;
+        for (size_t k = 0; k < slots.size(); k++) {
+            wl_fridge &fridge = meter.fridge[k];
+
+            fridge.begin = begin;
+            fridge.slots = variant == WL_FRIDGE_EXPIRY ? slots[k] / stages : slots[k];
+            fridge.probability = probabilities[k];
+            if (!is_power_of_two(fridge.slots) || slots[k] > 1ull << 32)
+                throw std::invalid_argument("the slots of a fridge (or of a stage) are a power of two, at most 2^32");
+            if (fridge.probability < 1 || fridge.probability > WL_CERTAIN - edge)
+                throw std::invalid_argument("entry probabilities are more than 0 and at most 1 in all");
+            edge += fridge.probability;
+            begin += slots[k];
+            fridge.edge = edge;
+            fridge.decay = decay_of(fridge.probability, fridge.slots);
+            fridge.hopeless_from = (WL_HOPELESS + fridge.decay - 1) / fridge.decay;
+        }
+        for (u32 j = 0; j <= WL_HALVINGS; j++)
+            meter.halving[j] = static_cast<u32>(
+                std::llround(2147483648.0L * std::exp2(-static_cast<long double>(j) / WL_HALVINGS)));
+        slot_count = begin;
+        memory = zeroed<wl_slot>(begin);
+        meter.slots = memory.get();
+    }
+
+    size_t observe(nb::handle packets, Room<u32> row, Room<s64> delay_ns, Room<u8> leg, Room<u8> kind, Room<u8> fridge, Room<u64> x,
+        Room<s64> weight)
+    {
+        const SeenColumns seen(packets);
+        size_t samples = 0;
+        wl_visit visits[burst];
+
+        for (size_t room :
+            {row.shape(0), delay_ns.shape(0), leg.shape(0), kind.shape(0), fridge.shape(0), x.shape(0), weight.shape(0)})
+            if (room < seen.rows)
+                throw std::invalid_argument("there is no room for a sample of every packet");
+        nb::gil_scoped_release release;
+        for (size_t start = 0; start < seen.rows; start += burst) {
+            size_t count = std::min(burst, seen.rows - start);
+
+            for (size_t i = 0; i < count; i++) {
+                wl_seen packet = seen[start + i];
+                wl_errand errand;
+
+                wl_fridge_read(meter.matchers, &packet, &errand);
+                wl_fridge_visit(&meter, &errand, &visits[i]);
+                fetch(visits[i].answers);
+                fetch(visits[i].asks);
+            }
+            for (size_t i = 0; i < count; i++) {
+                wl_weighed sample;
+
+                if (!wl_fridge_packet(&meter, &visits[i], seen.time_ns.data()[start + i], &sample))
+                    continue;
+                row.data()[samples] = static_cast<u32>(start + i);
+                delay_ns.data()[samples] = sample.delay_ns;
+                leg.data()[samples] = sample.leg;
+                kind.data()[samples] = sample.kind;
+                fridge.data()[samples] = sample.fridge;
+                x.data()[samples] = sample.survived;
+                weight.data()[samples++] = static_cast<s64>(sample.weight);
+            }
+        }
+        return samples;
+    }
+
+    void drain()
+    {
+        meter.draining = 1;
+    }
+    u64 arrivals() const
+    {
+        return meter.arrivals;
+    }
+    u64 backwards() const
+    {
+        return meter.backwards;
+    }
+    u64 slot_bytes() const
+    {
+        return slot_count * sizeof(wl_slot);
+    }
+
+  private:
+    wl_fridges meter = {};
+    u64 slot_count = 0;
+    std::unique_ptr<wl_slot[], Free> memory;
+
+    void fetch(const wl_place_of_id &at) const
+    {
+        if (at.place != WL_NOWHERE)
+            __builtin_prefetch(&meter.slots[at.place], 1);
+    }
+};
+
+} // namespace
+
+void add_fridge(nb::module_ &m)
+{
+    m.attr("SLOT_BYTES") = sizeof(wl_slot);
+    nb::class_<Fridge>(m, "Fridge", "Requests that wait in arrays, and responses with the number of requests each stands for.")
+        .def(nb::init<u32, const std::vector<u64> &, const std::vector<u64> &, u64, u32, u32, s64>(), "matchers"_a, "slots"_a,
+            "probabilities"_a, "seed"_a = 0, "variant"_a = 0, "stages"_a = 1, "expiry_ns"_a = 0)
+        .def("observe", &Fridge::observe, "packets"_a, "row"_a, "delay_ns"_a, "leg"_a, "kind"_a, "fridge"_a, "x"_a, "weight"_a,
+            "Take in packets; fills the arrays and gives the number of samples.")
+        .def("drain", &Fridge::drain, "From now on nothing enters; what waits is still answered, and x stands still.")
+        .def_prop_ro("arrivals", &Fridge::arrivals)
+        .def_prop_ro("backwards", &Fridge::backwards)
+        .def_prop_ro("slot_bytes", &Fridge::slot_bytes);
+}

@@ -1,0 +1,100 @@
+"""The synopsis of every method that yields samples of delay: their distributions, by group and leg.
+
+Memory: a distribution for each group and leg that has samples (distribution.py); `Grouping` bounds the groups.
+Merging adds distributions: it is associative and loses nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag.distribution import Distribution
+from wirelag.report import Quantity, Report
+
+LEGS: Final = ("server", "client")
+QUANTILES: Final = ("0.5", "0.9", "0.95", "0.99", "0.999")
+ALL: Final = 0  # the tag of samples without a group
+
+Ints = npt.NDArray[Any]
+
+
+class Samples:
+    """Delays by (tag of their group, leg), the packets looked at, and what was counted beside them."""
+
+    def __init__(self) -> None:
+        self.distributions: dict[tuple[int, int], Distribution] = {}
+        self.packets = 0
+        self.counts: dict[str, int] = {}
+
+    def add(self, tags: Ints | None, legs: Ints, delays_ns: Ints, weights: Ints | None = None) -> None:
+        """Take in samples; without tags they belong to no group."""
+        keys = legs.astype(np.int64) if tags is None else tags.astype(np.int64) * 2 + legs
+        for key in np.unique(keys).tolist():
+            mine = keys == key
+            distribution = self.distributions.setdefault((key >> 1, key & 1), Distribution())
+            distribution.add(delays_ns[mine], None if weights is None else weights[mine])
+
+    def count(self, **counts: int) -> None:
+        """Add to what is counted."""
+        for name, n in counts.items():
+            self.counts[name] = self.counts.get(name, 0) + n
+
+    def merge(self, other: Samples) -> None:
+        """Take in another synopsis."""
+        for key, distribution in other.distributions.items():
+            self.distributions.setdefault(key, Distribution()).merge(distribution)
+        self.packets += other.packets
+        self.count(**other.counts)
+
+    def distribution(self, tag: int | None = None, leg: int | None = None) -> Distribution:
+        """All delays, or those of a group, or of a leg."""
+        total = Distribution()
+        for (of_tag, of_leg), distribution in self.distributions.items():
+            if tag in (None, of_tag) and leg in (None, of_leg):
+                total.merge(distribution)
+        return total
+
+    @property
+    def tags(self) -> list[int]:
+        """The groups that have samples."""
+        return sorted({tag for tag, _ in self.distributions})
+
+    def report(self, estimator: str, quantity: Quantity, tag: int | None = None) -> Report:
+        """What the samples say, of all or of one group."""
+        legs = {name: self.distribution(tag, leg) for leg, name in enumerate(LEGS)}
+        details: dict[str, Any] = {"legs": {name: facts(one) for name, one in legs.items() if one.samples}}
+        means = [one.mean_ns for one in legs.values()]
+        # What a connection's packets take from end to end and back: both legs together.
+        details["both_legs"] = None if None in means else sum(mean for mean in means if mean is not None) / 1e9
+        if tag is None:
+            details["counts"] = dict(sorted(self.counts.items()))
+        whole = self.distribution(tag)
+        return Report(
+            estimator,
+            quantity,
+            packets=self.packets,
+            reason=None if whole.samples else "no request was seen together with its response",
+            details=details,
+            **facts(whole),
+        )
+
+
+def facts(distribution: Distribution) -> dict[str, Any]:
+    """The numbers of a distribution in seconds, as a report has them."""
+
+    def seconds(ns: float | None) -> float | None:
+        return None if ns is None else ns / 1e9
+
+    bounds = {"mean": distribution.mean_ci_ns()} | {q: distribution.quantile_ci_ns(float(q)) for q in QUANTILES}
+    return {
+        "samples": distribution.samples,
+        "mean": seconds(distribution.mean_ns),
+        "std": seconds(distribution.std_ns),
+        "min": seconds(distribution.min_ns),
+        "max": seconds(distribution.max_ns),
+        "quantiles": {q: seconds(distribution.quantile_ns(float(q))) for q in QUANTILES},
+        "ci95": {name: (low_high[0] / 1e9, low_high[1] / 1e9) for name, low_high in bounds.items() if low_high},
+    }

@@ -1,0 +1,76 @@
+"""Questions of service-level agreements: `p99<50ms`, `mean<=10ms`, `above(50ms)<5%`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from wirelag.distribution import Distribution
+from wirelag.units import format_duration, parse_duration_ns
+
+_QUESTION: Final = re.compile(
+    r"\s*(?:p(?P<q>\d{1,2}(?:\.\d+)?)|(?P<name>mean|max|min)|above\((?P<limit>[^)]+)\))\s*(?P<sign><=?)\s*(?P<bound>\S+)\s*"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sla:
+    """What must hold of a distribution of delay."""
+
+    text: str
+    quantile: float | None
+    name: str | None
+    limit_ns: int | None
+    inclusive: bool
+    bound: float  # ns, or a share
+
+    @classmethod
+    def parse(cls, text: str) -> Sla:
+        """Read a question; a ValueError says how it is written.
+
+        >>> Sla.parse("p99<50ms").bound
+        50000000
+        """
+        found = _QUESTION.fullmatch(text)
+        if not found:
+            raise ValueError(f"{text!r} is not a question: write p99<50ms, mean<10ms or 'above(50ms)<5%'")
+        limit = found["limit"]
+        return cls(
+            text=text.strip(),
+            quantile=float(found["q"]) / 100 if found["q"] else None,
+            name=found["name"],
+            limit_ns=parse_duration_ns(limit) if limit else None,
+            inclusive=found["sign"] == "<=",
+            bound=_share(found["bound"]) if limit else parse_duration_ns(found["bound"]),
+        )
+
+    def value(self, delays: Distribution) -> float | None:
+        """What the distribution answers: ns, or a share; None without samples."""
+        if self.quantile is not None:
+            return delays.quantile_ns(self.quantile)
+        if self.limit_ns is not None:
+            return delays.share_above(self.limit_ns)
+        return {"mean": delays.mean_ns, "max": delays.max_ns, "min": delays.min_ns}[self.name or ""]
+
+    def holds(self, delays: Distribution) -> bool | None:
+        """Whether it holds; None where there is nothing to tell from."""
+        value = self.value(delays)
+        if value is None:
+            return None
+        return value <= self.bound if self.inclusive else value < self.bound
+
+    def answer(self, delays: Distribution) -> str:
+        """The answer in words."""
+        value = self.value(delays)
+        if value is None:
+            return f"{self.text}: cannot say, there are no samples"
+        said = f"{value:.2%}" if self.limit_ns is not None else format_duration(value)
+        return f"{self.text}: {'holds' if self.holds(delays) else 'does not hold'}, it is {said}"
+
+
+def _share(text: str) -> float:
+    try:
+        return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a share: write 5% or 0.05") from None
