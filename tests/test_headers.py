@@ -34,7 +34,7 @@ from wirelag.packets import COLUMNS, Flag, Kind, PacketBatch
 
 ROOT = Path(__file__).parents[1]
 COLUMNS_MD = ROOT / "docs" / "reference" / "columns.md"
-HEADERS_H = ROOT / "src" / "wirelag" / "kernels" / "headers.h"
+KERNELS = ROOT / "src" / "wirelag" / "kernels"
 REASONS = {"link_type", "not_ip", "cut", "malformed", "layers"}
 MOST_FRAMES = 5000  # of one capture: an even sample; all of them with WIRELAG_ACCEPTANCE=1
 
@@ -436,7 +436,8 @@ def test_flags_and_kinds_are_as_documented(table: int, number: int, name: int, n
         values = {flag: 1 << bit for flag, bit in values.items()}
     assert values == {member.name: member.value for member in names}
     # The kernel and the twin spell them out for themselves.
-    declared = re.search(rf"enum wl_{names.__name__.lower()} {{(.*?)}};", HEADERS_H.read_text(), re.DOTALL)
+    source = "".join(path.read_text() for path in sorted(KERNELS.glob("*.h")))
+    declared = re.search(rf"enum wl_{names.__name__.lower()}\s*{{(.*?)}};", source, re.DOTALL)
     assert declared is not None
     assert re.findall(r"WL_(\w+)", declared[1]) == [member.name for member in names]
     assert [int(bit) for bit in re.findall(r"1 << (\d+)", declared[1])] == (

@@ -12,6 +12,7 @@ BROKEN: int
 CONNECTION_BYTES: int
 SEGMENT_BYTES: int
 WAITING_BYTES: int
+SLOT_BYTES: int
 BINS: int
 SUMS: int
 
@@ -72,3 +73,33 @@ class Match:
     def evicted(self) -> int: ...
     @property
     def backwards(self) -> int: ...
+
+class Fridge:
+    def __init__(
+        self,
+        matchers: int,
+        slots: Sequence[int],
+        probabilities: Sequence[int],
+        seed: int = 0,
+        variant: int = 0,
+        stages: int = 1,
+        expiry_ns: int = 0,
+    ) -> None: ...
+    def observe(
+        self,
+        packets: Any,
+        row: npt.NDArray[np.uint32],
+        delay_ns: npt.NDArray[np.int64],
+        leg: npt.NDArray[np.uint8],
+        kind: npt.NDArray[np.uint8],
+        fridge: npt.NDArray[np.uint8],
+        x: npt.NDArray[np.uint64],
+        weight: npt.NDArray[np.int64],
+    ) -> int: ...
+    def drain(self) -> None: ...
+    @property
+    def arrivals(self) -> int: ...
+    @property
+    def backwards(self) -> int: ...
+    @property
+    def slot_bytes(self) -> int: ...

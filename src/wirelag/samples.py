@@ -6,12 +6,15 @@ Merging adds distributions: it is associative and loses nothing.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from wirelag.distribution import Distribution
+from wirelag.packets import PacketBatch
 from wirelag.report import Quantity, Report
 
 LEGS: Final = ("server", "client")
@@ -19,6 +22,22 @@ QUANTILES: Final = ("0.5", "0.9", "0.95", "0.99", "0.999")
 ALL: Final = 0  # the tag of samples without a group
 
 Ints = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleBatch:
+    """The samples of one packet batch, a row each."""
+
+    rows: Ints  # of the responses in the packet batch
+    delays_ns: Ints
+    legs: Ints  # indexes of LEGS
+    kinds: tuple[str, ...]  # names of the matchers
+    kind: Ints  # indexes of them
+    weights: Ints | None = None  # None: 1 each
+
+
+Sink: TypeAlias = Callable[[PacketBatch, SampleBatch], None]
+"""Takes samples as a meter finds them, in order; keeps neither batch."""
 
 
 class Samples:

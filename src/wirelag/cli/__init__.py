@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from wirelag import __version__
+from wirelag.cli.compare import compare
 from wirelag.cli.info import info
 from wirelag.cli.rtt import rtt
 from wirelag.cli.score import score
@@ -25,7 +26,13 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS: dict[str, Callable[..., None]] = {"info": info, "rtt": rtt, "simulate": simulate, "score": score}
+COMMANDS: dict[str, Callable[..., None]] = {
+    "info": info,
+    "rtt": rtt,
+    "compare": compare,
+    "simulate": simulate,
+    "score": score,
+}
 for _name, _command in COMMANDS.items():
     app.command(_name)(_command)
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +15,7 @@ import typer
 from wirelag.cli.options import Captures, End, Hosts, Nets, Ports, Protocols, Quiet, Start, Tunnels, make_filter
 from wirelag.cli.output import FORMATS, Answer, Line, write_answer
 from wirelag.cli.progress import with_progress
+from wirelag.errors import WirelagError
 from wirelag.units import parse_duration_ns, parse_size
 
 if TYPE_CHECKING:
@@ -17,8 +23,11 @@ if TYPE_CHECKING:
     from wirelag.grouping import Grouping
     from wirelag.intervals import Interval
     from wirelag.io.capture import Capture
+    from wirelag.io.sample_file import SampleFile
+    from wirelag.packets import PacketBatch
     from wirelag.report import Report
-    from wirelag.samples import Samples
+    from wirelag.report_html import Timeline
+    from wirelag.samples import Samples, Sink
     from wirelag.sla import Sla
 
 ANSWER = "What to answer"
@@ -83,6 +92,10 @@ def rtt(
         str, typer.Option("--format", metavar="|".join(FORMATS), help="How to print it.")
     ] = "table",
     output: Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Where to.")] = None,
+    html: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a page with charts, too; it needs no network.")
+    ] = None,
+    samples: Annotated[str | None, typer.Option(metavar="FILE.parquet", help="Write every single delay, too.")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Measure round-trip delay: the time from a request to its response, as both pass the point of capture.
@@ -98,27 +111,95 @@ def rtt(
     limits = [_duration(text, "--above") for text in above or []]
     interval_ns = _duration(interval, "--interval") if interval else None
 
-    from wirelag.driver import cut
+    _apart({"-o": output, "--html": html, "--samples": samples})
+
     from wirelag.grouping import Grouping
     from wirelag.io.capture import Capture
-    from wirelag.samples import Samples
+    from wirelag.report_html import Timeline
 
     estimator = _estimator(match, retransmitted, table_memory)
     grouping = None
     if by is not None:
         grouping = Grouping(by, ipv4_prefix, ipv6_prefix, most_groups)  # type: ignore[arg-type]
     capture = Capture(captures, filter=wanted, tunnels=tunnels)
-    total = Samples()
-    parts: list[tuple[Interval, Samples]] = []
-    for when, (part,) in cut(estimator, {"tap": with_progress(capture, quiet)}, interval_ns, grouping):
-        total.merge(part)
-        parts.append((when, part))
+    timeline = Timeline(interval_ns) if html else None
+    sinks: list[Sink] = [timeline.add] if timeline else []
+    with _sample_file(samples) as sample_file:
+        sinks += [sample_file.add] if sample_file else []
+        total, parts = _measure(
+            replace(estimator, sinks=tuple(sinks)), with_progress(capture, quiet), interval_ns, grouping
+        )
     for line in capture.warnings:
         print(f"warning: {line}", file=sys.stderr)
     answer = _answer(capture, total, parts if interval_ns else [], grouping, limits, questions)
+    if html and timeline:
+        _write_page(html, answer, timeline, capture, total)
+    answer.notes.append(_coverage(capture, total))
     write_answer(answer, output_format, output)
     if any(question.holds(total.distribution()) is False for question in questions):
         raise typer.Exit(3)
+
+
+def _measure(
+    estimator: Match, packets: Iterable[PacketBatch], interval_ns: int | None, grouping: Grouping | None
+) -> tuple[Samples, list[tuple[Interval, Samples]]]:
+    """All samples, and those of each interval."""
+    from wirelag.driver import cut
+    from wirelag.samples import Samples
+
+    total = Samples()
+    parts: list[tuple[Interval, Samples]] = []
+    for when, (part,) in cut(estimator, {"tap": packets}, interval_ns, grouping):
+        total.merge(part)
+        parts.append((when, part))
+    return total, parts
+
+
+def _sample_file(path: str | None) -> AbstractContextManager[SampleFile | None]:
+    if path is None:
+        return nullcontext()
+    from wirelag.io.sample_file import SampleFile
+
+    return SampleFile(path)
+
+
+def _apart(outputs: dict[str, str | None]) -> None:
+    """Every output needs a file of its own, and only one can be standard output."""
+    named = [path for path in outputs.values() if path is not None]
+    if len(set(named)) < len(named):
+        raise typer.BadParameter("every output needs a file of its own", param_hint=", ".join(outputs))
+    for option in ("--html", "--samples"):
+        if outputs[option] == "-":
+            raise typer.BadParameter("wants the name of a file", param_hint=option)
+
+
+def _write_page(path: str, answer: Answer, timeline: Timeline, capture: Capture, total: Samples) -> None:
+    from wirelag import __version__
+    from wirelag.report_html import Entry, Page, render
+
+    statistics = capture.statistics
+    names = {"evicted": "evicted for want of memory", "backwards": "responses with a time before their request's"}
+    counts = {"packets": statistics.packets, "looked at": total.packets}
+    counts |= {f"skipped: {why}": n for why, n in statistics.skipped.items()}
+    counts |= {names.get(name, name): n for name, n in total.counts.items()}
+    page = Page(
+        title="Round-trip delay",
+        subject=", ".join(file.name for file in capture.files),
+        total=Entry("all", answer.total.report, answer.total.delays),
+        command_line=shlex.join(["wirelag", *sys.argv[1:]]),
+        version=__version__,
+        legs=[Entry(line.key, line.report, line.delays) for line in answer.legs],
+        timeline=timeline.parts(),
+        groups=[Entry(line.key, line.report, line.delays) for line in answer.groups],
+        by=answer.by,
+        answers=answer.notes,
+        warnings=capture.warnings,
+        counts=counts,
+    )
+    try:
+        Path(path).write_bytes(render(page).encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise WirelagError(f"{path}: cannot write ({error.strerror}); choose another file with --html") from None
 
 
 def _one_of(value: str, allowed: tuple[str, ...], option: str) -> None:
@@ -166,8 +247,6 @@ def _answer(
     limits_ns: list[int],
     questions: list[Sla],
 ) -> Answer:
-    from dataclasses import replace
-
     from wirelag.samples import LEGS
 
     statistics = capture.statistics
@@ -189,7 +268,6 @@ def _answer(
         ]
         answer.groups = sorted(groups, key=lambda line: (line.key == "other", -(line.report.quantiles["0.5"] or 0)))
     _add_questions(answer, limits_ns, questions)
-    answer.notes.append(_coverage(capture, total))
     return answer
 
 

@@ -10,7 +10,7 @@ before. What asks and what answers is written down in docs/reference/matching.md
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 import numpy as np
@@ -18,9 +18,9 @@ import numpy as np
 from wirelag import _kernels
 from wirelag.grouping import Grouping
 from wirelag.intervals import Interval
-from wirelag.packets import Array, PacketBatch
+from wirelag.packets import PacketBatch
 from wirelag.report import Report
-from wirelag.samples import Samples
+from wirelag.samples import SampleBatch, Samples, Sink
 
 MATCHERS: Final = ("tcp", "tcp-timestamps", "handshake", "flow-duration", "dns", "ntp", "icmp", "quic-spin")
 AUTO: Final = ("tcp", "dns", "ntp", "icmp", "quic-spin")
@@ -33,11 +33,12 @@ def matcher_bits(names: tuple[str, ...]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The exact estimator of round-trip delay at one point."""
+    """The exact estimator of round-trip delay at one point. Its meters hand every sample to the `sinks`, too."""
 
     matchers: tuple[str, ...] = AUTO
     first_copy: bool = False
     memory: int = 128 << 20
+    sinks: tuple[Sink, ...] = field(default=(), compare=False, repr=False)
 
     points: ClassVar[tuple[str, ...]] = ("tap",)
 
@@ -63,24 +64,27 @@ class MatchMeter:
             max(2, estimator.memory // 4 // _kernels.SEGMENT_BYTES),
             max(8, estimator.memory // 4 // _kernels.WAITING_BYTES),
         )
+        self._sinks = estimator.sinks
         self._samples = Samples()
         self._counted = {"evicted": 0, "backwards": 0}
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
         """Match packets, and put the samples into their groups."""
-        rows, delays_ns, legs = self.match(packets)
+        found = self.match(packets)
         self._samples.packets += len(packets)
-        if len(rows):
-            tags = None if grouping is None else grouping.tags(packets, rows, legs)
-            self._samples.add(tags, legs, delays_ns)
+        if len(found.rows):
+            tags = None if grouping is None else grouping.tags(packets, found.rows, found.legs)
+            self._samples.add(tags, found.legs, found.delays_ns)
+            for sink in self._sinks:
+                sink(packets, found)
 
-    def match(self, packets: PacketBatch) -> tuple[Array, Array, Array]:
-        """The samples of a batch: rows of the responses, delays in ns, legs."""
+    def match(self, packets: PacketBatch) -> SampleBatch:
+        """The samples of a batch."""
         rows = np.empty(len(packets), np.uint32)
         delays_ns = np.empty(len(packets), np.int64)
         legs, kinds = np.empty(len(packets), np.uint8), np.empty(len(packets), np.uint8)
         count = self._kernel.observe(packets, rows, delays_ns, legs, kinds)
-        return rows[:count], delays_ns[:count], legs[:count]
+        return SampleBatch(rows[:count], delays_ns[:count], legs[:count], MATCHERS, kinds[:count])
 
     def cut(self, interval: Interval) -> Samples:
         """The samples whose response came in this interval; requests without one yet stay."""

@@ -39,9 +39,10 @@ struct wl_endpoint {
     u64 port;
 };
 
+/* Two steps: hashes of endpoints are added up, and after one step neighbours' differences are still nearly the same. */
 WL_INLINE u64 wl_endpoint_hash(u64 seed, const struct wl_endpoint *e)
 {
-    return wl_hash_word(seed + e->high * WL_SPREAD + e->port * WL_GOLDEN, e->low);
+    return wl_hash_word(wl_hash_word(seed + e->high * WL_SPREAD + e->port * WL_GOLDEN, e->low), 0);
 }
 
 WL_INLINE u64 wl_flow_key(u64 seed, const struct wl_endpoint *a, const struct wl_endpoint *b, u8 protocol)

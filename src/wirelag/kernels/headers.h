@@ -61,16 +61,14 @@ WL_INLINE u64 wl_payload_hash(struct wl_cursor c, const struct wl_decode_options
     u32 header = row->kind == WL_OTHER ? 0 : (u16)(row->payload_offset - wl_offset(&c));
     u64 hash = options->seed;
 
-    if (want == 0)
-        return hash;
-    if (header > 60 || !wl_has(&c, header)) {
+    if (want && header <= 60 && wl_has(&c, header)) {
+        wl_pass(&c, header);
+        if (!wl_hash_prefix(c, want, &hash))
+            row->flags |= WL_PREFIX_CUT;
+    } else if (want) {
         row->flags |= WL_PREFIX_CUT;
-        return hash;
     }
-    wl_pass(&c, header);
-    if (!wl_hash_prefix(c, want, &hash))
-        row->flags |= WL_PREFIX_CUT;
-    return hash;
+    return wl_hash_word(hash, 0); /* it is added to other terms, so one step more, as for endpoints */
 }
 
 /* Flow key, direction and packet id. The cursor stands at the IP payload, behind extension headers. */

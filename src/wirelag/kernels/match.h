@@ -80,7 +80,8 @@ struct wl_connection {
 struct wl_waiting {
     u64 id, used;
     s64 time_ns;
-    u8 leg;
+    u16 ip_id;
+    u8 leg, marks;
 };
 
 struct wl_match {
@@ -425,16 +426,19 @@ WL_INLINE void wl_request(struct wl_match *m, u64 id, u8 leg, const struct wl_se
     struct wl_waiting *set = wl_waiting_set(m, id), *oldest = set;
 
     for (int i = 0; i < WL_SET; i++) {
-        if (set[i].id == id && set[i].used)
-            return; /* the first copy counts */
+        if (set[i].id == id && set[i].used) {
+            if (set[i].ip_id != p->ip_id || p->ip_id == 0)
+                set[i].marks |= WL_AGAIN;
+            return;
+        }
         if (set[i].used < oldest->used)
             oldest = &set[i];
     }
     m->evicted += oldest->used != 0;
-    *oldest = (struct wl_waiting){id, m->clock, p->time_ns, leg};
+    *oldest = (struct wl_waiting){id, m->clock, p->time_ns, p->ip_id, leg, 0};
 }
 
-/* Whether it was waiting; then there is a sample, unless time went back. */
+/* Whether it was waiting; then there is a sample, unless it was sent again or time went back. */
 WL_INLINE int wl_response(struct wl_match *m, u64 id, u32 matcher, const struct wl_seen *p, struct wl_sample *sample, int *taken)
 {
     struct wl_waiting *set = wl_waiting_set(m, id);
@@ -442,7 +446,8 @@ WL_INLINE int wl_response(struct wl_match *m, u64 id, u32 matcher, const struct 
     for (int i = 0; i < WL_SET; i++)
         if (set[i].id == id && set[i].used) {
             set[i].used = 0;
-            *taken = wl_take(m, p->time_ns - set[i].time_ns, set[i].leg, (u8)matcher, sample);
+            if (m->first_copy || !(set[i].marks & WL_AGAIN))
+                *taken = wl_take(m, p->time_ns - set[i].time_ns, set[i].leg, (u8)matcher, sample);
             return 1;
         }
     return 0;

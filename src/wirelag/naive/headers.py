@@ -615,7 +615,7 @@ def key(i: int) -> int:
 
 
 def endpoint(seed: int, high: int, low: int, port: int) -> int:
-    return step((seed + high * S + port * G) & MASK, low)
+    return step(step((seed + high * S + port * G) & MASK, low), 0)
 
 
 def add_hashes(columns: Columns, data: bytes, ip: IP, fields: int, prefix: int, seed: int) -> None:
@@ -671,4 +671,4 @@ def payload_term(seed: int, payload: bytes) -> int:
     hashed = seed
     for i in range(0, len(payload), 8):
         hashed = step(hashed, int.from_bytes(payload[i : i + 8].ljust(8, b"\0"), "big"))
-    return hashed
+    return step(hashed, 0)

@@ -43,10 +43,12 @@ class Sample(NamedTuple):
 
 
 class Request(NamedTuple):
-    """When something was asked, and the leg of the delay until its answer."""
+    """When something was asked, the leg of the delay until its answer, and whether it was asked again."""
 
     time_ns: int
     leg: int
+    ip_id: int = 0
+    again: bool = False
 
 
 class Packet(NamedTuple):
@@ -137,7 +139,7 @@ class Match:
             if matcher is None:
                 continue
             request = self.answered(matcher, packet)
-            if request is None:
+            if request is None or (request.again and not self.first_copy):
                 continue
             delay_ns = packet.time_ns - request.time_ns
             if delay_ns < 0:
@@ -178,9 +180,13 @@ class Match:
     # By id
 
     def request(self, matcher: int, packet: Packet, word: int, leg: int = SERVER) -> None:
-        """The first copy counts: an id that is waiting already stays as it is."""
+        """Of what is asked again nobody knows which copy is answered, unless it was the network that made the copy."""
         waits_as = request_id(matcher, packet, packet.direction, word)
-        self.waiting.setdefault(waits_as, Request(packet.time_ns, leg))
+        first = self.waiting.get(waits_as)
+        if first is None:
+            self.waiting[waits_as] = Request(packet.time_ns, leg, packet.ip_id)
+        elif packet.ip_id != first.ip_id or packet.ip_id == 0:
+            self.waiting[waits_as] = first._replace(again=True)
 
     def response(self, matcher: int, packet: Packet, word: int, direction: int | None = None) -> Request | None:
         """Take away the request this answers; unless told, it went in the other direction."""

@@ -1,0 +1,352 @@
+"""Delays in a few kilobytes. Guarantee: the number of delays in any range is estimated without bias, in any memory.
+
+Memory: 24 bytes a slot, `memory` bytes in all, whatever arrives; half of it is kept for the fridges of the interval
+before, unless the slots are chosen by hand. The synopsis has 76 KB at most for each group and leg.
+
+Requests wait in arrays in which new requests overwrite old ones, so long delays are seen less often than short ones.
+A delay that survived x requests was to be seen with probability q = sum over fridges of p (1 - p/M)^x, and counts as
+1/q delays. After Y. Zheng, X. Chen, M. Braverman and J. Rexford, *Unbiased Delay Measurement in the Data Plane*, 2022,
+with the exponent put right, and with this union weight in place of the paper's inverse variances, which are biased.
+The law is docs/reference/fridge.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag import _kernels
+from wirelag.distribution import BINS, MIDDLES_NS, Distribution
+from wirelag.grouping import Grouping
+from wirelag.intervals import Interval
+from wirelag.packets import Array, PacketBatch
+from wirelag.report import Report
+from wirelag.samples import Samples
+
+Floats = npt.NDArray[np.float64]
+Variant = Literal["union", "inverse-variance", "overwrite", "expiry"]
+
+MATCHERS: Final = ("tcp", "tcp-timestamps", "handshake", "flow-duration", "dns", "ntp", "icmp", "quic-spin")
+AUTO: Final = ("tcp", "dns", "ntp", "icmp")  # quic-spin has no ids to wait for
+CERTAIN: Final = 1 << 32  # probability 1, as the kernel counts
+_KERNEL_VARIANTS: Final = {"union": 0, "inverse-variance": 0, "overwrite": 1, "expiry": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Fridges:
+    """How many slots each fridge has (M, a power of two) and the probability to enter it (p, in 2^-32)."""
+
+    slots: tuple[int, ...]
+    probabilities: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """The memory of all slots."""
+        return _kernels.SLOT_BYTES * sum(self.slots)
+
+    def seen(self, survived: Array) -> Floats:
+        """The probability q with which a delay that survived so many requests is seen in any fridge."""
+        parts = zip(self.slots, self.probabilities, strict=True)
+        return np.asarray(sum(_seen(m, p / CERTAIN, survived) for m, p in parts), np.float64)
+
+
+# ---- weights, in floats: what the kernel's integers are held against, and what the paper has ----
+
+
+def _seen(slots: int, probability: float, survived: Array) -> Floats:
+    """The probability p (1 - p/M)^x, x = all requests since."""
+    hit = probability / slots
+    kept = np.exp(survived * math.log1p(-hit)) if hit < 1 else np.where(survived > 0, 0.0, 1.0)
+    return np.asarray(probability * kept, np.float64)
+
+
+def union_weights(fridges: Fridges, survived: Array) -> Floats:
+    """1/q: unbiased, and needs no bins."""
+    return np.asarray(1 / fridges.seen(survived), np.float64)
+
+
+def single_weights(slots: int, probability: float, survived: Array, hit: float | None = None) -> Floats:
+    """The weight 1 / (p (1 - hit)^x) of one fridge alone.
+
+    Unbiased are two pairs: x = all requests with hit = p/M (the default), and x = those that entered with hit = 1/M.
+    Any other pair is wrong; the paper's text mixes them.
+    """
+    return np.asarray(np.exp(-survived * math.log1p(-(probability / slots if hit is None else hit))) / probability)
+
+
+def inverse_variance_weights(fridges: Fridges, fridge: Array, survived: Array, bins: Array) -> Floats:
+    """The paper's section 4.2: in each bin of delay the fridges' estimates, weighed by the inverses of their variances.
+
+    Biased, because an estimate and its variance come from the same samples: a fridge that saw too little looks sure.
+    """
+    own = np.empty(len(fridge), np.float64)
+    for k, (slots, p) in enumerate(zip(fridges.slots, fridges.probabilities, strict=True)):
+        own[fridge == k] = single_weights(slots, p / CERTAIN, survived[fridge == k])
+    cells, cell = np.unique(np.column_stack((bins, fridge)), axis=0, return_inverse=True)
+    cell = cell.reshape(-1)
+    sureness = 1 / np.bincount(cell, own**2)  # 1 / V_k(t)
+    _, bin_of_cell = np.unique(cells[:, 0], return_inverse=True)
+    return np.asarray(own * (sureness / np.bincount(bin_of_cell, sureness)[bin_of_cell])[cell], np.float64)
+
+
+# ---- how to spend the memory ----
+
+SMALLEST_ENTRY: Final = 24  # probabilities are tried down to 2^-24
+FEWEST_TO_ADAPT: Final = 100  # samples: with fewer the delays are not known
+WORTH_IT: Final = 1.2  # to plan anew: a standard error that much smaller
+_LONGEST_MS: Final = 2.0 ** np.arange(4, 13)  # unknown delays: the longest is 16 to 4096 ms
+_MOST_SURVIVED: Final = 2.0 ** np.arange(6, 23)  # unknown rate: what the longest has to survive
+_POINTS: Final = (np.arange(48) + 0.5) / 48  # ranks that stand for all delays
+
+
+def plan(
+    memory: int, rate_per_s: float | None = None, delays: Distribution | None = None, fridges: int | None = None
+) -> Fridges:
+    """The fridges that give the smallest standard error in this memory.
+
+    The variance of the estimated number of delays is the sum over delays of 1/q(x) - 1, with x = rate * delay. Known
+    delays want one fridge, made for them, and a second one only for the room that the first, a power of two, leaves.
+    Unknown ones want three (unless told otherwise), such that the error is at worst, over all lengths that the delays
+    may have, the smallest multiple of the best one possible.
+    """
+    room = memory // _kernels.SLOT_BYTES
+    if room < 1:
+        raise ValueError(f"{memory} bytes hold no slot of {_kernels.SLOT_BYTES} bytes")
+    known = delays is not None and delays.samples > 0 and rate_per_s is not None
+    survived = _survived(rate_per_s, delays if known else None)
+    one = _choices(_equal(room, 1))
+    choices = (
+        one + _choices(_greedy(room)) if known and not fridges else _choices(_equal(room, min(fridges or 3, room)))
+    )
+    least = np.min([_inflation(*choice, survived).min(axis=0) for choice in one], axis=0)
+    regrets = [(_inflation(slots, entries, survived) / least).max(axis=1) for slots, entries in choices]
+    slots, entries = choices[int(np.argmin([regret.min() for regret in regrets]))]
+    chosen = entries[int(np.argmin(min(regrets, key=np.min)))]
+    return Fridges(slots, tuple(int(p) for p in chosen))
+
+
+def _survived(rate_per_s: float | None, delays: Distribution | None) -> Floats:
+    """What delays have to survive, a row for each case: one if they are known, else log-uniform up to each longest."""
+    if delays is not None and rate_per_s is not None:
+        ranks = np.cumsum(delays.weights)
+        return np.asarray(MIDDLES_NS[np.searchsorted(ranks, _POINTS * delays.weight)] / 1e9 * rate_per_s).reshape(1, -1)
+    longest = _MOST_SURVIVED if rate_per_s is None else _LONGEST_MS / 1e3 * rate_per_s
+    return np.asarray(longest.reshape(-1, 1) * 2.0 ** (10 * (_POINTS - 1)))
+
+
+def _equal(room: int, count: int) -> tuple[int, ...]:
+    """Equal powers of two, then one after the other doubled where that fits."""
+    slots = [1 << (room // count).bit_length() - 1] * count
+    for k in range(count):
+        if sum(slots) + slots[k] <= room:
+            slots[k] *= 2
+    return tuple(slots)
+
+
+def _greedy(room: int) -> tuple[int, ...]:
+    """The largest power of two, and the largest one in the room that it leaves."""
+    first = 1 << room.bit_length() - 1
+    return (first, 1 << (room - first).bit_length() - 1) if room > first else (first,)
+
+
+def _choices(slots: tuple[int, ...]) -> list[tuple[tuple[int, ...], Array]]:
+    """Slots, in both orders, with all entry probabilities to try (a row for each, in 2^-32, the largest first).
+
+    Probabilities are powers of two; where the first is 1, it is what the others leave.
+    """
+    powers = np.array(list(itertools.combinations(range(SMALLEST_ENTRY + 1), len(slots))))
+    entries = CERTAIN >> powers
+    entries[:, 0] = np.minimum(entries[:, 0], CERTAIN - entries[:, 1:].sum(axis=1))
+    return [(sizes, entries) for sizes in dict.fromkeys((slots, slots[::-1]))]
+
+
+def _inflation(slots: tuple[int, ...], entries: Array, survived: Floats) -> Floats:
+    """How much larger the standard error is than if every delay were seen: for each choice (row) and case (column)."""
+    seen = np.zeros((len(entries), *survived.shape))
+    for k, size in enumerate(slots):
+        p = (entries[:, k] / CERTAIN).reshape(-1, 1, 1)
+        seen += p * np.exp(survived * np.log1p(-np.minimum(p / size, 1 - 1e-9)))
+    return np.asarray(np.sqrt(np.mean(1 / np.maximum(seen, 1e-200), axis=2)))
+
+
+# ---- the estimator ----
+
+
+@dataclass(frozen=True, slots=True)
+class Fridge:
+    """The estimator of round-trip delay in bounded memory.
+
+    Either `memory` bytes, which are planned, and planned anew between intervals as rate and delays change; or `slots`
+    and entry `probabilities` by hand, which stay. The variants other than `union` are there to be compared with it.
+    """
+
+    matchers: tuple[str, ...] = AUTO
+    memory: int = 64 << 10
+    slots: tuple[int, ...] = ()
+    probabilities: tuple[float, ...] = ()
+    seed: int = 0
+    variant: Variant = "union"
+    stages: int = 1  # of `expiry`
+    expiry_ns: int = 1 << 29
+
+    points: ClassVar[tuple[str, ...]] = ("tap",)
+
+    def first(self) -> Fridges:
+        """The fridges to begin with."""
+        if self.slots:
+            probabilities = self.probabilities or (1 / len(self.slots),) * len(self.slots)
+            return Fridges(self.slots, tuple(round(p * CERTAIN) for p in probabilities))
+        if self.variant == "expiry":
+            return Fridges(
+                (self.stages << (self.memory // _kernels.SLOT_BYTES // self.stages).bit_length() - 1,), (CERTAIN,)
+            )
+        return plan(self.memory // 2)
+
+    def kernel(self, fridges: Fridges, seed: int) -> _kernels.Fridge:
+        """Empty fridges."""
+        bits = sum(1 << MATCHERS.index(name) for name in self.matchers)
+        variant = _KERNEL_VARIANTS[self.variant]
+        return _kernels.Fridge(bits, fridges.slots, fridges.probabilities, seed, variant, self.stages, self.expiry_ns)
+
+    def meter(self, point: str) -> FridgeMeter:
+        """A fresh meter."""
+        return FridgeMeter(self)
+
+    def estimate(self, *synopses: Samples) -> Report:
+        """What one interval's samples say."""
+        (samples,) = synopses
+        return samples.report("fridge", "round_trip")
+
+
+@dataclass(slots=True)
+class _Generation:
+    """Fridges under way, and what they had counted at the last cut."""
+
+    fridges: Fridges
+    kernel: _kernels.Fridge
+    since_ns: int | None = None
+    arrivals: int = 0
+    backwards: int = 0
+
+    def counts(self) -> dict[str, int]:
+        """What was counted since this was asked last."""
+        arrivals, backwards = self.kernel.arrivals, self.kernel.backwards
+        counted = {"requests": arrivals - self.arrivals, "backwards": backwards - self.backwards}
+        self.arrivals, self.backwards = arrivals, backwards
+        return counted
+
+
+class FridgeMeter:
+    """The fridges at one point; samples since the last cut.
+
+    When the plan changes, new fridges take the new requests, with coins of their own: the seed is hashed with the time.
+    The old ones are drained: no request enters, so what waits there survives, and its weight is that of the requests
+    before. So every delay has the weight of the fridges that it was in, and the sum stays unbiased.
+    """
+
+    def __init__(self, estimator: Fridge) -> None:
+        self._estimator = estimator
+        fridges = estimator.first()
+        self._open = _Generation(fridges, estimator.kernel(fridges, estimator.seed))
+        self._drained: _Generation | None = None
+        self._samples = Samples()
+        self._kept: list[tuple[Array, ...]] = []  # of inverse-variance alone: it needs an interval's samples together
+
+    @property
+    def fridges(self) -> Fridges:
+        """The fridges that requests enter now."""
+        return self._open.fridges
+
+    @property
+    def bytes(self) -> int:
+        """The memory of all slots, of those being drained, too."""
+        return self._open.kernel.slot_bytes + (self._drained.kernel.slot_bytes if self._drained else 0)
+
+    def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
+        """Put requests into the fridges and take out what is answered; the samples go into their groups."""
+        rows, delays_ns, legs, fridge, survived, weights = self.match(packets)
+        self._samples.packets += len(packets)
+        if not len(rows):
+            return
+        tags = None if grouping is None else grouping.tags(packets, rows, legs)
+        if self._estimator.variant == "inverse-variance":
+            self._kept.append(
+                (np.zeros(len(rows), np.int64) if tags is None else tags, legs, delays_ns, fridge, survived)
+            )
+        else:
+            self._samples.add(tags, legs, delays_ns, weights)
+
+    def match(self, packets: PacketBatch) -> tuple[Array, ...]:
+        """The samples of a batch: rows of the responses, delays in ns, legs, fridges, survived requests, weights."""
+        if not self._drained:
+            return _observe(self._open.kernel, packets)
+        old, new = _observe(self._drained.kernel, packets), _observe(self._open.kernel, packets)
+        fresh = ~np.isin(new[0], old[0])  # a request sent again after the edge: its first copy counts
+        both = [np.concatenate((a, b[fresh])) for a, b in zip(old, new, strict=True)]
+        order = np.argsort(both[0], kind="stable")
+        return tuple(column[order] for column in both)
+
+    def cut(self, interval: Interval) -> Samples:
+        """The samples whose response came in this interval; requests without one yet stay."""
+        if self._kept:
+            self._add_kept()
+        counted = self._open.counts()
+        self._samples.count(**counted)
+        if self._drained:
+            self._samples.count(**self._drained.counts())
+        samples, self._samples = self._samples, Samples()
+        if not self._estimator.slots and self._estimator.variant == "union":
+            self._adapt(interval, counted["requests"], samples.distribution())
+        return samples
+
+    def _adapt(self, interval: Interval, requests: int, delays: Distribution) -> None:
+        """Plan anew if that is worth it, and if nothing that waits in drained fridges is given up too early."""
+        since_ns = interval.start_ns if self._open.since_ns is None else self._open.since_ns
+        self._open.since_ns = since_ns
+        long_enough = interval.end_ns - since_ns >= 2 * (delays.max_ns or 0)
+        if requests == 0 or delays.samples < FEWEST_TO_ADAPT or not long_enough:
+            return
+        rate_per_s = requests / interval.length_ns * 1e9
+        better = plan(self._estimator.memory // 2, rate_per_s, delays)
+        survived = _survived(rate_per_s, delays)
+        now, then = (
+            _inflation(fridges.slots, np.array([fridges.probabilities]), survived).item()
+            for fridges in (self._open.fridges, better)
+        )
+        if then * WORTH_IT < now:
+            self.replace(better, interval.end_ns)
+
+    def replace(self, fridges: Fridges, now_ns: int) -> None:
+        """From now on requests enter these fridges; the ones so far are drained."""
+        self._open.kernel.drain()
+        self._drained = self._open
+        kernel = self._estimator.kernel(fridges, _hashed(self._estimator.seed, now_ns))
+        self._open = _Generation(fridges, kernel, now_ns)
+
+    def _add_kept(self) -> None:
+        tags, legs, delays_ns, fridge, survived = (np.concatenate(column) for column in zip(*self._kept, strict=True))
+        self._kept = []
+        bins = np.searchsorted(MIDDLES_NS, delays_ns) * 16 // BINS  # octaves and more: finer ones are more biased
+        weights = inverse_variance_weights(self._open.fridges, fridge, survived, bins)
+        coins = np.random.default_rng(self._estimator.seed).random(len(weights))
+        self._samples.add(tags, legs, delays_ns, np.floor(weights + coins).astype(np.int64))
+
+
+def _observe(kernel: _kernels.Fridge, packets: PacketBatch) -> tuple[Array, ...]:
+    size = len(packets)
+    rows, delays_ns = np.empty(size, np.uint32), np.empty(size, np.int64)
+    legs, kinds, fridge = np.empty(size, np.uint8), np.empty(size, np.uint8), np.empty(size, np.uint8)
+    survived, weights = np.empty(size, np.uint64), np.empty(size, np.int64)
+    count = kernel.observe(packets, rows, delays_ns, legs, kinds, fridge, survived, weights)
+    return tuple(column[:count] for column in (rows, delays_ns, legs, fridge, survived, weights))
+
+
+def _hashed(seed: int, word: int) -> int:
+    """`step` of docs/reference/columns.md."""
+    x = ((seed ^ word) * 0xD6E8FEB86659FD93) & 2**64 - 1
+    return x ^ x >> 32

@@ -1,0 +1,147 @@
+"""Every sample as a row of a Parquet file.
+
+Memory: `PART_ROWS` samples, about 100 bytes each and twice that while they are written, whatever arrives. Parts lie in a
+folder beside the file until the end and are then joined, part by part; so for that moment the disk holds them twice.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from wirelag.errors import WirelagError
+from wirelag.packets import Array, PacketBatch, to_address
+from wirelag.samples import LEGS, SampleBatch
+
+PART_ROWS: Final = 1 << 18
+
+
+class SampleFile:
+    """A sink for samples: within its context every sample is kept, and at the end of it the file is there.
+
+    Columns are named as in the truth of a simulation: `kind` (the matcher), `leg`, `client`, `server`, `client_port`,
+    `server_port`, `capture` and `response_number` (the response's file, and its number there), `request_ns`,
+    `response_ns`, `delay_ns`, `weight`.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._folder = Path()
+        self._parts: list[Path] = []
+        self._batches: list[dict[str, Array]] = []
+        self._rows = 0
+        self._names: dict[str, int] = {}  # of matchers and captures, by their place
+
+    def __enter__(self) -> SampleFile:
+        target = Path(self.path)
+        if target.is_dir():
+            raise WirelagError(f"{self.path}: is a folder; choose a file with --samples")
+        try:
+            self._folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        except OSError as error:
+            raise self._unwritable(error) from None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._write_part()
+                with Path(self.path).open("wb") as out:
+                    pl.scan_parquet(self._parts).sink_parquet(out, row_group_size=PART_ROWS, maintain_order=True)
+        except OSError as failed:
+            raise self._unwritable(failed) from None
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def add(self, packets: PacketBatch, samples: SampleBatch) -> None:
+        """Keep the samples of a packet batch."""
+        rows = samples.rows
+        from_server = samples.legs == 0  # a response comes from the side the delay is to
+        ends = {"src": packets.src[rows], "dst": packets.dst[rows]}
+        ports = {"src": packets.src_port[rows], "dst": packets.dst_port[rows]}
+        captures = np.array([self._place(block.name) for block in packets.blocks] or [self._place("")], np.int64)
+        kinds = np.array([self._place(name) for name in samples.kinds], np.int64)
+        self._batches.append(
+            {
+                "kind": kinds[samples.kind],
+                "leg": samples.legs.copy(),
+                "client": np.where(from_server[:, np.newaxis], ends["dst"], ends["src"]),
+                "server": np.where(from_server[:, np.newaxis], ends["src"], ends["dst"]),
+                "client_port": np.where(from_server, ports["dst"], ports["src"]),
+                "server_port": np.where(from_server, ports["src"], ports["dst"]),
+                "capture": captures[packets.source[rows]],
+                "response_number": packets.number[rows].astype(np.int64),
+                "request_ns": packets.time_ns[rows] - samples.delays_ns,
+                "response_ns": packets.time_ns[rows],
+                "delay_ns": samples.delays_ns.copy(),
+                "weight": np.ones(len(rows), np.int64) if samples.weights is None else samples.weights.copy(),
+            }
+        )
+        self._rows += len(rows)
+        if self._rows >= PART_ROWS:
+            self._write_part()
+
+    def _place(self, name: str) -> int:
+        return self._names.setdefault(name, len(self._names))
+
+    def _write_part(self) -> None:
+        if not self._batches:
+            if self._parts:
+                return
+            self._batches = [{name: np.empty((0, 2) if name in ("client", "server") else 0, np.int64) for name in _ROW}]
+        columns = {name: np.concatenate([batch[name] for batch in self._batches]) for name in self._batches[0]}
+        self._batches, self._rows = [], 0
+        names = pl.Series(list(self._names), dtype=pl.String)
+        texts = {
+            "kind": names.gather(columns["kind"]),
+            "leg": pl.Series(LEGS, dtype=pl.String).gather(columns["leg"]),
+            "client": _texts(columns["client"]),
+            "server": _texts(columns["server"]),
+            "capture": names.gather(columns["capture"]),
+        }
+        part = self._folder / f"{len(self._parts):06d}.parquet"
+        try:
+            pl.DataFrame(columns | texts, schema=_ROW).write_parquet(part)
+        except OSError as error:
+            raise self._unwritable(error) from None
+        self._parts.append(part)
+
+    def _unwritable(self, error: OSError) -> WirelagError:
+        return WirelagError(
+            f"{self.path}: cannot write ({error.strerror or error}); choose another file with --samples"
+        )
+
+
+_ROW: Final = {
+    "kind": pl.String,
+    "leg": pl.String,
+    "client": pl.String,
+    "server": pl.String,
+    "client_port": pl.UInt16,
+    "server_port": pl.UInt16,
+    "capture": pl.String,
+    "response_number": pl.Int64,
+    "request_ns": pl.Int64,
+    "response_ns": pl.Int64,
+    "delay_ns": pl.Int64,
+    "weight": pl.Int64,
+}
+
+
+def _texts(addresses: Array) -> pl.Series:
+    """Addresses as text; each is written once and then copied."""
+    order = np.lexsort((addresses[:, 1], addresses[:, 0]))
+    ordered = addresses[order]
+    fresh = np.append(True, (ordered[1:] != ordered[:-1]).any(axis=1))[: len(ordered)]
+    place = np.empty(len(ordered), np.int64)
+    place[order] = np.cumsum(fresh) - 1
+    texts = [str(to_address(high, low)) for high, low in ordered[fresh].tolist()]
+    return pl.Series(texts, dtype=pl.String).gather(place)

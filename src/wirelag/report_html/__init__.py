@@ -1,0 +1,12 @@
+"""A report as one HTML page that needs nothing but itself: charts to look closely, tables where no script runs.
+
+The page loads nothing: plotly.js and the data are inside, and a content security policy with the hashes of both scripts
+forbids everything else. What comes from a capture or from the command line is escaped. The same report gives the same
+bytes.
+"""
+
+from wirelag.report_html.charts import Entry
+from wirelag.report_html.page import Page, render
+from wirelag.report_html.timeline import Timeline
+
+__all__ = ["Entry", "Page", "Timeline", "render"]

@@ -1,0 +1,233 @@
+"""The document: text, tables, places for the charts."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from wirelag.distribution import Distribution
+from wirelag.report import Report
+from wirelag.report_html.charts import QUANTILES, Entry, Figure, Parts, bars, cdf, clock, duration, heat, over_time
+from wirelag.units import format_duration
+
+MOST_GROUPS: Final = 100  # in the table
+MOST_BARS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """All that a page tells."""
+
+    title: str
+    subject: str  # what was measured: the names of the captures
+    total: Entry
+    command_line: str
+    version: str
+    legs: Sequence[Entry] = ()
+    timeline: Parts = ()
+    groups: Sequence[Entry] = ()  # slowest first
+    by: str = ""
+    answers: Sequence[str] = ()  # to what was asked besides, a sentence each
+    warnings: Sequence[str] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)  # coverage: what, and how many
+
+
+def render(page: Page) -> str:
+    """The page."""
+    sections = [_summary(page)]
+    figures: dict[str, Figure] = {}
+    if page.total.report.samples:
+        figures = _figures(page)
+        sections += [_chart("cdf", "How long round trips take", _CDF_TEXT), _delays_table([page.total, *page.legs])]
+        if page.timeline:
+            length = format_duration(page.timeline[0][0].length_ns)
+            sections.append(_chart("quantiles", "Over time", f"{_QUANTILES_TEXT} Each point covers {length}."))
+            sections.append(_chart("heat", "Every delay over time", _HEAT_TEXT))
+            sections.append(_time_table(page.timeline))
+        if page.groups:
+            sections.append(_chart("groups", f"Slowest by {page.by}", _groups_text(page), _height(figures["groups"])))
+            sections.append(_groups_table(page))
+    sections.append(_coverage(page))
+    return _document(page, "\n".join(sections), figures)
+
+
+# ---- text and tables ----
+
+_CDF_TEXT: Final = "The share of round trips that took no longer than this. The delay axis is logarithmic."
+_QUANTILES_TEXT: Final = (
+    "Half of the round trips were faster than p50, 90% faster than p90, 99% faster than p99. Bands are 95% intervals; "
+    "where there is none, there were too few samples to say."
+)
+_HEAT_TEXT: Final = "How many round trips took how long, and when. Both the delay axis and the colours are logarithmic."
+
+
+def _summary(page: Page) -> str:
+    report = page.total.report
+    if not report.samples:
+        reason = report.reason or "there are no samples"
+        return f'<section><p class="lead">Nothing could be measured: {escape(reason)}.</p></section>'
+    parts = [
+        f"{label} of {report.samples:,} round trips took at most {_said(report, q)}" if q == "0.5" else
+        f"{label} at most {_said(report, q)}"
+        for q, label in zip(QUANTILES, ("Half", "90%", "99%"), strict=True)
+    ]  # fmt: skip
+    tiles = "".join(
+        f"<div><dt>p{float(q) * 100:g}</dt><dd>{_time(report.quantiles[q])}<small>{_bounds(report, q)}</small></dd></div>"
+        for q in QUANTILES
+    )
+    answers = "".join(f"<li>{escape(line)}</li>" for line in page.answers)
+    return (
+        f'<section><p class="lead">{"; ".join(parts)}. <span>95% intervals in brackets.</span></p>'
+        f'<dl class="tiles">{tiles}</dl>{f"<ul>{answers}</ul>" if answers else ""}</section>'
+    )
+
+
+def _said(report: Report, q: str) -> str:
+    low_high = report.ci95.get(q)
+    bounds = f" ({duration(low_high[0])} to {duration(low_high[1])})" if low_high else ""
+    return f"<strong>{duration(report.quantiles[q])}</strong>{bounds}"
+
+
+def _bounds(report: Report, name: str) -> str:
+    low_high = report.ci95.get(name)
+    return f"{_time(low_high[0])} to {_time(low_high[1])}" if low_high else "too few samples for an interval"
+
+
+def _time(seconds: float | None) -> str:
+    """A delay for people, with the exact value for programs."""
+    return "–" if seconds is None else f'<data value="{seconds!r}">{duration(seconds)}</data>'
+
+
+def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table; the cells are HTML already, the first of a row names it."""
+    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
+    body = "".join(
+        f'<tr><th scope="row">{row[0]}</th>{"".join(f"<td>{cell}</td>" for cell in row[1:])}</tr>\n' for row in rows
+    )
+    return (
+        f'<div class="wide"><table><caption>{escape(caption)}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>"
+    )
+
+
+_NUMBERS: Final = ("samples", "p50", "p90", "p99", "mean", "mean, 95% interval", "least", "most")
+
+
+def _numbers(report: Report) -> list[str]:
+    quantiles = [_time(report.quantiles.get(q)) for q in QUANTILES]
+    return [
+        f"{report.samples:,}",
+        *quantiles,
+        _time(report.mean),
+        _bounds(report, "mean"),
+        _time(report.min),
+        _time(report.max),
+    ]
+
+
+def _delays_table(entries: Sequence[Entry]) -> str:
+    rows = [[escape(entry.name), *_numbers(entry.report)] for entry in entries]
+    return f"<section>{_table('Delays', ('', *_NUMBERS), rows)}</section>"
+
+
+def _time_table(timeline: Parts) -> str:
+    rows = [
+        [clock(interval.start_ns, interval.length_ns), f"{delays.samples:,}", *_quantile_cells(delays)]
+        for interval, delays in timeline
+    ]
+    table = _table("Delays over time", ("from (UTC)", "samples", "p50", "p90", "p99"), rows)
+    return f"<section><details><summary>The numbers over time</summary>{table}</details></section>"
+
+
+def _quantile_cells(delays: Distribution) -> list[str]:
+    values = [delays.quantile_ns(float(q)) for q in QUANTILES]
+    return [_time(None if value is None else value / 1e9) for value in values]
+
+
+def _groups_text(page: Page) -> str:
+    shown = min(MOST_BARS, len(page.groups))
+    of = f"The {shown} slowest of {len(page.groups):,} groups" if shown < len(page.groups) else "All groups"
+    return f"{of}, in order of p50: the marks are p50, p90 and p99."
+
+
+def _groups_table(page: Page) -> str:
+    shown = list(page.groups[:MOST_GROUPS])
+    rows = [[escape(entry.name), *_numbers(entry.report)] for entry in shown]
+    more = len(page.groups) - len(shown)
+    note = f"<p>and {more:,} more, which are faster: --format csv lists all.</p>" if more else ""
+    return f"<section>{_table(f'Delays by {page.by}, slowest first', (page.by, *_NUMBERS), rows)}{note}</section>"
+
+
+def _coverage(page: Page) -> str:
+    rows = [[escape(what), f"{count:,}"] for what, count in page.counts.items()]
+    warnings = "".join(f"<li>{escape(line)}</li>" for line in page.warnings)
+    return (
+        f"<section><h2>What this rests on</h2>{_table('Coverage', ('', 'packets'), rows)}"
+        f"{f'<ul>{warnings}</ul>' if warnings else ''}"
+        f"<h3>The command that made this page</h3><pre><code>{escape(page.command_line)}</code></pre></section>"
+    )
+
+
+# ---- the document ----
+
+
+def _figures(page: Page) -> dict[str, Figure]:
+    figures = {"cdf": cdf([page.total, *page.legs])}
+    if page.timeline:
+        figures |= {"quantiles": over_time(page.timeline), "heat": heat(page.timeline)}
+    if page.groups:
+        figures["groups"] = bars(page.groups[:MOST_BARS])
+    return figures
+
+
+def _chart(name: str, title: str, text: str, height: int = 380) -> str:
+    return (
+        f'<section><h2>{escape(title)}</h2><p>{escape(text)}</p><div class="chart" id="{name}" role="img" '
+        f'aria-label="{escape(title)}" style="height:{height}px"><noscript>The chart needs JavaScript; the numbers are in '
+        "the tables.</noscript></div></section>"
+    )
+
+
+def _document(page: Page, body: str, figures: dict[str, Figure]) -> str:
+    data = json.dumps(figures, separators=(",", ":"), allow_nan=False)
+    for char in "<>&\u2028\u2029":
+        data = data.replace(char, f"\\u{ord(char):04x}")
+    scripts = [_plotly(), _beside("page.js")] if figures else []
+    hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts) or "'none'"
+    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
+    return "".join(
+        (
+            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
+            '<meta name="color-scheme" content="light dark">\n',
+            f'<meta name="generator" content="wirelag {escape(page.version)}">\n',
+            f"<title>{escape(page.title)}: {escape(page.subject)}</title>\n<style>{_beside('page.css')}</style>\n</head>\n<body>\n",
+            f"<header><h1>{escape(page.title)}</h1><p>{escape(page.subject)}</p></header>\n<main>\n{body}\n</main>\n",
+            f"<footer>wirelag {escape(page.version)}</footer>\n",
+            f'<script type="application/json" id="figures">{data}</script>\n' if figures else "",
+            *(f"<script>{script}</script>\n" for script in scripts),
+            "</body>\n</html>\n",
+        )
+    )
+
+
+def _beside(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def _plotly() -> str:
+    script = resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
+    # A browser reads line ends as \n, and so does the hash.
+    return script.replace("\r\n", "\n").replace("\r", "\n").replace("</script", "<\\/script")
+
+
+def _sha256(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
