@@ -11,7 +11,7 @@ or lies below it (one-way delay between two clocks), in seconds. Rates are compa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -28,6 +28,11 @@ RATES: Final = (("loss", "lost", "sent"), ("reordering", "reordered", "received"
 # Quantiles are read off bins that are up to 1/128 wide. Two that lie one bin apart must not differ by more than chance,
 # however many samples they have: this error, of each of the two, sees to it.
 ROUNDING: Final = math.log1p(1 / 128) / Z95 / math.sqrt(2)
+
+DEPENDENT: Final = (
+    "samples count as independent; where connections gave many each, chance does more than assumed here "
+    "(rtt --match handshake takes one of each)"
+)
 
 
 class ReportError(ValueError):
@@ -172,32 +177,27 @@ class Comparison:
         }
 
 
-Choose = Callable[[Sequence[float | None]], float]
-
-
-def compare(before: Mapping[str, Any], after: Mapping[str, Any], choose: Choose | None = None) -> Comparison:
-    """Compare two reports, each as its JSON has it.
-
-    `choose` decides from the p-values of the groups up to which a group is called; Benjamini and Hochberg's rule
-    unless told otherwise.
-    """
+def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Comparison:
+    """Compare two reports, each as its JSON has it."""
     old, new = _read(before, "before"), _read(after, "after")
     if old.quantity != new.quantity:
         was, now = (quantity.replace("_", "-") for quantity in (old.quantity, new.quantity))
         raise ReportError(f"one is of {was} delay, the other of {now} delay; these do not compare", "both")
-    choose = choose or (lambda p_values: benjamini_hochberg(p_values, LEVEL))
-    groups = _called([_part(key, old.groups[key], new.groups[key]) for key in old.groups if key in new.groups], choose)
-    legs = [_part(key, old.legs[key], new.legs[key]) for key in old.legs if key in new.legs]
+    groups = _called([_part(key, old.groups[key], new.groups[key]) for key in old.groups if key in new.groups])
+    legs = _called([_part(key, old.legs[key], new.legs[key]) for key in old.legs if key in new.legs])
     (total,) = _called([_part("all", old.total, new.total)])
+    notes = list(_notes(old, new))
+    if old.quantity == "round_trip" and any(part.main.is_called for part in (total, *legs, *groups)):
+        notes.append(DEPENDENT)
     return Comparison(
         old.quantity,
         (old.estimator, new.estimator),
         total,
-        tuple(_called(legs)),
+        tuple(legs),
         tuple(sorted(groups, key=_rank)),
         tuple(key for key in old.groups if key not in new.groups),
         tuple(key for key in new.groups if key not in old.groups),
-        tuple(_notes(old, new)),
+        tuple(notes),
     )
 
 
@@ -373,9 +373,9 @@ def _delay(name: str, before: _Estimate, after: _Estimate) -> Change:
     change = Change(name, before.value, after.value)
     for side, estimate in (("before", before), ("after", after)):
         if estimate.value is None:
-            return replace(change, reason=f"the report {side} does not give it")
+            return replace(change, reason=f"not given {side}")
         if estimate.bounds is None:
-            return replace(change, reason=f"the report {side} has no 95% interval of it")
+            return replace(change, reason=f"no 95% interval {side}")
     if min(low for estimate in (before, after) for low in (estimate.value or 0, (estimate.bounds or (0, 0))[0])) > 0:
         return _on_log_scale(change, before, after)
     return _in_seconds(change, before, after)
@@ -455,7 +455,7 @@ def _far(freedom: float) -> float:
 def _rate(name: str, before: tuple[int, int], after: tuple[int, int]) -> Change:
     """Two proportions: the z test with Yates' correction, and Newcombe's interval of their difference."""
     if not before[1] or not after[1]:
-        return Change(name, None, None, reason="no packets to have a rate of")
+        return Change(name, None, None, reason="no packets to take a share of")
     shares = [min(few / many, 1.0) for few, many in (before, after)]
     change = Change(name, shares[0], shares[1])
     inverse = 1 / before[1] + 1 / after[1]
@@ -482,14 +482,13 @@ def _wilson(share: float, n: int) -> Bounds:
 # The verdicts.
 
 
-def _called(parts: Sequence[Part], choose: Choose | None = None) -> list[Part]:
+def _called(parts: Sequence[Part]) -> list[Part]:
     """Say which parts changed, and which of their numbers.
 
-    `limit` comes from all parts together. Within a part the same rule at that limit says which numbers; by Simes' test it
-    finds one exactly in the parts that are called.
+    All parts together give the limit. Within a part the same rule at that limit says which numbers changed; since the
+    p-value of a part is Simes', it finds one exactly in the parts that are called.
     """
-    p_values = [part.p_value for part in parts]
-    limit = choose(p_values) if choose else benjamini_hochberg(p_values, LEVEL)
+    limit = benjamini_hochberg([part.p_value for part in parts], LEVEL)
     called = []
     for part in parts:
         inner = benjamini_hochberg([change.p_value for change in part.changes], limit)

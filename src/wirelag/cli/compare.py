@@ -133,10 +133,12 @@ def _verdict(part: Part) -> str:
 
 def _title(result: Comparison, shown: int) -> str:
     called = sum(part.main.is_called for part in result.groups)
-    parts = [f"{len(result.groups):,} groups in both, {called:,} changed by more than chance"]
-    if shown < len(result.groups):
+    count = len(result.groups)
+    parts = [f"{count:,} group{'' if count == 1 else 's'} in both, {called:,} changed by more than chance"]
+    if called:
+        parts[0] += " (at most 5% of these wrongly)"
+    if shown < count:
         parts.append(f"the {shown} that changed most (--all shows every one)")
-    parts.append("of those called at most 5% are so by chance")
     return "; ".join(parts)
 
 

@@ -243,19 +243,19 @@ WL_INLINE u32 wl_acknowledge(struct wl_match *m, struct wl_side *side, u32 ack)
     for (u32 i = 0; i < WL_MOST_SEGMENTS && at; i++) {
         const struct wl_segment *segment = &m->segments[at];
 
-        if (wl_after(segment->end, ack)) {
-            if (wl_after(ack, segment->start)) /* inside it */
-                timed = 0;
+        if (wl_after(segment->end, ack))
             break;
-        }
         if (m->first_copy || !(segment->marks & (WL_SACKED | WL_AGAIN)))
             timed = at;
         last = at;
         side->in_flight--;
         at = segment->next;
     }
-    if (last)
+    if (last) {
+        if (m->segments[last].end != ack) /* what came last was not seen, or is part of a segment */
+            timed = 0;
         wl_release(m, side, last);
+    }
     if (side->known & WL_KNOWN_NEXT && wl_after(ack, side->next)) { /* of something not seen */
         side->next = ack;
         wl_forget(m, side);

@@ -291,8 +291,8 @@ class Match:
             sent.next = ack
             sent.segments = []
             return None
-        if sent.segments and before(sent.segments[0].start, ack):
-            # Part of a segment was answered, and when that part was sent is not known.
+        if not taken or taken[-1].end != ack:
+            # What was answered last was not seen, or is part of a segment, sent nobody knows when.
             return None
         for segment in reversed(taken):
             # Karn's rule: of a segment sent twice nobody knows which copy was answered.

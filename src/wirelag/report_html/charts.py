@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -34,7 +35,7 @@ class Entry:
 
 def duration(seconds: float | None) -> str:
     """A delay for people."""
-    return "–" if seconds is None else format_duration(seconds * 1e9)
+    return "-" if seconds is None else format_duration(seconds * 1e9)
 
 
 def clock(time_ns: int, resolution_ns: int) -> str:
@@ -54,7 +55,7 @@ _SYMBOLS: Final = ("circle", "square", "diamond")
 
 def cdf(entries: Sequence[Entry]) -> Figure:
     """The share of delays up to each delay."""
-    traces = []
+    traces: list[Figure] = []
     for i, entry in enumerate(entries):
         bins = np.flatnonzero(entry.delays.weights)
         shares = np.cumsum(entry.delays.weights[bins].astype(float)) / entry.delays.weight
@@ -85,7 +86,7 @@ def cdf(entries: Sequence[Entry]) -> Figure:
 def over_time(timeline: Parts) -> Figure:
     """Quantiles of each part of the time, with their 95% intervals."""
     places, axis = _time_axis(timeline)
-    middles = [(a + b) / 2 for a, b in zip(places, places[1:], strict=False)]
+    middles = [(a + b) / 2 for a, b in pairwise(places)]
     traces: list[Figure] = []
     seen: list[float] = []
     for i, q in enumerate(QUANTILES):
@@ -161,8 +162,8 @@ def heat(timeline: Parts) -> Figure:
     assert len(rows) == BINS
     counts = np.column_stack([np.bincount(rows, delays.weights.astype(float), count) for _, delays in timeline])
     edges = [2.0 ** ((math.floor(first * per_octave) + i) / per_octave) / 1e9 for i in range(count + 1)]
-    spans = [f"{duration(low)} to {duration(high)}" for low, high in zip(edges, edges[1:], strict=False)]
-    most = float(counts.max())
+    spans = [f"{duration(low)} to {duration(high)}" for low, high in pairwise(edges)]
+    table, most = counts.tolist(), float(counts.max())
     ticks = [t for k in range(19) for t in (10**k, 2 * 10**k, 5 * 10**k) if t <= most]
     if len(ticks) > 7:
         ticks = [t for t in ticks if str(t)[0] == "1"]
@@ -170,9 +171,9 @@ def heat(timeline: Parts) -> Figure:
         "type": "heatmap",
         "x": places,
         "y": [_round(edge) for edge in edges],
-        "z": [[_round(math.log10(n)) if n else None for n in row] for row in counts.tolist()],
+        "z": [[_round(math.log10(n)) if n else None for n in row] for row in table],
         "customdata": [
-            [f"{n:,.0f} of {span}" if n else "" for n in row] for row, span in zip(counts.tolist(), spans, strict=True)
+            [f"{n:,.0f} of {span}" if n else "" for n in row] for row, span in zip(table, spans, strict=True)
         ],
         "hovertemplate": "%{customdata}<extra></extra>",
         "hoverongaps": False,
@@ -180,10 +181,16 @@ def heat(timeline: Parts) -> Figure:
         "zmax": max(math.log10(most), 0.3),
         "colorscale": [[0, "var(--heat0)"], [0.35, "var(--heat1)"], [0.7, "var(--heat2)"], [1, "var(--heat3)"]],
         "colorbar": {
-            "title": {"text": "round trips", "side": "right"},
+            "title": {"text": "round trips", "side": "top"},
+            "orientation": "h",
+            "x": 0,
+            "xanchor": "left",
+            "y": 1.01,
+            "yanchor": "bottom",
+            "len": 0.4,
             "tickvals": [_round(math.log10(t)) for t in ticks],
             "ticktext": [f"{t:,}" for t in ticks],
-            "thickness": 10,
+            "thickness": 8,
             "outlinewidth": 0,
         },
     }
@@ -230,12 +237,8 @@ def bars(groups: Sequence[Entry]) -> Figure:
     return {"data": traces, "layout": {"xaxis": _delay_axis(low, high), "yaxis": keys, "hovermode": "closest"}}
 
 
-def _height(groups: Figure) -> int:
-    return 110 + 26 * len(groups["layout"]["yaxis"]["tickvals"])
-
-
 def _time_axis(timeline: Parts) -> tuple[list[float], Figure]:
-    """The edges of the intervals as the axis has them, and the axis: the time of day, or seconds where that is short."""
+    """The edges of the intervals as the axis has them, and the axis: the time of day, or seconds if it is short."""
     start, length = timeline[0][0].start_ns, timeline[0][0].length_ns
     edges_ns = [*(interval.start_ns for interval, _ in timeline), timeline[-1][0].end_ns]
     axis: Figure = {"automargin": True}
@@ -260,7 +263,7 @@ def _reach(seconds: Sequence[float]) -> tuple[float, float]:
 def _delay_axis(low: float, high: float) -> Figure:
     """A logarithmic axis of delays in seconds, written with the units that people use."""
     decades = math.log10(high / low)
-    steps = (1, 2, 5) if decades < 2.5 else (1,) if decades < 7 else (1,)
+    steps = (1, 2, 5) if decades < 4 else (1,)
     values = [
         step * 10.0**k for k in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1) for step in steps
     ]

@@ -11,6 +11,13 @@
     var named = typeof value === "string" && /^var\((--\w+)\)$/.exec(value);
     return named ? styles.getPropertyValue(named[1]).trim() : value;
   }
+  function thin(axis) {
+    var decades = axis.tickvals.map(function (x) { return Math.abs(Math.log10(x) % 1) < 1e-6; });
+    if (decades.filter(Boolean).length < 2) return;
+    ["tickvals", "ticktext"].forEach(function (name) {
+      axis[name] = axis[name].filter(function (_, i) { return decades[i]; });
+    });
+  }
   function draw() {
     var styles = getComputedStyle(document.documentElement);
     var colour = function (name) { return styles.getPropertyValue(name).trim(); };
@@ -27,14 +34,16 @@
       layout.paper_bgcolor = layout.plot_bgcolor = "rgba(0,0,0,0)";
       layout.font = { family: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", size: narrow ? 11 : 13,
         color: colour("--text") };
-      layout.margin = { l: narrow ? 46 : 64, r: 12, t: 34, b: 48 };
+      layout.margin = { l: narrow ? 46 : 64, r: 14, t: figure.data[0].colorbar ? 64 : 34, b: 48 };
+      if (narrow && layout.xaxis.ticktext && layout.xaxis.ticktext.length > 6) thin(layout.xaxis);
       layout.legend = Object.assign({ orientation: "h", x: 0, y: 1.02, yanchor: "bottom" }, layout.legend);
       layout.hoverlabel = { bgcolor: colour("--card"), bordercolor: colour("--track"), font: { color: colour("--text") } };
       layout.dragmode = window.matchMedia("(pointer: coarse)").matches ? false : "zoom";
       layout.autosize = true;
-      if (narrow && figure.data[0].colorbar) figure.data[0].colorbar.title.text = "";
-      Plotly.react(place, figure.data, layout, { responsive: true, displaylogo: false,
-        modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] });
+      layout.modebar = { bgcolor: "rgba(0,0,0,0)", color: colour("--soft"), activecolor: colour("--text") };
+      // Only what stays on this computer: plotly.js would also offer to send the chart to its makers' servers.
+      Plotly.react(place, figure.data, layout, { responsive: true, displaylogo: false, plotlyServerURL: "",
+        displayModeBar: narrow ? false : "hover", modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]] });
     });
   }
   document.querySelectorAll(".chart noscript").forEach(function (note) { note.remove(); });

@@ -45,14 +45,19 @@ def render(page: Page) -> str:
     figures: dict[str, Figure] = {}
     if page.total.report.samples:
         figures = _figures(page)
-        sections += [_chart("cdf", "How long round trips take", _CDF_TEXT), _delays_table([page.total, *page.legs])]
+        sections.append(
+            _chart("cdf", "How long round trips take", _CDF_TEXT, below=_delays_table([page.total, *page.legs]))
+        )
         if page.timeline:
             length = format_duration(page.timeline[0][0].length_ns)
             sections.append(_chart("quantiles", "Over time", f"{_QUANTILES_TEXT} Each point covers {length}."))
-            sections.append(_chart("heat", "Every delay over time", _HEAT_TEXT))
-            sections.append(_time_table(page.timeline))
+            sections.append(_chart("heat", "Every delay over time", _HEAT_TEXT, below=_time_table(page.timeline)))
         if page.groups:
-            sections.append(_chart("groups", f"Slowest by {page.by}", _groups_text(page), _height(figures["groups"])))
+            sections.append(
+                _chart(
+                    "groups", f"Slowest by {page.by}", _groups_text(page), 110 + 26 * min(MOST_BARS, len(page.groups))
+                )
+            )
             sections.append(_groups_table(page))
     sections.append(_coverage(page))
     return _document(page, "\n".join(sections), figures)
@@ -79,7 +84,8 @@ def _summary(page: Page) -> str:
         for q, label in zip(QUANTILES, ("Half", "90%", "99%"), strict=True)
     ]  # fmt: skip
     tiles = "".join(
-        f"<div><dt>p{float(q) * 100:g}</dt><dd>{_time(report.quantiles[q])}<small>{_bounds(report, q)}</small></dd></div>"
+        f"<div><dt>p{float(q) * 100:g}</dt>"
+        f"<dd>{_time(report.quantiles[q])}<small>{_bounds(report, q)}</small></dd></div>"
         for q in QUANTILES
     )
     answers = "".join(f"<li>{escape(line)}</li>" for line in page.answers)
@@ -102,7 +108,7 @@ def _bounds(report: Report, name: str) -> str:
 
 def _time(seconds: float | None) -> str:
     """A delay for people, with the exact value for programs."""
-    return "–" if seconds is None else f'<data value="{seconds!r}">{duration(seconds)}</data>'
+    return "-" if seconds is None else f'<data value="{seconds!r}">{duration(seconds)}</data>'
 
 
 def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -134,7 +140,7 @@ def _numbers(report: Report) -> list[str]:
 
 def _delays_table(entries: Sequence[Entry]) -> str:
     rows = [[escape(entry.name), *_numbers(entry.report)] for entry in entries]
-    return f"<section>{_table('Delays', ('', *_NUMBERS), rows)}</section>"
+    return _table("Delays", ("", *_NUMBERS), rows)
 
 
 def _time_table(timeline: Parts) -> str:
@@ -143,7 +149,7 @@ def _time_table(timeline: Parts) -> str:
         for interval, delays in timeline
     ]
     table = _table("Delays over time", ("from (UTC)", "samples", "p50", "p90", "p99"), rows)
-    return f"<section><details><summary>The numbers over time</summary>{table}</details></section>"
+    return f"<details><summary>The numbers over time</summary>{table}</details>"
 
 
 def _quantile_cells(delays: Distribution) -> list[str]:
@@ -162,7 +168,7 @@ def _groups_table(page: Page) -> str:
     rows = [[escape(entry.name), *_numbers(entry.report)] for entry in shown]
     more = len(page.groups) - len(shown)
     note = f"<p>and {more:,} more, which are faster: --format csv lists all.</p>" if more else ""
-    return f"<section>{_table(f'Delays by {page.by}, slowest first', (page.by, *_NUMBERS), rows)}{note}</section>"
+    return _table(f"Delays by {page.by}, slowest first", (page.by, *_NUMBERS), rows) + note
 
 
 def _coverage(page: Page) -> str:
@@ -187,11 +193,11 @@ def _figures(page: Page) -> dict[str, Figure]:
     return figures
 
 
-def _chart(name: str, title: str, text: str, height: int = 380) -> str:
+def _chart(name: str, title: str, text: str, height: int = 380, below: str = "") -> str:
     return (
         f'<section><h2>{escape(title)}</h2><p>{escape(text)}</p><div class="chart" id="{name}" role="img" '
-        f'aria-label="{escape(title)}" style="height:{height}px"><noscript>The chart needs JavaScript; the numbers are in '
-        "the tables.</noscript></div></section>"
+        f'aria-label="{escape(title)}" style="height:{height}px"><noscript>The chart needs JavaScript; the numbers '
+        f"are in the tables.</noscript></div>{below}</section>"
     )
 
 
@@ -201,7 +207,8 @@ def _document(page: Page, body: str, figures: dict[str, Figure]) -> str:
         data = data.replace(char, f"\\u{ord(char):04x}")
     scripts = [_plotly(), _beside("page.js")] if figures else []
     hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts) or "'none'"
-    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
+    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
+    policy += "form-action 'none'; base-uri 'none'"
     return "".join(
         (
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
@@ -209,7 +216,8 @@ def _document(page: Page, body: str, figures: dict[str, Figure]) -> str:
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
             '<meta name="color-scheme" content="light dark">\n',
             f'<meta name="generator" content="wirelag {escape(page.version)}">\n',
-            f"<title>{escape(page.title)}: {escape(page.subject)}</title>\n<style>{_beside('page.css')}</style>\n</head>\n<body>\n",
+            f"<title>{escape(page.title)}: {escape(page.subject)}</title>\n",
+            f"<style>{_beside('page.css')}</style>\n</head>\n<body>\n",
             f"<header><h1>{escape(page.title)}</h1><p>{escape(page.subject)}</p></header>\n<main>\n{body}\n</main>\n",
             f"<footer>wirelag {escape(page.version)}</footer>\n",
             f'<script type="application/json" id="figures">{data}</script>\n' if figures else "",
