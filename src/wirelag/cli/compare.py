@@ -1,4 +1,4 @@
-"""`wirelag compare`: two reports; did it get slower, where, by how much, and is that more than chance?"""
+"""`wirelag compare`: whether it got slower from one report to another, where, and by more than chance."""
 
 from __future__ import annotations
 
@@ -30,19 +30,20 @@ def compare(
     ] = False,
     output_format: Annotated[str, typer.Option("--format", metavar="table|json", help="How to print it.")] = "table",
 ) -> None:
-    """Compare two reports: did it get slower, where, by how much, and is that more than chance?
+    """Say whether it got slower from one report to another, where, by how much, and whether that is more than chance.
 
     The whole first, then its legs, then the groups that both reports have, those that changed most before the others.
     """
     if output_format not in ("table", "json"):
         raise typer.BadParameter(f"{output_format!r} is not one of table, json", param_hint="--format")
 
-    from wirelag import compare as comparing
+    from wirelag.compare import ReportError
+    from wirelag.compare import compare as compare_reports
 
     contents = _read(before), _read(after)
     try:
-        result = comparing.compare(*contents)
-    except comparing.ReportError as error:
+        result = compare_reports(*contents)
+    except ReportError as error:
         name = {"before": before, "after": after, "both": f"{before} and {after}"}[error.side]
         raise WirelagError(f"{name}: {error}") from None
     if output_format == "json":
@@ -76,7 +77,9 @@ def _read(path: str) -> dict[str, Any]:
 def _table(result: Comparison, everything: bool) -> list[str]:
     shown = result.groups if everything else result.groups[:MOST_GROUPS]
     legs = [(f"to the {leg.key}", leg) for leg in result.legs]
-    rows = [_row("" if i else key, change) for key, part in [("all", result.total), *legs] for i, change in _known(part)]
+    rows = [
+        _row("" if i else key, change) for key, part in [("all", result.total), *legs] for i, change in _known(part)
+    ]
     groups = [_group_row(part) for part in shown]
     head = ["", "", "before", "after", "change", "95% interval", "more than chance?"]
     widths = [max(len(row[i]) for row in (head, *rows, *groups)) for i in range(len(head))]

@@ -12,7 +12,6 @@ The law is docs/reference/fridge.md.
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
@@ -66,8 +65,8 @@ def _seen(slots: int, probability: float, survived: Array) -> Floats:
 
 
 def union_weights(fridges: Fridges, survived: Array) -> Floats:
-    """1/q: unbiased, and needs no bins."""
-    return np.asarray(1 / fridges.seen(survived), np.float64)
+    """1/q: unbiased, and needs no bins. As in the kernel, q is 2^-32 at least."""
+    return np.asarray(1 / np.maximum(fridges.seen(survived), 1 / CERTAIN), np.float64)
 
 
 def single_weights(slots: int, probability: float, survived: Array, hit: float | None = None) -> Floats:
@@ -76,7 +75,8 @@ def single_weights(slots: int, probability: float, survived: Array, hit: float |
     Unbiased are two pairs: x = all requests with hit = p/M (the default), and x = those that entered with hit = 1/M.
     Any other pair is wrong; the paper's text mixes them.
     """
-    return np.asarray(np.exp(-survived * math.log1p(-(probability / slots if hit is None else hit))) / probability)
+    decay = math.log1p(-(probability / slots if hit is None else hit))
+    return np.asarray(np.exp(survived.astype(np.float64) * -decay) / probability)
 
 
 def inverse_variance_weights(fridges: Fridges, fridge: Array, survived: Array, bins: Array) -> Floats:
@@ -121,7 +121,7 @@ def plan(
     survived = _survived(rate_per_s, delays if known else None)
     one = _choices(_equal(room, 1))
     choices = (
-        one + _choices(_greedy(room)) if known and not fridges else _choices(_equal(room, min(fridges or 3, room)))
+        one + _choices(_greedy(room)) if known and not fridges else _choices(_equal(room, min(fridges or 3, room, 8)))
     )
     least = np.min([_inflation(*choice, survived).min(axis=0) for choice in one], axis=0)
     regrets = [(_inflation(slots, entries, survived) / least).max(axis=1) for slots, entries in choices]
@@ -157,10 +157,12 @@ def _greedy(room: int) -> tuple[int, ...]:
 def _choices(slots: tuple[int, ...]) -> list[tuple[tuple[int, ...], Array]]:
     """Slots, in both orders, with all entry probabilities to try (a row for each, in 2^-32, the largest first).
 
-    Probabilities are powers of two; where the first is 1, it is what the others leave.
+    Probabilities are powers of two at equal distances; where the first is 1, it is what the others leave.
     """
-    powers = np.array(list(itertools.combinations(range(SMALLEST_ENTRY + 1), len(slots))))
-    entries = CERTAIN >> powers
+    count = len(slots)
+    steps = range(1, SMALLEST_ENTRY // (count - 1) + 1) if count > 1 else (0,)
+    firsts = [(first, step) for step in steps for first in range(SMALLEST_ENTRY - step * (count - 1) + 1)]
+    entries = CERTAIN >> np.array([[first + step * k for k in range(count)] for first, step in firsts])
     entries[:, 0] = np.minimum(entries[:, 0], CERTAIN - entries[:, 1:].sum(axis=1))
     return [(sizes, entries) for sizes in dict.fromkeys((slots, slots[::-1]))]
 

@@ -1,7 +1,8 @@
 /* The hashes: packet id and flow key (docs/reference/columns.md, "Hashes").
  *
- * Law: words are mixed one by one and summed, hash = mix(sum of mix(word_i ^ key_i)). The mixes do not depend on
- * each other, so a processor overlaps them; a sum does not know its order, so a flow key is the same in both directions.
+ * Law: a hash is the mix of a sum of terms that do not depend on each other, so that a processor overlaps them; and a sum
+ * does not know its order, so that a flow key is the same in both directions. Terms that are hashes themselves take two steps:
+ * after one, the differences of neighbouring values are nearly the same, and cancel out in the sum.
  * Integer only: the same header compiles into the extension and into eBPF. */
 #ifndef WIRELAG_HASH_H
 #define WIRELAG_HASH_H
@@ -39,7 +40,6 @@ struct wl_endpoint {
     u64 port;
 };
 
-/* Two steps: hashes of endpoints are added up, and after one step neighbours' differences are still nearly the same. */
 WL_INLINE u64 wl_endpoint_hash(u64 seed, const struct wl_endpoint *e)
 {
     return wl_hash_word(wl_hash_word(seed + e->high * WL_SPREAD + e->port * WL_GOLDEN, e->low), 0);

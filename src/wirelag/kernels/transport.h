@@ -121,7 +121,7 @@ WL_INLINE int wl_wireguard(const struct wl_cursor *c, struct wl_row *row)
         receiver = wl_le32(c->at + 8);
     } else if (type == 3 && length == 64) {
         receiver = wl_le32(c->at + 4);
-    } else if (type == 4 && length >= 32 && length % 16 == 0) {
+    } else if (type == 4 && length >= 32 && (length % 16 == 0 || length >= 1280)) { /* the MTU cuts the padding */
         receiver = wl_le32(c->at + 4);
         row->seq = wl_le32(c->at + 8);
     } else {

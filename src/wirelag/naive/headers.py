@@ -459,7 +459,7 @@ def application(payload: bytes, payload_length: int, ports: set[int]) -> Columns
 
 def wireguard_fits(message: int, length: int) -> bool:
     if message == 4:
-        return length >= 32 and length % 16 == 0
+        return length >= 32 and (length % 16 == 0 or length >= 1280)
     return length == {1: 148, 2: 92, 3: 64}[message]
 
 

@@ -34,7 +34,7 @@
       layout.paper_bgcolor = layout.plot_bgcolor = "rgba(0,0,0,0)";
       layout.font = { family: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", size: narrow ? 11 : 13,
         color: colour("--text") };
-      layout.margin = { l: narrow ? 46 : 64, r: 14, t: figure.data[0].colorbar ? 64 : 34, b: 48 };
+      layout.margin = { l: narrow ? 46 : 64, r: 14, t: figure.data[0].colorbar ? 4 : 34, b: 48 };
       if (narrow && layout.xaxis.ticktext && layout.xaxis.ticktext.length > 6) thin(layout.xaxis);
       layout.legend = Object.assign({ orientation: "h", x: 0, y: 1.02, yanchor: "bottom" }, layout.legend);
       layout.hoverlabel = { bgcolor: colour("--card"), bordercolor: colour("--track"), font: { color: colour("--text") } };

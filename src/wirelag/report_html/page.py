@@ -51,14 +51,11 @@ def render(page: Page) -> str:
         if page.timeline:
             length = format_duration(page.timeline[0][0].length_ns)
             sections.append(_chart("quantiles", "Over time", f"{_QUANTILES_TEXT} Each point covers {length}."))
-            sections.append(_chart("heat", "Every delay over time", _HEAT_TEXT, below=_time_table(page.timeline)))
+            sections.append(_chart("heat", "Every delay over time", _HEAT_TEXT, 420, _time_table(page.timeline)))
         if page.groups:
-            sections.append(
-                _chart(
-                    "groups", f"Slowest by {page.by}", _groups_text(page), 110 + 26 * min(MOST_BARS, len(page.groups))
-                )
-            )
-            sections.append(_groups_table(page))
+            height = 110 + 26 * min(MOST_BARS, len(page.groups))
+            title = f"Slowest by {page.by}"
+            sections.append(_chart("groups", title, _groups_text(page), height, _groups_table(page)))
     sections.append(_coverage(page))
     return _document(page, "\n".join(sections), figures)
 
