@@ -17,6 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 from reading import decompress, memory_of_reading, read_columns
+from rtt import FRIDGE, MATCH, measured, memory_of_matching
 
 WIRELAG = str(Path(sys.executable).with_name("wirelag"))
 TSHARK_PACKETS = 200_000
@@ -114,12 +115,43 @@ def memory(capture: Path) -> list[bool]:
     return [line("private memory / 200 MB", peak / 200e6, "<= 1", peak <= 200e6)]
 
 
+def round_trips(capture: Path, packets: int) -> list[bool]:
+    """Round-trip delays, exact and from a fridge of 2^16 slots, beside tcptrace and tshark; reading is part of it."""
+    short = capture.with_name("short.pcap")
+    subprocess.run(["editcap", "-r", capture, short, f"1-{TSHARK_PACKETS}"], check=True)
+    best = best_s(
+        {
+            "match": lambda: measured(capture, MATCH.meter("tap")),
+            "fridge": lambda: measured(capture, FRIDGE.meter("tap")),
+            "tcptrace": program("tcptrace", "-nr", capture),
+        },
+        rounds=5,
+    )
+    words = ("-Y", "tcp.analysis.ack_rtt", "-T", "fields", "-e", "tcp.analysis.ack_rtt")
+    tshark = best_s({"tshark": program("tshark", "-r", short, *words)}, rounds=1)["tshark"]
+    rates = {name: packets / seconds / 1e6 for name, seconds in best.items()}
+    rates["tshark"] = TSHARK_PACKETS / tshark / 1e6
+    print("  ".join(f"{name} {rate:.3g} Mpps" for name, rate in rates.items()))
+    meter, peak = FRIDGE.meter("tap"), memory_of_matching(capture)
+    exact, few = measured(capture, MATCH.meter("tap")).distribution(), measured(capture, meter).distribution()
+    print(f"match: {exact.samples:,} samples; fridge: {few.samples:,} samples, {meter.bytes:,} bytes of slots")
+    match, than_tshark = rates["match"] / rates["tcptrace"], rates["match"] / rates["tshark"]
+    fridge, stated = rates["fridge"] / rates["tcptrace"], meter.bytes / (24 << 16)
+    return [
+        line("reading and match / tcptrace -nr", match, ">= 4", match >= 4),
+        line("reading and match / tshark ack_rtt", than_tshark, ">= 100", than_tshark >= 100),
+        line("reading and match, private memory / 200 MB", peak / 200e6, "<= 1", peak <= 200e6),
+        line("reading and fridge of 2^16 slots / tcptrace -nr", fridge, ">= 10", fridge >= 10),
+        line("bytes of its slots / 24 * 2^16", stated, "== 1", stated == 1),
+    ]
+
+
 def main() -> None:
     """Make a capture, run all, and exit with 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--packets", type=int, default=2_000_000)
     packets = parser.parse_args().packets
-    for tool in ("tcpdump", "tshark", "editcap", "gzip"):
+    for tool in ("tcpdump", "tshark", "tcptrace", "editcap", "gzip"):
         if not shutil.which(tool):
             sys.exit(f"{tool} is missing: tests/install-debian-packages installs it")
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -128,6 +160,10 @@ def main() -> None:
         subprocess.run([WIRELAG, "simulate", "--packets", str(packets), "-o", capture, "--quiet"], check=True)
         print(f"{packets:,} packets, {capture.stat().st_size / 1e6:.0f} MB, one core")
         held = [*reading(capture, packets), *compressed(capture), *starting(capture), *memory(capture)]
+        packets = packets * 7 // 5  # over 80,000 connections
+        subprocess.run([WIRELAG, "simulate", "--packets", str(packets), "-o", capture, "--quiet"], check=True)
+        print(f"{packets:,} packets")
+        held += round_trips(capture, packets)
     sys.exit(0 if all(held) else 1)
 
 

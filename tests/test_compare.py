@@ -94,6 +94,31 @@ def test_few_samples_are_no_excuse() -> None:
         assert np.mean(np.array(p_values) <= 0.05) <= 0.05 + about(0.05, runs), n
 
 
+def rare(runs: int, n: int, level: float) -> float:
+    """How often, over `level`, the p-value of the median of an unchanged network is at most that."""
+    rng, hits = np.random.default_rng(n), 0
+    for _ in range(runs):
+        both = []
+        for _ in range(2):
+            mine = Distribution()
+            mine.add(delays(rng, n))
+            low, high = mine.quantile_ci_ns(0.5) or (0.0, 0.0)
+            median = {"0.5": (mine.quantile_ns(0.5) or 0.0) / 1e9}
+            both.append(told(0.0, {"0.5": [low / 1e9, high / 1e9]}, quantiles=median, samples=n))
+        hits += (named(compare(*both), "0.5").p_value or 0.0) <= level
+    return hits / runs / level
+
+
+def test_small_p_values_are_as_rare_as_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Among many groups the far tail decides. The interval of a quantile does not know its width as well as n - 1
+    # degrees of freedom would: counted so, p-values of 0.2% come twice as often.
+    runs, level = 15_000, 0.002
+    most = 1 + 4 * math.sqrt((1 - level) / (runs * level))
+    assert rare(runs, 60, level) < 1
+    monkeypatch.setattr(comparing, "_freedom", lambda name, samples: samples - 1.0)
+    assert rare(runs, 60, level) > most
+
+
 def test_a_slow_down_is_found_as_often_as_the_samples_allow() -> None:
     rng, runs, n = np.random.default_rng(7), 400, 400
     results = [compare(report(rng, n), report(rng, n, 1.1)) for _ in range(runs)]

@@ -284,60 +284,30 @@ def test_any_duration_has_a_good_number_of_parts(tmp_path: Path, duration_s: flo
 # ---- every sample ----
 
 
-NETWORKS = (
+NETWORKS: tuple[dict[str, float], ...] = (
     {},
     {"loss": 0.02},
     {"reorder": 0.03},
-    {"duplicate": 0.05, "ipv6": 0.0},  # a copy in IPv6, which has no IP id, looks like a retransmission
-    {"loss": 0.02, "reorder": 0.02, "duplicate": 0.02, "ipv6": 0.0},
+    {"duplicate": 0.05},
+    {"loss": 0.02, "reorder": 0.02, "duplicate": 0.02},
+    {"loss": 0.1, "reorder": 0.1, "duplicate": 0.1, "ipv6": 0.5},
 )
 
 
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: "-".join(network) or "clean")
 def test_samples_are_the_truth(tmp_path: Path, network: dict[str, float]) -> None:
-    """Every response that truth can time is timed, from the same request; what else is timed has a reason."""
+    """Every response that truth can time is timed, from the same request, and no other."""
     simulation = simulate(Scenario(packets=40_000, seed=3, **network))  # type: ignore[arg-type]
     capture, path = tmp_path / "capture.pcap", tmp_path / "samples.parquet"
     write_simulation(simulation, capture)
     wirelag("rtt", capture, "--samples", path, "--quiet")
-    samples, packets = pl.read_parquet(path), _packets(capture)
+    samples = pl.read_parquet(path)
     assert samples["response_number"].n_unique() == samples.height
     ends = ["response_number", "response_ns", "leg", "client", "server", "client_port", "server_port"]
     same = [*ends, "request_ns", "delay_ns"]
     truth = simulation.truth.filter(~pl.col("retransmitted"))
-    honest = truth.filter(~pl.col("held"))
-    missing = honest.join(samples, on=same, how="anti")
-    if {"loss", "reorder"} <= network.keys():
-        # Truth does not call it held if the acknowledgement that fills a hole is overtaken by the sender's next packet.
-        missing = missing.filter(~_was_sacked(missing, packets))
-    assert missing.height == 0
-
-    # What is left answers several segments at once, when a hole was filled or found: truth names the last of them,
-    # whose arrival did not cause the answer. It is timed from that one, or from the one that filled the hole.
-    rest = samples.join(honest, on=same, how="anti")
-    held = rest.join(truth.filter(pl.col("held")), on=ends, suffix="_true")
-    assert held.height == rest.height
-    assert bool(rest.height) == ("loss" in network or "reorder" in network)
-    assert (held["request_ns"] >= held["request_ns_true"]).all()
-    asker = pl.when(pl.col("leg") == "server").then("client").otherwise("server")
-    asked = held.with_columns(asker.alias("src"), time_ns="request_ns").join(packets, on=["time_ns", "src"])
-    assert asked["response_number"].n_unique() == held.height
-
-
-def _packets(capture: Path) -> pl.DataFrame:
-    columns = ["number", "time_ns", "src", "src_port", "ack", pl.col("transaction").alias("sack")]
-    return pl.concat([batch.to_polars().select(columns) for batch in Capture([str(capture)])])
-
-
-def _was_sacked(rows: pl.DataFrame, packets: pl.DataFrame) -> pl.Series:
-    """Whether all that a response acknowledges was acknowledged selectively before, up to its end."""
-    found = []
-    for number in rows["response_number"]:
-        response = packets.row(number - 1, named=True)
-        own = (pl.col("src") == response["src"]) & (pl.col("src_port") == response["src_port"])
-        before = packets.filter(own & (pl.col("number") < number) & (pl.col("sack") % 2**32 == response["ack"]))
-        found.append(before.height > 0)
-    return pl.Series(found, dtype=pl.Boolean)
+    assert samples.join(truth, on=same, how="anti").height == 0  # none wrong
+    assert truth.join(samples, on=same, how="anti").height == 0  # none missing
 
 
 def test_samples_add_up_to_the_report(made: Made, tmp_path: Path) -> None:

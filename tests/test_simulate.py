@@ -234,6 +234,7 @@ def watched(rows: list[dict[str, str]]) -> dict[int, tuple[int, bool]]:
     """Read a capture as the documentation defines the truth, packet by packet: response -> (request, retransmitted)."""
     half = 2**31
     first: dict[tuple[str, str, int], int] = {}
+    last: dict[tuple[str, str, int], int] = {}
     seen: dict[tuple[str, str, int], set[str]] = defaultdict(set)
     highest: dict[tuple[str, str], int] = {}
     answers: dict[int, tuple[int, bool]] = {}
@@ -248,11 +249,9 @@ def watched(rows: list[dict[str, str]]) -> dict[int, tuple[int, bool]]:
             ack = int(row["tcp.ack_raw"])
             if other not in highest or 0 < (ack - highest[other]) % 2**32 < half:
                 covered = [end for end in pending[other] if (ack - end) % 2**32 < half]
-                covered.sort(key=lambda end: (ack - end) % 2**32)
-                clean = [end for end in covered if len(seen[*other, end]) == 1]
-                if covered:
-                    chosen = (clean or covered)[0]
-                    answers[number] = first[*other, chosen], not clean
+                if ack in covered:
+                    chosen = max(covered, key=lambda end: last[*other, end])
+                    answers[number] = first[*other, chosen], len(seen[*other, chosen]) > 1
                 pending[other] = [end for end in pending[other] if end not in covered]
                 highest[other] = ack
         size = int(row["tcp.len"]) + bool(flags & 0x02) + bool(flags & 0x01)
@@ -261,7 +260,9 @@ def watched(rows: list[dict[str, str]]) -> dict[int, tuple[int, bool]]:
             if (*own, end) not in first:
                 first[*own, end] = number
                 pending[own].append(end)
-            seen[*own, end].add(row["ip.id"])  # an exact copy has the same
+            if row["ip.id"] not in seen[*own, end]:  # an exact copy has the same
+                last[*own, end] = number
+            seen[*own, end].add(row["ip.id"])
     return answers
 
 

@@ -325,12 +325,26 @@ def _bounds(report: Mapping[str, Any], name: str) -> Bounds | None:
 class _Estimate:
     value: float | None
     bounds: Bounds | None
-    samples: int | None
+    freedom: float  # degrees of freedom of the error that the interval tells
 
 
 def _estimate(report: Mapping[str, Any], name: str) -> _Estimate:
     value = report.get("mean") if name == "mean" else _mapping(report, "quantiles").get(name)
-    return _Estimate(_number(value, name), _bounds(report, name), _count(report, "samples"))
+    return _Estimate(_number(value, name), _bounds(report, name), _freedom(name, _count(report, "samples")))
+
+
+def _freedom(name: str, samples: int | None) -> float:
+    """How well the interval knows the error, as degrees of freedom: with few samples not well.
+
+    An interval of a quantile spans 2 * 1.96 sqrt(n q (1 - q)) neighbouring samples, k in all. A sum of k spacings
+    scatters by 1 / sqrt(k) of itself, an error with f degrees of freedom by 1 / sqrt(2 f): so f = k / 2.
+    """
+    if samples is None:
+        return math.inf
+    if name == "mean":
+        return max(samples - 1.0, 1.0)
+    share = float(name)
+    return max(Z95 * math.sqrt(samples * share * (1 - share)), 1.0)
 
 
 def _quantiles(report: Mapping[str, Any]) -> dict[str, float]:
@@ -366,7 +380,7 @@ def _part(key: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Part
     for name, few, many in RATES:
         if all(counted[few] is not None and counted[many] is not None for counted in counts):
             changes.append(_rate(name, *((counted[few] or 0, counted[many] or 0) for counted in counts)))
-    return Part(key, (estimates[0]["mean"].samples, estimates[1]["mean"].samples), tuple(changes))
+    return Part(key, (_count(before, "samples"), _count(after, "samples")), tuple(changes))
 
 
 def _delay(name: str, before: _Estimate, after: _Estimate) -> Change:
@@ -389,7 +403,7 @@ def _on_log_scale(change: Change, before: _Estimate, after: _Estimate) -> Change
         if estimate.bounds
     ]
     ratio = change.ratio or 1.0
-    freedom = _freedom(errors, (before.samples, after.samples))
+    freedom = _together(errors, (before.freedom, after.freedom))
     error = math.hypot(*errors)
     reach = _far(freedom) * error
     ratio_ci95 = ratio * math.exp(-reach), ratio * math.exp(reach)
@@ -414,7 +428,7 @@ def _in_seconds(change: Change, before: _Estimate, after: _Estimate) -> Change:
         half = high - (estimate.value or 0.0) if low == 0 else (high - low) / 2
         rounding = 0.0 if change.name == "mean" else ROUNDING * abs(estimate.value or 0.0)
         errors.append(math.hypot(max(half, 0.0) / Z95, rounding))
-    freedom = _freedom(errors, (before.samples, after.samples))
+    freedom = _together(errors, (before.freedom, after.freedom))
     error = math.hypot(*errors)
     difference = change.difference or 0.0
     reach = _far(freedom) * error
@@ -425,10 +439,10 @@ def _in_seconds(change: Change, before: _Estimate, after: _Estimate) -> Change:
     )
 
 
-def _freedom(errors: Sequence[float], samples: Sequence[int | None]) -> float:
-    """Degrees of freedom (Welch and Satterthwaite): with few samples the error itself is not well known."""
+def _together(errors: Sequence[float], freedoms: Sequence[float]) -> float:
+    """Degrees of freedom of two errors together (Welch and Satterthwaite)."""
     top = sum(error**2 for error in errors) ** 2
-    bottom = sum(error**4 / max(n - 1, 1) for error, n in zip(errors, samples, strict=True) if n is not None)
+    bottom = sum(error**4 / freedom for error, freedom in zip(errors, freedoms, strict=True))
     return top / bottom if bottom > 0 else math.inf
 
 

@@ -13,7 +13,7 @@ The law is docs/reference/fridge.md.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
 
 import numpy as np
@@ -25,7 +25,7 @@ from wirelag.grouping import Grouping
 from wirelag.intervals import Interval
 from wirelag.packets import Array, PacketBatch
 from wirelag.report import Report
-from wirelag.samples import Samples
+from wirelag.samples import SampleBatch, Samples, Sink
 
 Floats = npt.NDArray[np.float64]
 Variant = Literal["union", "inverse-variance", "overwrite", "expiry"]
@@ -157,12 +157,14 @@ def _greedy(room: int) -> tuple[int, ...]:
 def _choices(slots: tuple[int, ...]) -> list[tuple[tuple[int, ...], Array]]:
     """Slots, in both orders, with all entry probabilities to try (a row for each, in 2^-32, the largest first).
 
-    Probabilities are powers of two at equal distances; where the first is 1, it is what the others leave.
+    Probabilities are powers of two at (nearly) equal distances; where the first is 1, it is what the others leave.
     """
-    count = len(slots)
-    steps = range(1, SMALLEST_ENTRY // (count - 1) + 1) if count > 1 else (0,)
-    firsts = [(first, step) for step in steps for first in range(SMALLEST_ENTRY - step * (count - 1) + 1)]
-    entries = CERTAIN >> np.array([[first + step * k for k in range(count)] for first, step in firsts])
+    powers = {
+        tuple(first + halves * k // 2 for k in range(len(slots)))
+        for first in range(SMALLEST_ENTRY + 1)
+        for halves in range(2, 2 * SMALLEST_ENTRY + 1)
+    }
+    entries = CERTAIN >> np.array(sorted(choice for choice in powers if choice[-1] <= SMALLEST_ENTRY))
     entries[:, 0] = np.minimum(entries[:, 0], CERTAIN - entries[:, 1:].sum(axis=1))
     return [(sizes, entries) for sizes in dict.fromkeys((slots, slots[::-1]))]
 
@@ -185,6 +187,7 @@ class Fridge:
 
     Either `memory` bytes, which are planned, and planned anew between intervals as rate and delays change; or `slots`
     and entry `probabilities` by hand, which stay. The variants other than `union` are there to be compared with it.
+    Its meters hand every sample to the `sinks`, too.
     """
 
     matchers: tuple[str, ...] = AUTO
@@ -195,6 +198,7 @@ class Fridge:
     variant: Variant = "union"
     stages: int = 1  # of `expiry`
     expiry_ns: int = 1 << 29
+    sinks: tuple[Sink, ...] = field(default=(), compare=False, repr=False)
 
     points: ClassVar[tuple[str, ...]] = ("tap",)
 
@@ -271,20 +275,24 @@ class FridgeMeter:
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
         """Put requests into the fridges and take out what is answered; the samples go into their groups."""
-        rows, delays_ns, legs, fridge, survived, weights = self.match(packets)
+        rows, delays_ns, legs, _, fridge, survived, weights = columns = self._found(packets)
         self._samples.packets += len(packets)
         if not len(rows):
             return
         tags = None if grouping is None else grouping.tags(packets, rows, legs)
         if self._estimator.variant == "inverse-variance":
-            self._kept.append(
-                (np.zeros(len(rows), np.int64) if tags is None else tags, legs, delays_ns, fridge, survived)
-            )
+            self._kept.append((np.zeros(len(rows), int) if tags is None else tags, legs, delays_ns, fridge, survived))
         else:
             self._samples.add(tags, legs, delays_ns, weights)
+        for sink in self._estimator.sinks:
+            sink(packets, _sample_batch(columns))
 
-    def match(self, packets: PacketBatch) -> tuple[Array, ...]:
-        """The samples of a batch: rows of the responses, delays in ns, legs, fridges, survived requests, weights."""
+    def match(self, packets: PacketBatch) -> SampleBatch:
+        """The samples of a batch."""
+        return _sample_batch(self._found(packets))
+
+    def _found(self, packets: PacketBatch) -> tuple[Array, ...]:
+        """Rows of the responses, delays in ns, legs, kinds, fridges, survived requests, weights."""
         if not self._drained:
             return _observe(self._open.kernel, packets)
         old, new = _observe(self._drained.kernel, packets), _observe(self._open.kernel, packets)
@@ -345,7 +353,12 @@ def _observe(kernel: _kernels.Fridge, packets: PacketBatch) -> tuple[Array, ...]
     legs, kinds, fridge = np.empty(size, np.uint8), np.empty(size, np.uint8), np.empty(size, np.uint8)
     survived, weights = np.empty(size, np.uint64), np.empty(size, np.int64)
     count = kernel.observe(packets, rows, delays_ns, legs, kinds, fridge, survived, weights)
-    return tuple(column[:count] for column in (rows, delays_ns, legs, fridge, survived, weights))
+    return tuple(column[:count] for column in (rows, delays_ns, legs, kinds, fridge, survived, weights))
+
+
+def _sample_batch(columns: tuple[Array, ...]) -> SampleBatch:
+    rows, delays_ns, legs, kinds, _, _, weights = columns
+    return SampleBatch(rows, delays_ns, legs, MATCHERS, kinds, weights)
 
 
 def _hashed(seed: int, word: int) -> int:

@@ -28,33 +28,41 @@ template <typename T> Column<T> column(nanobind::handle packets, const char *nam
     return values;
 }
 
+/* A column, and where its values lie: an array looks that up at every access. */
+template <typename T> struct Values {
+    Column<T> array;
+    const T *values;
+
+    Values(nanobind::handle packets, const char *name, size_t rows) : array(column<T>(packets, name, rows)), values(array.data())
+    {
+    }
+
+    T operator[](size_t i) const
+    {
+        return values[i];
+    }
+};
+
 /* The columns of a batch that matching looks at. */
 struct SeenColumns {
-    size_t rows;
-    Column<s64> time_ns;
-    Column<u64> flow_key, transaction;
-    Column<u32> payload_length, seq, ack, tsval, tsecr;
-    Column<u16> src_port, dst_port, window, ip_id, flags;
-    Column<u8> protocol, kind, message;
+    nanobind::handle packets;
+    size_t rows = nanobind::len(packets);
+    Values<s64> time_ns{packets, "time_ns", rows};
+    Values<u64> flow_key{packets, "flow_key", rows}, transaction{packets, "transaction", rows};
+    Values<u32> payload_length{packets, "payload_length", rows}, seq{packets, "seq", rows}, ack{packets, "ack", rows};
+    Values<u32> tsval{packets, "tsval", rows}, tsecr{packets, "tsecr", rows};
+    Values<u16> src_port{packets, "src_port", rows}, dst_port{packets, "dst_port", rows}, window{packets, "window", rows};
+    Values<u16> ip_id{packets, "ip_id", rows}, flags{packets, "flags", rows};
+    Values<u8> protocol{packets, "protocol", rows}, kind{packets, "kind", rows}, message{packets, "message", rows};
 
-    explicit SeenColumns(nanobind::handle packets)
-        : rows(nanobind::len(packets)), time_ns(column<s64>(packets, "time_ns", rows)),
-          flow_key(column<u64>(packets, "flow_key", rows)), transaction(column<u64>(packets, "transaction", rows)),
-          payload_length(column<u32>(packets, "payload_length", rows)), seq(column<u32>(packets, "seq", rows)),
-          ack(column<u32>(packets, "ack", rows)), tsval(column<u32>(packets, "tsval", rows)),
-          tsecr(column<u32>(packets, "tsecr", rows)), src_port(column<u16>(packets, "src_port", rows)),
-          dst_port(column<u16>(packets, "dst_port", rows)), window(column<u16>(packets, "window", rows)),
-          ip_id(column<u16>(packets, "ip_id", rows)), flags(column<u16>(packets, "flags", rows)),
-          protocol(column<u8>(packets, "protocol", rows)), kind(column<u8>(packets, "kind", rows)),
-          message(column<u8>(packets, "message", rows))
+    explicit SeenColumns(nanobind::handle batch) : packets(batch)
     {
     }
 
     wl_seen operator[](size_t i) const
     {
-        return {time_ns.data()[i], flow_key.data()[i], transaction.data()[i], payload_length.data()[i], seq.data()[i],
-            ack.data()[i], tsval.data()[i], tsecr.data()[i], src_port.data()[i], dst_port.data()[i], window.data()[i],
-            ip_id.data()[i], flags.data()[i], protocol.data()[i], kind.data()[i], message.data()[i]};
+        return {time_ns[i], flow_key[i], transaction[i], payload_length[i], seq[i], ack[i], tsval[i], tsecr[i], src_port[i],
+            dst_port[i], window[i], ip_id[i], flags[i], protocol[i], kind[i], message[i]};
     }
 };
 

@@ -187,32 +187,31 @@ WL_INLINE u64 wl_stage_place(const struct wl_fridges *f, u64 id, u32 stage)
     return stage * f->fridge[0].slots + (wl_mix((id ^ f->seed) + stage) & (f->fridge[0].slots - 1));
 }
 
-WL_INLINE struct wl_place_of_id wl_find_place(const struct wl_fridges *f, u64 id)
+/* Fields are written one by one where they stay: a struct handed back and copied whole would wait for its parts to be stored. */
+WL_INLINE void wl_find_place(const struct wl_fridges *f, u64 id, struct wl_place_of_id *at)
 {
-    struct wl_place_of_id at = {id, WL_NOWHERE, 0};
-    u64 coin;
+    u64 coin, place = WL_NOWHERE;
+    u32 fridge = 0;
 
-    if (!id)
-        return at;
-    if (f->variant == WL_FRIDGE_EXPIRY) { /* the first stage; wl_stage_place knows the others */
-        at.place = wl_stage_place(f, id, 0);
-        return at;
+    if (id && f->variant == WL_FRIDGE_EXPIRY) { /* the first stage; wl_stage_place knows the others */
+        place = wl_stage_place(f, id, 0);
+    } else if (id) {
+        coin = f->fridge[0].edge == WL_CERTAIN ? 0 : wl_mix(id + f->seed) >> 32;
+        while (fridge < WL_MOST_FRIDGES && fridge < f->count && coin >= f->fridge[fridge].edge)
+            fridge++;
+        if (fridge < WL_MOST_FRIDGES && fridge < f->count)
+            place = f->fridge[fridge].begin + (wl_mix(id ^ f->seed) & (f->fridge[fridge].slots - 1));
     }
-    coin = wl_mix(id + f->seed) >> 32;
-    for (u32 k = 0; k < WL_MOST_FRIDGES && k < f->count; k++)
-        if (coin < f->fridge[k].edge) {
-            at.fridge = k;
-            at.place = f->fridge[k].begin + (wl_mix(id ^ f->seed) & (f->fridge[k].slots - 1));
-            break;
-        }
-    return at;
+    at->id = id;
+    at->place = place;
+    at->fridge = fridge;
 }
 
 WL_INLINE void wl_fridge_visit(const struct wl_fridges *f, const struct wl_errand *e, struct wl_visit *v)
 {
-    v->answers = wl_find_place(f, e->answers);
-    v->else_answers = wl_find_place(f, e->else_answers);
-    v->asks = wl_find_place(f, f->draining ? 0 : e->asks);
+    wl_find_place(f, e->answers, &v->answers);
+    wl_find_place(f, e->else_answers, &v->else_answers);
+    wl_find_place(f, f->draining ? 0 : e->asks, &v->asks);
     v->leg = e->leg;
     v->kind = e->kind;
 }

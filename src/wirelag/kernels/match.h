@@ -47,6 +47,7 @@ struct wl_segment {
     s64 time_ns;
     u32 start, end;
     u32 next; /* in the list, or among the free ones; 0 is none */
+    u32 seen; /* the packet that brought it last, by their count */
     u16 ip_id;
     u8 marks;
 };
@@ -245,7 +246,8 @@ WL_INLINE u32 wl_acknowledge(struct wl_match *m, struct wl_side *side, u32 ack)
 
         if (wl_after(segment->end, ack))
             break;
-        if (m->first_copy || !(segment->marks & (WL_SACKED | WL_AGAIN)))
+        /* What was seen last triggered the acknowledgement; counts of packets wrap, their differences do not. */
+        if (!timed || m->first_copy || (u32)m->clock - segment->seen <= (u32)m->clock - m->segments[timed].seen)
             timed = at;
         last = at;
         side->in_flight--;
@@ -253,6 +255,8 @@ WL_INLINE u32 wl_acknowledge(struct wl_match *m, struct wl_side *side, u32 ack)
     }
     if (last) {
         if (m->segments[last].end != ack) /* what came last was not seen, or is part of a segment */
+            timed = 0;
+        else if (!m->first_copy && m->segments[timed].marks & (WL_SACKED | WL_AGAIN))
             timed = 0;
         wl_release(m, side, last);
     }
@@ -282,6 +286,7 @@ WL_INLINE void wl_send(struct wl_match *m, struct wl_side *side, u32 before, u32
     segment->time_ns = p->time_ns;
     segment->start = start;
     segment->end = end;
+    segment->seen = (u32)m->clock;
     segment->ip_id = p->ip_id;
     segment->marks = p->message & WL_SYN ? WL_OF_SYN : 0;
 }
@@ -300,8 +305,10 @@ WL_INLINE void wl_send_again(struct wl_match *m, struct wl_side *side, u32 start
         if (!wl_after(segment->end, start))
             continue;
         overlaps = 1;
-        if (segment->start != start || segment->end != end || segment->ip_id != p->ip_id || p->ip_id == 0)
+        if (segment->start != start || segment->end != end || segment->ip_id != p->ip_id || p->ip_id == 0) {
             segment->marks |= WL_AGAIN;
+            segment->seen = (u32)m->clock;
+        }
     }
     if (wl_after(end, side->next)) {
         wl_send(m, side, side->last, side->next, end, p);

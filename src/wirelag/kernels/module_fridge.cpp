@@ -107,7 +107,7 @@ class Fridge {
             for (size_t i = 0; i < count; i++) {
                 wl_weighed sample;
 
-                if (!wl_fridge_packet(&meter, &visits[i], seen.time_ns.data()[start + i], &sample))
+                if (!wl_fridge_packet(&meter, &visits[i], seen.time_ns[start + i], &sample))
                     continue;
                 row.data()[samples] = static_cast<u32>(start + i);
                 delay_ns.data()[samples] = sample.delay_ns;

@@ -60,7 +60,7 @@ class Match {
             wl_sample sample;
 
             if (i + ahead < rows)
-                __builtin_prefetch(&meter.connections[(seen.flow_key.data()[i + ahead] & (meter.connection_sets - 1)) * WL_SET]);
+                __builtin_prefetch(&meter.connections[(seen.flow_key[i + ahead] & (meter.connection_sets - 1)) * WL_SET]);
             if (wl_match_packet(&meter, &packet, &sample)) {
                 row.data()[samples] = static_cast<u32>(i);
                 delay_ns.data()[samples] = sample.delay_ns;

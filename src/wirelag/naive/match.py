@@ -89,6 +89,7 @@ class Segment:
     time_ns: int
     ip_id: int
     syn: bool
+    seen: int  # which packet of all it came with last
     again: bool = False
     sacked: bool = False
 
@@ -129,12 +130,14 @@ class Match:
         self.first_copy = first_copy
         self.evicted = 0
         self.backwards = 0
+        self.packets = 0
         self.waiting: dict[int, Request] = {}
         self.connections: dict[int, Connection] = {}
 
     def observe(self, packets: PacketBatch) -> list[Sample]:
         samples = []
         for row, packet in enumerate(rows(packets)):
+            self.packets += 1
             matcher = self.matcher(packet)
             if matcher is None:
                 continue
@@ -294,11 +297,12 @@ class Match:
         if not taken or taken[-1].end != ack:
             # What was answered last was not seen, or is part of a segment, sent nobody knows when.
             return None
-        for segment in reversed(taken):
-            # Karn's rule: of a segment sent twice nobody knows which copy was answered.
-            if self.first_copy or not (segment.sacked or segment.again):
-                return Request(segment.time_ns, leg)
-        return None
+        if self.first_copy:
+            return Request(taken[-1].time_ns, leg)
+        # What was seen last triggered the acknowledgement; the newer end wins where one packet brought both.
+        trigger = max(reversed(taken), key=lambda segment: segment.seen)
+        # Karn's rule: of a segment sent twice nobody knows which copy was answered.
+        return None if trigger.again or trigger.sacked else Request(trigger.time_ns, leg)
 
     def data(self, sent: Direction, packet: Packet, closed: bool) -> None:
         """Note what a packet sends; `closed`: the other side has closed its window."""
@@ -311,12 +315,15 @@ class Match:
             # A probe: when it is answered is up to the receiver's window, not to the network.
             sent.next = end
         elif sent.next is None or not before(start, sent.next):
-            self.put(sent, len(sent.segments), segment_of(packet, start, end))
+            self.put(sent, len(sent.segments), self.segment_of(packet, start, end))
             sent.next = end
         elif sent.acked is not None and not after(end, sent.acked):
             pass  # old news, or a keep-alive
         else:
             self.copy_or_late(sent, packet, start, end)
+
+    def segment_of(self, packet: Packet, start: int, end: int) -> Segment:
+        return Segment(start, end, packet.time_ns, packet.ip_id, packet.has(SYN), self.packets)
 
     def copy_or_late(self, sent: Direction, packet: Packet, start: int, end: int) -> None:
         """Data that begins before the end of what was sent, and has not been acknowledged as a whole."""
@@ -327,14 +334,15 @@ class Match:
             same = (segment.start, segment.end, segment.ip_id) == (start, end, packet.ip_id)
             if not (same and packet.ip_id != 0):
                 segment.again = True
+                segment.seen = self.packets
 
         if after(end, sent.next):
-            self.put(sent, len(sent.segments), segment_of(packet, sent.next, end))
+            self.put(sent, len(sent.segments), self.segment_of(packet, sent.next, end))
             sent.next = end
         elif not overlapping and (sent.acked is None or not before(start, sent.acked)):
             # Late, and seen for the first time.
             place = next((i for i, s in enumerate(sent.segments) if after(s.start, start)), len(sent.segments))
-            self.put(sent, place, segment_of(packet, start, end))
+            self.put(sent, place, self.segment_of(packet, start, end))
 
     def put(self, sent: Direction, place: int, segment: Segment) -> None:
         """Where there would be too many segments those that are there are forgotten; the new one stays."""
@@ -425,10 +433,6 @@ def client(packet: Packet) -> int:
 
 def client_by_ports(packet: Packet) -> int:
     return packet.direction if packet.src_port >= packet.dst_port else 1 - packet.direction
-
-
-def segment_of(packet: Packet, start: int, end: int) -> Segment:
-    return Segment(start, end, packet.time_ns, packet.ip_id, syn=packet.has(SYN))
 
 
 def sack(sent: Direction, block: int) -> None:

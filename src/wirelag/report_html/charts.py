@@ -19,6 +19,7 @@ from wirelag.units import format_duration
 
 QUANTILES: Final = ("0.5", "0.9", "0.99")
 MOST_ROWS: Final = 60  # of the heat map
+MOST_LETTERS: Final = 64  # of a name beside a chart
 
 Figure = dict[str, Any]
 Parts = Sequence[tuple[Interval, Distribution]]
@@ -163,10 +164,7 @@ def heat(timeline: Parts) -> Figure:
     counts = np.column_stack([np.bincount(rows, delays.weights.astype(float), count) for _, delays in timeline])
     edges = [2.0 ** ((math.floor(first * per_octave) + i) / per_octave) / 1e9 for i in range(count + 1)]
     spans = [f"{duration(low)} to {duration(high)}" for low, high in pairwise(edges)]
-    table, most = counts.tolist(), float(counts.max())
-    ticks = [t for k in range(19) for t in (10**k, 2 * 10**k, 5 * 10**k) if t <= most]
-    if len(ticks) > 7:
-        ticks = [t for t in ticks if str(t)[0] == "1"]
+    table = counts.tolist()
     trace = {
         "type": "heatmap",
         "x": places,
@@ -178,23 +176,12 @@ def heat(timeline: Parts) -> Figure:
         "hovertemplate": "%{customdata}<extra></extra>",
         "hoverongaps": False,
         "zmin": 0,
-        "zmax": max(math.log10(most), 0.3),
-        "colorscale": [[0, "var(--heat0)"], [0.35, "var(--heat1)"], [0.7, "var(--heat2)"], [1, "var(--heat3)"]],
-        "colorbar": {
-            "title": {"text": "round trips", "side": "top"},
-            "orientation": "h",
-            "x": 0,
-            "xanchor": "left",
-            "y": 1.01,
-            "yanchor": "bottom",
-            "len": 0.4,
-            "tickvals": [_round(math.log10(t)) for t in ticks],
-            "ticktext": [f"{t:,}" for t in ticks],
-            "thickness": 8,
-            "outlinewidth": 0,
-        },
+        "zmax": max(math.log10(counts.max()), 0.3),
+        "colorscale": [[i / 3, f"var(--heat{i})"] for i in range(4)],
+        "showscale": False,
     }
-    return {"data": [trace], "layout": {"xaxis": axis, "yaxis": _delay_axis(edges[0], edges[-1])}}
+    layout = {"xaxis": axis, "yaxis": _delay_axis(edges[0], edges[-1]), "meta": {"most": counts.max()}}
+    return {"data": [trace], "layout": layout}
 
 
 def bars(groups: Sequence[Entry]) -> Figure:
@@ -303,5 +290,5 @@ def _rounded(values: Iterable[float]) -> list[float]:
 
 
 def _label(text: str) -> str:
-    """A text that plotly.js shows as it is: its texts may hold some HTML."""
-    return escape(text, quote=False)
+    """A text that plotly.js shows as it is (its texts may hold some HTML), if it is not too long."""
+    return escape(text if len(text) <= MOST_LETTERS else text[: MOST_LETTERS - 1] + "…", quote=False)

@@ -18,6 +18,10 @@
       axis[name] = axis[name].filter(function (_, i) { return decades[i]; });
     });
   }
+  function shorten(text) {
+    var letters = text.match(/&[a-z]+;|[^]/gu) || [];
+    return letters.length > 22 ? letters.slice(0, 10).join("") + "…" + letters.slice(-11).join("") : text;
+  }
   function draw() {
     var styles = getComputedStyle(document.documentElement);
     var colour = function (name) { return styles.getPropertyValue(name).trim(); };
@@ -34,7 +38,8 @@
       layout.paper_bgcolor = layout.plot_bgcolor = "rgba(0,0,0,0)";
       layout.font = { family: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", size: narrow ? 11 : 13,
         color: colour("--text") };
-      layout.margin = { l: narrow ? 46 : 64, r: 14, t: figure.data[0].colorbar ? 4 : 34, b: 48 };
+      layout.margin = { l: narrow ? 46 : 64, r: 14, t: 34, b: 48 };
+      if (narrow && name === "groups") layout.yaxis.ticktext = layout.yaxis.ticktext.map(shorten);
       if (narrow && layout.xaxis.ticktext && layout.xaxis.ticktext.length > 6) thin(layout.xaxis);
       layout.legend = Object.assign({ orientation: "h", x: 0, y: 1.02, yanchor: "bottom" }, layout.legend);
       layout.hoverlabel = { bgcolor: colour("--card"), bordercolor: colour("--track"), font: { color: colour("--text") } };

@@ -51,7 +51,14 @@ def render(page: Page) -> str:
         if page.timeline:
             length = format_duration(page.timeline[0][0].length_ns)
             sections.append(_chart("quantiles", "Over time", f"{_QUANTILES_TEXT} Each point covers {length}."))
-            sections.append(_chart("heat", "Every delay over time", _HEAT_TEXT, 420, _time_table(page.timeline)))
+            sections.append(
+                _chart(
+                    "heat",
+                    "Every delay over time",
+                    _HEAT_TEXT,
+                    below=_scale(figures["heat"]) + _time_table(page.timeline),
+                )
+            )
         if page.groups:
             height = 110 + 26 * min(MOST_BARS, len(page.groups))
             title = f"Slowest by {page.by}"
@@ -82,7 +89,8 @@ def _summary(page: Page) -> str:
     ]  # fmt: skip
     tiles = "".join(
         f"<div><dt>p{float(q) * 100:g}</dt>"
-        f"<dd>{_time(report.quantiles[q])}<small>{_bounds(report, q)}</small></dd></div>"
+        f"<dd>{_time(report.quantiles[q])}<small>{_bounds(report, q, 'too few samples for an interval')}</small>"
+        "</dd></div>"
         for q in QUANTILES
     )
     answers = "".join(f"<li>{escape(line)}</li>" for line in page.answers)
@@ -98,9 +106,9 @@ def _said(report: Report, q: str) -> str:
     return f"<strong>{duration(report.quantiles[q])}</strong>{bounds}"
 
 
-def _bounds(report: Report, name: str) -> str:
+def _bounds(report: Report, name: str, otherwise: str) -> str:
     low_high = report.ci95.get(name)
-    return f"{_time(low_high[0])} to {_time(low_high[1])}" if low_high else "too few samples for an interval"
+    return f"{_time(low_high[0])} to {_time(low_high[1])}" if low_high else otherwise
 
 
 def _time(seconds: float | None) -> str:
@@ -129,7 +137,7 @@ def _numbers(report: Report) -> list[str]:
         f"{report.samples:,}",
         *quantiles,
         _time(report.mean),
-        _bounds(report, "mean"),
+        _bounds(report, "mean", "-"),
         _time(report.min),
         _time(report.max),
     ]
@@ -138,6 +146,11 @@ def _numbers(report: Report) -> list[str]:
 def _delays_table(entries: Sequence[Entry]) -> str:
     rows = [[escape(entry.name), *_numbers(entry.report)] for entry in entries]
     return _table("Delays", ("", *_NUMBERS), rows)
+
+
+def _scale(heat_map: Figure) -> str:
+    most = heat_map["layout"]["meta"]["most"]
+    return f'<p class="scale">colours: 1 <i></i> {max(most, 2):,.0f} round trips</p>'
 
 
 def _time_table(timeline: Parts) -> str:

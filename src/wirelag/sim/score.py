@@ -11,7 +11,7 @@ import polars as pl
 
 # The columns that tell which quantity a truth is of.
 NEEDED: Final = {
-    "round_trip": ("kind", "leg", "delay_ns", "retransmitted", "held"),
+    "round_trip": ("kind", "leg", "delay_ns", "retransmitted"),
     "response": ("kind", "delay_ns", "last_ns"),
     "one_way": ("direction", "delay_ns", "lost"),
 }
@@ -85,7 +85,7 @@ def true_delays(
             "score a report with the truth of its own capture"
         )
     if quantity == "round_trip":
-        truth = truth.filter(~pl.col("retransmitted") & ~pl.col("held"))
+        truth = truth.filter(~pl.col("retransmitted"))
     elif quantity == "one_way":
         truth = truth.filter(~pl.col("lost") & (pl.col("direction") == direction))
     for column, value in (("kind", kind), ("leg", leg)):

@@ -16,20 +16,34 @@ ACK_FLAG: Final = 0x10
 
 @dataclass(frozen=True)
 class _Ranges:
-    """Sequence ranges seen at the vantage point, in order of connection, side and end; network copies not counted."""
+    """Sequence ranges seen at the vantage point, in order of connection, side and end."""
 
     key: Ints
     row: Ints  # first sight
+    last: Ints  # last sight
     once: Bools  # seen only once
 
 
-def _ranges(packets: Packets) -> _Ranges:
-    rows = np.flatnonzero(packets.consumes & ~packets.copy)
+def _ranges(packets: Packets, connections: Connections) -> _Ranges:
+    # The IP id tells a copy that the network made from one that was sent again; IPv6 has none.
+    known_copy = packets.copy & ~connections.ipv6[packets.connection]
+    rows = np.flatnonzero(packets.consumes & ~known_copy)
     key = _side(packets, rows, own=True) << 32 | packets.end[rows].astype(np.int64)
     order = np.argsort(key, kind="stable")
-    key = key[order]
+    key, rows = key[order], rows[order]
     first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
-    return _Ranges(key[first], rows[order[first]], np.diff(np.append(first, len(key))) == 1)
+    last = np.append(first[1:], len(key))[: len(first)] - 1
+    return _Ranges(key[first], rows[first], rows[last], first == last)
+
+
+def _seen_last(ranges: _Ranges, lowest: Ints, highest: Ints) -> Ints:
+    """Of the ranges from lowest to highest (a row of disjoint, ascending pairs) the one that was seen last."""
+    if not len(lowest):
+        return lowest
+    edges = np.column_stack((lowest, highest + 1)).reshape(-1)
+    rows = np.maximum.reduceat(np.append(ranges.last, -1), edges)[::2]
+    place = np.argsort(ranges.last, kind="stable")
+    return place[np.searchsorted(ranges.last, rows, sorter=place)]
 
 
 def _side(packets: Packets, rows: Ints, own: bool) -> Ints:
@@ -40,7 +54,7 @@ def _side(packets: Packets, rows: Ints, own: bool) -> Ints:
 
 def round_trips(packets: Packets, connections: Connections) -> pl.DataFrame:
     """One row per packet that advances the acknowledgement seen so far; `packets` are a whole capture in order."""
-    ranges = _ranges(packets)
+    ranges = _ranges(packets, connections)
     rows = np.flatnonzero(packets.flags & ACK_FLAG)
     side = _side(packets, rows, own=False)
     order = np.argsort(side, kind="stable")
@@ -53,15 +67,12 @@ def round_trips(packets: Packets, connections: Connections) -> pl.DataFrame:
 
     last = np.searchsorted(ranges.key, ack, side="right") - 1
     lowest = np.searchsorted(ranges.key, before, side="right")
-    clean = np.maximum.accumulate(np.where(ranges.once, np.arange(len(ranges.key)), -1))
-    newest = clean[last]
-    honest = newest >= lowest
-    request_range = np.where(honest, newest, last)
-    seen = last >= lowest
-    rows, request_range, honest = rows[seen], request_range[seen], honest[seen]
-    request = ranges.row[request_range]
+    seen = (last >= lowest) & (ranges.key[last] == ack)
+    rows, lowest, last = rows[seen], lowest[seen], last[seen]
+    chosen = _seen_last(ranges, lowest, last)
     order = np.argsort(rows)
-    rows, request, honest = rows[order], request[order], honest[order]
+    rows, chosen = rows[order], chosen[order]
+    request = ranges.row[chosen]
 
     kind = packets.kind[request]
     names = pl.Series(["tcp", "handshake", "dns"])
@@ -77,7 +88,7 @@ def round_trips(packets: Packets, connections: Connections) -> pl.DataFrame:
             "response_ns": START_NS + packets.time_ns[rows],
             "delay_ns": packets.time_ns[rows] - packets.time_ns[request],
             "payload_length": packets.length[request].astype(np.int64),
-            "retransmitted": ~honest,
+            "retransmitted": ~ranges.once[chosen],
             "held": packets.trigger[rows] != packets.end[request],
             "duplicated": packets.again_ns[request] > 0,
         }
@@ -90,7 +101,7 @@ def responses(packets: Packets, connections: Connections, number: Ints, end_ns: 
     `packets` hold both directions in order of time; `number` is each one's number in the capture that has only the
     client's packets, 0 where it is not in it. Rows need the whole exchange before `end_ns`.
     """
-    ranges = _ranges(packets)
+    ranges = _ranges(packets, connections)
     kind = packets.kind[ranges.row]
     talk = (kind == DATA) | (kind == QUERY) | (kind == ANSWER)
     row, once = ranges.row[talk], ranges.once[talk]
