@@ -91,6 +91,8 @@ class Samples:
         if tag is None:
             details["counts"] = dict(sorted(self.counts.items()))
         whole = self.distribution(tag)
+        # Where a method sees only some delays, each sample stands for several.
+        details |= {"stands_for": whole.weight, "effective_samples": whole.effective_samples}
         return Report(
             estimator,
             quantity,

@@ -19,6 +19,7 @@ from wirelag.errors import WirelagError
 from wirelag.units import parse_duration_ns, parse_size
 
 if TYPE_CHECKING:
+    from wirelag.estimators.fridge import Fridge
     from wirelag.estimators.match import Match
     from wirelag.grouping import Grouping
     from wirelag.intervals import Interval
@@ -64,6 +65,23 @@ def rtt(
     table_memory: Annotated[
         str, typer.Option(metavar="SIZE", help="Memory for connections and what is in flight.", rich_help_panel=METHOD)
     ] = "128MiB",
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Do not match exactly, but in so little memory (64KiB, say): a fridge, unbiased.",
+            rich_help_panel=METHOD,
+        ),
+    ] = None,
+    slots: Annotated[
+        list[int] | None,
+        typer.Option(metavar="M", help="Fridges by hand: slots of each (a power of two).", rich_help_panel=METHOD),
+    ] = None,
+    entry_probability: Annotated[
+        list[float] | None,
+        typer.Option(metavar="P", help="Fridges by hand: probability to enter each.", rich_help_panel=METHOD),
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="S", help="Of the fridges' coins.", rich_help_panel=METHOD)] = 0,
     interval: Annotated[
         str | None, typer.Option(metavar="D", help="An answer for each interval, too.", rich_help_panel=ANSWER)
     ] = None,
@@ -117,7 +135,12 @@ def rtt(
     from wirelag.io.capture import Capture
     from wirelag.report_html import Timeline
 
-    estimator = _estimator(match, retransmitted, table_memory)
+    names = _matchers(match)
+    estimator: Match | Fridge
+    if memory or slots:
+        estimator = _fridge(names, match == "auto", memory, slots or [], entry_probability or [], seed)
+    else:
+        estimator = _match(names, retransmitted, table_memory)
     grouping = None
     if by is not None:
         grouping = Grouping(by, ipv4_prefix, ipv6_prefix, most_groups)  # type: ignore[arg-type]
@@ -131,7 +154,8 @@ def rtt(
         )
     for line in capture.warnings:
         print(f"warning: {line}", file=sys.stderr)
-    answer = _answer(capture, total, parts if interval_ns else [], grouping, limits, questions)
+    name = "fridge" if memory or slots else "match"
+    answer = _answer(name, capture, total, parts if interval_ns else [], grouping, limits, questions)
     if html and timeline:
         _write_page(html, answer, timeline, capture, total)
     answer.notes.append(_coverage(capture, total))
@@ -141,7 +165,7 @@ def rtt(
 
 
 def _measure(
-    estimator: Match, packets: Iterable[PacketBatch], interval_ns: int | None, grouping: Grouping | None
+    estimator: Match | Fridge, packets: Iterable[PacketBatch], interval_ns: int | None, grouping: Grouping | None
 ) -> tuple[Samples, list[tuple[Interval, Samples]]]:
     """All samples, and those of each interval."""
     from wirelag.driver import cut
@@ -226,20 +250,49 @@ def _questions(texts: list[str]) -> list[Sla]:
         raise typer.BadParameter(str(error), param_hint="--sla") from None
 
 
-def _estimator(match: str, retransmitted: str, table_memory: str) -> Match:
-    from wirelag.estimators.match import AUTO, MATCHERS, Match
+def _matchers(match: str) -> tuple[str, ...]:
+    from wirelag.estimators.match import AUTO, MATCHERS
 
     names = AUTO if match == "auto" else tuple(match.split(","))
     for name in names:
         _one_of(name, MATCHERS, "--match")
+    return names
+
+
+def _match(names: tuple[str, ...], retransmitted: str, table_memory: str) -> Match:
+    from wirelag.estimators.match import Match
+
+    return Match(names, first_copy=retransmitted == "first", memory=_size(table_memory, "--table-memory"))
+
+
+def _fridge(
+    names: tuple[str, ...], auto: bool, memory: str | None, slots: list[int], probabilities: list[float], seed: int
+) -> Fridge:
+    from wirelag.estimators.fridge import AUTO, Fridge
+
+    if "quic-spin" in names and not auto:
+        raise typer.BadParameter("a fridge keeps nothing of a connection, so no spin bit", param_hint="--match")
+    if probabilities and len(probabilities) != len(slots):
+        raise typer.BadParameter("is wanted once for each --slots", param_hint="--entry-probability")
+    if any(not 0 < p <= 1 for p in probabilities) or sum(probabilities) > 1:
+        raise typer.BadParameter("must lie above 0 and sum to 1 at most", param_hint="--entry-probability")
+    if any(m < 1 or m & (m - 1) for m in slots) or len(slots) > 8:
+        raise typer.BadParameter("must be powers of two, for 8 fridges at most", param_hint="--slots")
+    size = _size(memory, "--memory") if memory else 64 << 10
+    if size < 1024:
+        raise typer.BadParameter("must be at least 1KiB", param_hint="--memory")
+    return Fridge(AUTO if auto else names, size, tuple(slots), tuple(probabilities), seed)
+
+
+def _size(text: str, option: str) -> int:
     try:
-        memory = parse_size(table_memory)
+        return parse_size(text)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--table-memory") from None
-    return Match(names, first_copy=retransmitted == "first", memory=memory)
+        raise typer.BadParameter(str(error), param_hint=option) from None
 
 
 def _answer(
+    name: str,
     capture: Capture,
     total: Samples,
     parts: list[tuple[Interval, Samples]],
@@ -250,20 +303,20 @@ def _answer(
     from wirelag.samples import LEGS
 
     statistics = capture.statistics
-    whole = replace(total.report("match", "round_trip"), packets=statistics.packets, skipped=statistics.skipped)
+    whole = replace(total.report(name, "round_trip"), packets=statistics.packets, skipped=statistics.skipped)
     answer = Answer("rtt", Line("all", "all", whole, total.distribution()))
     answer.legs = [
-        Line("leg", f"to the {name}", _leg(total, leg), delays)
-        for leg, name in enumerate(LEGS)
+        Line("leg", f"to the {side}", _leg(name, total, leg), delays)
+        for leg, side in enumerate(LEGS)
         if (delays := total.distribution(leg=leg)).samples
     ]
     for when, part in parts:
-        report = part.report("match", "round_trip").during(when)
+        report = part.report(name, "round_trip").during(when)
         answer.intervals.append(Line("interval", _clock(when.start_ns), report, part.distribution()))
     if grouping:
         answer.by = grouping.by
         groups = [
-            Line("group", grouping.keys[tag], total.report("match", "round_trip", tag), total.distribution(tag))
+            Line("group", grouping.keys[tag], total.report(name, "round_trip", tag), total.distribution(tag))
             for tag in total.tags
         ]
         answer.groups = sorted(groups, key=lambda line: (line.key == "other", -(line.report.quantiles["0.5"] or 0)))
@@ -271,11 +324,11 @@ def _answer(
     return answer
 
 
-def _leg(total: Samples, leg: int) -> Report:
+def _leg(name: str, total: Samples, leg: int) -> Report:
     from wirelag.report import Report
     from wirelag.samples import facts
 
-    return Report("match", "round_trip", packets=total.packets, **facts(total.distribution(leg=leg)))
+    return Report(name, "round_trip", packets=total.packets, **facts(total.distribution(leg=leg)))
 
 
 def _add_questions(answer: Answer, limits_ns: list[int], questions: list[Sla]) -> None:
@@ -308,6 +361,9 @@ def _coverage(capture: Capture, total: Samples) -> str:
         parts.append(f"{skipped:,} skipped ({', '.join(f'{n:,} {why}' for why, n in statistics.skipped.items())})")
     if evicted:
         parts.append(f"{evicted:,} evicted for want of memory (--table-memory)")
+    delays = total.distribution()
+    if delays.weight != delays.samples:
+        parts.append(f"{delays.samples:,} samples stand for {delays.weight:,} delays")
     if total.counts.get("backwards", 0):
         parts.append(f"{total.counts['backwards']:,} responses with a time before their request's")
     return "; ".join(parts)
