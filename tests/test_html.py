@@ -18,10 +18,11 @@ import pytest
 from simulated import write_simulation
 from wirelag.distribution import Distribution
 from wirelag.driver import cut
-from wirelag.estimators.match import MATCHERS, Match
+from wirelag.estimators.match import Match
 from wirelag.intervals import Interval
 from wirelag.io import sample_file
 from wirelag.io.capture import Capture
+from wirelag.matchers import MATCHERS
 from wirelag.report import Report
 from wirelag.report_html import Entry, Page, Timeline, render
 from wirelag.samples import facts

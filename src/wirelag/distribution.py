@@ -25,13 +25,15 @@ Ints = npt.NDArray[np.int64]
 _NO_WEIGHTS: Final = np.empty(0, np.int64)
 
 
-def _middles_ns() -> npt.NDArray[np.float64]:
+def _bins_ns() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """The shortest delay of each bin, and how much longer the longest is."""
     bins = np.arange(BINS)
     shift = np.maximum((bins >> BITS) - 1, 0)
-    return np.asarray(((bins - (shift << BITS)) << shift) + ((1 << shift) - 1) / 2, np.float64)
+    return ((bins - (shift << BITS)) << shift).astype(np.float64), ((1 << shift) - 1).astype(np.float64)
 
 
-MIDDLES_NS: Final = _middles_ns()
+SHORTEST_NS, WIDTH_NS = _bins_ns()
+MIDDLES_NS: Final = SHORTEST_NS + WIDTH_NS / 2
 
 
 def _first_above(limit_ns: int) -> int:
@@ -123,7 +125,11 @@ class Distribution:
         if not weight:
             return None
         ranks = np.cumsum(self.weights)
-        found = float(MIDDLES_NS[int(np.searchsorted(ranks, min(max(q, 0.0), 1.0) * weight, side="left"))])
+        rank = min(max(q, 0.0), 1.0) * weight
+        place = int(np.searchsorted(ranks, rank, side="left"))
+        # Inside a bin delays are taken to lie evenly.
+        inside = 1 - (float(ranks[place]) - rank) / float(self.weights[place] or 1)
+        found = SHORTEST_NS[place] + WIDTH_NS[place] * inside
         return float(min(max(found, self.min_ns or 0), self.max_ns or 0))
 
     def share_above(self, limit_ns: int) -> float | None:

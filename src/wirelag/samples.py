@@ -50,11 +50,16 @@ class Samples:
 
     def add(self, tags: Ints | None, legs: Ints, delays_ns: Ints, weights: Ints | None = None) -> None:
         """Take in samples; without tags they belong to no group."""
-        keys = legs.astype(np.int64) if tags is None else tags.astype(np.int64) * 2 + legs
-        for key in np.unique(keys).tolist():
-            mine = keys == key
-            distribution = self.distributions.setdefault((key >> 1, key & 1), Distribution())
-            distribution.add(delays_ns[mine], None if weights is None else weights[mine])
+        keys = legs if tags is None else tags.astype(np.int64) * 2 + legs
+        order = np.argsort(keys, kind="stable")
+        ends = np.cumsum(np.bincount(keys)).tolist()  # tags are small numbers
+        start = 0
+        for key, end in enumerate(ends):
+            if end > start:
+                mine = order[start:end]
+                distribution = self.distributions.setdefault((key >> 1, key & 1), Distribution())
+                distribution.add(delays_ns[mine], None if weights is None else weights[mine])
+                start = end
 
     def count(self, **counts: int) -> None:
         """Add to what is counted."""

@@ -251,7 +251,8 @@ def _questions(texts: list[str]) -> list[Sla]:
 
 
 def _matchers(match: str) -> tuple[str, ...]:
-    from wirelag.estimators.match import AUTO, MATCHERS
+    from wirelag.estimators.match import AUTO
+    from wirelag.matchers import MATCHERS
 
     names = AUTO if match == "auto" else tuple(match.split(","))
     for name in names:

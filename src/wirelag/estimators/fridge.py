@@ -23,6 +23,7 @@ from wirelag import _kernels
 from wirelag.distribution import BINS, MIDDLES_NS, Distribution
 from wirelag.grouping import Grouping
 from wirelag.intervals import Interval
+from wirelag.matchers import MATCHERS, matcher_bits
 from wirelag.packets import Array, PacketBatch
 from wirelag.report import Report
 from wirelag.samples import SampleBatch, Samples, Sink
@@ -30,7 +31,6 @@ from wirelag.samples import SampleBatch, Samples, Sink
 Floats = npt.NDArray[np.float64]
 Variant = Literal["union", "inverse-variance", "overwrite", "expiry"]
 
-MATCHERS: Final = ("tcp", "tcp-timestamps", "handshake", "flow-duration", "dns", "ntp", "icmp", "quic-spin")
 AUTO: Final = ("tcp", "dns", "ntp", "icmp")  # quic-spin has no ids to wait for
 CERTAIN: Final = 1 << 32  # probability 1, as the kernel counts
 _KERNEL_VARIANTS: Final = {"union": 0, "inverse-variance": 0, "overwrite": 1, "expiry": 2}
@@ -215,9 +215,16 @@ class Fridge:
 
     def kernel(self, fridges: Fridges, seed: int) -> _kernels.Fridge:
         """Empty fridges."""
-        bits = sum(1 << MATCHERS.index(name) for name in self.matchers)
         variant = _KERNEL_VARIANTS[self.variant]
-        return _kernels.Fridge(bits, fridges.slots, fridges.probabilities, seed, variant, self.stages, self.expiry_ns)
+        return _kernels.Fridge(
+            matcher_bits(self.matchers),
+            fridges.slots,
+            fridges.probabilities,
+            seed,
+            variant,
+            self.stages,
+            self.expiry_ns,
+        )
 
     def meter(self, point: str) -> FridgeMeter:
         """A fresh meter."""

@@ -18,17 +18,12 @@ import numpy as np
 from wirelag import _kernels
 from wirelag.grouping import Grouping
 from wirelag.intervals import Interval
+from wirelag.matchers import MATCHERS, matcher_bits
 from wirelag.packets import PacketBatch
 from wirelag.report import Report
 from wirelag.samples import SampleBatch, Samples, Sink
 
-MATCHERS: Final = ("tcp", "tcp-timestamps", "handshake", "flow-duration", "dns", "ntp", "icmp", "quic-spin")
 AUTO: Final = ("tcp", "dns", "ntp", "icmp", "quic-spin")
-
-
-def matcher_bits(names: tuple[str, ...]) -> int:
-    """The matchers as the kernel takes them."""
-    return sum(1 << MATCHERS.index(name) for name in names)
 
 
 @dataclass(frozen=True, slots=True)
