@@ -13,13 +13,19 @@ SMALL_CAPTURE := $(firstword $(wildcard tests/data/*.pcap*))
 help: ## Show this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
-demo: $(INSTALLED) ## Simulate a small capture and look at it
+demo: $(INSTALLED) ## Simulate a small capture, look at it, measure it
 	@mkdir -p demo
 	$(BIN)/wirelag simulate --packets 20000 --seed 1 -o demo/capture.pcap --truth demo/truth.parquet
 	$(BIN)/wirelag info demo/capture.pcap
 	$(if $(SMALL_CAPTURE),$(BIN)/wirelag info $(SMALL_CAPTURE))
 	@echo
-	@echo "Try next (the true delays are in demo/truth.parquet):"
+	$(BIN)/wirelag rtt demo/capture.pcap --by server --most-groups 8 --html demo/rtt.html --format json -o demo/rtt.json
+	$(BIN)/wirelag rtt demo/capture.pcap --by server --most-groups 8
+	$(BIN)/wirelag score demo/rtt.json demo/truth.parquet
+	@echo
+	@echo "The same as a page: open demo/rtt.html in a browser. Try next:"
+	@echo "  $(BIN)/wirelag rtt YOUR.pcap --by server --html page.html"
+	@echo "  $(BIN)/wirelag rtt YOUR.pcap --memory 16KiB    the same distribution in the memory of a switch"
 	@echo "  $(BIN)/wirelag info YOUR.pcap                  what wirelag can measure from your capture"
 	@echo "  $(BIN)/wirelag info --port 443 YOUR.pcap       the same for a part of it"
 	@echo "  $(BIN)/wirelag simulate --help                 captures with other delays, loss, reordering"

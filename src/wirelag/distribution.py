@@ -120,16 +120,16 @@ class Distribution:
         return self.weight**2 / squares if squares else 0.0
 
     def quantile_ns(self, q: float) -> float | None:
-        """The delay below which a share of q lies."""
+        """The delay below which a share of q lies: of n sorted delays the one at place int(q * n), from 0."""
         weight = self.weight
         if not weight:
             return None
         ranks = np.cumsum(self.weights)
         rank = min(max(q, 0.0), 1.0) * weight
-        place = int(np.searchsorted(ranks, rank, side="left"))
-        # Inside a bin delays are taken to lie evenly.
-        inside = 1 - (float(ranks[place]) - rank) / float(self.weights[place] or 1)
-        found = SHORTEST_NS[place] + WIDTH_NS[place] * inside
+        place = int(np.searchsorted(ranks, min(rank, weight - 1), side="right"))
+        # Inside a bin delays are taken to lie evenly, each in the middle of its share.
+        before, count = float(ranks[place] - self.weights[place]), float(self.weights[place])
+        found = SHORTEST_NS[place] + WIDTH_NS[place] * min(1.0, (rank - before + 0.5) / count)
         return float(min(max(found, self.min_ns or 0), self.max_ns or 0))
 
     def share_above(self, limit_ns: int) -> float | None:

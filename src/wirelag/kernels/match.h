@@ -232,12 +232,18 @@ WL_INLINE u8 wl_leg_of(const struct wl_connection *c, u32 asking)
 
 /* ---- tcp ---- */
 
+WL_INLINE int wl_ends_first(const struct wl_match *m, const struct wl_side *side, u32 end)
+{
+    return side->first && m->segments[side->first].end == end;
+}
+
 /* The other side acknowledges what `side` sent, up to `ack`: take it away; the segment that may be timed, or 0. */
 WL_INLINE u32 wl_acknowledge(struct wl_match *m, struct wl_side *side, u32 ack)
 {
     u32 at = side->first, last = 0, timed = 0;
 
-    if (side->known & WL_KNOWN_ACKED && !wl_after(ack, side->acked))
+    if (side->known & WL_KNOWN_ACKED && !wl_after(ack, side->acked) &&
+        !(m->first_copy && ack == side->acked && wl_ends_first(m, side, ack)))
         return 0;
     side->known |= WL_KNOWN_ACKED;
     side->acked = ack;
@@ -333,6 +339,8 @@ WL_INLINE void wl_data(struct wl_match *m, struct wl_side *side, const struct wl
         side->next = end;
     } else if (!(side->known & WL_KNOWN_ACKED) || wl_after(end, side->acked)) {
         wl_send_again(m, side, start, end, p);
+    } else if (m->first_copy && end == side->acked && !wl_ends_first(m, side, end)) {
+        wl_send(m, side, 0, start, end, p);
     }
 }
 

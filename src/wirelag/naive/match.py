@@ -285,7 +285,9 @@ class Match:
     def acknowledge(self, sent: Direction, ack: int, leg: int) -> Request | None:
         """Take away what `ack` covers; the request is the segment that may be timed, if there is one."""
         if sent.acked is not None and not after(ack, sent.acked):
-            return None
+            repeated = self.first_copy and ack == sent.acked and ends_first(sent, ack)
+            if not repeated:
+                return None
         sent.acked = ack
         taken = list(takewhile(lambda segment: not after(segment.end, ack), sent.segments))
         sent.segments = sent.segments[len(taken) :]
@@ -318,7 +320,9 @@ class Match:
             self.put(sent, len(sent.segments), self.segment_of(packet, start, end))
             sent.next = end
         elif sent.acked is not None and not after(end, sent.acked):
-            pass  # old news, or a keep-alive
+            # Old news, or a keep-alive.
+            if self.first_copy and end == sent.acked and not ends_first(sent, end):
+                self.put(sent, 0, self.segment_of(packet, start, end))
         else:
             self.copy_or_late(sent, packet, start, end)
 
@@ -402,6 +406,11 @@ class Match:
 def rows(packets: PacketBatch) -> Iterator[Packet]:
     columns = [getattr(packets, name).tolist() for name in Packet._fields]
     return map(Packet._make, zip(*columns, strict=True))
+
+
+def ends_first(sent: Direction, end: int) -> bool:
+    """Whether the first segment in flight ends here."""
+    return bool(sent.segments) and sent.segments[0].end == end
 
 
 def after(a: int, b: int) -> bool:
