@@ -15,6 +15,7 @@ WAITING_BYTES: int
 SLOT_BYTES: int
 BINS: int
 SUMS: int
+CROWDS: int
 
 def columns() -> list[tuple[str, str, int]]: ...
 def decode_frame(
@@ -26,6 +27,12 @@ def decode_frame(
     prefix: int = 16,
     seed: int = 0,
 ) -> dict[str, int] | str: ...
+def crowd(
+    weights: npt.NDArray[np.uint64],
+    flow_keys: npt.NDArray[np.uint64],
+    delays_ns: npt.NDArray[np.int64],
+    of_each: npt.NDArray[np.int64],
+) -> None: ...
 def distribute(
     weights: npt.NDArray[np.uint64],
     squares: npt.NDArray[np.uint64],

@@ -30,7 +30,7 @@ RATES: Final = (("loss", "lost", "sent"), ("reordering", "reordered", "received"
 ROUNDING: Final = math.log1p(1 / 128) / Z95 / math.sqrt(2)
 
 DEPENDENT: Final = (
-    "samples count as independent; where connections gave many each, chance does more than assumed here "
+    "samples of a group count as independent; where connections gave many each, chance does more than assumed "
     "(rtt --match handshake takes one of each)"
 )
 

@@ -10,6 +10,7 @@ over 2.4 hours share the last one (kernels/distribution.h).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -151,25 +152,29 @@ class Distribution:
         inside, outside = float(self.squares[:below].sum()), float(self.squares[below:].sum())
         return math.sqrt(inside * (1 - share) ** 2 + outside * share**2) / weight
 
-    def mean_ci_ns(self) -> tuple[float, float] | None:
-        """The 95% interval of the mean; None with fewer than two samples."""
+    def mean_ci_ns(self, least_bound_ns: float = 0.0) -> tuple[float, float] | None:
+        """The 95% interval of the mean, at least so far to either side; None with fewer than two samples."""
         if self.samples < 2 or self.mean_ns is None:
             return None
         mean, weight = self.mean_ns, self.weight
         spread = float((self.squares * (MIDDLES_NS - mean) ** 2).sum())
         # The spread within bins is lost in their middles: at most 0.4% of it.
         error = math.sqrt(spread * self.samples / (self.samples - 1)) / weight
-        return max(0.0, mean - Z95 * error), mean + Z95 * error
+        bound = max(Z95 * error, least_bound_ns)
+        return max(0.0, mean - bound), mean + bound
 
-    def quantile_ci_ns(self, q: float) -> tuple[float, float] | None:
+    def quantile_ci_ns(self, q: float, share_bound: Callable[[int], float] | None = None) -> tuple[float, float] | None:
         """The 95% interval of a quantile: the quantiles at the ends of the interval of its share (Woodruff).
 
-        None where too few samples lie beyond it to say how far it may be.
+        `share_bound` may say that the share below a bin is less sure than the samples alone tell. None where too few
+        samples lie beyond the quantile to say how far it may be.
         """
         if self.samples < 2:
             return None
         below = int(np.searchsorted(np.cumsum(self.weights), q * self.weight, side="left")) + 1
         error = Z95 * max(self.share_error(below), math.sqrt(q * (1 - q) / max(self.effective_samples, 1.0)))
+        if share_bound is not None:
+            error = max(error, share_bound(below))
         if q - error < 0 or q + error > 1:
             return None
         low, high = self.quantile_ns(q - error), self.quantile_ns(q + error)

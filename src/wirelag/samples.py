@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from wirelag.crowds import Crowds
 from wirelag.distribution import Distribution
 from wirelag.packets import PacketBatch
 from wirelag.report import Quantity, Report
@@ -45,11 +46,24 @@ class Samples:
 
     def __init__(self) -> None:
         self.distributions: dict[tuple[int, int], Distribution] = {}
+        self.crowds: dict[int, Crowds] = {}  # by leg
         self.packets = 0
         self.counts: dict[str, int] = {}
 
-    def add(self, tags: Ints | None, legs: Ints, delays_ns: Ints, weights: Ints | None = None) -> None:
-        """Take in samples; without tags they belong to no group."""
+    def add(
+        self,
+        tags: Ints | None,
+        legs: Ints,
+        delays_ns: Ints,
+        weights: Ints | None = None,
+        flow_keys: Ints | None = None,
+    ) -> None:
+        """Take in samples; without tags they belong to no group, without flow keys each is a connection of its own."""
+        for leg in range(len(LEGS)) if flow_keys is not None else ():
+            mine = np.flatnonzero(legs == leg)
+            if flow_keys is not None and len(mine):
+                crowds = self.crowds.setdefault(leg, Crowds())
+                crowds.add(flow_keys[mine], delays_ns[mine], None if weights is None else weights[mine])
         keys = legs if tags is None else tags.astype(np.int64) * 2 + legs
         order = np.argsort(keys, kind="stable")
         ends = np.cumsum(np.bincount(keys)).tolist()  # tags are small numbers
@@ -70,6 +84,8 @@ class Samples:
         """Take in another synopsis."""
         for key, distribution in other.distributions.items():
             self.distributions.setdefault(key, Distribution()).merge(distribution)
+        for leg, crowds in other.crowds.items():
+            self.crowds.setdefault(leg, Crowds()).merge(crowds)
         self.packets += other.packets
         self.count(**other.counts)
 
@@ -81,6 +97,16 @@ class Samples:
                 total.merge(distribution)
         return total
 
+    def crowds_of(self, leg: int | None = None) -> Crowds | None:
+        """The crowds of all delays or of a leg, if connections were told."""
+        chosen = [crowds for of_leg, crowds in self.crowds.items() if leg in (None, of_leg)]
+        if not chosen:
+            return None
+        total = Crowds()
+        for crowds in chosen:
+            total.merge(crowds)
+        return total
+
     @property
     def tags(self) -> list[int]:
         """The groups that have samples."""
@@ -89,7 +115,13 @@ class Samples:
     def report(self, estimator: str, quantity: Quantity, tag: int | None = None) -> Report:
         """What the samples say, of all or of one group."""
         legs = {name: self.distribution(tag, leg) for leg, name in enumerate(LEGS)}
-        details: dict[str, Any] = {"legs": {name: facts(one) for name, one in legs.items() if one.samples}}
+        details: dict[str, Any] = {
+            "legs": {
+                name: facts(one, self.crowds_of(leg) if tag is None else None)
+                for leg, (name, one) in enumerate(legs.items())
+                if one.samples
+            }
+        }
         means = [one.mean_ns for one in legs.values()]
         # What a connection's packets take from end to end and back: both legs together.
         details["both_legs"] = None if None in means else sum(mean for mean in means if mean is not None) / 1e9
@@ -104,17 +136,19 @@ class Samples:
             packets=self.packets,
             reason=None if whole.samples else "no request was seen together with its response",
             details=details,
-            **facts(whole),
+            **facts(whole, self.crowds_of() if tag is None else None),
         )
 
 
-def facts(distribution: Distribution) -> dict[str, Any]:
-    """The numbers of a distribution in seconds, as a report has them."""
+def facts(distribution: Distribution, crowds: Crowds | None = None) -> dict[str, Any]:
+    """The numbers of a distribution in seconds, as a report has them; crowds make their intervals honest."""
 
     def seconds(ns: float | None) -> float | None:
         return None if ns is None else ns / 1e9
 
-    bounds = {"mean": distribution.mean_ci_ns()} | {q: distribution.quantile_ci_ns(float(q)) for q in QUANTILES}
+    share_bound = crowds.share_bound if crowds else None
+    bounds = {"mean": distribution.mean_ci_ns(crowds.mean_bound_ns() if crowds else 0.0)}
+    bounds |= {q: distribution.quantile_ci_ns(float(q), share_bound) for q in QUANTILES}
     return {
         "samples": distribution.samples,
         "mean": seconds(distribution.mean_ns),

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from wirelag.estimators.fridge import Fridge
     from wirelag.estimators.match import Match
     from wirelag.grouping import Grouping
-    from wirelag.intervals import Interval
     from wirelag.io.capture import Capture
     from wirelag.io.sample_file import SampleFile
     from wirelag.packets import PacketBatch
@@ -135,7 +134,7 @@ def rtt(
     from wirelag.io.capture import Capture
     from wirelag.report_html import Timeline
 
-    names = _matchers(match)
+    name, names = "fridge" if memory or slots else "match", _matchers(match)
     estimator: Match | Fridge
     if memory or slots:
         estimator = _fridge(names, match == "auto", memory, slots or [], entry_probability or [], seed)
@@ -149,13 +148,14 @@ def rtt(
     sinks: list[Sink] = [timeline.add] if timeline else []
     with _sample_file(samples) as sample_file:
         sinks += [sample_file.add] if sample_file else []
-        total, parts = _measure(
-            replace(estimator, sinks=tuple(sinks)), with_progress(capture, quiet), interval_ns, grouping
+        total, intervals = _measure(
+            replace(estimator, sinks=tuple(sinks)), name, with_progress(capture, quiet), interval_ns, grouping
         )
     for line in capture.warnings:
         print(f"warning: {line}", file=sys.stderr)
-    name = "fridge" if memory or slots else "match"
-    answer = _answer(name, capture, total, parts if interval_ns else [], grouping, limits, questions)
+    answer = _answer(name, capture, total, grouping)
+    answer.intervals = intervals
+    _add_questions(answer, limits, questions)
     if html and timeline:
         _write_page(html, answer, timeline, capture, total)
     answer.notes.append(_coverage(capture, total))
@@ -165,18 +165,24 @@ def rtt(
 
 
 def _measure(
-    estimator: Match | Fridge, packets: Iterable[PacketBatch], interval_ns: int | None, grouping: Grouping | None
-) -> tuple[Samples, list[tuple[Interval, Samples]]]:
-    """All samples, and those of each interval."""
+    estimator: Match | Fridge,
+    name: str,
+    packets: Iterable[PacketBatch],
+    interval_ns: int | None,
+    grouping: Grouping | None,
+) -> tuple[Samples, list[Line]]:
+    """All samples, and what those of each interval say."""
     from wirelag.driver import cut
     from wirelag.samples import Samples
 
     total = Samples()
-    parts: list[tuple[Interval, Samples]] = []
+    lines = []
     for when, (part,) in cut(estimator, {"tap": packets}, interval_ns, grouping):
         total.merge(part)
-        parts.append((when, part))
-    return total, parts
+        if interval_ns:
+            report = part.report(name, "round_trip").during(when)
+            lines.append(Line("interval", _clock(when.start_ns), report, part.distribution()))
+    return total, lines
 
 
 def _sample_file(path: str | None) -> AbstractContextManager[SampleFile | None]:
@@ -292,15 +298,7 @@ def _size(text: str, option: str) -> int:
         raise typer.BadParameter(str(error), param_hint=option) from None
 
 
-def _answer(
-    name: str,
-    capture: Capture,
-    total: Samples,
-    parts: list[tuple[Interval, Samples]],
-    grouping: Grouping | None,
-    limits_ns: list[int],
-    questions: list[Sla],
-) -> Answer:
+def _answer(name: str, capture: Capture, total: Samples, grouping: Grouping | None) -> Answer:
     from wirelag.samples import LEGS
 
     statistics = capture.statistics
@@ -311,9 +309,6 @@ def _answer(
         for leg, side in enumerate(LEGS)
         if (delays := total.distribution(leg=leg)).samples
     ]
-    for when, part in parts:
-        report = part.report(name, "round_trip").during(when)
-        answer.intervals.append(Line("interval", _clock(when.start_ns), report, part.distribution()))
     if grouping:
         answer.by = grouping.by
         groups = [
@@ -321,7 +316,6 @@ def _answer(
             for tag in total.tags
         ]
         answer.groups = sorted(groups, key=lambda line: (line.key == "other", -(line.report.quantiles["0.5"] or 0)))
-    _add_questions(answer, limits_ns, questions)
     return answer
 
 
@@ -329,7 +323,7 @@ def _leg(name: str, total: Samples, leg: int) -> Report:
     from wirelag.report import Report
     from wirelag.samples import facts
 
-    return Report(name, "round_trip", packets=total.packets, **facts(total.distribution(leg=leg)))
+    return Report(name, "round_trip", packets=total.packets, **facts(total.distribution(leg=leg), total.crowds_of(leg)))
 
 
 def _add_questions(answer: Answer, limits_ns: list[int], questions: list[Sla]) -> None:

@@ -28,6 +28,15 @@ WL_INLINE u32 wl_bin(u64 delay_ns)
     return (shift << WL_BIN_BITS) + (u32)(delay_ns >> shift);
 }
 
+#define WL_CROWD_BITS 5
+#define WL_CROWDS (1 << WL_CROWD_BITS)
+
+/* The crowd of a connection: the upper bits of its flow key, which no table looks at. */
+WL_INLINE u32 wl_crowd(u64 flow_key)
+{
+    return (u32)(flow_key >> (64 - WL_CROWD_BITS));
+}
+
 /* sum += a * b, in 128 bits without a 128-bit type. */
 WL_INLINE void wl_add_product(u64 sum[2], u64 a, u64 b)
 {

@@ -107,6 +107,25 @@ void distribute(Room<u64> weights, Room<u64> squares, Room<u64> sums, const Colu
     std::memcpy(sums.data(), &total, sizeof(total));
 }
 
+/* Weights of delays by crowd and bin. */
+void crowd(Room<u64> weights, const Column<u64> &flow_keys, const Column<s64> &delays_ns, const Column<s64> &of_each)
+{
+    size_t count = delays_ns.shape(0), given = of_each.shape(0);
+
+    if (weights.shape(0) != static_cast<size_t>(WL_CROWDS) * WL_BINS || flow_keys.shape(0) != count)
+        throw std::invalid_argument("these are not the arrays of crowds");
+    if (given != count && given != 0)
+        throw std::invalid_argument("there is not a weight for each delay");
+    nb::gil_scoped_release release;
+    for (size_t i = 0; i < count; i++) {
+        s64 delay = delays_ns.data()[i], weight = given ? of_each.data()[i] : 1;
+
+        weights
+            .data()[wl_crowd(flow_keys.data()[i]) * WL_BINS + wl_bin(delay < 0 ? 0 : static_cast<u64>(delay))] += static_cast<u64>(
+            weight);
+    }
+}
+
 } // namespace
 
 void add_match(nb::module_ &m)
@@ -116,6 +135,9 @@ void add_match(nb::module_ &m)
     m.attr("WAITING_BYTES") = sizeof(wl_waiting);
     m.attr("BINS") = WL_BINS;
     m.attr("SUMS") = sizeof(wl_sums) / sizeof(u64);
+    m.attr("CROWDS") = WL_CROWDS;
+    m.def("crowd", &crowd, "weights"_a, "flow_keys"_a, "delays_ns"_a, "of_each"_a,
+        "Delays, each with its weight (none given: 1), by the crowd of their connection and their bin.");
     m.def("distribute", &distribute, "weights"_a, "squares"_a, "sums"_a, "delays_ns"_a, "of_each"_a,
         "Delays, each with its weight (none given: 1), into the bins and sums of a distribution.");
     nb::class_<Match>(m, "Match", "Requests and their responses at one point.")

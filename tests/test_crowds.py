@@ -1,0 +1,79 @@
+"""Intervals of samples that come in connections cover the truth; without crowds they do not."""
+
+import math
+
+import numpy as np
+import pytest
+
+from wirelag.crowds import CROWDS, Crowds
+from wirelag.distribution import Distribution
+from wirelag.samples import Samples, facts
+
+RUNS = 400
+
+
+def delays_of_connections(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """400 connections of 1 to 60 samples; the connection decides most of a delay."""
+    sizes = rng.integers(1, 61, 400)
+    own = np.repeat(rng.lognormal(16, 0.8, 400), sizes)
+    keys = np.repeat(rng.integers(0, 2**64, 400, dtype=np.uint64), sizes)
+    return keys, (own * rng.lognormal(0, 0.1, len(own))).astype(np.int64)
+
+
+def coverage(with_crowds: bool) -> dict[str, float]:
+    true = {"mean": math.exp(16 + 0.65 / 2), "0.5": math.exp(16), "0.9": math.exp(16 + 1.2815516 * math.sqrt(0.65))}
+    covered = dict.fromkeys(true, 0)
+    for seed in range(RUNS):
+        keys, delays = delays_of_connections(np.random.default_rng(seed))
+        samples = Samples()
+        samples.add(None, np.zeros(len(delays), np.uint8), delays, flow_keys=keys)
+        said = facts(samples.distribution(), samples.crowds_of() if with_crowds else None)["ci95"]
+        for name, value in true.items():
+            covered[name] += said[name][0] <= value / 1e9 <= said[name][1]
+    return {name: n / RUNS for name, n in covered.items()}
+
+
+def test_intervals_cover_the_truth_although_connections_are_alike() -> None:
+    """95%, within four standard errors of so many runs and a little for skewed means."""
+    slack = 4 * math.sqrt(0.95 * 0.05 / RUNS)
+    for name, share in coverage(with_crowds=True).items():
+        assert 0.95 - slack - 0.01 <= share <= 1, name
+
+
+def test_without_crowds_they_do_not() -> None:
+    assert max(coverage(with_crowds=False).values()) < 0.7
+
+
+def test_independent_samples_keep_their_intervals() -> None:
+    """A connection each: crowds add nothing but the noise of 31 degrees of freedom."""
+    rng = np.random.default_rng(3)
+    ratios = []
+    for _ in range(50):
+        delays = rng.lognormal(16, 0.5, 4_000).astype(np.int64)
+        crowds, plain = Crowds(), Distribution()
+        crowds.add(rng.integers(0, 2**64, len(delays), dtype=np.uint64), delays)
+        plain.add(delays)
+        low, high = plain.mean_ci_ns() or (0, 0)
+        ratios.append(crowds.mean_bound_ns() / ((high - low) / 2))
+    # The bound has Student's factor, 1.04, and a spread of 1/sqrt(2 * 31) in each of 50 runs.
+    assert abs(np.mean(ratios) - 1.04) < 4 / math.sqrt(62 * 50) + 0.02
+
+
+def test_merged_crowds_are_those_of_all_samples_and_few_crowds_say_nothing() -> None:
+    keys, delays = delays_of_connections(np.random.default_rng(1))
+    whole, one, other = Crowds(), Crowds(), Crowds()
+    whole.add(keys, delays)
+    one.add(keys[:1_000], delays[:1_000])
+    other.add(keys[1_000:], delays[1_000:])
+    one.merge(other)
+    assert (one.weights == whole.weights).all()
+    assert whole.weights.shape[0] == CROWDS
+    few = Crowds()
+    few.add(np.zeros(100, np.uint64), delays[:100])
+    assert few.mean_bound_ns() == few.share_bound(2_000) == 0
+
+
+@pytest.mark.parametrize("wrong", [np.zeros(3, np.uint64), np.zeros(5, np.uint64)])
+def test_arrays_that_do_not_fit_are_refused(wrong: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="arrays of crowds"):
+        Crowds().add(wrong, np.zeros(4, np.int64))
