@@ -20,14 +20,20 @@ def delays_of_connections(rng: np.random.Generator) -> tuple[np.ndarray, np.ndar
     return keys, (own * rng.lognormal(0, 0.1, len(own))).astype(np.int64)
 
 
+def in_rows(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A column of flow keys, a row for each sample, and a leg."""
+    return keys, np.arange(len(keys), dtype=np.uint32), np.zeros(len(keys), np.uint8)
+
+
 def coverage(with_crowds: bool) -> dict[str, float]:
     true = {"mean": math.exp(16 + 0.65 / 2), "0.5": math.exp(16), "0.9": math.exp(16 + 1.2815516 * math.sqrt(0.65))}
     covered = dict.fromkeys(true, 0)
     for seed in range(RUNS):
         keys, delays = delays_of_connections(np.random.default_rng(seed))
         samples = Samples()
-        samples.add(None, np.zeros(len(delays), np.uint8), delays, flow_keys=keys)
-        said = facts(samples.distribution(), samples.crowds_of() if with_crowds else None)["ci95"]
+        samples.add(None, np.zeros(len(delays), np.uint8), delays)
+        samples.crowds.add(*in_rows(keys), delays)
+        said = facts(samples.distribution(), samples.crowds if with_crowds else None)["ci95"]
         for name, value in true.items():
             covered[name] += said[name][0] <= value / 1e9 <= said[name][1]
     return {name: n / RUNS for name, n in covered.items()}
@@ -51,7 +57,7 @@ def test_independent_samples_keep_their_intervals() -> None:
     for _ in range(50):
         delays = rng.lognormal(16, 0.5, 4_000).astype(np.int64)
         crowds, plain = Crowds(), Distribution()
-        crowds.add(rng.integers(0, 2**64, len(delays), dtype=np.uint64), delays)
+        crowds.add(*in_rows(rng.integers(0, 2**64, len(delays), dtype=np.uint64)), delays)
         plain.add(delays)
         low, high = plain.mean_ci_ns() or (0, 0)
         ratios.append(crowds.mean_bound_ns() / ((high - low) / 2))
@@ -62,18 +68,20 @@ def test_independent_samples_keep_their_intervals() -> None:
 def test_merged_crowds_are_those_of_all_samples_and_few_crowds_say_nothing() -> None:
     keys, delays = delays_of_connections(np.random.default_rng(1))
     whole, one, other = Crowds(), Crowds(), Crowds()
-    whole.add(keys, delays)
-    one.add(keys[:1_000], delays[:1_000])
-    other.add(keys[1_000:], delays[1_000:])
+    whole.add(*in_rows(keys), delays)
+    one.add(*in_rows(keys[:1_000]), delays[:1_000])
+    other.add(*in_rows(keys[1_000:]), delays[1_000:])
     one.merge(other)
     assert (one.weights == whole.weights).all()
-    assert whole.weights.shape[0] == CROWDS
+    assert whole.weights.shape[1] == CROWDS
+    assert whole.of_leg(0).mean_bound_ns() == whole.mean_bound_ns() > 0
+    assert whole.of_leg(1).mean_bound_ns() == 0
     few = Crowds()
-    few.add(np.zeros(100, np.uint64), delays[:100])
+    few.add(*in_rows(np.zeros(100, np.uint64)), delays[:100])
     assert few.mean_bound_ns() == few.share_bound(2_000) == 0
 
 
 @pytest.mark.parametrize("wrong", [np.zeros(3, np.uint64), np.zeros(5, np.uint64)])
 def test_arrays_that_do_not_fit_are_refused(wrong: np.ndarray) -> None:
     with pytest.raises(ValueError, match="arrays of crowds"):
-        Crowds().add(wrong, np.zeros(4, np.int64))
+        Crowds().add(*in_rows(wrong), np.zeros(4, np.int64))

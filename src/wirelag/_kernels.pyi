@@ -16,6 +16,7 @@ SLOT_BYTES: int
 BINS: int
 SUMS: int
 CROWDS: int
+COARSE_BITS: int
 
 def columns() -> list[tuple[str, str, int]]: ...
 def decode_frame(
@@ -29,7 +30,9 @@ def decode_frame(
 ) -> dict[str, int] | str: ...
 def crowd(
     weights: npt.NDArray[np.uint64],
-    flow_keys: npt.NDArray[np.uint64],
+    flow_key: npt.NDArray[np.uint64],
+    rows: npt.NDArray[np.uint32],
+    legs: npt.NDArray[np.uint8],
     delays_ns: npt.NDArray[np.int64],
     of_each: npt.NDArray[np.int64],
 ) -> None: ...
@@ -39,6 +42,8 @@ def distribute(
     sums: npt.NDArray[np.uint64],
     delays_ns: npt.NDArray[np.int64],
     of_each: npt.NDArray[np.int64],
+    legs: npt.NDArray[np.uint8],
+    leg: int,
 ) -> None: ...
 
 class Reader:

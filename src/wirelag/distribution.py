@@ -24,6 +24,7 @@ Z95: Final = 1.959963984540054  # of the normal distribution
 
 Ints = npt.NDArray[np.int64]
 _NO_WEIGHTS: Final = np.empty(0, np.int64)
+_NO_LEGS: Final = np.empty(0, np.uint8)
 
 
 def _bins_ns() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -51,11 +52,13 @@ class Distribution:
         self.squares = np.zeros(BINS, np.uint64)  # of the weights: they tell how sure the rest is
         self._sums = np.zeros(_kernels.SUMS, np.uint64)
 
-    def add(self, delays_ns: Ints, weights: Ints | None = None) -> None:
-        """Take in delays, of weight 1 unless told otherwise."""
-        _kernels.distribute(
-            self.weights, self.squares, self._sums, delays_ns, _NO_WEIGHTS if weights is None else weights
-        )
+    def add(
+        self, delays_ns: Ints, weights: Ints | None = None, legs: npt.NDArray[np.uint8] | None = None, leg: int = 0
+    ) -> None:
+        """Take in delays, of weight 1 unless told otherwise; where legs are told, those of one leg."""
+        of_each = _NO_WEIGHTS if weights is None else weights
+        told = _NO_LEGS if legs is None else legs
+        _kernels.distribute(self.weights, self.squares, self._sums, delays_ns, of_each, told, leg)
 
     def merge(self, other: Distribution) -> None:
         """Take in another distribution."""

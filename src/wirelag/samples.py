@@ -46,25 +46,17 @@ class Samples:
 
     def __init__(self) -> None:
         self.distributions: dict[tuple[int, int], Distribution] = {}
-        self.crowds: dict[int, Crowds] = {}  # by leg
+        self.crowds = Crowds()
         self.packets = 0
         self.counts: dict[str, int] = {}
 
-    def add(
-        self,
-        tags: Ints | None,
-        legs: Ints,
-        delays_ns: Ints,
-        weights: Ints | None = None,
-        flow_keys: Ints | None = None,
-    ) -> None:
-        """Take in samples; without tags they belong to no group, without flow keys each is a connection of its own."""
-        for leg in range(len(LEGS)) if flow_keys is not None else ():
-            mine = np.flatnonzero(legs == leg)
-            if flow_keys is not None and len(mine):
-                crowds = self.crowds.setdefault(leg, Crowds())
-                crowds.add(flow_keys[mine], delays_ns[mine], None if weights is None else weights[mine])
-        keys = legs if tags is None else tags.astype(np.int64) * 2 + legs
+    def add(self, tags: Ints | None, legs: Ints, delays_ns: Ints, weights: Ints | None = None) -> None:
+        """Take in samples; without tags they belong to no group."""
+        if tags is None:
+            for leg in range(len(LEGS)):
+                self.distributions.setdefault((ALL, leg), Distribution()).add(delays_ns, weights, legs, leg)
+            return
+        keys = tags.astype(np.int64) * 2 + legs
         order = np.argsort(keys, kind="stable")
         ends = np.cumsum(np.bincount(keys)).tolist()  # tags are small numbers
         start = 0
@@ -84,8 +76,7 @@ class Samples:
         """Take in another synopsis."""
         for key, distribution in other.distributions.items():
             self.distributions.setdefault(key, Distribution()).merge(distribution)
-        for leg, crowds in other.crowds.items():
-            self.crowds.setdefault(leg, Crowds()).merge(crowds)
+        self.crowds.merge(other.crowds)
         self.packets += other.packets
         self.count(**other.counts)
 
@@ -95,16 +86,6 @@ class Samples:
         for (of_tag, of_leg), distribution in self.distributions.items():
             if tag in (None, of_tag) and leg in (None, of_leg):
                 total.merge(distribution)
-        return total
-
-    def crowds_of(self, leg: int | None = None) -> Crowds | None:
-        """The crowds of all delays or of a leg, if connections were told."""
-        chosen = [crowds for of_leg, crowds in self.crowds.items() if leg in (None, of_leg)]
-        if not chosen:
-            return None
-        total = Crowds()
-        for crowds in chosen:
-            total.merge(crowds)
         return total
 
     @property
@@ -117,7 +98,7 @@ class Samples:
         legs = {name: self.distribution(tag, leg) for leg, name in enumerate(LEGS)}
         details: dict[str, Any] = {
             "legs": {
-                name: facts(one, self.crowds_of(leg) if tag is None else None)
+                name: facts(one, self.crowds.of_leg(leg) if tag is None else None)
                 for leg, (name, one) in enumerate(legs.items())
                 if one.samples
             }
@@ -136,7 +117,7 @@ class Samples:
             packets=self.packets,
             reason=None if whole.samples else "no request was seen together with its response",
             details=details,
-            **facts(whole, self.crowds_of() if tag is None else None),
+            **facts(whole, self.crowds if tag is None else None),
         )
 
 

@@ -323,7 +323,9 @@ def _leg(name: str, total: Samples, leg: int) -> Report:
     from wirelag.report import Report
     from wirelag.samples import facts
 
-    return Report(name, "round_trip", packets=total.packets, **facts(total.distribution(leg=leg), total.crowds_of(leg)))
+    return Report(
+        name, "round_trip", packets=total.packets, **facts(total.distribution(leg=leg), total.crowds.of_leg(leg))
+    )
 
 
 def _add_questions(answer: Answer, limits_ns: list[int], questions: list[Sla]) -> None:

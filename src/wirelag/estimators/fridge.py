@@ -290,7 +290,8 @@ class FridgeMeter:
         if self._estimator.variant == "inverse-variance":
             self._kept.append((np.zeros(len(rows), int) if tags is None else tags, legs, delays_ns, fridge, survived))
         else:
-            self._samples.add(tags, legs, delays_ns, weights, packets.flow_key[rows])
+            self._samples.add(tags, legs, delays_ns, weights)
+            self._samples.crowds.add(packets.flow_key, rows, legs, delays_ns, weights)
         for sink in self._estimator.sinks:
             sink(packets, _sample_batch(columns))
 

@@ -69,7 +69,8 @@ class MatchMeter:
         self._samples.packets += len(packets)
         if len(found.rows):
             tags = None if grouping is None else grouping.tags(packets, found.rows, found.legs)
-            self._samples.add(tags, found.legs, found.delays_ns, flow_keys=packets.flow_key[found.rows])
+            self._samples.add(tags, found.legs, found.delays_ns)
+            self._samples.crowds.add(packets.flow_key, found.rows, found.legs, found.delays_ns)
             for sink in self._sinks:
                 sink(packets, found)
 

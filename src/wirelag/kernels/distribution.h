@@ -30,6 +30,8 @@ WL_INLINE u32 wl_bin(u64 delay_ns)
 
 #define WL_CROWD_BITS 5
 #define WL_CROWDS (1 << WL_CROWD_BITS)
+#define WL_COARSE_BITS 3 /* crowds have bins of eight: what tells a variance need not be fine, and should stay in the cache */
+#define WL_COARSE_BINS (WL_BINS >> WL_COARSE_BITS)
 
 /* The crowd of a connection: the upper bits of its flow key, which no table looks at. */
 WL_INLINE u32 wl_crowd(u64 flow_key)

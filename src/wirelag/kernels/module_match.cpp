@@ -87,42 +87,47 @@ class Match {
     std::unique_ptr<wl_segment[], Free> segment_memory;
 };
 
-/* Delays into the bins and sums of one distribution. */
-void distribute(Room<u64> weights, Room<u64> squares, Room<u64> sums, const Column<s64> &delays_ns, const Column<s64> &of_each)
+/* Delays into the bins and sums of one distribution: all of them, or where legs are given those of one leg. */
+void distribute(Room<u64> weights, Room<u64> squares, Room<u64> sums, const Column<s64> &delays_ns, const Column<s64> &of_each,
+    const Column<u8> &legs, u8 leg)
 {
-    size_t count = delays_ns.shape(0), given = of_each.shape(0);
+    size_t count = delays_ns.shape(0), given = of_each.shape(0), told = legs.shape(0);
     wl_sums total;
 
     if (weights.shape(0) != WL_BINS || squares.shape(0) != WL_BINS || sums.shape(0) * sizeof(u64) != sizeof(total))
         throw std::invalid_argument("these are not the arrays of a distribution");
-    if (given != count && given != 0)
-        throw std::invalid_argument("there is not a weight for each delay");
+    if ((given != count && given != 0) || (told != count && told != 0))
+        throw std::invalid_argument("there is not a weight, or not a leg, for each delay");
     nb::gil_scoped_release release;
     std::memcpy(&total, sums.data(), sizeof(total));
     for (size_t i = 0; i < count; i++) {
         s64 delay = delays_ns.data()[i], weight = given ? of_each.data()[i] : 1;
 
-        wl_distribute(weights.data(), squares.data(), &total, delay < 0 ? 0 : static_cast<u64>(delay), static_cast<u64>(weight));
+        if (!told || legs.data()[i] == leg)
+            wl_distribute(
+                weights.data(), squares.data(), &total, delay < 0 ? 0 : static_cast<u64>(delay), static_cast<u64>(weight));
     }
     std::memcpy(sums.data(), &total, sizeof(total));
 }
 
-/* Weights of delays by crowd and bin. */
-void crowd(Room<u64> weights, const Column<u64> &flow_keys, const Column<s64> &delays_ns, const Column<s64> &of_each)
+/* Weights of delays by leg, crowd and coarse bin. */
+void crowd(Room<u64> weights, const Column<u64> &flow_key, const Column<u32> &rows, const Column<u8> &legs,
+    const Column<s64> &delays_ns, const Column<s64> &of_each)
 {
-    size_t count = delays_ns.shape(0), given = of_each.shape(0);
+    size_t count = delays_ns.shape(0), given = of_each.shape(0), packets = flow_key.shape(0);
 
-    if (weights.shape(0) != static_cast<size_t>(WL_CROWDS) * WL_BINS || flow_keys.shape(0) != count)
+    if (weights.shape(0) != 2u * WL_CROWDS * WL_COARSE_BINS || rows.shape(0) != count || legs.shape(0) != count)
         throw std::invalid_argument("these are not the arrays of crowds");
     if (given != count && given != 0)
         throw std::invalid_argument("there is not a weight for each delay");
     nb::gil_scoped_release release;
     for (size_t i = 0; i < count; i++) {
-        s64 delay = delays_ns.data()[i], weight = given ? of_each.data()[i] : 1;
+        u64 delay = delays_ns.data()[i] < 0 ? 0 : static_cast<u64>(delays_ns.data()[i]);
+        u32 row = rows.data()[i], leg = legs.data()[i] & 1;
 
-        weights
-            .data()[wl_crowd(flow_keys.data()[i]) * WL_BINS + wl_bin(delay < 0 ? 0 : static_cast<u64>(delay))] += static_cast<u64>(
-            weight);
+        if (row < packets)
+            weights.data()[(leg * WL_CROWDS + wl_crowd(flow_key.data()[row])) * WL_COARSE_BINS +
+                           (wl_bin(delay) >> WL_COARSE_BITS)] += given ? static_cast<u64>(of_each.data()[i]) : 1;
     }
 }
 
@@ -136,10 +141,11 @@ void add_match(nb::module_ &m)
     m.attr("BINS") = WL_BINS;
     m.attr("SUMS") = sizeof(wl_sums) / sizeof(u64);
     m.attr("CROWDS") = WL_CROWDS;
-    m.def("crowd", &crowd, "weights"_a, "flow_keys"_a, "delays_ns"_a, "of_each"_a,
-        "Delays, each with its weight (none given: 1), by the crowd of their connection and their bin.");
-    m.def("distribute", &distribute, "weights"_a, "squares"_a, "sums"_a, "delays_ns"_a, "of_each"_a,
-        "Delays, each with its weight (none given: 1), into the bins and sums of a distribution.");
+    m.attr("COARSE_BITS") = WL_COARSE_BITS;
+    m.def("crowd", &crowd, "weights"_a, "flow_key"_a, "rows"_a, "legs"_a, "delays_ns"_a, "of_each"_a,
+        "Delays, each with its weight (none given: 1), by leg, crowd of their connection and coarse bin.");
+    m.def("distribute", &distribute, "weights"_a, "squares"_a, "sums"_a, "delays_ns"_a, "of_each"_a, "legs"_a, "leg"_a,
+        "Delays, each with its weight (none given: 1), of one leg (none given: of all), into the bins and sums of a distribution.");
     nb::class_<Match>(m, "Match", "Requests and their responses at one point.")
         .def(
             nb::init<u32, bool, size_t, size_t, size_t>(), "matchers"_a, "first_copy"_a, "connections"_a, "segments"_a, "waiting"_a)
