@@ -14,7 +14,6 @@ from wirelag.estimators.fridge import CERTAIN, plan
 
 SLOTS = 1 << 12
 PAPER = {12: "2^-9", 6: "2^-4"}
-FOUND = {12: (-9, -6), 6: (-4, -3)}  # before, in other runs
 
 
 def main() -> None:

@@ -50,11 +50,11 @@ def main() -> None:
                 x = inserted if count_inserted else seen.survived
                 sums[name] += octaves.sums(seen.delays_ns, single_weights(SLOTS, p, x, hit))
         error = octaves.standard_error(trace, fridges, len(seeds))
-        rows = [
-            (name, "1", *(float(r) if e < SURE else "-" for r, e in zip(total / octaves.true / len(seeds), error, strict=True)))
-            for name, total in sums.items()
-        ]
-        rows.append(("standard error", "", *(float(e) for e in error)))
+        rows = []
+        for name, total in sums.items():
+            ratios = total / octaves.true / len(seeds)
+            rows.append((name, "1", *(float(r) if e < SURE else "-" for r, e in zip(ratios, error, strict=True))))
+        rows.append(("standard error", "-", *(float(e) for e in error)))
         show(
             f"estimate/true, p = {p:g}, M = 2^11, {len(seeds)} seeds, by octave of delay (its end, in ms)",
             ("x, kept", "paper", *octaves.names),

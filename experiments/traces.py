@@ -22,6 +22,8 @@ Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 
 UNION, OVERWRITE, EXPIRY = 0, 1, 2  # variants of the kernel
+TYPICAL = (0.50, 0.95, 0.99)
+ERROR_NAMES = ("p50", "p95", "p99", "max 5..95%")
 MIDDLE = np.arange(5, 96) / 100  # the quantiles of which the largest error is taken
 ISP_RATE_PER_S = 535_000
 
@@ -43,7 +45,8 @@ class Trace:
     @property
     def rate_per_s(self) -> float:
         """Requests per second, on average."""
-        return len(self.flow_key) / float(self.packets.time_ns[np.searchsorted(self.arrivals, len(self.flow_key))]) * 1e9
+        last = np.searchsorted(self.arrivals, len(self.flow_key))
+        return len(self.flow_key) / float(self.packets.time_ns[last]) * 1e9
 
 
 def trace_of(rng: np.random.Generator, asked_ns: Array, answered: float, delays_ns: Array) -> Trace:
@@ -68,7 +71,7 @@ def trace_of(rng: np.random.Generator, asked_ns: Array, answered: float, delays_
 
 
 def isp(seed: int = 1, requests: int = 3_000_000) -> Trace:
-    """Like the paper's trace of an ISP: Poisson, 535k requests/s, 13% answered, lognormal delays of 57.8 ms on average."""
+    """Like the paper's trace of an ISP: Poisson, 535k requests/s, 13% answered, lognormal delays, mean 58 ms."""
     rng = np.random.default_rng(seed)
     asked_ns = np.cumsum(rng.exponential(1e9 / ISP_RATE_PER_S, requests)).astype(np.int64)
     delays_ns = (np.exp(rng.normal(3.209, 1.302, requests)) * 1e6).astype(np.int64)
@@ -114,9 +117,7 @@ def run(
 ) -> Seen:
     """The samples that these fridges take from a trace."""
     bits, size = matcher_bits(("dns",)), len(trace.packets)
-    kernel = _kernels.Fridge(
-        bits, fridges.slots, fridges.probabilities, kernel_seed(seed), variant, stages, expiry_ns
-    )
+    kernel = _kernels.Fridge(bits, fridges.slots, fridges.probabilities, kernel_seed(seed), variant, stages, expiry_ns)
     dtypes = (np.uint32, np.int64, np.uint8, np.uint8, np.uint8, np.uint64, np.int64)
     room = [np.empty(size, dtype) for dtype in dtypes]
     count = kernel.observe(trace.packets, *room)  # type: ignore[arg-type]
@@ -152,10 +153,6 @@ class Truth:
         found = Truth.of(delays_ns, weights)
         typical = np.abs(np.log2(found.typical_ns / self.typical_ns))
         return np.append(typical, np.abs(np.log2(found.middle_ns / self.middle_ns)).max())
-
-
-TYPICAL = (0.50, 0.95, 0.99)
-ERROR_NAMES = ("p50", "p95", "p99", "max 5..95%")
 
 
 def pooled(runs: Iterable[tuple[Array, Array]]) -> tuple[Array, Array]:
@@ -219,16 +216,19 @@ def show(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) ->
     widths = [max(len(row[k]) for row in cells) for k in range(len(header))]
     print(f"# {title}")
     for row in cells:
-        first, *others = (cell.rjust(width) if k else cell.ljust(width) for k, (cell, width) in enumerate(zip(row, widths, strict=True)))
-        print("  ".join([first, *others]))
+        print(
+            row[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+            sep="  ",
+        )
     print()
 
 
-def write_page(path: str, title: str, x_title: str, y_title: str, lines: dict[str, tuple[Array, Array]], **axes: Any) -> None:
+def write_page(path: str, title: str, x_title: str, y_title: str, lines: dict[str, tuple[Array, Array]]) -> None:
     """A page of its own with one figure: a line for each name."""
     import plotly.graph_objects as go
 
     figure = go.Figure([go.Scatter(x=x, y=y, name=name) for name, (x, y) in lines.items()])
-    figure.update_layout(title=title, xaxis_title=x_title, yaxis_title=y_title, xaxis_type="log", **axes)
+    figure.update_layout(title=title, xaxis_title=x_title, yaxis_title=y_title, xaxis_type="log")
     figure.write_html(path, include_plotlyjs=True)
     print(f"wrote {path}")

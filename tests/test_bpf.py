@@ -28,6 +28,7 @@ ROW = (
     *("src_port", "dst_port", "window", "ip_id", "flags", "payload_offset"),
     *("protocol", "traffic_class", "kind", "message"),
 )
+NOT_IN_EBPF = {"records.h"}  # file formats
 SHORTEST, LONGEST = 14, 3400  # what fits into one page beside the room that XDP keeps
 
 
@@ -167,3 +168,32 @@ def test_rows_are_the_same_on_built_frames(program: Program, tunnels: bool) -> N
             row = both(program, frame, tunnels, fields, prefix, seed)
             seen[row if isinstance(row, str) else row["kind"]] += 1
     assert {*range(10), "not_ip", "cut", "malformed", "layers"} <= set(seen)
+
+
+KERNELS = [path.name for path in sorted((ROOT / "src/wirelag/kernels").glob("*.h")) if path.name not in NOT_IN_EBPF]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_kernel_compiles_for_ebpf(kernel: str, tmp_path: Path, tool: Callable[[str], str]) -> None:
+    """No float, no 128-bit integer, no call that eBPF does not have; a program that uses it is verified where it is."""
+    source = tmp_path / "kernel.bpf.c"
+    source.write_text(f'#include <linux/bpf.h>\n#include <bpf/bpf_helpers.h>\n#include "{kernel}"\n')
+    found = subprocess.run(["uname", "-m"], capture_output=True, text=True, check=True).stdout.strip()
+    folders = [f"-I/usr/include/{found}-linux-gnu", f"-I{ROOT / 'src/wirelag/kernels'}"]
+    command = [
+        tool("clang"),
+        "-O2",
+        "-Wall",
+        "-Werror",
+        "-target",
+        "bpf",
+        *folders,
+        "-c",
+        source,
+        "-o",
+        tmp_path / "x.o",
+    ]
+    if not Path("/usr/include/bpf/bpf_helpers.h").exists():
+        pytest.skip("libbpf-dev is not installed")
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr

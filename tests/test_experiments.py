@@ -1,0 +1,131 @@
+"""The experiments run, and the tables they print say what experiments/README.md says.
+
+Here they run with --quick: tolerances are four standard errors of those smaller runs, printed or estimated beside them.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOM = Path(__file__).resolve().parents[1] / "experiments"
+SCRIPTS = sorted(path.stem for path in ROOM.glob("fridge_*.py"))
+Table = dict[str, dict[str, str]]  # by the first cell of a row, then by the name of a column
+
+
+def tables_of(script: str, *options: str) -> dict[str, Table]:
+    """The printed tables, by title."""
+    words = [sys.executable, str(ROOM / f"{script}.py"), "--quick", *options]
+    printed = subprocess.run(words, check=True, capture_output=True, text=True, timeout=60).stdout
+    tables = {}
+    for block in re.split(r"^# ", printed, flags=re.MULTILINE)[1:]:
+        title, header, *lines = block.split("\n\n")[0].splitlines()
+        _, *columns = re.split(r"\s{2,}", header)
+        rows = [re.split(r"\s{2,}", line) for line in lines]
+        tables[title] = {name: dict(zip(columns, cells, strict=True)) for name, *cells in rows}
+    return tables
+
+
+def numbers(row: dict[str, str], *without: str) -> list[float]:
+    """The numbers of a row, but for the paper's and other columns."""
+    return [float(cell) for name, cell in row.items() if name not in ("paper", *without) and cell != "-"]
+
+
+def surely_one(ratios: dict[str, str], errors: dict[str, str], *without: str) -> bool:
+    """Whether all ratios are within four standard errors of 1, both as printed, to three digits."""
+    left_out = ("paper", *without)
+    pairs = [(ratios[name], errors[name]) for name in ratios if name not in left_out and ratios[name] != "-"]
+    return all(abs(float(ratio) - 1) <= 4 * (float(error) + 0.0005) + 0.0005 for ratio, error in pairs)
+
+
+def test_every_experiment_has_its_row() -> None:
+    readme = (ROOM / "README.md").read_text()
+    assert [script for script in SCRIPTS if f"python experiments/{script}.py" not in readme] == []
+    assert len(SCRIPTS) == 8
+
+
+def test_cdf(tmp_path: Path) -> None:
+    page = tmp_path / "cdf.html"
+    (table,) = tables_of("fridge_cdf", "--html", str(page)).values()
+    largest = {method: float(row["max 5..95%"]) for method, row in table.items()}
+    # Of the 1% above p99 few are seen; the 4% below it have a mean weight of 14, so their share has a standard error of
+    # sqrt(0.04 * 14 / 130,000). At p95 0.055 of share is an octave.
+    assert largest["fridge"] < (0.01 + 4 * 0.0021) / 0.055
+    assert largest["overwrite"] > 0.9  # without correction p95 has a share of 0.99: an octave or more
+    assert "<html" in page.read_text()
+
+
+def test_entry_probability() -> None:
+    errors, best = tables_of("fridge_entry_probability").values()
+    long, short = ({p: float(row[f"T = 2^{k} ms"]) for p, row in errors.items()} for k in (12, 6))
+    assert 4 * long["2^-7"] < long["2^-1"]
+    assert 4 * short["2^-3"] < short["2^-13"]
+    powers = {delays: int(row["planned"].removeprefix("2^")) for delays, row in best.items()}
+    assert -10 <= powers["T = 2^12 ms"] <= -6
+    assert -4 <= powers["T = 2^6 ms"] <= -3
+    assert int(best["T = 2^12 ms"]["best"].removeprefix("2^")) < int(best["T = 2^6 ms"]["best"].removeprefix("2^"))
+
+
+def test_exponents() -> None:
+    certain, *others = tables_of("fridge_exponents").values()
+    for table in (certain, *others):
+        for right in ("all, 1 - p/M", "inserted, 1 - 1/M"):
+            assert surely_one(table[right], table["standard error"])
+            assert all(abs(ratio - 1) < 0.1 for ratio in numbers(table[right]))
+    assert certain["inserted, 1 - p/M (literal)"] == certain["all, 1 - p/M"]
+    assert len(others) == 2
+    for table in others:
+        assert numbers(table["inserted, 1 - p/M (literal)"])[-1] < 0.9
+        assert numbers(table["all, 1 - 1/M"])[-1] > 1.1
+
+
+def test_union() -> None:
+    (table,) = tables_of("fridge_union").values()
+    assert surely_one(table["union"], table["standard error"])
+    assert numbers(table["inverse variance, 1/8 octave"])[-1] < 0.9
+    assert numbers(table["inverse variance, 1/64 octave"])[-1] < 0.9
+    assert numbers(table["inverse variance, 1 us"])[-1] > 1.1
+
+
+def test_integer_weights() -> None:
+    ranges, errors, quantiles = tables_of("fridge_integer_weights").values()
+    assert [row["ours: from"] for row in ranges.values()] == [row["paper: from"] for row in ranges.values()]
+    for row in errors.values():
+        # Rounding adds a variance of at most 1/4 to each of 57,000 weights: 0.006 octaves at p95.
+        assert float(row["rounded at random"]) < 4 * 0.006
+        assert float(row["table"]) > 2 * float(row["rounded at random"])
+    assert all(error <= 1 for row in quantiles.values() for error in numbers(row))  # no bin is wider than an octave
+    assert float(quantiles["32 bins, end of bin"]["p50"]) > 4 * float(quantiles["32 bins, inside it"]["p50"])
+
+
+def test_memory() -> None:
+    _, p50, p95, p99, multiples = tables_of("fridge_memory").values()
+    assert p50.keys() == p95.keys() == p99.keys() > multiples.keys()
+    for fridges in ("1 fridge, planned", "2 fridges, planned", "3 fridges, planned"):
+        # 52,000 delays of mean weight 2.6: sqrt(0.25 * 2.6 / 52,000) of share, 0.21 of it to the octave.
+        assert float(p50[fridges]["2^16"]) < 4 * 0.017
+        for table in (p50, p95, p99):
+            assert float(table[fridges]["2^16"]) < float(table[fridges]["2^10"])
+
+
+def test_stages() -> None:
+    shares, _, _, crossings = tables_of("fridge_stages").values()
+    for stages in (1, 2, 4, 8):
+        pairs = zip(numbers(shares[f"{stages}, measured"]), numbers(shares[f"{stages}, theory if full"]), strict=True)
+        # 4,000 answers in each octave; answered requests leave empty slots, and so others survive a little longer.
+        assert all(-4 * 0.008 < measured - theory < 4 * 0.008 + 0.03 for measured, theory in pairs)
+    measured = [shares[f"{stages}, measured"] for stages in (1, 2, 4, 8)]
+    long, short = ([float(row[octave]) for row in measured] for octave in ("2..4", "0.25..0.5"))
+    assert long == sorted(long, reverse=True)
+    assert short == sorted(short)
+    assert all(1 < float(row["ours"]) < 1.3 for row in crossings.values())
+
+
+def test_inferred_x() -> None:
+    (table,) = tables_of("fridge_inferred_x").values()
+    for rate in ("constant", "burst"):
+        assert surely_one(table[f"{rate}, counted"], table[f"{rate}, standard error"], "p95")
+    # 4 of 1,000 ms have answers after the last request: these survive fewer requests than the rate tells.
+    assert all(abs(ratio - 1) < 0.02 for ratio in numbers(table["constant, inferred"], "p95"))
+    assert numbers(table["burst, inferred"], "p95")[-1] < 0.5
+    assert float(table["burst, inferred"]["p95"]) > 4 * float(table["burst, counted"]["p95"])
