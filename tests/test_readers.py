@@ -410,15 +410,31 @@ def test_compressed_and_cut_gives_what_could_be_decompressed(name: str, save: Ca
         assert len(capture.warnings) == 1
 
 
-@pytest.mark.xfail(
-    reason="the zstd library does not tell a frame that breaks off between two blocks from one that ends"
-)
 def test_zstd_that_breaks_off_at_the_end_of_a_record_is_not_silent(save: Callable[[bytes], Path]) -> None:
     data, compressor = pcap(sample_records(10)), zstandard.ZstdCompressor().compressobj()
     cut = compressor.compress(data) + compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
     batch, capture = read(save(cut))
     assert len(batch) == 10
     assert capture.warnings
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"write_checksum": True}, {"write_content_size": False}, {"level": 19}], ids=str
+)
+def test_whole_zstd_frames_give_no_warning_and_parts_do(
+    save: Callable[[bytes], Path], settings: dict[str, int]
+) -> None:
+    """Several frames, one to be skipped between them, records of all sizes, some of one byte again and again."""
+    data = pcap(sample_records(3_000)) + pcap([(0, bytes(200_000), 200_000)])[24:]
+    compressor = zstandard.ZstdCompressor(**settings)
+    halves = [compressor.compress(data[:100_000]), compressor.compress(data[100_000:])]
+    skipped = b"\x5a\x2a\x4d\x18" + (7).to_bytes(4, "little") + b"passing"
+    whole = halves[0] + skipped + halves[1]
+    capture = read(save(whole))[1]
+    assert capture.statistics.packets == 3_001
+    assert capture.warnings == []
+    for missing in (1, 3, 5, len(halves[1]) // 2, len(halves[1]) + 3):
+        assert read(save(whole[:-missing]))[1].warnings
 
 
 def decompressible(name: str, data: bytes) -> bytes:

@@ -3,11 +3,14 @@
 What was decompressed before a file breaks off is never lost: the stream gives it, then ends, and says why in `broken`.
 """
 
+from __future__ import annotations
+
 import io
 import lzma
 import os
 import stat
 import sys
+from collections.abc import Callable
 from typing import IO, Any, Final, cast
 
 from wirelag.errors import WirelagError
@@ -106,14 +109,75 @@ class _Decompressed(Stream):
         return bytes(self._buffer[:n])
 
 
+class _ZstdFrames:
+    """Follows zstd's frames from block to block: the library does not tell one that breaks off from one that ends.
+
+    The format is RFC 8878: a header whose first byte tells its length, blocks of 3 bytes and their content, a checksum.
+    """
+
+    def __init__(self) -> None:
+        self._next: Callable[[bytes], None] = self._magic
+        self._wanted = 4  # bytes of the next part
+        self._part = b""
+        self._passed_over = 0
+        self._checksum = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether a frame has ended, and no other has begun."""
+        return self._next == self._magic and not self._part and not self._passed_over
+
+    def feed(self, data: bytes) -> None:
+        """Follow so many bytes more."""
+        at = 0
+        while at < len(data):
+            if self._passed_over:
+                step = min(self._passed_over, len(data) - at)
+                self._passed_over -= step
+            else:
+                step = min(self._wanted - len(self._part), len(data) - at)
+                self._part += data[at : at + step]
+                if len(self._part) == self._wanted:
+                    part, self._part = self._part, b""
+                    self._next(part)
+            at += step
+
+    def _expect(self, what: Callable[[bytes], None], wanted: int) -> None:
+        self._next, self._wanted = what, wanted
+
+    def _magic(self, part: bytes) -> None:
+        if part == _ZSTD:
+            self._expect(self._descriptor, 1)
+        else:  # a frame to be skipped, or damage that the library will report
+            self._expect(self._skippable, 4)
+
+    def _skippable(self, part: bytes) -> None:
+        self._passed_over = int.from_bytes(part, "little")
+        self._expect(self._magic, 4)
+
+    def _descriptor(self, part: bytes) -> None:
+        single, size_flag, dictionary = part[0] >> 5 & 1, part[0] >> 6, part[0] & 3
+        self._checksum = 4 * (part[0] >> 2 & 1)
+        size = (single, 2, 4, 8)[size_flag]
+        self._passed_over = (1 - single) + (0, 1, 2, 4)[dictionary] + size
+        self._expect(self._block, 3)
+
+    def _block(self, part: bytes) -> None:
+        header = int.from_bytes(part, "little")
+        last, kind, size = header & 1, header >> 1 & 3, header >> 3
+        self._passed_over = (1 if kind == 1 else size) + (self._checksum if last else 0)
+        self._expect(self._magic, 4) if last else self._expect(self._block, 3)
+
+
 class _Zstd(Stream):
-    """Zstandard frames; a library of its own interface."""
+    """Zstandard frames; the library has an interface of its own."""
 
     def __init__(self, name: str, raw: io.RawIOBase, head: bytes) -> None:
         super().__init__(name, raw, head)
         import zstandard
 
         self.compression = "zstd"
+        self.frames = _ZstdFrames()
         self._error = zstandard.ZstdError
         decompressor = zstandard.ZstdDecompressor(max_window_size=128 << 20)
         self._reader = decompressor.stream_reader(cast(IO[bytes], _Source(self)), read_across_frames=True)
@@ -122,7 +186,10 @@ class _Zstd(Stream):
         if self.broken:
             return 0
         try:
-            return int(self._reader.readinto(buffer))
+            got = int(self._reader.readinto(buffer))
+            if not got and not self.frames.complete:
+                self.broken = "the zstd data breaks off"
+            return got
         except self._error as error:
             self.broken = f"the zstd data is damaged ({error})"
             return 0
@@ -131,12 +198,14 @@ class _Zstd(Stream):
 class _Source:
     """The compressed bytes under a `_Zstd`, as its library wants to read them."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: _Zstd) -> None:
         self.stream = stream
 
     def read(self, size: int) -> bytes:
         buffer = memoryview(bytearray(size))
-        return bytes(buffer[: Stream.readinto(self.stream, buffer)])
+        data = bytes(buffer[: Stream.readinto(self.stream, buffer)])
+        self.stream.frames.feed(data)
+        return data
 
 
 def open_stream(path: str) -> Stream:
