@@ -38,6 +38,12 @@ SHORTEST_NS, WIDTH_NS = _bins_ns()
 MIDDLES_NS: Final = SHORTEST_NS + WIDTH_NS / 2
 
 
+def bin_of(delay_ns: int) -> int:
+    """The bin of a delay, as the kernel finds it."""
+    shift = max(delay_ns.bit_length() - BITS - 1, 0)
+    return min((shift << BITS) + (delay_ns >> shift), BINS - 1)
+
+
 def _first_above(limit_ns: int) -> int:
     return int(np.searchsorted(MIDDLES_NS, limit_ns, side="right"))
 
@@ -70,8 +76,10 @@ class Distribution:
         for total in (self.sum_ns + other.sum_ns, self.sum_squares + other.sum_squares):
             sums += [total & 2**64 - 1, total >> 64]
         self._sums = np.array([*sums, smallest, largest], np.uint64)
-        self.weights += other.weights
-        self.squares += other.squares
+        # Only bins that hold something: the rest of a distribution's memory is never touched, and costs nothing.
+        held = slice(bin_of(other.min_ns or 0), bin_of(other.max_ns or 0) + 1)
+        self.weights[held] += other.weights[held]
+        self.squares[held] += other.squares[held]
 
     @property
     def samples(self) -> int:

@@ -6,6 +6,7 @@ Merging adds distributions: it is associative and loses nothing.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -83,9 +84,10 @@ class Samples:
     def distribution(self, tag: int | None = None, leg: int | None = None) -> Distribution:
         """All delays, or those of a group, or of a leg."""
         total = Distribution()
-        for (of_tag, of_leg), distribution in self.distributions.items():
-            if tag in (None, of_tag) and leg in (None, of_leg):
-                total.merge(distribution)
+        tags = self.tags if tag is None else [tag]
+        for key in itertools.product(tags, range(len(LEGS)) if leg is None else [leg]):
+            if key in self.distributions:
+                total.merge(self.distributions[key])
         return total
 
     @property
