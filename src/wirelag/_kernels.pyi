@@ -14,7 +14,7 @@ SEGMENT_BYTES: int
 WAITING_BYTES: int
 SLOT_BYTES: int
 BINS: int
-SUMS: int
+DISTRIBUTION_WORDS: int
 CROWDS: int
 COARSE_BITS: int
 
@@ -37,13 +37,10 @@ def crowd(
     of_each: npt.NDArray[np.int64],
 ) -> None: ...
 def distribute(
-    weights: npt.NDArray[np.uint64],
-    squares: npt.NDArray[np.uint64],
-    sums: npt.NDArray[np.uint64],
+    memory: npt.NDArray[np.uint64],
     delays_ns: npt.NDArray[np.int64],
     of_each: npt.NDArray[np.int64],
     legs: npt.NDArray[np.uint8],
-    leg: int,
 ) -> None: ...
 
 class Reader:

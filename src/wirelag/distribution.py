@@ -20,6 +20,7 @@ from wirelag import _kernels
 
 BITS: Final = 7
 BINS: Final = _kernels.BINS
+WORDS: Final = _kernels.DISTRIBUTION_WORDS
 Z95: Final = 1.959963984540054  # of the normal distribution
 
 Ints = npt.NDArray[np.int64]
@@ -38,6 +39,13 @@ SHORTEST_NS, WIDTH_NS = _bins_ns()
 MIDDLES_NS: Final = SHORTEST_NS + WIDTH_NS / 2
 
 
+def add_by_leg(
+    memory: npt.NDArray[np.uint64], delays_ns: Ints, weights: Ints | None, legs: npt.NDArray[np.uint8]
+) -> None:
+    """Take in delays of two legs at once; the memory is that of two distributions, one behind the other."""
+    _kernels.distribute(memory, delays_ns, _NO_WEIGHTS if weights is None else weights, legs)
+
+
 def bin_of(delay_ns: int) -> int:
     """The bin of a delay, as the kernel finds it."""
     shift = max(delay_ns.bit_length() - BITS - 1, 0)
@@ -51,20 +59,17 @@ def _first_above(limit_ns: int) -> int:
 class Distribution:
     """Delays, each with a weight: how many it stands for (1, or more where a method sees only some of them)."""
 
-    __slots__ = ("_sums", "squares", "weights")
+    __slots__ = ("_memory", "_sums", "squares", "weights")
 
-    def __init__(self) -> None:
-        self.weights = np.zeros(BINS, np.uint64)
-        self.squares = np.zeros(BINS, np.uint64)  # of the weights: they tell how sure the rest is
-        self._sums = np.zeros(_kernels.SUMS, np.uint64)
+    def __init__(self, memory: npt.NDArray[np.uint64] | None = None) -> None:
+        self._memory = np.zeros(WORDS, np.uint64) if memory is None else memory
+        self.weights = self._memory[:BINS]
+        self.squares = self._memory[BINS : 2 * BINS]  # of the weights: they tell how sure the rest is
+        self._sums = self._memory[2 * BINS :]
 
-    def add(
-        self, delays_ns: Ints, weights: Ints | None = None, legs: npt.NDArray[np.uint8] | None = None, leg: int = 0
-    ) -> None:
-        """Take in delays, of weight 1 unless told otherwise; where legs are told, those of one leg."""
-        of_each = _NO_WEIGHTS if weights is None else weights
-        told = _NO_LEGS if legs is None else legs
-        _kernels.distribute(self.weights, self.squares, self._sums, delays_ns, of_each, told, leg)
+    def add(self, delays_ns: Ints, weights: Ints | None = None) -> None:
+        """Take in delays, of weight 1 unless told otherwise."""
+        _kernels.distribute(self._memory, delays_ns, _NO_WEIGHTS if weights is None else weights, _NO_LEGS)
 
     def merge(self, other: Distribution) -> None:
         """Take in another distribution."""
@@ -75,7 +80,7 @@ class Distribution:
         sums = [self.samples + other.samples, self.weight + other.weight]
         for total in (self.sum_ns + other.sum_ns, self.sum_squares + other.sum_squares):
             sums += [total & 2**64 - 1, total >> 64]
-        self._sums = np.array([*sums, smallest, largest], np.uint64)
+        self._sums[:] = np.array([*sums, smallest, largest], np.uint64)
         # Only bins that hold something: the rest of a distribution's memory is never touched, and costs nothing.
         held = slice(bin_of(other.min_ns or 0), bin_of(other.max_ns or 0) + 1)
         self.weights[held] += other.weights[held]

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.crowds import Crowds
-from wirelag.distribution import Distribution
+from wirelag.distribution import WORDS, Distribution, add_by_leg
 from wirelag.packets import PacketBatch
 from wirelag.report import Quantity, Report
 
@@ -48,14 +48,14 @@ class Samples:
     def __init__(self) -> None:
         self.distributions: dict[tuple[int, int], Distribution] = {}
         self.crowds = Crowds()
+        self._ungrouped: npt.NDArray[np.uint64] | None = None
         self.packets = 0
         self.counts: dict[str, int] = {}
 
     def add(self, tags: Ints | None, legs: Ints, delays_ns: Ints, weights: Ints | None = None) -> None:
         """Take in samples; without tags they belong to no group."""
         if tags is None:
-            for leg in range(len(LEGS)):
-                self.distributions.setdefault((ALL, leg), Distribution()).add(delays_ns, weights, legs, leg)
+            add_by_leg(self._both_legs(), delays_ns, weights, legs)
             return
         keys = tags.astype(np.int64) * 2 + legs
         order = np.argsort(keys, kind="stable")
@@ -67,6 +67,17 @@ class Samples:
                 distribution = self.distributions.setdefault((key >> 1, key & 1), Distribution())
                 distribution.add(delays_ns[mine], None if weights is None else weights[mine])
                 start = end
+
+    def _both_legs(self) -> npt.NDArray[np.uint64]:
+        """The memory of what has no group, both legs in one piece."""
+        if self._ungrouped is None:
+            self._ungrouped = np.zeros(len(LEGS) * WORDS, np.uint64)
+            for leg in range(len(LEGS)):
+                mine = Distribution(self._ungrouped[leg * WORDS : (leg + 1) * WORDS])
+                if (ALL, leg) in self.distributions:
+                    mine.merge(self.distributions[ALL, leg])
+                self.distributions[ALL, leg] = mine
+        return self._ungrouped
 
     def count(self, **counts: int) -> None:
         """Add to what is counted."""

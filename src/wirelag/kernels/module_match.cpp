@@ -87,27 +87,31 @@ class Match {
     std::unique_ptr<wl_segment[], Free> segment_memory;
 };
 
-/* Delays into the bins and sums of one distribution: all of them, or where legs are given those of one leg. */
-void distribute(Room<u64> weights, Room<u64> squares, Room<u64> sums, const Column<s64> &delays_ns, const Column<s64> &of_each,
-    const Column<u8> &legs, u8 leg)
+/* One distribution as it lies in memory. */
+struct Distribution {
+    u64 weights[WL_BINS], squares[WL_BINS];
+    wl_sums sums;
+};
+
+constexpr size_t distribution_words = sizeof(Distribution) / sizeof(u64);
+
+/* Delays into one distribution, or, where legs are told, each into that of its leg: two, one behind the other. */
+void distribute(Room<u64> memory, const Column<s64> &delays_ns, const Column<s64> &of_each, const Column<u8> &legs)
 {
     size_t count = delays_ns.shape(0), given = of_each.shape(0), told = legs.shape(0);
-    wl_sums total;
+    Distribution *distributions = reinterpret_cast<Distribution *>(memory.data());
 
-    if (weights.shape(0) != WL_BINS || squares.shape(0) != WL_BINS || sums.shape(0) * sizeof(u64) != sizeof(total))
-        throw std::invalid_argument("these are not the arrays of a distribution");
+    if (memory.shape(0) != distribution_words * (told ? 2 : 1))
+        throw std::invalid_argument("this is not the memory of a distribution, or of two where legs are told");
     if ((given != count && given != 0) || (told != count && told != 0))
         throw std::invalid_argument("there is not a weight, or not a leg, for each delay");
     nb::gil_scoped_release release;
-    std::memcpy(&total, sums.data(), sizeof(total));
     for (size_t i = 0; i < count; i++) {
+        Distribution &mine = distributions[told ? legs.data()[i] & 1 : 0]; /* not a branch: legs come as they like */
         s64 delay = delays_ns.data()[i], weight = given ? of_each.data()[i] : 1;
 
-        if (!told || legs.data()[i] == leg)
-            wl_distribute(
-                weights.data(), squares.data(), &total, delay < 0 ? 0 : static_cast<u64>(delay), static_cast<u64>(weight));
+        wl_distribute(mine.weights, mine.squares, &mine.sums, delay < 0 ? 0 : static_cast<u64>(delay), static_cast<u64>(weight));
     }
-    std::memcpy(sums.data(), &total, sizeof(total));
 }
 
 /* Weights of delays by leg, crowd and coarse bin. */
@@ -139,13 +143,13 @@ void add_match(nb::module_ &m)
     m.attr("SEGMENT_BYTES") = sizeof(wl_segment);
     m.attr("WAITING_BYTES") = sizeof(wl_waiting);
     m.attr("BINS") = WL_BINS;
-    m.attr("SUMS") = sizeof(wl_sums) / sizeof(u64);
+    m.attr("DISTRIBUTION_WORDS") = distribution_words;
     m.attr("CROWDS") = WL_CROWDS;
     m.attr("COARSE_BITS") = WL_COARSE_BITS;
     m.def("crowd", &crowd, "weights"_a, "flow_key"_a, "rows"_a, "legs"_a, "delays_ns"_a, "of_each"_a,
         "Delays, each with its weight (none given: 1), by leg, crowd of their connection and coarse bin.");
-    m.def("distribute", &distribute, "weights"_a, "squares"_a, "sums"_a, "delays_ns"_a, "of_each"_a, "legs"_a, "leg"_a,
-        "Delays, each with its weight (none given: 1), of one leg (none given: of all), into the bins and sums of a distribution.");
+    m.def("distribute", &distribute, "memory"_a, "delays_ns"_a, "of_each"_a, "legs"_a,
+        "Delays, each with its weight (none given: 1), into a distribution, or into that of their leg.");
     nb::class_<Match>(m, "Match", "Requests and their responses at one point.")
         .def(
             nb::init<u32, bool, size_t, size_t, size_t>(), "matchers"_a, "first_copy"_a, "connections"_a, "segments"_a, "waiting"_a)
