@@ -129,3 +129,12 @@ def test_inferred_x() -> None:
     assert all(abs(ratio - 1) < 0.02 for ratio in numbers(table["constant, inferred"], "p95"))
     assert numbers(table["burst, inferred"], "p95")[-1] < 0.5
     assert float(table["burst, inferred"]["p95"]) > 4 * float(table["burst, counted"]["p95"])
+
+
+def test_crowds_keep_an_unchanged_network_unchanged() -> None:
+    """At most 3 of 8 pairs by chance (probability 5% each: beyond it 0.04%); without crowds it is most of them."""
+    words = [sys.executable, str(ROOM / "compare_unchanged.py"), "--quick"]
+    table = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()[1:]
+    called = {line[:27].strip(): int(line.split()[-1]) for line in table}
+    assert called["tcp,dns      crowds"] <= 3 < called["tcp,dns      each sample"]
+    assert called["handshake    crowds"] <= 3

@@ -1,0 +1,58 @@
+"""How often `wirelag compare` calls a network changed that is not: pairs of simulated captures of the same network.
+
+A connection's delay never changes here, so that its samples are as alike as can be: the worst case for intervals that
+count each sample as news. With crowds they come from the differences between groups of connections (crowds.py).
+"""
+
+import argparse
+from dataclasses import replace
+
+from wirelag.compare import compare
+from wirelag.estimators.match import Match
+from wirelag.io.capture import Capture
+from wirelag.io.writer import CaptureWriter
+from wirelag.report import Report
+from wirelag.samples import Samples, facts
+from wirelag.sim import Scenario, simulate
+
+CHANGED = ("slower", "faster")
+
+
+def reports(seed: int, matchers: tuple[str, ...], path: str) -> dict[str, Report]:
+    """What one capture's samples say, with intervals from crowds and with intervals that count each sample as news."""
+    simulation = simulate(Scenario(packets=20_000, seed=seed, servers=1))
+    with CaptureWriter(path) as writer:
+        for frames in simulation.frames():
+            writer.write(frames.time_ns, frames.buffer, frames.offset, frames.captured, frames.wire)
+    meter = Match(matchers).meter("tap")
+    total = Samples()
+    for packets in Capture([path]):
+        found = meter.match(packets)
+        total.add(None, found.legs, found.delays_ns)
+        total.crowds.add(packets.flow_key, found.rows, found.legs, found.delays_ns)
+    honest = replace(total.report("match", "round_trip"), details={})
+    return {"crowds": honest, "each sample": replace(honest, **facts(total.distribution()))}
+
+
+def main() -> None:
+    """Print how many pairs were called changed."""
+    import tempfile
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="8 pairs instead of 40")
+    pairs = 8 if parser.parse_args().quick else 40
+    print(f"{'matched':<12} {'intervals from':<14} called changed, of {pairs} pairs")
+    for matchers in (("tcp", "dns"), ("handshake",)):
+        called = {"crowds": 0, "each sample": 0}
+        with tempfile.NamedTemporaryFile(suffix=".pcap") as file:
+            for pair in range(pairs):
+                before, after = (reports(100 + 2 * pair + i, matchers, file.name) for i in range(2))
+                for kind in called:
+                    verdict = compare(before[kind].to_json("rtt"), after[kind].to_json("rtt")).to_json()["total"]
+                    called[kind] += verdict["verdict"] in CHANGED
+        for kind, count in called.items():
+            print(f"{','.join(matchers):<12} {kind:<14} {count}")
+
+
+if __name__ == "__main__":
+    main()
