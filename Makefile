@@ -13,7 +13,7 @@ SMALL_CAPTURE := $(firstword $(wildcard tests/data/*.pcap*))
 help: ## Show this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
-demo: $(INSTALLED) ## Simulate a small capture, look at it, measure it
+demo: $(INSTALLED) ## Simulate small captures, look at them, measure them
 	@mkdir -p demo
 	$(BIN)/wirelag simulate --packets 20000 --seed 1 -o demo/capture.pcap --truth demo/truth.parquet
 	$(BIN)/wirelag info demo/capture.pcap
@@ -23,9 +23,13 @@ demo: $(INSTALLED) ## Simulate a small capture, look at it, measure it
 	$(BIN)/wirelag rtt demo/capture.pcap --by server --most-groups 8
 	$(BIN)/wirelag score demo/rtt.json demo/truth.parquet
 	@echo
-	@echo "The same as a page: open demo/rtt.html in a browser. Try next:"
+	$(BIN)/wirelag simulate --packets 20000 --seed 1 --points 2 --loss 0.005 --clock-offset 3s -o demo/up.pcap -o demo/down.pcap --quiet
+	$(BIN)/wirelag oneway demo/up.pcap demo/down.pcap --interval 20s --html demo/oneway.html
+	@echo
+	@echo "The same as pages: open demo/rtt.html and demo/oneway.html in a browser. Try next:"
 	@echo "  $(BIN)/wirelag rtt YOUR.pcap --by server --html page.html"
 	@echo "  $(BIN)/wirelag rtt YOUR.pcap --memory 16KiB    the same distribution in the memory of a switch"
+	@echo "  $(BIN)/wirelag oneway HERE.pcap THERE.pcap     delay and loss between two points"
 	@echo "  $(BIN)/wirelag info YOUR.pcap                  what wirelag can measure from your capture"
 	@echo "  $(BIN)/wirelag info --port 443 YOUR.pcap       the same for a part of it"
 	@echo "  $(BIN)/wirelag simulate --help                 captures with other delays, loss, reordering"

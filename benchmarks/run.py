@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+from oneway import DIFFERENCE, PACKETS, columns, estimate, lda_of, lda_of_file, reconciliation
 from reading import decompress, memory_of_reading, read_columns
 from rtt import FRIDGE, MATCH, measured, memory_of_matching
 
@@ -146,6 +147,35 @@ def round_trips(capture: Path, packets: int) -> list[bool]:
     ]
 
 
+def two_points(capture: Path) -> list[bool]:
+    """LDA's meter, and what an estimate costs once an interval has ended."""
+    batches = columns(PACKETS)
+    rda, ups, downs = reconciliation()
+    lda, up, down = estimate()
+    best = best_s(
+        {
+            "columns": lambda: lda_of(batches),
+            "file": lambda: lda_of_file(capture),
+            "tcptrace": program("tcptrace", "-nr", capture),
+            "reconcile": lambda: rda.decode(ups, downs),
+            "estimate": lambda: lda.cross(up, down),
+        },
+        rounds=5,
+    )
+    decoded = rda.decode(ups, downs)
+    print(f"{len(decoded.numbers):,} of {DIFFERENCE:,} differences decoded in {best['reconcile'] * 1e3:.1f} ms")
+    print(f"mean and deviation over {lda.rows:,} buckets in {best['estimate'] * 1e3:.2f} ms")
+    rate, faster = PACKETS / best["columns"] / 1e6, best["tcptrace"] / best["file"]
+    return [
+        line("lda from columns / 20 Mpps", rate / 20, ">= 1", rate >= 20),
+        line("reading and lda / tcptrace -nr", faster, ">= 8", faster >= 8),
+        line("rda: 10,000 differences / 20 ms", best["reconcile"] / 0.020, "<= 1", best["reconcile"] <= 0.020),
+        line(
+            "mean and deviation of 20,000 buckets / 3 ms", best["estimate"] / 0.003, "<= 1", best["estimate"] <= 0.003
+        ),
+    ]
+
+
 def main() -> None:
     """Make a capture, run all, and exit with 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -164,6 +194,7 @@ def main() -> None:
         subprocess.run([WIRELAG, "simulate", "--packets", str(packets), "-o", capture, "--quiet"], check=True)
         print(f"{packets:,} packets")
         held += round_trips(capture, packets)
+        held += two_points(capture)
     sys.exit(0 if all(held) else 1)
 
 

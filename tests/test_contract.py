@@ -1,6 +1,7 @@
 """One contract for all estimators: any split gives the same answer, memory is bounded, the input stays as it is."""
 
 import itertools
+import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,9 +14,15 @@ from hypothesis import strategies as st
 
 import wirelag
 from simulated import write_simulation
+from wirelag.crossing import Crossing
+from wirelag.crossings import crossings
 from wirelag.estimator import Estimator
+from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.fridge import Fridge
+from wirelag.estimators.join import Join
+from wirelag.estimators.lda import Lda
 from wirelag.estimators.match import Match
+from wirelag.estimators.rda import Rda
 from wirelag.grouping import Grouping
 from wirelag.packets import COLUMNS, PacketBatch
 from wirelag.samples import Samples
@@ -128,3 +135,155 @@ def test_merging_synopses_is_measuring_in_one(packets: PacketBatch, make: Callab
         backward.merge(part)
     assert forward.report("x", "round_trip") == backward.report("x", "round_trip")
     assert forward.packets == len(packets)
+
+
+# ---- two points ----
+
+Between = Join | Lda | Finecomb | Rda
+
+BETWEEN: dict[str, Between] = {
+    "join": Join(),
+    "join in little memory": Join(memory=16 << 10),
+    "lda": Lda(),
+    "lda collapsed": Lda(128, (0, 2), "collapse", tail=50, seed=1),
+    "finecomb": Finecomb(),
+    "finecomb by hand": Finecomb(64, 2, 32, "collapse", tail=50),
+    "rda": Rda(),
+    "rda in little memory": Rda(memory=16 << 10, tail=20),
+    "rda as in the paper": Rda(banks=2, buckets=600, check=False, cache_assisted=False),
+    "rda without a tail": Rda(banks=4, tail=0),
+    "rda rateless": Rda(rateless=True, rows=64),
+}
+each_between = pytest.mark.parametrize("between", BETWEEN.values(), ids=BETWEEN)
+Sources = dict[str, list[PacketBatch]]
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    paths = [tmp_path_factory.mktemp("between") / name for name in ("upstream.pcap", "downstream.pcap")]
+    scenario = Scenario(
+        packets=3_000, seed=3, points=2, loss=0.02, reorder=0.02, duplicate=0.02, duration_ns=12 * 10**9
+    )
+    write_simulation(simulate(scenario), *paths)
+    return {path.stem: [PacketBatch.concatenate(list(wirelag.read(str(path))))] for path in paths}
+
+
+def answers_between(between: Between, sources: Sources, interval_ns: int | None) -> list[dict]:
+    return [report.to_json() for report in wirelag.measure(between, sources, interval_ns)]
+
+
+@each_between
+@settings(max_examples=8, deadline=None)
+@given(
+    cuts=st.tuples(*[st.lists(st.integers(0, 3_000), max_size=8)] * 2),
+    interval_ns=st.sampled_from([None, 10**9, 5 * 10**9]),
+)
+def test_any_split_of_two_points_gives_the_same_answer(
+    both: Sources, between: Between, cuts: tuple[list[int], list[int]], interval_ns: int | None
+) -> None:
+    parts = {}
+    for (point, (packets,)), at in zip(both.items(), cuts, strict=True):
+        parts[point] = [packets[start:end] for start, end in itertools.pairwise([0, *sorted(at), len(packets)])]
+    answers = answers_between(between, parts, interval_ns)
+    assert answers == answers_between(between, both, interval_ns)
+    assert len(answers) == 1 or interval_ns is not None
+
+
+@each_between
+@pytest.mark.parametrize("interval_ns", [None, 10**9])
+def test_the_input_of_two_points_stays_as_it_is(both: Sources, between: Between, interval_ns: int | None) -> None:
+    columns = [(packets, name) for (packets,) in both.values() for name, _, _ in COLUMNS]
+    before = [getattr(packets, name).copy() for packets, name in columns]
+    answers_between(between, both, interval_ns)
+    for (packets, name), column in zip(columns, before, strict=True):
+        assert (getattr(packets, name) == column).all(), name
+
+
+@each_between
+def test_nothing_at_two_points_gives_an_answer_that_says_so(both: Sources, between: Between) -> None:
+    nothing = [PacketBatch.empty()]
+    for up, down in ((nothing, nothing), (both["upstream"], nothing), (nothing, both["downstream"]), ([], [])):
+        (answer,) = answers_between(between, {"upstream": up, "downstream": down}, None)
+        assert (answer["samples"], answer["mean"], answer["std"]) == (0, None, None)
+        assert answer["reason"]
+        assert (answer["sent"], answer["received"]) == (sum(map(len, up)), sum(map(len, down)))
+        assert answer["start"] <= answer["end"]
+
+
+@each_between
+def test_an_interval_that_one_point_did_not_see_is_said_all_the_same(both: Sources, between: Between) -> None:
+    for point in both:
+        answers = answers_between(between, {**both, point: []}, 10**9)
+        assert sum(answer["packets"] for answer in answers) == sum(
+            len(p) for name in both if name != point for p in both[name]
+        )
+        assert all(answer["reason"] for answer in answers)
+
+
+def hostile_between(rng: np.random.Generator, rows: int, ids: int, span_ns: int) -> PacketBatch:
+    """Times anywhere in 64 bits, or near one another; ids few or many."""
+    packets = hostile(rng, rows)
+    packets.packet_id[:] = rng.integers(0, ids, rows, np.uint64, endpoint=True)
+    packets.time_ns[:] = rng.integers(-span_ns, span_ns, rows, np.int64)
+    packets.time_ns[:3] = -(2**63), 2**63 - 1, -(2**63)
+    return packets
+
+
+@each_between
+@pytest.mark.parametrize("span_ns", [2**63 - 1, 10**10])
+@pytest.mark.parametrize("ids", [0, 20, 2_000, 2**64 - 1])
+def test_anything_at_two_points_is_survived(between: Between, ids: int, span_ns: int) -> None:
+    rng = np.random.default_rng(ids % 1000 + 9)
+    for interval_ns in (None, 10**9):
+        sources = {point: [hostile_between(rng, 600, ids, span_ns) for _ in range(2)] for point in between.points}
+        answers = answers_between(between, sources, interval_ns)
+        assert sum(answer["packets"] for answer in answers) == 2_400
+        assert json.loads(json.dumps(answers, allow_nan=False)) == answers
+        for answer in answers:
+            counts = [answer[name] for name in ("samples", "lost", "only_upstream", "only_downstream", "reordered")]
+            assert all(count is None or count >= 0 for count in counts)
+            assert answer["samples"] <= min(answer["sent"], 2_400)
+
+
+@each_between
+def test_memory_of_two_points_does_not_grow_with_what_arrives(between: Between) -> None:
+    rng = np.random.default_rng(8)
+    used = []
+
+    def stream() -> Iterator[PacketBatch]:
+        for i in range(80):
+            yield hostile_between(rng, 8_000, 2**64 - 1, 10**10)
+            if i % 20 == 19:
+                used.append(resident_kb())
+
+    small = replace(between, memory=2 << 20) if isinstance(between, (Join, Rda)) else between
+    list(wirelag.measure(small, {"upstream": stream(), "downstream": stream()}))
+    assert len(used) == 8
+    assert used[-1] - used[0] < 12 << 10  # kB: 80 batches are 10 MB of ids and times at each point, and 1 MB is kept
+
+
+@each_between
+def test_crossings_are_added_in_any_order(both: Sources, between: Between) -> None:
+    parts = [span.whole for span in crossings(between, both, 10**9, None)]
+    forward, backward = Crossing(), Crossing()
+    for part in parts:
+        forward.add(part)
+    for part in reversed(parts):
+        backward.add(part)
+    names = (
+        "sent",
+        "received",
+        "used",
+        "sum_ns",
+        "only_upstream",
+        "only_downstream",
+        "duplicated",
+        "ambiguous",
+        "lost",
+    )
+    assert [getattr(forward, name) for name in names] == [getattr(backward, name) for name in names]
+    assert (forward.min_ns, forward.max_ns) == (backward.min_ns, backward.max_ns)
+    assert (forward.squares_ns2 is None) == (backward.squares_ns2 is None)
+    if forward.squares_ns2 is not None:
+        assert forward.squares_ns2 == pytest.approx(backward.squares_ns2, rel=1e-9)
+    assert (forward.sent, forward.received) == (len(both["upstream"][0]), len(both["downstream"][0]))

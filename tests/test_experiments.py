@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 ROOM = Path(__file__).resolve().parents[1] / "experiments"
-SCRIPTS = sorted(path.stem for path in ROOM.glob("fridge_*.py"))
+SHARED = {"traces", "crossing_traces", "rda_traces"}  # what the others import
+SCRIPTS = sorted(path.stem for path in ROOM.glob("*.py") if path.stem not in SHARED)
 Table = dict[str, dict[str, str]]  # by the first cell of a row, then by the name of a column
 
 
@@ -41,7 +42,7 @@ def surely_one(ratios: dict[str, str], errors: dict[str, str], *without: str) ->
 def test_every_experiment_has_its_row() -> None:
     readme = (ROOM / "README.md").read_text()
     assert [script for script in SCRIPTS if f"python experiments/{script}.py" not in readme] == []
-    assert len(SCRIPTS) == 8
+    assert len(SCRIPTS) == 21
 
 
 def test_cdf(tmp_path: Path) -> None:
@@ -138,3 +139,90 @@ def test_crowds_keep_an_unchanged_network_unchanged() -> None:
     called = {line[:27].strip(): int(line.split()[-1]) for line in table}
     assert called["tcp,dns      crowds"] <= 3 < called["tcp,dns      each sample"]
     assert called["handshake    crowds"] <= 3
+
+
+def test_lda_accuracy() -> None:
+    means, used, bounds, *_ = tables_of("lda_accuracy").values()
+    for delays in ("Weibull 0.6", "Pareto 4"):
+        ours, theory = numbers(means[f"{delays}, alpha 1"]), numbers(means[f"{delays}, alpha 1, theory"])
+        # The mean of 5 absolute errors of a normal variable has a relative standard deviation of 0.34.
+        assert all(a < (1 + 4 * 0.34) * b for a, b in zip(ours, theory, strict=True))
+    assert all(abs(float(row["of E[S], alpha 1"]) - 1) < 0.05 for row in used.values())
+    assert sum(int(row["broken, rows"]) for row in bounds.values()) <= 4  # of 120, each with 2%: more in 0.02% of cases
+    assert sum(int(row["broken, collapse"]) for row in bounds.values()) > 4
+
+
+def test_lda_banks() -> None:
+    _, packets, means, *_ = tables_of("lda_banks").values()
+    assert float(packets["default"]["20%"]) > 50
+    assert all(error < 15 for row in means.values() for error in numbers(row))
+
+
+def test_lda_probes() -> None:
+    _, means, *_ = tables_of("lda_probes").values()
+    assert numbers(means["LDA"], "expected (second)")[0] < numbers(means["144 Hz"], "expected (second)")[0] / 2
+
+
+def test_lda_edges() -> None:
+    constant, jitter, lost = tables_of("lda_edges").values()
+    for table in (constant, jitter):
+        assert all(float(row["error, %"]) < 0.01 for name, row in table.items() if name.startswith("delimiters"))
+        assert float(table["clock 3"]["error, %"]) > 100 * float(table["clock 3"]["true bound, %"])
+    assert float(lost["5%"]["share"]) > 0.9
+    assert float(lost["5%"]["longest, in lengths"]) < 20
+
+
+def test_tail_sample() -> None:
+    errors, _ = tables_of("tail_sample").values()
+    ours, theory = (numbers(errors[name], "samples", "bytes") for name in ("4000", "4000, theory"))
+    # The median of 12 absolute errors has a relative standard deviation of about 0.34.
+    assert all(a < (1 + 4 * 0.34) * b for a, b in zip(ours, theory, strict=True))
+
+
+def test_rda_decoding() -> None:
+    tables = tables_of("rda_decoding")
+    (full,) = (table for title, table in tables.items() if title.startswith("share of differences"))
+    assert float(full["3500"]["k=3"]) > 0.9
+    assert float(full["3500"]["k=2"]) == 0
+
+
+def test_rda_error() -> None:
+    means, *deviations = tables_of("rda_error").values()
+    for method in ("RDA k=3, check", "rateless"):
+        assert means[method]["3000"] == "0 (0)"
+    assert means["RDA k=2 (paper)"]["4000"] != "0 (0)"
+    _, jitter = deviations
+    assert float(jitter["RDA k=3, check, rows"]["1000"]) < 10
+    assert float(jitter["RDA k=3, check, collapse"]["1000"]) > 50
+
+
+def test_rda_check() -> None:
+    for table in tables_of("rda_check").values():
+        assert all(float(row["fakes with a check"]) == 0 for row in table.values())
+        assert float(table["overloaded, 5,000 cells, d = 6000"]["fakes"]) > 5
+
+
+def test_rda_difference() -> None:
+    sizes, _, symbols = tables_of("rda_difference").values()
+    assert float(sizes["strata"]["d = 1000"]) < 40
+    assert float(sizes["MinHash, 8 KB"]["d = 100"]) > 2 * float(sizes["strata"]["d = 100"])
+    assert float(symbols["10000"]["as they are needed"]) < 1.5
+
+
+def test_rda_simple() -> None:
+    figure, *_ = tables_of("rda_simple").values()
+    assert float(figure["mean"]["ours"]) == 102.5
+    assert abs(float(figure["F - mean^2"]["ours"]) + 6089.6) < 0.1
+
+
+def test_rda_duplicates() -> None:
+    errors, exact = tables_of("rda_duplicates").values()
+    assert float(errors["first copy only (paper)"]["ours"]) > 20
+    (row,) = exact.values()
+    assert row["runs"] == row["of"]
+
+
+def test_estimate_cost() -> None:
+    (table,) = tables_of("estimate_cost").values()
+    # Twenty times as many buckets take no more than a hundred times as long.
+    assert float(table["20000"]["cross, between rows"]) < 100 * float(table["1000"]["cross, between rows"])

@@ -112,3 +112,97 @@ class Fridge:
     def backwards(self) -> int: ...
     @property
     def slot_bytes(self) -> int: ...
+
+# two points: caches, lda, finecomb
+
+def coins(ids: npt.NDArray[np.uint64], seed: int, purpose: int) -> npt.NDArray[np.uint64]: ...
+def number_copies(ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]: ...
+def pair(
+    up_ids: npt.NDArray[np.uint64], down_ids: npt.NDArray[np.uint64]
+) -> tuple[
+    npt.NDArray[np.uint32],
+    npt.NDArray[np.uint32],
+    npt.NDArray[np.uint8],
+    npt.NDArray[np.uint8],
+    int,
+    int,
+    int,
+    int,
+    int,
+]: ...
+def lda(
+    ids: npt.NDArray[np.uint64],
+    times_ns: npt.NDArray[np.int64],
+    buckets: npt.NDArray[np.uint64],
+    rows: int,
+    shifts: Sequence[int],
+    seed: int,
+) -> None: ...
+def finecomb(
+    ids: npt.NDArray[np.uint64],
+    times_ns: npt.NDArray[np.int64],
+    buckets: npt.NDArray[np.uint64],
+    rows: int,
+    shift: int,
+    seed: int,
+) -> None: ...
+def finecomb_repair(
+    up_buckets: npt.NDArray[np.uint64],
+    down_buckets: npt.NDArray[np.uint64],
+    up_stash_ids: npt.NDArray[np.uint64],
+    up_stash_times_ns: npt.NDArray[np.int64],
+    down_stash_ids: npt.NDArray[np.uint64],
+    down_stash_times_ns: npt.NDArray[np.int64],
+    rows: int,
+    seed: int,
+) -> tuple[npt.NDArray[np.uint8], int]: ...
+
+class Cache:
+    def __init__(self, capacity: int, seed: int) -> None: ...
+    def observe(self, ids: npt.NDArray[np.uint64], times_ns: npt.NDArray[np.int64]) -> None: ...
+    def entries(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]: ...
+    def clear(self) -> None: ...
+    def __len__(self) -> int: ...
+    @property
+    def level(self) -> int: ...
+
+# two points: rda
+
+def rda_fill(
+    numbers: npt.NDArray[np.uint64],
+    times_ns: npt.NDArray[np.int64],
+    buckets: npt.NDArray[np.uint64],
+    banks: int,
+    seed: int,
+) -> None: ...
+def rda_decode(
+    difference: npt.NDArray[np.uint64],
+    banks: int,
+    seed: int,
+    checked: bool,
+    own: npt.NDArray[np.uint64],
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], bool]: ...
+def srda_fill(
+    numbers: npt.NDArray[np.uint64],
+    times_ns: npt.NDArray[np.int64],
+    buckets: npt.NDArray[np.uint64],
+    banks: int,
+    seed: int,
+) -> None: ...
+def srda_decode(
+    difference: npt.NDArray[np.uint64], banks: int, seed: int
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], bool]: ...
+def strata_fill(numbers: npt.NDArray[np.uint64], strata: npt.NDArray[np.uint64], seed: int) -> None: ...
+def strata_estimate(difference: npt.NDArray[np.uint64], seed: int) -> int: ...
+def minhash(numbers: npt.NDArray[np.uint64], count: int, seed: int) -> npt.NDArray[np.uint64]: ...
+
+class RatelessEncoder:
+    def __init__(self, numbers: npt.NDArray[np.uint64], seed: int) -> None: ...
+    def symbols(self, count: int) -> npt.NDArray[np.uint64]: ...
+
+class RatelessDecoder:
+    def __init__(self, seed: int) -> None: ...
+    def add(self, difference: npt.NDArray[np.uint64]) -> bool: ...
+    def found(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]: ...
+    @property
+    def symbols(self) -> int: ...

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
+from wirelag.crossings import Crosses, crossings
 from wirelag.estimator import Estimator
 from wirelag.grouping import Grouping
-from wirelag.intervals import Interval, split
+from wirelag.intervals import Delimiters, Interval, split
 from wirelag.packets import PacketBatch
 from wirelag.report import Report
 
@@ -26,8 +27,23 @@ def measure(
     saw none is reported all the same; one in which nobody saw any is not. Without `interval_ns` there is one
     report, over everything there was.
     """
+    if set(sources) != set(estimator.points):
+        raise ValueError(f"the estimator wants packets of {', '.join(estimator.points)}, not of {', '.join(sources)}")
+    if isinstance(estimator, Crosses):
+        yield from _measure_between(estimator, sources, interval_ns)
+        return
     for interval, synopses in cut(estimator, sources, interval_ns, grouping):
         yield estimator.estimate(*synopses).during(interval)
+
+
+def _measure_between(
+    estimator: Crosses, sources: Mapping[str, Iterable[PacketBatch]], interval_ns: int | None
+) -> Iterator[Report]:
+    delimiters = None
+    if interval_ns is not None and getattr(estimator, "delimited", False):
+        delimiters = Delimiters(interval_ns)
+    for span in crossings(estimator, sources, interval_ns, delimiters):
+        yield span.whole.report(estimator.name).during(span.interval)
 
 
 def cut(
@@ -38,8 +54,6 @@ def cut(
 ) -> Iterator[tuple[Interval, list[S]]]:
     """The synopses of each interval, in the order of the estimator's points: what `measure` estimates from."""
     points = estimator.points
-    if set(sources) != set(points):
-        raise ValueError(f"the estimator wants packets of {', '.join(points)}, not of {', '.join(sources)}")
     meters = [estimator.meter(point) for point in points]
     parts = [split(sources[point], interval_ns) for point in points]
     if interval_ns is None:

@@ -1,4 +1,4 @@
-"""Groups of samples: by flow, client, server, subnet or port. The first groups seen are kept, the rest is "other"."""
+"""Groups of samples or packets: by flow, host, network, port or class. The first seen are kept, the rest is "other"."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from wirelag.packets import PacketBatch, to_address
 
-By = Literal["flow", "client", "server", "subnet", "port"]
+By = Literal["flow", "client", "server", "subnet", "port", "prefix", "dscp"]
 OTHER: Final = 1  # the tag of what found no room; 0 means no group at all
 OTHER_KEY: Final = "other"
 
@@ -22,7 +22,8 @@ Ints = npt.NDArray[Any]
 class Grouping:
     """Which group a sample belongs to, as a small number (its tag), and what a group is called.
 
-    `subnet` is that of the side the delay is to, with the given prefix lengths for IPv4 and IPv6.
+    `subnet` is that of the side the delay is to, `prefix` those of both sides, with the given prefix lengths for IPv4
+    and IPv6. Packets of one direction are grouped as samples of leg 1: their source is the client.
     """
 
     by: By
@@ -50,6 +51,10 @@ class Grouping:
         """What tells groups apart, a row of numbers for each sample."""
         if self.by == "flow":
             return packets.flow_key[rows].reshape(-1, 1)
+        if self.by == "dscp":
+            return packets.dscp[rows].reshape(-1, 1)
+        if self.by == "prefix":
+            return np.column_stack((self._subnets(packets.src[rows]), self._subnets(packets.dst[rows])))
         # A response comes from the side the delay is to.
         from_server = (legs == 0).reshape(-1, 1)
         if self.by == "port":
@@ -73,16 +78,23 @@ class Grouping:
             return str(key[0])
         if self.by in ("client", "server"):
             return str(to_address(*key))
+        if self.by == "dscp":
+            return f"dscp {key[0]}"
         if self.by == "subnet":
-            address = to_address(*key)
-            prefix = self.ipv4_prefix if address.version == 4 else self.ipv6_prefix
-            return str(ipaddress.ip_network((address, prefix), strict=False))
+            return self._network(*key)
+        if self.by == "prefix":
+            return f"{self._network(*key[:2])} > {self._network(*key[2:])}"
         ends = [
             _end(packets.address(column, row), int(ports[row]))
             for column, ports in ((packets.src, packets.src_port), (packets.dst, packets.dst_port))
         ]
         client, server = ends if leg else reversed(ends)
         return f"{client} > {server}"
+
+    def _network(self, high: int, low: int) -> str:
+        address = to_address(high, low)
+        prefix = self.ipv4_prefix if address.version == 4 else self.ipv6_prefix
+        return str(ipaddress.ip_network((address, prefix), strict=False))
 
 
 def _end(address: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -> str:

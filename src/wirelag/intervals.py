@@ -3,18 +3,26 @@
 Law: intervals are aligned to the epoch, so that all vantage points cut at the same instants. A packet belongs to the
 interval of its capture time, but never to one that was left already: a timestamp that goes back stays in the interval
 that is open. So the answer does not depend on how the input is split into batches.
+
+Where two points must cut at the same packet, packets delimit intervals instead of the clock: those that a coin of their
+id chooses, which both points see, or control packets made for it (docs/reference/crossing.md, "Delimiters").
 """
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
+from wirelag import _kernels
 from wirelag.filters import EARLIEST_NS
-from wirelag.packets import PacketBatch
+from wirelag.packets import Kind, PacketBatch
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -23,6 +31,7 @@ class Interval:
 
     start_ns: int
     end_ns: int
+    name: int | None = field(default=None, compare=False)  # the packet that opened it, where packets delimit intervals
 
     @property
     def length_ns(self) -> int:
@@ -49,3 +58,87 @@ def split(batches: Iterable[PacketBatch], interval_ns: int | None) -> Iterator[t
         for start, end in pairwise(edges):
             index = int(indexes[start])
             yield Interval(index * interval_ns, (index + 1) * interval_ns), batch[start:end]
+
+
+MARKERS: Final = 16  # in an interval, where its number of packets is known
+MARKER: Final = 4  # the purpose of a marker's coin
+CONTROL_PORT: Final = 5862
+CONTROL: Final = 1 << 63  # the names of control packets: this, and their sequence number
+_CONTROL_FIRST, _CONTROL_MAGIC = 0x57, 0x4C414701  # payload "WLAG", 1, and the number in 4 bytes
+
+Words = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Delimiters:
+    """Which packets end an interval: one of 2^bits, and of these one in `length_ns`; or control packets to a port."""
+
+    length_ns: int
+    bits: int = 10
+    seed: int = 0
+    control_port: int | None = None
+
+    @staticmethod
+    def bits_for(packets: float) -> int:
+        """Markers rare enough that few lie near an edge, and so frequent that an interval is not much too long."""
+        return max(0, min(20, round(math.log2(max(1.0, packets) / MARKERS))))
+
+    def found(self, packets: PacketBatch) -> tuple[npt.NDArray[np.int64], Words, Words]:
+        """The rows of packets that may delimit intervals, their names and their coins."""
+        if self.control_port is None:
+            coins = _kernels.coins(packets.packet_id, self.seed, MARKER)
+            rows = np.flatnonzero(coins < np.uint64(2 ** (64 - self.bits))) if self.bits else np.arange(len(packets))
+            return rows, packets.packet_id[rows], coins[rows]
+        rows = np.flatnonzero(
+            packets.of_kind(Kind.UDP)
+            & (packets.dst_port == self.control_port)
+            & (packets.message == _CONTROL_FIRST)
+            & (packets.transaction >> np.uint64(32) == _CONTROL_MAGIC)
+        )
+        names = (packets.transaction[rows] & np.uint64(0xFFFFFFFF)) + np.uint64(CONTROL)
+        return rows, names, names
+
+
+def control_payload(number: int) -> bytes:
+    """The payload of a control packet."""
+    return bytes([_CONTROL_FIRST]) + _CONTROL_MAGIC.to_bytes(4, "big") + (number & 0xFFFFFFFF).to_bytes(4, "big")
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Where an interval begins. It may take the place of the last one, which was not an edge after all."""
+
+    name: int
+    time_ns: int
+    instead: bool
+
+
+def split_at_delimiters(
+    batches: Iterable[PacketBatch], delimiters: Delimiters
+) -> Iterator[tuple[PacketBatch, Edge | None]]:
+    """Parts of batches, each with the edge behind it, if one is there.
+
+    Whether a marker cuts is known half a length after it: until then a later one with a smaller coin takes its place.
+    """
+    half_ns = delimiters.length_ns // 2
+    recent: deque[tuple[int, int]] = deque()  # markers of the last half length, coins rising: time and coin
+    last: int | None = None  # when the last marker came that cuts so far
+    latest_ns = EARLIEST_NS
+    for batch in batches:
+        start = 0
+        rows, names, coins = delimiters.found(batch)
+        for row, name, coin in zip(rows.tolist(), names.tolist(), coins.tolist(), strict=True):
+            latest_ns = time_ns = max(latest_ns, int(batch.time_ns[row]))
+            if delimiters.control_port is not None:
+                yield batch[start:row], Edge(name, time_ns, False)
+                start = row + 1
+                continue
+            while recent and recent[0][0] < time_ns - half_ns:
+                recent.popleft()
+            if not recent or coin < recent[0][1]:
+                yield batch[start:row], Edge(name, time_ns, last is not None and time_ns - last <= half_ns)
+                start, last = row, time_ns
+            while recent and recent[-1][1] >= coin:
+                recent.pop()
+            recent.append((time_ns, coin))
+        yield batch[start:], None

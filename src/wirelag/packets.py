@@ -167,7 +167,7 @@ class PacketBatch:
 
     def __getattr__(self, name: str) -> Array:
         """Make a column's view when it is first asked for: most readers look at a few columns only."""
-        if name not in _PLACES:
+        if name not in _PLACES or not hasattr(self, "_memory"):
             raise AttributeError(name)
         dtype, width, offset = _PLACES[name]
         shape = (self._rows, width) if width > 1 else (self._rows,)
@@ -188,7 +188,11 @@ class PacketBatch:
 
     def __getitem__(self, rows: slice | Array) -> PacketBatch:
         """Some of the rows: a slice is a view, a mask or an array of row numbers is a copy."""
-        return PacketBatch({name: getattr(self, name)[rows] for name, _, _ in COLUMNS}, self.blocks)
+        return PacketBatch({name: getattr(self, name)[rows] for name in self._columns()}, self.blocks)
+
+    def _columns(self) -> list[str]:
+        """The columns there are: all, or those that somebody made a batch of by hand."""
+        return [name for name, _, _ in COLUMNS if hasattr(self, name)]
 
     @staticmethod
     def concatenate(batches: Sequence[PacketBatch]) -> PacketBatch:
@@ -203,6 +207,11 @@ class PacketBatch:
             start += len(batch)
             blocks += batch.blocks
         return PacketBatch(columns, tuple(blocks))
+
+    def at_times(self, times_ns: npt.NDArray[np.int64]) -> PacketBatch:
+        """The same packets at other times."""
+        columns = {name: getattr(self, name) for name in self._columns()}
+        return PacketBatch(columns | {"time_ns": times_ns}, self.blocks)
 
     def has(self, flag: Flag) -> npt.NDArray[np.bool_]:
         """Rows with this flag."""

@@ -4,14 +4,35 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
-from wirelag.distribution import Distribution
 from wirelag.units import format_duration, parse_duration_ns
 
 _QUESTION: Final = re.compile(
     r"\s*(?:p(?P<q>\d{1,2}(?:\.\d+)?)|(?P<name>mean|max|min)|above\((?P<limit>[^)]+)\))\s*(?P<sign><=?)\s*(?P<bound>\S+)\s*"
 )
+
+
+class Delays(Protocol):
+    """What can be asked: None where there is nothing to tell from."""
+
+    @property
+    def mean_ns(self) -> float | None:
+        """The mean delay."""
+
+    @property
+    def min_ns(self) -> int | None:
+        """The shortest delay."""
+
+    @property
+    def max_ns(self) -> int | None:
+        """The longest delay."""
+
+    def quantile_ns(self, q: float) -> float | None:
+        """The delay below which a share of q lies."""
+
+    def share_above(self, limit_ns: int) -> float | None:
+        """The share of delays above a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +66,7 @@ class Sla:
             bound=_share(found["bound"]) if limit else parse_duration_ns(found["bound"]),
         )
 
-    def value(self, delays: Distribution) -> float | None:
+    def value(self, delays: Delays) -> float | None:
         """What the distribution answers: ns, or a share; None without samples."""
         if self.quantile is not None:
             return delays.quantile_ns(self.quantile)
@@ -53,18 +74,18 @@ class Sla:
             return delays.share_above(self.limit_ns)
         return {"mean": delays.mean_ns, "max": delays.max_ns, "min": delays.min_ns}[self.name or ""]
 
-    def holds(self, delays: Distribution) -> bool | None:
+    def holds(self, delays: Delays) -> bool | None:
         """Whether it holds; None where there is nothing to tell from."""
         value = self.value(delays)
         if value is None:
             return None
         return value <= self.bound if self.inclusive else value < self.bound
 
-    def answer(self, delays: Distribution) -> str:
+    def answer(self, delays: Delays) -> str:
         """The answer in words."""
         value = self.value(delays)
         if value is None:
-            return f"{self.text}: cannot say, there are no samples"
+            return f"{self.text}: cannot say"
         said = f"{value:.2%}" if self.limit_ns is not None else format_duration(value)
         return f"{self.text}: {'holds' if self.holds(delays) else 'does not hold'}, it is {said}"
 

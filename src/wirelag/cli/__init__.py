@@ -11,7 +11,9 @@ import typer
 
 from wirelag import __version__
 from wirelag.cli.compare import compare
+from wirelag.cli.cut import cut
 from wirelag.cli.info import info
+from wirelag.cli.oneway import oneway
 from wirelag.cli.rtt import rtt
 from wirelag.cli.score import score
 from wirelag.cli.simulate import simulate
@@ -29,6 +31,8 @@ app = typer.Typer(
 COMMANDS: dict[str, Callable[..., None]] = {
     "info": info,
     "rtt": rtt,
+    "oneway": oneway,
+    "cut": cut,
     "compare": compare,
     "simulate": simulate,
     "score": score,

@@ -1,13 +1,21 @@
 """Options that several commands share, and what they make of them."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wirelag.units import parse_duration_ns, parse_size
+
 if TYPE_CHECKING:
     from wirelag.filters import Filter
+    from wirelag.sla import Sla
 
 FILTERS = "Which packets"
+ANSWER = "What to answer"
+METHOD = "How"
+FORMATS = ("table", "json", "jsonl", "csv", "parquet")
 
 Captures = Annotated[
     list[str],
@@ -34,6 +42,37 @@ End = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Up to thi
 Tunnels = Annotated[
     bool, typer.Option("--tunnels", help="Look inside GRE, IP-in-IP, VXLAN, Geneve and GTP-U.", rich_help_panel=FILTERS)
 ]
+Interval = Annotated[
+    str | None,
+    typer.Option("--interval", metavar="D", help="An answer for each interval, too.", rich_help_panel=ANSWER),
+]
+MostGroups = Annotated[
+    int, typer.Option("--most-groups", metavar="N", help="Groups to keep; the rest is 'other'.", rich_help_panel=ANSWER)
+]
+Ipv4Prefix = Annotated[
+    int, typer.Option("--ipv4-prefix", metavar="BITS", help="Of networks in --by.", rich_help_panel=ANSWER)
+]
+Ipv6Prefix = Annotated[
+    int, typer.Option("--ipv6-prefix", metavar="BITS", help="Of networks in --by.", rich_help_panel=ANSWER)
+]
+Above = Annotated[
+    list[str] | None,
+    typer.Option("--above", metavar="D", help="The share of delays above this one.", rich_help_panel=ANSWER),
+]
+Questions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sla",
+        metavar="QUESTION",
+        help="p99<50ms, mean<10ms, 'above(50ms)<5%': exit code 3 if it does not hold.",
+        rich_help_panel=ANSWER,
+    ),
+]
+OutputFormat = Annotated[str, typer.Option("--format", metavar="|".join(FORMATS), help="How to print it.")]
+Output = Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Where to.")]
+Html = Annotated[
+    str | None, typer.Option("--html", metavar="FILE", help="Write a page with charts, too; it needs no network.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 
 
@@ -44,7 +83,7 @@ def make_filter(
     protocols: list[str] | None,
     start: str | None,
     end: str | None,
-) -> "Filter":
+) -> Filter:
     """The filter that the options ask for; a word that is wrong is a usage error."""
     from wirelag.filters import Filter
 
@@ -54,3 +93,57 @@ def make_filter(
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def one_of(value: str, allowed: tuple[str, ...], option: str) -> None:
+    """A usage error unless the value is one of these."""
+    if value not in allowed:
+        raise typer.BadParameter(f"{value!r} is not one of {', '.join(allowed)}", param_hint=option)
+
+
+def duration_ns(text: str, option: str) -> int:
+    """A duration longer than nothing, or a usage error."""
+    try:
+        ns = parse_duration_ns(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+    if ns <= 0:
+        raise typer.BadParameter("must be longer than nothing", param_hint=option)
+    return ns
+
+
+def offset_ns(text: str) -> int:
+    """A duration of any sign, or a usage error."""
+    try:
+        return parse_duration_ns(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--offset") from None
+
+
+def questions_of(texts: list[str]) -> list[Sla]:
+    """The questions of --sla, or a usage error."""
+    from wirelag.sla import Sla
+
+    try:
+        return [Sla.parse(text) for text in texts]
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--sla") from None
+
+
+def size_of(text: str, option: str) -> int:
+    """A size in bytes, or a usage error."""
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+
+
+def clock_text(time_ns: int) -> str:
+    """A time as people read it."""
+    from datetime import UTC, datetime
+
+    try:
+        text = datetime.fromtimestamp(time_ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ns / 1e9:.3f}"
+    return f"{text}.{time_ns % 10**9 // 10**6:03d}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from wirelag.distribution import Distribution
     from wirelag.report import Report
 
-FORMATS = ("table", "json", "jsonl", "csv", "parquet")
+CROSSING_COLUMNS = ("sent", "received", "lost", "reordered", "duplicated", "negative", "used", "wire_bytes")
 BLOCKS = "▁▂▃▄▅▆▇█"
 
 
@@ -57,8 +57,10 @@ class Answer:
         return plain
 
 
-def write_answer(answer: Answer, form: str, path: str | None) -> None:
-    """Print or write an answer in one of the formats."""
+def write_answer(
+    answer: Answer, form: str, path: str | None, as_table: Callable[[Answer], list[str]] | None = None
+) -> None:
+    """Print or write an answer in one of the formats; a command may have a table of its own."""
     if form == "parquet":
         if path is None:
             raise WirelagError("Parquet is not for a terminal: name a file with -o")
@@ -67,7 +69,7 @@ def write_answer(answer: Answer, form: str, path: str | None) -> None:
         return
     with _opened(path) as out:
         if form == "table":
-            out.write("\n".join(table(answer)) + "\n")
+            out.write("\n".join((as_table or table)(answer)) + "\n")
         elif form == "json":
             out.write(json.dumps(answer.to_json(), indent=2) + "\n")
         elif form == "jsonl":
@@ -110,6 +112,8 @@ def _frame(answer: Answer) -> Any:
             low, high = report.ci95.get(name, (None, None))
             label = "mean" if name == "mean" else f"p{float(name) * 100:g}"
             row |= {f"{label}_low": low, f"{label}_high": high}
+        if report.quantity == "one_way":
+            row |= {name: report.details.get(name) for name in CROSSING_COLUMNS}
         rows.append(row)
     return pl.DataFrame(rows, infer_schema_length=None)
 
@@ -118,9 +122,9 @@ def table(answer: Answer) -> list[str]:
     """The answer for a person: one line each, with a small picture of the distribution."""
     everything = [answer.total, *answer.legs, *answer.intervals, *answer.groups]
     width = min(44, max(len(line.key) for line in everything))
-    span = _octaves(answer.total.delays)
+    span = octaves(answer.total.delays)
     lines = [
-        f"{'':<{width}}  {'samples':>9}  {'p50':>8}  {'p90':>8}  {'p99':>8}  {'mean, 95% interval':^24}  {_axis(span)}"
+        f"{'':<{width}}  {'samples':>9}  {'p50':>8}  {'p90':>8}  {'p99':>8}  {'mean, 95% interval':^24}  {axis(span)}"
     ]
     lines += [_row(line, width, span) for line in (answer.total, *answer.legs)]
     for title, part in (("over time", answer.intervals), (f"by {answer.by}, slowest first", answer.groups)):
@@ -133,31 +137,33 @@ def _row(line: Line, width: int, span: tuple[int, int]) -> str:
     report = line.report
     if not report.samples:
         return f"{line.key:<{width}}  {0:>9,}  {report.reason or 'no samples'}"
-    values = [_time(report.quantiles[q]) for q in ("0.5", "0.9", "0.99")]
+    values = [time_text(report.quantiles[q]) for q in ("0.5", "0.9", "0.99")]
     low_high = report.ci95.get("mean")
-    interval = f"{_time(low_high[0])} to {_time(low_high[1])}" if low_high else "one sample"
-    mean = f"{_time(report.mean)}, {interval}"
+    interval = f"{time_text(low_high[0])} to {time_text(low_high[1])}" if low_high else "one sample"
+    mean = f"{time_text(report.mean)}, {interval}"
     key = line.key if len(line.key) <= width else line.key[: width - 1] + "…"
     numbers = "  ".join(f"{value:>8}" for value in values)
-    return f"{key:<{width}}  {report.samples:>9,}  {numbers}  {mean:^24}  {_picture(line.delays, span)}"
+    return f"{key:<{width}}  {report.samples:>9,}  {numbers}  {mean:^24}  {picture(line.delays, span)}"
 
 
-def _time(seconds: float | None) -> str:
+def time_text(seconds: float | None) -> str:
+    """A duration as people read it, or a dash."""
     return "-" if seconds is None else format_duration(seconds * 1e9)
 
 
-def _octaves(delays: Distribution) -> tuple[int, int]:
+def octaves(delays: Distribution) -> tuple[int, int]:
     """The first and last octave of ns that hold something."""
     if not delays.samples:
         return 0, 0
     return max((delays.min_ns or 1).bit_length() - 1, 0), max((delays.max_ns or 1).bit_length() - 1, 0)
 
 
-def _axis(span: tuple[int, int]) -> str:
+def axis(span: tuple[int, int]) -> str:
+    """What the small pictures show, from left to right."""
     return f"{format_duration(2 ** span[0])} to {format_duration(2 ** (span[1] + 1))}"
 
 
-def _picture(delays: Distribution, span: tuple[int, int]) -> str:
+def picture(delays: Distribution, span: tuple[int, int]) -> str:
     """A block for each octave, as high as its share."""
     import numpy as np
 

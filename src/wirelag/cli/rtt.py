@@ -12,11 +12,38 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wirelag.cli.options import Captures, End, Hosts, Nets, Ports, Protocols, Quiet, Start, Tunnels, make_filter
-from wirelag.cli.output import FORMATS, Answer, Line, write_answer
+from wirelag.cli.options import (
+    ANSWER,
+    FORMATS,
+    METHOD,
+    Above,
+    Captures,
+    End,
+    Hosts,
+    Html,
+    Interval,
+    Ipv4Prefix,
+    Ipv6Prefix,
+    MostGroups,
+    Nets,
+    Output,
+    OutputFormat,
+    Ports,
+    Protocols,
+    Questions,
+    Quiet,
+    Start,
+    Tunnels,
+    clock_text,
+    duration_ns,
+    make_filter,
+    one_of,
+    questions_of,
+    size_of,
+)
+from wirelag.cli.output import Answer, Line, write_answer
 from wirelag.cli.progress import with_progress
 from wirelag.errors import WirelagError
-from wirelag.units import parse_duration_ns, parse_size
 
 if TYPE_CHECKING:
     from wirelag.estimators.fridge import Fridge
@@ -30,8 +57,6 @@ if TYPE_CHECKING:
     from wirelag.samples import Samples, Sink
     from wirelag.sla import Sla
 
-ANSWER = "What to answer"
-METHOD = "How"
 GROUPS = ("flow", "client", "server", "subnet", "port")
 
 
@@ -81,37 +106,19 @@ def rtt(
         typer.Option(metavar="P", help="Fridges by hand: probability to enter each.", rich_help_panel=METHOD),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="S", help="Of the fridges' coins.", rich_help_panel=METHOD)] = 0,
-    interval: Annotated[
-        str | None, typer.Option(metavar="D", help="An answer for each interval, too.", rich_help_panel=ANSWER)
-    ] = None,
+    interval: Interval = None,
     by: Annotated[
         str | None,
         typer.Option(metavar="|".join(GROUPS), help="An answer for each group, too.", rich_help_panel=ANSWER),
     ] = None,
-    most_groups: Annotated[
-        int, typer.Option(metavar="N", help="Groups to keep; the rest is 'other'.", rich_help_panel=ANSWER)
-    ] = 1000,
-    ipv4_prefix: Annotated[int, typer.Option(metavar="BITS", help="--by subnet.", rich_help_panel=ANSWER)] = 24,
-    ipv6_prefix: Annotated[int, typer.Option(metavar="BITS", help="--by subnet.", rich_help_panel=ANSWER)] = 48,
-    above: Annotated[
-        list[str] | None,
-        typer.Option(metavar="D", help="The share of delays above this one.", rich_help_panel=ANSWER),
-    ] = None,
-    sla: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="QUESTION",
-            help="p99<50ms, mean<10ms, 'above(50ms)<5%': exit code 3 if it does not hold.",
-            rich_help_panel=ANSWER,
-        ),
-    ] = None,
-    output_format: Annotated[
-        str, typer.Option("--format", metavar="|".join(FORMATS), help="How to print it.")
-    ] = "table",
-    output: Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Where to.")] = None,
-    html: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write a page with charts, too; it needs no network.")
-    ] = None,
+    most_groups: MostGroups = 1000,
+    ipv4_prefix: Ipv4Prefix = 24,
+    ipv6_prefix: Ipv6Prefix = 48,
+    above: Above = None,
+    sla: Questions = None,
+    output_format: OutputFormat = "table",
+    output: Output = None,
+    html: Html = None,
     samples: Annotated[str | None, typer.Option(metavar="FILE.parquet", help="Write every single delay, too.")] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -119,14 +126,14 @@ def rtt(
 
     TCP data and its acknowledgement, DNS, NTP, ping, the QUIC spin bit; both legs (to the server, to the client) apart.
     """
-    _one_of(output_format, FORMATS, "--format")
-    _one_of(retransmitted, ("drop", "first"), "--retransmitted")
+    one_of(output_format, FORMATS, "--format")
+    one_of(retransmitted, ("drop", "first"), "--retransmitted")
     if by is not None:
-        _one_of(by, GROUPS, "--by")
+        one_of(by, GROUPS, "--by")
     wanted = make_filter(hosts, nets, ports, protocols, start, end)
-    questions = _questions(sla or [])
-    limits = [_duration(text, "--above") for text in above or []]
-    interval_ns = _duration(interval, "--interval") if interval else None
+    questions = questions_of(sla or [])
+    limits = [duration_ns(text, "--above") for text in above or []]
+    interval_ns = duration_ns(interval, "--interval") if interval else None
 
     _apart({"-o": output, "--html": html, "--samples": samples})
 
@@ -181,7 +188,7 @@ def _measure(
         total.merge(part)
         if interval_ns:
             report = part.report(name, "round_trip").during(when)
-            lines.append(Line("interval", _clock(when.start_ns), report, part.distribution()))
+            lines.append(Line("interval", clock_text(when.start_ns), report, part.distribution()))
     return total, lines
 
 
@@ -232,44 +239,20 @@ def _write_page(path: str, answer: Answer, timeline: Timeline, capture: Capture,
         raise WirelagError(f"{path}: cannot write ({error.strerror}); choose another file with --html") from None
 
 
-def _one_of(value: str, allowed: tuple[str, ...], option: str) -> None:
-    if value not in allowed:
-        raise typer.BadParameter(f"{value!r} is not one of {', '.join(allowed)}", param_hint=option)
-
-
-def _duration(text: str, option: str) -> int:
-    try:
-        ns = parse_duration_ns(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
-    if ns <= 0:
-        raise typer.BadParameter("must be longer than nothing", param_hint=option)
-    return ns
-
-
-def _questions(texts: list[str]) -> list[Sla]:
-    from wirelag.sla import Sla
-
-    try:
-        return [Sla.parse(text) for text in texts]
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--sla") from None
-
-
 def _matchers(match: str) -> tuple[str, ...]:
     from wirelag.estimators.match import AUTO
     from wirelag.matchers import MATCHERS
 
     names = AUTO if match == "auto" else tuple(match.split(","))
     for name in names:
-        _one_of(name, MATCHERS, "--match")
+        one_of(name, MATCHERS, "--match")
     return names
 
 
 def _match(names: tuple[str, ...], retransmitted: str, table_memory: str) -> Match:
     from wirelag.estimators.match import Match
 
-    return Match(names, first_copy=retransmitted == "first", memory=_size(table_memory, "--table-memory"))
+    return Match(names, first_copy=retransmitted == "first", memory=size_of(table_memory, "--table-memory"))
 
 
 def _fridge(
@@ -285,17 +268,10 @@ def _fridge(
         raise typer.BadParameter("must lie above 0 and sum to 1 at most", param_hint="--entry-probability")
     if any(m < 1 or m & (m - 1) for m in slots) or len(slots) > 8:
         raise typer.BadParameter("must be powers of two, for 8 fridges at most", param_hint="--slots")
-    size = _size(memory, "--memory") if memory else 64 << 10
+    size = size_of(memory, "--memory") if memory else 64 << 10
     if size < 1024:
         raise typer.BadParameter("must be at least 1KiB", param_hint="--memory")
     return Fridge(AUTO if auto else names, size, tuple(slots), tuple(probabilities), seed)
-
-
-def _size(text: str, option: str) -> int:
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
 
 
 def _answer(name: str, capture: Capture, total: Samples, grouping: Grouping | None) -> Answer:
@@ -364,13 +340,3 @@ def _coverage(capture: Capture, total: Samples) -> str:
     if total.counts.get("backwards", 0):
         parts.append(f"{total.counts['backwards']:,} responses with a time before their request's")
     return "; ".join(parts)
-
-
-def _clock(time_ns: int) -> str:
-    from datetime import UTC, datetime
-
-    try:
-        text = datetime.fromtimestamp(time_ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (ValueError, OverflowError, OSError):
-        return f"{time_ns / 1e9:.3f}"
-    return f"{text}.{time_ns % 10**9 // 10**6:03d}"

@@ -7,4 +7,6 @@ NB_MODULE(_kernels, m)
     add_reader(m);
     add_match(m);
     add_fridge(m);
+    add_crossing(m);
+    add_rda(m);
 }

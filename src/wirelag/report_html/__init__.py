@@ -6,7 +6,8 @@ bytes.
 """
 
 from wirelag.report_html.charts import Entry
+from wirelag.report_html.oneway import ClockFit, OnewayPage, SpanEntry, render_oneway
 from wirelag.report_html.page import Page, render
 from wirelag.report_html.timeline import Timeline
 
-__all__ = ["Entry", "Page", "Timeline", "render"]
+__all__ = ["ClockFit", "Entry", "OnewayPage", "Page", "SpanEntry", "Timeline", "render", "render_oneway"]

@@ -11,17 +11,22 @@ from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from wirelag.distribution import BINS, MIDDLES_NS, Distribution
 from wirelag.intervals import Interval
 from wirelag.report import Report
+from wirelag.tails import Tail
 from wirelag.units import format_duration
 
 QUANTILES: Final = ("0.5", "0.9", "0.99")
 MOST_ROWS: Final = 60  # of the heat map
 MOST_LETTERS: Final = 64  # of a name beside a chart
+SHORTEST: Final = 1e-9  # what a logarithmic axis shows for 0
+DATED_S: Final = 30.0  # an axis this long has the time of day
 
 Figure = dict[str, Any]
+Floats = npt.NDArray[np.float64]
 Parts = Sequence[tuple[Interval, Distribution]]
 
 
@@ -66,9 +71,9 @@ def cdf(entries: Sequence[Entry]) -> Figure:
             {
                 "type": "scatter",
                 "mode": "lines",
-                "name": _label(entry.name),
-                "x": _rounded(start + seconds.tolist()),
-                "y": _rounded([0.0, *shares.tolist()]),
+                "name": plain(entry.name),
+                "x": all_rounded(start + seconds.tolist()),
+                "y": all_rounded([0.0, *shares.tolist()]),
                 "text": [duration(x) for x in start + seconds.tolist()],
                 "hovertemplate": "%{y:.2%} within %{text}",
                 "line": {
@@ -79,9 +84,9 @@ def cdf(entries: Sequence[Entry]) -> Figure:
                 },
             }
         )
-    low, high = _reach([x for trace in traces for x in trace["x"]])
+    low, high = reach([x for trace in traces for x in trace["x"]])
     share = {"title": {"text": "share of round trips"}, "range": [0, 1.02], "tickformat": ".0%", "nticks": 6}
-    return {"data": traces, "layout": {"xaxis": _delay_axis(low, high), "yaxis": share, "hovermode": "closest"}}
+    return {"data": traces, "layout": {"xaxis": delay_axis(low, high), "yaxis": share, "hovermode": "closest"}}
 
 
 def over_time(timeline: Parts) -> Figure:
@@ -96,11 +101,8 @@ def over_time(timeline: Parts) -> Figure:
         seen += [ns / 1e9 for ns in values if ns is not None]
         seen += [ns / 1e9 for low_high in bounds if low_high for ns in low_high]
         name, colour = f"p{float(q) * 100:g}", f"var(--c{i + 1})"
-        x, y = _band(middles, bounds)
-        traces.append(
-            {"type": "scatter", "mode": "lines", "x": x, "y": y, "fill": "toself", "fillcolor": colour, "opacity": 0.22,
-             "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False, "legendgroup": name}
-        )  # fmt: skip
+        x, y = band(middles, [ends and (max(ends[0], 1.0) / 1e9, max(ends[1], 1.0) / 1e9) for ends in bounds])
+        traces.append(area(x, y, colour, name))
         traces.append(
             {
                 "type": "scatter",
@@ -108,17 +110,17 @@ def over_time(timeline: Parts) -> Figure:
                 "name": name,
                 "legendgroup": name,
                 "x": middles,
-                "y": [_round(max(ns, 1.0) / 1e9) if ns is not None else None for ns in values],
+                "y": [rounded(max(ns, 1.0) / 1e9) if ns is not None else None for ns in values],
                 "text": [_point_text(ns, low_high) for ns, low_high in zip(values, bounds, strict=True)],
                 "hovertemplate": f"{name} %{{text}}<extra></extra>",
                 "line": {"width": 2, "color": colour},
                 "marker": {"size": 5, "symbol": _SYMBOLS[i], "color": colour},
             }
         )
-    low, high = _reach(seen)
+    low, high = reach(seen)
     layout = {
         "xaxis": axis,
-        "yaxis": _delay_axis(low, high),
+        "yaxis": delay_axis(low, high),
         "hovermode": "x unified",
         "legend": {"traceorder": "reversed"},
     }
@@ -132,21 +134,27 @@ def _point_text(ns: float | None, low_high: tuple[float, float] | None) -> str:
     return format_duration(ns) + bounds
 
 
-def _band(
+def band(
     x: Sequence[float], bounds: Sequence[tuple[float, float] | None]
 ) -> tuple[list[float | None], list[float | None]]:
-    """The outlines of the areas between low and high, one for each run without gaps."""
+    """The outlines of the areas between low and high as the axis has them, one for each run without gaps."""
     xs: list[float | None] = []
     ys: list[float | None] = []
     run: list[tuple[float, float, float]] = []
     for at, low_high in [*zip(x, bounds, strict=True), (0.0, None)]:
         if low_high:
-            run.append((at, max(low_high[0], 1.0) / 1e9, max(low_high[1], 1.0) / 1e9))
+            run.append((at, *low_high))
         elif run:
             xs += [place for place, _, _ in run] + [place for place, _, _ in reversed(run)] + [None]
-            ys += _rounded([high for _, _, high in run]) + _rounded([low for _, low, _ in reversed(run)]) + [None]
+            ys += all_rounded([high for _, _, high in run]) + all_rounded([low for _, low, _ in reversed(run)]) + [None]
             run = []
     return xs, ys
+
+
+def area(x: Sequence[float | None], y: Sequence[float | None], colour: str, of: str) -> Figure:
+    """The band of what has this name."""
+    return {"type": "scatter", "mode": "lines", "x": x, "y": y, "fill": "toself", "fillcolor": colour, "opacity": 0.22,
+            "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False, "legendgroup": of}  # fmt: skip
 
 
 def heat(timeline: Parts) -> Figure:
@@ -168,8 +176,8 @@ def heat(timeline: Parts) -> Figure:
     trace = {
         "type": "heatmap",
         "x": places,
-        "y": [_round(edge) for edge in edges],
-        "z": [[_round(math.log10(n)) if n else None for n in row] for row in table],
+        "y": [rounded(edge) for edge in edges],
+        "z": [[rounded(math.log10(n)) if n else None for n in row] for row in table],
         "customdata": [
             [f"{n:,.0f} of {span}" if n else "" for n in row] for row, span in zip(table, spans, strict=True)
         ],
@@ -180,22 +188,22 @@ def heat(timeline: Parts) -> Figure:
         "colorscale": [[i / 3, f"var(--heat{i})"] for i in range(4)],
         "showscale": False,
     }
-    layout = {"xaxis": axis, "yaxis": _delay_axis(edges[0], edges[-1]), "meta": {"most": counts.max()}}
+    layout = {"xaxis": axis, "yaxis": delay_axis(edges[0], edges[-1]), "meta": {"most": counts.max()}}
     return {"data": [trace], "layout": layout}
 
 
 def bars(groups: Sequence[Entry]) -> Figure:
     """A line from p50 to p99 for each group, the slowest on top, with a mark for each quantile."""
-    names = [_label(entry.name) for entry in groups]
+    names = [plain(entry.name) for entry in groups]
     rows = list(range(len(groups)))
     marks = {q: [max(entry.report.quantiles[q] or 0.0, 1e-9) for entry in groups] for q in QUANTILES}
-    reach: list[float | None] = []
+    ends: list[float | None] = []
     lines: list[float | None] = []
     for row, low, high in zip(rows, marks[QUANTILES[0]], marks[QUANTILES[-1]], strict=True):
-        reach += [_round(low), _round(high), None]
+        ends += [rounded(low), rounded(high), None]
         lines += [row, row, None]
     traces: list[Figure] = [
-        {"type": "scatter", "mode": "lines", "x": reach, "y": lines, "line": {"width": 4, "color": "var(--track)"},
+        {"type": "scatter", "mode": "lines", "x": ends, "y": lines, "line": {"width": 4, "color": "var(--track)"},
          "hoverinfo": "skip", "showlegend": False}
     ]  # fmt: skip
     for i, q in enumerate(QUANTILES):
@@ -205,14 +213,14 @@ def bars(groups: Sequence[Entry]) -> Figure:
                 "type": "scatter",
                 "mode": "markers",
                 "name": name,
-                "x": [_round(x) for x in marks[q]],
+                "x": [rounded(x) for x in marks[q]],
                 "y": rows,
                 "text": [duration(x) for x in marks[q]],
                 "hovertemplate": f"{name} %{{text}}<extra></extra>",
                 "marker": {"size": 9, "symbol": _SYMBOLS[i], "color": colour},
             }
         )
-    low, high = _reach([x for values in marks.values() for x in values])
+    low, high = reach([x for values in marks.values() for x in values])
     keys = {
         "tickvals": rows,
         "ticktext": names,
@@ -221,7 +229,7 @@ def bars(groups: Sequence[Entry]) -> Figure:
         "showgrid": False,
         "zeroline": False,
     }
-    return {"data": traces, "layout": {"xaxis": _delay_axis(low, high), "yaxis": keys, "hovermode": "closest"}}
+    return {"data": traces, "layout": {"xaxis": delay_axis(low, high), "yaxis": keys, "hovermode": "closest"}}
 
 
 def _time_axis(timeline: Parts) -> tuple[list[float], Figure]:
@@ -236,18 +244,19 @@ def _time_axis(timeline: Parts) -> tuple[list[float], Figure]:
             "title": {"text": "time (UTC)"},
             "range": [places[0], places[-1]],
         }
-    places_s = [_round((ns - start) / 1e9) for ns in edges_ns]
+    places_s = [rounded((ns - start) / 1e9) for ns in edges_ns]
     title = f"seconds since {clock(start, length)} UTC"
     return places_s, axis | {"title": {"text": title}, "range": [places_s[0], places_s[-1]]}
 
 
-def _reach(seconds: Sequence[float]) -> tuple[float, float]:
+def reach(seconds: Sequence[float]) -> tuple[float, float]:
+    """The ends of a logarithmic axis that shows all of these."""
     known = [x for x in seconds if x > 0] or [1e-3]
     low, high = min(known), max(known)
     return low / 1.08, high * 1.08
 
 
-def _delay_axis(low: float, high: float) -> Figure:
+def delay_axis(low: float, high: float) -> Figure:
     """A logarithmic axis of delays in seconds, written with the units that people use."""
     decades = math.log10(high / low)
     steps = (1, 2, 5) if decades < 4 else (1,)
@@ -255,40 +264,172 @@ def _delay_axis(low: float, high: float) -> Figure:
         step * 10.0**k for k in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1) for step in steps
     ]
     if decades < 0.5:
-        values = _few(low, high)
+        values = few(low, high)
     inside = [x for x in values if low <= x <= high]
     return {
         "type": "log",
         "range": [math.log10(low), math.log10(high)],
-        "tickvals": [_round(x) for x in inside],
-        "ticktext": [_tick(x) for x in inside],
+        "tickvals": [rounded(x) for x in inside],
+        "ticktext": [tick(x) for x in inside],
         "title": {"text": "delay"},
         "automargin": True,
     }
 
 
-def _few(low: float, high: float) -> list[float]:
-    """Round values of a short piece of the axis."""
-    step = 10.0 ** math.floor(math.log10((high - low) / 2))
+def few(low: float, high: float, least: int = 2) -> list[float]:
+    """Round values of a short piece of the axis: at most 8, and where there is room at least so many."""
+    step = 10.0 ** math.floor(math.log10((high - low) / least))
     step *= next(f for f in (1, 2, 5, 10) if (high - low) / (f * step) <= 7)
     return [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def _tick(seconds: float) -> str:
+def tick(seconds: float, digits: int = 4) -> str:
+    """A delay beside an axis."""
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= 0.9999 * factor:
-            return f"{seconds / factor:.4g} {unit}"
-    return f"{seconds * 1e9:.4g} ns"
+        if abs(seconds) >= 0.9999 * factor:
+            return f"{seconds / factor:.{digits}g} {unit}"
+    return f"{seconds * 1e9:.{digits}g} ns" if seconds else "0"
 
 
-def _round(x: float) -> float:
+def rounded(x: float) -> float:
+    """Six digits: enough for a chart."""
     return float(f"{x:.6g}")
 
 
-def _rounded(values: Iterable[float]) -> list[float]:
-    return [_round(x) for x in values]
+def all_rounded(values: Iterable[float]) -> list[float]:
+    """Six digits of each."""
+    return [rounded(x) for x in values]
 
 
-def _label(text: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How delays are laid out on an axis; `linear_s` is up to where it is linear, None if it is logarithmic."""
+
+    linear_s: float | None
+
+    @classmethod
+    def of(cls, tail: Tail, reports: Iterable[Report]) -> Scale:
+        """The scale on which all that is known can be seen."""
+        said = [x for r in reports for x in (r.mean, r.min, *r.quantiles.values()) if x is not None]
+        if min([*said, float(tail.delays_ns.min(initial=0)) / 1e9], default=0.0) >= 0:
+            return cls(None)
+        sizes = np.abs(tail.delays_ns / 1e9) if len(tail) else np.abs(np.array(said))
+        return cls(max(float(np.median(sizes)), SHORTEST))
+
+    def places(self, seconds: Any) -> Floats:
+        """Where these delays are, as the axis has them."""
+        values = np.asarray(seconds, np.float64)
+        return np.maximum(values, SHORTEST) if self.linear_s is None else np.arcsinh(values / self.linear_s)
+
+    def place(self, seconds: float) -> float:
+        """Where this delay is."""
+        return float(self.places(seconds))
+
+    def reach(self, seconds: Any) -> tuple[float, float]:
+        """Ends of an axis, as delays, that show all of these."""
+        values = np.asarray(seconds, np.float64)
+        if self.linear_s is None:
+            return reach(np.maximum(values, SHORTEST).tolist())
+        low, high = self.places([values.min(), values.max()]).tolist() if len(values) else (-1.0, 1.0)
+        room = max(0.04 * (high - low), 1e-9 * max(abs(low), abs(high)), 1e-9)
+        return math.sinh(low - room) * self.linear_s, math.sinh(high + room) * self.linear_s
+
+    def edges(self, low: float, high: float, count: int) -> tuple[list[float], Floats]:
+        """About so many bins as the axis has them, alike in length there, with an edge at 0; and as delays."""
+        if self.linear_s is None:
+            edges = np.geomspace(max(low, SHORTEST), max(high, SHORTEST), count + 1)
+            return edges.tolist(), edges
+        first, last = self.place(low), self.place(high)
+        step = (last - first) / (count - 1)
+        places = step * np.arange(math.floor(first / step), math.ceil(last / step) + 1)
+        return places.tolist(), np.sinh(places) * self.linear_s
+
+    def axis(self, low: float, high: float) -> Figure:
+        """The axis between two delays."""
+        if self.linear_s is None:
+            return delay_axis(low, high)
+        first, last = self.place(low), self.place(high)
+        if last - first < 1 or low > 0 or high < 0:
+            ticks = few(low, high, 4)
+        else:
+            decades = range(math.floor(math.log10(self.linear_s)), math.ceil(math.log10(max(-low, high))) + 1)
+            sizes = [f * 10.0**k for k in decades for f in (1, 2, 5)]
+            ticks = _apart([0.0, *sizes, *(-size for size in sizes)], low, high, self)
+        digits = _digits(ticks)
+        return {
+            "range": [first, last],
+            "tickvals": all_rounded(self.place(x) for x in ticks) if digits == 4 else [self.place(x) for x in ticks],
+            "ticktext": [tick(x, digits) for x in ticks],
+            "title": {"text": "delay"},
+            "automargin": True,
+        }
+
+    @property
+    def zero(self) -> list[Figure]:
+        """A line at 0, across; none where the axis has no 0."""
+        return [] if self.linear_s is None else [across("y", 0.0)]
+
+
+def _apart(values: Sequence[float], low: float, high: float, scale: Scale) -> list[float]:
+    """Those between low and high that are far enough from the ones before them."""
+    least = (scale.place(high) - scale.place(low)) / 9
+    kept: list[float] = []
+    for x in values:
+        if low <= x <= high and all(abs(scale.place(x) - scale.place(y)) >= least for y in kept):
+            kept.append(x)
+    return sorted(kept)
+
+
+def _digits(ticks: Sequence[float]) -> int:
+    steps = [b - a for a, b in pairwise(ticks) if b > a]
+    most = max((abs(x) for x in ticks), default=0.0)
+    return max(4, math.ceil(math.log10(most / min(steps))) + 2) if steps and most else 4
+
+
+def linear_axis(low: float, high: float, title: str) -> Figure:
+    """A linear axis of delays."""
+    room = max(0.05 * (high - low), 1e-9)
+    ends = [low - room if low else 0.0, high + room]
+    ticks = few(ends[0], ends[1], 4)
+    digits = _digits(ticks)
+    return {"range": ends, "tickvals": ticks, "ticktext": [tick(x, digits) for x in ticks],
+            "title": {"text": title}, "automargin": True}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How time is laid out on an axis: the time of day in ms, or seconds since the start if it is short."""
+
+    start_s: float
+    end_s: float
+
+    @property
+    def dated(self) -> bool:
+        """Whether the axis has the time of day."""
+        return self.end_s - self.start_s >= DATED_S and abs(self.start_s) < 2.0**37
+
+    def places(self, seconds: Any) -> list[float]:
+        """Where these times are."""
+        values = np.asarray(seconds, np.float64)
+        if self.dated:
+            return [*map(int, np.round(values * 1e3).tolist())]
+        return [*map(rounded, np.round(values - self.start_s, 7).tolist())]
+
+    def axis(self) -> Figure:
+        """The axis."""
+        axis: Figure = {"range": self.places([self.start_s, self.end_s]), "automargin": True}
+        if self.dated:
+            return axis | {"type": "date", "title": {"text": "time (UTC)"}}
+        return axis | {"title": {"text": f"seconds since {clock(round(self.start_s * 1e9), 10**6)} UTC"}}
+
+
+def across(axis: str, at: float) -> Figure:
+    """A dashed line through the whole chart where an axis has this value."""
+    other = "x" if axis == "y" else "y"
+    ends = {f"{axis}ref": axis, f"{axis}0": at, f"{axis}1": at, f"{other}ref": "paper", f"{other}0": 0, f"{other}1": 1}
+    return {"type": "line", **ends, "line": {"color": "var(--bad)", "width": 1, "dash": "dash"}}
+
+
+def plain(text: str) -> str:
     """A text that plotly.js shows as it is (its texts may hold some HTML), if it is not too long."""
     return escape(text if len(text) <= MOST_LETTERS else text[: MOST_LETTERS - 1] + "…", quote=False)

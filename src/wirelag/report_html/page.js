@@ -30,7 +30,7 @@
       var place = document.getElementById(name);
       var figure = resolve(figures[name], styles);
       var layout = figure.layout;
-      ["xaxis", "yaxis"].forEach(function (axis) {
+      Object.keys(layout).filter(function (key) { return /^[xy]axis/.test(key); }).forEach(function (axis) {
         layout[axis] = Object.assign({ gridcolor: colour("--line"), linecolor: colour("--track"), zeroline: false,
           ticks: "", tickcolor: colour("--track") }, layout[axis]);
         if (layout[axis].title) layout[axis].title.standoff = 12;
@@ -39,7 +39,7 @@
       layout.font = { family: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", size: narrow ? 11 : 13,
         color: colour("--text") };
       layout.margin = { l: narrow ? 46 : 64, r: 14, t: 34, b: 48 };
-      if (narrow && name === "groups") layout.yaxis.ticktext = layout.yaxis.ticktext.map(shorten);
+      if (narrow && (name === "groups" || name === "segments")) layout.yaxis.ticktext = layout.yaxis.ticktext.map(shorten);
       if (narrow && layout.xaxis.ticktext && layout.xaxis.ticktext.length > 6) thin(layout.xaxis);
       layout.legend = Object.assign({ orientation: "h", x: 0, y: 1.02, yanchor: "bottom" }, layout.legend);
       layout.hoverlabel = { bgcolor: colour("--card"), bordercolor: colour("--track"), font: { color: colour("--text") } };

@@ -46,25 +46,25 @@ def render(page: Page) -> str:
     if page.total.report.samples:
         figures = _figures(page)
         sections.append(
-            _chart("cdf", "How long round trips take", _CDF_TEXT, below=_delays_table([page.total, *page.legs]))
+            chart("cdf", "How long round trips take", _CDF_TEXT, below=_delays_table([page.total, *page.legs]))
         )
         if page.timeline:
             length = format_duration(page.timeline[0][0].length_ns)
-            sections.append(_chart("quantiles", "Over time", f"{_QUANTILES_TEXT} Each point covers {length}."))
+            sections.append(chart("quantiles", "Over time", f"{_QUANTILES_TEXT} Each point covers {length}."))
             sections.append(
-                _chart(
+                chart(
                     "heat",
                     "Every delay over time",
                     _HEAT_TEXT,
-                    below=_scale(figures["heat"]) + _time_table(page.timeline),
+                    below=scale(figures["heat"], "round trips") + _time_table(page.timeline),
                 )
             )
         if page.groups:
             height = 110 + 26 * min(MOST_BARS, len(page.groups))
             title = f"Slowest by {page.by}"
-            sections.append(_chart("groups", title, _groups_text(page), height, _groups_table(page)))
-    sections.append(_coverage(page))
-    return _document(page, "\n".join(sections), figures)
+            sections.append(chart("groups", title, _groups_text(page), height, _groups_table(page)))
+    sections.append(coverage(page.counts, page.warnings, page.command_line))
+    return document(page.title, page.subject, page.version, "\n".join(sections), figures)
 
 
 # ---- text and tables ----
@@ -89,34 +89,34 @@ def _summary(page: Page) -> str:
     ]  # fmt: skip
     tiles = "".join(
         f"<div><dt>p{float(q) * 100:g}</dt>"
-        f"<dd>{_time(report.quantiles[q])}<small>{_bounds(report, q, 'too few samples for an interval')}</small>"
+        f"<dd>{delay(report.quantiles[q])}<small>{bounds(report, q, 'too few samples for an interval')}</small>"
         "</dd></div>"
         for q in QUANTILES
     )
-    answers = "".join(f"<li>{escape(line)}</li>" for line in page.answers)
     return (
         f'<section><p class="lead">{"; ".join(parts)}. <span>95% intervals in brackets.</span></p>'
-        f'<dl class="tiles">{tiles}</dl>{f"<ul>{answers}</ul>" if answers else ""}</section>'
+        f'<dl class="tiles">{tiles}</dl>{listed(page.answers)}</section>'
     )
 
 
 def _said(report: Report, q: str) -> str:
     low_high = report.ci95.get(q)
-    bounds = f" ({duration(low_high[0])} to {duration(low_high[1])})" if low_high else ""
-    return f"<strong>{duration(report.quantiles[q])}</strong>{bounds}"
+    between = f" ({duration(low_high[0])} to {duration(low_high[1])})" if low_high else ""
+    return f"<strong>{duration(report.quantiles[q])}</strong>{between}"
 
 
-def _bounds(report: Report, name: str, otherwise: str) -> str:
+def bounds(report: Report, name: str, otherwise: str) -> str:
+    """A 95% interval."""
     low_high = report.ci95.get(name)
-    return f"{_time(low_high[0])} to {_time(low_high[1])}" if low_high else otherwise
+    return f"{delay(low_high[0])} to {delay(low_high[1])}" if low_high else otherwise
 
 
-def _time(seconds: float | None) -> str:
+def delay(seconds: float | None) -> str:
     """A delay for people, with the exact value for programs."""
     return "-" if seconds is None else f'<data value="{seconds!r}">{duration(seconds)}</data>'
 
 
-def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table; the cells are HTML already, the first of a row names it."""
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
     body = "".join(
@@ -132,25 +132,26 @@ _NUMBERS: Final = ("samples", "p50", "p90", "p99", "mean", "mean, 95% interval",
 
 
 def _numbers(report: Report) -> list[str]:
-    quantiles = [_time(report.quantiles.get(q)) for q in QUANTILES]
+    quantiles = [delay(report.quantiles.get(q)) for q in QUANTILES]
     return [
         f"{report.samples:,}",
         *quantiles,
-        _time(report.mean),
-        _bounds(report, "mean", "-"),
-        _time(report.min),
-        _time(report.max),
+        delay(report.mean),
+        bounds(report, "mean", "-"),
+        delay(report.min),
+        delay(report.max),
     ]
 
 
 def _delays_table(entries: Sequence[Entry]) -> str:
     rows = [[escape(entry.name), *_numbers(entry.report)] for entry in entries]
-    return _table("Delays", ("", *_NUMBERS), rows)
+    return table("Delays", ("", *_NUMBERS), rows)
 
 
-def _scale(heat_map: Figure) -> str:
+def scale(heat_map: Figure, what: str) -> str:
+    """What the colours of a heat map mean."""
     most = heat_map["layout"]["meta"]["most"]
-    return f'<p class="scale">colours: 1 <i></i> {max(most, 2):,.0f} round trips</p>'
+    return f'<p class="scale">colours: 1 <i></i> {max(most, 2):,.0f} {what}</p>'
 
 
 def _time_table(timeline: Parts) -> str:
@@ -158,13 +159,19 @@ def _time_table(timeline: Parts) -> str:
         [clock(interval.start_ns, interval.length_ns), f"{delays.samples:,}", *_quantile_cells(delays)]
         for interval, delays in timeline
     ]
-    table = _table("Delays over time", ("from (UTC)", "samples", "p50", "p90", "p99"), rows)
-    return f"<details><summary>The numbers over time</summary>{table}</details>"
+    return folded(
+        "The numbers over time", table("Delays over time", ("from (UTC)", "samples", "p50", "p90", "p99"), rows)
+    )
+
+
+def folded(title: str, content: str) -> str:
+    """What only those see who ask for it."""
+    return f"<details><summary>{escape(title)}</summary>{content}</details>"
 
 
 def _quantile_cells(delays: Distribution) -> list[str]:
     values = [delays.quantile_ns(float(q)) for q in QUANTILES]
-    return [_time(None if value is None else value / 1e9) for value in values]
+    return [delay(None if value is None else value / 1e9) for value in values]
 
 
 def _groups_text(page: Page) -> str:
@@ -178,17 +185,23 @@ def _groups_table(page: Page) -> str:
     rows = [[escape(entry.name), *_numbers(entry.report)] for entry in shown]
     more = len(page.groups) - len(shown)
     note = f"<p>and {more:,} more, which are faster: --format csv lists all.</p>" if more else ""
-    return _table(f"Delays by {page.by}, slowest first", (page.by, *_NUMBERS), rows) + note
+    return table(f"Delays by {page.by}, slowest first", (page.by, *_NUMBERS), rows) + note
 
 
-def _coverage(page: Page) -> str:
-    rows = [[escape(what), f"{count:,}"] for what, count in page.counts.items()]
-    warnings = "".join(f"<li>{escape(line)}</li>" for line in page.warnings)
+def coverage(counts: Mapping[str, int], lines: Iterable[str], command_line: str) -> str:
+    """What the page rests on: how many packets, what to know of them, and the command."""
+    rows = [[escape(what), f"{count:,}"] for what, count in counts.items()]
+    known = table("Coverage", ("", "packets"), rows)
     return (
-        f"<section><h2>What this rests on</h2>{_table('Coverage', ('', 'packets'), rows)}"
-        f"{f'<ul>{warnings}</ul>' if warnings else ''}"
-        f"<h3>The command that made this page</h3><pre><code>{escape(page.command_line)}</code></pre></section>"
+        f"<section><h2>What this rests on</h2>{known}{listed(lines)}"
+        f"<h3>The command that made this page</h3><pre><code>{escape(command_line)}</code></pre></section>"
     )
+
+
+def listed(lines: Iterable[str]) -> str:
+    """Sentences as a list; nothing where there are none."""
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f"<ul>{items}</ul>" if items else ""
 
 
 # ---- the document ----
@@ -203,7 +216,8 @@ def _figures(page: Page) -> dict[str, Figure]:
     return figures
 
 
-def _chart(name: str, title: str, text: str, height: int = 380, below: str = "") -> str:
+def chart(name: str, title: str, text: str, height: int = 380, below: str = "") -> str:
+    """A section with the place of a chart."""
     return (
         f'<section><h2>{escape(title)}</h2><p>{escape(text)}</p><div class="chart" id="{name}" role="img" '
         f'aria-label="{escape(title)}" style="height:{height}px"><noscript>The chart needs JavaScript; the numbers '
@@ -211,7 +225,8 @@ def _chart(name: str, title: str, text: str, height: int = 380, below: str = "")
     )
 
 
-def _document(page: Page, body: str, figures: dict[str, Figure]) -> str:
+def document(title: str, subject: str, version: str, body: str, figures: Mapping[str, Figure]) -> str:
+    """The page around its sections, with what draws the charts and a policy that lets nothing else in."""
     data = json.dumps(figures, separators=(",", ":"), allow_nan=False)
     for char in "<>&\u2028\u2029":
         data = data.replace(char, f"\\u{ord(char):04x}")
@@ -225,11 +240,11 @@ def _document(page: Page, body: str, figures: dict[str, Figure]) -> str:
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n',
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
             '<meta name="color-scheme" content="light dark">\n',
-            f'<meta name="generator" content="wirelag {escape(page.version)}">\n',
-            f"<title>{escape(page.title)}: {escape(page.subject)}</title>\n",
+            f'<meta name="generator" content="wirelag {escape(version)}">\n',
+            f"<title>{escape(title)}: {escape(subject)}</title>\n",
             f"<style>{_beside('page.css')}</style>\n</head>\n<body>\n",
-            f"<header><h1>{escape(page.title)}</h1><p>{escape(page.subject)}</p></header>\n<main>\n{body}\n</main>\n",
-            f"<footer>wirelag {escape(page.version)}</footer>\n",
+            f"<header><h1>{escape(title)}</h1><p>{escape(subject)}</p></header>\n<main>\n{body}\n</main>\n",
+            f"<footer>wirelag {escape(version)}</footer>\n",
             f'<script type="application/json" id="figures">{data}</script>\n' if figures else "",
             *(f"<script>{script}</script>\n" for script in scripts),
             "</body>\n</html>\n",

@@ -11,6 +11,7 @@ from wirelag.sim.traffic import DATA, QUERY, SYN, Bools, Ints
 
 MOST_HOLD_NS: Final = 10_000_000  # a packet is held back no longer, so where traffic is sparse it may keep its place
 LONGEST_DELAY_NS: Final = 10 * 10**9
+SHORTEST: Final = 0.02  # the quantile of the distribution below which no delay is
 SPELL: Final = 50  # a delay lasts this many times the mean delay, then the next one is drawn
 
 
@@ -20,6 +21,7 @@ class Path:
 
     A way that keeps order cannot draw a delay for every packet: a short one behind a long one would overtake. With
     spells the packets' delays follow the distribution asked for, but for the few that wait at the edge of a spell.
+    A way has a length, the same in both directions: what is drawn below the 2% quantile is raised to it.
     """
 
     spell_ns: int
@@ -31,11 +33,12 @@ class Path:
     def draw(cls, scenario: Scenario, rng: np.random.Generator) -> "Path":
         """Draw all delays of a simulation."""
         distribution = scenario.delay_distribution
-        mean = distribution.draw(rng, 4096).mean()
-        spell = int(max(SPELL * mean, scenario.duration_ns / 4_000_000, 1_000))
+        typical = distribution.draw(rng, 4096)
+        shortest = np.quantile(typical, SHORTEST)
+        spell = int(max(SPELL * typical.mean(), scenario.duration_ns / 4_000_000, 1_000))
         count = scenario.duration_ns // spell + 2
         forward, reverse = (
-            np.minimum(distribution.draw(rng, count), LONGEST_DELAY_NS).astype(np.int64) for _ in range(2)
+            np.clip(distribution.draw(rng, count), shortest, LONGEST_DELAY_NS).astype(np.int64) for _ in range(2)
         )
         hold = MOST_HOLD_NS if scenario.reorder else 0
         return cls(spell, forward, reverse, int(max(forward.max(), reverse.max())) + hold)

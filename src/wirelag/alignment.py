@@ -1,0 +1,305 @@
+"""What two captures of the same traffic have in common, found before anything is measured.
+
+Which packets travel from the upstream to the downstream point, how the clocks relate, which span both captures hold;
+and, where there is nothing to measure, why, and what to do about it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag.clocks import FEWEST, Clock, fit
+from wirelag.courses import (
+    BACKWARD,
+    FORWARD,
+    Common,
+    Course,
+    Direction,
+    Sides,
+    clock_behind,
+    courses_at,
+    courses_below,
+    courses_of,
+    find_courses,
+    signs,
+)
+from wirelag.errors import WirelagError
+from wirelag.packets import PacketBatch
+from wirelag.sighting import Ints, Sighting, common
+from wirelag.units import format_duration
+
+__all__ = ["Alignment", "Direction", "LeftOut", "Sighting", "align"]
+
+Bools = npt.NDArray[np.bool_]
+Point = Literal["upstream", "downstream"]
+
+FEWEST_COMMON: Final = 5
+LEAST_SHARE: Final = 1e-3  # of the smaller capture that must be common
+LARGEST_FRAME: Final = 1500  # more payload than this did not cross an ordinary link in one piece
+
+
+_NOTHING: Final = (np.empty(0, np.int64), np.empty(0, np.int64))
+_SHOWN: Final = 4_000  # common packets of a direction, for a picture
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """Packets of one point that were not measured, by reason."""
+
+    backward: int = 0  # they travel from downstream to upstream
+    elsewhere: int = 0  # the other point saw nothing between these addresses: they never pass it
+    outside: int = 0  # before the first or after the last common packet: one capture began earlier or ended later
+
+
+@dataclass(slots=True)
+class Alignment:
+    """How two captures relate: `select` gives the packets to measure, on one clock."""
+
+    clock: Clock
+    notes: list[str]
+    common_packets: int  # travelling from upstream to downstream; estimated where the sample is not everything
+    courses: dict[str, Course]
+    direction: Direction | None = None
+    forward: tuple[Ints, Ints] = _NOTHING  # times of common packets at both points, a part of them
+    returning: tuple[Ints, Ints] = _NOTHING  # the same of those that travel back
+    left_out: dict[str, LeftOut] = field(default_factory=lambda: {"upstream": LeftOut(), "downstream": LeftOut()})
+
+    def select(self, point: Point, packets: PacketBatch) -> PacketBatch:
+        """The rows that travel from upstream to downstream in the common span, with times on upstream's clock."""
+        if not len(packets):
+            return packets
+        course, left_out = self.courses[point], self.left_out[point]
+        courses = course.of(packets, self.direction)
+        forward = courses == FORWARD
+        rows = forward & (packets.time_ns >= course.first_ns) & (packets.time_ns <= course.last_ns)
+        kept = int(np.count_nonzero(rows))
+        if kept < len(packets):
+            backward, onward = int(np.count_nonzero(courses == BACKWARD)), int(np.count_nonzero(forward))
+            left_out.backward += backward
+            left_out.elsewhere += len(packets) - backward - onward
+            left_out.outside += onward - kept
+            packets = packets[np.flatnonzero(rows)]
+        if point == "downstream" and self.clock.corrects:
+            packets = packets[:]  # a batch of its own, with views of the same columns
+            packets.time_ns = self.clock.correct(packets.time_ns)
+        return packets
+
+    @property
+    def backward(self) -> int:
+        """Packets of both points left out because they travel the other way."""
+        return sum(left_out.backward for left_out in self.left_out.values())
+
+    @property
+    def elsewhere(self) -> int:
+        """Packets of both points left out because they never pass the other point."""
+        return sum(left_out.elsewhere for left_out in self.left_out.values())
+
+    @property
+    def outside(self) -> int:
+        """Packets of both points left out because the other capture does not cover their time."""
+        return sum(left_out.outside for left_out in self.left_out.values())
+
+
+def align(
+    up: Sighting,
+    down: Sighting,
+    *,
+    names: tuple[str, str],
+    direction: Direction | None = None,
+    clock: Literal["auto", "none"] | int = "auto",
+    nat: bool = False,
+) -> Alignment:
+    """Find out what two captures have in common; a WirelagError says why it is nothing.
+
+    `names` are those of the captures. `direction` overrides what would be found out, `clock` is an offset in ns (what
+    downstream's clock is ahead) or how to find it. With `nat` addresses may differ between the points.
+    """
+    up.settle()
+    down.settle()
+    level = max(up.level, down.level)
+    up.thin(level)
+    down.thin(level)
+    rows_up, rows_down, single = common(up, down)
+    if up.pairs.scale > 1 or down.pairs.scale > 1:
+        kept = np.isin(up.keys[rows_up], up.pairs.keys) & np.isin(down.keys[rows_down], down.pairs.keys)
+        rows_up, rows_down, single = rows_up[kept], rows_down[kept], single[kept]
+    _enough_in_common(up, down, len(rows_up), names, nat)
+    found = Common(
+        rows_up,
+        rows_down,
+        single,
+        down.times_ns[rows_down] - up.times_ns[rows_up],
+        np.searchsorted(up.pairs.keys, up.keys[rows_up]),
+        np.zeros(len(up.pairs), np.uint8),
+        np.zeros(len(up.pairs), np.bool_),
+    )
+    if not direction and not found.difference_ns.any():
+        raise WirelagError(
+            f"{names[0]} and {names[1]} show the same packets at the same times: is it one capture twice?"
+        )
+    try:
+        find_courses(found, up.pairs, up.times_ns[rows_up], direction)
+    except ValueError:
+        earlier = format_duration(-int(np.median(found.difference_ns)))
+        raise WirelagError(
+            f"all packets that {names[0]} and {names[1]} have in common are seen in {names[1]} first, by {earlier}:"
+            " swap the captures, or say which way packets travel with --direction"
+        ) from None
+    forward = found.courses[found.pair] == FORWARD
+    if not forward.any():
+        raise WirelagError(
+            f"nothing that {names[0]} and {names[1]} have in common travels from the first to the second"
+            + (": look at the direction, or swap the captures" if direction else ": swap the captures")
+        )
+    related = Clock() if clock == "none" else _fit(up, down, found) if clock == "auto" else Clock.given(clock)
+    notes = list(related.notes)
+    weight = np.bincount(found.pair, minlength=len(up.pairs)).astype(np.float64)
+    sides = Sides.of(*up.pairs.ends, weight * signs(found.courses))
+    spans = [(int(t.min()), int(t.max())) for t in (up.times_ns[rows_up[forward]], down.times_ns[rows_down[forward]])]
+    courses = {
+        "upstream": courses_at(
+            up, down.pairs, found.courses, sides, spans[0], direction, nat, _loss(up, found, spans[0])
+        ),
+    }
+    below = courses_below(down, found)
+    if nat:
+        sides = Sides.of(*down.pairs.ends, signs(below))
+    courses["downstream"] = courses_at(down, up.pairs, below, sides, spans[1], direction, nat, 0.0)
+    scale = 2**level
+    alignment = Alignment(related, notes, int(np.count_nonzero(forward)) * scale, courses, direction)
+    alignment.forward, alignment.returning = (_thinned(up, down, found, way) for way in (FORWARD, BACKWARD))
+    early = int(np.count_nonzero(related.correct(down.times_ns[rows_down[forward]]) < up.times_ns[rows_up[forward]]))
+    count = int(np.count_nonzero(forward))
+    if early and (direction or early > 1e-3 * count):
+        notes.append(
+            f"{early:,} of {count:,} common packets were seen in {names[1]} before {names[0]}: negative delays"
+        )
+    notes += _span_notes(alignment, (up, down), names, scale)
+    notes += _offload_notes(alignment, (up, down), (rows_up, rows_down), names)
+    notes += _prefix_notes(up, down, names)
+    return alignment
+
+
+def _thinned(up: Sighting, down: Sighting, found: Common, way: np.uint8) -> tuple[Ints, Ints]:
+    """Times at both points of common packets that travel one way, few enough to be drawn."""
+    rows = np.flatnonzero(found.courses[found.pair] == way)
+    rows = rows[:: max(1, -(-len(rows) // _SHOWN))]
+    return up.times_ns[found.up[rows]], down.times_ns[found.down[rows]]
+
+
+def _enough_in_common(up: Sighting, down: Sighting, count: int, names: tuple[str, str], nat: bool) -> None:
+    for sighting, name in ((up, names[0]), (down, names[1])):
+        if not sighting.packets:
+            raise WirelagError(f"{name} holds no packets to compare")
+    smaller = min(len(up.ids), len(down.ids))
+    if (count >= FEWEST_COMMON and count >= LEAST_SHARE * smaller) or 0 < count >= 0.5 * smaller:
+        return
+    reasons = []
+    if _cut_unlike(up, down):
+        reasons.append("they were captured with different snap lengths: use --prefix 0")
+    if not nat:
+        reasons.append("addresses are translated between them: use --nat")
+    reasons.append("they are captures of different traffic")
+    (first, last), (other_first, other_last) = up.span_ns, down.span_ns
+    if first > other_last or other_first > last:
+        reasons[-1] += " (their times do not overlap either)"
+    many = "no packets" if not count else f"hardly any packets ({count:,} of {smaller:,})"
+    either = "either " if len(reasons) > 1 else ""
+    raise WirelagError(f"{names[0]} and {names[1]} have {many} in common: {either}{', or '.join(reasons)}")
+
+
+def _fit(up: Sighting, down: Sighting, found: Common) -> Clock:
+    """Compare the clocks: by conversations that are common both ways, where most packets belong to such."""
+    used = found.single if np.count_nonzero(found.single) >= FEWEST else np.ones(len(found.up), np.bool_)
+    talking = found.talking[found.pair]
+    if 2 * np.count_nonzero(talking & used) >= np.count_nonzero(used):
+        used = used & talking
+    courses = found.courses[found.pair]
+    times = []
+    for course in (FORWARD, BACKWARD):
+        rows = used & (courses == course)
+        times += [up.times_ns[found.up[rows]], down.times_ns[found.down[rows]]]
+    clock = fit(*times)
+    if clock.method == "minimum" and clock.offset_ns < 0 and not clock_behind(times[1] - times[0]):
+        return Clock()  # the direction was given, and was perhaps the wrong one
+    return clock
+
+
+def _loss(up: Sighting, found: Common, span: tuple[int, int]) -> float:
+    """The share of forward packets without a counterpart, rather too large."""
+    rows = courses_of(up, found.courses) == FORWARD
+    rows &= (up.times_ns >= span[0]) & (up.times_ns <= span[1])
+    matched = np.zeros(len(up.ids), np.bool_)
+    matched[found.up] = True
+    return float((np.count_nonzero(rows & ~matched) + 1) / (np.count_nonzero(rows) + 1))
+
+
+def _span_notes(
+    alignment: Alignment, sightings: tuple[Sighting, Sighting], names: tuple[str, str], scale: int
+) -> list[str]:
+    """Where one capture begins or ends much before the other."""
+    notes = []
+    up_ns = np.array(sightings[0].span_ns)
+    begins, ends = alignment.clock.correct(np.array(sightings[1].span_ns)) - up_ns
+    for i, sighting in enumerate(sightings):
+        course = alignment.courses["downstream" if i else "upstream"]
+        times = sighting.times_ns[courses_of(sighting, course.courses) == FORWARD]
+        long = max(10**9, (course.last_ns - course.first_ns) // 100)
+        later, earlier = (-begins, ends) if i else (begins, -ends)
+        for rows, gap, words in (
+            (times < course.first_ns, later, "begins {} after"),
+            (times > course.last_ns, earlier, "ends {} before"),
+        ):
+            count = int(np.count_nonzero(rows)) * scale
+            if count and gap >= long:
+                when = words.format(format_duration(int(gap)))
+                notes.append(
+                    f"{names[1 - i]} {when} {names[i]}: {count:,} packets of {names[i]} from that time are left out,"
+                    " not counted as lost"
+                )
+    return notes
+
+
+def _offload_notes(
+    alignment: Alignment, sightings: tuple[Sighting, Sighting], rows: tuple[Ints, Ints], names: tuple[str, str]
+) -> list[str]:
+    """Segmentation offload: one large segment here is several small ones there, which no packet id can match."""
+    alone = []
+    for sighting, matched, course in zip(sightings, rows, alignment.courses.values(), strict=True):
+        inside = courses_of(sighting, course.courses) == FORWARD
+        inside &= (sighting.times_ns >= course.first_ns) & (sighting.times_ns <= course.last_ns)
+        all_large = int(np.count_nonzero(inside & (sighting.payloads > LARGEST_FRAME)))
+        inside[matched] = False
+        alone.append((sighting.payloads[inside].astype(np.int64), all_large))
+    for i in (0, 1):
+        (payloads, all_large), (pieces, _) = alone[i], alone[1 - i]
+        large, pieces = payloads[payloads > LARGEST_FRAME], pieces[pieces > 0]
+        if len(large) < FEWEST_COMMON or 2 * len(large) < all_large or not len(pieces):
+            continue
+        # What is cut in pieces keeps its bytes.
+        if len(pieces) > 1.5 * len(large) and 0.5 < pieces.sum() / large.sum() < 2 and pieces.max() < large.max():
+            return [
+                f"segmentation offload: {len(large):,} segments of up to {large.max():,} bytes in {names[i]} are"
+                f" {len(pieces):,} of up to {pieces.max():,} in {names[1 - i]}, and none of them can be matched; before"
+                " capturing, switch it off: ethtool -K DEVICE tso off gso off gro off lro off"
+            ]
+    return []
+
+
+def _cut_unlike(up: Sighting, down: Sighting) -> bool:
+    """Whether one capture holds less of the payload than the other."""
+    return abs(up.prefix_cut / up.packets - down.prefix_cut / down.packets) > 0.05
+
+
+def _prefix_notes(up: Sighting, down: Sighting, names: tuple[str, str]) -> list[str]:
+    if not _cut_unlike(up, down):
+        return []
+    shares = (f"{s.prefix_cut / s.packets:.0%} of {name}" for s, name in zip((up, down), names, strict=True))
+    return [
+        f"the captures have different snap lengths ({' and '.join(shares)} hold less payload than packet ids are made"
+        " of): such packets do not match; use --prefix 0"
+    ]

@@ -1,0 +1,219 @@
+"""The options of two-point methods, shared by `oneway` and `cut`: estimators, packet ids, delimiters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from wirelag.cli.options import METHOD, one_of, size_of
+
+if TYPE_CHECKING:
+    from wirelag.courses import Direction as Way
+    from wirelag.estimators.finecomb import Finecomb
+    from wirelag.estimators.join import Join
+    from wirelag.estimators.lda import Lda
+    from wirelag.estimators.rda import Rda
+    from wirelag.intervals import Delimiters
+    from wirelag.packets import PacketId
+
+IDS = "Which packets are the same"
+GROUPS: Final = ("flow", "source", "destination", "prefix", "dscp")
+_BY: Final = {"source": "client", "destination": "server"}  # a packet's source is what rtt calls the client
+
+Direction = Annotated[
+    str | None,
+    typer.Option(
+        "--direction",
+        metavar="SRC>DST",
+        help="Packets from SRC to DST alone; each an address, a network, or nothing.",
+        rich_help_panel="Which packets",
+    ),
+]
+Nat = Annotated[
+    bool, typer.Option("--nat", help="Addresses and ports change in between: leave them out.", rich_help_panel=IDS)
+]
+Prefix = Annotated[
+    int,
+    typer.Option("--prefix", metavar="BYTES", help="Bytes of payload that tell packets apart.", rich_help_panel=IDS),
+]
+EstimatorName = Annotated[
+    str,
+    typer.Option(
+        "--estimator",
+        metavar="join|lda|finecomb|rda",
+        help="join: every packet, exact. The others: from what few kilobytes tell.",
+        rich_help_panel=METHOD,
+    ),
+]
+Rows = Annotated[
+    int | None,
+    typer.Option("--rows", metavar="N", help="Rows of lda (of all banks) and finecomb.", rich_help_panel=METHOD),
+]
+Losses = Annotated[
+    str | None,
+    typer.Option(
+        "--loss", metavar="SHARES", help="lda: shares of loss to tune banks for, 0.1%,5% say.", rich_help_panel=METHOD
+    ),
+]
+PerInterval = Annotated[
+    int | None,
+    typer.Option("--packets-per-interval", metavar="N", help="lda: packets to tune banks for.", rich_help_panel=METHOD),
+]
+Banks = Annotated[
+    int, typer.Option("--banks", metavar="K", help="rda: banks (2 as in the paper, or 3, 4).", rich_help_panel=METHOD)
+]
+NoCheck = Annotated[
+    bool, typer.Option("--no-check", help="rda: without the check field, as in the paper.", rich_help_panel=METHOD)
+]
+Buckets = Annotated[
+    int | None,
+    typer.Option("--buckets", metavar="N", help="rda: in all; default: what is needed.", rich_help_panel=METHOD),
+]
+Rateless = Annotated[
+    bool, typer.Option("--rateless", help="rda: coded symbols until it decodes.", rich_help_panel=METHOD)
+]
+Deviation = Annotated[
+    str,
+    typer.Option(
+        "--deviation",
+        metavar="rows|collapse",
+        help="Between rows, or the papers' collapse of rows.",
+        rich_help_panel=METHOD,
+    ),
+]
+Tail = Annotated[
+    int,
+    typer.Option(
+        "--tail", metavar="N", help="Packets whose times are kept for quantiles (not join).", rich_help_panel=METHOD
+    ),
+]
+Memory = Annotated[
+    str, typer.Option("--memory", metavar="SIZE", help="join, rda: for ids and times.", rich_help_panel=METHOD)
+]
+Seed = Annotated[int, typer.Option("--seed", metavar="S", help="Of all coins.", rich_help_panel=METHOD)]
+CutBy = Annotated[
+    str | None,
+    typer.Option(
+        "--cut",
+        metavar="packets|clock",
+        help="Where intervals end: lda at packets both points see (default), others by the clock.",
+        rich_help_panel=METHOD,
+    ),
+]
+ControlPort = Annotated[
+    int | None,
+    typer.Option(
+        "--control-port", metavar="PORT", help="Intervals end at control packets to it.", rich_help_panel=METHOD
+    ),
+]
+
+
+def direction_of(text: str) -> Way:
+    """The direction, or a usage error."""
+    from wirelag.courses import Direction as Way
+
+    try:
+        return Way.parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--direction") from None
+
+
+def packet_id_of(nat: bool, prefix: int, seed: int) -> PacketId:
+    """What packet ids are made of."""
+    from wirelag.packets import PacketId
+
+    if not 0 <= prefix <= 64:
+        raise typer.BadParameter("goes from 0 to 64", param_hint="--prefix")
+    return PacketId(flow=not nat, prefix=prefix, seed=seed)
+
+
+def estimator_of(
+    name: str,
+    *,
+    rows: int | None,
+    loss: str | None,
+    packets: int | None,
+    banks: int,
+    no_check: bool,
+    buckets: int | None,
+    rateless: bool,
+    deviation: str,
+    tail: int,
+    memory: str,
+    seed: int,
+) -> Join | Lda | Finecomb | Rda:
+    """The estimator that the options ask for."""
+    one_of(name, ("join", "lda", "finecomb", "rda"), "--estimator")
+    one_of(deviation, ("rows", "collapse"), "--deviation")
+    size = size_of(memory, "--memory")
+    for value, option, least, most in (
+        (rows, "--rows", 2, 1 << 24),
+        (buckets, "--buckets", banks, 1 << 26),
+        (banks, "--banks", 2, 4),
+        (tail, "--tail", 1, 1 << 24),
+        (seed, "--seed", 0, (1 << 64) - 1),
+    ):
+        if value is not None and not least <= value <= most:
+            raise typer.BadParameter(f"goes from {least} to {most}", param_hint=option)
+    if name == "join":
+        from wirelag.estimators.join import Join
+
+        return Join(size, seed)
+    if name == "lda":
+        return _lda(rows, loss, packets, deviation, tail, seed)
+    if name == "finecomb":
+        from wirelag.estimators.finecomb import Finecomb
+
+        return Finecomb(rows or 1024, stash=min(rows or 1024, 4096), deviation=deviation, tail=tail, seed=seed)  # type: ignore[arg-type]
+    from wirelag.estimators.rda import Rda
+
+    return Rda(banks, buckets, not no_check, rateless, deviation=deviation, tail=tail, memory=size, seed=seed)  # type: ignore[arg-type]
+
+
+def _lda(rows: int | None, loss: str | None, packets: int | None, deviation: str, tail: int, seed: int) -> Lda:
+    from wirelag.estimators.lda import Lda, tuned
+
+    every = rows or 1024
+    shifts: tuple[int, ...] = (0, 4, 8, 12)
+    if loss is not None or packets is not None:
+        losses = tuple(_share(part) for part in (loss or "0.1%,5%").split(","))
+        shifts = tuned(packets or 1_000_000, losses, max(1, every // len(losses)))
+    return Lda(max(2, every // len(shifts)), shifts, deviation, tail, seed)  # type: ignore[arg-type]
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise typer.BadParameter(f"{text!r} is not a share: write 1% or 0.01", param_hint="--loss")
+    return share
+
+
+def delimiters_of(
+    estimator: Join | Lda | Finecomb | Rda,
+    interval_ns: int | None,
+    cut_by: str | None,
+    port: int | None,
+    packets: int | None,
+) -> Delimiters | None:
+    """How intervals of so many packets are delimited: None means by the clock."""
+    from wirelag.intervals import Delimiters
+
+    if cut_by is not None:
+        one_of(cut_by, ("packets", "clock"), "--cut")
+    if estimator.name != "lda":
+        if cut_by == "packets" or port is not None:
+            raise typer.BadParameter("only lda is cut at packets; the others need not be", param_hint="--cut")
+        return None
+    if interval_ns is None or cut_by == "clock":
+        return None
+    return Delimiters(interval_ns, Delimiters.bits_for(packets) if packets else 10, estimator.seed, port)
+
+
+def grouping_by(by: str) -> str:
+    """The grouping's own word."""
+    one_of(by, GROUPS, "--by")
+    return _BY.get(by, by)

@@ -1,0 +1,96 @@
+"""The points of `oneway`: captures that are looked at twice, once to see what they have in common."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from wirelag.cli.progress import with_progress
+
+if TYPE_CHECKING:
+    from wirelag.alignment import Alignment
+    from wirelag.courses import Direction
+    from wirelag.filters import Filter
+    from wirelag.io.capture import Capture
+    from wirelag.packets import PacketBatch, PacketId
+    from wirelag.sighting import Sighting
+
+STANDARD_INPUT = "-"
+
+
+class CapturePoint:
+    """One capture, as often as it is needed."""
+
+    def __init__(self, path: str, filter: Filter, tunnels: bool, quiet: bool) -> None:
+        self.name = "standard input" if path == STANDARD_INPUT else path
+        self._path = path
+        self._spool = None
+        if path == STANDARD_INPUT:  # it can be read once, and is needed twice
+            self._spool = tempfile.NamedTemporaryFile(prefix="wirelag-")  # noqa: SIM115
+            shutil.copyfileobj(sys.stdin.buffer, self._spool)
+            self._spool.flush()
+            self._path = self._spool.name
+        self._filter, self._tunnels, self._quiet = filter, tunnels, quiet
+        self.read: Capture | None = None
+
+    def batches(self, packet_id: PacketId) -> Iterator[PacketBatch]:
+        """Its packets, with such ids."""
+        from wirelag.io.capture import Capture
+
+        self.read = Capture([self._path], filter=self._filter, packet_id=packet_id, tunnels=self._tunnels)
+        return with_progress(self.read, self._quiet)
+
+
+class Segment:
+    """Two points, and what they have in common."""
+
+    def __init__(self, up: CapturePoint, down: CapturePoint, packet_id: PacketId, seed: int) -> None:
+        self.up, self.down, self.packet_id, self._seed = up, down, packet_id, seed
+        self._shortest = packet_id.prefix
+        self.notes: list[str] = []
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return f"{self.up.name} > {self.down.name}"
+
+    def align(self, direction: Direction | None, clock: Literal["auto", "none"] | int) -> tuple[Alignment, Sighting]:
+        """See which packets travel from one point to the other, and how the clocks relate."""
+        from wirelag.alignment import align
+
+        up, down = self._sight(self.up), self._sight(self.down)
+        # Both points must hash the same bytes: where one capture has less of a payload, neither uses more.
+        if self._shortest < self.packet_id.prefix:
+            self.notes.append(
+                f"packet ids use {self._shortest} bytes of payload instead of {self.packet_id.prefix}: "
+                f"the captures hold no more of some packets"
+            )
+            self.packet_id = replace(self.packet_id, prefix=self._shortest)
+            up, down = self._sight(self.up), self._sight(self.down)
+        names = (self.up.name, self.down.name)
+        alignment = align(up, down, names=names, direction=direction, clock=clock, nat=not self.packet_id.flow)
+        return alignment, up
+
+    def _sight(self, point: CapturePoint) -> Sighting:
+        from wirelag.packets import Flag
+        from wirelag.sighting import Sighting
+
+        sighting = Sighting(seed=self._seed)
+        for batch in point.batches(self.packet_id):
+            sighting.observe(batch)
+            cut = batch.has(Flag.PREFIX_CUT)
+            if cut.any():
+                held = batch.captured_length[cut].astype(int) - batch.payload_offset[cut]
+                self._shortest = max(0, min(self._shortest, int(held.min())))
+        return sighting
+
+    def sources(self, alignment: Alignment) -> dict[str, Iterator[PacketBatch]]:
+        """The packets that travel from one point to the other, at both."""
+        return {
+            "upstream": (alignment.select("upstream", batch) for batch in self.up.batches(self.packet_id)),
+            "downstream": (alignment.select("downstream", batch) for batch in self.down.batches(self.packet_id)),
+        }

@@ -1,0 +1,272 @@
+"""Which way packets travel: from the upstream to the downstream point, back, or past one of them."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag.clocks import LONGEST_DELAY_NS
+from wirelag.filters import Filter
+from wirelag.packets import PacketBatch
+from wirelag.sighting import Ints, Pairs, Sighting, Words, address_keys, pair_keys
+
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+
+BY_CHANCE: Final = 1e-4  # that all packets of an address pair are lost: when less likely, they went elsewhere
+FORWARD, BACKWARD, ELSEWHERE = np.uint8(1), np.uint8(2), np.uint8(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """From which nets to which packets travel; no nets are all addresses."""
+
+    source: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
+    destination: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Direction:
+        """Read `SRC>DST`: addresses or nets, several joined by commas, or nothing for all.
+
+        >>> Direction.parse("10.0.0.0/8>192.0.2.1").destination
+        (IPv4Network('192.0.2.1/32'),)
+        """
+        source, arrow, destination = text.partition(">")
+        if not arrow or ">" in destination or not (source.strip() or destination.strip()):
+            raise ValueError(
+                f"{text!r} is not a direction: write SRC>DST, for example '10.0.0.0/8>192.0.2.1' or '10.1.2.3>'"
+            )
+        return cls(
+            *(
+                Filter.parse(nets=tuple(part.split(","))).nets if part.strip() else ()
+                for part in (source.strip(), destination.strip())
+            )
+        )
+
+    def matches(self, source: Words, destination: Words) -> Bools:
+        """Rows of addresses that travel this way."""
+        return _within(source, self.source) & _within(destination, self.destination)
+
+    def rows(self, packets: PacketBatch) -> Bools:
+        """Packets that travel this way."""
+        return self.matches(packets.src, packets.dst)
+
+
+def _within(addresses: Words, nets: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]) -> Bools:
+    inside = np.full(len(addresses), not nets)
+    for high, low, high_mask, low_mask in Filter(nets=nets).kernel_arguments()["nets"]:
+        inside |= ((addresses[:, 0] & np.uint64(high_mask)) == np.uint64(high)) & (
+            (addresses[:, 1] & np.uint64(low_mask)) == np.uint64(low)
+        )
+    return inside
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """On which side of the path addresses are: positive upstream, negative downstream."""
+
+    addresses: Words
+    votes: Floats
+
+    @classmethod
+    def of(cls, source: Words, destination: Words, weight: Floats) -> Sides:
+        """From pairs that travel from upstream to downstream (or, with a negative weight, back)."""
+        addresses, place = np.unique(np.concatenate([source, destination]), return_inverse=True)
+        votes = np.bincount(place.reshape(-1), np.concatenate([weight, -weight]), len(addresses))
+        return cls(addresses, votes.astype(np.float64))
+
+    def side(self, addresses: Words) -> Floats:
+        """The side of each; 0 where it is unknown."""
+        if not len(self.addresses):
+            return np.zeros(len(addresses))
+        place = np.minimum(np.searchsorted(self.addresses, addresses), len(self.addresses) - 1)
+        return np.where(self.addresses[place] == addresses, np.sign(self.votes[place]), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What happens to the packets of one point: the course of each address pair, and the span."""
+
+    keys: Words
+    courses: npt.NDArray[np.uint8]
+    sides: Sides
+    first_ns: int
+    last_ns: int
+    places: Ints  # by the lower bits of a key: where it probably is
+
+    @classmethod
+    def make(cls, keys: Words, courses: npt.NDArray[np.uint8], sides: Sides, span_ns: tuple[int, int]) -> Course:
+        """With a table for quick lookups, eight times as large as needed."""
+        places = np.zeros(1 << (8 * len(keys)).bit_length(), np.int64)
+        places[(keys & np.uint64(len(places) - 1)).astype(np.int64)] = np.arange(len(keys))
+        return cls(keys, courses, sides, *span_ns, places)
+
+    def of(self, packets: PacketBatch, direction: Direction | None) -> npt.NDArray[np.uint8]:
+        """FORWARD, BACKWARD or ELSEWHERE for each packet."""
+        source, destination = address_keys(packets.src), address_keys(packets.dst)
+        keys = pair_keys(source, destination)
+        place = self.places[(keys & np.uint64(len(self.places) - 1)).astype(np.int64)]
+        courses = self.courses[place]
+        new = np.flatnonzero(self.keys[place] != keys)
+        if not len(new):
+            return courses
+        place = np.minimum(np.searchsorted(self.keys, keys[new]), len(self.keys) - 1)
+        courses[new] = self.courses[place]
+        new = new[self.keys[place] != keys[new]]
+        if len(new):  # more pairs than could be kept
+            if direction:
+                courses[new] = np.where(direction.rows(packets)[new], FORWARD, ELSEWHERE)
+            else:
+                courses[new] = _by_side(self.sides.side(source[new]) - self.sides.side(destination[new]), ELSEWHERE)
+        return courses
+
+
+def signs(courses: npt.NDArray[np.uint8]) -> Floats:
+    return np.where(courses == FORWARD, 1.0, np.where(courses == BACKWARD, -1.0, 0.0))
+
+
+def _by_side(tendency: Floats, unknown: np.uint8) -> npt.NDArray[np.uint8]:
+    return np.where(tendency > 0, FORWARD, np.where(tendency < 0, BACKWARD, unknown))
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """The common packets of both samples, and the address pairs they belong to at upstream."""
+
+    up: Ints  # rows of the samples
+    down: Ints
+    single: Bools
+    difference_ns: Ints  # downstream time less upstream time
+    pair: Ints  # row of upstream's pairs
+    courses: npt.NDArray[np.uint8]  # of upstream's pairs; 0 where they have nothing in common
+    talking: Bools  # pairs of conversations that are common both ways
+
+
+def find_courses(found: Common, pairs: Pairs, times_ns: Ints, direction: Direction | None) -> None:
+    """Which way the common packets of each address pair travel; `times_ns` are those of the packets upstream.
+
+    ValueError where they all seem to travel from downstream to upstream, and that is not clearly a clock's doing.
+    """
+    order = np.lexsort((found.difference_ns, found.pair))
+    used, starts, counts = np.unique(found.pair[order], return_index=True, return_counts=True)
+    if direction:
+        addresses = pairs.addresses[used]
+        onward = direction.matches(addresses[:, :2], addresses[:, 2:])
+        back = direction.matches(addresses[:, 2:], addresses[:, :2])
+        found.courses[used] = np.where(onward, FORWARD, np.where(back, BACKWARD, ELSEWHERE))
+        found.talking[used] = onward | back
+        return
+    sources, destinations = (ends[used] for ends in pairs.ends)
+    reverse = pair_keys(destinations, sources)
+    place = np.minimum(np.searchsorted(pairs.keys[used], reverse), len(used) - 1)
+    place = np.where(pairs.keys[used[place]] == reverse, place, -1)
+    votes, offset_times, offsets = _turns(found, used, place, times_ns)
+    talking = votes != 0
+    sides = Sides.of(sources, destinations, votes)
+    middles = order[starts + counts // 2]
+    offset = np.interp(times_ns[middles] - times_ns.min(), offset_times, offsets) if len(offsets) else 0
+    tendency = sides.side(sources) - sides.side(destinations)
+    unknown = (tendency == 0) & ~talking
+    tendency = np.where(unknown, np.where(found.difference_ns[middles] >= offset, 1, -1), tendency)
+    # Where both addresses have a side, all their conversations together know better than one.
+    courses = _by_side(np.where(talking & (np.abs(tendency) < 2), votes, tendency), ELSEWHERE)
+    if not (courses == FORWARD).any():
+        if not clock_behind(found.difference_ns):
+            raise ValueError("all packets are seen downstream first")
+        courses[:] = FORWARD
+    found.courses[used] = courses
+    found.talking[used] = talking
+
+
+def _turns(found: Common, used: Ints, place: Ints, times_ns: Ints) -> tuple[Floats, Floats, Floats]:
+    """How clearly each used pair is the way down (positive) or up, and the clocks' offset at some times.
+
+    In a conversation that is common both ways the larger difference of times is the way down, whatever the clocks say.
+    Compared are packets that follow each other in opposite ways, and the sooner the more it counts: in between no clock
+    drifts far.
+    """
+    row = np.searchsorted(used, found.pair)
+    conversation = np.where(place >= 0, np.minimum(place, np.arange(len(used))), -1)[row]
+    onward = np.where(row == conversation, 1, -1)
+    order = np.lexsort((times_ns, conversation))
+    first, second = order[:-1], order[1:]
+    turn = (
+        (conversation[first] == conversation[second]) & (conversation[first] >= 0) & (onward[first] != onward[second])
+    )
+    first, second = first[turn], second[turn]
+    if not len(first):
+        return np.zeros(len(used)), np.empty(0), np.empty(0)
+    gap = np.abs(times_ns[second] - times_ns[first]) / 1e9
+    gain = np.sign(found.difference_ns[first] - found.difference_ns[second]) * onward[first] / (1 + gap)
+    votes = np.bincount(conversation[first], gain, len(used)).astype(np.float64)
+    votes = np.where(place >= 0, votes[np.minimum(place, np.arange(len(used)))], 0.0)
+    votes = np.where(place < np.arange(len(used)), -votes, votes)
+    # Half of the sum is the offset, if the delays are the same both ways.
+    order = np.argsort(times_ns[first], kind="stable")
+    times = (times_ns[first] - times_ns.min())[order].astype(np.float64)
+    halves = (found.difference_ns[first] // 2 + found.difference_ns[second] // 2)[order].astype(np.float64)
+    parts = min(64, max(1, len(order) // 8))
+    medians = [
+        (np.median(t), np.median(h))
+        for t, h in zip(np.array_split(times, parts), np.array_split(halves, parts), strict=True)
+    ]
+    return votes, np.array([t for t, _ in medians]), np.array([h for _, h in medians])
+
+
+def clock_behind(difference_ns: Ints) -> bool:
+    """Whether packets of one direction that seem to arrive before they were sent show a clock that is behind.
+
+    Delays have a long upper tail. Where that is not clear and the difference is small, the captures are in the wrong
+    order.
+    """
+    low, middle, high = np.quantile(difference_ns - difference_ns.min(), (0.05, 0.5, 0.95))
+    if len(difference_ns) >= 50 and high - middle > 3 * (middle - low):
+        return True
+    return bool(middle - low <= 2 * (high - middle) and -np.median(difference_ns) >= LONGEST_DELAY_NS)
+
+
+def courses_of(sighting: Sighting, courses: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """The course of each sampled packet, from those of the pairs; 0 where a pair was not kept."""
+    place = np.minimum(np.searchsorted(sighting.pairs.keys, sighting.keys), len(sighting.pairs) - 1)
+    return np.where(sighting.pairs.keys[place] == sighting.keys, courses[place], 0)
+
+
+def courses_below(down: Sighting, found: Common) -> npt.NDArray[np.uint8]:
+    """The course of downstream's pairs: that of most of their common packets."""
+    place = np.searchsorted(down.pairs.keys, down.keys[found.down])
+    votes = np.zeros((4, len(down.pairs)), np.int64)
+    np.add.at(votes, (found.courses[found.pair], place), 1)
+    return np.where(votes.any(axis=0), votes.argmax(axis=0), 0).astype(np.uint8)
+
+
+def courses_at(
+    sighting: Sighting,
+    others: Pairs,
+    known: npt.NDArray[np.uint8],
+    sides: Sides,
+    span: tuple[int, int],
+    direction: Direction | None,
+    nat: bool,
+    loss: float,
+) -> Course:
+    """The course of every address pair of a point; `known` has those with packets in common."""
+    pairs = sighting.pairs
+    source, destination = pairs.ends
+    seen_there = np.isin(pairs.keys, others.keys) | (pairs.keys >= np.uint64(2**64 // others.scale - 1))
+    side, other_side = sides.side(source), sides.side(destination)
+    if direction:
+        onward = direction.matches(pairs.addresses[:, :2], pairs.addresses[:, 2:])
+        back = direction.matches(pairs.addresses[:, 2:], pairs.addresses[:, :2])
+        guess = np.where(onward, FORWARD, np.where(back, BACKWARD, ELSEWHERE))
+        crosses = onward
+    else:
+        guess = _by_side(side - other_side, ELSEWHERE if (known == BACKWARD).any() else FORWARD)
+        crosses = (side > 0) & (other_side < 0)
+    # Of an address pair with few packets all may be lost; of one with many, they went another way.
+    all_lost = crosses & (loss**pairs.counts > BY_CHANCE) if loss else np.zeros(len(pairs), np.bool_)
+    guess = np.where((guess == FORWARD) & ~seen_there & ~all_lost & (not nat), ELSEWHERE, guess)
+    return Course.make(pairs.keys, np.where(known == 0, guess, known).astype(np.uint8), sides, span)

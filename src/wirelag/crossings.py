@@ -1,0 +1,285 @@
+"""Two points: meters at both, synopses of the same interval into crossings, and what straddles its edges.
+
+Intervals are cut by the clock, and then what only upstream saw is held for later intervals before it is called lost;
+or at delimiters that both points see, and then what either point cut between two of those is added up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import pairwise
+from typing import Any, ClassVar, Final, Protocol, runtime_checkable
+
+import numpy as np
+
+from wirelag.crossing import Crossing
+from wirelag.estimator import Estimator, Meter
+from wirelag.grouping import Grouping
+from wirelag.intervals import CONTROL, Delimiters, Interval, split, split_at_delimiters
+from wirelag.packets import PacketBatch
+
+ALL: Final = 0  # the tag of everything, beside the classes
+PATIENCE_NS: Final = 10**9  # a packet is not lost before so long after its interval, or the interval's own length
+
+Synopses = dict[int, Any]  # by class
+Cross = Callable[[Any, Any], Crossing]
+Added = Callable[[Any, Any], Any]  # two synopses of neighbouring intervals as one
+
+
+@runtime_checkable
+class Crosses(Estimator[Any], Protocol):
+    """An estimator of two points."""
+
+    name: ClassVar[str]
+
+    def cross(self, up: Any, down: Any) -> Crossing:
+        """What became of an interval's packets."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What one point kept of an interval: of everything, and of each class."""
+
+    interval: Interval
+    synopses: Synopses
+
+
+@dataclass(slots=True)
+class Span:
+    """An interval, and what became of its packets: of all, and of each class."""
+
+    interval: Interval
+    crossings: dict[int, Crossing]
+    open_ended: bool = False  # one of its edges is the beginning or the end of a capture, not a delimiter
+    lost_delimiters: int = 0  # seen by one point alone: the intervals on both sides of them are in this one
+
+    @property
+    def whole(self) -> Crossing:
+        """All packets."""
+        return self.crossings[ALL]
+
+
+class ClassMeter:
+    """A meter for everything, and one for each class of traffic."""
+
+    def __init__(self, estimator: Crosses, point: str, grouping: Grouping | None) -> None:
+        self._estimator, self._point, self._grouping = estimator, point, grouping
+        self._meters: dict[int, Meter[Any]] = {ALL: estimator.meter(point)}
+
+    def observe(self, packets: PacketBatch) -> None:
+        """Take in packets, each also in its class."""
+        self._meters[ALL].observe(packets)
+        if self._grouping is None:
+            return
+        tags = self._grouping.tags(packets, np.arange(len(packets)), np.ones(len(packets), np.uint8))
+        order = np.argsort(tags, kind="stable")
+        distinct, starts = np.unique(tags[order], return_index=True)
+        for tag, mine in zip(distinct.tolist(), np.split(order, starts[1:]), strict=True):
+            if tag not in self._meters:
+                self._meters[tag] = self._estimator.meter(self._point)
+            columns = {"time_ns": packets.time_ns[mine], "packet_id": packets.packet_id[mine]}
+            self._meters[tag].observe(PacketBatch(columns))
+
+    def added(self, first: Any, second: Any) -> Any:
+        """Two synopses of neighbouring intervals as one."""
+        return self._estimator.added(first, second)  # type: ignore[attr-defined]
+
+    def cut(self, interval: Interval) -> Cut:
+        """The synopses of the interval."""
+        return Cut(interval, {tag: meter.cut(interval) for tag, meter in self._meters.items()})
+
+
+def cuts(
+    estimator: Crosses,
+    point: str,
+    batches: Iterable[PacketBatch],
+    interval_ns: int | None = None,
+    delimiters: Delimiters | None = None,
+    grouping: Grouping | None = None,
+) -> Iterator[Cut]:
+    """What a point keeps of each interval: cut at delimiters, or by the clock, or everything in one."""
+    meter = ClassMeter(estimator, point, grouping)
+    if delimiters is not None:
+        yield from _at_delimiters(meter, batches, delimiters)
+        return
+    open_: Interval | None = None
+    for interval, packets in split(batches, interval_ns):
+        if interval_ns is None:
+            both = [interval, open_ or interval]
+            interval = Interval(min(i.start_ns for i in both), max(i.end_ns for i in both))
+        elif open_ is not None and interval != open_:
+            yield meter.cut(open_)
+        meter.observe(packets)
+        open_ = interval
+    if open_ is not None or interval_ns is None:
+        yield meter.cut(open_ or Interval(0, 0))
+
+
+def _at_delimiters(meter: ClassMeter, batches: Iterable[PacketBatch], delimiters: Delimiters) -> Iterator[Cut]:
+    opened: Interval | None = None  # the interval that goes on
+    waiting: Cut | None = None  # the one before it, whose end may yet be taken back
+    for packets, edge in split_at_delimiters(batches, delimiters):
+        if len(packets):
+            start_ns = int(packets.time_ns[0]) if opened is None else opened.start_ns
+            name = None if opened is None else opened.name
+            opened = Interval(start_ns, max(start_ns, int(packets.time_ns.max())) + 1, name)
+            meter.observe(packets)
+        if edge is None:
+            continue
+        if opened is not None:
+            part = meter.cut(replace(opened, end_ns=edge.time_ns))
+            if edge.instead and waiting is not None:
+                waiting = _joined(waiting, part, meter.added)
+            else:
+                if waiting is not None:
+                    yield waiting
+                waiting = replace(part, interval=replace(part.interval, name=None)) if edge.instead else part
+        opened = Interval(edge.time_ns, edge.time_ns + 1, edge.name)
+    if waiting is not None:
+        yield waiting
+    if opened is not None:
+        yield meter.cut(opened)
+
+
+def crossings(
+    estimator: Crosses,
+    sources: Mapping[str, Iterable[PacketBatch]],
+    interval_ns: int | None = None,
+    delimiters: Delimiters | None = None,
+    grouping: Grouping | None = None,
+) -> Iterator[Span]:
+    """What became of the packets of each interval, in order of time."""
+    ups, downs = (cuts(estimator, p, sources[p], interval_ns, delimiters, grouping) for p in estimator.points)
+    empty = {point: estimator.meter(point).cut(Interval(0, 0)) for point in estimator.points}
+    pairs: Iterator[Pair]
+    if delimiters is not None:
+        pairs = iter(paired_by_delimiters(list(ups), list(downs), estimator.added))  # type: ignore[attr-defined]
+    elif interval_ns is None:
+        pairs = (Pair(up.interval, up.synopses, down.synopses) for up, down in zip(ups, downs, strict=True))
+    else:
+        pairs = paired_by_clock(ups, downs)
+    spans = crossed(pairs, estimator.cross, *(empty[point] for point in estimator.points))
+    return spans if delimiters is not None else settled(spans, interval_ns or 0)
+
+
+# ---- cuts of two points into pairs ----
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The same interval at both points."""
+
+    interval: Interval
+    up: Synopses
+    down: Synopses
+    open_ended: bool = False
+    lost_delimiters: int = 0
+
+
+def paired_by_clock(ups: Iterable[Cut], downs: Iterable[Cut]) -> Iterator[Pair]:
+    """Intervals with the same beginning; one that a point did not see at all is empty there."""
+    up, down = iter(ups), iter(downs)
+    left, right = next(up, None), next(down, None)
+    while left is not None or right is not None:
+        interval = min(cut.interval for cut in (left, right) if cut is not None)
+        mine: Synopses = {}
+        theirs: Synopses = {}
+        if left is not None and left.interval == interval:
+            mine, left = left.synopses, next(up, None)
+        if right is not None and right.interval == interval:
+            theirs, right = right.synopses, next(down, None)
+        yield Pair(interval, mine, theirs)
+
+
+def paired_by_delimiters(ups: Sequence[Cut], downs: Sequence[Cut], added: Added) -> list[Pair]:
+    """What both points cut between two neighbouring delimiters that both saw."""
+    edges = _common_edges(ups, downs)
+    pairs = []
+    for n, ((i, j), (end_i, end_j)) in enumerate(pairwise([(0, 0), *edges, (len(ups), len(downs))])):
+        mine, theirs = ups[i:end_i], downs[j:end_j]
+        if not mine and not theirs:
+            continue
+        joined = [reduce(lambda a, b: _joined(a, b, added), cuts) for cuts in (mine, theirs) if cuts]
+        lost = max(0, len(mine) - 1) + max(0, len(theirs) - 1) + _missing([*mine, *ups[end_i : end_i + 1]], theirs)
+        up, down = (joined[0].synopses if mine else {}), (joined[-1].synopses if theirs else {})
+        interval = joined[0].interval if n else replace(joined[0].interval, name=None)
+        pairs.append(Pair(interval, up, down, n in (0, len(edges)), lost))
+    return pairs
+
+
+def _common_edges(ups: Sequence[Cut], downs: Sequence[Cut]) -> list[tuple[int, int]]:
+    """Where both points cut at the same packet, in the order of both."""
+    places = {name: j for name, j in _places(downs).items() if name in _places(ups)}
+    edges: list[tuple[int, int]] = []
+    for name, i in _places(ups).items():
+        if name in places and (not edges or places[name] > edges[-1][1]):
+            edges.append((i, places[name]))
+    return edges
+
+
+def _places(cuts: Sequence[Cut]) -> dict[int, int]:
+    """Where each name is, of those that a point has once."""
+    times = Counter(cut.interval.name for cut in cuts)
+    named = ((i, cut.interval.name) for i, cut in enumerate(cuts))
+    return {name: i for i, name in named if name is not None and times[name] == 1}
+
+
+def _missing(mine: Sequence[Cut], theirs: Sequence[Cut]) -> int:
+    """Control packets whose numbers neither point saw, up to the one that ends the interval."""
+    names = {cut.interval.name for cut in (*mine, *theirs)}
+    numbers = sorted(name for name in names if name is not None and name >= CONTROL and name < CONTROL + 2**32)
+    return max(0, numbers[-1] - numbers[0] + 1 - len(numbers)) if numbers else 0
+
+
+def _joined(first: Cut, second: Cut, added: Added) -> Cut:
+    """Two neighbouring intervals of a point as one."""
+    synopses = dict(first.synopses)
+    for tag, synopsis in second.synopses.items():
+        synopses[tag] = added(synopses[tag], synopsis) if tag in synopses else synopsis
+    return Cut(replace(first.interval, end_ns=second.interval.end_ns), synopses)
+
+
+# ---- pairs into crossings ----
+
+
+def crossed(pairs: Iterable[Pair], cross: Cross, empty_up: Any, empty_down: Any) -> Iterator[Span]:
+    """What became of the packets of each pair; a class that a point did not see is empty there."""
+    for pair in pairs:
+        tags = sorted({ALL, *pair.up, *pair.down})
+        found = {tag: cross(pair.up.get(tag, empty_up), pair.down.get(tag, empty_down)) for tag in tags}
+        yield Span(pair.interval, found, pair.open_ended, pair.lost_delimiters)
+
+
+def settled(spans: Iterable[Span], interval_ns: int) -> Iterator[Span]:
+    """Spans once what straddles their edges has found its other half, or time has passed for it."""
+    patience_ns = max(PATIENCE_NS, interval_ns)
+    waiting: deque[Span] = deque()
+    for span in spans:
+        while waiting and waiting[0].interval.end_ns + patience_ns <= span.interval.start_ns:
+            yield _done(waiting.popleft())
+        for earlier in waiting:
+            for tag, crossing in span.crossings.items():
+                if tag in earlier.crossings:
+                    earlier.crossings[tag].settle(crossing)
+        waiting.append(span)
+    for span in waiting:
+        yield _done(span)
+
+
+def _done(span: Span) -> Span:
+    for crossing in span.crossings.values():
+        crossing.single_up = crossing.single_down = None
+    return span
+
+
+def total(spans: Iterable[Span]) -> dict[int, Crossing]:
+    """Everything in one: all packets, and each class."""
+    sums: dict[int, Crossing] = {ALL: Crossing()}
+    for span in spans:
+        for tag, crossing in span.crossings.items():
+            sums.setdefault(tag, Crossing()).add(crossing)
+    return sums

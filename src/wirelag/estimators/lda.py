@@ -1,0 +1,141 @@
+"""The mean and deviation of one-way delay, and loss, from a few kilobytes of counters at each point.
+
+Guarantee: with S packets in buckets that no loss touched, the mean is within sigma sqrt(2 ln(2/delta) / S) of the
+truth with probability 1 - delta; without loss it is exact. Both points must cut at the same packets (delimiters,
+intervals.py). A packet that changes places with one of another interval spoils a bucket unseen: RDA does not mind.
+Memory: 16 bytes a bucket, whatever arrives, and the tail's sample.
+
+Kompella, Levchenko, Snoeren and Varghese, "Router Support for Fine-Grained Latency Measurements", ToN 2012.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag import _kernels
+from wirelag.caches import Cached, CacheMeter
+from wirelag.crossing import Crossing
+from wirelag.grouping import Grouping
+from wirelag.intervals import Interval
+from wirelag.packets import PacketBatch
+from wirelag.packing import array_of, pack
+from wirelag.report import Report
+from wirelag.rows import Deviation, Rows
+from wirelag.tails import Tail
+
+NAME: Final = "lda"
+BUCKET_BYTES: Final = 16
+RAREST: Final = 31  # the largest shift
+
+
+def tuned(packets: int, losses: tuple[float, ...], rows: int, alpha: float = 1.0) -> tuple[int, ...]:
+    """Shifts of banks, one for each share of loss, for an interval of so many packets.
+
+    With L packets lost a bank of m rows keeps alpha exp(-alpha) m/(L + 1) of those received if it samples with
+    probability alpha m / (L + 1): the most at alpha = 1. The paper's 0.5 comes from a looser bound.
+    """
+    wanted = (min(1.0, alpha * rows / (packets * loss + 1)) for loss in losses)
+    return tuple(sorted({min(RAREST, round(-math.log2(p))) for p in wanted}))
+
+
+@dataclass(frozen=True, slots=True)
+class LdaSynopsis:
+    """The buckets of one interval at one point, and its share of the tail's sample."""
+
+    buckets: npt.NDArray[np.uint64]  # count and sum of each row, bank after bank
+    tail: Cached
+
+    @property
+    def packets(self) -> int:
+        """All that were seen."""
+        return self.tail.packets
+
+    def to_fields(self) -> dict[str, Any]:
+        """Numbers and arrays by name, as a synopsis travels."""
+        return {"counts": self.buckets[0::2], "sums": self.buckets[1::2], **self.tail.to_fields("tail_")}
+
+
+@dataclass(frozen=True, slots=True)
+class Lda:
+    """The estimator: `rows` of each bank, and the shifts of the banks (bank j samples a packet in 2^shift)."""
+
+    rows: int = 256
+    shifts: tuple[int, ...] = (0, 4, 8, 12)
+    deviation: Deviation = "rows"
+    tail: int = 2048
+    seed: int = 0
+
+    name: ClassVar[str] = NAME
+    points: ClassVar[tuple[str, ...]] = ("upstream", "downstream")
+    delimited: ClassVar[bool] = True  # both points must cut at the same packets
+
+    @property
+    def bytes(self) -> int:
+        """The memory of a meter."""
+        return BUCKET_BYTES * self.rows * len(self.shifts) + 16 * self.tail
+
+    def meter(self, point: str) -> LdaMeter:
+        """A fresh meter for one point."""
+        return LdaMeter(self)
+
+    def estimate(self, *synopses: LdaSynopsis) -> Report:
+        """What the buckets of one interval say."""
+        return self.cross(*synopses).report(NAME)
+
+    def cross(self, up: LdaSynopsis, down: LdaSynopsis) -> Crossing:
+        """Usable are buckets that counted the same number of packets at both points."""
+        counts = up.buckets[0::2].copy()
+        usable = counts == down.buckets[0::2]
+        rows = Rows.difference(up.buckets[1::2], down.buckets[1::2], counts, usable, len(self.shifts))
+        return Crossing(
+            up.packets,
+            down.packets,
+            rows.used,
+            rows.sum_ns,
+            rows.squares_ns2(self.deviation),
+            tail=Tail.between(up.tail, down.tail),
+            tail_level=max(up.tail.level, down.tail.level),
+            net_loss=True,
+            wire_bytes=len(pack(down.to_fields())),
+            details={"usable_rows": int(rows.usable.sum())},
+        )
+
+    def added(self, first: LdaSynopsis, second: LdaSynopsis) -> LdaSynopsis:
+        """Two neighbouring intervals at one point as one."""
+        return LdaSynopsis(first.buckets + second.buckets, first.tail.followed_by(second.tail, self.tail))
+
+    def synopsis(self, fields: Mapping[str, Any]) -> LdaSynopsis:
+        """The opposite of `to_fields`."""
+        counts, sums = array_of(fields, "counts", np.uint64), array_of(fields, "sums", np.uint64)
+        if not len(counts) == len(sums) == self.rows * len(self.shifts):
+            raise ValueError(f"{len(counts)} counts and {len(sums)} sums, not {len(self.shifts)} banks of {self.rows}")
+        return LdaSynopsis(np.column_stack((counts, sums)).reshape(-1), Cached.from_fields(fields, self.seed, "tail_"))
+
+
+class LdaMeter:
+    """The buckets at one point."""
+
+    def __init__(self, estimator: Lda) -> None:
+        self._estimator = estimator
+        self._buckets = self._empty()
+        self._tail = CacheMeter(estimator.tail, estimator.seed)
+
+    def _empty(self) -> npt.NDArray[np.uint64]:
+        return np.zeros(2 * self._estimator.rows * len(self._estimator.shifts), np.uint64)
+
+    def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
+        """Add times up, each in its bucket."""
+        of = self._estimator
+        _kernels.lda(packets.packet_id, packets.time_ns, self._buckets, of.rows, of.shifts, of.seed)
+        self._tail.observe(packets)
+
+    def cut(self, interval: Interval) -> LdaSynopsis:
+        """The buckets; they are empty then."""
+        buckets, self._buckets = self._buckets, self._empty()
+        return LdaSynopsis(buckets, self._tail.cut(interval))

@@ -1,0 +1,459 @@
+"""One-way delay, its mean exact under loss and reordering, from a synopsis the size of what went wrong.
+
+Guarantee: once the difference between what both points saw is decoded, the mean is that of all packets both saw, to
+the last nanosecond; loss, duplicates and packets in flight at the edges are known one by one. Where it is not
+decoded, the mean is over the buckets that no difference touched, and the report says so. Memory: 16 bytes a packet of
+the interval, `memory` at most (beyond, both points keep the same share); on the wire some 30 bytes for each packet
+that differs.
+
+Fu, Barlet-Ros and Li, "Every Timestamp Counts: Accurate Tracking of Network Latencies using Reconcilable Difference
+Aggregator", ToN 2018. Default are three banks with a check, not the paper's two without: see docs/concepts/rda.md.
+Rateless symbols after Yang, Gilad and Alizadeh, "Practical Rateless Set Reconciliation", SIGCOMM 2024.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag import _kernels
+from wirelag.caches import ENTRY_BYTES, PAIRED, SINGLE, Cached, CacheMeter, join
+from wirelag.crossing import Crossing
+from wirelag.packing import Fields, array_of, number_of, pack
+from wirelag.report import Report
+from wirelag.rows import Deviation, Rows
+from wirelag.tails import Tail
+
+NAME: Final = "rda"
+STRATA: Final = 24 * 81 * 3  # words
+BUCKET_WIRE_BYTES: Final = 22  # ids, check, count and sum, packed
+LEAST_WIRE_BYTES: Final = 48 << 10  # strata and the fewest buckets: fewer packets than that holds are sent as they are
+ATTEMPTS: Final = 3  # to decode, each with twice as many buckets
+SYMBOLS: Final = 128  # to begin with; then half as many again
+
+BUCKET: Final = ("bucket_ids", "bucket_checks", "bucket_counts", "bucket_sums")
+SYMBOL: Final = BUCKET[:3]
+ROW: Final = ("row_counts", "row_sums")
+
+Words = npt.NDArray[np.uint64]
+_NONE: Final = np.empty(0, np.uint64)
+
+
+# ---- what travels between the points ----
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What upstream wants to know: `about` an interval, its `strata`, `buckets`, `symbols`, `times`, or the `whole`."""
+
+    what: str
+    level: int = 0  # of the caches: both points look at this share of packets
+    count: int = 0  # of buckets or symbols
+    numbers: Words = field(default_factory=lambda: _NONE)  # seen downstream alone: their times are wanted,
+    ids: Words = field(default_factory=lambda: _NONE)  # and those of all copies of these
+
+    def to_fields(self) -> dict[str, Any]:
+        """As it travels."""
+        plain = {"what": self.what, "level": self.level, "count": self.count}
+        return {**plain, "numbers": self.numbers, "ids": self.ids}
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> Ask:
+        """The opposite of `to_fields`."""
+        return cls(fields["what"], fields["level"], fields["count"], fields["numbers"], fields["ids"])
+
+
+class Responder:
+    """The downstream side of a conversation about one interval: answers what it is asked."""
+
+    def __init__(self, estimator: Rda, cached: Cached) -> None:
+        self._of = estimator
+        self._cached = cached
+        self._numbers = _kernels.number_copies(cached.ids)
+        self._symbols: _kernels.RatelessEncoder | None = None
+
+    def answer(self, ask: Ask) -> dict[str, Any]:
+        """Fields that answer it."""
+        if ask.level > self._cached.level:
+            self._cached = self._cached.at_level(ask.level)
+            self._numbers = _kernels.number_copies(self._cached.ids)
+        cached, of = self._cached, self._of
+        if ask.what == "about":
+            return {"level": cached.level, "packets": cached.packets, "entries": len(cached)}
+        if ask.what == "strata":
+            return spread(strata(self._numbers, of.seed), SYMBOL)
+        if ask.what == "buckets":
+            return {**spread(of.filled(self._numbers, cached.times_ns, ask.count), BUCKET), **self._tail()}
+        if ask.what == "symbols":
+            first = self._symbols is None
+            self._symbols = self._symbols or _kernels.RatelessEncoder(self._numbers, of.seed)
+            symbols = spread(self._symbols.symbols(ask.count), SYMBOL)
+            if not first:
+                return symbols
+            rows = spread(of.row_sums(self._numbers, cached.times_ns), ROW)
+            return {**symbols, **rows, **self._tail()}
+        if ask.what == "times":
+            entries = copies_of(cached, self._numbers, ask.numbers, ask.ids)
+            return {"ids": entries.ids, "times_ns": entries.times_ns}
+        return cached.to_fields()
+
+    def _tail(self) -> dict[str, Any]:
+        return self._cached.at_most(self._of.tail).to_fields("tail_") if self._of.tail else {}
+
+
+def strata(numbers: Words, seed: int) -> Words:
+    """What tells the size of a difference."""
+    words = np.zeros(STRATA, np.uint64)
+    _kernels.strata_fill(numbers, words, seed)
+    return words
+
+
+def copies_of(cached: Cached, own: Words, numbers: Words, ids: Words) -> Cached:
+    """All entries of ids that are wanted, or of which one copy's number is."""
+    wanted = np.union1d(ids, cached.ids[np.isin(own, numbers)])
+    return cached.only(np.isin(cached.ids, wanted))
+
+
+def spread(words: Words, names: tuple[str, ...]) -> dict[str, Words]:
+    """Field after field instead of bucket after bucket: each packs into the bytes it needs."""
+    return {name: words[i :: len(names)] for i, name in enumerate(names)}
+
+
+def gathered(fields: Fields, names: tuple[str, ...]) -> Words:
+    """The opposite of `spread`."""
+    columns = [array_of(fields, name, np.uint64) for name in names]
+    if len({len(column) for column in columns}) > 1:
+        raise ValueError(f"{', '.join(names)} are not of the same length")
+    return np.column_stack(columns).reshape(-1)
+
+
+def less(down: Words, up: Words, fields: int) -> Words:
+    """The difference of buckets or symbols of so many fields: ids, check and count alone."""
+    ups, downs = up.reshape(-1, fields), down.reshape(-1, fields)
+    apart = np.empty((len(ups), 3), np.uint64)
+    apart[:, :2] = downs[:, :2] ^ ups[:, :2]
+    apart[:, 2] = downs[:, 2] - ups[:, 2]
+    return apart.reshape(-1)
+
+
+# ---- the estimator ----
+
+
+@dataclass(frozen=True, slots=True)
+class RdaSynopsis:
+    """Buckets of one interval at one point, made when it was cut: for points that cannot talk."""
+
+    buckets: Words
+    entries: int
+    level: int
+    tail: Cached
+
+    @property
+    def packets(self) -> int:
+        """All that were seen."""
+        return self.tail.packets
+
+    def to_fields(self) -> dict[str, Any]:
+        """Numbers and arrays by name, as a synopsis travels."""
+        about = {"entries": self.entries, "cache_level": self.level}
+        return {**spread(self.buckets, BUCKET), **about, **self.tail.to_fields("tail_")}
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The difference of two points: numbers seen upstream (-1) or downstream (1) alone, and what is left undecoded."""
+
+    numbers: Words
+    sides: npt.NDArray[np.int64]
+    complete: bool
+    left: Words  # of the difference, bucket after bucket
+
+    @property
+    def upstream(self) -> Words:
+        """Seen upstream alone."""
+        return self.numbers[self.sides < 0]
+
+    @property
+    def downstream(self) -> Words:
+        """Seen downstream alone."""
+        return self.numbers[self.sides > 0]
+
+
+@dataclass(frozen=True, slots=True)
+class Rda:
+    """The estimator. `buckets` in all, or as many as the difference needs (late binding, the default)."""
+
+    banks: int = 3
+    buckets: int | None = None
+    check: bool = True
+    rateless: bool = False
+    cache_assisted: bool = True
+    rows: int = 1024  # of rateless symbols, for the deviation
+    deviation: Deviation = "rows"
+    tail: int = 2048
+    memory: int = 512 << 20
+    seed: int = 0
+
+    name: ClassVar[str] = NAME
+    points: ClassVar[tuple[str, ...]] = ("upstream", "downstream")
+
+    def meter(self, point: str) -> CacheMeter:
+        """A fresh meter for one point: buckets are made when their number is known."""
+        return CacheMeter(max(1, self.memory // 2 // ENTRY_BYTES), self.seed)
+
+    def estimate(self, *synopses: Cached) -> Report:
+        """What the caches of one interval say, by themselves."""
+        return self.cross(*synopses).report(NAME)
+
+    def cross(self, up: Cached, down: Cached) -> Crossing:
+        """Let both points talk about an interval, and count the bytes that they would send."""
+        talk, responder, wire_bytes = self.converse(up), Responder(self, down), 0
+        ask = next(talk)
+        while True:
+            answer = responder.answer(ask)
+            wire_bytes += len(pack(ask.to_fields())) + len(pack(answer))
+            try:
+                ask = talk.send(answer)
+            except StopIteration as end:
+                crossing: Crossing = end.value
+                crossing.wire_bytes = wire_bytes
+                return crossing
+
+    def converse(self, up: Cached) -> Generator[Ask, Fields, Crossing]:
+        """The upstream side of a conversation about an interval: asks, takes answers, ends with the result."""
+        return (yield from self._by_symbols(up) if self.rateless else self._by_buckets(up))
+
+    def _by_buckets(self, up: Cached) -> Generator[Ask, Fields, Crossing]:
+        about = self._about((yield Ask("about", up.level)))
+        up = up.at_level(about["level"])
+        own = _kernels.number_copies(up.ids)
+        if not self.buckets and self._small(about["entries"], LEAST_WIRE_BYTES):
+            return (yield from self._whole(up))
+        told = _of_length((yield Ask("strata", up.level)), SYMBOL, STRATA // 3)
+        apart = less(gathered(told, SYMBOL), strata(own, self.seed), 3)
+        difference = _kernels.strata_estimate(apart, self.seed)
+        each = math.ceil((self.buckets or cells(difference)) / self.banks)
+        for _ in range(1 if self.buckets else ATTEMPTS):
+            if not self.buckets and each * self.banks * BUCKET_WIRE_BYTES > ENTRY_BYTES * about["entries"]:
+                return (yield from self._whole(up))
+            answer = _of_length((yield Ask("buckets", up.level, each)), BUCKET, each * self.banks)
+            ups, downs = self.filled(own, up.times_ns, each), gathered(answer, BUCKET)
+            decoded = self.decode(ups, downs, own if self.cache_assisted else _NONE)
+            if decoded.complete:
+                break
+            each *= 2
+        mine = copies_of(up, own, decoded.upstream, _NONE)
+        times = yield Ask("times", up.level, numbers=decoded.downstream, ids=_elsewhere_too(mine, decoded))
+        theirs = Cached.from_fields({**times, "level": up.level, "packets": about["packets"]}, self.seed)
+        mine = copies_of(up, own, decoded.upstream, np.unique(theirs.ids))
+        crossing = self.repaired(ups, downs, decoded, mine, theirs)
+        return self._finished(crossing, up, answer, about["packets"], {"estimated_difference": difference})
+
+    def _by_symbols(self, up: Cached) -> Generator[Ask, Fields, Crossing]:
+        about = self._about((yield Ask("about", up.level)))
+        up = up.at_level(about["level"])
+        if self._small(about["entries"], 10 * self.rows):
+            return (yield from self._whole(up))
+        answer = first = _of_length((yield Ask("symbols", up.level, SYMBOLS)), SYMBOL, SYMBOLS)
+        _of_length(first, ROW, self.rows)
+        own = _kernels.number_copies(up.ids)
+        encoder, decoder = _kernels.RatelessEncoder(own, self.seed), _kernels.RatelessDecoder(self.seed)
+        while not decoder.add(less(gathered(answer, SYMBOL), encoder.symbols(len(answer[SYMBOL[0]])), 3)):
+            if decoder.symbols > len(up) + about["entries"]:
+                return (yield from self._whole(up))
+            more = max(SYMBOLS, decoder.symbols // 2)
+            answer = _of_length((yield Ask("symbols", up.level, more)), SYMBOL, more)
+        numbers, sides = decoder.found()
+        decoded = Decoded(numbers, sides, True, _NONE)
+        mine = copies_of(up, own, decoded.upstream, _NONE)
+        times = yield Ask("times", up.level, numbers=decoded.downstream, ids=_elsewhere_too(mine, decoded))
+        theirs = Cached.from_fields({**times, "level": up.level, "packets": about["packets"]}, self.seed)
+        mine = copies_of(up, own, decoded.upstream, np.unique(theirs.ids))
+        ups, downs = self.row_sums(own, up.times_ns), gathered(first, ROW)
+        crossing = self._from_rows(ups, downs, decoded, mine, theirs)
+        return self._finished(crossing, up, first, about["packets"], {"symbols": decoder.symbols})
+
+    def _about(self, about: Fields) -> Fields:
+        """What the other point says of itself; a ValueError where it cannot be true, since memory depends on it."""
+        level, entries, packets = (about[name] for name in ("level", "entries", "packets"))
+        if not (0 <= level <= 65 and 0 <= entries <= self.memory // 2 // ENTRY_BYTES and entries <= packets):
+            raise ValueError(f"the other point cannot have {entries} of {packets} packets at level {level}")
+        return about
+
+    def _small(self, entries: int, least_bytes: int) -> bool:
+        """Whether the packets themselves take less than the least that there is to send, and the tail's sample."""
+        return ENTRY_BYTES * entries < least_bytes + 12 * min(self.tail, entries)
+
+    def _whole(self, up: Cached) -> Generator[Ask, Fields, Crossing]:
+        """More differs than is worth decoding: what downstream cached, entry by entry."""
+        down = Cached.from_fields((yield Ask("whole", up.level)), self.seed)
+        found = join(up.ids, down.ids)
+        each = up.stands_for
+        crossing = Crossing(up.packets, down.packets, details={"decoded": True, "difference": None, "share": 1 / each})
+        sent_ns = up.times_ns[found.up_rows]
+        crossing.add_delays(sent_ns, down.times_ns[found.down_rows] - sent_ns, each)
+        crossing.tail_level = up.level
+        _count(crossing, up, down)
+        return crossing
+
+    def _finished(
+        self, crossing: Crossing, up: Cached, tail: Fields, received: int, details: dict[str, Any]
+    ) -> Crossing:
+        crossing.sent, crossing.received = up.packets, received
+        if self.tail:
+            down_tail = Cached.from_fields(tail, self.seed, "tail_")
+            crossing.tail, crossing.tail_level = Tail.between(up, down_tail), max(up.level, down_tail.level)
+        crossing.details |= details | {"share": 1 / up.stands_for}
+        return crossing
+
+    # ---- buckets ----
+
+    def filled(self, numbers: Words, times_ns: npt.NDArray[np.int64], each: int) -> Words:
+        """Buckets, so many in each bank, with these packets in them."""
+        words = np.zeros(self.banks * each * 4, np.uint64)
+        _kernels.rda_fill(numbers, times_ns, words, self.banks, self.seed)
+        return words
+
+    def row_sums(self, numbers: Words, times_ns: npt.NDArray[np.int64]) -> Words:
+        """Rows for the deviation, beside rateless symbols."""
+        words = np.zeros(2 * self.rows, np.uint64)
+        _kernels.lda(numbers, times_ns, words, self.rows, (0,), self.seed)
+        return words
+
+    def decode(self, ups: Words, downs: Words, own: Words = _NONE) -> Decoded:
+        """What only one of the points saw."""
+        left = less(downs, ups, 4)
+        numbers, sides, complete = _kernels.rda_decode(left, self.banks, self.seed, self.check, own)
+        return Decoded(numbers, sides, complete, left)
+
+    def repaired(self, ups: Words, downs: Words, decoded: Decoded, mine: Cached, theirs: Cached) -> Crossing:
+        """The crossing, once the packets that differ (all copies of their ids) are taken out of the buckets."""
+        usable = ~decoded.left.reshape(-1, 3).any(axis=1)
+        each = len(ups) // 4 // self.banks
+        up_rest, down_rest = (
+            words.reshape(-1, 4) - self.filled(*_apart(entries, fates), each).reshape(-1, 4)
+            for words, entries, fates in _with_fates(ups, downs, mine, theirs)
+        )
+        usable &= up_rest[:, 2] == down_rest[:, 2]
+        rows = Rows.difference(up_rest[:, 3], down_rest[:, 3], up_rest[:, 2].copy(), usable, self.banks)
+        return self._summed(rows, decoded, mine, theirs)
+
+    def _from_rows(self, ups: Words, downs: Words, decoded: Decoded, mine: Cached, theirs: Cached) -> Crossing:
+        up_rest, down_rest = (
+            words.reshape(-1, 2) - self.row_sums(*_apart(entries, fates)).reshape(-1, 2)
+            for words, entries, fates in _with_fates(ups, downs, mine, theirs)
+        )
+        usable = up_rest[:, 0] == down_rest[:, 0]
+        rows = Rows.difference(up_rest[:, 1], down_rest[:, 1], up_rest[:, 0].copy(), usable, 1)
+        return self._summed(rows, decoded, mine, theirs)
+
+    def _summed(self, rows: Rows, decoded: Decoded, mine: Cached, theirs: Cached) -> Crossing:
+        variance = rows.variance_ns2(self.deviation)
+        if decoded.complete:  # every bank holds every packet once: the first is enough, and exact
+            rows = Rows(rows.counts[:1], rows.sums_ns[:1], rows.usable[:1])
+            used, sum_ns = rows.used, rows.sum_ns
+        else:  # a packet is in several usable buckets, or in one, or in none
+            used = math.ceil(rows.used / len(rows.counts))
+            sum_ns = round(rows.sum_ns * used / rows.used) if rows.used else 0
+        crossing = Crossing(
+            used=used,
+            sum_ns=sum_ns,
+            squares_ns2=None if variance is None else variance * used,
+            details={"decoded": decoded.complete, "difference": len(decoded.numbers)},
+        )
+        if decoded.complete:
+            _count(crossing, mine, theirs)
+        return crossing
+
+    # ---- points that cannot talk ----
+
+    def bind(self, cached: Cached) -> RdaSynopsis:
+        """Buckets of a number that was fixed beforehand."""
+        each = math.ceil((self.buckets or cells(0)) / self.banks)
+        numbers = _kernels.number_copies(cached.ids)
+        tail = cached.at_most(self.tail)
+        return RdaSynopsis(self.filled(numbers, cached.times_ns, each), len(cached), cached.level, tail)
+
+    def synopsis(self, fields: Mapping[str, Any]) -> RdaSynopsis:
+        """The opposite of `RdaSynopsis.to_fields`."""
+        buckets = gathered(fields, BUCKET)
+        if not len(buckets) or len(buckets) % (4 * self.banks):
+            raise ValueError(f"{len(buckets) // 4} buckets are not {self.banks} banks")
+        tail = Cached.from_fields(fields, self.seed, "tail_")
+        return RdaSynopsis(buckets, number_of(fields, "entries"), number_of(fields, "cache_level"), tail)
+
+    def cross_bound(
+        self, up: RdaSynopsis, down: RdaSynopsis, mine: Cached | None = None, theirs: Cached | None = None
+    ) -> tuple[Crossing, Decoded]:
+        """The crossing from buckets alone; exact once both points have told the times of what differs."""
+        decoded = self.decode(up.buckets, down.buckets)
+        if mine is not None and theirs is not None:
+            crossing = self.repaired(up.buckets, down.buckets, decoded, mine, theirs)
+        else:
+            untouched = less(down.buckets, up.buckets, 4)
+            asked = Decoded(decoded.numbers, decoded.sides, not len(decoded.numbers) and decoded.complete, untouched)
+            nothing = Cached.empty(self.seed)
+            crossing = self.repaired(up.buckets, down.buckets, asked, nothing, nothing)
+            crossing.details["decoded"] = decoded.complete
+            if decoded.complete:
+                crossing.only_upstream = len(decoded.upstream) << up.level
+                crossing.only_downstream = len(decoded.downstream) << up.level
+                crossing.single_up = crossing.single_down = None
+        crossing.sent, crossing.received = up.packets, down.packets
+        crossing.wire_bytes = len(pack(down.to_fields()))
+        crossing.tail = Tail.between(up.tail, down.tail)
+        crossing.tail_level = max(up.tail.level, down.tail.level)
+        crossing.details["share"] = 2.0**-up.level
+        return crossing, decoded
+
+
+def cells(difference: int) -> int:
+    """How many buckets a difference of about this size wants."""
+    return max(1023, math.ceil(1.8 * difference) + 96)
+
+
+def likely_difference(left: Words, banks: int) -> int:
+    """The size of a difference that did not decode, from the share of empty buckets (linear counting)."""
+    full = left.reshape(banks, -1, 3).any(axis=2)
+    empty = max(1, int((~full).sum()))
+    return round(-int(full.shape[1]) * math.log(empty / full.size))
+
+
+def _of_length(answer: Fields, names: tuple[str, ...], length: int) -> Fields:
+    """The answer, if it has as many values as were asked for; a ValueError else."""
+    for name in names:
+        if len(answer[name]) != length:
+            raise ValueError(f"the other point answered with {len(answer[name])} {name}, not {length}")
+    return answer
+
+
+def _elsewhere_too(mine: Cached, decoded: Decoded) -> Words:
+    """Ids that differ in the number of copies alone: where copy 0 is not seen here alone, downstream has some."""
+    return np.setdiff1d(mine.ids, decoded.upstream)
+
+
+def _with_fates(ups: Words, downs: Words, mine: Cached, theirs: Cached) -> tuple[tuple[Words, Cached, Any], ...]:
+    found = join(mine.ids, theirs.ids)
+    return (ups, mine, found.up_fate), (downs, theirs, found.down_fate)
+
+
+def _apart(entries: Cached, fates: npt.NDArray[np.uint8]) -> tuple[Words, npt.NDArray[np.int64]]:
+    """Numbers and times of what must be taken out: all that is not paired."""
+    out = fates != PAIRED
+    return _kernels.number_copies(entries.ids)[out], entries.times_ns[out]
+
+
+def _count(crossing: Crossing, mine: Cached, theirs: Cached) -> None:
+    """What the points have not in common."""
+    found, each = join(mine.ids, theirs.ids), mine.stands_for
+    crossing.only_upstream, crossing.only_downstream = found.only_upstream * each, found.only_downstream * each
+    crossing.duplicated, crossing.ambiguous = found.duplicated * each, found.ambiguous * each
+    crossing.single_up, crossing.single_down = (
+        mine.only(found.up_fate == SINGLE),
+        theirs.only(found.down_fate == SINGLE),
+    )

@@ -1,0 +1,184 @@
+"""What travels between points: cuts as bytes, with everything that tells whether two of them can be compared. No I/O.
+
+A message begins with what it is: the estimator and its parameters, what packet ids are made of, how intervals are
+cut. Its records are one interval each. Every record carries a checksum (packing.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from wirelag import _kernels
+from wirelag.caches import Cached
+from wirelag.crossings import ALL, Cut, Pair, Synopses
+from wirelag.errors import WirelagError
+from wirelag.estimators.finecomb import Finecomb
+from wirelag.estimators.lda import Lda
+from wirelag.estimators.rda import Rda, copies_of
+from wirelag.intervals import Delimiters, Interval
+from wirelag.packets import PacketId
+
+VERSION: Final = 1
+ESTIMATORS: Final[Mapping[str, type[Lda | Finecomb | Rda]]] = {"lda": Lda, "finecomb": Finecomb, "rda": Rda}
+
+Kind = Literal["synopses", "ask", "times"]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What two points must agree on, or their synopses say nothing about each other."""
+
+    estimator: Lda | Finecomb | Rda
+    packet_id: PacketId = field(default_factory=PacketId)
+    interval_ns: int | None = None
+    delimiters: Delimiters | None = None
+    by: str | None = None
+    direction: str | None = None
+
+    def to_fields(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "estimator": self.estimator.name,
+            "parameters": asdict(self.estimator),
+            "packet_id": asdict(self.packet_id),
+            "interval_ns": self.interval_ns,
+            "delimiters": asdict(self.delimiters) if self.delimiters else None,
+            "by": self.by,
+            "direction": self.direction,
+        }
+
+    @classmethod
+    def from_fields(cls, plain: Mapping[str, Any]) -> Terms:
+        """The opposite of `to_fields`; a ValueError where something is unknown."""
+        try:
+            kind = ESTIMATORS[plain["estimator"]]
+            parameters = {f.name: _tuple(plain["parameters"][f.name]) for f in fields(kind)}
+            delimiters = plain["delimiters"]
+            return cls(
+                kind(**parameters),
+                PacketId(**plain["packet_id"]),
+                plain["interval_ns"],
+                Delimiters(**delimiters) if delimiters else None,
+                plain["by"],
+                plain["direction"],
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"has terms that this version does not know ({error})") from None
+
+    def differences(self, other: Terms) -> list[str]:
+        """What is not the same, in words."""
+        mine, theirs = _flat(self.to_fields()), _flat(other.to_fields())
+        return [
+            f"{name}: {mine.get(name)} and {theirs.get(name)}"
+            for name in sorted({*mine, *theirs})
+            if mine.get(name) != theirs.get(name)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """The opening of a message."""
+
+    kind: Kind
+    terms: Terms
+    names: tuple[str, ...] = ()  # of the captures it was made from
+    offset_ns: int = 0  # that was taken from its times
+
+    def to_fields(self) -> dict[str, Any]:
+        """Plain values."""
+        about = {"version": VERSION, "kind": self.kind, "names": list(self.names), "offset_ns": self.offset_ns}
+        return about | self.terms.to_fields()
+
+    @classmethod
+    def from_fields(cls, plain: Mapping[str, Any]) -> About:
+        """The opposite of `to_fields`."""
+        version = plain.get("version")
+        if version != VERSION:
+            raise ValueError(f"has version {version} of the format, this wirelag reads {VERSION}: cut it again")
+        return cls(plain["kind"], Terms.from_fields(plain), tuple(plain["names"]), plain["offset_ns"])
+
+
+def agree(abouts: Mapping[str, About]) -> Terms:
+    """The terms of all, by name; a WirelagError says which differ."""
+    (first_name, first), *others = abouts.items()
+    for name, other in others:
+        apart = first.terms.differences(other.terms)
+        if apart:
+            raise WirelagError(
+                f"{first_name} and {name} were cut in different ways ({'; '.join(apart)}): "
+                f"cut both with the same options"
+            )
+    return first.terms
+
+
+# ---- records ----
+
+
+def records_of(cut: Cut, keys: Mapping[int, str]) -> Iterator[dict[str, Any]]:
+    """A record for everything, and one for each class."""
+    for tag, synopsis in cut.synopses.items():
+        yield _where(cut.interval, keys.get(tag)) | synopsis.to_fields()
+
+
+def cut_of(estimator: Lda | Finecomb | Rda, records: Iterable[Mapping[str, Any]], tags: dict[str, int]) -> Cut:
+    """The opposite; classes get their tags from `tags`, which grows."""
+    synopses: Synopses = {}
+    interval = Interval(0, 0)
+    for record in records:
+        interval = Interval(record["start_ns"], record["end_ns"], record["name"])
+        key = record["class"]
+        tag = ALL if key is None else tags.setdefault(key, len(tags) + 1)
+        synopses[tag] = estimator.synopsis(record)
+    return Cut(interval, synopses)
+
+
+def _where(interval: Interval, key: str | None) -> dict[str, Any]:
+    return {"start_ns": interval.start_ns, "end_ns": interval.end_ns, "name": interval.name, "class": key}
+
+
+def place(terms: Terms, start_ns: int, key: str | None) -> tuple[int | None, str | None]:
+    """Which interval and class a record is about: without intervals it is everything, whenever that began."""
+    return (None if terms.interval_ns is None else start_ns), key
+
+
+# ---- the second round of rda: the times of what only one point saw ----
+
+
+def asked(pair: Pair, estimator: Rda, keys: Mapping[int, str]) -> Iterator[dict[str, Any]]:
+    """What must be asked about an interval: the numbers that differ."""
+    for tag in sorted({*pair.up} & {*pair.down}):
+        _, decoded = estimator.cross_bound(pair.up[tag], pair.down[tag])
+        if len(decoded.numbers):
+            level = max(pair.up[tag].level, pair.down[tag].level)
+            yield _where(pair.interval, keys.get(tag)) | {"numbers": decoded.numbers, "cache_level": level}
+
+
+def answered(cached: Cached, ask: Mapping[str, Any]) -> dict[str, Any]:
+    """One point's answer: times of the numbers it has, and of ids of which the other point has more copies.
+
+    Those are known by the number of the next copy: the point does not have it, the other one does.
+    """
+    cached = cached.at_level(int(ask["cache_level"]))
+    numbers, distinct = ask["numbers"].astype(np.uint64), np.unique(cached.ids)
+    own = _kernels.number_copies(np.concatenate((cached.ids, distinct)))
+    more_elsewhere = distinct[np.isin(own[len(cached) :], numbers)]
+    entries = copies_of(cached, own[: len(cached)], numbers, more_elsewhere)
+    return {name: ask[name] for name in ("start_ns", "end_ns", "name", "class")} | entries.to_fields()
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _flat(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in plain.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat

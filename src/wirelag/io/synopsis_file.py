@@ -1,0 +1,119 @@
+"""Files of synopses: what a point kept, to be taken to another place.
+
+A line that names the format, then packed records (packing.py), each behind its length: what it is, one for each
+interval and class, and the end with what was counted. A file that breaks off gives what is whole, and a warning.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Final, Self
+
+from wirelag.errors import WirelagError
+from wirelag.exchange import About
+from wirelag.packing import pack, unpack
+
+MAGIC: Final = b"wirelag synopsis\n"
+_LENGTH: Final = struct.Struct("<I")
+_MOST_BYTES: Final = 1 << 30
+
+
+def is_synopsis_file(path: str) -> bool:
+    """Whether a file begins like one."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+class SynopsisWriter:
+    """Writes records as they come; `close` (or the end of `with`) writes what was counted."""
+
+    def __init__(self, path: str, about: About) -> None:
+        self.path = path
+        self.bytes = 0
+        self.records = 0
+        self.counted: dict[str, Any] = {}
+        try:
+            self._file: BinaryIO = Path(path).open("wb")  # noqa: SIM115
+        except OSError as error:
+            raise self._cannot(error) from None
+        self._put(MAGIC)
+        self._record(about.to_fields())
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """One interval of one class."""
+        self._record(record)
+        self.records += 1
+
+    def _record(self, record: Mapping[str, Any]) -> None:
+        body = pack(record)
+        self._put(_LENGTH.pack(len(body)) + body)
+
+    def _put(self, data: bytes) -> None:
+        try:
+            self._file.write(data)
+        except OSError as error:
+            raise self._cannot(error) from None
+        self.bytes += len(data)
+
+    def _cannot(self, error: OSError) -> WirelagError:
+        return WirelagError(f"{self.path}: cannot write ({error.strerror}); choose another file with -o")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._record({"end": self.records, **self.counted})
+        self._file.close()
+
+
+class SynopsisFile:
+    """Reads a file of synopses: `about` first, then iterate over the records; then ask for `counted` and `warnings`."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.counted: dict[str, Any] = {}
+        self.warnings: list[str] = []
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise WirelagError(f"{path}: cannot read ({error.strerror})") from None
+        if not data.startswith(MAGIC):
+            raise WirelagError(f"{path}: not a file of synopses; make one with `wirelag cut`")
+        self._parts = self._split(data)
+        first = next(self._parts, None)
+        if first is None:
+            raise WirelagError(f"{path}: breaks off before it says what it is; cut it again")
+        try:
+            self.about = About.from_fields(first)
+        except (ValueError, KeyError, TypeError) as error:
+            raise WirelagError(f"{path}: {error}") from None
+
+    def _split(self, data: bytes) -> Iterator[dict[str, Any]]:
+        place = len(MAGIC)
+        while place < len(data):
+            start = place + _LENGTH.size
+            length = _LENGTH.unpack_from(data, place)[0] if start <= len(data) else _MOST_BYTES
+            if start + length > len(data):
+                return
+            try:
+                yield unpack(data[start : start + length])
+            except ValueError as error:
+                raise WirelagError(f"{self.path}: the record at byte {place} {error}") from None
+            place = start + length
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for record in self._parts:
+            if "end" in record:
+                self.counted = record
+                return
+            yield record
+        self.warnings.append(f"{self.path}: breaks off; what is whole was read")

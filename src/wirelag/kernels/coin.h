@@ -1,0 +1,44 @@
+/* Coins of the two-point estimators (docs/reference/crossing.md, "Coins").
+ *
+ * Law: a coin is a hash of (packet id, seed, purpose), so that both points throw the same one; never of the interval, so that
+ * synopses of neighbouring intervals can be added. */
+#ifndef WIRELAG_COIN_H
+#define WIRELAG_COIN_H
+
+#include "hash.h"
+
+enum wl_purpose {
+    WL_COIN_CACHE = 1,
+    WL_COIN_LDA = 2,
+    WL_COIN_FINECOMB = 3,
+    WL_COIN_MARKER = 4,
+    WL_COIN_CHECK = 5,
+    WL_COIN_STRATUM = 6,
+    WL_COIN_RATELESS = 7,
+    WL_COIN_BANK = 16,
+    WL_COIN_MINHASH = 1024,
+};
+
+/* What a seed and a purpose add to ids: computed once, outside of loops. */
+WL_INLINE u64 wl_coin_key(u64 seed, u64 purpose)
+{
+    return wl_mix(seed * WL_GOLDEN + purpose);
+}
+
+WL_INLINE u64 wl_coin(u64 id, u64 key)
+{
+    return wl_mix(id ^ key);
+}
+
+WL_INLINE u32 wl_leading_zeros(u64 x)
+{
+    return x ? (u32)__builtin_clzll(x) : 64;
+}
+
+/* A number below n, from the lower half of x. */
+WL_INLINE u64 wl_scaled(u64 x, u64 n)
+{
+    return (u64)(u32)x * n >> 32;
+}
+
+#endif

@@ -1,0 +1,52 @@
+/* LDA: packets counted and their times summed in rows (docs/reference/crossing.md is the law; naive/lda.py its twin).
+ *
+ * Law: bank and row are the id's coin, so that both points put a packet into the same bucket; all arithmetic wraps, so that the
+ * difference of two sums is exact whatever the clock says. No branch: which bank a packet goes to is a coin, and a processor
+ * would guess wrong. All memory is the caller's. */
+#ifndef WIRELAG_LDA_H
+#define WIRELAG_LDA_H
+
+#include "coin.h"
+
+#define WL_MOST_BANKS 8
+#define WL_MOST_SHIFT 31
+
+struct wl_lda {
+    u64 key, rows;
+    u8 bank[65]; /* by the coin's leading zeros: 1 for the first, 0 for packets that are not sampled */
+};
+
+struct wl_lda_bucket {
+    u64 count, sum;
+};
+
+/* Rows are at most 2^32, shifts ascending. */
+WL_INLINE void wl_lda_start(struct wl_lda *l, u64 seed, u64 rows, const u32 shifts[WL_MOST_BANKS], u32 banks)
+{
+    l->key = wl_coin_key(seed, WL_COIN_LDA);
+    l->rows = rows;
+    for (u32 zeros = 0; zeros <= 64; zeros++) {
+        u8 bank = 0;
+
+        for (u32 j = 0; j < WL_MOST_BANKS; j++)
+            bank += j < banks && shifts[j] <= zeros;
+        l->bank[zeros] = bank;
+    }
+}
+
+/* The index of a packet's bucket; negative where it is not sampled. */
+WL_INLINE s64 wl_lda_place(const struct wl_lda *l, u64 id)
+{
+    u64 coin = wl_coin(id, l->key);
+    s64 bank = l->bank[wl_leading_zeros(coin)];
+
+    return (bank - 1) * (s64)l->rows + (s64)wl_scaled(coin, l->rows);
+}
+
+WL_INLINE void wl_lda_add(struct wl_lda_bucket *bucket, s64 time_ns)
+{
+    bucket->count++;
+    bucket->sum += (u64)time_ns;
+}
+
+#endif

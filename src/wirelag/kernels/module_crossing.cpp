@@ -1,0 +1,459 @@
+/* Two points: checks arrays, releases the GIL and loops over coin.h, cache.h, lda.h and finecomb.h. */
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nanobind/stl/vector.h>
+
+#include "arrays.hpp"
+#include "module.hpp"
+
+extern "C" {
+#include "cache.h"
+#include "finecomb.h"
+#include "lda.h"
+}
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+constexpr size_t burst = 256; /* packets that are sorted out, without a branch, before the first of them is taken in */
+constexpr u64 most_rows = 1ull << 32;
+constexpr size_t least_room = 1024;
+
+enum Usable : u8 { broken, whole, repaired };
+
+template <typename T> using Filled = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
+
+/* An array as it is: one that had to be converted would be a copy, and what is added to a copy is lost. */
+template <typename Array> Array exactly(nb::handle given, const char *name)
+{
+    Array array;
+
+    if (!nb::try_cast(given, array, false))
+        throw std::invalid_argument(std::string(name) + ": another type, more dimensions than one, or not contiguous");
+    return array;
+}
+
+struct Packets {
+    Column<u64> id_column;
+    Column<s64> time_column;
+    size_t rows;
+    const u64 *ids;
+    const s64 *times_ns;
+
+    Packets(nb::handle given_ids, nb::handle given_times, const char *name = "ids")
+        : id_column(exactly<Column<u64>>(given_ids, name)), time_column(exactly<Column<s64>>(given_times, "times_ns")),
+          rows(id_column.shape(0)), ids(id_column.data()), times_ns(time_column.data())
+    {
+        if (time_column.shape(0) != rows)
+            throw std::invalid_argument(std::string(name) + ": there is not one time for each");
+    }
+};
+
+/* The rows of an estimator, as the structs they are. */
+template <typename Bucket> Bucket *buckets_of(const Room<u64> &memory, u64 count)
+{
+    if (memory.shape(0) != count * (sizeof(Bucket) / sizeof(u64)))
+        throw std::invalid_argument("the buckets have another size than banks and rows say");
+    return reinterpret_cast<Bucket *>(memory.data());
+}
+
+void check_rows(u64 rows)
+{
+    if (rows < 1 || rows > most_rows)
+        throw std::invalid_argument("there are 1 to 2^32 rows");
+}
+
+template <typename T> std::unique_ptr<T[]> unfilled(size_t count)
+{
+    return std::unique_ptr<T[]>(new T[count]);
+}
+
+template <typename T> Filled<T> to_numpy(std::unique_ptr<T[]> memory, size_t count)
+{
+    T *values = memory.release();
+    nb::capsule owner(values, [](void *given) noexcept { delete[] static_cast<T *>(given); });
+
+    return Filled<T>(values, {count}, owner);
+}
+
+Filled<u64> coins(nb::handle given_ids, u64 seed, u64 purpose)
+{
+    const auto ids = exactly<Column<u64>>(given_ids, "ids");
+    const size_t count = ids.shape(0);
+    auto thrown = unfilled<u64>(count);
+
+    {
+        nb::gil_scoped_release release;
+        const u64 key = wl_coin_key(seed, purpose), *values = ids.data();
+
+        for (size_t i = 0; i < count; i++)
+            thrown[i] = wl_coin(values[i], key);
+    }
+    return to_numpy(std::move(thrown), count);
+}
+
+class Cache {
+  public:
+    Cache(u64 most, u64 seed) : capacity(most), key(wl_coin_key(seed, WL_COIN_CACHE))
+    {
+        if (capacity < 1 || capacity > 1ull << 32)
+            throw std::invalid_argument("a cache has room for 1 to 2^32 packets");
+    }
+
+    void observe(nb::handle given_ids, nb::handle given_times)
+    {
+        const Packets packets(given_ids, given_times);
+        nb::gil_scoped_release release;
+        u64 thrown[burst];
+        u32 wanted[burst];
+
+        for (size_t start = 0; start < packets.rows; start += burst) {
+            size_t in_burst = std::min(burst, packets.rows - start), count = 0;
+
+            for (size_t i = 0; i < in_burst; i++) {
+                u64 coin = wl_coin(packets.ids[start + i], key);
+
+                thrown[count] = coin;
+                wanted[count] = static_cast<u32>(i);
+                count += wl_cache_wants(coin, raised);
+            }
+            for (size_t k = 0; k < count; k++)
+                keep(thrown[k], packets.ids[start + wanted[k]], packets.times_ns[start + wanted[k]]);
+        }
+    }
+
+    u32 level() const
+    {
+        return raised;
+    }
+    size_t size() const
+    {
+        return ids.size();
+    }
+    void clear()
+    {
+        ids.clear();
+        times_ns.clear();
+        raised = 0;
+    }
+
+    nb::object entries() const
+    {
+        auto copied_ids = unfilled<u64>(ids.size());
+        auto copied_times = unfilled<s64>(ids.size());
+
+        std::copy(ids.begin(), ids.end(), copied_ids.get());
+        std::copy(times_ns.begin(), times_ns.end(), copied_times.get());
+        return nb::make_tuple(to_numpy(std::move(copied_ids), ids.size()), to_numpy(std::move(copied_times), ids.size()));
+    }
+
+  private:
+    u64 capacity, key;
+    u32 raised = 0;
+    std::vector<u64> ids;
+    std::vector<s64> times_ns;
+
+    void keep(u64 coin, u64 id, s64 time_ns)
+    {
+        while (ids.size() == capacity && wl_cache_wants(coin, raised))
+            raise();
+        if (!wl_cache_wants(coin, raised))
+            return;
+        if (ids.size() == ids.capacity() || ids.size() == times_ns.capacity()) {
+            size_t room = std::min<u64>(capacity, std::max(least_room, 2 * ids.size()));
+
+            ids.reserve(room);
+            times_ns.reserve(room);
+        }
+        ids.push_back(id);
+        times_ns.push_back(time_ns);
+    }
+
+    /* It halves the entries, as coins fall; whatever they are, a level is passed once: at most 65 times. */
+    void raise()
+    {
+        size_t kept = 0;
+
+        raised++;
+        for (size_t i = 0; i < ids.size(); i++) {
+            ids[kept] = ids[i];
+            times_ns[kept] = times_ns[i];
+            kept += wl_cache_wants(wl_coin(ids[i], key), raised);
+        }
+        ids.resize(kept);
+        times_ns.resize(kept);
+    }
+};
+
+struct Entry {
+    u64 id;
+    u32 row;
+};
+
+/* Ids in order, equal ones in order of arrival. By digits, lowest first: the time is the same whatever the ids are, where a hash
+ * table could be made to collide. A digit that all ids share costs nothing. */
+class Sorted {
+  public:
+    size_t count;
+    std::unique_ptr<Entry[]> entries;
+
+    Sorted(const u64 *ids, size_t given) : count(given), entries(unfilled<Entry>(given))
+    {
+        auto other = unfilled<Entry>(count);
+        std::vector<u32> places(digits * values, 0);
+
+        for (size_t i = 0; i < count; i++) {
+            entries[i] = {ids[i], static_cast<u32>(i)};
+            for (u32 digit = 0; digit < digits; digit++)
+                places[digit * values + value(ids[i], digit)]++;
+        }
+        for (u32 digit = 0; digit < digits; digit++) {
+            u32 *place = &places[digit * values], before = 0;
+
+            if (!count || place[value(ids[0], digit)] == count)
+                continue;
+            for (u32 v = 0; v < values; v++)
+                before += std::exchange(place[v], before);
+            for (size_t i = 0; i < count; i++)
+                other[place[value(entries[i].id, digit)]++] = entries[i];
+            std::swap(entries, other);
+        }
+    }
+
+    /* Where the entries that have the id of this one end. */
+    size_t end_of(size_t begin) const
+    {
+        size_t end = begin;
+
+        while (end < count && entries[end].id == entries[begin].id)
+            end++;
+        return end;
+    }
+
+  private:
+    static constexpr u32 bits = 8, digits = (64 + bits - 1) / bits, values = 1u << bits;
+
+    static u32 value(u64 id, u32 digit)
+    {
+        return static_cast<u32>(id >> digit * bits) & (values - 1);
+    }
+};
+
+Column<u64> countable(nb::handle given, const char *name)
+{
+    auto ids = exactly<Column<u64>>(given, name);
+
+    if (ids.shape(0) >= 1ull << 32)
+        throw std::invalid_argument(std::string(name) + ": more than 2^32 - 1");
+    return ids;
+}
+
+Filled<u64> number_copies(nb::handle given_ids)
+{
+    const auto ids = countable(given_ids, "ids");
+    const size_t count = ids.shape(0);
+    auto numbers = unfilled<u64>(count);
+
+    {
+        nb::gil_scoped_release release;
+        const Sorted sorted(ids.data(), count);
+
+        for (size_t begin = 0, end; begin < count; begin = end) {
+            end = sorted.end_of(begin);
+            for (size_t i = begin; i < end; i++)
+                numbers[sorted.entries[i].row] = wl_copy_number(sorted.entries[i].id, i - begin);
+        }
+    }
+    return to_numpy(std::move(numbers), count);
+}
+
+nb::object pair(nb::handle given_up, nb::handle given_down)
+{
+    const auto up_ids = countable(given_up, "up_ids"), down_ids = countable(given_down, "down_ids");
+    const size_t ups = up_ids.shape(0), downs = down_ids.shape(0);
+    auto up_fate = unfilled<u8>(ups), down_fate = unfilled<u8>(downs);
+    std::unique_ptr<u32[]> up_rows, down_rows;
+    wl_joined joined = {};
+    u64 reordered = 0;
+
+    {
+        nb::gil_scoped_release release;
+        auto partner = unfilled<u32>(downs);
+        const Sorted up(up_ids.data(), ups), down(down_ids.data(), downs);
+
+        for (size_t u = 0, d = 0; u < ups || d < downs;) {
+            bool has_up = u < ups && (d == downs || up.entries[u].id <= down.entries[d].id);
+            bool has_down = d < downs && (u == ups || down.entries[d].id <= up.entries[u].id);
+            size_t up_end = has_up ? up.end_of(u) : u, down_end = has_down ? down.end_of(d) : d;
+            u8 fate = wl_join_id(&joined, up_end - u, down_end - d);
+
+            if (fate == WL_PAIRED)
+                for (size_t n = 0; n < up_end - u; n++)
+                    partner[down.entries[d + n].row] = up.entries[u + n].row;
+            for (; u < up_end; u++)
+                up_fate[up.entries[u].row] = fate;
+            for (; d < down_end; d++)
+                down_fate[down.entries[d].row] = fate;
+        }
+        up_rows = unfilled<u32>(joined.pairs);
+        down_rows = unfilled<u32>(joined.pairs);
+        u32 largest = 0;
+        for (size_t row = 0, n = 0; row < downs; row++) {
+            if (down_fate[row] != WL_PAIRED)
+                continue;
+            up_rows[n] = partner[row];
+            down_rows[n++] = static_cast<u32>(row);
+            reordered += partner[row] < largest;
+            largest = std::max(largest, partner[row]);
+        }
+    }
+    return nb::make_tuple(to_numpy(std::move(up_rows), joined.pairs), to_numpy(std::move(down_rows), joined.pairs),
+        to_numpy(std::move(up_fate), ups), to_numpy(std::move(down_fate), downs), joined.only_upstream, joined.only_downstream,
+        joined.duplicated, joined.ambiguous, reordered);
+}
+
+/* Find the places of a burst of packets, then add those that have one. */
+template <typename Place, typename Add> void add_packets(const Packets &packets, Place place_of, Add add)
+{
+    s64 places[burst];
+    u32 sampled[burst];
+
+    for (size_t start = 0; start < packets.rows; start += burst) {
+        const u64 *ids = packets.ids + start;
+        const s64 *times_ns = packets.times_ns + start;
+        size_t in_burst = std::min(burst, packets.rows - start), count = 0;
+
+        for (size_t i = 0; i < in_burst; i++) {
+            s64 place = place_of(ids[i]);
+
+            places[count] = place;
+            sampled[count] = static_cast<u32>(i);
+            count += place >= 0;
+        }
+        for (size_t k = 0; k < count; k++)
+            add(places[k], ids[sampled[k]], times_ns[sampled[k]]);
+    }
+}
+
+void lda(nb::handle given_ids, nb::handle given_times, nb::handle given_buckets, u64 rows, const std::vector<u32> &shifts, u64 seed)
+{
+    const Packets packets(given_ids, given_times);
+    const auto memory = exactly<Room<u64>>(given_buckets, "buckets");
+    u32 ascending[WL_MOST_BANKS] = {};
+    wl_lda kernel;
+
+    check_rows(rows);
+    if (shifts.empty() || shifts.size() > WL_MOST_BANKS)
+        throw std::invalid_argument("there are 1 to 8 banks");
+    for (size_t j = 0; j < shifts.size(); j++) {
+        if (shifts[j] > WL_MOST_SHIFT || (j && shifts[j] <= shifts[j - 1]))
+            throw std::invalid_argument("shifts are from 0 to 31 and ascend");
+        ascending[j] = shifts[j];
+    }
+    wl_lda_bucket *buckets = buckets_of<wl_lda_bucket>(memory, shifts.size() * rows);
+    nb::gil_scoped_release release;
+    wl_lda_start(&kernel, seed, rows, ascending, static_cast<u32>(shifts.size()));
+    add_packets(
+        packets, [&](u64 id) { return wl_lda_place(&kernel, id); },
+        [&](s64 place, u64, s64 time_ns) { wl_lda_add(&buckets[place], time_ns); });
+}
+
+void finecomb(nb::handle given_ids, nb::handle given_times, nb::handle given_buckets, u64 rows, u32 shift, u64 seed)
+{
+    const Packets packets(given_ids, given_times);
+    const auto memory = exactly<Room<u64>>(given_buckets, "buckets");
+    const wl_finecomb kernel = {wl_coin_key(seed, WL_COIN_FINECOMB), rows, shift};
+
+    check_rows(rows);
+    if (shift > WL_MOST_SHIFT)
+        throw std::invalid_argument("the shift is from 0 to 31");
+    wl_finecomb_bucket *buckets = buckets_of<wl_finecomb_bucket>(memory, rows);
+    nb::gil_scoped_release release;
+    add_packets(
+        packets, [&](u64 id) { return wl_finecomb_place(&kernel, id); },
+        [&](s64 place, u64 id, s64 time_ns) { wl_finecomb_add(&buckets[place], id, time_ns); });
+}
+
+/* Stashed packets whose id the other stash does not have, in order of rows; in one row those upstream first, in order of arrival.
+ */
+std::vector<wl_candidate> candidates_of(const Packets &up, const Packets &down, const wl_finecomb &kernel)
+{
+    std::vector<wl_candidate> candidates;
+
+    for (u32 downstream = 0; downstream < 2; downstream++) {
+        const Packets &own = downstream ? down : up, &other = downstream ? up : down;
+        std::vector<u64> others(other.ids, other.ids + other.rows);
+
+        std::sort(others.begin(), others.end());
+        for (size_t i = 0; i < own.rows; i++)
+            if (!std::binary_search(others.begin(), others.end(), own.ids[i]))
+                candidates.push_back(
+                    {static_cast<u64>(wl_finecomb_place(&kernel, own.ids[i])), own.ids[i], own.times_ns[i], downstream});
+    }
+    std::stable_sort(candidates.begin(), candidates.end(), [](const auto &a, const auto &b) { return a.row < b.row; });
+    return candidates;
+}
+
+nb::object finecomb_repair(nb::handle given_up, nb::handle given_down, nb::handle up_ids, nb::handle up_times, nb::handle down_ids,
+    nb::handle down_times, u64 rows, u64 seed)
+{
+    const auto up_memory = exactly<Room<u64>>(given_up, "up_buckets"), down_memory = exactly<Room<u64>>(given_down, "down_buckets");
+    const Packets up_stash(up_ids, up_times, "up_stash_ids"), down_stash(down_ids, down_times, "down_stash_ids");
+    const wl_finecomb kernel = {wl_coin_key(seed, WL_COIN_FINECOMB), rows, 0};
+
+    check_rows(rows);
+    wl_finecomb_bucket *up = buckets_of<wl_finecomb_bucket>(up_memory, rows);
+    wl_finecomb_bucket *down = buckets_of<wl_finecomb_bucket>(down_memory, rows);
+    auto usable = unfilled<u8>(rows);
+    u32 masks = WL_MOST_MASKS;
+
+    {
+        nb::gil_scoped_release release;
+        const std::vector<wl_candidate> candidates = candidates_of(up_stash, down_stash, kernel);
+        size_t begin = 0, end = 0;
+
+        for (u64 row = 0; row < rows; row++, begin = end) {
+            while (end < candidates.size() && candidates[end].row == row)
+                end++;
+            usable[row] = wl_finecomb_whole(&up[row], &down[row]) ? whole : broken;
+            if (usable[row] == whole || begin == end || end - begin > WL_MOST_CANDIDATES)
+                continue;
+            const wl_candidate *own = &candidates[begin];
+            u32 mask = wl_finecomb_mask(&up[row], &down[row], own, static_cast<u32>(end - begin), &masks);
+            usable[row] = mask ? repaired : broken;
+            for (; mask; mask >>= 1, own++)
+                if (mask & 1)
+                    wl_finecomb_take(own->downstream ? &down[row] : &up[row], own->id, own->time_ns);
+        }
+    }
+    return nb::make_tuple(to_numpy(std::move(usable), rows), WL_MOST_MASKS - masks);
+}
+
+} // namespace
+
+void add_crossing(nb::module_ &m)
+{
+    m.def("coins", &coins, "ids"_a, "seed"_a, "purpose"_a, "The coin of each id.");
+    m.def("number_copies", &number_copies, "ids"_a, "The number of each entry: its id for the first copy, a hash for the n-th.");
+    m.def(
+        "pair", &pair, "up_ids"_a, "down_ids"_a, "Join two levelled caches: pairs in order of arrival downstream, fates, counts.");
+    m.def("lda", &lda, "ids"_a, "times_ns"_a, "buckets"_a, "rows"_a, "shifts"_a, "seed"_a, "Add packets to buckets (count, sum).");
+    m.def("finecomb", &finecomb, "ids"_a, "times_ns"_a, "buckets"_a, "rows"_a, "shift"_a, "seed"_a,
+        "Add packets to buckets (count, sum, parity).");
+    m.def("finecomb_repair", &finecomb_repair, "up_buckets"_a, "down_buckets"_a, "up_stash_ids"_a, "up_stash_times_ns"_a,
+        "down_stash_ids"_a, "down_stash_times_ns"_a, "rows"_a, "seed"_a,
+        "Take what the stashes say out of buckets that disagree; which rows are whole, and how many masks were tried.");
+    nb::class_<Cache>(m, "Cache", "Packets that both points keep, or both do not.")
+        .def(nb::init<u64, u64>(), "capacity"_a, "seed"_a)
+        .def("observe", &Cache::observe, "ids"_a, "times_ns"_a, "Take in packets.")
+        .def("entries", &Cache::entries, "Ids and times of what is kept, in order of arrival.")
+        .def("clear", &Cache::clear, "Forget all entries; the level is 0 again.")
+        .def("__len__", &Cache::size)
+        .def_prop_ro("level", &Cache::level);
+}

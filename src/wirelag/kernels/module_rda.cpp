@@ -1,0 +1,327 @@
+/* Numbers to buckets, strata and symbols, and differences back to numbers: checks arrays, releases the GIL and loops over rda.h and
+ * rateless.h. */
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <tuple>
+#include <vector>
+
+#include <nanobind/stl/tuple.h>
+
+#include "arrays.hpp"
+#include "module.hpp"
+
+extern "C" {
+#include "rateless.h"
+}
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+template <typename T> using Array = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
+using Finds = std::tuple<Array<u64>, Array<s64>>;
+using Decoded = std::tuple<Array<u64>, Array<s64>, bool>;
+
+constexpr size_t bucket_words = sizeof(wl_bucket) / sizeof(u64), cell_words = sizeof(wl_cell) / sizeof(u64);
+constexpr size_t strata_words = WL_STRATA * WL_STRATUM_CELLS * cell_words;
+
+/* An array of Python's that owns its memory. */
+template <typename T> Array<T> owned(std::unique_ptr<T[], Free> memory, size_t count)
+{
+    nb::capsule owner(memory.get(), [](void *values) noexcept { std::free(values); });
+
+    return Array<T>(memory.release(), {count}, owner);
+}
+
+template <typename T> Array<T> copied(const u64 *values, size_t count)
+{
+    auto memory = zeroed<T>(std::max<size_t>(count, 1));
+
+    std::copy(values, values + count, memory.get());
+    return owned(std::move(memory), count);
+}
+
+wl_rda rda_of(size_t words, size_t words_each, u32 banks, u64 seed, bool one_array, bool checked)
+{
+    size_t cells = words / words_each;
+    wl_rda rda;
+
+    if (banks < 2 || banks > WL_MOST_BANKS)
+        throw std::invalid_argument("there are 2 to 4 banks");
+    if (!cells || words % words_each || (!one_array && cells % banks))
+        throw std::invalid_argument("every bank has the same number of whole buckets, at least one");
+    if (cells >> 32)
+        throw std::invalid_argument("there are less than 2^32 buckets");
+    wl_rda_begin(&rda, one_array ? cells : cells / banks, banks, seed, one_array, checked);
+    return rda;
+}
+
+void fill(Column<u64> numbers, Column<s64> times_ns, Room<u64> buckets, u32 banks, u64 seed, bool one_array)
+{
+    const wl_rda rda = rda_of(buckets.shape(0), bucket_words, banks, seed, one_array, true);
+    auto *into = reinterpret_cast<wl_bucket *>(buckets.data());
+    const u64 *number = numbers.data();
+    const s64 *time_ns = times_ns.data();
+    size_t count = numbers.shape(0);
+
+    if (times_ns.shape(0) != count)
+        throw std::invalid_argument("every number has a time");
+    nb::gil_scoped_release release;
+    for (size_t i = 0; i < count; i++)
+        wl_rda_add(&rda, into, number[i], time_ns[i]);
+}
+
+/* A difference, and the memory that decoding it takes. */
+class Peel {
+  public:
+    Peel(const wl_rda &rda, Room<u64> difference)
+        : cells(difference.shape(0) / cell_words), queue(zeroed<u32>((rda.banks + 1) * cells)), chain(zeroed<u32>(rda.rows)),
+          next(zeroed<u32>(cells)), ids(zeroed<u64>(cells)), counts(zeroed<u64>(cells))
+    {
+        peel.rda = rda;
+        peel.cells = reinterpret_cast<wl_cell *>(difference.data());
+        peel.cell_count = cells;
+        peel.queue = queue.get();
+        peel.chain = chain.get();
+        peel.next = next.get();
+        peel.ids = ids.get();
+        peel.counts = counts.get();
+    }
+
+    void decode(const u64 *own, size_t count)
+    {
+        wl_rda_decode(&peel);
+        if (!count || wl_rda_over(&peel) || wl_rda_complete(&peel))
+            return;
+        auto changed = zeroed<u64>((cells + 63) / 64), begin = zeroed<u64>(cells + 1),
+             numbers = zeroed<u64>(peel.rda.banks * count);
+        wl_own sorted = {numbers.get(), begin.get()};
+
+        wl_own_sort(&sorted, &peel.rda, own, count);
+        peel.changed = changed.get();
+        wl_rda_decode_with(&peel, &sorted);
+        peel.changed = nullptr;
+    }
+
+    Decoded answer() const
+    {
+        return {copied<u64>(peel.ids, peel.found), copied<s64>(peel.counts, peel.found), wl_rda_complete(&peel) != 0};
+    }
+
+  private:
+    size_t cells;
+    std::unique_ptr<u32[], Free> queue, chain, next;
+    std::unique_ptr<u64[], Free> ids, counts;
+    wl_peel peel = {};
+};
+
+Decoded decode(const wl_rda &rda, Room<u64> difference, const u64 *own, size_t count)
+{
+    Peel peel(rda, difference);
+
+    {
+        nb::gil_scoped_release release;
+        peel.decode(own, count);
+    }
+    return peel.answer();
+}
+
+void rda_fill(Column<u64> numbers, Column<s64> times_ns, Room<u64> buckets, u32 banks, u64 seed)
+{
+    fill(numbers, times_ns, buckets, banks, seed, false);
+}
+
+void srda_fill(Column<u64> numbers, Column<s64> times_ns, Room<u64> buckets, u32 banks, u64 seed)
+{
+    fill(numbers, times_ns, buckets, banks, seed, true);
+}
+
+Decoded rda_decode(Room<u64> difference, u32 banks, u64 seed, bool checked, Column<u64> own)
+{
+    return decode(rda_of(difference.shape(0), cell_words, banks, seed, false, checked), difference, own.data(), own.shape(0));
+}
+
+Decoded srda_decode(Room<u64> difference, u32 banks, u64 seed)
+{
+    return decode(rda_of(difference.shape(0), cell_words, banks, seed, true, true), difference, nullptr, 0);
+}
+
+wl_rda stratum_of(size_t words, u64 seed)
+{
+    wl_rda rda;
+
+    if (words != strata_words)
+        throw std::invalid_argument("strata are 24 times 81 buckets of 3 numbers");
+    wl_rda_begin(&rda, WL_STRATUM_ROWS, WL_STRATUM_BANKS, seed, 0, 1);
+    return rda;
+}
+
+void strata_fill(Column<u64> numbers, Room<u64> strata, u64 seed)
+{
+    const wl_rda rda = stratum_of(strata.shape(0), seed);
+    const u64 key = wl_coin_key(seed, WL_COIN_STRATUM), *number = numbers.data();
+    auto *into = reinterpret_cast<wl_cell *>(strata.data());
+    size_t count = numbers.shape(0);
+
+    nb::gil_scoped_release release;
+    for (size_t i = 0; i < count; i++)
+        wl_strata_add(&rda, key, into, number[i]);
+}
+
+u64 strata_estimate(Column<u64> difference, u64 seed)
+{
+    const wl_rda rda = stratum_of(difference.shape(0), seed);
+    const u64 *words = difference.data();
+
+    nb::gil_scoped_release release;
+    std::vector<wl_cell> cells(WL_STRATA * WL_STRATUM_CELLS);
+    std::memcpy(cells.data(), words, strata_words * sizeof(u64));
+    return wl_strata_estimate(&rda, cells.data());
+}
+
+Array<u64> minhash(Column<u64> numbers, u32 count, u64 seed)
+{
+    auto smallest = zeroed<u64>(std::max<u32>(count, 1));
+    const u64 *number = numbers.data();
+    size_t all = numbers.shape(0);
+
+    {
+        nb::gil_scoped_release release;
+        for (u32 i = 0; i < count; i++) {
+            u64 key = wl_coin_key(seed, WL_COIN_MINHASH + i), coin = ~0ull;
+
+            for (size_t n = 0; n < all; n++)
+                coin = wl_minhash(coin, number[n], key);
+            smallest[i] = coin;
+        }
+    }
+    return owned(std::move(smallest), count);
+}
+
+class RatelessEncoder {
+  public:
+    RatelessEncoder(Column<u64> numbers, u64 seed)
+        : numbers(numbers.data(), numbers.data() + numbers.shape(0)), turns(numbers.shape(0), wl_turn{0, 0})
+    {
+        wl_rateless_begin(&rateless, seed);
+    }
+
+    Array<u64> symbols(u32 count)
+    {
+        if (count >= WL_NEVER - made)
+            throw std::invalid_argument("there are less than 2^32 symbols");
+        auto words = zeroed<u64>(std::max<size_t>(count, 1) * cell_words);
+        {
+            nb::gil_scoped_release release;
+            for (size_t i = 0; i < numbers.size(); i++)
+                wl_rateless_take_out(
+                    &rateless, &turns[i], reinterpret_cast<wl_cell *>(words.get()), made, made + count, numbers[i], ~0ull);
+        }
+        made += count;
+        return owned(std::move(words), count * cell_words);
+    }
+
+  private:
+    wl_rateless rateless;
+    std::vector<u64> numbers;
+    std::vector<wl_turn> turns;
+    u32 made = 0;
+};
+
+class RatelessDecoder {
+  public:
+    explicit RatelessDecoder(u64 seed)
+    {
+        wl_rateless_begin(&decoder.rateless, seed);
+    }
+
+    bool add(Column<u64> difference)
+    {
+        size_t words = difference.shape(0), count = words / cell_words;
+        const u64 *values = difference.data();
+
+        if (words % cell_words)
+            throw std::invalid_argument("a symbol has 3 numbers");
+        if (count >= WL_NEVER - decoder.arrived)
+            throw std::invalid_argument("there are less than 2^32 symbols");
+        nb::gil_scoped_release release;
+        grow(decoder.arrived + count);
+        if (count)
+            std::memcpy(&symbols_[decoder.arrived], values, words * sizeof(u64));
+        decoder.arrived += static_cast<u32>(count);
+        wl_rateless_receive(&decoder);
+        return wl_rateless_complete(&decoder);
+    }
+
+    Finds found() const
+    {
+        return {copied<u64>(decoder.ids, decoder.found), copied<s64>(decoder.counts, decoder.found)};
+    }
+    u32 symbols() const
+    {
+        return decoder.arrived;
+    }
+
+  private:
+    wl_rateless_decoder decoder = {};
+    std::vector<wl_cell> symbols_;
+    std::vector<u32> waiting, chain, next;
+    std::vector<u8> waits;
+    std::vector<u64> ids, counts;
+    std::vector<wl_turn> turns;
+
+    /* Room for so many symbols, by powers of two: what was found is put into its chains again. */
+    void grow(size_t count)
+    {
+        size_t room = std::max<size_t>(64, symbols_.size());
+
+        while (room < count)
+            room *= 2;
+        if (room == symbols_.size())
+            return;
+        const auto larger = [room](auto &values) {
+            values.resize(room);
+            return values.data();
+        };
+        decoder.waiting = larger(waiting);
+        decoder.waits = larger(waits);
+        decoder.next = larger(next);
+        decoder.ids = larger(ids);
+        decoder.counts = larger(counts);
+        decoder.turns = larger(turns);
+        decoder.symbols = larger(symbols_);
+        chain.assign(room, 0);
+        decoder.chain = chain.data();
+        decoder.chain_mask = static_cast<u32>(room - 1);
+        for (u32 i = 0; i < decoder.found; i++)
+            wl_rateless_link(&decoder, i, wl_coin(ids[i], decoder.rateless.draw_key));
+    }
+};
+
+} // namespace
+
+void add_rda(nb::module_ &m)
+{
+    const auto numbers = "numbers"_a.noconvert(), times_ns = "times_ns"_a.noconvert(), buckets = "buckets"_a.noconvert();
+    const auto difference = "difference"_a.noconvert();
+
+    m.def(
+        "rda_fill", &rda_fill, numbers, times_ns, buckets, "banks"_a, "seed"_a, "Add numbers to buckets (ids, check, count, sum).");
+    m.def("rda_decode", &rda_decode, difference, "banks"_a, "seed"_a, "checked"_a, "own"_a.noconvert(),
+        "The numbers of a difference (ids, check, count), which points have them, and whether that is all; the rest stays in it.");
+    m.def("srda_fill", &srda_fill, numbers, times_ns, buckets, "banks"_a, "seed"_a, "As rda_fill, with one array for all banks.");
+    m.def("srda_decode", &srda_decode, difference, "banks"_a, "seed"_a, "As rda_decode, with one array for all banks.");
+    m.def("strata_fill", &strata_fill, numbers, "strata"_a.noconvert(), "seed"_a, "Add numbers to strata.");
+    m.def("strata_estimate", &strata_estimate, difference, "seed"_a, "About how many numbers a difference of strata has.");
+    m.def("minhash", &minhash, numbers, "count"_a, "seed"_a, "The smallest coins of so many purposes.");
+    nb::class_<RatelessEncoder>(m, "RatelessEncoder", "Numbers as a stream of symbols (ids, check, count).")
+        .def(nb::init<Column<u64>, u64>(), numbers, "seed"_a)
+        .def("symbols", &RatelessEncoder::symbols, "count"_a, "The next symbols.");
+    nb::class_<RatelessDecoder>(m, "RatelessDecoder", "The numbers that the symbols of two points differ in.")
+        .def(nb::init<u64>(), "seed"_a)
+        .def("add", &RatelessDecoder::add, difference, "The next symbols of the difference; gives whether it is decoded.")
+        .def("found", &RatelessDecoder::found, "Numbers, and which point has them.")
+        .def_prop_ro("symbols", &RatelessDecoder::symbols);
+}

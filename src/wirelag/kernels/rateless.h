@@ -1,0 +1,168 @@
+/* Rateless symbols: a difference of any size, told in about 1.4 symbols for each number of it (docs/reference/crossing.md,
+ * "Rateless").
+ *
+ * Law: symbol i has each number with probability 2 / (i + 2), decided by draws of the number's own, so that both points make the
+ * same symbols and may go on as long as the other needs more. A product of 128 bits is never needed: what is looked for is the root
+ * of a quotient. Integer only. */
+#ifndef WIRELAG_RATELESS_H
+#define WIRELAG_RATELESS_H
+
+#include "rda.h"
+
+#define WL_NEVER 0xFFFFFFFFu /* symbols come before this one */
+
+struct wl_rateless {
+    u64 check_key, draw_key;
+};
+
+/* The next symbol that a number is in, and how many draws led there. */
+struct wl_turn {
+    u32 symbol, draws;
+};
+
+WL_INLINE void wl_rateless_begin(struct wl_rateless *rateless, u64 seed)
+{
+    rateless->check_key = wl_coin_key(seed, WL_COIN_CHECK);
+    rateless->draw_key = wl_coin_key(seed, WL_COIN_RATELESS);
+}
+
+/* The root of n, rounded down: each step of Newton's doubles the bits, and the last is off by one at most. */
+WL_INLINE u64 wl_root(u64 n)
+{
+    u32 shift;
+    u64 root;
+
+    if (!n)
+        return 0;
+    shift = (u32)__builtin_clzll(n) / 2;
+    n <<= 2 * shift;
+    root = 1 + (n >> 62);
+    root = (root << 1) + (n >> 59) / root;
+    root = (root << 3) + (n >> 53) / root;
+    root = (root << 7) + (n >> 41) / root;
+    root = (root << 15) + (n >> 17) / root;
+    root >>= shift;
+    n >>= 2 * shift;
+    return root - (root > 0xFFFFFFFFull || root * root > n);
+}
+
+/* The smallest j > i with (j + 1)(j + 2) r > (i + 1)(i + 2) 2^32, for r from 1 to 2^32. As (j + 1)(j + 2) is an integer, it has to
+ * exceed the quotient rounded down, q; and n (n + 1) > q first where n is the root of q, or one more. */
+WL_INLINE u32 wl_next_symbol(u32 i, u64 r)
+{
+    u64 product = ((u64)i + 1) * ((u64)i + 2);
+    u64 high = product / r, low = ((product % r) << 32) / r, quotient, root;
+
+    if (high >> 32)
+        return WL_NEVER;
+    quotient = high << 32 | low;
+    root = wl_root(quotient);
+    return (u32)(root * (root + 1) > quotient ? root - 1 : root);
+}
+
+WL_INLINE void wl_turn_next(struct wl_turn *turn, u64 coin)
+{
+    turn->draws++;
+    turn->symbol = wl_next_symbol(turn->symbol, (wl_mix(coin + turn->draws * WL_GOLDEN) >> 32) + 1);
+}
+
+/* Take a number out of its symbols before `end` (put it in: count is -1); the first of `symbols` is symbol `begin`, at which its
+ * turn is at the earliest. */
+WL_INLINE void wl_rateless_take_out(
+    const struct wl_rateless *rateless, struct wl_turn *turn, struct wl_cell *symbols, u32 begin, u32 end, u64 number, u64 count)
+{
+    u64 check, coin;
+
+    if (turn->symbol >= end)
+        return;
+    check = wl_check(number, rateless->check_key);
+    coin = wl_coin(number, rateless->draw_key);
+    for (; turn->symbol < end; wl_turn_next(turn, coin))
+        wl_take_out(&symbols[turn->symbol - begin], number, check, count);
+}
+
+/* ---- decoding ---- */
+
+/* All arrays have room for `arrived` entries; `chain` has a power of two, zero at first. */
+struct wl_rateless_decoder {
+    struct wl_rateless rateless;
+    struct wl_cell *symbols;
+    u32 arrived, received; /* symbols that are there; those that had their turn */
+    u32 *waiting;          /* pure symbols; each at most once */
+    u8 *waits;
+    u32 waiting_count;
+    u64 *ids, *counts;
+    struct wl_turn *turns; /* of what was found */
+    u32 found;
+    u32 *chain, *next; /* finds by their coin, counted from 1 */
+    u32 chain_mask;
+    u32 fake;
+};
+
+WL_INLINE int wl_symbol_pure(const struct wl_rateless *rateless, const struct wl_cell *symbol)
+{
+    return wl_is_one(symbol) && symbol->check == wl_check(symbol->ids, rateless->check_key);
+}
+
+WL_INLINE void wl_symbol_waits(struct wl_rateless_decoder *d, u32 i)
+{
+    if (d->waits[i] || !wl_symbol_pure(&d->rateless, &d->symbols[i]))
+        return;
+    d->waits[i] = 1;
+    d->waiting[d->waiting_count++] = i;
+}
+
+WL_INLINE void wl_rateless_link(struct wl_rateless_decoder *d, u32 find, u64 coin)
+{
+    u32 *chain = &d->chain[(u32)coin & d->chain_mask];
+
+    d->next[find] = *chain;
+    *chain = find + 1;
+}
+
+/* A number is found and taken out of all symbols that are there. Each find empties the symbol that gave it away, for good: more
+ * finds than symbols, or one that comes again, are fakes. */
+static inline void wl_rateless_find(struct wl_rateless_decoder *d, u64 number, u64 count)
+{
+    u64 coin = wl_coin(number, d->rateless.draw_key), check = wl_check(number, d->rateless.check_key);
+    struct wl_turn turn = {0, 0};
+
+    for (u32 i = d->chain[(u32)coin & d->chain_mask]; i; i = d->next[i - 1])
+        d->fake |= d->ids[i - 1] == number;
+    d->fake |= d->found >= d->received;
+    if (d->fake)
+        return;
+    for (; turn.symbol < d->arrived; wl_turn_next(&turn, coin)) {
+        wl_take_out(&d->symbols[turn.symbol], number, check, count);
+        if (turn.symbol < d->received)
+            wl_symbol_waits(d, turn.symbol);
+    }
+    d->ids[d->found] = number;
+    d->counts[d->found] = count;
+    d->turns[d->found] = turn;
+    wl_rateless_link(d, d->found++, coin);
+}
+
+/* Symbols have arrived: each loses what was found before it came, then has its turn. */
+static inline void wl_rateless_receive(struct wl_rateless_decoder *d)
+{
+    for (u32 i = 0; i < d->found; i++)
+        wl_rateless_take_out(&d->rateless, &d->turns[i], d->symbols, 0, d->arrived, d->ids[i], d->counts[i]);
+    while (d->received < d->arrived && !d->fake) {
+        wl_symbol_waits(d, d->received++);
+        while (d->waiting_count && !d->fake) {
+            u32 i = d->waiting[--d->waiting_count];
+
+            d->waits[i] = 0;
+            if (wl_symbol_pure(&d->rateless, &d->symbols[i]))
+                wl_rateless_find(d, d->symbols[i].ids, d->symbols[i].count);
+        }
+    }
+}
+
+WL_INLINE int wl_rateless_complete(const struct wl_rateless_decoder *d)
+{
+    return d->received && !d->fake && wl_is_zero(&d->symbols[0]);
+}
+
+#endif

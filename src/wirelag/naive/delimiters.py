@@ -1,0 +1,128 @@
+"""Delimiters in plain Python: where packets themselves cut the time, and which intervals of two points belong together.
+
+The tests' oracle for markers and control packets. It follows `docs/reference/crossing.md`, section "Delimiters", and
+looks at nothing else.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from wirelag.naive.join import DELIMITER, Packet, coin
+
+CONTROL = 1 << 63
+
+
+class Control(NamedTuple):
+    """A control packet, among the packets: it delimits and is not measured."""
+
+    number: int
+
+    @property
+    def name(self) -> int:
+        return CONTROL + self.number
+
+
+@dataclass
+class Piece:
+    """What a point saw between two cuts. The name is the id of what opened it; what nothing opened has none."""
+
+    name: int | None
+    packets: list[Packet] = field(default_factory=list)
+
+
+@dataclass
+class Paired:
+    """What both points saw between the same two cuts. None: the first piece has no opening, the last no end."""
+
+    opened: int | None
+    ended: int | None
+    upstream: list[Packet] = field(default_factory=list)
+    downstream: list[Packet] = field(default_factory=list)
+
+
+# One point
+
+
+def is_marker(packet_id: int, bits: int, seed: int) -> bool:
+    return coin(packet_id, seed, DELIMITER) >> (64 - bits) == 0
+
+
+def cutting_rows(packets: Sequence[Packet], length_ns: int, bits: int, seed: int) -> list[int]:
+    """The rows of the markers that open an interval: none at most half a length away has a smaller coin."""
+    markers: list[tuple[int, int, int]] = []  # row, time, coin
+    latest_ns: int | None = None
+    for row, (packet_id, time_ns) in enumerate(packets):
+        if is_marker(packet_id, bits, seed):
+            latest_ns = time_ns if latest_ns is None else max(latest_ns, time_ns)
+            markers.append((row, latest_ns, coin(packet_id, seed, DELIMITER)))
+    rows = []
+    for place, (row, time_ns, mine) in enumerate(markers):
+        near = [m for m in enumerate(markers) if abs(m[1][1] - time_ns) <= length_ns // 2 and m[0] != place]
+        if all(mine < other if earlier < place else mine <= other for earlier, (_, _, other) in near):
+            rows.append(row)
+    return rows
+
+
+def by_markers(packets: Sequence[Packet], length_ns: int, bits: int, seed: int) -> list[Piece]:
+    """The first piece, which may be empty, is the one without a name. A marker is in the piece that it opens."""
+    cuts = cutting_rows(packets, length_ns, bits, seed)
+    ends = [*cuts, len(packets)]
+    named = [Piece(packets[row][0], list(packets[row:end])) for row, end in zip(cuts, ends[1:], strict=True)]
+    return [Piece(None, list(packets[: ends[0]])), *named]
+
+
+def by_control(arrivals: Iterable[Packet | Control]) -> list[Piece]:
+    pieces = [Piece(None)]
+    for arrival in arrivals:
+        if isinstance(arrival, Control):
+            pieces.append(Piece(arrival.name))
+        else:
+            pieces[-1].packets.append(arrival)
+    return pieces
+
+
+def lost_controls(arrivals: Iterable[Packet | Control]) -> int:
+    """The numbers that are missing between the smallest and the largest."""
+    came = {arrival.number for arrival in arrivals if isinstance(arrival, Control)}
+    return max(came) - min(came) + 1 - len(came) if came else 0
+
+
+# Two points
+
+
+def common_cuts(upstream: Sequence[Piece], downstream: Sequence[Piece]) -> list[int]:
+    """The names both points cut at, in the order of both.
+
+    A name that a point cut at twice (a copy of the marker) could be either; what comes earlier downstream than a cut
+    that was made before upstream would not lie between its neighbours. Neither is a common cut.
+    """
+    there, here = unique_places(upstream), unique_places(downstream)
+    result: list[int] = []
+    for name in sorted(there.keys() & here.keys(), key=lambda name: there[name]):
+        if not result or here[name] > here[result[-1]]:
+            result.append(name)
+    return result
+
+
+def unique_places(pieces: Sequence[Piece]) -> dict[int, int]:
+    times = Counter(piece.name for piece in pieces)
+    return {piece.name: i for i, piece in enumerate(pieces) if piece.name is not None and times[piece.name] == 1}
+
+
+def pair(upstream: Sequence[Piece], downstream: Sequence[Piece]) -> list[Paired]:
+    """Between two common cuts that are neighbours, everything that either point cut is one interval."""
+    cuts = common_cuts(upstream, downstream)
+    sent, came = gather(upstream, cuts), gather(downstream, cuts)
+    edges = [None, *cuts, None]
+    return [Paired(*between) for between in zip(edges[:-1], edges[1:], sent, came, strict=True)]
+
+
+def gather(pieces: Sequence[Piece], cuts: Sequence[int]) -> list[list[Packet]]:
+    result: list[list[Packet]] = [[]]
+    for piece in pieces:
+        if piece.name in cuts:
+            result.append([])
+        result[-1] += piece.packets
+    return result

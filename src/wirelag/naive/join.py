@@ -1,0 +1,242 @@
+"""Two points in plain Python: coins, caches, copies, and the exact join of two caches.
+
+The independent twin of `kernels/coin.h` and `kernels/cache.h`, and the tests' oracle for them. All follow
+`docs/reference/crossing.md`, section by section; neither looks at the other. Here only clarity counts.
+
+A packet is (id, time_ns). Lists of packets are in the order of arrival.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from wirelag.naive.headers import MASK, mix
+from wirelag.naive.headers import G as GOLDEN
+
+Packet = tuple[int, int]
+
+CACHE, LDA, FINECOMB, DELIMITER, CHECK, STRATUM, RATELESS = range(1, 8)
+BANK, MINHASH = 16, 1024  # the first of many
+
+# Coins
+
+
+def coin(packet_id: int, seed: int, purpose: int) -> int:
+    return mix(packet_id & MASK ^ mix(seed * GOLDEN + purpose))
+
+
+def lz(x: int) -> int:
+    """How many leading zero bits 64 bits have."""
+    return 64 - x.bit_length()
+
+
+def scaled(x: int, n: int) -> int:
+    """A number below n."""
+    return (x & 0xFFFFFFFF) * n >> 32
+
+
+def signed(x: int) -> int:
+    """64 bits as a signed number."""
+    x &= MASK
+    return x - 2**64 if x >> 63 else x
+
+
+# Caches
+
+
+@dataclass
+class Cache:
+    """At most `capacity` packets: all whose coin has `level` leading zeros, and the level is the lowest possible."""
+
+    capacity: int
+    seed: int = 0
+    level: int = 0
+    entries: list[Packet] = field(default_factory=list)
+
+    def observe(self, packets: Iterable[Packet]) -> "Cache":
+        for packet in packets:
+            z = zeros(packet, self.seed)
+            while len(self.entries) >= self.capacity and z >= self.level:
+                self.rise()
+            if z >= self.level:
+                self.entries.append(packet)
+        return self
+
+    def rise(self) -> None:
+        self.level += 1
+        self.entries = above(self.entries, self.level, self.seed)
+
+
+def zeros(packet: Packet, seed: int) -> int:
+    return lz(coin(packet[0], seed, CACHE))
+
+
+def above(entries: Iterable[Packet], level: int, seed: int) -> list[Packet]:
+    return [packet for packet in entries if zeros(packet, seed) >= level]
+
+
+def levelled(one: Cache, other: Cache) -> tuple[list[Packet], list[Packet]]:
+    """The entries of both that either would have kept."""
+    level = max(one.level, other.level)
+    return above(one.entries, level, one.seed), above(other.entries, level, other.seed)
+
+
+def added(one: Cache, other: Cache) -> Cache:
+    """The cache of two intervals, one behind the other."""
+    before, after = levelled(one, other)
+    cache = Cache(one.capacity, one.seed, max(one.level, other.level), before + after)
+    while len(cache.entries) > cache.capacity:
+        cache.rise()
+    return cache
+
+
+# Copies
+
+
+def copies(ids: Iterable[int]) -> list[int]:
+    """For each packet, how many with its id came before."""
+    seen: Counter[int] = Counter()
+    result = []
+    for packet_id in ids:
+        result.append(seen[packet_id])
+        seen[packet_id] += 1
+    return result
+
+
+def number(packet_id: int, copy: int) -> int:
+    return packet_id if copy == 0 else mix(packet_id + copy * GOLDEN)
+
+
+def numbers(entries: Sequence[Packet]) -> list[int]:
+    """What goes into buckets instead of ids: as good as unique at one point."""
+    ids = [packet_id for packet_id, _ in entries]
+    return [number(packet_id, copy) for packet_id, copy in zip(ids, copies(ids), strict=True)]
+
+
+def numbered(entries: Sequence[Packet]) -> list[Packet]:
+    """The entries with their numbers for ids."""
+    return [(x, time_ns) for x, (_, time_ns) in zip(numbers(entries), entries, strict=True)]
+
+
+# Join
+
+
+class Pair(NamedTuple):
+    """One packet at both points: its places in the levelled caches, and how long it took."""
+
+    upstream: int
+    downstream: int
+    delay_ns: int
+
+
+@dataclass
+class Joined:
+    """Two levelled caches, joined. Pairs are in the order of arrival downstream."""
+
+    pairs: list[Pair] = field(default_factory=list)
+    only_upstream: int = 0
+    only_downstream: int = 0
+    duplicated: int = 0
+    ambiguous: int = 0
+    reordered: int = 0
+    single_upstream: list[Packet] = field(default_factory=list)
+    single_downstream: list[Packet] = field(default_factory=list)
+
+
+def join(upstream: Sequence[Packet], downstream: Sequence[Packet]) -> Joined:
+    there, here = places_of(upstream), places_of(downstream)
+    joined = Joined()
+    for packet_id in there.keys() | here.keys():
+        a, b = len(there.get(packet_id, [])), len(here.get(packet_id, []))
+        joined.only_upstream += max(0, a - b)
+        joined.only_downstream += max(0, b - a)
+        if a > 0 and b > 0 and a != b:
+            joined.ambiguous += min(a, b)
+            joined.duplicated += max(0, b - a)
+        if a == b:
+            for i, j in zip(there[packet_id], here[packet_id], strict=True):
+                joined.pairs.append(Pair(i, j, signed(downstream[j][1] - upstream[i][1])))
+    joined.pairs.sort(key=lambda pair: pair.downstream)
+    joined.reordered = reordered(joined.pairs)
+    joined.single_upstream = [packet for packet in upstream if packet[0] not in here]
+    joined.single_downstream = [packet for packet in downstream if packet[0] not in there]
+    return joined
+
+
+def places_of(entries: Sequence[Packet]) -> dict[int, list[int]]:
+    result: dict[int, list[int]] = {}
+    for place, (packet_id, _) in enumerate(entries):
+        result.setdefault(packet_id, []).append(place)
+    return result
+
+
+def reordered(pairs: Sequence[Pair]) -> int:
+    """RFC 4737: how many came after one that was sent later."""
+    largest, count = -1, 0
+    for pair in pairs:
+        count += pair.upstream < largest
+        largest = max(largest, pair.upstream)
+    return count
+
+
+# Intervals
+
+
+@dataclass
+class Crossing:
+    """What is said about the packets sent in one interval (and about those that nobody sent, when they came)."""
+
+    level: int
+    delays_ns: list[int]
+    lost: int
+    only_downstream: int
+    duplicated: int
+    ambiguous: int
+    reordered: int
+    undecided: int  # alone, and the next interval's caches keep too few packets to tell
+
+
+def crossings(intervals: Sequence[tuple[Cache, Cache]], reach: int = 1) -> list[Crossing]:
+    """Each interval joined (upstream, downstream); what is single is looked for in the next ones at the other point.
+
+    As soon as an interval is there: in the `reach` ones before it, the oldest first. What is single downstream may also
+    have been sent in a later interval, by a clock that is ahead.
+    """
+    levels = [max(upstream.level, downstream.level) for upstream, downstream in intervals]
+    joins = [join(*levelled(upstream, downstream)) for upstream, downstream in intervals]
+    result = [
+        Crossing(
+            level,
+            [pair.delay_ns for pair in joined.pairs],
+            joined.only_upstream,
+            joined.only_downstream,
+            joined.duplicated,
+            joined.ambiguous,
+            joined.reordered,
+            0,
+        )
+        for level, joined in zip(levels, joins, strict=True)
+    ]
+
+    def carry(i: int, j: int) -> None:
+        seed, level = intervals[i][0].seed, max(levels[i], levels[j])
+        sent = above(joins[i].single_upstream, level, seed)
+        came = above(joins[j].single_downstream, level, seed)
+        carried = join(sent, came)
+        undecided = len(joins[i].single_upstream) - len(sent)
+        now, then = result[i], result[j]
+        now.delays_ns += [pair.delay_ns for pair in carried.pairs]
+        now.undecided += undecided
+        now.lost -= undecided + len(sent) - carried.only_upstream
+        now.ambiguous += carried.ambiguous
+        now.reordered += carried.reordered
+        then.only_downstream -= len(came) - carried.only_downstream
+        then.duplicated += carried.duplicated
+        joins[i].single_upstream, joins[j].single_downstream = carried.single_upstream, carried.single_downstream
+
+    for later in range(len(joins)):
+        for earlier in range(max(0, later - reach), later):
+            carry(earlier, later)
+            carry(later, earlier)
+    return result

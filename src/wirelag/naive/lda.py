@@ -1,0 +1,130 @@
+"""The lossy difference aggregator in plain Python: sums of times in rows, and what two points' rows say together.
+
+The independent twin of `kernels/lda.h`, and the tests' oracle for it. Both follow `docs/reference/crossing.md`; neither
+looks at the other. After Kompella and others, *Router Support for Fine-Grained Latency Measurements*. Means and
+variances are exact fractions: what is rounded is rounded by others.
+
+`finecomb`, `rda` and `rateless` repair their buckets and then say the same about them, so they use this mathematics.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+from wirelag.naive.headers import MASK
+from wirelag.naive.join import LDA, Packet, coin, lz, scaled, signed
+
+LARGEST_SHIFT = 31
+
+
+class Bucket(NamedTuple):
+    """How many packets, and the sum of their times."""
+
+    packets: int = 0
+    sum: int = 0
+
+    def put(self, time_ns: int) -> "Bucket":
+        return Bucket(self.packets + 1 & MASK, self.sum + time_ns & MASK)
+
+
+class Row(NamedTuple):
+    """A bucket that both points agree upon: the summed delay of its packets, and how many they are."""
+
+    delay_ns: int  # D
+    packets: int  # n
+
+
+Banks = list[list[Row]]
+
+# Filling
+
+
+def place(packet_id: int, rows: int, shifts: Sequence[int], seed: int) -> int | None:
+    """The index of a packet's bucket, bank after bank; None if it is not sampled."""
+    h = coin(packet_id, seed, LDA)
+    sampling = [bank for bank, shift in enumerate(shifts) if lz(h) >= shift]
+    return sampling[-1] * rows + scaled(h, rows) if sampling else None
+
+
+def fill(packets: Iterable[Packet], rows: int, shifts: Sequence[int], seed: int) -> list[Bucket]:
+    buckets = [Bucket()] * (rows * len(shifts))
+    for packet_id, time_ns in packets:
+        at = place(packet_id, rows, shifts, seed)
+        if at is not None:
+            buckets[at] = buckets[at].put(time_ns)
+    return buckets
+
+
+def added(one: Sequence[Bucket], other: Sequence[Bucket]) -> list[Bucket]:
+    """The buckets of two intervals."""
+    return [Bucket(a.packets + b.packets & MASK, a.sum + b.sum & MASK) for a, b in zip(one, other, strict=True)]
+
+
+# Two points
+
+
+def agree(upstream: Bucket, downstream: Bucket) -> Row | None:
+    if upstream.packets != downstream.packets or upstream.packets == 0:
+        return None
+    return Row(signed(downstream.sum - upstream.sum), upstream.packets)
+
+
+def usable(upstream: Sequence[Bucket], downstream: Sequence[Bucket], rows: int) -> Banks:
+    """The usable buckets of each bank, in the order of the rows."""
+    agreed = [agree(a, b) for a, b in zip(upstream, downstream, strict=True)]
+    return [[row for row in agreed[i : i + rows] if row is not None] for i in range(0, len(agreed), rows)]
+
+
+def used(banks: Banks) -> int:
+    """How many packets the mean is made of."""
+    return sum(row.packets for bank in banks for row in bank)  # S
+
+
+def mean(banks: Banks) -> Fraction | None:
+    count = used(banks)
+    return Fraction(sum(row.delay_ns for bank in banks for row in bank), count) if count else None  # D
+
+
+def variance(banks: Banks, mu: Fraction | None = None) -> Fraction | None:
+    """The between-rows estimator. A bank of one row says nothing about the deviation and is left out."""
+    mu = mean(banks) if mu is None else mu
+    telling = [bank for bank in banks if len(bank) > 1]
+    if mu is None or not telling:
+        return None
+    squares = [(row.delay_ns - mu * row.packets) ** 2 / row.packets for bank in telling for row in bank]
+    return sum(squares, Fraction()) / sum(len(bank) - 1 for bank in telling)
+
+
+def collapsed(banks: Banks) -> list[Row]:
+    """The usable rows of a bank two and two, each two as one whose packets have signs. An odd last row is left."""
+    return [
+        Row(one.delay_ns - other.delay_ns, one.packets + other.packets)
+        for bank in banks
+        for one, other in zip(bank[::2], bank[1::2], strict=False)
+    ]
+
+
+def second_moment(pairs: Sequence[Row]) -> Fraction | None:
+    """Equation 5 of the paper: what the squares of delays are on average."""
+    count = sum(row.packets for row in pairs)
+    return Fraction(sum(row.delay_ns**2 for row in pairs), count) if count else None  # F
+
+
+def collapsed_variance(pairs: Sequence[Row], mu: Fraction | None) -> Fraction | None:
+    """The papers' variance (equation 3, corrected). It may be far below 0, which is cut off."""
+    moment = second_moment(pairs)
+    return None if moment is None or mu is None else max(Fraction(), moment - mu**2)
+
+
+def bound(deviation: float, packets: int, delta: float) -> float:
+    """How far the mean may be from the truth, but for a probability of delta."""
+    return deviation * math.sqrt(2 * math.log(2 / delta) / packets)
+
+
+def best_probability(packets: int, loss: float, rows: int, alpha: float = 1.0) -> float:
+    return min(1.0, alpha * rows / (packets * loss + 1))
+
+
+def best_shift(packets: int, loss: float, rows: int, alpha: float = 1.0) -> int:
+    return min(LARGEST_SHIFT, round(-math.log2(best_probability(packets, loss, rows, alpha))))

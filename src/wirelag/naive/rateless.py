@@ -1,0 +1,135 @@
+"""Rateless symbols in plain Python: as many as it takes, whatever the size of the difference.
+
+The independent twin of `kernels/rateless.h`, and the tests' oracle for it. Both follow `docs/reference/crossing.md`;
+neither looks at the other. After Yang and others, *Practical Rateless Set Reconciliation*.
+
+Times do not ride in symbols but in rows beside them, as `lda` has, and those are repaired.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
+from math import isqrt
+from typing import NamedTuple
+
+from wirelag.naive import lda
+from wirelag.naive.headers import G as GOLDEN
+from wirelag.naive.headers import mix
+from wirelag.naive.join import RATELESS, Packet, coin, numbered, numbers, signed
+from wirelag.naive.rda import Difference, Found, check, differing, without
+
+EMPTY = Difference(0, 0, 0)
+
+
+class Symbol(NamedTuple):
+    """The XOR of numbers and of their checks, and how many they are."""
+
+    ids: int = 0
+    check: int = 0
+    packets: int = 0
+
+
+# Symbols
+
+
+def indices(x: int, seed: int) -> Iterator[int]:
+    """The symbols that a number is in: symbol i with probability 2/(i + 2)."""
+    i, t = 0, 0
+    while True:
+        yield i
+        t += 1
+        r = (mix(coin(x, seed, RATELESS) + t * GOLDEN) >> 32) + 1
+        i = following(i, r)
+
+
+def following(i: int, r: int) -> int:
+    """The smallest j > i with (j + 1)(j + 2) r > (i + 1)(i + 2) 2^32."""
+    most = ((i + 1) * (i + 2) << 32) // r
+    j = max(i + 1, isqrt(most) - 2)  # whatever is smaller has too small a product
+    while (j + 1) * (j + 2) <= most:
+        j += 1
+    return j
+
+
+def symbols(entries: Sequence[Packet], size: int, seed: int) -> list[Symbol]:
+    """The first `size` symbols of a cache."""
+    result = [Symbol()] * size
+    for x in numbers(entries):
+        for i in takewhile(lambda i: i < size, indices(x, seed)):
+            ids, checks, count = result[i]
+            result[i] = Symbol(ids ^ x, checks ^ check(x, seed), count + 1)
+    return result
+
+
+def difference(upstream: Symbol, downstream: Symbol) -> Difference:
+    return Difference(
+        upstream.ids ^ downstream.ids, upstream.check ^ downstream.check, signed(downstream.packets - upstream.packets)
+    )
+
+
+# Decoding
+
+
+class Decoder:
+    """Takes differences of symbols, in order, until it knows all that only one point has.
+
+    A number is found once: one that comes again is a fake, and is left where it is.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.symbols: list[Difference] = []
+        self.found: Found = []
+
+    def is_complete(self) -> bool:
+        return bool(self.symbols) and self.symbols[0] == EMPTY
+
+    def add(self, symbol: Difference) -> None:
+        place = len(self.symbols)
+        for x, count in self.found:
+            if place in takewhile(lambda i: i <= place, indices(x, self.seed)):
+                symbol = symbol.less(x, check(x, self.seed), count)
+        self.symbols.append(symbol)
+        queue = deque([place])
+        while queue:
+            i = queue.popleft()
+            if self.is_pure(i):
+                queue.extend(self.take_out(self.symbols[i].ids, self.symbols[i].surplus))
+
+    def is_pure(self, i: int) -> bool:
+        x, checks, surplus = self.symbols[i]
+        return surplus in (-1, 1) and checks == check(x, self.seed) and all(x != known for known, _ in self.found)
+
+    def take_out(self, x: int, count: int) -> list[int]:
+        """Which symbols are pure then, in order."""
+        self.found.append((x, count))
+        changed = list(takewhile(lambda i: i < len(self.symbols), indices(x, self.seed)))
+        for i in changed:
+            self.symbols[i] = self.symbols[i].less(x, check(x, self.seed), count)
+        return [i for i in changed if self.is_pure(i)]
+
+
+def decode(upstream: Iterable[Symbol], downstream: Iterable[Symbol], seed: int) -> tuple[Decoder, int]:
+    """Decode symbols until that is complete, or there are no more; and how many that took."""
+    decoder = Decoder(seed)
+    for a, b in zip(upstream, downstream, strict=False):
+        decoder.add(difference(a, b))
+        if decoder.is_complete():
+            break
+    return decoder, len(decoder.symbols)
+
+
+# Rows
+
+
+def fill_rows(entries: Sequence[Packet], rows: int, seed: int) -> list[lda.Bucket]:
+    return lda.fill(numbered(entries), rows, (0,), seed)
+
+
+def repair_rows(
+    upstream: Sequence[Packet], downstream: Sequence[Packet], found: Found, rows: int, seed: int
+) -> lda.Banks:
+    """The rows without all that differs. To fill anew is to take out; decoding was complete."""
+    ids = differing(found, upstream, downstream)
+    sent, came = (lda.fill(without(entries, ids), rows, (0,), seed) for entries in (upstream, downstream))
+    return lda.usable(sent, came, rows)

@@ -1,0 +1,185 @@
+"""What one point saw, as far as it takes to compare it with another point. Memory: at most 40 MB, whatever arrives.
+
+A coordinated sample of packets (docs/reference/crossing.md, "Caches"): both points keep the same packets, so that what
+they have in common is in both samples. And how many packets went from which address to which.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag import _kernels
+from wirelag.packets import Flag, PacketBatch
+
+Words = npt.NDArray[np.uint64]
+Ints = npt.NDArray[np.int64]
+
+CAPACITY: Final = 1 << 17
+MOST_PAIRS: Final = 1 << 18
+_CACHE: Final = 1  # the purpose of the coin
+_PENDING: Final = 1 << 16
+_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
+_SPREAD: Final = np.uint64(0xC2B2AE3D27D4EB4F)
+_EMPTY: Final = np.empty(0, np.uint64)
+
+
+def _mix(x: Words) -> Words:
+    x = x ^ (x >> np.uint64(30))
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x
+
+
+def address_keys(addresses: Words) -> Words:
+    """A number for each address of the column `src` or `dst`."""
+    keys: Words = _mix(addresses[:, 0] * _SPREAD + addresses[:, 1])
+    return keys
+
+
+def pair_keys(source: Words, destination: Words) -> Words:
+    """A number for each ordered pair of address keys: not the same in both directions."""
+    return _mix(source + destination * _GOLDEN)
+
+
+class Pairs:
+    """Ordered address pairs, in the order of their keys, and how many packets each has.
+
+    Beyond 2^18 only those are kept whose key begins with a zero bit more, again and again: `scale` pairs for each kept.
+    """
+
+    def __init__(self) -> None:
+        self.keys: Words = _EMPTY
+        self.addresses: Words = np.empty((0, 4), np.uint64)
+        self.counts: Ints = np.empty(0, np.int64)
+        self.scale = 1
+        self._pending: list[tuple[Words, Words, Ints]] = []
+        self._pending_rows = 0
+
+    def add(self, keys: Words, packets: PacketBatch) -> None:
+        """Count packets by their keys."""
+        distinct, first, counts = np.unique(keys, return_index=True, return_counts=True)
+        addresses = np.concatenate([packets.src[first], packets.dst[first]], axis=1)
+        self._pending.append((distinct, addresses, counts.astype(np.int64)))
+        self._pending_rows += len(distinct)
+        if self._pending_rows > _PENDING:
+            self.settle()
+
+    def settle(self) -> None:
+        """Join what is pending with what is kept."""
+        if not self._pending:
+            return
+        parts = [(self.keys, self.addresses, self.counts), *self._pending]
+        self._pending, self._pending_rows = [], 0
+        keys, addresses, counts = (np.concatenate([part[i] for part in parts]) for i in range(3))
+        order = np.argsort(keys, kind="stable")
+        starts = np.flatnonzero(np.concatenate(([True], np.diff(keys[order]) != 0)))
+        self.keys, self.addresses = keys[order[starts]], addresses[order[starts]]
+        self.counts = np.add.reduceat(counts[order], starts)
+        while len(self.keys) > MOST_PAIRS:
+            self.scale *= 2
+            kept = self.keys < np.uint64(2**64 // self.scale)
+            self.keys, self.addresses, self.counts = self.keys[kept], self.addresses[kept], self.counts[kept]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def ends(self) -> tuple[Words, Words]:
+        """The address keys of source and destination."""
+        return address_keys(self.addresses[:, :2]), address_keys(self.addresses[:, 2:])
+
+
+class Sighting:
+    """A coordinated sample of what one point saw, and counts of all of it.
+
+    `capacity` packets are kept, or the share 2^-`level` of all. `seed` must be the same at both points.
+    """
+
+    def __init__(self, capacity: int = CAPACITY, seed: int = 0) -> None:
+        if capacity < 1:
+            raise ValueError(f"capacity is {capacity}, must be at least 1")
+        self.capacity, self.seed, self.level = capacity, seed, 0
+        self.packets = self.prefix_cut = 0
+        self.span_ns = 2**63 - 1, -(2**63)  # smallest and largest time
+        self.ids: Words = _EMPTY
+        self.times_ns: Ints = np.empty(0, np.int64)
+        self.keys: Words = _EMPTY
+        self.payloads: npt.NDArray[np.uint32] = np.empty(0, np.uint32)
+        self.numbers: Words = _EMPTY
+        self.pairs = Pairs()
+        self._pending: list[tuple[Words, Ints, Words, npt.NDArray[np.uint32], Words]] = []
+        self._pending_rows = 0
+
+    def observe(self, packets: PacketBatch) -> None:
+        """Take in packets, in the order of the capture."""
+        if not len(packets):
+            return
+        times = packets.time_ns
+        self.span_ns = min(self.span_ns[0], int(times.min())), max(self.span_ns[1], int(times.max()))
+        self.packets += len(packets)
+        self.prefix_cut += int(np.count_nonzero(packets.has(Flag.PREFIX_CUT)))
+        keys = pair_keys(address_keys(packets.src), address_keys(packets.dst))
+        self.pairs.add(keys, packets)
+        columns = (packets.packet_id, times, keys, packets.payload_length, packets.number)
+        rows = self._kept(packets.packet_id)
+        self._pending.append(tuple(column[rows] for column in columns))  # type: ignore[arg-type]
+        self._pending_rows += len(rows)
+        if self._pending_rows > _PENDING:
+            self._join()
+
+    def settle(self) -> None:
+        """Make the sample what the law says; call it before looking at it."""
+        self.pairs.settle()
+        self._join()
+
+    def thin(self, level: int) -> None:
+        """Raise the level."""
+        self.level = max(self.level, level)
+        self._keep(self._kept(self.ids))
+
+    def _kept(self, ids: Words) -> Ints:
+        if not self.level:
+            return np.arange(len(ids))
+        coins = _kernels.coins(np.ascontiguousarray(ids), self.seed, _CACHE)
+        return np.flatnonzero(coins < np.uint64(1 << max(64 - self.level, 0)))
+
+    def _keep(self, rows: Ints) -> None:
+        self.ids, self.times_ns, self.keys = self.ids[rows], self.times_ns[rows], self.keys[rows]
+        self.payloads, self.numbers = self.payloads[rows], self.numbers[rows]
+
+    def _join(self) -> None:
+        parts = [(self.ids, self.times_ns, self.keys, self.payloads, self.numbers), *self._pending]
+        self._pending, self._pending_rows = [], 0
+        self.ids, self.times_ns, self.keys, self.payloads, self.numbers = (
+            np.concatenate([part[i] for part in parts]) for i in range(5)
+        )
+        self.thin(self.level)
+        while len(self.ids) > self.capacity and self.level < 64:
+            self.thin(self.level + 1)
+
+
+def common(up: Sighting, down: Sighting) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
+    """Rows of the same packets in two levelled samples, in upstream's order, and which of them have no copies.
+
+    Copy n is copy n; ids of which the points have different numbers of copies are left out.
+    """
+    sides = []
+    for sighting in (up, down):
+        order = np.argsort(sighting.ids, kind="stable")
+        ids, starts, counts = np.unique(sighting.ids[order], return_index=True, return_counts=True)
+        sides.append((order, ids, starts, counts))
+    _, here, there = np.intersect1d(sides[0][1], sides[1][1], assume_unique=True, return_indices=True)
+    same = sides[0][3][here] == sides[1][3][there]
+    rows = []
+    for (order, _, starts, counts), places in zip(sides, (here[same], there[same]), strict=True):
+        copies = counts[places]
+        within = np.arange(copies.sum()) - np.repeat(np.cumsum(copies) - copies, copies)
+        rows.append(order[np.repeat(starts[places], copies) + within])
+    single = np.repeat(copies == 1, copies)
+    in_order = np.argsort(rows[0])
+    return rows[0][in_order], rows[1][in_order], single[in_order]

@@ -1,0 +1,111 @@
+"""Delays of a sample of packets: quantiles, and everything else that needs single delays.
+
+Guarantee: the sample is chosen by coins of packet ids, the same at both points, so it is a fair one; a quantile is that
+of the sample, and its interval says how far the one of all packets may be. Memory: 16 bytes a delay, at most
+MOST of them; beyond that every second one is left out and the others stand for two.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag.caches import Cached, join, level
+from wirelag.distribution import Z95
+
+MOST: Final = 1 << 22
+Times = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Delays, when each was sent, and how many packets each stands for."""
+
+    sent_ns: Times
+    delays_ns: Times
+    weights: Times
+
+    @classmethod
+    def empty(cls) -> Tail:
+        """No delays."""
+        return cls.of(np.empty(0, np.int64), np.empty(0, np.int64), 1)
+
+    @classmethod
+    def of(cls, sent_ns: Times, delays_ns: Times, stands_for: int) -> Tail:
+        """Delays that each stand for as many packets."""
+        return cls(sent_ns, delays_ns, np.full(len(delays_ns), stands_for, np.int64))
+
+    @classmethod
+    def between(cls, up: Cached, down: Cached) -> Tail:
+        """The delays of what two caches have in common."""
+        up, down = level(up, down)
+        found = join(up.ids, down.ids)
+        sent_ns = up.times_ns[found.up_rows]
+        return cls.of(sent_ns, down.times_ns[found.down_rows] - sent_ns, up.stands_for)
+
+    def __len__(self) -> int:
+        return len(self.delays_ns)
+
+    def followed_by(self, other: Tail) -> Tail:
+        """Both samples, thinned if they are too many."""
+        columns = [
+            np.concatenate((getattr(self, name), getattr(other, name))) for name in ("sent_ns", "delays_ns", "weights")
+        ]
+        while len(columns[0]) > MOST:
+            columns = [column[::2] for column in columns]
+            columns[2] = columns[2] * 2
+        return Tail(*columns)
+
+    def shifted(self, by_ns: float) -> Tail:
+        """The same, with delays longer by so much."""
+        return Tail(self.sent_ns, self.delays_ns + round(by_ns), self.weights) if by_ns else self
+
+    @property
+    def weight(self) -> int:
+        """How many packets the sample stands for."""
+        return int(self.weights.sum())
+
+    @property
+    def negative(self) -> int:
+        """How many of them have a delay below nothing."""
+        return int(self.weights[self.delays_ns < 0].sum())
+
+    @property
+    def effective(self) -> float:
+        """The number of equally weighted delays that would be as sure (Kish)."""
+        squares = float((self.weights.astype(np.float64) ** 2).sum())
+        return self.weight**2 / squares if squares else 0.0
+
+    def share_above(self, limit_ns: int) -> tuple[float, float] | None:
+        """The share of delays above a limit, and half its 95% interval."""
+        if not len(self):
+            return None
+        share = float(self.weights[self.delays_ns > limit_ns].sum()) / self.weight
+        return share, Z95 * math.sqrt(share * (1 - share) / self.effective)
+
+    def quantiles_ns(self, shares: list[float]) -> list[tuple[float, tuple[float, float] | None]]:
+        """Each quantile (of n sorted delays the one at place int(q n), from 0) and its 95% interval.
+
+        The interval is None where too few delays lie beyond the quantile to say how far it may be.
+        """
+        if not len(self):
+            return []
+        order = np.argsort(self.delays_ns, kind="stable")
+        delays, ranks = self.delays_ns[order], np.cumsum(self.weights[order])
+        total = int(ranks[-1])
+
+        def at(share: float) -> float:
+            place = int(np.searchsorted(ranks, min(int(share * total), total - 1), side="right"))
+            return float(delays[place])
+
+        found = []
+        for share in shares:
+            error = Z95 * math.sqrt(share * (1 - share) / self.effective)
+            known = share - error > 0 and share + error < 1
+            found.append((at(share), (at(share - error), at(share + error)) if known else None))
+        return found

@@ -1,0 +1,412 @@
+"""LDA's statistics: means within their bounds, deviations, samples as theory has them, edges of intervals.
+
+Tolerances come from theory: of a mean of S delays out of R, the mean error is sqrt(2/pi) sigma sqrt((1 - S/R)/S), and
+that of n runs has a standard error of sqrt(pi/2 - 1) of it over sqrt(n). Of a deviation between r rows the error is
+half that of its square, whose variance is 2/r, and a little for heavy tails.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import wirelag
+from wirelag.crossing import Crossing, bound_ns
+from wirelag.crossings import Span, crossings, cuts
+from wirelag.estimators.lda import Lda, tuned
+from wirelag.intervals import CONTROL, CONTROL_PORT, Delimiters, Interval, control_payload
+from wirelag.packets import COLUMNS, Kind, PacketBatch
+
+Ids = npt.NDArray[np.uint64]
+Times = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+SECOND_NS = 10**9
+ROWS = 1024
+NORMAL_MEAN = math.sqrt(2 / math.pi)  # of |z|
+SPREAD = math.sqrt(math.pi / 2 - 1)  # the deviation of |z| over its mean
+
+
+def weibull_ns(rng: np.random.Generator, count: int, mean_ns: float = 200.0) -> Times:
+    return np.rint(rng.weibull(0.6, count) * (mean_ns / math.gamma(1 + 1 / 0.6))).astype(np.int64)
+
+
+def pareto_ns(rng: np.random.Generator, count: int, shape: float) -> Times:
+    return np.rint((rng.pareto(shape, count) + 1) * (200.0 * (shape - 1) / shape)).astype(np.int64)
+
+
+def delays_of(name: str, count: int, seed: int) -> Times:
+    rng = np.random.default_rng(seed)
+    kind, shape = name.split()
+    return weibull_ns(rng, count) if kind == "Weibull" else pareto_ns(rng, count, float(shape))
+
+
+def batch(**given: npt.NDArray[Any]) -> PacketBatch:
+    """These columns; all others are nothing."""
+    count = len(given["time_ns"])
+    nothing = {
+        name: np.broadcast_to(np.zeros(1, dtype), (count, width) if width > 1 else count)
+        for name, dtype, width in COLUMNS
+    }
+    return PacketBatch({**nothing, **given})
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Packets, their delays, and which of them arrive. Ids are numbers in order: coins mix them."""
+
+    sent_ns: Times
+    delays_ns: Times
+    arrived: Mask
+    first_id: int = 0
+
+    @property
+    def ids(self) -> Ids:
+        return np.arange(len(self.sent_ns), dtype=np.uint64) + np.uint64(self.first_id)
+
+    def sources(self) -> dict[str, list[PacketBatch]]:
+        kept = self.arrived
+        down = batch(time_ns=(self.sent_ns + self.delays_ns)[kept], packet_id=self.ids[kept])
+        return {"upstream": [batch(time_ns=self.sent_ns, packet_id=self.ids)], "downstream": [down]}
+
+    @property
+    def truth_ns(self) -> tuple[float, float]:
+        """Mean and deviation of what arrived."""
+        delays_ns = self.delays_ns[self.arrived]
+        return float(delays_ns.mean()), float(delays_ns.std())
+
+    def within(self, interval: Interval) -> Times:
+        """The delays of what was sent in an interval and arrived."""
+        first, end = np.searchsorted(self.sent_ns, (interval.start_ns, interval.end_ns))
+        return self.delays_ns[first:end][self.arrived[first:end]]
+
+
+def losing(delays_ns: Times, lost: int, seed: int = 0, start_ns: int = 0) -> Trace:
+    """A packet each 200 ns, of which so many are lost."""
+    arrived = np.ones(len(delays_ns), bool)
+    arrived[np.random.default_rng(seed).permutation(len(delays_ns))[:lost]] = False
+    return Trace(start_ns + np.arange(len(delays_ns)) * 200, delays_ns, arrived, seed << 32)
+
+
+def crossings_of(trace: Trace, rows: int, shifts: tuple[int, ...], seeds: Sequence[int]) -> Iterator[list[Crossing]]:
+    """For each seed: what LDA says, with its own deviation and with the papers'."""
+    sources = trace.sources()
+    for seed in seeds:
+        estimator = Lda(rows, shifts, tail=1, seed=seed)
+        synopses = []
+        for point in estimator.points:
+            meter = estimator.meter(point)
+            meter.observe(sources[point][0])
+            synopses.append(meter.cut(Interval(0, 0)))
+        yield [estimator.cross(*synopses), replace(estimator, deviation="collapse").cross(*synopses)]
+
+
+def error(estimated: float | None, true: float) -> float:
+    assert estimated is not None
+    return abs(estimated - true) / true
+
+
+# ---- exact where nothing is lost ----
+
+
+@pytest.mark.parametrize("estimator", [Lda(), Lda(1024, (0,)), Lda(7, (0, 1, 2))])
+def test_without_loss_the_mean_is_that_of_all_packets(estimator: Lda) -> None:
+    trace = losing(weibull_ns(np.random.default_rng(1), 50_000), 0)
+    ((crossing, _),) = crossings_of(trace, estimator.rows, estimator.shifts, [5])
+    assert (crossing.used, crossing.sum_ns) == (50_000, int(trace.delays_ns.sum()))
+    assert (crossing.sent, crossing.received, crossing.lost) == (50_000, 50_000, 0)
+    (report,) = wirelag.measure(estimator, trace.sources())
+    assert report.mean == int(trace.delays_ns.sum()) / 50_000 / 1e9
+    assert report.details["lost"] == 0
+
+
+@pytest.mark.parametrize("start_ns", [1_700_000_000 * SECOND_NS, 2**63 - SECOND_NS, -(2**63), -5_000_000])
+def test_sums_wrap_around_and_the_mean_is_the_same(start_ns: int) -> None:
+    """Times up to the last ns that there is: a row's sum wraps many times, its difference does not."""
+    delays_ns = weibull_ns(np.random.default_rng(2), 50_000)
+    for lost in (0, 500):
+        said, expected = (
+            next(crossings_of(losing(delays_ns, lost, 1, start), 256, (0, 3), [9]))[0] for start in (start_ns, 0)
+        )
+        assert (said.used, said.sum_ns, said.squares_ns2) == (expected.used, expected.sum_ns, expected.squares_ns2)
+    assert said.used < 49_500
+
+
+def test_a_clock_ahead_by_hours_leaves_the_deviation_its_digits() -> None:
+    offset_ns = 10_000 * SECOND_NS
+    trace = losing(weibull_ns(np.random.default_rng(3), 50_000), 100)
+    ahead = replace(trace, delays_ns=trace.delays_ns + offset_ns)
+    ((right, _),), ((said, _),) = (crossings_of(one, 256, (0, 3), [1]) for one in (trace, ahead))
+    assert said.sum_ns - offset_ns * said.used == right.sum_ns
+    assert error(said.std_ns, right.std_ns or 0.0) < 1e-6
+
+
+# ---- how many packets are used ----
+
+
+@pytest.mark.parametrize(("count", "seeds"), [(500_000, 40), pytest.param(5_000_000, 60, marks=pytest.mark.acceptance)])
+def test_usable_packets_are_as_many_as_theory_says_and_alpha_1_is_best(count: int, seeds: int) -> None:
+    """E[S] = alpha exp(-alpha) m/(L + 1) R. Of 1,024 rows a share of exp(-alpha) is usable, each by itself."""
+    lost = 8 * ROWS - 1  # so that the best shift is a whole number
+    trace = losing(np.full(count, 200, np.int64), lost)
+    means, errors = {}, {}
+    for alpha in (0.5, 1.0, 2.0):
+        (shift,) = tuned(count, (lost / count,), ROWS, alpha)
+        assert 2.0**-shift == alpha / 8
+        used = [ours.used for ours, _ in crossings_of(trace, ROWS, (shift,), range(seeds))]
+        expected = alpha * math.exp(-alpha) * ROWS / (lost + 1) * (count - lost)
+        rows = ROWS * math.exp(-alpha)
+        variance = (expected / rows) ** 2 * rows * (1 - math.exp(-alpha)) + expected
+        means[alpha], errors[alpha] = float(np.mean(used)), math.sqrt(variance / seeds)
+        assert abs(means[alpha] - expected) < 4 * errors[alpha]
+    gain = means[1.0] / means[0.5]
+    doubt = gain * math.hypot(errors[1.0] / means[1.0], errors[0.5] / means[0.5])
+    assert abs(gain - 2 * math.exp(-0.5)) < 4 * doubt  # 1.21
+    assert gain > 1 + 4 * doubt
+    assert means[1.0] > means[2.0]
+
+
+def test_tuned_never_samples_more_than_everything() -> None:
+    assert tuned(1000, (0.0, 0.0001), 1024) == (0,)
+    assert tuned(2**62, (1.0,), 1) == (31,)
+    assert tuned(5_000_000, (0.005, 0.1), 512) == (6, 10)
+    assert tuned(5_000_000, (0.005, 0.1), 512, 0.5) == (7, 11)
+
+
+# ---- the mean and its bound ----
+
+
+@pytest.mark.parametrize(("count", "seeds"), [(400_000, 20), pytest.param(5_000_000, 20, marks=pytest.mark.acceptance)])
+@pytest.mark.parametrize(("loss", "paper"), [(0.001, 0.003), (0.2, 0.04)])
+def test_error_of_the_mean(count: int, seeds: int, loss: float, paper: float) -> None:
+    """Figure 4a, Weibull 0.6: below 0.3% at 0.1% of loss, below 4% at 20%, on average."""
+    trace = losing(delays_of("Weibull 0.6", count, 4), round(count * loss))
+    true_ns, std_ns = trace.truth_ns
+    errors, expected = [], []
+    for ours, _ in crossings_of(trace, ROWS, tuned(count, (loss,), ROWS), range(seeds)):
+        errors.append(error(ours.mean_ns, true_ns))
+        expected.append(NORMAL_MEAN * std_ns / true_ns * math.sqrt((1 - ours.used / ours.received) / ours.used))
+        assert ours.lost == round(count * loss)
+    theory = float(np.mean(expected))
+    assert theory < paper
+    assert abs(np.mean(errors) - theory) < 4 * theory * SPREAD / math.sqrt(seeds)
+
+
+def covered(name: str, count: int, seeds: int) -> tuple[float, float]:
+    """How often the truth is within the 98% bound at 20% of loss: with the deviation between rows, and by collapse."""
+    inside = np.zeros(2)
+    for seed in range(seeds):
+        trace = losing(delays_of(name, count, seed), count // 5, seed)
+        true_ns, _ = trace.truth_ns
+        for said in crossings_of(trace, ROWS, tuned(count, (0.2,), ROWS), [seed]):
+            bounds = [bound_ns(one.std_ns or 0.0, one.used, 0.02) for one in said]
+            inside += [error(one.mean_ns, true_ns) * true_ns <= b for one, b in zip(said, bounds, strict=True)]
+    return float(inside[0] / seeds), float(inside[1] / seeds)
+
+
+@pytest.mark.parametrize("name", ["Weibull 0.6", "Pareto 3", "Pareto 5"])
+@pytest.mark.parametrize(("count", "seeds"), [(50_000, 300), pytest.param(500_000, 500, marks=pytest.mark.acceptance)])
+def test_98_percent_bounds_hold(name: str, count: int, seeds: int) -> None:
+    """As many packets are used whatever their number: 1,024 rows and 20% of loss leave 1,500."""
+    rows, collapse = covered(name, count, seeds)
+    assert rows >= 0.97
+    if name != "Weibull 0.6":
+        assert collapse < 0.97  # the papers' deviation is too small too often
+
+
+# ---- the deviation ----
+
+
+def deviation_errors(trace: Trace, shifts: tuple[int, ...], seeds: int) -> npt.NDArray[np.float64]:
+    """Of each seed: between rows, and by collapse."""
+    _, std_ns = trace.truth_ns
+    found = crossings_of(trace, ROWS, shifts, range(seeds))
+    return np.array([[error(one.std_ns, std_ns) for one in said] for said in found])
+
+
+@pytest.mark.parametrize(
+    ("count", "lost"),
+    [
+        (409_600, 511),  # 0.12%: the best shift is 0
+        (409_600, 4095),  # 1%: 2
+        pytest.param(5_000_000, 4095, marks=pytest.mark.acceptance),  # 0.08%
+        pytest.param(5_000_000, 32_767, marks=pytest.mark.acceptance),  # 0.66%
+    ],
+)
+def test_error_of_the_deviation(count: int, lost: int) -> None:
+    """Weibull 0.6, at most 1% of loss: 377 rows are usable, so the error is 0.8 sqrt(2/377)/2 = 2.9% on average."""
+    trace = losing(delays_of("Weibull 0.6", count, 6), lost)
+    rows, collapse = deviation_errors(trace, tuned(count, (lost / count,), ROWS), 20).mean(axis=0)
+    assert rows < 0.04
+    assert collapse > rows
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("name", ["Pareto 3", "Pareto 4", "Pareto 5"])
+@pytest.mark.parametrize("loss", [0.001, 0.01])
+def test_error_of_the_deviation_of_heavy_tails(name: str, loss: float) -> None:
+    """Figure 4c has 20% to 50% with the papers' collapse; between rows it is below 10%."""
+    count = 5_000_000
+    trace = losing(delays_of(name, count, 7), round(count * loss))
+    rows, collapse = deviation_errors(trace, tuned(count, (loss,), ROWS), 10).mean(axis=0)
+    assert rows < 0.1
+    assert collapse > (1.5 if name == "Pareto 3" else 4) * rows
+
+
+def test_collapse_fails_where_the_delay_is_long_and_the_jitter_short() -> None:
+    """100 us and 5 us of jitter: rows differ by how many packets they have, which collapse takes for jitter."""
+    rng = np.random.default_rng(8)
+    trace = losing(100_000 + np.rint(rng.normal(0, 5000, 200_000)).astype(np.int64), 200)
+    errors = deviation_errors(trace, (0,), 40)
+    rows, collapse = (bool(column.mean() < 0.04) for column in errors.T)
+    assert rows
+    assert not collapse
+    assert np.median(errors[:, 1]) > 0.8
+    assert 0.2 < np.mean(errors[:, 1] == 1.0) < 0.8  # no variance is left: below 0, and cut off
+
+
+# ---- edges of intervals ----
+
+
+def per_second(seconds: float, jitter: bool, seed: int = 9) -> Trace:
+    """1M packets/s, 50 us late, and up to some 50 us more; none overtakes another."""
+    count = round(seconds * 1_000_000)
+    sent_ns = np.arange(count, dtype=np.int64) * 1000
+    extra_ns = weibull_ns(np.random.default_rng(seed), count, 2000.0) if jitter else np.zeros(count, np.int64)
+    delays_ns = np.maximum.accumulate(sent_ns + 50_000 + extra_ns) - sent_ns
+    return Trace(sent_ns, delays_ns, np.ones(count, bool), seed << 32)
+
+
+def right(interval: Interval, mean_ns: float | None, bound98_ns: float, lost: int | None, trace: Trace) -> bool:
+    """Whether an interval of a trace without loss has its mean, within its bound and that of the truth, and no loss."""
+    delays_ns = trace.within(interval)
+    if mean_ns is None or not len(delays_ns):
+        return False
+    allowed = min(bound98_ns, bound_ns(float(delays_ns.std()), len(delays_ns), 0.02))
+    return lost == 0 and abs(mean_ns - float(delays_ns.mean())) <= allowed + 1e-6
+
+
+def spans_right(spans: Sequence[Span], trace: Trace) -> list[bool]:
+    bounds = [bound_ns(span.whole.std_ns or 0.0, max(1, span.whole.used), 0.02) for span in spans]
+    return [
+        right(span.interval, span.whole.mean_ns, bound, span.whole.lost, trace)
+        for span, bound in zip(spans, bounds, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("jitter", [False, True])
+def test_cut_at_delimiters_every_interval_is_right_and_cut_by_the_clock_it_is_not(jitter: bool) -> None:
+    trace = per_second(4.5, jitter)
+    reports = list(wirelag.measure(Lda(), trace.sources(), SECOND_NS))
+    assert len(reports) >= 4
+    assert sum(report.details["sent"] for report in reports) == len(trace.sent_ns)
+    for report in reports:
+        assert report.interval
+        assert report.mean is not None
+        assert right(
+            report.interval, report.mean * 1e9, report.details["bound98"] * 1e9, report.details["lost"], trace
+        ), report
+    by_clock = spans_right(list(crossings(Lda(), trace.sources(), SECOND_NS)), trace)
+    assert len(by_clock) == 5
+    assert not any(by_clock[:-1])  # the last has one edge only, and that is the end
+
+
+def test_delimiters_are_found_whatever_the_batches() -> None:
+    trace = per_second(2.5, True)
+    sources = trace.sources()
+    in_parts = {
+        point: [whole[start : start + 8200] for start in range(0, len(whole), 8200)]
+        for point, (whole,) in sources.items()
+    }
+    one, other = (list(wirelag.measure(Lda(), source, SECOND_NS)) for source in (sources, in_parts))
+    assert one == other
+
+
+@pytest.mark.parametrize("point", ["upstream", "downstream"])
+def test_a_lost_delimiter_joins_the_intervals_on_both_sides(point: str) -> None:
+    delimiters, trace = Delimiters(SECOND_NS), per_second(6.2, True, seed=15)
+    sources = trace.sources()
+    names = [cut.interval.name for cut in cuts(Lda(), "upstream", sources["upstream"], None, delimiters)]
+    whole = list(crossings(Lda(), sources, SECOND_NS, delimiters))
+    assert [span.interval.name for span in whole] == names
+    assert [span.lost_delimiters for span in whole] == [0] * len(names)
+
+    unseen = names[3]
+    (seen,) = sources[point]
+    sources[point] = [seen[seen.packet_id != np.uint64(unseen or 0)]]
+    spans = list(crossings(Lda(), sources, SECOND_NS, delimiters))
+    assert [span.interval.name for span in spans] == [name for name in names if name != unseen]
+    assert [span.lost_delimiters > 0 for span in spans] == [i == 2 for i in range(len(spans))]
+    joined = spans[2].whole
+    assert (joined.sent, joined.received) == tuple(
+        whole[2].whole.sent + whole[3].whole.sent - (point == name) for name in ("upstream", "downstream")
+    )
+    # One bucket is spoiled, and the others are a fair sample.
+    delays_ns = trace.within(Interval(spans[2].interval.start_ns, spans[2].interval.end_ns))
+    assert abs((joined.mean_ns or 0.0) - delays_ns.mean()) < bound_ns(delays_ns.std(), joined.used, 0.02)
+    assert joined.lost == (1 if point == "downstream" else 0)
+    others = [span for i, span in enumerate(spans) if i != 2]
+    assert all(spans_right(others, trace))
+
+
+# ---- control packets ----
+
+
+def with_control(trace: Trace, every: int, left_out: dict[str, set[int]]) -> dict[str, list[PacketBatch]]:
+    """Control packet 0, 1, 2, ... before each so many packets, but for those that a point does not see."""
+    sources = {}
+    for point, (seen,) in trace.sources().items():
+        numbers = [n for n in range(len(trace.sent_ns) // every) if n not in left_out.get(point, set())]
+        before = np.searchsorted(seen.packet_id - np.uint64(trace.first_id), np.array(numbers, np.uint64) * every)
+        payloads = [control_payload(n) for n in numbers]
+        count = len(seen) + len(numbers)
+        at = before + np.arange(len(numbers))
+        is_control = np.zeros(count, bool)
+        is_control[at] = True
+        columns: dict[str, npt.NDArray[Any]] = {
+            "time_ns": np.empty(count, np.int64),
+            "packet_id": np.full(count, 77, np.uint64),
+            "kind": np.full(count, Kind.UDP, np.uint8),
+            "dst_port": np.full(count, 53, np.uint16),
+            "message": np.full(count, 0x57, np.uint8),
+            "transaction": np.full(count, 0x4C41470100000003, np.uint64),  # only to this port it is a control packet
+        }
+        columns["time_ns"][~is_control], columns["time_ns"][at] = seen.time_ns, seen.time_ns[before]
+        columns["packet_id"][~is_control] = seen.packet_id
+        columns["dst_port"][at] = CONTROL_PORT
+        columns["message"][at] = [payload[0] for payload in payloads]
+        columns["transaction"][at] = [int.from_bytes(payload[1:9], "big") for payload in payloads]
+        sources[point] = [batch(**columns)]
+    return sources
+
+
+CONTROLLED = Delimiters(SECOND_NS, control_port=CONTROL_PORT)
+
+
+def test_control_packets_cut_at_both_points_and_are_not_measured() -> None:
+    trace = per_second(0.5, True, seed=11)
+    spans = list(crossings(Lda(), with_control(trace, 100_000, {}), SECOND_NS, CONTROLLED))
+    assert [span.interval.name for span in spans] == [CONTROL + n for n in range(5)]
+    assert [(span.whole.sent, span.whole.received) for span in spans] == [(100_000, 100_000)] * 5
+    for n, span in enumerate(spans):
+        assert span.whole.sum_ns == trace.delays_ns[n * 100_000 : (n + 1) * 100_000].sum()
+        assert span.lost_delimiters == 0
+
+
+@pytest.mark.parametrize(
+    "left_out", [{"downstream": {2}}, {"upstream": {2}}, {"downstream": {2, 3}}, {"downstream": {2}, "upstream": {3}}]
+)
+def test_a_lost_control_packet_is_noticed_and_joins_intervals(left_out: dict[str, set[int]]) -> None:
+    trace = per_second(0.6, True, seed=12)
+    spans = list(crossings(Lda(), with_control(trace, 100_000, left_out), SECOND_NS, CONTROLLED))
+    lost = set().union(*left_out.values())
+    kept = [n for n in range(6) if n not in lost]
+    assert [span.interval.name for span in spans] == [CONTROL + n for n in kept]
+    assert [span.lost_delimiters for span in spans] == [len(lost) if n == 1 else 0 for n in kept]
+    for first, end, span in zip(kept, [*kept[1:], 6], spans, strict=True):
+        assert span.whole.sum_ns == trace.delays_ns[first * 100_000 : end * 100_000].sum()
+        assert span.whole.lost == 0
