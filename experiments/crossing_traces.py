@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.crossing import Crossing, bound_ns
+from wirelag.crossing import Crossing
 from wirelag.estimators.lda import Lda, LdaSynopsis
 from wirelag.intervals import Interval
+from wirelag.moments import bound_ns
 from wirelag.packets import COLUMNS, PacketBatch
 
 Floats = npt.NDArray[np.float64]

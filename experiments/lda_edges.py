@@ -10,10 +10,10 @@ import numpy as np
 from crossing_traces import MEAN_NS, Packets, Times, arriving, percent, weibull_ns
 from traces import arguments, show
 
-from wirelag.crossing import bound_ns
 from wirelag.crossings import Span, crossings, cuts
 from wirelag.estimators.lda import Lda
 from wirelag.intervals import Delimiters
+from wirelag.moments import bound_ns
 
 DELAY_NS = 50_000
 SECOND_NS = 10**9

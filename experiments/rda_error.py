@@ -26,6 +26,7 @@ from wirelag.crossing import Crossing
 from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
+from wirelag.moments import Moments
 from wirelag.rows import Deviation
 
 DIFFERENCES = (0, 1000, 2000, 3000, 4000, 6000, 10_000)
@@ -61,7 +62,7 @@ def finecomb(points: Points, _: Points, seed: int, deviation: Deviation) -> Cros
 
 def finecomb_ideal(points: Points, _: Points, seed: int, deviation: Deviation) -> Crossing:
     rows = ideal_finecomb(points, BUCKETS, seed)
-    return Crossing(used=rows.used, sum_ns=rows.sum_ns, squares_ns2=rows.squares_ns2(deviation))
+    return Crossing(moments=Moments.of(rows.used, rows.sum_ns, rows.variance_ns2(deviation), rows.used))
 
 
 METHODS: dict[str, Method] = {

@@ -9,6 +9,10 @@ import pytest
 
 from wirelag.clocks import Clock, Step, fit
 from wirelag.clusters import explain_clusters
+from wirelag.sim.scenario import Scenario
+from wirelag.sim.simulation import simulate
+from wirelag.sim.traffic import CLIENT
+from wirelag.sim.truth import START_NS as SIMULATED_NS
 
 START_NS = 1_700_000_000 * 10**9
 SPAN = 60.0
@@ -125,6 +129,73 @@ def test_offset_and_skew(offset: float, ppm: float, jitter: tuple[float, float])
     assert any("same both ways" in note for note in clock.notes)
 
 
+@pytest.mark.parametrize(
+    ("seed", "offset", "ppm", "loss"),
+    [
+        (106, 2000, 50, 0.0),
+        (109, 2000, 50, 0.0),
+        (1, 2000, 50, 0.003),
+        (26, 0, -50, 0.003),
+        (23, 0, 50, 0.0),
+        (47, 0, -50, 0.0),
+        (104, 2000, 10, 0.003),
+    ],
+)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_bursts_do_not_hide_skew(seed: int, offset: int, ppm: float, loss: float, swapped: bool) -> None:
+    """Many packets of a burst see one queue: they are no jump of the path, and no bend of the drift."""
+    simulation = simulate(
+        Scenario(
+            packets=20_000, seed=seed, points=2, loss=loss, clock_offset_ns=offset * 10**9, clock_skew_ppm=float(ppm)
+        )
+    )
+    first, second = simulation.captures
+    row, *common = np.intersect1d(first.row, second.row, return_indices=True)
+    up, down = first.time_ns[common[0]], second.time_ns[common[1]]
+    forward = simulation.packets.sender[row] == CLIENT
+    shown = (down - SIMULATED_NS - offset * 10**9) / (1 + ppm * 1e-6)  # true time since the start
+    if swapped:
+        up, down, forward = down, up, ~forward
+    clock = fit(up[forward], down[forward], up[~forward], down[~forward])
+    sign = -1 if swapped else 1
+    assert clock.skew == pytest.approx(sign * ppm * 1e-6, rel=1e-3)
+    assert not clock.steps
+    delay = np.abs(shown + SIMULATED_NS - first.time_ns[common[0]])[forward].mean()
+    assert (clock.correct(down) - up)[forward].mean() == pytest.approx(delay, rel=0.01)
+    since = clock.origin_ns - SIMULATED_NS - (0 if swapped else offset * 10**9)
+    assert clock.offset_bound_ns is not None
+    assert abs(clock.offset_ns - sign * (offset * 1e9 + ppm * 1e-6 * since)) <= clock.offset_bound_ns + 1_000
+
+
+@pytest.mark.parametrize("ppm", [50.0, -50.0])
+def test_skew_without_which_no_offset_fits(ppm: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where the path seems to jump again and again, as 3 ms of drift do not fit into 2 ms there and back."""
+    monkeypatch.setattr("wirelag.clocks.find_steps", lambda ways, origin: None)
+    traffic = Traffic(1, offset=2000.0, ppm=ppm)
+    clock = traffic.fit()
+    assert clock.skew == pytest.approx(ppm * 1e-6, rel=0.01)
+    assert traffic.mean_error(clock) < 0.01
+    small = Traffic(1, ppm=ppm / 5).fit()  # 0.6 ms do: nobody can be sure
+    assert small.method == "none"
+
+
+@pytest.mark.parametrize("offset", [5, 0])
+def test_a_drift_that_is_not_found_is_in_the_uncertainty(offset: int) -> None:
+    """A clock that swings by 3 ms, with 2 ms there and back: no offset fits, and no skew."""
+    for seed in range(5):
+        traffic = Traffic(seed, offset=float(offset))
+        times = traffic.times()
+        right = times[1] - offset * 10**9
+        for i in (1, 3):
+            t = (times[i] - START_NS) / 1e9 - offset
+            times[i] = times[i] + np.rint(3e6 * np.sin(2 * np.pi * t / SPAN)).astype(np.int64)
+        clock = fit(*times)
+        assert "not all by the same amount" in clock.notes[-1]
+        if clock.method != "none":
+            assert clock.offset_bound_ns is not None
+            assert np.abs(clock.correct(times[1]) - right).max() <= clock.offset_bound_ns
+
+
 def test_skew_alone_leaves_the_offset() -> None:
     traffic = Traffic(1, ppm=50)
     clock = traffic.fit()
@@ -158,6 +229,15 @@ def test_a_clock_that_was_set(base: float, size: float, ppm: float) -> None:
     assert bool(clock.skew) == bool(ppm)
     assert traffic.mean_error(clock) < 0.02
     assert any("was set" in note for note in clock.notes)
+
+
+def test_the_size_of_a_step_is_exact() -> None:
+    """In blocks the smallest delay is above the smallest possible one by chance; between steps hardly."""
+    for seed in range(10):
+        for ppm in (0.0, 50.0):
+            (step,) = Traffic(seed, steps=((31.234, 1e-2),), ppm=ppm).fit().steps
+            # The smallest of 1,400 exponential delays is 0.14 us above the smallest possible, on average.
+            assert abs(step.size_ns - 1e7) < 10_000
 
 
 def test_a_clock_that_was_set_twice() -> None:

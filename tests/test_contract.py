@@ -283,7 +283,6 @@ def test_crossings_are_added_in_any_order(both: Sources, between: Between) -> No
     )
     assert [getattr(forward, name) for name in names] == [getattr(backward, name) for name in names]
     assert (forward.min_ns, forward.max_ns) == (backward.min_ns, backward.max_ns)
-    assert (forward.squares_ns2 is None) == (backward.squares_ns2 is None)
-    if forward.squares_ns2 is not None:
-        assert forward.squares_ns2 == pytest.approx(backward.squares_ns2, rel=1e-9)
+    assert forward.mean_ns == pytest.approx(backward.mean_ns, rel=1e-12)
+    assert forward.std_ns == pytest.approx(backward.std_ns, rel=1e-9)
     assert (forward.sent, forward.received) == (len(both["upstream"][0]), len(both["downstream"][0]))

@@ -141,7 +141,7 @@ def cached(packets: Sequence[Packet], capacity: int = MANY, seed: int = 0) -> Ca
 def same(exact: Crossing, decoded: Crossing) -> bool:
     names = ("sent", "received", "used", "sum_ns", *COUNTS)
     assert {name: getattr(decoded, name) for name in names} == {name: getattr(exact, name) for name in names}
-    if decoded.squares_ns2 is not None and exact.min_ns is not None and decoded.min_ns is not None:
+    if decoded.std_ns is not None and exact.min_ns is not None and decoded.min_ns is not None:
         assert (decoded.min_ns, decoded.max_ns) == (exact.min_ns, exact.max_ns)
     return True
 

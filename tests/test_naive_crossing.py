@@ -239,12 +239,12 @@ def test_intervals_of_lda_can_be_added() -> None:
     assert lda.added(*parts) == lda.fill(stream, 8, (0, 2), SEED)
 
 
-def test_a_bank_of_one_row_says_nothing_about_the_deviation() -> None:
+def test_one_row_says_nothing_about_the_deviation() -> None:
     assert lda.variance([[lda.Row(10, 1)]]) is None
     assert lda.mean([[]]) is None
     two = [lda.Row(10, 1), lda.Row(30, 1)]
-    assert lda.variance([two, [lda.Row(20, 1)]]) == 200
-    assert lda.variance([two, two]) == 200
+    assert lda.variance([two, [lda.Row(20, 1)]]) == 100
+    assert lda.variance([two, two]) == Fraction(400, 3)
 
 
 def test_rows_are_collapsed_within_their_bank() -> None:

@@ -49,7 +49,7 @@ def test_a_cut_that_cannot_be_placed_is_no_common_cut() -> None:
     def pieces(*names: int) -> list[delimiters.Piece]:
         return [delimiters.Piece(None), *(delimiters.Piece(name, [(name, 0)]) for name in names)]
 
-    assert delimiters.common_cuts(pieces(1, 2, 3, 4), pieces(1, 3, 2, 4)) == [1, 2, 4]
+    assert delimiters.common_cuts(pieces(1, 2, 3, 4), pieces(1, 3, 2, 4)) == [1, 3, 4]
     assert delimiters.common_cuts(pieces(1, 2, 1, 3), pieces(1, 2, 3)) == [2, 3]
 
 

@@ -12,6 +12,9 @@ import pytest
 from captures import SHARED_DATA
 from simulated import write_simulation
 from wirelag import cli
+from wirelag.crossings import crossings, total
+from wirelag.estimators.join import Join
+from wirelag.packets import PacketBatch
 from wirelag.sim import Scenario, simulate
 
 TWO = SHARED_DATA / "twopoint" if SHARED_DATA else Path()
@@ -254,7 +257,7 @@ def test_files_of_synopses(run: Run, tmp_path: Path, estimator: str) -> None:
     whole = {part["start"]: part for part in exact["intervals"]}
     for part in answer["intervals"]:
         same = whole.get(part["start"], exact)  # lda cuts at packets, not at these times
-        assert part["mean"] == pytest.approx(same["mean"], abs=part["bound98"] + (3e-5 if estimator == "lda" else 0))
+        assert part["mean"] == pytest.approx(same["mean"], abs=part["bound98"] + (1e-4 if estimator == "lda" else 0))
         assert part["quantiles"]["0.5"] == pytest.approx(same["quantiles"]["0.5"], rel=0.1)
     run("cut", down, *words, "--seed", "7", "-o", tmp_path / "c.syn")
     assert "seed: 0 and 7" in run("oneway", files[0], tmp_path / "c.syn", code=2)
@@ -273,7 +276,10 @@ def test_the_second_round_of_rda_makes_it_exact(run: Run, tmp_path: Path) -> Non
         run("cut", capture, "--answer", tmp_path / "ask.syn", "-o", tmp_path / f"{name}2.syn")
     answer = report(run, *files, tmp_path / "a2.syn", tmp_path / "b2.syn")
     joined = report(run, up, down, "--interval", "10s")
-    for part, same in zip(answer["intervals"][1:-1], joined["intervals"][1:-1], strict=False):
+    exact = {part["start"]: part for part in joined["intervals"]}
+    assert len(answer["intervals"]) >= 3
+    for part in answer["intervals"][:-1]:  # what was sent in the last one may have come in the edge that is left out
+        same = exact[part["start"]]
         assert (part["used"], part["mean"], part["lost"]) == (same["used"], same["mean"], same["lost"])
 
 
@@ -311,3 +317,102 @@ def test_questions_formats_and_standard_input(run: Run, pair: tuple[Path, Path],
     assert np.isclose(frame["sent"][0], frame["sent"][1:].sum())
     lines = run("oneway", *pair, "--interval", "10s", "--format", "jsonl").splitlines()
     assert len(lines) == len(frame) - 1
+
+
+# ---- what a total must not hide ----
+
+
+def test_a_busy_interval_counts_with_all_its_packets() -> None:
+    """Of a busy second little is kept, of a quiet one everything: the mean is still that of all packets."""
+    rng = np.random.default_rng(1)
+    estimator = Join(memory=640_000)  # 20,000 packets at each point
+    parts = []
+    for second, (packets, delay_ns) in enumerate(((20_000, 1_000_000), (160_000, 9_000_000))):
+        ids = rng.integers(0, 2**64, packets, dtype=np.uint64)
+        times_ns = np.sort(rng.integers(0, 900_000_000, packets)) + (1_700_000_000 + second) * 10**9
+        parts.append((ids, times_ns, delay_ns))
+    up = [PacketBatch({"packet_id": ids, "time_ns": times_ns}) for ids, times_ns, _ in parts]
+    down = [PacketBatch({"packet_id": ids, "time_ns": times_ns + delay}) for ids, times_ns, delay in parts]
+    spans = list(crossings(estimator, {"upstream": up, "downstream": down}, 10**9))
+    mean_ns = total(spans)[0].mean_ns
+    assert [span.whole.details["share"] < 1 for span in spans] == [False, True]
+    # The busy second is known to within the coins that kept a share of its packets.
+    assert mean_ns == pytest.approx((20 * 1 + 160 * 9) / 180 * 1e6, rel=0.01)
+
+
+@pytest.mark.parametrize("estimator", ["finecomb", "rda"])
+def test_an_outage_is_not_left_out_of_files(run: Run, tmp_path: Path, estimator: str) -> None:
+    up, down = captures(tmp_path, direction="client")
+    data = down.read_bytes()
+    kept, place, first = bytearray(data[:24]), 24, None
+    while place < len(data):
+        seconds, _, length = struct.unpack_from("<III", data, place)
+        first = seconds if first is None else first
+        if not 20 <= seconds - first < 23:
+            kept += data[place : place + 16 + length]
+        place += 16 + length
+    down.write_bytes(kept)
+    words = ("--estimator", estimator, "--interval", "1s", "--buckets", "3000")
+    for name, capture in (("a", up), ("b", down)):
+        run("cut", capture, *words, "-o", tmp_path / f"{name}.syn")
+    answer, exact = report(run, tmp_path / "a.syn", tmp_path / "b.syn"), report(run, up, down)
+    # Files leave the first and the last second out, so that three seconds are a larger share.
+    assert answer["lost"] / answer["sent"] == pytest.approx(exact["lost"] / exact["sent"], rel=0.2)
+    assert answer["lost"] > 500
+
+
+def test_answers_of_another_capture_are_refused(run: Run, tmp_path: Path) -> None:
+    up, down = captures(tmp_path, direction="client", loss=0.005)
+    words = ("--estimator", "rda", "--interval", "10s", "--buckets", "3000")
+    for name, capture in (("a", up), ("b", down)):
+        run("cut", capture, *words, "-o", tmp_path / f"{name}.syn")
+    files = tmp_path / "a.syn", tmp_path / "b.syn"
+    run("oneway", *files, "--ask", tmp_path / "ask.syn")
+    for name, capture in (("a", up), ("b", down)):
+        run("cut", capture, "--answer", tmp_path / "ask.syn", "-o", tmp_path / f"{name}2.syn")
+    line = run("oneway", *files, tmp_path / "b2.syn", tmp_path / "a2.syn", code=2)
+    assert "in the order of the points" in line
+    assert "swap the files" in run("oneway", *reversed(files), code=2)
+    assert "one capture twice" in run("oneway", files[0], files[0], code=2)
+    run("cut", up, *words, "--port", "443", "-o", tmp_path / "c.syn")
+    assert "filter: None and ports 443" in run("oneway", files[0], tmp_path / "c.syn", code=2)
+
+
+def test_captures_in_the_wrong_order(run: Run, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """A third point 2 ms behind the second, both ways."""
+    third = tmp_path / "c.pcap"
+    third.write_bytes(behind(pair[1].read_bytes(), 2_000_000))
+    assert "order in which packets pass" in run("oneway", pair[0], third, pair[1], code=2)
+    first, second = report(run, *pair, third)["segments"]
+    assert (first["mean"], second["mean"]) == (pytest.approx(0.001, rel=0.2), pytest.approx(0.002, rel=0.01))
+
+
+def behind(capture: bytes, by_ns: int) -> bytes:
+    """What a point further on sees: packets to servers later, those from servers earlier."""
+    data, place = bytearray(capture), 24
+    while place < len(data):
+        seconds, ns, length = struct.unpack_from("<III", data, place)
+        ports = place + 16 + (34 if data[place + 28 : place + 30] == b"\x08\x00" else 54)
+        source, destination = struct.unpack_from(">HH", data, ports)
+        later_ns = by_ns if destination < source else -by_ns
+        struct.pack_into("<II", data, place, *divmod(seconds * 10**9 + ns + later_ns, 10**9))
+        place += 16 + length
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--ipv4-prefix", "99", "--by", "prefix"),
+        ("--most-groups", "0"),
+        ("--memory", "200GiB"),
+        ("--interval", "10000000h"),
+        ("--control-port", "99999", "--estimator", "lda", "--interval", "1s"),
+        ("--cut", "packets", "--estimator", "lda"),
+        ("--loss", "150%", "--estimator", "lda"),
+        ("--ask", "x.syn"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_wrong_options_are_usage_errors(run: Run, pair: tuple[Path, Path], words: tuple[str, ...]) -> None:
+    assert words[0] in run("oneway", *pair, *words, code=2)

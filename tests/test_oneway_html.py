@@ -253,8 +253,7 @@ def test_shares_of_a_sample_have_the_interval_of_the_sampling() -> None:
 @pytest.mark.parametrize("delays_ns", [[0], [-5], [-5, 5], [5] * 40, [-(2**62), 2**62], [0, 0, 7], [-1, 2**50]])
 def test_any_delays_make_a_page(delays_ns: list[int]) -> None:
     whole = Crossing(len(delays_ns), len(delays_ns))
-    whole.tail = Tail.of(np.full(len(delays_ns), START_NS), np.array(delays_ns, np.int64), 1)
-    whole.used, whole.sum_ns = len(delays_ns), sum(delays_ns)
+    whole.add_delays(np.full(len(delays_ns), START_NS), np.array(delays_ns, np.int64))
     report = whole.report("join")
     spans = [SpanEntry(0.0, 1.0, report), SpanEntry(1.0, 2.0, nothing())]
     page = replace(made(), total=report, tail=whole.tail, spans=spans, groups=[("g", report)])

@@ -19,16 +19,17 @@ from crossed import SCENARIOS, batch_of, captured, packets_of, points
 from wirelag import _kernels
 from wirelag.caches import SINGLE, Cached, CacheMeter, level
 from wirelag.caches import join as join_caches
-from wirelag.crossing import Crossing, bound_ns
+from wirelag.crossing import Crossing, joined
 from wirelag.estimator import Meter
 from wirelag.estimators.finecomb import Finecomb, FinecombSynopsis
-from wirelag.estimators.join import joined
 from wirelag.estimators.lda import Lda, LdaSynopsis, tuned
 from wirelag.estimators.rda import Rda, cells, copies_of, less
 from wirelag.intervals import Interval
+from wirelag.moments import bound_ns
 from wirelag.naive import finecomb, join, lda, rateless, rda
 from wirelag.naive.join import Packet
 from wirelag.rows import Rows
+from wirelag.tails import Tail
 
 S = TypeVar("S")
 Points = tuple[list[Packet], list[Packet]]
@@ -103,7 +104,7 @@ def check_join(seen: Points, capacity: int, seed: int) -> None:
     twins = [join.Cache(capacity, seed).observe(packets) for packets in seen]
     up, down = (cached(packets, capacity, seed) for packets in seen)
     twin = join.join(*join.levelled(*twins))
-    crossing = joined(up, down, 0)
+    crossing = joined(up, down)
     up, down = level(up, down)
     found, each = join_caches(up.ids, down.ids), 1 << up.level
     assert list(zip(found.up_rows.tolist(), found.down_rows.tolist(), strict=True)) == [pair[:2] for pair in twin.pairs]
@@ -140,7 +141,7 @@ def test_delays_of_any_size_are_summed_exactly() -> None:
     first, last = -(2**63), 2**63 - 1
     up = [(1, 0), (2, 0), (3, 0), (4, last), (5, first)]
     down = [(1, last), (2, last), (3, first), (4, first), (5, last)]
-    crossing = joined(cached(up), cached(down), 0)
+    crossing = joined(cached(up), cached(down))
     assert crossing.sum_ns == 2 * last + first + 1 - 1
     assert crossing.std_ns is not None
 
@@ -162,7 +163,7 @@ def test_a_cache_full_of_the_rarest_coin_can_still_be_smaller() -> None:
         smaller = cache.at_most(capacity)
         twin = join.Cache(capacity, 5).observe(entries(cache))
         assert (smaller.level, len(smaller)) == (twin.level, kept)
-        assert joined(smaller, smaller, 0).used == kept
+        assert joined(smaller, smaller).used == kept
 
 
 # ---- lda ----
@@ -300,7 +301,7 @@ def check_rda(seen: Points, banks: int, each: int, seed: int, checked: bool, ass
         return False
     ids = np.array(sorted(rda.differing(twin.found, *seen)), np.uint64)
     mine, theirs = (copies_of(cache, own, NONE, ids) for cache, own in zip(caches, numbers, strict=True))
-    crossing = of.repaired(*filled, decoded, mine, theirs)
+    crossing = of.repaired(*filled, decoded, mine, theirs, (Tail.empty(), 0))
     rows = rda.repair(*seen, twin, rda.Layout(banks, banks * each, seed))
     used, sum_ns = lda.used(rows), sum(row.delay_ns for bank in rows for row in bank)
     if twin.complete:

@@ -206,3 +206,65 @@ class RatelessDecoder:
     def found(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]: ...
     @property
     def symbols(self) -> int: ...
+
+# queue
+
+def queue_pass(
+    times_ns: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.uint32],
+    bytes_per_s: int,
+    limit: int,
+    red: tuple[int, int, int, int, int],
+    rule: tuple[int, int, int, int, int, int, int, int, int, int, int] | None,
+    seed: int = 0,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], int]: ...
+
+# rli
+
+FLOW_WORDS: int
+
+class Rli:
+    def __init__(
+        self,
+        method: int,
+        memory: int,
+        bytes_per_s: int,
+        buffer: int,
+        idle_ns: int,
+        bracket_ns: int,
+        early_ns: int,
+        late_ns: int,
+        base_ns: int,
+        inactive_ns: int,
+        active_ns: int,
+        hold: int,
+        seed: int,
+    ) -> None: ...
+    def observe(
+        self,
+        time_ns: npt.NDArray[np.int64],
+        kind: npt.NDArray[np.uint8],
+        size: npt.NDArray[np.uint32],
+        key: npt.NDArray[np.uint64],
+        id: npt.NDArray[np.uint64],
+        sequence: npt.NDArray[np.uint32],
+        sent_ns: npt.NDArray[np.int64],
+        previous_sent_ns: npt.NDArray[np.int64],
+        previous_id: npt.NDArray[np.uint64],
+        endpoints: npt.NDArray[np.uint64] | None = None,
+    ) -> None: ...
+    def cut(self) -> None: ...
+    def take(self, room: npt.NDArray[np.uint64]) -> int: ...
+    def counts(self) -> dict[str, int]: ...
+    def totals(self) -> list[int]: ...
+    def errors(self) -> list[int]: ...
+    @property
+    def records(self) -> int: ...
+    @property
+    def base_ns(self) -> int | None: ...
+    @property
+    def trusted(self) -> bool: ...
+    @property
+    def trust(self) -> list[int]: ...
+    @property
+    def memory(self) -> int: ...

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from wirelag.clocks import FEWEST, Clock, fit
 from wirelag.courses import (
@@ -34,7 +33,6 @@ from wirelag.units import format_duration
 
 __all__ = ["Alignment", "Direction", "LeftOut", "Sighting", "align"]
 
-Bools = npt.NDArray[np.bool_]
 Point = Literal["upstream", "downstream"]
 
 FEWEST_COMMON: Final = 5
@@ -42,6 +40,8 @@ LEAST_SHARE: Final = 1e-3  # of the smaller capture that must be common
 LARGEST_FRAME: Final = 1500  # more payload than this did not cross an ordinary link in one piece
 
 
+MARGIN_NS: Final = 10_000_000
+FAR_OFF_NS: Final = 600 * 10**9  # from the others: such a time is damaged
 _NOTHING: Final = (np.empty(0, np.int64), np.empty(0, np.int64))
 _SHOWN: Final = 4_000  # common packets of a direction, for a picture
 
@@ -87,6 +87,19 @@ class Alignment:
             packets = packets[:]  # a batch of its own, with views of the same columns
             packets.time_ns = self.clock.correct(packets.time_ns)
         return packets
+
+    def agrees(self, other: Alignment) -> bool:
+        """Whether any packets travel the same way here and there."""
+        ways = [
+            course.keys[course.courses == FORWARD] for course in (self.courses["upstream"], other.courses["upstream"])
+        ]
+        return bool(np.isin(*ways).any())
+
+    @property
+    def ahead_ns(self) -> int:
+        """How far the downstream clock may be ahead once corrected: as sampled delays are negative, and a bit."""
+        up_ns, down_ns = self.forward
+        return MARGIN_NS + max(0, -int((self.clock.correct(down_ns) - up_ns).min())) if len(up_ns) else MARGIN_NS
 
     @property
     def backward(self) -> int:
@@ -159,16 +172,16 @@ def align(
     notes = list(related.notes)
     weight = np.bincount(found.pair, minlength=len(up.pairs)).astype(np.float64)
     sides = Sides.of(*up.pairs.ends, weight * signs(found.courses))
-    spans = [(int(t.min()), int(t.max())) for t in (up.times_ns[rows_up[forward]], down.times_ns[rows_down[forward]])]
+    # A packet with a time that is far off says nothing about when the captures begin and end.
+    sane = forward & (np.abs(found.difference_ns - int(np.median(found.difference_ns[forward]))) < FAR_OFF_NS)
+    spans = [(int(t.min()), int(t.max())) for t in (up.times_ns[rows_up[sane]], down.times_ns[rows_down[sane]])]
     courses = {
-        "upstream": courses_at(
-            up, down.pairs, found.courses, sides, spans[0], direction, nat, _loss(up, found, spans[0])
-        ),
+        "upstream": courses_at(up, down.pairs, found.courses, sides, spans[0], direction, nat, upstream=True),
     }
     below = courses_below(down, found)
     if nat:
         sides = Sides.of(*down.pairs.ends, signs(below))
-    courses["downstream"] = courses_at(down, up.pairs, below, sides, spans[1], direction, nat, 0.0)
+    courses["downstream"] = courses_at(down, up.pairs, below, sides, spans[1], direction, nat, upstream=False)
     scale = 2**level
     alignment = Alignment(related, notes, int(np.count_nonzero(forward)) * scale, courses, direction)
     alignment.forward, alignment.returning = (_thinned(up, down, found, way) for way in (FORWARD, BACKWARD))
@@ -227,15 +240,6 @@ def _fit(up: Sighting, down: Sighting, found: Common) -> Clock:
     if clock.method == "minimum" and clock.offset_ns < 0 and not clock_behind(times[1] - times[0]):
         return Clock()  # the direction was given, and was perhaps the wrong one
     return clock
-
-
-def _loss(up: Sighting, found: Common, span: tuple[int, int]) -> float:
-    """The share of forward packets without a counterpart, rather too large."""
-    rows = courses_of(up, found.courses) == FORWARD
-    rows &= (up.times_ns >= span[0]) & (up.times_ns <= span[1])
-    matched = np.zeros(len(up.ids), np.bool_)
-    matched[found.up] = True
-    return float((np.count_nonzero(rows & ~matched) + 1) / (np.count_nonzero(rows) + 1))
 
 
 def _span_notes(

@@ -21,9 +21,8 @@ from wirelag.packets import PacketBatch
 from wirelag.packing import array_of, number_of
 
 ENTRY_BYTES: Final = 16
-HIGHEST: Final = 65  # level: nothing is kept
+HIGHEST: Final = 40  # level of a cache that somebody sends: 2^40 packets, of which one was kept
 CACHE: Final = 1  # purposes of coins
-MARKER: Final = 4
 
 Ids = npt.NDArray[np.uint64]
 Times = npt.NDArray[np.int64]

@@ -2,7 +2,8 @@
 
 Law: a clock is corrected only where there is something to correct; captures on one clock stay as they are. A clock
 that runs fast makes the smallest delays of one direction rise and those of the other fall by the same slope; a clock
-that is set makes them jump by opposite amounts at the same time. Congestion and routes do neither.
+that is set makes them jump by opposite amounts at the same time. Congestion and routes do neither. Where every constant
+offset leaves negative delays, the clock did something, and an offset without skew or steps is not the whole answer.
 """
 
 from __future__ import annotations
@@ -13,7 +14,20 @@ from typing import Any, Final
 
 import numpy as np
 
-from wirelag.minima import CLEAR, PRECISION_NS, Ints, Step, Way, find_steps, line_through, spread_of, two_ways
+from wirelag.minima import (
+    BLOCK_PACKETS,
+    CLEAR,
+    MOST_BLOCKS,
+    PRECISION_NS,
+    Floats,
+    Ints,
+    Step,
+    Way,
+    find_steps,
+    line_through,
+    spread_of,
+    two_ways,
+)
 from wirelag.units import format_duration
 
 __all__ = ["FEWEST", "LONGEST_DELAY_NS", "Clock", "Step", "fit"]
@@ -23,6 +37,8 @@ MOST_SKEW: Final = 1e-3
 LONGEST_DELAY_NS: Final = 10 * 10**9  # a one-way delay of this size is an offset
 _LONGEST_NS: Final = 2**63 - 1
 _BINS: Final = 1 << 13  # minima that a convex hull is made of
+_AGREED: Final = 0.05  # what hulls of both directions and both halves may differ by if a clock is the only reason
+_NEAR: Final = 0.05  # of the span: how close to the first packet a clock that drifts may have been right
 _ALIKE: Final = (0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # quantiles by which two directions are compared
 
 
@@ -89,22 +105,43 @@ def fit(forward_up_ns: Ints, forward_down_ns: Ints, backward_up_ns: Ints, backwa
     if all(way.enough for way in ways):
         moved = [replace(way) for way in ways]
         found = find_steps(moved, origin)
-        found_notes = found[2] if found else []
-        found_skew = _find_skew(moved, found_notes) if found else 0.0
+        found_skew = _find_skew(moved) if found else 0.0
         if found and _possible(moved, found_skew, found[1]):
-            ways, skew, notes = moved, found_skew, notes + found_notes
-            steps, blur, _ = found
-    offset, bound, method = _offset(ways, skew, steps, blur, notes)
+            ways, skew = moved, found_skew
+            steps, blur, jumps = found
+            if steps:
+                steps, skew, blur = _sharpen(ways, steps, skew, blur, origin)
+            notes += jumps + [_step_note(step, origin) for step in steps]
+        elif not _possible(ways, 0.0, 0.0):
+            skew = _needed_skew(ways)
+        if skew:
+            notes.append(_skew_note(skew, len(ways) == 1))
+    offset, early, bound, method = _offset(ways, skew, steps, blur, notes)
     parts = [part for part, there in ((method, method), ("skew", skew), ("steps", steps)) if there]
     if not parts:
         return Clock(notes=tuple(notes))
-    return Clock(offset, skew, origin, tuple(steps), "+".join(parts), bound, tuple(notes))
+    return Clock(offset, skew, origin - early, tuple(steps), "+".join(parts), bound, tuple(notes))
 
 
 def _possible(ways: list[Way], skew: float, blur: float) -> bool:
     """Whether some offset leaves no delay negative: else it is not the clock that did this."""
     slack = 2 * (PRECISION_NS + blur) + sum(spread_of(way.residuals()[1]) for way in ways)
     return len(ways) == 1 or ways[0].smallest_ns(skew) + ways[1].smallest_ns(-skew) > -slack
+
+
+def _skew_note(skew: float, one_way: bool) -> str:
+    note = f"the downstream clock runs {abs(skew) * 1e6:.3g} ppm {'fast' if skew > 0 else 'slow'}: corrected"
+    if not one_way:
+        return note
+    return f"{note}; but with packets of one direction only, a slow change of the smallest delay itself looks the same"
+
+
+def _step_note(step: Step, origin: int) -> str:
+    return (
+        f"the downstream clock was set {'ahead' if step.size_ns > 0 else 'back'} by"
+        f" {format_duration(abs(step.size_ns))} {format_duration(step.time_ns - origin)} after the first common packet:"
+        " corrected"
+    )
 
 
 def _slope(way: Way) -> tuple[float, bool]:
@@ -115,18 +152,17 @@ def _slope(way: Way) -> tuple[float, bool]:
     """
     slope, above = way.residuals()
     edge = bool(np.median(above) - above.min() < 2 * spread_of(above))
-    return _hull_slope(way) if edge else slope, edge
+    return _hull_slope(way.time, way.delay - way.detour) if edge else slope, edge
 
 
-def _hull_slope(way: Way) -> float:
+def _hull_slope(times: Floats, delays: Floats) -> float:
     """The slope of the line below all delays that comes closest to them: the hull's edge over the mean time."""
     # In bins the smallest delay is enough: a hull has few corners.
-    span = max(float(way.time[-1]), 1.0)
-    bins = (way.time * (_BINS / span)).astype(np.int64)
-    flat = way.delay - way.detour
-    order = np.lexsort((flat, bins))
+    span = max(float(times[-1] - times[0]), 1.0)
+    bins = ((times - times[0]) * (_BINS / span)).astype(np.int64)
+    order = np.lexsort((delays, bins))
     first = np.concatenate(([True], np.diff(bins[order]) != 0))
-    time, delay = way.time[order][first], flat[order][first]
+    time, delay = times[order][first], delays[order][first]
     corners: list[int] = []
     for i in range(len(time)):
         while len(corners) > 1:
@@ -137,12 +173,12 @@ def _hull_slope(way: Way) -> float:
         corners.append(i)
     if len(corners) < 2:
         return 0.0
-    edge = min(max(int(np.searchsorted(time[corners], way.time.mean())), 1), len(corners) - 1)
+    edge = min(max(int(np.searchsorted(time[corners], times.mean())), 1), len(corners) - 1)
     a, b = corners[edge - 1], corners[edge]
     return float((delay[b] - delay[a]) / (time[b] - time[a]))
 
 
-def _find_skew(ways: list[Way], notes: list[str]) -> float:
+def _find_skew(ways: list[Way]) -> float:
     """The skew, where the minima drift by clearly more than they scatter, and both directions agree."""
     slopes, spreads, spans = [], [], []
     for way, sign in zip(ways, (1, -1), strict=False):
@@ -155,24 +191,87 @@ def _find_skew(ways: list[Way], notes: list[str]) -> float:
     weights = [1 / spread**2 for spread in spreads]
     skew = float(np.average(slopes, weights=weights))
     drifts = [abs(slope) * span / spread for slope, span, spread in zip(slopes, spans, spreads, strict=True)]
-    if abs(skew) > MOST_SKEW or math.hypot(*drifts) <= CLEAR:
+    clear = math.hypot(*drifts) > CLEAR
+    if abs(skew) > MOST_SKEW:
         return 0.0
     if len(ways) == 1:
         negative = ways[0].smallest_ns(0.0) >= 0 > ways[0].smallest_ns(skew)
-        if negative or not _straight(ways[0], slopes[0], spreads[0]):
+        if not clear or negative or not _straight(ways[0], slopes[0], spreads[0]):
             return 0.0
-        notes.append(
-            f"the downstream clock runs {abs(skew) * 1e6:.3g} ppm {'fast' if skew > 0 else 'slow'}: corrected; but with"
-            " packets of one direction only, a slow change of the smallest delay itself looks the same"
-        )
+        return skew
+    if all(way.edge for way in ways) and _agreed(ways, slopes):
         return skew
     unlike = abs(slopes[0] - slopes[1]) * min(spans)
-    if min(drifts) <= CLEAR / 2 or unlike > max(0.25 * abs(skew) * min(spans), 2 * math.hypot(*spreads)):
+    if not clear or min(drifts) <= CLEAR / 2:
+        return 0.0
+    if unlike > max(0.25 * abs(skew) * min(spans), 2 * math.hypot(*spreads)):
         return 0.0
     if slopes[0] * slopes[1] < 0 or not all(map(_straight, ways, (slopes[0], -slopes[1]), spreads)):
         return 0.0
-    notes.append(f"the downstream clock runs {abs(skew) * 1e6:.3g} ppm {'fast' if skew > 0 else 'slow'}: corrected")
     return skew
+
+
+def _agreed(ways: list[Way], slopes: list[float]) -> bool:
+    """Whether the hulls of both directions, and of each half of them, have one slope: load would not do that.
+
+    That holds however much the minima of blocks scatter, as few of them decide where a hull is.
+    """
+    all_slopes = list(slopes)
+    for way, sign in zip(ways, (1, -1), strict=True):
+        half = int(np.searchsorted(way.time, way.time[-1] / 2))
+        if min(half, len(way.time) - half) < 4 * BLOCK_PACKETS:
+            return False
+        flat = way.delay - way.detour
+        all_slopes += [sign * _hull_slope(way.time[part], flat[part]) for part in (slice(half), slice(half, None))]
+    least = min(map(abs, all_slopes))
+    drift = least * min(float(way.time[-1]) for way in ways)
+    return drift > 10 * CLEAR * PRECISION_NS and max(all_slopes) - min(all_slopes) < _AGREED * least
+
+
+def _needed_skew(ways: list[Way]) -> float:
+    """The skew of a clock that is certain to drift, as no constant offset fits: what both hulls say, if that fits.
+
+    A step would not be mistaken for it: where no constant offset fits around a step, no line does.
+    """
+    slopes = [sign * _hull_slope(way.time, way.delay) for way, sign in zip(ways, (1, -1), strict=True)]
+    skew = sum(slopes) / 2
+    if abs(skew) > MOST_SKEW or abs(slopes[0] - slopes[1]) > 0.25 * abs(skew) or not _possible(ways, skew, 0.0):
+        return 0.0
+    return skew
+
+
+def _sharpen(
+    ways: list[Way], steps: list[Step], skew: float, blur: float, origin: int
+) -> tuple[list[Step], float, float]:
+    """Steps, skew, and how unsure the sizes are, from all packets between steps: from blocks they are only rough.
+
+    Where packets come close to the smallest possible delay, that is the same before and after a step. Each direction
+    gives a size; half of what they differ by is how unsure it is.
+    """
+    _, edge = zip(*map(_slope, ways), strict=True)
+    if not all(edge):
+        return steps, skew, blur
+    cuts = [step.time_ns - origin for step in steps]
+    parts: list[list[tuple[Floats, Floats]]] = []
+    for way in ways:
+        at = np.searchsorted(way.time, cuts)
+        parts.append(list(zip(np.split(way.time, at), np.split(way.delay - way.detour, at), strict=True)))
+    if min(len(time) for way_parts in parts for time, _ in way_parts) < 4 * BLOCK_PACKETS:
+        return steps, skew, blur
+    if skew:  # between steps, as it would take up a part of them
+        slopes = [np.array([_hull_slope(time, delay) for time, delay in way_parts]) for way_parts in parts]
+        spans = [float(np.ptp(time)) ** 2 for time, _ in parts[0]]
+        skew = float(np.average(slopes[0] - slopes[1], weights=spans)) / 2
+    levels = [
+        np.diff([(delay - sign * skew * time).min() for time, delay in way_parts])
+        for way_parts, sign in zip(parts, (1, -1), strict=True)
+    ]
+    sizes = (levels[0] - levels[1]) / 2
+    for way, sign in zip(ways, (1, -1), strict=True):
+        for cut, size in zip(cuts, sizes, strict=True):
+            way.move(cut, sign * float(size), clock=True)
+    steps = [Step(step.time_ns, step.size_ns + round(float(size))) for step, size in zip(steps, sizes, strict=True)]
+    return steps, skew, min(float(np.abs(levels[0] + levels[1]).sum()) / 2 + PRECISION_NS, blur)
 
 
 def _straight(way: Way, slope: float, spread: float) -> bool:
@@ -189,39 +288,71 @@ def _straight(way: Way, slope: float, spread: float) -> bool:
 
 def _offset(
     ways: list[Way], skew: float, steps: list[Step], blur: float, notes: list[str]
-) -> tuple[int, float | None, str]:
-    """Offset, its bound and the word for it. Delays are not negative: that leaves a range of offsets."""
+) -> tuple[int, int, float | None, str]:
+    """Offset, how long before the origin it was that, its bound and the word for it.
+
+    Delays are not negative: that leaves a range of offsets.
+    """
     highest = ways[0].smallest_ns(skew)
     if len(ways) == 1:
         delays = ways[0].delay - skew * ways[0].time + ways[0].base_ns
         # A few negative delays are not a clock's doing.
         if highest < LONGEST_DELAY_NS and np.count_nonzero(delays < -PRECISION_NS) < 0.01 * len(delays):
-            return 0, None, ""
+            return 0, 0, None, ""
         notes.append(
             f"the clocks differ by about {format_duration(abs(highest))}, and with packets of one direction only nobody"
             " can say how much of it is delay: what is given is delay above the smallest one"
         )
-        return highest, None, "minimum"
+        return highest, 0, None, "minimum"
     lowest = -ways[1].smallest_ns(-skew)
-    if lowest > highest:  # no offset makes all delays positive: a skew that is not quite constant
-        lowest, highest = highest, lowest
+    slack = PRECISION_NS + blur
+    if lowest > highest:
+        return _moving_offset(ways, skew, slack, (highest, lowest), notes)
     middle = min(max(_middle(ways, skew), lowest), highest)
     # Between two steps the clock may have been right: then it needs no correction there.
-    slack = PRECISION_NS + blur
     right = [
         0,
         *(-int(size) for size in np.cumsum([step.size_ns for step in steps], dtype=np.int64) if abs(size) > slack),
     ]
     possible = [offset for offset in right if lowest - slack <= offset <= highest + slack]
     offset = min(possible, key=lambda offset: abs(offset - middle)) if possible else middle
-    bound = max(highest - offset, offset - lowest) + blur
+    # A clock that drifts and was right near the first packet was so when the smallest delays were the same both ways.
+    near = skew and possible and abs(middle - offset) <= _NEAR * abs(skew) * ways[0].time[-1]
+    early = round((middle - offset) / skew) if near else 0
+    there = middle if near else offset
+    bound = max(highest - there, there - lowest) + blur
     if not possible:
         notes.append(
             f"the downstream clock is {format_duration(abs(offset))} {'ahead' if offset > 0 else 'behind'}: corrected,"
             " as if the smallest delays were the same both ways; if they are not, all delays are wrong by the same"
             f" amount, at most {format_duration(bound)}"
         )
-    return offset, bound if offset or skew or steps else None, "offset" if offset else ""
+    return offset, early, bound if offset or skew or steps else None, "offset" if offset else ""
+
+
+def _moving_offset(
+    ways: list[Way], skew: float, slack: float, between: tuple[int, int], notes: list[str]
+) -> tuple[int, int, float | None, str]:
+    """The offset where none leaves all delays positive, as the clock drifts in a way that was not found out.
+
+    Each while has a range of offsets of its own; the bound reaches over all of them.
+    """
+    offset = min(max(_middle(ways, skew), between[0]), between[1])
+    if between[0] - slack <= 0 <= between[1] + slack:
+        offset = 0
+    whiles = []
+    for way, sign in zip(ways, (1, -1), strict=True):
+        flat = way.delay - sign * skew * way.time + float(way.base_ns - sign * offset)
+        count = min(max(len(flat) // BLOCK_PACKETS, 1), MOST_BLOCKS)
+        whiles.append(np.array([part.min() for part in np.array_split(flat, count)]))
+    bound = max(float(np.abs(smallest).max()) for smallest in whiles) + slack - PRECISION_NS
+    # Delays that are negative all the time are not those of a clock that drifts: the direction is the wrong one.
+    if between[1] - between[0] > 2 * slack and sum(float(np.median(smallest)) for smallest in whiles) > 0:
+        notes.append(
+            "the clocks drift: whatever offset is corrected, some delays are negative, and no skew or step was found"
+            f" that explains it; delays are wrong by up to {format_duration(bound)}, and not all by the same amount"
+        )
+    return offset, 0, bound if offset or skew else None, "offset" if offset else ""
 
 
 def _middle(ways: list[Way], skew: float) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,6 @@ from wirelag.sighting import Ints, Pairs, Sighting, Words, address_keys, pair_ke
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
-BY_CHANCE: Final = 1e-4  # that all packets of an address pair are lost: when less likely, they went elsewhere
 FORWARD, BACKWARD, ELSEWHERE = np.uint8(1), np.uint8(2), np.uint8(3)
 
 
@@ -251,7 +249,7 @@ def courses_at(
     span: tuple[int, int],
     direction: Direction | None,
     nat: bool,
-    loss: float,
+    upstream: bool,
 ) -> Course:
     """The course of every address pair of a point; `known` has those with packets in common."""
     pairs = sighting.pairs
@@ -266,7 +264,9 @@ def courses_at(
     else:
         guess = _by_side(side - other_side, ELSEWHERE if (known == BACKWARD).any() else FORWARD)
         crosses = (side > 0) & (other_side < 0)
-    # Of an address pair with few packets all may be lost; of one with many, they went another way.
-    all_lost = crosses & (loss**pairs.counts > BY_CHANCE) if loss else np.zeros(len(pairs), np.bool_)
-    guess = np.where((guess == FORWARD) & ~seen_there & ~all_lost & (not nat), ELSEWHERE, guess)
+    # Between hosts whose other packets come through all may be lost: an outage. Others never pass the other point.
+    elsewhere = (guess == FORWARD) & ~seen_there & (not nat)
+    if upstream:
+        elsewhere &= ~crosses
+    guess = np.where(elsewhere, ELSEWHERE, guess)
     return Course.make(pairs.keys, np.where(known == 0, guess, known).astype(np.uint8), sides, span)

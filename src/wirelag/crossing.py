@@ -1,19 +1,19 @@
 """What became of packets between two points: the one answer of all two-point methods, ready to be added up.
 
-Sums are integers, so that a mean is exact where the method is. Deviations are kept as summed squares around the mean
-(Chan's rule adds them), since squares of raw differences would drown in a clock's offset.
+Crossings of several intervals are added up: counts, moments (moments.py) and samples of delays (tails.py).
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.caches import SINGLE, Cached, join, survives
+from wirelag.caches import SINGLE, Cached, join, level, survives
+from wirelag.clocks import Clock
+from wirelag.moments import Moments
 from wirelag.report import Report
 from wirelag.tails import Tail
 
@@ -22,23 +22,13 @@ QUANTILES: Final = ("0.5", "0.9", "0.95", "0.99", "0.999")
 Times = npt.NDArray[np.int64]
 
 
-def bound_ns(std_ns: float, used: int, doubt: float) -> float:
-    """How far the mean of `used` delays is from the truth, with probability 1 - doubt at least.
-
-    Bound (1) of the LDA paper: a Gaussian tail, with a deviation that is itself estimated between rows.
-    """
-    return std_ns * math.sqrt(2 * math.log(2 / doubt) / used)
-
-
 @dataclass(slots=True)
 class Crossing:
     """Packets between an upstream and a downstream point; None where a method cannot say."""
 
     sent: int = 0
     received: int = 0
-    used: int = 0  # packets whose delays are in the sum
-    sum_ns: int = 0
-    squares_ns2: float | None = 0.0  # of the deviations of all used delays from their mean
+    moments: Moments = field(default_factory=Moments)
     only_upstream: int | None = None
     only_downstream: int | None = None
     late: int = 0  # of only_upstream: seen downstream in a later interval (or an earlier one, by a clock that is ahead)
@@ -68,16 +58,29 @@ class Crossing:
         return max(0, self.only_upstream - self.late)  # the late may stand for more, in an interval of another level
 
     @property
+    def unsettled(self) -> bool:
+        """Whether packets wait for their other half."""
+        return bool((self.single_up and len(self.single_up)) or (self.single_down and len(self.single_down)))
+
+    @property
+    def used(self) -> int:
+        """Packets whose delays are in the mean."""
+        return self.moments.used
+
+    @property
+    def sum_ns(self) -> int:
+        """Their summed delay, exact."""
+        return self.moments.sum_ns
+
+    @property
     def mean_ns(self) -> float | None:
-        """The mean delay of the used packets."""
-        return self.sum_ns / self.used if self.used else None
+        """The mean delay."""
+        return self.moments.mean_ns
 
     @property
     def std_ns(self) -> float | None:
-        """The standard deviation of their delays."""
-        if not self.used or self.squares_ns2 is None:
-            return None
-        return math.sqrt(max(0.0, self.squares_ns2) / self.used)
+        """The standard deviation of delays."""
+        return self.moments.std_ns
 
     def quantile_ns(self, q: float) -> float | None:
         """A quantile of the delays, from the sample."""
@@ -87,25 +90,21 @@ class Crossing:
     def share_above(self, limit_ns: int) -> float | None:
         """The share of delays above a limit, from the sample."""
         found = self.tail.share_above(limit_ns)
-        return found[0] if found else None
+        return None if found is None else found[0]
 
     def add_delays(self, sent_ns: Times, delays_ns: Times, stands_for: int = 1) -> None:
         """Take in delays that are known one by one."""
-        if not len(delays_ns):
-            return
-        origin_ns = delays_ns[0]  # a clock's offset would leave floats no digits for the rest
-        above = (delays_ns - origin_ns).astype(np.float64)
-        part = Crossing(
-            used=len(delays_ns),
-            sum_ns=sum(_safe_sums(delays_ns)),
-            squares_ns2=float(((above - above.mean()) ** 2).sum()),
-            tail=Tail.of(sent_ns, delays_ns, stands_for),
-            min_ns=int(delays_ns.min()),
-            max_ns=int(delays_ns.max()),
-        )
-        self._add_sums(part)
+        if len(delays_ns):
+            self._add_sums(
+                Crossing(
+                    moments=Moments.of_delays(delays_ns, stands_for),
+                    tail=Tail.of(sent_ns, delays_ns, stands_for),
+                    min_ns=int(delays_ns.min()),
+                    max_ns=int(delays_ns.max()),
+                )
+            )
 
-    def add(self, other: Crossing) -> None:
+    def add(self, other: Crossing, with_tail: bool = True) -> None:
         """Take in another interval: what crossed the edge between them is neither lost nor new."""
         moved = {"only_upstream": other.late, "only_downstream": other.early}
         for name in ("only_upstream", "only_downstream", "duplicated", "ambiguous", "reordered"):
@@ -119,53 +118,49 @@ class Crossing:
         self.sent += other.sent
         self.received += other.received
         self.wire_bytes += other.wire_bytes
-        self._add_sums(other)
+        self._add_sums(other, with_tail)
 
-    def _add_sums(self, other: Crossing) -> None:
-        if other.used and self.used and None not in (self.squares_ns2, other.squares_ns2):
-            assert self.squares_ns2 is not None
-            assert other.squares_ns2 is not None
-            apart = (self.sum_ns * other.used - other.sum_ns * self.used) / (self.used * other.used)
-            between = apart * apart * self.used * other.used / (self.used + other.used)
-            self.squares_ns2 += other.squares_ns2 + between
-        elif other.used:
-            self.squares_ns2 = other.squares_ns2 if not self.used else None
+    def _add_sums(self, other: Crossing, with_tail: bool = True) -> None:
         if other.used:
-            every = self.min_ns is not None or not self.used
-            known = every and other.min_ns is not None
+            known = (self.min_ns is not None or not self.used) and other.min_ns is not None
             self.min_ns = _least(self.min_ns, other.min_ns) if known else None
             self.max_ns = _most(self.max_ns, other.max_ns) if known else None
-        self.used += other.used
-        self.sum_ns += other.sum_ns
-        self.tail = self.tail.followed_by(other.tail)
+        self.moments.add(other.moments)
+        if with_tail:
+            self.tail = self.tail.followed_by(other.tail)
 
-    def settle(self, later: Crossing) -> None:
+    def settle(self, later: Crossing, ahead_ns: int) -> None:
         """Pair what only one point saw in this interval with what only the other saw in a later one.
 
-        A packet counts where it was sent, also where a downstream clock that is ahead saw it an interval earlier.
+        A packet counts where it was sent, also where a downstream clock that is ahead, by so much at most, saw it an
+        interval earlier.
         """
-        _carry(self, later)
-        _carry(later, self)
+        _carry(self, later, ahead_ns)
+        _carry(later, self, ahead_ns)
 
-    def shifted(self, by_ns: float) -> None:
-        """Make all delays longer by so much: a clock's correction, found out afterwards."""
-        self.sum_ns += round(by_ns * self.used)
-        self.tail = self.tail.shifted(by_ns)
-        if self.min_ns is not None and self.max_ns is not None:
-            self.min_ns += round(by_ns)
-            self.max_ns += round(by_ns)
+    def on_clock(self, clock: Clock, middle_ns: int) -> None:
+        """Put downstream times right afterwards: sampled delays one by one, moments by what that does to these."""
+        before = self.tail
+        if len(before):
+            received_ns = before.sent_ns + before.delays_ns
+            shifts_ns = clock.correct(received_ns) - received_ns
+            self.tail = Tail(before.sent_ns, before.delays_ns + shifts_ns, before.weights)
+            if self.moments.known and before.delays_ns.var() > 0:
+                self.moments.squares_ns2 *= float(self.tail.delays_ns.var() / before.delays_ns.var())
+            self.moments.shift(float(np.average(shifts_ns, weights=before.weights)))
+        else:
+            seen_ns = np.array([middle_ns + round(self.mean_ns or 0)])
+            self.moments.shift(float((clock.correct(seen_ns) - seen_ns)[0]))
+        self.min_ns = self.max_ns = None
 
     def report(self, estimator: str) -> Report:
         """What is said of it."""
         mean, std = self.mean_ns, self.std_ns
         quantiles = dict(zip(QUANTILES, self.tail.quantiles_ns([float(q) for q in QUANTILES]), strict=False))
         ci95 = {}
-        if mean is not None and std is not None and self.used > 1:
-            bound = bound_ns(std, self.used, 0.05)
+        bound, bound98 = self.moments.bound_ns(0.05), self.moments.bound_ns(0.02)
+        if mean is not None and bound is not None:
             ci95["mean"] = ((mean - bound) / 1e9, (mean + bound) / 1e9)
-            bound98 = bound_ns(std, self.used, 0.02) / 1e9
-        else:
-            bound98 = None
         ci95 |= {q: (low_high[0] / 1e9, low_high[1] / 1e9) for q, (_, low_high) in quantiles.items() if low_high}
         details = {
             "sent": self.sent,
@@ -178,16 +173,13 @@ class Crossing:
             "ambiguous": self.ambiguous,
             "negative": self.tail.negative if len(self.tail) else None,
             "used": self.used,
+            "stands_for": self.moments.weight,
             "tail_samples": len(self.tail),
-            "bound98": bound98,
+            "bound98": _seconds(bound98),
             "wire_bytes": self.wire_bytes,
             **self.details,
         }
-        reason = self.reason
-        if reason is None and not self.used:
-            reason = "no packet was seen at both points" if self.sent and self.received else "one point saw no packet"
-            if self.details.get("decoded") is False:
-                reason = "too many packets differ: nothing decoded, and no bucket is untouched"
+        reason = self.reason if self.reason or self.used else self._why_nothing()
         return Report(
             estimator,
             "one_way",
@@ -203,35 +195,67 @@ class Crossing:
             details=details,
         )
 
+    def _why_nothing(self) -> str:
+        if not self.sent or not self.received:
+            return "one point saw no packet"
+        if self.details.get("decoded") is False:
+            return "too many packets differ: they do not decode, and no bucket is untouched"
+        if len(self.tail):
+            return "loss touched every bucket: more --rows, or banks for this loss (--loss)"
+        return "no packet was seen at both points"
 
-def _carry(sent_here: Crossing, seen_there: Crossing) -> None:
+
+def joined(up: Cached, down: Cached) -> Crossing:
+    """Two caches of an interval, entry by entry."""
+    sent, received = up.packets, down.packets
+    up, down = level(up, down)
+    found, each = join(up.ids, down.ids), up.stands_for
+    crossing = Crossing(
+        sent,
+        received,
+        only_upstream=found.only_upstream * each,
+        only_downstream=found.only_downstream * each,
+        duplicated=found.duplicated * each,
+        ambiguous=found.ambiguous * each,
+        reordered=found.reordered * each,
+        single_up=up.only(found.up_fate == SINGLE),
+        single_down=down.only(found.down_fate == SINGLE),
+        tail_level=up.level,
+        details={"share": 1 / each},
+    )
+    sent_ns = up.times_ns[found.up_rows]
+    crossing.add_delays(sent_ns, down.times_ns[found.down_rows] - sent_ns, each)
+    return crossing
+
+
+def _carry(sent_here: Crossing, seen_there: Crossing, ahead_ns: int) -> None:
     up, down = sent_here.single_up, seen_there.single_down
     if up is None or down is None or not len(up) or not len(down):
         return
-    stands_for = max(up.stands_for, down.stands_for)
-    highest = max(up.level, down.level)
-    up, down = up.at_level(highest), down.at_level(highest)
+    up, down = level(up, down)
+    stands_for = up.stands_for
     found = join(up.ids, down.ids)
     sent_ns = up.times_ns[found.up_rows]
     delays_ns = down.times_ns[found.down_rows] - sent_ns
-    in_tail = survives(up.ids[found.up_rows], up.seed, sent_here.tail_level)
+    # What was seen long before it was sent is a copy of something else: both stay single.
+    real = delays_ns >= -ahead_ns
+    up_single, down_single = found.up_fate == SINGLE, found.down_fate == SINGLE
+    up_single[found.up_rows[~real]] = down_single[found.down_rows[~real]] = True
+    unreal = int((~real).sum())
+    up_rows, sent_ns, delays_ns = found.up_rows[real], sent_ns[real], delays_ns[real]
+    in_tail = survives(up.ids[up_rows], up.seed, sent_here.tail_level)
     whole = Crossing()
     whole.add_delays(sent_ns, delays_ns, stands_for)
-    if sent_here.tail_level > highest:
+    if sent_here.tail_level > up.level:
         whole.tail = Tail.of(sent_ns[in_tail], delays_ns[in_tail], 1 << sent_here.tail_level)
     sent_here._add_sums(whole)
-    sent_here.late += (len(up) - found.only_upstream) * stands_for
-    seen_there.early += (len(down) - found.only_downstream) * stands_for
+    sent_here.late += (len(up) - found.only_upstream - unreal) * stands_for
+    seen_there.early += (len(down) - found.only_downstream - unreal) * stands_for
     for crossing, name in ((sent_here, "ambiguous"), (sent_here, "reordered"), (seen_there, "duplicated")):
         if getattr(crossing, name) is not None:
             setattr(crossing, name, getattr(crossing, name) + getattr(found, name) * stands_for)
-    sent_here.single_up = up.only(found.up_fate == SINGLE)
-    seen_there.single_down = down.only(found.down_fate == SINGLE)
-
-
-def _safe_sums(values: Times) -> list[int]:
-    """Sums of halves, which cannot overflow for less than 2^32 values."""
-    return [int((values >> np.int64(32)).sum()) << 32, int((values & np.int64(0xFFFFFFFF)).sum())]
+    sent_here.single_up = up.only(up_single)
+    seen_there.single_down = down.only(down_single)
 
 
 def _least(a: int | None, b: int | None) -> int | None:

@@ -6,6 +6,7 @@ or at delimiters that both points see, and then what either point cut between tw
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,8 +21,10 @@ from wirelag.estimator import Estimator, Meter
 from wirelag.grouping import Grouping
 from wirelag.intervals import CONTROL, Delimiters, Interval, split, split_at_delimiters
 from wirelag.packets import PacketBatch
+from wirelag.tails import MOST, Tail
 
 ALL: Final = 0  # the tag of everything, beside the classes
+LEAST_MEMORY: Final = 64 << 10  # of a class
 PATIENCE_NS: Final = 10**9  # a packet is not lost before so long after its interval, or the interval's own length
 
 Synopses = dict[int, Any]  # by class
@@ -37,6 +40,15 @@ class Crosses(Estimator[Any], Protocol):
 
     def cross(self, up: Any, down: Any) -> Crossing:
         """What became of an interval's packets."""
+        ...
+
+
+@runtime_checkable
+class Adds(Crosses, Protocol):
+    """One whose synopses of neighbouring intervals can be added."""
+
+    def added(self, first: Any, second: Any) -> Any:
+        """Two of them as one."""
         ...
 
 
@@ -69,6 +81,11 @@ class ClassMeter:
     def __init__(self, estimator: Crosses, point: str, grouping: Grouping | None) -> None:
         self._estimator, self._point, self._grouping = estimator, point, grouping
         self._meters: dict[int, Meter[Any]] = {ALL: estimator.meter(point)}
+        self._of_class: Crosses = estimator
+        memory = getattr(estimator, "memory", None)
+        if grouping is not None and memory is not None:  # classes share as much again as everything has
+            share = min(memory, max(LEAST_MEMORY, memory // (grouping.most + 1)))
+            self._of_class = replace(estimator, memory=share)  # type: ignore[type-var]
 
     def observe(self, packets: PacketBatch) -> None:
         """Take in packets, each also in its class."""
@@ -80,13 +97,14 @@ class ClassMeter:
         distinct, starts = np.unique(tags[order], return_index=True)
         for tag, mine in zip(distinct.tolist(), np.split(order, starts[1:]), strict=True):
             if tag not in self._meters:
-                self._meters[tag] = self._estimator.meter(self._point)
+                self._meters[tag] = self._of_class.meter(self._point)
             columns = {"time_ns": packets.time_ns[mine], "packet_id": packets.packet_id[mine]}
             self._meters[tag].observe(PacketBatch(columns))
 
     def added(self, first: Any, second: Any) -> Any:
         """Two synopses of neighbouring intervals as one."""
-        return self._estimator.added(first, second)  # type: ignore[attr-defined]
+        assert isinstance(self._estimator, Adds)
+        return self._estimator.added(first, second)
 
     def cut(self, interval: Interval) -> Cut:
         """The synopses of the interval."""
@@ -151,19 +169,22 @@ def crossings(
     interval_ns: int | None = None,
     delimiters: Delimiters | None = None,
     grouping: Grouping | None = None,
+    ahead_ns: int | None = None,
 ) -> Iterator[Span]:
     """What became of the packets of each interval, in order of time."""
     ups, downs = (cuts(estimator, p, sources[p], interval_ns, delimiters, grouping) for p in estimator.points)
     empty = {point: estimator.meter(point).cut(Interval(0, 0)) for point in estimator.points}
     pairs: Iterator[Pair]
     if delimiters is not None:
-        pairs = iter(paired_by_delimiters(list(ups), list(downs), estimator.added))  # type: ignore[attr-defined]
+        assert isinstance(estimator, Adds)
+        numbered = delimiters.control_port is not None
+        pairs = iter(paired_by_delimiters(list(ups), list(downs), estimator.added, numbered))
     elif interval_ns is None:
         pairs = (Pair(up.interval, up.synopses, down.synopses) for up, down in zip(ups, downs, strict=True))
     else:
         pairs = paired_by_clock(ups, downs)
     spans = crossed(pairs, estimator.cross, *(empty[point] for point in estimator.points))
-    return spans if delimiters is not None else settled(spans, interval_ns or 0)
+    return spans if delimiters is not None else settled(spans, interval_ns or 0, ahead_ns)
 
 
 # ---- cuts of two points into pairs ----
@@ -195,8 +216,8 @@ def paired_by_clock(ups: Iterable[Cut], downs: Iterable[Cut]) -> Iterator[Pair]:
         yield Pair(interval, mine, theirs)
 
 
-def paired_by_delimiters(ups: Sequence[Cut], downs: Sequence[Cut], added: Added) -> list[Pair]:
-    """What both points cut between two neighbouring delimiters that both saw."""
+def paired_by_delimiters(ups: Sequence[Cut], downs: Sequence[Cut], added: Added, numbered: bool = False) -> list[Pair]:
+    """What both points cut between two neighbouring delimiters that both saw; those of control packets are numbered."""
     edges = _common_edges(ups, downs)
     pairs = []
     for n, ((i, j), (end_i, end_j)) in enumerate(pairwise([(0, 0), *edges, (len(ups), len(downs))])):
@@ -204,7 +225,9 @@ def paired_by_delimiters(ups: Sequence[Cut], downs: Sequence[Cut], added: Added)
         if not mine and not theirs:
             continue
         joined = [reduce(lambda a, b: _joined(a, b, added), cuts) for cuts in (mine, theirs) if cuts]
-        lost = max(0, len(mine) - 1) + max(0, len(theirs) - 1) + _missing([*mine, *ups[end_i : end_i + 1]], theirs)
+        lost = max(0, len(mine) - 1) + max(0, len(theirs) - 1)
+        if numbered:  # also those that neither point saw
+            lost = max(_missing(ups[i : end_i + 1]) + len(mine[1:]), _missing(downs[j : end_j + 1]) + len(theirs[1:]))
         up, down = (joined[0].synopses if mine else {}), (joined[-1].synopses if theirs else {})
         interval = joined[0].interval if n else replace(joined[0].interval, name=None)
         pairs.append(Pair(interval, up, down, n in (0, len(edges)), lost))
@@ -212,13 +235,23 @@ def paired_by_delimiters(ups: Sequence[Cut], downs: Sequence[Cut], added: Added)
 
 
 def _common_edges(ups: Sequence[Cut], downs: Sequence[Cut]) -> list[tuple[int, int]]:
-    """Where both points cut at the same packet, in the order of both."""
-    places = {name: j for name, j in _places(downs).items() if name in _places(ups)}
-    edges: list[tuple[int, int]] = []
-    for name, i in _places(ups).items():
-        if name in places and (not edges or places[name] > edges[-1][1]):
-            edges.append((i, places[name]))
-    return edges
+    """Where both points cut at the same packet, in the order of both: as many as possible (increasing subsequence)."""
+    mine, theirs = _places(ups), _places(downs)
+    common = [(i, theirs[name]) for name, i in mine.items() if name in theirs]
+    ends: list[int] = []  # smallest place downstream at which a sequence of each length can end
+    last: list[int] = []  # and which of `common` that is
+    before: list[int] = []  # the one before each
+    for n, (_, j) in enumerate(common):
+        length = bisect_left(ends, j)
+        before.append(last[length - 1] if length else -1)
+        ends[length : length + 1] = [j]
+        last[length : length + 1] = [n]
+    edges = []
+    n = last[-1] if last else -1
+    while n >= 0:
+        edges.append(common[n])
+        n = before[n]
+    return edges[::-1]
 
 
 def _places(cuts: Sequence[Cut]) -> dict[int, int]:
@@ -228,11 +261,10 @@ def _places(cuts: Sequence[Cut]) -> dict[int, int]:
     return {name: i for i, name in named if name is not None and times[name] == 1}
 
 
-def _missing(mine: Sequence[Cut], theirs: Sequence[Cut]) -> int:
-    """Control packets whose numbers neither point saw, up to the one that ends the interval."""
-    names = {cut.interval.name for cut in (*mine, *theirs)}
-    numbers = sorted(name for name in names if name is not None and name >= CONTROL and name < CONTROL + 2**32)
-    return max(0, numbers[-1] - numbers[0] + 1 - len(numbers)) if numbers else 0
+def _missing(cuts: Sequence[Cut]) -> int:
+    """Control packets whose numbers a point never saw, between the first that is named and the last."""
+    numbers = [cut.interval.name - CONTROL for cut in cuts if cut.interval.name is not None]
+    return sum((b - a - 1) % 2**32 for a, b in pairwise(numbers))
 
 
 def _joined(first: Cut, second: Cut, added: Added) -> Cut:
@@ -254,17 +286,23 @@ def crossed(pairs: Iterable[Pair], cross: Cross, empty_up: Any, empty_down: Any)
         yield Span(pair.interval, found, pair.open_ended, pair.lost_delimiters)
 
 
-def settled(spans: Iterable[Span], interval_ns: int) -> Iterator[Span]:
-    """Spans once what straddles their edges has found its other half, or time has passed for it."""
+def settled(spans: Iterable[Span], interval_ns: int, ahead_ns: int | None = None) -> Iterator[Span]:
+    """Spans once what straddles their edges has found its other half, or time has passed for it.
+
+    `ahead_ns` is how far the downstream clock may be ahead, where that is known: what was seen longer before it was
+    sent is a copy of something else.
+    """
     patience_ns = max(PATIENCE_NS, interval_ns)
+    ahead_ns = 2 * patience_ns if ahead_ns is None else ahead_ns
     waiting: deque[Span] = deque()
     for span in spans:
         while waiting and waiting[0].interval.end_ns + patience_ns <= span.interval.start_ns:
             yield _done(waiting.popleft())
-        for earlier in waiting:
-            for tag, crossing in span.crossings.items():
-                if tag in earlier.crossings:
-                    earlier.crossings[tag].settle(crossing)
+        for tag, crossing in span.crossings.items():
+            if crossing.unsettled:
+                for earlier in waiting:
+                    if tag in earlier.crossings and earlier.crossings[tag].unsettled:
+                        earlier.crossings[tag].settle(crossing, ahead_ns)
         waiting.append(span)
     for span in waiting:
         yield _done(span)
@@ -279,7 +317,17 @@ def _done(span: Span) -> Span:
 def total(spans: Iterable[Span]) -> dict[int, Crossing]:
     """Everything in one: all packets, and each class."""
     sums: dict[int, Crossing] = {ALL: Crossing()}
+    tails: dict[int, list[Tail]] = {}
+    lengths: Counter[int] = Counter()
     for span in spans:
         for tag, crossing in span.crossings.items():
-            sums.setdefault(tag, Crossing()).add(crossing)
+            # Samples are put together once, at the end: one by one they would be copied again and again.
+            sums.setdefault(tag, Crossing()).add(crossing, with_tail=False)
+            tails.setdefault(tag, []).append(crossing.tail)
+            lengths[tag] += len(crossing.tail)
+            if lengths[tag] > 2 * MOST:
+                tails[tag] = [Tail.together(tails[tag])]
+                lengths[tag] = len(tails[tag][0])
+    for tag, several in tails.items():
+        sums[tag].tail = Tail.together(several)
     return sums

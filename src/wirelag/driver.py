@@ -41,7 +41,7 @@ def _measure_between(
 ) -> Iterator[Report]:
     delimiters = None
     if interval_ns is not None and getattr(estimator, "delimited", False):
-        delimiters = Delimiters(interval_ns)
+        delimiters = Delimiters(interval_ns, seed=getattr(estimator, "seed", 0))
     for span in crossings(estimator, sources, interval_ns, delimiters):
         yield span.whole.report(estimator.name).during(span.interval)
 

@@ -38,6 +38,7 @@ class Terms:
     delimiters: Delimiters | None = None
     by: str | None = None
     direction: str | None = None
+    filter: str | None = None
 
     def to_fields(self) -> dict[str, Any]:
         """Plain values."""
@@ -49,6 +50,7 @@ class Terms:
             "delimiters": asdict(self.delimiters) if self.delimiters else None,
             "by": self.by,
             "direction": self.direction,
+            "filter": self.filter,
         }
 
     @classmethod
@@ -65,6 +67,7 @@ class Terms:
                 Delimiters(**delimiters) if delimiters else None,
                 plain["by"],
                 plain["direction"],
+                plain["filter"],
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"has terms that this version does not know ({error})") from None

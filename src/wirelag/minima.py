@@ -98,14 +98,24 @@ def two_ways(seen: list[tuple[Ints, Ints]], origin: int, notes: list[str]) -> li
             notes.append(f"{count:,} packets with times far apart from all others were not used to compare the clocks")
             time, delay = time[~impossible], delay[~impossible]
         ways.append(Way(time, delay, base, np.zeros(len(time)), np.empty(0), np.empty(0)))
-    # Blocks of equally many packets, the same times for both directions.
+    # Blocks of equally many packets, the same times for both directions. But a block lasts a while: all packets of a
+    # burst see the same queue, and would be many blocks that say the same.
     blocks = int(min(MOST_BLOCKS, *(len(way.time) // BLOCK_PACKETS for way in ways)))
     if blocks >= FEWEST_BLOCKS:
         together = np.sort(np.concatenate([way.time for way in ways]))
-        edges = together[np.arange(1, blocks) * len(together) // blocks]
+        edges = _apart(together[np.arange(1, blocks) * len(together) // blocks], together[-1] / (2 * blocks))
         for way in ways:
             way.minima, way.minima_time = _minima(way, edges)
     return ways
+
+
+def _apart(edges: Floats, least: float) -> Floats:
+    """The edges that come at least so long after the one before."""
+    kept: list[float] = []
+    for edge in edges.tolist():
+        if edge - (kept[-1] if kept else 0.0) >= least:
+            kept.append(edge)
+    return np.array(kept)
 
 
 def _wild(delays: Ints) -> bool:
@@ -175,11 +185,13 @@ class _Level:
     still: float
 
     @classmethod
-    def of(cls, way: Way) -> _Level:
-        """The slope is the median over blocks a few apart: a step lies between few of them."""
+    def of(cls, way: Way, slope: float | None = None) -> _Level:
+        """Without a slope it is the median over blocks a few apart: a step lies between few of them."""
         blocks = np.flatnonzero(~np.isnan(way.minima))
         time, y = way.minima_time[blocks], way.minima[blocks]
-        y = y - np.median((y[_LAG:] - y[:-_LAG]) / np.maximum(time[_LAG:] - time[:-_LAG], 1.0)) * time
+        if slope is None:
+            slope = float(np.median((y[_LAG:] - y[:-_LAG]) / np.maximum(time[_LAG:] - time[:-_LAG], 1.0)))
+        y = y - slope * time
         return cls(blocks, y, max(1.048 * float(np.median(np.abs(np.diff(y)))), PRECISION_NS))
 
     def jump(self, at: int) -> tuple[_Jump, float]:
@@ -198,16 +210,21 @@ class _Level:
 
 
 def find_steps(ways: list[Way], origin: int) -> tuple[list[Step], float, list[str]] | None:
-    """Steps of the clock, how unsure their sizes are, and notes. Jumps are taken out of the directions that have them.
+    """Steps of the clock, how unsure their sizes are, and notes of other jumps.
 
-    None where the path itself jumps again and again, as that hides what a clock does.
+    Jumps are taken out of the directions that have them. None where the path itself jumps again and
+    again, as that hides what a clock does.
     """
     steps: list[Step] = []
     notes: list[str] = []
     blur, detours = 0.0, 0
     for _ in range(MOST_STEPS):
         at, jumps = _best_jump(ways)
-        clear = [jump.clear for jump in jumps]
+        # A slope that is a little wrong looks like a jump: one that is real stands out above the line through all, too.
+        clear = [
+            min(jump.clear, _Level.of(way, way.residuals()[0]).jump(at)[0].clear)
+            for way, jump in zip(ways, jumps, strict=True)
+        ]
         if len(ways) == 2 and _opposite(*jumps) and min(clear) > CLEAR / 2 and math.hypot(*clear) > CLEAR:
             weights = [1 / jump.spread**2 for jump in jumps]
             size = round((jumps[0].size * weights[0] - jumps[1].size * weights[1]) / sum(weights))
@@ -220,10 +237,6 @@ def find_steps(ways: list[Way], origin: int) -> tuple[list[Step], float, list[st
             for way, sign in zip(ways, (1, -1), strict=True):
                 way.move(time, sign * size, clock=True)
                 way.leave_out(earliest - abs(size), latest + abs(size))
-            notes.append(
-                f"the downstream clock was set {'ahead' if size > 0 else 'back'} by {format_duration(abs(size))}"
-                f" {format_duration(time)} after the first common packet: corrected"
-            )
             continue
         if max(clear) <= CLEAR:
             break

@@ -13,6 +13,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from wirelag.moments import exact_sum
+
 Deviation = Literal["rows", "collapse"]
 Counts = npt.NDArray[np.uint64]
 Array = npt.NDArray[Any]
@@ -20,19 +22,25 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of all banks, one behind the other: packets, summed delay (signed), and whether both can be used."""
+    """The rows of all banks, one behind the other: packets, summed delay (signed), and whether both can be used.
+
+    Of every delay `base_ns` is left out: where clocks are far apart, the sums of whole delays would not fit.
+    """
 
     counts: npt.NDArray[np.int64]
     sums_ns: npt.NDArray[np.int64]
     usable: npt.NDArray[np.bool_]
+    base_ns: int = 0
 
     @classmethod
-    def difference(cls, up_sums: Counts, down_sums: Counts, counts: Counts, usable: Array, banks: int) -> Rows:
+    def difference(
+        cls, up_sums: Counts, down_sums: Counts, counts: Counts, usable: Array, banks: int, base_ns: int = 0
+    ) -> Rows:
         """Downstream less upstream, modulo 2^64: what wraps in both sums cancels out."""
-        sums_ns = (down_sums - up_sums).view(np.int64)
+        sums_ns = (down_sums - up_sums - counts * np.uint64(base_ns & 2**64 - 1)).view(np.int64)
         shape = (banks, -1)
         useful = np.asarray(usable, bool) & (counts > 0)
-        return cls(counts.view(np.int64).reshape(shape), sums_ns.reshape(shape), useful.reshape(shape))
+        return cls(counts.view(np.int64).reshape(shape), sums_ns.reshape(shape), useful.reshape(shape), base_ns)
 
     @property
     def used(self) -> int:
@@ -42,8 +50,7 @@ class Rows:
     @property
     def sum_ns(self) -> int:
         """Their summed delay, exact."""
-        sums = self.sums_ns[self.usable]
-        return (int((sums >> np.int64(32)).sum()) << 32) + int((sums & np.int64(0xFFFFFFFF)).sum())
+        return exact_sum(self.sums_ns[self.usable]) + self.base_ns * self.used
 
     def variance_ns2(self, deviation: Deviation = "rows") -> float | None:
         """The variance of single delays; None with too few rows."""
@@ -52,27 +59,24 @@ class Rows:
         return self._between_rows() if deviation == "rows" else self._collapsed(self.sum_ns / self.used)
 
     def _between_rows(self) -> float | None:
-        """Sum (D_i - mu n_i)^2 / n_i over (rows - 1), in all banks."""
-        whole, part = divmod(self.sum_ns, self.used)  # an integer: a clock's offset would leave no digits for the rest
-        counts = np.where(self.usable, self.counts, 1).astype(np.float64)
-        rest = (self.sums_ns - np.int64(whole) * self.counts).astype(np.float64) - part / self.used * counts
-        squares = np.where(self.usable, rest * rest / counts, 0.0).sum(axis=1)
-        freedom = np.maximum(self.usable.sum(axis=1) - 1, 0)
-        enough = freedom > 0
-        return float(squares[enough].sum() / freedom[enough].sum()) if enough.any() else None
+        """Sum (D_i - mu n_i)^2 / n_i, over usable rows less one for the mean."""
+        freedom = int(self.usable.sum()) - 1
+        if freedom < 1:
+            return None
+        # The whole part of the mean is an integer, so that what is left keeps its digits.
+        whole, part = divmod(exact_sum(self.sums_ns[self.usable]), self.used)
+        counts = self.counts[self.usable]
+        rest = (self.sums_ns[self.usable] - np.int64(whole) * counts).astype(np.float64) - part / self.used * counts
+        return float((rest * rest / counts).sum()) / freedom
 
     def _collapsed(self, mean_ns: float) -> float | None:
         """The papers': usable rows two and two, with opposite signs, F - mu^2. For comparison; it can be far off."""
         squares, total = 0.0, 0
         for counts, sums_ns, usable in zip(self.counts, self.sums_ns, self.usable, strict=True):
             places = np.flatnonzero(usable)
-            pairs = places[: len(places) // 2 * 2].reshape(-1, 2)
-            apart = (sums_ns[pairs[:, 1]] - sums_ns[pairs[:, 0]]).astype(np.float64)
+            first, second = places[: len(places) // 2 * 2].reshape(-1, 2).T
+            apart = (sums_ns[second] - sums_ns[first]).astype(np.float64)
+            apart += float(self.base_ns) * (counts[second] - counts[first])
             squares += float((apart * apart).sum())
-            total += int(counts[pairs].sum())
+            total += int(counts[first].sum() + counts[second].sum())
         return max(0.0, squares / total - mean_ns**2) if total else None
-
-    def squares_ns2(self, deviation: Deviation = "rows") -> float | None:
-        """The variance times the packets, as a crossing adds it up."""
-        variance = self.variance_ns2(deviation)
-        return None if variance is None else variance * self.used

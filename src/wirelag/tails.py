@@ -1,8 +1,8 @@
 """Delays of a sample of packets: quantiles, and everything else that needs single delays.
 
 Guarantee: the sample is chosen by coins of packet ids, the same at both points, so it is a fair one; a quantile is that
-of the sample, and its interval says how far the one of all packets may be. Memory: 16 bytes a delay, at most
-MOST of them; beyond that every second one is left out and the others stand for two.
+of the sample, and its interval says how far the one of all packets may be. Memory: 24 bytes a delay, at most
+MOST of them; beyond that a coin leaves out every second one, and the others stand for two.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from wirelag import _kernels
 from wirelag.caches import Cached, join, level
 from wirelag.distribution import Z95
 
 MOST: Final = 1 << 22
+THINNING: Final = 10  # the purpose of a coin
 Times = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +52,28 @@ class Tail:
     def __len__(self) -> int:
         return len(self.delays_ns)
 
-    def followed_by(self, other: Tail) -> Tail:
-        """Both samples, thinned if they are too many."""
-        columns = [
-            np.concatenate((getattr(self, name), getattr(other, name))) for name in ("sent_ns", "delays_ns", "weights")
-        ]
+    @classmethod
+    def together(cls, tails: list[Tail]) -> Tail:
+        """All samples in one, thinned by coins if they are too many."""
+        columns = [np.concatenate([getattr(t, name) for t in tails]) for name in ("sent_ns", "delays_ns", "weights")]
+        seed = 0
         while len(columns[0]) > MOST:
-            columns = [column[::2] for column in columns]
+            coins = _kernels.coins(columns[0].view(np.uint64), seed, THINNING)
+            columns = [column[coins >> np.uint64(63) == 0] for column in columns]
             columns[2] = columns[2] * 2
-        return Tail(*columns)
+            seed += 1
+        return cls(*columns)
 
-    def shifted(self, by_ns: float) -> Tail:
-        """The same, with delays longer by so much."""
-        return Tail(self.sent_ns, self.delays_ns + round(by_ns), self.weights) if by_ns else self
+    def followed_by(self, other: Tail) -> Tail:
+        """Both samples."""
+        if not len(self) or not len(other):
+            return self if len(self) else other
+        return Tail.together([self, other])
+
+    @property
+    def median_ns(self) -> int:
+        """A delay in the middle; 0 without any."""
+        return int(np.median(self.delays_ns)) if len(self) else 0
 
     @property
     def weight(self) -> int:
@@ -81,12 +91,14 @@ class Tail:
         squares = float((self.weights.astype(np.float64) ** 2).sum())
         return self.weight**2 / squares if squares else 0.0
 
-    def share_above(self, limit_ns: int) -> tuple[float, float] | None:
-        """The share of delays above a limit, and half its 95% interval."""
+    def share_above(self, limit_ns: int) -> tuple[float, float, float] | None:
+        """The share of delays above a limit, and its 95% interval (Wilson's: also where none is, or all are)."""
         if not len(self):
             return None
-        share = float(self.weights[self.delays_ns > limit_ns].sum()) / self.weight
-        return share, Z95 * math.sqrt(share * (1 - share) / self.effective)
+        share, n, z2 = float(self.weights[self.delays_ns > limit_ns].sum()) / self.weight, self.effective, Z95**2
+        middle = (share + z2 / (2 * n)) / (1 + z2 / n)
+        half = Z95 * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n)) / (1 + z2 / n)
+        return share, max(0.0, middle - half), min(1.0, middle + half)
 
     def quantiles_ns(self, shares: list[float]) -> list[tuple[float, tuple[float, float] | None]]:
         """Each quantile (of n sorted delays the one at place int(q n), from 0) and its 95% interval.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -29,7 +29,7 @@ from wirelag.cli.method import (
     delimiters_of,
     direction_of,
     estimator_of,
-    grouping_by,
+    grouping_of,
     packet_id_of,
 )
 from wirelag.cli.options import (
@@ -58,6 +58,7 @@ from wirelag.errors import WirelagError
 if TYPE_CHECKING:
     from wirelag.exchange import Terms
     from wirelag.filters import Filter
+    from wirelag.grouping import Grouping
     from wirelag.packets import PacketBatch
 
 
@@ -141,8 +142,8 @@ def cut(
         memory=memory,
         seed=seed,
     )
-    kind = None if by is None else grouping_by(by)
-    by_text = None if kind is None else f"{kind}/{ipv4_prefix}/{ipv6_prefix}/{most_groups}"
+    wanted_groups = grouping_of(by, ipv4_prefix, ipv6_prefix, most_groups)
+    by_text = f"{wanted_groups.by}/{ipv4_prefix}/{ipv6_prefix}/{most_groups}" if wanted_groups else None
     terms = Terms(
         method,  # type: ignore[arg-type]
         packet_id_of(nat, prefix, seed),
@@ -150,6 +151,7 @@ def cut(
         delimiters_of(method, interval_ns, cut_by, control_port, packets_per_interval),
         by_text,
         direction,
+        _filter_text(wanted, tunnels),
     )
     _write(captures, wanted, tunnels, terms, output, ahead_ns, quiet)
 
@@ -174,7 +176,8 @@ def _write(
                 kept = Cut(part.interval, {tag: of.bind(cached) for tag, cached in part.synopses.items()})
             for record in records_of(kept, grouping.keys if grouping else {}):
                 writer.write(record)
-        writer.counted |= {"packets": capture.statistics.packets, **seen.span()}
+        overflow = bool(grouping and len(grouping.keys) > grouping.most)
+        writer.counted |= {"packets": capture.statistics.packets, "overflow": overflow, **seen.span()}
     for line in capture.warnings:
         print(f"warning: {line}", file=sys.stderr)
     if seen.both_ways and terms.direction is None:
@@ -205,7 +208,12 @@ def _answer(
     if file.about.kind != "ask":
         raise WirelagError(f"{ask}: holds no questions; `wirelag oneway A.syn B.syn --ask {ask}` writes them")
     terms = file.about.terms
-    questions = {place(terms, record["start_ns"], record["class"]): record for record in file}
+    if _filter_text(wanted, tunnels) != terms.filter:
+        raise WirelagError(f"{ask}: was cut with other filters ({terms.filter or 'none'}); give --answer the same")
+    try:
+        questions = {place(terms, record["start_ns"], record["class"]): record for record in file}
+    except KeyError as error:
+        raise WirelagError(f"{ask}: a record is no question ({error})") from None
     capture = Capture(captures, filter=wanted, packet_id=terms.packet_id, tunnels=tunnels)
     grouping = _grouping(terms.by)
     batches = _selected(with_progress(capture, quiet), terms.direction, ahead_ns)
@@ -221,6 +229,13 @@ def _answer(
     print(f"{output}: {writer.records} answers to {len(questions)} questions, {writer.bytes:,} bytes")
 
 
+def _filter_text(wanted: Filter, tunnels: bool) -> str | None:
+    """Which packets were looked at, but for times: those are each point's own."""
+    parts = {"nets": wanted.nets, "ports": wanted.ports, "protocols": wanted.protocols}
+    words = [f"{name} {' '.join(sorted(map(str, values)))}" for name, values in parts.items() if values]
+    return "; ".join([*words, *(["inside tunnels"] if tunnels else [])]) or None
+
+
 def _selected(batches: Iterable[PacketBatch], direction: str | None, ahead_ns: int) -> Iterator[PacketBatch]:
     """Packets of the wanted direction, on the clock of the other points."""
     way = direction_of(direction) if direction else None
@@ -229,7 +244,8 @@ def _selected(batches: Iterable[PacketBatch], direction: str | None, ahead_ns: i
         yield kept.at_times(kept.time_ns - ahead_ns) if ahead_ns else kept
 
 
-def _grouping(by: str | None) -> Any:
+def _grouping(by: str | None) -> Grouping | None:
+    """As it stands in the terms: the word, prefix lengths, and how many."""
     from wirelag.grouping import Grouping
 
     if by is None:
@@ -259,8 +275,9 @@ class _Seen:
                 continue
             self.packets += len(batch)
             self.cut_payloads += int(batch.has(Flag.PREFIX_CUT).sum())
-            self._first_ns = int(batch.time_ns.min()) if self._first_ns is None else self._first_ns
-            self._last_ns = int(batch.time_ns.max())
+            first_ns, last_ns = int(batch.time_ns.min()), int(batch.time_ns.max())
+            self._first_ns = first_ns if self._first_ns is None else min(self._first_ns, first_ns)
+            self._last_ns = last_ns if self._last_ns is None else max(self._last_ns, last_ns)
             if not self.both_ways:
                 reverse = batch.has(Flag.REVERSE)
                 self.both_ways = bool(np.isin(batch.flow_key[reverse], batch.flow_key[~reverse]).any())

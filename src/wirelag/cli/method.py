@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from wirelag.cli.options import METHOD, one_of, size_of
+from wirelag.cli.options import METHOD, one_of, ranged, size_of
 
 if TYPE_CHECKING:
     from wirelag.courses import Direction as Way
@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from wirelag.estimators.join import Join
     from wirelag.estimators.lda import Lda
     from wirelag.estimators.rda import Rda
+    from wirelag.grouping import Grouping
     from wirelag.intervals import Delimiters
     from wirelag.packets import PacketId
 
 IDS = "Which packets are the same"
+MOST_BANKS: Final = 8
 GROUPS: Final = ("flow", "source", "destination", "prefix", "dscp")
 _BY: Final = {"source": "client", "destination": "server"}  # a packet's source is what rtt calls the client
 
@@ -53,7 +55,7 @@ Rows = Annotated[
 Losses = Annotated[
     str | None,
     typer.Option(
-        "--loss", metavar="SHARES", help="lda: shares of loss to tune banks for, 0.1%,5% say.", rich_help_panel=METHOD
+        "--loss", metavar="SHARES", help="lda, finecomb: loss to tune banks for, 0.1%,5% say.", rich_help_panel=METHOD
     ),
 ]
 PerInterval = Annotated[
@@ -68,7 +70,9 @@ NoCheck = Annotated[
 ]
 Buckets = Annotated[
     int | None,
-    typer.Option("--buckets", metavar="N", help="rda: in all; default: what is needed.", rich_help_panel=METHOD),
+    typer.Option(
+        "--buckets", metavar="N", help="rda: in all; default: what is needed (cut: 1023).", rich_help_panel=METHOD
+    ),
 ]
 Rateless = Annotated[
     bool, typer.Option("--rateless", help="rda: coded symbols until it decodes.", rich_help_panel=METHOD)
@@ -147,15 +151,13 @@ def estimator_of(
     one_of(name, ("join", "lda", "finecomb", "rda"), "--estimator")
     one_of(deviation, ("rows", "collapse"), "--deviation")
     size = size_of(memory, "--memory")
-    for value, option, least, most in (
-        (rows, "--rows", 2, 1 << 24),
-        (buckets, "--buckets", banks, 1 << 26),
-        (banks, "--banks", 2, 4),
-        (tail, "--tail", 1, 1 << 24),
-        (seed, "--seed", 0, (1 << 64) - 1),
-    ):
-        if value is not None and not least <= value <= most:
-            raise typer.BadParameter(f"goes from {least} to {most}", param_hint=option)
+    ranged(rows, 2, 1 << 24, "--rows")
+    ranged(banks, 2, 4, "--banks")
+    ranged(buckets, banks, 1 << 26, "--buckets")
+    ranged(tail, 1, 1 << 24, "--tail")
+    ranged(seed, 0, (1 << 64) - 1, "--seed")
+    ranged(packets, 1, 1 << 40, "--packets-per-interval")
+    ranged(size, 1 << 10, 1 << 37, "--memory")
     if name == "join":
         from wirelag.estimators.join import Join
 
@@ -164,8 +166,11 @@ def estimator_of(
         return _lda(rows, loss, packets, deviation, tail, seed)
     if name == "finecomb":
         from wirelag.estimators.finecomb import Finecomb
+        from wirelag.estimators.lda import tuned
 
-        return Finecomb(rows or 1024, stash=min(rows or 1024, 4096), deviation=deviation, tail=tail, seed=seed)  # type: ignore[arg-type]
+        every = rows or 1024
+        shift = tuned(packets or 1_000_000, _shares(loss)[-1:], every)[0] if loss else 0
+        return Finecomb(every, shift, min(every, 4096), deviation, tail, seed)  # type: ignore[arg-type]
     from wirelag.estimators.rda import Rda
 
     return Rda(banks, buckets, not no_check, rateless, deviation=deviation, tail=tail, memory=size, seed=seed)  # type: ignore[arg-type]
@@ -175,11 +180,18 @@ def _lda(rows: int | None, loss: str | None, packets: int | None, deviation: str
     from wirelag.estimators.lda import Lda, tuned
 
     every = rows or 1024
-    shifts: tuple[int, ...] = (0, 4, 8, 12)
+    shifts = Lda().shifts
     if loss is not None or packets is not None:
-        losses = tuple(_share(part) for part in (loss or "0.1%,5%").split(","))
+        losses = _shares(loss or "0.1%,5%")
         shifts = tuned(packets or 1_000_000, losses, max(1, every // len(losses)))
     return Lda(max(2, every // len(shifts)), shifts, deviation, tail, seed)  # type: ignore[arg-type]
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    shares = tuple(_share(part) for part in text.split(","))
+    if len(shares) > MOST_BANKS:
+        raise typer.BadParameter(f"has more than {MOST_BANKS} shares", param_hint="--loss")
+    return shares
 
 
 def _share(text: str) -> float:
@@ -208,12 +220,24 @@ def delimiters_of(
         if cut_by == "packets" or port is not None:
             raise typer.BadParameter("only lda is cut at packets; the others need not be", param_hint="--cut")
         return None
+    if interval_ns is None and (cut_by is not None or port is not None):
+        raise typer.BadParameter("cuts intervals, and there are none without --interval", param_hint="--cut")
+    if port is not None and cut_by == "clock":
+        raise typer.BadParameter("cuts at packets: leave out --cut clock", param_hint="--control-port")
+    ranged(port, 1, 65535, "--control-port")
     if interval_ns is None or cut_by == "clock":
         return None
     return Delimiters(interval_ns, Delimiters.bits_for(packets) if packets else 10, estimator.seed, port)
 
 
-def grouping_by(by: str) -> str:
-    """The grouping's own word."""
+def grouping_of(by: str | None, ipv4_prefix: int, ipv6_prefix: int, most: int) -> Grouping | None:
+    """The classes of traffic that the options ask for."""
+    from wirelag.grouping import Grouping
+
+    ranged(ipv4_prefix, 0, 32, "--ipv4-prefix")
+    ranged(ipv6_prefix, 0, 128, "--ipv6-prefix")
+    ranged(most, 1, 1 << 20, "--most-groups")
+    if by is None:
+        return None
     one_of(by, GROUPS, "--by")
-    return _BY.get(by, by)
+    return Grouping(_BY.get(by, by), ipv4_prefix, ipv6_prefix, most)  # type: ignore[arg-type]

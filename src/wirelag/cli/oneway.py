@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -34,7 +35,7 @@ from wirelag.cli.method import (
     delimiters_of,
     direction_of,
     estimator_of,
-    grouping_by,
+    grouping_of,
     packet_id_of,
 )
 from wirelag.cli.options import (
@@ -95,10 +96,16 @@ class Measured:
     """What was found between two points."""
 
     name: str
-    spans: list[Span]
-    crossings: dict[int, Crossing]  # all spans in one, by class
     clock: Clock
+    estimator: str = ""
+    crossings: dict[int, Crossing] = field(default_factory=dict)  # everything in one, by class
+    lines: list[Line] = field(default_factory=list)  # an answer for each interval
+    intervals: int = 0
+    undecoded: int = 0  # of them
+    lost_delimiters: int = 0
+    shortest_ns: int | None = None  # of intervals that the clock cut
     keys: dict[int, str] = field(default_factory=dict)  # what classes are called
+    by: str = ""
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     left_out: dict[str, int] = field(default_factory=dict)
@@ -110,6 +117,32 @@ class Measured:
     def whole(self) -> Crossing:
         """Everything in one."""
         return self.crossings[0]
+
+    def take(self, spans: Iterable[Span], over_time: bool) -> None:
+        """Add intervals up as they come; of each only its answer is kept."""
+        from wirelag.crossings import total
+
+        self.crossings = total(self._pass(spans, over_time))
+        self.whole.wire_bytes = sum(crossing.wire_bytes for crossing in self.crossings.values())
+
+    def _pass(self, spans: Iterable[Span], over_time: bool) -> Iterator[Span]:
+        for span in spans:
+            self.intervals += 1
+            self.undecoded += span.whole.details.get("decoded") is False
+            self.lost_delimiters += span.lost_delimiters
+            if over_time:
+                report = span.whole.report(self.estimator).during(span.interval)
+                key = clock_text(span.interval.start_ns)
+                self.lines.append(Line("interval", key, report, distribution_of(span.whole)))
+            yield span
+
+    def only_common_classes(self, known: set[int]) -> None:
+        """Leave out classes that one point did not keep."""
+        self.crossings = {
+            tag: crossing
+            for tag, crossing in self.crossings.items()
+            if tag == 0 or (tag in known and crossing.sent and crossing.received)
+        }
 
 
 def oneway(
@@ -185,7 +218,7 @@ def oneway(
     questions = questions_of(sla or [])
     limits = [duration_ns(text, "--above") for text in above or []]
     interval_ns = duration_ns(interval, "--interval") if interval else None
-    group_by = grouping_by(by) if by else None
+    grouping_of(by, ipv4_prefix, ipv6_prefix, most_groups)
 
     def method(packets: int | None) -> tuple[Any, Delimiters | None]:
         """The estimator, and how intervals of about so many packets are delimited."""
@@ -209,6 +242,8 @@ def oneway(
     method(None)  # wrong options are told before anything is read
     ids = packet_id_of(nat, prefix, seed)
     relation: Relation = ("auto" if clock == "auto" else "none") if offset is None else offset_ns(offset)
+    if points.count("-") > 1:
+        raise WirelagError("standard input is one capture: name a file for the other")
     if len(points) < 2:
         raise WirelagError("one-way delay needs two points: name a second capture of the same traffic")
 
@@ -223,9 +258,11 @@ def oneway(
         found = measure_synopses(points, relation, ask)
         if found is None:
             return
-        name, measured = found
+        measured = found
         segments: list[Measured] = []
     else:
+        if ask is not None:
+            raise typer.BadParameter("is for files of `wirelag cut`; captures need no second round", param_hint="--ask")
         from wirelag.cli.points import CapturePoint, Segment
 
         way = direction_of(direction) if direction else None
@@ -234,13 +271,23 @@ def oneway(
         pairs += list(pairwise(stops)) if len(stops) > 2 else []
         everything = []
         for up, down in pairs:
-            grouping = _grouping(group_by, ipv4_prefix, ipv6_prefix, most_groups)
+            grouping = grouping_of(by, ipv4_prefix, ipv6_prefix, most_groups)
             segment = Segment(up, down, ids, seed)
             everything.append(_measure(segment, method, way, relation, interval_ns, grouping))
-        (measured, *segments), name = everything, estimator
-        if name == "lda" and cut_by == "clock":
+        measured, *segments = everything
+        for part in segments:
+            if part.alignment and measured.alignment and not part.alignment.agrees(measured.alignment):
+                raise WirelagError(
+                    f"{part.name}: packets travel the other way there than from {points[0]} to {points[-1]}: name the "
+                    f"captures in the order in which packets pass them"
+                )
+        measured.by = by or ""
+        for part in segments:
+            measured.notes += [f"{part.name}: {note}" for note in part.notes if note not in measured.notes]
+            measured.warnings += [line for line in part.warnings if line not in measured.warnings]
+        if estimator == "lda" and cut_by == "clock":
             measured.warnings.append(CLOCK_CUT)
-    answer = _answer(name, measured, segments, by or "", interval_ns is not None)
+    answer = _answer(measured, segments)
     _add_questions(answer, measured.whole, limits, questions)
     answer.notes += measured.notes
     if html:
@@ -260,12 +307,6 @@ CLOCK_CUT = (
 )
 
 
-def _grouping(by: str | None, ipv4_prefix: int, ipv6_prefix: int, most: int) -> Grouping | None:
-    from wirelag.grouping import Grouping
-
-    return None if by is None else Grouping(by, ipv4_prefix, ipv6_prefix, most)  # type: ignore[arg-type]
-
-
 def _measure(
     segment: Segment,
     method: Callable[[int | None], tuple[Any, Delimiters | None]],
@@ -275,7 +316,8 @@ def _measure(
     grouping: Grouping | None,
 ) -> Measured:
     """Look at both captures once to see how they relate, and once more to measure."""
-    from wirelag.crossings import crossings, total
+    from wirelag.crossings import crossings
+    from wirelag.io.pcap import CaptureStatistics
 
     alignment, seen = segment.align(way, relation)
     expected = seen.packets
@@ -283,27 +325,23 @@ def _measure(
         first_ns, last_ns = seen.span_ns
         expected = math.ceil(seen.packets * min(1.0, interval_ns / max(1, last_ns - first_ns)))
     estimator, delimiters = method(expected)
-    spans = list(crossings(estimator, segment.sources(alignment), interval_ns, delimiters, grouping))
+    measured = Measured(segment.name, alignment.clock, estimator.name, alignment=alignment)
+    spans = crossings(estimator, segment.sources(alignment), interval_ns, delimiters, grouping, alignment.ahead_ns)
+    measured.take(spans, over_time=interval_ns is not None)
+    measured.shortest_ns = interval_ns if delimiters is None else None
     statistics = [point.read.statistics for point in (segment.up, segment.down) if point.read]
-    warnings = [line for point in (segment.up, segment.down) if point.read for line in point.read.warnings]
-    skipped: dict[str, int] = {}
-    for one in statistics:
-        for why, n in one.skipped.items():
-            skipped[why] = skipped.get(why, 0) + n
-    measured = Measured(
-        segment.name,
-        spans,
-        total(spans),
-        alignment.clock,
-        dict(grouping.keys) if grouping else {},
-        [*segment.notes, *alignment.notes],
-        warnings,
-        {"backward": alignment.backward, "elsewhere": alignment.elsewhere, "outside": alignment.outside},
-        sum(one.packets for one in statistics),
-        skipped,
-        alignment,
-    )
-    if not measured.whole.used and interval_ns is not None:
+    measured.warnings = [line for point in (segment.up, segment.down) if point.read for line in point.read.warnings]
+    together = reduce(CaptureStatistics.__add__, statistics)
+    measured.packets, measured.skipped = together.packets, together.skipped
+    measured.keys = dict(grouping.keys) if grouping else {}
+    measured.notes = [*segment.notes, *alignment.notes]
+    measured.left_out = {
+        "backward": alignment.backward,
+        "elsewhere": alignment.elsewhere,
+        "outside": alignment.outside,
+    }
+    crossing = measured.whole
+    if not crossing.used and not len(crossing.tail) and interval_ns is not None:
         apart = format_duration(abs((statistics[1].first_ns or 0) - (statistics[0].first_ns or 0)))
         raise WirelagError(
             f"no packet was seen at both points in an interval and the next: times in {segment.down.name} are about "
@@ -325,6 +363,12 @@ def explanations(measured: Measured) -> list[str]:
             f"{sample.negative:,} delays ({share:.1%}) are negative: these packets were seen downstream first, "
             f"or the clocks differ (--offset, --clock)"
         )
+    mean_ns = crossing.mean_ns
+    if crossing.net_loss and measured.shortest_ns and mean_ns is not None and measured.shortest_ns < 50 * mean_ns:
+        notes.append(
+            "intervals are hardly longer than the delay: packets that straddle an edge are left out, and those are the "
+            "slow ones; use rda, or a longer --interval"
+        )
     spoiled = _spoiled(crossing)
     if spoiled:
         notes.append(spoiled)
@@ -334,22 +378,22 @@ def explanations(measured: Measured) -> list[str]:
         told = "; ".join(cluster.describe(begin_ns) for cluster in clusters)
         notes.append(f"delays fall into {len(clusters)} groups, far apart, whose mean says little: {told}")
     share = crossing.details.get("share", 1.0)
-    levels = {span.whole.details.get("share", 1.0) for span in measured.spans}
-    if min(levels, default=share) < 1:
-        notes.append(f"{min(levels):.1%} of packets were kept for want of memory (--memory); counts are scaled")
-    undecoded = sum(span.whole.details.get("decoded") is False for span in measured.spans)
-    if undecoded:
-        notes.append(f"{undecoded} of {len(measured.spans)} intervals did not decode: more --buckets, or none given")
-    lost = sum(span.lost_delimiters for span in measured.spans)
-    if lost:
-        notes.append(f"{lost} delimiters were seen by one point alone: the intervals around them are joined")
+    if share < 1:
+        notes.append(f"{share:.1%} of packets were kept for want of memory (--memory); counts are scaled")
+    if measured.undecoded:
+        notes.append(f"{measured.undecoded} of {measured.intervals} intervals did not decode: they want more --buckets")
+    if measured.lost_delimiters:
+        notes.append(
+            f"{measured.lost_delimiters} delimiters were seen by one point alone: the intervals around them are joined"
+        )
     return notes
 
 
 def _spoiled(crossing: Crossing) -> str | None:
     """What lda cannot see, but a sample of single delays shows."""
     sample, std = crossing.tail.delays_ns.astype(float), crossing.std_ns
-    if not crossing.net_loss or std is None or len(sample) < 100 or std <= 4 * sample.std() + 1000:
+    blind = crossing.net_loss or crossing.only_upstream is not None
+    if not blind or std is None or len(sample) < 100 or std <= 4 * sample.std() + 1000:
         return None
     single = format_duration(sample.std())
     return (
@@ -358,18 +402,14 @@ def _spoiled(crossing: Crossing) -> str | None:
     )
 
 
-def _answer(name: str, measured: Measured, segments: list[Measured], by: str, over_time: bool) -> Answer:
+def _answer(measured: Measured, segments: list[Measured]) -> Answer:
     def line(scope: str, key: str, crossing: Crossing, **changes: Any) -> Line:
-        return Line(scope, key, replace(crossing.report(name), **changes), distribution_of(crossing))
+        return Line(scope, key, replace(crossing.report(measured.estimator), **changes), distribution_of(crossing))
 
     total = line("all", "all", measured.whole, packets=measured.packets, skipped=measured.skipped)
-    answer = Answer("oneway", total, by=by)
+    answer = Answer("oneway", total, by=measured.by)
     answer.legs = [line("segment", part.name, part.whole) for part in segments]
-    if over_time:
-        answer.intervals = [
-            line("interval", clock_text(span.interval.start_ns), span.whole, interval=span.interval)
-            for span in measured.spans
-        ]
+    answer.intervals = measured.lines
     groups = [line("group", measured.keys[tag], part) for tag, part in measured.crossings.items() if tag]
     answer.groups = sorted(groups, key=lambda one: (one.key == "other", -(one.report.mean or 0)))
     answer.extra["clock"] = measured.clock.to_json()
@@ -424,7 +464,7 @@ def _add_questions(answer: Answer, crossing: Crossing, limits_ns: list[int], que
     shares = []
     for limit in limits_ns:
         found = crossing.tail.share_above(limit)
-        bounds = None if found is None else [max(0.0, found[0] - found[1]), min(1.0, found[0] + found[1])]
+        bounds = None if found is None else [found[1], found[2]]
         shares.append({"limit": limit / 1e9, "share": found[0] if found else None, "ci95": bounds})
         said = f"{found[0]:.2%} (95% interval {bounds[0]:.2%} to {bounds[1]:.2%})" if found and bounds else "cannot say"
         answer.notes.append(f"above {format_duration(limit)}: {said}")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 FILTERS = "Which packets"
 ANSWER = "What to answer"
 METHOD = "How"
+LONGEST_NS = 100 * 365 * 86_400 * 10**9
 FORMATS = ("table", "json", "jsonl", "csv", "parquet")
 
 Captures = Annotated[
@@ -101,23 +102,32 @@ def one_of(value: str, allowed: tuple[str, ...], option: str) -> None:
         raise typer.BadParameter(f"{value!r} is not one of {', '.join(allowed)}", param_hint=option)
 
 
+def ranged(value: int | None, least: int, most: int, option: str) -> None:
+    """A usage error unless the value lies between these."""
+    if value is not None and not least <= value <= most:
+        raise typer.BadParameter(f"{value} does not lie between {least} and {most}", param_hint=option)
+
+
 def duration_ns(text: str, option: str) -> int:
     """A duration longer than nothing, or a usage error."""
     try:
         ns = parse_duration_ns(text)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from None
-    if ns <= 0:
-        raise typer.BadParameter("must be longer than nothing", param_hint=option)
+    if not 0 < ns < LONGEST_NS:
+        raise typer.BadParameter("must be longer than nothing, and shorter than a century", param_hint=option)
     return ns
 
 
 def offset_ns(text: str) -> int:
     """A duration of any sign, or a usage error."""
     try:
-        return parse_duration_ns(text)
+        ns = parse_duration_ns(text)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--offset") from None
+    if abs(ns) >= LONGEST_NS:
+        raise typer.BadParameter("must be shorter than a century", param_hint="--offset")
+    return ns
 
 
 def questions_of(texts: list[str]) -> list[Sla]:

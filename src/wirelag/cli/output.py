@@ -47,7 +47,7 @@ class Answer:
     @property
     def lines(self) -> list[Line]:
         """Every answer."""
-        return [self.total, *self.intervals, *self.groups]
+        return [self.total, *(line for line in self.legs if line.scope == "segment"), *self.intervals, *self.groups]
 
     def to_json(self) -> dict[str, Any]:
         """The JSON contract."""

@@ -79,14 +79,32 @@ class Segment:
         from wirelag.packets import Flag
         from wirelag.sighting import Sighting
 
-        sighting = Sighting(seed=self._seed)
+        sighting, short = Sighting(seed=self._seed), 0
         for batch in point.batches(self.packet_id):
             sighting.observe(batch)
+            short += int(batch.has(Flag.SHORT).sum())
             cut = batch.has(Flag.PREFIX_CUT)
             if cut.any():
                 held = batch.captured_length[cut].astype(int) - batch.payload_offset[cut]
                 self._shortest = max(0, min(self._shortest, int(held.min())))
+        self._say_what_spoils(point, short)
         return sighting
+
+    def _say_what_spoils(self, point: CapturePoint, short: int) -> None:
+        """Cut headers and times out of order, which no method can make good."""
+        notes = []
+        if short:
+            notes.append(
+                f"{short:,} packets of {point.name} are captured without their whole headers: they cannot be known "
+                f"again elsewhere, and count as lost; capture at least 128 bytes of each"
+            )
+        back = point.read.statistics.backwards if point.read else 0
+        if point.read and back > point.read.statistics.packets // 100:
+            notes.append(
+                f"{back:,} times in {point.name} go back: with --interval packets fall into the wrong one; put it in "
+                f"order first (reordercap)"
+            )
+        self.notes += [note for note in notes if note not in self.notes]
 
     def sources(self, alignment: Alignment) -> dict[str, Iterator[PacketBatch]]:
         """The packets that travel from one point to the other, at both."""

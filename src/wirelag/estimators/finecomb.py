@@ -23,6 +23,7 @@ from wirelag.caches import Cached, CacheMeter
 from wirelag.crossing import Crossing
 from wirelag.grouping import Grouping
 from wirelag.intervals import Interval
+from wirelag.moments import Moments
 from wirelag.packets import PacketBatch
 from wirelag.packing import array_of, pack
 from wirelag.report import Report
@@ -91,14 +92,13 @@ class Finecomb:
         usable, tries = _kernels.finecomb_repair(
             ups, downs, up.stash_ids, up.stash_times_ns, down.stash_ids, down.stash_times_ns, self.rows, self.seed
         )
-        rows = Rows.difference(ups[1::3], downs[1::3], ups[0::3].copy(), usable > 0, 1)
+        tail = Tail.between(up.tail, down.tail)
+        rows = Rows.difference(ups[1::3], downs[1::3], ups[0::3].copy(), usable > 0, 1, tail.median_ns)
         return Crossing(
             up.packets,
             down.packets,
-            rows.used,
-            rows.sum_ns,
-            rows.squares_ns2(self.deviation),
-            tail=Tail.between(up.tail, down.tail),
+            Moments.of(rows.used, rows.sum_ns, rows.variance_ns2(self.deviation), min(up.packets, down.packets)),
+            tail=tail,
             tail_level=max(up.tail.level, down.tail.level),
             net_loss=True,
             wire_bytes=len(pack(down.to_fields())),

@@ -23,6 +23,7 @@ from wirelag.caches import Cached, CacheMeter
 from wirelag.crossing import Crossing
 from wirelag.grouping import Grouping
 from wirelag.intervals import Interval
+from wirelag.moments import Moments
 from wirelag.packets import PacketBatch
 from wirelag.packing import array_of, pack
 from wirelag.report import Report
@@ -92,14 +93,13 @@ class Lda:
         """Usable are buckets that counted the same number of packets at both points."""
         counts = up.buckets[0::2].copy()
         usable = counts == down.buckets[0::2]
-        rows = Rows.difference(up.buckets[1::2], down.buckets[1::2], counts, usable, len(self.shifts))
+        tail = Tail.between(up.tail, down.tail)
+        rows = Rows.difference(up.buckets[1::2], down.buckets[1::2], counts, usable, len(self.shifts), tail.median_ns)
         return Crossing(
             up.packets,
             down.packets,
-            rows.used,
-            rows.sum_ns,
-            rows.squares_ns2(self.deviation),
-            tail=Tail.between(up.tail, down.tail),
+            Moments.of(rows.used, rows.sum_ns, rows.variance_ns2(self.deviation), min(up.packets, down.packets)),
+            tail=tail,
             tail_level=max(up.tail.level, down.tail.level),
             net_loss=True,
             wire_bytes=len(pack(down.to_fields())),

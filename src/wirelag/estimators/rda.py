@@ -23,7 +23,8 @@ import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.caches import ENTRY_BYTES, PAIRED, SINGLE, Cached, CacheMeter, join
-from wirelag.crossing import Crossing
+from wirelag.crossing import Crossing, joined
+from wirelag.moments import Moments
 from wirelag.packing import Fields, array_of, number_of, pack
 from wirelag.report import Report
 from wirelag.rows import Deviation, Rows
@@ -100,7 +101,9 @@ class Responder:
         if ask.what == "times":
             entries = copies_of(cached, self._numbers, ask.numbers, ask.ids)
             return {"ids": entries.ids, "times_ns": entries.times_ns}
-        return cached.to_fields()
+        if ask.what == "whole":
+            return cached.to_fields()
+        raise ValueError(f"nobody can answer {ask.what!r}")
 
     def _tail(self) -> dict[str, Any]:
         return self._cached.at_most(self._of.tail).to_fields("tail_") if self._of.tail else {}
@@ -247,12 +250,9 @@ class Rda:
             if decoded.complete:
                 break
             each *= 2
-        mine = copies_of(up, own, decoded.upstream, _NONE)
-        times = yield Ask("times", up.level, numbers=decoded.downstream, ids=_elsewhere_too(mine, decoded))
-        theirs = Cached.from_fields({**times, "level": up.level, "packets": about["packets"]}, self.seed)
-        mine = copies_of(up, own, decoded.upstream, np.unique(theirs.ids))
-        crossing = self.repaired(ups, downs, decoded, mine, theirs)
-        return self._finished(crossing, up, answer, about["packets"], {"estimated_difference": difference})
+        mine, theirs = yield from self._ask_times(up, own, decoded, about)
+        crossing = self.repaired(ups, downs, decoded, mine, theirs, self._sample(up, answer))
+        return _finished(crossing, up, about, {"estimated_difference": difference})
 
     def _by_symbols(self, up: Cached) -> Generator[Ask, Fields, Crossing]:
         about = self._about((yield Ask("about", up.level)))
@@ -270,13 +270,26 @@ class Rda:
             answer = _of_length((yield Ask("symbols", up.level, more)), SYMBOL, more)
         numbers, sides = decoder.found()
         decoded = Decoded(numbers, sides, True, _NONE)
+        mine, theirs = yield from self._ask_times(up, own, decoded, about)
+        ups, downs = self.row_sums(own, up.times_ns), gathered(first, ROW)
+        crossing = self._from_rows(ups, downs, decoded, mine, theirs, self._sample(up, first))
+        return _finished(crossing, up, about, {"symbols": decoder.symbols})
+
+    def _ask_times(
+        self, up: Cached, own: Words, decoded: Decoded, about: Fields
+    ) -> Generator[Ask, Fields, tuple[Cached, Cached]]:
+        """All entries, at both points, of ids that differ."""
         mine = copies_of(up, own, decoded.upstream, _NONE)
         times = yield Ask("times", up.level, numbers=decoded.downstream, ids=_elsewhere_too(mine, decoded))
         theirs = Cached.from_fields({**times, "level": up.level, "packets": about["packets"]}, self.seed)
-        mine = copies_of(up, own, decoded.upstream, np.unique(theirs.ids))
-        ups, downs = self.row_sums(own, up.times_ns), gathered(first, ROW)
-        crossing = self._from_rows(ups, downs, decoded, mine, theirs)
-        return self._finished(crossing, up, first, about["packets"], {"symbols": decoder.symbols})
+        return copies_of(up, own, decoded.upstream, np.unique(theirs.ids)), theirs
+
+    def _sample(self, up: Cached, answer: Fields) -> tuple[Tail, int]:
+        """The tail's delays, and its level."""
+        if not self.tail:
+            return Tail.empty(), up.level
+        down = Cached.from_fields(answer, self.seed, "tail_")
+        return Tail.between(up, down), max(up.level, down.level)
 
     def _about(self, about: Fields) -> Fields:
         """What the other point says of itself; a ValueError where it cannot be true, since memory depends on it."""
@@ -290,25 +303,10 @@ class Rda:
         return ENTRY_BYTES * entries < least_bytes + 12 * min(self.tail, entries)
 
     def _whole(self, up: Cached) -> Generator[Ask, Fields, Crossing]:
-        """More differs than is worth decoding: what downstream cached, entry by entry."""
-        down = Cached.from_fields((yield Ask("whole", up.level)), self.seed)
-        found = join(up.ids, down.ids)
-        each = up.stands_for
-        crossing = Crossing(up.packets, down.packets, details={"decoded": True, "difference": None, "share": 1 / each})
-        sent_ns = up.times_ns[found.up_rows]
-        crossing.add_delays(sent_ns, down.times_ns[found.down_rows] - sent_ns, each)
-        crossing.tail_level = up.level
-        _count(crossing, up, down)
-        return crossing
-
-    def _finished(
-        self, crossing: Crossing, up: Cached, tail: Fields, received: int, details: dict[str, Any]
-    ) -> Crossing:
-        crossing.sent, crossing.received = up.packets, received
-        if self.tail:
-            down_tail = Cached.from_fields(tail, self.seed, "tail_")
-            crossing.tail, crossing.tail_level = Tail.between(up, down_tail), max(up.level, down_tail.level)
-        crossing.details |= details | {"share": 1 / up.stands_for}
+        """Where packets themselves take fewer bytes than what tells their difference: what downstream cached."""
+        crossing = joined(up, Cached.from_fields((yield Ask("whole", up.level)), self.seed))
+        crossing.reordered = None  # of a decoded difference nobody could say
+        crossing.details |= {"decoded": True, "difference": None}
         return crossing
 
     # ---- buckets ----
@@ -331,7 +329,9 @@ class Rda:
         numbers, sides, complete = _kernels.rda_decode(left, self.banks, self.seed, self.check, own)
         return Decoded(numbers, sides, complete, left)
 
-    def repaired(self, ups: Words, downs: Words, decoded: Decoded, mine: Cached, theirs: Cached) -> Crossing:
+    def repaired(
+        self, ups: Words, downs: Words, decoded: Decoded, mine: Cached, theirs: Cached, sample: tuple[Tail, int]
+    ) -> Crossing:
         """The crossing, once the packets that differ (all copies of their ids) are taken out of the buckets."""
         usable = ~decoded.left.reshape(-1, 3).any(axis=1)
         each = len(ups) // 4 // self.banks
@@ -340,30 +340,34 @@ class Rda:
             for words, entries, fates in _with_fates(ups, downs, mine, theirs)
         )
         usable &= up_rest[:, 2] == down_rest[:, 2]
-        rows = Rows.difference(up_rest[:, 3], down_rest[:, 3], up_rest[:, 2].copy(), usable, self.banks)
-        return self._summed(rows, decoded, mine, theirs)
+        counts = up_rest[:, 2].copy()
+        rows = Rows.difference(up_rest[:, 3], down_rest[:, 3], counts, usable, self.banks, sample[0].median_ns)
+        return self._summed(rows, decoded, mine, theirs, sample)
 
-    def _from_rows(self, ups: Words, downs: Words, decoded: Decoded, mine: Cached, theirs: Cached) -> Crossing:
+    def _from_rows(
+        self, ups: Words, downs: Words, decoded: Decoded, mine: Cached, theirs: Cached, sample: tuple[Tail, int]
+    ) -> Crossing:
         up_rest, down_rest = (
             words.reshape(-1, 2) - self.row_sums(*_apart(entries, fates)).reshape(-1, 2)
             for words, entries, fates in _with_fates(ups, downs, mine, theirs)
         )
         usable = up_rest[:, 0] == down_rest[:, 0]
-        rows = Rows.difference(up_rest[:, 1], down_rest[:, 1], up_rest[:, 0].copy(), usable, 1)
-        return self._summed(rows, decoded, mine, theirs)
+        rows = Rows.difference(up_rest[:, 1], down_rest[:, 1], up_rest[:, 0].copy(), usable, 1, sample[0].median_ns)
+        return self._summed(rows, decoded, mine, theirs, sample)
 
-    def _summed(self, rows: Rows, decoded: Decoded, mine: Cached, theirs: Cached) -> Crossing:
+    def _summed(self, rows: Rows, decoded: Decoded, mine: Cached, theirs: Cached, sample: tuple[Tail, int]) -> Crossing:
         variance = rows.variance_ns2(self.deviation)
+        banks = len(rows.counts)
         if decoded.complete:  # every bank holds every packet once: the first is enough, and exact
-            rows = Rows(rows.counts[:1], rows.sums_ns[:1], rows.usable[:1])
+            rows = Rows(rows.counts[:1], rows.sums_ns[:1], rows.usable[:1], rows.base_ns)
             used, sum_ns = rows.used, rows.sum_ns
         else:  # a packet is in several usable buckets, or in one, or in none
-            used = math.ceil(rows.used / len(rows.counts))
+            used = math.ceil(rows.used / banks)
             sum_ns = round(rows.sum_ns * used / rows.used) if rows.used else 0
         crossing = Crossing(
-            used=used,
-            sum_ns=sum_ns,
-            squares_ns2=None if variance is None else variance * used,
+            moments=Moments.of(used, sum_ns, variance, used),
+            tail=sample[0],
+            tail_level=sample[1],
             details={"decoded": decoded.complete, "difference": len(decoded.numbers)},
         )
         if decoded.complete:
@@ -392,13 +396,14 @@ class Rda:
     ) -> tuple[Crossing, Decoded]:
         """The crossing from buckets alone; exact once both points have told the times of what differs."""
         decoded = self.decode(up.buckets, down.buckets)
+        sample = Tail.between(up.tail, down.tail), max(up.tail.level, down.tail.level)
         if mine is not None and theirs is not None:
-            crossing = self.repaired(up.buckets, down.buckets, decoded, mine, theirs)
+            crossing = self.repaired(up.buckets, down.buckets, decoded, mine, theirs, sample)
         else:
             untouched = less(down.buckets, up.buckets, 4)
             asked = Decoded(decoded.numbers, decoded.sides, not len(decoded.numbers) and decoded.complete, untouched)
             nothing = Cached.empty(self.seed)
-            crossing = self.repaired(up.buckets, down.buckets, asked, nothing, nothing)
+            crossing = self.repaired(up.buckets, down.buckets, asked, nothing, nothing, sample)
             crossing.details["decoded"] = decoded.complete
             if decoded.complete:
                 crossing.only_upstream = len(decoded.upstream) << up.level
@@ -406,10 +411,24 @@ class Rda:
                 crossing.single_up = crossing.single_down = None
         crossing.sent, crossing.received = up.packets, down.packets
         crossing.wire_bytes = len(pack(down.to_fields()))
-        crossing.tail = Tail.between(up.tail, down.tail)
-        crossing.tail_level = max(up.tail.level, down.tail.level)
-        crossing.details["share"] = 2.0**-up.level
+        _stand_for(crossing, up.packets, down.packets, up.level)
         return crossing, decoded
+
+
+def _finished(crossing: Crossing, up: Cached, about: Fields, details: dict[str, Any]) -> Crossing:
+    crossing.sent, crossing.received = up.packets, about["packets"]
+    _stand_for(crossing, up.packets, about["packets"], up.level)
+    crossing.details |= details
+    return crossing
+
+
+def _stand_for(crossing: Crossing, sent: int, received: int, level: int) -> None:
+    """What was used stands for its share of packets; where not all decoded, for all that both points can have seen."""
+    moments = crossing.moments
+    weight = moments.used << level if crossing.details["decoded"] else min(sent, received)
+    variance = moments.squares_ns2 / moments.known if moments.known else None
+    crossing.moments = Moments.of(moments.used, moments.sum_ns, variance, weight)
+    crossing.details["share"] = 2.0**-level
 
 
 def cells(difference: int) -> int:

@@ -72,7 +72,10 @@ class SynopsisWriter:
     ) -> None:
         if kind is None:
             self._record({"end": self.records, **self.counted})
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as problem:
+            raise self._cannot(problem) from None
 
 
 class SynopsisFile:
@@ -82,10 +85,12 @@ class SynopsisFile:
         self.path = path
         self.counted: dict[str, Any] = {}
         self.warnings: list[str] = []
+        self.whole = False  # once its end was read
         try:
             data = Path(path).read_bytes()
         except OSError as error:
             raise WirelagError(f"{path}: cannot read ({error.strerror})") from None
+        self.bytes = len(data)
         if not data.startswith(MAGIC):
             raise WirelagError(f"{path}: not a file of synopses; make one with `wirelag cut`")
         self._parts = self._split(data)
@@ -113,7 +118,7 @@ class SynopsisFile:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for record in self._parts:
             if "end" in record:
-                self.counted = record
+                self.counted, self.whole = record, True
                 return
             yield record
         self.warnings.append(f"{self.path}: breaks off; what is whole was read")

@@ -15,6 +15,8 @@ enum wl_purpose {
     WL_COIN_CHECK = 5,
     WL_COIN_STRATUM = 6,
     WL_COIN_RATELESS = 7,
+    WL_COIN_FLOW = 8,
+    WL_COIN_HOLD = 9,
     WL_COIN_BANK = 16,
     WL_COIN_MINHASH = 1024,
 };

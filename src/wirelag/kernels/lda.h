@@ -8,7 +8,7 @@
 
 #include "coin.h"
 
-#define WL_MOST_BANKS 8
+#define WL_LDA_BANKS 8
 #define WL_MOST_SHIFT 31
 
 struct wl_lda {
@@ -21,14 +21,14 @@ struct wl_lda_bucket {
 };
 
 /* Rows are at most 2^32, shifts ascending. */
-WL_INLINE void wl_lda_start(struct wl_lda *l, u64 seed, u64 rows, const u32 shifts[WL_MOST_BANKS], u32 banks)
+WL_INLINE void wl_lda_start(struct wl_lda *l, u64 seed, u64 rows, const u32 shifts[WL_LDA_BANKS], u32 banks)
 {
     l->key = wl_coin_key(seed, WL_COIN_LDA);
     l->rows = rows;
     for (u32 zeros = 0; zeros <= 64; zeros++) {
         u8 bank = 0;
 
-        for (u32 j = 0; j < WL_MOST_BANKS; j++)
+        for (u32 j = 0; j < WL_LDA_BANKS; j++)
             bank += j < banks && shifts[j] <= zeros;
         l->bank[zeros] = bank;
     }

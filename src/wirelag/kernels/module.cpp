@@ -9,4 +9,6 @@ NB_MODULE(_kernels, m)
     add_fridge(m);
     add_crossing(m);
     add_rda(m);
+    add_rli(m);
+    add_queue(m);
 }

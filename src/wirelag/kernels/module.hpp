@@ -9,5 +9,7 @@ void add_match(nanobind::module_ &m);
 void add_fridge(nanobind::module_ &m);
 void add_crossing(nanobind::module_ &m);
 void add_rda(nanobind::module_ &m);
+void add_rli(nanobind::module_ &m);
+void add_queue(nanobind::module_ &m);
 
 #endif

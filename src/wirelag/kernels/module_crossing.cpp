@@ -345,11 +345,11 @@ void lda(nb::handle given_ids, nb::handle given_times, nb::handle given_buckets,
 {
     const Packets packets(given_ids, given_times);
     const auto memory = exactly<Room<u64>>(given_buckets, "buckets");
-    u32 ascending[WL_MOST_BANKS] = {};
+    u32 ascending[WL_LDA_BANKS] = {};
     wl_lda kernel;
 
     check_rows(rows);
-    if (shifts.empty() || shifts.size() > WL_MOST_BANKS)
+    if (shifts.empty() || shifts.size() > WL_LDA_BANKS)
         throw std::invalid_argument("there are 1 to 8 banks");
     for (size_t j = 0; j < shifts.size(); j++) {
         if (shifts[j] > WL_MOST_SHIFT || (j && shifts[j] <= shifts[j - 1]))

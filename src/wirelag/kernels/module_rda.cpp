@@ -48,7 +48,7 @@ wl_rda rda_of(size_t words, size_t words_each, u32 banks, u64 seed, bool one_arr
     size_t cells = words / words_each;
     wl_rda rda;
 
-    if (banks < 2 || banks > WL_MOST_BANKS)
+    if (banks < 2 || banks > WL_RDA_BANKS)
         throw std::invalid_argument("there are 2 to 4 banks");
     if (!cells || words % words_each || (!one_array && cells % banks))
         throw std::invalid_argument("every bank has the same number of whole buckets, at least one");

@@ -9,7 +9,7 @@
 
 #include "coin.h"
 
-#define WL_MOST_BANKS 4
+#define WL_RDA_BANKS 4
 #define WL_CHECK_MASK 0xFFFFFFFFull
 
 struct wl_bucket {
@@ -22,7 +22,7 @@ struct wl_cell {
 };
 
 struct wl_rda {
-    u64 check_key, bank_key[WL_MOST_BANKS];
+    u64 check_key, bank_key[WL_RDA_BANKS];
     u64 rows; /* buckets of a bank; of sRDA: all */
     u32 banks;
     u32 one_array; /* sRDA: banks share their buckets */
@@ -36,7 +36,7 @@ WL_INLINE void wl_rda_begin(struct wl_rda *rda, u64 rows, u32 banks, u64 seed, u
     rda->one_array = one_array;
     rda->checked = checked;
     rda->check_key = wl_coin_key(seed, WL_COIN_CHECK);
-    for (u32 j = 0; j < WL_MOST_BANKS; j++)
+    for (u32 j = 0; j < WL_RDA_BANKS; j++)
         rda->bank_key[j] = wl_coin_key(seed, WL_COIN_BANK + j);
 }
 
@@ -46,18 +46,18 @@ WL_INLINE u64 wl_check(u64 number, u64 check_key)
 }
 
 /* Where a number is, one place for each bank; gives how many. In one array equal places are taken once. */
-WL_INLINE u32 wl_rda_places(const struct wl_rda *rda, u64 number, u64 places[WL_MOST_BANKS])
+WL_INLINE u32 wl_rda_places(const struct wl_rda *rda, u64 number, u64 places[WL_RDA_BANKS])
 {
     u32 count = 0;
 
-    for (u32 j = 0; j < WL_MOST_BANKS && j < rda->banks; j++) {
+    for (u32 j = 0; j < WL_RDA_BANKS && j < rda->banks; j++) {
         u64 place = wl_scaled(wl_coin(number, rda->bank_key[j]), rda->rows);
         u32 again = 0;
 
         if (!rda->one_array)
             place += j * rda->rows;
         else
-            for (u32 i = 0; i < WL_MOST_BANKS && i < count; i++)
+            for (u32 i = 0; i < WL_RDA_BANKS && i < count; i++)
                 again |= places[i] == place;
         if (!again)
             places[count++] = place;
@@ -67,10 +67,10 @@ WL_INLINE u32 wl_rda_places(const struct wl_rda *rda, u64 number, u64 places[WL_
 
 WL_INLINE void wl_rda_add(const struct wl_rda *rda, struct wl_bucket *buckets, u64 number, s64 time_ns)
 {
-    u64 places[WL_MOST_BANKS], check = wl_check(number, rda->check_key);
+    u64 places[WL_RDA_BANKS], check = wl_check(number, rda->check_key);
     u32 count = wl_rda_places(rda, number, places);
 
-    for (u32 i = 0; i < WL_MOST_BANKS && i < count; i++) {
+    for (u32 i = 0; i < WL_RDA_BANKS && i < count; i++) {
         struct wl_bucket *bucket = &buckets[places[i]];
 
         bucket->ids ^= number;
@@ -117,7 +117,7 @@ WL_INLINE void wl_take_out(struct wl_cell *cell, u64 number, u64 check, u64 coun
 /* Whether a number belongs to a place of a bank; in one array, of any. */
 WL_INLINE int wl_rda_belongs(const struct wl_rda *rda, u64 number, u64 place)
 {
-    u64 places[WL_MOST_BANKS];
+    u64 places[WL_RDA_BANKS];
     u32 count, belongs = 0;
 
     if (!rda->one_array) {
@@ -149,7 +149,7 @@ WL_INLINE int wl_rda_over(const struct wl_peel *p)
  */
 static inline void wl_rda_find(struct wl_peel *p, u64 number, u64 count)
 {
-    u64 places[WL_MOST_BANKS], check = wl_check(number, p->rda.check_key);
+    u64 places[WL_RDA_BANKS], check = wl_check(number, p->rda.check_key);
     u32 many = wl_rda_places(&p->rda, number, places);
     u32 *chain = &p->chain[places[0]];
 
@@ -212,7 +212,7 @@ struct wl_own {
 static inline void wl_own_sort(struct wl_own *own, const struct wl_rda *rda, const u64 *numbers, u64 count)
 {
     u64 cells = rda->rows * rda->banks;
-    u64 places[WL_MOST_BANKS];
+    u64 places[WL_RDA_BANKS];
 
     for (u64 i = 0; i < count; i++) {
         wl_rda_places(rda, numbers[i], places);
@@ -284,13 +284,13 @@ static inline void wl_rda_decode_with(struct wl_peel *p, const struct wl_own *ow
 
 WL_INLINE void wl_strata_add(const struct wl_rda *rda, u64 stratum_key, struct wl_cell *strata, u64 number)
 {
-    u64 places[WL_MOST_BANKS], check = wl_check(number, rda->check_key);
+    u64 places[WL_RDA_BANKS], check = wl_check(number, rda->check_key);
     u32 stratum = wl_leading_zeros(wl_coin(number, stratum_key));
     u32 count = wl_rda_places(rda, number, places);
 
     if (stratum > WL_STRATA - 1)
         stratum = WL_STRATA - 1;
-    for (u32 i = 0; i < WL_MOST_BANKS && i < count; i++)
+    for (u32 i = 0; i < WL_RDA_BANKS && i < count; i++)
         wl_take_out(&strata[stratum * WL_STRATUM_CELLS + places[i]], number, check, ~0ull);
 }
 

@@ -93,17 +93,23 @@ def lost_controls(arrivals: Iterable[Packet | Control]) -> int:
 
 
 def common_cuts(upstream: Sequence[Piece], downstream: Sequence[Piece]) -> list[int]:
-    """The names both points cut at, in the order of both.
+    """The names both points cut at, as many as can be in the order of both.
 
-    A name that a point cut at twice (a copy of the marker) could be either; what comes earlier downstream than a cut
-    that was made before upstream would not lie between its neighbours. Neither is a common cut.
+    A name that a point cut at twice (a copy of the marker) could be either: it is no common cut. Of the longest
+    sequences the one that ends last upstream is taken, and so on backwards.
     """
     there, here = unique_places(upstream), unique_places(downstream)
+    names = sorted(there.keys() & here.keys(), key=lambda name: there[name])
+    lengths: list[int] = []
+    for n, name in enumerate(names):
+        lengths.append(1 + max((lengths[m] for m in range(n) if here[names[m]] < here[name]), default=0))
     result: list[int] = []
-    for name in sorted(there.keys() & here.keys(), key=lambda name: there[name]):
-        if not result or here[name] > here[result[-1]]:
-            result.append(name)
-    return result
+    length, before = max(lengths, default=0), len(names)
+    while length:
+        before = max(n for n in range(before) if lengths[n] == length)
+        result.append(names[before])
+        length -= 1
+    return result[::-1]
 
 
 def unique_places(pieces: Sequence[Piece]) -> dict[int, int]:

@@ -197,7 +197,7 @@ class Crossing:
     undecided: int  # alone, and the next interval's caches keep too few packets to tell
 
 
-def crossings(intervals: Sequence[tuple[Cache, Cache]], reach: int = 1) -> list[Crossing]:
+def crossings(intervals: Sequence[tuple[Cache, Cache]], reach: int = 1, ahead_ns: int = 1 << 62) -> list[Crossing]:
     """Each interval joined (upstream, downstream); what is single is looked for in the next ones at the other point.
 
     As soon as an interval is there: in the `reach` ones before it, the oldest first. What is single downstream may also
@@ -224,16 +224,21 @@ def crossings(intervals: Sequence[tuple[Cache, Cache]], reach: int = 1) -> list[
         sent = above(joins[i].single_upstream, level, seed)
         came = above(joins[j].single_downstream, level, seed)
         carried = join(sent, came)
+        real = [pair for pair in carried.pairs if pair.delay_ns >= -ahead_ns]
+        unreal = [pair for pair in carried.pairs if pair.delay_ns < -ahead_ns]
         undecided = len(joins[i].single_upstream) - len(sent)
         now, then = result[i], result[j]
-        now.delays_ns += [pair.delay_ns for pair in carried.pairs]
+        now.delays_ns += [pair.delay_ns for pair in real]
         now.undecided += undecided
-        now.lost -= undecided + len(sent) - carried.only_upstream
+        now.lost -= undecided + len(sent) - carried.only_upstream - len(unreal)
         now.ambiguous += carried.ambiguous
         now.reordered += carried.reordered
-        then.only_downstream -= len(came) - carried.only_downstream
+        then.only_downstream -= len(came) - carried.only_downstream - len(unreal)
         then.duplicated += carried.duplicated
-        joins[i].single_upstream, joins[j].single_downstream = carried.single_upstream, carried.single_downstream
+        early, late = {pair.upstream for pair in unreal}, {pair.downstream for pair in unreal}
+        alone, others = set(carried.single_upstream), set(carried.single_downstream)
+        joins[i].single_upstream = [packet for n, packet in enumerate(sent) if packet in alone or n in early]
+        joins[j].single_downstream = [packet for n, packet in enumerate(came) if packet in others or n in late]
 
     for later in range(len(joins)):
         for earlier in range(max(0, later - reach), later):

@@ -87,13 +87,13 @@ def mean(banks: Banks) -> Fraction | None:
 
 
 def variance(banks: Banks, mu: Fraction | None = None) -> Fraction | None:
-    """The between-rows estimator. A bank of one row says nothing about the deviation and is left out."""
+    """The between-rows estimator. One row says nothing about the deviation."""
     mu = mean(banks) if mu is None else mu
-    telling = [bank for bank in banks if len(bank) > 1]
-    if mu is None or not telling:
+    rows = [row for bank in banks for row in bank]
+    if mu is None or len(rows) < 2:
         return None
-    squares = [(row.delay_ns - mu * row.packets) ** 2 / row.packets for bank in telling for row in bank]
-    return sum(squares, Fraction()) / sum(len(bank) - 1 for bank in telling)
+    squares = [(row.delay_ns - mu * row.packets) ** 2 / row.packets for row in rows]
+    return sum(squares, Fraction()) / (len(rows) - 1)
 
 
 def collapsed(banks: Banks) -> list[Row]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from wirelag.crossing import Crossing
 from wirelag.distribution import Z95
+from wirelag.moments import Moments
 from wirelag.report import Report
 from wirelag.report_html.charts import (
     Figure,
@@ -94,9 +95,12 @@ def _crossing(report: Report) -> Crossing:
     return Crossing(
         sent=details.get("sent") or 0,
         received=details.get("received") or 0,
-        used=report.samples,
-        sum_ns=round((report.mean or 0.0) * 1e9 * report.samples),
-        squares_ns2=None if report.std is None else (report.std * 1e9) ** 2 * report.samples,
+        moments=Moments.of(
+            report.samples,
+            round((report.mean or 0.0) * 1e9 * report.samples),
+            None if report.std is None else (report.std * 1e9) ** 2,
+            details.get("stands_for") or report.samples,
+        ),
         only_upstream=details.get("lost"),
         duplicated=details.get("duplicated"),
         reordered=details.get("reordered"),

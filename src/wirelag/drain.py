@@ -1,0 +1,47 @@
+"""How fast a queue is served and how noisy a clock is, read off packets that left the queue."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+FEWEST_GAPS: Final = 32
+SLOWEST, FASTEST = 125_000, 10**12  # bytes a second
+
+
+class Drain(NamedTuple):
+    """How fast a queue is served, and how noisy the receiver's clock is."""
+
+    bytes_per_s: int  # 0: not known
+    noise_ns: float  # standard deviation of one time
+
+
+def learn_drain(time_ns: npt.NDArray[np.int64], size: npt.NDArray[Any]) -> Drain:
+    """Read drain rate and clock noise off packets in the order in which they left the queue.
+
+    Within a busy period a packet leaves as long after the one before as its own serialisation takes; nothing is
+    faster. So, of large packets, many gaps a byte are the same, and few are shorter.
+    """
+    gaps, sizes = np.diff(time_ns).astype(np.float64), size[1:].astype(np.float64)
+    if len(gaps) < FEWEST_GAPS:
+        return Drain(0, 0.0)
+    large = sizes >= np.quantile(sizes, 0.95) / 2
+    a_byte = np.sort((gaps / np.maximum(sizes, 1))[large])
+    some = max(FEWEST_GAPS, len(a_byte) // 20)
+    if len(a_byte) < 2 * some:
+        return Drain(0, 0.0)
+    widths = a_byte[some - 1 :] - a_byte[: 1 - some]
+    at = int(np.argmin(widths))
+    middle = float(np.median(a_byte[at : at + some]))
+    faster = float((a_byte < 0.8 * middle).mean())
+    if middle <= 0 or widths[at] > 0.2 * middle or faster > 0.05:
+        return Drain(0, 0.0)
+    near = large & (np.abs(gaps / np.maximum(sizes, 1) - middle) < 0.2 * middle)
+    middle = float(np.median(gaps[near] / sizes[near]))
+    bytes_per_s = round(1e9 / middle)
+    off = np.abs(gaps - sizes * middle)[near]
+    if not SLOWEST <= bytes_per_s <= FASTEST:
+        return Drain(0, 0.0)
+    return Drain(bytes_per_s, float(np.median(off)) * 1.4826 / 2**0.5)

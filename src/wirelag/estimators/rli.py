@@ -1,0 +1,318 @@
+"""The one-way delay of every flow, from sparse reference packets that carry the time at which they were sent.
+
+Guarantee: a packet's delay lies between those of the references around it in time, and every flow's mean comes with an
+interval that is made from how well references foretell each other. A reference that is lost, copied, late or forged
+(wrong size, stream, time or sequence) is counted and not used. Memory: `memory` bytes of flow table, 128 a flow; 112
+for each of the `buffer` packets that wait for the next reference; a synopsis has at most `most_flows` records of 136.
+
+`linear` and `left` are RLI and RLI-L of M. Lee, N. Duffield and R. Kompella, *Not All Microseconds are Equal:
+Fine-Grained Per-Flow Measurements with Reference Latency Interpolation*, 2010. `busy` is ours: it knows that a queue
+was empty where the link was idle, asks the sender for the time of the packet before each reference, and learns how
+delay grows behind the last thing it knows. It needs the drain rate of the queue; where that is not known, or where
+packets wait although the queue should be empty, it works as `linear` does, and says so. The fixed part of the delay,
+propagation and what the clocks differ by, is the delay of references that found the queue empty (until there is one:
+the smallest delay), less serialisation. The law is docs/reference/rli.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag import _kernels
+from wirelag.drain import Drain, learn_drain
+from wirelag.flow_records import RECORD, WRAP, Flows
+from wirelag.grouping import Grouping
+from wirelag.intervals import Interval
+from wirelag.packets import Array, Flag, Kind, PacketBatch
+from wirelag.report import Report
+from wirelag.stamp import NONE, PAYLOAD_BYTES, STANDARD_BYTES, parse
+
+Words = npt.NDArray[np.uint64]
+Ints = npt.NDArray[np.int64]
+Method = Literal["linear", "left", "busy"]
+
+NAME: Final = "rli"
+METHODS: Final = ("linear", "left", "busy")
+CERTAIN: Final = 1 << 32  # probability 1, as the kernel counts
+REGULAR, REFERENCE, OTHER = 0, 1, 2  # kinds of rows
+SIZES: Final = (PAYLOAD_BYTES, STANDARD_BYTES)  # of references, without headers
+LEARNING: Final = 1 << 13  # packets from which the drain rate is learned
+FED: Final = 1 << 16  # packets at a time
+ROUNDING_NS: Final = 4  # of both clocks and of serialisation
+SIGMAS: Final = 10  # of clock noise: what is longer is a gap
+
+
+@dataclass(frozen=True, slots=True)
+class Rli:
+    """The estimator of every flow's one-way delay.
+
+    `bytes_per_s` is the drain rate (None: learned from the first packets; 0: not known), `noise_ns` the standard
+    deviation of the receiver's clock (None: learned), `overhead` what the wire adds to a packet's captured length
+    (Ethernet: 24 bytes). `hold` below 1 is sample and hold: a packet opens a flow with that probability. `stream` is
+    the flow key of the references, direction included; None: of the first valid one, which whoever can send packets
+    may choose.
+    """
+
+    method: Method = "busy"
+    memory: int = 128 << 20
+    bytes_per_s: int | None = None
+    noise_ns: float | None = None
+    overhead: int = 0
+    buffer: int = 1 << 16
+    bracket_ns: int = 10**9
+    early_ns: int = 10**6
+    late_ns: int = 10**10
+    base_ns: int = 10**9
+    inactive_ns: int = 15 * 10**9
+    active_ns: int = 1800 * 10**9
+    hold: float = 1.0
+    most_flows: int = 1 << 20
+    stream: int | None = None
+    seed: int = 0
+
+    name: ClassVar[str] = NAME
+    points: ClassVar[tuple[str, ...]] = ("downstream",)
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ValueError(f"the method is one of {', '.join(METHODS)}")
+        if not 0 <= self.hold <= 1 or self.most_flows < 1 or not 0 <= self.overhead <= 1000:
+            raise ValueError("hold is 0 to 1, most_flows at least 1, overhead 0 to 1000 bytes")
+
+    def kernel(self, drain: Drain) -> _kernels.Rli:
+        """An empty table, for a queue that is drained so."""
+        idle_ns = min(1 << 30, round(SIGMAS * drain.noise_ns) + ROUNDING_NS)
+        return _kernels.Rli(
+            METHODS.index(self.method), self.memory, drain.bytes_per_s, self.buffer, idle_ns, self.bracket_ns,
+            self.early_ns, self.late_ns, self.base_ns, self.inactive_ns, self.active_ns, round(self.hold * CERTAIN),
+            self.seed,
+        )  # fmt: skip
+
+    def meter(self, point: str) -> RliMeter:
+        """A fresh meter for the far end of the path."""
+        return RliMeter(self)
+
+    def estimate(self, *synopses: Flows) -> Report:
+        """What all flows of one interval say together; `Flows.table` says it of each."""
+        (flows,) = synopses
+        return flows.report()
+
+
+class _Rows(NamedTuple):
+    """What the kernel looks at; the last four have an entry for each reference."""
+
+    time_ns: Ints
+    kind: npt.NDArray[np.uint8]
+    size: npt.NDArray[np.uint32]
+    key: Words
+    id: Words
+    endpoints: Words
+    sequence: npt.NDArray[np.uint32]
+    sent_ns: Ints
+    previous_sent_ns: Ints
+    previous_id: Words
+
+    def part(self, start: int, end: int) -> _Rows:
+        """Some rows, with their references."""
+        first = int(np.count_nonzero(self.kind[:start] == REFERENCE))
+        last = first + int(np.count_nonzero(self.kind[start:end] == REFERENCE))
+        columns: list[Any] = [column[start:end] for column in self[:6]] + [column[first:last] for column in self[6:]]
+        return _Rows(*columns)
+
+
+class RliMeter:
+    """Packets at the far end, with references among them. It keeps no batch."""
+
+    def __init__(self, estimator: Rli) -> None:
+        self._estimator = estimator
+        self._kernel: _kernels.Rli | None = None
+        self._drain = Drain(0, 0.0)
+        self._first: list[_Rows] = []  # until the drain rate is learned
+        self._stream: tuple[int | None, int] = (estimator.stream, 0)  # key; length, 0: no reference was seen
+        self._sequence = 0  # of references that came without
+        self._records: list[Words] = []
+        self._listed = 0
+        self._packets = 0
+        self._counts = dict.fromkeys(("rejected_foreign", "rejected_size", "rejected_malformed", "unlisted"), 0)
+        self._counted: dict[str, int] = {}
+        self._totals = [0] * 6
+        self._errors = [0] * 96
+        known = estimator.bytes_per_s is not None and (estimator.noise_ns is not None or not estimator.bytes_per_s)
+        if known or estimator.method != "busy":
+            self._begin(Drain(estimator.bytes_per_s or 0, estimator.noise_ns or 0.0))
+
+    def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
+        """Take in packets; those of kind STAMP that belong to the stream are the references."""
+        keys = _keys(packets)
+        stamps = np.flatnonzero(packets.kind == np.uint8(Kind.STAMP))
+        read = parse(packets, stamps)
+        kinds = np.zeros(len(packets), np.uint8)
+        kinds[stamps] = self._kinds(keys[stamps], packets.payload_length[stamps], read.sent_ns != NONE)
+        mine = kinds[stamps] == REFERENCE
+        self._take(
+            self._rows(
+                packets, kinds, keys,
+                read.sequence[mine], read.sent_ns[mine], read.previous_sent_ns[mine], read.previous_id[mine],
+            )
+        )  # fmt: skip
+
+    def observe_with(self, packets: PacketBatch, reference_rows: npt.NDArray[np.intp], sent_ns: Ints) -> None:
+        """Take in packets some of which are references because both ends captured them; rows in rising order."""
+        kinds = np.zeros(len(packets), np.uint8)
+        kinds[reference_rows] = REFERENCE
+        if len(sent_ns) != len(reference_rows) or (np.diff(reference_rows) <= 0).any():
+            raise ValueError("every reference row, in rising order, has its time")
+        sequence = (self._sequence + np.arange(1, len(sent_ns) + 1)).astype(np.uint32)
+        self._sequence = (self._sequence + len(sent_ns)) % CERTAIN
+        nothing = np.full(len(sent_ns), NONE, np.int64), np.zeros(len(sent_ns), np.uint64)
+        self._take(self._rows(packets, kinds, _keys(packets), sequence, sent_ns.astype(np.int64), *nothing))
+
+    def cut(self, interval: Interval) -> Flows:
+        """All flows of the interval; what is known of the queue stays."""
+        kernel = self._kernel or self._learned()
+        kernel.cut()
+        self._collect()
+        counts, totals = kernel.counts(), kernel.totals()
+        since = {name: n - self._counted.get(name, 0) for name, n in counts.items()}
+        packets, size, timed, sum_ns = (
+            (now - before) % WRAP for now, before in zip(totals[:4], self._totals[:4], strict=True)
+        )
+        squares = _since(totals[4:6], self._totals[4:6])
+        all_errors = kernel.errors()
+        errors = tuple(
+            (all_errors[i] - self._errors[i], _since(all_errors[i + 1 : i + 3], self._errors[i + 1 : i + 3]))
+            for i in range(0, len(all_errors), 3)
+        )
+        flows = Flows(
+            self._estimator.method,
+            self._drain,
+            kernel.trusted,
+            kernel.base_ns,
+            np.concatenate(self._records) if self._records else np.empty((0, len(RECORD)), np.uint64),
+            self._packets,
+            size,
+            timed,
+            sum_ns - (WRAP if sum_ns >> 63 else 0),
+            squares,
+            errors,
+            since | self._counts | {"regular": packets},
+        )
+        self._errors = all_errors
+        self._counted, self._totals, self._records, self._listed, self._packets = counts, totals, [], 0, 0
+        self._counts = dict.fromkeys(self._counts, 0)
+        return flows
+
+    @property
+    def memory(self) -> int:
+        """Bytes of table and buffer."""
+        return self._kernel.memory if self._kernel else 0
+
+    def _kinds(self, keys: Words, lengths: Array, valid: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
+        """Which packets of kind STAMP are references of the stream; those of another one are packets like others."""
+        key, length = self._stream
+        lengths_of_stream = np.full(len(keys), length, np.int64)
+        if not length:
+            right = valid & np.isin(lengths, SIZES)
+            mine = right if key is None else right & (keys == np.uint64(key))
+            row = int(np.argmax(mine)) if mine.any() else len(keys)
+            if row < len(keys):
+                key, length = self._stream = int(keys[row]), int(lengths[row])
+            lengths_of_stream[row:] = length
+        own = np.zeros(len(keys), np.bool_) if key is None else keys == np.uint64(key)
+        if self._estimator.stream is None:
+            own &= lengths_of_stream > 0  # before the first valid one there was no stream
+        sized = own & (lengths == lengths_of_stream)
+        self._counts["rejected_foreign"] += int((~own).sum())
+        self._counts["rejected_size"] += int((own & ~sized).sum())
+        self._counts["rejected_malformed"] += int((sized & ~valid).sum())
+        return np.where(own, np.where(sized & valid, REFERENCE, OTHER), REGULAR).astype(np.uint8)
+
+    def _rows(
+        self,
+        packets: PacketBatch,
+        kinds: npt.NDArray[np.uint8],
+        keys: Words,
+        sequence: npt.NDArray[np.uint32],
+        sent_ns: Ints,
+        previous_sent_ns: Ints,
+        previous_id: Words,
+    ) -> _Rows:
+        self._packets += len(packets)
+        endpoints = np.empty((len(packets), 5), np.uint64)
+        endpoints[:, 0:2], endpoints[:, 2:4] = packets.src, packets.dst
+        ports = packets.src_port.astype(np.uint64) << np.uint64(32) | packets.dst_port.astype(np.uint64) << np.uint64(
+            16
+        )
+        endpoints[:, 4] = ports | packets.protocol.astype(np.uint64)
+        size = np.minimum(packets.wire_length, np.uint32(1 << 20)) + np.uint32(self._estimator.overhead)
+        return _Rows(
+            np.ascontiguousarray(packets.time_ns), kinds, size, keys, np.ascontiguousarray(packets.packet_id),
+            endpoints, sequence, sent_ns, previous_sent_ns, previous_id,
+        )  # fmt: skip
+
+    def _take(self, rows: _Rows) -> None:
+        if self._kernel:
+            self._feed(self._kernel, rows)
+            return
+        kept: list[Any] = [np.array(column) for column in rows]
+        self._first.append(_Rows(*kept))
+        if sum(len(held.time_ns) for held in self._first) >= LEARNING:
+            self._learned()
+
+    def _learned(self) -> _kernels.Rli:
+        """Begin, with what the first packets say of the queue."""
+        estimator = self._estimator
+        drain = Drain(0, 0.0)
+        if self._first:
+            times, sizes = (np.concatenate([rows[i] for rows in self._first])[:LEARNING] for i in (0, 2))
+            drain = learn_drain(times, sizes)
+        kernel = self._begin(
+            Drain(
+                drain.bytes_per_s if estimator.bytes_per_s is None else estimator.bytes_per_s,
+                drain.noise_ns if estimator.noise_ns is None else estimator.noise_ns,
+            )
+        )
+        first, self._first = self._first, []
+        for rows in first:
+            self._feed(kernel, rows)
+        return kernel
+
+    def _begin(self, drain: Drain) -> _kernels.Rli:
+        self._drain = drain
+        self._kernel = self._estimator.kernel(drain)
+        return self._kernel
+
+    def _feed(self, kernel: _kernels.Rli, rows: _Rows) -> None:
+        for start in range(0, len(rows.time_ns), FED):  # so that what leaves is taken in time
+            part = rows.part(start, start + FED)
+            kernel.observe(
+                part.time_ns, part.kind, part.size, part.key, part.id, part.sequence, part.sent_ns,
+                part.previous_sent_ns, part.previous_id, part.endpoints,
+            )  # fmt: skip
+            self._collect()
+
+    def _collect(self) -> None:
+        """Keep records that left, as many as there is room for."""
+        if not self._kernel or not self._kernel.records:
+            return
+        room = np.empty((self._kernel.records, len(RECORD)), np.uint64)
+        self._kernel.take(room)
+        listed = room[: max(0, self._estimator.most_flows - self._listed)]
+        self._counts["unlisted"] += len(room) - len(listed)
+        self._listed += len(listed)
+        if len(listed):
+            self._records.append(listed)
+
+
+def _keys(packets: PacketBatch) -> Words:
+    """Flow keys that tell directions apart."""
+    return np.asarray(packets.flow_key ^ packets.has(Flag.REVERSE).astype(np.uint64))
+
+
+def _since(now: list[int], before: list[int]) -> int:
+    """What two words have grown by."""
+    return (now[0] - before[0] + WRAP * (now[1] - before[1])) % WRAP**2

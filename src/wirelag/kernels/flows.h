@@ -1,0 +1,211 @@
+/* A table of flows in bounded memory (docs/reference/rli.md, "The flow table").
+ *
+ * Law: a flow lives in one of the 8 slots of its group, the keys of which are one line of the cache; who finds no room there takes
+ * the place of the flow that was silent for longest. A record that leaves goes to the caller. All memory is the caller's. */
+#ifndef WIRELAG_FLOWS_H
+#define WIRELAG_FLOWS_H
+
+#include "coin.h"
+#include "distribution.h"
+
+#define WL_GROUP 8        /* slots */
+#define WL_FLOWS_AHEAD 12 /* packets whose slots are fetched before they are touched */
+#define WL_SWEEP 16       /* packets after which a group is looked at for flows that ended */
+#define WL_NAME_WORDS 5   /* addresses, ports, protocol: what a reader needs and no arithmetic */
+
+enum wl_left { WL_LEFT_INACTIVE, WL_LEFT_ACTIVE, WL_LEFT_EVICTED, WL_LEFT_CUT, WL_LEFT_REASONS };
+
+struct wl_totals {
+    u64 packets, bytes, timed, sum_ns, squares[2];
+};
+
+/* What every packet of a flow changes: one line of the cache. */
+struct wl_flow_record {
+    s64 first_ns, last_ns;
+    u64 bytes, sum_ns, squares[2];
+    u32 packets, timed, brackets, last_bracket;
+};
+
+struct wl_name {
+    u64 words[WL_NAME_WORDS];
+};
+
+/* What only the first one sets. */
+struct wl_flow_origin {
+    u64 row;
+    struct wl_name name;
+};
+
+/* A packet on its way into the table. */
+struct wl_arrival {
+    s64 time_ns, delay_ns;
+    u64 key, row;
+    u32 size, bracket, group, name; /* name: its place among those of packets that wait */
+    u8 held, timed;                 /* held: its coin lets it open a flow */
+    u8 start, mark;                 /* of a busy period; of no flow */
+};
+
+/* A record that left. */
+struct wl_leaver {
+    u64 key;
+    struct wl_flow_record flow;
+    struct wl_flow_origin origin;
+    u32 reason;
+};
+
+struct wl_flows {
+    u64 groups, coin_key;
+    s64 inactive_ns, active_ns;
+    u64 *keys; /* 0: empty */
+    struct wl_flow_record *slots;
+    struct wl_flow_origin *origins;
+    const struct wl_name *waiting; /* of packets that wait */
+    struct wl_totals totals;
+    u64 cursor, unheld;
+    u64 reasons[WL_LEFT_REASONS];
+    void (*leave)(void *context, const struct wl_leaver *leaver);
+    void *context;
+};
+
+WL_INLINE void wl_flows_fetch_keys(const struct wl_flows *f, struct wl_arrival *p)
+{
+    p->group = (u32)wl_scaled(wl_coin(p->key, f->coin_key), f->groups);
+    __builtin_prefetch(&f->keys[(u64)p->group * WL_GROUP], 1);
+}
+
+/* The slot of a key in a group, WL_GROUP if it has none. */
+WL_INLINE u32 wl_flows_find(const u64 *keys, u64 key)
+{
+    u32 found = WL_GROUP;
+
+    for (u32 i = 0; i < WL_GROUP; i++)
+        found = keys[i] == key ? i : found;
+    return found;
+}
+
+WL_INLINE void wl_flows_fetch(const struct wl_flows *f, const struct wl_arrival *p)
+{
+    u64 begin = (u64)p->group * WL_GROUP;
+    u32 slot = wl_flows_find(&f->keys[begin], p->key);
+
+    if (slot == WL_GROUP)
+        slot = wl_flows_find(&f->keys[begin], 0) & (WL_GROUP - 1);
+    __builtin_prefetch(&f->slots[begin + slot], 1);
+}
+
+WL_INLINE void wl_flows_leave(struct wl_flows *f, u64 place, u32 reason)
+{
+    struct wl_leaver leaver = {f->keys[place], f->slots[place], f->origins[place], reason};
+
+    f->reasons[reason]++;
+    f->leave(f->context, &leaver);
+}
+
+WL_INLINE void wl_flows_open(struct wl_flows *f, u64 place, const struct wl_arrival *p)
+{
+    f->keys[place] = p->key;
+    f->slots[place] = (struct wl_flow_record){p->time_ns, p->time_ns};
+    f->origins[place].row = p->row;
+    f->origins[place].name = f->waiting[p->name];
+}
+
+/* Why a flow has ended by now: a reason, or WL_LEFT_REASONS. */
+WL_INLINE u32 wl_flows_ended(const struct wl_flows *f, const struct wl_flow_record *flow, s64 now_ns)
+{
+    if (now_ns - flow->last_ns > f->inactive_ns)
+        return WL_LEFT_INACTIVE;
+    return now_ns - flow->first_ns > f->active_ns || flow->packets == ~0u ? WL_LEFT_ACTIVE : WL_LEFT_REASONS;
+}
+
+/* A place for a new flow: the first empty one, or that of the flow that was silent for longest. */
+WL_INLINE u64 wl_flows_room(struct wl_flows *f, u64 begin, s64 now_ns)
+{
+    u64 oldest = begin;
+
+    for (u64 place = begin; place < begin + WL_GROUP; place++) {
+        if (!f->keys[place])
+            return place;
+        if (f->slots[place].last_ns < f->slots[oldest].last_ns)
+            oldest = place;
+    }
+    wl_flows_leave(f, oldest, now_ns - f->slots[oldest].last_ns > f->inactive_ns ? WL_LEFT_INACTIVE : WL_LEFT_EVICTED);
+    return oldest;
+}
+
+WL_INLINE void wl_flows_count(struct wl_totals *t, const struct wl_arrival *p)
+{
+    u64 length = p->delay_ns < 0 ? 0 - (u64)p->delay_ns : (u64)p->delay_ns;
+
+    t->packets++;
+    t->bytes += p->size;
+    t->timed += p->timed;
+    t->sum_ns += (u64)p->delay_ns; /* 0 if it has none */
+    wl_add_product(t->squares, length, length);
+}
+
+WL_INLINE void wl_flows_add(struct wl_flow_record *flow, const struct wl_arrival *p)
+{
+    u64 length = p->delay_ns < 0 ? 0 - (u64)p->delay_ns : (u64)p->delay_ns;
+
+    flow->last_ns = p->time_ns;
+    flow->packets++;
+    flow->bytes += p->size;
+    if (!p->timed)
+        return;
+    flow->timed++;
+    flow->sum_ns += (u64)p->delay_ns;
+    wl_add_product(flow->squares, length, length);
+    flow->brackets += !flow->brackets || flow->last_bracket != p->bracket;
+    flow->last_bracket = p->bracket;
+}
+
+WL_INLINE void wl_flows_sweep(struct wl_flows *f, s64 now_ns)
+{
+    u64 begin = f->cursor * WL_GROUP;
+
+    f->cursor = f->cursor + 1 < f->groups ? f->cursor + 1 : 0;
+    __builtin_prefetch(&f->keys[f->cursor * WL_GROUP]);
+    for (u64 place = begin; place < begin + WL_GROUP; place++) {
+        u32 reason = f->keys[place] ? wl_flows_ended(f, &f->slots[place], now_ns) : (u32)WL_LEFT_REASONS;
+
+        if (reason == WL_LEFT_REASONS)
+            continue;
+        wl_flows_leave(f, place, reason);
+        f->keys[place] = 0;
+    }
+}
+
+WL_INLINE void wl_flows_enter(struct wl_flows *f, const struct wl_arrival *p)
+{
+    u64 begin = (u64)p->group * WL_GROUP, place;
+    u32 slot = wl_flows_find(&f->keys[begin], p->key), reason;
+
+    wl_flows_count(&f->totals, p);
+    if (slot == WL_GROUP && !p->held) {
+        f->unheld++;
+    } else {
+        place = begin + slot;
+        if (slot == WL_GROUP) {
+            place = wl_flows_room(f, begin, p->time_ns);
+            wl_flows_open(f, place, p);
+        } else if ((reason = wl_flows_ended(f, &f->slots[place], p->time_ns)) != WL_LEFT_REASONS) {
+            wl_flows_leave(f, place, reason);
+            wl_flows_open(f, place, p);
+        }
+        wl_flows_add(&f->slots[place], p);
+    }
+    if (f->totals.packets % WL_SWEEP == 0)
+        wl_flows_sweep(f, p->time_ns);
+}
+
+/* All flows leave. */
+WL_INLINE void wl_flows_cut(struct wl_flows *f)
+{
+    for (u64 place = 0; place < f->groups * WL_GROUP; place++)
+        if (f->keys[place]) {
+            wl_flows_leave(f, place, WL_LEFT_CUT);
+            f->keys[place] = 0;
+        }
+}
+
+#endif

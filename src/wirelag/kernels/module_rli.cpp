@@ -1,0 +1,247 @@
+/* Packets and references to flow records: checks arrays, releases the GIL and loops over rli.h. */
+#include <cstring>
+#include <stdexcept>
+#include <vector>
+
+#include <nanobind/stl/vector.h>
+
+#include "arrays.hpp"
+#include "module.hpp"
+
+extern "C" {
+#include "rli.h"
+}
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+const char *const count_names[WL_RLI_COUNTS] = {"bad_time", "steps", "backwards", "others", "full", "accepted", "rejected_time",
+    "rejected_repeated", "rejected_sequence", "restarts", "previous_used", "previous_missed", "previous_rejected", "before", "wide",
+    "untrusted"};
+const char *const reason_names[WL_LEFT_REASONS] = {"inactive", "active", "evicted", "cut"};
+
+constexpr size_t record_words = 12 + WL_NAME_WORDS;
+
+/* A line of the cache: the keys of a group, or one record. */
+struct Line {
+    u64 words[8];
+};
+static_assert(sizeof(wl_flow_record) == sizeof(Line));
+
+class Rli {
+  public:
+    Rli(u32 method, u64 memory, u64 bytes_per_s, u64 buffer, s64 idle_ns, s64 bracket_ns, s64 early_ns, s64 late_ns, s64 base_ns,
+        s64 inactive_ns, s64 active_ns, u64 hold, u64 seed)
+    {
+        const s64 longest = 1ll << 62;
+
+        if (method > WL_RLI_BUSY || (bytes_per_s && (bytes_per_s < 125000 || bytes_per_s > 1000000000000ull)))
+            throw std::invalid_argument("a method that does not exist, or a rate that is not 125,000 to 10^12 bytes/s");
+        if (memory < WL_GROUP * 128 || buffer < 1 || buffer > 1u << 24 || hold > 1ull << 32)
+            throw std::invalid_argument("the table has at least 1024 bytes, the buffer 1 to 2^24 packets; hold is at most 1");
+        check(idle_ns, 0, 1ll << 30);
+        check(bracket_ns, 1, 1ll << 36);
+        check(early_ns, 0, 1ll << 34);
+        check(late_ns, 0, 1ll << 34);
+        check(base_ns, 1, 1ll << 40);
+        check(inactive_ns, 0, longest);
+        check(active_ns, 0, longest);
+        meter.method = method;
+        meter.bytes_per_s = bytes_per_s;
+        meter.factor = bytes_per_s ? (1000000000ull << 32) / bytes_per_s : 0;
+        meter.buffer = buffer;
+        meter.hold = hold;
+        meter.hold_key = wl_coin_key(seed, WL_COIN_HOLD);
+        meter.idle_ns = idle_ns;
+        meter.bracket_ns = bracket_ns;
+        meter.early_ns = early_ns;
+        meter.late_ns = late_ns;
+        meter.base_ns = base_ns;
+        meter.flows.groups = std::min<u64>(memory / (WL_GROUP * 128), 0xffffffffull);
+        meter.flows.coin_key = wl_coin_key(seed, WL_COIN_FLOW);
+        meter.flows.inactive_ns = inactive_ns;
+        meter.flows.active_ns = active_ns;
+        keys = zeroed<Line>(meter.flows.groups + 1);
+        slots = zeroed<Line>(meter.flows.groups * WL_GROUP + 1);
+        origins = zeroed<wl_flow_origin>(meter.flows.groups * WL_GROUP);
+        waiting = zeroed<wl_buffered>(buffer);
+        waiting_names = zeroed<wl_name>(buffer);
+        meter.waiting = waiting.get();
+        meter.flows.keys = static_cast<u64 *>(aligned(keys.get()));
+        meter.flows.slots = static_cast<wl_flow_record *>(aligned(slots.get()));
+        meter.flows.origins = origins.get();
+        meter.flows.waiting = waiting_names.get();
+        meter.flows.context = &left;
+        meter.flows.leave = [](void *context, const wl_leaver *leaver) {
+            static_cast<std::vector<wl_leaver> *>(context)->push_back(*leaver);
+        };
+    }
+    Rli(const Rli &) = delete;
+
+    void observe(Column<s64> time_ns, Column<u8> kind, Column<u32> size, Column<u64> key, Column<u64> id, Column<u32> sequence,
+        Column<s64> sent_ns, Column<s64> previous_sent_ns, Column<u64> previous_id, nb::object endpoints)
+    {
+        size_t rows = time_ns.shape(0), references = 0, at = 0;
+        const u8 *kinds = kind.data();
+        nb::ndarray<const u64, nb::ndim<2>, nb::c_contig, nb::device::cpu> ends;
+        const u64 *end = nullptr;
+
+        for (size_t other : {kind.shape(0), size.shape(0), key.shape(0), id.shape(0)})
+            if (other != rows)
+                throw std::invalid_argument("columns of rows have the same length");
+        for (size_t i = 0; i < rows; i++)
+            references += kinds[i] == WL_RLI_REFERENCE;
+        for (size_t other : {sequence.shape(0), sent_ns.shape(0), previous_sent_ns.shape(0), previous_id.shape(0)})
+            if (other != references)
+                throw std::invalid_argument("columns of references have an entry for each row of that kind");
+        if (!endpoints.is_none()) {
+            ends = nb::cast<decltype(ends)>(endpoints, false);
+            if (ends.shape(0) != rows || ends.shape(1) != WL_NAME_WORDS)
+                throw std::invalid_argument("endpoints have five words for each row");
+            end = ends.data();
+        }
+        nb::gil_scoped_release release;
+        for (size_t i = 0; i < rows; i++) {
+            wl_reference reference = {};
+
+            if (kinds[i] == WL_RLI_REFERENCE) {
+                reference = {sequence.data()[at], sent_ns.data()[at], previous_sent_ns.data()[at], previous_id.data()[at]};
+                at++;
+            }
+            wl_rli_row(&meter, kinds[i], time_ns.data()[i], size.data()[i], key.data()[i], id.data()[i], &reference);
+            if (meter.count && waiting[meter.count - 1].packet.row == meter.rows - 1) {
+                if (end)
+                    std::memcpy(&waiting_names[meter.count - 1], end + i * WL_NAME_WORDS, sizeof(wl_name));
+                else
+                    waiting_names[meter.count - 1] = {};
+            }
+        }
+    }
+
+    void cut()
+    {
+        nb::gil_scoped_release release;
+
+        wl_rli_settle_without(&meter);
+        wl_flows_cut(&meter.flows);
+    }
+
+    size_t waiting_records() const
+    {
+        return left.size();
+    }
+
+    /* Records into rows of 17 words, as many as there are; they are then gone. */
+    size_t take(nb::ndarray<u64, nb::ndim<2>, nb::c_contig, nb::device::cpu> room)
+    {
+        size_t records = left.size();
+        u64 *row = room.data();
+
+        if (room.shape(0) < records || room.shape(1) != record_words)
+            throw std::invalid_argument("there is no room for all records");
+        for (const wl_leaver &one : left) {
+            const wl_flow_record &flow = one.flow;
+            const u64 words[12] = {one.key, static_cast<u64>(flow.first_ns), static_cast<u64>(flow.last_ns), flow.packets,
+                flow.bytes, flow.timed, flow.sum_ns, flow.squares[0], flow.squares[1], flow.brackets, one.origin.row, one.reason};
+
+            std::memcpy(row, words, sizeof(words));
+            std::memcpy(row + 12, one.origin.name.words, sizeof(wl_name));
+            row += record_words;
+        }
+        left.clear();
+        return records;
+    }
+
+    nb::dict counts() const
+    {
+        nb::dict d;
+
+        for (u32 i = 0; i < WL_RLI_COUNTS; i++)
+            d[count_names[i]] = meter.counts[i];
+        for (u32 i = 0; i < WL_LEFT_REASONS; i++)
+            d[reason_names[i]] = meter.flows.reasons[i];
+        d["unheld"] = meter.flows.unheld;
+        return d;
+    }
+
+    /* packets, bytes, timed, sum, squares (two words): all modulo 2^64. */
+    std::vector<u64> totals() const
+    {
+        const wl_totals &t = meter.flows.totals;
+
+        return {t.packets, t.bytes, t.timed, t.sum_ns, t.squares[0], t.squares[1]};
+    }
+
+    /* For each segment the number of errors, and their squares (two words). */
+    std::vector<u64> errors() const
+    {
+        std::vector<u64> all;
+
+        for (u32 i = 0; i < WL_RLI_SEGMENTS; i++)
+            for (u64 word : {meter.errors[i], meter.error_squares[i][0], meter.error_squares[i][1]})
+                all.push_back(word);
+        return all;
+    }
+
+    nb::object base() const
+    {
+        return meter.any_floor ? nb::object(nb::int_(meter.base)) : nb::none();
+    }
+    bool trusted() const
+    {
+        return wl_rli_trusted(&meter);
+    }
+    std::vector<u64> trust() const
+    {
+        return {meter.checks, meter.misses};
+    }
+    u64 memory() const
+    {
+        return meter.flows.groups * WL_GROUP * 128 + meter.buffer * (sizeof(wl_buffered) + sizeof(wl_name)) + sizeof(wl_rli);
+    }
+
+  private:
+    wl_rli meter = {};
+    std::vector<wl_leaver> left;
+    std::unique_ptr<Line[], Free> keys, slots; /* one line more than is used: they begin where a line does */
+    std::unique_ptr<wl_flow_origin[], Free> origins;
+    std::unique_ptr<wl_buffered[], Free> waiting;
+    std::unique_ptr<wl_name[], Free> waiting_names;
+
+    static void *aligned(Line *memory)
+    {
+        return reinterpret_cast<void *>((reinterpret_cast<uintptr_t>(memory) + sizeof(Line) - 1) & ~(sizeof(Line) - 1));
+    }
+
+    static void check(s64 value, s64 least, s64 most)
+    {
+        if (value < least || value > most)
+            throw std::invalid_argument("a time that is out of its range");
+    }
+};
+
+} // namespace
+
+void add_rli(nb::module_ &m)
+{
+    m.attr("FLOW_WORDS") = record_words;
+    nb::class_<Rli>(m, "Rli", "Packets between references, and the flows that they belong to.")
+        .def(nb::init<u32, u64, u64, u64, s64, s64, s64, s64, s64, s64, s64, u64, u64>(), "method"_a, "memory"_a, "bytes_per_s"_a,
+            "buffer"_a, "idle_ns"_a, "bracket_ns"_a, "early_ns"_a, "late_ns"_a, "base_ns"_a, "inactive_ns"_a, "active_ns"_a,
+            "hold"_a, "seed"_a)
+        .def("observe", &Rli::observe, "time_ns"_a, "kind"_a, "size"_a, "key"_a, "id"_a, "sequence"_a, "sent_ns"_a,
+            "previous_sent_ns"_a, "previous_id"_a, "endpoints"_a = nb::none(),
+            "Take in rows, and an entry for each reference among them.")
+        .def("cut", &Rli::cut, "Settle what waits; all flows leave.")
+        .def("take", &Rli::take, "room"_a, "Records that left, 17 words each; gives their number.")
+        .def("counts", &Rli::counts)
+        .def("totals", &Rli::totals)
+        .def("errors", &Rli::errors)
+        .def_prop_ro("records", &Rli::waiting_records)
+        .def_prop_ro("base_ns", &Rli::base)
+        .def_prop_ro("trusted", &Rli::trusted)
+        .def_prop_ro("trust", &Rli::trust)
+        .def_prop_ro("memory", &Rli::memory);
+}

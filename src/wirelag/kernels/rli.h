@@ -1,0 +1,555 @@
+/* RLI: packets between two references get the delay that these had (docs/reference/rli.md is the law; naive/rli.py its twin).
+ *
+ * Law: a queue serves in order, so the delay of a packet lies between those of the anchors around it: references, the start of
+ * a busy period (delay 0) and the packet before a reference. Integer only; all memory is the caller's. A row is taken in by
+ * wl_rli_row; it says when the list of waiting packets is to be settled, which needs the flow table (flows.h). */
+#ifndef WIRELAG_RLI_H
+#define WIRELAG_RLI_H
+
+#include "flows.h"
+
+#define WL_RLI_LONGEST (1ll << 62)
+#define WL_RLI_FAR (1ll << 40)  /* ns between two clocks */
+#define WL_RLI_AHEAD (1u << 20) /* references that may be lost in a row */
+#define WL_RLI_RUN 8            /* rejected references that belong together, for a new beginning */
+#define WL_RLI_MOST_SIZE ((1u << 18) - 1)
+#define WL_RLI_WAITED_NS 10000 /* at a start nothing waits longer */
+#define WL_RLI_NEAR_NS 1000    /* delays that may be those of an empty queue */
+#define WL_RLI_SEGMENTS 32
+#define WL_RLI_NONE (-WL_RLI_LONGEST * 2)
+
+enum wl_rli_method { WL_RLI_LINEAR, WL_RLI_LEFT, WL_RLI_BUSY };
+enum wl_rli_kind { WL_RLI_REGULAR, WL_RLI_REFERENCE, WL_RLI_OTHER };
+enum wl_rli_count {
+    WL_RLI_BAD_TIME,
+    WL_RLI_STEPS,
+    WL_RLI_BACKWARDS,
+    WL_RLI_OTHERS,
+    WL_RLI_FULL,
+    WL_RLI_ACCEPTED,
+    WL_RLI_REJECTED_TIME,
+    WL_RLI_REJECTED_REPEATED,
+    WL_RLI_REJECTED_SEQUENCE,
+    WL_RLI_RESTARTS,
+    WL_RLI_PREVIOUS_USED,
+    WL_RLI_PREVIOUS_MISSED,
+    WL_RLI_PREVIOUS_REJECTED,
+    WL_RLI_BEFORE,
+    WL_RLI_WIDE,
+    WL_RLI_UNTRUSTED,
+    WL_RLI_COUNTS
+};
+
+/* What waits for a reference; a mark is no packet of a flow. */
+struct wl_buffered {
+    struct wl_arrival packet;
+    s64 serialisation_ns;
+    u64 id;
+};
+
+/* What is known of a moment of the queue: its delay without serialisation. */
+struct wl_anchor {
+    s64 time_ns, begin_ns, queue_ns; /* begin: when it began to leave */
+    u8 there, start;
+};
+
+struct wl_growth {
+    s64 grown_ns, over_ns, slope;
+};
+
+struct wl_lesson {
+    struct wl_growth *cell; /* 0: none */
+    s64 grown_ns, over_ns;
+};
+
+struct wl_reference {
+    u32 sequence;
+    s64 sent_ns, previous_sent_ns;
+    u64 previous_id;
+};
+
+struct wl_rli {
+    u32 method;
+    u64 bytes_per_s, factor; /* ns a byte, in 2^-32 */
+    u64 buffer, hold, hold_key;
+    s64 idle_ns, bracket_ns, early_ns, late_ns, base_ns;
+
+    struct wl_buffered *waiting;
+    u64 count;
+
+    s64 last_ns;
+    u64 rows;
+    struct wl_anchor left, before_left;
+    u32 bracket, last_sequence;
+    u8 any_row, any_sequence, any_floor, firm;
+    s64 floor_ns, base, fine, since_ns; /* fine: base in 2^-8 ns */
+    u64 run;
+    u32 run_sequence;
+    s64 run_queue_ns;
+    u64 checks, misses;
+    struct wl_lesson pending;
+    struct wl_growth growth[WL_RLI_SEGMENTS][WL_RLI_SEGMENTS];
+    u64 errors[WL_RLI_SEGMENTS], error_squares[WL_RLI_SEGMENTS][2]; /* by what was foretold */
+    u64 counts[WL_RLI_COUNTS];
+    struct wl_flows flows;
+};
+
+WL_INLINE s64 wl_clamp(s64 a, s64 low, s64 high)
+{
+    a = a < high ? a : high;
+    return a > low ? a : low;
+}
+
+WL_INLINE s64 wl_floor_divide(s64 a, s64 b)
+{
+    s64 q = a / b;
+
+    return q - (a % b && (a < 0) != (b < 0));
+}
+
+WL_INLINE u32 wl_segment(s64 a)
+{
+    u32 bits = a > 0 ? 64 - wl_leading_zeros((u64)a) : 0;
+
+    return bits < WL_RLI_SEGMENTS - 1 ? bits : WL_RLI_SEGMENTS - 1;
+}
+
+WL_INLINE int wl_rli_trusted(const struct wl_rli *r)
+{
+    return r->method == WL_RLI_BUSY && r->bytes_per_s && r->checks >= 16 && 4 * r->misses <= r->checks;
+}
+
+/* ---- growth ---- */
+
+WL_INLINE struct wl_growth *wl_growth_cell(struct wl_rli *r, s64 queue_ns, s64 x)
+{
+    return &r->growth[wl_segment(queue_ns - r->base)][wl_segment(x)];
+}
+
+WL_INLINE s64 wl_predicted(struct wl_rli *r, const struct wl_anchor *a, s64 begin_ns)
+{
+    s64 x = wl_clamp(begin_ns - a->begin_ns, 0, 1ll << 32);
+    s64 grown = wl_growth_cell(r, a->queue_ns, x)->slope * x >> 16;
+    s64 queue_ns = a->queue_ns + (grown < x ? grown : x);
+
+    return queue_ns > r->base ? queue_ns : r->base;
+}
+
+WL_INLINE void wl_learn(struct wl_lesson *lesson)
+{
+    struct wl_growth *cell = lesson->cell;
+
+    lesson->cell = 0;
+    if (!cell)
+        return;
+    cell->grown_ns += wl_clamp(lesson->grown_ns, -(1ll << 34), lesson->over_ns);
+    cell->over_ns += lesson->over_ns;
+    if (cell->over_ns >= 1ll << 40 || cell->grown_ns >= 1ll << 46 || cell->grown_ns <= -(1ll << 46)) {
+        cell->grown_ns >>= 1;
+        cell->over_ns >>= 1;
+    }
+    cell->slope = wl_clamp(wl_floor_divide(cell->grown_ns * 65536, cell->over_ns > 1 ? cell->over_ns : 1), -(1ll << 30), 1ll << 16);
+}
+
+/* ---- between two anchors ---- */
+
+struct wl_line {
+    s64 from, queue_ns, slope, longest;
+};
+
+WL_INLINE void wl_draw(struct wl_line *line, s64 from, s64 queue_ns, s64 to, s64 to_queue_ns)
+{
+    s64 dx = to - from;
+
+    line->from = from;
+    line->queue_ns = queue_ns;
+    line->longest = dx > 0 ? dx : 0;
+    line->slope = dx > 0 ? wl_floor_divide(wl_clamp(to_queue_ns - queue_ns, -(1ll << 36), 1ll << 36) * (1ll << 24), dx) : 0;
+}
+
+WL_INLINE s64 wl_on_line(const struct wl_line *line, s64 at)
+{
+    return line->queue_ns + (line->slope * wl_clamp(at - line->from, 0, line->longest) >> 24);
+}
+
+/* ---- settling ---- */
+
+WL_INLINE struct wl_anchor wl_start_anchor(const struct wl_rli *r, const struct wl_buffered *w)
+{
+    return (struct wl_anchor){w->packet.time_ns, w->packet.time_ns - w->serialisation_ns, r->base, 1, 1};
+}
+
+/* Into the table go packets as they are settled: entries [from, to), all with a delay or none. */
+WL_INLINE void wl_rli_enter(struct wl_rli *r, u64 i, int timed, s64 queue_ns)
+{
+    struct wl_buffered *w = &r->waiting[i];
+
+    if (w->packet.mark)
+        return;
+    w->packet.timed = (u8)timed;
+    w->packet.delay_ns = timed ? queue_ns + w->serialisation_ns : 0;
+    w->packet.bracket = r->bracket;
+    wl_flows_enter(&r->flows, &w->packet);
+}
+
+/* Fetch what an entry will touch. */
+WL_INLINE void wl_rli_fetch(const struct wl_rli *r, u64 i)
+{
+    if (i < r->count)
+        wl_flows_fetch(&r->flows, &r->waiting[i].packet);
+}
+
+WL_INLINE void wl_rli_settle_without(struct wl_rli *r)
+{
+    struct wl_anchor anchor = r->left;
+    int trusted = wl_rli_trusted(r), sure = r->left.there && r->before_left.there;
+
+    for (u64 i = 0; i < WL_FLOWS_AHEAD; i++)
+        wl_rli_fetch(r, i);
+    for (u64 i = 0; i < r->count; i++) {
+        struct wl_buffered *w = &r->waiting[i];
+        int timed = 0;
+        s64 queue_ns = 0;
+
+        wl_rli_fetch(r, i + WL_FLOWS_AHEAD);
+        if (sure && w->packet.start)
+            anchor = wl_start_anchor(r, w);
+        if (w->packet.mark)
+            continue;
+        if (!sure) {
+            r->counts[WL_RLI_BEFORE]++;
+        } else if (w->packet.time_ns - r->left.time_ns > r->bracket_ns) {
+            r->counts[WL_RLI_WIDE]++;
+        } else {
+            timed = 1;
+            queue_ns = !trusted          ? r->left.queue_ns
+                       : w->packet.start ? r->base
+                                         : wl_predicted(r, &anchor, w->packet.time_ns - w->serialisation_ns);
+            r->counts[WL_RLI_UNTRUSTED] += !trusted && r->method == WL_RLI_BUSY && r->bytes_per_s;
+        }
+        wl_rli_enter(r, i, timed, queue_ns);
+    }
+    r->count = 0;
+}
+
+/* Linear, left, and what has no delay. */
+WL_INLINE void wl_rli_settle_plain(struct wl_rli *r, const struct wl_anchor *right, int usable)
+{
+    struct wl_line line = {0};
+    u64 packets = 0;
+
+    if (usable && r->method != WL_RLI_LEFT)
+        wl_draw(&line, r->left.time_ns, r->left.queue_ns, right->time_ns, right->queue_ns);
+    else
+        line.queue_ns = r->left.queue_ns;
+    for (u64 i = 0; i < r->count; i++) {
+        wl_rli_fetch(r, i + WL_FLOWS_AHEAD);
+        packets += !r->waiting[i].packet.mark;
+        wl_rli_enter(r, i, usable, wl_on_line(&line, r->waiting[i].packet.time_ns));
+    }
+    if (!usable)
+        r->counts[r->left.there ? WL_RLI_WIDE : WL_RLI_BEFORE] += packets;
+    else if (r->method == WL_RLI_BUSY && r->bytes_per_s)
+        r->counts[WL_RLI_UNTRUSTED] += packets;
+}
+
+/* The anchor behind entry i - 1, and its place: a start, the known last packet, or the right reference. */
+WL_INLINE u64 wl_next_anchor(
+    const struct wl_rli *r, u64 i, const struct wl_anchor *known, const struct wl_anchor *right, struct wl_anchor *next)
+{
+    u64 end = known->there ? r->count - 1 : r->count;
+
+    while (i < end && !r->waiting[i].packet.start)
+        i++;
+    if (i < end)
+        *next = wl_start_anchor(r, &r->waiting[i]);
+    else
+        *next = i < r->count ? *known : *right;
+    return i;
+}
+
+WL_INLINE void wl_rli_settle_busy(struct wl_rli *r, const struct wl_anchor *known, const struct wl_anchor *right)
+{
+    struct wl_anchor anchor = r->left, next;
+    u64 i = 0;
+
+    while (i < r->count) { /* each round ends at an anchor */
+        u64 end = wl_next_anchor(r, i, known, right, &next);
+        struct wl_line line;
+
+        if (!next.start)
+            wl_draw(&line, anchor.begin_ns, anchor.queue_ns, next.begin_ns, next.queue_ns);
+        for (; i < end; i++) {
+            s64 begin_ns = r->waiting[i].packet.time_ns - r->waiting[i].serialisation_ns;
+
+            wl_rli_fetch(r, i + WL_FLOWS_AHEAD);
+            wl_rli_enter(r, i, 1, next.start ? wl_predicted(r, &anchor, begin_ns) : wl_on_line(&line, begin_ns));
+        }
+        if (i < r->count) {
+            wl_rli_fetch(r, i + WL_FLOWS_AHEAD);
+            wl_rli_enter(r, i++, 1, next.queue_ns);
+        }
+        anchor = next;
+    }
+}
+
+WL_INLINE void wl_rli_settle(struct wl_rli *r, const struct wl_anchor *known, const struct wl_anchor *right, int usable)
+{
+    for (u64 i = 0; i < WL_FLOWS_AHEAD; i++)
+        wl_rli_fetch(r, i);
+    if (usable && wl_rli_trusted(r))
+        wl_rli_settle_busy(r, known, right);
+    else
+        wl_rli_settle_plain(r, right, usable);
+    r->count = 0;
+}
+
+/* ---- an accepted reference ---- */
+
+/* A moment at which nothing was in the queue: what base is, and whether starts are what they seem. */
+WL_INLINE void wl_rli_empty(struct wl_rli *r, const struct wl_anchor *a)
+{
+    s64 above = a->queue_ns - r->base, near = r->idle_ns + WL_RLI_NEAR_NS;
+
+    if (!r->firm || a->time_ns - r->since_ns >= r->base_ns || above <= near) {
+        if (!r->firm || a->time_ns - r->since_ns >= r->base_ns || above < -near)
+            r->fine = a->queue_ns * 256;
+        else
+            r->fine += (a->queue_ns * 256 - r->fine) >> 4;
+        r->since_ns = a->time_ns;
+        r->firm = 1;
+        r->base = r->fine >> 8;
+    }
+    r->checks++;
+    r->misses += a->queue_ns - r->base > r->idle_ns + WL_RLI_WAITED_NS;
+    if (r->checks == 1u << 16) {
+        r->checks >>= 1;
+        r->misses >>= 1;
+    }
+}
+
+/* The last packet, if the reference knows when it was sent. */
+WL_INLINE struct wl_anchor wl_rli_known(struct wl_rli *r, const struct wl_reference *f)
+{
+    const struct wl_buffered *w;
+    s64 queue_ns;
+
+    if (f->previous_sent_ns == WL_RLI_NONE)
+        return (struct wl_anchor){0};
+    w = &r->waiting[r->count ? r->count - 1 : 0];
+    if (!r->count || w->packet.mark || w->id != f->previous_id) {
+        r->counts[WL_RLI_PREVIOUS_MISSED]++;
+        return (struct wl_anchor){0};
+    }
+    if (f->previous_sent_ns >= 0 && f->previous_sent_ns <= f->sent_ns + r->idle_ns) {
+        queue_ns = w->packet.time_ns - f->previous_sent_ns - w->serialisation_ns;
+        if (queue_ns >= r->floor_ns - r->early_ns && queue_ns <= r->floor_ns + r->late_ns) {
+            r->counts[WL_RLI_PREVIOUS_USED]++;
+            return (struct wl_anchor){w->packet.time_ns, w->packet.time_ns - w->serialisation_ns, queue_ns, 1, w->packet.start};
+        }
+    }
+    r->counts[WL_RLI_PREVIOUS_REJECTED]++;
+    return (struct wl_anchor){0};
+}
+
+/* How wrong the method was about `last`, or about the left reference. */
+WL_INLINE void wl_rli_error(
+    struct wl_rli *r, const struct wl_anchor *origin, const struct wl_anchor *last, const struct wl_anchor *a)
+{
+    struct wl_line line;
+    s64 foretold, error;
+    u32 segment;
+
+    if (wl_rli_trusted(r)) {
+        foretold = last->start ? r->base : wl_predicted(r, origin, last->begin_ns);
+        error = last->queue_ns - foretold;
+    } else {
+        if (!r->before_left.there || a->time_ns <= r->before_left.time_ns)
+            return;
+        wl_draw(&line, r->before_left.time_ns, r->before_left.queue_ns, a->time_ns, a->queue_ns);
+        foretold = r->method == WL_RLI_LEFT ? r->before_left.queue_ns : wl_on_line(&line, r->left.time_ns);
+        error = r->left.queue_ns - foretold;
+    }
+    error = error < 0 ? -error : error;
+    error = error < 1ll << 32 ? error : 1ll << 32;
+    segment = wl_segment(foretold - r->base);
+    r->errors[segment]++;
+    wl_add_product(r->error_squares[segment], (u64)error, (u64)error);
+}
+
+WL_INLINE void wl_rli_lesson(
+    struct wl_rli *r, const struct wl_anchor *origin, const struct wl_anchor *last, const struct wl_anchor *a)
+{
+    s64 x = last->begin_ns - origin->begin_ns;
+
+    r->pending.cell = 0;
+    if (!r->bytes_per_s || last->start || x <= 0)
+        return;
+    x = x < 1ll << 36 ? x : 1ll << 36;
+    r->pending = (struct wl_lesson){wl_growth_cell(r, origin->queue_ns, x), last->queue_ns - origin->queue_ns, x};
+    if (a->start)
+        wl_learn(&r->pending);
+}
+
+WL_INLINE void wl_rli_accept(struct wl_rli *r, const struct wl_reference *f, const struct wl_anchor *a)
+{
+    struct wl_anchor known, origin = r->left;
+    const struct wl_anchor *last;
+    int usable = r->left.there && a->time_ns - r->left.time_ns <= r->bracket_ns;
+
+    r->counts[WL_RLI_ACCEPTED]++;
+    r->run = 0;
+    r->last_sequence = f->sequence;
+    r->any_sequence = 1;
+    r->floor_ns = r->any_floor && r->floor_ns < a->queue_ns ? r->floor_ns : a->queue_ns;
+    r->any_floor = 1;
+    if (!r->firm)
+        r->base = r->floor_ns;
+    known = wl_rli_known(r, f);
+    last = known.there ? &known : a;
+    if (known.there && known.start)
+        wl_rli_empty(r, &known);
+    if (a->start)
+        wl_rli_empty(r, a);
+    if (usable) {
+        for (u64 i = known.there ? r->count - 1 : r->count; i-- > 0;)
+            if (r->waiting[i].packet.start) {
+                origin = wl_start_anchor(r, &r->waiting[i]);
+                break;
+            }
+        wl_rli_error(r, &origin, last, a);
+        wl_rli_lesson(r, &origin, last, a);
+    } else {
+        r->pending.cell = 0;
+    }
+    wl_rli_settle(r, &known, a, usable);
+    r->before_left = r->left;
+    r->before_left.there = (u8)usable;
+    r->left = *a;
+    r->bracket++;
+}
+
+/* ---- one row ---- */
+
+WL_INLINE void wl_rli_forget(struct wl_rli *r)
+{
+    r->left.there = r->before_left.there = 0;
+    r->any_sequence = r->any_floor = r->firm = 0;
+    r->pending.cell = 0;
+    r->run = 0;
+}
+
+WL_INLINE void wl_rli_wait(struct wl_rli *r, const struct wl_buffered *w)
+{
+    if (r->count == r->buffer) {
+        for (u64 i = 0; i < r->count; i++)
+            r->counts[WL_RLI_FULL] += !r->waiting[i].packet.mark;
+        wl_rli_settle_without(r);
+    }
+    r->waiting[r->count] = *w;
+    r->waiting[r->count].packet.name = (u32)r->count;
+    r->count++;
+}
+
+/* Whether a reference is rejected, and why: its place among the counts, or 0. */
+WL_INLINE u32 wl_rli_verdict(const struct wl_rli *r, u32 sequence, s64 queue_ns)
+{
+    u32 ahead = sequence - r->last_sequence;
+
+    if (r->any_sequence && ahead == 0)
+        return WL_RLI_REJECTED_REPEATED;
+    if (r->any_sequence && ahead > WL_RLI_AHEAD)
+        return WL_RLI_REJECTED_SEQUENCE;
+    if (r->any_floor && (queue_ns < r->floor_ns - r->early_ns || queue_ns > r->floor_ns + r->late_ns))
+        return WL_RLI_REJECTED_TIME;
+    return 0;
+}
+
+/* Whether enough rejected references belong together, and nothing else was heard for long. */
+WL_INLINE int wl_rli_begins_anew(struct wl_rli *r, u32 sequence, const struct wl_anchor *a)
+{
+    u32 ahead = sequence - r->run_sequence;
+    s64 apart = a->queue_ns - r->run_queue_ns;
+
+    r->run = r->run && ahead - 1 < WL_RLI_AHEAD && apart <= r->late_ns && apart >= -r->late_ns ? r->run + 1 : 1;
+    r->run_sequence = sequence;
+    r->run_queue_ns = a->queue_ns;
+    return r->run >= WL_RLI_RUN && (!r->left.there || a->time_ns - r->left.time_ns > r->bracket_ns);
+}
+
+/* Whether the reference is accepted; then it has been taken in. */
+WL_INLINE int wl_rli_judge(struct wl_rli *r, const struct wl_reference *f, s64 t, s64 serialisation_ns, int start)
+{
+    struct wl_anchor a = {t, t - serialisation_ns, 0, 1, (u8)start};
+    u32 verdict = WL_RLI_REJECTED_TIME;
+
+    if (f->sent_ns >= 0 && f->sent_ns < WL_RLI_LONGEST && t - f->sent_ns <= WL_RLI_FAR && t - f->sent_ns >= -WL_RLI_FAR) {
+        a.queue_ns = t - f->sent_ns - serialisation_ns;
+        verdict = wl_rli_verdict(r, f->sequence, a.queue_ns);
+        if (verdict && wl_rli_begins_anew(r, f->sequence, &a)) {
+            r->counts[WL_RLI_RESTARTS]++;
+            wl_rli_forget(r); /* first: what waits was measured against something false */
+            wl_rli_settle_without(r);
+            verdict = 0;
+        }
+    }
+    if (verdict) {
+        r->counts[verdict]++;
+        return 0;
+    }
+    wl_rli_accept(r, f, &a);
+    return 1;
+}
+
+/* Take in one row; f only of a reference. The row's number is in r->rows. */
+WL_INLINE void wl_rli_row(struct wl_rli *r, u32 kind, s64 time_ns, u32 size, u64 key, u64 id, const struct wl_reference *f)
+{
+    struct wl_buffered w = {0};
+    u64 row = r->rows++;
+    s64 t = time_ns;
+    int step = 0, start;
+
+    if (time_ns < 0 || time_ns >= WL_RLI_LONGEST) {
+        r->counts[WL_RLI_BAD_TIME]++;
+        return;
+    }
+    size = size < WL_RLI_MOST_SIZE ? size : WL_RLI_MOST_SIZE;
+    w.serialisation_ns = (s64)(size * r->factor >> 32);
+    if (r->any_row && time_ns < r->last_ns - r->bracket_ns) {
+        r->counts[WL_RLI_STEPS]++;
+        wl_rli_settle_without(r);
+        wl_rli_forget(r);
+        step = 1;
+    } else if (r->any_row && time_ns < r->last_ns) {
+        r->counts[WL_RLI_BACKWARDS]++;
+        t = r->last_ns;
+    }
+    start = r->bytes_per_s && r->any_row && !step && t - r->last_ns > w.serialisation_ns + r->idle_ns;
+    r->last_ns = t;
+    r->any_row = 1;
+    if (start)
+        wl_learn(&r->pending);
+    w.packet.time_ns = t;
+    w.packet.start = (u8)start;
+    if (kind == WL_RLI_REGULAR) {
+        w.id = id;
+        w.packet.key = key ? key : 1;
+        w.packet.size = size;
+        w.packet.row = row;
+        w.packet.held = r->hold > wl_coin(id, r->hold_key) >> 32;
+        wl_flows_fetch_keys(&r->flows, &w.packet);
+        wl_rli_wait(r, &w);
+        return;
+    }
+    if (kind == WL_RLI_REFERENCE) {
+        if (wl_rli_judge(r, f, t, w.serialisation_ns, start))
+            return;
+    } else {
+        r->counts[WL_RLI_OTHERS]++;
+    }
+    w.packet.mark = 1;
+    if (start)
+        wl_rli_wait(r, &w);
+}
+
+#endif

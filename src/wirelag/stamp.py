@@ -1,0 +1,140 @@
+"""Reference packets on the wire: sender packets of STAMP (RFC 8762, unauthenticated, UDP port 862), made and read.
+
+The 44 bytes of the standard: sequence number, timestamp, error estimate, zeros. Behind them ours go on, where any STAMP
+receiver sees padding: "WLR1", when the sender sent the regular packet before this one, and that packet's id. Our
+timestamps are PTP's truncated ones (seconds and ns, 32 bits each; the error estimate says so) since 1970; those of
+others may be NTP's. Both lack the upper bits of the seconds: of all times they can mean, the one nearest to the
+capture's is taken.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag.packets import Kind, PacketBatch
+
+Ints = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+
+PORT: Final = 862
+STANDARD_BYTES: Final = 44
+PAYLOAD_BYTES: Final = 64
+MAGIC: Final = b"WLR1"
+NONE: Final = int(np.iinfo(np.int64).min)
+PTP: Final = 0x40  # in the first byte of the error estimate: Z
+UNSYNCHRONISED_PTP: Final = 0x4001  # S 0, Z 1, scale 0, multiplier 1: it may not be 0
+SECOND: Final = 10**9
+ERA: Final = SECOND << 32  # after which a timestamp comes again
+FROM_1900_TO_1970: Final = 2_208_988_800
+EARLIEST, LATEST = -(1 << 62), 1 << 62  # of a capture: further away nothing is nearest
+
+TIME: Final = [("seconds", ">u4"), ("ns", ">u4")]
+LAYOUT: Final = np.dtype(
+    [
+        ("sequence", ">u4"),
+        ("time", TIME),
+        ("error_estimate", ">u2"),
+        ("zeros", "V30"),
+        ("magic", "S4"),
+        ("previous_time", TIME),
+        ("previous_id", ">u8"),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Stamps:
+    """What reference packets say, one entry per packet asked for."""
+
+    sequence: npt.NDArray[np.uint32]
+    sent_ns: Ints  # NONE: not a sender packet of STAMP, or its timestamp is impossible
+    previous_sent_ns: Ints  # NONE: it does not say
+    previous_id: Words  # of the packet id that the sender computes; 0 where previous_sent_ns is NONE
+
+    def __len__(self) -> int:
+        return len(self.sequence)
+
+
+def payload(sequence: int, time_ns: int, previous: tuple[int, int] | None = None) -> bytes:
+    """The payload of one reference packet; `previous` is time and id of the regular packet before it.
+
+    >>> payload(7, 1_500_000_000).hex(" ", 4)[:35]
+    '00000007 00000001 1dcd6500 40010000'
+    """
+    before_ns, before_id = previous or (NONE, 0)
+    made = payloads(
+        np.array([sequence & 0xFFFFFFFF], np.uint32),
+        np.array([time_ns], np.int64),
+        np.array([before_ns], np.int64),
+        np.array([before_id], np.uint64),
+    )
+    return made.tobytes()
+
+
+def payloads(
+    sequence: npt.NDArray[np.uint32], time_ns: Ints, previous_ns: Ints, previous_id: Words
+) -> npt.NDArray[np.uint8]:
+    """The payloads of many, a row each: always 64 bytes, also where no packet came before and its time is NONE."""
+    records: npt.NDArray[Any] = np.zeros(len(sequence), LAYOUT)
+    known = previous_ns != NONE
+    records["sequence"] = sequence
+    _put_time(records["time"], time_ns)
+    records["error_estimate"] = UNSYNCHRONISED_PTP
+    records["magic"] = MAGIC
+    _put_time(records["previous_time"], np.where(known, previous_ns, 0))
+    records["previous_id"] = np.where(known, previous_id, 0)
+    return records.view(np.uint8).reshape(-1, PAYLOAD_BYTES)
+
+
+def parse(packets: PacketBatch, rows: npt.NDArray[np.intp]) -> Stamps:
+    """Read the reference packets among a batch's rows; whatever else is there is recognised and says nothing."""
+    near_ns = np.clip(packets.time_ns[rows], EARLIEST, LATEST)
+    sender = (packets.kind[rows] == Kind.STAMP) & (packets.dst_port[rows] == PORT)
+    sender &= packets.payload_length[rows] >= STANDARD_BYTES
+    stamp = packets.transaction[rows]
+    ptp = (packets.message[rows] & PTP) != 0
+    sent_ns = _time_ns(stamp >> np.uint64(32), stamp & np.uint64(0xFFFFFFFF), ptp, near_ns)
+    sent_ns[~sender] = NONE
+
+    behind, whole = _behind_standard(packets, rows)
+    fields = behind.view(np.dtype(LAYOUT.descr[4:])).reshape(-1)
+    ours = whole & (sent_ns != NONE) & ptp & (fields["magic"] == MAGIC)
+    seconds, ns = fields["previous_time"]["seconds"], fields["previous_time"]["ns"]
+    previous_ns = _time_ns(seconds.astype(np.uint64), ns.astype(np.uint64), np.ones(len(rows), np.bool_), near_ns)
+    previous_ns[~ours | ((seconds == 0) & (ns == 0))] = NONE
+    previous_id = np.where(previous_ns != NONE, fields["previous_id"], 0).astype(np.uint64)
+    return Stamps(packets.seq[rows], sent_ns, previous_ns, previous_id)
+
+
+def _put_time(field: npt.NDArray[Any], time_ns: Ints) -> None:
+    field["seconds"] = (time_ns // SECOND) & 0xFFFFFFFF
+    field["ns"] = time_ns % SECOND
+
+
+def _time_ns(seconds: Words, fraction: Words, ptp: npt.NDArray[np.bool_], near_ns: Ints) -> Ints:
+    """Seconds and ns (PTP) or seconds and 2^-32 s (NTP) as a time near `near_ns`; NONE: no such time."""
+    ntp_ns = (fraction * np.uint64(SECOND) + np.uint64(1 << 31)) >> np.uint64(32)
+    since = seconds.astype(np.int64) - np.where(ptp, 0, FROM_1900_TO_1970)
+    time_ns = since * SECOND + np.where(ptp, fraction, ntp_ns).astype(np.int64)
+    time_ns += (near_ns - time_ns + ERA // 2) // ERA * ERA
+    return np.where(ptp & (fraction >= SECOND), NONE, time_ns)
+
+
+def _behind_standard(
+    packets: PacketBatch, rows: npt.NDArray[np.intp]
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+    """The 20 bytes behind the standard's 44 of each row's payload, and where all of them are captured."""
+    size = PAYLOAD_BYTES - STANDARD_BYTES
+    gathered = np.zeros((len(rows), size), np.uint8)
+    begin = packets.payload_offset[rows].astype(np.int64) + STANDARD_BYTES
+    whole = begin + size <= packets.captured_length[rows]
+    whole &= packets.payload_length[rows] >= PAYLOAD_BYTES
+    source = packets.source[rows]
+    for number, block in enumerate(packets.blocks):
+        here = np.flatnonzero(whole & (source == number))
+        if len(here):
+            first = (packets.offset[rows[here]] - np.uint64(block.offset)).astype(np.int64) + begin[here]
+            gathered[here] = block.data[first[:, None] + np.arange(size)]
+    return gathered, np.asarray(whole & (source < len(packets.blocks)))
