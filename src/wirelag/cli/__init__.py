@@ -12,6 +12,7 @@ import typer
 from wirelag import __version__
 from wirelag.cli.compare import compare
 from wirelag.cli.cut import cut
+from wirelag.cli.flows import flows
 from wirelag.cli.info import info
 from wirelag.cli.oneway import oneway
 from wirelag.cli.rtt import rtt
@@ -33,6 +34,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "rtt": rtt,
     "oneway": oneway,
     "cut": cut,
+    "flows": flows,
     "compare": compare,
     "simulate": simulate,
     "score": score,

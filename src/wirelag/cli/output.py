@@ -64,10 +64,10 @@ def write_answer(
     if form == "parquet":
         if path is None:
             raise WirelagError("Parquet is not for a terminal: name a file with -o")
-        with _opened(path, binary=True) as out:
+        with opened(path, binary=True) as out:
             _frame(answer).write_parquet(out)
         return
-    with _opened(path) as out:
+    with opened(path) as out:
         if form == "table":
             out.write("\n".join((as_table or table)(answer)) + "\n")
         elif form == "json":
@@ -80,7 +80,8 @@ def write_answer(
 
 
 @contextmanager
-def _opened(path: str | None, binary: bool = False) -> Iterator[IO[Any]]:
+def opened(path: str | None, binary: bool = False) -> Iterator[IO[Any]]:
+    """A file to write to, or standard output; an error names the file."""
     if path is None or path == "-":
         yield sys.stdout.buffer if binary else sys.stdout
         return

@@ -1,0 +1,246 @@
+"""Flows as rows: which ones, what they say one by one and together, and how that is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from wirelag.cli.output import time_text
+from wirelag.units import format_size
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from wirelag.courses import Course, Direction
+    from wirelag.filters import Filter
+    from wirelag.flow_records import Flows
+    from wirelag.grouping import Grouping
+    from wirelag.packets import PacketBatch
+    from wirelag.report import Report
+
+COLUMNS: Final = ("packets", "bytes", "timed", "references", "mean", "std", "low", "high")
+
+
+class Row(NamedTuple):
+    """What is said of one flow, group, interval, or of everything; times in seconds."""
+
+    scope: str
+    key: str
+    packets: int
+    bytes: int
+    timed: int
+    references: int
+    mean: float | None
+    std: float | None
+    low: float | None
+    high: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """As the JSON contract has a flow."""
+        ci95 = None if self.low is None else [self.low, self.high]
+        return {
+            "key": self.key,
+            "packets": self.packets,
+            "bytes": self.bytes,
+            "references": self.references,
+            "mean": self.mean,
+            "std": self.std,
+            "ci95": ci95,
+        }
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which flows are wanted. References and the queue are seen in all packets: so flows are chosen afterwards."""
+
+    wanted: Filter
+    course: Course | None = None  # with two captures: flows that travel from one to the other
+    direction: Direction | None = None
+
+    def of(self, flows: Flows) -> Flows:
+        """These flows, and what they say together."""
+        import numpy as np
+
+        passes = self._passes(flows)
+        if passes.all():
+            return flows
+        records = flows.records[passes]
+        whole = _as_one(replace(flows, records=records), np.zeros(len(records), np.uint64))
+        packets, size, timed, sum_ns, squares, high = (
+            int(whole.column(name).sum()) for name in ("packets", "bytes", "timed", "sum_ns", "squares", "squares_high")
+        )
+        return replace(
+            flows, records=records, bytes=size, timed=timed, sum_ns=sum_ns, squares=squares + (high << 64),
+            counts=flows.counts | {"regular": packets},
+        )  # fmt: skip
+
+    def _passes(self, flows: Flows) -> npt.NDArray[np.bool_]:
+        import numpy as np
+
+        from wirelag.courses import FORWARD, Direction
+
+        ends = _ends(flows)
+        passes = np.ones(len(flows), np.bool_)
+        if self.course is not None and len(flows):
+            passes &= self.course.of(ends, self.direction) == FORWARD
+        if self.wanted.nets:
+            passes &= Direction(self.wanted.nets).rows(ends) | Direction((), self.wanted.nets).rows(ends)
+        if self.wanted.ports:
+            passes &= np.isin(ends.src_port, self.wanted.ports) | np.isin(ends.dst_port, self.wanted.ports)
+        if self.wanted.protocols:
+            passes &= np.isin(flows.column("ports") & np.uint64(0xFF), np.array(self.wanted.protocols, np.uint64))
+        return passes
+
+
+def _ends(flows: Flows) -> PacketBatch:
+    """The first packet of each record, as far as it is known."""
+    import numpy as np
+
+    from wirelag.flow_records import COLUMN
+    from wirelag.packets import PacketBatch
+
+    ports = flows.column("ports")
+    return PacketBatch(
+        {
+            "time_ns": flows.column("first_ns"),
+            "src": flows.records[:, COLUMN["src_high"] : COLUMN["src_low"] + 1],
+            "dst": flows.records[:, COLUMN["dst_high"] : COLUMN["dst_low"] + 1],
+            "src_port": (ports >> np.uint64(32)).astype(np.uint16),
+            "dst_port": (ports >> np.uint64(16) & np.uint64(0xFFFF)).astype(np.uint16),
+        }
+    )
+
+
+def _as_one(flows: Flows, keys: npt.NDArray[np.uint64]) -> Flows:
+    """Records with the same of these keys as one.
+
+    Flows share brackets of references, so that there are not more of these than references.
+    """
+    import numpy as np
+
+    from wirelag.flow_records import COLUMN
+
+    records = flows.records.copy()
+    records[:, COLUMN["key"]] = keys
+    merged = replace(flows, records=records).merged()
+    most = np.uint64(max(1, flows.counts.get("accepted", 0)))
+    merged.records[:, COLUMN["brackets"]] = np.minimum(merged.records[:, COLUMN["brackets"]], most)
+    return merged
+
+
+def summary(flows: Flows, choice: Choice, scope: str, key: str) -> tuple[Flows, Report, Row]:
+    """The chosen flows, and what they say together."""
+    import numpy as np
+
+    chosen = choice.of(flows)
+    report = chosen.report()
+    if chosen is not flows:
+        (row, *_) = [*_rows(_as_one(chosen, np.zeros(len(chosen), np.uint64)), scope, lambda _: key), None]
+        bounds = {"mean": (row.low, row.high)} if row and row.low is not None and row.high is not None else {}
+        report = replace(report, ci95=bounds)
+        if not len(chosen):
+            report = replace(report, reason="there is no such flow")
+    low, high = report.ci95.get("mean", (None, None))
+    packets, used = chosen.counts.get("regular", 0), chosen.counts.get("accepted", 0)
+    line = Row(scope, key, packets, chosen.bytes, chosen.timed, used, report.mean, report.std, low, high)
+    return chosen, report, line
+
+
+def _rows(flows: Flows, scope: str, name: Callable[[int], str]) -> Iterator[Row]:
+    """A row for each record, slowest first."""
+    import numpy as np
+
+    columns = flows.table()
+    order = np.argsort(-np.nan_to_num(columns["mean"], nan=-np.inf), kind="stable")
+    for place in range(0, len(order), 1 << 14):  # so that few numbers of many flows are Python's
+        rows = order[place : place + (1 << 14)]
+        lists = [columns[column][rows].tolist() for column in COLUMNS]
+        for row, values in zip(rows.tolist(), zip(*lists, strict=True), strict=True):
+            numbers: list[Any] = [None if value != value else value for value in values]
+            yield Row(scope, name(row), *numbers)
+
+
+def flow_rows(flows: Flows) -> Iterator[Row]:
+    from wirelag.filters import PROTOCOLS
+
+    known = {number: name for name, numbers in PROTOCOLS.items() for number in numbers}
+    merged = flows.merged()
+
+    def name(row: int) -> str:
+        src, src_port, dst, dst_port, protocol = merged.ends(row)
+        word = known.get(protocol, f"protocol {protocol}")
+        return f"{_end(src, src_port)} > {_end(dst, dst_port)} {word}"
+
+    return _rows(merged, "flow", name)
+
+
+def _end(address: str, port: int) -> str:
+    if not port:
+        return address
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def group_rows(flows: Flows, grouping: Grouping) -> Iterator[Row]:
+    """A row for each group: flows are grouped as packets of one direction are. The first that were seen are kept."""
+    import numpy as np
+
+    merged = flows.merged()
+    if not len(merged):
+        return iter(())
+    first = np.argsort(merged.column("first_ns"), kind="stable")
+    tags = np.empty(len(merged), np.uint64)
+    tags[first] = grouping.tags(_ends(merged), first, np.ones(len(merged), np.int64)).astype(np.uint64)
+    grouped = _as_one(merged, tags)
+    return _rows(grouped, "group", lambda row: grouping.keys[int(grouped.records[row, 0])])
+
+
+def flow_table(total: Row, intervals: list[Row], listed: list[Row], by: str, most: int) -> list[str]:
+    """For a person: everything, intervals, then flows or groups, slowest first."""
+    shown = listed[:most]
+    width = min(52, max(len(row.key) for row in (total, *intervals, *shown)))
+    lines = [f"{'':<{width}}  {'packets':>10}  {'bytes':>8}  {'references':>10}  {'mean, 95% interval':^30}  deviation"]
+    lines.append(_line(total, width))
+    for title, rows in (("over time", intervals), (f"by {by}, slowest first", shown)):
+        if rows:
+            lines += [title, *(_line(row, width) for row in rows)]
+    if len(listed) > len(shown):
+        what = "flows" if by == "flow" else "groups"
+        lines.append(f"and {len(listed) - len(shown):,} more {what} (--most-flows, --format csv)")
+    return lines
+
+
+def _line(row: Row, width: int) -> str:
+    key = row.key if len(row.key) <= width else row.key[: width - 1] + "…"
+    mean = time_text(row.mean) + (f", {time_text(row.low)} to {time_text(row.high)}" if row.low is not None else "")
+    counts = f"{row.packets:>10,}  {format_size(row.bytes):>8}  {row.references:>10,}"
+    return f"{key:<{width}}  {counts}  {mean:^30}  {time_text(row.std):>9}"
+
+
+def write_json(out: Any, plain: dict[str, Any], rows: Iterable[Row]) -> None:
+    """The flows last, a line each: there may be a million."""
+    out.write(json.dumps(plain, indent=2).removesuffix("\n}") + ',\n  "flows": [')
+    between = "\n    "
+    for row in rows:
+        out.write(between + json.dumps(row.to_json()))
+        between = ",\n    "
+    out.write("\n  ]\n}\n")
+
+
+def flow_frame(total: Row, intervals: list[tuple[Report, Row]], groups: Iterable[Row], rows: Iterable[Row]) -> Any:
+    """A row for each answer; times in seconds."""
+    import polars as pl
+
+    ends: list[tuple[float | None, float | None]] = [(None, None)]
+    for report, _ in intervals:
+        assert report.interval
+        ends.append((report.interval.start_ns / 1e9, report.interval.end_ns / 1e9))
+    every = [total, *(row for _, row in intervals), *groups, *rows]
+    names: dict[str, Any] = {"scope": pl.String, "key": pl.String} | dict.fromkeys(COLUMNS[:4], pl.Int64)
+    names |= dict.fromkeys(("mean", "std", "mean_low", "mean_high"), pl.Float64)
+    frame = pl.DataFrame(every, schema=names, orient="row")
+    missing = [(None, None)] * (len(every) - len(ends))
+    times = pl.DataFrame([*ends, *missing], schema={"start": pl.Float64, "end": pl.Float64}, orient="row")
+    return pl.concat([frame[:, :2], times, frame[:, 2:]], how="horizontal")

@@ -1,0 +1,610 @@
+"""RLI in plain Python: rows at the receiver in, records of flows out, with the delays that were interpolated.
+
+The independent twin of `kernels/rli.h`, and the tests' oracle for it. Both follow `docs/reference/rli.md`, section by
+section; neither looks at the other. After Lee, Duffield and Kompella, *Not All Microseconds are Equal*. Here only
+clarity counts: integers have no width, but for the sums that leave in a record.
+
+`Rli` takes rows and judges references, `Delays` says what a packet that waited took, `Table` keeps the flows.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from wirelag.naive.headers import MASK
+from wirelag.naive.join import coin, scaled, signed
+
+METHODS = ("linear", "left", "busy")
+LINEAR, LEFT, BUSY = range(len(METHODS))
+REGULAR, REFERENCE = 0, 1  # kinds; all above are other
+REASONS = ("inactive", "active", "evicted", "cut")
+INACTIVE, ACTIVE, EVICTED, CUT = range(len(REASONS))
+GROUP, HOLD = 8, 9  # purposes of coins
+
+LARGEST_SIZE = 2**18 - 1
+TIMES = range(2**62)
+FARTHEST_NS = 2**40  # between the two times of a reference
+AHEAD = range(1, 2**20 + 1)  # of sequence numbers
+RUN = 8  # rejected references that agree
+SLOTS = 8  # of a group
+GROUP_BYTES = 1024
+FULL_SLOT = 2**32 - 1  # packets
+SWEEP = 16  # packets for each group that is looked at
+SEGMENTS = 32
+
+
+class Settings(NamedTuple):
+    """The parameters, in the order of the law."""
+
+    method: int
+    memory: int
+    bytes_per_s: int
+    buffer: int
+    idle_ns: int
+    bracket_ns: int
+    early_ns: int
+    late_ns: int
+    base_ns: int
+    inactive_ns: int
+    active_ns: int
+    hold: int
+    seed: int
+
+
+class Reference(NamedTuple):
+    """What a reference says; `previous_ns` None: nothing of the packet before it."""
+
+    sequence: int
+    sent_ns: int
+    previous_ns: int | None
+    previous_id: int
+
+
+class Row(NamedTuple):
+    """A packet as the receiver saw it. A reference, and no other, has what it says."""
+
+    time_ns: int
+    kind: int
+    size: int
+    key: int
+    id: int
+    reference: Reference | None = None
+
+
+class Entry(NamedTuple):
+    """What waits for a reference; a mark is no packet of a flow."""
+
+    t: int
+    b: int
+    is_start: bool
+    is_mark: bool
+    serialisation: int = 0
+    size: int = 0
+    key: int = 0
+    id: int = 0
+    row: int = 0
+
+
+class Anchor(NamedTuple):
+    """A moment (by t and by b) at which the delay without serialisation is known."""
+
+    t: int
+    b: int
+    q: int
+
+
+class Lesson(NamedTuple):
+    """How much the queue grew over a distance, and the cell that learns it."""
+
+    cell: tuple[int, int]
+    grown: int
+    distance: int
+
+
+class Run(NamedTuple):
+    """The last of the rejected references that agree, and how many they are."""
+
+    length: int
+    sequence: int
+    q: int
+
+
+NO_RUN = Run(0, 0, 0)
+
+
+def clamp(a: int, low: int, high: int) -> int:
+    return max(low, min(a, high))
+
+
+def bits(a: int) -> int:
+    return min(31, max(0, a).bit_length())
+
+
+def between(q: int, dq: int, dx: int, x: int) -> int:
+    """On the line from an anchor with delay q to one that is dx behind it and dq above it."""
+    slope = 0 if dx <= 0 else clamp(dq, -(2**36), 2**36) * 2**24 // dx
+    return q + (slope * clamp(x, 0, max(0, dx)) >> 24)
+
+
+# Flows
+
+
+@dataclass
+class Totals:
+    """Of packets; sums are of the delays of those that are timed."""
+
+    packets: int = 0
+    bytes: int = 0
+    timed: int = 0
+    sum_ns: int = 0  # 64 bits
+    squares: int = 0  # 128 bits
+
+    def add(self, size: int, delay_ns: int | None) -> None:
+        self.packets += 1
+        self.bytes += size
+        if delay_ns is not None:
+            self.timed += 1
+            self.sum_ns = signed(self.sum_ns + delay_ns)
+            self.squares = (self.squares + delay_ns**2) % 2**128
+
+    def words(self) -> list[int]:
+        """As unsigned words."""
+        return [self.packets, self.bytes, self.timed, self.sum_ns & MASK, self.squares & MASK, self.squares >> 64]
+
+
+@dataclass
+class Record:
+    """A slot that is not empty, and what leaves it."""
+
+    key: int
+    first_ns: int
+    first_row: int
+    last_ns: int = 0
+    totals: Totals = field(default_factory=Totals)
+    brackets: int = 0
+    last_bracket: int = 0
+    reason: int = -1  # it is still open
+
+    def words(self) -> list[int]:
+        """As unsigned words, in the order in which the kernel tells them."""
+        times = [self.key, self.first_ns, self.last_ns]
+        return [*times, *self.totals.words(), self.brackets, self.first_row, self.reason]
+
+
+class Table:
+    """Groups of 8 slots, and the records that left."""
+
+    def __init__(self, settings: Settings, counts: Counter[str]) -> None:
+        self.settings = settings
+        self.counts = counts
+        self.groups: list[list[Record | None]] = [
+            [None] * SLOTS for _ in range(min(settings.memory // GROUP_BYTES, 2**32 - 1))
+        ]
+        self.cursor = 0
+        self.entered = 0
+        self.left: list[Record] = []
+
+    def enter(self, entry: Entry, delay_ns: int | None, bracket: int) -> None:
+        self.entered += 1
+        record = self.find(entry)
+        if record is not None:
+            record.totals.add(entry.size, delay_ns)
+            record.last_ns = entry.t
+            if delay_ns is not None and (record.brackets == 0 or record.last_bracket != bracket):
+                record.brackets += 1
+                record.last_bracket = bracket
+        if self.entered % SWEEP == 0:
+            self.sweep(entry.t)
+
+    def find(self, entry: Entry) -> Record | None:
+        """The record of a packet's flow, opened for it if need be; None if it is not held."""
+        key = entry.key or 1
+        group = self.groups[scaled(coin(key, self.settings.seed, GROUP), len(self.groups))]
+        new = Record(key, entry.t, entry.row)
+        for i, record in enumerate(group):
+            if record is not None and record.key == key:
+                reason = self.ended(record, entry.t)
+                if reason is None:
+                    return record
+                self.leave(record, reason)
+                group[i] = new
+                return new
+        if coin(entry.id, self.settings.seed, HOLD) >> 32 >= self.settings.hold:
+            self.counts["unheld"] += 1
+            return None
+        if None in group:
+            group[group.index(None)] = new
+            return new
+        oldest = min((record for record in group if record is not None), key=lambda record: record.last_ns)
+        self.leave(oldest, INACTIVE if entry.t - oldest.last_ns > self.settings.inactive_ns else EVICTED)
+        group[[record is oldest for record in group].index(True)] = new
+        return new
+
+    def ended(self, record: Record, now_ns: int) -> int | None:
+        """Why a record has to leave now, if it has to."""
+        if now_ns - record.last_ns > self.settings.inactive_ns:
+            return INACTIVE
+        if now_ns - record.first_ns > self.settings.active_ns or record.totals.packets == FULL_SLOT:
+            return ACTIVE
+        return None
+
+    def leave(self, record: Record, reason: int) -> None:
+        record.reason = reason
+        self.counts[REASONS[reason]] += 1
+        self.left.append(record)
+
+    def sweep(self, now_ns: int) -> None:
+        """Look at the group at the cursor for what has ended."""
+        group = self.groups[self.cursor]
+        for i, record in enumerate(group):
+            reason = None if record is None else self.ended(record, now_ns)
+            if record is not None and reason is not None:
+                self.leave(record, reason)
+                group[i] = None
+        self.cursor = (self.cursor + 1) % len(self.groups)
+
+    def cut(self) -> None:
+        for group in self.groups:
+            for i, record in enumerate(group):
+                if record is not None:
+                    self.leave(record, CUT)
+                    group[i] = None
+
+
+# Delays
+
+
+@dataclass
+class Cell:
+    """How much the queue grew, over which distance, and the slope of that in units of 2^-16."""
+
+    grown: int = 0
+    distance: int = 0
+    slope: int = 0
+
+
+def cell_at(anchor: Anchor, base: int, distance: int) -> tuple[int, int]:
+    return bits(anchor.q - base), bits(distance)
+
+
+@dataclass
+class Delays:
+    """What tells a delay: the references on the left, the delay of an empty queue, how queues grow."""
+
+    settings: Settings
+    left: Anchor | None = None  # l
+    before: Anchor | None = None  # k
+    base: int = 0
+    is_firm: bool = False
+    fine: int = 0
+    empty_ns: int = 0  # w
+    checks: int = 0
+    misses: int = 0
+    cells: dict[tuple[int, int], Cell] = field(default_factory=dict)
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether `busy` works as such."""
+        return self.may_be_trusted and self.checks >= 16 and 4 * self.misses <= self.checks
+
+    @property
+    def may_be_trusted(self) -> bool:
+        return self.settings.method == BUSY and self.settings.bytes_per_s > 0
+
+    def empty(self, t: int, q: int) -> None:
+        """Nothing was in the queue at t, and the delay was q."""
+        near, above = self.settings.idle_ns + 1000, q - self.base
+        if not self.is_firm or t - self.empty_ns >= self.settings.base_ns or above < -near:
+            self.fine, self.empty_ns, self.is_firm = 256 * q, t, True
+            self.base = self.fine >> 8
+        elif above <= near:
+            self.fine += (256 * q - self.fine) >> 4
+            self.empty_ns = t
+            self.base = self.fine >> 8
+        self.checks += 1
+        self.misses += q - self.base > self.settings.idle_ns + 10_000
+        if self.checks == 2**16:
+            self.checks >>= 1
+            self.misses >>= 1
+
+    def predicted(self, anchor: Anchor, b: int) -> int:
+        x = clamp(b - anchor.b, 0, 2**32)
+        slope = self.cells.get(cell_at(anchor, self.base, x), Cell()).slope
+        return max(self.base, min(anchor.q + (slope * x >> 16), anchor.q + x))
+
+    def learn(self, lesson: Lesson) -> None:
+        cell = self.cells.setdefault(lesson.cell, Cell())
+        cell.grown += clamp(lesson.grown, -(2**34), lesson.distance)
+        cell.distance += lesson.distance
+        if cell.distance >= 2**40 or abs(cell.grown) >= 2**46:
+            cell.grown >>= 1
+            cell.distance >>= 1
+        cell.slope = clamp(cell.grown * 2**16 // max(1, cell.distance), -(2**30), 2**16)
+
+    def anchor(self, entries: Sequence[Entry], left: Anchor) -> Anchor:
+        """Of what comes behind these entries: the last start among them, or the left reference."""
+        for entry in reversed(entries):
+            if entry.is_start:
+                return Anchor(entry.t, entry.b, self.base)
+        return left
+
+    def by_left(self, entries: Sequence[Entry], i: int, left: Anchor) -> int:
+        """Of an entry with no reference behind it."""
+        if not self.is_trusted:
+            return left.q
+        entry = entries[i]
+        return self.base if entry.is_start else self.predicted(self.anchor(entries[:i], left), entry.b)
+
+    def by_anchors(
+        self, entries: Sequence[Entry], left: Anchor, known: int | None, right: Anchor, ends: bool
+    ) -> list[int]:
+        """Of all entries, with `busy`: by the anchors before and behind each. `known` is of the last entry.
+
+        `ends`: the right reference is a start.
+        """
+        anchors: list[tuple[int, Anchor, bool]] = []  # the place in the list, and whether it is a start
+        for i, entry in enumerate(entries):
+            if known is not None and i == len(entries) - 1:
+                anchors.append((i, Anchor(entry.t, entry.b, known), entry.is_start))
+            elif entry.is_start:
+                anchors.append((i, Anchor(entry.t, entry.b, self.base), True))
+        anchors.append((len(entries), right, ends))
+        result: list[int] = []
+        a = left
+        for place, n, is_start in anchors:
+            for entry in entries[len(result) : place]:
+                if is_start:
+                    result.append(self.predicted(a, entry.b))
+                else:
+                    result.append(between(a.q, n.q - a.q, n.b - a.b, entry.b - a.b))
+            if place < len(entries):
+                result.append(n.q)
+            a = n
+        return result
+
+
+# Rows
+
+
+class Rli:
+    """A receiver. `counts` are by name; of `errors` by segment: how many, and the sum of their squares."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.counts: Counter[str] = Counter()
+        self.table = Table(settings, self.counts)
+        self.delays = Delays(settings)
+        self.errors = [(0, 0)] * SEGMENTS
+        self.totals = Totals()
+        self.rows = 0
+        self.waiting: list[Entry] = []
+        self.last_ns: int | None = None  # T
+        self.last_sequence: int | None = None
+        self.floor: int | None = None
+        self.run = NO_RUN
+        self.pending: Lesson | None = None
+        self.bracket = 0
+
+    def observe(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            self.take(row)
+            self.rows += 1
+
+    def take(self, row: Row) -> None:
+        if row.time_ns not in TIMES:
+            self.counts["bad_time"] += 1
+            return
+        before, t, may_start = self.last_ns, row.time_ns, self.settings.bytes_per_s > 0
+        if before is not None and t < before - self.settings.bracket_ns:
+            self.counts["steps"] += 1
+            self.settle()
+            self.forget()
+            may_start = False
+        elif before is not None and t < before:
+            self.counts["backwards"] += 1
+            t = before
+        self.last_ns = t
+
+        size = min(row.size, LARGEST_SIZE)
+        rate = self.settings.bytes_per_s
+        serialisation = size * (10**9 * 2**32 // rate) >> 32 if rate > 0 else 0
+        is_start = may_start and before is not None and t - before > serialisation + self.settings.idle_ns
+        if is_start:
+            if self.pending is not None:
+                self.delays.learn(self.pending)
+            self.pending = None
+
+        entry = Entry(
+            t, t - serialisation, is_start, row.kind != REGULAR, serialisation, size, row.key, row.id, self.rows
+        )
+        if row.kind == REGULAR:
+            self.wait(entry)
+            return
+        if row.reference is None:
+            self.counts["others"] += 1
+        elif self.judge(entry, row.reference):
+            self.accept(entry, row.reference)
+            return
+        if is_start:
+            self.wait(entry)
+
+    def cut(self) -> None:
+        self.settle()
+        self.table.cut()
+
+    # What waits
+
+    def wait(self, entry: Entry) -> None:
+        if len(self.waiting) >= self.settings.buffer:
+            self.counts["full"] += sum(not waits.is_mark for waits in self.waiting)
+            self.settle()
+        self.waiting.append(entry)
+
+    def settle(self) -> None:
+        """Without a reference on the right."""
+        left, alone = self.delays.left, self.delays.before is None
+        for i, entry in enumerate(self.waiting):
+            if entry.is_mark:
+                continue
+            if left is None or alone:
+                self.untimed(entry, "before")
+            elif entry.t - left.t > self.settings.bracket_ns:
+                self.untimed(entry, "wide")
+            else:
+                self.timed(entry, self.delays.by_left(self.waiting, i, left))
+        self.waiting = []
+
+    def settle_with(self, right: Anchor, known: int | None, ends: bool) -> None:
+        """With a reference on the right; `known` is the delay of the packet before it, `ends`: it is a start."""
+        left = self.delays.left
+        if left is None or right.t - left.t > self.settings.bracket_ns:
+            for entry in self.waiting:
+                if not entry.is_mark:
+                    self.untimed(entry, "before" if left is None else "wide")
+            self.waiting = []
+            return
+        if self.settings.method == LEFT:
+            delays = [left.q] * len(self.waiting)
+        elif self.delays.is_trusted:
+            delays = self.delays.by_anchors(self.waiting, left, known, right, ends)
+        else:
+            dq, dt = right.q - left.q, right.t - left.t
+            delays = [between(left.q, dq, dt, entry.t - left.t) for entry in self.waiting]
+        for entry, q in zip(self.waiting, delays, strict=True):
+            if not entry.is_mark:
+                self.timed(entry, q)
+        self.waiting = []
+
+    def timed(self, entry: Entry, q: int) -> None:
+        self.counts["untrusted"] += self.delays.may_be_trusted and not self.delays.is_trusted
+        self.enter(entry, q + entry.serialisation)
+
+    def untimed(self, entry: Entry, why: str) -> None:
+        self.counts[why] += 1
+        self.enter(entry, None)
+
+    def enter(self, entry: Entry, delay_ns: int | None) -> None:
+        self.totals.add(entry.size, delay_ns)
+        self.table.enter(entry, delay_ns, self.bracket)
+
+    # References
+
+    def forget(self) -> None:
+        self.last_sequence = self.floor = self.pending = None
+        self.delays.left = self.delays.before = None
+        self.delays.is_firm = False
+        self.run = NO_RUN
+
+    def verdict(self, sequence: int, q: int) -> str | None:
+        """Why a reference is rejected, if it is."""
+        if self.last_sequence is not None:
+            ahead = (sequence - self.last_sequence) % 2**32
+            if ahead == 0:
+                return "rejected_repeated"
+            if ahead not in AHEAD:
+                return "rejected_sequence"
+        return None if self.is_likely(q) else "rejected_time"
+
+    def is_likely(self, q: int) -> bool:
+        return self.floor is None or self.floor - self.settings.early_ns <= q <= self.floor + self.settings.late_ns
+
+    def judge(self, entry: Entry, reference: Reference) -> bool:
+        """Whether it is accepted."""
+        if reference.sent_ns not in TIMES or abs(entry.t - reference.sent_ns) > FARTHEST_NS:
+            self.counts["rejected_time"] += 1
+            return False
+        q = entry.t - reference.sent_ns - entry.serialisation
+        verdict = self.verdict(reference.sequence, q)
+        if verdict is None:
+            return True
+        run, left = self.run, self.delays.left
+        follows = (reference.sequence - run.sequence) % 2**32 in AHEAD and abs(q - run.q) <= self.settings.late_ns
+        self.run = Run(run.length + 1 if run.length > 0 and follows else 1, reference.sequence, q)
+        if self.run.length >= RUN and (left is None or entry.t - left.t > self.settings.bracket_ns):
+            self.counts["restarts"] += 1
+            self.forget()
+            self.settle()
+            return True
+        self.counts[verdict] += 1
+        return False
+
+    def accept(self, entry: Entry, reference: Reference) -> None:
+        self.counts["accepted"] += 1
+        self.run = NO_RUN
+        self.last_sequence = reference.sequence
+        here = Anchor(entry.t, entry.b, entry.t - reference.sent_ns - entry.serialisation)
+        delays = self.delays
+        self.floor = here.q if self.floor is None else min(self.floor, here.q)
+        if not delays.is_firm:
+            delays.base = self.floor
+
+        known = self.previous(reference)
+        if known is not None and self.waiting[-1].is_start:
+            delays.empty(self.waiting[-1].t, known)
+        if entry.is_start:
+            delays.empty(here.t, here.q)
+
+        left = delays.left
+        is_usable = left is not None and here.t - left.t <= self.settings.bracket_ns
+        if left is not None and is_usable:
+            self.err(here, left, known, entry.is_start)
+            self.pending = self.lesson(here, left, known, entry.is_start)
+            if self.pending is not None and entry.is_start:
+                delays.learn(self.pending)
+                self.pending = None
+        else:
+            self.pending = None
+        self.settle_with(here, known, entry.is_start)
+        delays.before = left if is_usable else None
+        delays.left = here
+        self.bracket = (self.bracket + 1) % 2**32
+
+    def previous(self, reference: Reference) -> int | None:
+        """The delay of the last entry, if the reference tells it."""
+        if reference.previous_ns is None:
+            return None
+        if not self.waiting or self.waiting[-1].is_mark or self.waiting[-1].id != reference.previous_id:
+            self.counts["previous_missed"] += 1
+            return None
+        p = self.waiting[-1]
+        q = p.t - reference.previous_ns - p.serialisation
+        if 0 <= reference.previous_ns <= reference.sent_ns + self.settings.idle_ns and self.is_likely(q):
+            self.counts["previous_used"] += 1
+            return q
+        self.counts["previous_rejected"] += 1
+        return None
+
+    def newest(self, here: Anchor, left: Anchor, known: int | None, is_start: bool) -> tuple[Anchor, Anchor, bool]:
+        """The packet before the reference if its delay is known, else the reference; its anchor; is it a start."""
+        if known is None:
+            return here, self.delays.anchor(self.waiting, left), is_start
+        p = self.waiting[-1]
+        return Anchor(p.t, p.b, known), self.delays.anchor(self.waiting[:-1], left), p.is_start
+
+    def lesson(self, here: Anchor, left: Anchor, known: int | None, is_start: bool) -> Lesson | None:
+        newest, anchor, begins = self.newest(here, left, known, is_start)
+        x = newest.b - anchor.b
+        if self.settings.bytes_per_s == 0 or begins or x <= 0:
+            return None
+        x = min(x, 2**36)
+        return Lesson(cell_at(anchor, self.delays.base, x), newest.q - anchor.q, x)
+
+    def err(self, here: Anchor, left: Anchor, known: int | None, is_start: bool) -> None:
+        """Note how wrong an estimate would have been of what is known."""
+        before = self.delays.before
+        if self.delays.is_trusted:
+            newest, anchor, begins = self.newest(here, left, known, is_start)
+            foretold = self.delays.base if begins else self.delays.predicted(anchor, newest.b)
+            error = newest.q - foretold
+        elif before is not None and here.t > before.t:
+            if self.settings.method == LEFT:
+                foretold = before.q
+            else:
+                foretold = between(before.q, here.q - before.q, here.t - before.t, left.t - before.t)
+            error = left.q - foretold
+        else:
+            return
+        segment = bits(foretold - self.delays.base)
+        count, squares = self.errors[segment]
+        self.errors[segment] = (count + 1, squares + min(abs(error), 2**32) ** 2)
