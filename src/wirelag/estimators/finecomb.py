@@ -1,9 +1,10 @@
 """The mean and deviation of one-way delay from counters that notice what differs, and repair the edges.
 
-Guarantee: that of LDA, and a bucket whose packets differ between the points is never used (but for a chance of
-2^-64), also where their number is the same. Packets that crossed an edge of the interval are taken out again where
-the stash holds them; what was lost cannot be. Repair tries 4,096 sets of packets for a bucket and 2^22 in all, then
-it ends. Memory: 24 bytes a bucket and 16 a stashed packet, whatever arrives, and the tail's sample.
+Guarantee: that of LDA, and a bucket whose packets differ between the points is never used (but for a chance of 2^-64,
+and for identical packets, two of which cancel out), also where their number is the same. Packets that crossed an edge
+of the interval are taken out again where the stash holds them; what was lost cannot be. Repair tries 4,096 sets of
+packets for a bucket and 2^22 in all, then it ends. Memory: 24 bytes a bucket and 16 a stashed packet, whatever
+arrives, and the tail's sample.
 
 Lee, Goldberg, Kompella and Varghese, "Fine-Grained Latency and Loss Measurements in the Presence of Reordering",
 SIGMETRICS 2011.
