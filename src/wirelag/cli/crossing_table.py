@@ -24,6 +24,13 @@ def distribution_of(crossing: Crossing) -> Distribution:
     return delays
 
 
+def no_distribution() -> Distribution:
+    """Nothing in bins."""
+    from wirelag.distribution import Distribution
+
+    return Distribution()
+
+
 def crossing_table(answer: Answer) -> list[str]:
     """The answer for a person."""
     parts = [("", [answer.total]), ("by segment", answer.legs), ("over time", answer.intervals)]
@@ -56,7 +63,7 @@ def _row(line: Line, width: int, span: tuple[int, int]) -> str:
         f"{time_text(report.quantiles['0.99']):>8}",
         f"{time_text(report.std):>9}",
     )
-    return f"{key:<{width}}  {'  '.join(fields)}  {mean:^26}  {picture(line.delays, span)}"
+    return f"{key:<{width}}  {'  '.join(fields)}  {mean:^26}  {picture(line, span)}"
 
 
 def lost_text(report: Report) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from wirelag.cli.crossing_table import crossing_table, distribution_of
+from wirelag.cli.crossing_table import crossing_table, distribution_of, no_distribution
 from wirelag.cli.method import (
     GROUPS,
     Banks,
@@ -66,7 +66,7 @@ from wirelag.cli.options import (
     one_of,
     questions_of,
 )
-from wirelag.cli.output import Answer, Line, write_answer
+from wirelag.cli.output import Answer, Line, by_octave, write_answer
 from wirelag.errors import WirelagError
 from wirelag.units import format_duration
 
@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from wirelag.courses import Direction as Way
     from wirelag.crossing import Crossing
     from wirelag.crossings import Span
+    from wirelag.distribution import Distribution
     from wirelag.grouping import Grouping
     from wirelag.intervals import Delimiters
     from wirelag.sla import Sla
@@ -112,6 +113,7 @@ class Measured:
     packets: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     alignment: Alignment | None = None
+    no_delays: Distribution = field(default_factory=no_distribution)  # of intervals only a small picture is kept
 
     @property
     def whole(self) -> Crossing:
@@ -133,7 +135,8 @@ class Measured:
             if over_time:
                 report = span.whole.report(self.estimator).during(span.interval)
                 key = clock_text(span.interval.start_ns)
-                self.lines.append(Line("interval", key, report, distribution_of(span.whole)))
+                shape = by_octave(distribution_of(span.whole))
+                self.lines.append(Line("interval", key, report, self.no_delays, shape))
             yield span
 
     def only_common_classes(self, known: set[int]) -> None:

@@ -14,8 +14,13 @@ from wirelag.errors import WirelagError
 from wirelag.units import format_duration
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from wirelag.distribution import Distribution
     from wirelag.report import Report
+
+    Shape = npt.NDArray[np.float64]
 
 CROSSING_COLUMNS = ("sent", "received", "lost", "reordered", "duplicated", "negative", "used", "wire_bytes")
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -29,6 +34,7 @@ class Line:
     key: str
     report: Report
     delays: Distribution
+    shape: Shape | None = None  # by octave, where there are too many answers to keep the delays of each
 
 
 @dataclass
@@ -144,7 +150,7 @@ def _row(line: Line, width: int, span: tuple[int, int]) -> str:
     mean = f"{time_text(report.mean)}, {interval}"
     key = line.key if len(line.key) <= width else line.key[: width - 1] + "…"
     numbers = "  ".join(f"{value:>8}" for value in values)
-    return f"{key:<{width}}  {report.samples:>9,}  {numbers}  {mean:^24}  {picture(line.delays, span)}"
+    return f"{key:<{width}}  {report.samples:>9,}  {numbers}  {mean:^24}  {picture(line, span)}"
 
 
 def time_text(seconds: float | None) -> str:
@@ -164,14 +170,22 @@ def axis(span: tuple[int, int]) -> str:
     return f"{format_duration(2 ** span[0])} to {format_duration(2 ** (span[1] + 1))}"
 
 
-def picture(delays: Distribution, span: tuple[int, int]) -> str:
-    """A block for each octave, as high as its share."""
+def by_octave(delays: Distribution) -> Shape:
+    """How many delays there are in each octave of ns: all that a small picture shows of them."""
     import numpy as np
 
     from wirelag.distribution import MIDDLES_NS
 
+    octaves = np.log2(np.maximum(MIDDLES_NS, 1)).astype(int)
+    return np.asarray(np.bincount(octaves, weights=delays.weights.astype(float), minlength=64), np.float64)
+
+
+def picture(line: Line, span: tuple[int, int]) -> str:
+    """A block for each octave, as high as its share."""
+    shape = by_octave(line.delays) if line.shape is None else line.shape
     first, last = span
-    octaves = np.clip(np.log2(np.maximum(MIDDLES_NS, 1)).astype(int), first, last) - first
-    shares = np.bincount(octaves, weights=delays.weights.astype(float), minlength=last - first + 1)
+    shares = shape[first : last + 1].copy()
+    shares[0] += shape[:first].sum()
+    shares[-1] += shape[last + 1 :].sum()
     top = shares.max() or 1.0
     return "".join(" " if share == 0 else BLOCKS[min(7, int(8 * share / top))] for share in shares)

@@ -41,7 +41,7 @@ from wirelag.cli.options import (
     questions_of,
     size_of,
 )
-from wirelag.cli.output import Answer, Line, write_answer
+from wirelag.cli.output import Answer, Line, by_octave, write_answer
 from wirelag.cli.progress import with_progress
 from wirelag.errors import WirelagError
 
@@ -179,16 +179,19 @@ def _measure(
     grouping: Grouping | None,
 ) -> tuple[Samples, list[Line]]:
     """All samples, and what those of each interval say."""
+    from wirelag.distribution import Distribution
     from wirelag.driver import cut
     from wirelag.samples import Samples
 
-    total = Samples()
+    total, nothing = Samples(), Distribution()
     lines = []
     for when, (part,) in cut(estimator, {"tap": packets}, interval_ns, grouping):
         total.merge(part)
         if interval_ns:
             report = part.report(name, "round_trip").during(when)
-            lines.append(Line("interval", clock_text(when.start_ns), report, part.distribution()))
+            # Of each interval only what its small picture shows is kept: there may be many.
+            shape = by_octave(part.distribution())
+            lines.append(Line("interval", clock_text(when.start_ns), report, nothing, shape))
     return total, lines
 
 
