@@ -28,7 +28,7 @@ LEAST_MEMORY: Final = 64 << 10  # of a class
 PATIENCE_NS: Final = 10**9  # a packet is not lost before so long after its interval, or the interval's own length
 
 Synopses = dict[int, Any]  # by class
-Cross = Callable[[Any, Any], Crossing]
+Cross = Callable[[Interval, int, Any, Any], Crossing]  # of an interval and a class
 Added = Callable[[Any, Any], Any]  # two synopses of neighbouring intervals as one
 
 
@@ -183,7 +183,7 @@ def crossings(
         pairs = (Pair(up.interval, up.synopses, down.synopses) for up, down in zip(ups, downs, strict=True))
     else:
         pairs = paired_by_clock(ups, downs)
-    spans = crossed(pairs, estimator.cross, *(empty[point] for point in estimator.points))
+    spans = crossed(pairs, lambda _, __, up, down: estimator.cross(up, down), *(empty[p] for p in estimator.points))
     return spans if delimiters is not None else settled(spans, interval_ns or 0, ahead_ns)
 
 
@@ -282,7 +282,9 @@ def crossed(pairs: Iterable[Pair], cross: Cross, empty_up: Any, empty_down: Any)
     """What became of the packets of each pair; a class that a point did not see is empty there."""
     for pair in pairs:
         tags = sorted({ALL, *pair.up, *pair.down})
-        found = {tag: cross(pair.up.get(tag, empty_up), pair.down.get(tag, empty_down)) for tag in tags}
+        found = {
+            tag: cross(pair.interval, tag, pair.up.get(tag, empty_up), pair.down.get(tag, empty_down)) for tag in tags
+        }
         yield Span(pair.interval, found, pair.open_ended, pair.lost_delimiters)
 
 

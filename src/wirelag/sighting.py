@@ -19,31 +19,21 @@ Ints = npt.NDArray[np.int64]
 
 CAPACITY: Final = 1 << 17
 MOST_PAIRS: Final = 1 << 18
-_CACHE: Final = 1  # the purpose of the coin
+_CACHE: Final = 1  # purposes of coins
+_ADDRESSES: Final = 12
 _PENDING: Final = 1 << 16
-_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _SPREAD: Final = np.uint64(0xC2B2AE3D27D4EB4F)
 _EMPTY: Final = np.empty(0, np.uint64)
 
 
-def _mix(x: Words) -> Words:
-    x = x ^ (x >> np.uint64(30))
-    x *= np.uint64(0xBF58476D1CE4E5B9)
-    x ^= x >> np.uint64(27)
-    x *= np.uint64(0x94D049BB133111EB)
-    x ^= x >> np.uint64(31)
-    return x
-
-
 def address_keys(addresses: Words) -> Words:
     """A number for each address of the column `src` or `dst`."""
-    keys: Words = _mix(addresses[:, 0] * _SPREAD + addresses[:, 1])
-    return keys
+    return _kernels.coins(addresses[:, 0] * _SPREAD + addresses[:, 1], 0, _ADDRESSES)
 
 
 def pair_keys(source: Words, destination: Words) -> Words:
     """A number for each ordered pair of address keys: not the same in both directions."""
-    return _mix(source + destination * _GOLDEN)
+    return _kernels.coins(source + destination * _SPREAD, 0, _ADDRESSES)
 
 
 class Pairs:

@@ -24,13 +24,6 @@ def distribution_of(crossing: Crossing) -> Distribution:
     return delays
 
 
-def no_distribution() -> Distribution:
-    """Nothing in bins."""
-    from wirelag.distribution import Distribution
-
-    return Distribution()
-
-
 def crossing_table(answer: Answer) -> list[str]:
     """The answer for a person."""
     parts = [("", [answer.total]), ("by segment", answer.legs), ("over time", answer.intervals)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from wirelag.cli.crossing_table import crossing_table, distribution_of, no_distribution
+from wirelag.cli.crossing_table import crossing_table, distribution_of
 from wirelag.cli.method import (
     GROUPS,
     Banks,
@@ -77,7 +77,6 @@ if TYPE_CHECKING:
     from wirelag.courses import Direction as Way
     from wirelag.crossing import Crossing
     from wirelag.crossings import Span
-    from wirelag.distribution import Distribution
     from wirelag.grouping import Grouping
     from wirelag.intervals import Delimiters
     from wirelag.sla import Sla
@@ -113,7 +112,6 @@ class Measured:
     packets: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     alignment: Alignment | None = None
-    no_delays: Distribution = field(default_factory=no_distribution)  # of intervals only a small picture is kept
 
     @property
     def whole(self) -> Crossing:
@@ -128,6 +126,9 @@ class Measured:
         self.whole.wire_bytes = sum(crossing.wire_bytes for crossing in self.crossings.values())
 
     def _pass(self, spans: Iterable[Span], over_time: bool) -> Iterator[Span]:
+        from wirelag.crossing import Crossing
+
+        nothing = distribution_of(Crossing())  # of intervals only what a small picture shows is kept
         for span in spans:
             self.intervals += 1
             self.undecoded += span.whole.details.get("decoded") is False
@@ -136,7 +137,7 @@ class Measured:
                 report = span.whole.report(self.estimator).during(span.interval)
                 key = clock_text(span.interval.start_ns)
                 shape = by_octave(distribution_of(span.whole))
-                self.lines.append(Line("interval", key, report, self.no_delays, shape))
+                self.lines.append(Line("interval", key, report, nothing, shape))
             yield span
 
     def only_common_classes(self, known: set[int]) -> None:
@@ -393,10 +394,9 @@ def explanations(measured: Measured) -> list[str]:
 
 
 def _spoiled(crossing: Crossing) -> str | None:
-    """What lda cannot see, but a sample of single delays shows."""
+    """What sums cannot see, but a sample of single delays shows."""
     sample, std = crossing.tail.delays_ns.astype(float), crossing.std_ns
-    blind = crossing.net_loss or crossing.only_upstream is not None
-    if not blind or std is None or len(sample) < 100 or std <= 4 * sample.std() + 1000:
+    if std is None or len(sample) < 100 or std <= 4 * sample.std() + 1000:
         return None
     single = format_duration(sample.std())
     return (

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wirelag.errors import WirelagError
+from wirelag.cli.output import write_html
 
 if TYPE_CHECKING:
     from wirelag.cli.oneway import Measured
@@ -46,10 +45,7 @@ def write_page(path: str, answer: Answer, measured: Measured, segments: list[Mea
         warnings=measured.warnings,
         counts=counts,
     )
-    try:
-        Path(path).write_bytes(render_oneway(page).encode("utf-8", "backslashreplace"))
-    except OSError as error:
-        raise WirelagError(f"{path}: cannot write ({error.strerror}); choose another file with --html") from None
+    write_html(path, render_oneway(page))
 
 
 def _clock_fit(measured: Measured, text: str) -> ClockFit | None:

@@ -170,6 +170,14 @@ def axis(span: tuple[int, int]) -> str:
     return f"{format_duration(2 ** span[0])} to {format_duration(2 ** (span[1] + 1))}"
 
 
+def write_html(path: str, page: str) -> None:
+    """Write a page, or say why that is not possible."""
+    try:
+        Path(path).write_bytes(page.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise WirelagError(f"{path}: cannot write ({error.strerror}); choose another file with --html") from None
+
+
 def by_octave(delays: Distribution) -> Shape:
     """How many delays there are in each octave of ns: all that a small picture shows of them."""
     import numpy as np

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -41,9 +40,8 @@ from wirelag.cli.options import (
     questions_of,
     size_of,
 )
-from wirelag.cli.output import Answer, Line, by_octave, write_answer
+from wirelag.cli.output import Answer, Line, by_octave, write_answer, write_html
 from wirelag.cli.progress import with_progress
-from wirelag.errors import WirelagError
 
 if TYPE_CHECKING:
     from wirelag.estimators.fridge import Fridge
@@ -236,10 +234,7 @@ def _write_page(path: str, answer: Answer, timeline: Timeline, capture: Capture,
         warnings=capture.warnings,
         counts=counts,
     )
-    try:
-        Path(path).write_bytes(render(page).encode("utf-8", "backslashreplace"))
-    except OSError as error:
-        raise WirelagError(f"{path}: cannot write ({error.strerror}); choose another file with --html") from None
+    write_html(path, render(page))
 
 
 def _matchers(match: str) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from wirelag.crossings import Cut, Pair, Span
     from wirelag.estimators.rda import RdaSynopsis
     from wirelag.exchange import Terms
+    from wirelag.intervals import Interval
     from wirelag.io.synopsis_file import SynopsisFile
 
 UNCOVERED_NS = 10**9  # a second more at one point is no accident of starting
@@ -123,10 +124,10 @@ def _cross(terms: Terms, pairs: list[Pair], keys: dict[int, str], times: list[Ti
     estimator = terms.estimator
     if not isinstance(estimator, Rda):
         nothing = estimator.meter("upstream").cut(Interval(0, 0))
-        return list(crossed(pairs, estimator.cross, nothing, nothing)), 0
+        return list(crossed(pairs, lambda _, __, up, down: estimator.cross(up, down), nothing, nothing)), 0
     rounds = _Rounds(terms, keys, times)
     empty = estimator.bind(Cached.empty(estimator.seed))
-    spans = [span for pair in pairs for span in crossed([pair], rounds.about(pair), empty, empty)]
+    spans = list(crossed(pairs, rounds.cross, empty, empty))
     return list(settled(spans, terms.interval_ns or 0)) if times else spans, rounds.missing
 
 
@@ -137,19 +138,8 @@ class _Rounds:
         self._terms, self._keys, self._times = terms, keys, times
         self.missing = 0  # packets whose times nobody told
 
-    def about(self, pair: Pair) -> Callable[[RdaSynopsis, RdaSynopsis], Crossing]:
-        """What crosses one pair; its classes are told apart by their synopses."""
-        from wirelag.crossings import ALL
-
-        tags = {id(synopsis): tag for part in (pair.up, pair.down) for tag, synopsis in part.items()}
-
-        def cross(up: RdaSynopsis, down: RdaSynopsis) -> Crossing:
-            tag = tags.get(id(up), tags.get(id(down), ALL))
-            return self._cross(up, down, pair.interval.start_ns, tag)
-
-        return cross
-
-    def _cross(self, up: RdaSynopsis, down: RdaSynopsis, start_ns: int, tag: int) -> Crossing:
+    def cross(self, interval: Interval, tag: int, up: RdaSynopsis, down: RdaSynopsis) -> Crossing:
+        """What became of the packets of one interval and class."""
         from wirelag.crossings import ALL
         from wirelag.estimators.rda import Rda, likely_difference
         from wirelag.exchange import place
@@ -161,7 +151,7 @@ class _Rounds:
                 f"the points kept different shares of their packets (1/{2**up.level} and 1/{2**down.level}): "
                 f"cut both again with a larger --memory"
             )
-        where = place(self._terms, start_ns, self._keys.get(tag))
+        where = place(self._terms, interval.start_ns, self._keys.get(tag))
         mine, theirs = (told.get(where) for told in self._times) if self._times else (None, None)
         crossing, decoded = estimator.cross_bound(up, down, mine, theirs)
         if mine is not None and theirs is not None:

@@ -63,11 +63,6 @@ class Ask:
         plain = {"what": self.what, "level": self.level, "count": self.count}
         return {**plain, "numbers": self.numbers, "ids": self.ids}
 
-    @classmethod
-    def from_fields(cls, fields: Fields) -> Ask:
-        """The opposite of `to_fields`."""
-        return cls(fields["what"], fields["level"], fields["count"], fields["numbers"], fields["ids"])
-
 
 class Responder:
     """The downstream side of a conversation about one interval: answers what it is asked."""
