@@ -26,10 +26,14 @@ demo: $(INSTALLED) ## Simulate small captures, look at them, measure them
 	$(BIN)/wirelag simulate --packets 20000 --seed 1 --points 2 --loss 0.005 --clock-offset 3s -o demo/up.pcap -o demo/down.pcap --quiet
 	$(BIN)/wirelag oneway demo/up.pcap demo/down.pcap --interval 20s --html demo/oneway.html
 	@echo
-	@echo "The same as pages: open demo/rtt.html and demo/oneway.html in a browser. Try next:"
+	$(BIN)/wirelag simulate --queue 0.7 --duration 200ms -o demo/before.pcap -o demo/behind.pcap --quiet
+	$(BIN)/wirelag flows demo/behind.pcap --most-flows 5 --html demo/flows.html
+	@echo
+	@echo "The same as pages: open demo/rtt.html, demo/oneway.html and demo/flows.html in a browser. Try next:"
 	@echo "  $(BIN)/wirelag rtt YOUR.pcap --by server --html page.html"
 	@echo "  $(BIN)/wirelag rtt YOUR.pcap --memory 16KiB    the same distribution in the memory of a switch"
 	@echo "  $(BIN)/wirelag oneway HERE.pcap THERE.pcap     delay and loss between two points"
+	@echo "  $(BIN)/wirelag flows THERE.pcap --upstream HERE.pcap   delay of every flow"
 	@echo "  $(BIN)/wirelag info YOUR.pcap                  what wirelag can measure from your capture"
 	@echo "  $(BIN)/wirelag info --port 443 YOUR.pcap       the same for a part of it"
 	@echo "  $(BIN)/wirelag simulate --help                 captures with other delays, loss, reordering"

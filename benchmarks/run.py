@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+import flows as receiver
 from oneway import DIFFERENCE, PACKETS, columns, estimate, lda_of, lda_of_file, reconciliation
 from reading import decompress, memory_of_reading, read_columns
 from rtt import FRIDGE, MATCH, measured, memory_of_matching
@@ -176,6 +177,40 @@ def two_points(capture: Path) -> list[bool]:
     ]
 
 
+def flows(capture: Path) -> list[bool]:
+    """The receiver of rli at a million flows; `wirelag flows` beside tools that list flows, too."""
+    meter, kernel = (rate / 1e6 for rate in receiver.packets_per_s())
+    print(f"rli, {receiver.FLOWS:,} flows in its table: meter {meter:.3g} Mpps, its kernel {kernel:.3g} Mpps")
+    table, records, observing, cutting = receiver.memory()
+    print(
+        f"rli: table and buffer {table / 1e6:.0f} MB, memory grew by {observing / 1e6:.0f} MB; "
+        f"{records:,} records at the cut, by {cutting / 1e6:.0f} MB"
+    )
+    behind, short = capture.with_name("behind.pcap"), capture.with_name("short.pcap")
+    outputs = "-o", capture.with_name("before.pcap"), "-o", behind
+    subprocess.run([WIRELAG, "simulate", "--queue", "0.7", *outputs, "--quiet"], check=True)
+    subprocess.run(["editcap", "-r", behind, short, f"1-{TSHARK_PACKETS}"], check=True)
+    best = best_s(
+        {
+            "flows": program(WIRELAG, "flows", behind, "--quiet"),
+            "tcptrace": program("tcptrace", "-nr", behind),
+            "short": program(WIRELAG, "flows", short, "--quiet"),
+        },
+        rounds=3,
+    )
+    tshark = best_s({"tshark": program("tshark", "-r", short, "-q", "-z", "conv,tcp")}, rounds=1)["tshark"]
+    print("  ".join(f"{name} {seconds:.2f} s" for name, seconds in {**best, "tshark (short)": tshark}.items()))
+    stated = table + receiver.RECORD_BYTES * records
+    than_tcptrace, than_tshark = best["tcptrace"] / best["flows"], tshark / best["short"]
+    return [
+        line("rli from columns at 1,000,000 flows / 8 Mpps", meter / 8, ">= 1", meter >= 8),
+        line("memory while observing / table and buffer", observing / table, "<= 1", observing <= table),
+        line("memory at the cut / table, buffer and records", cutting / stated, "<= 1", cutting <= stated),
+        line("wirelag flows / tcptrace -nr", than_tcptrace, ">= 1", than_tcptrace >= 1),
+        line("wirelag flows / tshark -z conv,tcp", than_tshark, ">= 4", than_tshark >= 4),
+    ]
+
+
 def main() -> None:
     """Make a capture, run all, and exit with 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -195,6 +230,7 @@ def main() -> None:
         print(f"{packets:,} packets")
         held += round_trips(capture, packets)
         held += two_points(capture)
+        held += flows(capture)
     sys.exit(0 if all(held) else 1)
 
 

@@ -9,15 +9,16 @@ import sys
 from pathlib import Path
 
 ROOM = Path(__file__).resolve().parents[1] / "experiments"
-SHARED = {"traces", "crossing_traces", "rda_traces"}  # what the others import
+SHARED = {"traces", "crossing_traces", "rda_traces", "rli_traces"}  # what the others import
 SCRIPTS = sorted(path.stem for path in ROOM.glob("*.py") if path.stem not in SHARED)
 Table = dict[str, dict[str, str]]  # by the first cell of a row, then by the name of a column
 
 
-def tables_of(script: str, *options: str) -> dict[str, Table]:
+def tables_of(script: str, *options: str, quick: bool = True) -> dict[str, Table]:
     """The printed tables, by title."""
-    words = [sys.executable, str(ROOM / f"{script}.py"), "--quick", *options]
-    printed = subprocess.run(words, check=True, capture_output=True, text=True, timeout=60).stdout
+    words = [sys.executable, str(ROOM / f"{script}.py"), *(["--quick"] if quick else []), *options]
+    printed = subprocess.run(words, check=True, capture_output=True, text=True, timeout=60 if quick else 1800).stdout
+    print(printed)
     tables = {}
     for block in re.split(r"^# ", printed, flags=re.MULTILINE)[1:]:
         title, header, *lines = block.split("\n\n")[0].splitlines()
@@ -42,7 +43,7 @@ def surely_one(ratios: dict[str, str], errors: dict[str, str], *without: str) ->
 def test_every_experiment_has_its_row() -> None:
     readme = (ROOM / "README.md").read_text()
     assert [script for script in SCRIPTS if f"python experiments/{script}.py" not in readme] == []
-    assert len(SCRIPTS) == 21
+    assert len(SCRIPTS) == 27
 
 
 def test_cdf(tmp_path: Path) -> None:
@@ -226,3 +227,66 @@ def test_estimate_cost() -> None:
     (table,) = tables_of("estimate_cost").values()
     # Twenty times as many buckets take no more than a hundred times as long.
     assert float(table["20000"]["cross, between rows"]) < 100 * float(table["1000"]["cross, between rows"])
+
+
+def test_rli_locality() -> None:
+    burstiness, errors, _ = tables_of("rli_locality").values()
+    assert all(float(row["dispersion 1 ms"]) > 10 for row in burstiness.values())  # 1: Poisson
+    for u in ("0.88", "0.70", "0.55"):
+        # The nearer in time, the nearer in delay: also where a flow's own packets do not count.
+        for row in (errors[f"u = {u}"], errors[f"u = {u}, other flows alone"]):
+            assert 2 * float(row["0.1 ms"]) < float(row["1 ms"]) < float(row["100 ms"])
+        assert 4 * float(errors[f"u = {u}"]["0.1 ms"]) < float(errors[f"u = {u}"]["all time"])
+
+
+def test_rli_accuracy() -> None:
+    """What 8 s and 5 seeds give (tests/test_rli_figures.py), and half as much again for 1 s and 2 seeds."""
+    burstiness, means, bias, by_delay, by_size, deviations, _ = tables_of("rli_accuracy").values()
+    assert all(float(row["dispersion 1 ms"]) > 10 for row in burstiness.values())
+    for u, linear, busy in (("0.88", 0.07, 0.06), ("0.70", 0.16, 0.085), ("0.55", 0.27, 0.07)):
+        middle = [float(means[f"{method}, u = {u}"]["50%"]) for method in ("busy", "linear", "left")]
+        assert middle == sorted(middle)
+        assert middle[0] < 1.5 * busy
+        assert middle[1] < 1.5 * linear
+        assert abs(float(bias[f"busy, u = {u}"]["all packets"])) < 0.05
+    assert float(deviations["busy, u = 0.88"]["50%"]) < 1.5 * 0.15
+    for table in (by_delay, by_size):
+        errors = [float(row["linear"]) for row in table.values()]
+        assert errors == sorted(errors, reverse=True)
+
+
+def test_rli_injection() -> None:
+    tables = tables_of("rli_injection")
+    (rates,) = (table for title, table in tables.items() if title.startswith("5") and "u = 0.70" in title)
+    errors = [float(row["50%"]) for row in rates.values()]
+    assert errors == sorted(errors, reverse=True)
+    (linear,) = (table for title, table in tables.items() if title == "6: error of the mean, linear, 50% of flows")
+    for u in ("u = 0.88", "u = 0.70", "u = 0.55"):
+        adaptive = float(linear["adaptive, 0.5%"][u])
+        assert all(adaptive < float(linear[kind][u]) for kind in ("1-in-300", "1-in-tau, 1 ms", "both"))
+    *_, share = tables.values()
+    assert all(float(cell) <= 0.5 for cell in share["adaptive, 0.5%"].values())
+
+
+def test_rli_comparison() -> None:
+    """Half of what is asked in full (tests/test_rli_figures.py): here the medians are those of 200 flows."""
+    _, interest, held, *_ = tables_of("rli_comparison").values()
+    for table in (interest, held):
+        for method in ("linear", "busy"):
+            assert all(float(table[f"better of the two over {method}"][f"u = {u}"]) > 2 for u in ("0.88", "0.70"))
+
+
+def test_rli_aggregate() -> None:
+    burstiness, means, _, deviations = tables_of("rli_aggregate").values()
+    assert float(burstiness["1.05"]["loss %"]) > 3
+    for table in (means, deviations):
+        (lossy,) = (name for name in table["LDA"] if name.startswith("u = 1.05"))
+        assert float(table["linear, 1440 Hz"][lossy]) < float(table["LDA"][lossy]) / 4
+
+
+def test_rli_overhead() -> None:
+    _, sizes, delays, losses = tables_of("rli_overhead").values()
+    assert all(float(row["largest"]) <= 0.5 for row in sizes.values())
+    assert 0 < float(delays["DropTail, references"]["50%"]) < 20
+    for row in losses.values():
+        assert float(row["added"]) - 2 * float(row["standard error"]) < 0.01

@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 import typer
 
-from wirelag.cli.flows import rate_of
+from wirelag.cli.options import rate_of
 from wirelag.io.writer import CaptureWriter
 from wirelag.sim.frames import Frames
 from wirelag.sim.queue import QueueScenario, QueueSimulation, run
@@ -371,7 +371,10 @@ def test_wrong_options(queue: Queue) -> None:
         ["--drain", "fast"],
         ["--hold", "0"],
         ["--memory", "1"],
-        ["--overhead", "-1"],
+        ["--overhead", "-101"],
+        ["--mark", "64"],
+        ["--reference", "marked"],
+        ["--reference", "stamp", "--mark", "46"],
         ["--every", "0"],
         ["--upstream", "nowhere.pcap"],
     ):
@@ -383,10 +386,10 @@ def test_wrong_options(queue: Queue) -> None:
     [("2Gbps", 250_000_000), ("100 Mbit/s", 12_500_000), ("1e9", 125_000_000), ("2.5gbps", 312_500_000)],
 )
 def test_rates(text: str, rate: int) -> None:
-    assert rate_of(text) == rate
+    assert rate_of(text, "--drain") == rate
 
 
 @pytest.mark.parametrize("text", ["", "2", "GB", "2GB", "-1Gbps", "99Tbps", "nanbps", "1e99", "infbps"])
 def test_what_is_no_rate(text: str) -> None:
     with pytest.raises(typer.BadParameter):
-        rate_of(text)
+        rate_of(text, "--drain")

@@ -28,7 +28,7 @@ from wirelag.courses import (
 )
 from wirelag.errors import WirelagError
 from wirelag.packets import PacketBatch
-from wirelag.sighting import Ints, Sighting, common
+from wirelag.sighting import Ints, Sighting, Words, common
 from wirelag.units import format_duration
 
 __all__ = ["Alignment", "Direction", "LeftOut", "Sighting", "align"]
@@ -41,6 +41,7 @@ LARGEST_FRAME: Final = 1500  # more payload than this did not cross an ordinary 
 
 
 MARGIN_NS: Final = 10_000_000
+EARLY_SHARE: Final = 0.01  # of common packets: what is so rare is a wrong pair
 FAR_OFF_NS: Final = 600 * 10**9  # from the others: such a time is damaged
 _NOTHING: Final = (np.empty(0, np.int64), np.empty(0, np.int64))
 _SHOWN: Final = 4_000  # common packets of a direction, for a picture
@@ -66,6 +67,7 @@ class Alignment:
     direction: Direction | None = None
     forward: tuple[Ints, Ints] = _NOTHING  # times of common packets at both points, a part of them
     returning: tuple[Ints, Ints] = _NOTHING  # the same of those that travel back
+    forward_pairs: Words = field(default_factory=lambda: np.empty(0, np.uint64))  # address pairs of `forward`
     left_out: dict[str, LeftOut] = field(default_factory=lambda: {"upstream": LeftOut(), "downstream": LeftOut()})
 
     def select(self, point: Point, packets: PacketBatch) -> PacketBatch:
@@ -100,6 +102,13 @@ class Alignment:
         """How far the downstream clock may be ahead once corrected: as sampled delays are negative, and a bit."""
         up_ns, down_ns = self.forward
         return MARGIN_NS + max(0, -int((self.clock.correct(down_ns) - up_ns).min())) if len(up_ns) else MARGIN_NS
+
+    @property
+    def least_ns(self) -> int:
+        """The shortest delay that is possible: nothing arrives before it was sent, but for what clocks differ by."""
+        up_ns, down_ns = self.forward
+        early = np.quantile(self.clock.correct(down_ns) - up_ns, EARLY_SHARE) if len(up_ns) else 0.0
+        return min(0, int(early)) - MARGIN_NS
 
     @property
     def backward(self) -> int:
@@ -184,7 +193,9 @@ def align(
     courses["downstream"] = courses_at(down, up.pairs, below, sides, spans[1], direction, nat, upstream=False)
     scale = 2**level
     alignment = Alignment(related, notes, int(np.count_nonzero(forward)) * scale, courses, direction)
-    alignment.forward, alignment.returning = (_thinned(up, down, found, way) for way in (FORWARD, BACKWARD))
+    *times, alignment.forward_pairs = _shown(up, down, found, FORWARD)
+    alignment.forward = times[0], times[1]
+    alignment.returning = _shown(up, down, found, BACKWARD)[:2]
     early = int(np.count_nonzero(related.correct(down.times_ns[rows_down[forward]]) < up.times_ns[rows_up[forward]]))
     count = int(np.count_nonzero(forward))
     if early and (direction or early > 1e-3 * count):
@@ -197,11 +208,11 @@ def align(
     return alignment
 
 
-def _thinned(up: Sighting, down: Sighting, found: Common, way: np.uint8) -> tuple[Ints, Ints]:
-    """Times at both points of common packets that travel one way, few enough to be drawn."""
+def _shown(up: Sighting, down: Sighting, found: Common, way: np.uint8) -> tuple[Ints, Ints, Words]:
+    """Times at both points of common packets that travel one way, few enough to be drawn, and their address pairs."""
     rows = np.flatnonzero(found.courses[found.pair] == way)
     rows = rows[:: max(1, -(-len(rows) // _SHOWN))]
-    return up.times_ns[found.up[rows]], down.times_ns[found.down[rows]]
+    return up.times_ns[found.up[rows]], down.times_ns[found.down[rows]], down.keys[found.down[rows]]
 
 
 def _enough_in_common(up: Sighting, down: Sighting, count: int, names: tuple[str, str], nat: bool) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 FEWEST_GAPS: Final = 32
+FEWEST_REFERENCES: Final = 8
 SLOWEST, FASTEST = 125_000, 10**12  # bytes a second
 
 
@@ -45,3 +46,15 @@ def learn_drain(time_ns: npt.NDArray[np.int64], size: npt.NDArray[Any]) -> Drain
     if not SLOWEST <= bytes_per_s <= FASTEST:
         return Drain(0, 0.0)
     return Drain(bytes_per_s, float(np.median(off)) * 1.4826 / 2**0.5)
+
+
+def serialises(drain: Drain, delays_ns: npt.NDArray[np.int64], sizes: npt.NDArray[Any]) -> bool:
+    """Whether delays of references bear a drain rate out: less what their serialisation takes, they do not differ more.
+
+    Packets that a sender paces leave gaps like those behind a queue, and never waited in one.
+    """
+    if not drain.bytes_per_s or len(delays_ns) < FEWEST_REFERENCES:
+        return bool(drain.bytes_per_s)
+    waited_ns = delays_ns - sizes.astype(np.float64) * 1e9 / drain.bytes_per_s
+    noise_ns = 2 * drain.noise_ns
+    return bool(np.abs(np.diff(waited_ns)).mean() <= 1.5 * np.abs(np.diff(delays_ns)).mean() + noise_ns)

@@ -1,6 +1,6 @@
 """Flows: what is known of the delay of every flow, as records of a bounded table; the synopsis of `rli`.
 
-Memory: 136 bytes a record.
+Memory: 136 bytes a record, and 64 KB for a picture of the references.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from wirelag.report import Report
 
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]
+Ints = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
 
 FEWEST_ERRORS: Final = 8
@@ -31,6 +32,7 @@ RECORD: Final = (
     "first_row", "reason", "src_high", "src_low", "dst_high", "dst_low", "ports",
 )  # fmt: skip
 COLUMN: Final = {name: i for i, name in enumerate(RECORD)}
+SHOWN: Final = 4096  # references at most, for a picture
 REASONS: Final = ("inactive", "active", "evicted", "cut")  # why a record left
 
 
@@ -50,9 +52,28 @@ class Flows:
     squares: int
     errors: tuple[tuple[int, int], ...]  # by segment of what was foretold: how many, and the sum of their squares
     counts: dict[str, int] = field(default_factory=dict)
+    references_ns: Ints = field(default_factory=lambda: np.empty((0, 2), np.int64))  # when, how late: a part of them
 
     def __len__(self) -> int:
         return len(self.records)
+
+    def __add__(self, other: Flows) -> Flows:
+        """Both, with a record for each flow; what is known of the queue is that of the other, which is later."""
+        return Flows(
+            other.method,
+            other.drain,
+            other.trusted,
+            other.base_ns,
+            np.concatenate([self.records, other.records]),
+            self.packets + other.packets,
+            self.bytes + other.bytes,
+            self.timed + other.timed,
+            self.sum_ns + other.sum_ns,
+            self.squares + other.squares,
+            tuple((n + m, a + b) for (n, a), (m, b) in zip(self.errors, other.errors, strict=True)),
+            {name: self.counts.get(name, 0) + n for name, n in other.counts.items()},
+            evenly(np.concatenate([self.references_ns, other.references_ns])),
+        ).merged()
 
     def column(self, name: str) -> Array:
         """One column of the records; times and sums are signed."""
@@ -72,6 +93,21 @@ class Flows:
         known = [squares / n if n >= FEWEST_ERRORS else self.error_ns**2 for n, squares in self.errors]
         _, bits = np.frexp(np.floor(np.clip(np.nan_to_num(queue_ns), 0, 2.0**40)))
         return np.asarray(known)[np.minimum(bits, len(known) - 1)]
+
+    def _mean_error(self) -> float:
+        """Mean square error of a packet, by how long the flows wait."""
+        timed = self.column("timed").astype(np.float64)
+        errors = self._errors_at(self._waits()) if timed.any() else np.zeros(0)
+        return float((errors * timed).sum() / timed.sum()) if timed.any() else (self.error_ns or 0.0) ** 2
+
+    def _waits(self) -> Floats:
+        """Mean time in the queue of each record: less what is fixed and its own serialisation."""
+        packets = np.maximum(self.column("packets"), 1).astype(np.float64)
+        mean_ns = self.column("sum_ns") / np.maximum(self.column("timed"), 1).astype(np.float64)
+        serialisation_ns = (
+            self.column("bytes") / packets * 1e9 / self.drain.bytes_per_s if self.drain.bytes_per_s else 0.0
+        )
+        return np.asarray(mean_ns - serialisation_ns - (self.base_ns or 0))
 
     def merged(self) -> Flows:
         """Records of the same flow as one, in the order of keys: what timeouts and evictions took apart."""
@@ -111,9 +147,7 @@ class Flows:
         known = timed > 0
         mean_ns = np.where(known, self.column("sum_ns") / np.maximum(timed, 1), np.nan)
         std_ns = np.where(known, np.sqrt(_variances(self)), np.nan)
-        size = self.column("bytes") / np.maximum(packets, 1)
-        serialisation_ns = size * 1e9 / self.drain.bytes_per_s if self.drain.bytes_per_s else 0.0
-        errors = SHARES[self.method] * self._errors_at(mean_ns - serialisation_ns - (self.base_ns or 0))
+        errors = SHARES[self.method] * self._errors_at(self._waits())
         rest = std_ns**2 * (1 - timed / np.maximum(packets, 1)) / np.maximum(timed, 1)
         bound_ns = 1.96 * np.sqrt(errors / np.maximum(brackets, 1) + rest)
         return {
@@ -147,7 +181,8 @@ class Flows:
         accepted, regular = self.counts.get("accepted", 0), self.counts.get("regular", 0)
         ci95 = {}
         if mean_ns is not None and self.error_ns is not None:
-            bound_ns = 1.96 * (self.error_ns**2 / max(1, accepted) + variance / max(1, self.packets)) ** 0.5
+            share = self.counts.get("together", 0) / max(1, regular) ** 2  # 1 / brackets, if all had as many packets
+            bound_ns = 1.96 * (self._mean_error() * share + variance / max(1, self.packets)) ** 0.5
             ci95["mean"] = ((mean_ns - bound_ns) / 1e9, (mean_ns + bound_ns) / 1e9)
         rejected = {name[9:]: n for name, n in self.counts.items() if name.startswith("rejected_")}
         return Report(
@@ -172,6 +207,16 @@ class Flows:
                 "counts": dict(sorted(self.counts.items())),
             },
         )
+
+
+def evenly(rows: Ints) -> Ints:
+    """Pairs of a time and a number: the first in each of SHOWN equal parts of their time, so that more can be added."""
+    if len(rows) <= SHOWN:
+        return rows
+    rows = rows[np.argsort(rows[:, 0], kind="stable")]
+    times = rows[:, 0] - rows[0, 0]
+    _, first = np.unique((times / (times[-1] + 1) * SHOWN).astype(np.int64), return_index=True)
+    return rows[first]
 
 
 def _variances(flows: Flows) -> Floats:

@@ -44,6 +44,10 @@ LAYOUT: Final = np.dtype(
 )
 
 
+HEAD: Final = np.dtype(LAYOUT.descr[:3])
+BEHIND: Final = np.dtype(LAYOUT.descr[4:])  # the standard's bytes
+
+
 @dataclass(frozen=True)
 class Stamps:
     """What reference packets say, one entry per packet asked for."""
@@ -88,24 +92,36 @@ def payloads(
     return records.view(np.uint8).reshape(-1, PAYLOAD_BYTES)
 
 
-def parse(packets: PacketBatch, rows: npt.NDArray[np.intp]) -> Stamps:
-    """Read the reference packets among a batch's rows; whatever else is there is recognised and says nothing."""
+def parse(packets: PacketBatch, rows: npt.NDArray[np.intp], anywhere: bool = False) -> Stamps:
+    """Read the reference packets among a batch's rows; whatever else is there is recognised and says nothing.
+
+    The decoder has read those on STAMP's own port; `anywhere`: on any, from the captured bytes.
+    """
     near_ns = np.clip(packets.time_ns[rows], EARLIEST, LATEST)
-    sender = (packets.kind[rows] == Kind.STAMP) & (packets.dst_port[rows] == PORT)
-    sender &= packets.payload_length[rows] >= STANDARD_BYTES
-    stamp = packets.transaction[rows]
-    ptp = (packets.message[rows] & PTP) != 0
-    sent_ns = _time_ns(stamp >> np.uint64(32), stamp & np.uint64(0xFFFFFFFF), ptp, near_ns)
+    sender = packets.payload_length[rows] >= STANDARD_BYTES
+    if anywhere:
+        bytes_read, whole = _gathered(packets, rows, 0, HEAD.itemsize)
+        head = bytes_read.view(HEAD).reshape(-1)
+        sender &= whole
+        sequence = head["sequence"].astype(np.uint32)
+        seconds, fraction = (head["time"][name].astype(np.uint64) for name in ("seconds", "ns"))
+        ptp = (head["error_estimate"] >> 8 & PTP) != 0
+    else:
+        sender &= (packets.kind[rows] == Kind.STAMP) & (packets.dst_port[rows] == PORT)
+        sequence, stamp = packets.seq[rows], packets.transaction[rows]
+        seconds, fraction = stamp >> np.uint64(32), stamp & np.uint64(0xFFFFFFFF)
+        ptp = (packets.message[rows] & PTP) != 0
+    sent_ns = _time_ns(seconds, fraction, ptp, near_ns)
     sent_ns[~sender] = NONE
 
-    behind, whole = _behind_standard(packets, rows)
-    fields = behind.view(np.dtype(LAYOUT.descr[4:])).reshape(-1)
+    behind, whole = _gathered(packets, rows, STANDARD_BYTES, PAYLOAD_BYTES)
+    fields = behind.view(BEHIND).reshape(-1)
     ours = whole & (sent_ns != NONE) & ptp & (fields["magic"] == MAGIC)
     seconds, ns = fields["previous_time"]["seconds"], fields["previous_time"]["ns"]
     previous_ns = _time_ns(seconds.astype(np.uint64), ns.astype(np.uint64), np.ones(len(rows), np.bool_), near_ns)
     previous_ns[~ours | ((seconds == 0) & (ns == 0))] = NONE
     previous_id = np.where(previous_ns != NONE, fields["previous_id"], 0).astype(np.uint64)
-    return Stamps(packets.seq[rows], sent_ns, previous_ns, previous_id)
+    return Stamps(sequence, sent_ns, previous_ns, previous_id)
 
 
 def _put_time(field: npt.NDArray[Any], time_ns: Ints) -> None:
@@ -122,19 +138,17 @@ def _time_ns(seconds: Words, fraction: Words, ptp: npt.NDArray[np.bool_], near_n
     return np.where(ptp & (fraction >= SECOND), NONE, time_ns)
 
 
-def _behind_standard(
-    packets: PacketBatch, rows: npt.NDArray[np.intp]
+def _gathered(
+    packets: PacketBatch, rows: npt.NDArray[np.intp], start: int, end: int
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
-    """The 20 bytes behind the standard's 44 of each row's payload, and where all of them are captured."""
-    size = PAYLOAD_BYTES - STANDARD_BYTES
-    gathered = np.zeros((len(rows), size), np.uint8)
-    begin = packets.payload_offset[rows].astype(np.int64) + STANDARD_BYTES
-    whole = begin + size <= packets.captured_length[rows]
-    whole &= packets.payload_length[rows] >= PAYLOAD_BYTES
+    """These bytes of each row's payload, and where all of them are captured."""
+    gathered = np.zeros((len(rows), end - start), np.uint8)
+    begin = packets.payload_offset[rows].astype(np.int64) + start
+    whole = (begin + (end - start) <= packets.captured_length[rows]) & (packets.payload_length[rows] >= end)
     source = packets.source[rows]
     for number, block in enumerate(packets.blocks):
         here = np.flatnonzero(whole & (source == number))
         if len(here):
             first = (packets.offset[rows[here]] - np.uint64(block.offset)).astype(np.int64) + begin[here]
-            gathered[here] = block.data[first[:, None] + np.arange(size)]
+            gathered[here] = block.data[first[:, None] + np.arange(end - start)]
     return gathered, np.asarray(whole & (source < len(packets.blocks)))

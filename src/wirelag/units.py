@@ -14,6 +14,7 @@ SIZES: Final = {
     "MiB": 2**20,
     "GiB": 2**30,
 }
+RATES: Final = {"": 1, "bps": 1, "kbps": 10**3, "Mbps": 10**6, "Gbps": 10**9, "Tbps": 10**12}  # bits a second
 _STEPS_NS: Final = (
     ("ns", 1, 10**3),
     ("us", 10**3, 10**6),
@@ -52,6 +53,26 @@ def parse_size(text: str) -> int:
     65536
     """
     return _parse(text, SIZES, "size", "64KiB or 1MiB")
+
+
+def parse_rate(text: str) -> int:
+    """Read a rate as bits a second.
+
+    >>> parse_rate("2.5Gbps")
+    2500000000
+    """
+    return _parse(text.replace("bit/s", "bps"), RATES, "rate", "2Gbps or 100Mbps")
+
+
+def format_rate(bits: float) -> str:
+    """Write a number of bits a second in the unit that fits.
+
+    >>> format_rate(2e9)
+    '2 Gbps'
+    """
+    steps = (("Tbps", 1e12), ("Gbps", 1e9), ("Mbps", 1e6))
+    unit, factor = next((step for step in steps if bits >= 0.9995 * step[1]), steps[-1])
+    return f"{bits / factor:.3g} {unit}"
 
 
 def format_duration(ns: float) -> str:

@@ -59,6 +59,7 @@ from wirelag.cli.options import (
     Quiet,
     Start,
     Tunnels,
+    apart,
     clock_text,
     duration_ns,
     make_filter,
@@ -217,6 +218,7 @@ def oneway(
     More than two captures, in the order of the path, give a line for each segment. Clocks need not agree.
     """
     one_of(output_format, FORMATS, "--format")
+    apart({"-o": output, "--html": html})
     one_of(clock, ("auto", "none"), "--clock")
     wanted = make_filter(hosts, nets, ports, protocols, start, end)
     questions = questions_of(sla or [])

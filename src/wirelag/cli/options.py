@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wirelag.units import parse_duration_ns, parse_size
+from wirelag.units import parse_duration_ns, parse_rate, parse_size
 
 if TYPE_CHECKING:
     from wirelag.filters import Filter
@@ -146,6 +146,29 @@ def size_of(text: str, option: str) -> int:
         return parse_size(text)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from None
+
+
+def rate_of(text: str, option: str) -> int:
+    """A queue's rate in bits a second as bytes a second, or a usage error."""
+    from wirelag.drain import FASTEST, SLOWEST
+
+    try:
+        rate = parse_rate(text) // 8
+    except (ValueError, OverflowError) as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+    if not SLOWEST <= rate <= FASTEST:
+        raise typer.BadParameter("goes from 1Mbps to 8Tbps", param_hint=option)
+    return rate
+
+
+def apart(outputs: dict[str, str | None]) -> None:
+    """Every output needs a file of its own, and only -o can be standard output."""
+    named = [path for path in outputs.values() if path is not None]
+    if len(set(named)) < len(named):
+        raise typer.BadParameter("every output needs a file of its own", param_hint=", ".join(outputs))
+    for option, path in outputs.items():
+        if option != "-o" and path == "-":
+            raise typer.BadParameter("wants the name of a file", param_hint=option)
 
 
 def clock_text(time_ns: int) -> str:

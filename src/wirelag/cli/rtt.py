@@ -33,6 +33,7 @@ from wirelag.cli.options import (
     Quiet,
     Start,
     Tunnels,
+    apart,
     clock_text,
     duration_ns,
     make_filter,
@@ -133,7 +134,7 @@ def rtt(
     limits = [duration_ns(text, "--above") for text in above or []]
     interval_ns = duration_ns(interval, "--interval") if interval else None
 
-    _apart({"-o": output, "--html": html, "--samples": samples})
+    apart({"-o": output, "--html": html, "--samples": samples})
 
     from wirelag.grouping import Grouping
     from wirelag.io.capture import Capture
@@ -199,16 +200,6 @@ def _sample_file(path: str | None) -> AbstractContextManager[SampleFile | None]:
     from wirelag.io.sample_file import SampleFile
 
     return SampleFile(path)
-
-
-def _apart(outputs: dict[str, str | None]) -> None:
-    """Every output needs a file of its own, and only one can be standard output."""
-    named = [path for path in outputs.values() if path is not None]
-    if len(set(named)) < len(named):
-        raise typer.BadParameter("every output needs a file of its own", param_hint=", ".join(outputs))
-    for option in ("--html", "--samples"):
-        if outputs[option] == "-":
-            raise typer.BadParameter("wants the name of a file", param_hint=option)
 
 
 def _write_page(path: str, answer: Answer, timeline: Timeline, capture: Capture, total: Samples) -> None:

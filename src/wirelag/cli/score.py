@@ -12,11 +12,11 @@ from wirelag.units import format_duration
 if TYPE_CHECKING:
     import polars as pl
 
-    from wirelag.sim.score import Line, Score
+    from wirelag.sim.score import FlowScore, Line, Score
 
 
 def score(
-    report: Annotated[str, typer.Argument(metavar="REPORT.json", help="JSON of rtt, response or oneway.")],
+    report: Annotated[str, typer.Argument(metavar="REPORT.json", help="JSON of rtt, response, oneway or flows.")],
     truth: Annotated[str, typer.Argument(metavar="TRUTH.parquet", help="Truth that simulate wrote.")],
     kind: Annotated[
         str | None, typer.Option(metavar="tcp|handshake|dns", help="Compare with this kind of delay only.")
@@ -32,7 +32,8 @@ def score(
     """Say how far a report is from the truth.
 
     Prints for mean, standard deviation and every quantile the estimate, the truth, the signed relative error, and
-    whether the 95% interval (where the report has one) covers the truth.
+    whether the 95% interval (where the report has one) covers the truth. Of flows it prints how far each is off, in
+    the median, and how many intervals cover.
     """
     for option, value, allowed in (
         ("--kind", kind, ("tcp", "handshake", "dns", None)),
@@ -94,6 +95,18 @@ def _print_table(result: "Score") -> None:
     for line in result.lines:
         table.add_row(*_cells(line))
     Console().print(table)
+    if result.flows:
+        typer.echo(_flows_line(result.flows))
+
+
+def _flows_line(flows: "FlowScore") -> str:
+    mean, std, covered = (
+        "-" if share is None else f"{share:.2%}" for share in (flows.mean_error, flows.std_error, flows.covered)
+    )
+    return (
+        f"{flows.flows:,} of {flows.true_flows:,} flows: in the median the mean is off by {mean} and the deviation by "
+        f"{std}; the 95% interval covers the mean of {covered}"
+    )
 
 
 def _cells(line: "Line") -> list[str]:

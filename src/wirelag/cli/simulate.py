@@ -1,21 +1,40 @@
 """`wirelag simulate`: captures with known truth."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from wirelag.cli.simulate_queue import (
+    Discipline,
+    DrainRate,
+    InjectionText,
+    Limit,
+    MostShare,
+    Queue,
+    given,
+    queue_captures,
+    refuse_others,
+    simulate_queue,
+)
 from wirelag.errors import WirelagError
 from wirelag.units import parse_duration_ns
 
 if TYPE_CHECKING:
-    from wirelag.sim import Simulation
+    import polars as pl
+
+    from wirelag.sim.frames import Frames
 
 TRAFFIC = "Traffic"
 NETWORK = "Network"
+QUEUE_DURATION: Final = "8s"
 
 
 def simulate(
+    context: typer.Context,
     output: Annotated[
         list[str],
         typer.Option(
@@ -23,7 +42,7 @@ def simulate(
             "--output",
             metavar="FILE",
             help="Capture to write: .pcap or .pcapng, also with .gz or .zst behind it; - is standard output. "
-            "With --points 2 given twice, the point near the clients first.",
+            "With --points 2 or --queue given twice, the point that packets of clients pass first is first.",
         ),
     ],
     truth: Annotated[
@@ -37,7 +56,8 @@ def simulate(
     ] = "both",
     snaplen: Annotated[int, typer.Option(metavar="N", help="Bytes captured of each frame.")] = 128,
     duration: Annotated[
-        str, typer.Option(metavar="D", help="Span over which connections arrive.", rich_help_panel=TRAFFIC)
+        str,
+        typer.Option(metavar="D", help=f"Span of the traffic; with --queue {QUEUE_DURATION}.", rich_help_panel=TRAFFIC),
     ] = "60s",
     servers: Annotated[
         int, typer.Option(metavar="N", help="Servers, each at its own distance.", rich_help_panel=TRAFFIC)
@@ -80,16 +100,26 @@ def simulate(
         float,
         typer.Option(metavar="PPM", help="Two points: how much faster the second clock runs.", rich_help_panel=NETWORK),
     ] = 0.0,
+    queue: Queue = None,
+    drain: DrainRate = "2Gbps",
+    limit: Limit = 10_000,
+    discipline: Discipline = "red",
+    injection: InjectionText = "adaptive",
+    most_share: MostShare = 0.005,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not say what was written.")] = False,
 ) -> None:
     """Write captures of simulated traffic whose true delays are known.
 
     Many TCP connections and DNS exchanges, seen at one point or at two, with loss, reordering, copies and clock error
-    as asked for. `wirelag score` compares a report with the truth.
+    as asked for; or bursty flows before and behind a queue, with reference packets. `wirelag score` compares a report
+    with the truth.
     """
+    refuse_others(context, queue)
     if direction not in ("both", "client"):
         raise typer.BadParameter(f"{direction!r} is not one of both, client", param_hint="--direction")
-    if len(output) != points and points in (1, 2):
+    if queue is not None and len(output) != 2:
+        raise typer.BadParameter(f"--queue needs 2 files, got {len(output)}", param_hint="-o")
+    if queue is None and len(output) != points and points in (1, 2):
         raise typer.BadParameter(f"--points {points} needs {points} files, got {len(output)}", param_hint="-o")
     if len({*output, truth}) <= len(output):
         raise typer.BadParameter("every output needs a file of its own", param_hint="-o")
@@ -97,6 +127,16 @@ def simulate(
         raise typer.BadParameter("must be at least 1", param_hint="--snaplen")
     if points == 1 and (_duration(clock_offset, "--clock-offset") or clock_skew):
         raise typer.BadParameter("a clock error needs --points 2", param_hint="--clock-offset, --clock-skew")
+
+    if queue is not None:
+        span = duration if given(context, "duration") else QUEUE_DURATION
+        passed = simulate_queue(queue, seed, span, drain, limit, discipline, injection, most_share)
+        _write(queue_captures(passed, snaplen), output, snaplen, quiet)
+        if truth:
+            from wirelag.sim.queue_frames import packet_truth
+
+            _write_truth(packet_truth(passed), truth, quiet)
+        return
 
     from wirelag.sim import Scenario, parse_distribution
     from wirelag.sim import simulate as run
@@ -128,14 +168,13 @@ def simulate(
         simulation = run(scenario)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    for point, path in enumerate(output):
-        _write_capture(simulation, point, path, snaplen)
-        if not quiet:
-            typer.echo(f"{path}: {len(simulation.captures[point].row):,} packets", err=True)
+    captures = (
+        (simulation.frames(point, snaplen), f"{len(capture.row):,} packets")
+        for point, capture in enumerate(simulation.captures)
+    )
+    _write(captures, output, snaplen, quiet)
     if truth:
-        _write_truth(simulation, truth)
-        if not quiet:
-            typer.echo(f"{truth}: {simulation.truth.height:,} rows of truth", err=True)
+        _write_truth(simulation.truth, truth, quiet)
 
 
 def _duration(text: str, option: str) -> int:
@@ -145,17 +184,23 @@ def _duration(text: str, option: str) -> int:
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 
-def _write_capture(simulation: "Simulation", point: int, path: str, snaplen: int) -> None:
+def _write(captures: Iterable[tuple[Iterable[Frames], str]], paths: list[str], snaplen: int, quiet: bool) -> None:
+    """Each capture to its file, and say what is in it."""
     from wirelag.io.writer import CaptureWriter
 
-    with CaptureWriter(path, snaplen) as writer:
-        for frames in simulation.frames(point, snaplen):
-            writer.write(frames.time_ns, frames.buffer, frames.offset, frames.captured, frames.wire)
+    for path, (parts, said) in zip(paths, captures, strict=True):
+        with CaptureWriter(path, snaplen) as writer:
+            for frames in parts:
+                writer.write(frames.time_ns, frames.buffer, frames.offset, frames.captured, frames.wire)
+        if not quiet:
+            typer.echo(f"{path}: {said}", err=True)
 
 
-def _write_truth(simulation: "Simulation", path: str) -> None:
+def _write_truth(truth: pl.DataFrame, path: str, quiet: bool) -> None:
     try:
         with Path(path).open("wb") as file:
-            simulation.truth.write_parquet(file)
+            truth.write_parquet(file)
     except OSError as error:
         raise WirelagError(f"{path}: cannot write: {error.strerror or error}; choose another --truth file") from error
+    if not quiet:
+        typer.echo(f"{path}: {truth.height:,} rows of truth", err=True)

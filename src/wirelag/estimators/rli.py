@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.drain import Drain, learn_drain
-from wirelag.flow_records import RECORD, WRAP, Flows
+from wirelag.drain import Drain, learn_drain, serialises
+from wirelag.flow_records import RECORD, SHOWN, WRAP, Flows, evenly
 from wirelag.grouping import Grouping
 from wirelag.intervals import Interval
 from wirelag.packets import Array, Flag, Kind, PacketBatch
@@ -43,6 +43,7 @@ SIZES: Final = (PAYLOAD_BYTES, STANDARD_BYTES)  # of references, without headers
 LEARNING: Final = 1 << 13  # packets from which the drain rate is learned
 FED: Final = 1 << 16  # packets at a time
 ROUNDING_NS: Final = 4  # of both clocks and of serialisation
+UDP: Final = 17
 SIGMAS: Final = 10  # of clock noise: what is longer is a gap
 
 
@@ -51,10 +52,11 @@ class Rli:
     """The estimator of every flow's one-way delay.
 
     `bytes_per_s` is the drain rate (None: learned from the first packets; 0: not known), `noise_ns` the standard
-    deviation of the receiver's clock (None: learned), `overhead` what the wire adds to a packet's captured length
-    (Ethernet: 24 bytes). `hold` below 1 is sample and hold: a packet opens a flow with that probability. `stream` is
-    the flow key of the references, direction included; None: of the first valid one, which whoever can send packets
-    may choose.
+    deviation of the receiver's clock (None: learned), `overhead` what the wire adds to a packet's captured length (24
+    bytes for the wire of an Ethernet, -14 for a queue that counts without its header). `hold` below 1 is sample and
+    hold: a packet opens a flow with that probability. `stream` is the flow key of the references, direction included;
+    None: of the first valid one, which whoever can send packets may choose. With `mark`, UDP packets with this DSCP are
+    looked at, on any port, instead of those on STAMP's own.
     """
 
     method: Method = "busy"
@@ -73,6 +75,7 @@ class Rli:
     most_flows: int = 1 << 20
     stream: int | None = None
     seed: int = 0
+    mark: int | None = None
 
     name: ClassVar[str] = NAME
     points: ClassVar[tuple[str, ...]] = ("downstream",)
@@ -80,8 +83,10 @@ class Rli:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise ValueError(f"the method is one of {', '.join(METHODS)}")
-        if not 0 <= self.hold <= 1 or self.most_flows < 1 or not 0 <= self.overhead <= 1000:
-            raise ValueError("hold is 0 to 1, most_flows at least 1, overhead 0 to 1000 bytes")
+        if not 0 <= self.hold <= 1 or self.most_flows < 1 or not -100 <= self.overhead <= 1000:
+            raise ValueError("hold is 0 to 1, most_flows at least 1, overhead -100 to 1000 bytes")
+        if self.mark is not None and not 0 <= self.mark <= 63:
+            raise ValueError("a mark is a DSCP, 0 to 63")
 
     def kernel(self, drain: Drain) -> _kernels.Rli:
         """An empty table, for a queue that is drained so."""
@@ -91,6 +96,13 @@ class Rli:
             self.early_ns, self.late_ns, self.base_ns, self.inactive_ns, self.active_ns, round(self.hold * CERTAIN),
             self.seed,
         )  # fmt: skip
+
+    def possible(self, packets: PacketBatch) -> npt.NDArray[np.intp]:
+        """Rows that may be references: by their port, or by their mark."""
+        if self.mark is None:
+            return np.flatnonzero(packets.kind == np.uint8(Kind.STAMP))
+        marked = (packets.protocol == np.uint8(UDP)) & (packets.dscp == np.uint8(self.mark))
+        return np.flatnonzero(marked & ~packets.has(Flag.LATER | Flag.SHORT))
 
     def meter(self, point: str) -> RliMeter:
         """A fresh meter for the far end of the path."""
@@ -141,15 +153,16 @@ class RliMeter:
         self._counted: dict[str, int] = {}
         self._totals = [0] * 6
         self._errors = [0] * 96
+        self._accepted = np.empty((0, 2), np.int64)  # references: when, how late
         known = estimator.bytes_per_s is not None and (estimator.noise_ns is not None or not estimator.bytes_per_s)
         if known or estimator.method != "busy":
             self._begin(Drain(estimator.bytes_per_s or 0, estimator.noise_ns or 0.0))
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
-        """Take in packets; those of kind STAMP that belong to the stream are the references."""
+        """Take in packets; STAMP packets that belong to the stream are the references."""
         keys = _keys(packets)
-        stamps = np.flatnonzero(packets.kind == np.uint8(Kind.STAMP))
-        read = parse(packets, stamps)
+        stamps = self._estimator.possible(packets)
+        read = parse(packets, stamps, anywhere=self._estimator.mark is not None)
         kinds = np.zeros(len(packets), np.uint8)
         kinds[stamps] = self._kinds(keys[stamps], packets.payload_length[stamps], read.sent_ns != NONE)
         mine = kinds[stamps] == REFERENCE
@@ -174,8 +187,7 @@ class RliMeter:
     def cut(self, interval: Interval) -> Flows:
         """All flows of the interval; what is known of the queue stays."""
         kernel = self._kernel or self._learned()
-        kernel.cut()
-        self._collect()
+        records = self._all_records(kernel)
         counts, totals = kernel.counts(), kernel.totals()
         since = {name: n - self._counted.get(name, 0) for name, n in counts.items()}
         packets, size, timed, sum_ns = (
@@ -192,7 +204,7 @@ class RliMeter:
             self._drain,
             kernel.trusted,
             kernel.base_ns,
-            np.concatenate(self._records) if self._records else np.empty((0, len(RECORD)), np.uint64),
+            records,
             self._packets,
             size,
             timed,
@@ -200,10 +212,12 @@ class RliMeter:
             squares,
             errors,
             since | self._counts | {"regular": packets},
+            evenly(self._accepted),
         )
         self._errors = all_errors
         self._counted, self._totals, self._records, self._listed, self._packets = counts, totals, [], 0, 0
         self._counts = dict.fromkeys(self._counts, 0)
+        self._accepted = self._accepted[:0]
         return flows
 
     @property
@@ -212,7 +226,7 @@ class RliMeter:
         return self._kernel.memory if self._kernel else 0
 
     def _kinds(self, keys: Words, lengths: Array, valid: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
-        """Which packets of kind STAMP are references of the stream; those of another one are packets like others."""
+        """Which possible references are those of the stream; those of another one are packets like others."""
         key, length = self._stream
         lengths_of_stream = np.full(len(keys), length, np.int64)
         if not length:
@@ -243,14 +257,13 @@ class RliMeter:
     ) -> _Rows:
         self._packets += len(packets)
         endpoints = np.empty((len(packets), 5), np.uint64)
-        endpoints[:, 0:2], endpoints[:, 2:4] = packets.src, packets.dst
-        ports = packets.src_port.astype(np.uint64) << np.uint64(32) | packets.dst_port.astype(np.uint64) << np.uint64(
-            16
-        )
-        endpoints[:, 4] = ports | packets.protocol.astype(np.uint64)
-        size = np.minimum(packets.wire_length, np.uint32(1 << 20)) + np.uint32(self._estimator.overhead)
+        src, dst = np.ascontiguousarray(packets.src), np.ascontiguousarray(packets.dst)
+        ports = np.ascontiguousarray(packets.src_port), np.ascontiguousarray(packets.dst_port)
+        _kernels.fill_endpoints(src, dst, *ports, np.ascontiguousarray(packets.protocol), endpoints)
+        size = np.minimum(packets.wire_length, 1 << 20).astype(np.int64) + self._estimator.overhead
+        sizes = np.maximum(size, 0).astype(np.uint32)
         return _Rows(
-            np.ascontiguousarray(packets.time_ns), kinds, size, keys, np.ascontiguousarray(packets.packet_id),
+            np.ascontiguousarray(packets.time_ns), kinds, sizes, keys, np.ascontiguousarray(packets.packet_id),
             endpoints, sequence, sent_ns, previous_sent_ns, previous_id,
         )  # fmt: skip
 
@@ -268,8 +281,11 @@ class RliMeter:
         estimator = self._estimator
         drain = Drain(0, 0.0)
         if self._first:
-            times, sizes = (np.concatenate([rows[i] for rows in self._first])[:LEARNING] for i in (0, 2))
-            drain = learn_drain(times, sizes)
+            times, kinds, sizes = (np.concatenate([rows[i] for rows in self._first]) for i in range(3))
+            drain = learn_drain(times[:LEARNING], sizes[:LEARNING])
+            referred = kinds == REFERENCE
+            delays = times[referred] - np.concatenate([rows.sent_ns for rows in self._first])
+            drain = drain if serialises(drain, delays, sizes[referred]) else Drain(0, 0.0)
         kernel = self._begin(
             Drain(
                 drain.bytes_per_s if estimator.bytes_per_s is None else estimator.bytes_per_s,
@@ -289,11 +305,32 @@ class RliMeter:
     def _feed(self, kernel: _kernels.Rli, rows: _Rows) -> None:
         for start in range(0, len(rows.time_ns), FED):  # so that what leaves is taken in time
             part = rows.part(start, start + FED)
+            accepted = np.zeros(len(part.sent_ns), np.uint8)
             kernel.observe(
                 part.time_ns, part.kind, part.size, part.key, part.id, part.sequence, part.sent_ns,
-                part.previous_sent_ns, part.previous_id, part.endpoints,
+                part.previous_sent_ns, part.previous_id, part.endpoints, accepted,
             )  # fmt: skip
+            arrived_ns = part.time_ns[part.kind == REFERENCE]
+            seen = np.stack([arrived_ns, arrived_ns - part.sent_ns], axis=1)[accepted > 0]
+            self._accepted = np.concatenate([self._accepted, seen])
+            if len(self._accepted) > 4 * SHOWN:
+                self._accepted = evenly(self._accepted)
             self._collect()
+
+    def _all_records(self, kernel: _kernels.Rli) -> Words:
+        """Those that left and those of open flows; the table empties bit by bit, so that few are in memory twice."""
+        kernel.cut(0)
+        self._collect()
+        records = np.empty((self._listed + kernel.open, len(RECORD)), np.uint64)
+        if self._records:
+            np.concatenate(self._records, out=records[: self._listed])
+        more = True
+        while more:
+            more = kernel.cut(FED)
+            self._listed += kernel.take(records[self._listed : self._listed + kernel.records])
+        most = self._estimator.most_flows
+        self._counts["unlisted"] += len(records) - len(records[:most])
+        return records[:most]
 
     def _collect(self) -> None:
         """Keep records that left, as many as there is room for."""

@@ -198,10 +198,10 @@ WL_INLINE void wl_flows_enter(struct wl_flows *f, const struct wl_arrival *p)
         wl_flows_sweep(f, p->time_ns);
 }
 
-/* All flows leave. */
-WL_INLINE void wl_flows_cut(struct wl_flows *f)
+/* All flows of a group leave. */
+WL_INLINE void wl_flows_cut(struct wl_flows *f, u64 group)
 {
-    for (u64 place = 0; place < f->groups * WL_GROUP; place++)
+    for (u64 place = group * WL_GROUP; place < (group + 1) * WL_GROUP; place++)
         if (f->keys[place]) {
             wl_flows_leave(f, place, WL_LEFT_CUT);
             f->keys[place] = 0;

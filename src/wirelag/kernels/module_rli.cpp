@@ -3,6 +3,10 @@
 #include <stdexcept>
 #include <vector>
 
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
 #include <nanobind/stl/vector.h>
 
 #include "arrays.hpp"
@@ -17,9 +21,11 @@ using namespace nb::literals;
 
 namespace {
 
+template <typename T> using Wide = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
 const char *const count_names[WL_RLI_COUNTS] = {"bad_time", "steps", "backwards", "others", "full", "accepted", "rejected_time",
     "rejected_repeated", "rejected_sequence", "restarts", "previous_used", "previous_missed", "previous_rejected", "before", "wide",
-    "untrusted"};
+    "untrusted", "together"};
 const char *const reason_names[WL_LEFT_REASONS] = {"inactive", "active", "evicted", "cut"};
 
 constexpr size_t record_words = 12 + WL_NAME_WORDS;
@@ -29,6 +35,30 @@ struct Line {
     u64 words[8];
 };
 static_assert(sizeof(wl_flow_record) == sizeof(Line));
+
+/* Source, destination, ports and protocol of each row, five words, as a flow's record has them. */
+void fill_endpoints(
+    Wide<const u64> src, Wide<const u64> dst, Column<u16> src_port, Column<u16> dst_port, Column<u8> protocol, Wide<u64> endpoints)
+{
+    size_t rows = endpoints.shape(0);
+    const u64 *from = src.data(), *to = dst.data();
+    const u16 *from_port = src_port.data(), *to_port = dst_port.data();
+    const u8 *protocols = protocol.data();
+    u64 *end = endpoints.data();
+
+    for (size_t other : {src.shape(0), dst.shape(0), src_port.shape(0), dst_port.shape(0), protocol.shape(0)})
+        if (other != rows)
+            throw std::invalid_argument("columns of rows have the same length");
+    if (src.shape(1) != 2 || dst.shape(1) != 2 || endpoints.shape(1) != WL_NAME_WORDS)
+        throw std::invalid_argument("an address has two words, endpoints have five");
+    for (size_t i = 0; i < rows; i++, from += 2, to += 2, end += WL_NAME_WORDS) {
+        end[0] = from[0];
+        end[1] = from[1];
+        end[2] = to[0];
+        end[3] = to[1];
+        end[4] = static_cast<u64>(from_port[i]) << 32 | static_cast<u64>(to_port[i]) << 16 | protocols[i];
+    }
+}
 
 class Rli {
   public:
@@ -66,6 +96,8 @@ class Rli {
         keys = zeroed<Line>(meter.flows.groups + 1);
         slots = zeroed<Line>(meter.flows.groups * WL_GROUP + 1);
         origins = zeroed<wl_flow_origin>(meter.flows.groups * WL_GROUP);
+        in_large_pages(keys.get(), (meter.flows.groups + 1) * sizeof(Line));
+        in_large_pages(slots.get(), (meter.flows.groups * WL_GROUP + 1) * sizeof(Line));
         waiting = zeroed<wl_buffered>(buffer);
         waiting_names = zeroed<wl_name>(buffer);
         meter.waiting = waiting.get();
@@ -81,12 +113,14 @@ class Rli {
     Rli(const Rli &) = delete;
 
     void observe(Column<s64> time_ns, Column<u8> kind, Column<u32> size, Column<u64> key, Column<u64> id, Column<u32> sequence,
-        Column<s64> sent_ns, Column<s64> previous_sent_ns, Column<u64> previous_id, nb::object endpoints)
+        Column<s64> sent_ns, Column<s64> previous_sent_ns, Column<u64> previous_id, nb::object endpoints, nb::object accepted)
     {
         size_t rows = time_ns.shape(0), references = 0, at = 0;
         const u8 *kinds = kind.data();
-        nb::ndarray<const u64, nb::ndim<2>, nb::c_contig, nb::device::cpu> ends;
+        Wide<const u64> ends;
         const u64 *end = nullptr;
+        nb::ndarray<u8, nb::ndim<1>, nb::c_contig, nb::device::cpu> verdicts;
+        u8 *verdict = nullptr;
 
         for (size_t other : {kind.shape(0), size.shape(0), key.shape(0), id.shape(0)})
             if (other != rows)
@@ -102,8 +136,15 @@ class Rli {
                 throw std::invalid_argument("endpoints have five words for each row");
             end = ends.data();
         }
+        if (!accepted.is_none()) {
+            verdicts = nb::cast<decltype(verdicts)>(accepted, false);
+            if (verdicts.shape(0) != references)
+                throw std::invalid_argument("there is a verdict for each reference");
+            verdict = verdicts.data();
+        }
         nb::gil_scoped_release release;
         for (size_t i = 0; i < rows; i++) {
+            u64 before = meter.counts[WL_RLI_ACCEPTED];
             wl_reference reference = {};
 
             if (kinds[i] == WL_RLI_REFERENCE) {
@@ -111,6 +152,8 @@ class Rli {
                 at++;
             }
             wl_rli_row(&meter, kinds[i], time_ns.data()[i], size.data()[i], key.data()[i], id.data()[i], &reference);
+            if (verdict && kinds[i] == WL_RLI_REFERENCE)
+                verdict[at - 1] = meter.counts[WL_RLI_ACCEPTED] > before;
             if (meter.count && waiting[meter.count - 1].packet.row == meter.rows - 1) {
                 if (end)
                     std::memcpy(&waiting_names[meter.count - 1], end + i * WL_NAME_WORDS, sizeof(wl_name));
@@ -120,12 +163,27 @@ class Rli {
         }
     }
 
-    void cut()
+    /* Whether there are more: a table of a million flows need not be in memory twice. */
+    bool cut(u64 most)
     {
         nb::gil_scoped_release release;
 
         wl_rli_settle_without(&meter);
-        wl_flows_cut(&meter.flows);
+        while (cut_group < meter.flows.groups && left.size() < most)
+            wl_flows_cut(&meter.flows, cut_group++);
+        if (cut_group < meter.flows.groups)
+            return true;
+        cut_group = 0;
+        return false;
+    }
+
+    u64 open() const
+    {
+        u64 count = 0;
+
+        for (u64 place = 0; place < meter.flows.groups * WL_GROUP; place++)
+            count += meter.flows.keys[place] != 0;
+        return count;
     }
 
     size_t waiting_records() const
@@ -134,7 +192,7 @@ class Rli {
     }
 
     /* Records into rows of 17 words, as many as there are; they are then gone. */
-    size_t take(nb::ndarray<u64, nb::ndim<2>, nb::c_contig, nb::device::cpu> room)
+    size_t take(Wide<u64> room)
     {
         size_t records = left.size();
         u64 *row = room.data();
@@ -205,6 +263,7 @@ class Rli {
   private:
     wl_rli meter = {};
     std::vector<wl_leaver> left;
+    u64 cut_group = 0;
     std::unique_ptr<Line[], Free> keys, slots; /* one line more than is used: they begin where a line does */
     std::unique_ptr<wl_flow_origin[], Free> origins;
     std::unique_ptr<wl_buffered[], Free> waiting;
@@ -213,6 +272,20 @@ class Rli {
     static void *aligned(Line *memory)
     {
         return reinterpret_cast<void *>((reinterpret_cast<uintptr_t>(memory) + sizeof(Line) - 1) & ~(sizeof(Line) - 1));
+    }
+
+    /* Every packet touches two lines anywhere in the table: with small pages finding these takes as long as fetching them. */
+    static void in_large_pages(void *memory, size_t bytes)
+    {
+#ifdef MADV_HUGEPAGE
+        uintptr_t mask = (2 << 20) - 1, begin = (reinterpret_cast<uintptr_t>(memory) + mask) & ~mask;
+        uintptr_t end = (reinterpret_cast<uintptr_t>(memory) + bytes) & ~mask;
+
+        if (begin < end)
+            madvise(reinterpret_cast<void *>(begin), end - begin, MADV_HUGEPAGE); /* a wish: nothing depends on it */
+#else
+        (void)memory, (void)bytes;
+#endif
     }
 
     static void check(s64 value, s64 least, s64 most)
@@ -227,19 +300,23 @@ class Rli {
 void add_rli(nb::module_ &m)
 {
     m.attr("FLOW_WORDS") = record_words;
+    m.def("fill_endpoints", &fill_endpoints, "src"_a, "dst"_a, "src_port"_a, "dst_port"_a, "protocol"_a, "endpoints"_a,
+        "Five words for each row: who sent to whom.");
     nb::class_<Rli>(m, "Rli", "Packets between references, and the flows that they belong to.")
         .def(nb::init<u32, u64, u64, u64, s64, s64, s64, s64, s64, s64, s64, u64, u64>(), "method"_a, "memory"_a, "bytes_per_s"_a,
             "buffer"_a, "idle_ns"_a, "bracket_ns"_a, "early_ns"_a, "late_ns"_a, "base_ns"_a, "inactive_ns"_a, "active_ns"_a,
             "hold"_a, "seed"_a)
         .def("observe", &Rli::observe, "time_ns"_a, "kind"_a, "size"_a, "key"_a, "id"_a, "sequence"_a, "sent_ns"_a,
-            "previous_sent_ns"_a, "previous_id"_a, "endpoints"_a = nb::none(),
-            "Take in rows, and an entry for each reference among them.")
-        .def("cut", &Rli::cut, "Settle what waits; all flows leave.")
+            "previous_sent_ns"_a, "previous_id"_a, "endpoints"_a = nb::none(), "accepted"_a = nb::none(),
+            "Take in rows, and an entry for each reference among them; accepted says which were.")
+        .def("cut", &Rli::cut, "most"_a = ~0ull,
+            "Settle what waits; all flows leave, until so many records are to be taken. Whether there are more.")
         .def("take", &Rli::take, "room"_a, "Records that left, 17 words each; gives their number.")
         .def("counts", &Rli::counts)
         .def("totals", &Rli::totals)
         .def("errors", &Rli::errors)
         .def_prop_ro("records", &Rli::waiting_records)
+        .def_prop_ro("open", &Rli::open)
         .def_prop_ro("base_ns", &Rli::base)
         .def_prop_ro("trusted", &Rli::trusted)
         .def_prop_ro("trust", &Rli::trust)

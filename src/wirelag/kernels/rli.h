@@ -37,6 +37,7 @@ enum wl_rli_count {
     WL_RLI_BEFORE,
     WL_RLI_WIDE,
     WL_RLI_UNTRUSTED,
+    WL_RLI_TOGETHER, /* squares of the numbers of packets that were settled at once */
     WL_RLI_COUNTS
 };
 
@@ -75,7 +76,7 @@ struct wl_rli {
     s64 idle_ns, bracket_ns, early_ns, late_ns, base_ns;
 
     struct wl_buffered *waiting;
-    u64 count;
+    u64 count, settled; /* settled: packets so far */
 
     s64 last_ns;
     u64 rows;
@@ -86,7 +87,7 @@ struct wl_rli {
     u64 run;
     u32 run_sequence;
     s64 run_queue_ns;
-    u64 checks, misses;
+    u64 checks, misses, contests, foretold_ns, straight_ns;
     struct wl_lesson pending;
     struct wl_growth growth[WL_RLI_SEGMENTS][WL_RLI_SEGMENTS];
     u64 errors[WL_RLI_SEGMENTS], error_squares[WL_RLI_SEGMENTS][2]; /* by what was foretold */
@@ -116,7 +117,8 @@ WL_INLINE u32 wl_segment(s64 a)
 
 WL_INLINE int wl_rli_trusted(const struct wl_rli *r)
 {
-    return r->method == WL_RLI_BUSY && r->bytes_per_s && r->checks >= 16 && 4 * r->misses <= r->checks;
+    return r->method == WL_RLI_BUSY && r->bytes_per_s && r->checks >= 16 && 4 * r->misses <= r->checks &&
+           (r->contests < 16 || r->foretold_ns <= 4 * r->straight_ns);
 }
 
 /* ---- growth ---- */
@@ -199,6 +201,15 @@ WL_INLINE void wl_rli_fetch(const struct wl_rli *r, u64 i)
         wl_flows_fetch(&r->flows, &r->waiting[i].packet);
 }
 
+WL_INLINE void wl_rli_settled(struct wl_rli *r)
+{
+    u64 packets = r->flows.totals.packets - r->settled;
+
+    r->counts[WL_RLI_TOGETHER] += packets * packets;
+    r->settled += packets;
+    r->count = 0;
+}
+
 WL_INLINE void wl_rli_settle_without(struct wl_rli *r)
 {
     struct wl_anchor anchor = r->left;
@@ -229,7 +240,7 @@ WL_INLINE void wl_rli_settle_without(struct wl_rli *r)
         }
         wl_rli_enter(r, i, timed, queue_ns);
     }
-    r->count = 0;
+    wl_rli_settled(r);
 }
 
 /* Linear, left, and what has no delay. */
@@ -301,7 +312,7 @@ WL_INLINE void wl_rli_settle(struct wl_rli *r, const struct wl_anchor *known, co
         wl_rli_settle_busy(r, known, right);
     else
         wl_rli_settle_plain(r, right, usable);
-    r->count = 0;
+    wl_rli_settled(r);
 }
 
 /* ---- an accepted reference ---- */
@@ -352,29 +363,51 @@ WL_INLINE struct wl_anchor wl_rli_known(struct wl_rli *r, const struct wl_refere
     return (struct wl_anchor){0};
 }
 
-/* How wrong the method was about `last`, or about the left reference. */
+WL_INLINE u64 wl_rli_apart(s64 a, s64 b)
+{
+    u64 apart = a < b ? (u64)b - (u64)a : (u64)a - (u64)b;
+
+    return apart < 1ull << 32 ? apart : 1ull << 32;
+}
+
+/* How wrong the method was about `last`, or about the left reference; and whether a straight line is far better than busy. */
 WL_INLINE void wl_rli_error(
     struct wl_rli *r, const struct wl_anchor *origin, const struct wl_anchor *last, const struct wl_anchor *a)
 {
+    const struct wl_anchor *k = &r->before_left;
+    int lined = k->there && a->time_ns > k->time_ns, may = r->method == WL_RLI_BUSY && r->bytes_per_s;
+    s64 busy = 0, straight = 0, foretold;
     struct wl_line line;
-    s64 foretold, error;
+    u64 error;
     u32 segment;
 
-    if (wl_rli_trusted(r)) {
-        foretold = last->start ? r->base : wl_predicted(r, origin, last->begin_ns);
-        error = last->queue_ns - foretold;
-    } else {
-        if (!r->before_left.there || a->time_ns <= r->before_left.time_ns)
-            return;
-        wl_draw(&line, r->before_left.time_ns, r->before_left.queue_ns, a->time_ns, a->queue_ns);
-        foretold = r->method == WL_RLI_LEFT ? r->before_left.queue_ns : wl_on_line(&line, r->left.time_ns);
-        error = r->left.queue_ns - foretold;
+    if (may)
+        busy = last->start ? r->base : wl_predicted(r, origin, last->begin_ns);
+    if (lined) {
+        wl_draw(&line, k->time_ns, k->queue_ns, a->time_ns, a->queue_ns);
+        straight = r->method == WL_RLI_LEFT ? k->queue_ns : wl_on_line(&line, r->left.time_ns);
     }
-    error = error < 0 ? -error : error;
-    error = error < 1ll << 32 ? error : 1ll << 32;
+    if (may && lined) {
+        r->foretold_ns += wl_rli_apart(last->queue_ns, busy);
+        r->straight_ns += wl_rli_apart(r->left.queue_ns, straight);
+        if (++r->contests == 1u << 12) {
+            r->contests >>= 1;
+            r->foretold_ns >>= 1;
+            r->straight_ns >>= 1;
+        }
+    }
+    if (wl_rli_trusted(r)) {
+        foretold = busy;
+        error = wl_rli_apart(last->queue_ns, busy);
+    } else if (lined) {
+        foretold = straight;
+        error = wl_rli_apart(r->left.queue_ns, straight);
+    } else {
+        return;
+    }
     segment = wl_segment(foretold - r->base);
     r->errors[segment]++;
-    wl_add_product(r->error_squares[segment], (u64)error, (u64)error);
+    wl_add_product(r->error_squares[segment], error, error);
 }
 
 WL_INLINE void wl_rli_lesson(
@@ -452,21 +485,24 @@ WL_INLINE void wl_rli_wait(struct wl_rli *r, const struct wl_buffered *w)
 }
 
 /* Whether a reference is rejected, and why: its place among the counts, or 0. */
-WL_INLINE u32 wl_rli_verdict(const struct wl_rli *r, u32 sequence, s64 queue_ns)
+WL_INLINE u32 wl_rli_verdict(const struct wl_rli *r, u32 sequence, const struct wl_anchor *a)
 {
+    const struct wl_anchor *l = &r->left;
     u32 ahead = sequence - r->last_sequence;
 
     if (r->any_sequence && ahead == 0)
         return WL_RLI_REJECTED_REPEATED;
     if (r->any_sequence && ahead > WL_RLI_AHEAD)
         return WL_RLI_REJECTED_SEQUENCE;
-    if (r->any_floor && (queue_ns < r->floor_ns - r->early_ns || queue_ns > r->floor_ns + r->late_ns))
+    if (r->any_floor && (a->queue_ns < r->floor_ns - r->early_ns || a->queue_ns > r->floor_ns + r->late_ns))
         return WL_RLI_REJECTED_TIME;
+    if (l->there && a->begin_ns - a->queue_ns < l->begin_ns - l->queue_ns - r->early_ns)
+        return WL_RLI_REJECTED_TIME; /* a queue serves in order */
     return 0;
 }
 
-/* Whether enough rejected references belong together, and nothing else was heard for long. */
-WL_INLINE int wl_rli_begins_anew(struct wl_rli *r, u32 sequence, const struct wl_anchor *a)
+/* Whether enough rejected references belong together: many if nothing else was heard for long, two against one that is alone. */
+WL_INLINE int wl_rli_begins_anew(struct wl_rli *r, u32 verdict, u32 sequence, const struct wl_anchor *a)
 {
     u32 ahead = sequence - r->run_sequence;
     s64 apart = a->queue_ns - r->run_queue_ns;
@@ -474,7 +510,9 @@ WL_INLINE int wl_rli_begins_anew(struct wl_rli *r, u32 sequence, const struct wl
     r->run = r->run && ahead - 1 < WL_RLI_AHEAD && apart <= r->late_ns && apart >= -r->late_ns ? r->run + 1 : 1;
     r->run_sequence = sequence;
     r->run_queue_ns = a->queue_ns;
-    return r->run >= WL_RLI_RUN && (!r->left.there || a->time_ns - r->left.time_ns > r->bracket_ns);
+    if (r->run >= WL_RLI_RUN && (!r->left.there || a->time_ns - r->left.time_ns > r->bracket_ns))
+        return 1;
+    return verdict == WL_RLI_REJECTED_TIME && r->run >= 2 && r->left.there && !r->before_left.there;
 }
 
 /* Whether the reference is accepted; then it has been taken in. */
@@ -485,8 +523,8 @@ WL_INLINE int wl_rli_judge(struct wl_rli *r, const struct wl_reference *f, s64 t
 
     if (f->sent_ns >= 0 && f->sent_ns < WL_RLI_LONGEST && t - f->sent_ns <= WL_RLI_FAR && t - f->sent_ns >= -WL_RLI_FAR) {
         a.queue_ns = t - f->sent_ns - serialisation_ns;
-        verdict = wl_rli_verdict(r, f->sequence, a.queue_ns);
-        if (verdict && wl_rli_begins_anew(r, f->sequence, &a)) {
+        verdict = wl_rli_verdict(r, f->sequence, &a);
+        if (verdict && wl_rli_begins_anew(r, verdict, f->sequence, &a)) {
             r->counts[WL_RLI_RESTARTS]++;
             wl_rli_forget(r); /* first: what waits was measured against something false */
             wl_rli_settle_without(r);

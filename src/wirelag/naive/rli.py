@@ -281,12 +281,17 @@ class Delays:
     empty_ns: int = 0  # w
     checks: int = 0
     misses: int = 0
+    contests: int = 0
+    foretold: int = 0
+    straight: int = 0
     cells: dict[tuple[int, int], Cell] = field(default_factory=dict)
 
     @property
     def is_trusted(self) -> bool:
         """Whether `busy` works as such."""
-        return self.may_be_trusted and self.checks >= 16 and 4 * self.misses <= self.checks
+        starts_empty = self.checks >= 16 and 4 * self.misses <= self.checks
+        beaten = self.contests >= 16 and self.foretold > 4 * self.straight
+        return self.may_be_trusted and starts_empty and not beaten
 
     @property
     def may_be_trusted(self) -> bool:
@@ -443,6 +448,7 @@ class Rli:
 
     def settle(self) -> None:
         """Without a reference on the right."""
+        self.count_together()
         left, alone = self.delays.left, self.delays.before is None
         for i, entry in enumerate(self.waiting):
             if entry.is_mark:
@@ -457,6 +463,7 @@ class Rli:
 
     def settle_with(self, right: Anchor, known: int | None, ends: bool) -> None:
         """With a reference on the right; `known` is the delay of the packet before it, `ends`: it is a start."""
+        self.count_together()
         left = self.delays.left
         if left is None or right.t - left.t > self.settings.bracket_ns:
             for entry in self.waiting:
@@ -475,6 +482,9 @@ class Rli:
             if not entry.is_mark:
                 self.timed(entry, q)
         self.waiting = []
+
+    def count_together(self) -> None:
+        self.counts["together"] += sum(not entry.is_mark for entry in self.waiting) ** 2
 
     def timed(self, entry: Entry, q: int) -> None:
         self.counts["untrusted"] += self.delays.may_be_trusted and not self.delays.is_trusted
@@ -496,7 +506,7 @@ class Rli:
         self.delays.is_firm = False
         self.run = NO_RUN
 
-    def verdict(self, sequence: int, q: int) -> str | None:
+    def verdict(self, sequence: int, b: int, q: int) -> str | None:
         """Why a reference is rejected, if it is."""
         if self.last_sequence is not None:
             ahead = (sequence - self.last_sequence) % 2**32
@@ -504,7 +514,9 @@ class Rli:
                 return "rejected_repeated"
             if ahead not in AHEAD:
                 return "rejected_sequence"
-        return None if self.is_likely(q) else "rejected_time"
+        left = self.delays.left
+        overtook = left is not None and b - q < left.b - left.q - self.settings.early_ns
+        return None if self.is_likely(q) and not overtook else "rejected_time"
 
     def is_likely(self, q: int) -> bool:
         return self.floor is None or self.floor - self.settings.early_ns <= q <= self.floor + self.settings.late_ns
@@ -515,13 +527,15 @@ class Rli:
             self.counts["rejected_time"] += 1
             return False
         q = entry.t - reference.sent_ns - entry.serialisation
-        verdict = self.verdict(reference.sequence, q)
+        verdict = self.verdict(reference.sequence, entry.b, q)
         if verdict is None:
             return True
         run, left = self.run, self.delays.left
         follows = (reference.sequence - run.sequence) % 2**32 in AHEAD and abs(q - run.q) <= self.settings.late_ns
         self.run = Run(run.length + 1 if run.length > 0 and follows else 1, reference.sequence, q)
-        if self.run.length >= RUN and (left is None or entry.t - left.t > self.settings.bracket_ns):
+        unheard = left is None or entry.t - left.t > self.settings.bracket_ns
+        alone = verdict == "rejected_time" and left is not None and self.delays.before is None
+        if (self.run.length >= RUN and unheard) or (self.run.length >= 2 and alone):
             self.counts["restarts"] += 1
             self.forget()
             self.settle()
@@ -590,19 +604,33 @@ class Rli:
         x = min(x, 2**36)
         return Lesson(cell_at(anchor, self.delays.base, x), newest.q - anchor.q, x)
 
+    def contest(self, by_busy: int, by_line: int) -> None:
+        """Note both errors about the same reference's neighbourhood."""
+        delays = self.delays
+        delays.foretold += min(abs(by_busy), 2**32)
+        delays.straight += min(abs(by_line), 2**32)
+        delays.contests += 1
+        if delays.contests == 2**12:
+            delays.foretold, delays.straight, delays.contests = delays.foretold >> 1, delays.straight >> 1, 2**11
+
     def err(self, here: Anchor, left: Anchor, known: int | None, is_start: bool) -> None:
         """Note how wrong an estimate would have been of what is known."""
         before = self.delays.before
-        if self.delays.is_trusted:
-            newest, anchor, begins = self.newest(here, left, known, is_start)
-            foretold = self.delays.base if begins else self.delays.predicted(anchor, newest.b)
-            error = newest.q - foretold
-        elif before is not None and here.t > before.t:
+        newest, anchor, begins = self.newest(here, left, known, is_start)
+        by_line: int | None = None
+        if before is not None and here.t > before.t:
+            by_line = between(before.q, here.q - before.q, here.t - before.t, left.t - before.t)
             if self.settings.method == LEFT:
-                foretold = before.q
-            else:
-                foretold = between(before.q, here.q - before.q, here.t - before.t, left.t - before.t)
-            error = left.q - foretold
+                by_line = before.q
+        by_busy = 0
+        if self.delays.may_be_trusted:
+            by_busy = self.delays.base if begins else self.delays.predicted(anchor, newest.b)
+            if by_line is not None:
+                self.contest(newest.q - by_busy, left.q - by_line)
+        if self.delays.is_trusted:
+            foretold, error = by_busy, newest.q - by_busy
+        elif by_line is not None:
+            foretold, error = by_line, left.q - by_line
         else:
             return
         segment = bits(foretold - self.delays.base)

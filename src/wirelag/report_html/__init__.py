@@ -6,8 +6,22 @@ bytes.
 """
 
 from wirelag.report_html.charts import Entry
+from wirelag.report_html.flow_charts import drawn
+from wirelag.report_html.flows import FlowsPage, render_flows
 from wirelag.report_html.oneway import ClockFit, OnewayPage, SpanEntry, render_oneway
 from wirelag.report_html.page import Page, render
 from wirelag.report_html.timeline import Timeline
 
-__all__ = ["ClockFit", "Entry", "OnewayPage", "Page", "SpanEntry", "Timeline", "render", "render_oneway"]
+__all__ = [
+    "ClockFit",
+    "Entry",
+    "FlowsPage",
+    "OnewayPage",
+    "Page",
+    "SpanEntry",
+    "Timeline",
+    "drawn",
+    "render",
+    "render_flows",
+    "render_oneway",
+]

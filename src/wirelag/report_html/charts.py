@@ -54,6 +54,13 @@ def clock(time_ns: int, resolution_ns: int) -> str:
     return f"{text}.{time_ns % 10**9 // 10 ** (9 - digits):0{digits}d}" if digits else text
 
 
+def spoken(seconds: float | None, low_high: tuple[float, float] | None) -> str:
+    """A delay with its interval."""
+    if seconds is None:
+        return ""
+    return duration(seconds) + (f" ({duration(low_high[0])} to {duration(low_high[1])})" if low_high else "")
+
+
 _COLOURS: Final = ("var(--all)", "var(--c1)", "var(--c3)")
 _DASHES: Final = ("solid", "dash", "dot")
 _SYMBOLS: Final = ("circle", "square", "diamond")
@@ -421,6 +428,20 @@ class Times:
         if self.dated:
             return axis | {"type": "date", "title": {"text": "time (UTC)"}}
         return axis | {"title": {"text": f"seconds since {clock(round(self.start_s * 1e9), 10**6)} UTC"}}
+
+
+def cloud(x: list[float], y: Floats, name: str, colour: int) -> Figure:
+    """Points, where the axes have them."""
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "showlegend": bool(name),
+        "x": x,
+        "y": all_rounded(y.tolist()),
+        "hoverinfo": "skip",
+        "marker": {"size": 4, "opacity": 0.55, "color": f"var(--c{colour})"},
+    }
 
 
 def across(axis: str, at: float) -> Figure:

@@ -25,10 +25,12 @@ from wirelag.report_html.charts import (
     all_rounded,
     area,
     band,
+    cloud,
     duration,
     linear_axis,
     plain,
     rounded,
+    spoken,
 )  # fmt: skip
 from wirelag.tails import Tail
 
@@ -145,7 +147,7 @@ def over_time(spans: Sequence[SpanEntry], scale: Scale) -> Figure:
                 "legendgroup": name,
                 "x": middles,
                 "y": [None if x is None else rounded(scale.place(x)) for x in values[key]],
-                "text": [_spoken(x, pair) for x, pair in zip(values[key], ends, strict=True)],
+                "text": [spoken(x, pair) for x, pair in zip(values[key], ends, strict=True)],
                 "hovertemplate": f"{name} %{{text}}<extra></extra>",
                 "line": {"width": 2, "color": colour},
                 "marker": {"size": 5 if len(spans) <= 120 else 3, "symbol": symbol, "color": colour},
@@ -153,12 +155,6 @@ def over_time(spans: Sequence[SpanEntry], scale: Scale) -> Figure:
         )
     layout = {"xaxis": times.axis(), "yaxis": scale.axis(low, high), "hovermode": "x unified", "shapes": scale.zero}
     return {"data": traces, "layout": layout}
-
-
-def _spoken(seconds: float | None, low_high: tuple[float, float] | None) -> str:
-    if seconds is None:
-        return ""
-    return duration(seconds) + (f" ({duration(low_high[0])} to {duration(low_high[1])})" if low_high else "")
 
 
 def sample(tail: Tail, scale: Scale) -> Figure:
@@ -175,7 +171,7 @@ def sample(tail: Tail, scale: Scale) -> Figure:
         "meta": {"most": 0},
     }
     if len(tail) <= MOST_POINTS:
-        points = _cloud(times.places(sent_s), scale.places(delays_s), "", 1)
+        points = cloud(times.places(sent_s), scale.places(delays_s), "", 1)
         texts = {"text": [duration(d) for d in delays_s.tolist()], "hovertemplate": "%{text}<extra></extra>"}
         return {"data": [points | texts], "layout": layout}
     rows, edges_s = scale.edges(low, high, PLACES[1])
@@ -198,19 +194,6 @@ def sample(tail: Tail, scale: Scale) -> Figure:
     }
     layout["meta"] = {"most": float(counts.max())}
     return {"data": [trace], "layout": layout}
-
-
-def _cloud(x: list[float], y: Floats, name: str, colour: int) -> Figure:
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": name,
-        "showlegend": bool(name),
-        "x": x,
-        "y": all_rounded(y.tolist()),
-        "hoverinfo": "skip",
-        "marker": {"size": 4, "opacity": 0.55, "color": f"var(--c{colour})"},
-    }
 
 
 # ---- loss and order ----
@@ -375,7 +358,7 @@ def _mark(value: float, at: float, low_high: tuple[float, float] | None, scale: 
         "type": "scatter", "mode": "markers", "yaxis": "y2", "x": [rounded(here)], "y": [rounded(at)],
         "error_x": {"type": "data", "symmetric": False, "array": [max(0.0, ends[1] - here)],
                     "arrayminus": [max(0.0, here - ends[0])], "thickness": 2, "width": 5},
-        "text": [_spoken(value, low_high)], "hovertemplate": "%{text}",
+        "text": [spoken(value, low_high)], "hovertemplate": "%{text}",
     }  # fmt: skip
 
 
@@ -394,7 +377,7 @@ def means(entries: Sequence[tuple[str, Report]]) -> Figure:
         "orientation": "h",
         "y": rows,
         "x": [None if x is None else rounded(x) for x in values],
-        "text": [_spoken(x, pair) for x, pair in zip(values, ends, strict=True)],
+        "text": [spoken(x, pair) for x, pair in zip(values, ends, strict=True)],
         "textposition": "none",
         "hovertemplate": "mean %{text}<extra></extra>",
         "marker": {"color": ["var(--bad)" if x is not None and x < 0 else "var(--c1)" for x in values]},
@@ -438,7 +421,7 @@ def clocks(fit: ClockFit) -> Figure:
         (backward, -1, "backward, mirrored", 3),
     ):
         if len(at):
-            traces.append(_cloud(times.places(at), sign * raw - base, name, colour))
+            traces.append(cloud(times.places(at), sign * raw - base, name, colour))
     if len(line[0]):
         traces.append(
             {

@@ -18,9 +18,10 @@
       axis[name] = axis[name].filter(function (_, i) { return decades[i]; });
     });
   }
-  function shorten(text) {
+  function shorten(text, tail) {
     var letters = text.match(/&[a-z]+;|[^]/gu) || [];
-    return letters.length > 22 ? letters.slice(0, 10).join("") + "…" + letters.slice(-11).join("") : text;
+    var cut = letters.slice(0, 21 - tail).join("") + "…" + letters.slice(letters.length - tail).join("");
+    return letters.length > 22 ? cut : text;
   }
   function draw() {
     var styles = getComputedStyle(document.documentElement);
@@ -39,7 +40,10 @@
       layout.font = { family: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", size: narrow ? 11 : 13,
         color: colour("--text") };
       layout.margin = { l: narrow ? 46 : 64, r: 14, t: 34, b: 48 };
-      if (narrow && (name === "groups" || name === "segments")) layout.yaxis.ticktext = layout.yaxis.ticktext.map(shorten);
+      var tail = { groups: 11, segments: 11, worst: 0 }[name]; // a flow is known by where it comes from
+      if (narrow && tail !== undefined) {
+        layout.yaxis.ticktext = layout.yaxis.ticktext.map(function (text) { return shorten(text, tail); });
+      }
       if (narrow && layout.xaxis.ticktext && layout.xaxis.ticktext.length > 6) thin(layout.xaxis);
       layout.legend = Object.assign({ orientation: "h", x: 0, y: 1.02, yanchor: "bottom" }, layout.legend);
       layout.hoverlabel = { bgcolor: colour("--card"), bordercolor: colour("--track"), font: { color: colour("--text") } };

@@ -169,7 +169,7 @@ def _records(name: str, ipv6: bool, packets: Packets, connections: Connections, 
         _fill_dns(records, packets, name == "answer", length)
     else:
         _fill_tcp(records, packets, connections, transport_size, seed)
-    _fill_checksums(records, ipv6, length, protocol)
+    fill_checksum(records, ipv6, length, protocol)
     return records
 
 
@@ -201,7 +201,7 @@ def _fill_ip(records: Records, ipv6: bool, packets: Packets, crossed: Bools, len
     if not ipv6:
         records["ip_id"] = packets.ip_id
         records["fragment"] = 0x4000  # must not be fragmented
-        records["ip_sum"] = ~_folded(_words(records, 14, 34))
+        fill_ip_checksum(records)
 
 
 def _fill_tcp(records: Records, packets: Packets, connections: Connections, header_size: int, seed: int) -> None:
@@ -254,7 +254,13 @@ def _fill_dns(records: Records, packets: Packets, answer: bool, length: Ints) ->
         records["address"] = 0xC0000200 + (mixed & np.uint64(0xFF))
 
 
-def _fill_checksums(records: Records, ipv6: bool, length: Ints, protocol: int) -> None:
+def fill_ip_checksum(records: Records) -> None:
+    """Set the checksum of IPv4 headers behind Ethernet."""
+    records["ip_sum"] = ~_folded(_words(records, 14, 34))
+
+
+def fill_checksum(records: Records, ipv6: bool, length: Ints, protocol: int) -> None:
+    """Set the checksum of TCP or UDP; `length` is that of its header and payload."""
     # The pseudo header is the addresses, which stand right before the transport header, and two numbers. The sum does
     # not care for the order of bytes as long as all words have the same, so it is taken little-endian throughout.
     numbers = (length.astype(">u2").view("<u2")).astype(np.uint32) + (protocol << 8)

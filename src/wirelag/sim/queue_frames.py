@@ -1,12 +1,14 @@
-"""Packets of a queue as frames: TCP over IPv4, and reference packets as STAMP sends them."""
+"""Packets of a queue as frames: TCP over IPv4, and reference packets as STAMP sends them; and their truth."""
 
 from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from wirelag import _kernels
+from wirelag.sim.addresses import address_text, client_ipv4, server_ipv4
 from wirelag.sim.frames import (
     ETHERNET,
     HOPS,
@@ -17,15 +19,14 @@ from wirelag.sim.frames import (
     UDP,
     Frames,
     Records,
-    _fill_checksums,
-    _folded,
-    _words,
     build_frames,
+    fill_checksum,
+    fill_ip_checksum,
 )
 from wirelag.sim.packets import Packets
 from wirelag.sim.queue import NONE, QueueSimulation
-from wirelag.sim.traffic import DATA, Connections
-from wirelag.sim.truth import START_NS
+from wirelag.sim.traffic import CLIENT, DATA, SERVER, Connections
+from wirelag.sim.truth import START_NS, crossings
 from wirelag.stamp import PAYLOAD_BYTES, PORT, payloads
 
 Ints = npt.NDArray[np.int64]
@@ -54,6 +55,58 @@ def downstream_frames(simulation: QueueSimulation, snaplen: int = 128) -> Iterat
     references = np.flatnonzero(simulation.reference_left_ns != NONE)
     left_ns, reference_ns = simulation.left_ns[rows], simulation.reference_left_ns[references]
     yield from _frames(simulation, left_ns, rows, reference_ns, references, snaplen, True)
+
+
+def packet_truth(simulation: QueueSimulation) -> pl.DataFrame:
+    """One row per regular packet, as between any two points, and the key that `wirelag flows` gives its flow."""
+    packets = len(simulation.bursts)
+    sent = np.append(simulation.bursts.time_ns, simulation.reference_sent_ns)
+    left = np.append(simulation.left_ns, simulation.reference_left_ns)
+    lost = left == NONE
+    arrived = np.flatnonzero(~lost)
+    truth = crossings(
+        forward=np.ones(len(sent), np.bool_),
+        sent=sent,
+        arrival=np.where(lost, sent, left),
+        lost=lost,
+        kept=np.arange(len(sent)) < packets,
+        up_row=np.arange(packets),
+        down_row=arrived[np.argsort(left[arrived], kind="stable")],
+    )
+    return truth.with_columns(flow=_flow_keys(_connections(simulation.bursts.flows)).gather(simulation.bursts.flow))
+
+
+def _flow_keys(connections: Connections) -> pl.Series:
+    client, server, ipv6 = connections.client, connections.server, connections.ipv6
+    ends = pl.DataFrame(
+        {
+            "client": address_text(client_ipv4(client), CLIENT, client, ipv6),
+            "client_port": connections.client_port,
+            "server": address_text(server_ipv4(server), SERVER, server, ipv6),
+            "server_port": connections.server_port,
+        }
+    )
+    return ends.select(pl.format("{}:{} > {}:{} tcp", *ends.columns)).to_series()
+
+
+def _connections(flows: int) -> Connections:
+    """A TCP connection for each flow; only its ends matter."""
+    flow = np.arange(flows)
+    no, never = np.zeros(flows, np.int64), np.zeros(flows, np.bool_)
+    return Connections(
+        start_ns=no,
+        client=flow // PORTS,
+        server=flow % SERVERS,
+        client_port=FIRST_PORT + flow % PORTS,
+        server_port=no + SERVER_PORT,
+        near_ns=no,
+        far_ns=no,
+        ipv6=never,
+        timestamps=never,
+        dns=never,
+        dead=never,
+        again=never,
+    )
 
 
 def _frames(
@@ -85,24 +138,9 @@ class _Traffic:
     """The regular packets as rows of TCP connections, one per flow."""
 
     def __init__(self, simulation: QueueSimulation) -> None:
-        bursts, seed = simulation.bursts, simulation.scenario.seed
-        flow = np.arange(bursts.flows)
-        no, never = np.zeros(bursts.flows, np.int64), np.zeros(bursts.flows, np.bool_)
-        self.simulation, self.seed = simulation, seed
-        self.connections = Connections(
-            start_ns=no,
-            client=flow // PORTS,
-            server=flow % SERVERS,
-            client_port=FIRST_PORT + flow % PORTS,
-            server_port=no + SERVER_PORT,
-            near_ns=no,
-            far_ns=no,
-            ipv6=never,
-            timestamps=never,
-            dns=never,
-            dead=never,
-            again=never,
-        )
+        bursts = simulation.bursts
+        self.simulation, self.seed = simulation, simulation.scenario.seed
+        self.connections = _connections(bursts.flows)
         # Each packet's place in its flow, and the payload bytes before it.
         order = np.argsort(bursts.flow, kind="stable")
         grouped = bursts.flow[order]
@@ -159,8 +197,8 @@ class _Traffic:
         records["src_port"], records["dst_port"] = STAMP_SOURCE_PORT, PORT
         length = np.full(len(numbers), REFERENCE.itemsize - 34)
         records["udp_length"] = length
-        records["ip_sum"] = ~_folded(_words(records, 14, 34))
-        _fill_checksums(records, False, length, PROTOCOL_UDP)
+        fill_ip_checksum(records)
+        fill_checksum(records, False, length, PROTOCOL_UDP)
         wire = np.full(len(numbers), REFERENCE.itemsize)
         captured = np.minimum(wire, snaplen)
         pieces = records.view(np.uint8).reshape(-1, REFERENCE.itemsize)[:, :snaplen]

@@ -40,13 +40,36 @@ class Line:
 
 
 @dataclass(frozen=True)
+class FlowScore:
+    """The flows of a report against theirs: medians of unsigned relative errors, share of intervals that cover.
+
+    None: no flow says it, or none has a true deviation above 0.
+    """
+
+    flows: int  # that both have, with a mean
+    true_flows: int
+    mean_error: float | None
+    std_error: float | None
+    covered: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """As part of a score."""
+        return {
+            "samples": {"estimate": self.flows, "truth": self.true_flows},
+            "median_error": {"mean": self.mean_error, "std": self.std_error},
+            "covered": self.covered,
+        }
+
+
+@dataclass(frozen=True)
 class Score:
-    """A report against the truth."""
+    """A report against the truth; `flows` where both tell flows apart."""
 
     quantity: str
     samples: int
     true_samples: int
     lines: tuple[Line, ...]
+    flows: FlowScore | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The score as JSON has it."""
@@ -65,6 +88,7 @@ class Score:
                 }
                 for line in self.lines
             ],
+            "flows": self.flows.to_json() if self.flows else None,
         }
 
 
@@ -108,7 +132,7 @@ def score(
     """Compare mean, standard deviation and quantiles of a report with those of the true delays."""
     quantity = report.get("quantity")
     if not isinstance(quantity, str):
-        raise ReportError('no "quantity": wants the JSON of wirelag rtt, response or oneway')
+        raise ReportError('no "quantity": wants the JSON of wirelag rtt, response, oneway or flows')
     samples = report.get("samples")
     if not isinstance(samples, int) or isinstance(samples, bool):
         raise ReportError('"samples" is not an integer')
@@ -123,7 +147,43 @@ def score(
         true_values[name] = float(np.quantile(delays, _share(name)))
         estimates[name] = _number(quantiles, name)
     lines = [Line(name, estimates[name], value, _interval(intervals, name)) for name, value in true_values.items()]
-    return Score(quantity, samples, len(delays), tuple(lines))
+    return Score(quantity, samples, len(delays), tuple(lines), _score_flows(report, truth))
+
+
+def _score_flows(report: Mapping[str, Any], truth: pl.DataFrame) -> FlowScore | None:
+    """Every flow of the report beside all of its packets that arrived."""
+    rows = report.get("flows")
+    if rows is None or "flow" not in truth.columns:
+        return None
+    if not isinstance(rows, list) or not all(
+        isinstance(row, Mapping) and isinstance(row.get("key"), str) for row in rows
+    ):
+        raise ReportError('"flows" is not a list of objects with a "key"')
+    intervals = [_interval(row, "ci95") for row in rows]
+    said = pl.DataFrame(
+        {
+            "flow": [row["key"] for row in rows],
+            "mean": [_number(row, "mean") for row in rows],
+            "std": [_number(row, "std") for row in rows],
+            "low": [pair[0] if pair else None for pair in intervals],
+            "high": [pair[1] if pair else None for pair in intervals],
+        },
+        schema={"flow": pl.String} | dict.fromkeys(("mean", "std", "low", "high"), pl.Float64),
+    )
+    delay = pl.col("delay_ns") / 1e9
+    true = (
+        truth.filter(~pl.col("lost"))
+        .group_by("flow")
+        .agg(delay.mean().alias("true_mean"), delay.std(ddof=0).alias("true_std"))
+    )
+    both = said.join(true, on="flow").filter(pl.col("mean").is_not_null())
+    varied = both.filter(pl.col("true_std") > 0)
+    figures = (
+        both.select(((pl.col("mean") - pl.col("true_mean")) / pl.col("true_mean")).abs().median()).item(),
+        varied.select(((pl.col("std") - pl.col("true_std")) / pl.col("true_std")).abs().median()).item(),
+        both.select(pl.col("true_mean").is_between("low", "high").mean()).item(),
+    )
+    return FlowScore(both.height, true.height, *figures)
 
 
 class ReportError(ValueError):

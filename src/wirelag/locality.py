@@ -1,0 +1,67 @@
+"""How well the delays of packets foretell those of packets near them: what interpolation between references lives on.
+
+Where neighbours foretell no better than the mean of all, nothing is gained between references. And where packets
+between two addresses are foretold better by their own kind than by all, they go another way than the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+Floats = npt.NDArray[np.float64]
+
+MOST_WAYS: Final = 16
+FEWEST: Final = 40  # packets whose errors are compared
+BETTER: Final = 0.8  # of the error with all as references: it takes more than chance to go another way
+
+
+@dataclass(frozen=True, slots=True)
+class Locality:
+    """What a sample of packets with known delays says."""
+
+    ways: Words  # keys of address pairs that go another way than the rest, in rising order
+    error: float | None  # of neighbours, as a share of the error of the mean; None: too few packets
+
+
+def locality(times_ns: Ints, delays_ns: Ints, keys: Words, apart: int) -> Locality:
+    """Foretell each packet from those `apart` packets before and behind it, of all and of its own address pair."""
+    order = np.argsort(times_ns, kind="stable")
+    times_ns, delays_ns, keys = times_ns[order], delays_ns[order], keys[order]
+    errors = _errors(times_ns, delays_ns, apart)
+    spread = np.abs(delays_ns - delays_ns.mean()) if len(delays_ns) else np.empty(0)
+    gains = []
+    for key in np.unique(keys):
+        rows = np.flatnonzero(keys == key)
+        own = _errors(times_ns[rows], delays_ns[rows], apart)
+        known = np.isfinite(own) & np.isfinite(errors[rows])
+        if np.count_nonzero(known) < FEWEST:
+            continue
+        gain = errors[rows][known].sum() - own[known].sum()
+        if own[known].sum() < BETTER * errors[rows][known].sum():
+            gains.append((gain, key, rows, own))
+    gains = sorted(gains, key=lambda one: -one[0])[:MOST_WAYS]
+    for _, _, rows, own in gains:
+        errors[rows] = own
+        spread[rows] = np.abs(delays_ns[rows] - delays_ns[rows].mean())
+    known = np.isfinite(errors)
+    total = spread[known].sum()
+    error = float(errors[known].sum() / total) if np.count_nonzero(known) >= FEWEST and total else None
+    return Locality(np.array(sorted(key for _, key, _, _ in gains), np.uint64), error)
+
+
+def _errors(times_ns: Ints, delays_ns: Ints, apart: int) -> Floats:
+    """How wrong a straight line between two neighbours is about each packet; nan at both ends."""
+    errors = np.full(len(times_ns), np.nan)
+    if len(times_ns) > 2 * apart:
+        (before_ns, after_ns), (before, after) = (
+            (column[: -2 * apart], column[2 * apart :]) for column in (times_ns, delays_ns)
+        )
+        place = (times_ns[apart:-apart] - before_ns) / np.maximum(after_ns - before_ns, 1)
+        errors[apart:-apart] = np.abs(before + (after - before) * place - delays_ns[apart:-apart])
+    return errors
