@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
-C_FILES := $(wildcard src/wirelag/kernels/*.h src/wirelag/kernels/*.cpp bpf/*.c bpf/*.h fuzz/*.c fuzz/*.h)
+C_FILES := $(wildcard src/wirelag/kernels/*.h src/wirelag/kernels/*.cpp bpf/*.c bpf/*.h fuzz/*.c fuzz/*.h lab/*.c lab/*.h)
 SMALL_CAPTURE := $(firstword $(wildcard tests/data/*.pcap*))
 
 .DEFAULT_GOAL := help
@@ -68,8 +68,8 @@ format: $(INSTALLED) ## Bring Python and C into style
 	$(BIN)/clang-format -i $(C_FILES)
 
 clean: ## Remove all that make has made, .venv too
-	rm -rf .venv build demo fuzz/build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf .venv build demo fuzz/build lab/build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests lab -name __pycache__ -type d -prune -exec rm -rf {} +
 
 debian-packages:
 	@tests/install-debian-packages

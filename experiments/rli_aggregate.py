@@ -10,15 +10,25 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 from crossing_traces import Packets, mean_of, percent, runs
-from rli_traces import BYTES_PER_S, Burstiness, ids_of, kernel_for, parts, scale, show_burstiness, simulated
+from rli_traces import (
+    BYTES_PER_S,
+    Burstiness,
+    ids_of,
+    kernel_for,
+    parts,
+    scale,
+    show_burstiness,
+    simulated,
+    taken,
+)
 from traces import arguments, show
 
 from wirelag.estimators.lda import tuned
 from wirelag.estimators.rli import Method
-from wirelag.flow_records import WRAP
 from wirelag.injection import Injection
-from wirelag.sim.queue import NONE, QueueScenario, QueueSimulation
+from wirelag.sim.queue import QueueScenario, QueueSimulation
 from wirelag.sim.truth import START_NS
+from wirelag.stamp import NONE
 
 Ints = npt.NDArray[np.int64]
 Answer = tuple[float, float]  # signed error of the mean, error of the deviation
@@ -46,18 +56,13 @@ def by_rli(simulation: QueueSimulation, method: Method) -> list[Answer]:
     """Each second of what the receiver sees."""
     seen, kernel = simulation.receiver(), kernel_for(simulation, method)
     ends = seconds_of(simulation, seen.time_ns).tolist()
-    answers, before = [], [0] * 6
+    answers = []
     for part, start, end in zip(parts(simulation, seen, ends), [0, *ends], ends, strict=False):
         kernel.observe(*part)
-        kernel.cut()
-        now = kernel.totals()  # packets, bytes, timed, sum, sum of squares in two words
-        timed, sum_ns = (now[i] - before[i] for i in (2, 3))
-        squares = now[4] - before[4] + WRAP * (now[5] - before[5])
-        before = now
+        said = taken(kernel, method, together=True).table()
         regular = start + np.flatnonzero(seen.is_reference[start:end] == 0)
         true_ns = seen.time_ns[regular] - seen.sent_ns[regular]
-        mean_ns = sum_ns / timed
-        std_ns = max(0.0, squares / timed - mean_ns**2) ** 0.5
+        mean_ns, std_ns = 1e9 * float(said["mean"][0]), 1e9 * float(said["std"][0])
         answers.append((float(mean_ns / true_ns.mean() - 1), abs(float(std_ns / true_ns.std() - 1))))
     return answers
 

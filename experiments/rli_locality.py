@@ -22,7 +22,8 @@ from rli_traces import (
 )
 from traces import arguments, show
 
-from wirelag.sim.queue import NONE, QueueScenario, QueueSimulation
+from wirelag.sim.queue import QueueScenario, QueueSimulation
+from wirelag.stamp import NONE
 
 Ints = npt.NDArray[np.int64]
 

@@ -1,7 +1,9 @@
 """What the experiments of RLI share: traffic through a queue, flows as the receiver estimates them, errors.
 
 The traffic is that of sim/bursts.py: heavy-tailed flows that send in bursts. A delay includes the packet's own
-transmission. The receiver knows the drain rate and its clock is exact. An error is |estimated - true|/true of a flow.
+transmission. The receiver's clock is exact. It knows the drain rate for `busy` alone, as `wirelag flows` does without
+--drain: so `linear` and `left` take serialisation for a part of the delay that all packets share. An error is
+|estimated - true|/true of a flow.
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ from traces import show
 from wirelag import _kernels
 from wirelag.drain import Drain
 from wirelag.estimators.rli import Method, Rli
-from wirelag.flow_records import COLUMN, RECORD, WRAP
+from wirelag.flow_records import COLUMN, RECORD, Flows
 from wirelag.sim.baselines import Estimates, Packets
 from wirelag.sim.bursts import dispersion, draw_bursts, peak_to_mean
-from wirelag.sim.queue import DROP_TAIL, NONE, FlowTruth, QueueScenario, QueueSimulation, Receiver
+from wirelag.sim.queue import FlowTruth, QueueScenario, QueueSimulation, Receiver, run
 from wirelag.sim.scramble import scramble
+from wirelag.stamp import NONE
 
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]
@@ -44,18 +47,9 @@ drawn = lru_cache(maxsize=1)(draw_bursts)  # the same traffic is often sent thro
 
 
 def simulated(scenario: QueueScenario, coins: int | None = None) -> QueueSimulation:
-    """What `sim.queue.run` gives; RED may throw the coins of another seed."""
+    """A run of the scenario; RED may throw the coins of another seed."""
     bursts = drawn(scenario.utilisation * scenario.bytes_per_s, scenario.seconds, scenario.seed)
-    left_ns, sent_ns, arrived_ns, behind, _ = _kernels.queue_pass(
-        bursts.time_ns,
-        bursts.size,
-        scenario.bytes_per_s,
-        scenario.limit,
-        scenario.red.rule if scenario.red else DROP_TAIL,
-        scenario.references.rule if scenario.references else None,
-        scenario.seed if coins is None else coins,
-    )
-    return QueueSimulation(scenario, bursts, left_ns, sent_ns, arrived_ns, behind)
+    return run(scenario, bursts=bursts, coins=coins)
 
 
 def ids_of(rows: npt.NDArray[np.int64]) -> Words:
@@ -75,7 +69,8 @@ def packets_of(simulation: QueueSimulation) -> Packets:
 def kernel_for(simulation: QueueSimulation, method: Method, hold: float = 1.0) -> _kernels.Rli:
     """RLI with room for four times the flows: next to none is evicted."""
     memory = 1024 + 4 * SLOT_BYTES * simulation.bursts.flows
-    return Rli(method=method, memory=memory, hold=hold).kernel(Drain(simulation.scenario.bytes_per_s, 0.0))
+    rate = simulation.scenario.bytes_per_s if method == "busy" else 0
+    return Rli(method=method, memory=memory, hold=hold).kernel(Drain(rate, 0.0))
 
 
 def estimated(
@@ -86,19 +81,22 @@ def estimated(
     seen = receiver or simulation.receiver()
     for part in parts(simulation, seen, range(PARTS, len(seen) + PARTS, PARTS)):
         kernel.observe(*part)
+    table = taken(kernel, method).table()
+    samples = np.zeros(simulation.bursts.flows, np.int64)
+    mean_ns, std_ns = (np.full(len(samples), np.nan) for _ in range(2))
+    flow = table["key"].astype(np.int64) - 1
+    samples[flow], mean_ns[flow], std_ns[flow] = table["timed"], 1e9 * table["mean"], 1e9 * table["std"]
+    return Estimates(samples, mean_ns, std_ns)
+
+
+def taken(kernel: _kernels.Rli, method: Method, together: bool = False) -> Flows:
+    """The flows since the last time, or all of them as one; of everything else that a synopsis tells nothing."""
     kernel.cut()
     records = np.empty((kernel.records, len(RECORD)), np.uint64)
     kernel.take(records)
-    flow = records[:, COLUMN["key"]].astype(np.int64) - 1
-    flows = simulation.bursts.flows
-    timed = np.bincount(flow, records[:, COLUMN["timed"]], flows)
-    sums = np.bincount(flow, records[:, COLUMN["sum_ns"]].view(np.int64), flows)
-    high, low = records[:, COLUMN["squares_high"]], records[:, COLUMN["squares"]]
-    squares = np.bincount(flow, high.astype(np.float64) * WRAP + low, flows)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean_ns = sums / timed
-        std_ns = np.sqrt(np.maximum(squares / timed - mean_ns**2, 0))
-    return Estimates(timed.astype(np.int64), mean_ns, std_ns)
+    if together:
+        records[:, COLUMN["key"]] = 1
+    return Flows(method, Drain(0, 0.0), kernel.trusted, kernel.base_ns, records, 0, 0, 0, 0, 0, ()).merged()
 
 
 Part = tuple[

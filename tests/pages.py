@@ -80,6 +80,7 @@ def shell(command: str) -> str:
     """What a person would see, trailing blanks left out."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "COLUMNS": "100", "PYTHONUNBUFFERED": "1", "LC_ALL": "C.UTF-8"}
+    environment["WIRELAG"] = str(ROOT)  # where pages find captures that are part of the sources
     done = subprocess.run(
         ["bash", "-c", command],
         env=environment,

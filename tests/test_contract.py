@@ -23,10 +23,16 @@ from wirelag.estimators.join import Join
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.match import Match
 from wirelag.estimators.rda import Rda
+from wirelag.estimators.rli import FED, Rli
+from wirelag.flow_records import COLUMN, Flows
 from wirelag.grouping import Grouping
+from wirelag.io.writer import CaptureWriter
 from wirelag.packets import COLUMNS, PacketBatch
 from wirelag.samples import Samples
 from wirelag.sim import Scenario, simulate
+from wirelag.sim.queue import QueueScenario, run
+from wirelag.sim.queue_frames import downstream_frames
+from wirelag.stamp import PORT, STANDARD_BYTES
 
 ESTIMATORS: dict[str, Callable[[], Estimator[Samples]]] = {
     "match": Match,
@@ -286,3 +292,138 @@ def test_crossings_are_added_in_any_order(both: Sources, between: Between) -> No
     assert forward.mean_ns == pytest.approx(backward.mean_ns, rel=1e-12)
     assert forward.std_ns == pytest.approx(backward.std_ns, rel=1e-9)
     assert (forward.sent, forward.received) == (len(both["upstream"][0]), len(both["downstream"][0]))
+
+
+# ---- references among the packets ----
+
+KNOWN = Rli(bytes_per_s=250_000_000, noise_ns=0.0, memory=4 << 20)
+BEHIND: dict[str, Rli] = {
+    "rli": Rli(memory=4 << 20),
+    "rli with a known queue": KNOWN,
+    "rli linear": replace(KNOWN, method="linear"),
+    "rli left": replace(KNOWN, method="left"),
+    "rli in little memory": replace(KNOWN, memory=4 << 10, buffer=16, most_flows=500),
+    "rli sample and hold": replace(KNOWN, hold=0.1, inactive_ns=10**7, active_ns=3 * 10**7, seed=1),
+}
+each_behind = pytest.mark.parametrize("behind", BEHIND.values(), ids=BEHIND)
+
+
+@pytest.fixture(scope="module")
+def arrived(tmp_path_factory: pytest.TempPathFactory) -> PacketBatch:
+    path = tmp_path_factory.mktemp("behind") / "behind.pcap"
+    with CaptureWriter(str(path), 128) as writer:
+        for frames in downstream_frames(run(QueueScenario(0.55, seed=3, seconds=0.1))):
+            writer.write(frames.time_ns, frames.buffer, frames.offset, frames.captured, frames.wire)
+    return PacketBatch.concatenate(list(wirelag.read(str(path))))
+
+
+def answers_behind(behind: Rli, parts: list[PacketBatch], interval_ns: int | None) -> list[dict]:
+    return [report.to_json() for report in wirelag.measure(behind, {"downstream": parts}, interval_ns)]
+
+
+def flows_behind(behind: Rli, packets: PacketBatch, interval_ns: int | None) -> list[Flows]:
+    from wirelag.driver import cut
+
+    return [part for _, (part,) in cut(behind, {"downstream": [packets]}, interval_ns)]
+
+
+@each_behind
+@settings(max_examples=8, deadline=None)
+@given(cuts=st.lists(st.integers(0, 20_000), max_size=12), interval_ns=st.sampled_from([None, 10**7, 7 * 10**7]))
+def test_any_split_with_references_gives_the_same_answer(
+    arrived: PacketBatch, behind: Rli, cuts: list[int], interval_ns: int | None
+) -> None:
+    edges = [0, *sorted(min(cut, len(arrived)) for cut in cuts), len(arrived)]
+    parts = [arrived[start:end] for start, end in itertools.pairwise(edges)]
+    answers = answers_behind(behind, parts, interval_ns)
+    assert answers == answers_behind(behind, [arrived], interval_ns)
+    assert sum(answer["samples"] for answer in answers) > 0.8 * len(arrived)  # one in eleven may be a reference
+
+
+@each_behind
+def test_the_input_with_references_stays_as_it_is(arrived: PacketBatch, behind: Rli) -> None:
+    before = {name: getattr(arrived, name).copy() for name, _, _ in COLUMNS}
+    answers_behind(behind, [arrived], 10**7)
+    for name, column in before.items():
+        assert (getattr(arrived, name) == column).all(), name
+
+
+@each_behind
+def test_nothing_with_references_gives_an_answer_that_says_so(behind: Rli) -> None:
+    for parts in ([], [PacketBatch.empty()]):
+        (answer,) = answers_behind(behind, parts, None)
+        assert (answer["samples"], answer["mean"], answer["std"]) == (0, None, None)
+        assert answer["reason"]
+
+
+def hostile_behind(rng: np.random.Generator, rows: int, span_ns: int) -> PacketBatch:
+    """Anything, much of it on STAMP's port, at times anywhere or near one another."""
+    packets = hostile(rng, rows)
+    packets.time_ns[:] = rng.integers(-span_ns // 100, span_ns, rows, np.int64)
+    packets.kind[::5], packets.dst_port[::5], packets.payload_length[::5] = 9, PORT, STANDARD_BYTES
+    packets.flow_key[::5] = 3
+    packets.transaction[::5] = packets.time_ns[::5].view(np.uint64) // 10**9 << np.uint64(32)
+    packets.message[::5] = 0x40
+    packets.seq[::5] = np.arange(len(packets.seq[::5]))
+    return packets
+
+
+@each_behind
+@pytest.mark.parametrize("span_ns", [2**62, 10**10, 1_000])
+def test_anything_with_references_is_survived(behind: Rli, span_ns: int) -> None:
+    rng = np.random.default_rng(9)
+    for interval_ns in (None, 10**9) if span_ns < 2**62 else (None,):
+        answers = answers_behind(behind, [hostile_behind(rng, 3_000, span_ns) for _ in range(5)], interval_ns)
+        assert sum(answer["packets"] for answer in answers) == 15_000
+        assert json.loads(json.dumps(answers, allow_nan=False)) == answers
+        assert all(count >= 0 for answer in answers for count in answer["counts"].values())
+        assert sum(answer["references"]["accepted"] for answer in answers) > 0
+
+
+@each_behind
+def test_memory_with_references_does_not_grow_with_what_arrives(behind: Rli) -> None:
+    rng = np.random.default_rng(8)
+    used = []
+
+    def stream() -> Iterator[PacketBatch]:
+        for i in range(80):
+            yield hostile_behind(rng, 8_000, 10**10)
+            if i % 20 == 19:
+                used.append(resident_kb())
+
+    list(wirelag.measure(replace(behind, memory=1 << 20, most_flows=1 << 12), {"downstream": stream()}))
+    assert used[-1] - used[0] < 12 << 10  # kB: records of the 500,000 flows that left would take 68 MB
+
+
+@each_behind
+def test_adding_flows_loses_nothing(arrived: PacketBatch, behind: Rli) -> None:
+    """In any order, but for what only the first or the last knows: addresses, reasons, the queue."""
+    one, two, three = flows_behind(behind, arrived, 4 * 10**7)[:3]
+    forward, backward = (one + two) + three, three + (two + one)
+    names = ("key", "first_ns", "last_ns", "packets", "bytes", "timed", "sum_ns", "squares", "squares_high", "brackets")
+    columns = [COLUMN[name] for name in names]
+    assert (forward.records[:, columns] == backward.records[:, columns]).all()
+    assert forward.counts == backward.counts
+    for name in ("packets", "bytes", "timed", "sum_ns", "squares"):
+        parts = [getattr(part, name) for part in (one, two, three)]
+        assert getattr(forward, name) == getattr(backward, name) == sum(parts)
+
+
+def test_more_flows_than_are_taken_at_a_time() -> None:
+    """A table is emptied in parts: each flow is in one of them, with its addresses, and what is too much is counted."""
+    rows = 3 * FED
+    columns = {name: np.zeros((rows, width) if width > 1 else rows, dtype) for name, dtype, width in COLUMNS}
+    columns["flow_key"] += np.arange(2, 2 * rows + 2, 2, dtype=np.uint64)
+    columns["src"][:, 1], columns["dst"][:, 0] = columns["flow_key"], columns["flow_key"] + np.uint64(1)
+    columns["src_port"][:], columns["dst_port"][:], columns["protocol"][:] = 7, 8, 9
+    roomy = replace(KNOWN, memory=rows * 128 * 4)
+    (whole,), (short,) = (
+        flows_behind(replace(roomy, most_flows=most), PacketBatch(columns), None) for most in (rows, FED + 5)
+    )
+    records = whole.merged().records
+    assert (records[:, COLUMN["key"]] == columns["flow_key"]).all()
+    assert (records[:, COLUMN["src_low"]] == columns["flow_key"]).all()
+    assert (records[:, COLUMN["dst_high"]] == columns["flow_key"] + np.uint64(1)).all()
+    assert (records[:, COLUMN["ports"]] == (7 << 32 | 8 << 16 | 9)).all()
+    assert (short.records == whole.records[: FED + 5]).all()
+    assert short.counts["unlisted"] == rows - FED - 5

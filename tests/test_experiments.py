@@ -264,8 +264,11 @@ def test_rli_injection() -> None:
     for u in ("u = 0.88", "u = 0.70", "u = 0.55"):
         adaptive = float(linear["adaptive, 0.5%"][u])
         assert all(adaptive < float(linear[kind][u]) for kind in ("1-in-300", "1-in-tau, 1 ms", "both"))
-    *_, share = tables.values()
+    *_, share, instant = tables.values()
     assert all(float(cell) <= 0.5 for cell in share["adaptive, 0.5%"].values())
+    # Right behind the packet that made it due a reference is later than others: what docs/concepts/rli.md says.
+    late, waited = (instant[f"linear, wait {wait}"] for wait in ("none", "1 us"))
+    assert float(late["signed error, least"]) > 1.5 * float(waited["most of the seeds"])
 
 
 def test_rli_comparison() -> None:
@@ -286,7 +289,7 @@ def test_rli_aggregate() -> None:
 
 def test_rli_overhead() -> None:
     _, sizes, delays, losses = tables_of("rli_overhead").values()
-    assert all(float(row["largest"]) <= 0.5 for row in sizes.values())
+    assert all(float(row["largest, rounded up"]) <= 0.5 for row in sizes.values())
     assert 0 < float(delays["DropTail, references"]["50%"]) < 20
     for row in losses.values():
         assert float(row["added"]) - 2 * float(row["standard error"]) < 0.01

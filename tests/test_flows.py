@@ -191,6 +191,17 @@ def test_forged_references_are_rejected(queue: Queue, clean: dict[str, Any], tmp
     assert queue.error(found) < queue.error(clean) + 0.03
 
 
+def test_a_false_reference_in_front_silences_nothing(queue: Queue, clean: dict[str, Any], tmp_path: Path) -> None:
+    """Of another stream, with another sequence: it costs two references, and the packets before them."""
+    rows = list(records(queue.behind))
+    _, wire, data = next(row for row in rows if is_reference(row[2]))
+    false = rows[0][0], wire, forged(forged(data, "foreign"), "sequence")
+    found = answer(write_records(tmp_path / "front.pcap", queue.behind, [false, *rows]))
+    assert found["references"]["accepted"] >= clean["references"]["accepted"] - 2
+    assert found["mean"] == pytest.approx(clean["mean"], rel=0.01)
+    assert found["coverage"] > 0.98
+
+
 def test_lost_and_repeated_references(queue: Queue, clean: dict[str, Any], tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     rows: list[Record] = []
@@ -261,6 +272,8 @@ def test_groups_and_intervals(queue: Queue, clean: dict[str, Any]) -> None:
     assert found["mean"] == pytest.approx(clean["mean"], rel=1e-3)
     assert len(found["flows"]) == len(clean["flows"])
     assert len(found["groups"]) == 20
+    low, high = found["ci95"]["mean"]
+    assert all(group["ci95"][1] - group["ci95"][0] >= 0.99 * (high - low) for group in found["groups"])
     assert sum(group["packets"] for group in found["groups"]) == sum(flow["packets"] for flow in found["flows"])
     assert [group["key"] for group in answer(queue.behind, "--by", "port")["groups"]] == ["5001"]
     assert [group["key"] for group in answer(queue.behind, "--by", "client")["groups"]] == ["10.0.0.1"]
@@ -273,6 +286,7 @@ def test_little_memory(queue: Queue, clean: dict[str, Any]) -> None:
     """What was evicted is put together again; sample and hold keeps few."""
     found = answer(queue.behind, "--memory", "64KiB")
     assert found["counts"]["evicted"] > 0
+    assert any(note.startswith(f"{found['counts']['evicted']:,} flows had to leave") for note in found["notes"])
     assert [(flow["key"], flow["packets"]) for flow in found["flows"]] == [
         (flow["key"], flow["packets"]) for flow in clean["flows"]
     ]

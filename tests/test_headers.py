@@ -134,6 +134,29 @@ def test_offsets_beyond_16_bits() -> None:
     assert row["payload_offset"] == len(packet) - 13 - 65536
 
 
+MSS = b"\2\4\5\xb4"
+BLOCK = b"\1\1\5\x0a" + bytes(range(8))
+
+
+@pytest.mark.parametrize(
+    ("flags", "options", "transaction"),
+    [
+        (0x02, MSS, 1460),
+        (0x12, timestamps(3, 4) + MSS, 1460),
+        (0x02, b"\2\4\0\0" + MSS + b"\2\4\1\1", 1460),
+        (0x02, b"\2\3\5\xb4\2\6\5\xb4\0\0", 0),
+        (0x10, MSS, 0),
+        (0x02, BLOCK + MSS, 1460),
+        (0x10, MSS + BLOCK, int.from_bytes(range(8), "big")),
+    ],
+)
+def test_a_syn_tells_its_mss_and_other_segments_their_sack_block(flags: int, options: bytes, transaction: int) -> None:
+    frame = ethernet(ipv4(tcp(flags=flags, options=options), 6))
+    row = both(frame, len(frame), 1)
+    assert isinstance(row, dict)
+    assert row["transaction"] == transaction
+
+
 # ---- golden rows: whole frames, whole rows; columns that are not named are 0. They pin the ids across versions ----
 
 GOLDEN: dict[str, tuple[Packet, dict[str, Any], dict[str, int] | str]] = {

@@ -1,6 +1,7 @@
 """How well packets foretell their neighbours, and which packets of two captures become references."""
 
 import itertools
+import time
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +80,25 @@ def test_pairs_with_independent_delays_go_one_way() -> None:
     """Both kinds of neighbours are as bad; 800 packets of a pair tell that to 4%, and a way needs a fifth."""
     rng = np.random.default_rng(4)
     assert not len(locality(TIMES_NS, normal(rng), rng.integers(0, 5, ROWS, np.uint64), APART).ways)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_chance_is_no_way(seed: int) -> None:
+    """Fifty pairs of 80 packets with independent delays: the luckiest gain a fifth, and less than chance may give."""
+    rng = np.random.default_rng(seed)
+    keys, delays_ns = rng.integers(0, 50, ROWS, np.uint64), rng.exponential(DELAY_NS, ROWS).astype(np.int64)
+    assert not len(locality(TIMES_NS, delays_ns, keys, APART).ways)
+
+
+def test_many_pairs_take_no_longer_than_few() -> None:
+    """A pair is looked at in its own packets: 50,000 pairs times 100,000 packets would take minutes."""
+    rng = np.random.default_rng(4)
+    rows = 100_000
+    keys = np.where(rng.random(rows) < 0.5, 7, rng.integers(10, 50_000, rows)).astype(np.uint64)
+    delays_ns = normal(rng, rows) + np.where(keys == 7, 10 * DELAY_NS, 0)
+    start = time.process_time()
+    assert locality(np.arange(rows, dtype=np.int64), delays_ns, keys, APART).ways.tolist() == [7]
+    assert time.process_time() - start < 5
 
 
 def test_ways_are_so_many_at_most_in_rising_order() -> None:
@@ -223,7 +243,43 @@ def test_each_way_has_its_share() -> None:
             rows = start + np.flatnonzero(ways[start : start + 8_200] == way)
             counts[way] += len(references.find(down[rows], int(way))[0])
     assert counts[True] == pytest.approx(len(down) / 10 / every, rel=0.1)
-    assert sum(counts.values()) <= len(down) / every + 1
+    for way, count in counts.items():
+        assert (count - 1) * every < np.count_nonzero(ways == way)
+
+
+@settings(max_examples=20, deadline=None)
+@given(cuts=st.lists(st.integers(0, 3_000), max_size=9), every=st.sampled_from([1, 3, 10]))
+def test_any_split_gives_each_way_the_same_references(cuts: list[int], every: int) -> None:
+    """What one way has does not depend on how many packets of another one came in the same batch."""
+    up, down = both(3_000)
+    ways = np.arange(len(down)) % 7 // 5
+
+    def drawn(edges: list[int]) -> list[set[int]]:
+        references = References([up], every, 0)
+        rows: list[set[int]] = [set(), set()]
+        for start, end in itertools.pairwise(edges):
+            for way in (0, 1):
+                here = start + np.flatnonzero(ways[start:end] == way)
+                rows[way] |= set(here[references.find(down[here], way)[0]].tolist())
+        return rows
+
+    assert drawn([0, *sorted(cuts), len(down)]) == drawn([0, len(down)])
+
+
+@pytest.mark.parametrize(("every", "most"), [(20, 3_000), (20, 1_000), (1, 5_000), (3, 4_000)])
+def test_there_are_so_many_candidates_at_most(every: int, most: int) -> None:
+    """A smaller coin draws them: references come as often as wanted, as long as there are enough, and in any split."""
+    up, down = both(40_000)
+    answers = []
+    for parts in ([up], [up[start : start + 1_000] for start in range(0, len(up), 1_000)]):
+        references = References(parts, every, 0, most)
+        assert most / 3 < references.candidates <= most
+        answers.append(found(references, down))
+    assert answers[0] == answers[1]
+    rows, sent_ns = answers[0]
+    assert sent_ns == up.time_ns[rows].tolist()
+    assert (np.array(rows) >= every * np.arange(len(rows))).all()
+    assert len(rows) > 0.8 * min(len(down) / every, most / 2)
 
 
 def test_nothing_and_anything_is_survived() -> None:

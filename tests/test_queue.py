@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from wirelag import _kernels
 from wirelag.injection import Injection
 from wirelag.sim.bursts import Bursts, dispersion, draw_bursts, peak_to_mean
-from wirelag.sim.queue import DROP_TAIL, NONE, QueueScenario, QueueSimulation, Red, run
+from wirelag.sim.queue import DROP_TAIL, QueueScenario, QueueSimulation, Red, run
+from wirelag.stamp import NONE
 
 ONE = 1 << 32
 MASK = (1 << 64) - 1

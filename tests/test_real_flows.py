@@ -3,15 +3,18 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 EVERY = 20  # the default
 FEWEST = 5  # packets of a flow whose mean is compared
+FEWEST_FLOWS = 4  # so many, of a pair: the captures are short
 MPTCP = "mptcpanalyzer-0.3.2"
 HOME = "smart-home-firewall"
 # Delays keep from packet to packet here: they come from queues.
@@ -23,6 +26,7 @@ ALIKE = [
     )
     for one, other in ((client, server), (server, client))
 ]
+DRAINED = ALIKE[3]  # the one pair with a drain rate that delays bear out
 # And not here: a router at home that looks at each packet by itself, which takes it 10 to 300 us.
 UNLIKE = [
     (f"{HOME}/{device}/{rules}/wlan2.4.{ending}", f"{HOME}/{device}/{rules}/{other}.{ending}")
@@ -59,27 +63,32 @@ def flows_of(folder: Path, pair: tuple[str, str], method: str = "busy") -> dict[
     return answer("flows", down, "--upstream", up, "--method", method)
 
 
-def errors_of(folder: Path, pair: tuple[str, str], method: str = "busy") -> tuple[float, float]:
-    """In the median over flows: how wrong their means are, and how wrong the mean of all would be."""
+def means_of(folder: Path, pair: tuple[str, str], method: str = "busy") -> tuple[dict[str, tuple[float, float]], float]:
+    """Of each flow that can be compared the mean that is said and that of the join; and the join's mean of all."""
     up, down = (folder / "twopoint" / path for path in pair)
     joined = answer("oneway", up, down, "--by", "flow", "--most-groups", "100000")
     true = {group["key"]: group["mean"] for group in joined["groups"] if group["mean"]}
-    means = [
-        (flow["mean"], true[key])
+    means = {
+        key: (flow["mean"], true[key])
         for flow in flows_of(folder, pair, method)["flows"]
         if (key := flow["key"].rpartition(" ")[0]) in true and flow["packets"] >= FEWEST and flow["mean"] is not None
-    ]
-    assert means
-    found, known = np.array(means).T
-    return float(np.median(np.abs(found / known - 1))), float(np.median(np.abs(joined["mean"] / known - 1)))
+    }
+    return means, joined["mean"]
+
+
+def errors(means: Iterable[tuple[float, float]]) -> npt.NDArray[np.float64]:
+    found, true = np.array(list(means)).T
+    return np.asarray(np.abs(found / true - 1))
 
 
 @pytest.mark.parametrize("pair", ALIKE, ids=name)
 def test_flows_are_near_the_join_where_neighbours_are_alike(shared_data: Path, pair: tuple[str, str]) -> None:
     """Within 15%, and twice as near as the mean of all packets: what the method promises of real queues."""
-    error, of_the_mean = errors_of(shared_data, pair)
+    means, all_packets = means_of(shared_data, pair)
+    assert len(means) >= FEWEST_FLOWS
+    error = np.median(errors(means.values()))
     assert error <= 0.15
-    assert 2 * error <= of_the_mean
+    assert 2 * error <= np.median(errors((all_packets, true) for _, true in means.values()))
 
 
 @pytest.mark.parametrize("pair", ALIKE + UNLIKE, ids=name)
@@ -102,8 +111,23 @@ def test_where_they_are_alike_nothing_is_said(shared_data: Path, pair: tuple[str
     assert not [line for line in flows_of(shared_data, pair)["notes"] if "near each other" in line]
 
 
-@pytest.mark.parametrize("pair", ALIKE + UNLIKE, ids=name)
-def test_busy_does_no_worse_than_linear(shared_data: Path, pair: tuple[str, str]) -> None:
+@pytest.mark.parametrize("pair", [pair for pair in ALIKE + UNLIKE if pair != DRAINED], ids=name)
+def test_busy_is_linear_where_no_drain_rate_is_found(shared_data: Path, pair: tuple[str, str]) -> None:
     """A sender that paces leaves gaps like those behind a queue: a drain rate read off them would mislead busy."""
-    busy, linear = (errors_of(shared_data, pair, method)[0] for method in ("busy", "linear"))
-    assert busy <= 1.1 * linear
+    busy, linear = (flows_of(shared_data, pair, method) for method in ("busy", "linear"))
+    assert busy["fallback"] == "the drain rate of the queue is not known"
+    assert linear["fallback"] is None
+    one, other = (
+        {flow["key"]: (flow["packets"], flow["mean"], flow["std"]) for flow in found["flows"]}
+        for found in (busy, linear)
+    )
+    assert one == other
+
+
+def test_busy_does_no_worse_than_linear_where_one_is_found(shared_data: Path) -> None:
+    """Of one of its ways. Only flows that busy times in another way are compared."""
+    assert flows_of(shared_data, DRAINED)["fallback"] is None
+    (busy, _), (linear, _) = (means_of(shared_data, DRAINED, method) for method in ("busy", "linear"))
+    differ = [key for key in busy if busy[key] != linear[key]]
+    assert len(differ) >= 2
+    assert np.median(errors(busy[key] for key in differ)) <= 1.1 * np.median(errors(linear[key] for key in differ))

@@ -95,11 +95,14 @@ def test_bad_options_are_explained(arguments: list[str], says: str, monkeypatch:
 
 @pytest.mark.parametrize("option", ["-o", "--truth"])
 def test_a_file_that_cannot_be_written_is_one_clear_line(tmp_path: Path, option: str) -> None:
-    missing = str(tmp_path / "no" / "such" / "place")
+    missing = str(tmp_path / "no" / "such" / "place.pcap")
     outputs = ["-o", missing] if option == "-o" else ["-o", str(tmp_path / "x.pcap"), "--truth", missing]
     done = CliRunner().invoke(app, ["--packets", "10", *outputs])
     assert isinstance(done.exception, WirelagError)
-    assert str(done.exception).startswith(f"{missing}: cannot write: No such file or directory")
+    assert str(done.exception).startswith(
+        f"{missing}: cannot write (No such file or directory); choose another file with {option}"
+    )
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_clock_that_pcap_cannot_hold_is_refused(tmp_path: Path) -> None:

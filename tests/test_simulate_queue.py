@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import wirelag
 from wirelag.cli import app
 from wirelag.packets import Kind, PacketBatch
+from wirelag.sim.bursts import draw_bursts
 from wirelag.sim.queue import QueueScenario, Red, run
 from wirelag.sim.score import ReportError, score
 
@@ -153,6 +154,25 @@ def test_the_rate_of_the_queue_and_its_utilisation(tmp_path: Path) -> None:
     assert carried == pytest.approx(0.5, rel=0.1)  # one flow more or less: at most half of 20,000 packets
 
 
+def test_flows_begin_at_any_ns_also_behind_many_others() -> None:
+    """88,000 flows of up to 600 s, one behind the other, are 10^17 ns: floats would be 16 to 32 ns apart there.
+
+    Where all packets of a flow have one size, the second comes as long after the first as the first took: so long
+    before the first the flow began. All share a line that carries 0.1%, so that few wait there.
+    """
+    bursts = draw_bursts(1.5e6, 600, seed=1)
+    of_one_size = np.bincount(bursts.flow, bursts.size != 40, bursts.flows) == 0
+    order = np.argsort(bursts.flow, kind="stable")
+    flow, time_ns = bursts.flow[order], bursts.time_ns[order]
+    first = np.searchsorted(flow, np.flatnonzero(of_one_size))
+    first = first[first > len(flow) // 2]
+    first = first[:-1][flow[first[:-1] + 1] == flow[first[:-1]]]
+    counts = np.bincount((2 * time_ns[first] - time_ns[first + 1]) % 16, minlength=16)
+    expected = len(first) / 16
+    assert expected > 1_000
+    assert (np.abs(counts - expected) < 6 * expected**0.5).all()
+
+
 def test_red_drops_before_the_queue_is_full(tmp_path: Path) -> None:
     """Its bounds follow the limit: from 40% to 90% of it."""
     delays = {}
@@ -164,6 +184,15 @@ def test_red_drops_before_the_queue_is_full(tmp_path: Path) -> None:
         assert truth["lost"].mean() == pytest.approx(simulation.loss)
         delays[discipline] = float(truth["delay_ns"].to_numpy()[~truth["lost"].to_numpy()].mean())
     assert delays["red"] < delays["droptail"]
+
+
+def test_other_coins_drop_other_packets_of_the_same_traffic() -> None:
+    scenario = QueueScenario(1.2, seconds=0.3, limit=200, red=Red(80, 180), injection=False)
+    own = run(scenario)
+    again, other = run(scenario, bursts=own.bursts), run(scenario, bursts=own.bursts, coins=7)
+    assert again.bursts is other.bursts is own.bursts
+    assert np.array_equal(own.left_ns, again.left_ns)
+    assert not np.array_equal(own.left_ns, other.left_ns)
 
 
 @pytest.mark.parametrize(
@@ -296,6 +325,7 @@ QUEUE = ["--queue", "0.7"]
         ([*QUEUE, "--drain", "20Gbps"], "comes over a line of 10 Gbps"),
         ([*QUEUE, "--duration", "1h"], "--duration: is 1ms to 600s"),
         ([*QUEUE, "--duration", "1us"], "--duration: is 1ms to 600s"),
+        ([*QUEUE, "--duration", "600s", "--drain", "10Gbps"], "more than 4,194,304 flows: choose a shorter one"),
         ([*QUEUE, "--limit", "0"], "--limit: 0 does not lie between 1"),
         ([*QUEUE, "--discipline", "blue"], "is not one of red, droptail"),
         ([*QUEUE, "--seed", "-1"], "--seed: -1 does not lie between 0"),
@@ -305,20 +335,25 @@ QUEUE = ["--queue", "0.7"]
         ([*QUEUE, "--injection", "1-in-n:0"], "0 does not lie between 1"),
         ([*QUEUE, "--injection", "tau:soon"], "'soon' is not a duration"),
         ([*QUEUE, "--injection", "tau:1ns"], "tau is 1 us to 18 minutes"),
+        ([*QUEUE, "--injection", "tau:1us", "--duration", "60s"], "--injection: 16,777,216 references by time or more"),
         ([*QUEUE, "--injection", "both:10"], "is not one of adaptive"),
     ],
 )
-def test_wrong_options_are_explained(words: list[str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_options_are_explained(
+    words: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.chdir(tmp_path)
     outputs = ["-o", "up.pcap", "-o", "down.pcap"] if "--queue" in words else ["-o", "up.pcap"]
     done = CliRunner().invoke(app, ["simulate", *outputs, *words])
     assert done.exit_code == 2
     assert says in done.output
-    assert not Path("up.pcap").exists()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("outputs", [["a.pcap"], ["a.pcap", "b.pcap", "c.pcap"], ["a.pcap", "a.pcap"]])
-def test_a_queue_has_two_sides(outputs: list[str]) -> None:
+def test_a_queue_has_two_sides(outputs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     words = [word for path in outputs for word in ("-o", path)]
     done = CliRunner().invoke(app, ["simulate", *QUEUE, *words])
     assert done.exit_code == 2

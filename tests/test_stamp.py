@@ -13,8 +13,9 @@ import wirelag
 from wirelag import stamp
 from wirelag.io.writer import CaptureWriter
 from wirelag.packets import Kind, PacketBatch
-from wirelag.sim.queue import NONE, QueueScenario, run
+from wirelag.sim.queue import QueueScenario, run
 from wirelag.sim.queue_frames import downstream_frames, upstream_frames
+from wirelag.stamp import NONE
 
 NOW_NS = 1_767_225_600_123_456_789
 

@@ -37,7 +37,7 @@ def test_both_directions_at_one_point_call_for_rtt(made: Path) -> None:
     facts = info(made / "both.pcap")
     assert facts["packets"] == 5_000
     assert facts["directions"]["both"] > 0.9 * facts["conversations"]
-    assert applies(facts) == {"rtt": True, "response": False, "oneway": False, "flows": False}
+    assert applies(facts) == {"rtt": True, "response": True, "oneway": False, "flows": False}
 
 
 def test_one_direction_calls_for_response(made: Path) -> None:
@@ -49,7 +49,7 @@ def test_one_direction_calls_for_response(made: Path) -> None:
 
 def test_the_same_traffic_at_two_points_calls_for_oneway(made: Path) -> None:
     facts = info(made / "up.pcap", made / "down.pcap")
-    assert applies(facts) == {"rtt": True, "response": False, "oneway": True, "flows": True}
+    assert applies(facts) == {"rtt": True, "response": True, "oneway": True, "flows": True}
     assert facts["packets"] == sum(file["packets"] for file in facts["files"])
     other = info(made / "both.pcap", made / "client.pcapng")
     assert [file["packets"] for file in other["files"]] == [5_000, 5_000]

@@ -113,6 +113,26 @@ class Fridge:
     @property
     def slot_bytes(self) -> int: ...
 
+# one point, both directions: pairs
+
+EXCHANGE_WORDS: int
+
+class Pairs:
+    def __init__(self, memory: int, silence_ns: int) -> None: ...
+    def observe(
+        self,
+        packets: Any,
+        from_client: npt.NDArray[np.uint8],
+        endpoints: npt.NDArray[np.uint64] | None = None,
+    ) -> None: ...
+    def cut(self) -> None: ...
+    def take(self, room: npt.NDArray[np.uint64]) -> int: ...
+    def counts(self) -> dict[str, int]: ...
+    @property
+    def records(self) -> int: ...
+    @property
+    def memory(self) -> int: ...
+
 # two points: caches, lda, finecomb
 
 def coins(ids: npt.NDArray[np.uint64], seed: int, purpose: int) -> npt.NDArray[np.uint64]: ...
@@ -223,6 +243,15 @@ def queue_pass(
 
 FLOW_WORDS: int
 
+def fill_endpoints(
+    src: npt.NDArray[np.uint64],
+    dst: npt.NDArray[np.uint64],
+    src_port: npt.NDArray[np.uint16],
+    dst_port: npt.NDArray[np.uint16],
+    protocol: npt.NDArray[np.uint8],
+    endpoints: npt.NDArray[np.uint64],
+) -> None: ...
+
 class Rli:
     def __init__(
         self,
@@ -251,9 +280,15 @@ class Rli:
         sent_ns: npt.NDArray[np.int64],
         previous_sent_ns: npt.NDArray[np.int64],
         previous_id: npt.NDArray[np.uint64],
-        endpoints: npt.NDArray[np.uint64] | None = None,
+        src: npt.NDArray[np.uint64] | None = None,
+        dst: npt.NDArray[np.uint64] | None = None,
+        src_port: npt.NDArray[np.uint16] | None = None,
+        dst_port: npt.NDArray[np.uint16] | None = None,
+        protocol: npt.NDArray[np.uint8] | None = None,
+        accepted: npt.NDArray[np.uint8] | None = None,
     ) -> None: ...
-    def cut(self) -> None: ...
+    def drain(self, bytes_per_s: int, idle_ns: int) -> None: ...
+    def cut(self, most: int = ..., settle: bool = ...) -> bool: ...
     def take(self, room: npt.NDArray[np.uint64]) -> int: ...
     def counts(self) -> dict[str, int]: ...
     def totals(self) -> list[int]: ...
@@ -261,10 +296,42 @@ class Rli:
     @property
     def records(self) -> int: ...
     @property
+    def open(self) -> int: ...
+    @property
     def base_ns(self) -> int | None: ...
     @property
     def trusted(self) -> bool: ...
     @property
-    def trust(self) -> list[int]: ...
+    def memory(self) -> int: ...
+
+# pirate
+
+EPOCH_COLUMNS: tuple[str, ...]
+
+class Pirate:
+    def __init__(
+        self, method: int, memory: int, epoch_ns: int, fewest: int, gap_ns: int, literal: bool, seed: int
+    ) -> None: ...
+    def observe(
+        self,
+        time_ns: npt.NDArray[np.int64],
+        key: npt.NDArray[np.uint64],
+        seq: npt.NDArray[np.uint32],
+        ack: npt.NDArray[np.uint32],
+        tsval: npt.NDArray[np.uint32],
+        tsecr: npt.NDArray[np.uint32],
+        length: npt.NDArray[np.uint32],
+        payload: npt.NDArray[np.uint32],
+        ip_id: npt.NDArray[np.uint16],
+        mss: npt.NDArray[np.uint16],
+        tcp_flags: npt.NDArray[np.uint8],
+        has: npt.NDArray[np.uint8],
+        endpoints: npt.NDArray[np.uint64] | None = None,
+    ) -> None: ...
+    def cut(self, now_ns: int) -> None: ...
+    def take(self, room: npt.NDArray[np.uint64]) -> int: ...
+    def counts(self) -> dict[str, int]: ...
+    @property
+    def epochs(self) -> int: ...
     @property
     def memory(self) -> int: ...

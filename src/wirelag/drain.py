@@ -25,11 +25,11 @@ def learn_drain(time_ns: npt.NDArray[np.int64], size: npt.NDArray[Any]) -> Drain
     Within a busy period a packet leaves as long after the one before as its own serialisation takes; nothing is
     faster. So, of large packets, many gaps a byte are the same, and few are shorter.
     """
-    gaps, sizes = np.diff(time_ns).astype(np.float64), size[1:].astype(np.float64)
+    gaps, sizes = np.diff(time_ns).astype(np.float64), np.maximum(size[1:], 1).astype(np.float64)
     if len(gaps) < FEWEST_GAPS:
         return Drain(0, 0.0)
     large = sizes >= np.quantile(sizes, 0.95) / 2
-    a_byte = np.sort((gaps / np.maximum(sizes, 1))[large])
+    a_byte = np.sort((gaps / sizes)[large])
     some = max(FEWEST_GAPS, len(a_byte) // 20)
     if len(a_byte) < 2 * some:
         return Drain(0, 0.0)
@@ -39,7 +39,7 @@ def learn_drain(time_ns: npt.NDArray[np.int64], size: npt.NDArray[Any]) -> Drain
     faster = float((a_byte < 0.8 * middle).mean())
     if middle <= 0 or widths[at] > 0.2 * middle or faster > 0.05:
         return Drain(0, 0.0)
-    near = large & (np.abs(gaps / np.maximum(sizes, 1) - middle) < 0.2 * middle)
+    near = large & (np.abs(gaps / sizes - middle) < 0.2 * middle)
     middle = float(np.median(gaps[near] / sizes[near]))
     bytes_per_s = round(1e9 / middle)
     off = np.abs(gaps - sizes * middle)[near]

@@ -1,11 +1,13 @@
 """Flows: what is known of the delay of every flow, as records of a bounded table; the synopsis of `rli`.
 
-Memory: 136 bytes a record, and 64 KB for a picture of the references.
+Memory: 144 bytes a record, and 64 KB for a picture of the references.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -28,9 +30,10 @@ SHARES: Final = {"linear": 1.0, "left": 1.0, "busy": 0.5}
 HALF: Final = 1 << 32
 WRAP: Final = 1 << 64
 RECORD: Final = (
-    "key", "first_ns", "last_ns", "packets", "bytes", "timed", "sum_ns", "squares", "squares_high", "brackets",
-    "first_row", "reason", "src_high", "src_low", "dst_high", "dst_low", "ports",
+    "key", "first_ns", "last_ns", "packets", "bytes", "timed", "sum_ns", "sum_high", "squares", "squares_high",
+    "brackets", "error", "reason", "src_high", "src_low", "dst_high", "dst_low", "ports",
 )  # fmt: skip
+WIDE: Final = ("sum_ns", "squares", "squares_high")
 COLUMN: Final = {name: i for i, name in enumerate(RECORD)}
 SHOWN: Final = 4096  # references at most, for a picture
 REASONS: Final = ("inactive", "active", "evicted", "cut")  # why a record left
@@ -38,7 +41,11 @@ REASONS: Final = ("inactive", "active", "evicted", "cut")  # why a record left
 
 @dataclass(slots=True)
 class Flows:
-    """The synopsis: records of flows that ended or were cut, and what all packets say together."""
+    """The synopsis: records of flows that ended or were cut, and what all packets say together.
+
+    What is said of the queue (drain, trusted, base) is that of the last part that was added: where packets go several
+    ways, of the rest, which have no way of their own. `settled`: packets with a delay, of all flows, chosen or not.
+    """
 
     method: str
     drain: Drain
@@ -53,32 +60,26 @@ class Flows:
     errors: tuple[tuple[int, int], ...]  # by segment of what was foretold: how many, and the sum of their squares
     counts: dict[str, int] = field(default_factory=dict)
     references_ns: Ints = field(default_factory=lambda: np.empty((0, 2), np.int64))  # when, how late: a part of them
+    settled: int = 0
+    error: float = float("nan")  # mean square error of a packet, of all flows
 
     def __len__(self) -> int:
         return len(self.records)
 
     def __add__(self, other: Flows) -> Flows:
-        """Both, with a record for each flow; what is known of the queue is that of the other, which is later."""
-        return Flows(
-            other.method,
-            other.drain,
-            other.trusted,
-            other.base_ns,
-            np.concatenate([self.records, other.records]),
-            self.packets + other.packets,
-            self.bytes + other.bytes,
-            self.timed + other.timed,
-            self.sum_ns + other.sum_ns,
-            self.squares + other.squares,
-            tuple((n + m, a + b) for (n, a), (m, b) in zip(self.errors, other.errors, strict=True)),
-            {name: self.counts.get(name, 0) + n for name, n in other.counts.items()},
-            evenly(np.concatenate([self.references_ns, other.references_ns])),
-        ).merged()
+        return added([self, other])
 
     def column(self, name: str) -> Array:
-        """One column of the records; times and sums are signed."""
+        """One column of the records; times and sums are signed, errors (variances, in ns^2) are floats."""
         values = self.records[:, COLUMN[name]]
+        if name == "error":
+            return values.view(np.float64)
         return values.view(np.int64) if name.endswith("_ns") else values
+
+    @property
+    def brackets(self) -> float:
+        """How many brackets of references as large as each other err like those that there were."""
+        return self.settled**2 / max(1, self.counts.get("together", 0))
 
     @property
     def error_ns(self) -> float | None:
@@ -94,67 +95,95 @@ class Flows:
         _, bits = np.frexp(np.floor(np.clip(np.nan_to_num(queue_ns), 0, 2.0**40)))
         return np.asarray(known)[np.minimum(bits, len(known) - 1)]
 
-    def _mean_error(self) -> float:
-        """Mean square error of a packet, by how long the flows wait."""
-        timed = self.column("timed").astype(np.float64)
-        errors = self._errors_at(self._waits()) if timed.any() else np.zeros(0)
-        return float((errors * timed).sum() / timed.sum()) if timed.any() else (self.error_ns or 0.0) ** 2
+    def judged(self) -> Flows:
+        """With what the method is wrong by, in this queue: the mean square of all packets, and `error` of each record.
+
+        That is the mean square error of packets that waited as long as it did, over its brackets: in each of them the
+        method errs independently of the others.
+        """
+        timed, errors = self.column("timed").astype(np.float64), self._errors_at(self._waits())
+        self.column("error")[:] = errors / np.maximum(self.column("brackets"), 1)
+        known = np.isfinite(errors) & (timed > 0)
+        if known.any():
+            self.error = float((errors * timed)[known].sum() / timed[known].sum())
+        elif self.error_ns is not None:
+            self.error = self.error_ns**2
+        return self
 
     def _waits(self) -> Floats:
         """Mean time in the queue of each record: less what is fixed and its own serialisation."""
         packets = np.maximum(self.column("packets"), 1).astype(np.float64)
-        mean_ns = self.column("sum_ns") / np.maximum(self.column("timed"), 1).astype(np.float64)
+        mean_ns = _sums(self) / np.maximum(self.column("timed"), 1).astype(np.float64)
         serialisation_ns = (
             self.column("bytes") / packets * 1e9 / self.drain.bytes_per_s if self.drain.bytes_per_s else 0.0
         )
         return np.asarray(mean_ns - serialisation_ns - (self.base_ns or 0))
 
     def merged(self) -> Flows:
-        """Records of the same flow as one, in the order of keys: what timeouts and evictions took apart."""
+        """Records of the same flow as one, in the order of keys: what timeouts and evictions took apart.
+
+        Brackets are added: one that a record's end took apart counts twice. Errors are those of the common mean.
+        """
         keys, first, inverse = np.unique(self.records[:, 0], return_index=True, return_inverse=True)
         records = self.records[first]
         if len(keys) < len(self):
             inverse = inverse.reshape(-1)
-            for name in ("packets", "bytes", "timed", "sum_ns", "brackets"):
+            records[:, COLUMN["error"]] = self._own_errors(inverse, len(keys)).view(np.uint64)
+            for name in ("packets", "bytes", "timed", "brackets"):
                 np.add.at(sums := np.zeros(len(keys), np.uint64), inverse, self.records[:, COLUMN[name]])
                 records[:, COLUMN[name]] = sums
-            halves = np.zeros((len(keys), 4), np.uint64)  # of 32 bits: 2^32 records leave room for their carries
-            for part in range(4):
-                words = self.records[:, COLUMN["squares"] + part // 2]
-                np.add.at(halves[:, part], inverse, words >> np.uint64(32) if part % 2 else words & np.uint64(HALF - 1))
-            for part in range(3):
-                halves[:, part + 1] += halves[:, part] >> np.uint64(32)
-            halves &= np.uint64(HALF - 1)
-            records[:, COLUMN["squares"]] = halves[:, 0] | halves[:, 1] << np.uint64(32)
-            records[:, COLUMN["squares_high"]] = halves[:, 2] | halves[:, 3] << np.uint64(32)
+            for name in ("sum_ns", "squares"):
+                place = COLUMN[name]
+                records[:, place : place + 2] = _added_words(self.records[:, place : place + 2], inverse, len(keys))
             for name, extreme in (("first_ns", np.minimum), ("last_ns", np.maximum)):
                 times = records[:, COLUMN[name]].view(np.int64).copy()
                 extreme.at(times, inverse, self.column(name))
                 records[:, COLUMN[name]] = times.view(np.uint64)
-        return Flows(**{name: getattr(self, name) for name in self.__slots__} | {"records": records})
+        return replace(self, records=records)
+
+    def shortened(self, most: int) -> Flows:
+        """So many records, of the smallest keys; the others are counted."""
+        if len(self) <= most:
+            return self
+        counts = self.counts | {"unlisted": self.counts.get("unlisted", 0) + len(self) - most}
+        return replace(self, records=self.records[:most].copy(), counts=counts)
+
+    def _own_errors(self, inverse: npt.NDArray[np.intp], count: int) -> Floats:
+        """Variances of the means of so many sets of records, which err independently of each other; nan: not known."""
+        errors, timed = self.column("error"), self.column("timed").astype(np.float64)
+        known = np.isfinite(errors) & (timed > 0)
+        squares = np.bincount(inverse[known], (errors * timed**2)[known], count)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(squares / np.bincount(inverse[known], timed[known], count) ** 2)
+
+    def _bound_ns(self, errors: Floats, variances: Floats, timed: Floats, packets: Floats) -> Floats:
+        """Half of the 95% interval of the mean of any packets: of one, some or all flows.
+
+        What is wrong has three parts: what flows have each for themselves (`errors`; 0 for all together), what all
+        share, since their packets lie in the same brackets of references, so that no set is surer than the whole; of
+        both the share SHARES. And packets without a delay, which are like those that have one.
+        """
+        rest = variances * (1 - timed / np.maximum(packets, 1)) / np.maximum(timed, 1)
+        wrong = SHARES[self.method] * (errors + self.error / max(1.0, self.brackets))
+        return np.asarray(1.96 * np.sqrt(wrong + np.maximum(rest, 0)))
 
     def table(self) -> dict[str, Array]:
         """A column each: key, packets, bytes, timed, references, and in seconds mean, std, low and high (95%).
 
-        Error model: in each bracket of references the method is wrong, independently of the others, and packets without
-        a delay are like those that have one. How wrong: the share SHARES of the mean square of the errors
-        about references that were foretold to wait as long. What references do not meet, they do not show: with few
-        packets in the queue `linear` takes their delays, which are those behind a packet, for those of all.
-        Without a delay, or without a reference that was foretold, the numbers are nan.
+        How sure: see `_bound_ns`; an error is that of references that were foretold to wait as long. What references
+        do not meet, they do not show: with few packets in the queue `linear` takes their delays, which are those behind
+        a packet, for those of all. Without a delay, or without a reference that was foretold, the numbers are nan.
         """
-        timed = self.column("timed").astype(np.float64)
-        packets, brackets = self.column("packets").astype(np.float64), self.column("brackets").astype(np.float64)
+        timed, packets = (self.column(name).astype(np.float64) for name in ("timed", "packets"))
         known = timed > 0
-        mean_ns = np.where(known, self.column("sum_ns") / np.maximum(timed, 1), np.nan)
-        std_ns = np.where(known, np.sqrt(_variances(self)), np.nan)
-        errors = SHARES[self.method] * self._errors_at(self._waits())
-        rest = std_ns**2 * (1 - timed / np.maximum(packets, 1)) / np.maximum(timed, 1)
-        bound_ns = 1.96 * np.sqrt(errors / np.maximum(brackets, 1) + rest)
+        mean_ns = np.where(known, _sums(self) / np.maximum(timed, 1), np.nan)
+        variances = np.where(known, _variances(self), np.nan)
+        bound_ns = self._bound_ns(self.column("error"), variances, timed, packets)
         return {
             **{name: self.column(name) for name in ("key", "packets", "bytes", "timed")},
             "references": self.column("brackets"),
             "mean": mean_ns / 1e9,
-            "std": std_ns / 1e9,
+            "std": np.sqrt(variances) / 1e9,
             "low": (mean_ns - bound_ns) / 1e9,
             "high": (mean_ns + bound_ns) / 1e9,
         }
@@ -172,17 +201,22 @@ class Flows:
             return None
         if not self.drain.bytes_per_s:
             return "the drain rate of the queue is not known"
-        return "too few references found an empty queue, or packets waited where it should have been empty"
+        return (
+            "too few references found an empty queue, or packets waited where it should have been empty (a capture that "
+            "dropped or disordered packets looks so)"
+        )
 
     def report(self) -> Report:
         """All packets together."""
         mean_ns = self.sum_ns / self.timed if self.timed else None
-        variance = (self.squares * self.timed - self.sum_ns**2) / self.timed**2 if self.timed else 0
+        variance = max(0, self.squares * self.timed - self.sum_ns**2) / self.timed**2 if self.timed else 0.0
         accepted, regular = self.counts.get("accepted", 0), self.counts.get("regular", 0)
         ci95 = {}
-        if mean_ns is not None and self.error_ns is not None:
-            share = self.counts.get("together", 0) / max(1, regular) ** 2  # 1 / brackets, if all had as many packets
-            bound_ns = 1.96 * (self._mean_error() * share + variance / max(1, self.packets)) ** 0.5
+        whole = self.timed == self.settled
+        own = 0.0 if whole else float(self._own_errors(np.zeros(len(self), np.intp), 1)[0])
+        if mean_ns is not None and np.isfinite(own + self.error):
+            numbers = (np.array(number, np.float64) for number in (own, variance, self.timed, regular))
+            bound_ns = float(self._bound_ns(*numbers))
             ci95["mean"] = ((mean_ns - bound_ns) / 1e9, (mean_ns + bound_ns) / 1e9)
         rejected = {name[9:]: n for name, n in self.counts.items() if name.startswith("rejected_")}
         return Report(
@@ -209,6 +243,33 @@ class Flows:
         )
 
 
+def added(parts: Sequence[Flows]) -> Flows:
+    """All parts, in order of time, with a record for each flow; of the queue is known what the last part says."""
+    last = next((part for part in reversed(parts) if part.packets), parts[-1])
+    known = [part for part in parts if np.isfinite(part.error)]
+    weight = sum(part.settled for part in known)
+    counts = Counter[str]()
+    for part in parts:
+        counts.update(part.counts)
+    return Flows(
+        last.method,
+        last.drain,
+        last.trusted,
+        last.base_ns,
+        np.concatenate([part.records for part in parts]),
+        sum(part.packets for part in parts),
+        sum(part.bytes for part in parts),
+        sum(part.timed for part in parts),
+        sum(part.sum_ns for part in parts),
+        sum(part.squares for part in parts),
+        tuple((sum(n for n, _ in at), sum(a for _, a in at)) for at in zip(*(p.errors for p in parts), strict=True)),
+        dict(counts),
+        evenly(np.concatenate([part.references_ns for part in parts])),
+        sum(part.settled for part in parts),
+        sum(part.error * part.settled for part in known) / weight if weight else last.error,
+    ).merged()
+
+
 def evenly(rows: Ints) -> Ints:
     """Pairs of a time and a number: the first in each of SHOWN equal parts of their time, so that more can be added."""
     if len(rows) <= SHOWN:
@@ -219,13 +280,35 @@ def evenly(rows: Ints) -> Ints:
     return rows[first]
 
 
+def _added_words(words: Words, inverse: npt.NDArray[np.intp], count: int) -> Words:
+    """Sums of numbers of two words, the lower first, by where each belongs; signed ones, too."""
+    halves = np.zeros((count, 4), np.uint64)  # of 32 bits: 2^32 records leave room for their carries
+    for part in range(4):
+        word = words[:, part // 2]
+        np.add.at(halves[:, part], inverse, word >> np.uint64(32) if part % 2 else word & np.uint64(HALF - 1))
+    for part in range(3):
+        halves[:, part + 1] += halves[:, part] >> np.uint64(32)
+    halves &= np.uint64(HALF - 1)
+    return np.asarray(halves[:, ::2] | halves[:, 1::2] << np.uint64(32))
+
+
+def _sums(flows: Flows) -> Floats:
+    """Of the delays of each record; most fit into one word, and floats of two would lose small ones below 0."""
+    low, high = flows.column("sum_ns"), flows.column("sum_high").view(np.int64)
+    two = high * float(WRAP) + low.view(np.uint64).astype(np.float64)
+    return np.where(high == low >> np.int64(63), low.astype(np.float64), two)
+
+
 def _variances(flows: Flows) -> Floats:
     """Of the delays of each record, in ns^2. With clocks far apart floats would lose them: then whole numbers."""
-    timed, sums = flows.column("timed"), flows.column("sum_ns")
-    low, high = flows.column("squares"), flows.column("squares_high")
+    timed, low, high = (flows.column(name) for name in ("timed", "squares", "squares_high"))
     n = np.maximum(timed, 1).astype(np.float64)
-    if abs(flows.base_ns or 0) < 1 << 30:
-        squares = low.astype(np.float64) + high.astype(np.float64) * WRAP
-        return np.asarray(np.maximum(squares / n - (sums / n) ** 2, 0))
-    exact = ((high.astype(object) << 64) + low.astype(object)) * timed.astype(object) - sums.astype(object) ** 2
-    return np.asarray(np.maximum(exact.astype(np.float64), 0) / n**2)
+    means_ns = _sums(flows) / n
+    variances = (low.astype(np.float64) + high.astype(np.float64) * WRAP) / n - means_ns**2
+    far = np.flatnonzero(np.abs(means_ns) >= 1 << 30)
+    if len(far):
+        wide = {name: flows.column(name)[far].astype(np.uint64).astype(object) for name in ("timed", *WIDE)}
+        sums = (flows.column("sum_high")[far].view(np.int64).astype(object) << 64) + wide["sum_ns"]
+        exact = ((wide["squares_high"] << 64) + wide["squares"]) * wide["timed"] - sums**2
+        variances[far] = exact.astype(np.float64) / n[far] ** 2
+    return np.asarray(np.maximum(variances, 0))

@@ -1,6 +1,6 @@
 """When a sender puts a reference packet between the packets of a link.
 
-The law is docs/reference/rli.md, "Injection"; kernels/queue.h follows it, too, for the simulator. Fractions are
+The law is docs/reference/injection.md; kernels/queue.h follows it, too, for the simulator. Fractions are
 integers in 2^-32, so that both agree in every reference.
 """
 

@@ -18,7 +18,8 @@ Floats = npt.NDArray[np.float64]
 
 MOST_WAYS: Final = 16
 FEWEST: Final = 40  # packets whose errors are compared
-BETTER: Final = 0.8  # of the error with all as references: it takes more than chance to go another way
+BETTER: Final = 0.8  # of the error with all as references: less is nothing to go another way for
+SIGMAS: Final = 4  # of what is gained by it: there are many pairs, and chance finds the luckiest
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +37,20 @@ def locality(times_ns: Ints, delays_ns: Ints, keys: Words, apart: int) -> Locali
     errors = _errors(times_ns, delays_ns, apart)
     spread = np.abs(delays_ns - delays_ns.mean()) if len(delays_ns) else np.empty(0)
     gains = []
-    for key in np.unique(keys):
-        rows = np.flatnonzero(keys == key)
+    by_key = np.argsort(keys, kind="stable")
+    pairs, begins = np.unique(keys[by_key], return_index=True)
+    for key, rows in zip(pairs, np.split(by_key, begins)[1:], strict=True):
+        if len(rows) < FEWEST + 2 * apart:
+            continue
         own = _errors(times_ns[rows], delays_ns[rows], apart)
         known = np.isfinite(own) & np.isfinite(errors[rows])
-        if np.count_nonzero(known) < FEWEST:
+        count = np.count_nonzero(known)
+        if count < FEWEST:
             continue
-        gain = errors[rows][known].sum() - own[known].sum()
-        if own[known].sum() < BETTER * errors[rows][known].sum():
-            gains.append((gain, key, rows, own))
+        less = errors[rows][known] - own[known]
+        likely = less.sum() > SIGMAS * count**0.5 * less.std()
+        if likely and own[known].sum() < BETTER * errors[rows][known].sum():
+            gains.append((less.sum(), key, rows, own))
     gains = sorted(gains, key=lambda one: -one[0])[:MOST_WAYS]
     for _, _, rows, own in gains:
         errors[rows] = own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -92,6 +93,24 @@ class Sla:
 
 def _share(text: str) -> float:
     try:
-        return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+        share = float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
     except ValueError:
-        raise ValueError(f"{text!r} is not a share: write 5% or 0.05") from None
+        share = math.nan
+    if math.isnan(share):
+        raise ValueError(f"{text!r} is not a share: write 5% or 0.05")
+    return share
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean alone, as questions ask for it."""
+
+    mean_ns: float | None
+    min_ns: None = None
+    max_ns: None = None
+
+    def quantile_ns(self, q: float) -> None:
+        """Not known."""
+
+    def share_above(self, limit_ns: int) -> None:
+        """Not known."""

@@ -97,8 +97,11 @@ def parse(packets: PacketBatch, rows: npt.NDArray[np.intp], anywhere: bool = Fal
 
     The decoder has read those on STAMP's own port; `anywhere`: on any, from the captured bytes.
     """
-    near_ns = np.clip(packets.time_ns[rows], EARLIEST, LATEST)
-    sender = packets.payload_length[rows] >= STANDARD_BYTES
+    if not len(rows):
+        return Stamps(np.empty(0, np.uint32), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint64))
+    near_ns = np.minimum(np.maximum(packets.time_ns[rows], EARLIEST), LATEST)
+    lengths = packets.payload_length[rows]
+    sender = lengths >= STANDARD_BYTES
     if anywhere:
         bytes_read, whole = _gathered(packets, rows, 0, HEAD.itemsize)
         head = bytes_read.view(HEAD).reshape(-1)
@@ -114,6 +117,8 @@ def parse(packets: PacketBatch, rows: npt.NDArray[np.intp], anywhere: bool = Fal
     sent_ns = _time_ns(seconds, fraction, ptp, near_ns)
     sent_ns[~sender] = NONE
 
+    if not (lengths >= PAYLOAD_BYTES).any():
+        return Stamps(sequence, sent_ns, np.full(len(rows), NONE, np.int64), np.zeros(len(rows), np.uint64))
     behind, whole = _gathered(packets, rows, STANDARD_BYTES, PAYLOAD_BYTES)
     fields = behind.view(BEHIND).reshape(-1)
     ours = whole & (sent_ns != NONE) & ptp & (fields["magic"] == MAGIC)
@@ -131,11 +136,17 @@ def _put_time(field: npt.NDArray[Any], time_ns: Ints) -> None:
 
 def _time_ns(seconds: Words, fraction: Words, ptp: npt.NDArray[np.bool_], near_ns: Ints) -> Ints:
     """Seconds and ns (PTP) or seconds and 2^-32 s (NTP) as a time near `near_ns`; NONE: no such time."""
-    ntp_ns = (fraction * np.uint64(SECOND) + np.uint64(1 << 31)) >> np.uint64(32)
-    since = seconds.astype(np.int64) - np.where(ptp, 0, FROM_1900_TO_1970)
-    time_ns = since * SECOND + np.where(ptp, fraction, ntp_ns).astype(np.int64)
-    time_ns += (near_ns - time_ns + ERA // 2) // ERA * ERA
-    return np.where(ptp & (fraction >= SECOND), NONE, time_ns)
+    time_ns = seconds.astype(np.int64) * SECOND
+    if ptp.all():
+        time_ns += fraction.astype(np.int64)
+    else:
+        ntp_ns = (fraction * np.uint64(SECOND) + np.uint64(1 << 31)) >> np.uint64(32)
+        time_ns += np.where(ptp, fraction, ntp_ns).astype(np.int64) - np.where(ptp, 0, FROM_1900_TO_1970 * SECOND)
+    eras = (near_ns - time_ns + ERA // 2) // ERA
+    if eras.any():
+        time_ns += eras * ERA
+    time_ns[ptp & (fraction >= SECOND)] = NONE
+    return time_ns
 
 
 def _gathered(

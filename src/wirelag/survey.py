@@ -22,6 +22,7 @@ _PENDING_ROWS: Final = 1 << 18
 # What is remembered of a conversation, a bit each. TIMED: its messages say which request a response belongs to.
 FORWARD, BACKWARD, TO_SERVER, TO_CLIENT, SYN, SYN_ACK, TCP, TIMED = (1 << i for i in range(8))
 _TIMED_KINDS: Final = (Kind.DNS, Kind.NTP, Kind.ICMP, Kind.QUIC)
+_ASKING_KINDS: Final = (Kind.TCP, Kind.UDP, Kind.QUIC, Kind.DNS, Kind.NTP)  # clients ask, servers answer
 
 
 class Conversations:
@@ -168,7 +169,7 @@ class Verdict:
 def verdicts(survey: Survey, common: float | None = None) -> list[Verdict]:
     """What can be measured; `common` is the largest share of packets that two of the captures have in common."""
     survey.conversations.settle()
-    return [_rtt(survey), _response(survey.conversations), _oneway(common), _flows(survey, common)]
+    return [_rtt(survey), _response(survey), _oneway(common), _flows(survey, common)]
 
 
 def _rtt(survey: Survey) -> Verdict:
@@ -189,15 +190,15 @@ def _rtt(survey: Survey) -> Verdict:
     return Verdict("rtt", True, f"seen in both directions: {', and '.join(parts)}")
 
 
-def _response(seen: Conversations) -> Verdict:
-    one_way, all_of_them = seen.count(seen.client_only), seen.count()
-    share = f"{one_way:,} of {all_of_them:,} conversations seen from the client's side alone"
+def _response(survey: Survey) -> Verdict:
+    seen = survey.conversations
+    one_way, both, all_of_them = seen.count(seen.client_only), seen.count(seen.both_ways), seen.count()
     if one_way >= LEAST_ONE_WAY * all_of_them > 0:
+        share = f"{one_way:,} of {all_of_them:,} conversations seen from the client's side alone"
         return Verdict("response", True, f"client->server only: {share}")
-    if one_way:
-        return Verdict("response", False, f"only {share}, as unanswered requests are")
-    if seen.count(seen.both_ways):
-        return Verdict("response", False, "both directions are seen: wirelag rtt measures directly")
+    if both and any(survey.kinds[kind] for kind in _ASKING_KINDS):
+        why = f"{both:,} of {all_of_them:,} conversations, requests with their responses"
+        return Verdict("response", True, f"seen in both directions: {why}")
     return Verdict("response", False, "no packets from clients to servers")
 
 

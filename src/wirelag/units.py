@@ -34,7 +34,14 @@ def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:
         raise ValueError(f"{text!r} is not a {what}: write a number and a unit, for example {example}")
     factor = known[found[2].lower()]
     # Whole numbers stay exact: a float would lose ns of a time since 1970.
-    return int(found[1]) * factor if found[1].lstrip("+-").isdigit() else round(float(found[1]) * factor)
+    try:
+        return int(found[1]) * factor if found[1].lstrip("+-").isdigit() else round(float(found[1]) * factor)
+    except (OverflowError, ValueError):  # a float without end, or more digits than Python reads
+        raise ValueError(f"{_shortened(text)} is too large a {what}") from None
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:39] + "…")
 
 
 def parse_duration_ns(text: str) -> int:

@@ -7,18 +7,23 @@ import sys
 from collections.abc import Callable
 from typing import Annotated
 
-import typer
-
 from wirelag import __version__
-from wirelag.cli.compare import compare
-from wirelag.cli.cut import cut
-from wirelag.cli.flows import flows
-from wirelag.cli.info import info
-from wirelag.cli.oneway import oneway
-from wirelag.cli.rtt import rtt
-from wirelag.cli.score import score
-from wirelag.cli.simulate import simulate
 from wirelag.errors import WirelagError
+
+try:
+    import typer
+
+    from wirelag.cli.compare import compare
+    from wirelag.cli.cut import cut
+    from wirelag.cli.flows import flows
+    from wirelag.cli.info import info
+    from wirelag.cli.oneway import oneway
+    from wirelag.cli.response import response
+    from wirelag.cli.rtt import rtt
+    from wirelag.cli.score import score
+    from wirelag.cli.simulate import simulate
+except KeyboardInterrupt:  # before `main` can catch it
+    sys.exit(130)
 
 app = typer.Typer(
     name="wirelag",
@@ -32,6 +37,7 @@ app = typer.Typer(
 COMMANDS: dict[str, Callable[..., None]] = {
     "info": info,
     "rtt": rtt,
+    "response": response,
     "oneway": oneway,
     "cut": cut,
     "flows": flows,
@@ -60,23 +66,46 @@ def _options(
 
 def main() -> None:
     """Run the command line: an error is one line and exit code 2, never a traceback."""
+    _stand_in()
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except SystemExit as end:
+        # Typer has an exit code of its own for a reader who has gone.
+        sys.exit(141 if isinstance(end.__context__, BrokenPipeError) else end.code)
     except WirelagError as error:
         _fail(str(error), 2)
     except BrokenPipeError:
-        # Whoever read our output has gone. Nothing more may be written, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write_no_more()
         sys.exit(141)
     except KeyboardInterrupt:
         _fail("stopped", 130)
     except MemoryError:
         _fail("out of memory; a filter (--host, --port, --from, --to) makes the work smaller", 2)
     except Exception as error:
+        # Whoever opens or reads a file names it in an error of its own: what has no name is standard output.
+        if isinstance(error, OSError) and error.filename is None and error.strerror:
+            _write_no_more()
+            _fail(f"standard output: cannot write ({error.strerror}); send it elsewhere", 2)
         if os.environ.get("WIRELAG_DEBUG"):
             raise
         where = "set WIRELAG_DEBUG=1 to see where, and please report it"
         _fail(f"internal error: {type(error).__name__}: {error}; {where}", 70)
+
+
+def _stand_in() -> None:
+    """Something in place of streams that are closed: writing to standard output then fails as on a full disk."""
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+
+
+def _write_no_more() -> None:
+    """What is left for standard output has nowhere to go: at exit it must not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(line: str, code: int) -> None:

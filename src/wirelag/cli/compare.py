@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wirelag.cli.output import read_report
 from wirelag.errors import WirelagError
 from wirelag.units import format_duration
 
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 MOST_GROUPS = 20
 MOST_KEYS = 10
-WAY_OUT = "write it with --format json -o FILE"
 
 
 def compare(
-    before: Annotated[str, typer.Argument(metavar="BEFORE.json", help="JSON of rtt, response, oneway or flows.")],
+    before: Annotated[
+        str, typer.Argument(metavar="BEFORE.json", help="JSON of rtt, response, oneway, flows; - is standard input.")
+    ],
     after: Annotated[str, typer.Argument(metavar="AFTER.json", help="JSON of the same, later.")],
     everything: Annotated[
         bool, typer.Option("--all", help=f"Show every group, not only the {MOST_GROUPS} that changed most.")
@@ -40,7 +41,9 @@ def compare(
     from wirelag.compare import ReportError
     from wirelag.compare import compare as compare_reports
 
-    contents = _read(before), _read(after)
+    if before == after == "-":
+        raise WirelagError("standard input is one report: name a file for the other")
+    contents = read_report(before), read_report(after)
     try:
         result = compare_reports(*contents)
     except ReportError as error:
@@ -52,26 +55,6 @@ def compare(
         typer.echo("\n".join(_table(result, everything)))
     if exit_code and result.is_worse:
         raise typer.Exit(3)
-
-
-def _read(path: str) -> dict[str, Any]:
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise WirelagError(f"{path}: cannot read: {error.strerror or error}; name a report in JSON") from None
-    except ValueError:
-        raise WirelagError(f"{path}: is not JSON but something that is no text; {WAY_OUT}") from None
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        if error.msg == "Extra data" and text[: error.pos].strip().startswith("{"):
-            raise WirelagError(f"{path}: holds several JSON objects, wants one; {WAY_OUT}, not jsonl") from None
-        raise WirelagError(f"{path}: is not JSON (line {error.lineno}: {error.msg}); {WAY_OUT}") from None
-    except (ValueError, RecursionError):
-        raise WirelagError(f"{path}: is no JSON that can be read; {WAY_OUT}") from None
-    if not isinstance(content, dict):
-        raise WirelagError(f"{path}: is not a report: wants one JSON object; {WAY_OUT}")
-    return content
 
 
 def _table(result: Comparison, everything: bool) -> list[str]:

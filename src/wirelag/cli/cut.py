@@ -48,6 +48,7 @@ from wirelag.cli.options import (
     Quiet,
     Start,
     Tunnels,
+    apart,
     duration_ns,
     make_filter,
     offset_ns,
@@ -120,6 +121,9 @@ def cut(
     """
     wanted = make_filter(hosts, nets, ports, protocols, start, end)
     ahead_ns = offset_ns(offset) if offset else 0
+    if output == "-":
+        raise typer.BadParameter("wants the name of a file", param_hint="-o")
+    apart({"-o": output}, [*captures, *([answer] if answer else [])])
     if answer is not None:
         _answer(captures, wanted, tunnels, answer, output, ahead_ns, quiet)
         return

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from wirelag.report import Report
 
 NO_BETTER: Final = 0.9  # of the error of the mean: neighbours that foretell so badly foretell nothing
+MOST_PARTS: Final = 256  # intervals that are put together at once
+FEW_RECORDS: Final = 1 << 16
 REFUSED: Final = {
     "foreign": "of another stream",
     "size": "of another size",
@@ -61,7 +63,8 @@ def alone(
     packets: Iterable[PacketBatch] = with_progress(capture, quiet)
     if way:
         packets = (_travelling(batch, way, estimator) for batch in packets)
-    together, lines = _add_up(_observed(packets, interval_ns, Meters(estimator)), interval_ns, choice)
+    parts = _observed(packets, interval_ns, Meters(estimator))
+    together, lines = _add_up(parts, interval_ns, choice, estimator.most_flows)
     names = ", ".join(file.name for file in capture.files)
     found = Found(names, together, lines, choice, capture.statistics, capture.warnings)
     found.notes += _both_ways(together) if way is None else []
@@ -113,7 +116,7 @@ def against(
     meters = Meters(estimator, ways, references)
     choice = Choice(wanted, alignment.courses["downstream"], way)
     packets = (_not_backward(batch, alignment) for batch in down.batches(segment.packet_id))
-    together, lines = _add_up(_observed(packets, interval_ns, meters), interval_ns, choice)
+    together, lines = _add_up(_observed(packets, interval_ns, meters), interval_ns, choice, estimator.most_flows)
     assert down.read
     warnings = [line for point in points if point.read for line in point.read.warnings]
     notes = [*segment.notes, *alignment.notes, *notes]
@@ -143,14 +146,19 @@ def _ways(alignment: Alignment, every: int) -> tuple[npt.NDArray[np.uint64], lis
 
 
 class Meters:
-    """A meter for each way, the last for all that have none of their own; they share the memory."""
+    """A meter for each way, the last for all that have none of their own; they share memory, buffer and records."""
 
     def __init__(
         self, estimator: Rli, ways: npt.NDArray[np.uint64] | None = None, references: References | None = None
     ) -> None:
         self._ways, self._references = ways, references
         count = 1 if ways is None else len(ways) + 1
-        share = replace(estimator, memory=max(1 << 10, estimator.memory // count))
+        share = replace(
+            estimator,
+            memory=max(1 << 10, estimator.memory // count),
+            buffer=max(1, estimator.buffer // count),
+            most_flows=max(1, estimator.most_flows // count),
+        )
         self._meters = [share.meter("downstream") for _ in range(count)]
 
     def observe(self, batch: PacketBatch) -> None:
@@ -177,12 +185,12 @@ class Meters:
             if len(rows):
                 yield way, batch[rows]
 
-    def cut(self, interval: Interval) -> Flows:
+    def cut(self, interval: Interval, last: bool) -> Flows:
         """What all of them say of an interval; the queue is that of the last."""
-        first, *others = (meter.cut(interval) for meter in self._meters)
-        for other in others:
-            first = first + other
-        return first
+        from wirelag.flow_records import added
+
+        parts = [meter.cut(interval, last) for meter in self._meters]
+        return added(parts) if len(parts) > 1 else parts[0]
 
 
 def _not_backward(batch: PacketBatch, alignment: Alignment) -> PacketBatch:
@@ -207,28 +215,34 @@ def _observed(
     now: Interval | None = None
     for span, batch in split(packets, interval_ns):
         if interval_ns is not None and now is not None and span != now:
-            yield now, meters.cut(now)
+            yield now, meters.cut(now, False)
             now = None
         now = Interval(min(now.start_ns, span.start_ns), max(now.end_ns, span.end_ns)) if now else span
         meters.observe(batch)
     now = now or Interval(0, 0)
-    yield now, meters.cut(now)
+    yield now, meters.cut(now, True)
 
 
 def _add_up(
-    parts: Iterable[tuple[Interval, Flows]], interval_ns: int | None, choice: Choice
+    parts: Iterable[tuple[Interval, Flows]], interval_ns: int | None, choice: Choice, most_flows: int
 ) -> tuple[Flows, list[tuple[Report, Row]]]:
-    """All intervals as one, and what each of them says."""
-    lines = []
-    total: Flows | None = None
+    """All intervals as one, and what each of them says.
+
+    Parts are put together when they have as many records as what is there, so that each record is moved a few times,
+    however many intervals there are. At most `most_flows` stay; there are never more than twice as many and a part.
+    """
+    from wirelag.flow_records import added
+
+    lines, together, fresh = [], [], 0
     for when, part in parts:
-        total = part.merged() if total is None else total + part
         if interval_ns is not None:
-            key = clock_text(when.start_ns)
-            _, report, row = summary(part, choice, "interval", key)
+            _, report, row = summary(part, choice, "interval", clock_text(when.start_ns))
             lines.append((report.during(when), row))
-    assert total is not None
-    return total, lines
+        together.append(part)
+        fresh += len(part)
+        if len(together) > MOST_PARTS or fresh > max(FEW_RECORDS, len(together[0])):
+            together, fresh = [added(together).shortened(most_flows)], 0
+    return added(together).shortened(most_flows), lines
 
 
 def refused(flows: Flows) -> dict[str, int]:

@@ -64,17 +64,20 @@ class Choice:
         """These flows, and what they say together."""
         import numpy as np
 
+        from wirelag.flow_records import COLUMN
+
         passes = self._passes(flows)
         if passes.all():
             return flows
         records = flows.records[passes]
         whole = _as_one(replace(flows, records=records), np.zeros(len(records), np.uint64))
-        packets, size, timed, sum_ns, squares, high = (
-            int(whole.column(name).sum()) for name in ("packets", "bytes", "timed", "sum_ns", "squares", "squares_high")
-        )
+        numbers = {name: int(whole.records[:, at].sum()) for name, at in COLUMN.items() if at < COLUMN["brackets"]}
+        sum_ns = numbers["sum_ns"] + (numbers["sum_high"] << 64)
         return replace(
-            flows, records=records, bytes=size, timed=timed, sum_ns=sum_ns, squares=squares + (high << 64),
-            counts=flows.counts | {"regular": packets},
+            flows, records=records, bytes=numbers["bytes"], timed=numbers["timed"],
+            sum_ns=sum_ns - (1 << 128 if sum_ns >> 127 else 0),
+            squares=numbers["squares"] + (numbers["squares_high"] << 64),
+            counts=flows.counts | {"regular": numbers["packets"]},
         )  # fmt: skip
 
     def _passes(self, flows: Flows) -> npt.NDArray[np.bool_]:
@@ -133,28 +136,22 @@ def _as_one(flows: Flows, keys: npt.NDArray[np.uint64]) -> Flows:
 
 def summary(flows: Flows, choice: Choice, scope: str, key: str) -> tuple[Flows, Report, Row]:
     """The chosen flows, and what they say together."""
-    import numpy as np
-
     chosen = choice.of(flows)
     report = chosen.report()
-    if chosen is not flows:
-        (row, *_) = [*_rows(_as_one(chosen, np.zeros(len(chosen), np.uint64)), scope, lambda _: key), None]
-        bounds = {"mean": (row.low, row.high)} if row and row.low is not None and row.high is not None else {}
-        report = replace(report, ci95=bounds)
-        if not len(chosen):
-            report = replace(report, reason="there is no such flow")
+    if chosen is not flows and not len(chosen):
+        report = replace(report, reason="there is no such flow")
     low, high = report.ci95.get("mean", (None, None))
     packets, used = chosen.counts.get("regular", 0), chosen.counts.get("accepted", 0)
     line = Row(scope, key, packets, chosen.bytes, chosen.timed, used, report.mean, report.std, low, high)
     return chosen, report, line
 
 
-def _rows(flows: Flows, scope: str, name: Callable[[int], str]) -> Iterator[Row]:
-    """A row for each record, slowest first."""
+def _rows(flows: Flows, scope: str, name: Callable[[int], str], most: int | None = None) -> Iterator[Row]:
+    """A row for each record, slowest first; so many of them."""
     import numpy as np
 
     columns = flows.table()
-    order = np.argsort(-np.nan_to_num(columns["mean"], nan=-np.inf), kind="stable")
+    order = np.argsort(-np.nan_to_num(columns["mean"], nan=-np.inf), kind="stable")[:most]
     for place in range(0, len(order), 1 << 14):  # so that few numbers of many flows are Python's
         rows = order[place : place + (1 << 14)]
         lists = [columns[column][rows].tolist() for column in COLUMNS]
@@ -163,7 +160,8 @@ def _rows(flows: Flows, scope: str, name: Callable[[int], str]) -> Iterator[Row]
             yield Row(scope, name(row), *numbers)
 
 
-def flow_rows(flows: Flows) -> Iterator[Row]:
+def flow_rows(flows: Flows, most: int | None = None) -> Iterator[Row]:
+    """A row for each flow, slowest first; so many of them: names take time."""
     from wirelag.filters import PROTOCOLS
 
     known = {number: name for name, numbers in PROTOCOLS.items() for number in numbers}
@@ -174,7 +172,7 @@ def flow_rows(flows: Flows) -> Iterator[Row]:
         word = known.get(protocol, f"protocol {protocol}")
         return f"{_end(src, src_port)} > {_end(dst, dst_port)} {word}"
 
-    return _rows(merged, "flow", name)
+    return _rows(merged, "flow", name, most)
 
 
 def _end(address: str, port: int) -> str:
@@ -197,18 +195,17 @@ def group_rows(flows: Flows, grouping: Grouping) -> Iterator[Row]:
     return _rows(grouped, "group", lambda row: grouping.keys[int(grouped.records[row, 0])])
 
 
-def flow_table(total: Row, intervals: list[Row], listed: list[Row], by: str, most: int) -> list[str]:
-    """For a person: everything, intervals, then flows or groups, slowest first."""
-    shown = listed[:most]
+def flow_table(total: Row, intervals: list[Row], shown: list[Row], count: int, by: str) -> list[str]:
+    """For a person: everything, intervals, then the slowest flows or groups, of so many."""
     width = min(52, max(len(row.key) for row in (total, *intervals, *shown)))
     lines = [f"{'':<{width}}  {'packets':>10}  {'bytes':>8}  {'references':>10}  {'mean, 95% interval':^30}  deviation"]
     lines.append(_line(total, width))
     for title, rows in (("over time", intervals), (f"by {by}, slowest first", shown)):
         if rows:
             lines += [title, *(_line(row, width) for row in rows)]
-    if len(listed) > len(shown):
+    if count > len(shown):
         what = "flows" if by == "flow" else "groups"
-        lines.append(f"and {len(listed) - len(shown):,} more {what} (--most-flows, --format csv)")
+        lines.append(f"and {count - len(shown):,} more {what} (--most-flows, --format csv)")
     return lines
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -50,28 +50,13 @@ if TYPE_CHECKING:
     from wirelag.flow_records import Flows
     from wirelag.grouping import Grouping
     from wirelag.report import Report
-    from wirelag.sla import Sla
+    from wirelag.sla import Mean, Sla
 
 SOURCES: Final = ("stamp", "marked", "capture")
 METHODS: Final = ("busy", "linear", "left")
 GROUPS: Final = ("flow", "client", "server", "subnet", "port")
 SPARSE_NS: Final = 60 * 10**9  # captures: the longest time between two references that is interpolated
 TRUSTED_NS: Final = 1 << 34  # captures: nobody forged these references, so the delay may change by so much
-
-
-@dataclass(frozen=True)
-class Mean:
-    """The mean, as questions ask for it."""
-
-    mean_ns: float | None
-    min_ns: None = None
-    max_ns: None = None
-
-    def quantile_ns(self, q: float) -> None:
-        """Not known."""
-
-    def share_above(self, limit_ns: int) -> None:
-        """Not known."""
 
 
 def flows(
@@ -154,7 +139,7 @@ def flows(
     ipv6_prefix: Ipv6Prefix = 48,
     sla: Annotated[
         list[str] | None,
-        typer.Option(metavar="QUESTION", help="mean<10ms: exit code 3 if it does not hold.", rich_help_panel=ANSWER),
+        typer.Option(metavar="QUESTION", help="mean<10ms: exit code 3 unless it holds.", rich_help_panel=ANSWER),
     ] = None,
     html: Html = None,
     output_format: OutputFormat = "table",
@@ -171,7 +156,7 @@ def flows(
 
     one_of(output_format, FORMATS, "--format")
     one_of(by, GROUPS, "--by")
-    apart({"-o": output, "--html": html})
+    apart({"-o": output, "--html": html}, [*captures, *([upstream] if upstream else [])])
     if output_format == "parquet" and output is None:
         raise WirelagError("Parquet is not for a terminal: name a file with -o")
     source = _reference(reference, upstream, mark, captures)
@@ -204,6 +189,8 @@ def flows(
 
     chosen, report, total = summary(found.flows, found.choice, "all", "all")
     report = replace(report, packets=found.statistics.packets, skipped=found.statistics.skipped)
+    from wirelag.sla import Mean
+
     mean = Mean(None if report.mean is None else report.mean * 1e9)
     grouping = _grouping(by, ipv4_prefix, ipv6_prefix, most_groups)
     found.notes += _notes(chosen)
@@ -214,8 +201,9 @@ def flows(
         write_page(html, found, chosen, report, groups, by)
     with opened(output, binary=output_format == "parquet") as out:
         if output_format == "table":
-            listed = groups if grouping else list(flow_rows(chosen))
-            lines = flow_table(total, [row for _, row in found.intervals], listed, by, most_flows)
+            shown = groups[:most_flows] if grouping else list(flow_rows(chosen, most_flows))
+            count = len(groups) if grouping else len(chosen)
+            lines = flow_table(total, [row for _, row in found.intervals], shown, count, by)
             lines += _coverage(found, chosen, report, source)
             lines += [question.answer(mean) for question in questions]
             out.write("\n".join(lines) + "\n")
@@ -232,7 +220,7 @@ def flows(
                 frame.write_parquet(out)
             else:
                 out.write(frame.write_csv())
-    if any(question.holds(mean) is False for question in questions):
+    if not all(question.holds(mean) for question in questions):
         raise typer.Exit(3)
 
 
@@ -328,7 +316,7 @@ def _notes(flows: Flows) -> list[str]:
         notes.append(f"{counts['untrusted']:,} packets were timed as linear does: the queue was not known yet")
     if counts.get("rejected_time", 0) > counts.get("accepted", 0):
         notes.append("most references have times far off: is the sender's clock set again and again?")
-    evicted = int((flows.column("reason") == 2).sum())
+    evicted = counts.get("evicted", 0)
     if evicted:
         notes.append(f"{evicted:,} flows had to leave for want of memory, and may have come back (--memory)")
     if counts.get("unlisted", 0):

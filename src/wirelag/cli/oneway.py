@@ -218,7 +218,7 @@ def oneway(
     More than two captures, in the order of the path, give a line for each segment. Clocks need not agree.
     """
     one_of(output_format, FORMATS, "--format")
-    apart({"-o": output, "--html": html})
+    apart({"-o": output, "--html": html, "--ask": ask}, points)
     one_of(clock, ("auto", "none"), "--clock")
     wanted = make_filter(hosts, nets, ports, protocols, start, end)
     questions = questions_of(sla or [])
@@ -303,7 +303,7 @@ def oneway(
     for line in measured.warnings:
         print(f"warning: {line}", file=sys.stderr)
     write_answer(answer, output_format, output, crossing_table)
-    if any(question.holds(measured.whole) is False for question in questions):
+    if not all(question.holds(measured.whole) for question in questions):
         raise typer.Exit(3)
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wirelag.errors import WirelagError
 from wirelag.units import parse_duration_ns, parse_rate, parse_size
 
 if TYPE_CHECKING:
@@ -65,7 +70,7 @@ Questions = Annotated[
     typer.Option(
         "--sla",
         metavar="QUESTION",
-        help="p99<50ms, mean<10ms, 'above(50ms)<5%': exit code 3 if it does not hold.",
+        help="p99<50ms, mean<10ms, 'above(50ms)<5%': exit code 3 unless it holds.",
         rich_help_panel=ANSWER,
     ),
 ]
@@ -154,21 +159,68 @@ def rate_of(text: str, option: str) -> int:
 
     try:
         rate = parse_rate(text) // 8
-    except (ValueError, OverflowError) as error:
+    except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from None
     if not SLOWEST <= rate <= FASTEST:
         raise typer.BadParameter("goes from 1Mbps to 8Tbps", param_hint=option)
     return rate
 
 
-def apart(outputs: dict[str, str | None]) -> None:
-    """Every output needs a file of its own, and only -o can be standard output."""
-    named = [path for path in outputs.values() if path is not None]
-    if len(set(named)) < len(named):
-        raise typer.BadParameter("every output needs a file of its own", param_hint=", ".join(outputs))
-    for option, path in outputs.items():
-        if option != "-o" and path == "-":
-            raise typer.BadParameter("wants the name of a file", param_hint=option)
+def apart(outputs: Mapping[str, str | Iterable[str] | None], inputs: Iterable[str] = ()) -> None:
+    """Every output needs a file of its own that can be written and is no input; only -o can be standard output.
+
+    Told before anything is written. Files are the same by what they are, not by how they are spelled.
+    """
+    read = {file for path in inputs if (file := _file_of(path, 0))}
+    written: dict[str | tuple[int, int], str] = {}
+    for option, given in outputs.items():
+        for path in [given] if isinstance(given, str) else given or []:
+            if path == "-" and option != "-o":
+                raise typer.BadParameter("wants the name of a file", param_hint=option)
+            file = _file_of(path, 1)
+            if file in read:
+                says = f"{path} is read: writing to it would destroy it; choose another file"
+                raise typer.BadParameter(says, param_hint=option)
+            if file in written:
+                both = option if option == written[file] else f"{written[file]}, {option}"
+                raise typer.BadParameter("every output needs a file of its own", param_hint=both)
+            if file:
+                written[file] = option
+            _need_writable(path, option)
+
+
+def _file_of(path: str, stream: int) -> str | tuple[int, int] | None:
+    """What a path leads to: a file, or where there will be one; None for what many may share, such as /dev/null.
+
+    `stream` is what `-` stands for: 0, standard input, or 1, standard output, which outputs do not share.
+    """
+    standard = path == "-"
+    shared = path if standard and stream else None
+    try:
+        found = os.fstat(stream) if standard else os.stat(path)
+    except OSError:
+        return shared if standard else os.path.realpath(path)
+    return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else shared
+
+
+def _need_writable(path: str, option: str) -> None:
+    if path == "-":
+        return
+    problem = 0
+    try:
+        if stat.S_ISDIR(os.stat(path).st_mode):
+            problem = errno.EISDIR
+        elif not os.access(path, os.W_OK):
+            problem = errno.EACCES
+    except FileNotFoundError:
+        folder = os.path.dirname(os.path.realpath(path))
+        if not os.access(folder, os.W_OK | os.X_OK):
+            problem = errno.EACCES if os.path.isdir(folder) else errno.ENOENT
+    except OSError as error:
+        problem = error.errno or errno.EIO
+    if problem:
+        why = os.strerror(problem)
+        raise WirelagError(f"{path}: cannot write ({why}); choose another file with {option}")
 
 
 def clock_text(time_ns: int) -> str:

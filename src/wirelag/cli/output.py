@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     Shape = npt.NDArray[np.float64]
 
 CROSSING_COLUMNS = ("sent", "received", "lost", "reordered", "duplicated", "negative", "used", "wire_bytes")
+JSON_WAY_OUT = "write it with --format json -o FILE"
 BLOCKS = "▁▂▃▄▅▆▇█"
 
 
@@ -86,16 +88,49 @@ def write_answer(
 
 
 @contextmanager
-def opened(path: str | None, binary: bool = False) -> Iterator[IO[Any]]:
+def opened(path: str | None, binary: bool = False, option: str = "-o") -> Iterator[IO[Any]]:
     """A file to write to, or standard output; an error names the file."""
     if path is None or path == "-":
-        yield sys.stdout.buffer if binary else sys.stdout
+        with _gathered(sys.stdout.buffer) if binary else nullcontext(sys.stdout) as out:
+            yield out
         return
     try:
-        with Path(path).open("wb" if binary else "w") as out:
+        with Path(path).open("wb" if binary else "w") as file, _gathered(file) if binary else nullcontext(file) as out:
             yield out
     except OSError as error:
-        raise WirelagError(f"{path}: cannot write ({error.strerror}); choose another file with -o") from None
+        raise WirelagError(f"{path}: cannot write ({error.strerror}); choose another file with {option}") from None
+
+
+@contextmanager
+def _gathered(out: IO[bytes]) -> Iterator[IO[bytes]]:
+    """All bytes at once: polars, where it writes to a full disk by itself, says that the table is wrong."""
+    gathered = io.BytesIO()
+    yield gathered
+    out.write(gathered.getbuffer())
+
+
+def read_report(path: str) -> dict[str, Any]:
+    """A report in JSON, of a file or of standard input."""
+    name = "standard input" if path == "-" else path
+    if path == "-" and (sys.stdin is None or sys.stdin.isatty()):
+        raise WirelagError("standard input is a terminal: pipe a report into it, or name a file")
+    try:
+        text = (sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()).decode()
+    except OSError as error:
+        raise WirelagError(f"{name}: cannot read: {error.strerror or error}; name a report in JSON") from None
+    except ValueError:
+        raise WirelagError(f"{name}: is not JSON but something that is no text; {JSON_WAY_OUT}") from None
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data" and text[: error.pos].strip().startswith("{"):
+            raise WirelagError(f"{name}: holds several JSON objects, wants one; {JSON_WAY_OUT}, not jsonl") from None
+        raise WirelagError(f"{name}: is not JSON (line {error.lineno}: {error.msg}); {JSON_WAY_OUT}") from None
+    except (ValueError, RecursionError):
+        raise WirelagError(f"{name}: is no JSON that can be read; {JSON_WAY_OUT}") from None
+    if not isinstance(content, dict):
+        raise WirelagError(f"{name}: is not a report: wants one JSON object; {JSON_WAY_OUT}")
+    return content
 
 
 def _frame(answer: Answer) -> Any:

@@ -29,6 +29,7 @@ teaches the shell to complete them. Durations take a unit: `250us`, `500ms`, `10
 |---|---|
 | 0 | done; warnings, if any, are on standard error |
 | 2 | a file or an option is wrong: standard error says which, and what to do |
+| 3 | an agreement (`--sla`) does not hold, or cannot be shown to; `compare`: something got slower |
 | 70 | a fault of wirelag itself; with `WIRELAG_DEBUG=1` in the environment it shows where |
 | 130 | stopped with Ctrl-C |
 | 141 | whoever read the output has gone |

@@ -134,7 +134,7 @@ def rtt(
     limits = [duration_ns(text, "--above") for text in above or []]
     interval_ns = duration_ns(interval, "--interval") if interval else None
 
-    apart({"-o": output, "--html": html, "--samples": samples})
+    apart({"-o": output, "--html": html, "--samples": samples}, captures)
 
     from wirelag.grouping import Grouping
     from wirelag.io.capture import Capture
@@ -166,7 +166,7 @@ def rtt(
         _write_page(html, answer, timeline, capture, total)
     answer.notes.append(_coverage(capture, total))
     write_answer(answer, output_format, output)
-    if any(question.holds(total.distribution()) is False for question in questions):
+    if not all(question.holds(total.distribution()) for question in questions):
         raise typer.Exit(3)
 
 
@@ -268,6 +268,8 @@ def _answer(name: str, capture: Capture, total: Samples, grouping: Grouping | No
 
     statistics = capture.statistics
     whole = replace(total.report(name, "round_trip"), packets=statistics.packets, skipped=statistics.skipped)
+    if not statistics.packets:
+        whole = replace(whole, reason="there are no packets")
     answer = Answer("rtt", Line("all", "all", whole, total.distribution()))
     answer.legs = [
         Line("leg", f"to the {side}", _leg(name, total, leg), delays)

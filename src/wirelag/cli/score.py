@@ -2,10 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wirelag.cli.output import read_report
 from wirelag.errors import WirelagError
 from wirelag.units import format_duration
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def score(
-    report: Annotated[str, typer.Argument(metavar="REPORT.json", help="JSON of rtt, response, oneway or flows.")],
+    report: Annotated[
+        str, typer.Argument(metavar="REPORT.json", help="JSON of rtt, response, oneway, flows; - is standard input.")
+    ],
     truth: Annotated[str, typer.Argument(metavar="TRUTH.parquet", help="Truth that simulate wrote.")],
     kind: Annotated[
         str | None, typer.Option(metavar="tcp|handshake|dns", help="Compare with this kind of delay only.")
@@ -48,7 +51,7 @@ def score(
     from wirelag.sim.score import ReportError
     from wirelag.sim.score import score as compare
 
-    content, rows = _read_report(report), _read_truth(truth)
+    content, rows = read_report(report), _read_truth(truth)
     try:
         result = compare(content, rows, kind, leg, direction)
     except ReportError as error:
@@ -59,18 +62,6 @@ def score(
         typer.echo(json.dumps(result.to_json(), indent=2))
     else:
         _print_table(result)
-
-
-def _read_report(path: str) -> dict[str, Any]:
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise WirelagError(f"{path}: cannot read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise WirelagError(f"{path}: is not JSON: {error}; write it with --format json") from error
-    if not isinstance(content, dict):
-        raise WirelagError(f"{path}: is not a report: wants one JSON object, as --format json prints")
-    return content
 
 
 def _read_truth(path: str) -> "pl.DataFrame":

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from wirelag.cli.options import apart
+from wirelag.cli.output import opened
 from wirelag.cli.simulate_queue import (
     Discipline,
     DrainRate,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 TRAFFIC = "Traffic"
 NETWORK = "Network"
 QUEUE_DURATION: Final = "8s"
+ENDINGS: Final = tuple(f".{form}{packed}" for form in ("pcap", "pcapng") for packed in ("", ".gz", ".zst"))
 
 
 def simulate(
@@ -121,8 +124,9 @@ def simulate(
         raise typer.BadParameter(f"--queue needs 2 files, got {len(output)}", param_hint="-o")
     if queue is None and len(output) != points and points in (1, 2):
         raise typer.BadParameter(f"--points {points} needs {points} files, got {len(output)}", param_hint="-o")
-    if len({*output, truth}) <= len(output):
-        raise typer.BadParameter("every output needs a file of its own", param_hint="-o")
+    for path in output:
+        _need_ending(path)
+    apart({"-o": output, "--truth": truth})
     if snaplen < 1:
         raise typer.BadParameter("must be at least 1", param_hint="--snaplen")
     if points == 1 and (_duration(clock_offset, "--clock-offset") or clock_skew):
@@ -177,6 +181,16 @@ def simulate(
         _write_truth(simulation.truth, truth, quiet)
 
 
+def _need_ending(path: str) -> None:
+    """The ending says the format. What is no file, such as /dev/null, needs none."""
+    place = Path(path)
+    if path == "-" or (place.exists() and not place.is_file()):
+        return
+    if not place.name.endswith(ENDINGS):
+        says = f"{path}: its ending says the format: .pcap or .pcapng, also with .gz or .zst behind it"
+        raise typer.BadParameter(says, param_hint="-o")
+
+
 def _duration(text: str, option: str) -> int:
     try:
         return parse_duration_ns(text)
@@ -189,18 +203,20 @@ def _write(captures: Iterable[tuple[Iterable[Frames], str]], paths: list[str], s
     from wirelag.io.writer import CaptureWriter
 
     for path, (parts, said) in zip(paths, captures, strict=True):
-        with CaptureWriter(path, snaplen) as writer:
-            for frames in parts:
-                writer.write(frames.time_ns, frames.buffer, frames.offset, frames.captured, frames.wire)
+        try:
+            with CaptureWriter(path, snaplen) as writer:
+                for frames in parts:
+                    writer.write(frames.time_ns, frames.buffer, frames.offset, frames.captured, frames.wire)
+        except WirelagError as error:
+            if path == "-" and isinstance(error.__cause__, OSError):
+                raise error.__cause__ from None
+            raise
         if not quiet:
             typer.echo(f"{path}: {said}", err=True)
 
 
 def _write_truth(truth: pl.DataFrame, path: str, quiet: bool) -> None:
-    try:
-        with Path(path).open("wb") as file:
-            truth.write_parquet(file)
-    except OSError as error:
-        raise WirelagError(f"{path}: cannot write: {error.strerror or error}; choose another --truth file") from error
+    with opened(path, binary=True, option="--truth") as file:
+        truth.write_parquet(file)
     if not quiet:
         typer.echo(f"{path}: {truth.height:,} rows of truth", err=True)

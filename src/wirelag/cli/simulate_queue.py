@@ -22,6 +22,7 @@ OF_OTHERS: Final = (
     "duplicate", "clock_offset", "clock_skew",
 )  # fmt: skip
 SHORTEST_S, LONGEST_S = 0.001, 600
+MOST_BY_TIME: Final = 1 << 24  # references: what the kernel takes
 INJECTIONS: Final = "adaptive, none, 1-in-n:100, tau:1ms or both:100,1ms"
 
 Queue = Annotated[
@@ -77,7 +78,7 @@ def simulate_queue(
     most_share: float,
 ) -> QueueSimulation:
     """The simulation that the options ask for, or a usage error."""
-    from wirelag.sim.bursts import LINE
+    from wirelag.sim.bursts import LINE, TooManyFlowsError
     from wirelag.sim.queue import QueueScenario, Red, run
 
     one_of(discipline, ("red", "droptail"), "--discipline")
@@ -94,6 +95,10 @@ def simulate_queue(
     seconds = duration_ns(duration, "--duration") / 1e9
     if not SHORTEST_S <= seconds <= LONGEST_S:
         raise typer.BadParameter(f"is 1ms to {LONGEST_S}s with --queue", param_hint="--duration")
+    references = injection_of(injection, bytes_per_s, most_share)
+    if references and references.kind in ("1-in-tau", "both") and seconds * 1e9 / references.tau_ns >= MOST_BY_TIME:
+        says = f"{MOST_BY_TIME:,} references by time or more: choose a longer tau or a shorter --duration"
+        raise typer.BadParameter(says, param_hint="--injection")
     scenario = QueueScenario(
         utilisation,
         seed,
@@ -101,11 +106,11 @@ def simulate_queue(
         bytes_per_s,
         limit,
         Red(limit * 2 // 5, max(1, limit * 9 // 10)) if discipline == "red" else None,
-        injection_of(injection, bytes_per_s, most_share) or False,
+        references or False,
     )
     try:
         return run(scenario)
-    except ValueError as error:
+    except TooManyFlowsError as error:
         raise typer.BadParameter(f"{error}: choose a shorter one", param_hint="--duration") from None
 
 
@@ -140,8 +145,8 @@ def injection_of(text: str, bytes_per_s: int, most_share: float) -> Injection | 
 
 def queue_captures(simulation: QueueSimulation, snaplen: int) -> Iterator[tuple[Iterable[Frames], str]]:
     """The frames before the queue and behind it, and how many they are."""
-    from wirelag.sim.queue import NONE
     from wirelag.sim.queue_frames import downstream_frames, upstream_frames
+    from wirelag.stamp import NONE
 
     regular, references = (int((times != NONE).sum()) for times in (simulation.left_ns, simulation.reference_left_ns))
     yield upstream_frames(simulation, snaplen), f"{len(simulation.bursts):,} packets"

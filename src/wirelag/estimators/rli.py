@@ -1,9 +1,10 @@
 """The one-way delay of every flow, from sparse reference packets that carry the time at which they were sent.
 
-Guarantee: a packet's delay lies between those of the references around it in time, and every flow's mean comes with an
-interval that is made from how well references foretell each other. A reference that is lost, copied, late or forged
-(wrong size, stream, time or sequence) is counted and not used. Memory: `memory` bytes of flow table, 128 a flow; 112
-for each of the `buffer` packets that wait for the next reference; a synopsis has at most `most_flows` records of 136.
+Guarantee: with `linear` and `left` a packet's delay lies between those of the references around it in time, and every
+flow's mean comes with an interval that is made from how well references foretell each other. A reference that is lost,
+copied, late or forged (wrong size, stream, time or sequence) is counted and not used. Memory: `memory` bytes of flow
+table, 128 a flow (112 of them are used); 112 for each of the `buffer` packets that wait for the next reference; a
+synopsis has at most `most_flows` records of 144.
 
 `linear` and `left` are RLI and RLI-L of M. Lee, N. Duffield and R. Kompella, *Not All Microseconds are Equal:
 Fine-Grained Per-Flow Measurements with Reference Latency Interpolation*, 2010. `busy` is ours: it knows that a queue
@@ -24,7 +25,7 @@ import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.drain import Drain, learn_drain, serialises
-from wirelag.flow_records import RECORD, SHOWN, WRAP, Flows, evenly
+from wirelag.flow_records import RECORD, SHOWN, WRAP, Flows
 from wirelag.grouping import Grouping
 from wirelag.intervals import Interval
 from wirelag.packets import Array, Flag, Kind, PacketBatch
@@ -38,12 +39,14 @@ Method = Literal["linear", "left", "busy"]
 NAME: Final = "rli"
 METHODS: Final = ("linear", "left", "busy")
 CERTAIN: Final = 1 << 32  # probability 1, as the kernel counts
-REGULAR, REFERENCE, OTHER = 0, 1, 2  # kinds of rows
-SIZES: Final = (PAYLOAD_BYTES, STANDARD_BYTES)  # of references, without headers
+REGULAR, REFERENCE, OTHER, ANOTHER = 0, 1, 2, 3  # kinds of rows; the last are references of another stream
+PATIENCE: Final = 64  # valid references of other streams, until a stream is given up
+FARTHEST_NS: Final = 1 << 40  # between the two times of a reference
 LEARNING: Final = 1 << 13  # packets from which the drain rate is learned
 FED: Final = 1 << 16  # packets at a time
 ROUNDING_NS: Final = 4  # of both clocks and of serialisation
 UDP: Final = 17
+NO_ERRORS: Final = ((0, 0),) * 32
 SIGMAS: Final = 10  # of clock noise: what is longer is a gap
 
 
@@ -55,8 +58,10 @@ class Rli:
     deviation of the receiver's clock (None: learned), `overhead` what the wire adds to a packet's captured length (24
     bytes for the wire of an Ethernet, -14 for a queue that counts without its header). `hold` below 1 is sample and
     hold: a packet opens a flow with that probability. `stream` is the flow key of the references, direction included;
-    None: of the first valid one, which whoever can send packets may choose. With `mark`, UDP packets with this DSCP are
-    looked at, on any port, instead of those on STAMP's own.
+    None: that of the first valid one, which whoever can send packets may choose. It is given up when others come and
+    it does not: when 64 valid packets of other streams, or twice as many as it had, came without one of its own. So a
+    few false packets in front do not matter. With `mark`, UDP packets with this DSCP are looked at, on any port,
+    instead of those on STAMP's own.
     """
 
     method: Method = "busy"
@@ -90,9 +95,8 @@ class Rli:
 
     def kernel(self, drain: Drain) -> _kernels.Rli:
         """An empty table, for a queue that is drained so."""
-        idle_ns = min(1 << 30, round(SIGMAS * drain.noise_ns) + ROUNDING_NS)
         return _kernels.Rli(
-            METHODS.index(self.method), self.memory, drain.bytes_per_s, self.buffer, idle_ns, self.bracket_ns,
+            METHODS.index(self.method), self.memory, drain.bytes_per_s, self.buffer, _idle_ns(drain), self.bracket_ns,
             self.early_ns, self.late_ns, self.base_ns, self.inactive_ns, self.active_ns, round(self.hold * CERTAIN),
             self.seed,
         )  # fmt: skip
@@ -114,6 +118,15 @@ class Rli:
         return flows.report()
 
 
+class _Stream(NamedTuple):
+    """Whose packets are the references."""
+
+    key: int
+    length: int  # 0: none came yet
+    own: int  # valid ones so far, up to PATIENCE
+    others: int  # valid ones of other streams since its last
+
+
 class _Rows(NamedTuple):
     """What the kernel looks at; the last four have an entry for each reference."""
 
@@ -122,7 +135,11 @@ class _Rows(NamedTuple):
     size: npt.NDArray[np.uint32]
     key: Words
     id: Words
-    endpoints: Words
+    src: Words
+    dst: Words
+    src_port: npt.NDArray[np.uint16]
+    dst_port: npt.NDArray[np.uint16]
+    protocol: npt.NDArray[np.uint8]
     sequence: npt.NDArray[np.uint32]
     sent_ns: Ints
     previous_sent_ns: Ints
@@ -130,33 +147,42 @@ class _Rows(NamedTuple):
 
     def part(self, start: int, end: int) -> _Rows:
         """Some rows, with their references."""
-        first = int(np.count_nonzero(self.kind[:start] == REFERENCE))
-        last = first + int(np.count_nonzero(self.kind[start:end] == REFERENCE))
-        columns: list[Any] = [column[start:end] for column in self[:6]] + [column[first:last] for column in self[6:]]
+        if start == 0 and end >= len(self.time_ns):
+            return self
+        first = int(np.count_nonzero(_refer(self.kind[:start])))
+        last = first + int(np.count_nonzero(_refer(self.kind[start:end])))
+        columns: list[Any] = [column[start:end] for column in self[:10]] + [column[first:last] for column in self[10:]]
         return _Rows(*columns)
 
 
 class RliMeter:
-    """Packets at the far end, with references among them. It keeps no batch."""
+    """Packets at the far end, with references among them. It keeps no batch.
+
+    The drain rate is learned from the first LEARNING packets, which are kept until then. If a cut comes before, what
+    they say so far is used for now.
+    """
 
     def __init__(self, estimator: Rli) -> None:
         self._estimator = estimator
         self._kernel: _kernels.Rli | None = None
         self._drain = Drain(0, 0.0)
         self._first: list[_Rows] = []  # until the drain rate is learned
-        self._stream: tuple[int | None, int] = (estimator.stream, 0)  # key; length, 0: no reference was seen
+        self._learns = 0  # packets that are still needed for that
+        self._stream = _Stream(estimator.stream or 0, 0, 0, 0)
         self._sequence = 0  # of references that came without
         self._records: list[Words] = []
         self._listed = 0
         self._packets = 0
         self._counts = dict.fromkeys(("rejected_foreign", "rejected_size", "rejected_malformed", "unlisted"), 0)
         self._counted: dict[str, int] = {}
-        self._totals = [0] * 6
+        self._totals = [0] * 7
         self._errors = [0] * 96
-        self._accepted = np.empty((0, 2), np.int64)  # references: when, how late
+        self._accepted = _Picture()
         known = estimator.bytes_per_s is not None and (estimator.noise_ns is not None or not estimator.bytes_per_s)
         if known or estimator.method != "busy":
             self._begin(Drain(estimator.bytes_per_s or 0, estimator.noise_ns or 0.0))
+        else:
+            self._learns = LEARNING
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
         """Take in packets; STAMP packets that belong to the stream are the references."""
@@ -164,8 +190,9 @@ class RliMeter:
         stamps = self._estimator.possible(packets)
         read = parse(packets, stamps, anywhere=self._estimator.mark is not None)
         kinds = np.zeros(len(packets), np.uint8)
-        kinds[stamps] = self._kinds(keys[stamps], packets.payload_length[stamps], read.sent_ns != NONE)
-        mine = kinds[stamps] == REFERENCE
+        of_stamps = self._kinds(keys[stamps], packets.payload_length[stamps], packets.time_ns[stamps], read.sent_ns)
+        kinds[stamps] = of_stamps
+        mine = _refer(of_stamps)
         self._take(
             self._rows(
                 packets, kinds, keys,
@@ -184,16 +211,22 @@ class RliMeter:
         nothing = np.full(len(sent_ns), NONE, np.int64), np.zeros(len(sent_ns), np.uint64)
         self._take(self._rows(packets, kinds, _keys(packets), sequence, sent_ns.astype(np.int64), *nothing))
 
-    def cut(self, interval: Interval) -> Flows:
-        """All flows of the interval; what is known of the queue stays."""
-        kernel = self._kernel or self._learned()
-        records = self._all_records(kernel)
+    def cut(self, interval: Interval, last: bool = True) -> Flows:
+        """All flows of the interval; what is known of the queue stays.
+
+        If it is not the `last`, packets that wait for a reference go on waiting, and are in the next.
+        """
+        if not self._kernel:
+            if not self._first:
+                return Flows(self._estimator.method, self._drain, False, None, _no_records(), 0, 0, 0, 0, 0, NO_ERRORS)
+            self._learn()
+        kernel = self._kernel
+        assert kernel
+        records = self._all_records(kernel, last)
         counts, totals = kernel.counts(), kernel.totals()
         since = {name: n - self._counted.get(name, 0) for name, n in counts.items()}
-        packets, size, timed, sum_ns = (
-            (now - before) % WRAP for now, before in zip(totals[:4], self._totals[:4], strict=True)
-        )
-        squares = _since(totals[4:6], self._totals[4:6])
+        packets, size, timed = (now - before for now, before in zip(totals[:3], self._totals[:3], strict=True))
+        sum_ns, squares = (_since(totals[i : i + 2], self._totals[i : i + 2]) for i in (3, 5))
         all_errors = kernel.errors()
         errors = tuple(
             (all_errors[i] - self._errors[i], _since(all_errors[i + 1 : i + 3], self._errors[i + 1 : i + 3]))
@@ -208,16 +241,17 @@ class RliMeter:
             self._packets,
             size,
             timed,
-            sum_ns - (WRAP if sum_ns >> 63 else 0),
+            sum_ns - (WRAP**2 if sum_ns >> 127 else 0),
             squares,
             errors,
             since | self._counts | {"regular": packets},
-            evenly(self._accepted),
-        )
+            self._accepted.shown(),
+            timed,
+        ).judged()
         self._errors = all_errors
         self._counted, self._totals, self._records, self._listed, self._packets = counts, totals, [], 0, 0
         self._counts = dict.fromkeys(self._counts, 0)
-        self._accepted = self._accepted[:0]
+        self._accepted = _Picture()
         return flows
 
     @property
@@ -225,25 +259,55 @@ class RliMeter:
         """Bytes of table and buffer."""
         return self._kernel.memory if self._kernel else 0
 
-    def _kinds(self, keys: Words, lengths: Array, valid: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
+    def _kinds(self, keys: Words, lengths: Array, times_ns: Ints, sent_ns: Ints) -> npt.NDArray[np.uint8]:
         """Which possible references are those of the stream; those of another one are packets like others."""
-        key, length = self._stream
-        lengths_of_stream = np.full(len(keys), length, np.int64)
-        if not length:
-            right = valid & np.isin(lengths, SIZES)
-            mine = right if key is None else right & (keys == np.uint64(key))
-            row = int(np.argmax(mine)) if mine.any() else len(keys)
-            if row < len(keys):
-                key, length = self._stream = int(keys[row]), int(lengths[row])
-            lengths_of_stream[row:] = length
-        own = np.zeros(len(keys), np.bool_) if key is None else keys == np.uint64(key)
-        if self._estimator.stream is None:
-            own &= lengths_of_stream > 0  # before the first valid one there was no stream
-        sized = own & (lengths == lengths_of_stream)
+        if not len(keys):
+            return np.empty(0, np.uint8)
+        readable = sent_ns != NONE
+        near = np.abs(times_ns - sent_ns) <= FARTHEST_NS
+        key, length, anew = self._streams(keys, lengths, readable & near)
+        own = (keys == key) & (length > 0) if self._estimator.stream is None else keys == key
+        sized = own & (lengths == length)
+        if (sized & readable).all() and not anew:
+            return np.full(len(keys), REFERENCE, np.uint8)
         self._counts["rejected_foreign"] += int((~own).sum())
         self._counts["rejected_size"] += int((own & ~sized).sum())
-        self._counts["rejected_malformed"] += int((sized & ~valid).sum())
-        return np.where(own, np.where(sized & valid, REFERENCE, OTHER), REGULAR).astype(np.uint8)
+        self._counts["rejected_malformed"] += int((sized & ~readable).sum())
+        kinds = np.where(own, np.where(sized & readable, REFERENCE, OTHER), REGULAR).astype(np.uint8)
+        kinds[anew] = ANOTHER
+        return kinds
+
+    def _streams(
+        self, keys: Words, lengths: Array, near: npt.NDArray[np.bool_]
+    ) -> tuple[Words | np.uint64, Ints | int, list[int]]:
+        """The stream that is pinned at each row, key and length, and the rows at which another one takes its place."""
+        key, length, own, others = self._stream
+        valid = near & ((lengths == PAYLOAD_BYTES) | (lengths == STANDARD_BYTES))
+        if self._estimator.stream is not None:
+            valid &= keys == np.uint64(key)
+        foreign = valid & ((keys != np.uint64(key)) | (lengths != length))
+        if not foreign.any():
+            count = int(np.count_nonzero(valid))
+            self._stream = _Stream(key, length, min(own + count, PATIENCE), 0 if count else others)
+            return np.uint64(key), length, []
+        begins, pinned = [0], [(key, length)]
+        rows = np.flatnonzero(valid)
+        for row, one in zip(rows.tolist(), zip(keys[rows].tolist(), lengths[rows].tolist(), strict=True), strict=True):
+            if one == pinned[-1]:
+                own, others = min(own + 1, PATIENCE), 0
+                continue
+            others += 1
+            if others >= min(PATIENCE, 2 * own):
+                begins.append(row)
+                pinned.append(one)
+                own, others = 1, 0
+        self._stream = _Stream(*pinned[-1], own, others)
+        spans = np.diff([*begins, len(keys)])
+        return (
+            np.repeat(np.array([key for key, _ in pinned], np.uint64), spans),
+            np.repeat(np.array([length for _, length in pinned], np.int64), spans),
+            begins[1:] if length else begins[2:],  # the first takes nobody's place
+        )
 
     def _rows(
         self,
@@ -256,46 +320,49 @@ class RliMeter:
         previous_id: Words,
     ) -> _Rows:
         self._packets += len(packets)
-        endpoints = np.empty((len(packets), 5), np.uint64)
-        src, dst = np.ascontiguousarray(packets.src), np.ascontiguousarray(packets.dst)
-        ports = np.ascontiguousarray(packets.src_port), np.ascontiguousarray(packets.dst_port)
-        _kernels.fill_endpoints(src, dst, *ports, np.ascontiguousarray(packets.protocol), endpoints)
-        size = np.minimum(packets.wire_length, 1 << 20).astype(np.int64) + self._estimator.overhead
-        sizes = np.maximum(size, 0).astype(np.uint32)
+        sizes = np.ascontiguousarray(packets.wire_length)
+        if self._estimator.overhead:
+            size = np.minimum(sizes, 1 << 20).astype(np.int64) + self._estimator.overhead
+            sizes = np.maximum(size, 0).astype(np.uint32)
         return _Rows(
             np.ascontiguousarray(packets.time_ns), kinds, sizes, keys, np.ascontiguousarray(packets.packet_id),
-            endpoints, sequence, sent_ns, previous_sent_ns, previous_id,
+            np.ascontiguousarray(packets.src), np.ascontiguousarray(packets.dst),
+            np.ascontiguousarray(packets.src_port), np.ascontiguousarray(packets.dst_port),
+            np.ascontiguousarray(packets.protocol), sequence, sent_ns, previous_sent_ns, previous_id,
         )  # fmt: skip
 
     def _take(self, rows: _Rows) -> None:
+        if self._learns and len(rows.time_ns):
+            first, rows = rows.part(0, self._learns), rows.part(self._learns, len(rows.time_ns))
+            self._learns -= len(first.time_ns)
+            kept: list[Any] = [np.array(column) for column in first]
+            self._first.append(_Rows(*kept))
+            if self._kernel:
+                self._feed(self._kernel, first)
+            if not self._learns:
+                self._learn()
+                self._first = []
         if self._kernel:
             self._feed(self._kernel, rows)
-            return
-        kept: list[Any] = [np.array(column) for column in rows]
-        self._first.append(_Rows(*kept))
-        if sum(len(held.time_ns) for held in self._first) >= LEARNING:
-            self._learned()
 
-    def _learned(self) -> _kernels.Rli:
-        """Begin, with what the first packets say of the queue."""
+    def _learn(self) -> None:
+        """Begin, or go on, with what the first packets say of the queue."""
         estimator = self._estimator
-        drain = Drain(0, 0.0)
-        if self._first:
-            times, kinds, sizes = (np.concatenate([rows[i] for rows in self._first]) for i in range(3))
-            drain = learn_drain(times[:LEARNING], sizes[:LEARNING])
-            referred = kinds == REFERENCE
-            delays = times[referred] - np.concatenate([rows.sent_ns for rows in self._first])
-            drain = drain if serialises(drain, delays, sizes[referred]) else Drain(0, 0.0)
-        kernel = self._begin(
-            Drain(
-                drain.bytes_per_s if estimator.bytes_per_s is None else estimator.bytes_per_s,
-                drain.noise_ns if estimator.noise_ns is None else estimator.noise_ns,
-            )
+        times, kinds, sizes = (np.concatenate([rows[i] for rows in self._first]) for i in range(3))
+        drain, referred = learn_drain(times, sizes), _refer(kinds)
+        delays = times[referred] - np.concatenate([rows.sent_ns for rows in self._first])
+        drain = drain if serialises(drain, delays, sizes[referred]) else Drain(0, 0.0)
+        drain = Drain(
+            drain.bytes_per_s if estimator.bytes_per_s is None else estimator.bytes_per_s,
+            drain.noise_ns if estimator.noise_ns is None else estimator.noise_ns,
         )
-        first, self._first = self._first, []
-        for rows in first:
-            self._feed(kernel, rows)
-        return kernel
+        if not self._kernel:
+            kernel = self._begin(drain)
+            for rows in self._first:
+                self._feed(kernel, rows)
+        elif drain != self._drain:
+            self._drain = drain
+            self._kernel.drain(drain.bytes_per_s, _idle_ns(drain))
 
     def _begin(self, drain: Drain) -> _kernels.Rli:
         self._drain = drain
@@ -308,25 +375,22 @@ class RliMeter:
             accepted = np.zeros(len(part.sent_ns), np.uint8)
             kernel.observe(
                 part.time_ns, part.kind, part.size, part.key, part.id, part.sequence, part.sent_ns,
-                part.previous_sent_ns, part.previous_id, part.endpoints, accepted,
+                part.previous_sent_ns, part.previous_id, *part[5:10], accepted,
             )  # fmt: skip
-            arrived_ns = part.time_ns[part.kind == REFERENCE]
-            seen = np.stack([arrived_ns, arrived_ns - part.sent_ns], axis=1)[accepted > 0]
-            self._accepted = np.concatenate([self._accepted, seen])
-            if len(self._accepted) > 4 * SHOWN:
-                self._accepted = evenly(self._accepted)
+            if len(accepted):
+                self._accepted.add(part, accepted > 0)
             self._collect()
 
-    def _all_records(self, kernel: _kernels.Rli) -> Words:
+    def _all_records(self, kernel: _kernels.Rli, last: bool) -> Words:
         """Those that left and those of open flows; the table empties bit by bit, so that few are in memory twice."""
-        kernel.cut(0)
+        kernel.cut(0, last)
         self._collect()
         records = np.empty((self._listed + kernel.open, len(RECORD)), np.uint64)
         if self._records:
             np.concatenate(self._records, out=records[: self._listed])
         more = True
         while more:
-            more = kernel.cut(FED)
+            more = kernel.cut(FED, False)
             self._listed += kernel.take(records[self._listed : self._listed + kernel.records])
         most = self._estimator.most_flows
         self._counts["unlisted"] += len(records) - len(records[:most])
@@ -345,9 +409,52 @@ class RliMeter:
             self._records.append(listed)
 
 
+class _Picture:
+    """Some of the references that were accepted, by their number: so that it does not matter how they came."""
+
+    def __init__(self) -> None:
+        self._kept: list[Ints] = []  # when, how late
+        self._length, self._count, self._every = 0, 0, 1
+
+    def add(self, rows: _Rows, accepted: npt.NDArray[np.bool_]) -> None:
+        """The references of some rows, of which these were accepted."""
+        arrived_ns = rows.time_ns[_refer(rows.kind)][accepted]
+        first = -self._count % self._every
+        self._count += len(arrived_ns)
+        if first < len(arrived_ns):
+            sent_ns = rows.sent_ns[accepted]
+            self._kept.append(np.stack([arrived_ns, arrived_ns - sent_ns], axis=1)[first :: self._every])
+            self._length += len(self._kept[-1])
+        while self._length > 2 * SHOWN:
+            self._thin()
+
+    def shown(self) -> Ints:
+        """SHOWN at most."""
+        while self._length > SHOWN:
+            self._thin()
+        return np.concatenate([np.empty((0, 2), np.int64), *self._kept])
+
+    def _thin(self) -> None:
+        self._kept = [np.concatenate(self._kept)[::2]]
+        self._length, self._every = len(self._kept[0]), 2 * self._every
+
+
 def _keys(packets: PacketBatch) -> Words:
     """Flow keys that tell directions apart."""
     return np.asarray(packets.flow_key ^ packets.has(Flag.REVERSE).astype(np.uint64))
+
+
+def _refer(kinds: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+    """Which of these kinds are references."""
+    return np.asarray((kinds == REFERENCE) | (kinds == ANOTHER))
+
+
+def _idle_ns(drain: Drain) -> int:
+    return min(1 << 30, round(SIGMAS * drain.noise_ns) + ROUNDING_NS)
+
+
+def _no_records() -> Words:
+    return np.empty((0, len(RECORD)), np.uint64)
 
 
 def _since(now: list[int], before: list[int]) -> int:

@@ -56,7 +56,7 @@ class SampleFile:
                 self._write_part()
                 with Path(self.path).open("wb") as out:
                     pl.scan_parquet(self._parts).sink_parquet(out, row_group_size=PART_ROWS, maintain_order=True)
-        except OSError as failed:
+        except (OSError, pl.exceptions.ComputeError) as failed:  # polars says so of a full disk
             raise self._unwritable(failed) from None
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -110,14 +110,13 @@ class SampleFile:
         part = self._folder / f"{len(self._parts):06d}.parquet"
         try:
             pl.DataFrame(columns | texts, schema=_ROW).write_parquet(part)
-        except OSError as error:
+        except (OSError, pl.exceptions.ComputeError) as error:
             raise self._unwritable(error) from None
         self._parts.append(part)
 
-    def _unwritable(self, error: OSError) -> WirelagError:
-        return WirelagError(
-            f"{self.path}: cannot write ({error.strerror or error}); choose another file with --samples"
-        )
+    def _unwritable(self, error: Exception) -> WirelagError:
+        why = getattr(error, "strerror", None) or error
+        return WirelagError(f"{self.path}: cannot write ({why}); choose another file with --samples")
 
 
 _ROW: Final = {

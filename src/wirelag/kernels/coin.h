@@ -17,6 +17,10 @@ enum wl_purpose {
     WL_COIN_RATELESS = 7,
     WL_COIN_FLOW = 8,
     WL_COIN_HOLD = 9,
+    WL_COIN_THINNING = 10, /* 10 to 13 are thrown from Python alone */
+    WL_COIN_REFERENCE = 11,
+    WL_COIN_ADDRESS = 12,
+    WL_COIN_LISTED = 13,
     WL_COIN_BANK = 16,
     WL_COIN_MINHASH = 1024,
 };

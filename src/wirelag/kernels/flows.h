@@ -1,22 +1,25 @@
 /* A table of flows in bounded memory (docs/reference/rli.md, "The flow table").
  *
  * Law: a flow lives in one of the 8 slots of its group, the keys of which are one line of the cache; who finds no room there takes
- * the place of the flow that was silent for longest. A record that leaves goes to the caller. All memory is the caller's. */
+ * the place of the flow that was silent for longest. A record that leaves goes to the caller. All memory is the caller's.
+ * Not for eBPF: a callback takes what leaves. */
 #ifndef WIRELAG_FLOWS_H
 #define WIRELAG_FLOWS_H
 
 #include "coin.h"
 #include "distribution.h"
 
-#define WL_GROUP 8        /* slots */
-#define WL_FLOWS_AHEAD 12 /* packets whose slots are fetched before they are touched */
-#define WL_SWEEP 16       /* packets after which a group is looked at for flows that ended */
-#define WL_NAME_WORDS 5   /* addresses, ports, protocol: what a reader needs and no arithmetic */
+#define WL_GROUP 8                 /* slots */
+#define WL_FLOWS_AHEAD 12          /* packets whose slots are fetched before they are touched */
+#define WL_SWEEP 16                /* packets after which a group is looked at for flows that ended */
+#define WL_NAME_WORDS 5            /* addresses, ports, protocol: what a reader needs and no arithmetic */
+#define WL_SLOT_BYTES 112          /* key, record, name */
+#define WL_MOST_PACKETS (1u << 22) /* of a record: a delay is less than 2^41 ns, so that 64 bits hold their sum */
 
 enum wl_left { WL_LEFT_INACTIVE, WL_LEFT_ACTIVE, WL_LEFT_EVICTED, WL_LEFT_CUT, WL_LEFT_REASONS };
 
 struct wl_totals {
-    u64 packets, bytes, timed, sum_ns, squares[2];
+    u64 packets, bytes, timed, sum_ns[2], squares[2]; /* sum: signed */
 };
 
 /* What every packet of a flow changes: one line of the cache. */
@@ -30,10 +33,11 @@ struct wl_name {
     u64 words[WL_NAME_WORDS];
 };
 
-/* What only the first one sets. */
-struct wl_flow_origin {
-    u64 row;
-    struct wl_name name;
+/* Addresses, ports and protocols of rows, which are read only of those that open a flow. */
+struct wl_ends {
+    const u64 *src, *dst; /* two words each; 0: nobody knows */
+    const u16 *src_port, *dst_port;
+    const u8 *protocol;
 };
 
 /* A packet on its way into the table. */
@@ -49,7 +53,7 @@ struct wl_arrival {
 struct wl_leaver {
     u64 key;
     struct wl_flow_record flow;
-    struct wl_flow_origin origin;
+    struct wl_name name;
     u32 reason;
 };
 
@@ -58,8 +62,10 @@ struct wl_flows {
     s64 inactive_ns, active_ns;
     u64 *keys; /* 0: empty */
     struct wl_flow_record *slots;
-    struct wl_flow_origin *origins;
+    struct wl_name *names;         /* of the packets that opened the slots */
     const struct wl_name *waiting; /* of packets that wait */
+    struct wl_ends arriving;       /* of rows from first_row on, which nobody has copied yet */
+    u64 first_row;
     struct wl_totals totals;
     u64 cursor, unheld;
     u64 reasons[WL_LEFT_REASONS];
@@ -95,26 +101,39 @@ WL_INLINE void wl_flows_fetch(const struct wl_flows *f, const struct wl_arrival 
 
 WL_INLINE void wl_flows_leave(struct wl_flows *f, u64 place, u32 reason)
 {
-    struct wl_leaver leaver = {f->keys[place], f->slots[place], f->origins[place], reason};
+    struct wl_leaver leaver = {f->keys[place], f->slots[place], f->names[place], reason};
 
     f->reasons[reason]++;
     f->leave(f->context, &leaver);
+}
+
+WL_INLINE struct wl_name wl_name_of(const struct wl_ends *e, u64 i)
+{
+    u64 ports = (u64)e->src_port[i] << 32 | (u64)e->dst_port[i] << 16 | e->protocol[i];
+
+    return (struct wl_name){{e->src[2 * i], e->src[2 * i + 1], e->dst[2 * i], e->dst[2 * i + 1], ports}};
 }
 
 WL_INLINE void wl_flows_open(struct wl_flows *f, u64 place, const struct wl_arrival *p)
 {
     f->keys[place] = p->key;
     f->slots[place] = (struct wl_flow_record){p->time_ns, p->time_ns};
-    f->origins[place].row = p->row;
-    f->origins[place].name = f->waiting[p->name];
+    f->names[place] = f->arriving.src && p->row >= f->first_row ? wl_name_of(&f->arriving, p->row - f->first_row)
+                                                                : f->waiting[p->name];
+}
+
+/* For how long a flow was silent. What was seen in the future, before the clock was set back, was silent for ever. */
+WL_INLINE u64 wl_flows_silent(const struct wl_flow_record *flow, s64 now_ns)
+{
+    return (u64)now_ns - (u64)flow->last_ns;
 }
 
 /* Why a flow has ended by now: a reason, or WL_LEFT_REASONS. */
 WL_INLINE u32 wl_flows_ended(const struct wl_flows *f, const struct wl_flow_record *flow, s64 now_ns)
 {
-    if (now_ns - flow->last_ns > f->inactive_ns)
+    if (wl_flows_silent(flow, now_ns) > (u64)f->inactive_ns)
         return WL_LEFT_INACTIVE;
-    return now_ns - flow->first_ns > f->active_ns || flow->packets == ~0u ? WL_LEFT_ACTIVE : WL_LEFT_REASONS;
+    return now_ns - flow->first_ns > f->active_ns || flow->packets == WL_MOST_PACKETS ? WL_LEFT_ACTIVE : WL_LEFT_REASONS;
 }
 
 /* A place for a new flow: the first empty one, or that of the flow that was silent for longest. */
@@ -125,28 +144,33 @@ WL_INLINE u64 wl_flows_room(struct wl_flows *f, u64 begin, s64 now_ns)
     for (u64 place = begin; place < begin + WL_GROUP; place++) {
         if (!f->keys[place])
             return place;
-        if (f->slots[place].last_ns < f->slots[oldest].last_ns)
+        if (wl_flows_silent(&f->slots[place], now_ns) > wl_flows_silent(&f->slots[oldest], now_ns))
             oldest = place;
     }
-    wl_flows_leave(f, oldest, now_ns - f->slots[oldest].last_ns > f->inactive_ns ? WL_LEFT_INACTIVE : WL_LEFT_EVICTED);
+    wl_flows_leave(
+        f, oldest, wl_flows_silent(&f->slots[oldest], now_ns) > (u64)f->inactive_ns ? WL_LEFT_INACTIVE : WL_LEFT_EVICTED);
     return oldest;
+}
+
+WL_INLINE void wl_add_square(u64 squares[2], s64 delay_ns)
+{
+    u64 length = delay_ns < 0 ? 0 - (u64)delay_ns : (u64)delay_ns;
+
+    wl_add_product(squares, length, length);
 }
 
 WL_INLINE void wl_flows_count(struct wl_totals *t, const struct wl_arrival *p)
 {
-    u64 length = p->delay_ns < 0 ? 0 - (u64)p->delay_ns : (u64)p->delay_ns;
-
     t->packets++;
     t->bytes += p->size;
     t->timed += p->timed;
-    t->sum_ns += (u64)p->delay_ns; /* 0 if it has none */
-    wl_add_product(t->squares, length, length);
+    t->sum_ns[0] += (u64)p->delay_ns; /* 0 if it has none */
+    t->sum_ns[1] += (t->sum_ns[0] < (u64)p->delay_ns) - (u64)(p->delay_ns < 0);
+    wl_add_square(t->squares, p->delay_ns);
 }
 
 WL_INLINE void wl_flows_add(struct wl_flow_record *flow, const struct wl_arrival *p)
 {
-    u64 length = p->delay_ns < 0 ? 0 - (u64)p->delay_ns : (u64)p->delay_ns;
-
     flow->last_ns = p->time_ns;
     flow->packets++;
     flow->bytes += p->size;
@@ -154,7 +178,7 @@ WL_INLINE void wl_flows_add(struct wl_flow_record *flow, const struct wl_arrival
         return;
     flow->timed++;
     flow->sum_ns += (u64)p->delay_ns;
-    wl_add_product(flow->squares, length, length);
+    wl_add_square(flow->squares, p->delay_ns);
     flow->brackets += !flow->brackets || flow->last_bracket != p->bracket;
     flow->last_bracket = p->bracket;
 }

@@ -354,7 +354,7 @@ WL_INLINE int wl_match_tcp(struct wl_match *m, struct wl_connection *c, const st
 
         if (timed)
             taken = wl_take(m, p->time_ns - m->segments[timed].time_ns, wl_leg_of(c, !d), WL_MATCH_TCP, sample);
-        if (p->transaction && !(p->message & WL_RST))
+        if (p->transaction && !(p->message & (WL_RST | WL_SYN))) /* a SYN has its MSS there */
             wl_sack(m, other, (u32)(p->transaction >> 32), (u32)p->transaction);
     }
     if (p->message & WL_RST)

@@ -10,5 +10,7 @@ NB_MODULE(_kernels, m)
     add_crossing(m);
     add_rda(m);
     add_rli(m);
+    add_pairs(m);
     add_queue(m);
+    add_pirate(m);
 }

@@ -10,6 +10,8 @@ void add_fridge(nanobind::module_ &m);
 void add_crossing(nanobind::module_ &m);
 void add_rda(nanobind::module_ &m);
 void add_rli(nanobind::module_ &m);
+void add_pairs(nanobind::module_ &m);
 void add_queue(nanobind::module_ &m);
+void add_pirate(nanobind::module_ &m);
 
 #endif

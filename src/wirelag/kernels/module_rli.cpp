@@ -1,12 +1,10 @@
 /* Packets and references to flow records: checks arrays, releases the GIL and loops over rli.h. */
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
-
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
 #include "arrays.hpp"
@@ -28,13 +26,18 @@ const char *const count_names[WL_RLI_COUNTS] = {"bad_time", "steps", "backwards"
     "untrusted", "together"};
 const char *const reason_names[WL_LEFT_REASONS] = {"inactive", "active", "evicted", "cut"};
 
-constexpr size_t record_words = 12 + WL_NAME_WORDS;
+constexpr size_t record_words = 13 + WL_NAME_WORDS;
 
 /* A line of the cache: the keys of a group, or one record. */
 struct Line {
     u64 words[8];
 };
 static_assert(sizeof(wl_flow_record) == sizeof(Line));
+static_assert(sizeof(u64) + sizeof(wl_flow_record) + sizeof(wl_name) == WL_SLOT_BYTES);
+static_assert(sizeof(wl_buffered) + sizeof(wl_name) == 112);
+
+constexpr u64 group_bytes = 1024; /* of the caller's memory, for a group */
+static_assert(WL_GROUP * WL_SLOT_BYTES <= group_bytes);
 
 /* Source, destination, ports and protocol of each row, five words, as a flow's record has them. */
 void fill_endpoints(
@@ -67,11 +70,11 @@ class Rli {
     {
         const s64 longest = 1ll << 62;
 
-        if (method > WL_RLI_BUSY || (bytes_per_s && (bytes_per_s < 125000 || bytes_per_s > 1000000000000ull)))
-            throw std::invalid_argument("a method that does not exist, or a rate that is not 125,000 to 10^12 bytes/s");
-        if (memory < WL_GROUP * 128 || buffer < 1 || buffer > 1u << 24 || hold > 1ull << 32)
+        if (method > WL_RLI_BUSY)
+            throw std::invalid_argument("a method that does not exist");
+        if (memory < group_bytes || buffer < 1 || buffer > 1u << 24 || hold > 1ull << 32)
             throw std::invalid_argument("the table has at least 1024 bytes, the buffer 1 to 2^24 packets; hold is at most 1");
-        check(idle_ns, 0, 1ll << 30);
+        check_drain(bytes_per_s, idle_ns);
         check(bracket_ns, 1, 1ll << 36);
         check(early_ns, 0, 1ll << 34);
         check(late_ns, 0, 1ll << 34);
@@ -79,46 +82,43 @@ class Rli {
         check(inactive_ns, 0, longest);
         check(active_ns, 0, longest);
         meter.method = method;
-        meter.bytes_per_s = bytes_per_s;
-        meter.factor = bytes_per_s ? (1000000000ull << 32) / bytes_per_s : 0;
         meter.buffer = buffer;
         meter.hold = hold;
         meter.hold_key = wl_coin_key(seed, WL_COIN_HOLD);
-        meter.idle_ns = idle_ns;
         meter.bracket_ns = bracket_ns;
         meter.early_ns = early_ns;
         meter.late_ns = late_ns;
         meter.base_ns = base_ns;
-        meter.flows.groups = std::min<u64>(memory / (WL_GROUP * 128), 0xffffffffull);
+        meter.flows.groups = std::min<u64>(memory / group_bytes, 0xffffffffull);
         meter.flows.coin_key = wl_coin_key(seed, WL_COIN_FLOW);
         meter.flows.inactive_ns = inactive_ns;
         meter.flows.active_ns = active_ns;
         keys = zeroed<Line>(meter.flows.groups + 1);
         slots = zeroed<Line>(meter.flows.groups * WL_GROUP + 1);
-        origins = zeroed<wl_flow_origin>(meter.flows.groups * WL_GROUP);
-        in_large_pages(keys.get(), (meter.flows.groups + 1) * sizeof(Line));
-        in_large_pages(slots.get(), (meter.flows.groups * WL_GROUP + 1) * sizeof(Line));
+        names = zeroed<wl_name>(meter.flows.groups * WL_GROUP);
         waiting = zeroed<wl_buffered>(buffer);
         waiting_names = zeroed<wl_name>(buffer);
         meter.waiting = waiting.get();
         meter.flows.keys = static_cast<u64 *>(aligned(keys.get()));
         meter.flows.slots = static_cast<wl_flow_record *>(aligned(slots.get()));
-        meter.flows.origins = origins.get();
+        meter.flows.names = names.get();
         meter.flows.waiting = waiting_names.get();
         meter.flows.context = &left;
         meter.flows.leave = [](void *context, const wl_leaver *leaver) {
             static_cast<std::vector<wl_leaver> *>(context)->push_back(*leaver);
         };
+        wl_rli_drain(&meter, bytes_per_s, idle_ns);
     }
     Rli(const Rli &) = delete;
 
     void observe(Column<s64> time_ns, Column<u8> kind, Column<u32> size, Column<u64> key, Column<u64> id, Column<u32> sequence,
-        Column<s64> sent_ns, Column<s64> previous_sent_ns, Column<u64> previous_id, nb::object endpoints, nb::object accepted)
+        Column<s64> sent_ns, Column<s64> previous_sent_ns, Column<u64> previous_id, std::optional<Wide<const u64>> src,
+        std::optional<Wide<const u64>> dst, std::optional<Column<u16>> src_port, std::optional<Column<u16>> dst_port,
+        std::optional<Column<u8>> protocol, nb::object accepted)
     {
         size_t rows = time_ns.shape(0), references = 0, at = 0;
         const u8 *kinds = kind.data();
-        Wide<const u64> ends;
-        const u64 *end = nullptr;
+        wl_ends ends = {};
         nb::ndarray<u8, nb::ndim<1>, nb::c_contig, nb::device::cpu> verdicts;
         u8 *verdict = nullptr;
 
@@ -126,15 +126,19 @@ class Rli {
             if (other != rows)
                 throw std::invalid_argument("columns of rows have the same length");
         for (size_t i = 0; i < rows; i++)
-            references += kinds[i] == WL_RLI_REFERENCE;
+            references += refers(kinds[i]);
         for (size_t other : {sequence.shape(0), sent_ns.shape(0), previous_sent_ns.shape(0), previous_id.shape(0)})
             if (other != references)
                 throw std::invalid_argument("columns of references have an entry for each row of that kind");
-        if (!endpoints.is_none()) {
-            ends = nb::cast<decltype(ends)>(endpoints, false);
-            if (ends.shape(0) != rows || ends.shape(1) != WL_NAME_WORDS)
-                throw std::invalid_argument("endpoints have five words for each row");
-            end = ends.data();
+        if (src) {
+            if (!dst || !src_port || !dst_port || !protocol)
+                throw std::invalid_argument("who sent to whom takes all five columns");
+            for (size_t other : {src->shape(0), dst->shape(0), src_port->shape(0), dst_port->shape(0), protocol->shape(0)})
+                if (other != rows)
+                    throw std::invalid_argument("columns of rows have the same length");
+            if (src->shape(1) != 2 || dst->shape(1) != 2)
+                throw std::invalid_argument("an address has two words");
+            ends = {src->data(), dst->data(), src_port->data(), dst_port->data(), protocol->data()};
         }
         if (!accepted.is_none()) {
             verdicts = nb::cast<decltype(verdicts)>(accepted, false);
@@ -143,32 +147,53 @@ class Rli {
             verdict = verdicts.data();
         }
         nb::gil_scoped_release release;
-        for (size_t i = 0; i < rows; i++) {
-            u64 before = meter.counts[WL_RLI_ACCEPTED];
-            wl_reference reference = {};
+        const s64 *times = time_ns.data();
+        const u32 *sizes = size.data();
+        const u64 *flow_keys = key.data(), *ids = id.data();
 
-            if (kinds[i] == WL_RLI_REFERENCE) {
-                reference = {sequence.data()[at], sent_ns.data()[at], previous_sent_ns.data()[at], previous_id.data()[at]};
+        meter.flows.arriving = rows ? ends : wl_ends{};
+        meter.flows.first_row = meter.rows;
+        for (size_t i = 0; i < rows; i++) {
+            if (refers(kinds[i])) {
+                wl_reference reference = {
+                    sequence.data()[at], sent_ns.data()[at], previous_sent_ns.data()[at], previous_id.data()[at]};
+                u64 before = meter.counts[WL_RLI_ACCEPTED];
+
+                wl_rli_row(&meter, kinds[i], times[i], sizes[i], flow_keys[i], ids[i], &reference);
+                if (verdict)
+                    verdict[at] = meter.counts[WL_RLI_ACCEPTED] > before;
                 at++;
+                continue;
             }
-            wl_rli_row(&meter, kinds[i], time_ns.data()[i], size.data()[i], key.data()[i], id.data()[i], &reference);
-            if (verdict && kinds[i] == WL_RLI_REFERENCE)
-                verdict[at - 1] = meter.counts[WL_RLI_ACCEPTED] > before;
-            if (meter.count && waiting[meter.count - 1].packet.row == meter.rows - 1) {
-                if (end)
-                    std::memcpy(&waiting_names[meter.count - 1], end + i * WL_NAME_WORDS, sizeof(wl_name));
-                else
-                    waiting_names[meter.count - 1] = {};
-            }
+            wl_rli_row(&meter, kinds[i], times[i], sizes[i], flow_keys[i], ids[i], nullptr);
+            if (!ends.src && meter.count && waiting[meter.count - 1].packet.row == meter.rows - 1)
+                waiting_names[meter.count - 1] = {};
         }
+        for (u64 i = meter.flows.arriving.src ? meter.count : 0;
+            i-- > 0;) { /* of packets that still wait, names are needed when the rows are gone */
+            const wl_arrival &packet = waiting[i].packet;
+
+            if (!packet.mark && packet.row < meter.flows.first_row)
+                break;
+            if (!packet.mark)
+                waiting_names[i] = wl_name_of(&ends, packet.row - meter.flows.first_row);
+        }
+        meter.flows.arriving = {};
+    }
+
+    void drain(u64 bytes_per_s, s64 idle_ns)
+    {
+        check_drain(bytes_per_s, idle_ns);
+        wl_rli_drain(&meter, bytes_per_s, idle_ns);
     }
 
     /* Whether there are more: a table of a million flows need not be in memory twice. */
-    bool cut(u64 most)
+    bool cut(u64 most, bool settle)
     {
         nb::gil_scoped_release release;
 
-        wl_rli_settle_without(&meter);
+        if (settle)
+            wl_rli_settle_without(&meter);
         while (cut_group < meter.flows.groups && left.size() < most)
             wl_flows_cut(&meter.flows, cut_group++);
         if (cut_group < meter.flows.groups)
@@ -191,7 +216,7 @@ class Rli {
         return left.size();
     }
 
-    /* Records into rows of 17 words, as many as there are; they are then gone. */
+    /* Records into rows of 18 words, as many as there are; they are then gone. One word is left for the error of a record. */
     size_t take(Wide<u64> room)
     {
         size_t records = left.size();
@@ -201,11 +226,12 @@ class Rli {
             throw std::invalid_argument("there is no room for all records");
         for (const wl_leaver &one : left) {
             const wl_flow_record &flow = one.flow;
-            const u64 words[12] = {one.key, static_cast<u64>(flow.first_ns), static_cast<u64>(flow.last_ns), flow.packets,
-                flow.bytes, flow.timed, flow.sum_ns, flow.squares[0], flow.squares[1], flow.brackets, one.origin.row, one.reason};
+            const u64 words[13] = {one.key, static_cast<u64>(flow.first_ns), static_cast<u64>(flow.last_ns), flow.packets,
+                flow.bytes, flow.timed, flow.sum_ns, 0 - (flow.sum_ns >> 63), flow.squares[0], flow.squares[1], flow.brackets, 0,
+                one.reason};
 
             std::memcpy(row, words, sizeof(words));
-            std::memcpy(row + 12, one.origin.name.words, sizeof(wl_name));
+            std::memcpy(row + 13, one.name.words, sizeof(wl_name));
             row += record_words;
         }
         left.clear();
@@ -224,12 +250,12 @@ class Rli {
         return d;
     }
 
-    /* packets, bytes, timed, sum, squares (two words): all modulo 2^64. */
+    /* packets, bytes, timed, sum (two words, signed), squares (two words). */
     std::vector<u64> totals() const
     {
         const wl_totals &t = meter.flows.totals;
 
-        return {t.packets, t.bytes, t.timed, t.sum_ns, t.squares[0], t.squares[1]};
+        return {t.packets, t.bytes, t.timed, t.sum_ns[0], t.sum_ns[1], t.squares[0], t.squares[1]};
     }
 
     /* For each segment the number of errors, and their squares (two words). */
@@ -251,13 +277,10 @@ class Rli {
     {
         return wl_rli_trusted(&meter);
     }
-    std::vector<u64> trust() const
-    {
-        return {meter.checks, meter.misses};
-    }
     u64 memory() const
     {
-        return meter.flows.groups * WL_GROUP * 128 + meter.buffer * (sizeof(wl_buffered) + sizeof(wl_name)) + sizeof(wl_rli);
+        return meter.flows.groups * WL_GROUP * WL_SLOT_BYTES + meter.buffer * (sizeof(wl_buffered) + sizeof(wl_name)) +
+               sizeof(wl_rli);
     }
 
   private:
@@ -265,27 +288,24 @@ class Rli {
     std::vector<wl_leaver> left;
     u64 cut_group = 0;
     std::unique_ptr<Line[], Free> keys, slots; /* one line more than is used: they begin where a line does */
-    std::unique_ptr<wl_flow_origin[], Free> origins;
     std::unique_ptr<wl_buffered[], Free> waiting;
-    std::unique_ptr<wl_name[], Free> waiting_names;
+    std::unique_ptr<wl_name[], Free> names, waiting_names;
 
     static void *aligned(Line *memory)
     {
         return reinterpret_cast<void *>((reinterpret_cast<uintptr_t>(memory) + sizeof(Line) - 1) & ~(sizeof(Line) - 1));
     }
 
-    /* Every packet touches two lines anywhere in the table: with small pages finding these takes as long as fetching them. */
-    static void in_large_pages(void *memory, size_t bytes)
+    static bool refers(u8 kind)
     {
-#ifdef MADV_HUGEPAGE
-        uintptr_t mask = (2 << 20) - 1, begin = (reinterpret_cast<uintptr_t>(memory) + mask) & ~mask;
-        uintptr_t end = (reinterpret_cast<uintptr_t>(memory) + bytes) & ~mask;
+        return kind == WL_RLI_REFERENCE || kind == WL_RLI_ANOTHER;
+    }
 
-        if (begin < end)
-            madvise(reinterpret_cast<void *>(begin), end - begin, MADV_HUGEPAGE); /* a wish: nothing depends on it */
-#else
-        (void)memory, (void)bytes;
-#endif
+    static void check_drain(u64 bytes_per_s, s64 idle_ns)
+    {
+        if (bytes_per_s && (bytes_per_s < 125000 || bytes_per_s > 1000000000000ull))
+            throw std::invalid_argument("a rate that is not 125,000 to 10^12 bytes/s");
+        check(idle_ns, 0, 1ll << 30);
     }
 
     static void check(s64 value, s64 least, s64 most)
@@ -307,11 +327,13 @@ void add_rli(nb::module_ &m)
             "buffer"_a, "idle_ns"_a, "bracket_ns"_a, "early_ns"_a, "late_ns"_a, "base_ns"_a, "inactive_ns"_a, "active_ns"_a,
             "hold"_a, "seed"_a)
         .def("observe", &Rli::observe, "time_ns"_a, "kind"_a, "size"_a, "key"_a, "id"_a, "sequence"_a, "sent_ns"_a,
-            "previous_sent_ns"_a, "previous_id"_a, "endpoints"_a = nb::none(), "accepted"_a = nb::none(),
+            "previous_sent_ns"_a, "previous_id"_a, "src"_a = nb::none(), "dst"_a = nb::none(), "src_port"_a = nb::none(),
+            "dst_port"_a = nb::none(), "protocol"_a = nb::none(), "accepted"_a = nb::none(),
             "Take in rows, and an entry for each reference among them; accepted says which were.")
-        .def("cut", &Rli::cut, "most"_a = ~0ull,
+        .def("drain", &Rli::drain, "bytes_per_s"_a, "idle_ns"_a, "From now on the queue is drained so.")
+        .def("cut", &Rli::cut, "most"_a = ~0ull, "settle"_a = true,
             "Settle what waits; all flows leave, until so many records are to be taken. Whether there are more.")
-        .def("take", &Rli::take, "room"_a, "Records that left, 17 words each; gives their number.")
+        .def("take", &Rli::take, "room"_a, "Records that left, 18 words each; gives their number.")
         .def("counts", &Rli::counts)
         .def("totals", &Rli::totals)
         .def("errors", &Rli::errors)
@@ -319,6 +341,5 @@ void add_rli(nb::module_ &m)
         .def_prop_ro("open", &Rli::open)
         .def_prop_ro("base_ns", &Rli::base)
         .def_prop_ro("trusted", &Rli::trusted)
-        .def_prop_ro("trust", &Rli::trust)
         .def_prop_ro("memory", &Rli::memory);
 }

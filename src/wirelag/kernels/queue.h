@@ -1,4 +1,4 @@
-/* A queue that drains at a fixed rate, and the sender that puts reference packets into it (docs/reference/rli.md).
+/* A queue that drains at a fixed rate, and the sender that puts reference packets into it (docs/reference/injection.md).
  *
  * Law of the queue: first in, first out. A packet is there from the instant its last byte arrives until its last byte has left;
  * both ends of that are integer ns, what a division leaves is carried over inside a busy period. DropTail refuses a packet that

@@ -1,8 +1,9 @@
 /* RLI: packets between two references get the delay that these had (docs/reference/rli.md is the law; naive/rli.py its twin).
  *
- * Law: a queue serves in order, so the delay of a packet lies between those of the anchors around it: references, the start of
- * a busy period (delay 0) and the packet before a reference. Integer only; all memory is the caller's. A row is taken in by
- * wl_rli_row; it says when the list of waiting packets is to be settled, which needs the flow table (flows.h). */
+ * Law: a queue serves in order. So packets have delays on a line between two anchors: references and the packet before one; and
+ * behind the last anchor of a busy period, or its start (a moment without a queue), as far above it as queues grew before.
+ * Integer only; all memory is the caller's. wl_rli_row takes in a row; packets wait in a list, and a reference, or the end of the
+ * list, settles them into the flow table (flows.h). Not for eBPF: the list is as long as the caller likes. */
 #ifndef WIRELAG_RLI_H
 #define WIRELAG_RLI_H
 
@@ -19,7 +20,12 @@
 #define WL_RLI_NONE (-WL_RLI_LONGEST * 2)
 
 enum wl_rli_method { WL_RLI_LINEAR, WL_RLI_LEFT, WL_RLI_BUSY };
-enum wl_rli_kind { WL_RLI_REGULAR, WL_RLI_REFERENCE, WL_RLI_OTHER };
+enum wl_rli_kind {
+    WL_RLI_REGULAR,
+    WL_RLI_REFERENCE,
+    WL_RLI_OTHER,
+    WL_RLI_ANOTHER /* a reference: of another stream than before */
+};
 enum wl_rli_count {
     WL_RLI_BAD_TIME,
     WL_RLI_STEPS,
@@ -37,7 +43,7 @@ enum wl_rli_count {
     WL_RLI_BEFORE,
     WL_RLI_WIDE,
     WL_RLI_UNTRUSTED,
-    WL_RLI_TOGETHER, /* squares of the numbers of packets that were settled at once */
+    WL_RLI_TOGETHER, /* squares of the numbers of packets that were timed at once */
     WL_RLI_COUNTS
 };
 
@@ -76,7 +82,7 @@ struct wl_rli {
     s64 idle_ns, bracket_ns, early_ns, late_ns, base_ns;
 
     struct wl_buffered *waiting;
-    u64 count, settled; /* settled: packets so far */
+    u64 count, settled; /* settled: packets that were timed so far */
 
     s64 last_ns;
     u64 rows;
@@ -117,7 +123,7 @@ WL_INLINE u32 wl_segment(s64 a)
 
 WL_INLINE int wl_rli_trusted(const struct wl_rli *r)
 {
-    return r->method == WL_RLI_BUSY && r->bytes_per_s && r->checks >= 16 && 4 * r->misses <= r->checks &&
+    return r->method == WL_RLI_BUSY && r->bytes_per_s && r->checks >= 16 && 256 * r->misses <= r->checks &&
            (r->contests < 16 || r->foretold_ns <= 4 * r->straight_ns);
 }
 
@@ -181,7 +187,7 @@ WL_INLINE struct wl_anchor wl_start_anchor(const struct wl_rli *r, const struct 
     return (struct wl_anchor){w->packet.time_ns, w->packet.time_ns - w->serialisation_ns, r->base, 1, 1};
 }
 
-/* Into the table go packets as they are settled: entries [from, to), all with a delay or none. */
+/* Entry i goes into the table, with a delay or without; a mark does not. */
 WL_INLINE void wl_rli_enter(struct wl_rli *r, u64 i, int timed, s64 queue_ns)
 {
     struct wl_buffered *w = &r->waiting[i];
@@ -201,12 +207,18 @@ WL_INLINE void wl_rli_fetch(const struct wl_rli *r, u64 i)
         wl_flows_fetch(&r->flows, &r->waiting[i].packet);
 }
 
+WL_INLINE void wl_rli_fetch_first(const struct wl_rli *r)
+{
+    for (u64 i = 0; i < WL_FLOWS_AHEAD; i++)
+        wl_rli_fetch(r, i);
+}
+
 WL_INLINE void wl_rli_settled(struct wl_rli *r)
 {
-    u64 packets = r->flows.totals.packets - r->settled;
+    u64 timed = r->flows.totals.timed - r->settled;
 
-    r->counts[WL_RLI_TOGETHER] += packets * packets;
-    r->settled += packets;
+    r->counts[WL_RLI_TOGETHER] += timed * timed;
+    r->settled += timed;
     r->count = 0;
 }
 
@@ -215,8 +227,7 @@ WL_INLINE void wl_rli_settle_without(struct wl_rli *r)
     struct wl_anchor anchor = r->left;
     int trusted = wl_rli_trusted(r), sure = r->left.there && r->before_left.there;
 
-    for (u64 i = 0; i < WL_FLOWS_AHEAD; i++)
-        wl_rli_fetch(r, i);
+    wl_rli_fetch_first(r);
     for (u64 i = 0; i < r->count; i++) {
         struct wl_buffered *w = &r->waiting[i];
         int timed = 0;
@@ -286,7 +297,7 @@ WL_INLINE void wl_rli_settle_busy(struct wl_rli *r, const struct wl_anchor *know
 
     while (i < r->count) { /* each round ends at an anchor */
         u64 end = wl_next_anchor(r, i, known, right, &next);
-        struct wl_line line;
+        struct wl_line line = {0};
 
         if (!next.start)
             wl_draw(&line, anchor.begin_ns, anchor.queue_ns, next.begin_ns, next.queue_ns);
@@ -306,8 +317,7 @@ WL_INLINE void wl_rli_settle_busy(struct wl_rli *r, const struct wl_anchor *know
 
 WL_INLINE void wl_rli_settle(struct wl_rli *r, const struct wl_anchor *known, const struct wl_anchor *right, int usable)
 {
-    for (u64 i = 0; i < WL_FLOWS_AHEAD; i++)
-        wl_rli_fetch(r, i);
+    wl_rli_fetch_first(r);
     if (usable && wl_rli_trusted(r))
         wl_rli_settle_busy(r, known, right);
     else
@@ -339,6 +349,12 @@ WL_INLINE void wl_rli_empty(struct wl_rli *r, const struct wl_anchor *a)
     }
 }
 
+/* Whether it was sent before the left reference, and left the queue behind it: a queue serves in order. */
+WL_INLINE int wl_rli_overtakes(const struct wl_rli *r, s64 sent_ns)
+{
+    return r->left.there && sent_ns < r->left.begin_ns - r->left.queue_ns - r->early_ns;
+}
+
 /* The last packet, if the reference knows when it was sent. */
 WL_INLINE struct wl_anchor wl_rli_known(struct wl_rli *r, const struct wl_reference *f)
 {
@@ -352,7 +368,7 @@ WL_INLINE struct wl_anchor wl_rli_known(struct wl_rli *r, const struct wl_refere
         r->counts[WL_RLI_PREVIOUS_MISSED]++;
         return (struct wl_anchor){0};
     }
-    if (f->previous_sent_ns >= 0 && f->previous_sent_ns <= f->sent_ns + r->idle_ns) {
+    if (f->previous_sent_ns >= 0 && f->previous_sent_ns <= f->sent_ns + r->idle_ns && !wl_rli_overtakes(r, f->previous_sent_ns)) {
         queue_ns = w->packet.time_ns - f->previous_sent_ns - w->serialisation_ns;
         if (queue_ns >= r->floor_ns - r->early_ns && queue_ns <= r->floor_ns + r->late_ns) {
             r->counts[WL_RLI_PREVIOUS_USED]++;
@@ -472,6 +488,24 @@ WL_INLINE void wl_rli_forget(struct wl_rli *r)
     r->run = 0;
 }
 
+/* What waits was measured against something false: it stays without a delay. */
+WL_INLINE void wl_rli_restart(struct wl_rli *r)
+{
+    r->counts[WL_RLI_RESTARTS]++;
+    wl_rli_forget(r);
+    wl_rli_settle_without(r);
+}
+
+/* Another drain rate: references so far had the old one's serialisation taken from their delays. */
+WL_INLINE void wl_rli_drain(struct wl_rli *r, u64 bytes_per_s, s64 idle_ns)
+{
+    wl_rli_settle_without(r);
+    wl_rli_forget(r);
+    r->bytes_per_s = bytes_per_s;
+    r->factor = bytes_per_s ? (1000000000ull << 32) / bytes_per_s : 0;
+    r->idle_ns = idle_ns;
+}
+
 WL_INLINE void wl_rli_wait(struct wl_rli *r, const struct wl_buffered *w)
 {
     if (r->count == r->buffer) {
@@ -487,7 +521,6 @@ WL_INLINE void wl_rli_wait(struct wl_rli *r, const struct wl_buffered *w)
 /* Whether a reference is rejected, and why: its place among the counts, or 0. */
 WL_INLINE u32 wl_rli_verdict(const struct wl_rli *r, u32 sequence, const struct wl_anchor *a)
 {
-    const struct wl_anchor *l = &r->left;
     u32 ahead = sequence - r->last_sequence;
 
     if (r->any_sequence && ahead == 0)
@@ -496,8 +529,8 @@ WL_INLINE u32 wl_rli_verdict(const struct wl_rli *r, u32 sequence, const struct 
         return WL_RLI_REJECTED_SEQUENCE;
     if (r->any_floor && (a->queue_ns < r->floor_ns - r->early_ns || a->queue_ns > r->floor_ns + r->late_ns))
         return WL_RLI_REJECTED_TIME;
-    if (l->there && a->begin_ns - a->queue_ns < l->begin_ns - l->queue_ns - r->early_ns)
-        return WL_RLI_REJECTED_TIME; /* a queue serves in order */
+    if (wl_rli_overtakes(r, a->begin_ns - a->queue_ns))
+        return WL_RLI_REJECTED_TIME;
     return 0;
 }
 
@@ -525,9 +558,7 @@ WL_INLINE int wl_rli_judge(struct wl_rli *r, const struct wl_reference *f, s64 t
         a.queue_ns = t - f->sent_ns - serialisation_ns;
         verdict = wl_rli_verdict(r, f->sequence, &a);
         if (verdict && wl_rli_begins_anew(r, verdict, f->sequence, &a)) {
-            r->counts[WL_RLI_RESTARTS]++;
-            wl_rli_forget(r); /* first: what waits was measured against something false */
-            wl_rli_settle_without(r);
+            wl_rli_restart(r);
             verdict = 0;
         }
     }
@@ -579,7 +610,9 @@ WL_INLINE void wl_rli_row(struct wl_rli *r, u32 kind, s64 time_ns, u32 size, u64
         wl_rli_wait(r, &w);
         return;
     }
-    if (kind == WL_RLI_REFERENCE) {
+    if (kind == WL_RLI_REFERENCE || kind == WL_RLI_ANOTHER) {
+        if (kind == WL_RLI_ANOTHER)
+            wl_rli_restart(r);
         if (wl_rli_judge(r, f, t, w.serialisation_ns, start))
             return;
     } else {

@@ -38,9 +38,11 @@ WL_INLINE int wl_tcp_option(struct wl_cursor *c, struct wl_row *row)
         return 0;
     if (c->at[0] == 5) {
         row->flags |= WL_SACK;
-        if (length >= 10 && row->transaction == 0 && wl_has(c, 10))
+        if (!(row->message & 2) && length >= 10 && row->transaction == 0 && wl_has(c, 10))
             row->transaction = wl_be64(c->at + 2);
     }
+    if (c->at[0] == 2 && length == 4 && row->message & 2 && row->transaction == 0 && wl_has(c, 4))
+        row->transaction = wl_be16(c->at + 2);
     if (c->at[0] == 8 && length == 10 && wl_has(c, 10))
         wl_timestamps(c->at + 2, row);
     wl_pass(c, length);

@@ -384,10 +384,10 @@ def tcp(body: bytes, room: int) -> Columns:
         "window": read(body, 14, 2),
         "payload_offset": size,
         "payload_length": room - size,
-    } | tcp_options(body[20:size])
+    } | tcp_options(body[20:size], syn=bool(body[13] & 0x02))
 
 
-def tcp_options(options: bytes) -> Columns:
+def tcp_options(options: bytes, syn: bool) -> Columns:
     columns = {"flags": 0}
     at = 0
     while at < len(options) and options[at] != 0:
@@ -399,8 +399,10 @@ def tcp_options(options: bytes) -> Columns:
             break
         if options[at] == 5:
             columns["flags"] |= SACK
-            if length >= 10 and not columns.get("transaction"):
+            if length >= 10 and not syn and not columns.get("transaction"):
                 columns["transaction"] = read(options, at + 2, 8)
+        if options[at] == 2 and length == 4 and syn and not columns.get("transaction"):
+            columns["transaction"] = read(options, at + 2, 2)
         if options[at] == 8 and length == 10 and not columns["flags"] & TIMESTAMPS:
             columns["flags"] |= TIMESTAMPS
             columns["tsval"] = read(options, at + 2, 4)

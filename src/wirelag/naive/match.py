@@ -277,7 +277,8 @@ class Match:
         request = None
         if packet.has(ACK):
             request = self.acknowledge(receiver, packet.ack, connection.leg(o))
-            sack(receiver, packet.transaction)
+            if not packet.has(SYN):  # a SYN has its MSS there
+                sack(receiver, packet.transaction)
         self.data(sender, packet, closed=connection.closed[o])
         connection.closed[d] = packet.window == 0 and not packet.has(SYN)
         return request

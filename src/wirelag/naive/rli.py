@@ -2,7 +2,7 @@
 
 The independent twin of `kernels/rli.h`, and the tests' oracle for it. Both follow `docs/reference/rli.md`, section by
 section; neither looks at the other. After Lee, Duffield and Kompella, *Not All Microseconds are Equal*. Here only
-clarity counts: integers have no width, but for the sums that leave in a record.
+clarity counts: integers have no width, but for the words that leave.
 
 `Rli` takes rows and judges references, `Delays` says what a packet that waited took, `Table` keeps the flows.
 """
@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from wirelag.naive.headers import MASK
-from wirelag.naive.join import coin, scaled, signed
+from wirelag.naive.join import coin, scaled
 
 METHODS = ("linear", "left", "busy")
 LINEAR, LEFT, BUSY = range(len(METHODS))
-REGULAR, REFERENCE = 0, 1  # kinds; all above are other
+REGULAR, REFERENCE, ANOTHER = 0, 1, 3  # kinds, the last of another stream; all else are other
 REASONS = ("inactive", "active", "evicted", "cut")
 INACTIVE, ACTIVE, EVICTED, CUT = range(len(REASONS))
 GROUP, HOLD = 8, 9  # purposes of coins
@@ -29,7 +29,7 @@ AHEAD = range(1, 2**20 + 1)  # of sequence numbers
 RUN = 8  # rejected references that agree
 SLOTS = 8  # of a group
 GROUP_BYTES = 1024
-FULL_SLOT = 2**32 - 1  # packets
+FULL_SLOT = 2**22  # packets
 SWEEP = 16  # packets for each group that is looked at
 SEGMENTS = 32
 
@@ -122,7 +122,7 @@ def bits(a: int) -> int:
 
 
 def between(q: int, dq: int, dx: int, x: int) -> int:
-    """On the line from an anchor with delay q to one that is dx behind it and dq above it."""
+    """On the line from an anchor with delay q to one dx behind it and dq above it."""
     slope = 0 if dx <= 0 else clamp(dq, -(2**36), 2**36) * 2**24 // dx
     return q + (slope * clamp(x, 0, max(0, dx)) >> 24)
 
@@ -137,20 +137,21 @@ class Totals:
     packets: int = 0
     bytes: int = 0
     timed: int = 0
-    sum_ns: int = 0  # 64 bits
-    squares: int = 0  # 128 bits
+    sum_ns: int = 0
+    squares: int = 0
 
     def add(self, size: int, delay_ns: int | None) -> None:
         self.packets += 1
         self.bytes += size
         if delay_ns is not None:
             self.timed += 1
-            self.sum_ns = signed(self.sum_ns + delay_ns)
-            self.squares = (self.squares + delay_ns**2) % 2**128
+            self.sum_ns += delay_ns
+            self.squares += delay_ns**2
 
     def words(self) -> list[int]:
-        """As unsigned words."""
-        return [self.packets, self.bytes, self.timed, self.sum_ns & MASK, self.squares & MASK, self.squares >> 64]
+        """As unsigned words, two each for the sums."""
+        sums = self.sum_ns & MASK, self.sum_ns >> 64 & MASK, self.squares & MASK, self.squares >> 64
+        return [self.packets, self.bytes, self.timed, *sums]
 
 
 @dataclass
@@ -169,7 +170,11 @@ class Record:
     def words(self) -> list[int]:
         """As unsigned words, in the order in which the kernel tells them."""
         times = [self.key, self.first_ns, self.last_ns]
-        return [*times, *self.totals.words(), self.brackets, self.first_row, self.reason]
+        return [*times, *self.totals.words(), self.brackets, self.reason]
+
+
+def silent(record: Record, now_ns: int) -> int:
+    return (now_ns - record.last_ns) % 2**64
 
 
 class Table:
@@ -216,14 +221,14 @@ class Table:
         if None in group:
             group[group.index(None)] = new
             return new
-        oldest = min((record for record in group if record is not None), key=lambda record: record.last_ns)
-        self.leave(oldest, INACTIVE if entry.t - oldest.last_ns > self.settings.inactive_ns else EVICTED)
-        group[[record is oldest for record in group].index(True)] = new
+        oldest = max((record for record in group if record is not None), key=lambda record: silent(record, entry.t))
+        self.leave(oldest, INACTIVE if silent(oldest, entry.t) > self.settings.inactive_ns else EVICTED)
+        group[group.index(oldest)] = new
         return new
 
     def ended(self, record: Record, now_ns: int) -> int | None:
         """Why a record has to leave now, if it has to."""
-        if now_ns - record.last_ns > self.settings.inactive_ns:
+        if silent(record, now_ns) > self.settings.inactive_ns:
             return INACTIVE
         if now_ns - record.first_ns > self.settings.active_ns or record.totals.packets == FULL_SLOT:
             return ACTIVE
@@ -257,7 +262,7 @@ class Table:
 
 @dataclass
 class Cell:
-    """How much the queue grew, over which distance, and the slope of that in units of 2^-16."""
+    """How much the queue grew, over which distance, and the slope in units of 2^-16."""
 
     grown: int = 0
     distance: int = 0
@@ -270,7 +275,7 @@ def cell_at(anchor: Anchor, base: int, distance: int) -> tuple[int, int]:
 
 @dataclass
 class Delays:
-    """What tells a delay: the references on the left, the delay of an empty queue, how queues grow."""
+    """What tells a delay: references on the left, an empty queue's delay, how queues grow."""
 
     settings: Settings
     left: Anchor | None = None  # l
@@ -289,7 +294,7 @@ class Delays:
     @property
     def is_trusted(self) -> bool:
         """Whether `busy` works as such."""
-        starts_empty = self.checks >= 16 and 4 * self.misses <= self.checks
+        starts_empty = self.checks >= 16 and 256 * self.misses <= self.checks
         beaten = self.contests >= 16 and self.foretold > 4 * self.straight
         return self.may_be_trusted and starts_empty and not beaten
 
@@ -428,15 +433,24 @@ class Rli:
             return
         if row.reference is None:
             self.counts["others"] += 1
-        elif self.judge(entry, row.reference):
-            self.accept(entry, row.reference)
-            return
+        else:
+            if row.kind == ANOTHER:
+                self.restart()
+            if self.judge(entry, row.reference):
+                self.accept(entry, row.reference)
+                return
         if is_start:
             self.wait(entry)
 
     def cut(self) -> None:
         self.settle()
         self.table.cut()
+
+    def drain(self, bytes_per_s: int, idle_ns: int) -> None:
+        """Another drain rate."""
+        self.settle()
+        self.forget()
+        self.settings = self.delays.settings = self.settings._replace(bytes_per_s=bytes_per_s, idle_ns=idle_ns)
 
     # What waits
 
@@ -448,7 +462,7 @@ class Rli:
 
     def settle(self) -> None:
         """Without a reference on the right."""
-        self.count_together()
+        timed = self.totals.timed
         left, alone = self.delays.left, self.delays.before is None
         for i, entry in enumerate(self.waiting):
             if entry.is_mark:
@@ -459,12 +473,11 @@ class Rli:
                 self.untimed(entry, "wide")
             else:
                 self.timed(entry, self.delays.by_left(self.waiting, i, left))
-        self.waiting = []
+        self.settled(timed)
 
     def settle_with(self, right: Anchor, known: int | None, ends: bool) -> None:
-        """With a reference on the right; `known` is the delay of the packet before it, `ends`: it is a start."""
-        self.count_together()
-        left = self.delays.left
+        """With a reference on the right; `known`: the delay of the packet before it, `ends`: it is a start."""
+        timed, left = self.totals.timed, self.delays.left
         if left is None or right.t - left.t > self.settings.bracket_ns:
             for entry in self.waiting:
                 if not entry.is_mark:
@@ -481,10 +494,12 @@ class Rli:
         for entry, q in zip(self.waiting, delays, strict=True):
             if not entry.is_mark:
                 self.timed(entry, q)
-        self.waiting = []
+        self.settled(timed)
 
-    def count_together(self) -> None:
-        self.counts["together"] += sum(not entry.is_mark for entry in self.waiting) ** 2
+    def settled(self, timed: int) -> None:
+        """All of them; so many packets had a delay before."""
+        self.counts["together"] += (self.totals.timed - timed) ** 2
+        self.waiting = []
 
     def timed(self, entry: Entry, q: int) -> None:
         self.counts["untrusted"] += self.delays.may_be_trusted and not self.delays.is_trusted
@@ -506,6 +521,11 @@ class Rli:
         self.delays.is_firm = False
         self.run = NO_RUN
 
+    def restart(self) -> None:
+        self.counts["restarts"] += 1
+        self.forget()
+        self.settle()
+
     def verdict(self, sequence: int, b: int, q: int) -> str | None:
         """Why a reference is rejected, if it is."""
         if self.last_sequence is not None:
@@ -514,9 +534,11 @@ class Rli:
                 return "rejected_repeated"
             if ahead not in AHEAD:
                 return "rejected_sequence"
+        return None if self.is_likely(q) and not self.overtakes(b - q) else "rejected_time"
+
+    def overtakes(self, sent: int) -> bool:
         left = self.delays.left
-        overtook = left is not None and b - q < left.b - left.q - self.settings.early_ns
-        return None if self.is_likely(q) and not overtook else "rejected_time"
+        return left is not None and sent < left.b - left.q - self.settings.early_ns
 
     def is_likely(self, q: int) -> bool:
         return self.floor is None or self.floor - self.settings.early_ns <= q <= self.floor + self.settings.late_ns
@@ -536,9 +558,7 @@ class Rli:
         unheard = left is None or entry.t - left.t > self.settings.bracket_ns
         alone = verdict == "rejected_time" and left is not None and self.delays.before is None
         if (self.run.length >= RUN and unheard) or (self.run.length >= 2 and alone):
-            self.counts["restarts"] += 1
-            self.forget()
-            self.settle()
+            self.restart()
             return True
         self.counts[verdict] += 1
         return False
@@ -582,15 +602,16 @@ class Rli:
             self.counts["previous_missed"] += 1
             return None
         p = self.waiting[-1]
-        q = p.t - reference.previous_ns - p.serialisation
-        if 0 <= reference.previous_ns <= reference.sent_ns + self.settings.idle_ns and self.is_likely(q):
+        sent, q = reference.previous_ns, p.t - reference.previous_ns - p.serialisation
+        in_order = 0 <= sent <= reference.sent_ns + self.settings.idle_ns and not self.overtakes(sent)
+        if in_order and self.is_likely(q):
             self.counts["previous_used"] += 1
             return q
         self.counts["previous_rejected"] += 1
         return None
 
     def newest(self, here: Anchor, left: Anchor, known: int | None, is_start: bool) -> tuple[Anchor, Anchor, bool]:
-        """The packet before the reference if its delay is known, else the reference; its anchor; is it a start."""
+        """The packet before the reference if known, else the reference; its anchor; is it a start."""
         if known is None:
             return here, self.delays.anchor(self.waiting, left), is_start
         p = self.waiting[-1]

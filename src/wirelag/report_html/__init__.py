@@ -10,6 +10,7 @@ from wirelag.report_html.flow_charts import drawn
 from wirelag.report_html.flows import FlowsPage, render_flows
 from wirelag.report_html.oneway import ClockFit, OnewayPage, SpanEntry, render_oneway
 from wirelag.report_html.page import Page, render
+from wirelag.report_html.response import ResponsePage, render_pairs, render_response
 from wirelag.report_html.timeline import Timeline
 
 __all__ = [
@@ -18,10 +19,13 @@ __all__ = [
     "FlowsPage",
     "OnewayPage",
     "Page",
+    "ResponsePage",
     "SpanEntry",
     "Timeline",
     "drawn",
     "render",
     "render_flows",
     "render_oneway",
+    "render_pairs",
+    "render_response",
 ]

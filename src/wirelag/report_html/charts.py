@@ -66,7 +66,7 @@ _DASHES: Final = ("solid", "dash", "dot")
 _SYMBOLS: Final = ("circle", "square", "diamond")
 
 
-def cdf(entries: Sequence[Entry]) -> Figure:
+def cdf(entries: Sequence[Entry], what: str) -> Figure:
     """The share of delays up to each delay."""
     traces: list[Figure] = []
     for i, entry in enumerate(entries):
@@ -92,7 +92,7 @@ def cdf(entries: Sequence[Entry]) -> Figure:
             }
         )
     low, high = reach([x for trace in traces for x in trace["x"]])
-    share = {"title": {"text": "share of round trips"}, "range": [0, 1.02], "tickformat": ".0%", "nticks": 6}
+    share = {"title": {"text": f"share of {what}"}, "range": [0, 1.02], "tickformat": ".0%", "nticks": 6}
     return {"data": traces, "layout": {"xaxis": delay_axis(low, high), "yaxis": share, "hovermode": "closest"}}
 
 

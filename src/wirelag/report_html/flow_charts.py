@@ -47,18 +47,21 @@ class Points:
     delays_s: Floats
 
     @classmethod
-    def of(cls, flows: Flows, less_s: float = 0.0) -> Points:
-        """All flows whose delay is known, less a fixed part."""
-        delays_s = flows.table()["mean"]
+    def of(cls, flows: Flows, less_s: float = 0.0, delays_s: Floats | None = None) -> Points:
+        """All flows whose delay is known, less a fixed part; `delays_s`: their means, if a table is there already."""
+        delays_s = flows.table()["mean"] if delays_s is None else delays_s
         rows = np.lexsort((flows.column("key"), -delays_s))[: int(np.isfinite(delays_s).sum())]
         first_s, last_s = (flows.column(name)[rows] / 1e9 for name in ("first_ns", "last_ns"))
         return cls(first_s + (last_s - first_s) / 2, flows.column("bytes")[rows].astype(np.float64),
                    delays_s[rows] - less_s)  # fmt: skip
 
 
-def drawn(flows: Flows) -> Flows:
-    """The flows that are drawn: all whose delay is known, or the slowest, the largest and some of the others."""
-    delays_s, sizes = flows.table()["mean"], flows.column("bytes")
+def drawn(flows: Flows, delays_s: Floats | None = None) -> Flows:
+    """The flows that are drawn: all whose delay is known, or the slowest, the largest and some of the others.
+
+    `delays_s` are their means, if there is a table already.
+    """
+    delays_s, sizes = flows.table()["mean"] if delays_s is None else delays_s, flows.column("bytes")
     known = np.flatnonzero(np.isfinite(delays_s))
     if len(known) > MOST_POINTS:
         order = known[np.lexsort((flows.column("key")[known], -delays_s[known]))]

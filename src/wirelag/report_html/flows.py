@@ -11,7 +11,7 @@ import numpy as np
 
 from wirelag.flow_records import Flows
 from wirelag.report import Report
-from wirelag.report_html.charts import Figure, Scale, spoken
+from wirelag.report_html.charts import Figure, Floats, Scale, spoken
 from wirelag.report_html.flow_charts import NAMED, SLOWEST, Points, by_size, drawn, flow_text, over_time
 from wirelag.report_html.oneway_charts import SpanEntry, means
 from wirelag.report_html.page import (
@@ -57,12 +57,14 @@ class FlowsPage:
 
 def render_flows(page: FlowsPage) -> str:
     """The page."""
-    less_s = _fixed(page)
+    known = page.flows.table()
+    delays_s, below = known["mean"], int((known["high"] < 0).sum())
+    less_s = _fixed(page, delays_s)
     if less_s:
         page = _without(page, less_s)
-    every = Points.of(page.flows, less_s)
+    every = Points.of(page.flows, less_s, delays_s)
     references = page.flows.references_ns[:, 0] / 1e9, page.flows.references_ns[:, 1] / 1e9 - less_s
-    sections, figures = [_summary(page, less_s)], {}
+    sections, figures = [_summary(page, less_s, below)], {}
 
     def add(name: str, figure: Figure, title: str, text: str, height: int = 400, below: str = "") -> None:
         figures[name] = figure
@@ -76,7 +78,7 @@ def render_flows(page: FlowsPage) -> str:
         add("size", by_size(page.points, every, page.total, scale), "Delay against size", text)
     if len(seen):
         words = [flow_text(*entry) for entry in page.points[:NAMED]]
-        figure = over_time(Points.of(drawn(page.flows), less_s), references, page.spans, scale, words)
+        figure = over_time(Points.of(drawn(page.flows, delays_s), less_s), references, page.spans, scale, words)
         add("time", figure, "Delay over time", f"{_TIME_TEXT} {axis}")
     for name, title, by, entries, count in (
         ("worst", "The slowest flows", "flow", page.points, len(every.delays_s)),
@@ -95,11 +97,10 @@ def render_flows(page: FlowsPage) -> str:
 # ---- a fixed part that hides everything else ----
 
 
-def _fixed(page: FlowsPage) -> float:
+def _fixed(page: FlowsPage, delays_s: Floats) -> float:
     """The fixed part of the delay, if three digits would show nothing but it, as with clocks that nobody set; or 0."""
     base = page.total.details.get("base")
-    known = page.flows.table()["mean"]
-    known = known[np.isfinite(known)]
+    known = delays_s[np.isfinite(delays_s)]
     if base is None or not len(known):
         return 0.0
     return float(base) if abs(base) > HIDDEN * float(np.median(np.abs(known - base))) else 0.0
@@ -143,7 +144,7 @@ def _points_text(page: FlowsPage, every: Points) -> str:
     return text + " The dotted line is the mean of all packets."
 
 
-def _summary(page: FlowsPage, less_s: float) -> str:
+def _summary(page: FlowsPage, less_s: float, below: int) -> str:
     report, details = page.total, page.total.details
     if report.mean is None:
         lead = f"No delay could be measured: {escape(report.reason or 'no packet came between two references')}."
@@ -167,18 +168,17 @@ def _summary(page: FlowsPage, less_s: float) -> str:
     shown = "".join(f"<div><dt>{name}</dt><dd>{value}<small>{small}</small></dd></div>" for name, value, small in tiles)
     return (
         f'<section><p class="lead">{lead}. <span>95% intervals in brackets.</span></p>'
-        f'<dl class="tiles four">{shown}</dl>{_clocks(page, less_s)}{listed(page.notes)}</section>'
+        f'<dl class="tiles four">{shown}</dl>{_clocks(page, less_s, below)}{listed(page.notes)}</section>'
     )
 
 
-def _clocks(page: FlowsPage, less_s: float) -> str:
-    """What clocks that differ do to the numbers."""
+def _clocks(page: FlowsPage, less_s: float, below: int) -> str:
+    """What clocks that differ do to the numbers; so many flows are below 0."""
     if less_s:
         return (
             f'<p class="bad">All delays on this page are less {less_s:.9f} s: that much the clocks differ by, or every '
             "packet takes.</p>"
         )
-    below = int((page.flows.table()["high"] < 0).sum())
     if not below:
         return ""
     return f'<p class="bad">{below:,} of {len(page.flows):,} flows are below 0: the clocks differ by that at least.</p>'

@@ -365,7 +365,7 @@ def _mark(value: float, at: float, low_high: tuple[float, float] | None, scale: 
 # ---- segments, groups, clocks ----
 
 
-def means(entries: Sequence[tuple[str, Report]]) -> Figure:
+def means(entries: Sequence[tuple[str, Report]], title: str = "mean delay") -> Figure:
     """The mean of each entry with its 95% interval, in this order from above."""
     values = [report.mean for _, report in entries]
     ends = [report.ci95.get("mean") for _, report in entries]
@@ -400,7 +400,7 @@ def means(entries: Sequence[tuple[str, Report]]) -> Figure:
         "automargin": True,
         "showgrid": False,
     }
-    axis = linear_axis(min(seen), max(seen), "mean delay")
+    axis = linear_axis(min(seen), max(seen), title)
     layout = {"xaxis": axis, "yaxis": keys, "showlegend": False, "hovermode": "closest"}
     return {"data": [bars, words] if silent else [bars], "layout": layout}
 

@@ -40,7 +40,7 @@
       layout.font = { family: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", size: narrow ? 11 : 13,
         color: colour("--text") };
       layout.margin = { l: narrow ? 46 : 64, r: 14, t: 34, b: 48 };
-      var tail = { groups: 11, segments: 11, worst: 0 }[name]; // a flow is known by where it comes from
+      var tail = { groups: 11, segments: 11, split: 11, worst: 0 }[name]; // a flow is known by where it comes from
       if (narrow && tail !== undefined) {
         layout.yaxis.ticktext = layout.yaxis.ticktext.map(function (text) { return shorten(text, tail); });
       }

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from html import escape
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from wirelag.distribution import Distribution
@@ -37,26 +38,33 @@ class Page:
     answers: Sequence[str] = ()  # to what was asked besides, a sentence each
     warnings: Sequence[str] = ()
     counts: Mapping[str, int] = field(default_factory=dict)  # coverage: what, and how many
+    what: str = "round trips"  # as people call several of what is measured
 
 
-def render(page: Page) -> str:
-    """The page."""
+def render(page: Page, more: Mapping[str, tuple[Figure, str]] = MappingProxyType({})) -> str:
+    """The page; `more` are charts with their sections, by name."""
     sections = [_summary(page)]
     figures: dict[str, Figure] = {}
     if page.total.report.samples:
         figures = _figures(page)
-        sections.append(
-            chart("cdf", "How long round trips take", _CDF_TEXT, below=_delays_table([page.total, *page.legs]))
-        )
+        text = f"The share of {page.what} that took no longer than this. The delay axis is logarithmic."
+        sections.append(chart("cdf", f"How long {page.what} take", text, below=_delays_table([page.total, *page.legs])))
+        for name, (figure, section) in more.items():
+            figures[name] = figure
+            sections.append(section)
         if page.timeline:
             length = format_duration(page.timeline[0][0].length_ns)
-            sections.append(chart("quantiles", "Over time", f"{_QUANTILES_TEXT} Each point covers {length}."))
+            sections.append(
+                chart(
+                    "quantiles", "Over time", f"Half of the {page.what} {_QUANTILES_TEXT} Each point covers {length}."
+                )
+            )
             sections.append(
                 chart(
                     "heat",
                     "Every delay over time",
-                    _HEAT_TEXT,
-                    below=scale(figures["heat"], "round trips") + _time_table(page.timeline),
+                    f"How many {page.what} took how long, and when. {_HEAT_TEXT}",
+                    below=scale(figures["heat"], page.what) + _time_table(page.timeline),
                 )
             )
         if page.groups:
@@ -69,12 +77,11 @@ def render(page: Page) -> str:
 
 # ---- text and tables ----
 
-_CDF_TEXT: Final = "The share of round trips that took no longer than this. The delay axis is logarithmic."
 _QUANTILES_TEXT: Final = (
-    "Half of the round trips were faster than p50, 90% faster than p90, 99% faster than p99. Bands are 95% intervals; "
-    "where there is none, there were too few samples to say."
+    "were faster than p50, 90% faster than p90, 99% faster than p99. Bands are 95% intervals; where there is none, "
+    "there were too few samples to say."
 )
-_HEAT_TEXT: Final = "How many round trips took how long, and when. Both the delay axis and the colours are logarithmic."
+_HEAT_TEXT: Final = "Both the delay axis and the colours are logarithmic."
 
 
 def _summary(page: Page) -> str:
@@ -83,7 +90,7 @@ def _summary(page: Page) -> str:
         reason = report.reason or "there are no samples"
         return f'<section><p class="lead">Nothing could be measured: {escape(reason)}.</p></section>'
     parts = [
-        f"{label} of {report.samples:,} round trips took at most {_said(report, q)}" if q == "0.5" else
+        f"{label} of {report.samples:,} {escape(page.what)} took at most {_said(report, q)}" if q == "0.5" else
         f"{label} at most {_said(report, q)}"
         for q, label in zip(QUANTILES, ("Half", "90%", "99%"), strict=True)
     ]  # fmt: skip
@@ -208,7 +215,7 @@ def listed(lines: Iterable[str]) -> str:
 
 
 def _figures(page: Page) -> dict[str, Figure]:
-    figures = {"cdf": cdf([page.total, *page.legs])}
+    figures = {"cdf": cdf([page.total, *page.legs], page.what)}
     if page.timeline:
         figures |= {"quantiles": over_time(page.timeline), "heat": heat(page.timeline)}
     if page.groups:

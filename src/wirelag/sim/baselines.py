@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
+from wirelag.estimators.rli import CERTAIN
+from wirelag.stamp import NONE
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -24,8 +26,7 @@ Bools = npt.NDArray[np.bool_]
 
 SHARE: Final = 0.001  # of packets that are sampled
 HOLD: Final = 9  # purpose of the coin: that of sample and hold (docs/reference/rli.md), so all sample the same flows
-CERTAIN: Final = 1 << 32  # probability 1
-LOST: Final = np.iinfo(np.int64).min  # as a time
+LOST: Final = NONE  # as a time
 
 
 class Packets(NamedTuple):

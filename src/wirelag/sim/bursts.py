@@ -20,12 +20,14 @@ LINE: Final = 10  # Gb/s
 LARGEST_BURST: Final = 64
 RAMP: Final = 62  # packets in the bursts of 2, 4, ... 32
 TINY, SMALL, LARGE = 40, 740, 1500  # bytes of an IP packet
-SHARE_TINY, SHARE_SMALL = (
-    0.40,
-    0.15,
-)  # of flows: all packets of 40 bytes; 40 to 740; the others 1500 and a short last one
+# Shares of flows: all packets of 40 bytes; 40 to 740; the others 1500 and a short last one.
+SHARE_TINY, SHARE_SMALL = 0.40, 0.15
 MEAN_FLOW_BYTES: Final = 8_000  # about: a first guess at how many flows it takes
 MOST_FLOWS: Final = 1 << 22
+
+
+class TooManyFlowsError(ValueError):
+    """What is asked for takes more than MOST_FLOWS flows."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def draw_bursts(bytes_per_s: float, seconds: float, seed: int) -> Bursts:
         if carried[-1] >= wanted:
             return _first_flows(bursts, int(np.abs(carried - wanted).argmin()) + 1, seconds)
         flows *= 2
-    raise ValueError(f"{bytes_per_s:,.0f} bytes/s for {seconds} s take more than {MOST_FLOWS:,} flows")
+    raise TooManyFlowsError(f"{bytes_per_s:,.0f} bytes/s for {seconds} s take more than {MOST_FLOWS:,} flows")
 
 
 def peak_to_mean(time_ns: Ints, size: npt.NDArray[np.uint32], width_ns: int) -> float:
@@ -97,9 +99,8 @@ def _draw(flows: int, seconds: float, rng: np.random.Generator) -> Bursts:
     burst_ns = begin_ns[owner] + waited - waited[first_burst][owner]
 
     # Bursts that would begin behind the end need no packets.
-    of_burst = np.minimum(packets[owner] - _first_of(np.arange(len(owner)) - first_burst[owner]), LARGEST_BURST)
-    of_burst = np.minimum(of_burst, 2 << np.minimum(np.arange(len(owner)) - first_burst[owner], 5))
     rank = np.arange(len(owner)) - first_burst[owner]
+    of_burst = np.minimum(packets[owner] - _first_of(rank), 2 << np.minimum(rank, 5))
     kept = burst_ns < seconds * 1e9
     owner, burst_ns, of_burst, rank = owner[kept], burst_ns[kept], of_burst[kept], rank[kept]
     burst = np.repeat(np.arange(len(owner)), of_burst)
@@ -108,14 +109,15 @@ def _draw(flows: int, seconds: float, rng: np.random.Generator) -> Bursts:
     number = _first_of(rank[burst]) + np.arange(len(burst)) - begin[burst]
     size = _sizes(sort[flow], number == packets[flow] - 1, rng)
 
-    # An access line sends a burst behind the one before: a scan of maxima, each flow far above the one before.
-    spent = np.cumsum(size * ns_per_byte[flow])
+    # An access line sends a burst behind the one before: a scan of maxima, each flow above all of the one before.
+    # In whole ns: floats as large as the last of many flows would not tell microseconds apart.
+    work_ns = size * ns_per_byte[flow]
+    spent = np.cumsum(work_ns)
     first = np.searchsorted(flow, np.arange(flows))
-    before = np.append(0.0, spent)[first]
-    own = spent - before[flow]
-    far = 4e9 * seconds + 1e9
-    wait = np.maximum.accumulate(burst_ns[burst] - (own - size * ns_per_byte[flow]) + flow * far) - flow * far
-    time_ns = (wait + own).astype(np.int64)
+    own = spent - np.append(0.0, spent)[first][flow]
+    above = flow * (int(seconds * 1e9) + 1)  # at most 2^22 flows of 600 s: below 2^62
+    begin_sending = (burst_ns[burst] - (own - work_ns)).astype(np.int64)
+    time_ns = np.maximum.accumulate(begin_sending + above) - above + own.astype(np.int64)
     inside = time_ns < seconds * 1e9
     return Bursts(time_ns[inside], flow[inside].astype(np.uint32), size[inside].astype(np.uint32), flows)
 

@@ -11,16 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.injection import Injection
+from wirelag.injection import ONE, Injection
 from wirelag.sim.bursts import Bursts, draw_bursts
 from wirelag.sim.scramble import scramble
 from wirelag.sim.truth import START_NS
+from wirelag.stamp import NONE
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-NONE: Final = np.iinfo(np.int64).min  # no time, no delay
-ONE: Final = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +86,7 @@ class Receiver:
     number: Ints  # regular: row at the sender; reference: its sequence number, from 0
     sent_ns: Ints  # at the sender: known of references, of the others it is the truth
     previous_sent_ns: Ints  # references: when the regular packet before it was sent; else NONE
-    previous_matches: npt.NDArray[
-        np.uint8
-    ]  # references: whether that is the last regular packet that arrived before it
+    previous_matches: npt.NDArray[np.uint8]  # references: whether that packet was the last to arrive before it
 
     def __len__(self) -> int:
         return len(self.time_ns)
@@ -183,13 +180,16 @@ class QueueSimulation:
         return FlowTruth(packets, mean, np.sqrt(squares))
 
 
-def run(scenario: QueueScenario) -> QueueSimulation:
+def run(scenario: QueueScenario, *, bursts: Bursts | None = None, coins: int | None = None) -> QueueSimulation:
     """Simulate a scenario; the same one gives the same packets.
+
+    `bursts` is its traffic where that was drawn before; `coins` is the seed of RED's, where it is not the scenario's.
 
     >>> run(QueueScenario(utilisation=0.5, seconds=0.1)).loss
     0.0
     """
-    bursts = draw_bursts(scenario.utilisation * scenario.bytes_per_s, scenario.seconds, scenario.seed)
+    if bursts is None:
+        bursts = draw_bursts(scenario.utilisation * scenario.bytes_per_s, scenario.seconds, scenario.seed)
     injection = scenario.references
     left, sent, arrived, behind, _ = _kernels.queue_pass(
         bursts.time_ns,
@@ -198,6 +198,6 @@ def run(scenario: QueueScenario) -> QueueSimulation:
         scenario.limit,
         scenario.red.rule if scenario.red else DROP_TAIL,
         injection.rule if injection else None,
-        scenario.seed,
+        scenario.seed if coins is None else coins,
     )
     return QueueSimulation(scenario, bursts, left, sent, arrived, behind)

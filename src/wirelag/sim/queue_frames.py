@@ -24,10 +24,10 @@ from wirelag.sim.frames import (
     fill_ip_checksum,
 )
 from wirelag.sim.packets import Packets
-from wirelag.sim.queue import NONE, QueueSimulation
+from wirelag.sim.queue import QueueSimulation
 from wirelag.sim.traffic import CLIENT, DATA, SERVER, Connections
 from wirelag.sim.truth import START_NS, crossings
-from wirelag.stamp import PAYLOAD_BYTES, PORT, payloads
+from wirelag.stamp import NONE, PAYLOAD_BYTES, PORT, payloads
 
 Ints = npt.NDArray[np.int64]
 

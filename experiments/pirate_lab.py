@@ -1,0 +1,130 @@
+"""What the experiments of Pirate share: scenarios of the lab, recorded, answered and scored. The lab needs root."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the lab
+
+from lab.run import run
+from lab.scenarios import Scenario
+from lab.score import Score, batches, errors, score
+from wirelag.epochs import REASONS, Epochs
+from wirelag.estimators.pirate import Pirate
+from wirelag.io.capture import Capture
+from wirelag.roles import Roles
+
+LITERAL = "modes, literal"
+SEED = 1
+QUICK_S = 2.0
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A scenario that was run."""
+
+    capture: Path  # what the client sent
+    truth: pl.DataFrame
+    both: Path | None
+
+
+def need_root() -> None:
+    """Ends the program where the lab cannot be."""
+    if os.geteuid():
+        print("the lab needs root: network namespaces", file=sys.stderr)
+        sys.exit(2)
+
+
+@contextmanager
+def recorded(scenario: Scenario, seconds: float | None = None, seed: int = SEED) -> Iterator[Recorded]:
+    """Run a scenario; its files are there for as long as they are used."""
+    with TemporaryDirectory() as folder:
+        done = run(replace(scenario, seconds=seconds) if seconds else scenario, seed, Path(folder))
+        assert done.truth is not None
+        yield Recorded(done.capture, pl.read_parquet(done.truth), done.both)
+
+
+def answered(capture: Path, estimator: Pirate) -> Epochs:
+    """What an estimator says of every epoch."""
+    meter, roles = estimator.meter("tap"), Roles()
+    for batch in Capture([str(capture)]):
+        meter.observe(batch[np.flatnonzero(roles.from_client(batch))])
+    return meter.finish()
+
+
+def estimator_of(method: str, gap_ns: int = 1_000_000) -> Pirate:
+    """A method by name, `modes` read literally among them."""
+    for known in ("gap", "modes", "ack", "window", "syn", "auto", "blind"):
+        if method == known:
+            return Pirate(known, gap_ns=gap_ns)
+    assert method == LITERAL
+    return Pirate("modes", literal=True)
+
+
+def answers(epochs: Epochs, batch: bool = False) -> pl.DataFrame:
+    """Epochs as `lab.score` reads them; `batch`: when batches were complete."""
+    rows, of = epochs.rows, "batch_" if batch else ""
+    count = rows[f"{of}count"]
+    mean_ns = rows[f"{of}sum_ns"] / np.maximum(count, 1)
+    return pl.DataFrame(
+        {
+            "flow_key": rows["key"],
+            "start_ns": rows["start_ns"],
+            "end_ns": rows["end_ns"],
+            "mean_ns": pl.Series(np.where(count > 0, mean_ns, np.nan)).fill_nan(None),
+        }
+    )
+
+
+def scored(record: Recorded, method: str = "auto", gap_ns: int = 1_000_000) -> Score:
+    """How far a method is from what the client saw."""
+    return score(record.truth, answers(answered(record.capture, estimator_of(method, gap_ns))))
+
+
+def scored_batches(record: Recorded) -> Score:
+    """The same of `auto`, for batches: from the first request to the end of the last response."""
+    return score(batches(record.truth), answers(answered(record.capture, Pirate()), batch=True))
+
+
+def compared(record: Recorded, method: str = "auto") -> pl.DataFrame:
+    """Every epoch with an answer: `mean_ns`, `true_ns`, `error`."""
+    found = errors(record.truth, answers(answered(record.capture, estimator_of(method))))
+    return found.filter(pl.col("error").is_not_null())
+
+
+def reasons(epochs: Epochs) -> str:
+    """Why it abstained, the most frequent first."""
+    counts = np.bincount(epochs.rows["reason"][epochs.rows["count"] == 0], minlength=len(REASONS))
+    return ",".join(REASONS[k] for k in np.argsort(-counts, kind="stable") if counts[k]) or "-"
+
+
+def latencies_ns(truth: pl.DataFrame) -> Floats:
+    """Of all responses."""
+    return (truth["t_response_ns"] - truth["t_request_ns"]).to_numpy().astype(np.float64)
+
+
+def percent(share: float) -> str:
+    """As tables have it; nothing where there is no answer."""
+    return "-" if np.isnan(share) else f"{100 * share:.1f}"
+
+
+def signed(share: float) -> str:
+    """The same with its sign."""
+    return "-" if np.isnan(share) else f"{100 * share:+.2f}"
+
+
+def quantiles(values: Floats, *shares: float) -> list[float]:
+    """NaN where there are none."""
+    return [float(np.quantile(values, share)) if len(values) else float("nan") for share in shares]

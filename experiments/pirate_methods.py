@@ -1,0 +1,121 @@
+"""Every method on every scenario of the lab: how far its answers are from what the client saw.
+
+Errors are signed, of the mean of each epoch of each flow (500 ms or more), against the client's log. Needs root.
+
+    python experiments/pirate_methods.py [--quick] [--held-back] [--seed N] [NAME...]
+
+With --held-back service times and sizes are others than those that parameters were chosen on.
+"""
+
+import argparse
+
+from pirate_lab import (
+    LITERAL,
+    QUICK_S,
+    SEED,
+    answered,
+    answers,
+    estimator_of,
+    need_root,
+    percent,
+    reasons,
+    recorded,
+    scored_batches,
+    signed,
+)
+from traces import show
+
+from lab.scenarios import SCENARIOS, held_back
+from lab.score import Score, score
+from lab.servers import UDP
+
+METHODS = ("auto", "window", "ack", "modes", LITERAL, "gap", "blind")
+QUICK = ("w1-exponential", "w4-parallel-lan", "think-tenth")
+RIGHT, WRONG = 0.9, 0.5  # shares of answered epochs within 15%: a method that holds, and one that misleads
+ANSWERS = 0.5  # share of epochs from which on a method does not abstain
+
+Row = tuple[object, ...]
+
+
+def main() -> None:
+    chosen = arguments()
+    need_root()
+    names = chosen.names or (QUICK if chosen.quick else [name for name, one in SCENARIOS.items() if one.client.logs])
+    found: dict[str, dict[str, Score]] = {}
+    why: dict[str, str] = {}
+    batch: dict[str, Score] = {}
+    for name in names:
+        scenario = held_back(SCENARIOS[name]) if chosen.held_back else SCENARIOS[name]
+        with recorded(scenario, QUICK_S if chosen.quick else None, chosen.seed) as record:
+            hidden = scenario.tunnels or scenario.server.protocol == UDP
+            for method in METHODS:
+                if hidden and method in ("window", "ack"):
+                    continue
+                epochs = answered(record.capture, estimator_of(method))
+                found.setdefault(name, {})[method] = score(record.truth, answers(epochs))
+                if method == "auto":
+                    why[name] = reasons(epochs)
+            if "batch" in name:
+                batch[name] = scored_batches(record)
+    show("auto: epochs, %", HEADER, [(name, *row(one["auto"]), why[name]) for name, one in found.items()])
+    if batch:
+        show("auto, completion of batches: epochs, %", HEADER[:-1], [(name, *row(one)) for name, one in batch.items()])
+    header = ("scenario", *METHODS)
+    show("signed median, %", header, [(name, *cells(one, "median")) for name, one in found.items()])
+    show("within 15%, % of answered", header, [(name, *cells(one, "close")) for name, one in found.items()])
+    show("abstained, % of epochs", header, [(name, *cells(one, "abstained")) for name, one in found.items()])
+    show("scenarios", ("method", "right", "abstains", "misleads", "of"), [verdict(m, found) for m in METHODS])
+    show_all(found)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="three scenarios of two seconds")
+    parser.add_argument("--held-back", action="store_true", help="other service times and sizes")
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="scenarios; default: all")
+    chosen = parser.parse_args()
+    if unknown := [name for name in chosen.names if name not in SCENARIOS]:
+        parser.error(f"no such scenario: {', '.join(unknown)}")
+    return chosen
+
+
+HEADER = ("scenario", "epochs", "median", "within 15%", "abstained", "off by > 50%", "abstained because")
+
+
+def row(one: Score) -> Row:
+    """Shares as percent; those of errors are of the epochs that were answered."""
+    return one.epochs, signed(one.median), percent(one.close), percent(one.abstained), percent(one.far_off)
+
+
+def cells(by_method: dict[str, Score], what: str) -> list[str]:
+    """One number of each method; a method that needs TCP headers says nothing where they are hidden."""
+    form = signed if what == "median" else percent
+    return [form(getattr(by_method[m], what)) if m in by_method else "-" for m in METHODS]
+
+
+def verdict(method: str, found: dict[str, dict[str, Score]]) -> Row:
+    """In how many scenarios it is right, abstains, or is wrong without saying so."""
+    mine = [one[method] for one in found.values() if method in one]
+    answering = [one for one in mine if one.abstained < ANSWERS]
+    right = sum(one.close >= RIGHT for one in answering)
+    misleads = sum(one.close < WRONG for one in answering)
+    return method, right, len(mine) - len(answering), misleads, len(mine)
+
+
+def show_all(found: dict[str, dict[str, Score]]) -> None:
+    """Over all scenarios, each epoch alike."""
+    rows = []
+    for method in METHODS:
+        mine = [one[method] for one in found.values() if method in one]
+        answered_of = [one.epochs * (1 - one.abstained) for one in mine]
+        far = sum(one.far_off * n for one, n in zip(mine, answered_of, strict=True) if n)
+        close = sum(one.close * n for one, n in zip(mine, answered_of, strict=True) if n)
+        total = sum(answered_of)
+        shares = (close / total, far / total) if total else (float("nan"), float("nan"))
+        rows.append((method, round(total), sum(one.epochs for one in mine), *map(percent, shares)))
+    show("over all scenarios", ("method", "answered", "epochs", "within 15%", "off by > 50%"), rows)
+
+
+if __name__ == "__main__":
+    main()

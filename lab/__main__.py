@@ -1,0 +1,71 @@
+"""`python -m lab`: run scenarios, list them, remove what was left behind, score answers. Needs root."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from lab.network import sweep
+from lab.run import run
+from lab.scenarios import SCENARIOS, held_back
+from lab.score import main as score_main
+
+
+def _run(options: argparse.Namespace) -> None:
+    names = list(SCENARIOS) if options.name == "all" else [options.name]
+    for name in names:
+        scenario = SCENARIOS[name]
+        if options.held_back:
+            scenario = held_back(scenario)
+        if options.seconds:
+            scenario = replace(scenario, seconds=options.seconds)
+        if options.both:
+            scenario = replace(scenario, both=True)
+        result = run(scenario, options.seed, options.output / name if options.name == "all" else options.output)
+        print(f"{name}: {result.capture}", result.truth or "no truth", result.both or "", flush=True)
+
+
+def _list(options: argparse.Namespace) -> None:
+    for scenario in SCENARIOS.values():
+        size = f"{scenario.connections:3} connections {scenario.seconds:4g} s"
+        print(f"{scenario.name:22} {size}  {scenario.server} <- {scenario.client}")
+
+
+def _down(options: argparse.Namespace) -> None:
+    for name in sweep():
+        print(f"removed {name}")
+
+
+def _score(options: argparse.Namespace) -> None:
+    score_main(options.truth, options.epochs)
+
+
+def main() -> None:
+    """Parse the command line and do what it says."""
+    parser = argparse.ArgumentParser(prog="python -m lab", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    one = commands.add_parser("run", help="run a scenario")
+    one.set_defaults(do=_run)
+    one.add_argument("name", choices=[*SCENARIOS, "all"], metavar="NAME", help="see list; all: each in its own folder")
+    one.add_argument("--seed", type=int, default=1)
+    one.add_argument("--seconds", type=float, help="instead of the scenario's")
+    one.add_argument("--held-back", action="store_true", help="with other service times and sizes")
+    one.add_argument("--both", action="store_true", help="also record both directions at the client")
+    one.add_argument("-o", dest="output", type=Path, required=True, help="folder")
+    commands.add_parser("list", help="list the scenarios").set_defaults(do=_list)
+    commands.add_parser("down", help="remove what ended processes left behind").set_defaults(do=_down)
+    score = commands.add_parser("score", help="how far answers are from the truth")
+    score.set_defaults(do=_score)
+    score.add_argument("truth", type=Path, help="truth.parquet of a run")
+    score.add_argument("epochs", type=Path, help="Parquet: flow_key, start_ns, end_ns, mean_ns (null: abstained)")
+    options = parser.parse_args()
+    try:
+        options.do(options)
+    except OSError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

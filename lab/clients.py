@@ -1,0 +1,128 @@
+"""Clients as they run in the lab. Ours log every request; wrk and redis-benchmark, which we did not write, do not."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from lab.network import Network
+from lab.processes import ROOT, Process, program
+
+LOG = "log.bin"
+ENTRY = np.dtype(
+    [
+        *(("asked_ns", "<i8"), ("answered_ns", "<i8"), ("round", "<u4"), ("port", "<u2"), ("in_flight", "<u2")),
+        *(("rtt_us", "<u4"), ("unused", "<u4")),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Task:
+    """Where and for how long a client works."""
+
+    address: str
+    port: int
+    connections: int
+    seconds: float
+    seed: int
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Load:
+    """The lab's own client; patterns, formats and distributions are explained in load.c and lab.h."""
+
+    pattern: str = "sliding"  # batch, pages, open
+    in_flight: int = 1
+    format: str = "http"  # memcached, redis, udp
+    response: str = "constant:500"  # bytes asked for
+    request: str = ""  # bytes; empty: as short as it can be
+    post: int = 0  # bytes of a body
+    objects: str = "uniform:4:21"  # of a page
+    think: str = "constant:0"  # microseconds
+    think_share: float = 0.0
+    rate: float = 100.0  # of an open loop, per connection
+    pace_us: int = 0
+    each: int = 0  # requests of a connection before a new one takes its place
+    tcp_info: bool = False  # log the kernel's round-trip time with each response
+
+    logs: ClassVar[bool] = True
+
+    def start(self, network: Network, task: Task) -> Process:
+        """On the client."""
+        arguments = [
+            *(f"address={task.address}", f"port={task.port}", f"connections={task.connections}"),
+            *(f"seconds={task.seconds}", f"seed={task.seed}", f"log={task.folder / LOG}"),
+            *(f"pattern={self.pattern}", f"in-flight={self.in_flight}", f"format={self.format}"),
+            *(f"response={self.response}", *([f"request={self.request}"] if self.request else [])),
+            *(f"post={self.post}", f"objects={self.objects}", f"think-us={self.think}"),
+            f"tcp-info={int(self.tcp_info)}",
+            *(f"think-share={self.think_share}", f"rate={self.rate}", f"pace-us={self.pace_us}", f"each={self.each}"),
+        ]
+        return network.start("client", [program("load"), *arguments], task.folder / "client.txt")
+
+
+@dataclass(frozen=True)
+class Http3Load:
+    """HTTP/3 by aioquic, with requests in flight on streams of one connection."""
+
+    in_flight: int = 1
+    response: int = 500
+
+    logs: ClassVar[bool] = True
+
+    def start(self, network: Network, task: Task) -> Process:
+        """On the client."""
+        script = [sys.executable, str(ROOT / "http3_client.py"), task.address, str(task.port), str(task.connections)]
+        arguments = [str(self.in_flight), str(self.response), str(task.seconds), str(task.folder / LOG)]
+        return network.start("client", [*script, *arguments], task.folder / "client.txt")
+
+
+@dataclass(frozen=True)
+class Wrk:
+    """HTTP, one request in flight."""
+
+    response: int = 500
+
+    logs: ClassVar[bool] = False
+
+    def start(self, network: Network, task: Task) -> Process:
+        """On the client."""
+        options = ["-t", "1", "-c", str(task.connections), "-d", f"{max(1, round(task.seconds))}s", "--latency"]
+        command = ["wrk", *options, f"http://{task.address}:{task.port}/{self.response}"]
+        return network.start("client", command, task.folder / "client.txt")
+
+
+@dataclass(frozen=True)
+class RedisBenchmark:
+    """GET, with `in_flight` in a pipeline: that many requests in one packet, as a batch."""
+
+    in_flight: int = 1
+    rate: int = 5000  # roughly what comes through here: it is bounded by count, not by time
+
+    logs: ClassVar[bool] = False
+
+    def start(self, network: Network, task: Task) -> Process:
+        """On the client."""
+        options = ["-c", str(task.connections), "-P", str(self.in_flight), "-n", str(int(self.rate * task.seconds))]
+        command = ["redis-benchmark", "-h", task.address, "-p", str(task.port), "-t", "get", "-q", *options]
+        return network.start("client", command, task.folder / "client.txt")
+
+
+Client = Load | Http3Load | Wrk | RedisBenchmark
+
+
+def read_log(path: Path) -> npt.NDArray[np.void]:
+    """The entries of a log, with times on CLOCK_REALTIME."""
+    with path.open("rb") as file:
+        offset_ns = int(np.fromfile(file, "<i8", 1)[0])
+        entries = np.fromfile(file, ENTRY)
+    entries["asked_ns"] += offset_ns
+    entries["answered_ns"] += offset_ns
+    return entries

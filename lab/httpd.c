@@ -1,0 +1,310 @@
+/* An HTTP/1.1 server whose service times are drawn from a distribution.
+ *
+ * GET or POST /BYTES is answered with that many bytes, or with as many as `size` says. Requests of a connection are
+ * answered in their order; they may come pipelined, with bodies.
+ * Law: a request that is complete at t, with service time s, is answered at
+ *   order=parallel  t + s, but not before the one ahead of it in its connection
+ *   order=serial    s after the later of t and the answer ahead of it in its connection
+ *   order=worker    s after the later of t and the answer ahead of it in any connection
+ * burn=1: s is computing time, not waiting time, so that a CPU quota is felt; one request at a time.
+ * pieces=N gap-us=G: an answer goes out in N pieces, G apart. pace-mbit: TCP sends no faster than this. */
+#include "lab.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define QUEUE 256 /* requests of a connection that wait for their answer; a power of two */
+#define HEAD_BYTES 4096
+#define BODY_BYTES 65536
+
+struct request {
+    s64 answer_ns, service_ns;
+    s64 bytes;
+};
+
+struct connection {
+    int fd;
+    s64 due_ns;  /* its time in the heap, 0: not there */
+    s64 last_ns; /* when the last request in the queue is answered */
+    struct request queue[QUEUE];
+    u32 first, count;
+    char in[HEAD_BYTES];
+    u32 in_bytes;
+    s64 in_body, in_size; /* of the request's body: bytes to come; of the answer: bytes wanted */
+    char out[128];        /* what is left of the head of the answer */
+    u32 out_bytes;
+    s64 out_body; /* what is left of this piece */
+    s64 pieces_left;
+};
+
+static struct distribution service = {'c', {0}}, size;
+static const char *order = "parallel";
+static s64 burn, pieces = 1, gap_us, pace_mbit;
+static struct random numbers;
+static struct heap due;
+static struct connection **connections; /* by descriptor */
+static s64 worker_ns;
+static int poll_fd;
+static char body[BODY_BYTES];
+
+static void listen_to(struct connection *c)
+{
+    u32 in = c->count < QUEUE ? EPOLLIN : 0, out = c->out_bytes || c->out_body ? EPOLLOUT : 0;
+
+    check(epoll_ctl(poll_fd, EPOLL_CTL_MOD, c->fd, &(struct epoll_event){.events = in | out, .data.fd = c->fd}), "epoll_ctl");
+}
+
+/* What the heap still has of it is recognised by its time. */
+static void drop(struct connection *c)
+{
+    close(c->fd);
+    connections[c->fd] = NULL;
+    free(c);
+}
+
+static void make_due(struct connection *c, s64 at_ns)
+{
+    heap_push(&due, at_ns, c->fd);
+    c->due_ns = at_ns;
+}
+
+static void enqueue(struct connection *c, s64 bytes)
+{
+    s64 now = clock_ns(CLOCK_MONOTONIC), service_ns = (s64)(draw(&service, &numbers) * MICROSECOND);
+    s64 start = now, at;
+
+    if (size.kind)
+        bytes = (s64)draw(&size, &numbers);
+    if (*order == 's' && c->last_ns > start)
+        start = c->last_ns;
+    if (*order == 'w' && worker_ns > start)
+        start = worker_ns;
+    at = burn ? now : start + service_ns;
+    if (at < c->last_ns)
+        at = c->last_ns;
+    c->last_ns = worker_ns = at;
+    c->queue[(c->first + c->count++) & (QUEUE - 1)] = (struct request){at, service_ns, bytes};
+    if (!c->due_ns && !c->out_bytes && !c->out_body)
+        make_due(c, at);
+}
+
+/* Take one request, or a part of it, off the bytes read; how many of them, 0 if more are needed, -1 if it makes no sense. */
+static int take(struct connection *c, const char *bytes, u32 count)
+{
+    const char *end, *field;
+    s64 skipped;
+
+    if (c->in_body) {
+        skipped = c->in_body < count ? c->in_body : count;
+        c->in_body -= skipped;
+        if (!c->in_body)
+            enqueue(c, c->in_size);
+        return (int)skipped;
+    }
+    end = memmem(bytes, count, "\r\n\r\n", 4);
+    if (!end)
+        return count < HEAD_BYTES ? 0 : -1;
+    if (sscanf(bytes, "%*[A-Z] /%ld", &c->in_size) != 1 || c->in_size < 0)
+        return -1;
+    field = memmem(bytes, end - bytes, "Content-Length:", 15);
+    if (field && (sscanf(field + 15, "%ld", &c->in_body) != 1 || c->in_body < 0))
+        return -1;
+    if (!c->in_body)
+        enqueue(c, c->in_size);
+    return (int)(end + 4 - bytes);
+}
+
+/* Whether the connection lives on. */
+static int receive(struct connection *c)
+{
+    u32 used = 0, room = HEAD_BYTES - 1 - c->in_bytes;
+    int taken = 0;
+    ssize_t got = room ? recv(c->fd, c->in + c->in_bytes, room, 0) : 1;
+
+    if (!got || (got < 0 && errno != EAGAIN && errno != EINTR))
+        return 0;
+    c->in_bytes += room && got > 0 ? got : 0;
+    c->in[c->in_bytes] = 0;
+    while (used < c->in_bytes && c->count < QUEUE && (taken = take(c, c->in + used, c->in_bytes - used)) > 0)
+        used += taken;
+    if (taken < 0 || (!used && c->count < QUEUE && c->in_bytes == HEAD_BYTES - 1))
+        return 0;
+    memmove(c->in, c->in + used, c->in_bytes -= used);
+    return 1;
+}
+
+static void burn_ns(s64 ns)
+{
+    s64 end = clock_ns(CLOCK_PROCESS_CPUTIME_ID) + ns;
+
+    while (clock_ns(CLOCK_PROCESS_CPUTIME_ID) < end)
+        ;
+}
+
+/* Send what can be sent of this piece. Whether the connection lives on. */
+static int transmit(struct connection *c)
+{
+    while (c->out_bytes || c->out_body) {
+        struct iovec parts[2] = {{c->out, c->out_bytes}, {body, c->out_body < BODY_BYTES ? c->out_body : BODY_BYTES}};
+        ssize_t sent = writev(c->fd, parts, 2);
+        u32 head;
+
+        if (sent < 0)
+            return errno == EAGAIN || errno == EINTR;
+        head = sent < c->out_bytes ? sent : c->out_bytes;
+        memmove(c->out, c->out + head, c->out_bytes -= head);
+        c->out_body -= sent - head;
+    }
+    return 1;
+}
+
+/* After a piece: the next one of the same answer, or the next answer. */
+static void schedule(struct connection *c)
+{
+    if (c->due_ns || c->out_bytes || c->out_body)
+        return;
+    if (c->pieces_left)
+        make_due(c, clock_ns(CLOCK_MONOTONIC) + gap_us * MICROSECOND);
+    else if (c->count)
+        make_due(c, c->queue[c->first].answer_ns);
+}
+
+/* The next piece of the first request's answer is due. Whether the connection lives on. */
+static int answer(struct connection *c)
+{
+    struct request *r = &c->queue[c->first];
+
+    c->due_ns = 0;
+    if (!c->pieces_left) {
+        if (burn)
+            burn_ns(r->service_ns);
+        c->out_bytes = sprintf(c->out, "HTTP/1.1 200 OK\r\nContent-Length: %ld\r\n\r\n", r->bytes);
+        c->pieces_left = pieces;
+    }
+    c->out_body = r->bytes / c->pieces_left;
+    r->bytes -= c->out_body;
+    if (!--c->pieces_left) {
+        c->first = (c->first + 1) & (QUEUE - 1);
+        c->count--;
+    }
+    return transmit(c);
+}
+
+static void welcome(int listener)
+{
+    int one = 1, fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
+    u32 rate = (u32)(pace_mbit * 125000);
+
+    if (fd < 0)
+        return;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (pace_mbit)
+        check(setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate), "SO_MAX_PACING_RATE");
+    connections[fd] = memset(grow(NULL, sizeof **connections), 0, sizeof **connections);
+    connections[fd]->fd = fd;
+    check(epoll_ctl(poll_fd, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN, .data.fd = fd}), "epoll_ctl");
+}
+
+static void serve(struct connection *c, u32 events)
+{
+    u32 full = c->count == QUEUE;
+
+    if (((events & EPOLLOUT) && !transmit(c)) || ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) && !receive(c))) {
+        drop(c);
+        return;
+    }
+    schedule(c);
+    if ((events & EPOLLOUT) || full != (c->count == QUEUE))
+        listen_to(c);
+}
+
+static void serve_due(struct due one)
+{
+    struct connection *c = connections[one.thing];
+    u32 full;
+
+    if (!c || c->due_ns != one.at_ns)
+        return;
+    full = c->count == QUEUE;
+    if (!answer(c)) {
+        drop(c);
+        return;
+    }
+    if (full && !receive(c)) {
+        drop(c);
+        return;
+    }
+    schedule(c);
+    if (full || c->out_bytes || c->out_body)
+        listen_to(c);
+}
+
+int main(int count, char **arguments)
+{
+    const char *address = "127.0.0.1";
+    s64 port = 80, seed = 1;
+    const struct setting settings[] = {
+        {"address", TEXT, &address},
+        {"port", INTEGER, &port},
+        {"seed", INTEGER, &seed},
+        {"service-us", DISTRIBUTION, &service},
+        {"size", DISTRIBUTION, &size},
+        {"order", TEXT, &order},
+        {"burn", INTEGER, &burn},
+        {"pieces", INTEGER, &pieces},
+        {"gap-us", INTEGER, &gap_us},
+        {"pace-mbit", INTEGER, &pace_mbit},
+        {NULL},
+    };
+    struct rlimit files;
+    struct sockaddr_in here = {.sin_family = AF_INET};
+    int one = 1, listener;
+
+    read_settings(count, arguments, settings);
+    if (strcmp(order, "parallel") && strcmp(order, "serial") && strcmp(order, "worker"))
+        fail("not an order: %s", order);
+    if (pieces < 1)
+        fail("not a number of pieces: %ld", pieces);
+    numbers.at = seed;
+    signal(SIGPIPE, SIG_IGN);
+    wake_punctually();
+    getrlimit(RLIMIT_NOFILE, &files);
+    files.rlim_cur = files.rlim_max < 65536 ? files.rlim_max : 65536;
+    check(setrlimit(RLIMIT_NOFILE, &files), "setrlimit");
+    connections = memset(grow(NULL, files.rlim_cur * sizeof *connections), 0, files.rlim_cur * sizeof *connections);
+    memset(body, 'x', sizeof body);
+
+    listener = check(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), "socket");
+    check(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one), "SO_REUSEADDR");
+    here.sin_port = htons(port);
+    if (inet_pton(AF_INET, address, &here.sin_addr) != 1)
+        fail("not an address: %s", address);
+    check(bind(listener, (struct sockaddr *)&here, sizeof here), "bind");
+    check(listen(listener, 4096), "listen");
+    poll_fd = check(epoll_create1(0), "epoll_create1");
+    check(epoll_ctl(poll_fd, EPOLL_CTL_ADD, listener, &(struct epoll_event){.events = EPOLLIN, .data.fd = listener}), "epoll_ctl");
+
+    for (;;) {
+        struct epoll_event events[256];
+        struct timespec wait = timespec_of(due.count ? due.dues[0].at_ns - clock_ns(CLOCK_MONOTONIC) : 0);
+        int ready = epoll_pwait2(poll_fd, events, 256, due.count ? &wait : NULL, NULL);
+
+        for (int i = 0; i < ready; i++) {
+            int fd = events[i].data.fd;
+
+            if (fd == listener)
+                welcome(listener);
+            else if (connections[fd])
+                serve(connections[fd], events[i].events);
+        }
+        while (due.count && due.dues[0].at_ns <= clock_ns(CLOCK_MONOTONIC))
+            serve_due(heap_pop(&due));
+    }
+}

@@ -1,0 +1,443 @@
+/* A client that logs, for every request, when it was sent and when the last byte of its response had come.
+ *
+ * Patterns, for each connection (W: in-flight):
+ *   sliding  W requests in flight; each response makes room for one
+ *   batch    W requests, all their responses, then the next W
+ *   pages    a page, then its objects with at most W in flight, then the next page
+ *   open     requests at random times (rate per second and connection), whatever has been answered
+ * Before it sends what a response made room for, the client thinks: in think-share of the cases, for think-us.
+ * Every request is a send of its own; its time is taken just before. A request is answered when all bytes of its response
+ * were read. Times are CLOCK_MONOTONIC; the log begins with what CLOCK_REALTIME has more. */
+#include "lab.h"
+
+#include <arpa/inet.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define WAITING 1024 /* requests of a connection that wait for their response; a power of two */
+#define HEAD_BYTES 1024
+#define REQUEST_BYTES (1 << 20)
+#define MOST_IN_FLIGHT 255
+#define DATAGRAM_BYTES 12
+#define GRACE_NS (2 * SECOND) /* for the last responses */
+
+struct entry { /* of the log */
+    s64 asked_ns, answered_ns;
+    u32 round; /* batch or page */
+    u16 port, in_flight;
+    u32 rtt_us, unused; /* the kernel's smoothed round-trip time then, if tcp-info=1 */
+};
+
+struct connection {
+    int fd;
+    u16 port;
+    u32 room; /* requests it may send now */
+    u64 asked, answered;
+    struct entry waiting[WAITING];
+    u32 round, objects; /* objects of this page that were not yet asked for */
+    int is_page;        /* what is in flight is the page itself */
+    s64 free_ns;        /* paced: when the next request may leave */
+    char head[HEAD_BYTES];
+    u32 head_bytes;
+    s64 body; /* bytes of the response to come, -1: its head is not complete */
+};
+
+static struct distribution response = {'c', {500}}, request, objects = {'u', {1, 20}}, think = {'c', {0}};
+static const char *address = "127.0.0.1", *pattern = "sliding", *format = "http", *log_path;
+static s64 port = 80, connection_count = 1, in_flight = 1, most = 100000000, each, post, pace_us, wants_info, seed = 1;
+static double think_share, rate = 100, seconds = 1;
+
+static struct random numbers;
+static struct connection *connections;
+static struct heap timers; /* of connections: index << 8 | requests that it may send then */
+static struct entry *entries;
+static u64 entry_count, entry_room, asked_count, answered_count;
+static s64 end_ns;
+static int poll_fd, is_udp;
+static char text[REQUEST_BYTES];
+
+static s64 now_ns(void)
+{
+    return clock_ns(CLOCK_MONOTONIC);
+}
+
+static s64 think_ns(void)
+{
+    return random_unit(&numbers) < think_share ? (s64)(draw(&think, &numbers) * MICROSECOND) : 0;
+}
+
+static void after(struct connection *c, s64 wait_ns, u32 room)
+{
+    heap_push(&timers, now_ns() + wait_ns, (u32)(c - connections) << 8 | room);
+}
+
+static void open_connection(struct connection *c)
+{
+    struct sockaddr_in there = {.sin_family = AF_INET, .sin_port = htons(port)};
+    int one = 1, bytes = 8 << 20;
+
+    memset(c, 0, sizeof *c);
+    c->body = -1;
+    if (inet_pton(AF_INET, address, &there.sin_addr) != 1)
+        fail("not an address: %s", address);
+    c->fd = check(socket(AF_INET, (is_udp ? SOCK_DGRAM : SOCK_STREAM) | SOCK_NONBLOCK, 0), "socket");
+    setsockopt(c->fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof bytes);
+    if (!is_udp)
+        check(setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one), "TCP_NODELAY");
+    if (connect(c->fd, (struct sockaddr *)&there, sizeof there) && errno != EINPROGRESS)
+        fail("connect: %s", strerror(errno));
+    check(epoll_ctl(poll_fd, EPOLL_CTL_ADD, c->fd, &(struct epoll_event){.events = EPOLLOUT, .data.u32 = c - connections}),
+        "epoll_ctl");
+}
+
+/* ---- requests ---- */
+
+/* A request of the wanted length, or as short as it can be; its length. */
+static size_t compose(const struct connection *c)
+{
+    s64 bytes = (s64)draw(&response, &numbers), wanted = request.kind ? (s64)draw(&request, &numbers) : 0;
+    char *to = text;
+
+    if (wanted > REQUEST_BYTES / 2)
+        wanted = REQUEST_BYTES / 2;
+    if (is_udp) {
+        u32 size = (u32)bytes;
+
+        memcpy(text, &c->asked, 8);
+        memcpy(text + 8, &size, 4);
+        return wanted < DATAGRAM_BYTES ? DATAGRAM_BYTES : wanted;
+    }
+    if (*format == 'm')
+        return sprintf(text, "get v%ld\r\n", bytes);
+    if (*format == 'r')
+        return sprintf(text, "*2\r\n$3\r\nGET\r\n$%d\r\nv%ld\r\n", snprintf(NULL, 0, "v%ld", bytes), bytes);
+    to += sprintf(to, "%s /%ld HTTP/1.1\r\nHost: lab\r\n", post ? "POST" : "GET", bytes);
+    if (post)
+        to += sprintf(to, "Content-Length: %ld\r\n", post);
+    if (wanted > to - text + 7) {
+        s64 padding = wanted - (to - text + 7);
+
+        to = stpcpy(to, "X: ");
+        memset(to, 'x', padding);
+        to = stpcpy(to + padding, "\r\n");
+    }
+    to = stpcpy(to, "\r\n");
+    memset(to, 'x', post);
+    return to + post - text;
+}
+
+static void ask(struct connection *c)
+{
+    size_t bytes = compose(c);
+    struct entry *e = &c->waiting[c->asked & (WAITING - 1)];
+
+    c->asked++;
+    asked_count++;
+    *e = (struct entry){.asked_ns = now_ns(), .round = c->round, .port = c->port, .in_flight = c->asked - c->answered};
+    if (send(c->fd, text, bytes, MSG_NOSIGNAL) != (ssize_t)bytes)
+        fail("send: a request did not fit: %s", strerror(errno));
+    c->free_ns = e->asked_ns + pace_us * MICROSECOND;
+}
+
+static void ask_for_all(struct connection *c)
+{
+    while (c->room && c->asked - c->answered < WAITING && (!each || c->asked < (u64)each) && asked_count < (u64)most &&
+           now_ns() < end_ns) {
+        if (pace_us && now_ns() < c->free_ns) {
+            after(c, c->free_ns - now_ns(), 0);
+            return;
+        }
+        c->room--;
+        ask(c);
+    }
+}
+
+/* It is connected: the first requests. */
+static void begin(struct connection *c)
+{
+    struct sockaddr_in here;
+    socklen_t size = sizeof here;
+    int error = 0;
+    socklen_t error_size = sizeof error;
+
+    getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &error_size);
+    if (error)
+        fail("connect: %s", strerror(error));
+    check(getsockname(c->fd, (struct sockaddr *)&here, &size), "getsockname");
+    c->port = ntohs(here.sin_port);
+    check(epoll_ctl(poll_fd, EPOLL_CTL_MOD, c->fd, &(struct epoll_event){.events = EPOLLIN, .data.u32 = c - connections}),
+        "epoll_ctl");
+    c->is_page = *pattern == 'p';
+    if (*pattern == 'o') {
+        after(c, -log(random_unit(&numbers)) / rate * SECOND, 1);
+        return;
+    }
+    c->room = c->is_page ? 1 : in_flight;
+    ask_for_all(c);
+}
+
+/* ---- responses ---- */
+
+/* How many bytes follow the head of a response. */
+static s64 body_bytes(const char *head)
+{
+    const char *field;
+    s64 bytes = 0;
+
+    if (*format == 'm')
+        return sscanf(head, "VALUE %*s %*d %ld", &bytes) == 1 ? bytes + 7 : 0; /* and CR LF END CR LF */
+    if (*format == 'r')
+        return sscanf(head, "$%ld", &bytes) == 1 && bytes >= 0 ? bytes + 2 : 0;
+    field = strcasestr(head, "content-length:");
+    if (strncmp(head, "HTTP/1.1 200", 12) || !field || sscanf(field + 15, "%ld", &bytes) != 1)
+        fail("not what was asked for: %.40s", head);
+    return bytes;
+}
+
+/* What a response makes room for. */
+static void proceed(struct connection *c)
+{
+    u32 left = c->asked - c->answered + c->room, room = 0; /* asked for or about to be */
+
+    if (*pattern == 's') {
+        room = 1;
+    } else if (*pattern == 'b' && !left) {
+        room = in_flight;
+    } else if (*pattern == 'p' && c->is_page) {
+        s64 count = (s64)draw(&objects, &numbers);
+
+        c->is_page = 0;
+        c->room = count < in_flight ? count : in_flight;
+        c->objects = count - c->room;
+        ask_for_all(c);
+        if (count > 0)
+            return;
+    } else if (*pattern == 'p' && c->objects) {
+        c->objects--;
+        c->room++;
+        ask_for_all(c);
+        return;
+    }
+    if (*pattern == 'p' && !left) {
+        c->is_page = 1;
+        room = 1;
+    }
+    if (room) {
+        s64 wait = think_ns();
+
+        c->round++;
+        if (wait) {
+            after(c, wait, room);
+        } else {
+            c->room += room;
+            ask_for_all(c);
+        }
+    }
+}
+
+static u32 rtt_us(const struct connection *c)
+{
+    struct tcp_info info = {0};
+    socklen_t size = sizeof info;
+
+    getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &size);
+    return info.tcpi_rtt;
+}
+
+static void answered(struct connection *c, u64 number, s64 at_ns)
+{
+    struct entry *e = &c->waiting[number & (WAITING - 1)];
+
+    if (entry_count == entry_room) {
+        entry_room = entry_room ? 2 * entry_room : 65536;
+        entries = grow(entries, entry_room * sizeof *entries);
+    }
+    e->answered_ns = at_ns;
+    e->rtt_us = wants_info ? rtt_us(c) : 0;
+    entries[entry_count++] = *e;
+    c->answered++;
+    answered_count++;
+    if (each && c->answered == (u64)each) {
+        close(c->fd);
+        open_connection(c);
+    } else {
+        proceed(c);
+    }
+}
+
+/* Go through bytes of responses that were read at this time. */
+static void take(struct connection *c, const char *bytes, s64 count, s64 at_ns)
+{
+    const char *ending = *format == 'h' ? "\r\n\r\n" : "\r\n";
+    u32 ending_bytes = strlen(ending);
+    int fd = c->fd;
+
+    while (count && c->fd == fd) {
+        if (c->body < 0) {
+            if (c->head_bytes == HEAD_BYTES - 1)
+                fail("the head of a response is too long");
+            c->head[c->head_bytes++] = *bytes++;
+            count--;
+            if (c->head_bytes < ending_bytes || memcmp(c->head + c->head_bytes - ending_bytes, ending, ending_bytes))
+                continue;
+            c->head[c->head_bytes] = 0;
+            c->body = body_bytes(c->head);
+            c->head_bytes = 0;
+        }
+        s64 used = count < c->body ? count : c->body;
+
+        bytes += used;
+        count -= used;
+        c->body -= used;
+        if (!c->body) {
+            c->body = -1;
+            answered(c, c->answered, at_ns);
+        }
+    }
+}
+
+static void receive(struct connection *c)
+{
+    static char bytes[1 << 18];
+    ssize_t got = recv(c->fd, bytes, sizeof bytes, 0);
+
+    if (!got && !is_udp)
+        fail("the server closed a connection");
+    if (got < 0 && errno != EAGAIN && errno != EINTR)
+        fail("recv: %s", strerror(errno));
+    if (got < 0)
+        return;
+    if (is_udp) {
+        u64 number;
+
+        if (got < DATAGRAM_BYTES)
+            return;
+        memcpy(&number, bytes, 8);
+        answered(c, number, now_ns());
+    } else {
+        take(c, bytes, got, now_ns());
+    }
+}
+
+static void wake(struct due timer)
+{
+    struct connection *c = &connections[timer.thing >> 8];
+
+    c->room += timer.thing & 255;
+    ask_for_all(c);
+    if (*pattern == 'o')
+        heap_push(&timers, timer.at_ns + (s64)(-log(random_unit(&numbers)) / rate * SECOND), timer.thing);
+}
+
+/* ---- the log ---- */
+
+/* What CLOCK_REALTIME has more than CLOCK_MONOTONIC: of several tries the one with the least time between the two readings. */
+static s64 realtime_offset(void)
+{
+    s64 offset = 0, least = INT64_MAX;
+
+    for (int i = 0; i < 100; i++) {
+        s64 before = now_ns(), real = clock_ns(CLOCK_REALTIME), behind = now_ns();
+
+        if (behind - before < least) {
+            least = behind - before;
+            offset = real - (before + behind) / 2;
+        }
+    }
+    return offset;
+}
+
+static void write_log(s64 offset)
+{
+    FILE *file = fopen(log_path, "wb");
+
+    if (!file || fwrite(&offset, sizeof offset, 1, file) != 1 ||
+        fwrite(entries, sizeof *entries, entry_count, file) != entry_count || fclose(file))
+        fail("%s: %s", log_path, strerror(errno));
+}
+
+int main(int count, char **arguments)
+{
+    const struct setting settings[] = {
+        {"address", TEXT, &address},
+        {"port", INTEGER, &port},
+        {"connections", INTEGER, &connection_count},
+        {"pattern", TEXT, &pattern},
+        {"in-flight", INTEGER, &in_flight},
+        {"format", TEXT, &format}, /* http, memcached, redis, udp */
+        {"response", DISTRIBUTION, &response},
+        {"request", DISTRIBUTION, &request}, /* length; http and udp only */
+        {"post", INTEGER, &post},            /* bytes */
+        {"objects", DISTRIBUTION, &objects},
+        {"think-us", DISTRIBUTION, &think},
+        {"think-share", NUMBER, &think_share},
+        {"rate", NUMBER, &rate},
+        {"pace-us", INTEGER, &pace_us}, /* between two requests of a connection, at least */
+        {"each", INTEGER, &each},       /* requests of a connection; then a new one takes its place */
+        {"tcp-info", INTEGER, &wants_info},
+        {"requests", INTEGER, &most},
+        {"seconds", NUMBER, &seconds},
+        {"seed", INTEGER, &seed},
+        {"log", TEXT, &log_path},
+        {NULL},
+    };
+    struct rlimit files;
+    s64 offset;
+
+    read_settings(count, arguments, settings);
+    if (!strchr("sbpo", *pattern) || !strchr("hmru", *format))
+        fail("not a pattern or format: %s %s", pattern, format);
+    if (in_flight < 1 || in_flight > MOST_IN_FLIGHT || post < 0 || post > REQUEST_BYTES / 4 || seconds > 3600)
+        fail("out of range: in-flight, post or seconds");
+    if (each && (*pattern == 'o' || (in_flight > 1 && think_share > 0)))
+        fail("each goes with neither an open loop nor think time with several in flight");
+    is_udp = *format == 'u';
+    numbers.at = seed;
+    wake_punctually();
+    signal(SIGPIPE, SIG_IGN);
+    getrlimit(RLIMIT_NOFILE, &files);
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+    poll_fd = check(epoll_create1(0), "epoll_create1");
+    offset = realtime_offset();
+    connections = grow(NULL, connection_count * sizeof *connections);
+    for (s64 i = 0; i < connection_count; i++)
+        open_connection(&connections[i]);
+    end_ns = now_ns() + (s64)(seconds * SECOND);
+
+    for (;;) {
+        struct epoll_event events[256];
+        s64 now = now_ns(), next = end_ns + GRACE_NS;
+        struct timespec wait;
+        int ready;
+
+        if (now >= next || ((now >= end_ns || asked_count >= (u64)most) && asked_count == answered_count))
+            break;
+        if (timers.count && timers.dues[0].at_ns < next)
+            next = timers.dues[0].at_ns;
+        if (asked_count == answered_count && end_ns < next)
+            next = end_ns;
+        wait = timespec_of(next - now);
+        ready = epoll_pwait2(poll_fd, events, 256, &wait, NULL);
+        for (int i = 0; i < ready; i++) {
+            struct connection *c = &connections[events[i].data.u32];
+
+            if (!c->port)
+                begin(c);
+            else
+                receive(c);
+        }
+        while (timers.count && timers.dues[0].at_ns <= now_ns() && now_ns() < end_ns)
+            wake(heap_pop(&timers));
+        if (now_ns() >= end_ns)
+            timers.count = 0;
+    }
+    if (log_path)
+        write_log(offset);
+    printf("{\"asked\": %lu, \"answered\": %lu}\n", asked_count, answered_count);
+    return 0;
+}

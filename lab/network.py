@@ -1,0 +1,189 @@
+"""A client, a vantage point and servers on one switch, in network namespaces.
+
+    client --[wire]-- switch -- point, servers
+
+The service's address is on the loopback of each server; the client sends to it by way of the point, which forwards.
+The servers answer directly. So the point sees what the client sends, and nothing else.
+
+A namespace's name tells which process made it: what is left of processes that are gone is removed by the next `up`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from lab.processes import Process, owner_lives, owner_name
+
+NAMESPACES = Path("/run/netns")
+PREFIX = "lab"
+CLIENT, POINT, FIRST_SERVER = 1, 2, 11  # last byte of their addresses
+CLIENT_ADDRESS = f"10.5.0.{CLIENT}"
+POINT_ADDRESS = f"10.5.0.{POINT}"
+SERVICE_ADDRESS = "10.5.0.100"
+QUIET = (
+    *("net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1"),
+    *("net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.default.rp_filter=0"),
+    *("net.ipv4.conf.all.send_redirects=0", "net.ipv4.conf.default.send_redirects=0"),
+    *("net.ipv4.conf.all.accept_redirects=0", "net.ipv4.conf.default.accept_redirects=0"),
+)
+SERVING = ("net.ipv4.conf.all.arp_ignore=1", "net.ipv4.conf.all.arp_announce=2", "net.core.somaxconn=4096")
+CLONE_NEWNET = 0x40000000
+
+
+class Network:
+    """`with Network("name") as network:` builds it, and leaves nothing behind."""
+
+    def __init__(self, name: str, servers: int = 1, wired: bool = False) -> None:
+        """`name`: differs from that of other networks of this process. `wired`: a wire can be put before the client."""
+        self.prefix = f"{PREFIX}-{owner_name()}-{name}-"
+        self.wired = wired
+        self.servers = {f"server{i + 1}": FIRST_SERVER + i for i in range(servers)}
+        self.processes: list[Process] = []
+
+    def __enter__(self) -> Network:
+        """Build it."""
+        self.up()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Remove it."""
+        self.down()
+
+    def up(self) -> None:
+        """Build it anew; remove what processes left behind that are gone."""
+        sweep()
+        self.down()
+        try:
+            self._build()
+        except BaseException:
+            self.down()
+            raise
+
+    def down(self) -> None:
+        """End what runs in it and remove it, as far as it is there."""
+        for process in reversed(self.processes):
+            process.stop()
+        self.processes.clear()
+        _remove(name for name in _names() if name.startswith(self.prefix))
+
+    def namespace(self, host: str) -> str:
+        """The namespace of `client`, `point`, `server1`, `switch` or `wire`."""
+        return self.prefix + host
+
+    def command(self, host: str, arguments: Sequence[str]) -> list[str]:
+        """`arguments` as a command that runs on this host."""
+        return ["nsenter", f"--net={NAMESPACES / self.namespace(host)}", *arguments]
+
+    def run(self, host: str, *arguments: str) -> str:
+        """Run a short command on this host; what it prints."""
+        return _run(*self.command(host, arguments))
+
+    def start(self, host: str, arguments: Sequence[str], output: Path) -> Process:
+        """Start a program on this host that ends with the network."""
+        process = Process(self.command(host, arguments), output)
+        self.processes.append(process)
+        return process
+
+    @contextlib.contextmanager
+    def inside(self, host: str) -> Iterator[None]:
+        """Sockets that this thread opens are the host's."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        home = os.open(f"/proc/self/task/{threading.get_native_id()}/ns/net", os.O_RDONLY)
+        there = os.open(NAMESPACES / self.namespace(host), os.O_RDONLY)
+        try:
+            if libc.setns(there, CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), f"setns: {host}")
+            try:
+                yield
+            finally:
+                libc.setns(home, CLONE_NEWNET)
+        finally:
+            os.close(home)
+            os.close(there)
+
+    def _build(self) -> None:
+        hosts = {"client": CLIENT, "point": POINT, **self.servers}
+        for host in ("switch", *(["wire"] if self.wired else []), *hosts):
+            _run("ip", "netns", "add", self.namespace(host))
+            self.run(host, "sysctl", "-qw", *QUIET, *(SERVING if host in self.servers else ()))
+            self._ip(host, "link set lo up")
+        self._ip("switch", "link add br0 type bridge stp_state 0 mcast_snooping 0 forward_delay 0")
+        self._ip("switch", "link set br0 up")
+        for host, number in hosts.items():
+            self._connect(host, number)
+            for other in hosts.values():
+                if other != number:
+                    self._ip(host, f"neigh replace 10.5.0.{other} lladdr {_mac(other)} dev eth0 nud permanent")
+        for server in self.servers:
+            self._ip(server, f"addr add {SERVICE_ADDRESS}/32 dev lo")
+        self._ip("client", f"route add {SERVICE_ADDRESS}/32 via {POINT_ADDRESS}")
+        self.run("point", "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv4.conf.eth0.send_redirects=0")
+        self._ip("point", f"route add {SERVICE_ADDRESS}/32 via 10.5.0.{FIRST_SERVER}")
+
+    def _connect(self, host: str, number: int) -> None:
+        """The host's interface, and what leads from it to the switch."""
+        if self.wired and host == "client":
+            self._link("wire", "near", host, "eth0", _mac(number))
+            self._link("wire", "far", "switch", f"port{number}")
+        else:
+            self._link("switch", f"port{number}", host, "eth0", _mac(number))
+        self._ip("switch", f"link set port{number} master br0")
+        # The switch knows who is where: it never floods, so no host sees what is meant for another.
+        self.run("switch", *f"bridge fdb replace {_mac(number)} dev port{number} master static".split())
+        self._ip(host, f"addr add 10.5.0.{number}/24 dev eth0")
+
+    def _link(self, host: str, name: str, peer: str, peer_name: str, mac: str = "") -> None:
+        address = f" address {mac}" if mac else ""
+        there = f"peer name {peer_name} netns {self.namespace(peer)}{address}"
+        self._ip(host, f"link add {name} mtu 1500 type veth {there}")
+        for end, interface in ((host, name), (peer, peer_name)):
+            # What is captured is what a cable would carry: no segments joined, no checksums left out.
+            self.run(end, *f"ethtool -K {interface} tso off gso off gro off tx off".split())
+            self._ip(end, f"link set {interface} up")
+
+    def _ip(self, host: str, arguments: str) -> None:
+        _run("ip", "-n", self.namespace(host), *arguments.split())
+
+
+def sweep() -> list[str]:
+    """Remove the namespaces of processes that are gone; their names."""
+    left = [name for name in _names() if name.startswith(f"{PREFIX}-") and not owner_lives(name.split("-")[1])]
+    _remove(left)
+    return left
+
+
+def _names() -> list[str]:
+    return sorted(path.name for path in NAMESPACES.glob(f"{PREFIX}-*"))
+
+
+def _remove(names: Iterator[str] | Sequence[str]) -> None:
+    """Another process may remove the same: what is gone is no error."""
+    for name in names:
+        listed = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False)
+        for pid in listed.stdout.split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        done = subprocess.run(["ip", "netns", "del", name], capture_output=True, text=True, check=False)
+        if done.returncode and (NAMESPACES / name).exists():
+            raise OSError(f"cannot remove namespace {name}: {done.stderr.strip()}")
+
+
+def _mac(number: int) -> str:
+    return f"02:05:00:00:00:{number:02x}"
+
+
+def _run(*arguments: str) -> str:
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"{' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout

@@ -1,0 +1,42 @@
+"""A share of one core for a process, by a control group of either version."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from lab.processes import owner_lives, owner_name
+
+GROUPS = Path("/sys/fs/cgroup")
+PREFIX = "lab-"
+PERIOD_US = 20_000
+
+
+@contextlib.contextmanager
+def cpu_quota(pid: int, share: float) -> Iterator[None]:
+    """The process gets no more than this share of a core; the group is removed when it has ended."""
+    root = GROUPS / "cpu" if (GROUPS / "cpu").is_dir() else GROUPS
+    for old in root.glob(f"{PREFIX}*"):
+        if not owner_lives(old.name.removeprefix(PREFIX)):
+            _remove(old)
+    group = root / f"{PREFIX}{owner_name()}"
+    group.mkdir(exist_ok=True)
+    quota_us = str(int(PERIOD_US * share))
+    if (group / "cpu.max").exists():
+        (group / "cpu.max").write_text(f"{quota_us} {PERIOD_US}")
+    else:
+        (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+        (group / "cpu.cfs_quota_us").write_text(quota_us)
+    (group / "cgroup.procs").write_text(str(pid))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            (root / "cgroup.procs").write_text(str(pid))
+        _remove(group)
+
+
+def _remove(group: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        group.rmdir()

@@ -1,0 +1,117 @@
+"""Run a scenario: a capture at the vantage point, and what the client saw, on the capture's clock."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import polars as pl
+
+from lab.clients import LOG, Task, read_log
+from lab.network import CLIENT_ADDRESS, SERVICE_ADDRESS, Network
+from lab.quota import cpu_quota
+from lab.record import Recorder
+from lab.scenarios import Scenario
+from lab.servers import UDP, Httpd
+from lab.tunnels import Tunnel
+from lab.wire import statistics
+from wirelag.naive.headers import endpoint, mix
+
+MAPPED = 0xFFFF << 32  # the lower half of an IPv4 address written as one of IPv6
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a scenario left in its folder."""
+
+    capture: Path  # client packets at the point
+    truth: Path | None  # None: the client does not log
+    both: Path | None  # both directions at the client, where the scenario wants it
+
+
+def run(scenario: Scenario, seed: int, folder: Path) -> Run:
+    """Run it and keep capture.pcap, truth.parquet, both.pcap and what the programs printed in the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder = folder.resolve()
+    result = Run(
+        folder / "capture.pcap",
+        folder / "truth.parquet" if scenario.client.logs else None,
+        folder / "both.pcap" if scenario.both else None,
+    )
+    tunnels = [Tunnel(number) for number in range(scenario.tunnels)]
+    ways: list[Tunnel | None] = [*tunnels] or [None]
+    tasks = [_task(scenario, seed, folder, way) for way in ways]
+    delay_ns = scenario.wire.up.delay_us * 1000 if scenario.wire else 0
+    with Network("run", wired=scenario.wire is not None) as network, contextlib.ExitStack() as limits:
+        if not scenario.timestamps:
+            network.run("client", "sysctl", "-qw", "net.ipv4.tcp_timestamps=0")
+        wire = scenario.wire.start(network, folder, seed) if scenario.wire else None
+        for tunnel in tunnels:
+            tunnel.dig(network, folder)
+        server = scenario.server.start(network, folder, seed, "0.0.0.0" if tunnels else SERVICE_ADDRESS)
+        if isinstance(scenario.server, Httpd) and scenario.server.cpu_share:
+            limits.enter_context(cpu_quota(server.pid, scenario.server.cpu_share))
+        recorders = [Recorder(network, result.both, "client", both=True)] if result.both else []
+        if scenario.join_after_s:
+            clients = [scenario.client.start(network, task) for task in tasks]
+            time.sleep(scenario.join_after_s)
+            recorders.append(Recorder(network, result.capture))
+        else:
+            recorders.append(Recorder(network, result.capture))
+            clients = [scenario.client.start(network, task) for task in tasks]
+        for client in clients:
+            client.finish(2 * scenario.seconds + 30)
+        time.sleep(0.02 + 2e-9 * delay_ns)  # the last packets are still on the wire
+        for recorder in recorders:
+            recorder.stop()
+        if wire:
+            (folder / "wire.json").write_text(json.dumps(statistics(wire)))
+    if result.truth:
+        parts = [_truth(scenario, task, way, delay_ns) for task, way in zip(tasks, ways, strict=True)]
+        pl.concat(parts).sort("t_response_ns", maintain_order=True).write_parquet(result.truth)
+    return result
+
+
+def flow_key(client_port: int, server_port: int, protocol: int) -> int:
+    """The flow key of packets between the client and the service."""
+    ends = ((CLIENT_ADDRESS, client_port), (SERVICE_ADDRESS, server_port))
+    return mix(sum(endpoint(0, 0, MAPPED | int(IPv4Address(address)), port) for address, port in ends) + protocol)
+
+
+def _task(scenario: Scenario, seed: int, folder: Path, tunnel: Tunnel | None) -> Task:
+    """What the client does, or one of those that each have a tunnel."""
+    address = SERVICE_ADDRESS
+    if tunnel:
+        address, seed, folder = tunnel.server_address, seed * 1000 + tunnel.number, folder / f"client{tunnel.number}"
+        folder.mkdir(exist_ok=True)
+    return Task(address, scenario.server.port, scenario.connections, scenario.seconds, seed, folder)
+
+
+def _truth(scenario: Scenario, task: Task, tunnel: Tunnel | None, delay_ns: int) -> pl.DataFrame:
+    """One row per request that was answered; times as the point would see them, so later by the wire's delay."""
+    entries = read_log(task.folder / LOG)
+    server_port, protocol = scenario.server.port, scenario.server.protocol
+    ports = pl.Series(entries["port"])
+    if tunnel:
+        ports = pl.repeat(tunnel.client_port, len(entries), dtype=pl.UInt16, eager=True)
+        server_port, protocol = tunnel.server_port, UDP
+    keys = {port: flow_key(port, server_port, protocol) for port in ports.unique().to_list()}
+    return pl.DataFrame(
+        {
+            "flow_key": ports.replace_strict(keys, return_dtype=pl.UInt64),
+            "client": pl.repeat(CLIENT_ADDRESS, len(entries), eager=True),
+            "client_port": ports,
+            "server": pl.repeat(SERVICE_ADDRESS, len(entries), eager=True),
+            "server_port": pl.repeat(server_port, len(entries), dtype=pl.UInt16, eager=True),
+            "protocol": pl.repeat(protocol, len(entries), dtype=pl.UInt8, eager=True),
+            "t_request_ns": entries["asked_ns"] + delay_ns,
+            "t_response_ns": entries["answered_ns"] + delay_ns,
+            "round": entries["round"],
+            "in_flight": entries["in_flight"],
+            "rtt_us": entries["rtt_us"],
+        }
+    )

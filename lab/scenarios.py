@@ -1,0 +1,127 @@
+"""What is measured in the lab, as data: a server, a client, a wire.
+
+`held_back` gives the same scenario with other service times and sizes: parameters are chosen on
+one and scored on the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import product
+
+from lab.clients import Client, Http3Load, Load, RedisBenchmark, Wrk
+from lab.servers import Http3, Httpd, Memcached, Nginx, Redis, Server, Udpd
+from lab.wire import Direction, Wire
+
+FAR = Wire(Direction(5000), Direction(5000))
+LOSSY = Wire(Direction(5000, loss=0.01), Direction(5000, loss=0.01))
+REORDERING = Wire(Direction(5000, held=0.25, hold_us=4000), Direction(5000))
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One row of the table of scenarios."""
+
+    name: str
+    server: Server
+    client: Client
+    wire: Wire | None = None
+    connections: int = 20
+    seconds: float = 6.0
+    tunnels: int = 0  # so many clients, the connections of each in one flow of datagrams
+    join_after_s: float = 0.0  # the recorder starts that long after the client
+    timestamps: bool = True  # of TCP
+    both: bool = False  # record both directions at the client, too
+
+
+def _single() -> list[Scenario]:
+    """One request in flight."""
+    exponential = Httpd("exponential:2000")
+    return [
+        Scenario("w1-constant", Httpd("constant:2000"), Load()),
+        Scenario("w1-exponential", exponential, Load()),
+        Scenario("w1-exponential-20ms", Httpd("exponential:20000"), Load()),
+        Scenario("w1-bimodal", Httpd("bimodal:2000:20000:0.3"), Load()),
+        Scenario("w1-pareto", Httpd("pareto:3000:1.5"), Load()),
+        Scenario("w1-post-8k", exponential, Load(post=8192)),
+        Scenario("w1-20k", exponential, Load(response="constant:20000")),
+        Scenario("w1-300k", Httpd("exponential:5000"), Load(response="constant:300000")),
+        Scenario("w1-nginx", Nginx((2000,)), Load(response="constant:2000")),
+    ]
+
+
+def _several() -> list[Scenario]:
+    """Several in flight. Parallel servers take longer, so that clients ask about as often."""
+    scenarios = []
+    for w, order in product((4, 16), ("parallel", "serial")):
+        server = Httpd("exponential:2000" if order == "serial" else f"exponential:{w * 1250}", order)
+        scenarios += [
+            Scenario(f"w{w}-{order}-lan", server, Load(in_flight=w)),
+            Scenario(f"w{w}-{order}-far", server, Load(in_flight=w), FAR),
+            Scenario(f"w{w}-batch-{order}", server, Load("batch", w)),
+        ]
+    return scenarios
+
+
+def _others() -> list[Scenario]:
+    exponential = "exponential:2000"
+    pages = Load("pages", 4, response="constant:10000")
+    varied = Load("open", response="uniform:100:3000", request="uniform:60:1200")
+    tenth = Load(think="constant:50000", think_share=0.1)
+    return [
+        Scenario("pages-equal", Httpd("exponential:5000", "serial"), pages),
+        Scenario("pages-varied", Httpd("exponential:10000", "serial"), replace(pages, response="page"), None, 10, 12),
+        Scenario("think-tenth", Httpd(exponential), tenth),
+        Scenario("think-all", Httpd(exponential), Load(think="exponential:20000", think_share=1)),
+        Scenario("think-no-timestamps", Httpd(exponential), tenth, timestamps=False),
+        Scenario("w4-no-timestamps", Httpd("exponential:5000"), Load(in_flight=4), timestamps=False),
+        Scenario("w1-loss", Httpd(exponential), Load(), LOSSY),
+        Scenario("w4-loss", Httpd(exponential), Load(in_flight=4), LOSSY),
+        Scenario("w1-reordering", Httpd(exponential), Load(), REORDERING),
+        Scenario("w4-reordering", Httpd(exponential), Load(in_flight=4), REORDERING),
+        Scenario("redis-w1", Redis(), Load(format="redis")),
+        Scenario("redis-w4", Redis(), Load(in_flight=4, format="redis")),
+        Scenario("memcached-w1", Memcached(), Load(format="memcached")),
+        Scenario("memcached-w4", Memcached(), Load(in_flight=4, format="memcached")),
+        Scenario("memcached-w4-batch", Memcached(), Load("batch", 4, "memcached")),
+        Scenario("open-equal", Httpd(exponential), Load("open", request="constant:100")),
+        Scenario("open-varied", Httpd(exponential), varied),
+        Scenario("udp-w1", Udpd(exponential), Load(format="udp", request="constant:100")),
+        Scenario("udp-w4", Udpd("exponential:5000"), Load(in_flight=4, format="udp", request="constant:100")),
+        Scenario("http3-w1", Http3("exponential:20000"), Http3Load(), connections=10, seconds=12),
+        Scenario("http3-w4", Http3("exponential:50000"), Http3Load(4), connections=10, seconds=12),
+        Scenario("tunnel", Httpd("exponential:50000"), Load(), connections=20, seconds=11, tunnels=10),
+        Scenario("joined", Httpd("exponential:5000"), Load(in_flight=4), seconds=8, join_after_s=1.5),
+        Scenario("staggered", Httpd(exponential, pieces=5, gap_us=2000), Load(in_flight=4, response="constant:100000")),
+        Scenario("paced-responses", Httpd(exponential, pace_mbit=80), Load(response="constant:50000")),
+        Scenario("paced-requests", Httpd(exponential), Load("batch", 4, pace_us=500)),
+        Scenario("short-flows", Httpd(exponential), Load(each=50)),
+        Scenario("quota", Httpd("exponential:1000", burn=True, cpu_share=0.4), Load(), connections=4, seconds=28),
+        Scenario("wrk", Httpd(exponential), Wrk(), both=True),
+        Scenario("redis-benchmark", Redis(), RedisBenchmark(), both=True),
+        Scenario("redis-benchmark-p4", Redis(), RedisBenchmark(4), both=True),
+    ]
+
+
+SCENARIOS = {scenario.name: scenario for scenario in (*_single(), *_several(), *_others())}
+
+
+def held_back(scenario: Scenario, service: float = 1.6, size: float = 0.7) -> Scenario:
+    """The same with service times and sizes times these factors."""
+    server, client = scenario.server, scenario.client
+    if isinstance(server, Httpd | Udpd | Http3):
+        server = replace(server, service=_times(server.service, service))
+    else:
+        server = replace(server, sizes=[int(bytes_ * size) for bytes_ in server.sizes])
+    if isinstance(client, Load):
+        client = replace(client, response=_times(client.response, size), post=int(client.post * size))
+    elif isinstance(client, Http3Load | Wrk):
+        client = replace(client, response=int(client.response * size))
+    return replace(scenario, server=server, client=client)
+
+
+def _times(distribution: str, factor: float) -> str:
+    """The numbers of a distribution that are times or sizes, not shares or exponents, times this factor."""
+    name, *numbers = distribution.split(":")
+    scaled = {"constant": 1, "uniform": 2, "exponential": 1, "bimodal": 2, "pareto": 1, "lognormal": 1, "page": 0}[name]
+    return ":".join([name, *(str(round(float(x) * factor)) if i < scaled else x for i, x in enumerate(numbers))])

@@ -1,0 +1,271 @@
+"""`wirelag response`: response latency, also where only the packets of clients are seen."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from wirelag.cli.options import (
+    ANSWER,
+    FORMATS,
+    METHOD,
+    Captures,
+    End,
+    Hosts,
+    Html,
+    MostGroups,
+    Nets,
+    Output,
+    OutputFormat,
+    Ports,
+    Protocols,
+    Questions,
+    Quiet,
+    Start,
+    Tunnels,
+    apart,
+    duration_ns,
+    make_filter,
+    one_of,
+    questions_of,
+    ranged,
+    size_of,
+)
+from wirelag.cli.output import Answer, write_answer
+from wirelag.cli.progress import with_progress
+from wirelag.cli.response_table import Synopsis, answer_of, as_table, pairs_table, write_epochs
+from wirelag.errors import WirelagError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from wirelag.epochs import Epochs
+    from wirelag.estimators.pirate import Pirate
+    from wirelag.exchanges import Exchanges
+    from wirelag.io.capture import Capture
+    from wirelag.packets import PacketBatch
+    from wirelag.roles import Server
+
+METHODS: Final = ("auto", "pairs", "blind", "modes", "gap", "ack", "window", "syn")
+GROUPS: Final = ("server", "flow", "client")
+SHOWN: Final = 60  # intervals of --interval auto
+BOTH_WAYS: Final = 4  # so many packets of clients for one of a server, and both directions are there
+
+
+@dataclass
+class Heard:
+    """What the packets said, and whose they were."""
+
+    epochs: Epochs
+    exchanges: Exchanges
+    from_clients: int
+    from_servers: int
+    span_ns: tuple[int, int]
+
+    @property
+    def both_ways(self) -> bool:
+        """Whether most of what was asked was also seen answered."""
+        single = self.exchanges.single
+        return len(single) > 0 and self.from_servers * BOTH_WAYS >= self.from_clients
+
+
+def response(
+    captures: Captures,
+    hosts: Hosts = None,
+    nets: Nets = None,
+    ports: Ports = None,
+    protocols: Protocols = None,
+    start: Start = None,
+    end: End = None,
+    tunnels: Tunnels = False,
+    server: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PREFIX[:PORT]",
+            help="Where servers are; default: found by SYNs and ports.",
+            rich_help_panel=METHOD,
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(METHODS),
+            help="pairs needs both directions, auto dates responses by TCP's ACKs, blind by sizes and times; "
+            "default: pairs where both directions are seen, else auto.",
+            rich_help_panel=METHOD,
+        ),
+    ] = None,
+    epoch: Annotated[
+        str, typer.Option(metavar="D", help="An answer of a flow is of at least so long.", rich_help_panel=METHOD)
+    ] = "500ms",
+    fewest: Annotated[
+        int, typer.Option(metavar="N", help="An answer is of at least so many responses.", rich_help_panel=METHOD)
+    ] = 4,
+    gap: Annotated[
+        str, typer.Option(metavar="D", help="gap: what is longer begins a batch.", rich_help_panel=METHOD)
+    ] = "1ms",
+    literal: Annotated[
+        bool,
+        typer.Option("--literal", help="modes: as the paper has it, to the letter.", rich_help_panel=METHOD),
+    ] = False,
+    memory: Annotated[str, typer.Option(metavar="SIZE", help="For flows that are open.", rich_help_panel=METHOD)] = (
+        "64MiB"
+    ),
+    interval: Annotated[
+        str | None,
+        typer.Option(metavar="D|auto", help="Answers over time, too; auto chooses.", rich_help_panel=ANSWER),
+    ] = None,
+    by: Annotated[
+        str, typer.Option(metavar="|".join(GROUPS), help="An answer for each of these.", rich_help_panel=ANSWER)
+    ] = "server",
+    most_groups: MostGroups = 1000,
+    sla: Questions = None,
+    output_format: OutputFormat = "table",
+    output: Output = None,
+    html: Html = None,
+    epochs_file: Annotated[
+        str | None, typer.Option("--epochs", metavar="FILE.parquet", help="Write the answer of every epoch, too.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Measure response latency: from a request to the last byte of its response, as the client sees it.
+
+    The packets from clients to servers are enough (direct server return, asymmetric routes), even if encrypted. Where
+    they cannot tell, it says so.
+    """
+    one_of(output_format, FORMATS, "--format")
+    one_of(by, GROUPS, "--by")
+    if method is not None:
+        one_of(method, METHODS, "--method")
+    ranged(fewest, 1, 1 << 20, "--fewest")
+    ranged(most_groups, 1, 1 << 20, "--most-groups")
+    apart({"-o": output, "--html": html, "--epochs": epochs_file}, captures)
+    wanted = make_filter(hosts, nets, ports, protocols, start, end)
+    questions = questions_of(sla or [])
+    epoch_ns = duration_ns(epoch, "--epoch")
+    interval_ns = duration_ns(interval, "--interval") if interval not in (None, "auto") else None
+
+    from wirelag.estimators.pirate import Pirate
+    from wirelag.io.capture import Capture
+
+    estimator = Pirate(
+        "auto" if method in (None, "pairs") else method,  # type: ignore[arg-type]
+        size_of(memory, "--memory"),
+        epoch_ns if interval_ns is None else min(epoch_ns, interval_ns),
+        fewest,
+        duration_ns(gap, "--gap"),
+        literal,
+    )
+    capture = Capture(captures, filter=wanted, tunnels=tunnels)
+    heard = _heard(estimator, capture, servers_of(server or []), method in (None, "pairs"), quiet)
+    for line in capture.warnings:
+        print(f"warning: {line}", file=sys.stderr)
+    _need_clients(heard, capture, server or [])
+    if interval == "auto":
+        interval_ns = max(epoch_ns, (heard.span_ns[1] - heard.span_ns[0]) // SHOWN)
+
+    both_ways = method == "pairs" or (method is None and heard.both_ways)
+    if not both_ways and any(question.name != "mean" for question in questions):
+        raise typer.BadParameter("from one direction only the mean is known: ask mean<10ms", param_hint="--sla")
+    found: Synopsis = heard.exchanges if both_ways else heard.epochs
+    answer = answer_of(found, by, interval_ns, most_groups, questions)
+    total = answer.total.report
+    statistics = capture.statistics
+    answer.total.report = replace(total, packets=statistics.packets, skipped=statistics.skipped)
+    answer.extra["clients"] = {"packets": heard.from_clients, "not_used": 0 if both_ways else heard.from_servers}
+    answer.notes = _coverage(heard, answer) + answer.notes
+    if epochs_file:
+        write_epochs(epochs_file, heard.epochs)
+    if html:
+        from wirelag.cli.response_page import write_page
+
+        write_page(html, answer, found, capture)
+    write_answer(answer, output_format, output, pairs_table if both_ways else as_table)
+    if not all(asked["holds"] for asked in answer.extra.get("sla", ())):
+        raise typer.Exit(3)
+
+
+def servers_of(texts: list[str]) -> tuple[Server, ...]:
+    """The servers of --server, or a usage error."""
+    from wirelag.roles import Server
+
+    try:
+        return tuple(Server.parse(text) for text in texts)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--server") from None
+
+
+class _Asking:
+    """Which rows of the batch at hand clients sent, found once."""
+
+    def __init__(self, servers: tuple[Server, ...]) -> None:
+        from wirelag.roles import Roles
+
+        self._roles = Roles(servers)
+        self._found: tuple[PacketBatch, npt.NDArray[np.bool_]] | None = None
+
+    def __call__(self, batch: PacketBatch) -> npt.NDArray[np.bool_]:
+        if self._found is None or self._found[0] is not batch:
+            self._found = batch, self._roles.from_client(batch)
+        return self._found[1]
+
+
+def _heard(estimator: Pirate, capture: Capture, servers: tuple[Server, ...], may_be_both: bool, quiet: bool) -> Heard:
+    """Measure, in one pass."""
+    import numpy as np
+
+    from wirelag.estimators.pairs import Pairs
+    from wirelag.intervals import Interval
+
+    asking = _Asking(servers)
+    meter, pairs = estimator.meter("tap"), Pairs(estimator.memory, from_client=asking).meter("tap")
+    clients = others = 0
+    first_ns, last_ns = 2**63 - 1, 0
+    for batch in with_progress(capture, quiet):
+        rows = np.flatnonzero(asking(batch))
+        clients += len(rows)
+        others += len(batch) - len(rows)
+        if len(batch):
+            first_ns = min(first_ns, int(batch.time_ns.min()))
+            last_ns = max(last_ns, int(batch.time_ns.max()))
+        meter.observe(batch if len(rows) == len(batch) else batch[rows])
+        if may_be_both:
+            pairs.observe(batch)
+    exchanges = pairs.cut(Interval(0, 0))
+    return Heard(meter.finish().one_way(), exchanges, clients, others, (min(first_ns, last_ns), last_ns))
+
+
+def _need_clients(heard: Heard, capture: Capture, servers: list[str]) -> None:
+    """Nobody asked anything: say why, and what to do."""
+    names = ", ".join(file.name for file in capture.files)
+    if not heard.from_clients + heard.from_servers:
+        raise WirelagError(f"{names}: there are no packets to look at")
+    if servers and not heard.from_clients:
+        raise WirelagError(
+            f"{names}: no packet goes to {', '.join(servers)}; say where else servers are: --server PREFIX"
+        )
+    if not heard.from_clients:
+        raise WirelagError(
+            f"{names}: all packets come from servers, and these alone do not tell when a request was sent; "
+            f"capture where requests pass, or say where servers are: --server PREFIX"
+        )
+
+
+def _coverage(heard: Heard, answer: Answer) -> list[str]:
+    """The lines under the table: what was looked at."""
+    total = answer.total.report
+    lines = [f"{total.packets:,} packets; {heard.from_clients:,} from clients to servers"]
+    skipped = sum(total.skipped.values())
+    lines[0] += f"; {skipped:,} skipped" if skipped else ""
+    other, evicted = (heard.epochs.counts.get(name, 0) for name in ("other", "evicted"))
+    if other:
+        lines[0] += f"; {other:,} neither TCP nor a flow that blind can follow"
+    if evicted:
+        lines.append(f"{evicted:,} flows had to leave for want of memory (--memory)")
+    if heard.epochs.counts.get("unlisted", 0):
+        lines.append(f"{heard.epochs.counts['unlisted']:,} epochs are left out: there were too many")
+    return lines

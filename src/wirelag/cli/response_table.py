@@ -1,0 +1,203 @@
+"""Epochs as answers: by server, flow or client, over time, as a table and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from wirelag.cli.options import clock_text
+from wirelag.cli.output import Answer, Line, opened, time_text
+
+if TYPE_CHECKING:
+    from wirelag.epochs import Epochs
+    from wirelag.report import Report
+    from wirelag.sla import Delays, Sla
+
+
+class Synopsis(Protocol):
+    """What answers are made of: epochs of flows, or exchanges."""
+
+    def report(self) -> Report:
+        """All of it together."""
+
+    def of(self, rows: Any) -> Synopsis:
+        """Some of it."""
+
+    def groups(self, by: str) -> Iterator[tuple[str, Synopsis]]:
+        """By server, flow or client, the largest first."""
+
+    def __add__(self, other: Any) -> Synopsis: ...
+
+    @property
+    def times_ns(self) -> Any:
+        """When each was."""
+
+    @property
+    def asked(self) -> Delays:
+        """What questions can be asked of."""
+
+
+def answer_of(found: Synopsis, by: str, interval_ns: int | None, most_groups: int, questions: list[Sla]) -> Answer:
+    """All that it says."""
+    total = _line("all", "all", found)
+    answer = Answer("response", total, by=by, groups=_groups(found, by, most_groups))
+    answer.intervals = intervals_of(found, interval_ns) if interval_ns else []
+    asked = found.asked
+    answer.notes += abstained_lines(total.report) if "abstained" in total.report.details else _set_aside(total.report)
+    answer.notes += [question.answer(asked) for question in questions]
+    if questions:
+        answer.extra["sla"] = [
+            {"question": q.text, "holds": q.holds(asked), "value": q.value(asked)} for q in questions
+        ]
+    return answer
+
+
+def _line(scope: str, key: str, found: Synopsis, report: Report | None = None) -> Line:
+    from wirelag.distribution import Distribution
+
+    asked = found.asked
+    return Line(scope, key, report or found.report(), asked if isinstance(asked, Distribution) else Distribution())
+
+
+def _groups(found: Synopsis, by: str, most: int) -> list[Line]:
+    """Slowest first; those without an answer last; what is too many together."""
+    lines: list[Line] = []
+    rest: Synopsis | None = None
+    for key, part in found.groups(by):
+        if len(lines) < most - 1:
+            lines.append(_line("group", key, part))
+        else:
+            rest = part if rest is None else rest + part
+    lines.sort(key=lambda line: -(line.report.mean if line.report.mean is not None else -1.0))
+    return lines + ([] if rest is None else [_line("group", "other", rest)])
+
+
+def intervals_of(found: Synopsis, interval_ns: int) -> list[Line]:
+    """By the time of each."""
+    import numpy as np
+
+    from wirelag.intervals import Interval
+
+    places = found.times_ns // interval_ns
+    order = np.argsort(places, kind="stable")
+    lines = []
+    for rows in np.split(order, np.flatnonzero(np.diff(places[order])) + 1) if len(order) else []:
+        place = int(places[rows[0]])
+        when = Interval(place * interval_ns, (place + 1) * interval_ns)
+        part = found.of(rows)
+        lines.append(_line("interval", clock_text(when.start_ns), part, part.report().during(when)))
+    return lines
+
+
+def abstained_lines(report: Report) -> list[str]:
+    """Epochs without an answer, and why."""
+    from wirelag.epochs import MEANING
+
+    reasons: dict[str, int] = report.details["abstained"]
+    return [f"{n:,} epochs without an answer: {MEANING[reason]} ({reason})" for reason, n in reasons.items()]
+
+
+def _set_aside(report: Report) -> list[str]:
+    """Exchanges that give no single time, and why."""
+    said, words = report.details, {
+        "pipelined": "overlap with others (their batches are timed as a whole)",
+        "joined": "began before the capture",
+        "cut": "did not end in it",
+        "unseen": "have bytes that did not pass here",
+    }  # fmt: skip
+    lines = [f"{said[name]:,} of {said['exchanges']:,} exchanges {why}" for name, why in words.items() if said[name]]
+    if said["retransmitted"]:
+        lines.append(f"{said['retransmitted']:,} requests were sent twice, and are timed from the first copy")
+    return lines
+
+
+def pairs_table(answer: Answer) -> list[str]:
+    """Exchanges that were seen both ways, for a person."""
+    everything = [answer.total, *answer.intervals, *answer.groups]
+    width = min(48, max(len(line.key) for line in everything))
+    names = ("server", "network", "transfer", "think")
+    lines = [
+        f"{'':<{width}}  {'responses':>9}  {'p50':>8}  {'p99':>8}  {'mean, 95% interval':^28}  "
+        + "  ".join(f"{name:>8}" for name in names)
+    ]
+    lines.append(_pairs_row(answer.total, width, names))
+    for title, part in (("over time", answer.intervals), (f"by {answer.by}, slowest first", answer.groups)):
+        if part:
+            lines += [title, *(_pairs_row(line, width, names) for line in part)]
+    return lines + answer.notes
+
+
+def _pairs_row(line: Line, width: int, names: tuple[str, ...]) -> str:
+    report = line.report
+    key = line.key if len(line.key) <= width else line.key[: width - 1] + "…"
+    if report.mean is None:
+        return f"{key:<{width}}  {0:>9,}  {report.reason}"
+    quantiles = "  ".join(f"{time_text(report.quantiles[q]):>8}" for q in ("0.5", "0.99"))
+    parts = "  ".join(f"{time_text(report.details[name]):>8}" for name in names)
+    return f"{key:<{width}}  {report.samples:>9,}  {quantiles}  {_mean_text(report):^28}  {parts}"
+
+
+def _mean_text(report: Report) -> str:
+    bounds = report.ci95.get("mean")
+    return time_text(report.mean) + (f", {time_text(bounds[0])} to {time_text(bounds[1])}" if bounds else "")
+
+
+def as_table(answer: Answer) -> list[str]:
+    """The answer for a person."""
+    everything = [answer.total, *answer.intervals, *answer.groups]
+    width = min(48, max(len(line.key) for line in everything))
+    lines = [
+        f"{'':<{width}}  {'responses':>9}  {'mean, 95% interval':^28}  {'think':>8}  {'network':>8}  {'in flight':>9}"
+        f"  {'answered':>14}  confidence"
+    ]
+    lines.append(_row(answer.total, width))
+    for title, part in (("over time", answer.intervals), (f"by {answer.by}, slowest first", answer.groups)):
+        if part:
+            lines += [title, *(_row(line, width) for line in part)]
+    return lines + answer.notes
+
+
+def _row(line: Line, width: int) -> str:
+    report, said = line.report, line.report.details
+    key = line.key if len(line.key) <= width else line.key[: width - 1] + "…"
+    epochs = f"{said['answered']:,} of {said['epochs']:,}"
+    if report.mean is None:
+        why = max(said["abstained"], key=said["abstained"].get, default="") if said["abstained"] else "no requests"
+        return f"{key:<{width}}  {0:>9,}  {'cannot say: ' + why:^28}  {'-':>8}  {'-':>8}  {'-':>9}  {epochs:>14}  -"
+    return (
+        f"{key:<{width}}  {report.samples:>9,}  {_mean_text(report):^28}  {time_text(said['think']):>8}  "
+        f"{time_text(said['network']):>8}  {said['in_flight']:>9.1f}  {epochs:>14}  {said['confidence']:.0%}"
+    )
+
+
+def write_epochs(path: str, epochs: Epochs) -> None:
+    """A row for each epoch; times since 1970 in ns, latencies in seconds, null where it abstained."""
+    import polars as pl
+
+    from wirelag.epochs import METHODS, REASONS, ends_text
+
+    rows = epochs.rows
+    counts = rows["count"].astype(float)
+    plain: dict[str, Any] = {
+        "flow": [ends_text(words, "flow") for words in epochs.ends.tolist()],
+        "flow_key": rows["key"],
+        "start_ns": rows["start_ns"],
+        "end_ns": rows["end_ns"],
+        "responses": rows["count"],
+        "mean": [float(s) / n / 1e9 if n else None for s, n in zip(rows["sum_ns"], counts, strict=True)],
+        "batch": _means(rows["batch_sum_ns"], rows["batch_count"]),
+        "think": _means(rows["think_sum_ns"], rows["think_count"]),
+        "network": [None if n < 0 else n / 1e9 for n in rows["network_ns"].tolist()],
+        "in_flight": rows["in_flight"],
+        "requests": rows["requests"],
+        "lost": rows["lost"],
+        "method": [METHODS[i] for i in rows["method"]],
+        "reason": [REASONS[i] or None for i in rows["reason"]],
+        "confidence": rows["confidence"] / 100,
+    }
+    with opened(path, binary=True) as out:
+        pl.DataFrame(plain).write_parquet(out)
+
+
+def _means(sums_ns: Any, counts: Any) -> list[float | None]:
+    return [s / n / 1e9 if n else None for s, n in zip(sums_ns.tolist(), counts.tolist(), strict=True)]

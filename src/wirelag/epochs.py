@@ -1,0 +1,177 @@
+"""Epochs: what flows say of their responses, each for about half a second; the synopsis of `pirate`.
+
+Memory: 168 bytes an epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag import _kernels
+from wirelag.packets import to_address
+from wirelag.report import Report
+from wirelag.sla import Mean
+
+Array = npt.NDArray[Any]
+
+Z95: Final = 1.96
+FEWEST: Final = 4  # flows, or epochs of one, that tell how sure a mean is
+METHODS: Final = ("gap", "modes", "ack", "window", "syn", "auto", "blind")
+REASONS: Final = (
+    "", "too_few", "spontaneous", "joined", "think", "reordered", "coalesced", "no_gap", "crowd", "initial", "not_tcp",
+)  # fmt: skip
+MEANING: Final = {
+    "too_few": "too few responses in it",
+    "spontaneous": "requests that no response triggered: an open loop",
+    "joined": "the flow was joined in the middle, so what is in flight is not known",
+    "think": "the client's think time cannot be told from latency",
+    "reordered": "too many packets out of order",
+    "coalesced": "several requests in a packet",
+    "no_gap": "no gap between requests stands out",
+    "crowd": "several connections in one flow, or bursts larger than what is in flight",
+    "initial": "the opening flight was cut by the initial congestion window",
+    "not_tcp": "the method needs TCP headers",
+}
+UNSIGNED: Final = ("key", "src_high", "src_low", "dst_high", "dst_low", "ports")
+EPOCH: Final = np.dtype([(name, "<u8" if name in UNSIGNED else "<i8") for name in _kernels.EPOCH_COLUMNS])
+ENDS: Final = _kernels.EPOCH_COLUMNS.index("src_high")
+
+
+@dataclass(slots=True)
+class Epochs:
+    """The synopsis: epochs that ended, and counts of packets."""
+
+    rows: Array
+    packets: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __add__(self, other: Epochs) -> Epochs:
+        counts = {name: self.counts.get(name, 0) + other.counts.get(name, 0) for name in self.counts | other.counts}
+        return Epochs(np.concatenate([self.rows, other.rows]), self.packets + other.packets, counts)
+
+    def of(self, rows: npt.NDArray[Any]) -> Epochs:
+        """Some of them."""
+        return replace(self, rows=self.rows[rows])
+
+    def one_way(self) -> Epochs:
+        """Where both directions of a flow were taken for a client's: the one that was heard first."""
+        keys, first = np.unique(self.rows["key"], return_index=True)
+        since = dict(zip(keys.tolist(), self.rows["start_ns"][first].tolist(), strict=True))
+        kept = {key for key, ns in since.items() if ns <= since.get(key ^ 1, ns)}
+        return (
+            self if len(kept) == len(since) else self.of(np.isin(self.rows["key"], np.array(sorted(kept), np.uint64)))
+        )
+
+    def groups(self, by: str) -> Iterator[tuple[str, Epochs]]:
+        """Epochs of each flow, client or server, most responses first."""
+        names, place = np.unique(self._names(by), return_inverse=True)
+        weights = np.bincount(place, self.rows["count"], len(names))
+        members = np.split(np.argsort(place, kind="stable"), np.cumsum(np.bincount(place, minlength=len(names)))[:-1])
+        for group in np.argsort(-weights, kind="stable"):
+            yield str(names[group]), self.of(members[group])
+
+    @property
+    def times_ns(self) -> npt.NDArray[np.int64]:
+        """When it was: the middle of each."""
+        return np.asarray(self.rows["start_ns"] + (self.rows["end_ns"] - self.rows["start_ns"]) // 2)
+
+    @property
+    def asked(self) -> Mean:
+        """What questions can be asked of."""
+        mean = self.report().mean
+        return Mean(None if mean is None else mean * 1e9)
+
+    @property
+    def ends(self) -> npt.NDArray[np.uint64]:
+        """Who talks to whom, five words an epoch: addresses, ports and protocol."""
+        return self.rows.view("<u8").reshape(-1, len(_kernels.EPOCH_COLUMNS))[:, ENDS:]
+
+    def _names(self, by: str) -> Array:
+        ends, inverse = np.unique(self.ends, axis=0, return_inverse=True)
+        names = [ends_text(row, by) for row in ends.tolist()]
+        return np.array(names, object)[inverse.reshape(-1)] if names else np.empty(0, object)
+
+    def report(self) -> Report:
+        """All of them together: the sum of all latencies over their number, never a mean of means."""
+        rows = self.rows
+        answered = rows[rows["count"] > 0]
+        samples = int(answered["count"].sum())
+        mean_ns = float(answered["sum_ns"].sum()) / samples if samples else None
+        ci95 = {}
+        if mean_ns is not None and (bound_ns := _bound_ns(answered, mean_ns)) is not None:
+            ci95["mean"] = (max(0.0, mean_ns - bound_ns) / 1e9, (mean_ns + bound_ns) / 1e9)
+        reasons = np.bincount(rows["reason"][rows["count"] == 0], minlength=len(REASONS))
+        networks = answered["network_ns"][answered["network_ns"] >= 0]
+        return Report(
+            "pirate",
+            "response",
+            packets=self.packets,
+            samples=samples,
+            mean=None if mean_ns is None else mean_ns / 1e9,
+            ci95=ci95,
+            reason=None if samples else "no epoch has an answer",
+            details={
+                "method": sorted({METHODS[method] for method in np.unique(rows["method"])}),
+                "epochs": len(rows),
+                "answered": len(answered),
+                "abstained": {REASONS[i]: int(n) for i, n in enumerate(reasons) if n},
+                "confidence": _weighted(answered["confidence"] / 100, answered["count"]),
+                "requests": int(rows["requests"].sum()),
+                "lost": int(rows["lost"].sum()),
+                "in_flight": _weighted(answered["in_flight"], answered["count"]),
+                "batch": _mean(answered["batch_sum_ns"], answered["batch_count"]),
+                "think": _mean(answered["think_sum_ns"], answered["think_count"]),
+                "think_samples": int(answered["think_count"].sum()),
+                "network": float(np.median(networks)) / 1e9 if len(networks) else None,
+            },
+        )
+
+
+def ends_text(words: list[int], by: str) -> str:
+    """Five words (source, destination, ports and protocol) as the name of a flow, its client or its server."""
+    src, dst = (_endpoint(words[i], words[i + 1]) for i in (0, 2))
+    src_port, dst_port, protocol = words[4] >> 32, words[4] >> 16 & 0xFFFF, words[4] & 0xFF
+    if by == "client":
+        return src
+    server = _with_port(dst, dst_port)
+    name = {6: "tcp", 17: "udp", 50: "esp"}.get(protocol, str(protocol))
+    return server if by == "server" else f"{_with_port(src, src_port)} > {server} {name}"
+
+
+def _endpoint(high: int, low: int) -> str:
+    return str(to_address(high, low))
+
+
+def _with_port(address: str, port: int) -> str:
+    if not port:
+        return address
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _bound_ns(rows: Array, mean_ns: float) -> float | None:
+    """Half the 95% interval of a ratio of sums: flows are independent of each other; of few flows, their epochs."""
+    for members in (rows["key"], np.arange(len(rows))):
+        _, place = np.unique(members, return_inverse=True)
+        sums = np.bincount(place, rows["sum_ns"].astype(np.float64))
+        counts = np.bincount(place, rows["count"].astype(np.float64))
+        if len(sums) >= FEWEST:
+            off = sums - mean_ns * counts
+            return float(Z95 * np.sqrt((off**2).sum() * len(sums) / (len(sums) - 1)) / counts.sum())
+    return None
+
+
+def _mean(sums_ns: Array, counts: Array) -> float | None:
+    total = int(counts.sum())
+    return float(sums_ns[counts > 0].sum()) / total / 1e9 if total else None
+
+
+def _weighted(values: Array, weights: Array) -> float | None:
+    return float((values * weights).sum() / weights.sum()) if len(values) else None

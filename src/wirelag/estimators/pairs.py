@@ -1,0 +1,125 @@
+"""The true response time of every exchange, where both directions of a connection pass the point of capture.
+
+Guarantee: times are differences of two capture times, none is guessed. Where requests and responses overlap, where
+bytes did not pass here or where the beginning or the end was not seen, an exchange is flagged and gives no single time.
+Each is split into network, server and transfer time. The law, and what cannot be seen, is docs/reference/pairs.md.
+
+Memory: `memory` bytes of flow table, 248 a flow; where that is not enough, what was not used for longest gives way and
+is counted as `evicted`. The synopsis has at most `most` exchanges of 128 bytes; beyond that a coin decides which stay,
+and `unlisted` counts the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag import _kernels
+from wirelag.exchanges import EXCHANGE, Exchanges
+from wirelag.grouping import Grouping
+from wirelag.intervals import Interval
+from wirelag.packets import Array, Kind, PacketBatch, TcpFlag
+from wirelag.report import Report
+
+_LISTED: Final = 13  # the purpose of the coin that decides which exchanges stay
+_NONE: Final = np.empty(0, EXCHANGE)
+
+FromClient: TypeAlias = Callable[[PacketBatch], npt.NDArray[np.bool_]]
+"""Which rows a client sent; what it says of the first packet of a connection decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """The estimator of response time at a point that sees both directions.
+
+    A response is over when the server was silent for `silence_ns`, if nothing else ends it before.
+    """
+
+    memory: int = 64 << 20
+    silence_ns: int = 5 * 10**9
+    most: int = 1 << 20
+    from_client: FromClient | None = field(default=None, compare=False, repr=False)
+
+    name: ClassVar[str] = "pairs"
+    points: ClassVar[tuple[str, ...]] = ("tap",)
+
+    def __post_init__(self) -> None:
+        if self.most < 1:
+            raise ValueError("a synopsis has at least one exchange")
+
+    def meter(self, point: str) -> PairsMeter:
+        """A fresh meter."""
+        return PairsMeter(self)
+
+    def estimate(self, *synopses: Exchanges) -> Report:
+        """What one interval's exchanges say."""
+        (exchanges,) = synopses
+        return exchanges.report()
+
+
+class PairsMeter:
+    """Connections at one point; exchanges since the last cut."""
+
+    def __init__(self, estimator: Pairs) -> None:
+        self._kernel = _kernels.Pairs(estimator.memory, estimator.silence_ns)
+        self._from_client = estimator.from_client or sent_by_client
+        self._most = estimator.most
+        self._counted: dict[str, int] = {}
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        self._parts: list[Array] = []
+        self._listed = self._unlisted = self._packets = 0
+        self._share = np.uint64(0)  # exchanges stay whose coin is at least this
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the flow table."""
+        return self._kernel.memory
+
+    def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
+        """Take in packets of both directions."""
+        ends = np.empty((len(packets), 5), np.uint64)
+        _kernels.fill_endpoints(packets.src, packets.dst, packets.src_port, packets.dst_port, packets.protocol, ends)
+        self._kernel.observe(packets, self._from_client(packets).astype(np.uint8), ends)
+        self._packets += len(packets)
+        self._take()
+
+    def cut(self, interval: Interval) -> Exchanges:
+        """The exchanges that ended in this interval; what is under way stays."""
+        self._kernel.cut()
+        self._take()
+        now = self._kernel.counts()
+        counts = {name: n - self._counted.get(name, 0) for name, n in now.items()} | {"unlisted": self._unlisted}
+        exchanges = Exchanges(np.concatenate([_NONE, *self._parts]), self._packets, counts)
+        self._counted = now
+        self._start_anew()
+        return exchanges
+
+    def _take(self) -> None:
+        room = np.empty((self._kernel.records, _kernels.EXCHANGE_WORDS), np.uint64)
+        self._kernel.take(room)
+        self._keep([room.view(EXCHANGE).reshape(-1)] if len(room) else [])
+        while self._listed > self._most:
+            self._share = (self._share >> np.uint64(1)) + np.uint64(1 << 63)  # half of what was kept
+            parts, self._parts, self._listed = self._parts, [], 0
+            self._keep(parts)
+
+    def _keep(self, parts: list[Array]) -> None:
+        for rows in parts:
+            names: Array = np.ascontiguousarray(rows["key"]) ^ rows["begin_ns"].view(np.uint64)
+            kept = rows[_kernels.coins(names, 0, _LISTED) >= self._share]
+            self._parts.append(kept)
+            self._listed += len(kept)
+            self._unlisted += len(rows) - len(kept)
+
+
+def sent_by_client(packets: PacketBatch) -> npt.NDArray[np.bool_]:
+    """Rows that a client sent: by their SYN, else towards the smaller port."""
+    flags = np.where(packets.kind == np.uint8(Kind.TCP), packets.message, 0)
+    by_ports = packets.src_port >= packets.dst_port
+    return np.asarray(np.where((flags & TcpFlag.SYN) != 0, (flags & TcpFlag.ACK) == 0, by_ports))

@@ -1,0 +1,343 @@
+/* The extension's part for pirate.h: a table of flows in bounded memory, and the epochs that they give. */
+#include "arrays.hpp"
+#include "module.hpp"
+
+#include <algorithm>
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <vector>
+
+#include <sys/mman.h>
+
+extern "C" {
+#include "coin.h"
+#include "pirate_auto.h"
+#include "pirate_blind.h"
+#include "pirate_modes.h"
+}
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+constexpr size_t group_slots = 8, line = 64;
+constexpr size_t ahead = 8; /* rows whose slots are fetched before they are touched; a power of two */
+const std::vector<std::string> epoch_columns = {"key", "start_ns", "end_ns", "sum_ns", "count", "reason", "method", "in_flight",
+    "batch_sum_ns", "batch_count", "think_sum_ns", "think_count", "requests", "lost", "network_ns", "confidence", "src_high",
+    "src_low", "dst_high", "dst_low", "ports"};
+
+/* Who talks to whom: addresses, ports, protocol. */
+struct Name {
+    u64 words[5];
+};
+
+struct Given {
+    wl_epoch epoch;
+    Name name;
+};
+
+/* A method as the table sees it: a record of so many bytes, and what a packet and an end do to it. */
+struct Method {
+    size_t bytes;
+    int (*packet)(void *, const wl_client_packet *, const wl_pirate *, wl_epoch *);
+    int (*finish)(void *, const wl_pirate *, s64, wl_epoch *);
+};
+
+#define METHOD(name)                                                                                     \
+    Method                                                                                               \
+    {                                                                                                    \
+        sizeof(wl_##name##_flow),                                                                        \
+            [](void *flow, const wl_client_packet *p, const wl_pirate *settings, wl_epoch *out) {        \
+                return wl_##name##_packet(static_cast<wl_##name##_flow *>(flow), p, settings, out);      \
+            },                                                                                           \
+            [](void *flow, const wl_pirate *settings, s64 now_ns, wl_epoch *out) {                       \
+                return wl_##name##_finish(static_cast<wl_##name##_flow *>(flow), settings, now_ns, out); \
+            }                                                                                            \
+    }
+
+const Method methods[WL_PIRATE_METHODS] = {
+    METHOD(gap), METHOD(modes), METHOD(ack), METHOD(in_flight), METHOD(syn), METHOD(auto), METHOD(blind)};
+
+class Pirate {
+  public:
+    Pirate(u32 number, u64 memory, s64 epoch_ns, u32 fewest, s64 gap_ns, bool literal, u64 seed)
+    {
+        if (number >= WL_PIRATE_METHODS)
+            throw std::invalid_argument("there is no such method");
+        if (epoch_ns < 1 || epoch_ns > 1ll << 34 || fewest < 1 || gap_ns < 0 || gap_ns > 1ll << 40)
+            throw std::invalid_argument("a setting that is out of its range");
+        method = methods[number];
+        settings = {epoch_ns, gap_ns, fewest, literal};
+        groups = std::max<u64>(1, memory / (group_slots * (slot_bytes() + sizeof(Name))));
+        if (groups >> 32)
+            throw std::invalid_argument("more memory than a table can use");
+        coin_key = wl_coin_key(seed, WL_COIN_FLOW);
+        table = zeroed<u8>(groups * group_slots * slot_bytes() + line);
+        names = zeroed<Name>(groups * group_slots);
+        in_large_pages(table.get(), groups * group_slots * slot_bytes());
+    }
+
+    void observe(Column<s64> time_ns, Column<u64> key, Column<u32> seq, Column<u32> ack, Column<u32> tsval, Column<u32> tsecr,
+        Column<u32> length, Column<u32> payload, Column<u16> ip_id, Column<u16> mss, Column<u8> tcp_flags, Column<u8> has,
+        nb::object endpoints)
+    {
+        size_t rows = time_ns.shape(0);
+
+        for (size_t other : {key.shape(0), seq.shape(0), ack.shape(0), tsval.shape(0), tsecr.shape(0), length.shape(0),
+                 payload.shape(0), ip_id.shape(0), mss.shape(0), tcp_flags.shape(0), has.shape(0)})
+            if (other != rows)
+                throw std::invalid_argument("columns of different lengths");
+        /* An array looks up where its values lie at every access. */
+        const s64 *times_ns = time_ns.data();
+        const u64 *keys_of = key.data();
+        const u32 *seqs = seq.data(), *acks = ack.data(), *tsvals = tsval.data(), *tsecrs = tsecr.data();
+        const u32 *lengths = length.data(), *payloads = payload.data();
+        const u16 *ip_ids = ip_id.data(), *msses = mss.data();
+        const u8 *flags = tcp_flags.data(), *headers = has.data();
+
+        nb::ndarray<const u64, nb::ndim<2>, nb::c_contig, nb::device::cpu> ends;
+        const Name *names_of = nullptr;
+        size_t groups_of[2 * ahead];
+
+        if (!endpoints.is_none()) {
+            ends = nb::cast<decltype(ends)>(endpoints, false);
+            if (ends.shape(0) != rows || ends.shape(1) != 5)
+                throw std::invalid_argument("endpoints have five words for each row");
+            names_of = reinterpret_cast<const Name *>(ends.data());
+        }
+
+        nb::gil_scoped_release release;
+        for (size_t i = 0; i < rows + 2 * ahead; i++) {
+            if (i >= 2 * ahead) {
+                size_t r = i - 2 * ahead;
+
+                enter(groups_of[r % (2 * ahead)],
+                    {times_ns[r], named(keys_of[r]), seqs[r], acks[r], tsvals[r], tsecrs[r], lengths[r], payloads[r], ip_ids[r],
+                        msses[r], flags[r], headers[r]},
+                    names_of ? &names_of[r] : nullptr);
+            }
+            if (i >= ahead && i - ahead < rows)
+                fetch_flow(groups_of[(i - ahead) % (2 * ahead)], named(keys_of[i - ahead]));
+            if (i < rows)
+                groups_of[i % (2 * ahead)] = fetch_group(named(keys_of[i]));
+        }
+    }
+
+    /* All flows end; the table is then empty. */
+    void cut(s64 now_ns)
+    {
+        if (now_ns < 0 || now_ns >> 62)
+            throw std::invalid_argument("a time that is out of its range");
+        nb::gil_scoped_release release;
+        for (size_t slot = 0; slot < groups * group_slots; slot++)
+            if (key_of(slot)) {
+                finish(slot, now_ns);
+                key_of(slot) = 0;
+            }
+    }
+
+    size_t epochs() const
+    {
+        return given.size();
+    }
+
+    /* Epochs into rows of words, as many as there are; they are then gone. */
+    size_t take(nb::ndarray<u64, nb::ndim<2>, nb::c_contig, nb::device::cpu> room)
+    {
+        size_t count = given.size();
+        u64 *row = room.data();
+
+        if (room.shape(0) < count || room.shape(1) != epoch_columns.size())
+            throw std::invalid_argument("there is no room for all epochs");
+        for (const Given &one : given) {
+            const wl_epoch &e = one.epoch;
+            const u64 *name = one.name.words;
+            const u64 words[] = {e.key, word(e.start_ns), word(e.end_ns), word(e.sum_ns), e.count, e.reason, e.method, e.in_flight,
+                word(e.batch_sum_ns), e.batch_count, word(e.think_sum_ns), e.think_count, e.requests, e.lost, word(e.network_ns),
+                e.confidence, name[0], name[1], name[2], name[3], name[4]};
+
+            std::copy(std::begin(words), std::end(words), row);
+            row += epoch_columns.size();
+        }
+        given.clear();
+        return count;
+    }
+
+    nb::dict counts() const
+    {
+        nb::dict d;
+
+        d["packets"] = packets;
+        d["bad_time"] = bad_time;
+        d["flows"] = opened;
+        d["evicted"] = evicted;
+        return d;
+    }
+
+    u64 memory() const
+    {
+        return groups * group_slots * (slot_bytes() + sizeof(Name));
+    }
+
+  private:
+    Method method;
+    wl_pirate settings;
+    u64 groups, coin_key;
+    u64 packets = 0, bad_time = 0, opened = 0, evicted = 0;
+    std::unique_ptr<u8[], Free> table; /* groups: 8 keys, 8 times, 8 records; a line more, so that they begin where a line does */
+    std::unique_ptr<Name[], Free> names;
+    std::vector<Given> given;
+
+    static u64 word(s64 value)
+    {
+        return static_cast<u64>(value);
+    }
+
+    template <typename T> static T *aligned(T *memory)
+    {
+        return reinterpret_cast<T *>((reinterpret_cast<uintptr_t>(memory) + line - 1) & ~(line - 1));
+    }
+
+    /* Every packet touches lines anywhere in the table: with small pages finding these takes as long as fetching them. */
+    static void in_large_pages(void *memory, size_t bytes)
+    {
+#ifdef MADV_HUGEPAGE
+        uintptr_t mask = (2 << 20) - 1, begin = (reinterpret_cast<uintptr_t>(memory) + mask) & ~mask;
+        uintptr_t end = (reinterpret_cast<uintptr_t>(memory) + bytes) & ~mask;
+
+        if (begin < end)
+            madvise(reinterpret_cast<void *>(begin), end - begin, MADV_HUGEPAGE); /* a wish: nothing depends on it */
+#else
+        (void)memory, (void)bytes;
+#endif
+    }
+
+    u64 slot_bytes() const
+    {
+        return method.bytes + sizeof(u64) + sizeof(s64);
+    }
+    u8 *group_at(size_t slot) const
+    {
+        return aligned(table.get()) + slot / group_slots * group_slots * slot_bytes();
+    }
+    u64 &key_of(size_t slot) const
+    {
+        return reinterpret_cast<u64 *>(group_at(slot))[slot % group_slots];
+    }
+    s64 &time_of(size_t slot) const
+    {
+        return reinterpret_cast<s64 *>(group_at(slot))[group_slots + slot % group_slots];
+    }
+    u8 *flow_of(size_t slot) const
+    {
+        return group_at(slot) + 2 * line + slot % group_slots * method.bytes;
+    }
+
+    static u64 named(u64 key)
+    {
+        return key ? key : 1;
+    }
+
+    /* The first slot of a key's group. */
+    size_t group_of(u64 key) const
+    {
+        return wl_scaled(wl_coin(key, coin_key), groups) * group_slots;
+    }
+
+    /* The slot of a key, the end of its group if it has none. */
+    size_t find(size_t first, u64 key) const
+    {
+        size_t slot = first;
+
+        while (slot < first + group_slots && key_of(slot) != key)
+            slot++;
+        return slot;
+    }
+
+    size_t fetch_group(u64 key) const
+    {
+        size_t first = group_of(key);
+
+        __builtin_prefetch(&key_of(first), 1);
+        __builtin_prefetch(&time_of(first), 1);
+        return first;
+    }
+
+    void fetch_flow(size_t first, u64 key) const
+    {
+        size_t slot = find(first, key);
+
+        if (slot < first + group_slots)
+            for (size_t at = 0; at < method.bytes; at += line)
+                __builtin_prefetch(flow_of(slot) + at, 1);
+    }
+
+    void finish(size_t slot, s64 now_ns)
+    {
+        wl_epoch epoch;
+
+        if (!method.finish(flow_of(slot), &settings, now_ns, &epoch))
+            return;
+        epoch.key = key_of(slot);
+        given.push_back({epoch, names[slot]});
+    }
+
+    /* A slot for a new flow: an empty one, or that of the flow that was silent for longest. */
+    size_t open(size_t first, u64 key)
+    {
+        size_t slot = first;
+
+        for (size_t other = first; other < first + group_slots && key_of(slot); other++)
+            if (!key_of(other) || time_of(other) < time_of(slot))
+                slot = other;
+        if (key_of(slot)) {
+            finish(slot, time_of(slot));
+            evicted++;
+        }
+        opened++;
+        key_of(slot) = key;
+        std::fill_n(flow_of(slot), method.bytes, 0);
+        return slot;
+    }
+
+    void enter(size_t first, const wl_client_packet &packet, const Name *name)
+    {
+        packets++;
+        if (packet.time_ns < 0 || packet.time_ns >> 62) {
+            bad_time++;
+            return;
+        }
+        size_t slot = find(first, packet.key);
+        wl_epoch epoch;
+
+        if (slot == first + group_slots) {
+            slot = open(first, packet.key);
+            names[slot] = name ? *name : Name{};
+        }
+        time_of(slot) = packet.time_ns;
+        if (method.packet(flow_of(slot), &packet, &settings, &epoch)) {
+            epoch.key = packet.key;
+            given.push_back({epoch, names[slot]});
+        }
+    }
+};
+
+} // namespace
+
+void add_pirate(nb::module_ &m)
+{
+    m.attr("EPOCH_COLUMNS") = nb::tuple(nb::cast(epoch_columns));
+    nb::class_<Pirate>(m, "Pirate", "Client packets of many flows, and the epochs that they give.")
+        .def(nb::init<u32, u64, s64, u32, s64, bool, u64>(), "method"_a, "memory"_a, "epoch_ns"_a, "fewest"_a, "gap_ns"_a,
+            "literal"_a, "seed"_a)
+        .def("observe", &Pirate::observe, "time_ns"_a, "key"_a, "seq"_a, "ack"_a, "tsval"_a, "tsecr"_a, "length"_a, "payload"_a,
+            "ip_id"_a, "mss"_a, "tcp_flags"_a, "has"_a, "endpoints"_a = nb::none())
+        .def("cut", &Pirate::cut, "now_ns"_a, "All flows end; the table is then empty.")
+        .def("take", &Pirate::take, "room"_a, "Epochs that were given, 21 words each; gives their number.")
+        .def("counts", &Pirate::counts)
+        .def_prop_ro("epochs", &Pirate::epochs)
+        .def_prop_ro("memory", &Pirate::memory);
+}

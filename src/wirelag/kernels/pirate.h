@@ -1,0 +1,79 @@
+/* Pirate: response latency from client packets alone: what all methods share (docs/reference/pirate.md is the law).
+ *
+ * Law: a method takes in the packets that one client sends to one server, one at a time, and gives an answer, or the reason why
+ * there is none, for every epoch. Integer only; all memory is the caller's. */
+#ifndef WIRELAG_PIRATE_H
+#define WIRELAG_PIRATE_H
+
+#include "types.h"
+
+#ifdef __cplusplus
+#define _Static_assert static_assert
+#endif
+
+enum wl_pirate_method {
+    WL_PIRATE_GAP,
+    WL_PIRATE_MODES,
+    WL_PIRATE_ACK,
+    WL_PIRATE_IN_FLIGHT,
+    WL_PIRATE_SYN,
+    WL_PIRATE_AUTO,
+    WL_PIRATE_BLIND,
+    WL_PIRATE_METHODS
+};
+
+enum wl_pirate_reason {
+    WL_PIRATE_ANSWERED,
+    WL_PIRATE_TOO_FEW,
+    WL_PIRATE_SPONTANEOUS, /* open loop: requests that no response triggered */
+    WL_PIRATE_JOINED,      /* in mid-flow: in flight not known */
+    WL_PIRATE_THINK,       /* think time that cannot be told from latency */
+    WL_PIRATE_REORDERED,
+    WL_PIRATE_COALESCED, /* several requests in a packet */
+    WL_PIRATE_NO_GAP,    /* no prominent gap */
+    WL_PIRATE_CROWD,     /* several connections in one flow */
+    WL_PIRATE_INITIAL,   /* an opening flight cut by the initial congestion window */
+    WL_PIRATE_NOT_TCP,   /* the method needs TCP headers */
+    WL_PIRATE_REASONS
+};
+
+enum wl_client_has { WL_HAS_TCP = 1, WL_HAS_TIMESTAMPS = 2, WL_HAS_IP_ID = 4 };
+
+/* Bits of tcp_flags. */
+enum wl_client_flag { WL_CLIENT_FIN = 1, WL_CLIENT_SYN = 2, WL_CLIENT_RST = 4, WL_CLIENT_PSH = 8, WL_CLIENT_ACK = 16 };
+
+/* A packet from the client to the server. */
+struct wl_client_packet {
+    s64 time_ns;
+    u64 key;
+    u32 seq, ack, tsval, tsecr;
+    u32 length, payload; /* of the IP packet; above the transport header */
+    u16 ip_id, mss;      /* mss: of a SYN, else 0 */
+    u8 tcp_flags, has;
+};
+
+struct wl_pirate {
+    s64 epoch_ns, gap_ns; /* gap_ns: the threshold of method gap */
+    u32 fewest;           /* completions that an epoch needs */
+    u8 literal;           /* modes: Algorithm 2 read literally */
+};
+
+/* What a flow says of an epoch. */
+struct wl_epoch {
+    u64 key;
+    s64 start_ns, end_ns;
+    s64 sum_ns;                                 /* of latencies, count of them */
+    s64 batch_sum_ns, think_sum_ns, network_ns; /* network_ns: SYN -> ACK, -1: not known */
+    u32 count, batch_count, think_count;        /* count 0: abstained */
+    u32 requests, lost;
+    u16 in_flight;
+    u8 reason, method, confidence; /* confidence: 0 to 100 */
+};
+
+/* How far a is behind b, on a circle of 2^32: times, sequence numbers, timestamps. */
+WL_INLINE int wl_behind(u32 a, u32 b)
+{
+    return (int)(a - b);
+}
+
+#endif

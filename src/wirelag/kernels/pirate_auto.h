@@ -1,0 +1,609 @@
+/* Pirate, method auto: Little's law without assuming a closed loop (docs/reference/pirate.md, "auto", is the law).
+ *
+ * Law: mean latency = integral of N dt / completions, N being requests sent less responses completed. All else here dates
+ * completions and counts requests, from the client's packets alone. Times are in units of 1.024 us, on a circle of 2^32; each
+ * function is a rule of the law, with its name. */
+#ifndef WIRELAG_PIRATE_AUTO_H
+#define WIRELAG_PIRATE_AUTO_H
+
+#include "pirate_sizes.h"
+
+#define WL_AUTO_SOON WL_UNITS(64)           /* requests of one burst are not further apart */
+#define WL_AUTO_IDLE WL_UNITS(500000)       /* a silence after which nothing is outstanding */
+#define WL_AUTO_LOST_AFTER WL_UNITS(200000) /* the least timeout after which a request is sent again */
+#define WL_AUTO_SEEMS_LOST WL_UNITS(150000)
+#define WL_AUTO_DELAYED WL_UNITS(30000) /* an acknowledgement this late was delayed on purpose */
+#define WL_AUTO_STRAY (1 << 22)         /* bytes that a sequence number may be off */
+#define WL_AUTO_JUMP (1 << 28)          /* bytes that an acknowledgement may advance */
+#define WL_AUTO_LARGEST (1 << 18)       /* payload */
+#define WL_AUTO_STRAYS 8
+
+/* The busy period that ended at `at`, if nothing is outstanding. */
+WL_INLINE void wl_auto_busy_ends(struct wl_auto_flow *f, u32 at)
+{
+    if (f->outstanding || f->deferred || !WL_ON(f, WL_AUTO_BUSY_KNOWN))
+        return;
+    f->busy_sum += wl_behind(at, f->busy_since);
+    f->busy_count++;
+}
+
+/* c responses ended at `at`, which is not behind t. */
+WL_INLINE void wl_auto_complete(struct wl_auto_flow *f, u32 t, u32 c, u32 at)
+{
+    f->area -= (s64)c * (u32)(t - at);
+    f->outstanding = (u16)(f->outstanding - c);
+    f->completions += c;
+    f->completed = at;
+    f->flags |= WL_AUTO_DONE;
+    wl_auto_busy_ends(f, at);
+}
+
+WL_INLINE void wl_auto_afresh(struct wl_auto_flow *f, u32 t)
+{
+    f->outstanding = f->deferred = f->flight = 0;
+    f->flags &= (u16) ~(WL_AUTO_ADVANCED | WL_AUTO_BUSY_KNOWN | WL_AUTO_DONE | WL_AUTO_HOLE | WL_AUTO_FULL);
+    f->fresh = 0;
+    f->requested = t;
+}
+
+/* Time passes: area grows, deferred responses end. */
+WL_RULE int wl_auto_pass(struct wl_auto_flow *f, const struct wl_auto_now *n)
+{
+    u32 waited, most, c;
+
+    if (!f || !n)
+        return 0;
+    waited = n->t - f->deferred_at;
+    most = f->latency ? 2 * f->latency : waited;
+    if (n->t - f->requested > WL_AUTO_OLD)
+        wl_auto_afresh(f, n->t);
+    if (!WL_ON(f, WL_AUTO_IN_STEP) && n->payload && n->dt > WL_AUTO_IDLE && n->dt > 8ull * f->latency) {
+        wl_auto_afresh(f, n->t);
+        f->flags |= WL_AUTO_IN_STEP;
+        f->in_flight = f->largest_flight = 1;
+    }
+    f->area += (s64)(f->outstanding + f->deferred) * n->dt;
+    if (!f->deferred || n->dt <= WL_AUTO_SOON)
+        return 0;
+    c = f->deferred;
+    if (waited > most) {
+        f->area -= (s64)c * (waited - most);
+        waited = most;
+    }
+    f->deferred = 0;
+    f->completions += c;
+    f->completed = f->deferred_at + waited;
+    f->flags |= WL_AUTO_DONE;
+    wl_auto_busy_ends(f, f->completed);
+    return 0;
+}
+
+/* A packet whose number is older than one that was seen left the client before it. */
+WL_INLINE void wl_auto_identify(struct wl_auto_flow *f, const struct wl_client_packet *p, struct wl_auto_now *n)
+{
+    n->id_ahead = 1;
+    if (!(p->has & WL_HAS_IP_ID))
+        return;
+    n->id_ahead = (u16)(p->ip_id - f->last_id);
+    n->older = n->id_ahead >= 0x8000;
+    if (!n->older)
+        f->last_id = p->ip_id;
+    else if (n->payload)
+        WL_MORE(f->reordered);
+}
+
+/* When the bytes that an advance acknowledges had come. */
+WL_INLINE u32 wl_auto_date(struct wl_auto_flow *f, struct wl_auto_now *n, u32 advance, u32 *spread)
+{
+    int one = f->outstanding <= 1 || (WL_ON(f, WL_AUTO_RESPONSE) ? advance <= f->response : advance >= wl_auto_mss(f));
+    s64 late = wl_min(wl_max((s64)n->late - f->usual, 0), n->dt);
+    u32 at = n->t;
+
+    *spread = 0;
+    if (n->ghost && f->outstanding == 1 && !f->deferred && f->latency) {
+        at = f->requested + f->latency;
+        if (wl_behind(at, n->t) > 0)
+            at = n->t;
+        if (wl_behind(at, n->t - n->dt) < 0)
+            at = n->t - n->dt;
+        n->ghost_at = at;
+    }
+    if (n->timed && n->late > n->patience && at == n->t) {
+        if (one || (!n->payload && n->late > WL_AUTO_DELAYED))
+            at = n->t - (u32)late;
+        else
+            *spread = (u32)late;
+    }
+    if (n->timed && n->late <= n->patience && !n->payload)
+        f->usual += (wl_behind(n->late, (u32)f->usual)) >> 3;
+    return at;
+}
+
+/* Bytes behind what seemed to be the end of a response belong to it, unless it paused for long. */
+WL_INLINE void wl_auto_extend(struct wl_auto_flow *f, u32 advance, u32 at)
+{
+    int longer = wl_behind(at, f->completed);
+
+    if (!WL_ON(f, WL_AUTO_DONE) || advance == 1 || longer > wl_max(WL_UNITS(200000), 4ll * f->steady))
+        return;
+    f->area += longer;
+    f->busy_sum += longer;
+    f->completed = at;
+}
+
+/* Sizes are not known, and no request followed the response that seemed to end just now: it did not. */
+WL_INLINE int wl_auto_goes_on(const struct wl_auto_flow *f, u32 at)
+{
+    int longer = wl_behind(at, f->completed);
+
+    return !wl_auto_sized(f) && !f->flight && WL_ON(f, WL_AUTO_DONE) && longer >= 0 &&
+           longer <= wl_max(WL_UNITS(500), f->steady >> 4);
+}
+
+WL_RULE int wl_auto_advance(struct wl_auto_flow *f, struct wl_auto_now *n, u32 advance)
+{
+    u32 spread, at, c;
+
+    if (!f || !n)
+        return 0;
+    at = wl_auto_date(f, n, advance, &spread);
+    wl_auto_learn_mss(f, advance);
+    f->fresh += advance;
+    f->acked += advance;
+    c = wl_auto_responses(f);
+    if (!f->outstanding && !f->deferred) {
+        wl_auto_extend(f, advance, at);
+    } else if (c && wl_auto_goes_on(f, at)) {
+        f->area += at - f->completed;
+        f->completed = at;
+    } else if (c && n->payload && n->t - f->requested <= WL_AUTO_SOON && at == n->t) {
+        if (!f->deferred)
+            f->deferred_at = n->t;
+        f->deferred = (u16)(f->deferred + c);
+        f->outstanding = (u16)(f->outstanding - c);
+    } else if (c) {
+        if (c > 1)
+            f->area -= (s64)c * spread >> 1;
+        wl_auto_complete(f, n->t, c, at);
+    }
+    f->advanced = at;
+    f->flags |= WL_AUTO_ADVANCED;
+    if (!f->steady && WL_ON(f, WL_AUTO_BUSY_KNOWN) && wl_behind(at, f->busy_since) > 0)
+        f->steady = at - f->busy_since;
+    if (f->flight)
+        f->last_flight = f->flight;
+    f->flight = 0;
+    return 0;
+}
+
+/* When the request was sent first: what got lost before us was sent earlier than what we see. */
+WL_INLINE u32 wl_auto_sent(struct wl_auto_flow *f, const struct wl_auto_now *n, int opens)
+{
+    u32 at = n->t;
+
+    if (n->ghost) {
+        at = n->ghost_at;
+    } else if (n->id_ahead >= 2 && n->id_ahead < 64 && opens && WL_ON(f, WL_AUTO_ADVANCED) &&
+               n->t - f->advanced > WL_AUTO_SEEMS_LOST) {
+        at = n->t - WL_AUTO_LOST_AFTER - 2 * f->handshake;
+        WL_MORE(f->lost);
+    } else if (n->behind && !n->older) {
+        at = f->hole_at;
+    }
+    if (WL_ON(f, WL_AUTO_ADVANCED) && at != n->t && wl_behind(at, f->advanced) < 0)
+        at = f->advanced;
+    return n->t - at > WL_AUTO_BACK ? n->t - WL_AUTO_BACK : at;
+}
+
+/* What speaks against an answer. */
+WL_INLINE void wl_auto_doubts(struct wl_auto_flow *f, const struct wl_auto_now *n, u32 k, int opens)
+{
+    u32 gap = n->t - f->requested;
+
+    if (k > 1 && !n->ghost)
+        WL_MORE(f->coalesced);
+    if (!n->timed && opens && WL_ON(f, WL_AUTO_ADVANCED) && n->t - f->advanced > n->patience)
+        WL_MORE(f->lone);
+    if (opens && WL_ON(f, WL_AUTO_ADVANCED) && f->in_flight > 1)
+        gap = n->t - f->advanced;
+    if ((!opens || f->in_flight > 1) && f->outstanding && gap > WL_UNITS(200) && gap > f->handshake && gap > f->latency >> 4 &&
+        !n->behind)
+        WL_MORE(f->spontaneous);
+}
+
+/* Responses that must have ended before the client sent k more requests. */
+WL_INLINE void wl_auto_make_room(struct wl_auto_flow *f, const struct wl_auto_now *n, u32 k, int opens)
+{
+    u32 waited = n->t - f->advanced, over;
+
+    if (f->outstanding && f->steady && opens && WL_ON(f, WL_AUTO_ADVANCED) && waited > 2ull * f->steady && waited > n->patience &&
+        !WL_ON(f, WL_AUTO_RESPONSE)) {
+        wl_auto_complete(f, n->t, f->outstanding, f->advanced);
+        f->turn_outstanding = 0;
+    }
+    if (f->deferred && f->outstanding + f->deferred + k > f->in_flight) {
+        over = f->outstanding + f->deferred + k - f->in_flight;
+        over = over < f->deferred ? over : f->deferred;
+        f->deferred = (u16)(f->deferred - over);
+        f->completions += over;
+    }
+    if (f->outstanding + k <= f->in_flight)
+        return;
+    if (wl_auto_sized(f) || f->flight > f->in_flight || !WL_ON(f, WL_AUTO_ADVANCED)) {
+        f->in_flight = (u16)(f->outstanding + k);
+        return;
+    }
+    over = f->outstanding + k - f->in_flight;
+    over = over < f->outstanding ? over : f->outstanding;
+    f->forced = (u8)(f->forced + over < 255 ? f->forced + over : 255);
+    wl_auto_complete(f, n->t, over, f->advanced);
+}
+
+/* A flight begins: remember how things were before it, and before the one before. */
+WL_INLINE void wl_auto_turn(struct wl_auto_flow *f)
+{
+    f->forced = 0;
+    f->turn_before_outstanding = f->turn_outstanding;
+    f->turn_before_at = f->turn_at;
+    f->turn_before_fresh = f->turn_fresh;
+    f->turn_outstanding = f->outstanding;
+    f->turn_at = f->advanced;
+    f->turn_fresh = f->fresh;
+}
+
+/* A flight is complete: a batch after a batch, or the objects of a page after the page. */
+WL_INLINE void wl_auto_whole_flight(struct wl_auto_flow *f)
+{
+    u32 q = f->forced < f->turn_before_outstanding ? f->forced : f->turn_before_outstanding;
+
+    if (f->flight != f->in_flight || f->in_flight == 1)
+        return;
+    if (f->last_flight == f->in_flight && wl_behind(f->advanced, f->flight_before_at) > 0) {
+        f->flight_sum += f->advanced - f->flight_before_at;
+        f->flight_count++;
+    }
+    if (f->last_flight == 1 && f->turn_before_fresh > f->turn_fresh)
+        f->area -= (s64)q * wl_behind(f->advanced, f->turn_before_at);
+}
+
+/* k requests were sent. */
+WL_RULE int wl_auto_request(struct wl_auto_flow *f, struct wl_auto_now *n, u32 k)
+{
+    int opens, swapped;
+    u32 at, over;
+
+    if (!f || !n)
+        return 0;
+    opens = !f->flight;
+    swapped = n->older && n->behind;
+    over = f->outstanding + k > WL_AUTO_MOST ? f->outstanding + k - WL_AUTO_MOST : 0;
+    n->behind |= n->ghost != 0;
+    k -= over;
+    f->requests += k + over;
+    if (over) {
+        WL_MORE(f->spontaneous);
+        if (!k)
+            return 0;
+    }
+    if (opens || !swapped)
+        f->flight = (u16)wl_min(f->flight + k, WL_AUTO_MOST);
+    if (f->flight > f->largest_flight)
+        f->largest_flight = f->flight;
+    if (opens && !swapped)
+        wl_auto_turn(f);
+    at = wl_auto_sent(f, n, opens);
+    wl_auto_doubts(f, n, k, opens);
+    wl_auto_make_room(f, n, k, opens);
+    if (opens) {
+        f->flight_before_at = f->flight_at;
+        f->flight_at = n->t;
+    }
+    wl_auto_whole_flight(f);
+    if (!f->outstanding) {
+        if (WL_ON(f, WL_AUTO_DONE) && !f->deferred && wl_behind(at, f->completed) >= 0) {
+            f->think_sum += at - f->completed;
+            f->think_count++;
+        }
+        f->flags = (u16)((f->flags & ~WL_AUTO_DONE) | WL_AUTO_BUSY_KNOWN);
+        f->busy_since = at;
+    }
+    f->outstanding = (u16)(f->outstanding + k);
+    f->total += k;
+    f->area += (s64)k * (u32)(n->t - at);
+    f->requested = n->t;
+    f->fresh = 0;
+    if (WL_ON(f, WL_AUTO_RESPONSE) && !WL_ON(f, WL_AUTO_ABSOLUTE))
+        f->boundary = f->acked;
+    if (WL_ON(f, WL_AUTO_RESPONSE) && f->outstanding > 8u * f->largest_flight + 8)
+        wl_auto_missized(f);
+    return 0;
+}
+
+WL_INLINE void wl_auto_payload(struct wl_auto_flow *f, const struct wl_client_packet *p, struct wl_auto_now *n)
+{
+    int full, continues;
+    u32 k;
+
+    if (n->ghost) {
+        n->payload = n->ghost;
+        n->id_ahead = 1;
+    }
+    if (!n->payload || !wl_auto_is_new(f, p, n))
+        return;
+    full = n->payload + 48 >= wl_auto_mss(f) || (n->payload >= 500 && !n->pushed && WL_ON(f, WL_AUTO_PUSHES) && !n->ghost);
+    continues = wl_auto_continues(f, n, full);
+    k = wl_auto_requests(f, n, continues, full);
+    if (f->fresh && !continues)
+        wl_auto_response_size(f, k);
+    wl_auto_old_totals(f);
+    if (n->older && n->behind && f->in_flight == 1 && f->outstanding)
+        k = 0;
+    if (k)
+        wl_auto_request(f, n, k);
+}
+
+WL_INLINE u8 wl_auto_reason(const struct wl_auto_flow *f, u32 fewest, s64 sum)
+{
+    int exact = wl_auto_exact(f);
+
+    if (WL_ON(f, WL_AUTO_NOT_TCP))
+        return WL_PIRATE_NOT_TCP;
+    if (f->completions < fewest || !f->completions || sum < 0)
+        return WL_PIRATE_TOO_FEW;
+    if (!WL_ON(f, WL_AUTO_RESPONSE) && f->spontaneous * 8u > f->requests)
+        return WL_PIRATE_SPONTANEOUS;
+    if (!WL_ON(f, WL_AUTO_IN_STEP) || WL_ON(f, WL_AUTO_SPOILT) || sum == 0)
+        return WL_PIRATE_JOINED;
+    if (f->lone * 32u > f->requests)
+        return WL_PIRATE_THINK;
+    if (f->in_flight > 1 && !exact && f->reordered * 16u > f->requests)
+        return WL_PIRATE_REORDERED;
+    if (!exact && f->coalesced * 8u > f->requests)
+        return WL_PIRATE_COALESCED;
+    return WL_PIRATE_ANSWERED;
+}
+
+WL_INLINE u8 wl_auto_confidence(const struct wl_auto_flow *f, u32 count)
+{
+    u64 odd = 100ull * (f->lost + f->spontaneous + f->reordered + f->coalesced) / (f->requests ? f->requests : 1);
+    u32 doubt = (u32)wl_min((s64)odd, 30) + (count < 16 ? 2 * (16 - count) : 0);
+
+    doubt += f->in_flight > 1 && !wl_auto_exact(f) ? 20 : 0;
+    doubt += WL_ON(f, WL_AUTO_STAMPED) && f->echo_tick & 15 ? 0 : 10;
+    return (u8)(100 - doubt);
+}
+
+/* The mean latency of an epoch; for decisions it changes by no more than a factor of two. */
+WL_INLINE void wl_auto_learn_latency(struct wl_auto_flow *f, u32 mean)
+{
+    f->latency = mean;
+    if (f->steady && mean > 2ull * f->steady)
+        mean = 2 * f->steady;
+    f->steady = mean < f->steady >> 1 ? f->steady >> 1 : mean;
+}
+
+/* The sum of latencies by Little's law. What was outstanding as the epoch began brings half a latency with it, what is so now takes
+ * half a latency away; -1 if there is more of that than completions. */
+WL_INLINE s64 wl_auto_little(const struct wl_auto_flow *f)
+{
+    s64 more = (s64)f->at_start - f->outstanding - f->deferred, parts = 2ll * f->completions - more;
+    u64 area = (u64)wl_min(wl_max(f->area, 0), 1ll << 50);
+
+    if (parts < f->completions || !f->completions)
+        return -1;
+    return (s64)(more < 0 ? area - area * (u64)-more / (u64)parts : area + area * (u64)more / (u64)parts);
+}
+
+/* The epoch ends. Whether it has something to say. */
+WL_RULE int wl_auto_end(struct wl_auto_flow *f, const struct wl_pirate *settings, s64 end_ns, struct wl_epoch *out)
+{
+    int alone, busy, given;
+    s64 sum;
+    u32 count;
+    u8 reason;
+
+    if (!f || !settings || !out)
+        return 0;
+    given = f->requests || f->completions;
+    alone = f->in_flight == 1 && f->busy_count >= settings->fewest && f->busy_count;
+    sum = alone ? f->busy_sum : wl_auto_little(f);
+    count = alone ? f->busy_count : f->completions;
+    reason = wl_auto_reason(f, settings->fewest, sum);
+    sum = wl_min(wl_max(sum, 0), (s64)count << (WL_AUTO_LONGEST - 10));
+    if (sum > 0 && f->completions >= settings->fewest && reason != WL_PIRATE_SPONTANEOUS && reason != WL_PIRATE_NOT_TCP)
+        wl_auto_learn_latency(f, (u32)((u64)sum / count));
+    busy = f->in_flight == 1 || (f->busy_count >= f->flight_count && f->latency >= WL_AUTO_QUICK);
+    __builtin_memset(out, 0, sizeof(*out));
+    out->start_ns = f->start_ns;
+    out->end_ns = wl_max(f->start_ns, wl_min(end_ns, f->start_ns + 4 * settings->epoch_ns));
+    out->reason = reason;
+    out->method = WL_PIRATE_AUTO;
+    out->in_flight = f->in_flight;
+    out->requests = f->requests;
+    out->lost = f->lost;
+    out->network_ns = f->handshake ? (s64)f->handshake << 10 : -1;
+    if (reason == WL_PIRATE_ANSWERED) {
+        out->sum_ns = sum << 10;
+        out->count = count;
+        out->batch_sum_ns = wl_max(busy ? f->busy_sum : f->flight_sum, 0) << 10;
+        out->batch_count = busy ? f->busy_count : f->flight_count;
+        out->think_sum_ns = f->think_sum << 10;
+        out->think_count = f->think_count;
+        out->confidence = wl_auto_confidence(f, count);
+    }
+    f->area = f->busy_sum = f->flight_sum = f->think_sum = 0;
+    f->completions = f->busy_count = f->flight_count = f->requests = f->think_count = 0;
+    f->lost = f->spontaneous = f->reordered = f->coalesced = 0;
+    f->lone >>= 1;
+    f->flags &= (u16) ~(WL_AUTO_SPOILT | WL_AUTO_NOT_TCP);
+    f->at_start = (u16)(f->outstanding + f->deferred);
+    return given;
+}
+
+/* A new record: with a SYN all bytes will be counted, otherwise the flow is joined where it is. */
+WL_INLINE void wl_auto_open(struct wl_auto_flow *f, const struct wl_client_packet *p, int syn)
+{
+    __builtin_memset(f, 0, sizeof(*f));
+    f->start_ns = p->time_ns;
+    f->last = f->requested = (u32)(p->time_ns >> 10);
+    f->in_flight = f->last_flight = f->largest_flight = 1;
+    f->next_seq = f->counted_seq = p->seq + (syn ? 1 : 0);
+    f->last_id = p->ip_id;
+    f->echo_tick = f->own_tick = WL_TICK_ASSUMED | WL_TICK_NO_DOUBT << 4;
+    if (syn) {
+        f->flags = WL_AUTO_SYN | WL_AUTO_IN_STEP | WL_AUTO_ABSOLUTE;
+        f->mss = p->mss;
+    }
+}
+
+/* The first packet that is no SYN. */
+WL_INLINE void wl_auto_begin(struct wl_auto_flow *f, const struct wl_client_packet *p, const struct wl_auto_now *n)
+{
+    u32 stamps = p->has & WL_HAS_TIMESTAMPS && p->tsecr;
+
+    if (WL_ON(f, WL_AUTO_SYN) && n->dt <= WL_TICK_LONGEST)
+        f->handshake = n->dt ? n->dt : 1;
+    f->flags |= WL_AUTO_OPEN | (stamps ? WL_AUTO_STAMPED : 0);
+    if (f->mss >= 88) {
+        f->mss = (u16)(f->mss - (stamps ? 12 : 0));
+        f->mss_votes = WL_MSS_TOLD;
+    }
+    f->acked = f->first_ack = f->boundary = f->origin = p->ack;
+    f->start_ns = p->time_ns;
+    f->last = n->t;
+    wl_auto_first_clock(f, p, n->t);
+    wl_auto_measure_from(f, p, n);
+}
+
+/* Numbers that no packet of this connection can have. */
+WL_INLINE int wl_auto_is_stray(const struct wl_auto_flow *f, const struct wl_client_packet *p)
+{
+    int ahead = wl_behind(p->seq, f->next_seq);
+
+    return ahead > WL_AUTO_STRAY || ahead < -WL_AUTO_STRAY || p->payload > WL_AUTO_LARGEST ||
+           (p->tcp_flags & WL_CLIENT_ACK && wl_behind(p->ack, f->acked) > WL_AUTO_JUMP);
+}
+
+/* What a packet of TCP says, in the order of the law. */
+WL_INLINE void wl_auto_take(struct wl_auto_flow *f, const struct wl_client_packet *p, struct wl_auto_now *n)
+{
+    int advance = p->tcp_flags & WL_CLIENT_ACK ? wl_behind(p->ack, f->acked) : 0;
+    int ahead = wl_behind(p->seq, f->next_seq);
+
+    wl_auto_pass(f, n);
+    if (WL_ON(f, WL_AUTO_STAMPED) && p->has & WL_HAS_TIMESTAMPS) {
+        wl_auto_tick(f, p, n, advance > 0);
+        n->timed = (f->echo_tick & 15) != 0;
+        n->late = n->timed ? wl_auto_late(f, p, n) : 0;
+    }
+    n->patience = wl_auto_patience(f);
+    wl_auto_identify(f, p, n);
+    if (!n->payload && !(p->tcp_flags & WL_CLIENT_FIN) && ahead > 0 && ahead <= 65535)
+        n->ghost = (u32)ahead;
+    n->ghost_at = WL_ON(f, WL_AUTO_ADVANCED) && wl_behind(f->advanced, f->requested) > 0 ? f->advanced : f->requested;
+    if (n->pushed && n->payload)
+        f->flags |= WL_AUTO_PUSHES;
+    if (advance > 0)
+        wl_auto_advance(f, n, (u32)advance);
+    wl_auto_payload(f, p, n);
+    if (p->tcp_flags & WL_CLIENT_FIN) {
+        u32 end = p->seq + n->payload + 1;
+
+        if (wl_behind(end, f->next_seq) > 0)
+            f->next_seq = end;
+        if (f->outstanding && WL_ON(f, WL_AUTO_ADVANCED) && wl_behind(f->advanced, f->requested) > 0)
+            wl_auto_complete(f, n->t, f->outstanding, f->advanced);
+    }
+    f->last = n->t;
+}
+
+/* Where time goes back, or jumps, nothing is measured. */
+WL_INLINE void wl_auto_step(struct wl_auto_flow *f, const struct wl_client_packet *p, struct wl_auto_now *n)
+{
+    s64 elapsed = p->time_ns - f->start_ns;
+
+    if (elapsed > 1ll << WL_AUTO_LONGEST || elapsed < -(1ll << WL_AUTO_LONGEST)) {
+        wl_auto_afresh(f, n->t);
+        f->flags |= WL_AUTO_IN_STEP;
+        f->last = n->t;
+        f->start_ns = p->time_ns;
+    }
+    if (wl_behind(n->t, f->last) < 0)
+        n->t = f->last;
+    n->dt = n->t - f->last;
+}
+
+/* Whether the packet is of the connection that the record is about. */
+WL_INLINE int wl_auto_belongs(struct wl_auto_flow *f, const struct wl_client_packet *p)
+{
+    if (!(p->has & WL_HAS_TCP) || !WL_ON(f, WL_AUTO_OPEN) || !wl_auto_is_stray(f, p)) {
+        f->strays = 0;
+        return 1;
+    }
+    f->strays++;
+    WL_MORE(f->lost);
+    return 0;
+}
+
+WL_INLINE int wl_auto_is_over(const struct wl_auto_flow *f, const struct wl_pirate *settings, s64 elapsed)
+{
+    return elapsed >= settings->epoch_ns && (f->completions >= settings->fewest || elapsed >= 4 * settings->epoch_ns);
+}
+
+/* The caller knows the key of a flow without a packet. */
+WL_INLINE int wl_auto_finish(struct wl_auto_flow *f, const struct wl_pirate *settings, s64 now_ns, struct wl_epoch *out)
+{
+    int given = WL_ON(f, WL_AUTO_OPEN) && wl_auto_end(f, settings, now_ns, out);
+
+    f->start_ns = wl_max(f->start_ns, now_ns);
+    return given;
+}
+
+/* One packet; 1 if an epoch ended before it or with it. */
+WL_INLINE int wl_auto_packet(
+    struct wl_auto_flow *f, const struct wl_client_packet *p, const struct wl_pirate *settings, struct wl_epoch *out)
+{
+    struct wl_auto_now n = {.t = (u32)(p->time_ns >> 10),
+        .payload = (u32)wl_min(p->payload, WL_AUTO_LARGEST),
+        .pushed = (p->tcp_flags & WL_CLIENT_PSH) != 0};
+    u8 flags = p->has & WL_HAS_TCP ? p->tcp_flags : 0;
+    int given = 0;
+
+    if (p->time_ns < 0 || p->time_ns >> 62)
+        return 0;
+    if (p->time_ns - f->start_ns > 4 * settings->epoch_ns)
+        given = wl_auto_finish(f, settings, p->time_ns, out);
+    if (flags & (WL_CLIENT_SYN | WL_CLIENT_RST) || !wl_auto_belongs(f, p)) {
+        int again = !(flags & (WL_CLIENT_SYN | WL_CLIENT_RST));
+
+        if (again && f->strays < WL_AUTO_STRAYS)
+            goto out;
+        if (!given)
+            given = wl_auto_finish(f, settings, p->time_ns, out);
+        if (flags & WL_CLIENT_SYN)
+            wl_auto_open(f, p, 1);
+        if (!again)
+            goto out;
+        f->flags = 0;
+    }
+    if (!f->flags)
+        wl_auto_open(f, p, 0);
+    wl_auto_step(f, p, &n);
+    if (!WL_ON(f, WL_AUTO_OPEN))
+        wl_auto_begin(f, p, &n);
+    if (p->has & WL_HAS_TCP) {
+        wl_auto_take(f, p, &n);
+    } else {
+        f->requests++;
+        f->flags |= WL_AUTO_NOT_TCP;
+        f->last = n.t;
+    }
+    if (!given && (flags & WL_CLIENT_FIN || wl_auto_is_over(f, settings, p->time_ns - f->start_ns)))
+        given = wl_auto_finish(f, settings, p->time_ns, out);
+out:
+    if (given)
+        out->key = p->key;
+    return given;
+}
+
+#endif

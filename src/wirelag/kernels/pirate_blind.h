@@ -1,0 +1,428 @@
+/* blind: response latency from the sizes and times of client packets alone (docs/reference/pirate-blind.md is the law;
+ * naive/pirate_blind.py its twin).
+ *
+ * Law: in a closed loop what is in flight stays the same, so the mean latency is that many times the mean gap between requests.
+ * The opening flight tells how many. Where the gaps say that it is no closed loop, or another one, there is no answer. Integer
+ * only; all memory is the caller's. */
+#ifndef WIRELAG_PIRATE_BLIND_H
+#define WIRELAG_PIRATE_BLIND_H
+
+#include "pirate_front.h"
+
+#define WL_BLIND_GREETING 1200      /* bytes: the first packet of QUIC is at least as long */
+#define WL_BLIND_GREETINGS 8        /* packets of a handshake, at most */
+#define WL_BLIND_SMALL 144          /* bytes: an ACK is no longer, whatever it is wrapped in */
+#define WL_BLIND_SYN_STEP 4         /* bytes by which a SYN is longer than its ACK: 4, 8, 12 or 16 */
+#define WL_BLIND_SACK 12            /* bytes by which an ACK is longer that has a block of SACK */
+#define WL_BLIND_LINK 6             /* bytes between sizes of one sort */
+#define WL_BLIND_WIDTH 24           /* bytes between the shortest and the longest ACK */
+#define WL_BLIND_FAR_NS (1ll << 20) /* a round trip that tells a flight from what it triggers */
+#define WL_BLIND_FLIGHT_NS (1ll << 17)
+#define WL_BLIND_NEAR_NS 100000ll
+#define WL_BLIND_SILENCE_NS 200000000ll
+#define WL_BLIND_THINKING_NS 50000000ll /* silence behind an ACK */
+#define WL_BLIND_THINK_NS (1ll << 20)
+#define WL_BLIND_LONGEST_NS (1ll << 40)
+#define WL_BLIND_MOST 64    /* requests in flight */
+#define WL_BLIND_INITIAL 10 /* segments of an initial congestion window */
+#define WL_BLIND_GAPS 512   /* and lags: after so many, half of them is forgotten */
+#define WL_BLIND_LAGS 1024
+#define WL_BLIND_LONGEST_LAG ((1u << 20) - 1) /* units */
+#define WL_BLIND_BLOCK 32                     /* lags */
+
+enum wl_blind_stage { WL_BLIND_EMPTY, WL_BLIND_HELD, WL_BLIND_GREETS, WL_BLIND_READY, WL_BLIND_OPENING, WL_BLIND_OPEN };
+
+enum wl_blind_flag {
+    WL_BLIND_SIZED = 1,   /* its small packets are known */
+    WL_BLIND_FULL = 2,    /* the last packet that is not small was full */
+    WL_BLIND_QUIET = 4,   /* there was a small packet since the last request */
+    WL_BLIND_ENDLESS = 8, /* the opening flight */
+    WL_BLIND_TOLD = 16,   /* in flight is known by the round trip */
+    WL_BLIND_JOINED = 32,
+    WL_BLIND_CROWD = 64, /* another connection began in it */
+    WL_BLIND_BLOCK_BEFORE = 128
+};
+
+struct wl_blind_flow {
+    s64 start_ns, now_ns, last_ns; /* of the epoch; of the last row; of the last request */
+    s64 mark_ns;                   /* where a lag begins; while opening, where the flight does */
+    s64 small_ns, sum_ns, mean_ns;
+    u64 uneven;             /* squares of differences between neighbours, in a block of lags */
+    u32 rtt_ns, longest_ns; /* longest: gap of the flight */
+    u32 requests, count;
+    u32 total, block, block_before, previous, shortest, second; /* units */
+    u16 low, top;                                               /* bytes; low: of the row that is held back, too */
+    u16 gaps, bare, alone, runs, bursts, run;
+    u16 lags, low_lags, spread;
+    u16 syn, alike; /* lengths of a SYN, and of what may be several; 0: none */
+    u8 blocks, calm, of_block, in_flight, sure, since, greeted, stage, flags;
+};
+
+#if !defined(__cplusplus) && !defined(static_assert)
+#define static_assert _Static_assert
+#endif
+static_assert(sizeof(struct wl_blind_flow) <= 144, "the flow record of blind");
+
+/* What a gap in a closed loop is no shorter than: three quarters of a round trip. */
+WL_INLINE s64 wl_blind_floor(const struct wl_blind_flow *f)
+{
+    return f->rtt_ns - (f->rtt_ns >> 2);
+}
+
+WL_INLINE u32 wl_bits(u64 a)
+{
+    return a ? 64 - (u32)__builtin_clzll(a) : 0;
+}
+
+/* How a flow begins */
+
+WL_INLINE void wl_blind_sized(struct wl_blind_flow *f, u16 length)
+{
+    f->low = f->top = length;
+    f->flags |= WL_BLIND_SIZED;
+    f->stage = WL_BLIND_READY;
+}
+
+WL_INLINE int wl_blind_is_syn(u16 first, u16 second)
+{
+    u32 less = (u32)first - second;
+
+    return first <= WL_BLIND_SMALL && first > second && less <= 4 * WL_BLIND_SYN_STEP && less % WL_BLIND_SYN_STEP == 0;
+}
+
+/* A packet of a handshake that is not over. */
+WL_INLINE void wl_blind_greet(struct wl_blind_flow *f, u16 length)
+{
+    if (length <= WL_BLIND_SMALL) {
+        wl_blind_sized(f, length);
+    } else if (++f->greeted == WL_BLIND_GREETINGS) {
+        f->stage = WL_BLIND_READY;
+        f->flags |= WL_BLIND_JOINED;
+    }
+}
+
+/* Ordinary packets */
+
+/* Does it show that another connection begins in this flow, or did when it began? */
+WL_INLINE int wl_blind_begins_another(const struct wl_blind_flow *f, u16 length)
+{
+    return (f->syn && length == f->syn) || (f->alike && wl_blind_is_syn(f->alike, length));
+}
+
+/* Is it of the sort that only acknowledges? Its size widens that sort. */
+WL_INLINE int wl_blind_is_small(struct wl_blind_flow *f, u16 length)
+{
+    u16 low = length < f->low ? length : f->low, top = length > f->top ? length : f->top;
+
+    if (!(f->flags & WL_BLIND_SIZED) || length > WL_BLIND_SMALL)
+        return 0;
+    if (length + WL_BLIND_LINK < f->low)
+        top = length;
+    else if (length > f->top + WL_BLIND_LINK || top - low > WL_BLIND_WIDTH)
+        return 0;
+    f->low = low;
+    f->top = top;
+    return 1;
+}
+
+/* Requests */
+
+WL_INLINE void wl_blind_close(struct wl_blind_flow *f, s64 now_ns)
+{
+    f->stage = WL_BLIND_OPEN;
+    f->mark_ns = now_ns;
+    f->since = 0;
+}
+
+/* A flight of so many has no end. */
+WL_INLINE void wl_blind_endless(struct wl_blind_flow *f, s64 now_ns)
+{
+    f->in_flight = f->rtt_ns && f->sure < WL_BLIND_MOST ? f->sure : 1;
+    f->flags |= f->rtt_ns ? WL_BLIND_TOLD : WL_BLIND_ENDLESS;
+    wl_blind_close(f, now_ns);
+}
+
+/* 1: the request belongs to the opening flight. */
+WL_INLINE int wl_blind_opening(struct wl_blind_flow *f, s64 now_ns, s64 gap_ns)
+{
+    int far = f->rtt_ns > WL_BLIND_FAR_NS;
+    int belongs = far ? now_ns - f->mark_ns < f->rtt_ns - (f->rtt_ns >> 3) : gap_ns <= WL_BLIND_FLIGHT_NS;
+
+    if (!belongs) {
+        if (f->in_flight > 1 && f->rtt_ns && !far && gap_ns < 4ll * f->longest_ns) {
+            f->in_flight = f->sure;
+            f->flags |= WL_BLIND_TOLD;
+        }
+        wl_blind_close(f, now_ns);
+        return 0;
+    }
+    f->sure = (u8)(f->sure + (f->sure == f->in_flight && gap_ns <= wl_blind_floor(f)));
+    f->in_flight++;
+    f->spread = (u16)(f->spread + wl_bits((u64)gap_ns >> 10));
+    f->longest_ns = gap_ns > f->longest_ns ? (u32)gap_ns : f->longest_ns;
+    if (f->in_flight == WL_BLIND_MOST)
+        wl_blind_endless(f, now_ns);
+    return 1;
+}
+
+WL_INLINE void wl_blind_burst(struct wl_blind_flow *f, s64 gap_ns)
+{
+    s64 near_ns = f->rtt_ns && wl_blind_floor(f) < WL_BLIND_NEAR_NS ? wl_blind_floor(f) : WL_BLIND_NEAR_NS;
+
+    f->gaps++;
+    f->bare = (u16)(f->bare + !(f->flags & WL_BLIND_QUIET));
+    if (gap_ns <= near_ns) {
+        f->run = wl_one_more(f->run);
+    } else {
+        f->runs++;
+        f->bursts = (u16)(f->bursts + (f->run >= f->in_flight));
+        f->run = 0;
+    }
+    if (f->gaps == WL_BLIND_GAPS) {
+        f->gaps >>= 1;
+        f->bare >>= 1;
+        f->alone >>= 1;
+        f->runs >>= 1;
+        f->bursts >>= 1;
+    }
+}
+
+/* Half of the lags is forgotten, and so is the shortest. */
+WL_INLINE void wl_blind_forget(struct wl_blind_flow *f)
+{
+    f->lags >>= 1;
+    f->low_lags >>= 1;
+    f->total >>= 1;
+    f->blocks >>= 1;
+    f->calm >>= 1;
+    f->shortest = f->second;
+    f->second += f->second >> 1;
+    f->second = f->second < WL_BLIND_LONGEST_LAG ? f->second : WL_BLIND_LONGEST_LAG;
+}
+
+WL_INLINE u64 wl_squared_difference(u32 a, u32 b)
+{
+    u64 apart = a > b ? a - b : b - a;
+
+    return apart * apart;
+}
+
+/* Blocks of lags are calm that differ less than the lags in them should make them. */
+WL_INLINE void wl_blind_block(struct wl_blind_flow *f, u32 lag)
+{
+    int uneven;
+
+    f->uneven += f->of_block ? wl_squared_difference(lag, f->previous) : 0;
+    f->previous = lag;
+    f->block += lag;
+    if (++f->of_block < WL_BLIND_BLOCK)
+        return;
+    uneven = (u64)f->block * f->block < 4096 * f->uneven;
+    if (f->flags & WL_BLIND_BLOCK_BEFORE) {
+        f->blocks++;
+        f->calm = (u8)(f->calm + (uneven && 8 * wl_squared_difference(f->block, f->block_before) < f->uneven));
+    }
+    f->flags |= WL_BLIND_BLOCK_BEFORE;
+    f->block_before = f->block;
+    f->block = f->of_block = 0;
+    f->uneven = 0;
+}
+
+WL_INLINE void wl_blind_lag(struct wl_blind_flow *f, s64 now_ns)
+{
+    s64 units = (now_ns >> 10) - (f->mark_ns >> 10);
+    u32 lag = units < WL_BLIND_LONGEST_LAG ? (u32)units : WL_BLIND_LONGEST_LAG;
+
+    if (++f->since < f->in_flight)
+        return;
+    f->low_lags = (u16)(f->low_lags + (now_ns - f->mark_ns < wl_blind_floor(f)));
+    f->mark_ns = now_ns;
+    f->since = 0;
+    if (!f->lags || lag < f->shortest) {
+        f->second = f->lags ? f->shortest : WL_BLIND_LONGEST_LAG;
+        f->shortest = lag;
+    } else if (lag < f->second) {
+        f->second = lag;
+    }
+    f->lags++;
+    f->total += lag;
+    wl_blind_block(f, lag);
+    if (f->lags == WL_BLIND_LAGS)
+        wl_blind_forget(f);
+}
+
+/* A request behind the opening flight; closes: the first of them. */
+WL_INLINE void wl_blind_measure(struct wl_blind_flow *f, s64 now_ns, s64 gap_ns, int closes)
+{
+    s64 latency_ns = f->in_flight * f->mean_ns, quiet_ns = now_ns - f->small_ns;
+    int quiet = f->flags & WL_BLIND_QUIET, thinks = quiet && gap_ns > WL_BLIND_THINKING_NS && quiet_ns > gap_ns >> 1;
+
+    if (f->mean_ns && gap_ns > 16 * latency_ns && (f->rtt_ns ? thinks : gap_ns > WL_BLIND_SILENCE_NS)) {
+        f->mark_ns = now_ns;
+        f->since = 0;
+        return;
+    }
+    if (f->rtt_ns && quiet && f->mean_ns && quiet_ns > WL_BLIND_THINK_NS && quiet_ns > latency_ns >> 3)
+        f->alone++;
+    wl_blind_burst(f, gap_ns);
+    f->sum_ns += gap_ns;
+    f->count++;
+    f->mean_ns = f->mean_ns ? f->mean_ns + ((gap_ns - f->mean_ns) >> 5) : gap_ns;
+    if (!closes)
+        wl_blind_lag(f, now_ns);
+}
+
+WL_INLINE void wl_blind_request(struct wl_blind_flow *f, s64 now_ns)
+{
+    s64 gap_ns = now_ns - f->last_ns;
+    int opening = f->stage == WL_BLIND_OPENING;
+
+    gap_ns = gap_ns < WL_BLIND_LONGEST_NS ? gap_ns : WL_BLIND_LONGEST_NS;
+    f->requests++;
+    f->last_ns = now_ns;
+    if (f->stage == WL_BLIND_READY) {
+        f->start_ns = f->mark_ns = now_ns;
+        f->in_flight = f->sure = 1;
+        f->stage = f->flags & WL_BLIND_JOINED ? WL_BLIND_OPEN : WL_BLIND_OPENING;
+        return;
+    }
+    if (!opening || !wl_blind_opening(f, now_ns, gap_ns))
+        wl_blind_measure(f, now_ns, gap_ns, opening);
+    f->flags &= (u8)~WL_BLIND_QUIET;
+}
+
+/* Why not */
+
+/* Do lags balance each other, as those of several loops do? */
+WL_INLINE int wl_blind_balance(const struct wl_blind_flow *f)
+{
+    return f->blocks >= 8 && 2 * f->calm > f->blocks;
+}
+
+/* Small packets between some requests of QUIC and not between others: there are several at a time. */
+WL_INLINE int wl_blind_mixed(const struct wl_blind_flow *f)
+{
+    if (!(f->flags & WL_BLIND_SIZED) || f->rtt_ns || f->in_flight > 1)
+        return 0;
+    return 8u * f->bare > f->gaps && 8u * (f->gaps - f->bare) > f->gaps;
+}
+
+WL_INLINE int wl_blind_thinks(const struct wl_blind_flow *f)
+{
+    return (f->in_flight == 1 ? 32u : 4u * f->in_flight) * f->alone > f->gaps;
+}
+
+/* Could requests at random look like this? */
+WL_INLINE int wl_blind_chance(const struct wl_blind_flow *f)
+{
+    u32 in_flight = f->in_flight, dense = 2 * in_flight + 1, mean;
+
+    if (in_flight == 1)
+        return !f->rtt_ns && (u64)f->lags * f->lags * f->second <= 7ull * f->total;
+    if (f->rtt_ns > WL_BLIND_FAR_NS || f->flags & WL_BLIND_TOLD)
+        return 0;
+    mean = f->lags ? f->total / (f->lags * in_flight) : 0;
+    dense = (dense < 24 ? dense : 24) + (f->rtt_ns && f->sure < in_flight ? 3 : 0);
+    return wl_bits(mean) * (in_flight - 1) < f->spread + dense;
+}
+
+WL_INLINE u8 wl_blind_reason(const struct wl_blind_flow *f, const struct wl_pirate *s)
+{
+    if (f->flags & WL_BLIND_JOINED)
+        return WL_PIRATE_JOINED;
+    if (f->stage != WL_BLIND_OPEN || f->count < s->fewest || f->gaps < 16)
+        return WL_PIRATE_TOO_FEW;
+    if (f->flags & WL_BLIND_ENDLESS)
+        return WL_PIRATE_NO_GAP;
+    if (64u * f->low_lags > f->lags)
+        return WL_PIRATE_SPONTANEOUS;
+    if ((f->in_flight == WL_BLIND_INITIAL || f->in_flight == WL_BLIND_INITIAL + 1) && f->rtt_ns > WL_BLIND_FAR_NS)
+        return WL_PIRATE_INITIAL;
+    if (f->flags & WL_BLIND_CROWD || (f->in_flight > 1 && 8u * f->bursts > f->runs) || wl_blind_balance(f) || wl_blind_mixed(f))
+        return WL_PIRATE_CROWD;
+    if (wl_blind_thinks(f))
+        return WL_PIRATE_THINK;
+    return wl_blind_chance(f) ? WL_PIRATE_SPONTANEOUS : WL_PIRATE_ANSWERED;
+}
+
+WL_INLINE int wl_blind_end(struct wl_blind_flow *f, const struct wl_pirate *s, s64 end_ns, struct wl_epoch *out)
+{
+    int told = f->requests > 0;
+
+    wl_begin_telling(out, s, f->start_ns, end_ns);
+    out->requests = f->requests;
+    out->in_flight = f->flags & WL_BLIND_JOINED ? 0 : f->in_flight;
+    if (f->rtt_ns)
+        out->network_ns = f->rtt_ns;
+    wl_tell(out, WL_PIRATE_BLIND, wl_blind_reason(f, s), f->in_flight * f->sum_ns, f->count);
+    f->start_ns = end_ns;
+    f->requests = f->count = 0;
+    f->sum_ns = 0;
+    return told;
+}
+
+/* A packet of a flow that has begun; the epoch is looked at behind requests. */
+WL_INLINE int wl_blind_ordinary(struct wl_blind_flow *f, s64 now_ns, u16 length, const struct wl_pirate *s, struct wl_epoch *out)
+{
+    int continues = f->flags & WL_BLIND_FULL;
+    s64 long_ns;
+
+    f->flags |= wl_blind_begins_another(f, length) ? WL_BLIND_CROWD : 0;
+    f->alike = length == f->alike ? length : 0;
+    if (wl_blind_is_small(f, length)) {
+        f->small_ns = now_ns;
+        f->flags |= WL_BLIND_QUIET;
+        return 0;
+    }
+    f->flags &= (u8)~WL_BLIND_FULL;
+    f->flags |= length >= WL_FULL_LENGTH ? WL_BLIND_FULL : 0;
+    if (continues)
+        return 0;
+    wl_blind_request(f, now_ns);
+    long_ns = now_ns - f->start_ns;
+    if (f->requests < ~0u && (long_ns < s->epoch_ns || (f->count < s->fewest && long_ns < WL_EPOCH_LONGEST * s->epoch_ns)))
+        return 0;
+    return wl_blind_end(f, s, now_ns, out);
+}
+
+WL_INLINE int wl_blind_packet(
+    struct wl_blind_flow *f, const struct wl_client_packet *p, const struct wl_pirate *s, struct wl_epoch *out)
+{
+    u16 length = p->length < 65535 ? (u16)p->length : 65535;
+    s64 now_ns = p->time_ns > f->now_ns ? p->time_ns : f->now_ns, before_ns = f->now_ns, rtt_ns = now_ns - before_ns;
+
+    if (wl_bad_time(p))
+        return 0;
+    f->now_ns = now_ns;
+    if (f->stage == WL_BLIND_EMPTY) {
+        f->stage = length >= WL_BLIND_GREETING ? WL_BLIND_GREETS : WL_BLIND_HELD;
+        f->low = length;
+        f->greeted = 1;
+        return 0;
+    }
+    if (f->stage == WL_BLIND_GREETS) {
+        wl_blind_greet(f, length);
+        return 0;
+    }
+    if (f->stage == WL_BLIND_HELD) {
+        if (wl_blind_is_syn(f->low, length)) {
+            rtt_ns = rtt_ns < WL_MOST_NETWORK ? rtt_ns : WL_MOST_NETWORK;
+            f->rtt_ns = rtt_ns > 1 ? (u32)rtt_ns : 1;
+            f->syn = f->low - length == WL_BLIND_SACK ? 0 : f->low;
+            wl_blind_sized(f, length);
+            return 0;
+        }
+        f->stage = WL_BLIND_READY;
+        wl_blind_ordinary(f, before_ns, f->low, s, out);
+        f->alike = length == f->low && length <= WL_BLIND_SMALL ? length : 0;
+    }
+    return wl_blind_ordinary(f, now_ns, length, s, out);
+}
+
+WL_INLINE int wl_blind_finish(struct wl_blind_flow *f, const struct wl_pirate *s, s64 now_ns, struct wl_epoch *out)
+{
+    (void)now_ns;
+    return wl_blind_end(f, s, f->last_ns, out);
+}
+
+#endif

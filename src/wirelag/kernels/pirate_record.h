@@ -1,0 +1,272 @@
+/* Pirate, method auto: the record of a flow, and what TCP timestamps tell (docs/reference/pirate.md, "The record", "Clocks").
+ *
+ * Law: a client echoes the time at which the server sent what it now acknowledges. So the echo tells how late a packet is after the
+ * response, once the tick of the server's clock is known. */
+#ifndef WIRELAG_PIRATE_RECORD_H
+#define WIRELAG_PIRATE_RECORD_H
+
+#include "pirate.h"
+
+#define WL_UNITS(us) ((u32)((us) * 1000ull >> 10))
+#define WL_AUTO_OLD (1u << 30)     /* units: times that are older are forgotten */
+#define WL_AUTO_BACK (1u << 24)    /* units: nothing is dated back further */
+#define WL_AUTO_LONGEST 38         /* ns, as a power of two: a silence that ends everything, and the longest latency */
+#define WL_AUTO_MOST 1024          /* outstanding requests */
+#define WL_MSS_VALID 4             /* votes */
+#define WL_MSS_TOLD 255            /* by the SYN */
+#define WL_TICK_LEAST (1u << 17)   /* units: the shortest measure of a clock */
+#define WL_TICK_LONGEST (1u << 20) /* units: by then a clock has ticked, if it does */
+#define WL_TICK_ASSUMED 4          /* 1 ms */
+#define WL_TICK_NO_DOUBT 15
+#define WL_NO_BASE 0x7fffffff /* no comparison leads there: a base only moves down, or by one in 16 s */
+
+/* A rule of some size. In eBPF it is a function of its own, which the verifier checks once and for all inputs, null among them. */
+#ifdef __bpf__
+#define WL_RULE __attribute__((noinline))
+#else
+#define WL_RULE WL_INLINE
+#endif
+
+#define WL_ON(f, flag) (((f)->flags & (flag)) != 0)
+#define WL_MORE(count) ((count) = (u16)((count) < 65535 ? (count) + 1 : 65535))
+
+enum wl_auto_flag {
+    WL_AUTO_SYN = 1,           /* the flow began with a SYN */
+    WL_AUTO_OPEN = 2,          /* another packet than a SYN was seen */
+    WL_AUTO_STAMPED = 4,       /* there are timestamps */
+    WL_AUTO_RESPONSE = 8,      /* the size of responses is known */
+    WL_AUTO_REQUEST = 16,      /* that of requests, too */
+    WL_AUTO_ABSOLUTE = 32,     /* bytes are counted from the first one on */
+    WL_AUTO_HOLE = 64,         /* bytes are missing that were sent before the last ones */
+    WL_AUTO_FULL = 128,        /* the last payload filled its packet */
+    WL_AUTO_DONE = 256,        /* completed is known, in this busy period */
+    WL_AUTO_MISSIZED = 512,    /* the size of responses was wrong */
+    WL_AUTO_IN_STEP = 1024,    /* what is outstanding is known */
+    WL_AUTO_ADVANCED = 2048,   /* advanced is known */
+    WL_AUTO_BUSY_KNOWN = 4096, /* busy_since is known */
+    WL_AUTO_PUSHES = 8192,     /* the client marks the ends of what it writes */
+    WL_AUTO_SPOILT = 16384,    /* in this epoch a wrong tick was believed */
+    WL_AUTO_NOT_TCP = 32768    /* in this epoch a packet had no TCP header */
+};
+
+struct wl_auto_flow {
+    s64 start_ns;                                  /* of the epoch */
+    s64 base_ns;                                   /* the least of time less echo */
+    s64 area, busy_sum, flight_sum, think_sum;     /* units */
+    u32 last, advanced, requested, completed;      /* when: a packet, an advance, a request, a completion */
+    u32 busy_since, deferred_at, hole_at, base_at; /* base_at: when echo_base last changed */
+    u32 flight_at, flight_before_at;               /* when this flight began, and the one before */
+    u32 turn_at, turn_before_at;                   /* the last advances before these */
+    u32 tick_from, tick_gap, tick_echo, tick_own;  /* the measure of clocks */
+    u32 next_seq, counted_seq, acked, first_ack;
+    u32 boundary, hole_from, fresh;    /* fresh: response bytes since the last request */
+    u32 turn_fresh, turn_before_fresh; /* these, as a flight began */
+    u32 response, origin, total;       /* total: requests since origin, an acknowledgement */
+    u32 echo_origin, own_origin;       /* timestamps */
+    int echo_base, usual;              /* usual: lateness of prompt acknowledgements */
+    u32 handshake, latency, steady;    /* units; steady: latency for decisions */
+    u32 completions, busy_count, flight_count, requests, think_count;
+    u16 outstanding, deferred, in_flight, flight, last_flight, largest_flight;
+    u16 turn_outstanding, turn_before_outstanding;
+    u16 last_id, spontaneous, lost, lone, reordered, coalesced;
+    u16 mss, mean_request;                     /* mean_request: in 1/8 bytes */
+    u16 request, at_start, hole_length, flags; /* at_start: outstanding as the epoch began */
+    u8 response_votes, request_votes, mean_votes, mss_votes;
+    u8 echo_tick, own_tick; /* the tick's number; << 4: what a measure said instead */
+    u8 forced, strays;
+};
+
+_Static_assert(sizeof(struct wl_auto_flow) == 256, "a flow's record has 256 bytes");
+
+/* A packet on its way through the rules. */
+struct wl_auto_now {
+    u32 t, dt, payload, late, patience;
+    u32 ghost, ghost_at; /* bytes of a request that was lost before us, and when it was sent */
+    u16 id_ahead;
+    u8 older, behind, timed, pushed; /* behind: its bytes are not the newest */
+};
+
+WL_INLINE s64 wl_min(s64 a, s64 b)
+{
+    return a < b ? a : b;
+}
+
+WL_INLINE s64 wl_max(s64 a, s64 b)
+{
+    return a > b ? a : b;
+}
+
+WL_INLINE s64 wl_tick_ns(u32 number)
+{
+    switch (number) {
+    case 1:
+        return 1000;
+    case 2:
+        return 10000;
+    case 3:
+        return 100000;
+    case 4:
+        return 1000000;
+    case 5:
+        return 2000000;
+    case 6:
+        return 4000000;
+    case 7:
+        return 10000000;
+    case 8:
+        return 100000000;
+    default:
+        return 0;
+    }
+}
+
+/* The tick of a clock that moved by `ticks` in `span` units, 0 if there is none that fits. */
+WL_INLINE u8 wl_tick_of(u32 span, u32 ticks)
+{
+    s64 span_ns = (s64)span << 10;
+
+    if (ticks < 8)
+        return 0;
+    for (u8 number = 1; number <= 8; number++) {
+        s64 off = (s64)ticks * wl_tick_ns(number) - span_ns;
+
+        if (off <= span_ns >> 2 && -off <= span_ns >> 2)
+            return number;
+    }
+    return 0;
+}
+
+/* A clock is believed to have another tick when two measures in a row say so; whether it now is. */
+WL_INLINE int wl_tick_settle(u8 *tick, u8 measured)
+{
+    u8 believed = *tick & 15, doubted = *tick >> 4;
+
+    if (measured == believed) {
+        *tick = (u8)(believed | WL_TICK_NO_DOUBT << 4);
+        return 0;
+    }
+    if (measured != doubted) {
+        *tick = (u8)(believed | measured << 4);
+        return 0;
+    }
+    *tick = (u8)(measured | WL_TICK_NO_DOUBT << 4);
+    return 1;
+}
+
+WL_INLINE void wl_auto_measure_from(struct wl_auto_flow *f, const struct wl_client_packet *p, const struct wl_auto_now *n)
+{
+    f->tick_from = n->t;
+    f->tick_gap = n->dt;
+    f->tick_echo = p->tsecr;
+    f->tick_own = p->tsval;
+}
+
+/* By how much the client's clock is ahead of the server's, in ticks. */
+WL_INLINE int wl_auto_own_ahead(const struct wl_auto_flow *f, const struct wl_client_packet *p)
+{
+    return wl_behind(p->tsval - f->own_origin, p->tsecr - f->echo_origin);
+}
+
+/* At its origin neither clock is ahead. */
+WL_INLINE void wl_auto_compare_from(struct wl_auto_flow *f, u32 t)
+{
+    f->echo_base = 0;
+    f->base_at = t;
+}
+
+/* A clock with another tick: from the first packet on, which was prompt, if no measure had been sure of the old one; else from
+ * here. */
+WL_INLINE void wl_auto_clock_from(struct wl_auto_flow *f, const struct wl_client_packet *p, u32 t)
+{
+    f->usual = (int)(wl_tick_ns(f->echo_tick & 15) >> 11);
+    if (f->echo_base == WL_NO_BASE) {
+        f->base_ns = p->time_ns - ((s64)(t - f->base_at) << 10);
+        return;
+    }
+    f->base_ns = p->time_ns;
+    f->echo_origin = p->tsecr;
+    f->own_origin = p->tsval;
+    wl_auto_compare_from(f, t);
+}
+
+WL_INLINE void wl_auto_first_clock(struct wl_auto_flow *f, const struct wl_client_packet *p, u32 t)
+{
+    f->echo_origin = p->tsecr;
+    f->own_origin = p->tsval;
+    f->echo_base = WL_NO_BASE;
+    f->base_at = t;
+    wl_auto_clock_from(f, p, t);
+}
+
+/* Measure both clocks between advances. A packet is late by no more than the silence before it: silences bound the error. */
+WL_RULE int wl_auto_tick(struct wl_auto_flow *f, const struct wl_client_packet *p, const struct wl_auto_now *n, int advances)
+{
+    u32 span;
+    int changed, own_changed;
+
+    if (!f || !p || !n)
+        return 0;
+    span = n->t - f->tick_from;
+    if (n->dt > f->tick_gap)
+        f->tick_gap = n->dt;
+    if (!advances)
+        return 0;
+    if ((span < 2ull * f->tick_gap && n->dt < f->tick_gap >> 3) || span > WL_AUTO_OLD) {
+        wl_auto_measure_from(f, p, n);
+        return 0;
+    }
+    if (span < WL_TICK_LEAST || span < 8ull * f->tick_gap || (p->tsecr - f->tick_echo < 8 && span < WL_TICK_LONGEST))
+        return 0;
+    changed = wl_tick_settle(&f->echo_tick, wl_tick_of(span, p->tsecr - f->tick_echo));
+    own_changed = wl_tick_settle(&f->own_tick, wl_tick_of(span, p->tsval - f->tick_own));
+    if (changed) {
+        f->flags |= WL_AUTO_SPOILT;
+        wl_auto_clock_from(f, p, n->t);
+    }
+    if (f->echo_base == WL_NO_BASE ? f->echo_tick >> 4 == WL_TICK_NO_DOUBT : own_changed)
+        wl_auto_compare_from(f, n->t);
+    wl_auto_measure_from(f, p, n);
+    return 0;
+}
+
+/* How late the packet is after the response that it echoes; not more than the client's own clock says. */
+WL_RULE u32 wl_auto_late(struct wl_auto_flow *f, const struct wl_client_packet *p, const struct wl_auto_now *n)
+{
+    s64 tick, seen, late;
+
+    if (!f || !p || !n)
+        return 0;
+    tick = wl_tick_ns(f->echo_tick & 15);
+    if (wl_behind(p->tsecr, f->echo_origin) >= 1 << 30) {
+        f->echo_origin += 1u << 30;
+        f->own_origin += 1u << 30;
+        f->base_ns += tick << 30;
+    }
+    seen = p->time_ns - wl_behind(p->tsecr, f->echo_origin) * tick;
+    f->base_ns = wl_min(f->base_ns + (n->dt >> 5), seen);
+    late = (seen - f->base_ns) >> 10;
+    if ((f->own_tick & 15) == (f->echo_tick & 15) && f->echo_base != WL_NO_BASE) {
+        int own = wl_auto_own_ahead(f, p);
+
+        if (n->t - f->base_at > WL_UNITS(16000000)) {
+            f->echo_base++;
+            f->base_at = n->t;
+        }
+        if (own < f->echo_base) {
+            f->echo_base = own;
+            f->base_at = n->t;
+        }
+        late = wl_min(late, (((s64)own - f->echo_base + 1) * tick) >> 10);
+    }
+    return (u32)wl_min(late, WL_AUTO_OLD);
+}
+
+/* A packet that is later than this is late because the client waited. */
+WL_INLINE u32 wl_auto_patience(const struct wl_auto_flow *f)
+{
+    s64 patience = wl_max(3 * WL_UNITS(1000) / 2, 3 * wl_tick_ns(f->echo_tick & 15) >> 11);
+
+    return (u32)wl_max(patience, wl_max(f->steady >> 2, f->handshake >> 1));
+}
+
+#endif

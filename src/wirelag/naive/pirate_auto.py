@@ -1,0 +1,238 @@
+"""Response latency by Little's law, in plain Python: what clients send in, epochs out. The method `auto`.
+
+The independent twin of `kernels/pirate_auto.h`, and the tests' oracle for it. Both follow `docs/reference/pirate.md`,
+section by section; neither looks at the other. Here only clarity counts: integers have no width, but for what lives on
+the circle of 32 bits.
+
+`Table` keeps the flows, `Flow` takes the packets of one and ends its epochs, `Record` (`pirate_record.py`) is what is
+known of it, `Clock` (`pirate_clocks.py`) what timestamps tell.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from wirelag.naive.join import coin, scaled
+from wirelag.naive.pirate_clocks import UNKNOWN, units
+from wirelag.naive.pirate_modes import FIN, METHODS, REASONS, RST, SYN, TIMES, ClientPacket, Settings, clamp
+from wirelag.naive.pirate_record import Record, Sums
+
+AUTO = METHODS.index("auto")
+STRAYS = 8
+GROUP = 8  # purpose of a coin
+SLOTS, SLOT_BYTES = 8, 256 + 56
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What is said of an epoch, in the order in which the kernel tells it; if there is no answer much of it is 0."""
+
+    key: int
+    start_ns: int
+    end_ns: int
+    sum_ns: int = 0
+    count: int = 0
+    reason: int = 0
+    method: int = AUTO
+    in_flight: int = 0
+    batch_sum_ns: int = 0
+    batch_count: int = 0
+    think_sum_ns: int = 0
+    think_count: int = 0
+    requests: int = 0
+    lost: int = 0
+    network_ns: int = -1
+    confidence: int = 0
+
+
+def answer(record: Record, settings: Settings, now_ns: int, key: int) -> Epoch:
+    """What is said of the epoch that ends; what is learned from it."""
+    sums, fewest = record.sums, settings.fewest
+    if record.w == 1 and sums.busy_count >= fewest:
+        total, count = sums.busy_sum, sums.busy_count
+    else:
+        total, count = littles(record), sums.completions
+    reason = reason_of(record, fewest, total)
+    total = clamp(total, 0, count * 2**28)
+    if total > 0 and sums.completions >= fewest and reason not in ("spontaneous", "not_tcp"):
+        learn(record, total // count)
+    told = Epoch(
+        key=key,
+        start_ns=record.start_ns,
+        end_ns=clamp(now_ns, record.start_ns, record.start_ns + 4 * settings.epoch_ns),
+        reason=REASONS.index(reason),
+        in_flight=record.w,
+        requests=sums.requests,
+        lost=sums.doubt("lost"),
+        network_ns=record.handshake * 1024 if record.handshake else -1,
+    )
+    if reason != "answered":
+        return told
+    batch_sum, batch_count = sums.flight_sum, sums.flight_count
+    if record.w == 1 or (sums.busy_count >= sums.flight_count and record.latency >= units(256)):
+        batch_sum, batch_count = sums.busy_sum, sums.busy_count
+    return replace(
+        told,
+        sum_ns=total * 1024,
+        count=count,
+        batch_sum_ns=max(0, batch_sum) * 1024,
+        batch_count=batch_count,
+        think_sum_ns=sums.think_sum * 1024,
+        think_count=sums.think_count,
+        confidence=confidence(record, count),
+    )
+
+
+def littles(record: Record) -> int:
+    """The sum of latencies by Little's law; -1: it says nothing."""
+    sums = record.sums
+    more = sums.at_start - record.n - record.deferred
+    parts = 2 * sums.completions - more
+    if sums.completions == 0 or parts < sums.completions:
+        return -1
+    area = clamp(sums.area, 0, 2**50)
+    return area + area * more // parts if more >= 0 else area - area * -more // parts
+
+
+def reason_of(record: Record, fewest: int, total: int) -> str:
+    sums, doubt = record.sums, record.sums.doubt
+    if sums.not_tcp:
+        return "not_tcp"
+    if sums.completions < fewest or total < 0:
+        return "too_few"
+    if not record.knows_response and 8 * doubt("spontaneous") > sums.requests:
+        return "spontaneous"
+    if not record.in_step or sums.spoilt or total == 0:
+        return "joined"
+    if 32 * doubt("lone") > sums.requests:
+        return "think"
+    if record.w > 1 and not record.is_exact and 16 * doubt("reordered") > sums.requests:
+        return "reordered"
+    if not record.is_exact and 8 * doubt("coalesced") > sums.requests:
+        return "coalesced"
+    return "answered"
+
+
+def learn(record: Record, mean: int) -> None:
+    record.latency = mean
+    if record.steady > 0:
+        mean = min(mean, 2 * record.steady)
+    record.steady = max(mean, record.steady >> 1)
+
+
+def confidence(record: Record, count: int) -> int:
+    sums = record.sums
+    doubts = sum(sums.doubt(name) for name in ("lost", "spontaneous", "reordered", "coalesced"))
+    less = min(30, 100 * doubts // max(1, sums.requests)) + 2 * max(0, 16 - count)
+    if record.w > 1 and not record.is_exact:
+        less += 20
+    if not record.is_stamped or record.clock.echo_tick.number == UNKNOWN:
+        less += 10
+    return 100 - less
+
+
+class Flow:
+    """The packets of a flow, in order. A record without a flag is None."""
+
+    def __init__(self, settings: Settings, key: int) -> None:
+        self.settings = settings
+        self.key = key
+        self.last_ns = 0
+        self.record: Record | None = None
+
+    def packet(self, row: ClientPacket) -> Epoch | None:
+        self.last_ns = now_ns = row.time_ns
+        told = None
+        if self.record is not None and now_ns - self.record.start_ns > 4 * self.settings.epoch_ns:
+            told = self.finish(now_ns)
+        if row.flagged(SYN):
+            told = told or self.finish(now_ns)
+            self.record = Record(row)
+            return told
+        if row.flagged(RST):
+            return told or self.finish(now_ns)
+        if self.record is not None and self.record.is_stray(row):
+            self.record.strays += 1
+            self.record.sums.doubts["lost"] += 1
+            if self.record.strays < STRAYS:
+                return told
+            told = told or self.finish(now_ns)
+            self.record = None
+        if self.record is None:
+            self.record = Record(row)
+        self.record.strays = 0
+        self.record.packet(row)
+        if told is None and (row.flagged(FIN) or self.is_over(self.record, now_ns)):
+            told = self.finish(now_ns)
+        return told
+
+    def is_over(self, record: Record, now_ns: int) -> bool:
+        long_ns, epoch_ns = now_ns - record.start_ns, self.settings.epoch_ns
+        has_enough = record.sums.completions >= self.settings.fewest
+        return long_ns >= 4 * epoch_ns or (long_ns >= epoch_ns and has_enough)
+
+    def finish(self, now_ns: int) -> Epoch | None:
+        record, told = self.record, None
+        if record is None:
+            return None
+        if record.is_open:
+            sums = record.sums
+            if sums.requests or sums.completions:
+                told = answer(record, self.settings, now_ns, self.key)
+            record.sums = Sums(record.n + record.deferred, doubts=Counter(lone=sums.doubt("lone") >> 1))
+        record.start_ns = max(record.start_ns, now_ns)
+        return told
+
+
+class Table:
+    """Groups of 8 slots, and the epochs that were given."""
+
+    def __init__(self, settings: Settings, memory: int, seed: int) -> None:
+        self.settings = settings
+        self.seed = seed
+        groups = max(1, memory // (SLOTS * SLOT_BYTES))
+        self.groups: list[list[Flow | None]] = [[None] * SLOTS for _ in range(groups)]
+        self.counts: Counter[str] = Counter()
+        self.given: list[Epoch] = []
+
+    def observe(self, rows: Iterable[ClientPacket]) -> None:
+        for row in rows:
+            self.counts["packets"] += 1
+            if row.time_ns not in TIMES:
+                self.counts["bad_time"] += 1
+                continue
+            self.give(self.find(row.key or 1).packet(row))
+
+    def find(self, key: int) -> Flow:
+        group = self.groups[scaled(coin(key, self.seed, GROUP), len(self.groups))]
+        for flow in group:
+            if flow is not None and flow.key == key:
+                return flow
+        self.counts["flows"] += 1
+        if None in group:
+            slot = group.index(None)
+        else:
+            slot = min(range(SLOTS), key=lambda i: last_ns(group[i]))
+            self.finish(group[slot], last_ns(group[slot]))
+            self.counts["evicted"] += 1
+        new = Flow(self.settings, key)
+        group[slot] = new
+        return new
+
+    def finish(self, flow: Flow | None, now_ns: int) -> None:
+        if flow is not None:
+            self.give(flow.finish(now_ns))
+
+    def give(self, epoch: Epoch | None) -> None:
+        if epoch is not None:
+            self.given.append(epoch)
+
+    def cut(self, now_ns: int) -> None:
+        for group in self.groups:
+            for flow in group:
+                self.finish(flow, now_ns)
+            group[:] = [None] * SLOTS
+
+
+def last_ns(flow: Flow | None) -> int:
+    return 0 if flow is None else flow.last_ns

@@ -1,0 +1,231 @@
+"""The page about response latency: what was told, of whom, when, and what could not be told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final
+
+from wirelag.epochs import MEANING, Epochs
+from wirelag.report import Report
+from wirelag.report_html.charts import Entry, Figure, clock, duration, spoken
+from wirelag.report_html.oneway_charts import SpanEntry, means
+from wirelag.report_html.page import (
+    MOST_BARS,
+    MOST_GROUPS,
+    Page,
+    bounds,
+    chart,
+    coverage,
+    delay,
+    document,
+    folded,
+    listed,
+    render,
+    table,
+)
+from wirelag.report_html.response_charts import height, over_time, split
+
+WAY_OUT: Final = {
+    "too_few": "Flows are short or slow: --fewest takes fewer responses, --epoch waits longer.",
+    "spontaneous": "The client does not wait for responses: capture where these pass, too.",
+    "joined": "Capture from before the connection begins; new connections will tell.",
+    "think": "Turn TCP timestamps on, at both ends.",
+    "reordered": "Capture before what reorders, such as a bundle of links.",
+    "coalesced": "Capture before packets are put together, or where responses pass, too.",
+    "no_gap": "Let --method auto choose; it needs no gap.",
+    "crowd": "Capture before the tunnel, or look inside with --tunnels.",
+    "initial": "Later epochs of the same flow can tell.",
+    "not_tcp": "Use --method auto or blind.",
+}
+
+Entries = Sequence[tuple[str, Report]]
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsePage:
+    """All that a page about response latency tells. Reports are as `Epochs.report` makes them."""
+
+    title: str
+    subject: str  # what was measured: the names of the captures
+    command_line: str
+    version: str
+    total: Report
+    epochs: Epochs
+    spans: Sequence[SpanEntry]  # in order of time, without gaps; empty if there are no epochs
+    groups: Entries  # slowest first, then those without an answer
+    by: str
+    notes: Sequence[str]
+    warnings: Sequence[str]
+    counts: Mapping[str, int]
+
+
+def render_response(page: ResponsePage) -> str:
+    """The page."""
+    sections = [_summary(page)]
+    figures: dict[str, Figure] = {}
+
+    def add(name: str, figure: Figure, title: str, text: str, tall: int, below: str = "") -> None:
+        figures[name] = figure
+        sections.append(chart(name, title, text, tall, below))
+
+    if page.spans:
+        length = duration(page.spans[0].end_s - page.spans[0].start_s)
+        text = f"{_POINTS_TEXT if page.total.samples else ''}{_STRIP_TEXT} Each part of the time is {length} long."
+        add("time", over_time(page.epochs, page.spans), "Over time", text, height(page.epochs), _time_table(page))
+    few = page.groups[:MOST_BARS]
+    if any(report.samples for _, report in few):
+        of = f"The {len(few)} slowest of {len(page.groups):,}" if len(few) < len(page.groups) else "All"
+        text = f"{of}, by their mean; lines are 95% intervals."
+        figure = means(few, "mean latency")
+        add("groups", figure, f"Slowest by {page.by}", text, 110 + 26 * len(few), _groups_table(page))
+    elif few:
+        sections.append(f"<section><h2>By {escape(page.by)}</h2>{_groups_table(page)}</section>")
+    sections.append(_abstained(page.total))
+    sections.append(coverage(page.counts, page.warnings, page.command_line))
+    return document(page.title, page.subject, page.version, "\n".join(sections), figures)
+
+
+# ---- text ----
+
+_POINTS_TEXT: Final = (
+    "Each point is an epoch of one flow, half a second or more; lines are means of all, with their 95% intervals. The "
+    "axes of latency and think time are logarithmic, and what is below 1 us is drawn there. "
+)
+_STRIP_TEXT: Final = (
+    "The strip has the share of epochs with an answer and of those without, by reason: a strong colour is a large one."
+)
+
+
+def _summary(page: ResponsePage) -> str:
+    report, said = page.total, page.total.details
+    if report.mean is None:
+        lead = f"No latency could be told: {escape(report.reason or 'no epoch has an answer')}."
+        return f'<section><p class="lead">{lead}</p>{listed(page.notes)}</section>'
+    lead = (
+        f"A response took <strong>{spoken(report.mean, report.ci95.get('mean'))}</strong> on average, from the request "
+        f"to its last byte, over {report.samples:,} responses with {said['in_flight']:.1f} requests in flight at once"
+    )
+    if said["think"] is not None:
+        lead += f"; clients then thought for <strong>{duration(said['think'])}</strong>"
+    tiles = (
+        ("mean latency", delay(report.mean), bounds(report, "mean", "too few flows for an interval")),
+        ("think time", delay(said["think"]), f"{said['think_samples']:,} times"),
+        ("network", delay(said["network"]), _network(report)),
+        ("answered", f"{said['answered'] / said['epochs']:.1%}",
+         f"{said['answered']:,} of {said['epochs']:,} epochs, confidence {said['confidence']:.0%}"),
+    )  # fmt: skip
+    shown = "".join(f"<div><dt>{name}</dt><dd>{value}<small>{small}</small></dd></div>" for name, value, small in tiles)
+    return (
+        f'<section><p class="lead">{lead}. <span>95% interval in brackets.</span></p>'
+        f'<dl class="tiles four">{shown}</dl>{listed(page.notes)}</section>'
+    )
+
+
+def _network(report: Report) -> str:
+    """How much of the latency is the network's."""
+    network = report.details["network"]
+    if network is None or not report.mean:
+        return "no handshake was seen"
+    share = min(1.0, network / report.mean)
+    return f"from SYN to ACK, {f'{share:.0%}' if share >= 0.01 else 'below 1%'} of the latency"
+
+
+# ---- tables ----
+
+_HEADS: Final = ("responses", "mean", "95% interval", "think time", "network", "in flight", "answered", "confidence")
+
+
+def _cells(report: Report) -> list[str]:
+    said = report.details
+    return [
+        f"{report.samples:,}",
+        delay(report.mean),
+        bounds(report, "mean", "-"),
+        delay(said["think"]),
+        delay(said["network"]),
+        _said(said["in_flight"], ".1f"),
+        f"{said['answered']:,} of {said['epochs']:,}{_why(report)}",
+        _said(said["confidence"], ".0%"),
+    ]
+
+
+def _said(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _why(report: Report) -> str:
+    """Why nothing is said, mostly."""
+    reasons = report.details["abstained"]
+    return "" if report.samples or not reasons else f"<small>{escape(max(reasons, key=reasons.get))}</small>"
+
+
+def _groups_table(page: ResponsePage) -> str:
+    rows = [[escape(name), *_cells(report)] for name, report in page.groups[:MOST_GROUPS]]
+    shown = table(f"Latency by {page.by}, slowest first", (page.by, *_HEADS), rows[:MOST_BARS])
+    if len(rows) > MOST_BARS:
+        rest = rows[MOST_BARS:]
+        shown += folded(f"The next {len(rest)}", table("Those behind them", (page.by, *_HEADS), rest))
+    more = len(page.groups) - len(rows)
+    return shown + (f"<p>and {more:,} more, which are faster or unknown: --format csv lists all.</p>" if more else "")
+
+
+def _time_table(page: ResponsePage) -> str:
+    rows = []
+    for span in page.spans:
+        start_ns, length_ns = round(span.start_s * 1e9), round((span.end_s - span.start_s) * 1e9)
+        rows.append([clock(start_ns, length_ns), *_cells(span.report)])
+    return folded("The numbers over time", table("Latency over time", ("from (UTC)", *_HEADS), rows))
+
+
+_WORDS: Final = (MEANING, WAY_OUT)
+
+
+def _text(words: str) -> str:
+    return f'<small class="text">{escape(words)}</small>'
+
+
+def _abstained(total: Report) -> str:
+    """Reasons, what they mean and what to do."""
+    said = total.details
+    if not said["abstained"]:
+        text = "Every epoch has an answer." if said["epochs"] else "There is no epoch: no request was seen."
+        return f"<section><h2>What could not be told</h2><p>{text}</p></section>"
+    rows = [
+        [escape(reason), f"{n:,}", f"{n / said['epochs']:.1%}", *(_text(words.get(reason, "")) for words in _WORDS)]
+        for reason, n in sorted(said["abstained"].items(), key=lambda pair: -pair[1])
+    ]
+    shown = table("Epochs without an answer", ("reason", "epochs", "of all", "what it means", "what helps"), rows)
+    text = "An epoch without an answer is not slow or fast: it is not known."
+    return f"<section><h2>What could not be told</h2><p>{text}</p>{shown}</section>"
+
+
+# ---- both directions ----
+
+_SPLIT_TEXT: Final = (
+    "Means. Network is the round trip to the server, the least so far of each connection; server the rest of the time "
+    "to the first byte; transfer the time from the first byte to the last."
+)
+_SPLIT_HEADS: Final = ("responses", "mean", "network", "server", "transfer", "think time", "batch")
+
+
+def render_pairs(page: Page) -> str:
+    """The page where requests and responses were both seen: every response time, and what it is made of.
+
+    Reports are as `Exchanges.report` makes them.
+    """
+    known = [entry for entry in (page.total, *page.groups[:MOST_BARS]) if entry.report.samples]
+    if not known:
+        return render(page)
+    section = chart("split", "Where the time goes", _SPLIT_TEXT, 130 + 26 * len(known), _split_table(page.by, known))
+    return render(page, {"split": (split(known), section)})
+
+
+def _split_table(by: str, entries: Sequence[Entry]) -> str:
+    rows = [
+        [escape(entry.name), f"{entry.report.samples:,}", delay(entry.report.mean),
+         *(delay(entry.report.details[name]) for name in ("network", "server", "transfer", "think", "batch"))]
+        for entry in entries
+    ]  # fmt: skip
+    return table("What response times are made of", (by, *_SPLIT_HEADS), rows)

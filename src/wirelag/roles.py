@@ -1,0 +1,114 @@
+"""Which packets travel from a client to its server.
+
+An endpoint that a SYN asked for, or that answered one, is a server from then on. Else ports tell: well-known ones are
+servers' (below 1024), then registered ones (below 32768). Packets with ports of the same class, or without, could be
+either's: both directions are taken for a client's (`Epochs.one_way` keeps the one that was heard first), and whoever
+knows better says where the servers are.
+Memory: 8 bytes for each of at most 2^16 servers; those beyond are known by their ports alone.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag import _kernels
+from wirelag.courses import Direction
+from wirelag.packets import Kind, PacketBatch, TcpFlag
+from wirelag.sighting import address_keys
+
+Words = npt.NDArray[np.uint64]
+Bools = npt.NDArray[np.bool_]
+
+MOST_SERVERS: Final = 1 << 16
+WELL_KNOWN, REGISTERED = 1024, 32768
+_ENDPOINTS: Final = 12  # the purpose of a coin that only hashes
+_SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Addresses of servers, and their port; 0: any."""
+
+    net: ipaddress.IPv4Network | ipaddress.IPv6Network
+    port: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Server:
+        """Read PREFIX or PREFIX:PORT; with a port an IPv6 prefix stands in brackets.
+
+        >>> Server.parse("10.0.0.0/8:443").port
+        443
+        """
+        prefix, colon, port = text.rpartition(":")
+        if not colon or (":" in prefix and not prefix.endswith("]")):
+            prefix, port = text, "0"
+        try:
+            net = ipaddress.ip_network(prefix.strip("[]"), strict=False)
+            number = int(port)
+        except ValueError:
+            raise ValueError(
+                f"{text!r} is not a server: write 10.0.0.0/8, 192.0.2.1:443 or [2001:db8::/32]:443"
+            ) from None
+        if not 0 <= number <= 65535 or (colon and prefix != text and not number):
+            raise ValueError(f"{text!r}: a port goes from 1 to 65535")
+        return cls(net, number)
+
+    def rows(self, packets: PacketBatch) -> Bools:
+        """Packets to these servers."""
+        to = Direction((), (self.net,)).rows(packets)
+        return to & (packets.dst_port == np.uint16(self.port)) if self.port else to
+
+
+class Roles:
+    """Which end of a conversation is the client; it learns from the SYNs that pass."""
+
+    def __init__(self, servers: tuple[Server, ...] = ()) -> None:
+        self._given = servers
+        self._known: Words = np.empty(0, np.uint64)  # in rising order
+
+    def from_client(self, packets: PacketBatch) -> Bools:
+        """Rows that travel from a client to its server; what is decided of a row depends on rows before it alone."""
+        if self._given:
+            return np.asarray(np.logical_or.reduce([server.rows(packets) for server in self._given]))
+        to = _endpoints(packets.dst, packets.dst_port)
+        of = _endpoints(packets.src, packets.src_port)
+        learned, since = self._learn(packets, to, of)
+        rows = np.arange(len(packets))
+        serves_to, serves_of = (self._serves(keys, rows, learned, since) for keys in (to, of))
+        self._remember(learned)
+        likely = _class(packets.dst_port) <= _class(packets.src_port)
+        return np.asarray(np.where(serves_to != serves_of, serves_to, likely))
+
+    def _learn(self, packets: PacketBatch, to: Words, of: Words) -> tuple[Words, npt.NDArray[np.intp]]:
+        """Servers that SYNs of this batch name, in rising order, and the row of the first."""
+        flags = np.where(packets.kind == np.uint8(Kind.TCP), packets.message, 0)
+        opening = np.flatnonzero(flags & TcpFlag.SYN)
+        answers = (flags[opening] & TcpFlag.ACK) != 0
+        keys, first = np.unique(np.where(answers, of[opening], to[opening]), return_index=True)
+        return keys, opening[first]
+
+    def _serves(self, keys: Words, rows: npt.NDArray[np.intp], learned: Words, since: npt.NDArray[np.intp]) -> Bools:
+        serves = np.isin(keys, self._known)
+        if len(learned):
+            place = np.minimum(np.searchsorted(learned, keys), len(learned) - 1)
+            serves |= (learned[place] == keys) & (since[place] <= rows)
+        return serves
+
+    def _remember(self, learned: Words) -> None:
+        new = learned[~np.isin(learned, self._known)][: MOST_SERVERS - len(self._known)]
+        if len(new):
+            self._known = np.sort(np.concatenate([self._known, new]))
+
+
+def _endpoints(addresses: Words, ports: npt.NDArray[np.uint16]) -> Words:
+    return _kernels.coins(address_keys(addresses) + ports.astype(np.uint64) * _SPREAD, 0, _ENDPOINTS)
+
+
+def _class(ports: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint8]:
+    """The smaller, the more likely a server's; no port is like an unknown one."""
+    return np.where(ports > 0, (ports >= WELL_KNOWN).astype(np.uint8) + (ports >= REGISTERED), 2).astype(np.uint8)

@@ -1,0 +1,530 @@
+"""Method `auto` of Pirate on client packets whose truth is known: a small event simulation of a client and a server.
+
+The point of capture is at the client. Responses come in order, as bytes of one connection do; acknowledgements ride on
+requests or are delayed by 40 ms, as kernels do it.
+"""
+
+import heapq
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import count, pairwise
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wirelag import _kernels
+
+AUTO = 5
+US, MS, S = 1000, 1_000_000, 1_000_000_000
+FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
+TCP, TIMESTAMPS, IP_ID = 1, 2, 4
+ANSWERED, TOO_FEW, SPONTANEOUS, JOINED, THINK, NOT_TCP = 0, 1, 2, 3, 4, 10
+LONGEST_NS = 1 << 38
+QUICK_ACKS = 16  # responses that are acknowledged at once, as a connection begins
+START_NS = 1_700_000_000 * S + 123_456
+
+Draw = Callable[[random.Random], float]
+
+
+class Row(NamedTuple):
+    """A client packet."""
+
+    time_ns: int
+    key: int = 1
+    seq: int = 0
+    ack: int = 0
+    tsval: int = 0
+    tsecr: int = 0
+    length: int = 0
+    payload: int = 0
+    ip_id: int = 0
+    mss: int = 0
+    tcp_flags: int = ACK
+    has: int = TCP | TIMESTAMPS | IP_ID
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A row of EPOCH_COLUMNS, but for the addresses behind it."""
+
+    key: int
+    start_ns: int
+    end_ns: int
+    sum_ns: int
+    count: int
+    reason: int
+    method: int
+    in_flight: int
+    batch_sum_ns: int
+    batch_count: int
+    think_sum_ns: int
+    think_count: int
+    requests: int
+    lost: int
+    network_ns: int
+    confidence: int
+
+
+TYPES = {
+    np.int64: ("time_ns",),
+    np.uint64: ("key",),
+    np.uint16: ("ip_id", "mss"),
+    np.uint8: ("tcp_flags", "has"),
+    np.uint32: ("seq", "ack", "tsval", "tsecr", "length", "payload"),
+}
+COLUMN_TYPES = {name: dtype for dtype, names in TYPES.items() for name in names}
+
+
+def feed(kernel: _kernels.Pirate, rows: Iterable[Row]) -> None:
+    values = list(zip(*rows, strict=True)) or [()] * len(Row._fields)
+    kernel.observe(**{n: np.array(v, COLUMN_TYPES[n]) for n, v in zip(Row._fields, values, strict=True)})
+
+
+def taken(kernel: _kernels.Pirate) -> list[Epoch]:
+    room = np.zeros((kernel.epochs, len(_kernels.EPOCH_COLUMNS)), np.uint64)
+    kernel.take(room)
+    return [Epoch(*row[:16]) for row in room.view(np.int64).tolist()]
+
+
+def pirate(memory: int = 1 << 16, epoch_ns: int = 500 * MS, fewest: int = 4) -> _kernels.Pirate:
+    return _kernels.Pirate(AUTO, memory, epoch_ns, fewest, 0, False, 7)
+
+
+def epochs_of(rows: list[Row], **parameters: int) -> list[Epoch]:
+    kernel = pirate(**parameters)
+    feed(kernel, rows)
+    kernel.cut(rows[-1].time_ns)
+    return taken(kernel)
+
+
+@dataclass
+class Connection:
+    """A client that keeps `in_flight` requests outstanding (all at once if `batch`), and its server."""
+
+    service_ns: Draw
+    in_flight: int = 1
+    batch: bool = False
+    serial: bool = False
+    think_ns: Draw = lambda _: 0
+    request: Draw = lambda _: 100
+    response: Draw = lambda _: 540
+    rtt_ns: int = 200 * US
+    lost: float = 0  # share of requests that are lost before the point of capture, and sent again after a timeout
+    tick_ns: int = MS
+    has: int = TCP | TIMESTAMPS | IP_ID
+    mss: int = 1460
+    open_loop_ns: float = 0  # mean time between requests that wait for nothing
+    seconds: float = 4
+    seed: int = 1
+    rows: list[Row] = field(default_factory=list)
+    truth: list[tuple[int, int]] = field(default_factory=list)
+
+    def run(self) -> "Connection":
+        self.rng = random.Random(self.seed)
+        self.number = count()
+        self.events: list[tuple[int, int, Callable[[int], None]]] = []
+        self.seq, self.acked, self.received, self.ip_id = 4_294_960_000, 77, 77, 65_000  # numbers that will wrap
+        self.echo = self.server_clock(START_NS + self.rtt_ns // 2)
+        self.unacked_echo: int | None = None
+        self.unacked_ns = 0  # since when
+        self.outstanding, self.free_ns, self.arrived_ns = 0, 0, 0
+        self.end_ns = START_NS + round(self.seconds * S)
+        self.packet(START_NS, 0, SYN)
+        self.seq += 1
+        now = START_NS + self.rtt_ns
+        self.packet(now, 0, ACK)
+        if self.open_loop_ns:
+            self.at(now, self.spontaneous)
+        else:
+            self.at(now, self.send_all)
+        while self.events:
+            now, _, event = heapq.heappop(self.events)
+            event(now)
+        self.packet(now + MS, 0, ACK | FIN)
+        self.rows.sort(key=lambda row: row.time_ns)
+        return self
+
+    def at(self, time_ns: int, event: Callable[[int], None]) -> None:
+        heapq.heappush(self.events, (time_ns, next(self.number), event))
+
+    def server_clock(self, time_ns: int) -> int:
+        return (time_ns + 17 * S) // self.tick_ns % 2**32
+
+    def packet(self, now: int, payload: int, flags: int, seq: int | None = None) -> None:
+        self.ip_id += 1
+        self.acked, self.unacked_echo, echo = self.received, None, self.unacked_echo
+        self.echo = self.echo if echo is None else echo
+        self.rows.append(
+            Row(
+                now,
+                seq=(self.seq if seq is None else seq) % 2**32,
+                ack=self.acked % 2**32,
+                tsval=now // self.tick_ns % 2**32,
+                tsecr=self.echo,
+                length=payload + 52,
+                payload=payload,
+                ip_id=self.ip_id % 2**16,
+                mss=self.mss if flags & SYN else 0,
+                tcp_flags=flags,
+                has=self.has,
+            )
+        )
+
+    def spontaneous(self, now: int) -> None:
+        if now < self.end_ns:
+            self.send(now)
+            self.at(now + round(self.rng.expovariate(1 / self.open_loop_ns)), self.spontaneous)
+
+    def send_all(self, now: int) -> None:
+        for i in range(self.in_flight):
+            self.at(now + i * 20 * US, self.send)
+
+    def send(self, now: int) -> None:
+        size = round(self.request(self.rng))
+        self.outstanding += 1
+        seq, self.seq = self.seq, self.seq + size
+        if self.rng.random() < self.lost:
+            self.ip_id += 1
+            seen = now + 200 * MS + 2 * self.rtt_ns
+            self.at(seen, lambda later: self.segments(later, size, seq))
+        else:
+            seen = now
+            self.segments(now, size, seq)
+        begin = max(seen + self.rtt_ns // 2, self.free_ns if self.serial else 0)
+        self.free_ns = begin + round(self.service_ns(self.rng))
+        self.arrived_ns = max(self.arrived_ns, self.free_ns + self.rtt_ns // 2)
+        sent_ns, echo = now, self.server_clock(self.arrived_ns - self.rtt_ns // 2)
+        self.at(self.arrived_ns, lambda end: self.receive(end, sent_ns, echo))
+
+    def segments(self, now: int, size: int, seq: int) -> None:
+        for offset in range(0, size, self.mss - 12):
+            payload = min(size - offset, self.mss - 12)
+            self.packet(now + offset, payload, ACK | (PSH if offset + payload == size else 0), seq + offset)
+
+    def receive(self, now: int, sent_ns: int, echo: int) -> None:
+        size = round(self.response(self.rng))
+        self.received += size
+        if self.unacked_echo is None:
+            self.unacked_echo, self.unacked_ns = echo, now
+        self.truth.append((sent_ns, now))
+        self.outstanding -= 1
+        segment = max(536, min(size, self.mss - 12))
+        if len(self.truth) <= QUICK_ACKS or self.received - self.acked > segment:
+            self.packet(now, 0, ACK)
+        else:
+            self.at(now + 40 * MS, self.delayed_ack)
+        if self.open_loop_ns or now >= self.end_ns:
+            return
+        if not self.batch:
+            self.at(now + 10 * US + round(self.think_ns(self.rng)), self.send)
+        elif not self.outstanding:
+            self.at(now + 10 * US + round(self.think_ns(self.rng)), self.send_all)
+
+    def delayed_ack(self, now: int) -> None:
+        if self.unacked_echo is not None and now - self.unacked_ns >= 40 * MS:
+            self.packet(now, 0, ACK)
+
+
+def constant(ns: float) -> Draw:
+    return lambda _: ns
+
+
+def exponential(ns: float) -> Draw:
+    return lambda rng: rng.expovariate(1 / ns)
+
+
+def bimodal(rng: random.Random) -> float:
+    return rng.choice((2 * MS, 20 * MS))
+
+
+def errors(truth: list[tuple[int, int]], epochs: list[Epoch], batches: bool = False) -> list[float]:
+    """Signed and relative, of each answered epoch against the responses that ended in it."""
+    found = []
+    for e in epochs:
+        ended = [end - sent for sent, end in truth if e.start_ns <= end < e.end_ns]
+        total, count = (e.batch_sum_ns, e.batch_count) if batches else (e.sum_ns, e.count)
+        if count and ended:
+            found.append(total / count / (sum(ended) / len(ended)) - 1)
+    return found
+
+
+def close(found: list[float], share: float = 1, within: float = 0.15, middle: float = 0.01) -> None:
+    assert found
+    assert abs(median(found)) <= middle, sorted(found)
+    assert sum(abs(e) <= within for e in found) >= share * len(found), sorted(found)
+
+
+def reasons(epochs: list[Epoch]) -> list[int]:
+    return [e.reason for e in epochs]
+
+
+@pytest.mark.parametrize("has", [7, TCP | TIMESTAMPS, TCP | IP_ID, TCP])
+@pytest.mark.parametrize("service", [constant(2 * MS), exponential(2 * MS), exponential(20 * MS), bimodal])
+def test_one_in_flight(service: Draw, has: int) -> None:
+    """Every response triggers a request, which acknowledges it: exact, but for the 10 us that the client takes."""
+    c = Connection(service, has=has).run()
+    epochs = epochs_of(c.rows)
+    assert set(reasons(epochs[:-1])) == {ANSWERED}
+    assert {e.in_flight for e in epochs} == {1}
+    # The last response is acknowledged 40 ms late: only timestamps tell.
+    close(errors(c.truth, epochs if has & TIMESTAMPS else epochs[:-1]), within=0.02)
+    assert sum(e.count for e in epochs) >= len(c.truth) - 4
+
+
+@pytest.mark.parametrize("serial", [False, True])
+@pytest.mark.parametrize("in_flight", [4, 16])
+def test_a_sliding_window(in_flight: int, serial: bool) -> None:
+    """Little's law: at the edges of an epoch ages of outstanding requests fluctuate, hence not all within 15%."""
+    c = Connection(exponential(5 * MS), in_flight=in_flight, serial=serial, rtt_ns=MS, seconds=8).run()
+    epochs = epochs_of(c.rows)
+    close(errors(c.truth, epochs), share=0.93, middle=0.02)
+    assert {e.in_flight for e in epochs} == {in_flight}
+    assert sum(e.reason == ANSWERED for e in epochs) >= len(epochs) - 1
+
+
+@pytest.mark.parametrize("size", [540, 1448, 20_000])
+def test_batches(size: int) -> None:
+    c = Connection(exponential(5 * MS), in_flight=4, batch=True, response=constant(size), seconds=6).run()
+    epochs = epochs_of(c.rows)
+    rounds = [c.truth[i : i + 4] for i in range(0, len(c.truth) - 3, 4)]
+    whole = [(min(s for s, _ in r), max(e for _, e in r)) for r in rounds]
+    close(errors(whole, epochs, batches=True), within=0.05, middle=0.01)
+    if size == 20_000:  # each response is acknowledged by itself
+        close(errors(c.truth, epochs), middle=0.03)
+
+
+def test_responses_of_varied_sizes_that_end_at_segments_or_not() -> None:
+    c = Connection(
+        exponential(5 * MS), in_flight=4, response=lambda rng: rng.choice((300, 1448, 2896, 5000)), seconds=6
+    ).run()
+    close(errors(c.truth, epochs_of(c.rows)), share=0.9, middle=0.05)
+
+
+@pytest.mark.parametrize(("share", "think"), [(0.1, constant(50 * MS)), (1, exponential(20 * MS))])
+def test_think_time_is_told_from_latency(share: float, think: Draw) -> None:
+    """Timestamps tick once a millisecond, and what is taken for prompt may drift by 30 ppm: 0.1 ms of 2.2 in 4 s."""
+    c = Connection(exponential(2 * MS), think_ns=lambda rng: think(rng) if rng.random() < share else 0).run()
+    epochs = epochs_of(c.rows)
+    close(errors(c.truth, epochs), middle=0.1)
+    pauses = [later[0] - earlier[1] for earlier, later in pairwise(c.truth)]
+    said = sum(e.think_sum_ns for e in epochs) / sum(e.think_count for e in epochs)
+    assert said == pytest.approx(sum(pauses) / len(pauses), rel=0.1)
+
+
+def test_think_time_without_timestamps_is_not_guessed() -> None:
+    c = Connection(exponential(2 * MS), think_ns=exponential(20 * MS), has=TCP | IP_ID).run()
+    assert set(reasons(epochs_of(c.rows))) <= {THINK, TOO_FEW}
+
+
+@pytest.mark.parametrize("tick_ns", [US, 100 * US, 4 * MS, 10 * MS])
+def test_the_tick_of_the_clocks_is_learned(tick_ns: int) -> None:
+    """What a clock tells is as coarse as its tick; 20 ms of latency are two ticks of the coarsest here."""
+    c = Connection(exponential(20 * MS), think_ns=exponential(100 * MS), tick_ns=tick_ns, seconds=30).run()
+    epochs = epochs_of(c.rows, epoch_ns=2 * S)
+    spoilt = [e for e in epochs if e.reason == JOINED]
+    assert len(spoilt) == 1, reasons(epochs)  # the one in which it was learned
+    after = [e for e in epochs if e.start_ns > spoilt[0].start_ns]
+    close(errors(c.truth, after), share=0.8, within=0.25, middle=0.1)
+
+
+@pytest.mark.parametrize("has", [7, TCP | TIMESTAMPS])
+def test_requests_that_were_lost_before_us(has: int) -> None:
+    """A delayed acknowledgement has a sequence number behind the lost bytes; an IP-ID that jumps tells of them, too."""
+    c = Connection(exponential(5 * MS), lost=0.02, rtt_ns=10 * MS, has=has, seconds=40, seed=3).run()
+    epochs = epochs_of(c.rows, epoch_ns=2 * S)
+    told = sum(e.sum_ns for e in epochs) / sum(e.count for e in epochs)
+    true = sum(end - sent for sent, end in c.truth) / len(c.truth)
+    assert told == pytest.approx(true, rel=0.05)
+    assert sum(e.lost for e in epochs) > 0.01 * len(c.truth)
+
+
+@pytest.mark.parametrize("size", [1448, 8000, 60_000])
+def test_requests_of_several_packets(size: int) -> None:
+    c = Connection(exponential(5 * MS), request=constant(size)).run()
+    epochs = epochs_of(c.rows)
+    close(errors(c.truth, epochs), within=0.05)
+    assert sum(e.requests for e in epochs) == len(c.truth)
+
+
+@pytest.mark.parametrize("mss", [536, 1460, 8960])
+def test_responses_that_end_with_a_whole_segment(mss: int) -> None:
+    """The SYN tells the size of segments; an advance by whole segments may go on, so the next request tells."""
+    c = Connection(exponential(5 * MS), mss=mss, response=constant(4 * (mss - 12))).run()
+    close(errors(c.truth, epochs_of(c.rows)), within=0.05)
+
+
+def test_a_flow_that_is_joined_in_the_middle_says_nothing_until_it_pauses() -> None:
+    c = Connection(exponential(5 * MS), in_flight=4, seconds=3).run()
+    joined = c.rows[40:-1]
+    later = [r._replace(time_ns=r.time_ns + 10 * S, tsval=r.tsval + 10_000, tsecr=r.tsecr + 10_000) for r in c.rows[2:]]
+    moved = joined[-1].seq + joined[-1].payload - later[0].seq
+    acked = joined[-1].ack - later[0].ack
+    later = [r._replace(seq=(r.seq + moved) % 2**32, ack=(r.ack + acked) % 2**32, has=TCP | TIMESTAMPS) for r in later]
+    epochs = epochs_of(joined + later)
+    before = [e for e in epochs if e.end_ns <= later[0].time_ns]
+    assert set(reasons(before)) == {JOINED}
+    assert {e.network_ns for e in epochs} == {-1}
+    after = [e for e in epochs if e.start_ns >= later[0].time_ns]
+    shifted = [(sent + 10 * S, end + 10 * S) for sent, end in c.truth]
+    close(errors(shifted, after), share=0.8, middle=0.06)
+
+
+def test_an_open_loop_with_varied_sizes_is_recognised() -> None:
+    c = Connection(
+        exponential(2 * MS),
+        open_loop_ns=3 * MS,
+        request=lambda rng: rng.randint(60, 1200),
+        response=lambda rng: rng.randint(100, 4000),
+        seconds=20,
+    ).run()
+    epochs = epochs_of(c.rows)
+    assert sum(e.reason == SPONTANEOUS for e in epochs) >= 0.95 * len(epochs)
+
+
+def test_ends_of_a_connection_end_the_epoch() -> None:
+    c = Connection(constant(2 * MS), seconds=0.2, rtt_ns=3 * MS).run()
+    kernel = pirate()
+    feed(kernel, c.rows)
+    (one,) = taken(kernel)  # FIN, long before the epoch is over
+    assert (one.reason, one.end_ns) == (ANSWERED, c.rows[-1].time_ns)
+    assert one.network_ns == pytest.approx(3 * MS, rel=0.01)
+    feed(kernel, [c.rows[-1]._replace(time_ns=one.end_ns + MS, tcp_flags=ACK)])
+    kernel.cut(one.end_ns + S)
+    assert taken(kernel) == []  # nothing happened since
+    kernel = pirate()
+    feed(kernel, [*c.rows[:-1], c.rows[-1]._replace(tcp_flags=RST)])
+    assert [e.reason for e in taken(kernel)] == [ANSWERED]
+    kernel = pirate()
+    feed(kernel, c.rows[:-1])
+    assert kernel.epochs == 0
+    feed(kernel, [c.rows[0]._replace(time_ns=c.rows[-1].time_ns)])  # the next connection between the same ports
+    assert [e.reason for e in taken(kernel)] == [ANSWERED]
+
+
+def test_a_long_silence_is_in_no_epoch() -> None:
+    c = Connection(constant(2 * MS), seconds=1).run()
+    kernel = pirate()
+    feed(kernel, c.rows[:-1])
+    feed(kernel, [c.rows[-2]._replace(time_ns=c.rows[-2].time_ns + 100 * S, seq=c.rows[-2].seq + 100)])
+    assert max(e.end_ns - e.start_ns for e in taken(kernel)) <= 4 * 500 * MS
+
+
+def test_without_tcp_headers_there_is_no_answer() -> None:
+    rows = [Row(START_NS + i * MS, payload=50, length=78, has=0) for i in range(3000)]
+    assert {e.reason for e in epochs_of(rows)} == {NOT_TCP}
+
+
+def test_the_table_is_bounded_and_counts_whom_it_evicts() -> None:
+    c = Connection(constant(2 * MS), seconds=0.1).run()
+    kernel = pirate(memory=1)  # one group
+    for key in range(1, 13):
+        feed(kernel, [r._replace(key=key, time_ns=r.time_ns + key * S) for r in c.rows[:-1]])
+    counts = kernel.counts()
+    assert (counts["flows"], counts["evicted"]) == (12, 4)
+    assert 8 * 256 < kernel.memory < 8 * 512
+    assert pirate(memory=1 << 20).memory <= 1 << 20
+    assert [e.key for e in taken(kernel)] == [1, 2, 3, 4]  # the longest silent
+    kernel.cut(c.rows[-1].time_ns + 20 * S)
+    assert sorted(e.key for e in taken(kernel)) == list(range(5, 13))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"method": 7}, {"epoch_ns": 0}, {"epoch_ns": (1 << 34) + 1}, {"fewest": 0}, {"gap_ns": -1}, {"memory": 1 << 63}],
+)
+def test_impossible_settings_are_refused(wrong: dict[str, int]) -> None:
+    right = {"method": AUTO, "memory": 1, "epoch_ns": S, "fewest": 1, "gap_ns": 0, "literal": False, "seed": 0}
+    with pytest.raises((ValueError, MemoryError)):
+        _kernels.Pirate(**(right | wrong))  # type: ignore[arg-type]
+
+
+numbers = st.one_of(st.integers(0, 4000), st.integers(0, 2**32 - 1), st.sampled_from([2**31, 2**32 - 1, 1448, 100]))
+times = st.one_of(
+    st.integers(0, 5 * S),
+    st.integers(-(2**63), 2**63 - 1),
+    st.sampled_from([2**62 - 1, 2**62, 0, 2**40, 2**38]),
+)
+wild_rows = st.builds(
+    Row,
+    time_ns=times,
+    key=st.integers(0, 3),
+    seq=numbers,
+    ack=numbers,
+    tsval=numbers,
+    tsecr=numbers,
+    length=numbers,
+    payload=st.one_of(st.just(0), st.integers(1, 3000), numbers),
+    ip_id=st.integers(0, 65535),
+    mss=st.sampled_from([0, 1, 87, 88, 1460, 65535]),
+    tcp_flags=st.sampled_from([ACK, ACK, ACK, ACK | PSH, SYN, ACK | FIN, RST, 0, 255]),
+    has=st.integers(0, 7),
+)
+
+
+def check(epochs: list[Epoch], epoch_ns: int) -> None:
+    for e in epochs:
+        assert 0 <= e.sum_ns <= e.count * LONGEST_NS
+        assert 0 <= e.end_ns - e.start_ns <= 4 * epoch_ns
+        assert (e.count > 0) == (e.reason == ANSWERED)
+        assert e.batch_sum_ns >= 0
+        assert e.think_sum_ns >= 0
+        assert 0 <= e.confidence <= 100
+        assert 0 < e.in_flight <= 1024 + 64
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(rows=st.lists(wild_rows, max_size=60), epoch_ns=st.sampled_from([1, MS, 1 << 34]), fewest=st.integers(1, 4))
+def test_wild_rows_give_no_wild_answers(rows: list[Row], epoch_ns: int, fewest: int) -> None:
+    kernel = pirate(memory=3000, epoch_ns=epoch_ns, fewest=fewest)
+    feed(kernel, rows)
+    kernel.cut(5 * S)
+    check(taken(kernel), epoch_ns)
+
+
+def tampered(rows: list[Row], rng: random.Random) -> list[Row]:
+    """Rows of a connection with fields changed, rows left out, repeated and moved."""
+    changed = []
+    for row in rows:
+        dice = rng.randrange(12)
+        if dice == 0:
+            name = rng.choice(("seq", "ack", "tsval", "tsecr", "payload"))
+            row = row._replace(
+                **{name: (getattr(row, name) + rng.choice((1, -1, 540, 2**31, rng.getrandbits(32)))) % 2**32}
+            )
+        changed += [row] * (0 if dice == 1 else 2 if dice == 2 else 1)
+    for _ in range(len(changed) // 10):
+        i = rng.randrange(len(changed) - 1)
+        changed[i], changed[i + 1] = changed[i + 1], changed[i]
+    return changed
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tampered_connections_give_no_wild_answers(seed: int) -> None:
+    rng = random.Random(seed)
+    c = Connection(
+        exponential(MS), in_flight=rng.choice((1, 4, 16)), batch=rng.random() < 0.5, seconds=1, seed=seed
+    ).run()
+    kernel = pirate(epoch_ns=50 * MS)
+    feed(kernel, tampered(c.rows, rng))
+    kernel.cut(c.rows[-1].time_ns)
+    check(taken(kernel), 50 * MS)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(cuts=st.lists(st.integers(0, 2000), max_size=6))
+def test_any_split_of_the_rows_gives_the_same_epochs(cuts: list[int]) -> None:
+    kernel = pirate()
+    edges = [0, *sorted(cuts), len(SPLIT.rows)]
+    for begin, end in pairwise(edges):
+        feed(kernel, SPLIT.rows[begin:end])
+    kernel.cut(SPLIT.rows[-1].time_ns)
+    assert taken(kernel) == WHOLE
+
+
+SPLIT = Connection(exponential(2 * MS), in_flight=2, seconds=2).run()
+WHOLE = epochs_of(SPLIT.rows)
