@@ -13,7 +13,7 @@ from wirelag.packets import COLUMNS, Flag, Kind, PacketBatch, TcpFlag
 
 FLOWS = 100_000
 PACKETS = 2_000_000
-CYCLE_NS = 10_000_000  # from a request to the next one of its connection
+CYCLE_NS = 25_000_000  # from a request to the next one of its connection: 20 of them are an epoch
 REQUEST, RESPONSE = 120, 700  # bytes
 ASKS = TcpFlag.ACK | TcpFlag.PSH
 PIRATE = Pirate(memory=256 << 20)  # four slots for each flow: with two, some groups are full

@@ -116,7 +116,9 @@ def show_wide_area(cross: tuple[float, ...], seconds: float) -> None:
             for method in METHODS:
                 one = scored(record, method)
                 cells = one.epochs, signed(one.median), percent(one.close), percent(one.abstained)
-                rows.append((f"{method}, cross traffic {100 * share:g}%", *cells, ">90 near 0" if method == "modes" else "-"))
+                rows.append(
+                    (f"{method}, cross traffic {100 * share:g}%", *cells, ">90 near 0" if method == "modes" else "-")
+                )
     show("4d: wide area, 70 ms", ("", "epochs", "median, %", "within 15%, %", "abstained, %", "paper"), rows)
 
 

@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from test_lab import IN_LAB
+
 ROOM = Path(__file__).resolve().parents[1] / "experiments"
-SHARED = {"traces", "crossing_traces", "rda_traces", "rli_traces"}  # what the others import
+SHARED = {"traces", "crossing_traces", "rda_traces", "rli_traces", "pirate_lab"}  # what the others import
 SCRIPTS = sorted(path.stem for path in ROOM.glob("*.py") if path.stem not in SHARED)
 Table = dict[str, dict[str, str]]  # by the first cell of a row, then by the name of a column
 
@@ -43,7 +45,7 @@ def surely_one(ratios: dict[str, str], errors: dict[str, str], *without: str) ->
 def test_every_experiment_has_its_row() -> None:
     readme = (ROOM / "README.md").read_text()
     assert [script for script in SCRIPTS if f"python experiments/{script}.py" not in readme] == []
-    assert len(SCRIPTS) == 27
+    assert len(SCRIPTS) == 32
 
 
 def test_cdf(tmp_path: Path) -> None:
@@ -293,3 +295,65 @@ def test_rli_overhead() -> None:
     assert 0 < float(delays["DropTail, references"]["50%"]) < 20
     for row in losses.values():
         assert float(row["added"]) - 2 * float(row["standard error"]) < 0.01
+
+
+# Of Pirate: two seconds of real connections each, beside whatever else runs here. Bounds tell methods apart, no more.
+
+
+@IN_LAB
+def test_pirate_methods() -> None:
+    tables = tables_of("pirate_methods")
+    close, abstained = tables["within 15%, % of answered"], tables["abstained, % of epochs"]
+    assert float(close["w4-parallel-lan"]["auto"]) > 80
+    assert float(close["w4-parallel-lan"]["ack"]) < 20
+    assert float(close["w1-exponential"]["modes, literal"]) < 20
+    assert float(abstained["think-tenth"]["window"]) > 80
+    assert float(abstained["think-tenth"]["auto"]) < 20
+    counts = tables["scenarios"]
+    assert all(row["of"] == "3" for row in counts.values())
+    assert counts["auto"]["misleads"] == "0"
+
+
+@IN_LAB
+def test_pirate_rtt() -> None:
+    tables = tables_of("pirate_rtt")
+    (slow,) = (table for title, table in tables.items() if title.startswith("1a, 6: TCP, 100 ms"))
+    (spin,) = (table for title, table in tables.items() if title.startswith("1b"))
+    for technique in ("SYN-ACK", "TCP_INFO", "tcptrace"):
+        assert float(slow[technique]["median error, %"]) < -50
+    assert float(spin["spin bit"]["median error, %"]) < -20
+    for table in (slow, spin):
+        assert abs(float(table["ours"]["median error, %"])) < 8
+    (followed,) = (table for title, table in tables.items() if title.startswith("6b") and "100 ms" in title)
+    assert float(followed["ours"]["correlation"]) > 0.9 > float(followed["TCP_INFO"]["correlation"])
+
+
+@IN_LAB
+def test_pirate_accuracy() -> None:
+    tables = tables_of("pirate_accuracy")
+    (pages,) = (table for title, table in tables.items() if title.startswith("4c"))
+    assert abs(float(pages["auto"]["50%"])) < 10
+    assert float(pages["auto"]["within 15%"]) > 60
+    assert float(pages["modes"]["50%"]) < -30
+    (causes,) = (table for title, table in tables.items() if title.startswith("5"))
+    assert float(causes["auto, none"]["off by > 15%, %"]) < 20
+
+
+@IN_LAB
+def test_pirate_ideas() -> None:
+    sliding, batch = tables_of("pirate_ideas").values()
+    assert abs(float(sliding["request to request"]["median error, %"])) < 5
+    for method in ("window", "auto"):
+        assert float(sliding[method]["within 15%, %"]) > 80
+    for method in ("gap", "modes", "ack"):
+        assert float(sliding[method]["within 15%, %"]) < 20
+    assert abs(float(batch["auto"]["median error, %"])) < 10 < float(batch["window"]["median error, %"])
+
+
+@IN_LAB
+def test_pirate_stress() -> None:
+    wires, load = tables_of("pirate_stress").values()
+    assert float(wires["auto, W = 1, 25% reordered"]["within 15%, %"]) > 80
+    assert float(wires["auto, W = 1, 1% lost each way"]["within 15%, %"]) > 70
+    (row,) = load.values()
+    assert abs(float(row["median error, %"])) < 20

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from captures import ethernet, ipv4, pcap, tcp
 from simulated import write_simulation
 from wirelag import survey
 from wirelag.sim import Scenario, simulate
@@ -45,6 +46,19 @@ def test_one_direction_calls_for_response(made: Path) -> None:
     assert facts["directions"] == {"both": 0, "one": facts["conversations"], "client_only": facts["conversations"]}
     assert applies(facts) == {"rtt": False, "response": True, "oneway": False, "flows": False}
     assert "client->server only" in facts["commands"][1]["why"]
+
+
+def test_response_needs_somebody_who_asks(tmp_path: Path) -> None:
+    """Packets of a server alone, and pings, which ask for nothing but themselves."""
+    back = ethernet(ipv4(tcp(b"x", ports=(443, 40_000)), 6))
+    pings = [ethernet(ipv4(bytes([kind, 0, 0, 0, 0, 1, 0, 1]), 1, src=src, dst=dst))
+             for kind, src, dst in ((8, b"\x0a\0\0\1", b"\x0a\0\0\2"), (0, b"\x0a\0\0\2", b"\x0a\0\0\1"))]  # fmt: skip
+    for frames, rtt in (([back, back], False), (pings, True)):
+        path = tmp_path / "some.pcap"
+        path.write_bytes(pcap([(i, frame, len(frame)) for i, frame in enumerate(frames)]))
+        facts = info(path)
+        assert applies(facts) == {"rtt": rtt, "response": False, "oneway": False, "flows": False}
+        assert facts["commands"][1]["why"] == "no packets from clients to servers"
 
 
 def test_the_same_traffic_at_two_points_calls_for_oneway(made: Path) -> None:

@@ -24,6 +24,7 @@ FEWEST: Final = 4  # flows, or epochs of one, that tell how sure a mean is
 METHODS: Final = ("gap", "modes", "ack", "window", "syn", "auto", "blind")
 REASONS: Final = (
     "", "too_few", "spontaneous", "joined", "think", "reordered", "coalesced", "no_gap", "crowd", "initial", "not_tcp",
+    "too_fast",
 )  # fmt: skip
 MEANING: Final = {
     "too_few": "too few responses in it",
@@ -36,6 +37,7 @@ MEANING: Final = {
     "crowd": "several connections in one flow, or bursts larger than what is in flight",
     "initial": "the opening flight was cut by the initial congestion window",
     "not_tcp": "the method needs TCP headers",
+    "too_fast": "responses would be faster than half a round trip, as the handshake had it: not what they seem",
 }
 UNSIGNED: Final = ("key", "src_high", "src_low", "dst_high", "dst_low", "ports")
 EPOCH: Final = np.dtype([(name, "<u8" if name in UNSIGNED else "<i8") for name in _kernels.EPOCH_COLUMNS])
@@ -60,6 +62,17 @@ class Epochs:
     def of(self, rows: npt.NDArray[Any]) -> Epochs:
         """Some of them."""
         return replace(self, rows=self.rows[rows])
+
+    def possible(self) -> Epochs:
+        """Answers that are faster than half the handshake's round trip are none."""
+        rows = self.rows
+        network_ns = np.maximum(rows["network_ns"], 0)
+        too_fast = (rows["count"] > 0) & (2 * rows["sum_ns"] < network_ns * rows["count"])
+        if not too_fast.any():
+            return self
+        rows = rows.copy()
+        rows["count"][too_fast], rows["reason"][too_fast] = 0, REASONS.index("too_fast")
+        return replace(self, rows=rows)
 
     def one_way(self) -> Epochs:
         """Where both directions of a flow were taken for a client's: the one that was heard first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wirelag.cli.options import clock_text
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 class Synopsis(Protocol):
     """What answers are made of: epochs of flows, or exchanges."""
 
+    rows: Any
+
     def report(self) -> Report:
         """All of it together."""
 
@@ -25,8 +28,6 @@ class Synopsis(Protocol):
 
     def groups(self, by: str) -> Iterator[tuple[str, Synopsis]]:
         """By server, flow or client, the largest first."""
-
-    def __add__(self, other: Any) -> Synopsis: ...
 
     @property
     def times_ns(self) -> Any:
@@ -61,15 +62,21 @@ def _line(scope: str, key: str, found: Synopsis, report: Report | None = None) -
 
 def _groups(found: Synopsis, by: str, most: int) -> list[Line]:
     """Slowest first; those without an answer last; what is too many together."""
+    import numpy as np
+
     lines: list[Line] = []
-    rest: Synopsis | None = None
+    rest: list[Any] = []
     for key, part in found.groups(by):
         if len(lines) < most - 1:
             lines.append(_line("group", key, part))
         else:
-            rest = part if rest is None else rest + part
+            rest.append(part.rows)
     lines.sort(key=lambda line: -(line.report.mean if line.report.mean is not None else -1.0))
-    return lines + ([] if rest is None else [_line("group", "other", rest)])
+    if rest:
+        others = copy(found)
+        others.rows = np.concatenate(rest)
+        lines.append(_line("group", "other", others))
+    return lines
 
 
 def intervals_of(found: Synopsis, interval_ns: int) -> list[Line]:

@@ -116,6 +116,7 @@ class PirateMeter:
         since = {name: n - self._counted.get(name, 0) for name, n in counts.items()}
         rows = np.concatenate(self._epochs) if self._epochs else np.empty(0, EPOCH)
         found = Epochs(rows, self._packets, since | {"unlisted": self._unlisted, "other": self._other})
+        found = found if self._estimator.method == "syn" else found.possible()
         self._counted, self._epochs = counts, []
         self._listed = self._packets = self._unlisted = self._other = 0
         return found

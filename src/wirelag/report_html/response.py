@@ -38,6 +38,7 @@ WAY_OUT: Final = {
     "crowd": "Capture before the tunnel, or look inside with --tunnels.",
     "initial": "Later epochs of the same flow can tell.",
     "not_tcp": "Use --method auto or blind.",
+    "too_fast": "Look at these flows: requests may go unseen, or the packets may be no requests.",
 }
 
 Entries = Sequence[tuple[str, Report]]
