@@ -88,8 +88,10 @@ class PirateMeter:
         memory = estimator.memory // 2 if both else estimator.memory
         self._tcp = estimator.kernel(method, memory)
         self._hidden = estimator.kernel(BLIND, memory) if both else self._tcp
-        self._epochs: list[Array] = []
-        self._listed = self._packets = self._unlisted = self._other = 0
+        self._epochs: tuple[list[Array], list[Array]] = ([], [])  # of flows with and without TCP headers
+        self._most = max(1, estimator.most_epochs // (2 if both else 1))
+        self._listed = [0, 0]
+        self._packets = self._unlisted = self._other = 0
         self._last_ns = 0
         self._counted: dict[str, int] = {}
 
@@ -114,11 +116,11 @@ class PirateMeter:
         self._collect()
         counts = self._counts()
         since = {name: n - self._counted.get(name, 0) for name, n in counts.items()}
-        rows = np.concatenate(self._epochs) if self._epochs else np.empty(0, EPOCH)
+        rows = np.concatenate([np.empty(0, EPOCH), *self._epochs[0], *self._epochs[1]])
         found = Epochs(rows, self._packets, since | {"unlisted": self._unlisted, "other": self._other})
         found = found if self._estimator.method == "syn" else found.possible()
-        self._counted, self._epochs = counts, []
-        self._listed = self._packets = self._unlisted = self._other = 0
+        self._counted, self._epochs, self._listed = counts, ([], []), [0, 0]
+        self._packets = self._unlisted = self._other = 0
         return found
 
     def finish(self) -> Epochs:
@@ -138,7 +140,7 @@ class PirateMeter:
         part = packets if len(rows) == len(packets) else packets[rows]
         tcp = part.of_kind(Kind.TCP)
         opening = tcp & ((part.message & np.uint8(TcpFlag.SYN)) != 0)
-        numbered = ~part.has(Flag.IPV6) & ~part.has(Flag.FRAGMENT)
+        numbered = ~part.has(Flag.IPV6) & ~part.has(Flag.FRAGMENT) & (part.ip_id != 0)
         has = tcp * np.uint8(HAS_TCP) | part.has(Flag.TIMESTAMPS) * np.uint8(HAS_TIMESTAMPS)
         has |= numbered * np.uint8(HAS_IP_ID)
         mss = np.where(opening, part.transaction, 0).astype(np.uint16)
@@ -152,15 +154,15 @@ class PirateMeter:
 
     def _collect(self) -> None:
         """Keep epochs that ended, as many as there is room for."""
-        for kernel in (self._tcp, self._hidden):
+        for place, kernel in enumerate((self._tcp, self._hidden)):
             if not kernel.epochs:
                 continue
             room = np.zeros(kernel.epochs, EPOCH)
             kernel.take(room.view("<u8").reshape(len(room), -1))
-            listed = room[: max(0, self._estimator.most_epochs - self._listed)]
+            listed = room[: max(0, self._most - self._listed[place])]
             self._unlisted += len(room) - len(listed)
-            self._listed += len(listed)
-            self._epochs.append(listed)
+            self._listed[place] += len(listed)
+            self._epochs[place].append(listed)
 
     def _counts(self) -> dict[str, int]:
         counts = dict(self._tcp.counts())

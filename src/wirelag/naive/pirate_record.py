@@ -26,7 +26,7 @@ class Size:
     votes: int = 0
 
     def vote(self, value: int, least: int) -> str:
-        """ "", "changed" or "given up"."""
+        """What became of the size: "changed", "given up", or nothing."""
         if self.votes == 0:
             self.bytes, self.votes = value, 1
         elif value % self.bytes == 0:
