@@ -108,7 +108,7 @@ def show_all(found: dict[str, dict[str, Score]]) -> None:
     rows = []
     for method in METHODS:
         mine = [one[method] for one in found.values() if method in one]
-        answered_of = [one.epochs * (1 - one.abstained) for one in mine]
+        answered_of = [one.epochs * (1 - one.abstained) if one.epochs else 0 for one in mine]
         far = sum(one.far_off * n for one, n in zip(mine, answered_of, strict=True) if n)
         close = sum(one.close * n for one, n in zip(mine, answered_of, strict=True) if n)
         total = sum(answered_of)

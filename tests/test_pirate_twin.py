@@ -322,7 +322,7 @@ def test_the_silence_after_which_nothing_is_outstanding(latency: int, least: int
 def test_more_of_the_last_response(later: int) -> None:
     """An advance after the response that seemed to be the last: within 200 ms, or four latencies, it went on."""
     for steady in (5_000, 200_000):
-        steps = [(10, 0, 100), (steady, 540, 0), (later, 540, 0), (20, 1, 0)]
+        steps = [(300, 0, 100), (steady, 540, 0), (later, 540, 0), (20, 1, 0)]
         told = hold_equal(Settings(epoch_ns=2**34, fewest=1), conversation(steps * 3))
         is_more = later <= max(195_312, 4 * steady)
         assert told[0].sum_ns == 3 * 1024 * (steady + later * is_more)

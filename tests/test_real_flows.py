@@ -125,8 +125,8 @@ def test_busy_is_linear_where_no_drain_rate_is_found(shared_data: Path, pair: tu
 
 
 def test_busy_does_no_worse_than_linear_where_one_is_found(shared_data: Path) -> None:
-    """Of one of its ways. Only flows that busy times in another way are compared."""
-    assert flows_of(shared_data, DRAINED)["fallback"] is None
+    """On one of its ways; there packets wait where its queue should be empty, so busy only takes their sizes off."""
+    assert "packets waited" in flows_of(shared_data, DRAINED)["fallback"]
     (busy, _), (linear, _) = (means_of(shared_data, DRAINED, method) for method in ("busy", "linear"))
     differ = [key for key in busy if busy[key] != linear[key]]
     assert len(differ) >= 2

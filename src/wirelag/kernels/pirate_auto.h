@@ -9,6 +9,7 @@
 #include "pirate_sizes.h"
 
 #define WL_AUTO_SOON WL_UNITS(64)           /* requests of one burst are not further apart */
+#define WL_AUTO_WOKEN WL_UNITS(128)         /* what a client takes to read a response that its kernel has acknowledged */
 #define WL_AUTO_IDLE WL_UNITS(500000)       /* a silence after which nothing is outstanding */
 #define WL_AUTO_LOST_AFTER WL_UNITS(200000) /* the least timeout after which a request is sent again */
 #define WL_AUTO_SEEMS_LOST WL_UNITS(150000)
@@ -156,7 +157,7 @@ WL_RULE int wl_auto_advance(struct wl_auto_flow *f, struct wl_auto_now *n, u32 a
     } else if (c && wl_auto_goes_on(f, at)) {
         f->area += at - f->completed;
         f->completed = at;
-    } else if (c && n->payload && n->t - f->requested <= WL_AUTO_SOON && at == n->t) {
+    } else if (c && f->in_flight > 1 && n->payload && n->t - f->requested <= WL_AUTO_SOON && at == n->t) {
         if (!f->deferred)
             f->deferred_at = n->t;
         f->deferred = (u16)(f->deferred + c);
@@ -209,6 +210,18 @@ WL_INLINE void wl_auto_doubts(struct wl_auto_flow *f, const struct wl_auto_now *
     if ((!opens || f->in_flight > 1) && f->outstanding && gap > WL_UNITS(200) && gap > f->handshake && gap > f->latency >> 4 &&
         !n->behind)
         WL_MORE(f->spontaneous);
+}
+
+/* The time from a response to the next request: the client's, or, if it has but one in flight, too short to be. */
+WL_INLINE void wl_auto_think(struct wl_auto_flow *f, u32 thought)
+{
+    f->think_count++;
+    if (f->in_flight > 1 || thought > WL_AUTO_WOKEN) {
+        f->think_sum += thought;
+        return;
+    }
+    f->busy_sum += thought;
+    f->area += thought;
 }
 
 /* Responses that must have ended before the client sent k more requests. */
@@ -300,10 +313,8 @@ WL_RULE int wl_auto_request(struct wl_auto_flow *f, struct wl_auto_now *n, u32 k
     }
     wl_auto_whole_flight(f);
     if (!f->outstanding) {
-        if (WL_ON(f, WL_AUTO_DONE) && !f->deferred && wl_behind(at, f->completed) >= 0) {
-            f->think_sum += at - f->completed;
-            f->think_count++;
-        }
+        if (WL_ON(f, WL_AUTO_DONE) && !f->deferred && wl_behind(at, f->completed) >= 0)
+            wl_auto_think(f, at - f->completed);
         f->flags = (u16)((f->flags & ~WL_AUTO_DONE) | WL_AUTO_BUSY_KNOWN);
         f->busy_since = at;
     }

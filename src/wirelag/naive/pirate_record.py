@@ -355,7 +355,7 @@ class Record:
         ):
             sums.area += longer
             self.completed = at
-        elif p.payload > 0 and circle(p.t - self.requested) <= units(64) and at == p.t:
+        elif self.w > 1 and p.payload > 0 and circle(p.t - self.requested) <= units(64) and at == p.t:
             if self.deferred == 0:
                 self.deferred_at = p.t
             self.deferred += c
@@ -525,8 +525,12 @@ class Record:
         if self.n == 0:
             thought = apart(s, self.completed)
             if self.is_done and self.deferred == 0 and thought >= 0:
-                sums.think_sum += thought
                 sums.think_count += 1
+                if self.w == 1 and thought <= units(128):
+                    sums.busy_sum += thought
+                    sums.area += thought
+                else:
+                    sums.think_sum += thought
             self.is_done, self.is_busy, self.busy_since = False, True, s
         self.n += k
         self.total += k
