@@ -335,8 +335,10 @@ def test_pirate_accuracy() -> None:
     assert abs(float(pages["auto"]["50%"])) < 10
     assert float(pages["auto"]["within 15%"]) > 60
     assert float(pages["modes"]["50%"]) < -30
-    (causes,) = (table for title, table in tables.items() if title.startswith("5"))
+    (causes,) = (table for title, table in tables.items() if title.startswith("5: why"))
     assert float(causes["auto, none"]["off by > 15%, %"]) < 20
+    (waiting,) = (table for title, table in tables.items() if title.startswith("5: where"))
+    assert all(float(row["between, give or take 2%, %"]) > 80 for row in waiting.values())
 
 
 @IN_LAB
