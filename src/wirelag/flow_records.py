@@ -202,8 +202,8 @@ class Flows:
         if not self.drain.bytes_per_s:
             return "the drain rate of the queue is not known"
         return (
-            "too few references found an empty queue, or packets waited where it should have been empty (a capture that "
-            "dropped or disordered packets looks so)"
+            "too few references found an empty queue, or packets waited where it should have been empty "
+            "(a capture that dropped or disordered packets looks so)"
         )
 
     def report(self) -> Report:

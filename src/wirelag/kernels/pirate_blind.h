@@ -54,14 +54,15 @@ struct wl_blind_flow {
     u16 low, top;                                               /* bytes; low: of the row that is held back, too */
     u16 gaps, bare, alone, runs, bursts, run;
     u16 lags, low_lags, spread;
-    u16 syn, alike; /* lengths of a SYN, and of what may be several; 0: none */
+    u16 opened, usual; /* lengths of the first request, and of those behind it */
+    u16 syn, alike;    /* lengths of a SYN, and of what may be several; 0: none */
     u8 blocks, calm, of_block, in_flight, sure, since, greeted, stage, flags;
 };
 
 #if !defined(__cplusplus) && !defined(static_assert)
 #define static_assert _Static_assert
 #endif
-static_assert(sizeof(struct wl_blind_flow) <= 144, "the flow record of blind");
+static_assert(sizeof(struct wl_blind_flow) <= 152, "the flow record of blind");
 
 /* What a gap in a closed loop is no shorter than: three quarters of a round trip. */
 WL_INLINE s64 wl_blind_floor(const struct wl_blind_flow *f)
@@ -94,6 +95,7 @@ WL_INLINE int wl_blind_is_syn(u16 first, u16 second)
 WL_INLINE void wl_blind_greet(struct wl_blind_flow *f, u16 length)
 {
     if (length <= WL_BLIND_SMALL) {
+        f->opened = length;
         wl_blind_sized(f, length);
     } else if (++f->greeted == WL_BLIND_GREETINGS) {
         f->stage = WL_BLIND_READY;
@@ -272,7 +274,7 @@ WL_INLINE void wl_blind_measure(struct wl_blind_flow *f, s64 now_ns, s64 gap_ns,
         wl_blind_lag(f, now_ns);
 }
 
-WL_INLINE void wl_blind_request(struct wl_blind_flow *f, s64 now_ns)
+WL_INLINE void wl_blind_request(struct wl_blind_flow *f, s64 now_ns, u16 length)
 {
     s64 gap_ns = now_ns - f->last_ns;
     int opening = f->stage == WL_BLIND_OPENING;
@@ -283,9 +285,11 @@ WL_INLINE void wl_blind_request(struct wl_blind_flow *f, s64 now_ns)
     if (f->stage == WL_BLIND_READY) {
         f->start_ns = f->mark_ns = now_ns;
         f->in_flight = f->sure = 1;
+        f->opened = length > f->opened ? length : f->opened;
         f->stage = f->flags & WL_BLIND_JOINED ? WL_BLIND_OPEN : WL_BLIND_OPENING;
         return;
     }
+    f->usual = (u16)(f->usual ? f->usual + (((int)length - f->usual) >> 3) : length);
     if (!opening || !wl_blind_opening(f, now_ns, gap_ns))
         wl_blind_measure(f, now_ns, gap_ns, opening);
     f->flags &= (u8)~WL_BLIND_QUIET;
@@ -338,6 +342,8 @@ WL_INLINE u8 wl_blind_reason(const struct wl_blind_flow *f, const struct wl_pira
         return WL_PIRATE_SPONTANEOUS;
     if ((f->in_flight == WL_BLIND_INITIAL || f->in_flight == WL_BLIND_INITIAL + 1) && f->rtt_ns > WL_BLIND_FAR_NS)
         return WL_PIRATE_INITIAL;
+    if (f->flags & WL_BLIND_SIZED && !f->rtt_ns && f->usual && 8u * f->opened > 9u * f->usual)
+        return WL_PIRATE_COALESCED;
     if (f->flags & WL_BLIND_CROWD || (f->in_flight > 1 && 8u * f->bursts > f->runs) || wl_blind_balance(f) || wl_blind_mixed(f))
         return WL_PIRATE_CROWD;
     if (wl_blind_thinks(f))
@@ -378,7 +384,7 @@ WL_INLINE int wl_blind_ordinary(struct wl_blind_flow *f, s64 now_ns, u16 length,
     f->flags |= length >= WL_FULL_LENGTH ? WL_BLIND_FULL : 0;
     if (continues)
         return 0;
-    wl_blind_request(f, now_ns);
+    wl_blind_request(f, now_ns, length);
     long_ns = now_ns - f->start_ns;
     if (f->requests < ~0u && (long_ns < s->epoch_ns || (f->count < s->fewest && long_ns < WL_EPOCH_LONGEST * s->epoch_ns)))
         return 0;

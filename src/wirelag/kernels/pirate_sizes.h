@@ -233,6 +233,8 @@ WL_RULE int wl_auto_response_size(struct wl_auto_flow *f, u32 k)
 {
     if (!f || wl_auto_exact(f))
         return 0;
+    if (!WL_ON(f, WL_AUTO_RESPONSE) && f->response_votes && f->fresh % f->response && f->response % f->fresh)
+        f->response_votes = 0; /* two sizes are none */
     if (wl_auto_vote(&f->response, &f->response_votes, f->fresh, 16))
         f->flags &= (u16)~WL_AUTO_RESPONSE;
     if (f->response_votes == 1) {

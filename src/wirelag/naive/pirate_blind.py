@@ -189,7 +189,7 @@ class Blind:
         self.small_at: int | None = None  # since the last request
         self.opening: Opening | None = None
         self.bursts, self.lags = Bursts(0), Lags(0)
-        self.last = self.mean = 0
+        self.last = self.mean = self.opened = self.usual = 0
         self.start = self.requests = self.sum_ns = self.count = 0
 
     def packet(self, row: ClientPacket) -> Epoch | None:
@@ -211,7 +211,7 @@ class Blind:
 
     def greet(self, length: int) -> None:
         if length <= SMALL:
-            self.sizes, self.begun = Sizes(length, length), True
+            self.sizes, self.begun, self.opened = Sizes(length, length), True, length
             return
         self.greeted += 1
         if self.greeted == MOST_GREETINGS:
@@ -241,16 +241,18 @@ class Blind:
         if continues:
             return None
         self.requests += 1
-        self.request(t)
+        self.request(t, length)
         long_ns, settings = t - self.start, self.settings
         is_long = self.count >= settings.fewest or long_ns >= 4 * settings.epoch_ns
         return self.end(t) if long_ns >= settings.epoch_ns and is_long else None
 
-    def request(self, t: int) -> None:
+    def request(self, t: int, length: int) -> None:
         if self.opening is None:
+            self.opened = max(self.opened, length)
             self.start = self.last = self.lags.mark = t
             self.opening = Opening(self.rtt, t, is_open=not self.joined)
             return
+        self.usual = self.usual + (length - self.usual >> 3) if self.usual else length
         gap_ns, self.last = min(t - self.last, 2**40), t
         is_first = self.opening.is_open
         if not (is_first and self.opening.take(t, gap_ns)):
@@ -310,6 +312,8 @@ class Blind:
             return "spontaneous"
         if opening.w in (10, 11) and self.rtt > FAR_NS:
             return "initial"
+        if self.sizes is not None and self.rtt == 0 and self.usual and 8 * self.opened > 9 * self.usual:
+            return "coalesced"
         if self.is_crowd(opening.w):
             return "crowd"
         if bursts.alone * (32 if opening.w == 1 else 4 * opening.w) > bursts.gaps:

@@ -455,6 +455,9 @@ class Record:
     def size_responses(self, k: int) -> None:
         if self.is_exact:
             return
+        size = self.response.bytes
+        if not self.knows_response and self.response.votes > 0 and self.fresh % size and size % self.fresh:
+            self.response.votes = 0
         if self.response.vote(self.fresh, 16):
             self.knows_response = False
         if self.response.votes == 1:

@@ -21,7 +21,6 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
-
 @dataclass(frozen=True, slots=True)
 class Red:
     """Random early detection (Floyd and Jacobson 1993); `from_packets` and `to_packets` bound the mean length."""
