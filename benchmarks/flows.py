@@ -22,6 +22,7 @@ BURST = 40  # packets
 LINK = 1_250_000_000  # bytes a second
 SIZE = 500
 RECORD_BYTES = 144
+CUT_BYTES = 32 << 20  # while a table empties, a part of it is there twice more
 RLI = Rli(memory=256 << 20, bytes_per_s=LINK, noise_ns=0.0)  # two slots for each flow: with one, many would leave
 STREAM = 1 << 40
 

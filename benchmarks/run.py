@@ -201,7 +201,7 @@ def flows(capture: Path) -> list[bool]:
     )
     tshark = best_s({"tshark": program("tshark", "-r", short, "-q", "-z", "conv,tcp")}, rounds=1)["tshark"]
     print("  ".join(f"{name} {seconds:.2f} s" for name, seconds in {**best, "tshark (short)": tshark}.items()))
-    stated = table + receiver.RECORD_BYTES * records
+    stated = table + receiver.RECORD_BYTES * records + receiver.CUT_BYTES
     than_tcptrace, than_tshark = best["tcptrace"] / best["flows"], tshark / best["short"]
     return [
         line("rli from columns at 1,000,000 flows / 8 Mpps", meter / 8, ">= 1", meter >= 8),

@@ -2,6 +2,8 @@
 #ifndef WIRELAG_ARRAYS_HPP
 #define WIRELAG_ARRAYS_HPP
 
+#include <sys/mman.h>
+
 #include <cstdlib>
 #include <memory>
 #include <new>
@@ -81,6 +83,20 @@ template <typename T> std::unique_ptr<T[], Free> zeroed(size_t count)
     if (!memory)
         throw std::bad_alloc();
     return std::unique_ptr<T[], Free>(memory);
+}
+
+/* Every packet touches lines anywhere in a table: with small pages finding these takes as long as fetching them. */
+inline void in_large_pages(void *memory, size_t bytes)
+{
+#ifdef MADV_HUGEPAGE
+    uintptr_t mask = (2 << 20) - 1, begin = (reinterpret_cast<uintptr_t>(memory) + mask) & ~mask;
+    uintptr_t end = (reinterpret_cast<uintptr_t>(memory) + bytes) & ~mask;
+
+    if (begin < end)
+        madvise(reinterpret_cast<void *>(begin), end - begin, MADV_HUGEPAGE); /* a wish: nothing depends on it */
+#else
+    (void)memory, (void)bytes;
+#endif
 }
 
 #endif

@@ -9,8 +9,6 @@
 
 #include <vector>
 
-#include <sys/mman.h>
-
 extern "C" {
 #include "coin.h"
 #include "pirate_auto.h"
@@ -78,6 +76,7 @@ class Pirate {
         table = zeroed<u8>(groups * group_slots * slot_bytes() + line);
         names = zeroed<Name>(groups * group_slots);
         in_large_pages(table.get(), groups * group_slots * slot_bytes());
+        in_large_pages(names.get(), groups * group_slots * sizeof(Name));
     }
 
     void observe(Column<s64> time_ns, Column<u64> key, Column<u32> seq, Column<u32> ack, Column<u32> tsval, Column<u32> tsecr,
@@ -199,20 +198,6 @@ class Pirate {
     template <typename T> static T *aligned(T *memory)
     {
         return reinterpret_cast<T *>((reinterpret_cast<uintptr_t>(memory) + line - 1) & ~(line - 1));
-    }
-
-    /* Every packet touches lines anywhere in the table: with small pages finding these takes as long as fetching them. */
-    static void in_large_pages(void *memory, size_t bytes)
-    {
-#ifdef MADV_HUGEPAGE
-        uintptr_t mask = (2 << 20) - 1, begin = (reinterpret_cast<uintptr_t>(memory) + mask) & ~mask;
-        uintptr_t end = (reinterpret_cast<uintptr_t>(memory) + bytes) & ~mask;
-
-        if (begin < end)
-            madvise(reinterpret_cast<void *>(begin), end - begin, MADV_HUGEPAGE); /* a wish: nothing depends on it */
-#else
-        (void)memory, (void)bytes;
-#endif
     }
 
     u64 slot_bytes() const

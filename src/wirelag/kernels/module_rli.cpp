@@ -26,6 +26,7 @@ const char *const count_names[WL_RLI_COUNTS] = {"bad_time", "steps", "backwards"
     "untrusted", "together"};
 const char *const reason_names[WL_LEFT_REASONS] = {"inactive", "active", "evicted", "cut"};
 
+constexpr u64 large_table = 192ull << 20;
 constexpr size_t record_words = 13 + WL_NAME_WORDS;
 
 /* A line of the cache: the keys of a group, or one record. */
@@ -96,6 +97,10 @@ class Rli {
         keys = zeroed<Line>(meter.flows.groups + 1);
         slots = zeroed<Line>(meter.flows.groups * WL_GROUP + 1);
         names = zeroed<wl_name>(meter.flows.groups * WL_GROUP);
+        if (memory >= large_table) { /* touching little of one would cost as much as touching all */
+            in_large_pages(keys.get(), (meter.flows.groups + 1) * sizeof(Line));
+            in_large_pages(slots.get(), (meter.flows.groups * WL_GROUP + 1) * sizeof(Line));
+        }
         waiting = zeroed<wl_buffered>(buffer);
         waiting_names = zeroed<wl_name>(buffer);
         meter.waiting = waiting.get();
