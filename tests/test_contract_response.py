@@ -85,7 +85,9 @@ def test_anything_is_survived(asked: PacketBatch, estimator: Any) -> None:
     columns["flow_key"] = generator.integers(0, 8, 4_000, np.uint64)
     for times in (columns["time_ns"], np.sort(columns["time_ns"] % 10**10)):
         mean = synopsis(estimator, [PacketBatch(columns | {"time_ns": times})]).report().mean
-        assert mean is None or 0 <= mean < 2**62 / 1e9
+        # Sorted, all times are within ten seconds; blind multiplies a gap by what is in flight.
+        longest_s = 64 * 10 if times[-1] < 10**10 and (np.diff(times) >= 0).all() else 64 * 2**40 / 1e9
+        assert mean is None or 0 <= mean <= longest_s
 
 
 @each

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
+from wirelag.distribution import Distribution
 from wirelag.packets import to_address
 from wirelag.report import Report
-from wirelag.sla import Mean
 
 Array = npt.NDArray[Any]
 
@@ -85,11 +85,8 @@ class Epochs:
 
     def groups(self, by: str) -> Iterator[tuple[str, Epochs]]:
         """Epochs of each flow, client or server, most responses first."""
-        names, place = np.unique(self._names(by), return_inverse=True)
-        weights = np.bincount(place, self.rows["count"], len(names))
-        members = np.split(np.argsort(place, kind="stable"), np.cumsum(np.bincount(place, minlength=len(names)))[:-1])
-        for group in np.argsort(-weights, kind="stable"):
-            yield str(names[group]), self.of(members[group])
+        for name, rows in named(self.ends, by, self.rows["count"]):
+            yield name, self.of(rows)
 
     @property
     def times_ns(self) -> npt.NDArray[np.int64]:
@@ -97,20 +94,14 @@ class Epochs:
         return np.asarray(self.rows["start_ns"] + (self.rows["end_ns"] - self.rows["start_ns"]) // 2)
 
     @property
-    def asked(self) -> Mean:
-        """What questions can be asked of."""
-        mean = self.report().mean
-        return Mean(None if mean is None else mean * 1e9)
+    def delays(self) -> Distribution:
+        """None is known by itself."""
+        return Distribution()
 
     @property
     def ends(self) -> npt.NDArray[np.uint64]:
         """Who talks to whom, five words an epoch: addresses, ports and protocol."""
         return self.rows.view("<u8").reshape(-1, len(_kernels.EPOCH_COLUMNS))[:, ENDS:]
-
-    def _names(self, by: str) -> Array:
-        ends, inverse = np.unique(self.ends, axis=0, return_inverse=True)
-        names = [ends_text(row, by) for row in ends.tolist()]
-        return np.array(names, object)[inverse.reshape(-1)] if names else np.empty(0, object)
 
     def report(self) -> Report:
         """All of them together: the sum of all latencies over their number, never a mean of means."""
@@ -146,6 +137,19 @@ class Epochs:
                 "network": float(np.median(networks)) / 1e9 if len(networks) else None,
             },
         )
+
+
+def named(ends: Array, by: str, weights: Array) -> Iterator[tuple[str, Array]]:
+    """Rows with the same flow, client or server, by its name, those with the largest weight first."""
+    distinct, inverse = np.unique(ends, axis=0, return_inverse=True)
+    texts = np.array([ends_text(words, by) for words in distinct.tolist()], object)
+    names, of_ends = np.unique(texts, return_inverse=True)
+    if not len(names):
+        return
+    place = of_ends[inverse.reshape(-1)]
+    members = np.split(np.argsort(place, kind="stable"), np.cumsum(np.bincount(place))[:-1])
+    for group in np.argsort(-np.bincount(place, weights), kind="stable"):
+        yield str(names[group]), members[group]
 
 
 def ends_text(words: list[int], by: str) -> str:

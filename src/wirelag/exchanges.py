@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from wirelag.crowds import LEAST, Crowds
 from wirelag.distribution import Distribution
-from wirelag.epochs import ends_text
+from wirelag.epochs import named
 from wirelag.report import Report
 from wirelag.samples import facts
 
@@ -73,27 +73,21 @@ class Exchanges:
         return np.asarray(self.rows["last_ns"])
 
     @property
-    def asked(self) -> Distribution:
-        """What questions can be asked of: the response times."""
+    def delays(self) -> Distribution:
+        """Response times."""
         times = Distribution()
         times.add(self.single.response_ns)
         return times
 
     def groups(self, by: str) -> Iterator[tuple[str, Exchanges]]:
         """Exchanges of each flow, client or server, most exchanges first."""
-        ends, inverse = np.unique(self.rows["ends"], axis=0, return_inverse=True)
-        texts = np.array([ends_text(row, by) for row in ends.tolist()], object)
-        names, of_ends = np.unique(texts, return_inverse=True)
-        place = of_ends[inverse.reshape(-1)] if len(texts) else np.empty(0, np.intp)
-        sizes = np.bincount(place, minlength=len(names))
-        members = np.split(np.argsort(place, kind="stable"), np.cumsum(sizes)[:-1])
-        for group in np.argsort(-sizes, kind="stable"):
-            yield str(names[group]), self.of(members[group])
+        for name, rows in named(self.rows["ends"], by, np.ones(len(self.rows))):
+            yield name, self.of(rows)
 
     def report(self) -> Report:
         """All of them together."""
         single = self.single
-        rows, times = single.rows, self.asked
+        rows, times = single.rows, self.delays
         first_ns = rows["first_ns"] - rows["request_ns"]
         to_server, to_client = rows["network_server_ns"], rows["network_client_ns"]
         thought = (rows["idle_ns"] >= 0) & (to_client >= 0)

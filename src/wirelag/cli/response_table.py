@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from wirelag.cli.options import clock_text
 from wirelag.cli.output import Answer, Line, opened, time_text
 
 if TYPE_CHECKING:
+    from wirelag.distribution import Distribution
     from wirelag.epochs import Epochs
     from wirelag.report import Report
     from wirelag.sla import Delays, Sla
+
+PARTS: Final = ("server", "network", "transfer", "think")  # of an exchange
 
 
 class Synopsis(Protocol):
@@ -34,16 +37,19 @@ class Synopsis(Protocol):
         """When each was."""
 
     @property
-    def asked(self) -> Delays:
-        """What questions can be asked of."""
+    def delays(self) -> Distribution:
+        """Single response times, where they are known."""
 
 
 def answer_of(found: Synopsis, by: str, interval_ns: int | None, most_groups: int, questions: list[Sla]) -> Answer:
     """All that it says."""
+    from wirelag.sla import Mean
+
     total = _line("all", "all", found)
     answer = Answer("response", total, by=by, groups=_groups(found, by, most_groups))
     answer.intervals = intervals_of(found, interval_ns) if interval_ns else []
-    asked = found.asked
+    mean = total.report.mean
+    asked: Delays = total.delays if total.delays.samples else Mean(None if mean is None else mean * 1e9)
     answer.notes += abstained_lines(total.report) if "abstained" in total.report.details else _set_aside(total.report)
     answer.notes += [question.answer(asked) for question in questions]
     if questions:
@@ -54,10 +60,7 @@ def answer_of(found: Synopsis, by: str, interval_ns: int | None, most_groups: in
 
 
 def _line(scope: str, key: str, found: Synopsis, report: Report | None = None) -> Line:
-    from wirelag.distribution import Distribution
-
-    asked = found.asked
-    return Line(scope, key, report or found.report(), asked if isinstance(asked, Distribution) else Distribution())
+    return Line(scope, key, report or found.report(), found.delays)
 
 
 def _groups(found: Synopsis, by: str, most: int) -> list[Line]:
@@ -120,28 +123,16 @@ def _set_aside(report: Report) -> list[str]:
 
 def pairs_table(answer: Answer) -> list[str]:
     """Exchanges that were seen both ways, for a person."""
-    everything = [answer.total, *answer.intervals, *answer.groups]
-    width = min(48, max(len(line.key) for line in everything))
-    names = ("server", "network", "transfer", "think")
-    lines = [
-        f"{'':<{width}}  {'responses':>9}  {'p50':>8}  {'p99':>8}  {'mean, 95% interval':^28}  "
-        + "  ".join(f"{name:>8}" for name in names)
-    ]
-    lines.append(_pairs_row(answer.total, width, names))
-    for title, part in (("over time", answer.intervals), (f"by {answer.by}, slowest first", answer.groups)):
-        if part:
-            lines += [title, *(_pairs_row(line, width, names) for line in part)]
-    return lines + answer.notes
+    header = f"{'p50':>8}  {'p99':>8}  {'mean, 95% interval':^28}  " + "  ".join(f"{name:>8}" for name in PARTS)
+    return _table(answer, header, _pairs_cells)
 
 
-def _pairs_row(line: Line, width: int, names: tuple[str, ...]) -> str:
-    report = line.report
-    key = line.key if len(line.key) <= width else line.key[: width - 1] + "…"
+def _pairs_cells(report: Report) -> str:
     if report.mean is None:
-        return f"{key:<{width}}  {0:>9,}  {report.reason}"
+        return report.reason or ""
     quantiles = "  ".join(f"{time_text(report.quantiles[q]):>8}" for q in ("0.5", "0.99"))
-    parts = "  ".join(f"{time_text(report.details[name]):>8}" for name in names)
-    return f"{key:<{width}}  {report.samples:>9,}  {quantiles}  {_mean_text(report):^28}  {parts}"
+    parts = "  ".join(f"{time_text(report.details[name]):>8}" for name in PARTS)
+    return f"{quantiles}  {_mean_text(report):^28}  {parts}"
 
 
 def _mean_text(report: Report) -> str:
@@ -150,31 +141,36 @@ def _mean_text(report: Report) -> str:
 
 
 def as_table(answer: Answer) -> list[str]:
-    """The answer for a person."""
-    everything = [answer.total, *answer.intervals, *answer.groups]
-    width = min(48, max(len(line.key) for line in everything))
-    lines = [
-        f"{'':<{width}}  {'responses':>9}  {'mean, 95% interval':^28}  {'think':>8}  {'network':>8}  {'in flight':>9}"
-        f"  {'answered':>14}  confidence"
-    ]
-    lines.append(_row(answer.total, width))
-    for title, part in (("over time", answer.intervals), (f"by {answer.by}, slowest first", answer.groups)):
-        if part:
-            lines += [title, *(_row(line, width) for line in part)]
-    return lines + answer.notes
+    """What the packets of clients say, for a person."""
+    header = f"{'mean, 95% interval':^28}  {'think':>8}  {'network':>8}  {'in flight':>9}  {'answered':>14}  confidence"
+    return _table(answer, header, _cells)
 
 
-def _row(line: Line, width: int) -> str:
-    report, said = line.report, line.report.details
-    key = line.key if len(line.key) <= width else line.key[: width - 1] + "…"
+def _cells(report: Report) -> str:
+    said = report.details
     epochs = f"{said['answered']:,} of {said['epochs']:,}"
     if report.mean is None:
-        why = max(said["abstained"], key=said["abstained"].get, default="") if said["abstained"] else "no requests"
-        return f"{key:<{width}}  {0:>9,}  {'cannot say: ' + why:^28}  {'-':>8}  {'-':>8}  {'-':>9}  {epochs:>14}  -"
+        why = max(said["abstained"], key=said["abstained"].get) if said["abstained"] else "no requests"
+        return f"{'cannot say: ' + why:^28}  {'-':>8}  {'-':>8}  {'-':>9}  {epochs:>14}  -"
     return (
-        f"{key:<{width}}  {report.samples:>9,}  {_mean_text(report):^28}  {time_text(said['think']):>8}  "
-        f"{time_text(said['network']):>8}  {said['in_flight']:>9.1f}  {epochs:>14}  {said['confidence']:.0%}"
+        f"{_mean_text(report):^28}  {time_text(said['think']):>8}  {time_text(said['network']):>8}  "
+        f"{said['in_flight']:>9.1f}  {epochs:>14}  {said['confidence']:.0%}"
     )
+
+
+def _table(answer: Answer, header: str, cells: Callable[[Report], str]) -> list[str]:
+    """A line for everything, each interval and each group: its name, its responses, and the cells."""
+    width = min(48, max(len(line.key) for line in (answer.total, *answer.intervals, *answer.groups)))
+
+    def row(line: Line) -> str:
+        key = line.key if len(line.key) <= width else line.key[: width - 1] + "…"
+        return f"{key:<{width}}  {line.report.samples:>9,}  {cells(line.report)}"
+
+    lines = [f"{'':<{width}}  {'responses':>9}  {header}", row(answer.total)]
+    for title, part in (("over time", answer.intervals), (f"by {answer.by}, slowest first", answer.groups)):
+        if part:
+            lines += [title, *map(row, part)]
+    return lines + answer.notes
 
 
 def write_epochs(path: str, epochs: Epochs) -> None:
@@ -184,14 +180,13 @@ def write_epochs(path: str, epochs: Epochs) -> None:
     from wirelag.epochs import METHODS, REASONS, ends_text
 
     rows = epochs.rows
-    counts = rows["count"].astype(float)
     plain: dict[str, Any] = {
         "flow": [ends_text(words, "flow") for words in epochs.ends.tolist()],
         "flow_key": rows["key"],
         "start_ns": rows["start_ns"],
         "end_ns": rows["end_ns"],
         "responses": rows["count"],
-        "mean": [float(s) / n / 1e9 if n else None for s, n in zip(rows["sum_ns"], counts, strict=True)],
+        "mean": _means(rows["sum_ns"], rows["count"]),
         "batch": _means(rows["batch_sum_ns"], rows["batch_count"]),
         "think": _means(rows["think_sum_ns"], rows["think_count"]),
         "network": [None if n < 0 else n / 1e9 for n in rows["network_ns"].tolist()],

@@ -1,15 +1,14 @@
 """Response latency when only the packets of clients are seen: direct server return, asymmetric routes, hidden headers.
 
-Guarantee: an answer is a mean over an epoch of one flow (half a second, at least four responses), and is given only
-where the packets tell it: each method says why it abstains. With TCP headers `auto` is within 15% in nearly all epochs
-of closed-loop traffic, think time and loss included (experiments/README.md has the figures); `blind` needs sizes and
-times alone. Memory: `memory` bytes of flow tables, 256 a flow and its name for `auto`, the flow silent for longest
-leaves first and is counted; a synopsis has at most `most_epochs` epochs of 168 bytes.
+Guarantee: an answer is a mean over an epoch of one flow (half a second, at least four responses); where the packets do
+not tell it, an epoch has the reason instead. How near answers are, and which traffic misleads each method all the same,
+is measured in experiments/README.md and stated in docs/concepts/pirate.md. Memory: `memory` bytes of flow tables, 256 a
+flow and its name for `auto`, the flow silent for longest leaves first and is counted; a synopsis has at most
+`most_epochs` epochs of 168 bytes.
 
 `gap` and `modes` are Algorithms 1 and 2 of B. V. Shobhana, Y. Chien, M. Doughten, J. Diamant, B. Nath, S. L. Feibish
 and S. Narayana, *Measuring Response Latencies Under Asymmetric Routing*, 2026, `modes` with what makes them robust;
-`ack`, `window`, `auto` and `blind` are ours. The laws are docs/reference/pirate.md, pirate-modes.md and pirate-
-blind.md.
+`ack`, `window`, `auto` and `blind` are ours. The laws: docs/reference/pirate.md, pirate-modes.md, pirate-blind.md.
 """
 
 from __future__ import annotations
