@@ -185,17 +185,16 @@ static void begin(struct connection *c)
 /* How many bytes follow the head of a response. */
 static s64 body_bytes(const char *head)
 {
-    const char *field;
     s64 bytes = 0;
 
     if (*format == 'm')
         return sscanf(head, "VALUE %*s %*d %ld", &bytes) == 1 ? bytes + 7 : 0; /* and CR LF END CR LF */
     if (*format == 'r')
         return sscanf(head, "$%ld", &bytes) == 1 && bytes >= 0 ? bytes + 2 : 0;
-    field = strcasestr(head, "content-length:");
-    if (strncmp(head, "HTTP/1.1 200", 12) || !field || sscanf(field + 15, "%ld", &bytes) != 1)
-        fail("not what was asked for: %.40s", head);
-    return bytes;
+    for (const char *line = strncmp(head, "HTTP/1.1 200", 12) ? NULL : strchr(head, '\n'); line; line = strchr(line, '\n'))
+        if (!strncasecmp(++line, "content-length:", 15))
+            return strtol(line + 15, NULL, 10);
+    fail("not what was asked for: %.40s", head);
 }
 
 /* What a response makes room for. */
@@ -278,10 +277,15 @@ static void take(struct connection *c, const char *bytes, s64 count, s64 at_ns)
 
     while (count && c->fd == fd) {
         if (c->body < 0) {
-            if (c->head_bytes == HEAD_BYTES - 1)
+            const char *line = memchr(bytes, '\n', count);
+            s64 used = line ? line + 1 - bytes : count;
+
+            if (c->head_bytes + used >= HEAD_BYTES)
                 fail("the head of a response is too long");
-            c->head[c->head_bytes++] = *bytes++;
-            count--;
+            memcpy(c->head + c->head_bytes, bytes, used);
+            c->head_bytes += used;
+            bytes += used;
+            count -= used;
             if (c->head_bytes < ending_bytes || memcmp(c->head + c->head_bytes - ending_bytes, ending, ending_bytes))
                 continue;
             c->head[c->head_bytes] = 0;

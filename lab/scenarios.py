@@ -34,6 +34,11 @@ class Scenario:
     both: bool = False  # record both directions at the client, too
 
 
+def _few(scenario: Scenario) -> Scenario:
+    """Servers that take no time: few connections, for longer, so that clients need not wait for a processor."""
+    return replace(scenario, connections=4, seconds=28)
+
+
 def _single() -> list[Scenario]:
     """One request in flight."""
     exponential = Httpd("exponential:2000")
@@ -46,7 +51,7 @@ def _single() -> list[Scenario]:
         Scenario("w1-post-8k", exponential, Load(post=8192)),
         Scenario("w1-20k", exponential, Load(response="constant:20000")),
         Scenario("w1-300k", Httpd("exponential:5000"), Load(response="constant:300000")),
-        Scenario("w1-nginx", Nginx((2000,)), Load(response="constant:2000")),
+        _few(Scenario("w1-nginx", Nginx((2000,)), Load(response="constant:2000"))),
     ]
 
 
@@ -79,11 +84,11 @@ def _others() -> list[Scenario]:
         Scenario("w4-loss", Httpd(exponential), Load(in_flight=4), LOSSY),
         Scenario("w1-reordering", Httpd(exponential), Load(), REORDERING),
         Scenario("w4-reordering", Httpd(exponential), Load(in_flight=4), REORDERING),
-        Scenario("redis-w1", Redis(), Load(format="redis")),
-        Scenario("redis-w4", Redis(), Load(in_flight=4, format="redis")),
-        Scenario("memcached-w1", Memcached(), Load(format="memcached")),
-        Scenario("memcached-w4", Memcached(), Load(in_flight=4, format="memcached")),
-        Scenario("memcached-w4-batch", Memcached(), Load("batch", 4, "memcached")),
+        _few(Scenario("redis-w1", Redis(), Load(format="redis"))),
+        _few(Scenario("redis-w4", Redis(), Load(in_flight=4, format="redis"))),
+        _few(Scenario("memcached-w1", Memcached(), Load(format="memcached"))),
+        _few(Scenario("memcached-w4", Memcached(), Load(in_flight=4, format="memcached"))),
+        _few(Scenario("memcached-w4-batch", Memcached(), Load("batch", 4, "memcached"))),
         Scenario("open-equal", Httpd(exponential), Load("open", request="constant:100")),
         Scenario("open-varied", Httpd(exponential), varied),
         Scenario("udp-w1", Udpd(exponential), Load(format="udp", request="constant:100")),

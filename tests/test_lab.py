@@ -344,7 +344,7 @@ def test_without_timestamps_and_with_the_kernels_round_trip_time(tmp_path: Path)
 def test_a_quota_is_felt(tmp_path: Path) -> None:
     httpd = Httpd("constant:1000", burn=True, cpu_share=0.25)
     truth = _truth(Scenario("quota", httpd, Load(), connections=2, seconds=1), tmp_path)
-    assert 100 < len(truth) < 350  # 1,000 without
+    assert 20 < len(truth) < 350  # 1,000 without; a busy machine may be slower still
     assert not list(Path("/sys/fs/cgroup").glob(f"**/lab-{owner_name()}"))
 
 

@@ -17,24 +17,18 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.epochs import EPOCH, METHODS, Epochs
 from wirelag.grouping import Grouping
 from wirelag.intervals import Interval
-from wirelag.packets import Array, Flag, Kind, PacketBatch, TcpFlag
+from wirelag.packets import Array, PacketBatch
 from wirelag.report import Report
 
-Words = npt.NDArray[np.uint64]
 Method = Literal["gap", "modes", "ack", "window", "syn", "auto", "blind"]
 
 NAME: Final = "pirate"
 BLIND: Final = METHODS.index("blind")
-HAS_TCP, HAS_TIMESTAMPS, HAS_IP_ID = 1, 2, 4
-HIDDEN: Final = (Kind.UDP, Kind.QUIC, Kind.ESP, Kind.WIREGUARD)  # flows without TCP headers
-_SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
-_PARTS: Final = 12  # the purpose of a coin that only hashes
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +94,12 @@ class PirateMeter:
         if not len(packets):
             return
         self._last_ns = max(self._last_ns, int(packets.time_ns.max()))
-        whole = ~packets.has(Flag.LATER | Flag.SHORT)
-        tcp = whole & packets.of_kind(Kind.TCP)
-        hidden = whole & np.isin(packets.kind, HIDDEN)
-        self._other += int(np.count_nonzero(~(tcp | hidden)))
-        if self._hidden is self._tcp:
-            self._take(self._tcp, packets, np.flatnonzero(tcp | hidden))
-        else:
-            self._take(self._tcp, packets, np.flatnonzero(tcp))
-            self._take(self._hidden, packets, np.flatnonzero(hidden))
+        alone = self._hidden is self._tcp
+        taken = self._tcp.observe_batch(packets, True, alone)
+        if not alone:
+            taken += self._hidden.observe_batch(packets, False, True)
+        self._other += len(packets) - taken
+        self._collect()
 
     def cut(self, interval: Interval) -> Epochs:
         """The epochs that ended in the interval; those that are open go on."""
@@ -133,24 +124,6 @@ class PirateMeter:
         """Bytes of tables."""
         return self._tcp.memory + (self._hidden.memory if self._hidden is not self._tcp else 0)
 
-    def _take(self, kernel: _kernels.Pirate, packets: PacketBatch, rows: npt.NDArray[np.intp]) -> None:
-        if not len(rows):
-            return
-        part = packets if len(rows) == len(packets) else packets[rows]
-        tcp = part.of_kind(Kind.TCP)
-        opening = tcp & ((part.message & np.uint8(TcpFlag.SYN)) != 0)
-        numbered = ~part.has(Flag.IPV6) & ~part.has(Flag.FRAGMENT) & (part.ip_id != 0)
-        has = tcp * np.uint8(HAS_TCP) | part.has(Flag.TIMESTAMPS) * np.uint8(HAS_TIMESTAMPS)
-        has |= numbered * np.uint8(HAS_IP_ID)
-        mss = np.where(opening, part.transaction, 0).astype(np.uint16)
-        endpoints = np.empty((len(part), 5), np.uint64)
-        _kernels.fill_endpoints(part.src, part.dst, part.src_port, part.dst_port, part.protocol, endpoints)
-        kernel.observe(
-            part.time_ns, _keys(part), part.seq, part.ack, part.tsval, part.tsecr, part.wire_length,
-            part.payload_length, part.ip_id, mss, part.message, has, endpoints,
-        )  # fmt: skip
-        self._collect()
-
     def _collect(self) -> None:
         """Keep epochs that ended, as many as there is room for."""
         for place, kernel in enumerate((self._tcp, self._hidden)):
@@ -169,15 +142,3 @@ class PirateMeter:
             for name, n in self._hidden.counts().items():
                 counts[name] += n
         return counts
-
-
-def _keys(packets: PacketBatch) -> Words:
-    """Flow keys that tell directions apart, and flows of a pair of addresses that have no ports."""
-    keys = packets.flow_key ^ packets.has(Flag.REVERSE).astype(np.uint64)
-    inner = np.zeros(len(packets), np.uint64)
-    esp, wireguard = packets.of_kind(Kind.ESP), packets.of_kind(Kind.WIREGUARD)
-    inner[esp] = packets.transaction[esp]
-    inner[wireguard] = packets.transaction[wireguard] & np.uint64(0xFFFFFFFF)  # the receiver's index
-    if not inner.any():
-        return np.asarray(keys)
-    return np.where(inner > 0, _kernels.coins(keys + inner * _SPREAD, 0, _PARTS), keys)

@@ -32,6 +32,71 @@ struct Name {
     u64 words[5];
 };
 
+/* The columns of a batch that tell of clients. */
+struct ClientColumns {
+    using Addresses = nb::ndarray<const u64, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+    nb::handle packets;
+    size_t rows = nb::len(packets);
+    Values<s64> time_ns{packets, "time_ns", rows};
+    Values<u64> flow_key{packets, "flow_key", rows}, transaction{packets, "transaction", rows};
+    Values<u32> seq{packets, "seq", rows}, ack{packets, "ack", rows}, tsval{packets, "tsval", rows}, tsecr{packets, "tsecr", rows};
+    Values<u32> wire_length{packets, "wire_length", rows}, payload_length{packets, "payload_length", rows};
+    Values<u16> src_port{packets, "src_port", rows}, dst_port{packets, "dst_port", rows};
+    Values<u16> ip_id{packets, "ip_id", rows}, flags{packets, "flags", rows};
+    Values<u8> protocol{packets, "protocol", rows}, kind{packets, "kind", rows}, message{packets, "message", rows};
+    Addresses src = nb::cast<Addresses>(packets.attr("src"), false), dst = nb::cast<Addresses>(packets.attr("dst"), false);
+    u64 address_key = wl_coin_key(0, WL_COIN_ADDRESS);
+
+    explicit ClientColumns(nb::handle batch) : packets(batch)
+    {
+        if (src.shape(0) != rows || dst.shape(0) != rows || src.shape(1) != 2 || dst.shape(1) != 2)
+            throw std::invalid_argument("an address has two words for each row");
+    }
+
+    bool is_whole(size_t i) const
+    {
+        return !(flags[i] & (WL_LATER | WL_SHORT));
+    }
+    bool is_tcp(size_t i) const
+    {
+        return kind[i] == WL_TCP && is_whole(i);
+    }
+    bool is_hidden(size_t i) const
+    {
+        u8 k = kind[i];
+
+        return (k == WL_UDP || k == WL_QUIC || k == WL_ESP || k == WL_WIREGUARD) && is_whole(i);
+    }
+
+    /* Flow keys tell directions apart, and flows of a pair of addresses that have no ports: by the SPI, the receiver's index. */
+    u64 key(size_t i) const
+    {
+        u64 of_flow = flow_key[i] ^ !!(flags[i] & WL_REVERSE);
+        u64 inner = kind[i] == WL_ESP ? transaction[i] : kind[i] == WL_WIREGUARD ? transaction[i] & 0xffffffff : 0;
+
+        return inner ? wl_coin(of_flow + inner * 0x9E3779B97F4A7C15ull, address_key) : of_flow;
+    }
+
+    wl_client_packet packet(size_t i, u64 name) const
+    {
+        bool tcp = kind[i] == WL_TCP, numbered = !(flags[i] & (WL_IPV6 | WL_FRAGMENT)) && ip_id[i];
+        u32 has = tcp * WL_HAS_TCP | !!(flags[i] & WL_TIMESTAMPS) * WL_HAS_TIMESTAMPS | numbered * WL_HAS_IP_ID;
+        u64 mss = tcp && message[i] & WL_CLIENT_SYN ? transaction[i] : 0;
+
+        return {time_ns[i], name, seq[i], ack[i], tsval[i], tsecr[i], wire_length[i], payload_length[i], ip_id[i],
+            static_cast<u16>(mss), message[i], static_cast<u8>(has)};
+    }
+
+    Name name(size_t i) const
+    {
+        const u64 *from = src.data() + 2 * i, *to = dst.data() + 2 * i;
+
+        return {from[0], from[1], to[0], to[1],
+            static_cast<u64>(src_port[i]) << 32 | static_cast<u64>(dst_port[i]) << 16 | protocol[i]};
+    }
+};
+
 struct Given {
     wl_epoch epoch;
     Name name;
@@ -80,8 +145,7 @@ class Pirate {
     }
 
     void observe(Column<s64> time_ns, Column<u64> key, Column<u32> seq, Column<u32> ack, Column<u32> tsval, Column<u32> tsecr,
-        Column<u32> length, Column<u32> payload, Column<u16> ip_id, Column<u16> mss, Column<u8> tcp_flags, Column<u8> has,
-        nb::object endpoints)
+        Column<u32> length, Column<u32> payload, Column<u16> ip_id, Column<u16> mss, Column<u8> tcp_flags, Column<u8> has)
     {
         size_t rows = time_ns.shape(0);
 
@@ -91,38 +155,39 @@ class Pirate {
                 throw std::invalid_argument("columns of different lengths");
         /* An array looks up where its values lie at every access. */
         const s64 *times_ns = time_ns.data();
-        const u64 *keys_of = key.data();
+        const u64 *keys = key.data();
         const u32 *seqs = seq.data(), *acks = ack.data(), *tsvals = tsval.data(), *tsecrs = tsecr.data();
         const u32 *lengths = length.data(), *payloads = payload.data();
         const u16 *ip_ids = ip_id.data(), *msses = mss.data();
         const u8 *flags = tcp_flags.data(), *headers = has.data();
 
-        nb::ndarray<const u64, nb::ndim<2>, nb::c_contig, nb::device::cpu> ends;
-        const Name *names_of = nullptr;
-        size_t groups_of[2 * ahead];
+        nb::gil_scoped_release release;
+        enter_all(
+            rows, [=](size_t r) { return named(keys[r]); },
+            [=](size_t r, u64 name) {
+                return wl_client_packet{times_ns[r], name, seqs[r], acks[r], tsvals[r], tsecrs[r], lengths[r], payloads[r],
+                    ip_ids[r], msses[r], flags[r], headers[r]};
+            },
+            [](size_t) { return Name{}; });
+    }
 
-        if (!endpoints.is_none()) {
-            ends = nb::cast<decltype(ends)>(endpoints, false);
-            if (ends.shape(0) != rows || ends.shape(1) != 5)
-                throw std::invalid_argument("endpoints have five words for each row");
-            names_of = reinterpret_cast<const Name *>(ends.data());
-        }
+    /* Those packets of a batch that have, or have not, a TCP header, and can be told; gives their number. */
+    size_t observe_batch(nb::handle packets, bool with_tcp, bool without)
+    {
+        const ClientColumns columns(packets);
 
         nb::gil_scoped_release release;
-        for (size_t i = 0; i < rows + 2 * ahead; i++) {
-            if (i >= 2 * ahead) {
-                size_t r = i - 2 * ahead;
-
-                enter(groups_of[r % (2 * ahead)],
-                    {times_ns[r], named(keys_of[r]), seqs[r], acks[r], tsvals[r], tsecrs[r], lengths[r], payloads[r], ip_ids[r],
-                        msses[r], flags[r], headers[r]},
-                    names_of ? &names_of[r] : nullptr);
+        chosen.clear();
+        chosen_keys.clear();
+        for (size_t i = 0; i < columns.rows; i++)
+            if (columns.is_tcp(i) ? with_tcp : without && columns.is_hidden(i)) {
+                chosen.push_back(static_cast<u32>(i));
+                chosen_keys.push_back(named(columns.key(i)));
             }
-            if (i >= ahead && i - ahead < rows)
-                fetch_flow(groups_of[(i - ahead) % (2 * ahead)], named(keys_of[i - ahead]));
-            if (i < rows)
-                groups_of[i % (2 * ahead)] = fetch_group(named(keys_of[i]));
-        }
+        enter_all(
+            chosen.size(), [this](size_t r) { return chosen_keys[r]; },
+            [&](size_t r, u64 name) { return columns.packet(chosen[r], name); }, [&](size_t r) { return columns.name(chosen[r]); });
+        return chosen.size();
     }
 
     /* All flows end; the table is then empty. */
@@ -189,6 +254,8 @@ class Pirate {
     std::unique_ptr<u8[], Free> table; /* groups: 8 keys, 8 times, 8 records; a line more, so that they begin where a line does */
     std::unique_ptr<Name[], Free> names;
     std::vector<Given> given;
+    std::vector<u32> chosen; /* rows of the batch at hand */
+    std::vector<u64> chosen_keys;
 
     static u64 word(s64 value)
     {
@@ -289,7 +356,25 @@ class Pirate {
         return slot;
     }
 
-    void enter(size_t first, const wl_client_packet &packet, const Name *name)
+    /* Rows in order; where their flows lie is fetched some rows before. */
+    template <typename Key, typename Packet, typename Ends> void enter_all(size_t rows, Key key, Packet packet, Ends ends)
+    {
+        size_t groups_of[2 * ahead];
+
+        for (size_t i = 0; i < rows + 2 * ahead; i++) {
+            if (i >= 2 * ahead) {
+                size_t r = i - 2 * ahead;
+
+                enter(groups_of[r % (2 * ahead)], packet(r, key(r)), [&] { return ends(r); });
+            }
+            if (i >= ahead && i - ahead < rows)
+                fetch_flow(groups_of[(i - ahead) % (2 * ahead)], key(i - ahead));
+            if (i < rows)
+                groups_of[i % (2 * ahead)] = fetch_group(key(i));
+        }
+    }
+
+    template <typename Ends> void enter(size_t first, const wl_client_packet &packet, Ends ends)
     {
         packets++;
         if (packet.time_ns < 0 || packet.time_ns >> 62) {
@@ -301,7 +386,7 @@ class Pirate {
 
         if (slot == first + group_slots) {
             slot = open(first, packet.key);
-            names[slot] = name ? *name : Name{};
+            names[slot] = ends();
         }
         time_of(slot) = packet.time_ns;
         if (method.packet(flow_of(slot), &packet, &settings, &epoch)) {
@@ -320,7 +405,9 @@ void add_pirate(nb::module_ &m)
         .def(nb::init<u32, u64, s64, u32, s64, bool, u64>(), "method"_a, "memory"_a, "epoch_ns"_a, "fewest"_a, "gap_ns"_a,
             "literal"_a, "seed"_a)
         .def("observe", &Pirate::observe, "time_ns"_a, "key"_a, "seq"_a, "ack"_a, "tsval"_a, "tsecr"_a, "length"_a, "payload"_a,
-            "ip_id"_a, "mss"_a, "tcp_flags"_a, "has"_a, "endpoints"_a = nb::none())
+            "ip_id"_a, "mss"_a, "tcp_flags"_a, "has"_a)
+        .def("observe_batch", &Pirate::observe_batch, "packets"_a, "with_tcp"_a, "without"_a,
+            "Packets of a batch that have a TCP header, or none; gives their number.")
         .def("cut", &Pirate::cut, "now_ns"_a, "All flows end; the table is then empty.")
         .def("take", &Pirate::take, "room"_a, "Epochs that were given, 21 words each; gives their number.")
         .def("counts", &Pirate::counts)

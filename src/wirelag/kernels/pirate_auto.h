@@ -24,7 +24,7 @@ WL_INLINE void wl_auto_busy_ends(struct wl_auto_flow *f, u32 at)
 {
     if (f->outstanding || f->deferred || !WL_ON(f, WL_AUTO_BUSY_KNOWN))
         return;
-    f->busy_sum += wl_behind(at, f->busy_since);
+    f->busy_sum += at - f->busy_since;
     f->busy_count++;
 }
 
@@ -35,12 +35,15 @@ WL_INLINE void wl_auto_complete(struct wl_auto_flow *f, u32 t, u32 c, u32 at)
     f->outstanding = (u16)(f->outstanding - c);
     f->completions += c;
     f->completed = at;
+    f->unread = (u8)wl_min(c, 255);
     f->flags |= WL_AUTO_DONE;
     wl_auto_busy_ends(f, at);
 }
 
 WL_INLINE void wl_auto_afresh(struct wl_auto_flow *f, u32 t)
 {
+    f->area -= wl_auto_ages(f, f->last);
+    f->crowd_size[0] = f->crowd_size[1] = f->crowd_size[2] = 0;
     f->outstanding = f->deferred = f->flight = 0;
     f->flags &= (u16) ~(WL_AUTO_ADVANCED | WL_AUTO_BUSY_KNOWN | WL_AUTO_DONE | WL_AUTO_HOLE | WL_AUTO_FULL);
     f->fresh = 0;
@@ -128,7 +131,7 @@ WL_INLINE void wl_auto_extend(struct wl_auto_flow *f, u32 advance, u32 at)
     if (!WL_ON(f, WL_AUTO_DONE) || advance == 1 || longer > wl_max(WL_UNITS(200000), 4ll * f->steady))
         return;
     f->area += longer;
-    f->busy_sum += longer;
+    f->busy_sum += (u32)longer;
     f->completed = at;
 }
 
@@ -212,16 +215,24 @@ WL_INLINE void wl_auto_doubts(struct wl_auto_flow *f, const struct wl_auto_now *
         WL_MORE(f->spontaneous);
 }
 
-/* The time from a response to the next request: the client's, or, if it has but one in flight, too short to be. */
+/* The client has read what its kernel acknowledged by the time it sends the next request, if that is soon. */
+WL_INLINE void wl_auto_read(struct wl_auto_flow *f, u32 at)
+{
+    int later = wl_behind(at, f->completed);
+
+    if (WL_ON(f, WL_AUTO_DONE) && later > 0 && later <= (int)WL_AUTO_WOKEN)
+        f->area += (s64)f->unread * later;
+    f->unread = 0;
+}
+
+/* The time from a response to the next request: the client's, or too short to be. */
 WL_INLINE void wl_auto_think(struct wl_auto_flow *f, u32 thought)
 {
     f->think_count++;
-    if (f->in_flight > 1 || thought > WL_AUTO_WOKEN) {
+    if (thought > WL_AUTO_WOKEN)
         f->think_sum += thought;
-        return;
-    }
-    f->busy_sum += thought;
-    f->area += thought;
+    else
+        f->busy_sum += thought;
 }
 
 /* Responses that must have ended before the client sent k more requests. */
@@ -261,7 +272,7 @@ WL_INLINE void wl_auto_turn(struct wl_auto_flow *f)
     f->turn_before_fresh = f->turn_fresh;
     f->turn_outstanding = f->outstanding;
     f->turn_at = f->advanced;
-    f->turn_fresh = f->fresh;
+    f->turn_fresh = (u16)wl_min(f->fresh >> 4, 65535);
 }
 
 /* A flight is complete: a batch after a batch, or the objects of a page after the page. */
@@ -305,6 +316,7 @@ WL_RULE int wl_auto_request(struct wl_auto_flow *f, struct wl_auto_now *n, u32 k
     if (opens && !swapped)
         wl_auto_turn(f);
     at = wl_auto_sent(f, n, opens);
+    wl_auto_read(f, at);
     wl_auto_doubts(f, n, k, opens);
     wl_auto_make_room(f, n, k, opens);
     if (opens) {
@@ -318,6 +330,7 @@ WL_RULE int wl_auto_request(struct wl_auto_flow *f, struct wl_auto_now *n, u32 k
         f->flags = (u16)((f->flags & ~WL_AUTO_DONE) | WL_AUTO_BUSY_KNOWN);
         f->busy_since = at;
     }
+    wl_auto_remember(f, at, k);
     f->outstanding = (u16)(f->outstanding + k);
     f->total += k;
     f->area += (s64)k * (u32)(n->t - at);
@@ -345,7 +358,7 @@ WL_INLINE void wl_auto_payload(struct wl_auto_flow *f, const struct wl_client_pa
     continues = wl_auto_continues(f, n, full);
     k = wl_auto_requests(f, n, continues, full);
     if (f->fresh && !continues)
-        wl_auto_response_size(f, k);
+        wl_auto_response_size(f, p, n->t, k);
     wl_auto_old_totals(f);
     if (n->older && n->behind && f->in_flight == 1 && f->outstanding)
         k = 0;
@@ -393,16 +406,12 @@ WL_INLINE void wl_auto_learn_latency(struct wl_auto_flow *f, u32 mean)
     f->steady = mean < f->steady >> 1 ? f->steady >> 1 : mean;
 }
 
-/* The sum of latencies by Little's law. What was outstanding as the epoch began brings half a latency with it, what is so now takes
- * half a latency away; -1 if there is more of that than completions. */
+/* The sum of latencies by Little's law: what is still outstanding takes its age away. -1: that leaves nothing. */
 WL_INLINE s64 wl_auto_little(const struct wl_auto_flow *f)
 {
-    s64 more = (s64)f->at_start - f->outstanding - f->deferred, parts = 2ll * f->completions - more;
-    u64 area = (u64)wl_min(wl_max(f->area, 0), 1ll << 50);
+    s64 sum = wl_min(f->area, 1ll << 50) - wl_auto_ages(f, f->last);
 
-    if (parts < f->completions || !f->completions)
-        return -1;
-    return (s64)(more < 0 ? area - area * (u64)-more / (u64)parts : area + area * (u64)more / (u64)parts);
+    return f->completions && sum >= 0 ? sum : -1;
 }
 
 /* The epoch ends. Whether it has something to say. */
@@ -417,7 +426,7 @@ WL_RULE int wl_auto_end(struct wl_auto_flow *f, const struct wl_pirate *settings
         return 0;
     given = f->requests || f->completions;
     alone = f->in_flight == 1 && f->busy_count >= settings->fewest && f->busy_count;
-    sum = alone ? f->busy_sum : wl_auto_little(f);
+    sum = alone ? (int)f->busy_sum : wl_auto_little(f);
     count = alone ? f->busy_count : f->completions;
     reason = wl_auto_reason(f, settings->fewest, sum);
     sum = wl_min(wl_max(sum, 0), (s64)count << (WL_AUTO_LONGEST - 10));
@@ -436,18 +445,13 @@ WL_RULE int wl_auto_end(struct wl_auto_flow *f, const struct wl_pirate *settings
     if (reason == WL_PIRATE_ANSWERED) {
         out->sum_ns = sum << 10;
         out->count = count;
-        out->batch_sum_ns = wl_max(busy ? f->busy_sum : f->flight_sum, 0) << 10;
+        out->batch_sum_ns = wl_max((int)(busy ? f->busy_sum : f->flight_sum), 0) << 10;
         out->batch_count = busy ? f->busy_count : f->flight_count;
-        out->think_sum_ns = f->think_sum << 10;
+        out->think_sum_ns = wl_max((int)f->think_sum, 0) << 10;
         out->think_count = f->think_count;
         out->confidence = wl_auto_confidence(f, count);
     }
-    f->area = f->busy_sum = f->flight_sum = f->think_sum = 0;
-    f->completions = f->busy_count = f->flight_count = f->requests = f->think_count = 0;
-    f->lost = f->spontaneous = f->reordered = f->coalesced = 0;
-    f->lone >>= 1;
-    f->flags &= (u16) ~(WL_AUTO_SPOILT | WL_AUTO_NOT_TCP);
-    f->at_start = (u16)(f->outstanding + f->deferred);
+    wl_auto_begin_epoch(f, f->last);
     return given;
 }
 
@@ -556,9 +560,14 @@ WL_INLINE int wl_auto_belongs(struct wl_auto_flow *f, const struct wl_client_pac
     return 0;
 }
 
-WL_INLINE int wl_auto_is_over(const struct wl_auto_flow *f, const struct wl_pirate *settings, s64 elapsed)
+/* An epoch ends with a request, if there is one: by then the client has read what came before. */
+WL_INLINE int wl_auto_is_over(const struct wl_auto_flow *f, const struct wl_client_packet *p, const struct wl_pirate *settings)
 {
-    return elapsed >= settings->epoch_ns && (f->completions >= settings->fewest || elapsed >= 4 * settings->epoch_ns);
+    s64 elapsed = p->time_ns - f->start_ns;
+
+    if (p->payload && f->completions >= settings->fewest)
+        return elapsed >= settings->epoch_ns;
+    return elapsed >= 4 * settings->epoch_ns;
 }
 
 /* The caller knows the key of a flow without a packet. */
@@ -609,7 +618,7 @@ WL_INLINE int wl_auto_packet(
         f->flags |= WL_AUTO_NOT_TCP;
         f->last = n.t;
     }
-    if (!given && (flags & WL_CLIENT_FIN || wl_auto_is_over(f, settings, p->time_ns - f->start_ns)))
+    if (!given && (flags & WL_CLIENT_FIN || wl_auto_is_over(f, p, settings)))
         given = wl_auto_finish(f, settings, p->time_ns, out);
 out:
     if (given)

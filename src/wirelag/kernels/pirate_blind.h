@@ -91,11 +91,12 @@ WL_INLINE int wl_blind_is_syn(u16 first, u16 second)
     return first <= WL_BLIND_SMALL && first > second && less <= 4 * WL_BLIND_SYN_STEP && less % WL_BLIND_SYN_STEP == 0;
 }
 
-/* A packet of a handshake that is not over. */
+/* A packet of a handshake that is not over. Requests may ride on one that is not padded. */
 WL_INLINE void wl_blind_greet(struct wl_blind_flow *f, u16 length)
 {
-    if (length <= WL_BLIND_SMALL) {
+    if (length < WL_BLIND_GREETING && length > f->opened)
         f->opened = length;
+    if (length <= WL_BLIND_SMALL) {
         wl_blind_sized(f, length);
     } else if (++f->greeted == WL_BLIND_GREETINGS) {
         f->stage = WL_BLIND_READY;

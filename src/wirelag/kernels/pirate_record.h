@@ -8,10 +8,12 @@
 #include "pirate.h"
 
 #define WL_UNITS(us) ((u32)((us) * 1000ull >> 10))
-#define WL_AUTO_OLD (1u << 30)     /* units: times that are older are forgotten */
-#define WL_AUTO_BACK (1u << 24)    /* units: nothing is dated back further */
-#define WL_AUTO_LONGEST 38         /* ns, as a power of two: a silence that ends everything, and the longest latency */
-#define WL_AUTO_MOST 1024          /* outstanding requests */
+#define WL_AUTO_OLD (1u << 30)  /* units: times that are older are forgotten */
+#define WL_AUTO_BACK (1u << 24) /* units: nothing is dated back further */
+#define WL_AUTO_LONGEST 38      /* ns, as a power of two: a silence that ends everything, and the longest latency */
+#define WL_AUTO_MOST 1024       /* outstanding requests */
+#define WL_AUTO_CROWDS 3
+#define WL_AUTO_CROWD 255          /* requests of a crowd, at most */
 #define WL_MSS_VALID 4             /* votes */
 #define WL_MSS_TOLD 255            /* by the SYN */
 #define WL_TICK_LEAST (1u << 17)   /* units: the shortest measure of a clock */
@@ -52,28 +54,31 @@ enum wl_auto_flag {
 struct wl_auto_flow {
     s64 start_ns;                                  /* of the epoch */
     s64 base_ns;                                   /* the least of time less echo */
-    s64 area, busy_sum, flight_sum, think_sum;     /* units */
+    s64 area;                                      /* units: of N dt, with what those outstanding bring from before the epoch */
+    u32 busy_sum, flight_sum, think_sum;           /* units, on the circle: parts of the epoch, so they fit */
     u32 last, advanced, requested, completed;      /* when: a packet, an advance, a request, a completion */
     u32 busy_since, deferred_at, hole_at, base_at; /* base_at: when echo_base last changed */
     u32 flight_at, flight_before_at;               /* when this flight began, and the one before */
     u32 turn_at, turn_before_at;                   /* the last advances before these */
+    u32 crowd_at[WL_AUTO_CROWDS];                  /* requests, the newest first: when, on average */
     u32 tick_from, tick_gap, tick_echo, tick_own;  /* the measure of clocks */
     u32 next_seq, counted_seq, acked, first_ack;
-    u32 boundary, hole_from, fresh;    /* fresh: response bytes since the last request */
-    u32 turn_fresh, turn_before_fresh; /* these, as a flight began */
-    u32 response, origin, total;       /* total: requests since origin, an acknowledgement */
-    u32 echo_origin, own_origin;       /* timestamps */
-    int echo_base, usual;              /* usual: lateness of prompt acknowledgements */
-    u32 handshake, latency, steady;    /* units; steady: latency for decisions */
+    u32 boundary, hole_from, fresh; /* fresh: response bytes since the last request */
+    u32 response, origin, total;    /* total: requests since origin, an acknowledgement */
+    u32 echo_origin, own_origin;    /* timestamps */
+    int echo_base, usual;           /* usual: lateness of prompt acknowledgements */
+    u32 handshake, latency, steady; /* units; steady: latency for decisions */
     u32 completions, busy_count, flight_count, requests, think_count;
     u16 outstanding, deferred, in_flight, flight, last_flight, largest_flight;
     u16 turn_outstanding, turn_before_outstanding;
+    u16 turn_fresh, turn_before_fresh; /* fresh, as a flight began, in units of 16 bytes */
     u16 last_id, spontaneous, lost, lone, reordered, coalesced;
-    u16 mss, mean_request;                     /* mean_request: in 1/8 bytes */
-    u16 request, at_start, hole_length, flags; /* at_start: outstanding as the epoch began */
+    u16 mss, mean_request; /* mean_request: in 1/8 bytes */
+    u16 request, hole_length, flags;
+    u8 crowd_size[WL_AUTO_CROWDS];
     u8 response_votes, request_votes, mean_votes, mss_votes;
-    u8 echo_tick, own_tick; /* the tick's number; << 4: what a measure said instead */
-    u8 forced, strays;
+    u8 echo_tick, own_tick;              /* the tick's number; << 4: what a measure said instead */
+    u8 forced, strays, unread, spare[2]; /* unread: responses that ended with the last advance */
 };
 
 _Static_assert(sizeof(struct wl_auto_flow) == 256, "a flow's record has 256 bytes");
@@ -94,6 +99,55 @@ WL_INLINE s64 wl_min(s64 a, s64 b)
 WL_INLINE s64 wl_max(s64 a, s64 b)
 {
     return a > b ? a : b;
+}
+
+/* k requests were sent. They are remembered in crowds; two of them have room for what is in flight. */
+WL_INLINE void wl_auto_remember(struct wl_auto_flow *f, u32 at, u32 k)
+{
+    u32 size = f->crowd_size[0], later;
+
+    k = k < WL_AUTO_CROWD ? k : WL_AUTO_CROWD;
+    if (3 * size + 2 >= f->in_flight || size + k > WL_AUTO_CROWD) {
+        f->crowd_at[2] = f->crowd_at[1];
+        f->crowd_at[1] = f->crowd_at[0];
+        f->crowd_size[2] = f->crowd_size[1];
+        f->crowd_size[1] = f->crowd_size[0];
+        size = 0;
+    }
+    size += k;
+    later = size > k && wl_behind(at, f->crowd_at[0]) > 0 ? at - f->crowd_at[0] : 0;
+    f->crowd_at[0] = size > k ? f->crowd_at[0] + (u32)((u64)later * k / size) : at;
+    f->crowd_size[0] = (u8)size;
+}
+
+/* For how long those outstanding have been so at t, all together. The oldest crowd that is known stands for what is older. */
+WL_INLINE s64 wl_auto_ages(const struct wl_auto_flow *f, u32 t)
+{
+    u32 left = (u32)f->outstanding + f->deferred;
+    s64 ages = 0;
+
+    for (int i = 0; i < WL_AUTO_CROWDS; i++) {
+        u32 oldest = i == WL_AUTO_CROWDS - 1 || !f->crowd_size[i + 1];
+        u32 of_these = oldest || left < f->crowd_size[i] ? left : f->crowd_size[i];
+
+        if (!f->crowd_size[i])
+            break;
+        ages += of_these * wl_max(wl_behind(t, f->crowd_at[i]), 0);
+        left -= of_these;
+    }
+    return ages;
+}
+
+/* An epoch begins at t. All that is of it begins at 0, but: what is outstanding brings its age with it; who thinks, thinks again.
+ */
+WL_INLINE void wl_auto_begin_epoch(struct wl_auto_flow *f, u32 t)
+{
+    f->area = wl_auto_ages(f, t);
+    f->busy_sum = f->flight_sum = f->think_sum = 0;
+    f->completions = f->busy_count = f->flight_count = f->requests = f->think_count = 0;
+    f->lost = f->spontaneous = f->reordered = f->coalesced = 0;
+    f->lone >>= 1;
+    f->flags &= (u16) ~(WL_AUTO_SPOILT | WL_AUTO_NOT_TCP);
 }
 
 WL_INLINE s64 wl_tick_ns(u32 number)

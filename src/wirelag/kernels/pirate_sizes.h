@@ -17,15 +17,15 @@ WL_INLINE u32 wl_auto_mss(const struct wl_auto_flow *f)
     return WL_ON(f, WL_AUTO_STAMPED) ? 1448 : 1460;
 }
 
-/* Whether responses are counted by their size. */
-WL_INLINE int wl_auto_sized(const struct wl_auto_flow *f)
-{
-    return WL_ON(f, WL_AUTO_RESPONSE) && (f->latency == 0 || f->latency >= WL_AUTO_QUICK);
-}
-
 WL_INLINE int wl_auto_exact(const struct wl_auto_flow *f)
 {
     return (f->flags & (WL_AUTO_ABSOLUTE | WL_AUTO_RESPONSE)) == (WL_AUTO_ABSOLUTE | WL_AUTO_RESPONSE);
+}
+
+/* Whether responses are counted by their size. */
+WL_INLINE int wl_auto_sized(const struct wl_auto_flow *f)
+{
+    return WL_ON(f, WL_AUTO_RESPONSE) && (wl_auto_exact(f) || f->latency == 0 || f->latency >= WL_AUTO_QUICK);
 }
 
 /* +1 for a multiple, -2 for what is none; a divisor takes the candidate's place. 1: the candidate changed, 2: it was given up. */
@@ -197,7 +197,7 @@ WL_RULE u32 wl_auto_requests(struct wl_auto_flow *f, const struct wl_auto_now *n
 }
 
 /* The size of responses, once bytes and requests agree on it; what is outstanding follows from it, if all bytes were seen. */
-WL_INLINE void wl_auto_adopt(struct wl_auto_flow *f, u32 k)
+WL_INLINE void wl_auto_adopt(struct wl_auto_flow *f, const struct wl_client_packet *p, u32 t, u32 k)
 {
     u32 bytes = f->acked - f->origin, parts, sent, done;
     int open;
@@ -224,18 +224,36 @@ WL_INLINE void wl_auto_adopt(struct wl_auto_flow *f, u32 k)
     }
     f->counted_seq += sent * f->request;
     f->boundary = f->first_ack + done * f->response;
+    f->in_flight = open > f->in_flight ? (u16)open : f->in_flight;
+    if (open == f->outstanding + f->deferred)
+        return;
     f->outstanding = (u16)open;
-    f->in_flight = f->outstanding > f->in_flight ? f->outstanding : f->in_flight;
+    f->deferred = 0;
+    f->start_ns = p->time_ns;
+    wl_auto_begin_epoch(f, t);
 }
 
-/* The bytes that a round of requests brought are a vote for the size of responses. */
-WL_RULE int wl_auto_response_size(struct wl_auto_flow *f, u32 k)
+/* The bytes that a round of requests brought are a vote for the size of responses: those of this round, or, where the next response
+ * began to come, all since the size came up. */
+WL_RULE int wl_auto_response_size(struct wl_auto_flow *f, const struct wl_client_packet *p, u32 t, u32 k)
 {
-    if (!f || wl_auto_exact(f))
+    u32 bytes, all;
+    s64 off;
+
+    if (!f || !p || wl_auto_exact(f))
         return 0;
-    if (!WL_ON(f, WL_AUTO_RESPONSE) && f->response_votes && f->fresh % f->response && f->response % f->fresh)
-        f->response_votes = 0; /* two sizes are none */
-    if (wl_auto_vote(&f->response, &f->response_votes, f->fresh, 16))
+    bytes = f->fresh;
+    all = f->acked - f->origin;
+    if (!WL_ON(f, WL_AUTO_RESPONSE) && f->response_votes && bytes % f->response && f->response % bytes) {
+        off = (s64)all - (s64)f->total * f->response;
+        if (all % f->response == 0)
+            bytes = all;
+        else if (off < f->response && -off < f->response)
+            return 0;
+        else
+            f->response_votes = 0; /* two sizes are none */
+    }
+    if (wl_auto_vote(&f->response, &f->response_votes, bytes, 16))
         f->flags &= (u16)~WL_AUTO_RESPONSE;
     if (f->response_votes == 1) {
         f->origin = f->acked;
@@ -243,7 +261,7 @@ WL_RULE int wl_auto_response_size(struct wl_auto_flow *f, u32 k)
     }
     if (f->response_votes >= WL_AUTO_VALID && !(f->flags & (WL_AUTO_RESPONSE | WL_AUTO_MISSIZED)) && f->total >= 16 &&
         f->total >= 4u * f->in_flight)
-        wl_auto_adopt(f, k);
+        wl_auto_adopt(f, p, t, k);
     return 0;
 }
 

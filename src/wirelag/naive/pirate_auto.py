@@ -13,9 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from wirelag.naive.join import coin, scaled
-from wirelag.naive.pirate_clocks import UNKNOWN, units
+from wirelag.naive.pirate_clocks import UNKNOWN, circle, units
 from wirelag.naive.pirate_modes import FIN, METHODS, REASONS, RST, SYN, TIMES, ClientPacket, Settings, clamp
-from wirelag.naive.pirate_record import Record, Sums
+from wirelag.naive.pirate_modes import behind as apart
+from wirelag.naive.pirate_record import Record
 
 AUTO = METHODS.index("auto")
 STRAYS = 8
@@ -49,7 +50,7 @@ def answer(record: Record, settings: Settings, now_ns: int, key: int) -> Epoch:
     """What is said of the epoch that ends; what is learned from it."""
     sums, fewest = record.sums, settings.fewest
     if record.w == 1 and sums.busy_count >= fewest:
-        total, count = sums.busy_sum, sums.busy_count
+        total, count = signed(sums.busy_sum), sums.busy_count
     else:
         total, count = littles(record), sums.completions
     reason = reason_of(record, fewest, total)
@@ -75,9 +76,9 @@ def answer(record: Record, settings: Settings, now_ns: int, key: int) -> Epoch:
         told,
         sum_ns=total * 1024,
         count=count,
-        batch_sum_ns=max(0, batch_sum) * 1024,
+        batch_sum_ns=max(0, signed(batch_sum)) * 1024,
         batch_count=batch_count,
-        think_sum_ns=sums.think_sum * 1024,
+        think_sum_ns=max(0, signed(sums.think_sum)) * 1024,
         think_count=sums.think_count,
         confidence=confidence(record, count),
     )
@@ -85,13 +86,8 @@ def answer(record: Record, settings: Settings, now_ns: int, key: int) -> Epoch:
 
 def littles(record: Record) -> int:
     """The sum of latencies by Little's law; -1: it says nothing."""
-    sums = record.sums
-    more = sums.at_start - record.n - record.deferred
-    parts = 2 * sums.completions - more
-    if sums.completions == 0 or parts < sums.completions:
-        return -1
-    area = clamp(sums.area, 0, 2**50)
-    return area + area * more // parts if more >= 0 else area - area * -more // parts
+    total = min(record.sums.area, 2**50) - record.ages(record.last)
+    return total if record.sums.completions and total >= 0 else -1
 
 
 def reason_of(record: Record, fewest: int, total: int) -> str:
@@ -111,6 +107,10 @@ def reason_of(record: Record, fewest: int, total: int) -> str:
     if not record.is_exact and 8 * doubt("coalesced") > sums.requests:
         return "coalesced"
     return "answered"
+
+
+def signed(total: int) -> int:
+    return apart(circle(total), 0)
 
 
 def learn(record: Record, mean: int) -> None:
@@ -162,14 +162,14 @@ class Flow:
             self.record = Record(row)
         self.record.strays = 0
         self.record.packet(row)
-        if told is None and (row.flagged(FIN) or self.is_over(self.record, now_ns)):
+        if told is None and (row.flagged(FIN) or self.is_over(self.record, row)):
             told = self.finish(now_ns)
         return told
 
-    def is_over(self, record: Record, now_ns: int) -> bool:
-        long_ns, epoch_ns = now_ns - record.start_ns, self.settings.epoch_ns
-        has_enough = record.sums.completions >= self.settings.fewest
-        return long_ns >= 4 * epoch_ns or (long_ns >= epoch_ns and has_enough)
+    def is_over(self, record: Record, row: ClientPacket) -> bool:
+        long_ns, epoch_ns = row.time_ns - record.start_ns, self.settings.epoch_ns
+        has_enough = row.payload > 0 and record.sums.completions >= self.settings.fewest
+        return long_ns >= (epoch_ns if has_enough else 4 * epoch_ns)
 
     def finish(self, now_ns: int) -> Epoch | None:
         record, told = self.record, None
@@ -179,7 +179,7 @@ class Flow:
             sums = record.sums
             if sums.requests or sums.completions:
                 told = answer(record, self.settings, now_ns, self.key)
-            record.sums = Sums(record.n + record.deferred, doubts=Counter(lone=sums.doubt("lone") >> 1))
+            record.begin_epoch(record.last)
         record.start_ns = max(record.start_ns, now_ns)
         return told
 

@@ -210,8 +210,10 @@ class Blind:
         return None
 
     def greet(self, length: int) -> None:
+        if length < GREETING:
+            self.opened = max(self.opened, length)
         if length <= SMALL:
-            self.sizes, self.begun, self.opened = Sizes(length, length), True, length
+            self.sizes, self.begun = Sizes(length, length), True
             return
         self.greeted += 1
         if self.greeted == MOST_GREETINGS:

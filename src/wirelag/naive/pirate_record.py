@@ -10,59 +10,14 @@ from dataclasses import dataclass, field
 from wirelag.naive.pirate_clocks import UNKNOWN, Clock, circle, units
 from wirelag.naive.pirate_modes import ACK, FIN, MOST, SYN, ClientPacket, clamp
 from wirelag.naive.pirate_modes import behind as apart
+from wirelag.naive.pirate_sizes import TRUSTED, Mean, Size
 
 PSH = 8
 HAS_TIMESTAMPS, HAS_IP_ID = 2, 4
 MOST_OUTSTANDING = 1024
 LARGEST_PAYLOAD = 2**18
-TOLD_BY_SYN, TRUSTED, MOST_VOTES = 255, 8, 32  # votes
-
-
-@dataclass
-class Size:
-    """A size that values are multiples of."""
-
-    bytes: int = 0
-    votes: int = 0
-
-    def vote(self, value: int, least: int) -> str:
-        """What became of the size: "changed", "given up", or nothing."""
-        if self.votes == 0:
-            self.bytes, self.votes = value, 1
-        elif value % self.bytes == 0:
-            self.votes = min(self.votes + 1, MOST_VOTES)
-        elif value >= least and self.bytes % value == 0:
-            self.bytes, self.votes = value, 1
-            return "changed"
-        elif self.votes <= 2:
-            self.votes = 0
-            return "given up"
-        else:
-            self.votes -= 2
-        return ""
-
-
-@dataclass
-class Mean:
-    """A size, in 1/8 bytes, that values are about multiples of."""
-
-    eighths: int = 0
-    votes: int = 0
-
-    def multiple(self, payload: int) -> int | None:
-        """How many of it are in a payload, as far as one can trust that."""
-        p, mean = 8 * payload, self.eighths
-        j = (p + mean // 2) // mean if mean else 0
-        if j > 0 and 16 * abs(p - j * mean) <= min(j, 4) * mean:
-            self.votes = min(self.votes + 1, MOST_VOTES)
-            if j == 1:
-                self.eighths += (p - mean) >> 3
-            return j if self.votes >= TRUSTED else None
-        if p < mean or self.votes <= 2:
-            self.eighths, self.votes = p, 1
-        else:
-            self.votes -= 2
-        return None
+TOLD_BY_SYN = 255  # votes
+CROWDS, CROWD = 3, 255  # requests are remembered in so many, of at most that many
 
 
 @dataclass
@@ -82,11 +37,35 @@ class Turn:
     fresh: int = 0
 
 
+class Crowds:
+    """Requests that were sent, the newest first: how many, and when on average."""
+
+    def __init__(self) -> None:
+        self.crowds: list[tuple[int, int]] = []
+
+    def remember(self, k: int, s: int, w: int) -> None:
+        k = min(k, CROWD)
+        size, at = self.crowds[0] if self.crowds else (CROWD, 0)
+        if 3 * size + 2 >= w or size + k > CROWD:
+            self.crowds = [(k, s), *self.crowds[: CROWDS - 1]]
+        else:
+            later = max(0, apart(s, at))
+            self.crowds[0] = (size + k, circle(at + later * k // (size + k)))
+
+    def ages(self, n: int, t: int) -> int:
+        """Of the n that were sent last, all together; the oldest crowd stands for what is older."""
+        total = 0
+        for i, (size, at) in enumerate(self.crowds):
+            of_these = min(n, size) if i + 1 < len(self.crowds) else n
+            total += of_these * max(0, apart(t, at))
+            n -= of_these
+        return total
+
+
 @dataclass
 class Sums:
-    """What is of an epoch. `doubts` has what saturates."""
+    """What is of an epoch. `doubts` has what saturates; the sums of parts of it are on the circle."""
 
-    at_start: int = 0
     area: int = 0
     completions: int = 0
     busy_sum: int = 0
@@ -143,7 +122,8 @@ class Record:
         self.n = self.deferred = self.flight = 0
         self.w = self.last_flight = self.largest_flight = 1
         self.turn, self.turn_before = Turn(), Turn()
-        self.forced = 0
+        self.forced = self.unread = 0
+        self.crowds = Crowds()
         # Times
         self.advanced = self.completed = self.busy_since = self.deferred_at = self.hole_at = 0
         self.flight_at = self.flight_before_at = 0
@@ -166,7 +146,7 @@ class Record:
 
     @property
     def is_sized(self) -> bool:
-        return self.knows_response and (self.latency == 0 or self.latency >= units(256))
+        return self.is_exact or (self.knows_response and (self.latency == 0 or self.latency >= units(256)))
 
     @property
     def segment(self) -> int:
@@ -214,10 +194,19 @@ class Record:
         self.clock.begin_measure(row, t, dt)
 
     def afresh(self, t: int) -> None:
+        self.sums.area -= self.ages(self.last)
+        self.crowds = Crowds()
         self.n = self.deferred = self.flight = self.fresh = 0
         self.requested = t
         self.has_advanced = self.is_busy = self.is_done = self.is_full = False
         self.hole = None
+
+    def ages(self, t: int) -> int:
+        """For how long those outstanding have been so, all together."""
+        return self.crowds.ages(self.n + self.deferred, t)
+
+    def begin_epoch(self, t: int) -> None:
+        self.sums = Sums(self.ages(t), doubts=Counter(lone=self.sums.doubt("lone") >> 1))
 
     # Take
 
@@ -281,6 +270,7 @@ class Record:
         self.n -= c
         self.sums.completions += c
         self.completed, self.is_done = instant, True
+        self.unread = min(c, 255)
         self.busy_period_ends(instant)
 
     def busy_period_ends(self, instant: int) -> None:
@@ -392,7 +382,7 @@ class Record:
             self.is_full = is_full
         k = self.requests_in(p, continues, is_full)
         if self.fresh > 0 and not continues:
-            self.size_responses(k)
+            self.size_responses(p, k)
         self.old_totals()
         if p.is_older and p.is_behind and self.w == 1 and self.n > 0:
             k = 0
@@ -452,21 +442,27 @@ class Record:
         """Requests that were sent and not counted, if they are of one size."""
         return circle(self.next_seq - self.counted_seq) // self.request.bytes
 
-    def size_responses(self, k: int) -> None:
+    def size_responses(self, p: Seen, k: int) -> None:
         if self.is_exact:
             return
-        size = self.response.bytes
-        if not self.knows_response and self.response.votes > 0 and self.fresh % size and size % self.fresh:
-            self.response.votes = 0
-        if self.response.vote(self.fresh, 16):
+        size, value = self.response.bytes, self.fresh
+        if not self.knows_response and self.response.votes > 0 and value % size and size % value:
+            total = circle(self.acked - self.origin)
+            if total % size == 0:
+                value = total
+            elif abs(total - self.total * size) < size:
+                return
+            else:
+                self.response.votes = 0
+        if self.response.vote(value, 16):
             self.knows_response = False
         if self.response.votes == 1:
             self.origin, self.total = self.acked, 0
         known = self.knows_response or self.is_missized
         if self.response.votes >= TRUSTED and not known and self.total >= max(16, 4 * self.w):
-            self.adopt(k)
+            self.adopt(p, k)
 
-    def adopt(self, k: int) -> None:
+    def adopt(self, p: Seen, k: int) -> None:
         """So many responses make a round; and if all bytes since the beginning are known: what is outstanding."""
         response, acked = self.response, circle(self.acked - self.origin)
         if acked == 0:
@@ -488,8 +484,11 @@ class Record:
             return
         self.counted_seq = circle(self.counted_seq + sent * self.request.bytes)
         self.boundary = circle(self.first_ack + finished * response.bytes)
-        self.n = outstanding
-        self.w = max(self.w, self.n)
+        self.w = max(self.w, outstanding)
+        if outstanding != self.n + self.deferred:
+            self.n, self.deferred = outstanding, 0
+            self.start_ns = p.row.time_ns
+            self.begin_epoch(p.t)
 
     def old_totals(self) -> None:
         if circle(self.acked - self.origin) >= 2**31:
@@ -517,8 +516,9 @@ class Record:
         self.largest_flight = max(self.largest_flight, self.flight)
         if opens and not swapped:
             self.forced = 0
-            self.turn_before, self.turn = self.turn, Turn(self.n, self.advanced, self.fresh)
+            self.turn_before, self.turn = self.turn, Turn(self.n, self.advanced, min(self.fresh >> 4, 65535))
         s = self.sent(p, opens)
+        self.read(s)
         self.doubts(p, k, opens)
         self.make_room(p, k, opens)
         if opens:
@@ -529,12 +529,12 @@ class Record:
             thought = apart(s, self.completed)
             if self.is_done and self.deferred == 0 and thought >= 0:
                 sums.think_count += 1
-                if self.w == 1 and thought <= units(128):
+                if thought <= units(128):
                     sums.busy_sum += thought
-                    sums.area += thought
                 else:
                     sums.think_sum += thought
             self.is_done, self.is_busy, self.busy_since = False, True, s
+        self.crowds.remember(k, s, self.w)
         self.n += k
         self.total += k
         sums.area += k * circle(t - s)
@@ -562,6 +562,13 @@ class Record:
         if self.has_advanced and s != p.t and apart(s, self.advanced) < 0:
             s = self.advanced
         return circle(p.t - min(circle(p.t - s), 2**24))
+
+    def read(self, s: int) -> None:
+        """What ended with the last advance was read by then, if that was just now."""
+        later = apart(s, self.completed)
+        if self.is_done and 0 < later <= units(128):
+            self.sums.area += self.unread * later
+        self.unread = 0
 
     def doubts(self, p: Seen, k: int, opens: bool) -> None:
         doubts = self.sums.doubts

@@ -1,0 +1,55 @@
+"""Sizes that most of what is seen is a multiple of, in plain Python: a part of `pirate_auto.py`.
+
+Follows the section "Sizes" of `docs/reference/pirate.md`.
+"""
+
+from dataclasses import dataclass
+
+TRUSTED, MOST_VOTES = 8, 32
+
+
+@dataclass
+class Size:
+    """A size that values are multiples of."""
+
+    bytes: int = 0
+    votes: int = 0
+
+    def vote(self, value: int, least: int) -> str:
+        """What became of the size: "changed", "given up", or nothing."""
+        if self.votes == 0:
+            self.bytes, self.votes = value, 1
+        elif value % self.bytes == 0:
+            self.votes = min(self.votes + 1, MOST_VOTES)
+        elif value >= least and self.bytes % value == 0:
+            self.bytes, self.votes = value, 1
+            return "changed"
+        elif self.votes <= 2:
+            self.votes = 0
+            return "given up"
+        else:
+            self.votes -= 2
+        return ""
+
+
+@dataclass
+class Mean:
+    """A size, in 1/8 bytes, that values are about multiples of."""
+
+    eighths: int = 0
+    votes: int = 0
+
+    def multiple(self, payload: int) -> int | None:
+        """How many of it are in a payload, as far as one can trust that."""
+        p, mean = 8 * payload, self.eighths
+        j = (p + mean // 2) // mean if mean else 0
+        if j > 0 and 16 * abs(p - j * mean) <= min(j, 4) * mean:
+            self.votes = min(self.votes + 1, MOST_VOTES)
+            if j == 1:
+                self.eighths += (p - mean) >> 3
+            return j if self.votes >= TRUSTED else None
+        if p < mean or self.votes <= 2:
+            self.eighths, self.votes = p, 1
+        else:
+            self.votes -= 2
+        return None
