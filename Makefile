@@ -29,7 +29,9 @@ demo: $(INSTALLED) ## Simulate small captures, look at them, measure them
 	$(BIN)/wirelag simulate --queue 0.7 --duration 200ms -o demo/before.pcap -o demo/behind.pcap --quiet
 	$(BIN)/wirelag flows demo/behind.pcap --most-flows 5 --html demo/flows.html
 	@echo
-	@echo "The same as pages: open demo/rtt.html, demo/oneway.html and demo/flows.html in a browser. Try next:"
+	$(BIN)/wirelag plan tests/data/six.json --upgrade 2 --html demo/plan.html
+	@echo
+	@echo "The same as pages: open demo/rtt.html, demo/oneway.html, demo/flows.html and demo/plan.html in a browser. Try next:"
 	@echo "  $(BIN)/wirelag rtt YOUR.pcap --by server --html page.html"
 	@echo "  $(BIN)/wirelag rtt YOUR.pcap --memory 16KiB    the same distribution in the memory of a switch"
 	@echo "  $(BIN)/wirelag oneway HERE.pcap THERE.pcap     delay and loss between two points"

@@ -1,4 +1,4 @@
-"""`python -m lab`: run scenarios, list them, remove what was left behind, score answers. Needs root."""
+"""`python -m lab`: run scenarios, list them, record routers, remove what was left behind, score answers. Needs root."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from lab.network import sweep
+from lab.routers import BUSY, Routers
 from lab.run import run
 from lab.scenarios import SCENARIOS, held_back
 from lab.score import main as score_main
+from lab.traffic import USUAL, Traffic
+from wirelag.errors import WirelagError
+from wirelag.network.topology import read_topology
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -31,6 +35,15 @@ def _list(options: argparse.Namespace) -> None:
     for scenario in SCENARIOS.values():
         size = f"{scenario.connections:3} connections {scenario.seconds:4g} s"
         print(f"{scenario.name:22} {size}  {scenario.server} <- {scenario.client}")
+
+
+def _routers(options: argparse.Namespace) -> None:
+    with Routers("routers", read_topology(options.topology)) as routers:
+        for one, other in options.fail:
+            routers.fail(one, other)
+        slow = [(router, neighbour) for router, neighbour in options.slow]
+        routers.record(options.output, options.seed, slow, Traffic(options.seconds), options.busy)
+    print(f"{options.output / 'ospf.json'} {options.output / 'captures'}")
 
 
 def _down(options: argparse.Namespace) -> None:
@@ -55,6 +68,15 @@ def main() -> None:
     one.add_argument("--both", action="store_true", help="also record both directions at the client")
     one.add_argument("-o", dest="output", type=Path, required=True, help="folder")
     commands.add_parser("list", help="list the scenarios").set_defaults(do=_list)
+    routers = commands.add_parser("routers", help="routers that run OSPF: their database, and captures at every port")
+    routers.set_defaults(do=_routers)
+    routers.add_argument("topology", metavar="TOPOLOGY", help="as of wirelag plan; weights are OSPF's costs")
+    for option, what in (("--slow", "packets wait where A sends to B"), ("--fail", "this link has failed")):
+        routers.add_argument(option, nargs=2, action="append", default=[], metavar=("A", "B"), help=what)
+    routers.add_argument("--busy", type=float, default=BUSY, help="share of the time that slow ports send")
+    routers.add_argument("--seconds", type=float, default=USUAL.seconds, help="of traffic")
+    routers.add_argument("--seed", type=int, default=1)
+    routers.add_argument("-o", dest="output", type=Path, required=True, help="folder")
     commands.add_parser("down", help="remove what ended processes left behind").set_defaults(do=_down)
     score = commands.add_parser("score", help="how far answers are from the truth")
     score.set_defaults(do=_score)
@@ -63,7 +85,7 @@ def main() -> None:
     options = parser.parse_args()
     try:
         options.do(options)
-    except OSError as error:
+    except (OSError, WirelagError) as error:
         sys.exit(str(error))
 
 

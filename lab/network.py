@@ -6,6 +6,7 @@ The service's address is on the loopback of each server; the client sends to it 
 The servers answer directly. So the point sees what the client sends, and nothing else.
 
 A namespace's name tells which process made it: what is left of processes that are gone is removed by the next `up`.
+A network of another shape calls `clear`, `add` and `link` instead of `up`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -23,6 +25,7 @@ from types import TracebackType
 from lab.processes import Process, owner_lives, owner_name
 
 NAMESPACES = Path("/run/netns")
+FOLDERS = Path("/run/lab")  # short paths: a socket's may have 107 bytes
 PREFIX = "lab"
 CLIENT, POINT, FIRST_SERVER = 1, 2, 11  # last byte of their addresses
 CLIENT_ADDRESS = f"10.5.0.{CLIENT}"
@@ -44,6 +47,7 @@ class Network:
     def __init__(self, name: str, servers: int = 1, wired: bool = False) -> None:
         """`name`: differs from that of other networks of this process. `wired`: a wire can be put before the client."""
         self.prefix = f"{PREFIX}-{owner_name()}-{name}-"
+        self.folder = FOLDERS / self.prefix  # what is put there goes with the network
         self.wired = wired
         self.servers = {f"server{i + 1}": FIRST_SERVER + i for i in range(servers)}
         self.processes: list[Process] = []
@@ -61,13 +65,17 @@ class Network:
 
     def up(self) -> None:
         """Build it anew; remove what processes left behind that are gone."""
-        sweep()
-        self.down()
+        self.clear()
         try:
             self._build()
         except BaseException:
             self.down()
             raise
+
+    def clear(self) -> None:
+        """Nothing is left of this network, nor of processes that are gone."""
+        sweep()
+        self.down()
 
     def down(self) -> None:
         """End what runs in it and remove it, as far as it is there."""
@@ -76,8 +84,28 @@ class Network:
         self.processes.clear()
         _remove(name for name in _names() if name.startswith(self.prefix))
 
+    def add(self, host: str, *settings: str) -> None:
+        """A host without interfaces, with these settings of its kernel."""
+        _run("ip", "netns", "add", self.namespace(host))
+        self.run(host, "sysctl", "-qw", *QUIET, *settings)
+        self.ip(host, "link set lo up")
+
+    def link(self, host: str, name: str, peer: str, peer_name: str, mac: str = "") -> None:
+        """A cable from one host to another; `mac`: of the peer's end."""
+        address = f" address {mac}" if mac else ""
+        there = f"peer name {peer_name} netns {self.namespace(peer)}{address}"
+        self.ip(host, f"link add {name} mtu 1500 type veth {there}")
+        for end, interface in ((host, name), (peer, peer_name)):
+            # What is captured is what a cable would carry: no segments joined, no checksums left out.
+            self.run(end, *f"ethtool -K {interface} tso off gso off gro off tx off".split())
+            self.ip(end, f"link set {interface} up")
+
+    def ip(self, host: str, arguments: str) -> None:
+        """The command `ip` on this host."""
+        _run("ip", "-n", self.namespace(host), *arguments.split())
+
     def namespace(self, host: str) -> str:
-        """The namespace of `client`, `point`, `server1`, `switch` or `wire`."""
+        """The namespace of `client`, `point`, `server1`, `switch`, `wire`, or one that was added."""
         return self.prefix + host
 
     def command(self, host: str, arguments: Sequence[str]) -> list[str]:
@@ -114,61 +142,51 @@ class Network:
     def _build(self) -> None:
         hosts = {"client": CLIENT, "point": POINT, **self.servers}
         for host in ("switch", *(["wire"] if self.wired else []), *hosts):
-            _run("ip", "netns", "add", self.namespace(host))
-            self.run(host, "sysctl", "-qw", *QUIET, *(SERVING if host in self.servers else ()))
-            self._ip(host, "link set lo up")
-        self._ip("switch", "link add br0 type bridge stp_state 0 mcast_snooping 0 forward_delay 0")
-        self._ip("switch", "link set br0 up")
+            self.add(host, *(SERVING if host in self.servers else ()))
+        self.ip("switch", "link add br0 type bridge stp_state 0 mcast_snooping 0 forward_delay 0")
+        self.ip("switch", "link set br0 up")
         for host, number in hosts.items():
             self._connect(host, number)
             for other in hosts.values():
                 if other != number:
-                    self._ip(host, f"neigh replace 10.5.0.{other} lladdr {_mac(other)} dev eth0 nud permanent")
+                    self.ip(host, f"neigh replace 10.5.0.{other} lladdr {_mac(other)} dev eth0 nud permanent")
         for server in self.servers:
-            self._ip(server, f"addr add {SERVICE_ADDRESS}/32 dev lo")
-        self._ip("client", f"route add {SERVICE_ADDRESS}/32 via {POINT_ADDRESS}")
+            self.ip(server, f"addr add {SERVICE_ADDRESS}/32 dev lo")
+        self.ip("client", f"route add {SERVICE_ADDRESS}/32 via {POINT_ADDRESS}")
         self.run("point", "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv4.conf.eth0.send_redirects=0")
-        self._ip("point", f"route add {SERVICE_ADDRESS}/32 via 10.5.0.{FIRST_SERVER}")
+        self.ip("point", f"route add {SERVICE_ADDRESS}/32 via 10.5.0.{FIRST_SERVER}")
 
     def _connect(self, host: str, number: int) -> None:
         """The host's interface, and what leads from it to the switch."""
         if self.wired and host == "client":
-            self._link("wire", "near", host, "eth0", _mac(number))
-            self._link("wire", "far", "switch", f"port{number}")
+            self.link("wire", "near", host, "eth0", _mac(number))
+            self.link("wire", "far", "switch", f"port{number}")
         else:
-            self._link("switch", f"port{number}", host, "eth0", _mac(number))
-        self._ip("switch", f"link set port{number} master br0")
+            self.link("switch", f"port{number}", host, "eth0", _mac(number))
+        self.ip("switch", f"link set port{number} master br0")
         # The switch knows who is where: it never floods, so no host sees what is meant for another.
         self.run("switch", *f"bridge fdb replace {_mac(number)} dev port{number} master static".split())
-        self._ip(host, f"addr add 10.5.0.{number}/24 dev eth0")
-
-    def _link(self, host: str, name: str, peer: str, peer_name: str, mac: str = "") -> None:
-        address = f" address {mac}" if mac else ""
-        there = f"peer name {peer_name} netns {self.namespace(peer)}{address}"
-        self._ip(host, f"link add {name} mtu 1500 type veth {there}")
-        for end, interface in ((host, name), (peer, peer_name)):
-            # What is captured is what a cable would carry: no segments joined, no checksums left out.
-            self.run(end, *f"ethtool -K {interface} tso off gso off gro off tx off".split())
-            self._ip(end, f"link set {interface} up")
-
-    def _ip(self, host: str, arguments: str) -> None:
-        _run("ip", "-n", self.namespace(host), *arguments.split())
+        self.ip(host, f"addr add 10.5.0.{number}/24 dev eth0")
 
 
 def sweep() -> list[str]:
-    """Remove the namespaces of processes that are gone; their names."""
-    left = [name for name in _names() if name.startswith(f"{PREFIX}-") and not owner_lives(name.split("-")[1])]
+    """Remove the namespaces of processes that are gone, and their folders; their names."""
+    left = [name for name in _names() if not owner_lives(name.split("-")[1])]
     _remove(left)
     return left
 
 
 def _names() -> list[str]:
-    return sorted(path.name for path in NAMESPACES.glob(f"{PREFIX}-*"))
+    """Of namespaces and folders."""
+    return sorted({path.name for room in (NAMESPACES, FOLDERS) for path in room.glob(f"{PREFIX}-*")})
 
 
 def _remove(names: Iterator[str] | Sequence[str]) -> None:
     """Another process may remove the same: what is gone is no error."""
     for name in names:
+        shutil.rmtree(FOLDERS / name, ignore_errors=True)
+        if not (NAMESPACES / name).exists():
+            continue
         listed = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False)
         for pid in listed.stdout.split():
             with contextlib.suppress(ProcessLookupError):

@@ -58,6 +58,10 @@ class Process:
 
         self._wait(listens, f"does not listen at port {port}")
 
+    def wait_for_file(self, path: Path) -> None:
+        """Until it has made this file, or socket."""
+        self._wait(path.exists, f"did not make {path.name}")
+
     def said(self) -> str:
         """What it has printed so far."""
         return self.output.read_text(errors="replace")

@@ -45,7 +45,7 @@ def surely_one(ratios: dict[str, str], errors: dict[str, str], *without: str) ->
 def test_every_experiment_has_its_row() -> None:
     readme = (ROOM / "README.md").read_text()
     assert [script for script in SCRIPTS if f"python experiments/{script}.py" not in readme] == []
-    assert len(SCRIPTS) == 32
+    assert len(SCRIPTS) == 34
 
 
 def test_cdf(tmp_path: Path) -> None:
@@ -359,3 +359,20 @@ def test_pirate_stress() -> None:
     assert float(wires["auto, W = 1, 1% lost each way"]["within 15%, %"]) > 70
     (row,) = load.values()
     assert abs(float(row["median error, %"])) < 20
+
+
+def test_upgrades_of_routers(shared_data: Path) -> None:
+    """Few routers, well chosen, save two orders of magnitude; as many at random save a half."""
+    tables = tables_of("mplane_upgrades")
+    hops, lengths = (next(table for title, table in tables.items() if title.startswith(name)) for name in ("9a", "9b"))
+    chosen = hops["by count (paper)"]
+    assert int(chosen["0"]) >= 100 * int(chosen["45"])
+    assert float(lengths["by count (paper), granularity"]["50"]) <= 1.7
+    (at_random,) = (row for name, row in lengths.items() if re.fullmatch("at random.*granularity", name))
+    assert float(at_random["50"]) > 3
+
+
+def test_hardware_of_one_lda() -> None:
+    table = tables_of("mplane_hardware")["one LDA of 1,024 counters"]
+    assert abs(float(table["both, mm2"]["ours"]) - 0.23) < 0.01
+    assert table["packets of 1,500 bytes an interval"]["ours"] == "7"

@@ -18,6 +18,8 @@ try:
     from wirelag.cli.flows import flows
     from wirelag.cli.info import info
     from wirelag.cli.oneway import oneway
+    from wirelag.cli.path import path
+    from wirelag.cli.plan import plan
     from wirelag.cli.response import response
     from wirelag.cli.rtt import rtt
     from wirelag.cli.score import score
@@ -41,6 +43,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "oneway": oneway,
     "cut": cut,
     "flows": flows,
+    "path": path,
+    "plan": plan,
     "compare": compare,
     "simulate": simulate,
     "score": score,

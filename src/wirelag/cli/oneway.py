@@ -197,6 +197,15 @@ def oneway(
         ),
     ] = None,
     interval: Interval = None,
+    segment_name: Annotated[
+        str | None,
+        typer.Option(
+            "--segment",
+            metavar="NAME",
+            help="Say in JSON which segment of a network this is, A>B or B[A>C] say, for `wirelag path`.",
+            rich_help_panel=ANSWER,
+        ),
+    ] = None,
     by: Annotated[
         str | None,
         typer.Option(
@@ -246,6 +255,10 @@ def oneway(
         return made, delimiters_of(made, interval_ns, cut_by, control_port, expected)
 
     method(None)  # wrong options are told before anything is read
+    if segment_name is not None:
+        from wirelag.network.segments import parse_segment
+
+        parse_segment(segment_name)
     ids = packet_id_of(nat, prefix, seed)
     relation: Relation = ("auto" if clock == "auto" else "none") if offset is None else offset_ns(offset)
     if points.count("-") > 1:
@@ -279,7 +292,7 @@ def oneway(
         for up, down in pairs:
             grouping = grouping_of(by, ipv4_prefix, ipv6_prefix, most_groups)
             segment = Segment(up, down, ids, seed)
-            everything.append(_measure(segment, method, way, relation, interval_ns, grouping))
+            everything.append(measure_segment(segment, method, way, relation, interval_ns, grouping))
         measured, *segments = everything
         for part in segments:
             if part.alignment and measured.alignment and not part.alignment.agrees(measured.alignment):
@@ -296,6 +309,8 @@ def oneway(
     answer = _answer(measured, segments)
     _add_questions(answer, measured.whole, limits, questions)
     answer.notes += measured.notes
+    if segment_name is not None:
+        answer.extra |= {"segment": segment_name, "floor": floor_of(measured.whole)}
     if html:
         from wirelag.cli.oneway_page import write_page
 
@@ -307,13 +322,20 @@ def oneway(
         raise typer.Exit(3)
 
 
+def floor_of(crossing: Crossing) -> float | None:
+    """The shortest delay, of all or of the sample, in seconds."""
+    if crossing.min_ns is not None:
+        return crossing.min_ns / 1e9
+    return int(crossing.tail.delays_ns.min()) / 1e9 if len(crossing.tail) else None
+
+
 CLOCK_CUT = (
     "cut by the clock: packets in flight at an edge change places inside buckets of equal count, unseen; "
     "lda wants both points to cut at the same packets (docs/concepts/lda.md has the error)"
 )
 
 
-def _measure(
+def measure_segment(
     segment: Segment,
     method: Callable[[int | None], tuple[Any, Delimiters | None]],
     way: Way | None,

@@ -13,4 +13,5 @@ NB_MODULE(_kernels, m)
     add_pairs(m);
     add_queue(m);
     add_pirate(m);
+    add_routes(m);
 }

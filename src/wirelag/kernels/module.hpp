@@ -13,5 +13,6 @@ void add_rli(nanobind::module_ &m);
 void add_pairs(nanobind::module_ &m);
 void add_queue(nanobind::module_ &m);
 void add_pirate(nanobind::module_ &m);
+void add_routes(nanobind::module_ &m);
 
 #endif

@@ -1,0 +1,81 @@
+"""FRRouting on one router: zebra and ospfd in its namespace, apart from the system's own, and what they say.
+
+Hellos are frequent and routes are computed at once, so that a network agrees within seconds. A neighbour is given up
+only after ten seconds of silence: on a busy machine nothing but a failed link may change a route.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.network import Network
+
+DAEMONS = Path("/usr/lib/frr")
+HELLO_S, DEAD_S = 1, 10
+DATABASES = ("router", "network")  # the link-state advertisements that routes within an area are made of
+
+
+@dataclass(frozen=True)
+class Frr:
+    """The routing of one router; it ends with the network."""
+
+    network: Network
+    router: str
+
+    def start(self, router_id: str, costs: Mapping[str, int], passive: str) -> None:
+        """Speak OSPF on these interfaces; make known, but do not speak on, the passive one."""
+        self._folder.mkdir(parents=True)
+        shutil.chown(self._folder, "frr", "frr")  # whom the daemons run as
+        for daemon, settings in (("zebra", ""), ("ospfd", _settings(router_id, costs, passive))):
+            (self._folder / f"{daemon}.conf").write_text(settings)
+            files = {"-f": f"{daemon}.conf", "-i": f"{daemon}.pid", "-z": "zserv.api", "--vty_socket": ""}
+            options = [part for option, name in files.items() for part in (option, str(self._folder / name))]
+            command = [str(DAEMONS / daemon), *options, "-A", "127.0.0.1", "-P", "0", "--log", "stdout"]
+            process = self.network.start(self.router, command, self._folder / f"{daemon}.txt")
+            process.wait_for_file(self._folder / f"{daemon}.vty")
+
+    def database(self) -> str:
+        """What the router knows of all others, as vtysh prints it."""
+        questions = [part for kind in DATABASES for part in ("-c", f"show ip ospf database {kind} json")]
+        return self.network.run(self.router, "vtysh", "--vty_socket", str(self._folder), *questions)
+
+    def next_hops(self) -> dict[str, frozenset[str]]:
+        """The forwarding table as the kernel has it: the interfaces to each prefix, several if costs are equal."""
+        listed = json.loads(self.network.run(self.router, "ip", "-j", "route"))
+        return {
+            route["dst"]: frozenset(hop["dev"] for hop in route.get("nexthops", [route]))
+            for route in listed
+            if "linkdown" not in route.get("flags", ())
+        }
+
+    @property
+    def _folder(self) -> Path:
+        return self.network.folder / self.router
+
+
+def _settings(router_id: str, costs: Mapping[str, int], passive: str) -> str:
+    lines: list[str] = []
+    for interface, cost in costs.items():
+        lines += [
+            f"interface {interface}",
+            " ip ospf network point-to-point",
+            " ip ospf area 0",
+            f" ip ospf cost {cost}",
+            f" ip ospf hello-interval {HELLO_S}",
+            f" ip ospf dead-interval {DEAD_S}",
+        ]
+    lines += [
+        f"interface {passive}",
+        " ip ospf area 0",
+        " ip ospf passive",
+        "router ospf",
+        f" ospf router-id {router_id}",
+        " timers throttle spf 0 50 200",
+        " timers throttle lsa all 0",
+        " timers lsa min-arrival 0",
+    ]
+    return "\n".join([*lines, ""])

@@ -1,0 +1,355 @@
+"""What `wirelag path` says, as a table and as data."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from wirelag.cli.options import clock_text
+from wirelag.cli.output import opened, time_text
+from wirelag.errors import WirelagError
+
+if TYPE_CHECKING:
+    from wirelag.cli.path import Found, Route
+    from wirelag.network.changes import Change
+    from wirelag.network.localise import Added, Bounds, Part, Total, Verdict
+    from wirelag.network.segments import Segment
+
+Z95: Final = 1.959963984540054
+WIDTH: Final = 24  # of the waterfall
+MOST_ROUTES: Final = 20
+MOST_CHANGES: Final = 20
+ABOVE: Final = {"floor": "its floor", "baseline": "the baseline", "deviation": "what is steady (no floor is known)"}
+
+
+def write(found: Found, form: str, path: str | None) -> None:
+    """Print or write it in one of the formats."""
+    if form == "parquet":
+        if path is None:
+            raise WirelagError("Parquet is not for a terminal: name a file with -o")
+        with opened(path, binary=True) as out:
+            _frame(found).write_parquet(out)
+        return
+    with opened(path) as out:
+        if form == "table":
+            out.write("\n".join(table(found)) + "\n")
+        elif form == "json":
+            out.write(json.dumps(to_json(found), indent=2) + "\n")
+        elif form == "jsonl":
+            for row in _rows(found):
+                out.write(json.dumps({"command": "path"} | row) + "\n")
+        else:
+            out.write(_frame(found).write_csv())
+
+
+# ---- data ----
+
+
+def to_json(found: Found) -> dict[str, Any]:
+    """As docs/reference/schema/path.json has it."""
+    routes = [_route(route) for route in found.routes]
+    plain: dict[str, Any] = {"command": "path", "quantity": "one_way", "topology": found.topology.name}
+    plain |= {"estimators": found.estimators, "slow": found.slow}
+    plain |= {"routes": routes} if found.every else routes[0]
+    plain["changes"] = [_change(change) for change in found.changes]
+    plain["unassigned"] = found.unassigned
+    plain["notes"] = found.notes
+    if found.sla:
+        plain["sla"] = found.sla
+    return plain
+
+
+def _route(route: Route) -> dict[str, Any]:
+    verdict = route.verdict
+    return {
+        "from": route.source,
+        "to": route.target,
+        **_total(verdict.total),
+        "complete": not verdict.missing,
+        "missing": [str(segment) for segment in verdict.missing],
+        "culprits": [str(part.segment) for part in verdict.culprits],
+        "segments": [_part(part) for part in verdict.parts],
+        "shares": "seen" if route.shares_seen else "even",
+        "paths": [
+            {
+                "routers": list(path.routers),
+                "share": path.share,
+                **_total(total),
+                "segments": [str(segment) for segment in path.segments],
+                "missing": [str(segment) for segment in path.missing],
+            }
+            for path, total in zip(route.paths, verdict.by_path, strict=True)
+        ],
+        "intervals": [
+            {"start": cell.start, "end": cell.end, **_total(at.total), "segments": _means(at)}
+            for cell, at in route.over_time
+        ],
+    }
+
+
+def _total(total: Total) -> dict[str, Any]:
+    ci95 = {"mean": list(total.ci95)} if total.ci95 else {}
+    return {"mean": total.mean, "std": total.std, "loss": total.loss, "ci95": ci95}
+
+
+def _means(verdict: Verdict) -> list[dict[str, Any]]:
+    return [{"segment": str(part.segment), "mean": part.figures.mean} for part in verdict.parts]
+
+
+def _part(part: Part) -> dict[str, Any]:
+    figures, added = part.figures, part.added
+    ci95 = {}
+    if figures.mean is not None and figures.error is not None:
+        ci95["mean"] = [figures.mean - Z95 * figures.error, figures.mean + Z95 * figures.error]
+    if bounds := added_ci95(added):
+        ci95["adds"] = list(bounds)
+    return {
+        "segment": str(part.segment),
+        "kind": part.segment.kind,
+        "share": part.share,
+        "samples": figures.samples,
+        "mean": figures.mean,
+        "std": figures.std,
+        "floor": figures.floor,
+        "sent": figures.sent,
+        "lost": figures.lost,
+        "loss": figures.loss,
+        "adds": added.value if added else None,
+        "above": added.since if added else None,
+        "ci95": ci95,
+        "p_value": part.p_value,
+        "blamed": part.blamed,
+        "alike": [str(segment) for segment in part.alike],
+    }
+
+
+def added_ci95(added: Added | None) -> Bounds | None:
+    """The 95% interval of what a segment adds."""
+    if added is None or added.error is None:
+        return None
+    return added.value - Z95 * added.error, added.value + Z95 * added.error
+
+
+def _change(change: Change) -> dict[str, Any]:
+    return {
+        "segment": str(change.segment),
+        "since": change.since,
+        "at": change.at,
+        "before": change.before,
+        "after": change.after,
+        "difference": change.difference,
+        "ci95": list(change.ci95),
+        "p_value": change.p_value,
+    }
+
+
+def _rows(found: Found) -> list[dict[str, Any]]:
+    """A row for each segment of each route."""
+    rows = []
+    for route in found.routes:
+        for part in route.verdict.parts:
+            plain = _part(part)
+            ci95 = plain.pop("ci95")
+            for name in ("mean", "adds"):
+                plain[f"{name}_low"], plain[f"{name}_high"] = ci95.get(name, (None, None))
+            plain["alike"] = " ".join(plain["alike"])
+            rows.append({"from": route.source, "to": route.target, **plain})
+    return rows
+
+
+def _frame(found: Found) -> Any:
+    import polars as pl
+
+    return pl.DataFrame(_rows(found), infer_schema_length=None)
+
+
+# ---- the table ----
+
+
+def table(found: Found) -> list[str]:
+    """The answer for a person."""
+    lines = _routes_table(found) if found.every else _route_table(found.routes[0])
+    lines += verdict_lines(found)
+    lines += found.answers
+    return lines + [f"note: {note}" for note in found.notes]
+
+
+def _route_table(route: Route) -> list[str]:
+    verdict = route.verdict
+    by_segment = {part.segment: part for part in verdict.parts}
+    names = [len(str(segment)) for path in route.paths for segment in (*path.segments, *path.missing)]
+    width = min(44, max(names, default=5))
+    most = max((total.mean or 0.0 for total in verdict.by_path), default=0.0)
+    heads = (("used", 9), ("lost", 14), ("floor", 8), ("deviation", 9), ("adds", 8))
+    titles = "  ".join(f"{name:>{size}}" for name, size in heads)
+    lines = [heading(route), f"{'':<{width}}  {titles}  {'mean, 95% interval':^26}"]
+    for path, total in zip(route.paths, verdict.by_path, strict=True):
+        if len(route.paths) > 1:
+            lines.append(f"{' > '.join(path.routers)}: {path.share:.1%} of packets, {time_text(total.mean)}")
+        so_far = 0.0
+        for segment in path.segments:
+            part = by_segment[segment]
+            lines.append(
+                f"{_row(part, width)}  {_bar(so_far, part.figures.mean or 0.0, most)}{'  slow' * part.blamed}".rstrip()
+            )
+            so_far += part.figures.mean or 0.0
+        lines += [f"{_cut(str(segment), width):<{width}}  no report" for segment in path.missing]
+    return lines
+
+
+def heading(route: Route) -> str:
+    """The sums, in a line."""
+    total = route.verdict.total
+    between = f", {time_text(total.ci95[0])} to {time_text(total.ci95[1])}" if total.ci95 else ""
+    bound = "at least " if route.verdict.missing else ""
+    loss = "" if total.loss is None else f"; {total.loss:.2%} lost"
+    paths = f" over {len(route.paths)} equal paths" if len(route.paths) > 1 else ""
+    mean = f"mean {bound}{time_text(total.mean)}{between}; deviation {time_text(total.std)}"
+    return f"{route.source} to {route.target}{paths}: {mean}{loss}"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _row(part: Part, width: int) -> str:
+    figures, added = part.figures, part.added
+    lost = "-" if figures.loss is None else f"{figures.lost:,} ({figures.loss:.2%})"
+    mean = time_text(figures.mean)
+    if figures.mean is not None and figures.error is not None:
+        ends = [figures.mean - Z95 * figures.error, figures.mean + Z95 * figures.error]
+        mean += f", {time_text(ends[0])} to {time_text(ends[1])}"
+    fields = (
+        f"{figures.samples:>9,}",
+        f"{lost:>14}",
+        f"{time_text(figures.floor):>8}",
+        f"{time_text(figures.std):>9}",
+        f"{time_text(added.value if added else None):>8}",
+    )
+    return f"{_cut(str(part.segment), width):<{width}}  {'  '.join(fields)}  {mean:<30}"
+
+
+def _bar(start: float, length: float, whole: float) -> str:
+    """A step of the waterfall."""
+    if whole <= 0 or length < 0 or start < 0:
+        return ""
+    first, last = round(start / whole * WIDTH), round((start + length) / whole * WIDTH)
+    return " " * first + ("█" * (last - first) or "▏")
+
+
+def _routes_table(found: Found) -> list[str]:
+    """A line for each route, what its segments add most first."""
+    ranked = sorted(found.routes, key=lambda route: -sum(part.puts for part in route.verdict.parts))
+    shown = ranked[:MOST_ROUTES]
+    width = max(len(f"{route.source} to {route.target}") for route in shown)
+    titles = f"{'mean':>9}  {'deviation':>9}  {'lost':>7}  {'adds':>8}  slow"
+    lines = [f"{'':<{width}}  {titles}"]
+    for route in shown:
+        total, verdict = route.verdict.total, route.verdict
+        culprits = ", ".join(str(part.segment) for part in verdict.culprits) or "nothing"
+        bound = ">" if verdict.missing else ""
+        loss = "-" if total.loss is None else f"{total.loss:.2%}"
+        adds = time_text(sum(part.puts for part in verdict.parts))
+        name = f"{route.source} to {route.target}"
+        numbers = f"{bound + time_text(total.mean):>9}  {time_text(total.std):>9}  {loss:>7}  {adds:>8}"
+        lines.append(f"{name:<{width}}  {numbers}  {culprits}")
+    if len(ranked) > len(shown):
+        lines.append(f"and {len(ranked) - len(shown):,} more, which add less; --format csv lists all")
+    return lines
+
+
+# ---- in words ----
+
+
+def verdict_lines(found: Found) -> list[str]:
+    """Who is blamed, what is missing, what moved."""
+    lines: list[str] = []
+    if found.every:
+        lines += _culprits(found)
+    for route in found.routes if not found.every else ():
+        lines += _blame_lines(route.verdict, found.slow)
+        lines += _missing_lines(route.verdict, found)
+    for change in found.changes[:MOST_CHANGES]:
+        how = "slower" if change.difference > 0 else "faster"
+        ends = f"{time_text(change.ci95[0])} to {time_text(change.ci95[1])}"
+        lines.append(
+            f"moved: {change.segment} got {how} at {clock_text(round(change.at * 1e9))}, {time_text(change.before)} -> "
+            f"{time_text(change.after)} (difference {time_text(change.difference)}, 95% interval {ends})"
+        )
+    if len(found.changes) > MOST_CHANGES:
+        lines.append(f"moved: {len(found.changes) - MOST_CHANGES:,} times more; --format json lists all")
+    for router, told in found.unassigned.items():
+        if told["share"]:
+            why = "; ".join(f"{count:,} {reason}" for reason, count in told["reasons"].items())
+            lines.append(f"{router}: {told['share']:.2%} of {told['packets']:,} packets were given to no egress: {why}")
+    if found.unassigned and not any(told["share"] for told in found.unassigned.values()):
+        total = sum(told["packets"] for told in found.unassigned.values())
+        lines.append(f"all {total:,} packets that entered routers were given to an egress")
+    return lines
+
+
+def _culprits(found: Found) -> list[str]:
+    """Each segment that is slow, and on how many routes it lies."""
+    parts: dict[Segment, Part] = {}
+    lying: dict[Segment, int] = {}
+    for route in found.routes:
+        for part in route.verdict.culprits:
+            parts[part.segment] = part
+            lying[part.segment] = lying.get(part.segment, 0) + 1
+    if not parts:
+        return [f"nothing is slow: no segment adds more than {time_text(found.slow)} by more than chance"]
+    ranked = sorted(parts.values(), key=lambda part: -(part.added.value if part.added else 0.0))
+    return [f"slow: {part.segment} {_adds(part)}, on {_paths(lying[part.segment])}" for part in ranked]
+
+
+def _paths(count: int) -> str:
+    return f"{count} path{'s' * (count != 1)}"
+
+
+def _adds(part: Part) -> str:
+    """What a segment adds, how sure that is, and above what."""
+    assert part.added
+    bounds = added_ci95(part.added)
+    ends = f" (95% interval {time_text(bounds[0])} to {time_text(bounds[1])})" if bounds else ""
+    return f"adds {time_text(part.added.value)}{ends} to {ABOVE[part.added.since]}"
+
+
+def _blame_lines(verdict: Verdict, slow: float) -> list[str]:
+    culprits = verdict.culprits
+    if not culprits:
+        known = [part for part in verdict.parts if part.added]
+        most = max(known, key=lambda part: part.puts, default=None)
+        if most is None or most.added is None:
+            return ["cannot say what is slow: no report tells what its segment adds"]
+        told = f"{most.segment} adds most, {time_text(most.added.value)} to {ABOVE[most.added.since]}"
+        least = f"no segment adds more than {time_text(slow)} by more than chance"
+        what = "nothing that was measured" if verdict.missing else "nothing"
+        return [f"{what} is slow: {least} ({told}; --slow asks for less)"]
+    lines = []
+    whole = sum(max(0.0, part.puts) for part in verdict.parts)
+    for part in culprits:
+        share = f", {part.puts / whole:.0%} of what the path's segments add" if len(verdict.parts) > 1 else ""
+        passing = f" for {part.share:.0%} of packets" if part.share < 0.9995 else ""
+        lines.append(f"slow: {part.segment} {_adds(part)}{passing}{share}")
+    named: set[Segment] = set()
+    for part in culprits:
+        if part.alike and part.segment not in named:
+            group = [part.segment, *part.alike]
+            named |= set(group)
+            lines.append(f"cannot tell which adds more: {' and '.join(map(str, group))}")
+    return lines
+
+
+def _missing_lines(verdict: Verdict, found: Found) -> list[str]:
+    if not verdict.missing:
+        return []
+    used = {part.segment for part in verdict.parts}
+    spare = [segment for segment in found.reports if segment not in used]
+    told = ", ".join(map(str, verdict.missing))
+    lines = [f"no report of {told}: what is added up is a lower bound"]
+    if spare:
+        some = ", ".join(map(str, spare[:5])) + (", ..." if len(spare) > 5 else "")
+        lines.append(
+            f"reports of segments off this path: {some}; if routes changed meanwhile, take the topology of that time"
+        )
+    return lines

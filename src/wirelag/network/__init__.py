@@ -1,0 +1,1 @@
+"""The network as a whole: routers, links, segments, what to measure where."""

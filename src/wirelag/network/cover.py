@@ -1,0 +1,125 @@
+"""Routes cut into the segments that were measured, and whether segments fit a topology.
+
+Law: of all ways to cover a path with segments that have a report, the one is taken that leaves the fewest pieces
+without, and of these the finest. What a router does at the ends of a path is a piece only where that router reports on
+its inside at all: at others a server beside it sends and receives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import cached_property
+from itertools import pairwise
+
+from wirelag.errors import WirelagError
+from wirelag.network.localise import Path
+from wirelag.network.routes import Routes
+from wirelag.network.segments import ANY, EDGE, Segment
+from wirelag.network.topology import Topology
+
+Shares = Mapping[tuple[str, str], float]  # of what a router sends to a target: to each next hop
+_Found = tuple[int, int, tuple[Segment, ...], tuple[Segment, ...]]  # pieces without a report, -pieces, these, those
+
+
+class Cover:
+    """Paths of a topology in terms of segments that have a report."""
+
+    def __init__(self, topology: Topology, measured: Collection[Segment]) -> None:
+        self.topology, self.routes, self.measured = topology, Routes(topology), frozenset(measured)
+
+    @cached_property
+    def _upgraded(self) -> frozenset[str]:
+        return frozenset(segment.at for segment in self.measured if segment.kind == "inside")
+
+    def paths(self, source: str, target: str, shares: Shares | None = None) -> list[Path]:
+        """The equal paths of a route; `shares` are those that were seen, where they were."""
+        found = []
+        for routers in self.routes.paths(source, target):
+            share = self._share(routers, shares or {})
+            if share:
+                covered, missing = self._cut(routers)
+                found.append(Path(routers, share, covered, _runs(missing)))
+        return found
+
+    def _share(self, routers: tuple[str, ...], seen: Shares) -> float:
+        share = 1.0
+        for router, hop in pairwise(routers):
+            hops = self.routes.next_hops(router, routers[-1])
+            total = sum(seen.get((router, one), 0.0) for one in hops) if seen else 0.0
+            share *= seen.get((router, hop), 0.0) / total if total else 1 / len(hops)
+        return share
+
+    def _cut(self, path: tuple[str, ...]) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:
+        """From behind: what is best from each ingress and egress on."""
+        last = len(path) - 1
+        leaving: dict[int, _Found] = {}
+        entering: dict[int, _Found] = {}
+        for i in range(last, -1, -1):
+            if i == last:
+                leaving[i] = (0, 0, (), ())
+            else:
+                ways = [(Segment.link(path[i], path[i + 1]), i + 1)]
+                ways += [
+                    (virtual, j)
+                    for j in range(i + 2, last + 1)
+                    if (virtual := Segment.virtual(path[i], path[j])) in self.measured
+                ]
+                leaving[i] = min(self._with(segment, entering[j]) for segment, j in ways)
+            before, after = path[i - 1] if i else EDGE, path[i + 1] if i < last else EDGE
+            exact = Segment.inside(path[i], before, after)
+            wider = [Segment.inside(path[i], *ports) for ports in ((ANY, after), (before, ANY), (ANY, ANY))]
+            inside = next((segment for segment in (exact, *wider) if segment in self.measured), exact)
+            needed = inside in self.measured or path[i] in self._upgraded or 0 < i < last
+            entering[i] = self._with(inside, leaving[i]) if needed else leaving[i]
+        return entering[0][2], entering[0][3]
+
+    def _with(self, segment: Segment, rest: _Found) -> _Found:
+        missing, pieces, covered, without = rest
+        if segment in self.measured:
+            return missing, pieces - 1, (segment, *covered), without
+        return missing + 1, pieces, covered, (segment, *without)
+
+    def check(self, segment: Segment, name: str) -> None:
+        """Refuse a segment that the topology does not have; `name` is where it is from."""
+        routers = [one for one in (segment.at, segment.before, segment.after) if one not in (EDGE, ANY)]
+        try:
+            for router in routers:
+                self.topology.check(router)
+        except WirelagError as error:
+            raise WirelagError(f"{name}: is of segment {segment}, but {error}") from None
+        if segment.kind == "virtual":
+            if self.routes.cost(segment.at, segment.after) is None:
+                raise WirelagError(
+                    f"{name}: is of segment {segment}, but {self.topology.name} has no path there; {_STALE}"
+                )
+            return
+        pairs = [(segment.at, segment.after)]
+        if segment.kind == "inside":
+            pairs = [(segment.before, segment.at), (segment.at, segment.after)]
+        for one, other in pairs:
+            if EDGE not in (one, other) and ANY not in (one, other) and (one, other) not in self._links:
+                raise WirelagError(
+                    f"{name}: is of segment {segment}, but {self.topology.name} has no link from {one} to {other}; "
+                    f"{_STALE}"
+                )
+
+    @cached_property
+    def _links(self) -> frozenset[tuple[str, str]]:
+        return frozenset((link.source, link.target) for link in self.topology.links)
+
+
+_STALE = "if links changed meanwhile, read the topology anew and leave out what was measured before"
+
+
+def _runs(missing: tuple[Segment, ...]) -> tuple[Segment, ...]:
+    """Links without a report that follow each other, with the routers between them, as one."""
+    found: list[Segment] = []
+    for segment in missing:
+        # A run is a link, the inside of the router it leads to, and the link from there.
+        if len(found) > 1 and segment.kind == "link" and found[-1].kind == "inside" and found[-2].kind != "inside":
+            between, before = found[-1], found[-2]
+            if before.after == between.at == segment.at:
+                found[-2:] = [Segment.virtual(before.at, segment.after)]
+                continue
+        found.append(segment)
+    return tuple(found)

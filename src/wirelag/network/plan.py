@@ -1,0 +1,236 @@
+"""The measurement plan: which routers to upgrade, which paths then remain to be measured, and who watches which.
+
+Law: with U the routers that can measure, the paths to measure (the split set of Algorithm 1, as a set) are all shortest
+paths, of all ordered pairs, with no router of U in between. Those that begin at a router are its m-set. If one more
+router can measure, the paths that have it in between go away, and nothing new comes: their two parts were to be
+measured before. So Algorithm 1's count of a router is how many paths it saves, and the hops of these are by how much
+the probe hops fall.
+
+Nothing is listed: paths are counted (`kernels/routes.h`), and an upgrade only counts anew the sources it touches.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, get_args
+
+from wirelag.errors import WirelagError
+from wirelag.network.segments import EDGE, Segment
+
+if TYPE_CHECKING:
+    from wirelag.network.topology import Topology
+
+Strategy = Literal["count", "reduction", "random"]
+STRATEGIES: Final[tuple[str, ...]] = get_args(Strategy)
+MOST_ROUTERS: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What there is to measure: paths, their hops added up, and how long they are."""
+
+    paths: int
+    probe_hops: int
+    shortest: int
+    longest: int
+
+    @property
+    def granularity(self) -> float:
+        """Hops of a path on average: within so many a problem can be placed."""
+        return self.probe_hops / self.paths if self.paths else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An upgrade, and what there is to measure after it."""
+
+    router: str
+    given: bool  # not chosen here
+    extent: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A router of an m-set: where paths end, how many, and their hops: added up, the fewest, the most."""
+
+    target: str
+    paths: int
+    hops: int
+    shortest: int
+    longest: int
+
+    @property
+    def is_link(self) -> bool:
+        """Whether one of the paths is a link."""
+        return self.shortest == 1
+
+    @property
+    def longer(self) -> int:
+        """How many paths have two hops or more: there is one link at most."""
+        return self.paths - self.is_link
+
+
+class Plan:
+    """A topology, and the routers upgraded so far."""
+
+    def __init__(self, topology: Topology, upgraded: Sequence[str] = ()) -> None:
+        import numpy as np
+
+        from wirelag import _kernels
+
+        if len(topology.routers) > MOST_ROUTERS:
+            raise WirelagError(
+                f"{topology.name}: {len(topology.routers):,} routers are too many: at most {MOST_ROUTERS:,}"
+            )
+        self.topology = topology
+        self.steps: list[Step] = []
+        self._index = {router: i for i, router in enumerate(topology.routers)}
+        ends = [(self._index[link.source], self._index[link.target]) for link in topology.links]
+        sources, targets = np.array(ends, np.uint32).reshape(-1, 2).T.copy()
+        try:
+            weights = np.array([link.weight for link in topology.links], np.int64)
+            self._paths = _kernels.SplitSet(len(topology.routers), sources, targets, weights)
+        except (OverflowError, ValueError) as error:
+            raise WirelagError(
+                f"{topology.name}: weights are too large to add up ({error}); use smaller ones"
+            ) from None
+        self._after: dict[str, dict[str, int]] = {router: {} for router in topology.routers}  # links, by number
+        self._before: dict[str, dict[str, int]] = {router: {} for router in topology.routers}
+        for i, link in enumerate(topology.links):
+            self._after[link.source][link.target] = i
+            self._before[link.target][link.source] = i
+        self.before = self.extent
+        for router in upgraded:
+            self.upgrade(router, given=True)
+
+    @property
+    def upgraded(self) -> list[str]:
+        """The routers that can measure, in the order in which they were upgraded."""
+        return [step.router for step in self.steps]
+
+    @property
+    def extent(self) -> Extent:
+        """What there is to measure now."""
+        return Extent(self._paths.paths, self._paths.probe_hops, *self._paths.extent)
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether there were more equal paths than can be counted; numbers are lower bounds then."""
+        return self._paths.capped
+
+    def upgrade(self, router: str, given: bool = False) -> None:
+        """Let a router measure."""
+        self.topology.check(router)
+        if router in self.upgraded:
+            raise WirelagError(f"{self.topology.name}: {router} is upgraded twice; name it once")
+        self._paths.upgrade(self._index[router])
+        self.steps.append(Step(router, given, self.extent))
+
+    def gains(self, strategy: Strategy = "count") -> dict[str, int]:
+        """How many paths (count) or hops of them (reduction) would go away with each router, if it were the next."""
+        return dict(zip(self.topology.routers, self._paths.gains(strategy == "reduction"), strict=True))
+
+    def choose(self, wanted: int, strategy: Strategy = "count", seed: int = 0) -> None:
+        """Upgrade so many more routers; fewer if the others save nothing. Of equals the first in the topology is taken.
+
+        At random all routers are as likely, also those that save nothing.
+        """
+        if strategy == "random":
+            others = [router for router in self.topology.routers if router not in set(self.upgraded)]
+            for router in random.Random(seed).sample(others, min(wanted, len(others))):
+                self.upgrade(router)
+            return
+        for _ in range(wanted):
+            gains = self._paths.gains(strategy == "reduction")
+            best = max(range(len(gains)), key=gains.__getitem__, default=0)
+            if not gains or not gains[best]:
+                return
+            self.upgrade(self.topology.routers[best])
+
+    def m_set(self, router: str) -> list[Member]:
+        """Where the paths end that begin at a router, the nearest first."""
+        self.topology.check(router)
+        names = self.topology.routers
+        columns = (column.tolist() for column in self._paths.members(self._index[router]))
+        return [Member(names[target], *numbers) for target, *numbers in zip(*columns, strict=True)]
+
+    def ways(self, router: str) -> dict[str, tuple[int, int]]:
+        """What the virtual link to each router of the m-set costs, and how many paths it has."""
+        costs = self._paths.costs(self._index[router])
+        return {one.target: (int(costs[self._index[one.target]]), one.longer) for one in self.m_set(router)}
+
+    def watched(self, router: str) -> list[Segment]:
+        """The segments that a router watches: to its m-set, and inside itself if it can."""
+        found = []
+        for member in self.m_set(router):
+            if member.is_link:
+                found.append(Segment.link(router, member.target))
+            if member.longer:
+                found.append(Segment.virtual(router, member.target))
+        return found + (list(self.inside(router)) if router in self.upgraded else [])
+
+    def watches(self, router: str) -> tuple[int, int, int]:
+        """How many links, virtual links and ways inside itself a router watches."""
+        self.topology.check(router)
+        _, paths, _, shortest, _ = self._paths.members(self._index[router])
+        inside = sum(1 for _ in self.inside(router)) if router in self.upgraded else 0
+        return int((shortest == 1).sum()), int((paths > (shortest == 1)).sum()), inside
+
+    def degree(self, router: str) -> int:
+        """How many neighbours a router has."""
+        self.topology.check(router)
+        return len(self._after[router].keys() | self._before[router].keys())
+
+    def links_used(self) -> Iterator[tuple[str, str]]:
+        """The links on shortest paths, as pairs of routers."""
+        for router, links in self._after.items():
+            onward = self._paths.on_route(self._index[router])
+            yield from ((router, target) for target, link in links.items() if onward[link])
+
+    def inside(self, router: str) -> Iterator[Segment]:
+        """The ways through a router that shortest paths take; EDGE where they begin or end there."""
+        self.topology.check(router)
+        onward = self._paths.on_route(self._index[router])
+        yield from (Segment.inside(router, EDGE, after) for after, link in self._after[router].items() if onward[link])
+        for before, inward in self._before[router].items():
+            onward = self._paths.on_route(self._index[before])
+            if not onward[inward]:
+                continue
+            yield Segment.inside(router, before, EDGE)
+            for after, link in self._after[router].items():
+                if onward[link]:  # never back to where it came from: weights are at least 1
+                    yield Segment.inside(router, before, after)
+
+
+@dataclass(frozen=True, slots=True)
+class Turnover:
+    """What a router watches from now on, no longer, and still but over other routers, after links have failed."""
+
+    router: str
+    new: list[Segment]
+    gone: list[Segment]
+    changed: list[Segment]
+
+
+def turnover(before: Plan, after: Plan) -> Iterator[Turnover]:
+    """What the failure of links changes for each router.
+
+    Until routes have converged everybody watches the old segments and the new ones. Law: of a virtual link that stays
+    the ways have changed if it costs more or has fewer paths, and only then: while none of its paths fails, nothing
+    that is left can be cheaper.
+    """
+    for router in before.topology.routers:
+        old, new = before.watched(router), after.watched(router)
+        known, stays = set(old), set(new)
+        of_before, of_after = before.ways(router), after.ways(router)
+        common = (one for one in new if one.kind == "virtual" and one in known)
+        found = Turnover(
+            router,
+            [one for one in new if one not in known],
+            [one for one in old if one not in stays],
+            [one for one in common if of_before[one.after] != of_after[one.after]],
+        )
+        if found.new or found.gone or found.changed:
+            yield found

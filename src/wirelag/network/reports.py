@@ -1,0 +1,177 @@
+"""Reports of segments: the JSON of `wirelag oneway` or `wirelag flows`, as figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from wirelag.errors import WirelagError
+from wirelag.network.changes import scatter
+from wirelag.network.localise import Z95, Figures
+from wirelag.network.segments import Segment, parse_segment
+
+# `oneway` gives the mean an interval of deviation * sqrt(2 ln(2 / 0.05) / used): so many standard errors.
+BOUND: Final = math.sqrt(2 * math.log(2 / 0.05))
+ANEW: Final = "write the report anew"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentReport:
+    """What was measured of a segment."""
+
+    segment: Segment
+    name: str  # of the file, for messages
+    estimator: str
+    whole: Figures
+    intervals: tuple[Figures, ...] = ()  # in order of time
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """From when to when; None where the report does not say."""
+        known = [one for one in (self.whole, *self.intervals) if one.start is not None and one.end is not None]
+        return (min(one.start or 0.0 for one in known), max(one.end or 0.0 for one in known)) if known else None
+
+    @property
+    def length(self) -> float | None:
+        """How long an interval is, mostly."""
+        lengths = [one.end - one.start for one in self.intervals if one.start is not None and one.end is not None]
+        return median(lengths) if lengths else None
+
+
+def named(argument: str) -> tuple[Segment | None, str]:
+    """A segment and a file, as `SEGMENT=FILE`; the file alone may say what it is of.
+
+    >>> str(named("B[A>C]=b.json")[0])
+    'B[A>C]'
+    """
+    place = argument.find("=")
+    while place > 0 and not Path(argument).exists():
+        try:
+            return parse_segment(argument[:place]), argument[place + 1 :]
+        except WirelagError:
+            place = argument.find("=", place + 1)
+    return None, argument
+
+
+def report_of(content: Mapping[str, Any], name: str, segment: Segment | None = None) -> SegmentReport:
+    """A report: of that segment, or of the one that its key `segment` or its file's name says."""
+    command, quantity = content.get("command"), content.get("quantity")
+    if quantity != "one_way" and not (quantity is None and "flows" in content):
+        what = f"is what wirelag {command} prints" if isinstance(command, str) else 'has no "quantity"'
+        raise WirelagError(f"{name}: {what}, and no report of a segment; wants the JSON of wirelag oneway or flows")
+    segment = segment or _said(content, name)
+    errors = BOUND if command == "oneway" or content.get("estimator") in ("join", "lda", "finecomb", "rda") else Z95
+    try:
+        whole = figures_of(content, errors)
+        intervals = [figures_of(_object(one), errors) for one in _list(content.get("intervals"))]
+    except ValueError as error:
+        raise WirelagError(f"{name}: {error}; {ANEW}") from None
+    if whole.mean is None:
+        reason = content.get("reason") or "it has no mean"
+        raise WirelagError(f"{name}: says nothing of {segment}: {reason}; leave it out, or measure longer")
+    timed = sorted((one for one in intervals if one.start is not None), key=lambda one: one.start or 0.0)
+    if whole.error is not None:  # neighbouring packets are alike: intervals show by how much
+        whole = replace(whole, error=whole.error * scatter(timed))
+    return SegmentReport(segment, name, str(content.get("estimator") or "unknown"), whole, tuple(timed))
+
+
+def _said(content: Mapping[str, Any], name: str) -> Segment:
+    said = content.get("segment")
+    if isinstance(said, str):
+        try:
+            return parse_segment(said)
+        except WirelagError as error:
+            raise WirelagError(f"{name}: {error}") from None
+    try:
+        return parse_segment(Path(name).name.removesuffix(".json"))
+    except WirelagError:
+        raise WirelagError(
+            f"{name}: does not say which segment it is of; name it as SEGMENT={name}, or write it with oneway --segment"
+        ) from None
+
+
+def figures_of(content: Mapping[str, Any], errors: float) -> Figures:
+    """The numbers of a report or of an interval; the 95% interval of its mean reaches so many standard errors."""
+    mean, pair = _number(content, "mean"), content.get("ci95")
+    pair = pair.get("mean") if isinstance(pair, Mapping) else pair
+    error = None
+    if isinstance(pair, list | tuple) and len(pair) == 2:
+        low, high = (_number({"ci95": end}, "ci95") for end in pair)
+        # An interval that would reach below zero may be cut there: its upper half is whole.
+        error = None if None in (low, high, mean) else max(0.0, (high or 0.0) - (mean or 0.0)) / errors
+    floor = _number(content, "min")
+    return Figures(
+        mean,
+        error,
+        _number(content, "std"),
+        _number(content, "floor") if floor is None else floor,
+        _count(content, "samples") or 0,
+        _count(content, "sent"),
+        _count(content, "lost"),
+        _number(content, "start"),
+        _number(content, "end"),
+    )
+
+
+def one_of_each(reports: Sequence[SegmentReport]) -> dict[Segment, SegmentReport]:
+    """By segment; two reports of one segment are refused, and so are reports of different times."""
+    found: dict[Segment, SegmentReport] = {}
+    for report in reports:
+        if report.segment in found:
+            first = found[report.segment].name
+            raise WirelagError(f"{first} and {report.name} are both of segment {report.segment}; leave one out")
+        found[report.segment] = report
+    _same_time(reports)
+    return found
+
+
+def _same_time(reports: Sequence[SegmentReport]) -> None:
+    spans = [(report, report.span) for report in reports]
+    known = [(report, span) for report, span in spans if span]
+    if known:
+        latest, earliest = max(known, key=lambda one: one[1][0]), min(known, key=lambda one: one[1][1])
+        if latest[1][0] >= earliest[1][1]:
+            raise WirelagError(
+                f"{earliest[0].name} ends before {latest[0].name} begins; measure all segments at the same time, or "
+                "give the earlier ones as --baseline"
+            )
+    lengths = [(report, report.length) for report in reports if report.length]
+    if lengths:
+        short, long = (pick(lengths, key=lambda one: one[1] or 0.0) for pick in (min, max))
+        if (long[1] or 0.0) > 2 * (short[1] or 0.0):
+            raise WirelagError(
+                f"{short[0].name} has intervals of {short[1]:.6g} s, {long[0].name} of {long[1]:.6g} s; write them "
+                "with the same --interval"
+            )
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError('one of its "intervals" is no object')
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if value is not None and not isinstance(value, list):
+        raise ValueError('"intervals" is not a list')
+    return value or []
+
+
+def _number(content: Mapping[str, Any], name: str) -> float | None:
+    value = content.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
+        raise ValueError(f'"{name}" is not a number')
+    return float(value)
+
+
+def _count(content: Mapping[str, Any], name: str) -> int | None:
+    value = content.get(name)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63):
+        raise ValueError(f'"{name}" is not a count')
+    return value

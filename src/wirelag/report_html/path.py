@@ -1,0 +1,321 @@
+"""The page about a path: what each segment adds, which is to blame, and what moved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final
+
+from wirelag.network.changes import Change
+from wirelag.network.localise import Z95, Figures, Part, Path, Total, Verdict
+from wirelag.network.segments import Segment
+from wirelag.report_html.charts import (
+    Figure,
+    Times,
+    across,
+    all_rounded,
+    area,
+    band,
+    clock,
+    duration,
+    linear_axis,
+    plain,
+    rounded,
+    spoken,
+)
+from wirelag.report_html.page import chart, coverage, delay, document, listed, table
+
+MOST_PATHS: Final = 4  # with a chart of their own
+MOST_LINES: Final = 6  # of segments over time
+MOST_ROUTES: Final = 100
+COLOURS: Final = ("var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--heat2)", "var(--soft)")
+
+
+@dataclass(frozen=True, slots=True)
+class RouteEntry:
+    """A route and what is said of it."""
+
+    name: str
+    paths: Sequence[Path]
+    verdict: Verdict
+    over_time: Sequence[tuple[float, float, Verdict]] = ()  # from, to, in seconds since 1970
+
+
+@dataclass(frozen=True, slots=True)
+class PathPage:
+    """All that a page about paths tells. With one route it is drawn, with several they are listed."""
+
+    title: str
+    subject: str
+    command_line: str
+    version: str
+    routes: Sequence[RouteEntry]
+    verdicts: Sequence[str]  # in words
+    changes: Sequence[Change]
+    unassigned: Mapping[str, tuple[int, float, str]]  # by router: packets, share, why
+    notes: Sequence[str]
+    counts: Mapping[str, int]
+
+
+def render_path(page: PathPage) -> str:
+    """The page."""
+    figures: dict[str, Figure] = {}
+    sections = [_summary(page)]
+    if len(page.routes) == 1:
+        route = page.routes[0]
+        for i, (path, total) in enumerate(list(zip(route.paths, route.verdict.by_path, strict=True))[:MOST_PATHS]):
+            name = "segments" if i == 0 else f"segments{i}"
+            figures[name] = waterfall(path, route.verdict.parts)
+            sections.append(_waterfall_section(name, path, total, len(route.paths), page.routes[0].verdict))
+        sections.append(_segments_table(route.verdict))
+        if len(route.paths) > 1:
+            sections.append(_paths_table(route))
+        if route.over_time:
+            figures["time"] = over_time(route.over_time, page.changes)
+            sections.append(chart("time", "Over time", _TIME_TEXT, 400))
+    else:
+        sections.append(_routes_table(page.routes))
+    if page.changes:
+        sections.append(_changes_table(page.changes))
+    if page.unassigned:
+        sections.append(_unassigned_table(page.unassigned))
+    sections.append(coverage(page.counts, page.notes, page.command_line))
+    return document(page.title, page.subject, page.version, "\n".join(sections), figures)
+
+
+# ---- charts ----
+
+
+def waterfall(path: Path, parts: Sequence[Part]) -> Figure:
+    """A step for each segment, from where the one before it ends: the steady part, and what it adds."""
+    by_segment = {part.segment: part for part in parts}
+    mine = [by_segment[segment] for segment in path.segments]
+    rows = list(range(len(mine)))
+    starts: list[float] = []
+    so_far = 0.0
+    for part in mine:
+        starts.append(so_far)
+        so_far += part.figures.mean or 0.0
+    added = [_added(part) for part in mine]
+    steady = [(part.figures.mean or 0.0) - more for part, more in zip(mine, added, strict=True)]
+    texts = [_text(part) for part in mine]
+    first: Figure = {
+        "type": "bar", "orientation": "h", "name": "steady", "y": rows, "base": all_rounded(starts),
+        "x": all_rounded(steady), "text": texts, "textposition": "none", "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"color": "var(--c1)"}, "width": 0.62,
+    }  # fmt: skip
+    errors = [rounded(Z95 * (part.figures.error or 0.0)) for part in mine]
+    second: Figure = {
+        "type": "bar", "orientation": "h", "name": "added", "y": rows,
+        "base": all_rounded(start + part for start, part in zip(starts, steady, strict=True)),
+        "x": all_rounded(added), "text": texts, "textposition": "none", "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"color": ["var(--bad)" if part.blamed else "var(--c3)" for part in mine]}, "width": 0.62,
+        "error_x": {"type": "data", "array": errors, "color": "var(--all)", "thickness": 1.5, "width": 4},
+    }  # fmt: skip
+    marks = [
+        {"x": 1, "xref": "paper", "y": row, "text": "slow", "showarrow": False, "xanchor": "right",
+         "font": {"color": "var(--bad)"}}
+        for row, part in zip(rows, mine, strict=True) if part.blamed
+    ]  # fmt: skip
+    keys = {"tickvals": rows, "ticktext": [plain(str(part.segment)) for part in mine], "automargin": True,
+            "range": [len(rows) - 0.5, -0.5], "showgrid": False}  # fmt: skip
+    ends = [0.0, so_far, *starts, *(start + error for start, error in zip(starts, errors, strict=True))]
+    layout = {"xaxis": linear_axis(min(ends), max(ends), "delay since the path began"), "yaxis": keys,
+              "barmode": "overlay", "hovermode": "closest", "annotations": marks}  # fmt: skip
+    return {"data": [first, second], "layout": layout}
+
+
+def _added(part: Part) -> float:
+    """What is drawn as added: not below nothing, nor more than there is."""
+    if part.added is None or part.figures.mean is None:
+        return 0.0
+    return max(0.0, min(part.added.value, part.figures.mean))
+
+
+def _ends(figures: Figures) -> tuple[float, float] | None:
+    if figures.mean is None or figures.error is None:
+        return None
+    return figures.mean - Z95 * figures.error, figures.mean + Z95 * figures.error
+
+
+def _text(part: Part) -> str:
+    adds = "" if part.added is None else f", adds {duration(part.added.value)}"
+    return f"{plain(str(part.segment))}: {spoken(part.figures.mean, _ends(part.figures))}{adds}"
+
+
+def over_time(spans: Sequence[tuple[float, float, Verdict]], changes: Sequence[Change]) -> Figure:
+    """The mean of the path, and of the segments that vary most; a line where one moved."""
+    times = Times(spans[0][0], spans[-1][1])
+    middles = times.places([(start + end) / 2 for start, end, _ in spans])
+    totals = [verdict.total for _, _, verdict in spans]
+    means = [total.mean for total in totals]
+    ends = [total.ci95 for total in totals]
+    series: dict[Segment, list[float | None]] = {}
+    for i, (_, _, verdict) in enumerate(spans):
+        for part in verdict.parts:
+            series.setdefault(part.segment, [None] * len(spans))[i] = part.figures.mean
+    varied = sorted(series, key=lambda segment: -_range(series[segment]))[:MOST_LINES]
+    traces: list[Figure] = [area(*band(middles, ends), "var(--all)", "path")]
+    texts = [spoken(mean, pair) for mean, pair in zip(means, ends, strict=True)]
+    traces.append(_line("the path", middles, means, texts, "var(--all)", 2.5) | {"legendgroup": "path"})
+    for segment, colour in zip(varied, COLOURS, strict=False):
+        known = series[segment]
+        traces.append(_line(plain(str(segment)), middles, known, [duration(x) for x in known], colour, 1.5))
+    seen = [x for x in (*means, *(y for values in series.values() for y in values)) if x is not None]
+    seen += [x for pair in ends if pair for x in pair]
+    moved = times.places([change.at for change in changes])
+    layout = {"xaxis": times.axis(), "yaxis": linear_axis(min([0.0, *seen]), max([0.0, *seen]), "mean delay"),
+              "hovermode": "x unified", "shapes": [across("x", at) for at in moved]}  # fmt: skip
+    return {"data": traces, "layout": layout}
+
+
+def _range(values: Sequence[float | None]) -> float:
+    known = [x for x in values if x is not None]
+    return max(known) - min(known) if known else 0.0
+
+
+def _line(
+    name: str, x: Sequence[float], y: Sequence[float | None], texts: Sequence[str], colour: str, width: float
+) -> Figure:
+    return {
+        "type": "scatter", "mode": "lines+markers", "name": name, "x": x,
+        "y": [None if value is None else rounded(value) for value in y], "text": texts,
+        "hovertemplate": f"{name} %{{text}}<extra></extra>", "line": {"width": width, "color": colour},
+        "marker": {"size": 4, "color": colour},
+    }  # fmt: skip
+
+
+# ---- text and tables ----
+
+_TIME_TEXT: Final = (
+    "The mean delay of the path in each interval, with its 95% interval, and of the segments that vary most. Dashed "
+    "lines mark where a segment moved by more than chance."
+)
+_WATERFALL_TEXT: Final = (
+    "Each segment begins where the one before it ends. Blue is what it always takes, orange what it adds, red what is "
+    "slow; thin lines are 95% intervals of the mean."
+)
+
+
+def _summary(page: PathPage) -> str:
+    if len(page.routes) != 1:
+        lead = f"<strong>{len(page.routes):,}</strong> paths"
+        return f'<section><p class="lead">{lead}.</p>{listed(page.verdicts)}</section>'
+    verdict = page.routes[0].verdict
+    total = verdict.total
+    bound = "at least " if verdict.missing else ""
+    culprits = " and ".join(escape(str(part.segment)) for part in verdict.culprits)
+    add = "adds" if len(verdict.culprits) == 1 else "add"
+    blame = f"<strong>{culprits}</strong> {add} the delay" if culprits else "no segment is slow"
+    lead = f"A packet takes {bound}<strong>{spoken(total.mean, total.ci95)}</strong> on average; {blame}"
+    loss = "-" if total.loss is None else f"{total.loss:.2%}"
+    adds = sum(part.puts for part in verdict.parts)
+    tiles = (
+        ("mean", delay(total.mean), "a lower bound" if verdict.missing else "of the whole path"),
+        ("deviation", delay(total.std), "if segments are independent"),
+        ("lost", loss, "of what is sent"),
+        ("added", delay(adds), "by all segments, to what is steady"),
+    )
+    shown = "".join(f"<div><dt>{name}</dt><dd>{value}<small>{small}</small></dd></div>" for name, value, small in tiles)
+    return (
+        f'<section><p class="lead">{lead}. <span>95% intervals in brackets.</span></p>'
+        f'<dl class="tiles four">{shown}</dl>{listed(page.verdicts)}</section>'
+    )
+
+
+def _waterfall_section(name: str, path: Path, total: Total, count: int, verdict: Verdict) -> str:
+    title = " > ".join(path.routers)
+    of = f"{path.share:.1%} of packets take this path: {duration(total.mean)}. " if count > 1 else ""
+    without = ", ".join(map(str, path.missing))
+    gap = f" No report: {without}." if without else ""
+    return chart(name, title, of + _WATERFALL_TEXT + gap, 110 + 30 * max(1, len(path.segments)))
+
+
+_HEADS: Final = ("segment", "packets", "lost", "floor", "deviation", "mean", "95% interval", "adds", "share", "")
+
+
+def _segments_table(verdict: Verdict) -> str:
+    rows = []
+    for part in verdict.parts:
+        figures, ends = part.figures, _ends(part.figures)
+        alike = f" (or {escape(', '.join(map(str, part.alike)))} adds as much)" if part.alike else ""
+        rows.append(
+            [
+                escape(str(part.segment)),
+                f"{figures.samples:,}",
+                "-" if figures.loss is None else f"{figures.lost:,} ({figures.loss:.2%})",
+                delay(figures.floor),
+                delay(figures.std),
+                delay(figures.mean),
+                f"{delay(ends[0])} to {delay(ends[1])}" if ends else "-",
+                delay(part.added.value if part.added else None),
+                f"{part.share:.0%}",
+                f'<span class="bad">slow</span>{alike}' if part.blamed else "",
+            ]
+        )
+    rows += [[escape(str(segment)), "no report", *[""] * 8] for segment in verdict.missing]
+    return f"<section><h2>Every segment</h2>{table('Segments', _HEADS, rows)}</section>"
+
+
+def _paths_table(route: RouteEntry) -> str:
+    rows = [
+        [
+            escape(" > ".join(path.routers)),
+            f"{path.share:.2%}",
+            delay(total.mean),
+            f"{delay(total.ci95[0])} to {delay(total.ci95[1])}" if total.ci95 else "-",
+            delay(total.std),
+            "-" if total.loss is None else f"{total.loss:.2%}",
+        ]
+        for path, total in zip(route.paths, route.verdict.by_path, strict=True)
+    ]
+    heads = ("path", "share", "mean", "95% interval", "deviation", "lost")
+    return f"<section><h2>Equal paths</h2>{table('Paths of equal cost', heads, rows)}</section>"
+
+
+def _routes_table(routes: Sequence[RouteEntry]) -> str:
+    ranked = sorted(routes, key=lambda route: -sum(part.puts for part in route.verdict.parts))
+    rows = []
+    for route in ranked[:MOST_ROUTES]:
+        verdict, total = route.verdict, route.verdict.total
+        rows.append(
+            [
+                escape(route.name),
+                ("&ge; " if verdict.missing else "") + delay(total.mean),
+                f"{delay(total.ci95[0])} to {delay(total.ci95[1])}" if total.ci95 else "-",
+                delay(total.std),
+                "-" if total.loss is None else f"{total.loss:.2%}",
+                delay(sum(part.puts for part in verdict.parts)),
+                escape(", ".join(str(part.segment) for part in verdict.culprits)) or "nothing",
+            ]
+        )
+    more = len(ranked) - len(rows)
+    note = f"<p>and {more:,} more, which add less: --format csv lists all.</p>" if more > 0 else ""
+    heads = ("path", "mean", "95% interval", "deviation", "lost", "adds", "slow")
+    return f"<section><h2>Every path</h2>{table('Paths, what is added most first', heads, rows)}{note}</section>"
+
+
+def _changes_table(changes: Sequence[Change]) -> str:
+    rows = [
+        [
+            escape(str(change.segment)),
+            clock(round(change.at * 1e9), 10**6),
+            delay(change.before),
+            delay(change.after),
+            delay(change.difference),
+            f"{delay(change.ci95[0])} to {delay(change.ci95[1])}",
+        ]
+        for change in changes[:MOST_ROUTES]
+    ]
+    heads = ("segment", "at (UTC)", "before", "after", "difference", "95% interval")
+    return f"<section><h2>What moved</h2>{table('Segments that moved by more than chance', heads, rows)}</section>"
+
+
+def _unassigned_table(unassigned: Mapping[str, tuple[int, float, str]]) -> str:
+    rows = [
+        [escape(router), f"{packets:,}", f"{share:.2%}", f'<small class="text">{escape(why)}</small>']
+        for router, (packets, share, why) in unassigned.items()
+    ]
+    heads = ("router", "packets that entered", "given to no egress", "why")
+    return f"<section><h2>From ingress to egress</h2>{table('By router', heads, rows)}</section>"

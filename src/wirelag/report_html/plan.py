@@ -1,0 +1,244 @@
+"""The page about a plan: what upgrades save, the network with the upgraded routers marked, who watches what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+from wirelag.report_html.charts import Figure, all_rounded, area, plain, rounded
+from wirelag.report_html.page import chart, document, folded, listed, table
+from wirelag.units import format_size
+
+if TYPE_CHECKING:
+    from wirelag.network.classes import RouterCost
+    from wirelag.network.plan import Extent, Plan
+
+MOST_DRAWN: Final = 1_500  # routers
+MOST_NAMED: Final = 60  # routers up to which all have their names beside them; beyond, those upgraded
+MOST_ROWS: Final = 200
+STEPS: Final = 100  # of the drawing's layout
+COLOURS: Final = ("var(--c1)", "var(--c3)", "var(--c2)")
+DASHES: Final = ("solid", "dot", "dash")
+
+Curve = tuple[str, Sequence["Extent"]]  # its name, and what there is to measure after 0, 1, 2, ... upgrades
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPage:
+    """All that a page about a plan tells."""
+
+    title: str
+    subject: str
+    command_line: str
+    version: str
+    plan: Plan
+    curves: Sequence[Curve]  # that of the plan first
+    costs: Sequence[RouterCost]
+    costs_text: Sequence[str]  # what they are of, and their sum
+    failure: Sequence[str]  # what changes if links fail
+    notes: Sequence[str]
+
+
+def render_plan(page: PlanPage) -> str:
+    """The page."""
+    plan, figures = page.plan, {"hops": hops(page.curves), "granularity": granularity(page.curves)}
+    sections = [_summary(page)]
+    sections.append(chart("hops", "What upgrades save", _HOPS_TEXT, 380, _steps_table(plan)))
+    sections.append(chart("granularity", "How closely a problem can be placed", _GRANULARITY_TEXT))
+    count = len(plan.topology.routers)
+    if 1 < count <= MOST_DRAWN:
+        figures["network"] = drawing(plan)
+        sections.append(chart("network", "The network", _DRAWING_TEXT, 640))
+    elif count > 1:
+        text = f"{count:,} routers are too many to draw; up to {MOST_DRAWN:,} are drawn."
+        sections.append(f"<section><h2>The network</h2><p>{text}</p></section>")
+    sections.append(f"<section><h2>Who watches what</h2>{_watch_table(plan)}</section>")
+    if page.failure:
+        sections.append(f"<section><h2>If a link fails</h2>{listed(page.failure)}</section>")
+    if page.costs:
+        text = "".join(f"<p>{escape(sentence)}.</p>" for sentence in page.costs_text)
+        sections.append(f"<section><h2>Measuring inside routers</h2>{text}{_costs_table(page.costs)}</section>")
+    sections.append(
+        f"<section><h2>What this rests on</h2>{listed([*plan.topology.notes, *page.notes])}<h3>The command that made "
+        f"this page</h3><pre><code>{escape(page.command_line)}</code></pre></section>"
+    )
+    return document(page.title, page.subject, page.version, "\n".join(sections), figures)
+
+
+_HOPS_TEXT: Final = (
+    "Probe hops: the hops of all paths that are measured in one piece, added up. Each upgraded router cuts the paths "
+    "through it in two, and the parts are measured already. The axis is logarithmic."
+)
+_GRANULARITY_TEXT: Final = (
+    "Hops of a path that is measured in one piece: a problem is placed within so many. Lines are means; the band goes "
+    "from the shortest to the longest path of this plan."
+)
+_DRAWING_TEXT: Final = (
+    "Upgraded routers are large and numbered in their order. Links that no shortest path uses are not drawn; distances "
+    "mean nothing."
+)
+
+
+def _summary(page: PlanPage) -> str:
+    before, after = page.plan.before, page.plan.extent
+    tiles = "".join(
+        f"<div><dt>{name}</dt><dd>{now}<small>{then} before</small></dd></div>"
+        for name, then, now in (
+            ("probe hops", f"{before.probe_hops:,}", f"{after.probe_hops:,}"),
+            ("hops of a path", f"{before.granularity:.2f}", f"{after.granularity:.2f}"),
+            ("at most", f"{before.longest}", f"{after.longest}"),
+        )
+    )
+    topology, count = page.plan.topology, len(page.plan.steps)
+    lead = (
+        f"<strong>{count:,}</strong> of {len(topology.routers):,} routers can measure inside themselves. The others "
+        f"have a server beside them that sends reference packets. There are {len(topology.links):,} directed links."
+    )
+    return f'<section><p class="lead">{lead}</p><dl class="tiles">{tiles}</dl></section>'
+
+
+def _steps_table(plan: Plan) -> str:
+    rows = [["none", *_extent_cells(plan.before)]]
+    for step in plan.steps:
+        name = escape(step.router) + (" (given)" if step.given else "")
+        rows.append([name, *_extent_cells(step.extent)])
+    heads = ("upgraded", "probe hops", "paths", "hops of a path", "fewest", "most")
+    return folded("The numbers", table("In the order of the upgrades", heads, rows))
+
+
+def _extent_cells(extent: Extent) -> list[str]:
+    return [
+        f"{extent.probe_hops:,}",
+        f"{extent.paths:,}",
+        f"{extent.granularity:.3f}",
+        str(extent.shortest),
+        str(extent.longest),
+    ]
+
+
+def _watch_table(plan: Plan) -> str:
+    order = {router: i for i, router in enumerate(plan.upgraded)}
+    numbers = {router: plan.watches(router) for router in plan.topology.routers}
+    names = sorted(numbers, key=lambda router: (order.get(router, len(order)), -sum(numbers[router])))
+    rows = [
+        [escape(router) + (" (upgraded)" if router in order else ""), *(f"{n:,}" for n in numbers[router])]
+        for router in names[:MOST_ROWS]
+    ]
+    more = len(names) - len(rows)
+    note = f"<p>and {more:,} more: --format json lists all, with their segments.</p>" if more else ""
+    return folded("The numbers", table("Segments", ("router", "links", "virtual links", "inside itself"), rows) + note)
+
+
+def _costs_table(costs: Sequence[RouterCost]) -> str:
+    rows = [
+        [
+            escape(cost.router),
+            *(f"{n:,}" for n in (cost.ports, cost.ways, cost.used, cost.synopses)),
+            format_size(cost.memory_bytes),
+            *(f"{bits / 1e6:,.3g}" for bits in (cost.control_bps, cost.answer_bps)),
+        ]
+        for cost in costs[:MOST_ROWS]
+    ]
+    heads = ("router", "ports", "ways", "used", "synopses", "memory", "Mbps inside it", "Mbps to the station")
+    more = len(costs) - len(rows)
+    note = f"<p>and {more:,} more: --format json lists all.</p>" if more else ""
+    return folded("The numbers", table("Measuring inside routers", heads, rows) + note)
+
+
+# ---- charts ----
+
+
+def hops(curves: Sequence[Curve]) -> Figure:
+    """Probe hops against upgrades."""
+    traces = [
+        _line(i, name, [max(1, extent.probe_hops) for extent in extents], "%{y:,} probe hops with %{x} upgraded")
+        for i, (name, extents) in enumerate(curves)
+    ]
+    values = [y for trace in traces for y in trace["y"]]
+    ends = [math.log10(min(values) / 1.3), math.log10(max(values) * 1.3)]
+    axis = {"type": "log", "range": ends, "title": {"text": "probe hops"}, "automargin": True}
+    return {"data": traces, "layout": {"xaxis": _upgrades_axis(curves), "yaxis": axis, "hovermode": "closest"}}
+
+
+def granularity(curves: Sequence[Curve]) -> Figure:
+    """Hops of a path against upgrades."""
+    extents = curves[0][1]
+    x = [float(i) for i in range(len(extents))]
+    outline = [float(one.longest) for one in extents] + [float(one.shortest) for one in reversed(extents)]
+    traces = [area(x + x[::-1], outline, COLOURS[0], curves[0][0])]
+    traces += [
+        _line(i, name, [rounded(one.granularity) for one in each], "%{y:.2f} hops with %{x} upgraded")
+        for i, (name, each) in enumerate(curves)
+    ]
+    axis = {"rangemode": "tozero", "title": {"text": "hops of a path"}, "automargin": True}
+    return {"data": traces, "layout": {"xaxis": _upgrades_axis(curves), "yaxis": axis, "hovermode": "closest"}}
+
+
+def _line(i: int, name: str, values: Sequence[float], text: str) -> Figure:
+    return {
+        "type": "scatter",
+        "mode": "lines+markers" if len(values) < 60 else "lines",
+        "name": plain(name),
+        "x": list(range(len(values))),
+        "y": list(values),
+        "hovertemplate": f"{text}<extra></extra>",
+        "line": {"width": 2, "color": COLOURS[i % 3], "dash": DASHES[i % 3]},
+        "marker": {"size": 5},
+    }
+
+
+def _upgrades_axis(curves: Sequence[Curve]) -> Figure:
+    most = max(len(extents) for _, extents in curves) - 1
+    ends, step = [-0.02 * most, 1.02 * most or 1], max(1, 5 * math.ceil(most / 60)) if most > 12 else 1
+    return {"title": {"text": "upgraded routers"}, "range": ends, "tick0": 0, "dtick": step, "automargin": True}
+
+
+def drawing(plan: Plan) -> Figure:
+    """The routers, the links between them that paths use, and the upgraded routers marked."""
+    import rustworkx as rx
+
+    topology = plan.topology
+    places = rx.spring_layout(topology.graph.to_undirected(multigraph=False), num_iter=STEPS, seed=1)
+    at = {router: places[i] for i, router in enumerate(topology.routers)}
+    used = {frozenset(pair) for pair in plan.links_used()}
+    lines: tuple[list[float | None], list[float | None]] = [], []
+    for one, other in sorted(sorted(pair) for pair in used):
+        for axis in (0, 1):
+            lines[axis].extend([*all_rounded([at[one][axis], at[other][axis]]), None])
+    order = {router: i for i, router in enumerate(plan.upgraded, 1)}
+    few = len(topology.routers) <= MOST_NAMED
+    others = [router for router in topology.routers if router not in order]
+    traces: list[Figure] = [
+        {"type": "scatter", "mode": "lines", "x": lines[0], "y": lines[1], "hoverinfo": "skip", "showlegend": False,
+         "opacity": 0.45, "line": {"width": 1, "color": "var(--soft)"}},
+        _dots(others, [plain(name) for name in others] if few else None, at, "server beside it", 8, "var(--soft)"),
+        _dots(list(order), [f"{i} {plain(name)}" if few else str(i) for name, i in order.items()], at, "upgraded", 13,
+              "var(--c3)"),
+    ]  # fmt: skip
+    hidden = {"visible": False, "automargin": True}
+    return {"data": traces, "layout": {"xaxis": hidden, "yaxis": hidden, "hovermode": "closest"}}
+
+
+def _dots(
+    routers: Sequence[str],
+    texts: Sequence[str] | None,
+    at: Mapping[str, Sequence[float]],
+    name: str,
+    size: int,
+    colour: str,
+) -> Figure:
+    return {
+        "type": "scatter",
+        "mode": "markers+text" if texts else "markers",
+        "name": name,
+        "x": all_rounded(at[router][0] for router in routers),
+        "y": all_rounded(at[router][1] for router in routers),
+        "text": list(texts or []),
+        "textposition": "top center",
+        "customdata": [plain(router) for router in routers],
+        "hovertemplate": "%{customdata}<extra></extra>",
+        "marker": {"size": size, "color": colour},
+    }
