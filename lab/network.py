@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 
 from lab.processes import Process, owner_lives, owner_name
+from lab.quota import sweep_quotas
 
 NAMESPACES = Path("/run/netns")
 FOLDERS = Path("/run/lab")  # short paths: a socket's may have 107 bytes
@@ -173,6 +174,7 @@ def sweep() -> list[str]:
     """Remove the namespaces of processes that are gone, and their folders; their names."""
     left = [name for name in _names() if not owner_lives(name.split("-")[1])]
     _remove(left)
+    sweep_quotas()
     return left
 
 

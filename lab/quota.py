@@ -16,10 +16,8 @@ PERIOD_US = 20_000
 @contextlib.contextmanager
 def cpu_quota(pid: int, share: float) -> Iterator[None]:
     """The process gets no more than this share of a core; the group is removed when it has ended."""
-    root = GROUPS / "cpu" if (GROUPS / "cpu").is_dir() else GROUPS
-    for old in root.glob(f"{PREFIX}*"):
-        if not owner_lives(old.name.removeprefix(PREFIX)):
-            _remove(old)
+    root = _root()
+    sweep_quotas()
     group = root / f"{PREFIX}{owner_name()}"
     group.mkdir(exist_ok=True)
     quota_us = str(int(PERIOD_US * share))
@@ -37,6 +35,18 @@ def cpu_quota(pid: int, share: float) -> Iterator[None]:
         _remove(group)
 
 
+def sweep_quotas() -> None:
+    """Remove the groups of processes that are gone."""
+    for old in _root().glob(f"{PREFIX}*"):
+        if not owner_lives(old.name.removeprefix(PREFIX)):
+            _remove(old)
+
+
+def _root() -> Path:
+    return GROUPS / "cpu" if (GROUPS / "cpu").is_dir() else GROUPS
+
+
 def _remove(group: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
+    """One that something still runs in stays, for the next sweep."""
+    with contextlib.suppress(OSError):
         group.rmdir()

@@ -545,3 +545,37 @@ def test_any_split_of_the_rows_gives_the_same_epochs(cuts: list[int]) -> None:
 
 SPLIT = Connection(exponential(2 * MS), in_flight=2, seconds=2).run()
 WHOLE = epochs_of(SPLIT.rows)
+
+
+def test_numbers_that_count_all_packets_of_a_host_tell_of_no_loss() -> None:
+    """A client that thinks for 300 ms, while it sends to others: nothing was lost before us."""
+    c = Connection(exponential(2 * MS), think_ns=lambda rng: 300 * MS * (rng.random() < 0.2), seconds=20).run()
+    rng = random.Random(1)
+    ids = count(65_000)
+    shared = []
+    for row in c.rows:
+        for _ in range(rng.randrange(4)):
+            next(ids)
+        shared.append(row._replace(ip_id=next(ids) % 2**16))
+    close(errors(c.truth, epochs_of(shared)), within=0.3, middle=0.1)
+
+
+@pytest.mark.parametrize("silence_s", [60, 40 * 60, 2 * 3600])
+def test_a_long_silence(silence_s: int) -> None:
+    """Times are on a circle of 73 minutes; what follows a silence is answered as if it had been short."""
+    before, after = (Connection(exponential(2 * MS), seed=seed).run() for seed in (1, 2))
+    last, later = before.rows[-2], silence_s * S + 4 * S
+    ticks = later // MS
+    rows = before.rows[:-1] + [
+        row._replace(
+            time_ns=row.time_ns + later,
+            seq=(row.seq - after.rows[2].seq + last.seq + last.payload) % 2**32,
+            ack=(row.ack - after.rows[2].ack + last.ack) % 2**32,
+            tsval=(row.tsval + ticks) % 2**32,
+            tsecr=(row.tsecr + ticks) % 2**32,
+        )
+        for row in after.rows[2:]
+    ]
+    found = [e for e in epochs_of(rows) if e.start_ns > START_NS + later]
+    assert set(reasons(found[1:-1])) == {ANSWERED}
+    close(errors([(sent + later, end + later) for sent, end in after.truth], found[1:-1]), within=0.05)

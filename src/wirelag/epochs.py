@@ -29,7 +29,7 @@ REASONS: Final = (
 MEANING: Final = {
     "too_few": "too few responses in it",
     "spontaneous": "requests that no response triggered: an open loop",
-    "joined": "the flow was joined in the middle, so what is in flight is not known",
+    "joined": "the flow was joined in the middle, or a first guess about it was wrong: what was in flight is not known",
     "think": "the client's think time cannot be told from latency",
     "reordered": "too many packets out of order",
     "coalesced": "several requests in a packet",
@@ -71,17 +71,17 @@ class Epochs:
         if not too_fast.any():
             return self
         rows = rows.copy()
-        rows["count"][too_fast], rows["reason"][too_fast] = 0, REASONS.index("too_fast")
+        for name in ("count", "sum_ns", "batch_count", "batch_sum_ns", "think_count", "think_sum_ns", "confidence"):
+            rows[name][too_fast] = 0
+        rows["reason"][too_fast] = REASONS.index("too_fast")
         return replace(self, rows=rows)
 
     def one_way(self) -> Epochs:
         """Where both directions of a flow were taken for a client's: the one that was heard first."""
-        keys, first = np.unique(self.rows["key"], return_index=True)
-        since = dict(zip(keys.tolist(), self.rows["start_ns"][first].tolist(), strict=True))
-        kept = {key for key, ns in since.items() if ns <= since.get(key ^ 1, ns)}
-        return (
-            self if len(kept) == len(since) else self.of(np.isin(self.rows["key"], np.array(sorted(kept), np.uint64)))
-        )
+        distinct, first, place = np.unique(self.ends, axis=0, return_index=True, return_inverse=True)
+        since = dict(zip(map(tuple, distinct.tolist()), self.rows["start_ns"][first].tolist(), strict=True))
+        kept = np.array([ns <= since.get(_reversed(ends), ns) for ends, ns in since.items()], bool)
+        return self if kept.all() else self.of(kept[place.reshape(-1)])
 
     def groups(self, by: str) -> Iterator[tuple[str, Epochs]]:
         """Epochs of each flow, client or server, most responses first."""
@@ -161,6 +161,13 @@ def ends_text(words: list[int], by: str) -> str:
     server = _with_port(dst, dst_port)
     name = {6: "tcp", 17: "udp", 50: "esp"}.get(protocol, str(protocol))
     return server if by == "server" else f"{_with_port(src, src_port)} > {server} {name}"
+
+
+def _reversed(ends: tuple[int, ...]) -> tuple[int, ...]:
+    """The same flow, the other way."""
+    src_high, src_low, dst_high, dst_low, ports = ends
+    there, back, protocol = ports >> 32, ports >> 16 & 0xFFFF, ports & 0xFF
+    return dst_high, dst_low, src_high, src_low, back << 32 | there << 16 | protocol
 
 
 def _endpoint(high: int, low: int) -> str:

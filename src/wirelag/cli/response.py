@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 
 METHODS: Final = ("auto", "pairs", "blind", "modes", "gap", "ack", "window", "syn")
 GROUPS: Final = ("server", "flow", "client")
+LONGEST_EPOCH_NS: Final = 1 << 34
+LONGEST_GAP_NS: Final = 1 << 40
+LEAST_MEMORY: Final = 8 << 10
 SHOWN: Final = 60  # intervals of --interval auto
 BOTH_WAYS: Final = 4  # so many packets of clients for one of a server, and both directions are there
 
@@ -146,7 +149,17 @@ def response(
     apart({"-o": output, "--html": html, "--epochs": epochs_file}, captures)
     wanted = make_filter(hosts, nets, ports, protocols, start, end)
     questions = questions_of(sla or [])
-    epoch_ns = duration_ns(epoch, "--epoch")
+    epoch_ns, gap_ns, memory_bytes = (
+        duration_ns(epoch, "--epoch"),
+        duration_ns(gap, "--gap"),
+        size_of(memory, "--memory"),
+    )
+    if epoch_ns > LONGEST_EPOCH_NS:
+        raise typer.BadParameter(f"{epoch} is longer than 17s, the longest epoch", param_hint="--epoch")
+    if gap_ns > LONGEST_GAP_NS:
+        raise typer.BadParameter(f"{gap} is longer than 18min, the longest gap", param_hint="--gap")
+    if memory_bytes < LEAST_MEMORY:
+        raise typer.BadParameter(f"{memory} has no room for flows: at least 8KiB", param_hint="--memory")
     interval_ns = duration_ns(interval, "--interval") if interval not in (None, "auto") else None
 
     from wirelag.estimators.pirate import Pirate
@@ -154,10 +167,10 @@ def response(
 
     estimator = Pirate(
         "auto" if method in (None, "pairs") else method,  # type: ignore[arg-type]
-        size_of(memory, "--memory"),
+        memory_bytes,
         epoch_ns if interval_ns is None else min(epoch_ns, interval_ns),
         fewest,
-        duration_ns(gap, "--gap"),
+        gap_ns,
         literal,
     )
     capture = Capture(captures, filter=wanted, tunnels=tunnels)
@@ -177,7 +190,7 @@ def response(
     statistics = capture.statistics
     answer.total.report = replace(total, packets=statistics.packets, skipped=statistics.skipped)
     answer.extra["clients"] = {"packets": heard.from_clients, "not_used": 0 if both_ways else heard.from_servers}
-    answer.notes = _coverage(heard, answer) + answer.notes
+    answer.notes = _coverage(heard, found, answer) + answer.notes
     if epochs_file:
         write_epochs(epochs_file, heard.epochs)
     if html:
@@ -255,17 +268,28 @@ def _need_clients(heard: Heard, capture: Capture, servers: list[str]) -> None:
         )
 
 
-def _coverage(heard: Heard, answer: Answer) -> list[str]:
+def _coverage(heard: Heard, found: Synopsis, answer: Answer) -> list[str]:
     """The lines under the table: what was looked at."""
     total = answer.total.report
     lines = [f"{total.packets:,} packets; {heard.from_clients:,} from clients to servers"]
     skipped = sum(total.skipped.values())
     lines[0] += f"; {skipped:,} skipped" if skipped else ""
-    other, evicted = (heard.epochs.counts.get(name, 0) for name in ("other", "evicted"))
+    other, evicted = heard.epochs.counts.get("other", 0), found.counts.get("evicted", 0)
     if other:
         lines[0] += f"; {other:,} neither TCP nor a flow that blind can follow"
     if evicted:
         lines.append(f"{evicted:,} flows had to leave for want of memory (--memory)")
-    if heard.epochs.counts.get("unlisted", 0):
-        lines.append(f"{heard.epochs.counts['unlisted']:,} epochs are left out: there were too many")
+    if found is heard.epochs and found.counts.get("unlisted", 0):
+        lines.append(f"{found.counts['unlisted']:,} epochs are left out: there were too many")
+    if found is heard.exchanges and (unheard := _unheard(heard)):
+        lines.append(
+            f"{len(unheard):,} servers are not in this table, for nothing of what they answered was seen "
+            f"({', '.join(unheard[:3])}{', ...' if len(unheard) > 3 else ''}): --method auto answers for them"
+        )
     return lines
+
+
+def _unheard(heard: Heard) -> list[str]:
+    """Servers that clients asked and that were not heard answering."""
+    answering = {name for name, _ in heard.exchanges.groups("server")}
+    return [name for name, _ in heard.epochs.groups("server") if name not in answering]

@@ -117,7 +117,9 @@ def _set_aside(report: Report) -> list[str]:
     }  # fmt: skip
     lines = [f"{said[name]:,} of {said['exchanges']:,} exchanges {why}" for name, why in words.items() if said[name]]
     if said["retransmitted"]:
-        lines.append(f"{said['retransmitted']:,} requests were sent twice, and are timed from the first copy")
+        lines.append(
+            f"{said['retransmitted']:,} exchanges have packets that were sent twice: requests are timed from the first copy"
+        )
     return lines
 
 

@@ -131,10 +131,11 @@ class PirateMeter:
                 continue
             room = np.zeros(kernel.epochs, EPOCH)
             kernel.take(room.view("<u8").reshape(len(room), -1))
-            listed = room[: max(0, self._most - self._listed[place])]
-            self._unlisted += len(room) - len(listed)
-            self._listed[place] += len(listed)
-            self._epochs[place].append(listed)
+            listed = min(len(room), self._most - self._listed[place])
+            self._unlisted += len(room) - listed
+            self._listed[place] += listed
+            if listed:  # a copy of a part: a view would keep all of it
+                self._epochs[place].append(room if listed == len(room) else room[:listed].copy())
 
     def _counts(self) -> dict[str, int]:
         counts = dict(self._tcp.counts())

@@ -66,10 +66,10 @@ struct ClientColumns {
     {
         u8 k = kind[i];
 
-        return (k == WL_UDP || k == WL_QUIC || k == WL_ESP || k == WL_WIREGUARD) && is_whole(i);
+        return (k == WL_UDP || k == WL_QUIC || k == WL_ESP || k == WL_WIREGUARD || k == WL_OTHER) && is_whole(i);
     }
 
-    /* Flow keys tell directions apart, and flows of a pair of addresses that have no ports: by the SPI, the receiver's index. */
+    /* Flow keys tell directions apart, and flows of a pair of addresses by the SPI or the receiver's index, where there is one. */
     u64 key(size_t i) const
     {
         u64 of_flow = flow_key[i] ^ !!(flags[i] & WL_REVERSE);

@@ -18,6 +18,8 @@
 #define WL_AUTO_JUMP (1 << 28)          /* bytes that an acknowledgement may advance */
 #define WL_AUTO_LARGEST (1 << 18)       /* payload */
 #define WL_AUTO_STRAYS 8
+#define WL_AUTO_SURE 32   /* votes on what the numbers of packets count, at most */
+#define WL_AUTO_ORDERED 4 /* votes */
 
 /* The busy period that ended at `at`, if nothing is outstanding. */
 WL_INLINE void wl_auto_busy_ends(struct wl_auto_flow *f, u32 at)
@@ -82,14 +84,30 @@ WL_RULE int wl_auto_pass(struct wl_auto_flow *f, const struct wl_auto_now *n)
     return 0;
 }
 
-/* A packet whose number is older than one that was seen left the client before it. */
+/* What a number says, if most say it: so many more for yes, fewer for no. */
+WL_INLINE u8 wl_auto_believe(u8 votes, int yes, u32 cost)
+{
+    if (yes)
+        return (u8)(votes < WL_AUTO_SURE ? votes + 1 : WL_AUTO_SURE);
+    return (u8)(votes > cost ? votes - cost : 0);
+}
+
+/* A packet whose number is older than one that was seen left the client before it, if numbers count up; what is missing between
+ * two numbers got lost, if they count this flow's packets alone. Other hosts count all that they send, or draw numbers. */
 WL_INLINE void wl_auto_identify(struct wl_auto_flow *f, const struct wl_client_packet *p, struct wl_auto_now *n)
 {
+    u16 ahead = (u16)(p->ip_id - f->last_id);
+    int older = ahead >= 0x8000;
+
     n->id_ahead = 1;
     if (!(p->has & WL_HAS_IP_ID))
         return;
-    n->id_ahead = (u16)(p->ip_id - f->last_id);
-    n->older = n->id_ahead >= 0x8000;
+    if (f->id_steps >= WL_AUTO_VALID)
+        n->id_ahead = ahead;
+    n->older = older && f->id_order >= WL_AUTO_ORDERED;
+    f->id_order = wl_auto_believe(f->id_order, ahead - 1u < 1024, 2);
+    if (!older)
+        f->id_steps = wl_auto_believe(f->id_steps, ahead == 1, 4);
     if (!n->older)
         f->last_id = p->ip_id;
     else if (n->payload)
@@ -358,7 +376,7 @@ WL_INLINE void wl_auto_payload(struct wl_auto_flow *f, const struct wl_client_pa
     continues = wl_auto_continues(f, n, full);
     k = wl_auto_requests(f, n, continues, full);
     if (f->fresh && !continues)
-        wl_auto_response_size(f, p, n->t, k);
+        wl_auto_response_size(f, k);
     wl_auto_old_totals(f);
     if (n->older && n->behind && f->in_flight == 1 && f->outstanding)
         k = 0;
@@ -430,7 +448,8 @@ WL_RULE int wl_auto_end(struct wl_auto_flow *f, const struct wl_pirate *settings
     count = alone ? f->busy_count : f->completions;
     reason = wl_auto_reason(f, settings->fewest, sum);
     sum = wl_min(wl_max(sum, 0), (s64)count << (WL_AUTO_LONGEST - 10));
-    if (sum > 0 && f->completions >= settings->fewest && reason != WL_PIRATE_SPONTANEOUS && reason != WL_PIRATE_NOT_TCP)
+    if (sum > 0 && f->completions >= settings->fewest && reason != WL_PIRATE_SPONTANEOUS && reason != WL_PIRATE_NOT_TCP &&
+        !WL_ON(f, WL_AUTO_SPOILT))
         wl_auto_learn_latency(f, (u32)((u64)sum / count));
     busy = f->in_flight == 1 || (f->busy_count >= f->flight_count && f->latency >= WL_AUTO_QUICK);
     __builtin_memset(out, 0, sizeof(*out));
@@ -533,10 +552,8 @@ WL_INLINE void wl_auto_take(struct wl_auto_flow *f, const struct wl_client_packe
 }
 
 /* Where time goes back, or jumps, nothing is measured. */
-WL_INLINE void wl_auto_step(struct wl_auto_flow *f, const struct wl_client_packet *p, struct wl_auto_now *n)
+WL_INLINE void wl_auto_step(struct wl_auto_flow *f, const struct wl_client_packet *p, struct wl_auto_now *n, s64 elapsed)
 {
-    s64 elapsed = p->time_ns - f->start_ns;
-
     if (elapsed > 1ll << WL_AUTO_LONGEST || elapsed < -(1ll << WL_AUTO_LONGEST)) {
         wl_auto_afresh(f, n->t);
         f->flags |= WL_AUTO_IN_STEP;
@@ -560,11 +577,13 @@ WL_INLINE int wl_auto_belongs(struct wl_auto_flow *f, const struct wl_client_pac
     return 0;
 }
 
-/* An epoch ends with a request, if there is one: by then the client has read what came before. */
+/* An epoch ends with a request, if there is one: by then the client has read what came before. One that is spoilt ends at once. */
 WL_INLINE int wl_auto_is_over(const struct wl_auto_flow *f, const struct wl_client_packet *p, const struct wl_pirate *settings)
 {
     s64 elapsed = p->time_ns - f->start_ns;
 
+    if (WL_ON(f, WL_AUTO_SPOILT))
+        return 1;
     if (p->payload && f->completions >= settings->fewest)
         return elapsed >= settings->epoch_ns;
     return elapsed >= 4 * settings->epoch_ns;
@@ -588,9 +607,11 @@ WL_INLINE int wl_auto_packet(
         .pushed = (p->tcp_flags & WL_CLIENT_PSH) != 0};
     u8 flags = p->has & WL_HAS_TCP ? p->tcp_flags : 0;
     int given = 0;
+    s64 elapsed;
 
     if (p->time_ns < 0 || p->time_ns >> 62)
         return 0;
+    elapsed = f->flags ? p->time_ns - f->start_ns : 0;
     if (p->time_ns - f->start_ns > 4 * settings->epoch_ns)
         given = wl_auto_finish(f, settings, p->time_ns, out);
     if (flags & (WL_CLIENT_SYN | WL_CLIENT_RST) || !wl_auto_belongs(f, p)) {
@@ -606,9 +627,11 @@ WL_INLINE int wl_auto_packet(
             goto out;
         f->flags = 0;
     }
-    if (!f->flags)
+    if (!f->flags) {
         wl_auto_open(f, p, 0);
-    wl_auto_step(f, p, &n);
+        elapsed = 0;
+    }
+    wl_auto_step(f, p, &n, elapsed);
     if (!WL_ON(f, WL_AUTO_OPEN))
         wl_auto_begin(f, p, &n);
     if (p->has & WL_HAS_TCP) {

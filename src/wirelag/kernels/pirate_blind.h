@@ -70,9 +70,17 @@ WL_INLINE s64 wl_blind_floor(const struct wl_blind_flow *f)
     return f->rtt_ns - (f->rtt_ns >> 2);
 }
 
+/* By halves: compilers for eBPF have no instruction that counts zeros, and do not make one up. */
 WL_INLINE u32 wl_bits(u64 a)
 {
-    return a ? 64 - (u32)__builtin_clzll(a) : 0;
+    u32 bits = 0;
+
+    for (u32 half = 32; half; half >>= 1)
+        if (a >> half) {
+            a >>= half;
+            bits += half;
+        }
+    return bits + (a != 0);
 }
 
 /* How a flow begins */

@@ -47,7 +47,7 @@ enum wl_auto_flag {
     WL_AUTO_ADVANCED = 2048,   /* advanced is known */
     WL_AUTO_BUSY_KNOWN = 4096, /* busy_since is known */
     WL_AUTO_PUSHES = 8192,     /* the client marks the ends of what it writes */
-    WL_AUTO_SPOILT = 16384,    /* in this epoch a wrong tick was believed */
+    WL_AUTO_SPOILT = 16384,    /* in this epoch something wrong was believed */
     WL_AUTO_NOT_TCP = 32768    /* in this epoch a packet had no TCP header */
 };
 
@@ -77,8 +77,8 @@ struct wl_auto_flow {
     u16 request, hole_length, flags;
     u8 crowd_size[WL_AUTO_CROWDS];
     u8 response_votes, request_votes, mean_votes, mss_votes;
-    u8 echo_tick, own_tick;              /* the tick's number; << 4: what a measure said instead */
-    u8 forced, strays, unread, spare[2]; /* unread: responses that ended with the last advance */
+    u8 echo_tick, own_tick;                        /* the tick's number; << 4: what a measure said instead */
+    u8 forced, strays, unread, id_order, id_steps; /* unread: responses that ended with the last advance */
 };
 
 _Static_assert(sizeof(struct wl_auto_flow) == 256, "a flow's record has 256 bytes");
@@ -101,7 +101,7 @@ WL_INLINE s64 wl_max(s64 a, s64 b)
     return a > b ? a : b;
 }
 
-/* k requests were sent. They are remembered in crowds; two of them have room for what is in flight. */
+/* k requests were sent. They are remembered in crowds, three of which have about as many as are in flight. */
 WL_INLINE void wl_auto_remember(struct wl_auto_flow *f, u32 at, u32 k)
 {
     u32 size = f->crowd_size[0], later;

@@ -197,7 +197,7 @@ WL_RULE u32 wl_auto_requests(struct wl_auto_flow *f, const struct wl_auto_now *n
 }
 
 /* The size of responses, once bytes and requests agree on it; what is outstanding follows from it, if all bytes were seen. */
-WL_INLINE void wl_auto_adopt(struct wl_auto_flow *f, const struct wl_client_packet *p, u32 t, u32 k)
+WL_INLINE void wl_auto_adopt(struct wl_auto_flow *f, u32 k)
 {
     u32 bytes = f->acked - f->origin, parts, sent, done;
     int open;
@@ -229,18 +229,17 @@ WL_INLINE void wl_auto_adopt(struct wl_auto_flow *f, const struct wl_client_pack
         return;
     f->outstanding = (u16)open;
     f->deferred = 0;
-    f->start_ns = p->time_ns;
-    wl_auto_begin_epoch(f, t);
+    f->flags |= WL_AUTO_SPOILT;
 }
 
 /* The bytes that a round of requests brought are a vote for the size of responses: those of this round, or, where the next response
  * began to come, all since the size came up. */
-WL_RULE int wl_auto_response_size(struct wl_auto_flow *f, const struct wl_client_packet *p, u32 t, u32 k)
+WL_RULE int wl_auto_response_size(struct wl_auto_flow *f, u32 k)
 {
     u32 bytes, all;
     s64 off;
 
-    if (!f || !p || wl_auto_exact(f))
+    if (!f || wl_auto_exact(f))
         return 0;
     bytes = f->fresh;
     all = f->acked - f->origin;
@@ -261,7 +260,7 @@ WL_RULE int wl_auto_response_size(struct wl_auto_flow *f, const struct wl_client
     }
     if (f->response_votes >= WL_AUTO_VALID && !(f->flags & (WL_AUTO_RESPONSE | WL_AUTO_MISSIZED)) && f->total >= 16 &&
         f->total >= 4u * f->in_flight)
-        wl_auto_adopt(f, p, t, k);
+        wl_auto_adopt(f, k);
     return 0;
 }
 

@@ -55,7 +55,7 @@ def answer(record: Record, settings: Settings, now_ns: int, key: int) -> Epoch:
         total, count = littles(record), sums.completions
     reason = reason_of(record, fewest, total)
     total = clamp(total, 0, count * 2**28)
-    if total > 0 and sums.completions >= fewest and reason not in ("spontaneous", "not_tcp"):
+    if total > 0 and sums.completions >= fewest and reason not in ("spontaneous", "not_tcp") and not sums.spoilt:
         learn(record, total // count)
     told = Epoch(
         key=key,
@@ -143,6 +143,7 @@ class Flow:
     def packet(self, row: ClientPacket) -> Epoch | None:
         self.last_ns = now_ns = row.time_ns
         told = None
+        elapsed_ns = now_ns - self.record.start_ns if self.record is not None else 0
         if self.record is not None and now_ns - self.record.start_ns > 4 * self.settings.epoch_ns:
             told = self.finish(now_ns)
         if row.flagged(SYN):
@@ -159,9 +160,9 @@ class Flow:
             told = told or self.finish(now_ns)
             self.record = None
         if self.record is None:
-            self.record = Record(row)
+            self.record, elapsed_ns = Record(row), 0
         self.record.strays = 0
-        self.record.packet(row)
+        self.record.packet(row, elapsed_ns)
         if told is None and (row.flagged(FIN) or self.is_over(self.record, row)):
             told = self.finish(now_ns)
         return told
@@ -169,7 +170,7 @@ class Flow:
     def is_over(self, record: Record, row: ClientPacket) -> bool:
         long_ns, epoch_ns = row.time_ns - record.start_ns, self.settings.epoch_ns
         has_enough = row.payload > 0 and record.sums.completions >= self.settings.fewest
-        return long_ns >= (epoch_ns if has_enough else 4 * epoch_ns)
+        return record.sums.spoilt or long_ns >= (epoch_ns if has_enough else 4 * epoch_ns)
 
     def finish(self, now_ns: int) -> Epoch | None:
         record, told = self.record, None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from wirelag.naive.pirate_clocks import UNKNOWN, Clock, circle, units
 from wirelag.naive.pirate_modes import ACK, FIN, MOST, SYN, ClientPacket, clamp
 from wirelag.naive.pirate_modes import behind as apart
-from wirelag.naive.pirate_sizes import TRUSTED, Mean, Size
+from wirelag.naive.pirate_sizes import TRUSTED, Mean, Size, believed
 
 PSH = 8
 HAS_TIMESTAMPS, HAS_IP_ID = 2, 4
@@ -113,6 +113,7 @@ class Record:
         self.last = self.requested = t
         self.next_seq = self.counted_seq = circle(row.seq + is_syn)
         self.last_id = row.ip_id
+        self.id_order = self.id_steps = 0
         self.has_syn = self.in_step = self.is_absolute = is_syn
         self.mss = Size(row.mss if is_syn else 0)
         self.clock = Clock()
@@ -161,10 +162,10 @@ class Record:
         too_far = abs(apart(row.seq, self.next_seq)) > 2**22
         return too_far or row.payload > LARGEST_PAYLOAD or (row.flagged(ACK) and apart(row.ack, self.acked) > 2**28)
 
-    def packet(self, row: ClientPacket) -> None:
+    def packet(self, row: ClientPacket, elapsed_ns: int) -> None:
         """Steps of time and what follows them."""
         t = circle(row.time_ns >> 10)
-        if abs(row.time_ns - self.start_ns) > 2**38:
+        if abs(elapsed_ns) > 2**38:
             self.afresh(t)
             self.in_step, self.last, self.start_ns = True, t, row.time_ns
         if apart(t, self.last) < 0:
@@ -220,12 +221,7 @@ class Record:
                 p.late = clock.lateness(row, p.t, p.dt)
         p.patience = max(1464, 3 * clock.echo_tick.ns >> 11, self.steady >> 2, self.handshake >> 1)
         if row.has & HAS_IP_ID:
-            p.id_ahead = (row.ip_id - self.last_id) % 2**16
-            p.is_older = p.id_ahead >= 2**15
-            if not p.is_older:
-                self.last_id = row.ip_id
-            elif p.payload > 0:
-                sums.doubts["reordered"] += 1
+            self.identify(p)
         if p.payload == 0 and not row.flagged(FIN) and 0 < p.ahead <= 65535:
             p.ghost = p.ahead
             p.ghost_at = self.advanced if self.advanced_since_request else self.requested
@@ -240,6 +236,19 @@ class Record:
                 self.next_seq = end
             if self.n > 0 and self.advanced_since_request:
                 self.complete(self.n, self.advanced, p.t)
+
+    def identify(self, p: Seen) -> None:
+        ahead = (p.row.ip_id - self.last_id) % 2**16
+        is_older = ahead >= 2**15
+        p.id_ahead = ahead if self.id_steps >= TRUSTED else 1
+        p.is_older = is_older and self.id_order >= 4
+        self.id_order = believed(self.id_order, 1 <= ahead <= 1024, 2)
+        if not is_older:
+            self.id_steps = believed(self.id_steps, ahead == 1, 4)
+        if not p.is_older:
+            self.last_id = p.row.ip_id
+        elif p.payload > 0:
+            self.sums.doubts["reordered"] += 1
 
     @property
     def advanced_since_request(self) -> bool:
@@ -382,7 +391,7 @@ class Record:
             self.is_full = is_full
         k = self.requests_in(p, continues, is_full)
         if self.fresh > 0 and not continues:
-            self.size_responses(p, k)
+            self.size_responses(k)
         self.old_totals()
         if p.is_older and p.is_behind and self.w == 1 and self.n > 0:
             k = 0
@@ -442,7 +451,7 @@ class Record:
         """Requests that were sent and not counted, if they are of one size."""
         return circle(self.next_seq - self.counted_seq) // self.request.bytes
 
-    def size_responses(self, p: Seen, k: int) -> None:
+    def size_responses(self, k: int) -> None:
         if self.is_exact:
             return
         size, value = self.response.bytes, self.fresh
@@ -460,9 +469,9 @@ class Record:
             self.origin, self.total = self.acked, 0
         known = self.knows_response or self.is_missized
         if self.response.votes >= TRUSTED and not known and self.total >= max(16, 4 * self.w):
-            self.adopt(p, k)
+            self.adopt(k)
 
-    def adopt(self, p: Seen, k: int) -> None:
+    def adopt(self, k: int) -> None:
         """So many responses make a round; and if all bytes since the beginning are known: what is outstanding."""
         response, acked = self.response, circle(self.acked - self.origin)
         if acked == 0:
@@ -487,8 +496,7 @@ class Record:
         self.w = max(self.w, outstanding)
         if outstanding != self.n + self.deferred:
             self.n, self.deferred = outstanding, 0
-            self.start_ns = p.row.time_ns
-            self.begin_epoch(p.t)
+            self.sums.spoilt = True
 
     def old_totals(self) -> None:
         if circle(self.acked - self.origin) >= 2**31:

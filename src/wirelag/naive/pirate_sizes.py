@@ -53,3 +53,7 @@ class Mean:
         else:
             self.votes -= 2
         return None
+
+
+def believed(votes: int, is_so: bool, cost: int) -> int:
+    return min(votes + 1, MOST_VOTES) if is_so else max(votes - cost, 0)

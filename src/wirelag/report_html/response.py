@@ -30,13 +30,13 @@ from wirelag.report_html.response_charts import height, over_time, split
 WAY_OUT: Final = {
     "too_few": "Flows are short or slow: --fewest takes fewer responses, --epoch waits longer.",
     "spontaneous": "The client does not wait for responses: capture where these pass, too.",
-    "joined": "Capture from before the connection begins; new connections will tell.",
+    "joined": "Capture from before the connection begins; new connections, and later epochs of this one, may tell.",
     "think": "Turn TCP timestamps on, at both ends.",
     "reordered": "Capture before what reorders, such as a bundle of links.",
     "coalesced": "Capture before packets are put together, or where responses pass, too.",
     "no_gap": "Let --method auto choose; it needs no gap.",
     "crowd": "Capture before the tunnel, or look inside with --tunnels.",
-    "initial": "Later epochs of the same flow can tell.",
+    "initial": "Capture where responses pass, too, or use --method auto where there are TCP headers.",
     "not_tcp": "Use --method auto or blind.",
     "too_fast": "Look at these flows: requests may go unseen, or the packets may be no requests.",
 }
