@@ -23,6 +23,8 @@
 #define REQUEST_BYTES (1 << 20)
 #define MOST_IN_FLIGHT 255
 #define DATAGRAM_BYTES 12
+#define BEGINNING (SECOND / 10)
+#define APART (733 * MICROSECOND)
 #define GRACE_NS (2 * SECOND) /* for the last responses */
 
 struct entry { /* of the log */
@@ -55,6 +57,7 @@ static struct random numbers;
 static struct connection *connections;
 static struct heap timers; /* of connections: index << 8 | requests that it may send then */
 static struct entry *entries;
+static s64 begun_ns; /* when the first connections were made */
 static u64 entry_count, entry_room, asked_count, answered_count;
 static s64 end_ns;
 static int poll_fd, is_udp;
@@ -176,8 +179,9 @@ static void begin(struct connection *c)
         after(c, -log(random_unit(&numbers)) / rate * SECOND, 1);
         return;
     }
-    c->room = c->is_page ? 1 : in_flight;
-    ask_for_all(c);
+    /* The first time connections begin apart: where all take as long they would answer at once for ever, and wait for each other.
+     */
+    after(c, now_ns() < begun_ns + BEGINNING ? (c - connections) * APART : 0, c->is_page ? 1 : in_flight);
 }
 
 /* ---- responses ---- */
@@ -411,7 +415,8 @@ int main(int count, char **arguments)
     connections = grow(NULL, connection_count * sizeof *connections);
     for (s64 i = 0; i < connection_count; i++)
         open_connection(&connections[i]);
-    end_ns = now_ns() + (s64)(seconds * SECOND);
+    begun_ns = now_ns();
+    end_ns = begun_ns + (s64)(seconds * SECOND);
 
     for (;;) {
         struct epoll_event events[256];

@@ -12,7 +12,7 @@ from talks import ACK, FIN, PSH, RST, SILENCE_NS, SYN, Row, Talk, batch_of, ends
 from wirelag import _kernels
 from wirelag.driver import measure
 from wirelag.estimators.pairs import Pairs
-from wirelag.exchanges import FLAGS
+from wirelag.exchanges import FLAGS, OVERLAPPING
 from wirelag.naive import pairs as naive
 from wirelag.packets import Flag, Kind
 
@@ -296,7 +296,7 @@ def test_kernel_and_twin_agree_on_damaged_conversations_however_split(memory: in
     parts = [(packets[a:b], from_client[a:b]) for a, b in pairwise(edges)]
     twin = hold_equal(parts, memory)
     flags = {bit for exchange in twin.exchanges for bit in FLAGS.values() if exchange.flags & bit}
-    assert flags == {*FLAGS.values()}
+    assert flags == {*FLAGS.values()} - {OVERLAPPING}  # which others tell
     assert len(twin.exchanges) > 500
     expected = {"passed", "bad_time", "backwards", "unanswered", "unasked", "jumps", "evicted"}
     assert {name for name in expected if twin.counts[name]} >= expected - ({"evicted"} if memory > 2000 else set())

@@ -75,7 +75,7 @@ def test_means_of_real_servers_are_those_of_the_clients_log() -> None:
     for port, logged in LOGGED_S.items():
         group = groups[f"10.5.0.100:{port}"]
         assert group["mean"] == pytest.approx(logged, rel=0.02), port
-        assert group["answered"] > 0.9 * group["epochs"]
+        assert group["answered"] > 0.7 * group["epochs"]  # one each until the server's clock is known
         assert group["ci95"]["mean"][0] < logged < group["ci95"]["mean"][1]
     assert groups["10.5.0.100:80"]["think"] == pytest.approx(0.075, rel=0.1)  # 150 ms after every second response
     assert groups["10.5.0.100:8080"]["in_flight"] == pytest.approx(4, abs=0.1)

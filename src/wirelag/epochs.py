@@ -42,6 +42,7 @@ MEANING: Final = {
 UNSIGNED: Final = ("key", "src_high", "src_low", "dst_high", "dst_low", "ports")
 EPOCH: Final = np.dtype([(name, "<u8" if name in UNSIGNED else "<i8") for name in _kernels.EPOCH_COLUMNS])
 ENDS: Final = _kernels.EPOCH_COLUMNS.index("src_high")
+TUNNEL: Final = 1 << 8  # in the last word of the ends: what is inside is hidden
 
 
 @dataclass(slots=True)
@@ -64,16 +65,22 @@ class Epochs:
         return replace(self, rows=self.rows[rows])
 
     def possible(self) -> Epochs:
-        """Answers that are faster than half the handshake's round trip are none."""
+        """Without answers that are none.
+
+        Such are those faster than half the handshake's round trip; and those of tunnels with several in flight: how a
+        tunnel begins says nothing about the connections in it.
+        """
         rows = self.rows
         network_ns = np.maximum(rows["network_ns"], 0)
         too_fast = (rows["count"] > 0) & (2 * rows["sum_ns"] < network_ns * rows["count"])
-        if not too_fast.any():
+        crowd = (rows["count"] > 0) & (rows["in_flight"] > 1) & ((self.ends[:, 4] & np.uint64(TUNNEL)) != 0)
+        none = too_fast | crowd
+        if not none.any():
             return self
         rows = rows.copy()
         for name in ("count", "sum_ns", "batch_count", "batch_sum_ns", "think_count", "think_sum_ns", "confidence"):
-            rows[name][too_fast] = 0
-        rows["reason"][too_fast] = REASONS.index("too_fast")
+            rows[name][none] = 0
+        rows["reason"][none] = np.where(crowd[none], REASONS.index("crowd"), REASONS.index("too_fast"))
         return replace(self, rows=rows)
 
     def one_way(self) -> Epochs:
@@ -82,6 +89,15 @@ class Epochs:
         since = dict(zip(map(tuple, distinct.tolist()), self.rows["start_ns"][first].tolist(), strict=True))
         kept = np.array([ns <= since.get(_reversed(ends), ns) for ends, ns in since.items()], bool)
         return self if kept.all() else self.of(kept[place.reshape(-1)])
+
+    def by_ends(self) -> Iterator[tuple[list[int], Array]]:
+        """Rows of each flow."""
+        distinct, place = np.unique(self.ends, axis=0, return_inverse=True)
+        order = np.argsort(place.reshape(-1), kind="stable")
+        counts = np.bincount(place.reshape(-1), minlength=len(distinct))
+        ends_at = np.cumsum(counts)
+        for ends, count, end in zip(distinct.tolist(), counts, ends_at, strict=True):
+            yield ends, self.rows[order[end - count : end]]
 
     def groups(self, by: str) -> Iterator[tuple[str, Epochs]]:
         """Epochs of each flow, client or server, most responses first."""

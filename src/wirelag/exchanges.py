@@ -14,21 +14,24 @@ import numpy.typing as npt
 
 from wirelag.crowds import LEAST, Crowds
 from wirelag.distribution import Distribution
-from wirelag.epochs import named
+from wirelag.epochs import Epochs, named
 from wirelag.report import Report
 from wirelag.samples import facts
 
 Array = npt.NDArray[Any]
 
-PIPELINED, RETRANSMITTED, JOINED, CUT, UNSEEN = 1, 2, 4, 8, 16
+PIPELINED, RETRANSMITTED, JOINED, CUT, UNSEEN, OVERLAPPING = 1, 2, 4, 8, 16, 32
 FLAGS: Final = {
     "pipelined": PIPELINED,
     "retransmitted": RETRANSMITTED,
     "joined": JOINED,
     "cut": CUT,
     "unseen": UNSEEN,
+    "overlapping": OVERLAPPING,
 }
-NOT_SINGLE: Final = np.uint64(PIPELINED | JOINED | CUT | UNSEEN)  # these give no single times
+NOT_SINGLE: Final = np.uint64(PIPELINED | JOINED | CUT | UNSEEN | OVERLAPPING)  # these give no single times
+UDP: Final = 17
+SURE: Final = 75  # confidence
 EXCHANGE: Final = np.dtype(
     [
         ("key", "<u8"), ("begin_ns", "<i8"), ("request_ns", "<i8"), ("first_ns", "<i8"), ("last_ns", "<i8"),
@@ -57,10 +60,32 @@ class Exchanges:
         """Some of them."""
         return replace(self, rows=self.rows[rows])
 
+    def told_by(self, epochs: Epochs) -> Exchanges:
+        """With what the clients' packets alone tell: which flows do not wait for one response before the next request.
+
+        Upon each response such a client sends a request: the two alternate, though they do not belong together. So do,
+        for a while, datagrams both ways that nobody asked for; there most requests have no exchange.
+        """
+        flows, place = np.unique(self.rows["ends"], axis=0, return_inverse=True)
+        told = {tuple(ends): rows for ends, rows in epochs.by_ends()}
+        exchanges = np.bincount(place.reshape(-1), minlength=len(flows))
+        each = zip(flows.tolist(), exchanges.tolist(), strict=True)
+        overlap = np.array([_overlap(told.get(tuple(flow)), n) for flow, n in each], bool)
+        if not overlap.any():
+            return self
+        rows = self.rows.copy()
+        rows["flags"][overlap[place.reshape(-1)]] |= np.uint64(OVERLAPPING)
+        return replace(self, rows=rows)
+
     @property
     def single(self) -> Exchanges:
         """Those that give single times."""
         return self.of((self.rows["flags"] & NOT_SINGLE) == 0)
+
+    @property
+    def overlapping(self) -> int:
+        """How many belong to flows that do not wait."""
+        return int(np.count_nonzero(self.rows["flags"] & np.uint64(OVERLAPPING)))
 
     @property
     def response_ns(self) -> npt.NDArray[np.int64]:
@@ -91,7 +116,7 @@ class Exchanges:
         first_ns = rows["first_ns"] - rows["request_ns"]
         to_server, to_client = rows["network_server_ns"], rows["network_client_ns"]
         thought = (rows["idle_ns"] >= 0) & (to_client >= 0)
-        batches = self.rows[(self.rows["flags"] & np.uint64(PIPELINED | CUT | UNSEEN)) == PIPELINED]
+        batches = self.rows[(self.rows["flags"] & np.uint64(PIPELINED | CUT | UNSEEN | OVERLAPPING)) == PIPELINED]
         return Report(
             "pairs",
             "response",
@@ -114,6 +139,20 @@ class Exchanges:
             },
             **facts(times, _crowds(rows, single.response_ns)),
         )
+
+
+def _overlap(epochs: Array | None, exchanges: int) -> bool:
+    if epochs is None:
+        return False
+    if _protocol(epochs[0]) == UDP:
+        return bool(4 * exchanges < 3 * int(epochs["requests"].sum()))
+    answered = epochs[epochs["count"] > 0]
+    several = (answered["in_flight"] > 1) & (answered["confidence"] >= SURE)
+    return bool(2 * np.count_nonzero(several) > len(answered))
+
+
+def _protocol(row: Any) -> int:
+    return int(row["ports"]) & 0xFF
 
 
 def _crowds(rows: Array, response_ns: npt.NDArray[np.int64]) -> Crowds | None:

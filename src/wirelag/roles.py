@@ -1,9 +1,9 @@
 """Which packets travel from a client to its server.
 
-An endpoint that a SYN asked for, or that answered one, is a server from then on. Else ports tell: well-known ones are
-servers' (below 1024), then registered ones (below 32768). Packets with ports of the same class, or without, could be
-either's: both directions are taken for a client's (`Epochs.one_way` keeps the one that was heard first), and whoever
-knows better says where the servers are.
+An endpoint that a SYN (of WireGuard: an initiation) asked for, or that answered one, is a server from then on. Else
+ports tell: well-known ones are servers' (below 1024), then registered ones (below 32768). Packets with ports of the
+same class, or without, could be either's: both directions are taken for a client's (`Epochs.one_way` keeps the one
+that was heard first), and whoever knows better says where the servers are.
 Memory: 8 bytes for each of at most 2^16 servers; those beyond are known by their ports alone.
 """
 
@@ -86,9 +86,12 @@ class Roles:
 
     def _learn(self, packets: PacketBatch, to: Words, of: Words) -> tuple[Words, npt.NDArray[np.intp]]:
         """Servers that SYNs of this batch name, in rising order, and the row of the first."""
-        flags = np.where(packets.kind == np.uint8(Kind.TCP), packets.message, 0)
-        opening = np.flatnonzero(flags & TcpFlag.SYN)
-        answers = (flags[opening] & TcpFlag.ACK) != 0
+        tcp, wireguard = (packets.kind == np.uint8(kind) for kind in (Kind.TCP, Kind.WIREGUARD))
+        message = packets.message
+        asks = (tcp & ((message & (TcpFlag.SYN | TcpFlag.ACK)) == TcpFlag.SYN)) | (wireguard & (message == 1))
+        grants = (tcp & ((message & TcpFlag.SYN) != 0) & ~asks) | (wireguard & (message == 2))
+        opening = np.flatnonzero(asks | grants)
+        answers = grants[opening]
         keys, first = np.unique(np.where(answers, of[opening], to[opening]), return_index=True)
         return keys, opening[first]
 

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     Shape = npt.NDArray[np.float64]
 
 CROSSING_COLUMNS = ("sent", "received", "lost", "reordered", "duplicated", "negative", "used", "wire_bytes")
+RESPONSE_COLUMNS = (
+    *("answered", "epochs", "confidence", "in_flight", "batch", "think", "network"),
+    *("exchanges", "first_byte", "server", "transfer"),
+)
 JSON_WAY_OUT = "write it with --format json -o FILE"
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -156,6 +160,8 @@ def _frame(answer: Answer) -> Any:
             row |= {f"{label}_low": low, f"{label}_high": high}
         if report.quantity == "one_way":
             row |= {name: report.details.get(name) for name in CROSSING_COLUMNS}
+        if report.quantity == "response":
+            row |= {name: report.details.get(name) for name in RESPONSE_COLUMNS} | {"reason": report.reason}
         rows.append(row)
     return pl.DataFrame(rows, infer_schema_length=None)
 

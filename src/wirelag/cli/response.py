@@ -71,9 +71,9 @@ class Heard:
 
     @property
     def both_ways(self) -> bool:
-        """Whether most of what was asked was also seen answered."""
-        single = self.exchanges.single
-        return len(single) > 0 and self.from_servers * BOTH_WAYS >= self.from_clients
+        """Whether most of what was asked was also seen answered, each by itself."""
+        single, overlapping = len(self.exchanges.single), self.exchanges.overlapping
+        return single > overlapping and self.from_servers * BOTH_WAYS >= self.from_clients
 
 
 def response(
@@ -248,8 +248,9 @@ def _heard(estimator: Pirate, capture: Capture, servers: tuple[Server, ...], may
         meter.observe(batch if len(rows) == len(batch) else batch[rows])
         if may_be_both:
             pairs.observe(batch)
-    exchanges = pairs.cut(Interval(0, 0))
-    return Heard(meter.finish().one_way(), exchanges, clients, others, (min(first_ns, last_ns), last_ns))
+    epochs = meter.finish().one_way()
+    exchanges = pairs.cut(Interval(0, 0)).told_by(epochs)
+    return Heard(epochs, exchanges, clients, others, (min(first_ns, last_ns), last_ns))
 
 
 def _need_clients(heard: Heard, capture: Capture, servers: list[str]) -> None:

@@ -22,6 +22,7 @@ class Synopsis(Protocol):
     """What answers are made of: epochs of flows, or exchanges."""
 
     rows: Any
+    counts: dict[str, int]
 
     def report(self) -> Report:
         """All of it together."""
@@ -114,11 +115,13 @@ def _set_aside(report: Report) -> list[str]:
         "joined": "began before the capture",
         "cut": "did not end in it",
         "unseen": "have bytes that did not pass here",
+        "overlapping": "are of clients that do not wait for one response before they ask again (--method auto)",
     }  # fmt: skip
     lines = [f"{said[name]:,} of {said['exchanges']:,} exchanges {why}" for name, why in words.items() if said[name]]
     if said["retransmitted"]:
         lines.append(
-            f"{said['retransmitted']:,} exchanges have packets that were sent twice: requests are timed from the first copy"
+            f"{said['retransmitted']:,} exchanges have packets that were sent twice: "
+            "requests are timed from the first copy"
         )
     return lines
 

@@ -27,7 +27,7 @@ const std::vector<std::string> epoch_columns = {"key", "start_ns", "end_ns", "su
     "batch_sum_ns", "batch_count", "think_sum_ns", "think_count", "requests", "lost", "network_ns", "confidence", "src_high",
     "src_low", "dst_high", "dst_low", "ports"};
 
-/* Who talks to whom: addresses, ports, protocol. */
+/* Who talks to whom: addresses; ports, whether it is a tunnel, protocol. */
 struct Name {
     u64 words[5];
 };
@@ -92,8 +92,10 @@ struct ClientColumns {
     {
         const u64 *from = src.data() + 2 * i, *to = dst.data() + 2 * i;
 
+        u64 tunnel = kind[i] == WL_ESP || kind[i] == WL_WIREGUARD;
+
         return {from[0], from[1], to[0], to[1],
-            static_cast<u64>(src_port[i]) << 32 | static_cast<u64>(dst_port[i]) << 16 | protocol[i]};
+            static_cast<u64>(src_port[i]) << 32 | static_cast<u64>(dst_port[i]) << 16 | tunnel << 8 | protocol[i]};
     }
 };
 

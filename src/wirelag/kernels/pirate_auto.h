@@ -10,6 +10,7 @@
 
 #define WL_AUTO_SOON WL_UNITS(64)           /* requests of one burst are not further apart */
 #define WL_AUTO_WOKEN WL_UNITS(128)         /* what a client takes to read a response that its kernel has acknowledged */
+#define WL_AUTO_STEP WL_UNITS(100000)       /* time that goes back by more was set back */
 #define WL_AUTO_IDLE WL_UNITS(500000)       /* a silence after which nothing is outstanding */
 #define WL_AUTO_LOST_AFTER WL_UNITS(200000) /* the least timeout after which a request is sent again */
 #define WL_AUTO_SEEMS_LOST WL_UNITS(150000)
@@ -136,7 +137,7 @@ WL_INLINE u32 wl_auto_date(struct wl_auto_flow *f, struct wl_auto_now *n, u32 ad
         else
             *spread = (u32)late;
     }
-    if (n->timed && n->late <= n->patience && !n->payload)
+    if (n->stamped && n->late <= n->patience && !n->payload)
         f->usual += (wl_behind(n->late, (u32)f->usual)) >> 3;
     return at;
 }
@@ -224,7 +225,7 @@ WL_INLINE void wl_auto_doubts(struct wl_auto_flow *f, const struct wl_auto_now *
 
     if (k > 1 && !n->ghost)
         WL_MORE(f->coalesced);
-    if (!n->timed && opens && WL_ON(f, WL_AUTO_ADVANCED) && n->t - f->advanced > n->patience)
+    if (!n->timed && opens && WL_ON(f, WL_AUTO_ADVANCED) && (n->t - f->advanced > n->patience || n->dt > WL_AUTO_IDLE))
         WL_MORE(f->lone);
     if (opens && WL_ON(f, WL_AUTO_ADVANCED) && f->in_flight > 1)
         gap = n->t - f->advanced;
@@ -384,6 +385,14 @@ WL_INLINE void wl_auto_payload(struct wl_auto_flow *f, const struct wl_client_pa
         wl_auto_request(f, n, k);
 }
 
+/* A client that thinks for long, and a server whose clock ticks more slowly than it answers. */
+WL_INLINE int wl_auto_coarse(const struct wl_auto_flow *f, s64 sum)
+{
+    s64 tick = wl_tick_ns(f->echo_tick & 15) >> 10;
+
+    return WL_ON(f, WL_AUTO_STAMPED) && (s64)f->think_sum > 2 * tick * f->think_count && sum < tick * f->completions;
+}
+
 WL_INLINE u8 wl_auto_reason(const struct wl_auto_flow *f, u32 fewest, s64 sum)
 {
     int exact = wl_auto_exact(f);
@@ -396,7 +405,7 @@ WL_INLINE u8 wl_auto_reason(const struct wl_auto_flow *f, u32 fewest, s64 sum)
         return WL_PIRATE_SPONTANEOUS;
     if (!WL_ON(f, WL_AUTO_IN_STEP) || WL_ON(f, WL_AUTO_SPOILT) || sum == 0)
         return WL_PIRATE_JOINED;
-    if (f->lone * 32u > f->requests)
+    if (f->lone * 32u > f->requests || wl_auto_coarse(f, sum))
         return WL_PIRATE_THINK;
     if (f->in_flight > 1 && !exact && f->reordered * 16u > f->requests)
         return WL_PIRATE_REORDERED;
@@ -411,8 +420,8 @@ WL_INLINE u8 wl_auto_confidence(const struct wl_auto_flow *f, u32 count)
     u32 doubt = (u32)wl_min((s64)odd, 30) + (count < 16 ? 2 * (16 - count) : 0);
 
     doubt += f->in_flight > 1 && !wl_auto_exact(f) ? 20 : 0;
-    doubt += WL_ON(f, WL_AUTO_STAMPED) && f->echo_tick & 15 ? 0 : 10;
-    return (u8)(100 - doubt);
+    doubt += WL_ON(f, WL_AUTO_STAMPED) && f->echo_tick & 15 ? 0 : 30;
+    return (u8)(doubt < 100 ? 100 - doubt : 0);
 }
 
 /* The mean latency of an epoch; for decisions it changes by no more than a factor of two. */
@@ -527,8 +536,9 @@ WL_INLINE void wl_auto_take(struct wl_auto_flow *f, const struct wl_client_packe
     wl_auto_pass(f, n);
     if (WL_ON(f, WL_AUTO_STAMPED) && p->has & WL_HAS_TIMESTAMPS) {
         wl_auto_tick(f, p, n, advance > 0);
-        n->timed = (f->echo_tick & 15) != 0;
-        n->late = n->timed ? wl_auto_late(f, p, n) : 0;
+        n->stamped = (f->echo_tick & 15) != 0;
+        n->late = n->stamped ? wl_auto_late(f, p, n) : 0;
+        n->timed = n->stamped && f->echo_base != WL_NO_BASE;
     }
     n->patience = wl_auto_patience(f);
     wl_auto_identify(f, p, n);
@@ -551,6 +561,18 @@ WL_INLINE void wl_auto_take(struct wl_auto_flow *f, const struct wl_client_packe
     f->last = n->t;
 }
 
+/* A clock was set back: what is outstanding stays so, but since when is not known. */
+WL_INLINE void wl_auto_step_back(struct wl_auto_flow *f, const struct wl_client_packet *p, u32 t)
+{
+    u16 outstanding = (u16)(f->outstanding + f->deferred);
+
+    wl_auto_afresh(f, t);
+    f->outstanding = outstanding;
+    f->flags |= WL_AUTO_SPOILT;
+    f->last = t;
+    f->start_ns = p->time_ns;
+}
+
 /* Where time goes back, or jumps, nothing is measured. */
 WL_INLINE void wl_auto_step(struct wl_auto_flow *f, const struct wl_client_packet *p, struct wl_auto_now *n, s64 elapsed)
 {
@@ -560,6 +582,8 @@ WL_INLINE void wl_auto_step(struct wl_auto_flow *f, const struct wl_client_packe
         f->last = n->t;
         f->start_ns = p->time_ns;
     }
+    if (wl_behind(n->t, f->last) < -(int)WL_AUTO_STEP)
+        wl_auto_step_back(f, p, n->t);
     if (wl_behind(n->t, f->last) < 0)
         n->t = f->last;
     n->dt = n->t - f->last;

@@ -29,6 +29,7 @@
 #define WL_BLIND_LAGS 1024
 #define WL_BLIND_LONGEST_LAG ((1u << 20) - 1) /* units */
 #define WL_BLIND_BLOCK 32                     /* lags */
+#define WL_BLIND_SPACED 32                    /* units: what one host sends is apart by less, though nobody waits for anybody */
 
 enum wl_blind_stage { WL_BLIND_EMPTY, WL_BLIND_HELD, WL_BLIND_GREETS, WL_BLIND_READY, WL_BLIND_OPENING, WL_BLIND_OPEN };
 
@@ -331,7 +332,7 @@ WL_INLINE int wl_blind_chance(const struct wl_blind_flow *f)
     u32 in_flight = f->in_flight, dense = 2 * in_flight + 1, mean;
 
     if (in_flight == 1)
-        return !f->rtt_ns && (u64)f->lags * f->lags * f->second <= 7ull * f->total;
+        return !f->rtt_ns && (f->second < WL_BLIND_SPACED || (u64)f->lags * f->lags * f->second <= 7ull * f->total);
     if (f->rtt_ns > WL_BLIND_FAR_NS || f->flags & WL_BLIND_TOLD)
         return 0;
     mean = f->lags ? f->total / (f->lags * in_flight) : 0;

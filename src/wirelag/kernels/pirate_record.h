@@ -40,7 +40,7 @@ enum wl_auto_flag {
     WL_AUTO_REQUEST = 16,      /* that of requests, too */
     WL_AUTO_ABSOLUTE = 32,     /* bytes are counted from the first one on */
     WL_AUTO_HOLE = 64,         /* bytes are missing that were sent before the last ones */
-    WL_AUTO_FULL = 128,        /* the last payload filled its packet */
+    WL_AUTO_FULL = 128,        /* a payload of this flight filled its packet */
     WL_AUTO_DONE = 256,        /* completed is known, in this busy period */
     WL_AUTO_MISSIZED = 512,    /* the size of responses was wrong */
     WL_AUTO_IN_STEP = 1024,    /* what is outstanding is known */
@@ -88,7 +88,8 @@ struct wl_auto_now {
     u32 t, dt, payload, late, patience;
     u32 ghost, ghost_at; /* bytes of a request that was lost before us, and when it was sent */
     u16 id_ahead;
-    u8 older, behind, timed, pushed; /* behind: its bytes are not the newest */
+    u8 older, behind, pushed; /* behind: its bytes are not the newest */
+    u8 stamped, timed;        /* late is known, if the clock ticks as is assumed; it surely does */
 };
 
 WL_INLINE s64 wl_min(s64 a, s64 b)
@@ -146,7 +147,7 @@ WL_INLINE void wl_auto_begin_epoch(struct wl_auto_flow *f, u32 t)
     f->busy_sum = f->flight_sum = f->think_sum = 0;
     f->completions = f->busy_count = f->flight_count = f->requests = f->think_count = 0;
     f->lost = f->spontaneous = f->reordered = f->coalesced = 0;
-    f->lone >>= 1;
+    f->lone = WL_ON(f, WL_AUTO_STAMPED) && f->echo_base != WL_NO_BASE ? 0 : f->lone >> 1;
     f->flags &= (u16) ~(WL_AUTO_SPOILT | WL_AUTO_NOT_TCP);
 }
 
@@ -269,7 +270,7 @@ WL_RULE int wl_auto_tick(struct wl_auto_flow *f, const struct wl_client_packet *
         wl_auto_measure_from(f, p, n);
         return 0;
     }
-    if (span < WL_TICK_LEAST || span < 8ull * f->tick_gap || (p->tsecr - f->tick_echo < 8 && span < WL_TICK_LONGEST))
+    if (span < WL_TICK_LEAST || span < 4ull * f->tick_gap || (p->tsecr - f->tick_echo < 8 && span < WL_TICK_LONGEST))
         return 0;
     changed = wl_tick_settle(&f->echo_tick, wl_tick_of(span, p->tsecr - f->tick_echo));
     own_changed = wl_tick_settle(&f->own_tick, wl_tick_of(span, p->tsval - f->tick_own));

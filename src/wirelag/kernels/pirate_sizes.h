@@ -123,7 +123,8 @@ WL_INLINE int wl_auto_is_new(struct wl_auto_flow *f, const struct wl_client_pack
     return 0;
 }
 
-/* A packet that is filled, or whose end the client does not mark, is continued by the next. Whether this one continues. */
+/* A packet that is filled, or whose end the client does not mark, is continued by what follows before an answer: a large request is
+ * written in parts. Whether this one continues. */
 WL_INLINE int wl_auto_continues(struct wl_auto_flow *f, const struct wl_auto_now *n, int full)
 {
     int continues = WL_ON(f, WL_AUTO_FULL) && !f->fresh;
@@ -132,7 +133,7 @@ WL_INLINE int wl_auto_continues(struct wl_auto_flow *f, const struct wl_auto_now
         return 1;
     if (full)
         f->flags |= WL_AUTO_FULL;
-    else
+    else if (!continues)
         f->flags &= (u16)~WL_AUTO_FULL;
     return continues;
 }
@@ -174,7 +175,8 @@ WL_INLINE u32 wl_auto_by_mean(struct wl_auto_flow *f, u32 payload)
     return 1;
 }
 
-/* How many requests the payload begins. */
+/* How many requests the payload begins. Several in one packet are those of a client that keeps several in flight, and no more than
+ * it does; else a large one is a large one. */
 WL_RULE u32 wl_auto_requests(struct wl_auto_flow *f, const struct wl_auto_now *n, int continues, int full)
 {
     u32 k = !continues;
@@ -184,22 +186,25 @@ WL_RULE u32 wl_auto_requests(struct wl_auto_flow *f, const struct wl_auto_now *n
     if (!continues && !full && !n->ghost) {
         wl_auto_request_size(f, n->payload);
         k = wl_auto_by_mean(f, n->payload);
+        k = k > f->in_flight ? 1 : k;
     }
     if (!WL_ON(f, WL_AUTO_REQUEST))
         return k;
     if (wl_auto_exact(f)) {
         k = (f->next_seq - f->counted_seq) / f->request;
         f->counted_seq += k * f->request;
-    } else if (!continues && n->payload % f->request == 0) {
-        k = n->payload / f->request;
+        return k > 64 ? 1 : k;
     }
-    return k > 64 ? 1 : k;
+    if (!continues && n->payload % f->request == 0)
+        k = n->payload / f->request;
+    return k > f->in_flight || k > 64 ? 1 : k;
 }
 
 /* The size of responses, once bytes and requests agree on it; what is outstanding follows from it, if all bytes were seen. */
 WL_INLINE void wl_auto_adopt(struct wl_auto_flow *f, u32 k)
 {
     u32 bytes = f->acked - f->origin, parts, sent, done;
+    s64 off;
     int open;
 
     if (!bytes)
@@ -207,6 +212,9 @@ WL_INLINE void wl_auto_adopt(struct wl_auto_flow *f, u32 k)
     parts = (u32)(((u64)f->response * f->total + bytes / 2) / bytes);
     parts = parts ? parts : 1;
     if (f->response % parts || f->response / parts < 2)
+        return;
+    off = (s64)bytes - (s64)f->total * (f->response / parts);
+    if ((off < 0 ? -off : off) > (s64)(f->in_flight + 1) * (f->response / parts))
         return;
     f->response /= parts;
     f->flags |= WL_AUTO_RESPONSE;
@@ -232,6 +240,15 @@ WL_INLINE void wl_auto_adopt(struct wl_auto_flow *f, u32 k)
     f->flags |= WL_AUTO_SPOILT;
 }
 
+/* Where bytes count responses, requests follow whole ones, at least every ninth time. */
+WL_INLINE void wl_auto_still_sized(struct wl_auto_flow *f)
+{
+    if (f->acked == f->boundary)
+        f->response_votes = (u8)(f->response_votes < 24 ? f->response_votes + 8 : 32);
+    else if (--f->response_votes == 0)
+        wl_auto_missized(f);
+}
+
 /* The bytes that a round of requests brought are a vote for the size of responses: those of this round, or, where the next response
  * began to come, all since the size came up. */
 WL_RULE int wl_auto_response_size(struct wl_auto_flow *f, u32 k)
@@ -239,8 +256,12 @@ WL_RULE int wl_auto_response_size(struct wl_auto_flow *f, u32 k)
     u32 bytes, all;
     s64 off;
 
-    if (!f || wl_auto_exact(f))
+    if (!f)
         return 0;
+    if (wl_auto_exact(f)) {
+        wl_auto_still_sized(f);
+        return 0;
+    }
     bytes = f->fresh;
     all = f->acked - f->origin;
     if (!WL_ON(f, WL_AUTO_RESPONSE) && f->response_votes && bytes % f->response && f->response % bytes) {

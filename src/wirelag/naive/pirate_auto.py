@@ -100,13 +100,20 @@ def reason_of(record: Record, fewest: int, total: int) -> str:
         return "spontaneous"
     if not record.in_step or sums.spoilt or total == 0:
         return "joined"
-    if 32 * doubt("lone") > sums.requests:
+    if 32 * doubt("lone") > sums.requests or is_coarse(record, total):
         return "think"
     if record.w > 1 and not record.is_exact and 16 * doubt("reordered") > sums.requests:
         return "reordered"
     if not record.is_exact and 8 * doubt("coalesced") > sums.requests:
         return "coalesced"
     return "answered"
+
+
+def is_coarse(record: Record, total: int) -> bool:
+    """Whether its clients think for long, and its clock ticks more slowly than it answers."""
+    sums, tick = record.sums, record.clock.echo_tick.ns >> 10
+    thinks = circle(sums.think_sum) > 2 * tick * sums.think_count
+    return record.is_stamped and thinks and total < tick * sums.completions
 
 
 def signed(total: int) -> int:
@@ -127,8 +134,8 @@ def confidence(record: Record, count: int) -> int:
     if record.w > 1 and not record.is_exact:
         less += 20
     if not record.is_stamped or record.clock.echo_tick.number == UNKNOWN:
-        less += 10
-    return 100 - less
+        less += 30
+    return max(0, 100 - less)
 
 
 class Flow:

@@ -335,5 +335,5 @@ class Blind:
     def may_be_chance(self, opening: Opening) -> bool:
         lags = self.lags
         if opening.w == 1:
-            return self.rtt == 0 and lags.lags**2 * lags.second <= 7 * lags.total
+            return self.rtt == 0 and (lags.second < 32 or lags.lags**2 * lags.second <= 7 * lags.total)
         return opening.may_be_chance(lags.total // (lags.lags * opening.w) if lags.lags else 0)

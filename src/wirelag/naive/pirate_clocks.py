@@ -70,6 +70,10 @@ class Clock:
     measured_echo: int = 0
     measured_own: int = 0
 
+    @property
+    def is_sure(self) -> bool:
+        return self.echo_base is not None
+
     def begin(self, row: ClientPacket, t: int) -> None:
         self.echo_origin, self.own_origin = row.tsecr, row.tsval
         self.base_ns, self.echo_base, self.base_at = row.time_ns, None, t
@@ -89,7 +93,7 @@ class Clock:
             self.begin_measure(row, t, dt)
             return False
         echoes, owns = circle(row.tsecr - self.measured_echo), circle(row.tsval - self.measured_own)
-        if span < 2**17 or span < 8 * gap or (echoes < 8 and span < 2**20):
+        if span < 2**17 or span < 4 * gap or (echoes < 8 and span < 2**20):
             return False
         echo_changed = self.echo_tick.settle(said(echoes, span))
         own_changed = self.own_tick.settle(said(owns, span))

@@ -5,11 +5,11 @@ Follows `docs/reference/pirate.md` from "A packet" to "k requests"; `pirate_auto
 """
 
 from collections import Counter
-from dataclasses import dataclass, field
 
 from wirelag.naive.pirate_clocks import UNKNOWN, Clock, circle, units
-from wirelag.naive.pirate_modes import ACK, FIN, MOST, SYN, ClientPacket, clamp
+from wirelag.naive.pirate_modes import ACK, FIN, SYN, ClientPacket, clamp
 from wirelag.naive.pirate_modes import behind as apart
+from wirelag.naive.pirate_parts import Crowds, Hole, Seen, Sums, Turn
 from wirelag.naive.pirate_sizes import TRUSTED, Mean, Size, believed
 
 PSH = 8
@@ -17,89 +17,6 @@ HAS_TIMESTAMPS, HAS_IP_ID = 2, 4
 MOST_OUTSTANDING = 1024
 LARGEST_PAYLOAD = 2**18
 TOLD_BY_SYN = 255  # votes
-CROWDS, CROWD = 3, 255  # requests are remembered in so many, of at most that many
-
-
-@dataclass
-class Hole:
-    """Bytes that did not come yet, though later ones did."""
-
-    start: int
-    length: int
-
-
-@dataclass
-class Turn:
-    """What was so as a flight of requests began."""
-
-    n: int = 0
-    at: int = 0
-    fresh: int = 0
-
-
-class Crowds:
-    """Requests that were sent, the newest first: how many, and when on average."""
-
-    def __init__(self) -> None:
-        self.crowds: list[tuple[int, int]] = []
-
-    def remember(self, k: int, s: int, w: int) -> None:
-        k = min(k, CROWD)
-        size, at = self.crowds[0] if self.crowds else (CROWD, 0)
-        if 3 * size + 2 >= w or size + k > CROWD:
-            self.crowds = [(k, s), *self.crowds[: CROWDS - 1]]
-        else:
-            later = max(0, apart(s, at))
-            self.crowds[0] = (size + k, circle(at + later * k // (size + k)))
-
-    def ages(self, n: int, t: int) -> int:
-        """Of the n that were sent last, all together; the oldest crowd stands for what is older."""
-        total = 0
-        for i, (size, at) in enumerate(self.crowds):
-            of_these = min(n, size) if i + 1 < len(self.crowds) else n
-            total += of_these * max(0, apart(t, at))
-            n -= of_these
-        return total
-
-
-@dataclass
-class Sums:
-    """What is of an epoch. `doubts` has what saturates; the sums of parts of it are on the circle."""
-
-    area: int = 0
-    completions: int = 0
-    busy_sum: int = 0
-    busy_count: int = 0
-    flight_sum: int = 0
-    flight_count: int = 0
-    think_sum: int = 0
-    think_count: int = 0
-    requests: int = 0
-    doubts: Counter[str] = field(default_factory=Counter)
-    spoilt: bool = False
-    not_tcp: bool = False
-
-    def doubt(self, name: str) -> int:
-        return min(self.doubts[name], MOST)
-
-
-@dataclass
-class Seen:
-    """A packet that is taken, and what is found out about it. Not timed: `late` is None; no ghost: `ghost` is 0."""
-
-    row: ClientPacket
-    t: int
-    dt: int
-    payload: int
-    advance: int
-    ahead: int
-    late: int | None = None
-    patience: int = 0
-    id_ahead: int = 1
-    is_older: bool = False
-    ghost: int = 0
-    ghost_at: int = 0
-    is_behind: bool = False
 
 
 class Record:
@@ -168,8 +85,9 @@ class Record:
         if abs(elapsed_ns) > 2**38:
             self.afresh(t)
             self.in_step, self.last, self.start_ns = True, t, row.time_ns
-        if apart(t, self.last) < 0:
-            t = self.last
+        if apart(t, self.last) < -units(100_000):
+            self.step_back(t, row.time_ns)
+        t = self.last if apart(t, self.last) < 0 else t
         dt = circle(t - self.last)
         if not self.is_open:
             self.begin(row, t, dt)
@@ -194,6 +112,12 @@ class Record:
         self.clock.begin(row, t)
         self.clock.begin_measure(row, t, dt)
 
+    def step_back(self, t: int, time_ns: int) -> None:
+        outstanding = self.n + self.deferred
+        self.afresh(t)
+        self.n, self.last, self.start_ns = outstanding, t, time_ns
+        self.sums.spoilt = True
+
     def afresh(self, t: int) -> None:
         self.sums.area -= self.ages(self.last)
         self.crowds = Crowds()
@@ -207,7 +131,8 @@ class Record:
         return self.crowds.ages(self.n + self.deferred, t)
 
     def begin_epoch(self, t: int) -> None:
-        self.sums = Sums(self.ages(t), doubts=Counter(lone=self.sums.doubt("lone") >> 1))
+        lone = 0 if self.is_stamped and self.clock.is_sure else self.sums.doubt("lone") >> 1
+        self.sums = Sums(self.ages(t), doubts=Counter(lone=lone))
 
     # Take
 
@@ -219,6 +144,7 @@ class Record:
                 sums.spoilt = True
             if clock.echo_tick.number != UNKNOWN:
                 p.late = clock.lateness(row, p.t, p.dt)
+                p.is_timed = clock.is_sure
         p.patience = max(1464, 3 * clock.echo_tick.ns >> 11, self.steady >> 2, self.handshake >> 1)
         if row.has & HAS_IP_ID:
             self.identify(p)
@@ -314,7 +240,7 @@ class Record:
             if apart(at, p.t - p.dt) < 0:
                 at = circle(p.t - p.dt)
             p.ghost_at = at
-        if p.late is not None and p.late > p.patience and at == p.t:
+        if p.late is not None and p.is_timed and p.late > p.patience and at == p.t:
             excess = clamp(p.late - self.clock.usual, 0, p.dt)
             if is_one or (p.payload == 0 and p.late > units(30_000)):
                 at = circle(p.t - excess)
@@ -388,7 +314,7 @@ class Record:
             continues = True
         else:
             continues = self.is_full and self.fresh == 0
-            self.is_full = is_full
+            self.is_full = is_full or continues
         k = self.requests_in(p, continues, is_full)
         if self.fresh > 0 and not continues:
             self.size_responses(k)
@@ -434,16 +360,15 @@ class Record:
             if self.request.votes >= TRUSTED:
                 self.knows_request = True
             multiple = self.mean.multiple(p.payload) if p.payload <= 8191 else None
-            if multiple is not None and not self.knows_request:
+            if multiple is not None and not self.knows_request and multiple <= self.w:
                 k = multiple
-        if self.knows_request:
-            if self.is_exact:
-                k = self.uncounted
-                self.counted_seq = circle(self.counted_seq + k * self.request.bytes)
-            elif not continues and p.payload % self.request.bytes == 0:
-                k = p.payload // self.request.bytes
-            if k > 64:
-                k = 1
+        if self.knows_request and self.is_exact:
+            k = self.uncounted
+            self.counted_seq = circle(self.counted_seq + k * self.request.bytes)
+            return k if k <= 64 else 1
+        if self.knows_request and not continues and p.payload % self.request.bytes == 0:
+            k = p.payload // self.request.bytes
+            return k if k <= min(self.w, 64) else 1
         return k
 
     @property
@@ -453,6 +378,7 @@ class Record:
 
     def size_responses(self, k: int) -> None:
         if self.is_exact:
+            self.still_sized()
             return
         size, value = self.response.bytes, self.fresh
         if not self.knows_response and self.response.votes > 0 and value % size and size % value:
@@ -471,6 +397,14 @@ class Record:
         if self.response.votes >= TRUSTED and not known and self.total >= max(16, 4 * self.w):
             self.adopt(k)
 
+    def still_sized(self) -> None:
+        if self.acked == self.boundary:
+            self.response.votes = min(self.response.votes + 8, 32)
+            return
+        self.response.votes -= 1
+        if self.response.votes == 0:
+            self.missized()
+
     def adopt(self, k: int) -> None:
         """So many responses make a round; and if all bytes since the beginning are known: what is outstanding."""
         response, acked = self.response, circle(self.acked - self.origin)
@@ -479,7 +413,10 @@ class Record:
         parts = max(1, (response.bytes * self.total + acked // 2) // acked)
         if response.bytes % parts or response.bytes // parts < 2:
             return
-        response.bytes //= parts
+        one = response.bytes // parts
+        if abs(acked - self.total * one) > (self.w + 1) * one:
+            return
+        response.bytes = one
         self.knows_response = True
         self.boundary = self.acked
         if not (self.is_absolute and self.knows_request):
@@ -582,8 +519,8 @@ class Record:
         doubts = self.sums.doubts
         if k > 1 and not p.ghost:
             doubts["coalesced"] += 1
-        if p.late is None and opens and self.silence(p.t) > p.patience:
-            doubts["lone"] += 1
+        if not p.is_timed and opens and self.has_advanced:
+            doubts["lone"] += self.silence(p.t) > p.patience or p.dt > units(500_000)
         since = self.advanced if opens and self.has_advanced and self.w > 1 else self.requested
         gap = circle(p.t - since)
         is_long = gap > max(units(200), self.handshake, self.latency >> 4)
