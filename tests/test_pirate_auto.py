@@ -584,3 +584,13 @@ def test_a_long_silence(silence_s: int) -> None:
     found = [e for e in epochs_of(rows) if e.start_ns > START_NS + later]
     assert set(reasons(found[1:-1])) == {ANSWERED}
     close(errors([(sent + later, end + later) for sent, end in after.truth], found[1:-1]), within=0.05)
+
+
+def test_responses_of_two_sizes() -> None:
+    """Sixteen of one size in a row pass for the only size; what follows from that is taken back."""
+    sizes = iter([540] * 40 + [10_029, 63] * 2000)
+    c = Connection(exponential(2 * MS), request=lambda rng: rng.choice((9, 12)), response=lambda _: next(sizes)).run()
+    epochs = epochs_of(c.rows)
+    assert {e.in_flight for e in epochs} == {1}
+    assert set(reasons(epochs[2:-1])) == {ANSWERED}
+    close(errors(c.truth, epochs), within=0.05)

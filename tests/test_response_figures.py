@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.acceptance, IN_LAB]
 FEWEST = 200  # epochs of a scenario
 MOST_FAR_OFF = 2.0  # %, of answered epochs, over all scenarios
 LEAST_ABSTAINED = 95.0  # %, where nobody can know
+MOST_ABSTAINED = 25.0  # %, where there is an answer
 MOST_BUSY = 0.1  # of all processors, by others
 ORDERS = ("parallel", "serial")
 
@@ -49,14 +50,9 @@ HIDDEN = {  # or abstains
     **dict.fromkeys(("udp-w4", "http3-w4"), Asked(5, 95)),
 }
 BATCHES = {f"w{w}-batch-{order}": Asked(1, 98) for w in (4, 16) for order in ORDERS}
-REACHED = {  # where what is asked for is not reached on two idle processors, either: what is, and why it is not more
-    "w1-nginx": (Asked(10, 95), "20 clients and the server keep both processors busy: the log is late"),
-    "redis-w4": (Asked(15, 70), "the same"),
-    "memcached-w4": (Asked(35, 0), "the same; responses are acknowledged together"),
-    "w16-parallel-lan": (Asked(1, 94), "the first epochs of some flows: not all 16 are sent at once"),
-    "w16-parallel-far": (Asked(1, 94), "the same"),
-    "w16-serial-lan": (Asked(1, 92), "the same"),
-    "udp-w4": (Asked(5, 85), "a client that is interrupted in its opening flight seems to have fewer in flight"),
+REACHED = {  # where what is asked for is not always reached on two idle processors: what is, and why it is not more
+    "memcached-w4": (Asked(10, 75), "a client that is interrupted reads late what its kernel has acknowledged"),
+    "udp-w4": (Asked(5, 90), "one that is interrupted in its opening flight seems to have fewer in flight"),
 }
 NOBODY_KNOWS = ("open-varied", "tunnel", "joined")
 
@@ -100,7 +96,7 @@ def test_hidden_headers(tables: dict[str, Table]) -> None:
     abstained = {name for name in HIDDEN if float(found[name]["abstained"]) >= LEAST_ABSTAINED}
     assert all(found[name]["abstained because"] != "-" for name in abstained)
     asked = {name: bounds for name, bounds in HIDDEN.items() if name not in abstained | REACHED.keys()}
-    missed = {name: found[name] for name, bounds in asked.items() if not _holds(found[name], bounds)}
+    missed = {name: found[name] for name, bounds in asked.items() if not _holds(found[name], bounds, 50)}
     assert missed == {}
 
 
@@ -132,8 +128,9 @@ def test_answers_lie_between_arrival_and_application() -> None:
     assert all(float(row["between, give or take 2%, %"]) >= 95 for row in found.values()), found
 
 
-def _holds(row: dict[str, str], asked: Asked) -> bool:
+def _holds(row: dict[str, str], asked: Asked, most_abstained: float = MOST_ABSTAINED) -> bool:
     """Whether there are enough epochs, and answers as near as is asked."""
     if int(row["epochs"]) < FEWEST or row["median"] == "-":
         return False
-    return abs(float(row["median"])) <= asked.median and float(row["within 15%"]) >= asked.close
+    near = abs(float(row["median"])) <= asked.median and float(row["within 15%"]) >= asked.close
+    return near and float(row["abstained"]) <= most_abstained

@@ -266,15 +266,15 @@ WL_RULE int wl_auto_response_size(struct wl_auto_flow *f, u32 k)
     all = f->acked - f->origin;
     if (!WL_ON(f, WL_AUTO_RESPONSE) && f->response_votes && bytes % f->response && f->response % bytes) {
         off = (s64)all - (s64)f->total * f->response;
-        if (all % f->response == 0)
+        if (f->in_flight > 1 && all % f->response == 0)
             bytes = all;
-        else if (off < f->response && -off < f->response)
+        else if (f->in_flight > 1 && off < f->response && -off < f->response)
             return 0;
         else
             f->response_votes = 0; /* two sizes are none */
     }
-    if (wl_auto_vote(&f->response, &f->response_votes, bytes, 16))
-        f->flags &= (u16)~WL_AUTO_RESPONSE;
+    if (wl_auto_vote(&f->response, &f->response_votes, bytes, 16) && WL_ON(f, WL_AUTO_RESPONSE))
+        wl_auto_missized(f);
     if (f->response_votes == 1) {
         f->origin = f->acked;
         f->total = 0;

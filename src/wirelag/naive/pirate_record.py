@@ -383,14 +383,14 @@ class Record:
         size, value = self.response.bytes, self.fresh
         if not self.knows_response and self.response.votes > 0 and value % size and size % value:
             total = circle(self.acked - self.origin)
-            if total % size == 0:
+            if self.w > 1 and total % size == 0:
                 value = total
-            elif abs(total - self.total * size) < size:
+            elif self.w > 1 and abs(total - self.total * size) < size:
                 return
             else:
                 self.response.votes = 0
-        if self.response.vote(value, 16):
-            self.knows_response = False
+        if self.response.vote(value, 16) and self.knows_response:
+            self.missized()
         if self.response.votes == 1:
             self.origin, self.total = self.acked, 0
         known = self.knows_response or self.is_missized
