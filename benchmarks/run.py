@@ -18,6 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 import flows as receiver
 import pirate as responses
+import plan as planning
 from oneway import DIFFERENCE, PACKETS, columns, estimate, lda_of, lda_of_file, reconciliation
 from reading import decompress, memory_of_reading, read_columns
 from rtt import FRIDGE, MATCH, measured, memory_of_matching
@@ -219,6 +220,16 @@ def one_way_mirror() -> list[bool]:
     return [line("pirate from columns at 100,000 connections / 8 Mpps", meter / 8, ">= 1", meter >= 8)]
 
 
+def plans() -> list[bool]:
+    """Which routers to upgrade, of as many as Sprint has, and of 5,000; in seconds of this machine."""
+    small, large = planning.planned_s(*planning.SPRINT), planning.planned_s(*planning.LARGE)
+    print(f"plan: 315 routers, 45 upgrades {small:.2f} s; 5,000 routers, 45 upgrades {large:.0f} s")
+    return [
+        line("plan of 315 routers / 2 s", small / 2, "<= 1", small <= 2),
+        line("plan of 5,000 routers / 5 min", large / 300, "<= 1", large <= 300),
+    ]
+
+
 def main() -> None:
     """Make a capture, run all, and exit with 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -240,6 +251,7 @@ def main() -> None:
         held += two_points(capture)
         held += flows(capture)
     held += one_way_mirror()
+    held += plans()
     sys.exit(0 if all(held) else 1)
 
 

@@ -55,7 +55,7 @@ def sprint(topology: Topology, seeds: range) -> None:
         for name, extents in chosen.items()
         for what in ("granularity", "shortest", "longest")
     ]
-    rows.append((f"{random_name}, granularity", *(mean([one[n].granularity for one in drawn]) for n in MARKS)))
+    rows.append((f"{random_name}, granularity", *(mean([one[n].granularity or 0.0 for one in drawn]) for n in MARKS)))
     rows.append((f"{random_name}, longest", *(mean([one[n].longest for one in drawn]) for n in MARKS)))
     show("9b: hops of a path, Sprint; the paper: about 4 on average at 0, 1.5 at 50", header, rows)
 
@@ -79,7 +79,7 @@ def others(seeds: range) -> None:
                 f"{mean([before.probe_hops / one.probe_hops for one in drawn]):.1f}",
                 before.granularity,
                 after.granularity,
-                mean([one.granularity for one in drawn]),
+                mean([one.granularity or 0.0 for one in drawn]),
             )
         )
     header = ("map", "routers", "upgraded", "probe hops", "fewer, count", "fewer, hops", "fewer, random",

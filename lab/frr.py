@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.network import Network
+from wirelag.network.ospf import COMMANDS
 
 DAEMONS = Path("/usr/lib/frr")
 HELLO_S, DEAD_S = 1, 10
-DATABASES = ("router", "network")  # the link-state advertisements that routes within an area are made of
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Frr:
 
     def database(self) -> str:
         """What the router knows of all others, as vtysh prints it."""
-        questions = [part for kind in DATABASES for part in ("-c", f"show ip ospf database {kind} json")]
+        questions = [word for command in COMMANDS for word in ("-c", command)]
         return self.network.run(self.router, "vtysh", "--vty_socket", str(self._folder), *questions)
 
     def next_hops(self) -> dict[str, frozenset[str]]:

@@ -27,6 +27,7 @@ BURST_BYTES = 2000  # of the queue's bucket: little more than one packet leaves 
 LONGEST_MS = 500  # that a packet may wait: hardly any is dropped
 LOOK_S = 0.02
 BUSY = 0.7
+MOST_COST = 65_535
 LONGEST_NAME = 12  # of an interface, less the three of `to-`
 
 
@@ -37,6 +38,13 @@ class Routers:
         """`name`: differs from that of other networks of this process. The topology's weights are OSPF's costs."""
         if too_long := [router for router in topology.routers if len(router) > LONGEST_NAME]:
             raise OSError(f"no interface can be named after {too_long[0]}: more than {LONGEST_NAME} letters")
+        pairs = {(link.source, link.target) for link in topology.links}
+        if one_way := [pair for pair in pairs if pair[::-1] not in pairs]:
+            raise OSError(f"OSPF uses no link in one direction only, such as that from {' to '.join(one_way[0])}")
+        if dear := [link for link in topology.links if link.weight > MOST_COST]:
+            raise OSError(
+                f"OSPF's costs are {MOST_COST:,} at most; a link from {dear[0].source} has {dear[0].weight:,}"
+            )
         self.network = Network(name)
         self.topology = topology
         self.numbers = {router: i + 1 for i, router in enumerate(topology.routers)}

@@ -152,6 +152,15 @@ static void keep_all(void)
             ;
 }
 
+/* A write that failed long ago is remembered by the file, not by fclose. */
+static void finish(FILE *file, const char *folder)
+{
+    int failed = ferror(file);
+
+    if (fclose(file) || failed)
+        fail("folder %s: a capture could not be written: %s", folder, strerror(errno));
+}
+
 int main(int count, char **arguments)
 {
     const char *folder = ".", *namespaces = "/run/netns/", *routers = "";
@@ -185,8 +194,8 @@ int main(int count, char **arguments)
 
         check(getsockopt(taps[i].socket, SOL_PACKET, PACKET_STATISTICS, &seen, &size), "statistics");
         missed += seen.tp_drops;
-        if (fclose(taps[i].in) || fclose(taps[i].out))
-            fail("folder %s: %s", folder, strerror(errno));
+        finish(taps[i].in, folder);
+        finish(taps[i].out, folder);
     }
     if (missed)
         fail("missed %llu packets", (unsigned long long)missed);

@@ -29,6 +29,7 @@ class Truth:
 
     delays: dict[Segment, list[float]] = field(default_factory=lambda: defaultdict(list))
     lost: dict[Segment, int] = field(default_factory=lambda: defaultdict(int))
+    gone: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
     routes: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
 
 
@@ -49,10 +50,14 @@ def write_network(
     packets: int = 4000,
     service: Mapping[tuple[str, str], float] | None = None,
     loss: Mapping[tuple[str, str], float] | None = None,
+    drop: Mapping[tuple[str, str], float] | None = None,
     pairs: list[tuple[str, str]] | None = None,
     begins_ns: int = START_NS,
 ) -> Truth:
-    """Write the captures; `service` has queues by router and next hop, in seconds a packet; `loss` is that of links."""
+    """Write the captures; `service` has queues by router and next hop, in seconds a packet.
+
+    `loss` is that of links, `drop` what a router loses in front of an egress.
+    """
     topology = topology if isinstance(topology, Topology) else read_topology(topology)
     rng, routes, truth = random.Random(seed), Routes(topology), Truth()
     pairs = pairs or [(a, b) for a in topology.routers for b in topology.routers if a != b]
@@ -84,6 +89,10 @@ def write_network(
         if service and (router, after) in service:
             ready = max(ready, free[router, after]) + service[router, after]
             free[router, after] = ready
+        if rng.random() < (drop or {}).get((router, after), 0.0):
+            truth.lost[inside] += 1
+            truth.gone[pair] += 1
+            continue
         files[f"{router}.out{'.' * bool(after)}{after}.pcap"].append((_ns(ready, begins_ns), frame))
         truth.delays[inside].append(_ns(ready, 0) / 1e9 - _ns(now, 0) / 1e9)
         if not after:
@@ -92,6 +101,7 @@ def write_network(
         link = Segment.link(router, after)
         if rng.random() < (loss or {}).get((router, after), 0.0):
             truth.lost[link] += 1
+            truth.gone[pair] += 1
             continue
         there = ready + 5e-3 + rng.expovariate(1 / 1e-6)  # a long line: its delay is no fault
         truth.delays[link].append(there - ready)

@@ -130,7 +130,7 @@ def test_nothing_is_blamed_where_nothing_is_slow(wirelag: Run, net: Path, quiet:
 
 
 def test_two_slow_hops_are_both_named(wirelag: Run, net: Path, tmp_path: Path) -> None:
-    write_network(tmp_path / "two", net, service={("A", "F"): 0.003, ("E", "D"): 0.004})
+    write_network(tmp_path / "two", net, service={("A", "F"): 0.003, ("E", "D"): 0.007})
     found = json.loads(wirelag("path", net, tmp_path / "two", *AD, "--estimator", "rda", "--format", "json"))
     assert set(found["culprits"]) == {"A[>F]", "E[F>D]"}
 
@@ -171,8 +171,8 @@ def test_a_baseline_shows_what_a_floor_hides(wirelag: Run, net: Path, quiet: Pat
 def test_what_moved_is_told(wirelag: Run, net: Path, tmp_path: Path) -> None:
     """The second half has a queue that the first has not: one capture after the other in the same files."""
     early, late, whole = tmp_path / "early", tmp_path / "late", tmp_path / "whole"
-    write_network(early, net, seed=1)
-    write_network(late, net, seed=2, service={SLOW: 0.004}, begins_ns=START_NS + 10 * 10**9)
+    write_network(early, net, seed=1, packets=10_000)
+    write_network(late, net, seed=2, packets=10_000, service={SLOW: 0.004}, begins_ns=START_NS + 10 * 10**9)
     whole.mkdir()
     for file in early.iterdir():
         (whole / file.name).write_bytes(file.read_bytes() + (late / file.name).read_bytes()[24:])

@@ -170,7 +170,7 @@ def test_router_names_with_commas(validator: jsonschema.Draft202012Validator, tm
         ((SIX_FILE, "--router", "f"), "did you mean F?"),
         ((SIX_FILE, "--fail", "A-D"), "no link joins A and D"),
         ((SIX_FILE, "--fail", "A-Z"), "--fail A-Z names no two routers; write it as 'A>B'"),
-        ((SIX_FILE, "--upgrade", "7"), "7 more routers cannot be upgraded, it has 6"),
+        ((SIX_FILE, "--upgrade", "7"), "7 more routers cannot be upgraded, 6 are left"),
         ((SIX_FILE, "--upgrade", "-1"), "does not lie between"),
         ((SIX_FILE, "--strategy", "best"), "'best' is not one of count, reduction, random"),
         ((SIX_FILE, "--loss", "2"), "'2' is not a share: write 1% or 0.01"),

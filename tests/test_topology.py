@@ -148,7 +148,8 @@ MENDED = [
     ("a,b,1\nc,d,1\nd,e,1\n", "2 parts with no link between them, of 3, 2 routers"),
     ("a,b\nb,c\n", "no weights: every link counts as 1"),
     ('{"routers": ["a", "b", "c"], "links": [{"source": "a", "target": "b"}]}', "1 router without a link"),
-    ("a>b,c,1\n", "1 name with > [ or ], which names of segments need: changed to - ( and )"),
+    ("a>b,c,1\n", "1 name with > [ ] or *, which names of segments need: changed to - ( ) and star"),
+    ("a,*,1\n", "1 name with > [ ] or *"),
     ("a,b,0.1234567890123456789\n", "weights rounded to 14 decimals"),
     ("graph [ node [ id 0 ] node [ id 1 ] edge [ source 0 target 1 length 7 ] ]", "weights are the links' length"),
 ]
@@ -175,6 +176,11 @@ def test_names_that_several_routers_have() -> None:
 
 
 REFUSED = [
+    ("a b 1_000\n", "line 1: the weight 1_000 is not a number"),
+    (
+        f"?SNDlib native format\nNODES (\n a\n b\n)\nLINKS (\n l ( a b ) {' ' * 90_000}x)\n)\n",
+        "line 7: has 90,012 letters",
+    ),
     ("a b 2\nb a 0\n", "line 2: the weight 0 is not above 0"),
     ("a b 2\nb a -1\n", "line 2: the weight -1 is not above 0"),
     ("a b 2\nb a nan\n", "line 2: the weight nan is not above 0"),

@@ -188,19 +188,20 @@ def _lda(rows: int | None, loss: str | None, packets: int | None, deviation: str
 
 
 def _shares(text: str) -> tuple[float, ...]:
-    shares = tuple(_share(part) for part in text.split(","))
+    shares = tuple(share_of(part, "--loss") for part in text.split(","))
     if len(shares) > MOST_BANKS:
         raise typer.BadParameter(f"has more than {MOST_BANKS} shares", param_hint="--loss")
     return shares
 
 
-def _share(text: str) -> float:
+def share_of(text: str, option: str) -> float:
+    """A share such as 1% or 0.01, or a usage error."""
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         share = -1.0
     if not 0 <= share < 1:
-        raise typer.BadParameter(f"{text!r} is not a share: write 1% or 0.01", param_hint="--loss")
+        raise typer.BadParameter(f"{text!r} is not a share: write 1% or 0.01", param_hint=option)
     return share
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from wirelag.cli.points import CapturePoint
@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from wirelag.intervals import Delimiters
     from wirelag.network.captures import Folder, Port
     from wirelag.network.forwarding import Forwarding
+    from wirelag.network.localise import Figures
     from wirelag.network.reports import SegmentReport
     from wirelag.network.segments import Segment
     from wirelag.network.topology import Topology
     from wirelag.packets import PacketBatch, PacketId
+    from wirelag.tails import Tail
 
 Method = Callable[[int | None], tuple[Any, "Delimiters | None"]]
+Ends = tuple["Sequence[Port]", "Sequence[Port]"]
 FEW_STRAYS = 0.01  # of a router's packets: fewer by another port say nothing of its topology
 
 
@@ -54,7 +57,10 @@ class Network:
     interval_ns: int | None
     wanted: Filter
     ids: PacketId
+    slow_ns: int
     quiet: bool
+    packets: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     forwarding: dict[str, Forwarding] = field(default_factory=dict)
@@ -69,26 +75,38 @@ class Network:
                 'OSPF database, or add "prefixes" to the JSON'
             )
 
-    def look(self, segments: Iterable[Segment]) -> None:
-        """See where flows enter and leave the routers of these segments."""
+    def look(self, paths: Iterable[Sequence[str]], segments: Iterable[Segment]) -> None:
+        """See where flows enter and leave the routers of these paths, and those beside their virtual links."""
         from wirelag.network.forwarding import Forwarding
 
-        routers = set()
+        routers = {router for path in paths for router in path} & self.folder.routers
         for segment in segments:
-            routers |= {segment.at} if segment.kind == "inside" else set()
-            routers |= {segment.at, segment.after, *self.folder.passed(segment)} if segment.kind == "virtual" else set()
+            routers |= self.folder.passed(segment) if segment.kind == "virtual" else set()
         for router in sorted(routers):
             seen = Forwarding(router, self.topology, self.routes, self.prefixes)
             for port in (*self.folder.ports(router, "in"), *self.folder.ports(router, "out")):
                 point = CapturePoint(self.folder.files[port], self.wanted, tunnels=False, quiet=self.quiet)
-                for batch in point.batches(self.ids):
-                    seen.observe(port.way, port.neighbour, batch)
-                self.warnings += point.read.warnings if point.read else []
+                try:
+                    for batch in point.batches(self.ids):
+                        seen.observe(port.way, port.neighbour, batch)
+                except WirelagError as error:
+                    raise WirelagError(f"{error}; mend this capture, or leave it out") from None
+                self._count(point)
             self.forwarding[router] = seen
 
-    def measure(self, segments: Iterable[Segment]) -> list[SegmentReport]:
+    def _count(self, point: CapturePoint) -> None:
+        if point.read:
+            self.warnings += point.read.warnings
+            self.packets += point.read.statistics.packets
+            for reason, count in point.read.statistics.skipped.items():
+                self.skipped[reason] = self.skipped.get(reason, 0) + count
+
+    def measure(self, segments: Sequence[Segment]) -> list[SegmentReport]:
         """A report of each that packets passed; of the others a note says why there is none."""
         found = []
+        virtual = [str(segment) for segment in segments if segment.kind == "virtual"]
+        if virtual:
+            self.notes.append(f"{', '.join(virtual)}: flows of which nothing arrived are not in the loss")
         for segment in segments:
             ends = self.folder.ends(segment)
             if ends is None:
@@ -96,43 +114,82 @@ class Network:
             try:
                 found.append(self._between(segment, *ends))
             except WirelagError as error:
-                self.notes.append(f"{segment} was not measured: {error}")
+                sent, arrived = (self._passing(segment, ends, side) for side in (0, 1))
+                if sent and not arrived:
+                    found.append(_lost(segment, sent, self.method(None)[0].name))
+                else:
+                    self.notes.append(f"{segment} was not measured: {error}")
         return found
 
     def _between(self, segment: Segment, up: Sequence[Port], down: Sequence[Port]) -> SegmentReport:
-        from wirelag.cli.oneway import floor_of, measure_segment
+        from wirelag.cli.oneway import explanations, floor_of, measure_segment
         from wirelag.courses import Direction
+        from wirelag.network.certainty import sample_error
+        from wirelag.network.reports import report_of, surer
+
+        begins, stops = (self._point(segment, (up, down), side) for side in (0, 1))
+        between = Between(begins, stops, self.ids, 0)
+        measured = measure_segment(between, self.method, Direction(), "none", self.interval_ns, None)
+        whole = measured.whole
+        content = whole.report(measured.estimator).to_json("oneway") | {"floor": floor_of(whole)}
+        if content["mean"] is not None and content["floor"] is not None:  # sums may err; nothing is below its mean
+            content["floor"] = min(content["floor"], content["mean"])
+        content["intervals"] = [line.report.to_json() for line in measured.lines]
+        report = report_of(content, str(segment), segment)
+        # What a mean hides matters where it could hide something slow.
+        matters = self._matters(report.whole) or whole.tail.negative
+        slight = set() if matters else set(explanations(measured))
+        self.notes += [f"{segment}: {note}" for note in measured.notes if note not in slight]
+        self.notes += self._drift(segment, whole.tail) if segment.kind != "inside" else []
+        seen = sample_error(whole.tail.sent_ns, whole.tail.delays_ns, whole.tail.weights)
+        return replace(report, whole=surer(report.whole, seen, "batches"))
+
+    def _point(self, segment: Segment, ends: Ends, side: int) -> PortPoint:
+        """Where a segment begins (0) or ends (1)."""
         from wirelag.network.forwarding import select
-        from wirelag.network.reports import report_of
 
         def passing(batch: PacketBatch) -> PacketBatch:
             if segment.kind == "link":
                 return batch
             if segment.kind == "inside":
                 return self.forwarding[segment.at].select(batch, segment.before, segment.after)
-            return select(batch, lambda flow: self._on_virtual(segment, up, down, flow))
+            return select(batch, lambda flow: self._on_virtual(segment, *ends, flow))
 
-        def point(ports: Sequence[Port]) -> PortPoint:
-            return PortPoint([self.folder.files[port] for port in ports], self.wanted, self.quiet, passing)
+        files = [self.folder.files[port] for port in ends[side]]
+        return PortPoint(files, self.wanted, self.quiet, passing)
 
-        between = Between(point(up), point(down), self.ids, 0)
-        measured = measure_segment(between, self.method, Direction(), "none", self.interval_ns, None)
-        self.notes += [f"{segment}: {note}" for note in measured.notes]
-        content = measured.whole.report(measured.estimator).to_json("oneway") | {"floor": floor_of(measured.whole)}
-        content["intervals"] = [line.report.to_json() for line in measured.lines]
-        return report_of(content, str(segment), segment)
+    def _passing(self, segment: Segment, ends: Ends, side: int) -> int:
+        """Packets there."""
+        return sum(len(batch) for batch in self._point(segment, ends, side).batches(self.ids))
+
+    def _drift(self, segment: Segment, tail: Tail) -> list[str]:
+        """What clocks that drift apart do to what a segment seems to add, where that is something."""
+        import numpy as np
+
+        from wirelag.clocks import fit
+
+        none = np.empty(0, np.int64)
+        skew = abs(fit(tail.sent_ns, tail.sent_ns + tail.delays_ns, none, none).skew)
+        span_ns = int(np.ptp(tail.sent_ns)) if len(tail) else 0
+        if skew * span_ns < self.slow_ns / 10:
+            return []
+        return [
+            f"{segment}: its shortest delay changes by {skew * 1e6:.3g} us a second: the clocks of its two ends drift "
+            "apart, and that is in what it adds"
+        ]
+
+    def _matters(self, figures: Figures) -> bool:
+        return max(figures.above or 0.0, figures.std or 0.0) * 1e9 > self.slow_ns
 
     def _on_virtual(self, segment: Segment, up: Sequence[Port], down: Sequence[Port], flow: int) -> bool:
         """Whether a flow goes from one end of a virtual link to the other, and past no other router that can see it."""
         left, entered = self.forwarding[segment.at].left_by(flow), self.forwarding[segment.after].entered_by(flow)
-        if len(left) != 1 or len(entered) != 1:
+        if left not in {port.neighbour for port in up} or entered not in {port.neighbour for port in down}:
             return False
-        if not left <= {port.neighbour for port in up} or not entered <= {port.neighbour for port in down}:
-            return False
-        return not any(self.forwarding[router].entered_by(flow) for router in self.folder.passed(segment))
+        return not any(self.forwarding[router].saw(flow) for router in self.folder.passed(segment))
 
     def shares(self, source: str, target: str) -> dict[tuple[str, str], float]:
-        """How many packets of a route were seen to take each of its links."""
+        """How many packets of a route went to each of its links, at every router by itself."""
         found: dict[tuple[str, str], float] = {}
         for router in {router for path in self.routes.paths(source, target) for router in path[:-1]}:
             if router in self.forwarding:
@@ -157,3 +214,11 @@ class Network:
                     "several ports: routes changed meanwhile; take captures and topology of one time"
                 )
         return told
+
+
+def _lost(segment: Segment, sent: int, estimator: str) -> SegmentReport:
+    """The report of a segment on which so many packets were sent and none arrived."""
+    from wirelag.network.localise import Figures
+    from wirelag.network.reports import SegmentReport
+
+    return SegmentReport(segment, str(segment), estimator, Figures(sent=sent, lost=sent))

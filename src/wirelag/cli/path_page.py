@@ -23,7 +23,7 @@ def write_page(path: str, found: Found) -> None:
             f"{route.source} to {route.target}",
             route.paths,
             route.verdict,
-            [(cell.start, cell.end, verdict) for cell, verdict in route.over_time],
+            [(cell.start, cell.end, total, cell.figures) for cell, total in route.over_time],
         )
         for route in found.routes
     ]

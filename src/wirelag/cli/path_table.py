@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from wirelag.cli.options import clock_text
@@ -12,13 +14,15 @@ from wirelag.errors import WirelagError
 if TYPE_CHECKING:
     from wirelag.cli.path import Found, Route
     from wirelag.network.changes import Change
-    from wirelag.network.localise import Added, Bounds, Part, Total, Verdict
+    from wirelag.network.localise import Part, Total, Verdict
     from wirelag.network.segments import Segment
 
-Z95: Final = 1.959963984540054
 WIDTH: Final = 24  # of the waterfall
 MOST_ROUTES: Final = 20
 MOST_CHANGES: Final = 20
+INDEPENDENT: Final = (
+    "if packets were independent of each other, which those in a queue are not: oneway --interval shows"
+)
 ABOVE: Final = {"floor": "its floor", "baseline": "the baseline", "deviation": "what is steady (no floor is known)"}
 
 
@@ -53,6 +57,8 @@ def to_json(found: Found) -> dict[str, Any]:
     plain |= {"routes": routes} if found.every else routes[0]
     plain["changes"] = [_change(change) for change in found.changes]
     plain["unassigned"] = found.unassigned
+    if found.packets is not None:
+        plain |= {"packets": found.packets, "skipped": found.skipped}
     plain["notes"] = found.notes
     if found.sla:
         plain["sla"] = found.sla
@@ -81,8 +87,15 @@ def _route(route: Route) -> dict[str, Any]:
             for path, total in zip(route.paths, verdict.by_path, strict=True)
         ],
         "intervals": [
-            {"start": cell.start, "end": cell.end, **_total(at.total), "segments": _means(at)}
-            for cell, at in route.over_time
+            {
+                "start": cell.start,
+                "end": cell.end,
+                **_total(total),
+                "segments": [
+                    {"segment": str(part.segment), "mean": cell.figures[part.segment].mean} for part in verdict.parts
+                ],
+            }
+            for cell, total in route.over_time
         ],
     }
 
@@ -92,17 +105,10 @@ def _total(total: Total) -> dict[str, Any]:
     return {"mean": total.mean, "std": total.std, "loss": total.loss, "ci95": ci95}
 
 
-def _means(verdict: Verdict) -> list[dict[str, Any]]:
-    return [{"segment": str(part.segment), "mean": part.figures.mean} for part in verdict.parts]
-
-
 def _part(part: Part) -> dict[str, Any]:
     figures, added = part.figures, part.added
-    ci95 = {}
-    if figures.mean is not None and figures.error is not None:
-        ci95["mean"] = [figures.mean - Z95 * figures.error, figures.mean + Z95 * figures.error]
-    if bounds := added_ci95(added):
-        ci95["adds"] = list(bounds)
+    known = {"mean": figures.ci95, "adds": added.ci95 if added else None}
+    ci95 = {name: list(ends) for name, ends in known.items() if ends}
     return {
         "segment": str(part.segment),
         "kind": part.segment.kind,
@@ -117,17 +123,11 @@ def _part(part: Part) -> dict[str, Any]:
         "adds": added.value if added else None,
         "above": added.since if added else None,
         "ci95": ci95,
-        "p_value": part.p_value,
+        "basis": figures.basis if figures.error is not None else None,
+        "p_value": part.trial.p_value,
         "blamed": part.blamed,
         "alike": [str(segment) for segment in part.alike],
     }
-
-
-def added_ci95(added: Added | None) -> Bounds | None:
-    """The 95% interval of what a segment adds."""
-    if added is None or added.error is None:
-        return None
-    return added.value - Z95 * added.error, added.value + Z95 * added.error
 
 
 def _change(change: Change) -> dict[str, Any]:
@@ -171,7 +171,14 @@ def table(found: Found) -> list[str]:
     lines = _routes_table(found) if found.every else _route_table(found.routes[0])
     lines += verdict_lines(found)
     lines += found.answers
+    if any(part.figures.basis == "packets" and part.figures.ci95 for part in _parts(found).values()):
+        lines.append(f"{'intervals of reports are as' if found.every else '* as'} {INDEPENDENT}")
     return lines + [f"note: {note}" for note in found.notes]
+
+
+def _parts(found: Found) -> dict[Segment, Part]:
+    """The segments of all routes; of one on several, any."""
+    return {part.segment: part for route in found.routes for part in route.verdict.parts}
 
 
 def _route_table(route: Route) -> list[str]:
@@ -179,7 +186,7 @@ def _route_table(route: Route) -> list[str]:
     by_segment = {part.segment: part for part in verdict.parts}
     names = [len(str(segment)) for path in route.paths for segment in (*path.segments, *path.missing)]
     width = min(44, max(names, default=5))
-    most = max((total.mean or 0.0 for total in verdict.by_path), default=0.0)
+    most = max(_reach([by_segment[segment].figures.mean or 0.0 for segment in path.segments]) for path in route.paths)
     heads = (("used", 9), ("lost", 14), ("floor", 8), ("deviation", 9), ("adds", 8))
     titles = "  ".join(f"{name:>{size}}" for name, size in heads)
     lines = [heading(route), f"{'':<{width}}  {titles}  {'mean, 95% interval':^26}"]
@@ -201,7 +208,7 @@ def heading(route: Route) -> str:
     """The sums, in a line."""
     total = route.verdict.total
     between = f", {time_text(total.ci95[0])} to {time_text(total.ci95[1])}" if total.ci95 else ""
-    bound = "at least " if route.verdict.missing else ""
+    bound = "at least " if route.verdict.missing and total.mean is not None else ""
     loss = "" if total.loss is None else f"; {total.loss:.2%} lost"
     paths = f" over {len(route.paths)} equal paths" if len(route.paths) > 1 else ""
     mean = f"mean {bound}{time_text(total.mean)}{between}; deviation {time_text(total.std)}"
@@ -216,9 +223,8 @@ def _row(part: Part, width: int) -> str:
     figures, added = part.figures, part.added
     lost = "-" if figures.loss is None else f"{figures.lost:,} ({figures.loss:.2%})"
     mean = time_text(figures.mean)
-    if figures.mean is not None and figures.error is not None:
-        ends = [figures.mean - Z95 * figures.error, figures.mean + Z95 * figures.error]
-        mean += f", {time_text(ends[0])} to {time_text(ends[1])}"
+    if figures.ci95:
+        mean += f", {time_text(figures.ci95[0])} to {time_text(figures.ci95[1])}{'*' * (figures.basis == 'packets')}"
     fields = (
         f"{figures.samples:>9,}",
         f"{lost:>14}",
@@ -233,8 +239,13 @@ def _bar(start: float, length: float, whole: float) -> str:
     """A step of the waterfall."""
     if whole <= 0 or length < 0 or start < 0:
         return ""
-    first, last = round(start / whole * WIDTH), round((start + length) / whole * WIDTH)
+    first, last = (min(WIDTH, round(end / whole * WIDTH)) for end in (start, start + length))
     return " " * first + ("█" * (last - first) or "▏")
+
+
+def _reach(lengths: Sequence[float]) -> float:
+    """How far a waterfall goes: a clock that is ahead makes steps back."""
+    return max(accumulate(lengths), default=0.0)
 
 
 def _routes_table(found: Found) -> list[str]:
@@ -247,7 +258,7 @@ def _routes_table(found: Found) -> list[str]:
     for route in shown:
         total, verdict = route.verdict.total, route.verdict
         culprits = ", ".join(str(part.segment) for part in verdict.culprits) or "nothing"
-        bound = ">" if verdict.missing else ""
+        bound = ">" if verdict.missing and total.mean is not None else ""
         loss = "-" if total.loss is None else f"{total.loss:.2%}"
         adds = time_text(sum(part.puts for part in verdict.parts))
         name = f"{route.source} to {route.target}"
@@ -289,17 +300,29 @@ def verdict_lines(found: Found) -> list[str]:
 
 
 def _culprits(found: Found) -> list[str]:
-    """Each segment that is slow, and on how many routes it lies."""
-    parts: dict[Segment, Part] = {}
-    lying: dict[Segment, int] = {}
+    """Each segment that is slow, and on how many routes it lies; those before one egress together."""
+    lying: dict[Segment, set[tuple[str, str]]] = {}
     for route in found.routes:
         for part in route.verdict.culprits:
-            parts[part.segment] = part
-            lying[part.segment] = lying.get(part.segment, 0) + 1
-    if not parts:
-        return [f"nothing is slow: no segment adds more than {time_text(found.slow)} by more than chance"]
-    ranked = sorted(parts.values(), key=lambda part: -(part.added.value if part.added else 0.0))
-    return [f"slow: {part.segment} {_adds(part)}, on {_paths(lying[part.segment])}" for part in ranked]
+            lying.setdefault(part.segment, set()).add((route.source, route.target))
+    parts = _parts(found)
+    if not lying:
+        return _innocent(list(parts.values()), found.slow, any(route.verdict.missing for route in found.routes))
+    ranked = sorted((parts[segment] for segment in lying), key=lambda part: -(part.added.value if part.added else 0.0))
+    groups: dict[tuple[str, str], list[Part]] = {}
+    for part in ranked:
+        segment = part.segment
+        key = (segment.at, segment.after) if segment.kind == "inside" else (str(segment), "")
+        groups.setdefault(key, []).append(part)
+    lines = []
+    for key, group in groups.items():
+        on = _paths(len(set().union(*(lying[part.segment] for part in group))))
+        told = f"{group[0].segment} {_adds(group[0])}, on {on}"
+        if len(group) > 1:
+            where = f"towards {key[1]}" if key[1] else "towards its own hosts"
+            told = f"{key[0]} {where}, on {on}: {'; '.join(f'{part.segment} {_adds(part)}' for part in group)}"
+        lines.append(f"slow: {told}")
+    return lines + _untold(list(parts.values()))
 
 
 def _paths(count: int) -> str:
@@ -309,22 +332,40 @@ def _paths(count: int) -> str:
 def _adds(part: Part) -> str:
     """What a segment adds, how sure that is, and above what."""
     assert part.added
-    bounds = added_ci95(part.added)
+    bounds = part.added.ci95
     ends = f" (95% interval {time_text(bounds[0])} to {time_text(bounds[1])})" if bounds else ""
     return f"adds {time_text(part.added.value)}{ends} to {ABOVE[part.added.since]}"
+
+
+def _innocent(parts: Sequence[Part], slow: float, is_partial: bool) -> list[str]:
+    """Nothing is slow, as far as that can be told."""
+    known = [part for part in parts if part.added and part.trial.p_value is not None]
+    most = max(known, key=lambda part: part.puts, default=None)
+    if most is None or most.added is None:
+        return _untold(parts)
+    told = f"{most.segment} adds most, {time_text(most.added.value)} to {ABOVE[most.added.since]}"
+    least = f"no segment adds more than {time_text(slow)} by more than chance"
+    what = "nothing that was measured" if is_partial or len(known) < len(parts) else "nothing"
+    return [f"{what} is slow: {least} ({told}; --slow asks for less)", *_untold(parts)]
+
+
+def _untold(parts: Sequence[Part]) -> list[str]:
+    """Segments that may be slow or not."""
+    told = []
+    for part in parts:
+        if part.trial.p_value is None and part.figures.loss != 1:
+            adds = (
+                f" adds {time_text(part.added.value)}, and its report has no interval of the mean" if part.added else ""
+            )
+            told.append(f"{part.segment}{adds or ' has no floor and no deviation'}")
+    lost = [f"{part.segment}: all {part.figures.sent:,} packets were lost" for part in parts if part.figures.loss == 1]
+    return lost + ([f"nobody can tell whether it is slow: {'; '.join(told)}"] if told else [])
 
 
 def _blame_lines(verdict: Verdict, slow: float) -> list[str]:
     culprits = verdict.culprits
     if not culprits:
-        known = [part for part in verdict.parts if part.added]
-        most = max(known, key=lambda part: part.puts, default=None)
-        if most is None or most.added is None:
-            return ["cannot say what is slow: no report tells what its segment adds"]
-        told = f"{most.segment} adds most, {time_text(most.added.value)} to {ABOVE[most.added.since]}"
-        least = f"no segment adds more than {time_text(slow)} by more than chance"
-        what = "nothing that was measured" if verdict.missing else "nothing"
-        return [f"{what} is slow: {least} ({told}; --slow asks for less)"]
+        return _innocent(verdict.parts, slow, bool(verdict.missing))
     lines = []
     whole = sum(max(0.0, part.puts) for part in verdict.parts)
     for part in culprits:
@@ -337,7 +378,7 @@ def _blame_lines(verdict: Verdict, slow: float) -> list[str]:
             group = [part.segment, *part.alike]
             named |= set(group)
             lines.append(f"cannot tell which adds more: {' and '.join(map(str, group))}")
-    return lines
+    return lines + _untold(verdict.parts)
 
 
 def _missing_lines(verdict: Verdict, found: Found) -> list[str]:

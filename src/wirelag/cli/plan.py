@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from wirelag.cli.method import Rows, Tail, estimator_of
+from wirelag.cli.method import Rows, Tail, estimator_of, share_of
 from wirelag.cli.options import (
     FORMATS,
     Html,
@@ -23,12 +23,12 @@ from wirelag.cli.options import (
 from wirelag.cli.plan_answer import Planned
 from wirelag.cli.plan_table import write_plan
 from wirelag.errors import WirelagError
+from wirelag.network.plan import STRATEGIES
 
 if TYPE_CHECKING:
     from wirelag.network.classes import Size
     from wirelag.network.topology import Topology
 
-STRATEGIES: Final = ("count", "reduction", "random")
 ESTIMATORS: Final = ("lda", "finecomb", "rda")
 SHARE: Final = 0.15  # of the routers, by default: after these little more is gained
 UPGRADES, COSTS = "Which routers", "What measuring inside them costs"
@@ -116,7 +116,7 @@ def plan(
     ranged(seed, 0, (1 << 64) - 1, "--seed")
     apart({"-o": output, "--html": html}, [topology])
     interval_ns = duration_ns(interval, "--interval")
-    size = _size(estimator, rows, tail, packets, _share(loss, "--loss"), synopsis)
+    size = _size(estimator, rows, tail, packets, share_of(loss, "--loss"), synopsis)
 
     from wirelag.network.plan import Plan
     from wirelag.network.topology import read_topology
@@ -136,11 +136,11 @@ def plan(
         size,
         classes,
         interval_ns,
-        found.upgraded if router is None else router,
+        found.upgraded if router is None else list(dict.fromkeys(router)),
         pairs,
         Plan(network.without(*pairs), found.upgraded) if pairs else None,
         is_brief=brief,
-        is_costed=router is not None or interval != "1s" or classes != 1,
+        is_costed=router is not None or interval_ns != 10**9 or classes != 1,
     )
     for note in network.notes:
         print(f"note: {note}", file=sys.stderr)
@@ -158,7 +158,7 @@ def _wanted(upgrade: int | None, network: Topology, given: list[str]) -> int:
     if upgrade + len(given) > len(network.routers):
         raise WirelagError(
             f"{network.name}: {upgrade} more routers cannot be upgraded, "
-            f"it has {len(network.routers)}; ask for fewer with --upgrade"
+            f"{len(network.routers) - len(given)} are left; ask for fewer with --upgrade"
         )
     return upgrade
 
@@ -186,17 +186,6 @@ def _size(estimator: str, rows: int | None, tail: int, packets: int, loss: float
         seed=0,
     )
     return Size.of(made, packets, loss)  # type: ignore[arg-type]
-
-
-def _share(text: str, option: str) -> float:
-    """A share such as 1% or 0.01, or a usage error."""
-    try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share < 1:
-        raise typer.BadParameter(f"{text!r} is not a share: write 1% or 0.01", param_hint=option)
-    return share
 
 
 def _routers(texts: list[str], network: Topology) -> list[str]:

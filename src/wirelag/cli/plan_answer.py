@@ -49,7 +49,10 @@ class Planned:
         notes = []
         steps = self.plan.steps
         if self.plan.is_capped:
-            notes.append("there are more than 2^55 equal paths somewhere: numbers of paths and hops are lower bounds")
+            notes.append(
+                "equal paths, or their hops, are more than 2^55 somewhere: numbers of paths and hops are lower bounds, "
+                "and nobody knows the hops of a path"
+            )
         if not any(self.plan.gains().values()) and steps:
             notes.append("every path to measure is one link: no other router would save anything")
         if self.after is not None:
@@ -112,7 +115,7 @@ class Planned:
 
 
 def _numbers(extent: Extent) -> dict[str, Any]:
-    return asdict(extent) | {"granularity": extent.granularity}
+    return {name: getattr(extent, name) for name in ("paths", "probe_hops", "shortest", "longest", "granularity")}
 
 
 def curve(planned: Planned) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from wirelag.cli.output import opened
@@ -53,12 +53,16 @@ def _table(planned: Planned) -> list[str]:
 def _summary(planned: Planned) -> list[str]:
     plan, before, after = planned.plan, planned.plan.before, planned.plan.extent
     routers, links, count = len(plan.topology.routers), len(plan.topology.links), len(plan.upgraded)
-    fewer = f", {before.probe_hops / after.probe_hops:.3g} times fewer" if after.probe_hops else ""
-    hops = f"{before.granularity:.2f} -> {after.granularity:.2f} hops, at most {before.longest} -> {after.longest}"
+    fewer = f", {_times(before.probe_hops / after.probe_hops)} times fewer" if after.probe_hops else ""
+    hops = f"{before.mean_hops} -> {after.mean_hops} hops, at most {before.longest} -> {after.longest}"
     return [
         f"{plan.topology.name}: {routers:,} routers, {links:,} directed links; {count:,} routers can measure",
         f"probe hops {before.probe_hops:,} -> {after.probe_hops:,}{fewer}; a path to measure has {hops}",
     ]
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f}" if ratio >= 1000 else f"{ratio:.3g}"
 
 
 def _steps(planned: Planned) -> list[str]:
@@ -76,7 +80,7 @@ def _steps(planned: Planned) -> list[str]:
 
 
 def _cells(extent: Extent, saves: str) -> Row:
-    return f"{extent.probe_hops:,}", saves, f"{extent.paths:,}", f"{extent.granularity:.2f}", str(extent.longest)
+    return f"{extent.probe_hops:,}", saves, f"{extent.paths:,}", extent.mean_hops, str(extent.longest)
 
 
 def _watched(planned: Planned) -> list[str]:
@@ -87,7 +91,7 @@ def _watched(planned: Planned) -> list[str]:
     rows: list[Row] = [("watches", "links", "virtual", "inside", "segments")]
     for router in order[:MOST_ROUTERS]:
         mark = f"{router} *" if router in known else router
-        rows.append((mark, *(f"{n:,}" for n in numbers[router]), _some(plan.watched(router))))
+        rows.append((mark, *(f"{n:,}" for n in numbers[router]), _some(plan.watched(router), sum(numbers[router]))))
     lines = _aligned(rows, left=(0, 4))
     rest = order[MOST_ROUTERS:]
     if rest:
@@ -137,15 +141,19 @@ def failure_text(planned: Planned) -> list[str]:
     after = planned.after.extent
     lines = [
         f"if {failed} fails: segments: {', '.join(sums)}; probe hops {after.probe_hops:,}, "
-        f"a path to measure has {after.granularity:.2f} hops"
+        f"a path to measure has {after.mean_hops} hops"
     ]
     for one in planned.turnovers[:MOST_ROUTERS]:
-        parts = [f"{word} {_some(getattr(one, name))}" for word, name in kinds.items() if getattr(one, name)]
+        parts = [
+            f"{word} {_some(getattr(one, name), len(getattr(one, name)))}"
+            for word, name in kinds.items()
+            if getattr(one, name)
+        ]
         lines.append(f"  {one.router}: {'; '.join(parts)}")
     return lines + _more(len(planned.turnovers))
 
 
-def _some(segments: Sequence[Segment]) -> str:
+def _some(segments: Iterable[Segment], count: int) -> str:
     """As many names as there is room for, one at least."""
     text, shown = "", 0
     for segment in segments:
@@ -153,7 +161,7 @@ def _some(segments: Sequence[Segment]) -> str:
         if shown and len(longer) > MOST_LETTERS:
             break
         text, shown = longer, shown + 1
-    return text + (f", and {len(segments) - shown:,} more" if len(segments) > shown else "")
+    return text + (f", and {count - shown:,} more" if count > shown else "")
 
 
 def _more(count: int) -> list[str]:

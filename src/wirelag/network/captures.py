@@ -74,7 +74,7 @@ class Folder:
         if port.neighbour != EDGE and not any((link.source, link.target) == ends for link in self.topology.links):
             raise WirelagError(
                 f"{file}: {self.topology.name} has no link from {ends[0]} to {ends[1]}; if it failed meanwhile, "
-                "take the topology of before, or leave the capture out"
+                "cut all captures at that time, and give each part the topology of its time"
             )
 
     @cached_property

@@ -1,28 +1,35 @@
 """Which segment moved from one interval to another, and by how much.
 
-Law: each interval of a segment is compared with all since the segment last moved, taken together. It moved if the
-difference is more than `slow` by more than chance, at a level of 5% over all intervals of all segments (Bonferroni):
-where nothing moves by more than `slow`, in at most 5% of cases anything is called, as far as errors are right. Delays
-of neighbouring packets are alike, so that means of intervals scatter more than the errors of reports say. How much more
-is learned from neighbouring intervals: the median of their squared differences, in units of what errors say, over that
-of a normal deviate. A few real moves do not touch a median. From some 30 intervals on that is known well enough for the
-5%; with fewer, what protects is `slow`.
+Law: a segment moved where what is before differs from what is behind by more than `slow` by more than chance, at a
+level of 5% over all intervals of all segments (Bonferroni). What is before and behind reaches as far as the whole time,
+halves of it, quarters and so on (seeded binary segmentation, Kovács and others 2023): so a move is found that is taken
+back later. The surest is called first, and nothing more that reaches over it. So where nothing moves by more than
+`slow`, in at most 5% of cases anything is called, as far as errors are right. Those are learned from how intervals vary
+within each part, and compared as ratios above the floor (certainty.py). With fewer than four intervals in a part they
+are what the reports say, times how far neighbouring intervals scatter beyond that: the median of their squared
+differences, in units of what errors say, over that of a normal deviate. A few real moves do not touch a median.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import median
 from typing import Final
 
-from wirelag.network.localise import LEVEL, Z95, Bounds, Figures, p_beyond
+import numpy as np
+
+from wirelag.network.certainty import LEVEL, Bounds, Error, batch_error, bounds, p_beyond, together
+from wirelag.network.localise import Figures
 from wirelag.network.segments import Segment
 
 FEWEST: Final = 6  # intervals from which scatter is learned
-LEAST: Final = 12.0  # degrees of freedom
+APART: Final = (1, 2, 4)  # intervals that are compared for it
+LEAST: Final = 4.0  # degrees of freedom, where a part has too few intervals to learn an error from
+MOST_CUTS: Final = 500  # that are tried in a part
+Level = tuple[float, Error]
+
 _MEDIAN: Final = 0.4549364  # of the square of a normal deviate
 
 
@@ -32,7 +39,7 @@ class Change:
 
     segment: Segment
     since: float  # when what it is compared with began
-    at: float  # when the interval began in which it had moved
+    at: float  # when the first interval began in which it had moved
     before: float
     after: float
     ci95: Bounds  # of the difference
@@ -54,57 +61,99 @@ def changes(series: Mapping[Segment, Sequence[Figures]], slow: float) -> list[Ch
 
 def scatter(several: Sequence[Figures]) -> float:
     """How many times as far as their errors say the means of intervals scatter; at least once."""
-    if len(several) < FEWEST:
+    known = [(one.mean, one.error) for one in several if one.mean is not None and one.error is not None]
+    if len(known) < FEWEST:
         return 1.0
-    squares = [
-        ((b.mean or 0.0) - (a.mean or 0.0)) ** 2 / ((a.error or 0.0) ** 2 + (b.error or 0.0) ** 2)
-        for a, b in pairwise(several)
-        if a.error or b.error
-    ]
-    return max(1.0, math.sqrt(median(squares) / _MEDIAN)) if squares else 1.0
+    wider = 1.0
+    for apart in (some for some in APART if some == 1 or 8 * some <= len(known)):
+        pairs = zip(known, known[apart:], strict=False)
+        squares = [(y - x) ** 2 / (a * a + b * b) for (x, a), (y, b) in pairs if a or b]
+        wider = max(wider, math.sqrt(median(squares) / _MEDIAN) if squares else 1.0)
+    return wider
 
 
 def _usable(one: Figures) -> bool:
     return one.mean is not None and one.error is not None and one.start is not None
 
 
+class _Series:
+    """The intervals of a segment, each counting with its samples."""
+
+    def __init__(self, several: Sequence[Figures]) -> None:
+        self.counts = np.array([max(1.0, one.samples) for one in several])
+        self.sums = self.counts * np.array([one.mean or 0.0 for one in several])
+        told = scatter(several) * np.array([one.error or 0.0 for one in several])
+        self._counted, self._summed, self._doubts = (
+            np.concatenate(([0.0], np.cumsum(column))) for column in (self.counts, self.sums, (self.counts * told) ** 2)
+        )
+
+    def mean(self, start: int, end: int) -> float:
+        """Of these intervals."""
+        return float((self._summed[end] - self._summed[start]) / (self._counted[end] - self._counted[start]))
+
+    def error(self, start: int, end: int) -> Error:
+        """Of that mean: what reports say, or what is seen if that is more."""
+        told = math.sqrt(max(0.0, self._doubts[end] - self._doubts[start])) / (
+            self._counted[end] - self._counted[start]
+        )
+        seen, freedom = batch_error(self.sums[start:end], self.counts[start:end]) or (0.0, LEAST)
+        return max(float(told), seen), freedom
+
+
 def _moves(segment: Segment, several: Sequence[Figures], slow: float, tests: int) -> list[Change]:
-    found: list[Change] = []
-    wider = scatter(several)
-    freedom = math.inf if wider == 1 else max(LEAST, (len(several) - 1) / 4)
-    same = _Level()
-    for now in several:
-        after = now.mean or 0.0
-        if same.weight:
-            difference, error = after - same.mean, wider * math.hypot(now.error or 0.0, same.error)
-            p_value = min(1.0, 2 * p_beyond(abs(difference) - slow, error, freedom))  # up or down
-            if p_value <= LEVEL / tests:
-                bounds = difference - Z95 * error, difference + Z95 * error
-                found.append(Change(segment, same.start, now.start or 0.0, same.mean, after, bounds, p_value))
-                same = _Level()
-        same.add(now)
+    series, floor, count = _Series(several), _floor(several), len(several)
+    called = sorted(
+        (p_value, at, start, end)
+        for start, end in _reaches(count)
+        for p_value, at in [_surest(series, start, end, floor, slow)]
+        if p_value <= LEVEL / max(1, tests)
+    )
+    cuts: dict[int, float] = {}
+    for p_value, at, start, end in called:
+        if not any(start < cut < end for cut in cuts):
+            cuts[at] = p_value
+    found = []
+    edges = [0, *sorted(cuts), count]
+    for start, at, end in zip(edges, edges[1:], edges[2:], strict=False):
+        before, after = series.mean(start, at), series.mean(at, end)
+        ends = bounds(after - before, together([series.error(start, at), series.error(at, end)]))
+        since, begins = several[start].start or 0.0, several[at].start or 0.0
+        found.append(Change(segment, since, begins, before, after, ends, cuts[at]))
     return found
 
 
-class _Level:
-    """Intervals in which a segment did not move, each counting with its samples."""
+def _reaches(count: int) -> Iterator[tuple[int, int]]:
+    """From where to where is looked for a move: everything, then shorter stretches that overlap by half."""
+    length = count
+    while length >= 2:
+        step = max(1, length // 2)
+        yield from ((start, start + length) for start in range(0, count - length + 1, step))
+        if (count - length) % step:
+            yield count - length, count
+        length //= 2
 
-    def __init__(self) -> None:
-        self.start, self.weight = 0.0, 0
-        self._sum = self._squares = 0.0
 
-    def add(self, one: Figures) -> None:
-        if not self.weight:
-            self.start = one.start or 0.0
-        weight = max(1, one.samples)
-        self.weight += weight
-        self._sum += weight * (one.mean or 0.0)
-        self._squares += (weight * (one.error or 0.0)) ** 2
+def _surest(series: _Series, start: int, end: int, floor: float, slow: float) -> tuple[float, int]:
+    """Where both sides differ most surely, and how often chance alone does that."""
+    best = 1.0, start
+    for at in range(start + 1, end, 1 + (end - start) // MOST_CUTS):
+        one, other = series.mean(start, at), series.mean(at, end)
+        if abs(one - other) > slow:
+            sides = (one, series.error(start, at)), (other, series.error(at, end))
+            best = min(best, (_apart(*sides, floor, slow), at))
+    return best
 
-    @property
-    def mean(self) -> float:
-        return self._sum / self.weight
 
-    @property
-    def error(self) -> float:
-        return math.sqrt(self._squares) / self.weight
+def _apart(one: Level, other: Level, floor: float, slow: float) -> float:
+    """How often chance alone would set two levels so much farther apart than `slow`."""
+    (low, low_error), (high, high_error) = sorted((one, other))
+    seen, allowed = high - floor, low - floor + slow
+    error = math.hypot(high_error[0] / seen, low_error[0] / allowed)
+    p_value = p_beyond(math.log(seen / allowed), error, min(low_error[1], high_error[1]))
+    return min(1.0, 2 * p_value)  # up or down
+
+
+def _floor(several: Sequence[Figures]) -> float:
+    """What no interval is below: the shortest delay, where it is known."""
+    floors = [one.floor for one in several if one.floor is not None]
+    return min((*floors, 0.0 if not floors else math.inf, *(one.mean or 0.0 for one in several)))

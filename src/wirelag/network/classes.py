@@ -75,7 +75,7 @@ def router_cost(plan: Plan, router: str, size: Size, classes: int, interval_ns: 
         router,
         ports,
         ways,
-        sum(1 for _ in plan.inside(router)),
+        plan.ways_inside(router),
         ENDS * pairs,
         COPIES * ENDS * pairs * size.bytes,
         bits_per_s * pairs * framed(size.wire_bytes),

@@ -2,12 +2,13 @@
 
 Law: of all ways to cover a path with segments that have a report, the one is taken that leaves the fewest pieces
 without, and of these the finest. What a router does at the ends of a path is a piece only where that router reports on
-its inside at all: at others a server beside it sends and receives.
+its inside at all: at others a server beside it sends and receives. A virtual link has the paths without a router that
+measures; so it stands in for one with such a router only where no other path of equal cost joins its ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 
@@ -24,12 +25,17 @@ _Found = tuple[int, int, tuple[Segment, ...], tuple[Segment, ...]]  # pieces wit
 class Cover:
     """Paths of a topology in terms of segments that have a report."""
 
-    def __init__(self, topology: Topology, measured: Collection[Segment]) -> None:
-        self.topology, self.routes, self.measured = topology, Routes(topology), frozenset(measured)
+    def __init__(
+        self, topology: Topology, measured: Collection[Segment], upgraded: Collection[str] = (), whole: bool = False
+    ) -> None:
+        """`upgraded`: routers that measure, beside those whose insides are among the segments.
 
-    @cached_property
-    def _upgraded(self) -> frozenset[str]:
-        return frozenset(segment.at for segment in self.measured if segment.kind == "inside")
+        `whole`: what the first router and the last one do is part of every path, whether they report or not.
+        """
+        self.topology, self.routes, self.measured = topology, Routes(topology), frozenset(measured)
+        self._whole = whole
+        inside = {segment.at for segment in self.measured if segment.kind == "inside"}
+        self._reporting, self._upgraded = frozenset(inside), frozenset(inside) | frozenset(upgraded)
 
     def paths(self, source: str, target: str, shares: Shares | None = None) -> list[Path]:
         """The equal paths of a route; `shares` are those that were seen, where they were."""
@@ -37,7 +43,7 @@ class Cover:
         for routers in self.routes.paths(source, target):
             share = self._share(routers, shares or {})
             if share:
-                covered, missing = self._cut(routers)
+                covered, missing = self.cut(routers)
                 found.append(Path(routers, share, covered, _runs(missing)))
         return found
 
@@ -49,9 +55,9 @@ class Cover:
             share *= seen.get((router, hop), 0.0) / total if total else 1 / len(hops)
         return share
 
-    def _cut(self, path: tuple[str, ...]) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:
-        """From behind: what is best from each ingress and egress on."""
-        last = len(path) - 1
+    def cut(self, path: tuple[str, ...]) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:
+        """Its segments that have a report, and those that have none."""
+        last = len(path) - 1  # from behind: what is best from each ingress and egress on
         leaving: dict[int, _Found] = {}
         entering: dict[int, _Found] = {}
         for i in range(last, -1, -1):
@@ -63,21 +69,48 @@ class Cover:
                     (virtual, j)
                     for j in range(i + 2, last + 1)
                     if (virtual := Segment.virtual(path[i], path[j])) in self.measured
+                    and self._contains(path[i : j + 1])
                 ]
                 leaving[i] = min(self._with(segment, entering[j]) for segment, j in ways)
             before, after = path[i - 1] if i else EDGE, path[i + 1] if i < last else EDGE
             exact = Segment.inside(path[i], before, after)
             wider = [Segment.inside(path[i], *ports) for ports in ((ANY, after), (before, ANY), (ANY, ANY))]
             inside = next((segment for segment in (exact, *wider) if segment in self.measured), exact)
-            needed = inside in self.measured or path[i] in self._upgraded or 0 < i < last
+            needed = inside in self.measured or path[i] in self._reporting or self._whole or 0 < i < last
             entering[i] = self._with(inside, leaving[i]) if needed else leaving[i]
         return entering[0][2], entering[0][3]
+
+    def _contains(self, piece: tuple[str, ...]) -> bool:
+        """Whether the virtual link between the ends of a piece of a path has that piece in it."""
+        if not self._upgraded & set(piece[1:-1]):
+            return True
+        return all(len(self.routes.next_hops(router, piece[-1])) == 1 for router in piece[:-1])
 
     def _with(self, segment: Segment, rest: _Found) -> _Found:
         missing, pieces, covered, without = rest
         if segment in self.measured:
             return missing, pieces - 1, (segment, *covered), without
         return missing + 1, pieces, covered, (segment, *without)
+
+    def pairs(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[str, str]]:
+        """Those with a path that may hold a segment with a report."""
+        behind: dict[str, dict[str, int]] = {}
+        pieces: dict[tuple[str, str], int] = {}
+        weights = {(link.source, link.target): link.weight for link in self.topology.links}
+        for segment in self.measured:
+            end = segment.at if segment.kind == "inside" else segment.after
+            behind.setdefault(end, self.routes.costs(end))
+            cost = 0 if segment.kind == "inside" else weights.get((segment.at, end))
+            pieces[segment.at, end] = self.routes.cost(segment.at, end) or 0 if cost is None else cost
+        found = []
+        for source in sources:
+            costs = self.routes.costs(source)
+            before = [(costs[at] + cost, behind[end]) for (at, end), cost in pieces.items() if at in costs]
+            for target in targets:
+                cost = costs.get(target)
+                if target != source and cost is not None and any(a + b.get(target, cost) == cost for a, b in before):
+                    found.append((source, target))
+        return found
 
     def check(self, segment: Segment, name: str) -> None:
         """Refuse a segment that the topology does not have; `name` is where it is from."""

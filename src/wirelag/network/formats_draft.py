@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from wirelag.errors import WirelagError
+from wirelag.network.segments import ANY
 from wirelag.network.topology import Link, Network, Topology
 
 Weight: TypeAlias = str | int | Decimal | None
@@ -90,9 +91,11 @@ class Draft:
     def _names(self, notes: list[str]) -> dict[str, str]:
         """A name for each key. One that several routers have is followed by their keys."""
         written = {key: " ".join(name.split()) or key for key, name in self.routers.items()}
-        clean = {key: name.translate(_FORBIDDEN) for key, name in written.items()}
+        clean = {key: "star" if name == ANY else name.translate(_FORBIDDEN) for key, name in written.items()}
         if changed := sum(clean[key] != written[key] for key in clean):
-            notes.append(f"{count(changed, 'name')} with > [ or ], which names of segments need: changed to - ( and )")
+            notes.append(
+                f"{count(changed, 'name')} with > [ ] or *, which names of segments need: changed to - ( ) and star"
+            )
         often = Counter(clean.values())
         names: dict[str, str] = {}
         taken = {name for name, times in often.items() if times == 1}
@@ -118,7 +121,7 @@ class Draft:
         if link.weight is None:
             raise self.refusal(link.place, "this link has no weight, and others have; give one to all or to none")
         try:
-            value = Decimal(link.weight)
+            value = Decimal("x" if "_" in str(link.weight) else link.weight)  # Decimal reads 1_000
         except InvalidOperation:
             raise self.refusal(link.place, f"the weight {shown(link.weight)} is not a number") from None
         if not value.is_finite() or value <= 0:

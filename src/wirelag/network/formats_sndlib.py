@@ -11,7 +11,8 @@ from wirelag.network.formats_xml import Element
 
 _SECTION: Final = re.compile(r"([A-Z_]+)\s*\(")
 _ROUTER: Final = re.compile(r"([^\s()]+)(\s*\([^()]*\))?")
-_LINK: Final = re.compile(r"[^\s()]+\s*\(\s*([^\s()]+)\s+([^\s()]+)\s*\)\s*([^()]*)(\([^()]*\))?")
+_LINK: Final = re.compile(r"[^\s()]+\s*\(\s*([^\s()]+)\s+([^\s()]+)\s*\)([^()]*)(\([^()]*\))?")
+_LONGEST: Final = 4096  # of a line: patterns may look at each letter of it several times
 
 
 def read_native(name: str, text: str) -> Draft:
@@ -23,6 +24,8 @@ def read_native(name: str, text: str) -> Draft:
         place, line = f"line {at}", line.strip()
         if not line or line[0] in "#?":
             continue
+        if len(line) > _LONGEST:
+            raise draft.refusal(place, f"has {len(line):,} letters: no line of a topology is longer than {_LONGEST:,}")
         if not section:
             opened = _SECTION.fullmatch(line)
             if opened is None:

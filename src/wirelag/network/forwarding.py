@@ -5,19 +5,23 @@ and both count the same packets. The egress is the one port at which the flow is
 (longest prefix, then every next hop on a shortest path); if it is never seen to leave, the one port that forwarding
 allows: all of it was lost. The ingress is the one port at which the flow is seen to enter. Where that is not one port,
 nobody can say, and the flow is left out at both ends and counted by reason. What is for the router itself (link-local
-multicast) is not counted. Memory: some 300 bytes for each flow of a router.
+multicast) is not counted.
+
+Memory: some 300 bytes for each flow of a router, of at most MOST_FLOWS flows. Where there are more, a coin of the flow
+decides which are kept, the same at every port, and the others are left out and counted.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection
 from ipaddress import ip_network
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from wirelag import _kernels
 from wirelag.network.routes import Routes
 from wirelag.network.segments import EDGE
 from wirelag.network.topology import Topology
@@ -31,11 +35,17 @@ TWO_WAYS: Final = "left by several ports"
 ELSEWHERE: Final = "left by a port that the topology does not choose"
 TWO_ENTRIES: Final = "entered by several ports"
 NOT_ENTERED: Final = "not seen to enter"
+NOT_KEPT: Final = "of flows that were left out, since there are too many"
 
+MOST_FLOWS: Final = 1 << 17
+_MOST_ADDRESSES: Final = 1 << 16
+_FLOW_COIN: Final = 14  # the purpose of a coin
 _LINK_LOCAL: Final = ip_network("224.0.0.0/24"), ip_network("ff02::/16")
 _REVERSE: Final = np.uint64(0x9E3779B97F4A7C15)
+_SEVERAL: Final = "\0"  # in place of a port: no router has this name
 
 Passage = tuple[str, str]  # the routers that the ports of ingress and egress lead to
+Owners = tuple[str, ...]
 Words = npt.NDArray[np.uint64]
 
 
@@ -55,115 +65,169 @@ class Prefixes:
     """Which routers deliver to an address."""
 
     def __init__(self, topology: Topology) -> None:
-        self._by_length: dict[
-            tuple[int, int], dict[int, list[str]]
-        ] = {}  # by IP version and length: network to routers
+        self._by_length: dict[tuple[int, int], dict[int, Owners]] = {}  # by IP version and length: network to routers
         for router, networks in topology.prefixes.items():
             for network in networks:
                 of_length = self._by_length.setdefault((network.version, network.prefixlen), {})
-                of_length.setdefault(int(network.network_address), []).append(router)
+                address = int(network.network_address)
+                of_length[address] = (*of_length.get(address, ()), router)
         self._order = sorted(self._by_length, reverse=True)
-        self._known: dict[Address, tuple[str, ...]] = {}
+        self._known: dict[Address, Owners] = {}
 
     def __bool__(self) -> bool:
         return bool(self._by_length)
 
-    def owners(self, address: Address) -> tuple[str, ...]:
+    def owners(self, address: Address) -> Owners:
         """The routers with the longest prefix that holds it."""
-        if address not in self._known:
-            self._known[address] = tuple(self._find(address))
-        return self._known[address]
+        found = self._known.get(address)
+        if found is None:
+            if len(self._known) == _MOST_ADDRESSES:
+                self._known.clear()
+            found = self._known[address] = self._find(address)
+        return found
 
-    def _find(self, address: Address) -> list[str]:
+    def _find(self, address: Address) -> Owners:
         for version, length in self._order:
             if version == address.version:
                 low = address.max_prefixlen - length
                 found = self._by_length[version, length].get(int(address) >> low << low)
                 if found:
                     return found
-        return []
+        return ()
+
+
+class _Flow:
+    """Where a flow was seen at a router: at one port, at several, or (None) nowhere."""
+
+    __slots__ = ("entered", "left", "own", "packets", "source", "target")
+
+    def __init__(self, source: Owners, target: Owners, own: bool) -> None:
+        self.entered: str | None = None
+        self.left: str | None = None
+        self.packets = 0  # that entered; of a flow that was not seen to enter: that left
+        self.source, self.target, self.own = source, target, own
 
 
 class Forwarding:
     """One router: what its forwarding allows, and where flows are seen."""
 
-    def __init__(self, router: str, topology: Topology, routes: Routes, prefixes: Prefixes) -> None:
-        self.router, self._routes, self._prefixes = router, routes, prefixes
+    def __init__(
+        self, router: str, topology: Topology, routes: Routes, prefixes: Prefixes, most_flows: int = MOST_FLOWS
+    ) -> None:
+        self.router, self._routes, self._prefixes, self._most = router, routes, prefixes, most_flows
         self._neighbours = frozenset(link.target for link in topology.links if link.source == router)
-        self._entered: dict[int, set[str]] = {}
-        self._left: dict[int, set[str]] = {}
-        self._packets: Counter[int] = Counter()  # that entered, by flow
-        self._ends: dict[int, tuple[Address, Address]] = {}
-        self._between: Counter[tuple[str, str, str]] = (
-            Counter()
-        )  # port, router of the source, router of the destination
-        self._decided: dict[int, Passage | str] = {}
-        self._allowed: dict[Address, frozenset[str]] = {}
+        self._flows: dict[int, _Flow] = {}
+        self._level = 0  # of all flows, the share of 2^-level is kept
+        self._left_out = 0  # packets that entered, of the others
+        self._allowed: dict[Owners, frozenset[str]] = {}
+        self._between: dict[tuple[str, str, str], float] | None = None  # by port, and routers of source and destination
 
     def observe(self, way: str, neighbour: str, packets: PacketBatch) -> None:
-        """See packets at a port: all ports must be seen before anything is decided."""
+        """See packets at a port: all ports must be seen before anything is decided, those of entry first."""
         flows, first, counts = np.unique(flows_of(packets), return_index=True, return_counts=True)
-        seen = self._entered if way == "in" else self._left
-        for flow, row, count in zip(flows.tolist(), first.tolist(), counts.tolist(), strict=True):
-            seen.setdefault(flow, set()).add(neighbour)
-            if flow not in self._ends:
-                ends = [to_address(*column[row].tolist()) for column in (packets.src, packets.dst)]
-                self._ends[flow] = ends[0], ends[1]
+        kept = self._kept(flows)
+        if way == "in":
+            self._left_out += int(counts[~kept].sum())
+        for flow, row, count in zip(flows[kept].tolist(), first[kept].tolist(), counts[kept].tolist(), strict=True):
+            seen = self._flows.get(flow)
+            if seen is None:
+                source, target = (to_address(*column[row].tolist()) for column in (packets.src, packets.dst))
+                own = any(target in network for network in _LINK_LOCAL)
+                seen = _Flow(self._prefixes.owners(source), self._prefixes.owners(target), own)
+                self._flows[flow] = seen
             if way == "in":
-                self._packets[flow] += count
+                seen.entered = neighbour if seen.entered in (None, neighbour) else _SEVERAL
+                seen.packets += count
             else:
-                for source in self._prefixes.owners(self._ends[flow][0]):
-                    for target in self._prefixes.owners(self._ends[flow][1]):
-                        self._between[neighbour, source, target] += count
+                seen.left = neighbour if seen.left in (None, neighbour) else _SEVERAL
+                seen.packets += count if seen.entered is None else 0
+        self._between = None
+        while len(self._flows) > self._most:
+            self._thin()
+
+    def _kept(self, flows: Words) -> npt.NDArray[np.bool_]:
+        if not self._level:
+            return np.ones(len(flows), np.bool_)
+        return np.asarray(_kernels.coins(flows, 0, _FLOW_COIN) >> np.uint64(64 - self._level) == 0)
+
+    def _thin(self) -> None:
+        """Keep every second flow, by a coin."""
+        self._level += 1
+        known = list(self._flows)
+        for flow, stays in zip(known, self._kept(np.array(known, np.uint64)).tolist(), strict=True):
+            if not stays:
+                gone = self._flows.pop(flow)
+                self._left_out += gone.packets if gone.entered is not None else 0
 
     def shares(self, source: str, target: str) -> dict[tuple[str, str], float]:
-        """How many packets from one router to another left by each port."""
+        """How many packets from one router to another went to each port, also those that were lost on the way there.
+
+        Of a flow that was lost as a whole, every port that forwarding allows has the same share.
+        """
+        if self._between is None:
+            self._between = defaultdict(float)
+            for flow in self._flows.values():
+                ports = self._egress(flow)
+                for port in ports:
+                    for one in flow.source:
+                        for other in flow.target:
+                            self._between[port, one, other] += flow.packets / len(ports)
         hops = self._routes.next_hops(self.router, target)
-        return {(self.router, hop): float(self._between[hop, source, target]) for hop in hops}
+        return {(self.router, hop): self._between.get((hop, source, target), 0.0) for hop in hops}
+
+    def _egress(self, flow: _Flow) -> Collection[str]:
+        """Where a flow may go, also where nobody saw it enter."""
+        if flow.left is None:
+            return self._allows(flow.target)
+        return () if flow.left == _SEVERAL else (flow.left,)
 
     def select(self, packets: PacketBatch, before: str, after: str) -> PacketBatch:
         """Those that go from one port to another."""
         return select(packets, lambda flow: self.passage(flow) == (before, after))
 
-    def entered_by(self, flow: int) -> set[str]:
-        """The ports at which a flow was seen to enter."""
-        return self._entered.get(flow, set())
+    def entered_by(self, flow: int) -> str | None:
+        """The one port at which a flow was seen to enter."""
+        seen = self._flows.get(flow)
+        return None if seen is None or seen.entered == _SEVERAL else seen.entered
 
-    def left_by(self, flow: int) -> set[str]:
-        """The ports at which a flow was seen to leave."""
-        return self._left.get(flow, set())
+    def left_by(self, flow: int) -> str | None:
+        """The one port at which a flow was seen to leave."""
+        seen = self._flows.get(flow)
+        return None if seen is None or seen.left == _SEVERAL else seen.left
+
+    def saw(self, flow: int) -> bool:
+        """Whether a flow was seen to enter, by whatever port; of one that is not kept nobody knows: perhaps."""
+        seen = self._flows.get(flow)
+        return not self._kept(np.array([flow], np.uint64))[0] if seen is None else seen.entered is not None
 
     def passage(self, flow: int) -> Passage | str:
         """From where to where a flow goes, or why nobody can say."""
-        if flow not in self._decided:
-            self._decided[flow] = self._decide(flow)
-        return self._decided[flow]
+        seen = self._flows.get(flow)
+        if seen is None:
+            return NOT_KEPT if self._level else NOT_ENTERED
+        return self._decide(seen)
 
-    def _decide(self, flow: int) -> Passage | str:
-        target = self._ends[flow][1] if flow in self._ends else None
-        if target is None:
-            return NOT_ENTERED
-        if any(target in network for network in _LINK_LOCAL):
+    def _decide(self, flow: _Flow) -> Passage | str:
+        if flow.own:
             return OWN
-        entered, left, allowed = self._entered.get(flow, set()), self._left.get(flow, set()), self._allows(target)
-        if not entered:
+        allowed = self._allows(flow.target)
+        if flow.entered is None:
             return NOT_ENTERED
-        if len(entered) > 1:
+        if flow.entered == _SEVERAL:
             return TWO_ENTRIES
-        if len(left) > 1:
+        if flow.left == _SEVERAL:
             return TWO_WAYS
         if not allowed:
-            return NO_ROUTE if self._prefixes.owners(target) else NO_PREFIX
-        if left and not left <= allowed:
+            return NO_ROUTE if flow.target else NO_PREFIX
+        if flow.left is not None and flow.left not in allowed:
             return ELSEWHERE
-        if not left and len(allowed) > 1:
+        if flow.left is None and len(allowed) > 1:
             return UNSEEN
-        return next(iter(entered)), next(iter(left or allowed))
+        return flow.entered, next(iter(allowed)) if flow.left is None else flow.left
 
-    def _allows(self, target: Address) -> frozenset[str]:
-        """The ports that a packet to an address may leave by."""
-        if target not in self._allowed:
-            owners = self._prefixes.owners(target)
+    def _allows(self, owners: Owners) -> frozenset[str]:
+        """The ports that a packet may leave by whose destination these routers deliver."""
+        if owners not in self._allowed:
             if self.router in owners:  # a network between two routers belongs to both
                 hops = {EDGE, *(owner for owner in owners if owner in self._neighbours)}
             else:
@@ -171,13 +235,16 @@ class Forwarding:
                 known = {owner: cost for owner, cost in costs.items() if cost is not None}
                 near = [owner for owner, cost in known.items() if cost == min(known.values())]
                 hops = {hop for owner in near for hop in self._routes.next_hops(self.router, owner)}
-            self._allowed[target] = frozenset(hops)
-        return self._allowed[target]
+            self._allowed[owners] = frozenset(hops)
+        return self._allowed[owners]
 
     def reasons(self) -> Counter[str]:
         """Packets that entered, by why they were given to no egress; "" if they were."""
         found: Counter[str] = Counter()
-        for flow, count in self._packets.items():
-            decided = self.passage(flow)
-            found[decided if isinstance(decided, str) else ""] += count
+        for flow in self._flows.values():
+            if flow.entered is not None:
+                decided = self._decide(flow)
+                found[decided if isinstance(decided, str) else ""] += flow.packets
+        if self._left_out:
+            found[NOT_KEPT] = self._left_out
         return found

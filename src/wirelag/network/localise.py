@@ -4,14 +4,16 @@ Sums. Along a path means add up; standard errors add in squares; variances add a
 each other; of losses l what is left is the product of (1 - l). Equal-cost paths mix by their shares of what arrives:
 the mean of the mixture is the mean of the means, its variance the mean variance within paths plus the variance between
 them. A segment that several paths have in common errs on all of them alike, and counts once. Where a segment has no
-report, sums are lower bounds, and `missing` names it.
+report, sums of delays are lower bounds, nobody knows the loss, and `missing` names it.
 
 Blame. A segment *adds* its mean less its floor, the shortest delay that was seen there; with a baseline, its mean less
 its mean then. What is long is not slow: propagation is in the floor. A segment is blamed if it adds more than `slow` by
-more than chance: a one-sided test, by Holm's rule over all segments of the route. So where none adds more than `slow`,
-in at most 5% of cases any is blamed, however many there are, as far as the errors are right. A floor is never
-below the true one, so that what a segment adds is never overstated by it. Those that are blamed are ranked by what they
-put on the route's mean; two are alike where 95% intervals of that cannot tell which puts more.
+more than chance: a one-sided test, by Holm's rule over all segments of all routes that are asked for, once for all of
+them. Most add far less than `slow`, and would only make the test blind: so those count whose p-value is at most a half,
+and p-values are doubled for it (Zhao, Small and Su 2019). So where none adds more than `slow`, in at most 5% of cases
+any is blamed, however many there are, as far as the errors are right (certainty.py) and segments independent. Those
+that are blamed are ranked by what they put on the route's mean; two are alike where 95% intervals of that cannot tell
+which puts more.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from wirelag.network.certainty import LEVEL, Bounds, Error, bounds, half95, p_beyond, together
 from wirelag.network.segments import Segment
 
 Since = Literal["baseline", "floor", "deviation"]
-Bounds = tuple[float, float]
+Basis = Literal["batches", "intervals", "packets"]
 
-LEVEL: Final = 0.05
-Z95: Final = 1.959963984540054
+HALF: Final = 0.5  # of p-values: what has a larger one is no candidate
 SURE: Final = 200  # a deviation is known no better than from so many delays: methods estimate it from rows
 
 
@@ -44,11 +46,35 @@ class Figures:
     lost: int | None = None
     start: float | None = None  # of an interval
     end: float | None = None
+    freedom: float | None = None  # degrees of freedom of the error; None: as if packets were independent
+    basis: Basis = "packets"  # what the error was learned from
 
     @property
     def loss(self) -> float | None:
         """The share of packets that were lost."""
         return min(self.lost / self.sent, 1.0) if self.sent and self.lost is not None else None
+
+    @property
+    def sure(self) -> Error | None:
+        """The error of the mean, and its degrees of freedom."""
+        if self.error is None:
+            return None
+        return self.error, max(self.samples - 1.0, 1.0) if self.freedom is None else self.freedom
+
+    @property
+    def above(self) -> float | None:
+        """What lies above the floor."""
+        return None if self.mean is None or self.floor is None else max(0.0, self.mean - self.floor)
+
+    @property
+    def queued(self) -> float | None:
+        """The same, where its error was seen to be that of a queue: it is told by ratios."""
+        return None if self.basis == "packets" else self.above
+
+    @property
+    def ci95(self) -> Bounds | None:
+        """Where the mean is."""
+        return bounds(self.mean, self.sure, self.queued) if self.mean is not None and self.sure else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +82,36 @@ class Added:
     """What a segment adds to a delay, and above what."""
 
     value: float
-    error: float | None
-    freedom: float  # degrees of freedom of the error
+    error: Error | None
     since: Since
+    queued: float | None = None  # what lies above the floor; with a baseline that is more than what is added
+    error_then: Error = (0.0, math.inf)  # of the baseline, which is part of the error
+
+    @property
+    def ci95(self) -> Bounds | None:
+        """Where what is added is."""
+        return bounds(self.value, self.error, self.queued) if self.error else None
+
+    def p_value(self, slow: float) -> float | None:
+        """How often chance alone shows so much more than `slow`."""
+        if self.error is None:
+            return None
+        error, freedom = self.error
+        allowed = slow if self.queued is None else self.queued - self.value + slow  # above the floor
+        if self.queued is None or self.queued <= allowed or allowed <= 0:
+            return p_beyond(self.value - slow, error, freedom)
+        then = self.error_then[0]
+        now = math.sqrt(max(0.0, error**2 - then**2))
+        return p_beyond(math.log(self.queued / allowed), math.hypot(now / self.queued, then / allowed), freedom)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a segment adds, and whether that is too much."""
+
+    added: Added | None
+    p_value: float | None = None  # that it adds no more than `slow`; None: nobody can tell
+    blamed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +121,18 @@ class Part:
     segment: Segment
     share: float  # of the route's packets that pass it
     figures: Figures
-    added: Added | None
-    p_value: float | None = None  # that it adds no more than `slow`
-    blamed: bool = False
+    trial: Trial
     alike: tuple[Segment, ...] = ()  # others that are blamed, and may put as much on the route's mean
+
+    @property
+    def added(self) -> Added | None:
+        """What it adds."""
+        return self.trial.added
+
+    @property
+    def blamed(self) -> bool:
+        """Whether that is too much."""
+        return self.trial.blamed
 
     @property
     def puts(self) -> float:
@@ -79,9 +140,10 @@ class Part:
         return self.share * self.added.value if self.added else 0.0
 
     @property
-    def puts_error(self) -> float:
-        """The standard error of that."""
-        return self.share * (self.added.error or 0.0) if self.added else 0.0
+    def puts_error(self) -> Error:
+        """The error of that."""
+        error, freedom = (self.added.error if self.added else None) or (0.0, math.inf)
+        return self.share * error, freedom
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +151,15 @@ class Total:
     """Several segments together, in seconds; where some are missing, lower bounds."""
 
     mean: float | None
-    error: float | None
+    error: Error | None
     std: float | None
     loss: float | None
+    queued: float | None = None  # what lies above the floors
 
     @property
     def ci95(self) -> Bounds | None:
         """Where the mean is, as far as errors are independent of each other."""
-        if self.mean is None or self.error is None:
-            return None
-        return self.mean - Z95 * self.error, self.mean + Z95 * self.error
+        return bounds(self.mean, self.error, self.queued) if self.mean is not None and self.error else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,47 +187,74 @@ class Verdict:
         return sorted((part for part in self.parts if part.blamed), key=lambda part: -part.puts)
 
 
-def judge(
-    paths: Sequence[Path],
-    figures: Mapping[Segment, Figures],
-    slow: float,
-    before: Mapping[Segment, Figures] | None = None,
-    among: int = 0,
-) -> Verdict:
-    """Add a route up and say which of its segments are slow.
+def trials(
+    figures: Mapping[Segment, Figures], slow: float, before: Mapping[Segment, Figures] | None = None
+) -> dict[Segment, Trial]:
+    """Say which segments add more than `slow` by more than chance (Holm's rule); `before` is the baseline."""
+    added = {segment: adds(now, (before or {}).get(segment)) for segment, now in figures.items()}
+    p_values = {segment: one.p_value(slow) if one else None for segment, one in added.items()}
+    order = sorted((p / HALF, segment) for segment, p in p_values.items() if p is not None and p <= HALF)
+    called: set[Segment] = set()
+    for rank, (p, segment) in enumerate(order):
+        if p > LEVEL / (len(order) - rank):
+            break
+        called.add(segment)
+    return {segment: Trial(added[segment], p_values[segment], segment in called) for segment in figures}
 
-    `before` is the baseline. Where several routes are judged, `among` is how many segments they have together: the 5%
-    are of all of them.
-    """
-    arriving = [path.share * (1 - (_along(path.segments, figures).loss or 0.0)) for path in paths]
+
+def judge(paths: Sequence[Path], figures: Mapping[Segment, Figures], tried: Mapping[Segment, Trial]) -> Verdict:
+    """Add a route up and say which of its segments are slow."""
+    by_path = tuple(_along(path, figures) for path in paths)
+    shares = _arriving(paths, by_path)
+    weights = _weights(paths, shares)
+    parts = [Part(segment, weight, figures[segment], tried[segment]) for segment, weight in weights.items()]
+    missing = tuple(dict.fromkeys(segment for path in paths for segment in path.missing))
+    return Verdict(_mixed(paths, by_path, shares, figures), by_path, tuple(_with_alike(parts)), missing)
+
+
+def add_up(paths: Sequence[Path], figures: Mapping[Segment, Figures]) -> Total:
+    """The sums of a route."""
+    by_path = [_along(path, figures) for path in paths]
+    return _mixed(paths, by_path, _arriving(paths, by_path), figures)
+
+
+def _arriving(paths: Sequence[Path], by_path: Sequence[Total]) -> list[float]:
+    """The shares of paths in what arrives."""
+    arriving = [path.share * (1 - (total.loss or 0.0)) for path, total in zip(paths, by_path, strict=True)]
     whole = sum(arriving)
-    shares = [one / whole for one in arriving] if whole else [path.share for path in paths]
-    by_path = tuple(_along(path.segments, figures) for path in paths)
+    return [one / whole for one in arriving] if whole else [path.share for path in paths]
+
+
+def _weights(paths: Sequence[Path], shares: Sequence[float]) -> dict[Segment, float]:
+    """The share of what arrives that passes each segment."""
     weights: dict[Segment, float] = {}
     for path, share in zip(paths, shares, strict=True):
         for segment in path.segments:
             weights[segment] = weights.get(segment, 0.0) + share
-    parts = [
-        Part(segment, weight, figures[segment], adds(figures[segment], (before or {}).get(segment)))
-        for segment, weight in weights.items()
-    ]
-    missing = tuple(dict.fromkeys(segment for path in paths for segment in path.missing))
-    return Verdict(_mixed(paths, by_path, shares, parts), by_path, tuple(blame(parts, slow, among)), missing)
+    return weights
 
 
-def _along(segments: Iterable[Segment], figures: Mapping[Segment, Figures]) -> Total:
-    known = [figures[segment] for segment in segments]
-    losses = [one.loss for one in known if one.loss is not None]
+def _along(path: Path, figures: Mapping[Segment, Figures]) -> Total:
+    known = [figures[segment] for segment in path.segments]
+    stays = _product([None if one.loss is None or path.missing else 1 - one.loss for one in known])
+    if any(one.loss == 1 for one in known):
+        stays = 0.0  # whatever the others do
     return Total(
         _sum([one.mean for one in known]),
-        _root([one.error for one in known]),
+        _errors([one.sure for one in known]),
         _root([one.std for one in known]),
-        1 - math.prod(1 - loss for loss in losses) if losses else None,
+        None if stays is None else 1 - stays,
+        _sum([one.queued for one in known]),
     )
 
 
-def _mixed(paths: Sequence[Path], by_path: Sequence[Total], shares: Sequence[float], parts: Sequence[Part]) -> Total:
-    mean = _sum([None if one.mean is None else share * one.mean for one, share in zip(by_path, shares, strict=True)])
+def _mixed(
+    paths: Sequence[Path], by_path: Sequence[Total], shares: Sequence[float], figures: Mapping[Segment, Figures]
+) -> Total:
+    def mean_of(values: Iterable[float | None]) -> float | None:
+        return _sum([None if one is None else share * one for one, share in zip(values, shares, strict=True)])
+
+    mean = mean_of(one.mean for one in by_path)
     std = None
     if mean is not None and all(one.std is not None for one in by_path):
         variance = sum(
@@ -174,13 +262,19 @@ def _mixed(paths: Sequence[Path], by_path: Sequence[Total], shares: Sequence[flo
             for one, share in zip(by_path, shares, strict=True)
         )
         std = math.sqrt(variance)
-    errors = [None if part.figures.error is None else part.share * part.figures.error for part in parts]
-    losses = [path.share * one.loss for path, one in zip(paths, by_path, strict=True) if one.loss is not None]
-    return Total(mean, _root(errors), std, sum(losses) if losses else None)
+    weights = _weights(paths, shares)
+    sure = {segment: figures[segment].sure for segment in weights}
+    errors = [None if one is None else (weights[segment] * one[0], one[1]) for segment, one in sure.items()]
+    sent = [None if one.loss is None else path.share * one.loss for path, one in zip(paths, by_path, strict=True)]
+    return Total(mean, _errors(errors), std, _sum(sent), mean_of(one.queued for one in by_path))
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
     return None if not values or None in values else math.fsum(x or 0.0 for x in values)
+
+
+def _product(values: Sequence[float | None]) -> float | None:
+    return None if not values or None in values else math.prod(x or 0.0 for x in values)
 
 
 def _root(values: Sequence[float | None]) -> float | None:
@@ -188,7 +282,12 @@ def _root(values: Sequence[float | None]) -> float | None:
     return None if not values or None in values else math.hypot(*(x or 0.0 for x in values))
 
 
-# ---- what a segment adds, and blame ----
+def _errors(errors: Sequence[Error | None]) -> Error | None:
+    known = [one for one in errors if one is not None]
+    return together(known) if known and len(known) == len(errors) else None
+
+
+# ---- what a segment adds ----
 
 
 def adds(now: Figures, before: Figures | None = None) -> Added | None:
@@ -198,54 +297,33 @@ def adds(now: Figures, before: Figures | None = None) -> Added | None:
     """
     if now.mean is None:
         return None
-    freedom = max(now.samples - 1.0, 1.0)
     if before is not None and before.mean is not None:
-        errors = [now.error, before.error]
-        return Added(now.mean - before.mean, _root(errors), min(freedom, max(before.samples - 1.0, 1.0)), "baseline")
-    if now.floor is not None:
-        return Added(max(0.0, now.mean - now.floor), now.error, freedom, "floor")
+        error = together([now.sure, before.sure]) if now.sure and before.sure else None
+        floors = [one.floor for one in (now, before) if one.queued is not None and one.floor is not None]
+        queued = now.mean - min(floors) if len(floors) == 2 else None
+        return Added(now.mean - before.mean, error, "baseline", queued, before.sure or (0.0, math.inf))
+    if now.above is not None:
+        return Added(now.above, now.sure, "floor", now.queued)
     if now.std is None:
         return None
-    return Added(
-        min(now.std, max(now.mean, 0.0)), now.std * math.sqrt(2 / max(1, min(now.samples, SURE))), freedom, "deviation"
-    )
+    worth = min(now.samples, SURE)
+    if now.error and now.std:  # so many independent delays would tell the mean as well
+        worth = min(worth, round((now.std / now.error) ** 2))
+    value, freedom = min(now.std, max(now.mean, 0.0)), now.sure[1] if now.sure else max(now.samples - 1.0, 1.0)
+    return Added(value, (now.std * math.sqrt(2 / max(1, worth)), freedom), "deviation")
 
 
-def blame(parts: Sequence[Part], slow: float, among: int = 0) -> list[Part]:
-    """Say which of them add more than `slow` by more than chance (Holm 1979), and which are alike.
-
-    With a larger family the same steps find no more than Holm's rule over all of it would.
-    """
-    tested = [replace(part, p_value=_beyond(part.added, slow)) for part in parts]
-    order = sorted(
-        (i for i, part in enumerate(tested) if part.p_value is not None), key=lambda i: tested[i].p_value or 0.0
-    )
-    called: list[int] = []
-    for rank, i in enumerate(order):
-        if (tested[i].p_value or 0.0) > LEVEL / (max(len(order), among) - rank):
-            break
-        called.append(i)
-    for i in called:
-        alike = tuple(tested[j].segment for j in called if j != i and _alike(tested[i], tested[j]))
-        tested[i] = replace(tested[i], blamed=True, alike=alike)
-    return tested
+def _with_alike(parts: Sequence[Part]) -> list[Part]:
+    """Each with the others that are blamed and may put as much on the mean."""
+    called = [part for part in parts if part.blamed]
+    return [
+        replace(part, alike=tuple(one.segment for one in called if one is not part and _alike(part, one)))
+        if part.blamed
+        else part
+        for part in parts
+    ]
 
 
 def _alike(one: Part, other: Part) -> bool:
-    return abs(one.puts - other.puts) <= Z95 * math.hypot(one.puts_error, other.puts_error)
-
-
-def _beyond(added: Added | None, slow: float) -> float | None:
-    if added is None or added.error is None:
-        return None
-    return p_beyond(added.value - slow, added.error, added.freedom)
-
-
-def p_beyond(excess: float, error: float, freedom: float = math.inf) -> float:
-    """How often chance alone would go so far above nothing."""
-    if error == 0:
-        return 0.0 if excess > 0 else 1.0
-    t = excess / error
-    if math.isfinite(freedom):  # Wallace 1959: the normal deviate of about the same probability, never too far out
-        t = math.copysign((8 * freedom + 1) / (8 * freedom + 3) * math.sqrt(freedom * math.log1p(t * t / freedom)), t)
-    return math.erfc(t / math.sqrt(2)) / 2
+    error, freedom = together([one.puts_error, other.puts_error])
+    return abs(one.puts - other.puts) <= half95(freedom) * error

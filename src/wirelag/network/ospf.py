@@ -17,8 +17,8 @@ from wirelag.errors import WirelagError
 from wirelag.network.formats_draft import Draft, count, shown
 
 RUNNING: Final = "ospf:"
-_COMMANDS: Final = ("show ip ospf database router json", "show ip ospf database network json")
-_HOW: Final = "vtysh " + " ".join(f"-c '{command}'" for command in _COMMANDS)
+COMMANDS: Final = ("show ip ospf database router json", "show ip ospf database network json")
+_HOW: Final = "vtysh " + " ".join(f"-c '{command}'" for command in COMMANDS)
 _DUMPED: Final = {"hostnames", "routerId", "routerLinkStates", "Router Link States"}
 _ATTACHED: Final = ("attachedRouters", "attchedRouters")  # version 8 spells it so
 _WITHDRAWN: Final = 3600  # the age in seconds at which an advertisement no longer counts
@@ -40,7 +40,7 @@ def ask(source: str) -> str:
     """What a running router knows: `ospf:`, `ospf:NAME` if started with `-N NAME`, `ospf:/folder` for its sockets."""
     at = source.removeprefix(RUNNING)
     where = ["--vty_socket", at] if "/" in at else ["-N", at] if at else []
-    commands = [word for command in _COMMANDS for word in ("-c", command)]
+    commands = [word for command in COMMANDS for word in ("-c", command)]
     try:
         said = subprocess.run(
             ["vtysh", *where, *commands], capture_output=True, text=True, timeout=_PATIENCE, check=False

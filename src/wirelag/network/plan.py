@@ -11,6 +11,7 @@ Nothing is listed: paths are counted (`kernels/routes.h`), and an upgrade only c
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from wirelag.errors import WirelagError
 from wirelag.network.segments import EDGE, Segment
+from wirelag.units import format_size
 
 if TYPE_CHECKING:
     from wirelag.network.topology import Topology
@@ -35,11 +37,19 @@ class Extent:
     probe_hops: int
     shortest: int
     longest: int
+    is_exact: bool = True  # else counts of paths and hops stopped, each by itself: their ratio says nothing
 
     @property
-    def granularity(self) -> float:
+    def granularity(self) -> float | None:
         """Hops of a path on average: within so many a problem can be placed."""
+        if not self.is_exact:
+            return None
         return self.probe_hops / self.paths if self.paths else 0.0
+
+    @property
+    def mean_hops(self) -> str:
+        """The same for people."""
+        return "-" if self.granularity is None else f"{self.granularity:.2f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +94,12 @@ class Plan:
             raise WirelagError(
                 f"{topology.name}: {len(topology.routers):,} routers are too many: at most {MOST_ROUTERS:,}"
             )
+        need, there_is = _bytes_for(len(topology.routers), len(topology.links)), _memory()
+        if need > there_is:
+            raise WirelagError(
+                f"{topology.name}: {len(topology.routers):,} routers need {format_size(need)} of memory, and there is "
+                f"{format_size(there_is)}; plan a part of the network"
+            )
         self.topology = topology
         self.steps: list[Step] = []
         self._index = {router: i for i, router in enumerate(topology.routers)}
@@ -113,7 +129,7 @@ class Plan:
     @property
     def extent(self) -> Extent:
         """What there is to measure now."""
-        return Extent(self._paths.paths, self._paths.probe_hops, *self._paths.extent)
+        return Extent(self._paths.paths, self._paths.probe_hops, *self._paths.extent, not self.is_capped)
 
     @property
     def is_capped(self) -> bool:
@@ -161,22 +177,32 @@ class Plan:
         costs = self._paths.costs(self._index[router])
         return {one.target: (int(costs[self._index[one.target]]), one.longer) for one in self.m_set(router)}
 
-    def watched(self, router: str) -> list[Segment]:
+    def watched(self, router: str) -> Iterator[Segment]:
         """The segments that a router watches: to its m-set, and inside itself if it can."""
-        found = []
         for member in self.m_set(router):
             if member.is_link:
-                found.append(Segment.link(router, member.target))
+                yield Segment.link(router, member.target)
             if member.longer:
-                found.append(Segment.virtual(router, member.target))
-        return found + (list(self.inside(router)) if router in self.upgraded else [])
+                yield Segment.virtual(router, member.target)
+        if router in self.upgraded:
+            yield from self.inside(router)
 
     def watches(self, router: str) -> tuple[int, int, int]:
         """How many links, virtual links and ways inside itself a router watches."""
         self.topology.check(router)
         _, paths, _, shortest, _ = self._paths.members(self._index[router])
-        inside = sum(1 for _ in self.inside(router)) if router in self.upgraded else 0
+        inside = self.ways_inside(router) if router in self.upgraded else 0
         return int((shortest == 1).sum()), int((paths > (shortest == 1)).sum()), inside
+
+    def ways_inside(self, router: str) -> int:
+        """How many ways through a router shortest paths take: as many as `inside` yields."""
+        self.topology.check(router)
+        after = list(self._after[router].values())
+        found = int(self._paths.on_route(self._index[router])[after].sum())
+        for before, inward in self._before[router].items():
+            onward = self._paths.on_route(self._index[before])
+            found += 1 + int(onward[after].sum()) if onward[inward] else 0
+        return found
 
     def degree(self, router: str) -> int:
         """How many neighbours a router has."""
@@ -204,6 +230,16 @@ class Plan:
                     yield Segment.inside(router, before, after)
 
 
+def _bytes_for(routers: int, links: int) -> int:
+    """What `kernels/module_routes.cpp` holds: an order for each pair of routers, bits for each router and link."""
+    return 4 * routers**2 + routers * (links + routers) // 8
+
+
+def _memory() -> int:
+    """Bytes that the machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 @dataclass(frozen=True, slots=True)
 class Turnover:
     """What a router watches from now on, no longer, and still but over other routers, after links have failed."""
@@ -222,7 +258,7 @@ def turnover(before: Plan, after: Plan) -> Iterator[Turnover]:
     that is left can be cheaper.
     """
     for router in before.topology.routers:
-        old, new = before.watched(router), after.watched(router)
+        old, new = list(before.watched(router)), list(after.watched(router))
         known, stays = set(old), set(new)
         of_before, of_after = before.ways(router), after.ways(router)
         common = (one for one in new if one.kind == "virtual" and one in known)

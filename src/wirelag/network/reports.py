@@ -1,4 +1,8 @@
-"""Reports of segments: the JSON of `wirelag oneway` or `wirelag flows`, as figures."""
+"""Reports of segments: the JSON of `wirelag oneway` or `wirelag flows`, as figures.
+
+Law: what a report says of its error is as if packets were independent of each other. Where it has intervals, these show
+how alike neighbours are, and the larger of the two errors counts.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,19 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from wirelag.distribution import Z95
 from wirelag.errors import WirelagError
+from wirelag.network.certainty import Error, batch_error
 from wirelag.network.changes import scatter
-from wirelag.network.localise import Z95, Figures
+from wirelag.network.localise import Basis, Figures
 from wirelag.network.segments import Segment, parse_segment
 
 # `oneway` gives the mean an interval of deviation * sqrt(2 ln(2 / 0.05) / used): so many standard errors.
 BOUND: Final = math.sqrt(2 * math.log(2 / 0.05))
 ANEW: Final = "write the report anew"
+_LONGEST: Final = 1e9  # of delays, in seconds
+_LATEST: Final = 1e11  # seconds since 1970
+_SHORTEST: Final = 1e-9  # of intervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +58,30 @@ def named(argument: str) -> tuple[Segment | None, str]:
     'B[A>C]'
     """
     place = argument.find("=")
-    while place > 0 and not Path(argument).exists():
+    while place > 0 and not _exists(argument):
         try:
-            return parse_segment(argument[:place]), argument[place + 1 :]
+            segment = parse_segment(argument[:place])
+            if place + 1 == len(argument):
+                raise WirelagError(f"{argument} names no file; write it as SEGMENT=FILE")
+            return segment, argument[place + 1 :]
         except WirelagError:
+            if place + 1 == len(argument):
+                raise
             place = argument.find("=", place + 1)
     return None, argument
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):  # too long for a name, or a name that no file can have
+        return False
 
 
 def report_of(content: Mapping[str, Any], name: str, segment: Segment | None = None) -> SegmentReport:
     """A report: of that segment, or of the one that its key `segment` or its file's name says."""
     command, quantity = content.get("command"), content.get("quantity")
-    if quantity != "one_way" and not (quantity is None and "flows" in content):
+    if command == "path" or (quantity != "one_way" and not (quantity is None and "flows" in content)):
         what = f"is what wirelag {command} prints" if isinstance(command, str) else 'has no "quantity"'
         raise WirelagError(f"{name}: {what}, and no report of a segment; wants the JSON of wirelag oneway or flows")
     segment = segment or _said(content, name)
@@ -73,10 +94,26 @@ def report_of(content: Mapping[str, Any], name: str, segment: Segment | None = N
     if whole.mean is None:
         reason = content.get("reason") or "it has no mean"
         raise WirelagError(f"{name}: says nothing of {segment}: {reason}; leave it out, or measure longer")
+    if whole.floor is not None and whole.floor > whole.mean + 1e-9:
+        raise WirelagError(f"{name}: its shortest delay is longer than its mean; {ANEW}")
     timed = sorted((one for one in intervals if one.start is not None), key=lambda one: one.start or 0.0)
-    if whole.error is not None:  # neighbouring packets are alike: intervals show by how much
-        whole = replace(whole, error=whole.error * scatter(timed))
-    return SegmentReport(segment, name, str(content.get("estimator") or "unknown"), whole, tuple(timed))
+    wider = scatter(timed)
+    widened = tuple(replace(one, error=None if one.error is None else wider * one.error) for one in timed)
+    whole = surer(whole, _between(timed), "intervals")
+    return SegmentReport(segment, name, str(content.get("estimator") or "unknown"), whole, widened)
+
+
+def _between(timed: Sequence[Figures]) -> Error | None:
+    """The error that intervals show."""
+    counts = [0.0 if one.mean is None else max(1.0, one.samples) for one in timed]
+    return batch_error([count * (one.mean or 0.0) for one, count in zip(timed, counts, strict=True)], counts)
+
+
+def surer(figures: Figures, seen: Error | None, basis: Basis) -> Figures:
+    """With an error that was learned from how delays vary over time; the larger of both."""
+    if seen is None:
+        return figures
+    return replace(figures, error=max(seen[0], figures.error or 0.0), freedom=seen[1], basis=basis)
 
 
 def _said(content: Mapping[str, Any], name: str) -> Segment:
@@ -103,17 +140,22 @@ def figures_of(content: Mapping[str, Any], errors: float) -> Figures:
         low, high = (_number({"ci95": end}, "ci95") for end in pair)
         # An interval that would reach below zero may be cut there: its upper half is whole.
         error = None if None in (low, high, mean) else max(0.0, (high or 0.0) - (mean or 0.0)) / errors
-    floor = _number(content, "min")
+    floor, start, end = _number(content, "min"), _number(content, "start", _LATEST), _number(content, "end", _LATEST)
+    if start is not None and end is not None and end - start < _SHORTEST:
+        raise ValueError('"end" is not after "start"')
+    std = _number(content, "std")
+    if std is not None and std < 0:
+        raise ValueError('"std" is below nothing')
     return Figures(
         mean,
         error,
-        _number(content, "std"),
+        std,
         _number(content, "floor") if floor is None else floor,
         _count(content, "samples") or 0,
         _count(content, "sent"),
         _count(content, "lost"),
-        _number(content, "start"),
-        _number(content, "end"),
+        start,
+        end,
     )
 
 
@@ -139,13 +181,28 @@ def _same_time(reports: Sequence[SegmentReport]) -> None:
                 f"{earliest[0].name} ends before {latest[0].name} begins; measure all segments at the same time, or "
                 "give the earlier ones as --baseline"
             )
-    lengths = [(report, report.length) for report in reports if report.length]
-    if lengths:
-        short, long = (pick(lengths, key=lambda one: one[1] or 0.0) for pick in (min, max))
-        if (long[1] or 0.0) > 2 * (short[1] or 0.0):
+    _same_edges([report for report in reports if report.length])
+
+
+def _same_edges(reports: Sequence[SegmentReport]) -> None:
+    """Intervals must be the same ones. Those of lda end at packets: of them about the same length is enough."""
+    if not reports:
+        return
+    short, long = (pick(reports, key=lambda one: one.length or 0.0) for pick in (min, max))
+    fixed = [one for one in reports if one.estimator != "lda"]
+    equal = [abs((one.length or 0.0) - (fixed[0].length or 0.0)) < 1e-6 for one in fixed]
+    if not all(equal) or (long.length or 0.0) > 2 * (short.length or 0.0):
+        raise WirelagError(
+            f"{short.name} has intervals of {short.length:.6g} s, {long.name} of {long.length:.6g} s; write them "
+            "with the same --interval"
+        )
+    for one in fixed:
+        length = one.length or 1.0
+        apart = ((one.intervals[0].start or 0.0) - (fixed[0].intervals[0].start or 0.0)) / length
+        if abs(apart - round(apart)) > 1e-3:
             raise WirelagError(
-                f"{short[0].name} has intervals of {short[1]:.6g} s, {long[0].name} of {long[1]:.6g} s; write them "
-                "with the same --interval"
+                f"intervals of {one.name} begin at other times than those of {fixed[0].name}; write them with the same "
+                "--interval"
             )
 
 
@@ -161,12 +218,14 @@ def _list(value: Any) -> list[Any]:
     return value or []
 
 
-def _number(content: Mapping[str, Any], name: str) -> float | None:
+def _number(content: Mapping[str, Any], name: str, most: float = _LONGEST) -> float | None:
     value = content.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f'"{name}" is not a number')
+    if not abs(value) <= most:
+        raise ValueError(f'"{name}" is out of all proportion')
     return float(value)
 
 

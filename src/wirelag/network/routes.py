@@ -31,21 +31,19 @@ class Routes:
             self._after[link.source][link.target] = link.weight
             self._before[link.target][link.source] = link.weight
         self._to: dict[str, dict[str, int]] = {}
-        self._from: dict[str, dict[str, int]] = {}
 
     def next_hops(self, router: str, target: str) -> tuple[str, ...]:
         """Where `router` sends what is for `target`; nowhere if it is the target, or cannot reach it."""
         costs = self._costs_to(target)
         return _on_shortest(self._after[self._known(router)], costs, costs.get(router))
 
-    def previous_hops(self, source: str, router: str) -> tuple[str, ...]:
-        """The routers from which `router` gets what `source` sends through it or to it."""
-        costs = self._costs_from(source)
-        return _on_shortest(self._before[self._known(router)], costs, costs.get(router))
-
     def cost(self, source: str, target: str) -> int | None:
         """The weights of a shortest path added up; None if there is no path."""
         return self._costs_to(target).get(self._known(source))
+
+    def costs(self, source: str) -> dict[str, int]:
+        """What it costs from a router to each that it can reach."""
+        return _costs(self._known(source), self._after)
 
     def paths(self, source: str, target: str, most: int = 1000) -> list[tuple[str, ...]]:
         """All shortest paths, in the order of the topology's links; an error if there is none, or more than `most`."""
@@ -96,11 +94,6 @@ class Routes:
         if target not in self._to:
             self._to[target] = _costs(self._known(target), self._before)
         return self._to[target]
-
-    def _costs_from(self, source: str) -> dict[str, int]:
-        if source not in self._from:
-            self._from[source] = _costs(self._known(source), self._after)
-        return self._from[source]
 
 
 def _costs(start: str, neighbours: _Neighbours) -> dict[str, int]:

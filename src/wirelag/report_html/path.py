@@ -8,7 +8,7 @@ from html import escape
 from typing import Final
 
 from wirelag.network.changes import Change
-from wirelag.network.localise import Z95, Figures, Part, Path, Total, Verdict
+from wirelag.network.localise import Figures, Part, Path, Total, Verdict
 from wirelag.network.segments import Segment
 from wirelag.report_html.charts import (
     Figure,
@@ -32,6 +32,9 @@ MOST_ROUTES: Final = 100
 COLOURS: Final = ("var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--heat2)", "var(--soft)")
 
 
+Moment = tuple[float, float, Total, Mapping[Segment, Figures]]  # from, to, in seconds since 1970; what was then
+
+
 @dataclass(frozen=True, slots=True)
 class RouteEntry:
     """A route and what is said of it."""
@@ -39,7 +42,7 @@ class RouteEntry:
     name: str
     paths: Sequence[Path]
     verdict: Verdict
-    over_time: Sequence[tuple[float, float, Verdict]] = ()  # from, to, in seconds since 1970
+    over_time: Sequence[Moment] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +70,12 @@ def render_path(page: PathPage) -> str:
         for i, (path, total) in enumerate(list(zip(route.paths, route.verdict.by_path, strict=True))[:MOST_PATHS]):
             name = "segments" if i == 0 else f"segments{i}"
             figures[name] = waterfall(path, route.verdict.parts)
-            sections.append(_waterfall_section(name, path, total, len(route.paths), page.routes[0].verdict))
+            sections.append(_waterfall_section(name, path, total, len(route.paths)))
         sections.append(_segments_table(route.verdict))
         if len(route.paths) > 1:
             sections.append(_paths_table(route))
         if route.over_time:
-            figures["time"] = over_time(route.over_time, page.changes)
+            figures["time"] = over_time(route.over_time, [part.segment for part in route.verdict.parts], page.changes)
             sections.append(chart("time", "Over time", _TIME_TEXT, 400))
     else:
         sections.append(_routes_table(page.routes))
@@ -105,13 +108,17 @@ def waterfall(path: Path, parts: Sequence[Part]) -> Figure:
         "x": all_rounded(steady), "text": texts, "textposition": "none", "hovertemplate": "%{text}<extra></extra>",
         "marker": {"color": "var(--c1)"}, "width": 0.62,
     }  # fmt: skip
-    errors = [rounded(Z95 * (part.figures.error or 0.0)) for part in mine]
+    means = [part.figures.mean or 0.0 for part in mine]
+    ends95 = [part.figures.ci95 or (mean, mean) for part, mean in zip(mine, means, strict=True)]
+    less = [rounded(mean - low) for mean, (low, _) in zip(means, ends95, strict=True)]
+    more = [rounded(high - mean) for mean, (_, high) in zip(means, ends95, strict=True)]
     second: Figure = {
         "type": "bar", "orientation": "h", "name": "added", "y": rows,
         "base": all_rounded(start + part for start, part in zip(starts, steady, strict=True)),
         "x": all_rounded(added), "text": texts, "textposition": "none", "hovertemplate": "%{text}<extra></extra>",
         "marker": {"color": ["var(--bad)" if part.blamed else "var(--c3)" for part in mine]}, "width": 0.62,
-        "error_x": {"type": "data", "array": errors, "color": "var(--all)", "thickness": 1.5, "width": 4},
+        "error_x": {"type": "data", "array": more, "arrayminus": less, "color": "var(--all)", "thickness": 1.5,
+                    "width": 4},
     }  # fmt: skip
     marks = [
         {"x": 1, "xref": "paper", "y": row, "text": "slow", "showarrow": False, "xanchor": "right",
@@ -120,7 +127,7 @@ def waterfall(path: Path, parts: Sequence[Part]) -> Figure:
     ]  # fmt: skip
     keys = {"tickvals": rows, "ticktext": [plain(str(part.segment)) for part in mine], "automargin": True,
             "range": [len(rows) - 0.5, -0.5], "showgrid": False}  # fmt: skip
-    ends = [0.0, so_far, *starts, *(start + error for start, error in zip(starts, errors, strict=True))]
+    ends = [0.0, so_far, *starts, *(start + mean + end for start, mean, end in zip(starts, means, more, strict=True))]
     layout = {"xaxis": linear_axis(min(ends), max(ends), "delay since the path began"), "yaxis": keys,
               "barmode": "overlay", "hovermode": "closest", "annotations": marks}  # fmt: skip
     return {"data": [first, second], "layout": layout}
@@ -133,28 +140,19 @@ def _added(part: Part) -> float:
     return max(0.0, min(part.added.value, part.figures.mean))
 
 
-def _ends(figures: Figures) -> tuple[float, float] | None:
-    if figures.mean is None or figures.error is None:
-        return None
-    return figures.mean - Z95 * figures.error, figures.mean + Z95 * figures.error
-
-
 def _text(part: Part) -> str:
     adds = "" if part.added is None else f", adds {duration(part.added.value)}"
-    return f"{plain(str(part.segment))}: {spoken(part.figures.mean, _ends(part.figures))}{adds}"
+    return f"{plain(str(part.segment))}: {spoken(part.figures.mean, part.figures.ci95)}{adds}"
 
 
-def over_time(spans: Sequence[tuple[float, float, Verdict]], changes: Sequence[Change]) -> Figure:
+def over_time(spans: Sequence[Moment], segments: Sequence[Segment], changes: Sequence[Change]) -> Figure:
     """The mean of the path, and of the segments that vary most; a line where one moved."""
     times = Times(spans[0][0], spans[-1][1])
-    middles = times.places([(start + end) / 2 for start, end, _ in spans])
-    totals = [verdict.total for _, _, verdict in spans]
+    middles = times.places([(start + end) / 2 for start, end, _, _ in spans])
+    totals = [total for _, _, total, _ in spans]
     means = [total.mean for total in totals]
     ends = [total.ci95 for total in totals]
-    series: dict[Segment, list[float | None]] = {}
-    for i, (_, _, verdict) in enumerate(spans):
-        for part in verdict.parts:
-            series.setdefault(part.segment, [None] * len(spans))[i] = part.figures.mean
+    series = {segment: [known[segment].mean for _, _, _, known in spans] for segment in segments}
     varied = sorted(series, key=lambda segment: -_range(series[segment]))[:MOST_LINES]
     traces: list[Figure] = [area(*band(middles, ends), "var(--all)", "path")]
     texts = [spoken(mean, pair) for mean, pair in zip(means, ends, strict=True)]
@@ -224,7 +222,7 @@ def _summary(page: PathPage) -> str:
     )
 
 
-def _waterfall_section(name: str, path: Path, total: Total, count: int, verdict: Verdict) -> str:
+def _waterfall_section(name: str, path: Path, total: Total, count: int) -> str:
     title = " > ".join(path.routers)
     of = f"{path.share:.1%} of packets take this path: {duration(total.mean)}. " if count > 1 else ""
     without = ", ".join(map(str, path.missing))
@@ -238,7 +236,7 @@ _HEADS: Final = ("segment", "packets", "lost", "floor", "deviation", "mean", "95
 def _segments_table(verdict: Verdict) -> str:
     rows = []
     for part in verdict.parts:
-        figures, ends = part.figures, _ends(part.figures)
+        figures, ends = part.figures, part.figures.ci95
         alike = f" (or {escape(', '.join(map(str, part.alike)))} adds as much)" if part.alike else ""
         rows.append(
             [

@@ -88,7 +88,7 @@ def _summary(page: PlanPage) -> str:
         f"<div><dt>{name}</dt><dd>{now}<small>{then} before</small></dd></div>"
         for name, then, now in (
             ("probe hops", f"{before.probe_hops:,}", f"{after.probe_hops:,}"),
-            ("hops of a path", f"{before.granularity:.2f}", f"{after.granularity:.2f}"),
+            ("hops of a path", before.mean_hops, after.mean_hops),
             ("at most", f"{before.longest}", f"{after.longest}"),
         )
     )
@@ -113,7 +113,7 @@ def _extent_cells(extent: Extent) -> list[str]:
     return [
         f"{extent.probe_hops:,}",
         f"{extent.paths:,}",
-        f"{extent.granularity:.3f}",
+        extent.mean_hops,
         str(extent.shortest),
         str(extent.longest),
     ]
@@ -170,14 +170,19 @@ def granularity(curves: Sequence[Curve]) -> Figure:
     outline = [float(one.longest) for one in extents] + [float(one.shortest) for one in reversed(extents)]
     traces = [area(x + x[::-1], outline, COLOURS[0], curves[0][0])]
     traces += [
-        _line(i, name, [rounded(one.granularity) for one in each], "%{y:.2f} hops with %{x} upgraded")
+        _line(
+            i,
+            name,
+            [None if one.granularity is None else rounded(one.granularity) for one in each],
+            "%{y:.2f} hops with %{x} upgraded",
+        )
         for i, (name, each) in enumerate(curves)
     ]
     axis = {"rangemode": "tozero", "title": {"text": "hops of a path"}, "automargin": True}
     return {"data": traces, "layout": {"xaxis": _upgrades_axis(curves), "yaxis": axis, "hovermode": "closest"}}
 
 
-def _line(i: int, name: str, values: Sequence[float], text: str) -> Figure:
+def _line(i: int, name: str, values: Sequence[float | None], text: str) -> Figure:
     return {
         "type": "scatter",
         "mode": "lines+markers" if len(values) < 60 else "lines",
