@@ -50,6 +50,7 @@ acceptance: debian-packages $(INSTALLED) ## The long tests, then fuzz and bench 
 
 bench: debian-packages $(INSTALLED) ## Measure speed and memory
 	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/live.py
 
 fuzz: debian-packages ## Fuzz the decoder and the file formats (SECONDS=300)
 	$(MAKE) -C fuzz run SECONDS=$(or $(SECONDS),300)

@@ -9,6 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from captures import LINK_TYPES, capture_paths, packets, pcap, plain_bytes, random_frame
+from rings import packed_block
 
 LARGEST = 20_000  # bytes of a seed; of larger captures the first packets
 LINKS = [0, 1, 1, 1, 9, 12, 14, 50, 51, 101, 104, 108, 113, 204, 228, 229, 276, 105]  # as in frame.c
@@ -31,6 +32,7 @@ def main(corpus: Path) -> None:
         save(corpus / "frame", frame_seed(link_type, frame, number))
         if number % 20 == 0:
             save(corpus / "capture", pcap([(number, frame, len(frame))], link_type=link_type))
+            save(corpus / "ring", packed_block([frame[:600]], size=4096, tag=number % 40 // 20 or None))
     for path in capture_paths("rtt", "hidden", "twopoint", "malformed"):
         data = plain_bytes(path)
         save(corpus / "capture", data[:LARGEST])

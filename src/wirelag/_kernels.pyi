@@ -68,6 +68,31 @@ class Reader:
     ) -> tuple[int, int, int, int]: ...
     def statistics(self) -> dict[str, Any]: ...
 
+class Ring:
+    def __init__(
+        self,
+        memory: npt.NDArray[np.uint8],
+        block_bytes: int,
+        link_type: int,
+        *,
+        incoming: bool = True,
+        outgoing: bool = True,
+        hardware: bool = False,
+        tunnels: bool = False,
+        fields: int = 15,
+        prefix: int = 16,
+        seed: int = 0,
+        nets: Sequence[tuple[int, int, int, int]] = (),
+        ports: Sequence[int] = (),
+        protocols: Sequence[int] = (),
+        from_ns: int = ...,
+        to_ns: int = ...,
+        relative: bool = False,
+    ) -> None: ...
+    def take(self, batch: npt.NDArray[np.uint8]) -> int: ...
+    def finish(self) -> None: ...
+    def statistics(self) -> dict[str, Any]: ...
+
 class Match:
     def __init__(self, matchers: int, first_copy: bool, connections: int, segments: int, waiting: int) -> None: ...
     def observe(

@@ -13,6 +13,8 @@ from wirelag.errors import WirelagError
 try:
     import typer
 
+    from wirelag.cli.agent import agent
+    from wirelag.cli.collect import collect
     from wirelag.cli.compare import compare
     from wirelag.cli.cut import cut
     from wirelag.cli.flows import flows
@@ -24,6 +26,7 @@ try:
     from wirelag.cli.rtt import rtt
     from wirelag.cli.score import score
     from wirelag.cli.simulate import simulate
+    from wirelag.cli.watch import watch
 except KeyboardInterrupt:  # before `main` can catch it
     sys.exit(130)
 
@@ -45,6 +48,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "flows": flows,
     "path": path,
     "plan": plan,
+    "watch": watch,
+    "agent": agent,
+    "collect": collect,
     "compare": compare,
     "simulate": simulate,
     "score": score,

@@ -65,7 +65,7 @@ def _together(name: str, one: Any, other: Any) -> Any:
     return one + other
 
 
-class _Memory:
+class Pieces:
     """Pieces of memory of one size, used again when nobody looks at them: fresh pages cost more than decoding does."""
 
     def __init__(self, size: int) -> None:
@@ -146,7 +146,7 @@ class CaptureFile:
 
     def _batches(self, stream: Stream) -> Iterator[PacketBatch]:
         reader = self._reader = self._new_reader()
-        blocks, batches = _Memory(BLOCK_BYTES), _Memory(_kernels.BATCH_BYTES)
+        blocks, batches = Pieces(BLOCK_BYTES), Pieces(_kernels.BATCH_BYTES)
         block, base = blocks.take(), 0  # the block begins at byte `base` of the file
         start = stop = 0  # what of the block is not decoded yet
         status, needed = _kernels.MORE, 0

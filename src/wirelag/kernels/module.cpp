@@ -5,6 +5,7 @@ NB_MODULE(_kernels, m)
 {
     m.doc() = "The kernels, looped over arrays without the GIL.";
     add_reader(m);
+    add_live(m);
     add_match(m);
     add_fridge(m);
     add_crossing(m);

@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 
 void add_reader(nanobind::module_ &m);
+void add_live(nanobind::module_ &m);
 void add_match(nanobind::module_ &m);
 void add_fridge(nanobind::module_ &m);
 void add_crossing(nanobind::module_ &m);

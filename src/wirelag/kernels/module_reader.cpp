@@ -1,29 +1,17 @@
 /* Capture files to columns: checks what Python hands over, releases the GIL and loops over the kernels. */
 #include <cstring>
 #include <map>
-#include <stdexcept>
 #include <string>
-#include <vector>
 
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
-#include <nanobind/stl/vector.h>
 
-#include "columns.hpp"
+#include "frames.hpp"
 #include "module.hpp"
-
-extern "C" {
-#include "filter.h"
-}
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace {
-
-const char *const reasons[WL_REASONS] = {"", "link_type", "not_ip", "cut", "malformed", "layers", "no_timestamp"};
 
 const char *broken_text(enum wl_broken broken)
 {
@@ -52,40 +40,7 @@ const char *broken_text(enum wl_broken broken)
     return "";
 }
 
-wl_decode_options decode_options(bool tunnels, u32 fields, u32 prefix, u64 seed)
-{
-    if (fields > 15)
-        throw std::invalid_argument("packet id fields are bits 0 to 3");
-    if (prefix > WL_MOST_PREFIX)
-        throw std::invalid_argument("the payload prefix of a packet id has at most 64 bytes");
-    return {seed, fields, prefix, tunnels};
-}
-
-using Nets = std::vector<std::tuple<u64, u64, u64, u64>>;
-
-wl_filter make_filter(const Nets &nets, const std::vector<u32> &ports, const std::vector<u32> &protocols, s64 from_ns, s64 to_ns)
-{
-    wl_filter filter = {};
-
-    if (nets.size() > WL_MOST_NETS || ports.size() > WL_MOST_PORTS)
-        throw std::invalid_argument("at most 64 addresses and 64 ports can be asked for");
-    filter.from_ns = from_ns;
-    filter.to_ns = to_ns;
-    for (const auto &[high, low, mask_high, mask_low] : nets)
-        filter.nets[filter.net_count++] = {high & mask_high, low & mask_low, mask_high, mask_low};
-    for (u32 port : ports)
-        filter.ports[filter.port_count++] = static_cast<u16>(port);
-    for (u32 protocol : protocols) {
-        if (protocol > 255)
-            throw std::invalid_argument("protocols are numbers from 0 to 255");
-        filter.protocols[protocol >> 6] |= 1ull << (protocol & 63);
-        filter.protocol_count++;
-    }
-    return filter;
-}
-
 using Bytes = nb::ndarray<const u8, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Memory = nb::ndarray<u8, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 enum Status { MORE, FULL, BROKEN };
 
@@ -94,8 +49,7 @@ class Reader {
   public:
     Reader(bool tunnels, u32 fields, u32 prefix, u64 seed, const Nets &nets, const std::vector<u32> &ports,
         const std::vector<u32> &protocols, s64 from_ns, s64 to_ns, bool relative)
-        : options(decode_options(tunnels, fields, prefix, seed)), filter(make_filter(nets, ports, protocols, from_ns, to_ns)),
-          relative(relative)
+        : frames{decode_options(tunnels, fields, prefix, seed), make_filter(nets, ports, protocols, from_ns, to_ns), relative}
     {
     }
 
@@ -105,33 +59,18 @@ class Reader {
     {
         if (start > stop || stop > data.shape(0))
             throw std::invalid_argument("the part to read does not lie inside the buffer");
-        if (memory.shape(0) < sizeof(Columns))
-            throw std::invalid_argument("the memory is too small for a batch");
-        if (reinterpret_cast<uintptr_t>(memory.data()) % alignof(Columns))
-            throw std::invalid_argument("the memory is not aligned");
+        Columns *columns = columns_in(memory);
         nb::gil_scoped_release release;
-        return walk(data.data(), data.data() + start, data.data() + stop, base, reinterpret_cast<Columns *>(memory.data()));
+        return walk(data.data(), data.data() + start, data.data() + stop, base, columns);
     }
 
     nb::dict statistics() const
     {
-        nb::dict skipped, links, d;
+        nb::dict links, d = frames.statistics();
 
-        for (int i = 1; i < WL_REASONS; i++)
-            if (counts.skipped[i])
-                skipped[reasons[i]] = counts.skipped[i];
         for (const auto &[link, packets] : link_packets())
             links[nb::int_(link)] = packets;
         d["format"] = file.format == WL_FORMAT_PCAP ? "pcap" : file.format == WL_FORMAT_PCAPNG ? "pcapng" : "";
-        d["packets"] = counts.packets;
-        d["wire_bytes"] = counts.wire_bytes;
-        d["captured_bytes"] = counts.captured_bytes;
-        d["first_ns"] = counts.timed ? nb::cast(counts.first_ns) : nb::none();
-        d["last_ns"] = counts.timed ? nb::cast(counts.last_ns) : nb::none();
-        d["backwards"] = counts.backwards;
-        d["filtered"] = counts.filtered;
-        d["snapped"] = counts.snapped;
-        d["skipped"] = skipped;
         d["links"] = links;
         d["interfaces"] = interfaces_seen;
         d["sections"] = file.sections;
@@ -142,13 +81,6 @@ class Reader {
     }
 
   private:
-    struct Counts {
-        u64 packets, wire_bytes, captured_bytes, filtered, backwards, snapped;
-        u64 skipped[WL_REASONS];
-        s64 first_ns, last_ns, before_ns;
-        bool timed;
-    };
-
     struct Interface {
         wl_interface description;
         u64 packets;
@@ -157,7 +89,7 @@ class Reader {
     std::tuple<size_t, size_t, int, u64> walk(const u8 *begin, const u8 *at, const u8 *end, u64 base, Columns *columns)
     {
         /* Copies that no store into a column can be thought to change: the compiler keeps them in registers. */
-        Counts now = counts;
+        Frames::Counts now = frames.counts;
         wl_file reading = file;
         wl_record record = {};
         Status status = FULL;
@@ -167,7 +99,10 @@ class Reader {
             enum wl_step step = wl_next(&reading, at, end, &record);
 
             if (step == WL_STEP_PACKET) {
-                packet(record, base + (record.frame - begin), columns, row, now);
+                Interface &interface = interfaces[record.interface];
+
+                interface.packets++;
+                frames.packet(record, interface.description.link, base + (record.frame - begin), columns, row, now);
             } else if (step == WL_STEP_MORE || step == WL_STEP_BROKEN) {
                 status = step == WL_STEP_MORE ? MORE : BROKEN;
                 break;
@@ -178,55 +113,9 @@ class Reader {
             }
             at += record.length;
         }
-        counts = now;
+        frames.counts = now;
         file = reading;
         return {at - begin, row, status, record.length};
-    }
-
-    void packet(const wl_record &record, u64 frame_offset, Columns *columns, size_t &row, Counts &now)
-    {
-        Interface &interface = interfaces[record.interface];
-        wl_frame frame = {record.frame, record.frame + record.captured_length};
-        wl_decoding decoding;
-        int reason;
-
-        now.packets++;
-        now.wire_bytes += record.wire_length;
-        now.captured_bytes += record.captured_length;
-        now.snapped += record.captured_length < record.wire_length;
-        interface.packets++;
-        if (!record.has_time) {
-            now.skipped[WL_NO_TIMESTAMP]++;
-            return;
-        }
-        clock(record.time_ns, now);
-        if (!wl_wants_time(&filter, record.time_ns)) {
-            now.filtered++;
-            return;
-        }
-        reason = wl_decode(&frame, record.wire_length, interface.description.link, &options, &decoding);
-        if (reason != WL_OK)
-            now.skipped[reason]++;
-        else if (!wl_wants(&filter, &decoding.row))
-            now.filtered++;
-        else
-            columns->write(row++, decoding.row, record, now.packets, frame_offset);
-    }
-
-    void clock(s64 time_ns, Counts &now)
-    {
-        if (!now.timed) {
-            now.timed = true;
-            now.first_ns = now.last_ns = now.before_ns = time_ns;
-            if (relative) { /* the filter's times count from the first packet */
-                filter.from_ns = filter.from_ns == INT64_MIN ? INT64_MIN : wl_saturate((__int128)filter.from_ns + time_ns);
-                filter.to_ns = filter.to_ns == INT64_MAX ? INT64_MAX : wl_saturate((__int128)filter.to_ns + time_ns);
-            }
-        }
-        now.backwards += time_ns < now.before_ns;
-        now.before_ns = time_ns;
-        now.first_ns = time_ns < now.first_ns ? time_ns : now.first_ns;
-        now.last_ns = time_ns > now.last_ns ? time_ns : now.last_ns;
     }
 
     void add_interface(wl_file &reading)
@@ -263,14 +152,11 @@ class Reader {
         return links;
     }
 
-    wl_decode_options options;
-    wl_filter filter;
-    bool relative;
+    Frames frames;
     wl_file file = {};
     std::vector<wl_interface> descriptions;
     std::vector<Interface> interfaces; /* of this section */
     std::map<u32, u64> earlier;        /* packets by link type of the sections before */
-    Counts counts = {};
     u64 interfaces_seen = 0;
     u32 snaplen = 0;
     double coarsest_ns = 0;

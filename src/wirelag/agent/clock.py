@@ -1,0 +1,149 @@
+"""How right the clock of this host is: by chrony or PTP where they run, else by what the kernel was told.
+
+Law: the error is a bound as those who keep the clock state it, not a guess of ours. chrony: distance from its source's
+reference, |offset| + dispersion + delay / 2. PTP: |offset from the master| + |path delay|, since a path may be as
+asymmetric as it is long. The kernel: `maxerror` of adjtimex, which grows while nobody corrects the clock. A clock that
+stepped since the last reading is not synchronised, and wrong by the step at least.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+import time
+from dataclasses import replace
+from typing import Final
+
+from wirelag.messages import ClockReading
+
+STEP_NS: Final = 1_000_000  # more than any slewing does between two readings
+ASK_S: Final = 8.0  # how often chrony and PTP are asked: programs are not started at every interval
+PATIENCE_S: Final = 1.0
+DRIFT: Final = 500e-6  # by which a bound grows while nobody corrects the clock; the kernel counts so, too
+UNSYNCHRONISED: Final = 0x40  # STA_UNSYNC
+FAILED: Final = 5  # TIME_ERROR
+LARGEST_NS: Final = 1 << 62
+
+
+class _Timex(ctypes.Structure):
+    _fields_ = [
+        ("modes", ctypes.c_uint),
+        *((name, ctypes.c_long) for name in ("offset", "freq", "maxerror", "esterror")),
+        ("status", ctypes.c_int),
+        *((name, ctypes.c_long) for name in ("constant", "precision", "tolerance", "seconds", "microseconds", "tick")),
+        *((name, ctypes.c_long) for name in ("ppsfreq", "jitter")),
+        ("shift", ctypes.c_int),
+        *((name, ctypes.c_long) for name in ("stabil", "jitcnt", "calcnt", "errcnt", "stbcnt")),
+        ("tai", ctypes.c_int),
+        ("reserved", ctypes.c_int * 11),
+    ]
+
+
+def kernel_reading() -> ClockReading:
+    """What adjtimex says."""
+    timex = _Timex()
+    try:
+        answer = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(timex))
+    except (OSError, AttributeError):
+        return ClockReading()
+    if answer < 0:
+        return ClockReading()
+    synchronised = answer != FAILED and not timex.status & UNSYNCHRONISED
+    return ClockReading(synchronised, max(0, timex.maxerror) * 1000, "adjtimex")
+
+
+def chrony_reading(text: str) -> ClockReading | None:
+    """What `chronyc -c tracking` says; None: nothing that can be used.
+
+    >>> chrony_reading(
+    ...     "A9FEA97B,169.254.169.123,4,1700000000.1,0.000012,-0.00001,0.00002,1.5,0.001,0.03,0.0004,0.0001,16.2,Normal"
+    ... )
+    ClockReading(synchronised=True, error_ns=312000, source='chrony')
+    """
+    fields = text.strip().split(",")
+    if len(fields) < 14:
+        return None
+    try:
+        offset, delay, dispersion = (abs(float(fields[i])) for i in (4, 10, 11))
+        error_ns = min(LARGEST_NS, round((offset + dispersion + delay / 2) * 1e9))
+    except (ValueError, OverflowError):
+        return None
+    return ClockReading(fields[13] != "Not synchronised", error_ns, "chrony")
+
+
+def ptp_reading(text: str) -> ClockReading | None:
+    r"""What `pmc 'GET CURRENT_DATA_SET' 'GET PORT_DATA_SET'` says; None: no clock that follows another.
+
+    >>> ptp_reading("portState SLAVE\n offsetFromMaster -120.0\n meanPathDelay 480.0")
+    ClockReading(synchronised=True, error_ns=600, source='ptp')
+    """
+    offset = re.search(r"offsetFromMaster\s+(-?\d+(?:\.\d+)?)", text)
+    delay = re.search(r"meanPathDelay\s+(-?\d+(?:\.\d+)?)", text)
+    if offset is None or delay is None or "SLAVE" not in text:
+        return None
+    return ClockReading(True, round(abs(float(offset[1])) + abs(float(delay[1]))), "ptp")
+
+
+class HostClock:
+    """Reads the clock's own account of itself: `reading` is cheap, `ask` starts programs and may take seconds."""
+
+    def __init__(self, stated_ns: int | None = None) -> None:
+        """`stated_ns`: the bound that somebody vouches for, instead of asking."""
+        self._stated_ns = stated_ns
+        self._told: tuple[ClockReading, int] | None = None  # and when, on the clock that never steps
+        self._apart_ns = _apart_ns()
+
+    def ask(self) -> None:
+        """Ask the programs that keep the clock."""
+        if self._stated_ns is None:
+            found = _asked()
+            self._told = (found, time.clock_gettime_ns(time.CLOCK_BOOTTIME)) if found else None
+
+    def reading(self) -> ClockReading:
+        """How right the clock is, now."""
+        apart_ns = _apart_ns()
+        step_ns, self._apart_ns = abs(apart_ns - self._apart_ns), apart_ns
+        found = self._undisturbed()
+        if step_ns > STEP_NS:
+            return replace(found, synchronised=False, error_ns=found.error_ns + step_ns)
+        return found
+
+    def _undisturbed(self) -> ClockReading:
+        if self._stated_ns is not None:
+            return ClockReading(True, self._stated_ns, "stated")
+        if self._told is None:
+            return kernel_reading()
+        told, told_ns = self._told
+        since_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - told_ns
+        return replace(told, error_ns=told.error_ns + round(since_ns * DRIFT))
+
+
+def _asked() -> ClockReading | None:
+    """What a program says that keeps the clock; None: none runs."""
+    if found := ptp_reading(_said("pmc", "-u", "-b", "0", "GET CURRENT_DATA_SET", "GET PORT_DATA_SET")):
+        return found
+    return chrony_reading(_said("chronyc", "-c", "tracking"))
+
+
+def _said(program: str, *arguments: str) -> str:
+    path = shutil.which(program)
+    if path is None:
+        return ""
+    try:
+        done = subprocess.run([path, *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def _apart_ns() -> int:
+    """By how much the clock differs from one that never steps; read together, or nearly so."""
+    for _ in range(5):
+        before_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        now_ns = time.clock_gettime_ns(time.CLOCK_REALTIME)
+        after_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        if after_ns - before_ns < STEP_NS // 4:
+            break
+    return now_ns - (before_ns + after_ns) // 2

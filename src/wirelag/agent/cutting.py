@@ -1,0 +1,305 @@
+"""Packets of a capture into parts: what this point kept of each interval of each segment. No I/O.
+
+Law: by the clock every interval gets a part, also one without packets, from the one in which the agent began to the one
+in which it ended; what it was not running for is not covered. Interval k is cut at the first packet of k + 1, or when
+nothing waits in the capture and the clock is `grace` past its end. A packet that comes later than that is counted in
+the interval that is open (intervals.py), but where the clock itself was set back by more than a second. At delimiters a
+part is given half an interval after its end, once no other packet can take the delimiter's place. What the capture
+dropped in an interval is unseen in it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag.agent.config import Measured
+from wirelag.crossings import ALL, ClassMeter, Cut
+from wirelag.intervals import Edge, Interval, split, split_at_delimiters
+from wirelag.messages import Seen
+from wirelag.packets import Kind, PacketBatch
+from wirelag.stamp import PORT
+
+READINGS: Final = 1000  # of the capture's counters that are kept for an interval
+BACK_NS: Final = 10**9  # by more than this a time goes back only if the clock was set
+LONGEST_GAP: Final = 60  # intervals without a packet that are told one by one; beyond, the clock has stepped
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What this point kept of an interval of a segment."""
+
+    measured: Measured
+    cut: Cut
+    keys: Mapping[int, str]  # of classes
+    overflow: bool  # there were more classes than may be told apart
+    seen: Seen
+
+
+class Unseen:
+    """Packets that the capture dropped, by interval.
+
+    The kernel counts them and says nothing of times: between two readings they are spread evenly. Intervals that follow
+    one another have all of them together, each once.
+    """
+
+    def __init__(self, interval_ns: int, began_ns: int = 0) -> None:
+        """None were dropped before it began."""
+        self._least_ns = interval_ns // READINGS
+        self._times_ns: list[int] = [began_ns]
+        self._totals: list[int] = [0]
+
+    def read(self, total: int, now_ns: int) -> None:
+        """So many were dropped until now."""
+        now_ns = max(now_ns, self._times_ns[-1])
+        if len(self._times_ns) > 1 and now_ns - self._times_ns[-2] < self._least_ns:
+            self._times_ns[-1], self._totals[-1] = now_ns, total
+        else:
+            self._times_ns.append(now_ns)
+            self._totals.append(total)
+
+    def begin_anew(self, now_ns: int) -> None:
+        """The clock has stepped back to now."""
+        self._times_ns, self._totals = [now_ns], self._totals[-1:]
+
+    def during(self, interval: Interval) -> int:
+        """Those of an interval that has ended; earlier ones are not asked for again."""
+        first, last = (self._until(ns) for ns in (interval.start_ns, interval.end_ns))
+        old = max(0, bisect_right(self._times_ns, interval.start_ns - self._least_ns) - 1)
+        del self._times_ns[:old], self._totals[:old]
+        return last - first
+
+    def _until(self, time_ns: int) -> int:
+        i = bisect_right(self._times_ns, time_ns)
+        if i == 0 or i == len(self._times_ns):
+            return self._totals[max(0, i - 1)]
+        before_ns, before = self._times_ns[i - 1], self._totals[i - 1]
+        return before + (self._totals[i] - before) * (time_ns - before_ns) // (self._times_ns[i] - before_ns)
+
+
+class _Stream:
+    """The meters of one segment."""
+
+    def __init__(self, measured: Measured, unseen: Unseen) -> None:
+        self.measured, self._unseen = measured, unseen
+        delimiters = measured.terms.delimiters
+        # Meters look at ids and times alone; classes and control packets are told by more.
+        self._few = measured.terms.by is None and (delimiters is None or delimiters.control_port is None)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._grouping = self.measured.grouping()
+        self.meter = ClassMeter(self.measured.terms.estimator, "upstream", self._grouping)
+
+    def selected(self, packets: PacketBatch) -> PacketBatch:
+        """Those of this segment."""
+        measured = self.measured
+        if measured.way is None and not measured.references_only:
+            return packets
+        wanted = np.ones(len(packets), np.bool_) if measured.way is None else measured.way.rows(packets)
+        if measured.references_only:
+            wanted &= (packets.of_kind(Kind.STAMP) & (packets.dst_port == PORT)) | self._control(packets)
+        if wanted.all():
+            return packets
+        if self._few:
+            return PacketBatch({"time_ns": packets.time_ns[wanted], "packet_id": packets.packet_id[wanted]})
+        return packets[wanted]
+
+    def _control(self, packets: PacketBatch) -> npt.NDArray[np.bool_]:
+        """Control packets are no packets of the segment, but cut it."""
+        delimiters = self.measured.terms.delimiters
+        port = delimiters.control_port if delimiters else None
+        return np.asarray(packets.of_kind(Kind.UDP) & (packets.dst_port == (port or 0)))
+
+    def observe(self, packets: PacketBatch) -> None:
+        """Take in packets of this segment."""
+        if len(packets):
+            self.meter.observe(packets)
+
+    def cut(self, interval: Interval) -> Cut:
+        """What was kept of it, without classes that had no packets."""
+        cut = self.meter.cut(interval)
+        return Cut(interval, {tag: s for tag, s in cut.synopses.items() if tag == ALL or s.packets})
+
+    def part(self, cut: Cut, covered_ns: int) -> Part:
+        """The part; where classes were too many, the next interval begins with none."""
+        grouping = self._grouping
+        overflow = grouping is not None and len(grouping.keys) > grouping.most
+        seen = Seen(cut.synopses[ALL].packets, self._unseen.during(cut.interval), covered_ns)
+        part = Part(self.measured, cut, grouping.keys if grouping else {}, overflow, seen)
+        if overflow:
+            self._begin()
+        return part
+
+
+class ByClock:
+    """Cuts every segment at the same instants of the clock."""
+
+    def __init__(self, measured: tuple[Measured, ...], interval_ns: int, grace_ns: int, unseen: Unseen) -> None:
+        self._streams = [_Stream(each, unseen) for each in measured]
+        self._interval_ns, self._grace_ns, self._unseen = interval_ns, grace_ns, unseen
+        self._began_ns: int | None = None
+        self._open = 0
+
+    def begin(self, now_ns: int) -> None:
+        """The capture sees packets from now on."""
+        self._began_ns, self._open = now_ns, now_ns // self._interval_ns
+
+    def begin_anew(self, now_ns: int) -> Iterator[Part]:
+        """The clock has stepped back to now: what is open is over, and intervals are counted from here."""
+        if self._began_ns is not None and now_ns < self._open * self._interval_ns - BACK_NS:
+            yield from self._cut()
+            self.begin(now_ns)
+            self._unseen.begin_anew(now_ns)
+
+    def take(self, packets: PacketBatch) -> Iterator[Part]:
+        """Packets, in the order in which they were captured."""
+        for interval, some in split([packets], self._interval_ns):
+            if self._began_ns is None:
+                self.begin(int(some.time_ns[0]))
+            yield from self._advance(interval.start_ns // self._interval_ns)
+            for stream in self._streams:
+                stream.observe(stream.selected(some))
+
+    def passed(self, now_ns: int) -> Iterator[Part]:
+        """Nothing waits in the capture, and it is so late."""
+        if self._began_ns is not None:
+            yield from self._advance((now_ns - self._grace_ns) // self._interval_ns)
+
+    def end(self, now_ns: int) -> Iterator[Part]:
+        """Nothing comes any more: what is open is covered up to now."""
+        if self._began_ns is not None:
+            yield from self._advance(now_ns // self._interval_ns)
+            yield from self._cut(now_ns)
+
+    def _advance(self, index: int) -> Iterator[Part]:
+        if index - self._open > LONGEST_GAP:  # the clock has stepped: what lies between was seen by nobody
+            yield from self._cut()
+            self._open = index
+        while self._open < index:
+            yield from self._cut()
+            self._open += 1
+
+    def _cut(self, until_ns: int | None = None) -> Iterator[Part]:
+        start_ns = self._open * self._interval_ns
+        interval = Interval(start_ns, start_ns + self._interval_ns)
+        end_ns = interval.end_ns if until_ns is None else min(until_ns, interval.end_ns)
+        covered_ns = max(0, end_ns - max(start_ns, self._began_ns or 0))
+        for stream in self._streams:
+            yield stream.part(stream.cut(interval), covered_ns)
+
+
+class _Delimited:
+    """One segment, cut at packets."""
+
+    def __init__(self, measured: Measured, unseen: Unseen) -> None:
+        delimiters = measured.terms.delimiters
+        assert delimiters is not None
+        self.stream = _Stream(measured, unseen)
+        self._half_ns = 0 if delimiters.control_port is not None else delimiters.length_ns // 2
+        self._next = PacketBatch.empty()
+        self._pieces = split_at_delimiters(self._fed(), delimiters)
+        self._opened: Interval | None = None
+        self._waiting: Cut | None = None  # the interval before it, whose end may yet be taken back
+
+    def _fed(self) -> Iterator[PacketBatch]:
+        while True:
+            yield self._next
+
+    def take(self, packets: PacketBatch) -> Iterator[Part]:
+        """Packets; the last piece of a batch has no edge behind it."""
+        self._next = self.stream.selected(packets)
+        for piece, edge in self._pieces:
+            if len(piece):
+                opened = self._opened or Interval(int(piece.time_ns[0]), int(piece.time_ns[0]))
+                end_ns = max(opened.end_ns, int(piece.time_ns.max()) + 1)
+                self._opened = replace(opened, end_ns=end_ns)
+                self.stream.observe(piece)
+            if edge is None:
+                return
+            yield from self._at(edge)
+
+    def _at(self, edge: Edge) -> Iterator[Part]:
+        if self._opened is not None:
+            cut = self.stream.cut(replace(self._opened, end_ns=max(edge.time_ns, self._opened.start_ns)))
+            if edge.instead and self._waiting is not None:
+                self._waiting = self._joined(self._waiting, cut)
+            else:
+                yield from self._let_go()
+                named = replace(cut.interval, name=None) if edge.instead else cut.interval
+                self._waiting = Cut(named, cut.synopses)
+        self._opened = Interval(edge.time_ns, edge.time_ns + 1, edge.name)
+
+    def passed(self, now_ns: int) -> Iterator[Part]:
+        """The delimiter behind what waits is one for good."""
+        if self._waiting is not None and self._waiting.interval.end_ns + self._half_ns < now_ns:
+            yield from self._let_go()
+
+    def end(self) -> Iterator[Part]:
+        """What is left."""
+        yield from self._let_go()
+        if self._opened is not None:
+            self._waiting = self.stream.cut(self._opened)
+            yield from self._let_go()
+
+    def _let_go(self) -> Iterator[Part]:
+        if self._waiting is not None:
+            cut, self._waiting = self._waiting, None
+            yield self.stream.part(cut, cut.interval.length_ns)
+
+    def _joined(self, first: Cut, second: Cut) -> Cut:
+        synopses = dict(first.synopses)
+        for tag, synopsis in second.synopses.items():
+            known = tag in synopses
+            synopses[tag] = self.stream.meter.added(synopses[tag], synopsis) if known else synopsis
+        return Cut(replace(first.interval, end_ns=second.interval.end_ns), synopses)
+
+
+class AtPackets:
+    """Cuts every segment at its own delimiters, for lda."""
+
+    def __init__(self, measured: tuple[Measured, ...], unseen: Unseen) -> None:
+        self._measured, self._unseen = measured, unseen
+        self._segments = [_Delimited(each, unseen) for each in measured]
+        self._latest_ns = 0
+
+    def begin(self, now_ns: int) -> None:
+        """The first interval begins with the first packet, not now."""
+
+    def begin_anew(self, now_ns: int) -> Iterator[Part]:
+        """The clock has stepped back to now: what is open is over."""
+        if now_ns < self._latest_ns - BACK_NS:
+            yield from self.end(now_ns)
+            self._unseen.begin_anew(now_ns)
+            self._latest_ns = now_ns
+            self._segments = [_Delimited(each, self._unseen) for each in self._measured]
+
+    def take(self, packets: PacketBatch) -> Iterator[Part]:
+        """Packets, in the order in which they were captured."""
+        for segment in self._segments:
+            yield from segment.take(packets)
+        if len(packets):
+            self._latest_ns = max(self._latest_ns, int(packets.time_ns[-1]))
+            yield from self.passed(self._latest_ns)
+
+    def passed(self, now_ns: int) -> Iterator[Part]:
+        """It is so late."""
+        for segment in self._segments:
+            yield from segment.passed(now_ns)
+
+    def end(self, now_ns: int) -> Iterator[Part]:
+        """Nothing comes any more."""
+        for segment in self._segments:
+            yield from segment.end()
+
+
+def cutter(measured: tuple[Measured, ...], interval_ns: int, grace_ns: int, unseen: Unseen) -> ByClock | AtPackets:
+    """As the terms have it."""
+    if measured[0].terms.delimiters is None:
+        return ByClock(measured, interval_ns, grace_ns, unseen)
+    return AtPackets(measured, unseen)

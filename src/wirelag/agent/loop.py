@@ -1,0 +1,294 @@
+"""The agent at work: a thread captures and cuts, another sends references, and an event loop sends and answers.
+
+Law: the capture never waits for anything but packets. What it cut is on disk before it is sent, and stays there until
+the collector has it. On SIGTERM or SIGINT the open interval is sent with what it covers. After a kill nothing is made
+up: intervals that nobody finished are not reported at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from wirelag import __version__
+from wirelag.agent.clock import ASK_S, HostClock
+from wirelag.agent.config import Config
+from wirelag.agent.cutting import Part, Unseen, cutter
+from wirelag.agent.past import Past
+from wirelag.agent.references import Emitter, sink
+from wirelag.errors import WirelagError
+from wirelag.estimators.rda import Rda
+from wirelag.exchange import records_of
+from wirelag.intervals import Interval
+from wirelag.io.live import Live, Replay
+from wirelag.io.privileges import drop_privileges
+from wirelag.messages import MOST_BYTES, Message, Seen, decode, encode
+from wirelag.transport import Sender, sender
+from wirelag.transport.outbox import Outbox
+from wirelag.transport.spool import Spool
+from wirelag.units import format_duration
+
+MOST_WAITING: Final = 256  # parts between capture and disk
+LAST_S: Final = 3.0  # for what is left to be sent at the end; the rest waits on disk
+
+
+def encoded(part: Part, message: Message, past: Past) -> tuple[bytes, str]:
+    """A part as a message's bytes, and its key; classes are left out where they are too many for one message."""
+    cut = past.bound(part) if isinstance(part.measured.terms.estimator, Rda) else part.cut
+    records = list(records_of(cut, part.keys))
+    records[0]["overflow"] = part.overflow
+    whole = replace(message, records=tuple(records))
+    data = encode(whole)
+    if len(data) > MOST_BYTES:
+        records[0]["overflow"] = True
+        whole = replace(message, records=(records[0],))
+        data = encode(whole)
+    return data, whole.key
+
+
+class Agent:
+    """`run` returns when it was told to stop, or when captures are over."""
+
+    def __init__(self, config: Config, tell: Callable[[str], None]) -> None:
+        """Open everything that may fail; `tell` gets a line whenever something changes."""
+        self.config, self.tell = config, tell
+        self.intervals = self.packets = self.unseen = self.lost_parts = 0
+        self._clock = HostClock(config.clock_error_ns)
+        self._clock.ask()
+        self._sinks: list[socket.socket] = sink() if config.receive_references else []
+        self._source = self._open()
+        self._began_ns = self._source.now_ns()
+        self._spool = Spool(config.spool, config.spool_bytes)
+        assert config.collector is not None
+        self._sender: Sender = sender(config.collector, config.point)
+        self._emitter = Emitter(config.references, config.control, config.interval_ns, tell)
+        self._past = Past(config.point, config.past_bytes, self._began_ns)
+        self._stopped_ns: int | None = None
+        self._problem: BaseException | None = None
+
+    def _open(self) -> Live | Replay:
+        config, packet_id = self.config, self.config.measured[0].terms.packet_id
+        if config.interface is None:
+            return Replay(config.captures, speed=config.speed, packet_id=packet_id, tunnels=config.tunnels)
+        return Live(
+            config.interface,
+            filter=config.filter,
+            packet_id=packet_id,
+            tunnels=config.tunnels,
+            promiscuous=config.promiscuous,
+            ring_bytes=config.ring_bytes,
+        )
+
+    def run(self) -> None:
+        """Until SIGTERM, SIGINT, or the end of captures; a WirelagError if the interface has gone."""
+        if os.geteuid():  # root has to stay itself, or it could not write to its spool
+            drop_privileges()
+        try:
+            asyncio.run(self._main())
+        finally:
+            self._emitter.close()
+            self._source.close()
+            self._spool.close()
+            for each in self._sinks:
+                each.close()
+        if self._problem is not None:
+            raise self._problem
+
+    def stop(self) -> None:
+        """Cut what is open, send it, and end."""
+        if self._stopped_ns is None:
+            self._stopped_ns = self._source.now_ns()
+            self._source.stop()
+
+    # ---- the capture's thread ----
+
+    def _capture(self, hand: Callable[[Part | None], None]) -> None:
+        source, config = self._source, self.config
+        unseen = Unseen(config.interval_ns, self._began_ns)
+        cuts = cutter(config.measured, config.interval_ns, config.grace_ns, unseen)
+        if isinstance(source, Live):
+            cuts.begin(self._began_ns)
+        try:
+            for batch in source:
+                now_ns = source.now_ns()
+                if isinstance(source, Live):
+                    unseen.read(source.statistics.dropped, now_ns)
+                    for part in cuts.begin_anew(now_ns):
+                        hand(part)
+                for part in cuts.take(batch) if len(batch) else cuts.passed(now_ns):
+                    hand(part)
+        except Exception as error:  # told by whoever waits for the thread
+            self._problem = error
+        finally:
+            for part in cuts.end(source.now_ns() if self._stopped_ns is None else self._stopped_ns):
+                hand(part)
+            hand(None)
+
+    # ---- the event loop ----
+
+    async def _main(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        self._parts: deque[Part | None] = deque()
+        self._some = asyncio.Event()
+        self._outbox = Outbox(self._sender, self._spool, self.tell)
+        thread = threading.Thread(
+            target=self._capture, args=(lambda part: loop.call_soon_threadsafe(self._take, part),), name="capture"
+        )
+        beside = [
+            asyncio.create_task(task)
+            for task in (self._outbox.run(), self._answers(), self._statuses(), self._clocks())
+        ]
+        for each in beside:
+            each.add_done_callback(self._ended)
+        self._emitter.start()
+        thread.start()
+        self._greet()
+        try:
+            await self._ship()
+            await self._status(ending=True)
+            if self._outbox.reachable is not False:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._outbox.drained(), LAST_S)
+        finally:
+            self.stop()
+            for task in beside:
+                task.cancel()
+            await self._sender.close()
+            await asyncio.gather(*beside, return_exceptions=True)
+            thread.join()
+            self._part()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Nothing beside the capture ends by itself: where it does, so does the agent."""
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            self._problem = self._problem or problem
+            self.stop()
+
+    def _part(self) -> None:
+        unseen = f", {self.unseen:,} unseen" if self.unseen else ""
+        waiting = f"; {len(self._spool):,} messages wait" if len(self._spool) else ""
+        self.tell(f"ends after {self.intervals:,} intervals, {self.packets:,} packets{unseen}{waiting}")
+
+    def _greet(self) -> None:
+        config = self.config
+        assert config.collector is not None
+        where = f"listening at {config.interface}" if config.interface else f"reading {', '.join(config.captures)}"
+        waiting = f"; {len(self._spool):,} messages wait" if len(self._spool) else ""
+        self.tell(
+            f"{config.point}: {where}, an interval every {format_duration(config.interval_ns)}, "
+            f"to {config.collector.shown}{waiting}"
+        )
+
+    def _take(self, part: Part | None) -> None:
+        if len(self._parts) >= MOST_WAITING:
+            self._parts.popleft()  # the disk is too slow: a gap, and it is counted
+            self.lost_parts += 1
+        self._parts.append(part)
+        self._some.set()
+
+    async def _ship(self) -> None:
+        """Parts as messages into the outbox, until the last one."""
+        while True:
+            await self._some.wait()
+            self._some.clear()
+            while self._parts:
+                part = self._parts.popleft()
+                if part is None:
+                    return
+                await self._send(part)
+
+    async def _send(self, part: Part) -> None:
+        interval, terms = part.cut.interval, part.measured.terms
+        self.intervals += 1
+        self.packets += part.seen.packets
+        self.unseen += part.seen.unseen
+        if isinstance(terms.estimator, Rda):
+            self._past.keep(part)
+        about = Message(
+            "synopsis",
+            self.config.point,
+            part.measured.segment,
+            interval,
+            terms,
+            self._clock.reading(),
+            part.seen,
+            sent_ns=time.time_ns(),
+        )
+        data, key = await asyncio.to_thread(encoded, part, about, self._past)
+        await self._put(data, key)
+
+    async def _put(self, data: bytes, key: str) -> None:
+        """Where the disk does not take it, the collector may yet."""
+        try:
+            await self._outbox.put(data, key)
+        except WirelagError as problem:
+            try:
+                await self._sender.send(data, key)
+            except WirelagError:
+                self.lost_parts += 1
+                self.tell(str(problem))
+
+    async def _answers(self) -> None:
+        """What the collector asks."""
+        async for data in self._sender.asks():
+            try:
+                ask = await asyncio.to_thread(decode, data)
+            except ValueError as error:
+                self.tell(f"a question of the collector {error}")
+                continue
+            if ask.type == "ask" and ask.point == self.config.point:
+                await self._put(*await asyncio.to_thread(self._past.answer, ask))
+
+    async def _clocks(self) -> None:
+        while True:
+            await asyncio.sleep(ASK_S)
+            await asyncio.to_thread(self._clock.ask)
+
+    async def _statuses(self) -> None:
+        while True:
+            await self._status()
+            await asyncio.sleep(self.config.status_ns / 1e9)
+
+    async def _status(self, ending: bool = False) -> None:
+        """How the agent is. It is old soon: while nobody can be reached none is kept."""
+        if self._outbox.reachable is False:
+            return
+        config, now_ns = self.config, time.time_ns()
+        interval = Interval(now_ns, now_ns)  # each is a message of its own
+        measured = config.measured[0]
+        record = {"start_ns": interval.start_ns, "end_ns": interval.end_ns, "name": None, "class": None} | {
+            "version": __version__,
+            "began_ns": self._began_ns,
+            "ending": ending,
+            "intervals": self.intervals,
+            "packets": self.packets,
+            "unseen": self.unseen,
+            "lost_parts": self.lost_parts,
+            "spooled": self._outbox.waiting,
+            "spooled_bytes": self._outbox.waiting_bytes,
+            "spool_dropped": self._outbox.dropped,
+            "refused": self._outbox.refused,
+            "past_intervals": len(self._past),
+            "past_bytes": self._past.bytes,
+            "answered": self._past.answered,
+            "unanswered": self._past.refused,
+            "references_sent": self._emitter.sent,
+            "references_refused": self._emitter.refused,
+            "references_failed": self._emitter.failed,
+        }
+        seen = Seen(self.packets, self.unseen, 0)
+        message = Message(
+            "status", config.point, None, interval, measured.terms, self._clock.reading(), seen, (record,), now_ns
+        )
+        await self._put(encode(message), message.key)

@@ -1,0 +1,132 @@
+"""What rda kept of past intervals, so that the collector can ask for it: times of single packets, more buckets.
+
+Law: at most `most_bytes`, 16 a packet; the oldest interval goes first. A question about something that is not there
+(any longer, or since the agent began anew) is answered at once with the reason, never with a guess. Where more buckets
+were asked for, later intervals have as many from the start, up to the next multiple of MEMORY intervals since 1970:
+both points, which are asked alike, have the same number then, and go back to less at the same time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from wirelag.agent.cutting import Part
+from wirelag.caches import ENTRY_BYTES, Cached
+from wirelag.crossings import ALL, Cut
+from wirelag.estimators.rda import Rda
+from wirelag.intervals import Interval
+from wirelag.messages import MOST_BYTES, Message, encode, terms_name
+from wirelag.pairing import MOST_BUCKETS, answer
+
+MEMORY: Final = 64
+LEAST_BYTES: Final = 1 << 10  # of an interval, however empty: the number of intervals is bounded, too
+
+_Place = tuple[str | None, str, int]  # segment, terms, and the interval's beginning
+
+
+class Past:
+    """Intervals that can be asked about. Threads may share it."""
+
+    def __init__(self, point: str, most_bytes: int, began_ns: int) -> None:
+        self._point, self._most_bytes, self._began_ns = point, most_bytes, began_ns
+        self._kept: OrderedDict[_Place, dict[str | None, Cached]] = OrderedDict()
+        self._lock = threading.Lock()
+        self.bytes = 0
+        self._wanted: dict[tuple[str | None, str | None], int] = {}  # buckets, by segment and class
+        self._block = 0  # of MEMORY intervals, for which they are wanted
+        self.answered = 0
+        self.refused = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keep(self, part: Part) -> None:
+        """Keep an interval of rda."""
+        interval, terms = part.cut.interval, part.measured.terms
+        classes = {None if tag == ALL else part.keys[tag]: cached for tag, cached in part.cut.synopses.items()}
+        with self._lock:
+            self._kept[part.measured.segment, terms_name(terms), interval.start_ns] = classes
+            self.bytes += _bytes(classes)
+            while self.bytes > self._most_bytes and self._kept:
+                _, oldest = self._kept.popitem(last=False)
+                self.bytes -= _bytes(oldest)
+
+    def bound(self, part: Part) -> Cut:
+        """The part's caches as buckets, as they are sent."""
+        estimator, interval, synopses = part.measured.terms.estimator, part.cut.interval, {}
+        assert isinstance(estimator, Rda)
+        for tag, cached in part.cut.synopses.items():
+            key = part.measured.segment, None if tag == ALL else part.keys[tag]
+            with self._lock:
+                wanted = self._wanted.get(key) if self._block == _block(interval) else None
+            synopses[tag] = replace(estimator, buckets=max(wanted or 0, estimator.buckets or 0) or None).bind(cached)
+        return Cut(interval, synopses)
+
+    def _want(self, ask: Message) -> None:
+        """Remember how many buckets were asked for."""
+        with self._lock:
+            block = _block(ask.interval)
+            if block > self._block:
+                self._wanted.clear()
+                self._block = block
+            for record in ask.records:
+                if "buckets" in record and block == self._block:
+                    key = ask.segment, record["class"]
+                    self._wanted[key] = max(self._wanted.get(key, 0), min(int(record["buckets"]), MOST_BUCKETS))
+
+    def answer(self, ask: Message) -> tuple[bytes, str]:
+        """The answer to a question, with a record for each of its records: a message's bytes, and its key."""
+        start_ns = ask.interval.start_ns
+        with self._lock:
+            classes = self._kept.get((ask.segment, terms_name(ask.terms), start_ns))
+        if classes is not None:
+            self._want(ask)
+        records = tuple(self._record(ask, classes, record) for record in ask.records)
+        answer = Message(
+            "times", self._point, ask.segment, ask.interval, ask.terms, records=records, sent_ns=time.time_ns()
+        )
+        data = encode(answer)
+        if len(data) > MOST_BYTES:
+            records = tuple(_refused(record, f"{len(data)} bytes do not fit into a message") for record in ask.records)
+            answer = replace(answer, records=records)
+            data = encode(answer)
+        if any("reason" in record for record in records):
+            self.refused += 1
+        else:
+            self.answered += 1
+        return data, answer.key
+
+    def _record(
+        self, ask: Message, classes: Mapping[str | None, Cached] | None, record: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        estimator = ask.terms.estimator
+        if not isinstance(estimator, Rda):
+            why = f"{estimator.name} keeps nothing that could be asked for"
+        elif classes is not None:
+            seen = classes.get(record["class"], Cached.empty(estimator.seed))  # a class without packets is empty
+            try:
+                return answer(estimator, seen, record)
+            except ValueError as error:
+                why = str(error)
+        elif ask.interval.start_ns < self._began_ns:
+            why = "the agent was started again since"
+        else:
+            why = f"no longer kept: past intervals have {self._most_bytes >> 20} MiB"
+        return _refused(record, why)
+
+
+def _refused(record: Mapping[str, Any], why: str) -> dict[str, Any]:
+    return {name: record[name] for name in ("start_ns", "end_ns", "name", "class")} | {"reason": why}
+
+
+def _block(interval: Interval) -> int:
+    return interval.start_ns // (MEMORY * max(1, interval.length_ns))
+
+
+def _bytes(classes: Mapping[str | None, Cached]) -> int:
+    return max(LEAST_BYTES, ENTRY_BYTES * sum(map(len, classes.values())))

@@ -1,0 +1,295 @@
+"""What `wirelag watch` measures: an answer for each interval, and all of them added up in memory that does not grow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from wirelag.cli.output import Line
+from wirelag.cli.response_table import answer_of
+from wirelag.crowds import Crowds
+from wirelag.distribution import Z95, Distribution
+from wirelag.epochs import Epochs
+from wirelag.estimators.fridge import Fridge
+from wirelag.estimators.match import Match
+from wirelag.estimators.pairs import Pairs
+from wirelag.estimators.pirate import Pirate
+from wirelag.exchanges import Exchanges
+from wirelag.grouping import OTHER_KEY, Grouping
+from wirelag.intervals import Interval
+from wirelag.packets import PacketBatch
+from wirelag.report import Report
+from wirelag.roles import Roles, Server
+from wirelag.samples import ALL, LEGS, Samples, facts
+
+BOTH_WAYS: Final = 4  # so many packets of clients for one of a server, and both directions are there
+FEWEST: Final = 4  # intervals that tell how sure a mean is
+
+
+@dataclass(slots=True)
+class Sums:
+    """Delays whose mean is known, but not each by itself; how sure it is, from how intervals differ."""
+
+    samples: int = 0
+    sum_ns: int = 0
+    parts: int = 0
+    _squares: tuple[int, int, int] = (0, 0, 0)  # sums over parts: of sum^2, sum * samples, samples^2
+
+    def add(self, samples: int, sum_ns: int) -> None:
+        """Take in an interval."""
+        self.samples += samples
+        self.sum_ns += sum_ns
+        self.parts += samples > 0
+        a, b, c = self._squares
+        self._squares = a + sum_ns * sum_ns, b + sum_ns * samples, c + samples * samples
+
+    def merge(self, other: Sums) -> None:
+        """Take in others, over other intervals."""
+        self.samples += other.samples
+        self.sum_ns += other.sum_ns
+        self.parts += other.parts
+        a, b, c = (one + more for one, more in zip(self._squares, other._squares, strict=True))
+        self._squares = a, b, c
+
+    @property
+    def mean(self) -> float | None:
+        """In seconds."""
+        return self.sum_ns / self.samples / 1e9 if self.samples else None
+
+    @property
+    def ci95(self) -> dict[str, tuple[float, float]]:
+        """Of the mean: a ratio of two sums over intervals."""
+        if self.parts < FEWEST or self.mean is None:
+            return {}
+        mean_ns = self.sum_ns / self.samples
+        a, b, c = self._squares
+        off = max(0.0, a - 2 * mean_ns * b + mean_ns * mean_ns * c)
+        bound = Z95 * math.sqrt(off * self.parts / (self.parts - 1)) / self.samples / 1e9
+        return {"mean": (max(0.0, self.mean - bound), self.mean + bound)}
+
+
+@dataclass(slots=True)
+class Part:
+    """What one interval said, of all and of each group. Single delays are known, or only their sums are."""
+
+    interval: Interval
+    report: Report
+    delays: Distribution
+    crowds: Crowds | None = None  # how sure the delays make one
+    groups: dict[str, Report] = field(default_factory=dict)
+    group_delays: dict[str, Distribution] = field(default_factory=dict)
+
+
+class Groups:
+    """Delays of each group, added up: the first `most` groups are kept, the rest is "other"."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.delays: dict[str, Distribution] = {}
+        self.sums: dict[str, Sums] = {}
+
+    def add(self, part: Part) -> None:
+        """Take in an interval."""
+        for key, report in part.groups.items():
+            name = key if key in self.sums or len(self.sums) < self.most else OTHER_KEY
+            mean_ns = (report.mean or 0.0) * 1e9
+            self.sums.setdefault(name, Sums()).add(report.samples, round(mean_ns * report.samples))
+            if key in part.group_delays:
+                self.delays.setdefault(name, Distribution()).merge(part.group_delays[key])
+
+    def reports(self, estimator: str, quantity: Any) -> Iterator[tuple[str, Report, Distribution]]:
+        """Each group with all that it said, slowest first; "other" last."""
+        found = []
+        for key, sums in self.sums.items():
+            delays = self.delays.get(key, Distribution())
+            found.append((key, Report(estimator, quantity, **numbers(delays, sums)), delays))
+        yield from sorted(found, key=lambda one: (one[0] == OTHER_KEY, -(one[1].mean or -1.0)))
+
+
+def numbers(delays: Distribution, sums: Sums, crowds: Crowds | None = None) -> dict[str, Any]:
+    """What a report says: all of a distribution, or the mean where no single delay is known."""
+    if delays.samples:
+        return facts(delays, crowds)
+    return {"samples": sums.samples, "mean": sums.mean, "ci95": sums.ci95}
+
+
+class RoundTrips:
+    """Requests with their responses, both legs."""
+
+    quantity: Final = "round_trip"
+
+    def __init__(self, estimator: Match | Fridge, name: str, grouping: Grouping | None) -> None:
+        self.estimator = name
+        self.total = Samples()
+        self.groups = Groups(grouping.most if grouping else 0)
+        self._meter = estimator.meter("tap")
+        self._wanted, self._grouping = grouping, _anew(grouping)
+
+    def observe(self, packets: PacketBatch) -> None:
+        """Take in packets of the interval that is open."""
+        self._meter.observe(packets, self._grouping)
+
+    def cut(self, interval: Interval) -> Part:
+        """End an interval."""
+        samples = self._meter.cut(interval)
+        report = samples.report(self.estimator, "round_trip").during(interval)
+        part = Part(interval, report, samples.distribution(), samples.crowds)
+        if self._grouping:
+            for tag in samples.tags:
+                key = self._grouping.keys[tag]
+                part.groups[key] = samples.report(self.estimator, "round_trip", tag)
+                part.group_delays[key] = samples.distribution(tag)
+        # Tags are of this interval alone: a group that is silent costs nothing later.
+        self._grouping = _anew(self._wanted)
+        self._add(samples)
+        self.groups.add(part)
+        return part
+
+    def finish(self) -> None:
+        """Nothing is under way of which anything could be said."""
+
+    def _add(self, samples: Samples) -> None:
+        for leg in range(len(LEGS)):
+            mine = self.total.distributions.setdefault((ALL, leg), Distribution())
+            mine.merge(samples.distribution(leg=leg))
+        self.total.crowds.merge(samples.crowds)
+        self.total.packets += samples.packets
+        self.total.count(**samples.counts)
+
+    def report(self) -> Report:
+        """All intervals together."""
+        return self.total.report(self.estimator, "round_trip")
+
+    def delays(self) -> dict[str, Distribution]:
+        """All single delays, by the side they are to."""
+        return {side: self.total.distribution(leg=leg) for leg, side in enumerate(LEGS)}
+
+    def lines(self) -> list[Line]:
+        """The final answer: of all, and of each leg."""
+        crowds = [self.total.crowds.of_leg(leg) for leg in range(len(LEGS))]
+        legs = [
+            Line("leg", f"to the {side}", Report(self.estimator, "round_trip", **facts(delays, crowd)), delays)
+            for (side, delays), crowd in zip(self.delays().items(), crowds, strict=True)
+            if delays.samples
+        ]
+        return [Line("all", "all", self.report(), self.total.distribution()), *legs]
+
+
+class Responses:
+    """Requests with their whole responses where both directions pass, else what the packets of clients tell."""
+
+    quantity: Final = "response"
+
+    def __init__(
+        self, pirate: Pirate, method: str | None, servers: tuple[Server, ...], by: str | None, most: int
+    ) -> None:
+        self.method = method
+        self.groups = Groups(most)
+        self.exchanges = Samples()
+        self.sums = Sums()
+        self.abstained: dict[str, int] = {}
+        self.epochs = 0
+        self._by = by
+        self._roles = Roles(servers)
+        self._asked: Any = None
+        self._pirate = pirate.meter("tap")
+        self._pairs = Pairs(pirate.memory, from_client=lambda _: self._asked).meter("tap")
+        self._clients = self._others = self._single = 0
+
+    @property
+    def both_ways(self) -> bool:
+        """Whether most of what was asked was also seen answered, so far."""
+        seen = self._single > 0 and self._others * BOTH_WAYS >= self._clients
+        return self.method == "pairs" or (self.method is None and seen)
+
+    @property
+    def estimator(self) -> str:
+        """Which method answers."""
+        return "pairs" if self.both_ways else "pirate"
+
+    def observe(self, packets: PacketBatch) -> None:
+        """Take in packets of the interval that is open."""
+        self._asked = self._roles.from_client(packets)
+        rows = np.flatnonzero(self._asked)
+        self._clients += len(rows)
+        self._others += len(packets) - len(rows)
+        if self.method != "pairs":
+            self._pirate.observe(packets if len(rows) == len(packets) else packets[rows])
+        if self.method in (None, "pairs"):
+            self._pairs.observe(packets)
+
+    def cut(self, interval: Interval) -> Part:
+        """End an interval."""
+        return self._end(interval, self._pairs.cut(interval), self._pirate.cut(interval))
+
+    def finish(self) -> None:
+        """Nothing more will come: flows that are open say what they can."""
+        nothing = Interval(0, 0)
+        self._end(nothing, self._pairs.cut(nothing), self._pirate.finish())
+
+    def _end(self, interval: Interval, exchanges: Exchanges, epochs: Epochs) -> Part:
+        epochs = epochs.one_way()
+        crowds = self._add(exchanges, epochs)
+        found: Exchanges | Epochs = exchanges if self.both_ways else epochs
+        part = Part(interval, found.report().during(interval), found.delays, crowds)
+        if self._by:
+            for line in answer_of(found, self._by, None, self.groups.most, []).groups:
+                part.groups[line.key] = line.report
+                if self.both_ways:
+                    part.group_delays[line.key] = line.delays
+        self.groups.add(part)
+        return part
+
+    def _add(self, exchanges: Exchanges, epochs: Epochs) -> Crowds:
+        single, crowds = exchanges.single, Crowds()
+        self._single += len(single)
+        if len(single):
+            keys, times_ns = np.ascontiguousarray(single.rows["key"]), np.ascontiguousarray(single.response_ns)
+            legs = np.zeros(len(single), np.uint8)
+            self.exchanges.add(None, legs, times_ns)
+            crowds.add(keys, np.arange(len(keys), dtype=np.uint32), legs, times_ns)
+            self.exchanges.crowds.merge(crowds)
+        said = epochs.report()
+        answered = epochs.rows[epochs.rows["count"] > 0]
+        self.sums.add(int(answered["count"].sum()), int(answered["sum_ns"].sum()))
+        self.epochs += len(epochs)
+        for reason, count in said.details["abstained"].items():
+            self.abstained[reason] = self.abstained.get(reason, 0) + count
+        return crowds
+
+    def report(self) -> Report:
+        """All intervals together."""
+        if self.both_ways:
+            reason = None if self._single else "no request was seen together with its whole response"
+            times = self.exchanges.distribution()
+            said = facts(times, self.exchanges.crowds)
+            return Report("pairs", "response", packets=self._clients + self._others, reason=reason, **said)
+        return Report(
+            "pirate",
+            "response",
+            packets=self._clients + self._others,
+            samples=self.sums.samples,
+            mean=self.sums.mean,
+            ci95=self.sums.ci95,
+            reason=None if self.sums.samples else "no epoch has an answer",
+            details={"epochs": self.epochs, "abstained": dict(self.abstained)},
+        )
+
+    def delays(self) -> dict[str, Distribution]:
+        """All single delays, where they are known; they are to the server, and back."""
+        return {"server": self.exchanges.distribution()} if self.both_ways else {}
+
+    def lines(self) -> list[Line]:
+        """The final answer."""
+        delays = self.exchanges.distribution() if self.both_ways else Distribution()
+        return [Line("all", "all", self.report(), delays)]
+
+
+def _anew(grouping: Grouping | None) -> Grouping | None:
+    if grouping is None:
+        return None
+    return Grouping(grouping.by, grouping.ipv4_prefix, grouping.ipv6_prefix, grouping.most)

@@ -1,0 +1,224 @@
+"""The JSON API of the collector, and its stream of results. What it answers is in openapi.py."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from wirelag import __version__
+from wirelag.collector.loop import Collector, Kept, Said
+from wirelag.collector.openapi import document, values_of
+from wirelag.collector.store import HOUR_NS, MINUTE_NS, SUMMED, Row
+from wirelag.collector.tally import Tally
+from wirelag.errors import WirelagError
+from wirelag.results import Rank
+
+if TYPE_CHECKING:
+    from wirelag.network.topology import Topology
+
+ALIVE_S: Final = 15.0  # a line to listeners, though nothing happened
+USUAL: Final = 1000  # reports
+MOST_SUMMED: Final = 4000  # intervals that a path is added up from
+FOREVER_NS: Final = 2**62
+
+Handler = Callable[[dict[str, Any]], Awaitable[Response]]
+
+
+class Api:
+    """Answers requests from what a collector knows."""
+
+    def __init__(self, collector: Collector, topology: Topology | None, slow: float) -> None:
+        self._of, self._topology, self._slow = collector, topology, slow
+
+    def routes(self) -> list[BaseRoute]:
+        """For the collector's application."""
+        return [
+            Route("/openapi.json", self._document),
+            Route("/metrics", self._metrics),
+            *(
+                Route(f"/api/v1/{name}", self._checked(f"/api/v1/{name}", handler))
+                for name, handler in (
+                    ("segments", self._segments),
+                    ("reports", self._reports),
+                    ("agents", self._agents),
+                    ("status", self._status),
+                    ("path", self._path),
+                    ("events", self._events),
+                )
+            ),
+        ]
+
+    def _checked(self, path: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            try:
+                values = values_of(path, request.query_params.multi_items())
+            except ValueError as error:
+                return wrong(400, str(error))
+            try:
+                return await handler(values)
+            except WirelagError as error:
+                return wrong(404, str(error))
+            except Exception as error:  # one answer less, not a collector less
+                self._of.counted["internal errors"] += 1
+                print(f"wirelag: {path} failed ({type(error).__name__}: {error}); please report it", file=sys.stderr)
+                return wrong(500, "the collector failed to answer; its log says why")
+
+        return answer
+
+    async def _document(self, request: Request) -> Response:
+        return JSONResponse(document())
+
+    async def _metrics(self, request: Request) -> Response:
+        text, kind = self._of.metrics.text(
+            self._of.agents.all(self._of.clock()), self.counted(), self._of.store.file_bytes
+        )
+        return Response(text, media_type=kind)
+
+    def counted(self) -> dict[str, int]:
+        """Messages by what became of them, at every place where something can."""
+        counted = dict(self._of.counted) | dict(self._of.rounds.counted)
+        for inbox in self._of.inboxes:
+            for why, count in getattr(inbox, "counts", {}).items():
+                counted[f"http {why}"] = count
+        return counted
+
+    # ---- answers ----
+
+    async def _segments(self, values: dict[str, Any]) -> Response:
+        ends = {one.segment: one for one in self._of.rounds.segments}
+        classes: dict[str, list[str]] = {name: [] for name in ends}
+        for name, key in await asyncio.to_thread(self._of.store.series):
+            classes.setdefault(name, [])
+            if key is not None:
+                classes[name].append(key)
+        found = [
+            {
+                "segment": name,
+                "upstream": ends[name].upstream if name in ends else None,
+                "downstream": ends[name].downstream if name in ends else None,
+                "classes": keys,
+                "latest": await self._last(name, self._of.latest, Rank.UNSEEN),
+                "settled": await self._last(name, self._of.settled, Rank.ALONE),
+            }
+            for name, keys in sorted(classes.items())
+        ]
+        return JSONResponse({"now": self._of.clock() / 1e9, "segments": found})
+
+    async def _last(self, segment: str, known: dict[str, Kept], least: Rank) -> dict[str, Any] | None:
+        if segment in known:
+            return known[segment].to_json()
+        lengths = await asyncio.to_thread(self._of.store.lengths_ns, segment, None)
+        rows = await self._rows(segment, None, lengths[0], (0, FOREVER_NS), 3) if lengths else []
+        return next((row.to_json() for row in reversed(rows) if row.rank >= least), None)
+
+    async def _reports(self, values: dict[str, Any]) -> Response:
+        segment, key, resolution = values["segment"], values.get("class"), values.get("resolution", "interval")
+        lengths = await asyncio.to_thread(self._of.store.lengths_ns, segment, key)
+        if not lengths and segment not in {one.segment for one in self._of.rounds.segments}:
+            raise WirelagError(f"nothing is known of segment {segment}" + (f", class {key}" if key else ""))
+        length_ns = _length(lengths, resolution)
+        rows: list[Row] = []
+        if length_ns is not None:
+            rows = await self._rows(segment, key, length_ns, _times(values), int(values.get("limit", USUAL)))
+        gaps = [
+            [(one.start_ns + one.length_ns) / 1e9, other.start_ns / 1e9]
+            for one, other in pairwise(rows)
+            if other.start_ns - one.start_ns >= 2 * one.length_ns  # where packets cut, lengths differ a little
+        ]
+        plain = {"segment": segment, "class": key, "resolution": resolution, "gaps": gaps}
+        plain["length"] = None if length_ns is None else length_ns / 1e9
+        return JSONResponse(plain | {"reports": [row.to_json() for row in rows]})
+
+    async def _agents(self, values: dict[str, Any]) -> Response:
+        now_ns = self._of.clock()
+        return JSONResponse({"now": now_ns / 1e9, "agents": self._of.agents.all(now_ns)})
+
+    async def _status(self, values: dict[str, Any]) -> Response:
+        return JSONResponse(
+            {
+                "version": __version__,
+                "now": self._of.clock() / 1e9,
+                "store_bytes": self._of.store.file_bytes,
+                "topology": None if self._topology is None else self._topology.name,
+                "routers": [] if self._topology is None else list(self._topology.routers),
+                "counted": self.counted(),
+            }
+        )
+
+    async def _path(self, values: dict[str, Any]) -> Response:
+        if self._topology is None:
+            raise WirelagError("no topology is configured: start the collector with --topology")
+        from wirelag.collector.waterfall import waterfall
+
+        now_ns = self._of.clock()
+        times_ns = _times({"from": now_ns / 1e9 - 300} | values)
+        tallies = []
+        for segment in sorted({name for name, _ in await asyncio.to_thread(self._of.store.series)}):
+            lengths = await asyncio.to_thread(self._of.store.lengths_ns, segment, None)
+            fitting = [length for length in lengths if (times_ns[1] - times_ns[0]) // length <= MOST_SUMMED] or lengths[
+                -1:
+            ]
+            whole = Tally()
+            for row in await self._rows(segment, None, fitting[0], times_ns, MOST_SUMMED) if fitting else []:
+                whole.add(row.tally)
+            tallies.append((segment, whole))
+        return JSONResponse(waterfall(self._topology, tallies, values["source"], values["target"], self._slow))
+
+    async def _events(self, values: dict[str, Any]) -> Response:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return StreamingResponse(self._stream(), media_type="text/event-stream", headers=headers)
+
+    async def _stream(self) -> AsyncIterator[str]:
+        yield ": wirelag\n\n"
+        listening = aiter(self._of.listen())
+        waiting: asyncio.Future[list[Said]] | None = None
+        try:
+            while True:
+                waiting = waiting or asyncio.ensure_future(anext(listening))
+                done, _ = await asyncio.wait([waiting], timeout=ALIVE_S)
+                if not done:
+                    yield ": nothing new\n\n"
+                    continue
+                try:
+                    said = waiting.result()
+                except StopAsyncIteration:
+                    return
+                waiting = None
+                plain = [{"segment": one.segment, "report": one.report} for one in said]
+                yield f"event: reports\ndata: {json.dumps(plain)}\n\n"
+        finally:
+            if waiting is not None:
+                waiting.cancel()
+
+    async def _rows(
+        self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int
+    ) -> list[Row]:
+        return await asyncio.to_thread(self._of.store.rows, segment, key, length_ns, times_ns, most)
+
+
+def wrong(status: int, line: str) -> Response:
+    """What is wrong, as JSON."""
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return JSONResponse({"error": line}, status, headers)
+
+
+def _length(lengths_ns: list[int], resolution: str) -> int | None:
+    """The length that is meant by a resolution: where intervals are longer than a minute, minutes are intervals."""
+    single = [length for length in lengths_ns if length not in SUMMED]
+    if resolution == "interval":
+        return next(iter(single or lengths_ns), None)
+    wanted = MINUTE_NS if resolution == "minute" else HOUR_NS
+    return wanted if wanted in lengths_ns else next((length for length in lengths_ns if length > wanted), None)
+
+
+def _times(values: dict[str, Any]) -> tuple[int, int]:
+    start, end = values.get("from"), values.get("to")
+    return (0 if start is None else round(start * 1e9)), (FOREVER_NS if end is None else round(end * 1e9))

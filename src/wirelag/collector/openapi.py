@@ -1,0 +1,252 @@
+"""The API in words that programs read: OpenAPI 3.1. What is said of parameters here is what `values_of` checks."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from wirelag import __version__
+from wirelag.crossing import QUANTILES
+
+LATEST: Final = 4e9  # seconds since 1970, in 2096
+MOST: Final = 10_000  # reports of an answer
+RESOLUTIONS: Final = ("interval", "minute", "hour")
+Schema = dict[str, Any]
+
+_NAME: Final = {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[ -~]+$"}
+_TIME: Final = {"type": "number", "minimum": 0, "maximum": LATEST}
+_SEGMENT: Final = ("segment", True, _NAME, "The segment's name, A>B for example.")
+_FROM: Final = ("from", False, _TIME, "Not before this time, in seconds since 1970.")
+_TO: Final = ("to", False, _TIME, "Before this time, in seconds since 1970.")
+PARAMETERS: Final[Mapping[str, tuple[tuple[str, bool, Schema, str], ...]]] = {
+    "/api/v1/segments": (),
+    "/api/v1/agents": (),
+    "/api/v1/status": (),
+    "/api/v1/reports": (
+        _SEGMENT,
+        ("class", False, _NAME, "A class of its traffic; everything without."),
+        ("resolution", False, {"type": "string", "enum": list(RESOLUTIONS)}, "What a report covers; interval without."),
+        _FROM,
+        _TO,
+        ("limit", False, {"type": "integer", "minimum": 1, "maximum": MOST}, "The latest so many; 1000 without."),
+    ),
+    "/api/v1/path": (
+        ("source", True, _NAME, "The router where the path begins."),
+        ("target", True, _NAME, "The router where it ends."),
+        _FROM,
+        _TO,
+    ),
+    "/api/v1/events": (),
+}
+
+
+def values_of(path: str, query: list[tuple[str, str]]) -> dict[str, Any]:
+    """The parameters of a request, checked; a ValueError says what is wrong."""
+    given = dict(query)
+    if len(given) < len(query):
+        raise ValueError("a parameter is there twice")
+    known = {name: (required, schema) for name, required, schema, _ in PARAMETERS[path]}
+    if unknown := sorted(given.keys() - known.keys()):
+        raise ValueError(f"{unknown[0][:40]!r} is no parameter of {path}")
+    for name, (required, _) in known.items():
+        if required and name not in given:
+            raise ValueError(f"{name} is missing")
+    return {name: _value(name, text, known[name][1]) for name, text in given.items()}
+
+
+def _value(name: str, text: str, schema: Schema) -> Any:
+    if schema["type"] == "string":
+        if "enum" in schema and text not in schema["enum"]:
+            raise ValueError(f"{name} is one of {', '.join(schema['enum'])}")
+        if "enum" not in schema and not (
+            0 < len(text) <= schema["maxLength"] and text.isascii() and text.isprintable()
+        ):
+            raise ValueError(f"{name} is no name")
+        return text
+    try:
+        number = int(text) if schema["type"] == "integer" else float(text)
+    except ValueError:
+        number = math.nan
+    if "_" in text or not schema["minimum"] <= number <= schema["maximum"]:
+        raise ValueError(f"{name} is a number from {schema['minimum']:g} to {schema['maximum']:g}")
+    return number
+
+
+# ---- the document ----
+
+
+def _object(properties: Mapping[str, Schema], **more: Any) -> Schema:
+    return {"type": "object", "properties": dict(properties), "required": list(properties)} | more
+
+
+def _array(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+_NUMBER: Final = {"type": "number"}
+_COUNT: Final = {"type": "integer", "minimum": 0}
+_TEXT: Final = {"type": "string"}
+_TRUTH: Final = {"type": "boolean"}
+_MAYBE_NUMBER: Final = {"type": ["number", "null"]}
+_MAYBE_TEXT: Final = {"type": ["string", "null"]}
+_BOUNDS: Final = {"type": "array", "items": _NUMBER, "minItems": 2, "maxItems": 2}
+
+
+def _said(schema: Schema, text: str) -> Schema:
+    return schema | {"description": text}
+
+
+REPORT: Final = _object(
+    {
+        "start": _said(_NUMBER, "Seconds since 1970."),
+        "end": _NUMBER,
+        "settled": _said(_TRUTH, "False: packets in flight at its end, and some rounds, are still open."),
+        "estimator": _TEXT,
+        "mean": _said(_MAYBE_NUMBER, "One-way delay in seconds, as all of these."),
+        "std": _MAYBE_NUMBER,
+        "min": _MAYBE_NUMBER,
+        "max": _MAYBE_NUMBER,
+        "quantiles": _object(dict.fromkeys(QUANTILES, _MAYBE_NUMBER)),
+        "ci95": {
+            "type": "object",
+            "additionalProperties": _BOUNDS,
+            "description": "95% intervals of mean, quantiles and loss. Those of delays hold the clocks' error bound; "
+            "where a clock is not synchronised there are none.",
+        },
+        "used": _said(_COUNT, "Packets whose delays are in the mean."),
+        "samples": _said(_COUNT, "Single delays behind the quantiles."),
+        "sent": _COUNT,
+        "received": _COUNT,
+        "lost": _said(_MAYBE_NUMBER, "Seen upstream, never arrived; null where nobody can say."),
+        "loss": _said(_MAYBE_NUMBER, "The share, of packets sent in intervals whose loss is known."),
+        "reordered": {"type": ["integer", "null"]},
+        "duplicated": {"type": ["integer", "null"]},
+        "unseen": _said(
+            _object({"upstream": _COUNT, "downstream": _COUNT}), "Packets that captures dropped: never loss."
+        ),
+        "intervals": _said(_COUNT, "Intervals that both points saw."),
+        "missed": _said(_COUNT, "Intervals that only one point saw."),
+        "covered": _said(_NUMBER, "The share of the time that both points covered."),
+        "clock": _object({"error": _NUMBER, "synchronised": _TRUTH}),
+        "reason": _said(_MAYBE_TEXT, "Why numbers are missing."),
+    }
+)
+_AGENT: Final = _object(
+    {
+        "point": _TEXT,
+        "alive": _TRUTH,
+        "heard": _said(_NUMBER, "When, in seconds since 1970."),
+        "silent": _said(_NUMBER, "For so many seconds."),
+        "behind": _said(_NUMBER, "The collector's clock less the agent's, and the way between them; seconds."),
+        "last_interval": _said(_MAYBE_NUMBER, "The end of the last interval that it told of."),
+        "estimator": _MAYBE_TEXT,
+        "packets": _COUNT,
+        "unseen": _COUNT,
+        "messages": _COUNT,
+        "bytes": _COUNT,
+        "clock": _object({"error": _NUMBER, "synchronised": _TRUTH, "source": _TEXT}),
+        "says": _said({"type": "object"}, "What it says of itself."),
+    }
+)
+_ANSWERS: Final[Mapping[str, tuple[str, Schema]]] = {
+    "/api/v1/segments": (
+        "Segments; of each the latest report, and the latest that is settled.",
+        _object(
+            {
+                "now": _NUMBER,
+                "segments": _array(
+                    _object(
+                        {
+                            "segment": _TEXT,
+                            "upstream": _MAYBE_TEXT,
+                            "downstream": _MAYBE_TEXT,
+                            "classes": _array(_TEXT),
+                            "latest": {"anyOf": [REPORT, {"type": "null"}]},
+                            "settled": {"anyOf": [REPORT, {"type": "null"}]},
+                        }
+                    )
+                ),
+            }
+        ),
+    ),
+    "/api/v1/reports": (
+        "Reports of a segment over time.",
+        _object(
+            {
+                "segment": _TEXT,
+                "class": _MAYBE_TEXT,
+                "resolution": {"type": "string", "enum": list(RESOLUTIONS)},
+                "length": _said(_MAYBE_NUMBER, "Of an interval, in seconds."),
+                "reports": _array(REPORT),
+                "gaps": _said(_array(_BOUNDS), "From when to when nothing is known."),
+            }
+        ),
+    ),
+    "/api/v1/agents": ("What is known of agents.", _object({"now": _NUMBER, "agents": _array(_AGENT)})),
+    "/api/v1/status": (
+        "The collector itself.",
+        _object(
+            {
+                "version": _TEXT,
+                "now": _NUMBER,
+                "store_bytes": _COUNT,
+                "topology": _MAYBE_TEXT,
+                "routers": _array(_TEXT),
+                "counted": {"type": "object", "additionalProperties": _COUNT},
+            }
+        ),
+    ),
+    "/api/v1/path": (
+        "What the segments of a path add up to, as `wirelag path --format json` says it.",
+        {"type": "object", "required": ["command", "segments", "paths"]},
+    ),
+}
+
+
+def document() -> dict[str, Any]:
+    """The whole of it."""
+    wrong = _answer("What is wrong.", _object({"error": _TEXT}))
+    paths: dict[str, Any] = {}
+    for path, parameters in PARAMETERS.items():
+        text, schema = _ANSWERS.get(path, ("Results as they come, as server-sent events.", {}))
+        good = _answer(text, schema) if schema else {"description": text, "content": {"text/event-stream": {}}}
+        answers = {"200": good, "400": wrong, "401": wrong}
+        if path in ("/api/v1/reports", "/api/v1/path"):
+            answers["404"] = wrong
+        paths[path] = {
+            "get": {
+                "operationId": path.rpartition("/")[2],
+                "summary": text,
+                "parameters": [
+                    {"name": name, "in": "query", "required": required, "schema": schema, "description": says}
+                    for name, required, schema, says in parameters
+                ],
+                "responses": answers,
+            }
+        }
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "wirelag collector",
+            "version": __version__,
+            "description": "One-way latency of segments. Times are seconds. A token goes into Authorization: Bearer.",
+        },
+        "paths": paths,
+        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+        "security": [{"token": []}, {}],
+    }
+
+
+def _answer(text: str, schema: Schema) -> dict[str, Any]:
+    return {"description": text, "content": {"application/json": {"schema": schema}}}
+
+
+def written() -> str:
+    """As docs/reference/openapi.json has it."""
+    return json.dumps(document(), indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    print(written(), end="")

@@ -1,0 +1,249 @@
+"""The collector's server: who may ask, where answers come from, and its life from start to end.
+
+Laws. With tokens every request needs one: `Authorization: Bearer`, or for the page a session that a token opened.
+Without tokens only loopback is listened on, and only requests that name it are answered, so that no page of another
+site can ask. Nothing secret is logged. The page asks nobody but this server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import signal
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from html import escape
+from importlib import resources
+from typing import Final
+from urllib.parse import parse_qs
+
+from wirelag.collector.settings import Settings
+from wirelag.errors import WirelagError
+
+try:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import HTMLResponse, RedirectResponse, Response
+    from starlette.routing import Route
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from wirelag.collector.api import Api, wrong
+    from wirelag.collector.loop import Collector
+    from wirelag.collector.store import Store
+    from wirelag.transport.http_inbox import HttpInbox
+except ImportError:
+    raise WirelagError("a collector needs more than wirelag alone: pip install 'wirelag[live]'") from None
+
+from wirelag.rounds import Rounds
+from wirelag.transport import Inbox, loopback
+
+SESSION_S: Final = 12 * 3600.0
+MOST_SESSIONS: Final = 1000
+MOST_LOGIN: Final = 4096  # bytes
+COOKIE: Final = "wirelag"
+MOST_CONNECTIONS: Final = 4096
+ENDING_S: Final = 3
+HEADERS: Final = (
+    (b"content-security-policy", b"default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+     b"frame-ancestors 'none'; form-action 'self'; base-uri 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+)  # fmt: skip
+_TYPES: Final = {"js": "text/javascript", "css": "text/css"}
+
+
+class Guard:
+    """Lets in who may come; adds headers that keep browsers from asking elsewhere."""
+
+    def __init__(self, app: ASGIApp, tokens: Mapping[str, str | None] | None, encrypted: bool) -> None:
+        self._app, self._encrypted = app, encrypted
+        self._tokens = None if tokens is None else [token for token, point in tokens.items() if point is None]
+        self._sessions: dict[str, float] = {}  # until when
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI wants it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def with_headers(message: dict[str, object]) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *HEADERS]  # type: ignore[misc]
+            await send(message)
+
+        request = Request(scope, receive)
+        refusal = await self._refusal(request)
+        await (refusal or self._app)(scope, receive, with_headers)  # type: ignore[arg-type]
+
+    async def _refusal(self, request: Request) -> Response | None:
+        if self._tokens is None:
+            named = request.url.hostname or ""
+            return None if loopback(named) else wrong(403, "this collector has no token: it answers to loopback only")
+        if request.url.path.startswith("/v1/"):  # messages have tokens of their own
+            return None
+        if request.url.path == "/login" and request.method == "POST":
+            return await self._login(request)
+        word, _, given = request.headers.get("authorization", "").partition(" ")
+        if (word.lower() == "bearer" and self._right(given.strip())) or self._in_session(request):
+            return None
+        if "text/html" in request.headers.get("accept", ""):
+            return HTMLResponse(_login_page(), 401, {"WWW-Authenticate": "Bearer"})
+        return wrong(401, "the token is missing or wrong")
+
+    def _right(self, given: str) -> bool:
+        matches = [hmac.compare_digest(token.encode(), given.encode()) for token in self._tokens or ()]
+        return any(matches)  # all are compared: how long that takes says nothing
+
+    def _in_session(self, request: Request) -> bool:
+        return self._sessions.get(request.cookies.get(COOKIE, ""), 0.0) > time.monotonic()
+
+    async def _login(self, request: Request) -> Response:
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > MOST_LOGIN:
+                return wrong(413, "that is no token")
+        given = parse_qs(body.decode(errors="replace")).get("token", [""])[0].strip()
+        if not self._right(given):
+            return HTMLResponse(_login_page("That token is wrong."), 401, {"WWW-Authenticate": "Bearer"})
+        now = time.monotonic()
+        self._sessions = {name: until for name, until in self._sessions.items() if until > now}
+        while len(self._sessions) >= MOST_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+        session = secrets.token_urlsafe(32)
+        self._sessions[session] = now + SESSION_S
+        answer = RedirectResponse("/", 303)
+        answer.set_cookie(
+            COOKIE, session, max_age=int(SESSION_S), httponly=True, samesite="strict", secure=self._encrypted
+        )
+        return answer
+
+
+def application(collector: Collector, settings: Settings, inbox: HttpInbox) -> ASGIApp:
+    """All that is served."""
+    topology = None
+    if settings.topology is not None:
+        from wirelag.network.topology import read_topology
+
+        topology = read_topology(settings.topology)
+    api = Api(collector, topology, settings.slow_ns / 1e9)
+    pages = [Route("/", _page), Route("/assets/{name}", _asset)]
+    app = Starlette(routes=[*pages, *api.routes(), *inbox.routes()])
+    return Guard(app, settings.tokens, settings.certificate is not None)
+
+
+async def _page(request: Request) -> Response:
+    return HTMLResponse(_text("page.html"), headers={"Cache-Control": "no-store"})
+
+
+async def _asset(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name == "plotly.js":
+        text = await asyncio.to_thread(_plotly)
+        return Response(text, media_type=_TYPES["js"], headers={"Cache-Control": "private, max-age=86400"})
+    if name not in ("page.js", "map.js", "page.css"):
+        return Response("there is nothing here", 404, media_type="text/plain")
+    return Response(_text(name), media_type=_TYPES[name.rpartition(".")[2]], headers={"Cache-Control": "no-cache"})
+
+
+@cache
+def _plotly() -> str:
+    return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
+
+
+def _text(name: str) -> str:
+    return (resources.files("wirelag.collector") / name).read_text()
+
+
+def _login_page(problem: str = "") -> str:
+    said = f'<p class="bad">{escape(problem)}</p>' if problem else ""
+    return _text("login.html").replace("<!-- problem -->", said)
+
+
+# ---- life ----
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the collector's."""
+        yield
+
+
+def listening(settings: Settings) -> socket.socket:
+    """The socket; one line where it cannot be had."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family, backlog=512)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise WirelagError(f"{settings.host}:{settings.port}: cannot listen ({reason}); choose with --listen") from None
+
+
+def encryption(settings: Settings) -> ssl.SSLContext | None:
+    """TLS as settings have it."""
+    if settings.certificate is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.certificate, settings.key)
+    except (OSError, ssl.SSLError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise WirelagError(f"{settings.certificate}: no certificate that fits {settings.key} ({reason})") from None
+    return context
+
+
+async def serve(settings: Settings) -> None:
+    """Collect until somebody ends it (SIGINT, SIGTERM)."""
+    context = encryption(settings)
+    store = Store(settings.store, settings.retention)
+    rounds = Rounds(settings.ends, named_by_agents=not settings.ends)
+    collector = Collector(rounds, store)
+    inbox = HttpInbox(settings.tokens)
+    inboxes: list[Inbox] = [inbox]
+    if settings.nats is not None:
+        from wirelag.transport.nats import NatsInbox
+
+        inboxes.append(NatsInbox(settings.nats))
+    app = application(collector, settings, inbox)
+    sock = listening(settings)
+    config = uvicorn.Config(
+        app, log_level="error", access_log=False, lifespan="off", ws="none", server_header=False, date_header=False,
+        limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=ENDING_S,
+    )  # fmt: skip
+    config.load()
+    config.ssl = context
+    server = _Server(config)
+    ended = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    working = asyncio.create_task(collector.run(inboxes))
+    serving = asyncio.create_task(server.serve([sock]))
+    waiting = asyncio.create_task(ended.wait())
+    scheme = "http" if context is None else "https"
+    host, port = sock.getsockname()[:2]
+    print(
+        f"collecting at {scheme}://{f'[{host}]' if ':' in host else host}:{port}/, store {settings.store}",
+        file=sys.stderr,
+    )
+    sys.stderr.flush()
+    try:
+        await asyncio.wait([working, serving, waiting], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in inboxes:
+            await one.close()
+        working.cancel()
+        with suppress(asyncio.CancelledError):
+            await working
+        await collector.close()
+        server.should_exit = True
+        await serving
+        waiting.cancel()

@@ -1,0 +1,215 @@
+"""What is kept of an interval: numbers that can be added up, so that a minute says what its seconds say.
+
+Guarantee: counts, means and deviations of a sum are those of all packets in it; a quantile is that of the sampled
+delays of all parts, to the precision of a bin (distribution.py). Loss is over the parts that know theirs. The clock's
+bound is the worst of the parts, and widens every interval of a delay.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag.crossing import QUANTILES, Crossing
+from wirelag.distribution import SHORTEST_NS, WIDTH_NS, Z95, Distribution
+from wirelag.moments import Moments
+from wirelag.pairing import Key
+from wirelag.results import Result
+
+Ints = npt.NDArray[np.int64]
+_NO_BINS: Final = np.empty(0, np.int64)
+
+
+@dataclass(slots=True)
+class Tally:
+    """One interval of one class of one segment, or several added up."""
+
+    estimator: str = ""
+    intervals: int = 0  # that both points saw
+    missed: int = 0  # that only one saw
+    covered_ns: int = 0  # how much time both points covered
+    moments: Moments = field(default_factory=Moments)
+    sent: int = 0
+    received: int = 0
+    loss_sent: int = 0  # of what was sent: where loss is known
+    lost: float = 0.0  # of these
+    lost_low: float = 0.0
+    lost_high: float = 0.0
+    reordered: int | None = None
+    duplicated: int | None = None
+    unseen_up: int = 0  # dropped by captures
+    unseen_down: int = 0
+    clock_error_ns: int = 0
+    unsynchronised: int = 0  # intervals in which a clock was not
+    min_ns: int | None = None
+    max_ns: int | None = None
+    samples: int = 0  # single delays
+    squares: int = 0  # of their weights
+    negative: int = 0  # of their weight: delays below nothing
+    bins: Ints = field(default_factory=lambda: _NO_BINS)  # of the others
+    weights: Ints = field(default_factory=lambda: _NO_BINS)
+    reason: str | None = None  # why numbers are missing
+
+    @classmethod
+    def of(cls, result: Result, key: Key) -> Tally:
+        """What a result says of a class."""
+        up, down = result.seen
+        unseen = [0 if seen is None else seen.unseen for seen in (up, down)] if key is None else [0, 0]
+        clock = result.clock
+        tally = cls(result.estimator, unseen_up=unseen[0], unseen_down=unseen[1], reason=result.reason)
+        if up is None or down is None or clock is None:
+            tally.missed = 1
+            return tally
+        tally.intervals, tally.covered_ns = 1, min(up.covered_ns, down.covered_ns, result.interval.length_ns)
+        tally.clock_error_ns, tally.unsynchronised = clock.error_ns, int(not clock.synchronised)
+        crossing = result.crossings.get(key)
+        if crossing is None:
+            return tally
+        loss = result.losses[key]
+        tally.sent, tally.received, tally.moments = crossing.sent, crossing.received, replace(crossing.moments)
+        tally.reordered, tally.duplicated = crossing.reordered, crossing.duplicated
+        if loss.lost is not None:
+            tally.loss_sent, tally.lost = crossing.sent, loss.lost
+            tally.lost_low, tally.lost_high = loss.low, min(loss.high, crossing.sent)
+        tally.reason = result.reason or crossing.reason or loss.reason
+        tally._take_delays(crossing)
+        return tally
+
+    def _take_delays(self, crossing: Crossing) -> None:
+        tail = crossing.tail
+        self.min_ns, self.max_ns = crossing.min_ns, crossing.max_ns
+        if not len(tail):
+            return
+        real = tail.delays_ns >= 0
+        self.samples, self.negative = len(tail), int(tail.weights[~real].sum())
+        self.squares = int((tail.weights**2).sum())
+        distribution = Distribution()
+        distribution.add(tail.delays_ns[real], tail.weights[real])
+        self.bins = np.flatnonzero(distribution.weights)
+        self.weights = distribution.weights[self.bins].astype(np.int64)
+        if self.min_ns is None:  # of the sample: what is known
+            self.min_ns, self.max_ns = int(tail.delays_ns.min()), int(tail.delays_ns.max())
+
+    def add(self, other: Tally) -> None:
+        """Take in another interval."""
+        first = not self.intervals
+        for name in ("reordered", "duplicated"):
+            mine, theirs = 0 if first else getattr(self, name), getattr(other, name)
+            if other.intervals:
+                setattr(self, name, None if mine is None or theirs is None else mine + theirs)
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.estimator = other.estimator or self.estimator
+        self.moments.add(other.moments)
+        self.clock_error_ns = max(self.clock_error_ns, other.clock_error_ns)
+        self.min_ns = min((x for x in (self.min_ns, other.min_ns) if x is not None), default=None)
+        self.max_ns = max((x for x in (self.max_ns, other.max_ns) if x is not None), default=None)
+        bins = np.union1d(self.bins, other.bins)
+        weights = np.zeros(len(bins), np.int64)
+        weights[np.searchsorted(bins, self.bins)] += self.weights
+        weights[np.searchsorted(bins, other.bins)] += other.weights
+        self.bins, self.weights = bins, weights
+
+    # ---- what it says ----
+
+    def quantile_ns(self, q: float) -> float | None:
+        """The delay below which a share of q lies; None where it is below nothing."""
+        weight = self.negative + int(self.weights.sum())
+        rank = min(max(q, 0.0) * weight, weight - 1)
+        if not weight or rank < self.negative:
+            return None
+        ranks = np.cumsum(self.weights) + self.negative
+        place = int(np.searchsorted(ranks, rank, side="right"))
+        count = float(self.weights[place])
+        inside = min(1.0, (q * weight - float(ranks[place]) + count + 0.5) / count)
+        at = int(self.bins[place])
+        found = float(SHORTEST_NS[at] + WIDTH_NS[at] * inside)
+        return min(max(found, self.min_ns or 0.0), found if self.max_ns is None else float(self.max_ns))
+
+    def to_json(self, start_ns: int, length_ns: int, settled: bool) -> dict[str, Any]:
+        """As the API has it; times in seconds."""
+        clock = self.clock_error_ns
+        mean, bound = self.moments.mean_ns, self.moments.bound_ns(0.05)
+        quantiles = {q: self.quantile_ns(float(q)) for q in QUANTILES}
+        ci95: dict[str, tuple[float | None, ...]] = {}
+        if not self.unsynchronised:
+            if mean is not None and bound is not None:
+                ci95["mean"] = _seconds(mean - bound - clock), _seconds(mean + bound + clock)
+            for q in QUANTILES:
+                if (ends := self._bounds_ns(float(q))) is not None:
+                    ci95[q] = _seconds(ends[0] - clock), _seconds(ends[1] + clock)
+        known = self.loss_sent > 0 or (self.sent == 0 and self.intervals > 0 and self.reason is None)
+        if self.loss_sent:
+            ci95["loss"] = tuple(min(1.0, x / self.loss_sent) for x in (self.lost_low, self.lost_high))
+        return {
+            "start": start_ns / 1e9,
+            "end": (start_ns + length_ns) / 1e9,
+            "settled": settled,
+            "estimator": self.estimator,
+            "mean": _seconds(mean),
+            "std": _seconds(self.moments.std_ns),
+            "min": _seconds(self.min_ns),
+            "max": _seconds(self.max_ns),
+            "quantiles": {q: _seconds(value) for q, value in quantiles.items()},
+            "ci95": {name: list(ends) for name, ends in ci95.items()},
+            "used": self.moments.used,
+            "samples": self.samples,
+            "sent": self.sent,
+            "received": self.received,
+            "lost": self.lost if known else None,
+            "loss": min(1.0, self.lost / self.loss_sent) if self.loss_sent else None,
+            "reordered": self.reordered,
+            "duplicated": self.duplicated,
+            "unseen": {"upstream": self.unseen_up, "downstream": self.unseen_down},
+            "intervals": self.intervals,
+            "missed": self.missed,
+            "covered": min(1.0, self.covered_ns / length_ns),
+            "clock": {"error": _seconds(clock), "synchronised": not self.unsynchronised},
+            "reason": self.reason,
+        }
+
+    def _bounds_ns(self, q: float) -> tuple[float, float] | None:
+        weight = self.negative + int(self.weights.sum())
+        if not weight:
+            return None
+        error = Z95 * math.sqrt(q * (1 - q) * self.squares) / weight
+        if q - error <= 0 or q + error >= 1:
+            return None
+        low, high = self.quantile_ns(q - error), self.quantile_ns(q + error)
+        return None if low is None or high is None else (low, high)
+
+    # ---- as bytes ----
+
+    def packed_bins(self) -> bytes:
+        """The bins and their weights."""
+        steps = np.diff(self.bins, prepend=0).astype("<u2").view(np.uint8).reshape(-1, 2).T
+        weights = self.weights.astype("<u8").view(np.uint8).reshape(-1, 8).T
+        used = (int(self.weights.max(initial=0)).bit_length() + 7) // 8
+        # Byte after byte of all of them: the high ones are mostly nothing, and take nothing.
+        return zlib.compress(bytes([used]) + steps.tobytes() + weights[:used].tobytes(), 6)
+
+    def unpack_bins(self, data: bytes) -> None:
+        """The opposite."""
+        plain = np.frombuffer(zlib.decompress(data), np.uint8)
+        used = int(plain[0])
+        count = (len(plain) - 1) // (2 + used)
+        steps = np.ascontiguousarray(plain[1 : 1 + 2 * count].reshape(2, count).T).view("<u2")
+        weights = np.zeros((count, 8), np.uint8)
+        weights[:, :used] = plain[1 + 2 * count :].reshape(used, count).T
+        self.bins = np.cumsum(steps.reshape(-1), dtype=np.int64)
+        self.weights = weights.view("<i8").reshape(-1).astype(np.int64)
+
+
+_SUMS: Final = (
+    "intervals", "missed", "covered_ns", "sent", "received", "loss_sent", "lost", "lost_low", "lost_high",
+    "unseen_up", "unseen_down", "unsynchronised", "samples", "squares", "negative",
+)  # fmt: skip
+
+
+def _seconds(ns: float | None) -> float | None:
+    return None if ns is None else ns / 1e9

@@ -1,0 +1,46 @@
+"""What segments add up to along a path, from what the collector keeps: `wirelag path` on live results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from wirelag.cli.path import Found, Route
+from wirelag.cli.path_table import to_json
+from wirelag.collector.tally import Tally
+from wirelag.errors import WirelagError
+from wirelag.network.cover import Cover
+from wirelag.network.localise import judge
+from wirelag.network.reports import BOUND, SegmentReport, figures_of
+from wirelag.network.segments import Segment, parse_segment
+from wirelag.network.topology import Topology
+
+
+def waterfall(
+    topology: Topology, tallies: Iterable[tuple[str, Tally]], source: str, target: str, slow: float
+) -> dict[str, Any]:
+    """The path as docs/reference/schema/path.json has it, from what is known of each segment."""
+    for router in (source, target):
+        topology.check(router)
+    reports: dict[Segment, SegmentReport] = {}
+    notes: list[str] = []
+    checking = Cover(topology, ())
+    for name, tally in tallies:
+        try:
+            segment = parse_segment(name)
+            checking.check(segment, name)
+        except WirelagError as error:
+            notes.append(str(error))
+            continue
+        # Loss is that of the intervals which know theirs.
+        known = {"sent": tally.loss_sent, "lost": round(tally.lost) if tally.loss_sent else None}
+        figures = figures_of(tally.to_json(0, 1, True) | known | {"samples": tally.moments.used}, BOUND)
+        if figures.mean is not None:
+            reports[segment] = SegmentReport(segment, name, tally.estimator, figures)
+    cover = Cover(topology, reports)
+    if source == target or cover.routes.cost(source, target) is None:
+        raise WirelagError(f"{topology.name} has no path from {source} to {target}")
+    paths = cover.paths(source, target)
+    verdict = judge(paths, {segment: report.whole for segment, report in reports.items()}, slow)
+    route = Route(source, target, paths, verdict, False)
+    return to_json(Found(topology, slow, reports, {}, [route], False, [], {}, [*topology.notes, *notes]))

@@ -1,0 +1,148 @@
+"""Intervals that packets cut, as they arrive: what both points cut between two neighbouring delimiters that both saw.
+
+Law: a point's cuts follow each other, each begins where the one before it ends. A pair is made once both points'
+cuts between two common delimiters are all there, so that what arrives in between, and when, changes nothing. A
+delimiter that only one point saw joins the intervals on both sides of it. No I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+from wirelag.crossing import Crossing
+from wirelag.estimators.lda import Lda
+from wirelag.intervals import Interval
+from wirelag.losses import loss_of
+from wirelag.messages import ClockReading, Message, Seen
+from wirelag.pairing import WRONG, Key
+from wirelag.results import Rank, Result, together
+
+Sides = tuple[list[Message], list[Message]]
+
+
+def crossed(estimator: Lda, sides: Sides) -> dict[Key, Crossing]:
+    """What became of the packets between two delimiters, by class; a ValueError where a synopsis is none."""
+    up, down = ([{one["class"]: estimator.synopsis(one) for one in cut.records} for cut in side] for side in sides)
+    keys: list[Key] = [None, *sorted({key for cut in (*up, *down) for key in cut if key is not None})]
+    nothing = estimator.synopsis(estimator.meter(estimator.points[0]).cut(sides[0][0].interval).to_fields())
+    return {
+        key: estimator.cross(*(reduce(estimator.added, (cut.get(key, nothing) for cut in side)) for side in (up, down)))
+        for key in keys
+    }
+
+
+def result_of(segment: str, sides: Sides) -> Result:
+    """The result of what lies between two delimiters; it is kept as if it were as long as intervals should be."""
+    first, terms, reason = sides[0][0], sides[0][0].terms, None
+    assert isinstance(terms.estimator, Lda)
+    assert terms.delimiters is not None
+    crossings: dict[Key, Crossing] = {}
+    seen = _seen(sides[0]), _seen(sides[1])
+    apart = next((found for cut in (*sides[0], *sides[1]) if (found := terms.differences(cut.terms))), None)
+    if apart:
+        reason = f"{first.point} and {sides[1][0].point} are set up differently ({'; '.join(apart)})"
+    else:
+        try:
+            crossings = crossed(terms.estimator, sides)
+        except WRONG as error:
+            reason = f"what the points sent does not fit ({error})"
+    unseen = [one.unseen for one in seen]
+    losses = {key: loss_of(crossing, crossings[None], seen, unseen) for key, crossing in crossings.items()}
+    start_ns = first.interval.start_ns
+    interval = Interval(start_ns, start_ns + terms.delimiters.length_ns, first.interval.name)
+    clock = together([_clock(side) for side in sides])
+    return Result(segment, interval, Rank.SETTLED, terms.estimator.name, crossings, losses, seen, clock, True, reason)
+
+
+def _seen(side: Sequence[Message]) -> Seen:
+    return Seen(*(sum(getattr(cut.seen, name) for cut in side) for name in ("packets", "unseen", "covered_ns")))
+
+
+def _clock(side: Sequence[Message]) -> ClockReading:
+    """The worst that a point's clock said."""
+    worst = max((cut.clock for cut in side), key=lambda clock: clock.error_ns)
+    return ClockReading(all(cut.clock.synchronised for cut in side), worst.error_ns, worst.source)
+
+
+@dataclass(slots=True)
+class _Cuts:
+    """Those of one point, by their beginnings."""
+
+    waiting: dict[int, Message] = field(default_factory=dict)
+    arrived_ns: dict[int, int] = field(default_factory=dict)  # also of those that were used
+    names: dict[int, int | None] = field(default_factory=dict)  # of the delimiters that they begin with, used or not
+    starts: dict[int, int] = field(default_factory=dict)  # the opposite
+
+    def until(self, start_ns: int, end_ns: int) -> list[Message] | None:
+        """The cuts from one instant to another, if all are there."""
+        found: list[Message] = []
+        while start_ns < end_ns:
+            cut = self.waiting.get(start_ns)
+            if cut is None:
+                return None
+            found.append(cut)
+            start_ns = cut.interval.end_ns
+        return found if start_ns == end_ns else None
+
+
+@dataclass(slots=True)
+class Chain:
+    """The cuts of both ends of a segment, upstream first, until they are paired."""
+
+    sides: tuple[_Cuts, _Cuts] = field(default_factory=lambda: (_Cuts(), _Cuts()))
+
+    def take(self, side: int, message: Message, now_ns: int) -> list[Sides] | None:
+        """What a cut completes; None where it was there already."""
+        cuts, start_ns, name = self.sides[side], message.interval.start_ns, message.interval.name
+        if start_ns in cuts.names:
+            return None
+        cuts.waiting[start_ns], cuts.arrived_ns[start_ns], cuts.names[start_ns] = message, now_ns, name
+        if name is not None:
+            cuts.starts.setdefault(name, start_ns)
+        found = []
+        for first_ns in sorted(self.sides[0].waiting):
+            pair = self._from(first_ns)
+            if pair is not None:
+                found.append(pair)
+                for which, several in zip(self.sides, pair, strict=True):
+                    for cut in several:
+                        del which.waiting[cut.interval.start_ns]
+        return found
+
+    def old(self, until_ns: int) -> list[Message]:
+        """Forget what arrived before this; the cuts that nobody used."""
+        unused = []
+        for cuts in self.sides:
+            for start_ns in [start_ns for start_ns, at_ns in cuts.arrived_ns.items() if at_ns < until_ns]:
+                if start_ns in cuts.waiting:
+                    unused.append(cuts.waiting.pop(start_ns))
+                name = cuts.names.pop(start_ns)
+                del cuts.arrived_ns[start_ns]
+                if name is not None and cuts.starts.get(name) == start_ns:
+                    del cuts.starts[name]
+        return unused
+
+    def _from(self, first_ns: int) -> Sides | None:
+        """Both points' cuts from a delimiter that both saw to the next one."""
+        up, down = self.sides
+        other_ns = self._seen_below(first_ns)
+        if other_ns is None or first_ns not in up.waiting:
+            return None
+        ups = [up.waiting[first_ns]]
+        while True:
+            next_ns = ups[-1].interval.end_ns
+            end_ns = self._seen_below(next_ns)
+            if end_ns is not None and end_ns > other_ns:
+                downs = down.until(other_ns, end_ns)
+                return None if downs is None else (ups, downs)
+            if next_ns not in up.waiting:
+                return None
+            ups.append(up.waiting[next_ns])
+
+    def _seen_below(self, start_ns: int) -> int | None:
+        """When downstream saw the delimiter that upstream cut at, at this time; None where either did not."""
+        up, down = self.sides
+        name = up.names.get(start_ns)
+        return None if name is None or up.starts.get(name) != start_ns else down.starts.get(name)

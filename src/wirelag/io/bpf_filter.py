@@ -1,0 +1,79 @@
+"""tcpdump expressions as filters inside the kernel, compiled by libpcap (which tcpdump brings along)."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+from typing import Any, Final
+
+from wirelag.errors import WirelagError
+
+INSTRUCTION_BYTES: Final = 8
+_RETURN: Final = 0x06  # BPF_RET | BPF_K: take so many bytes of the packet
+_ERROR_BYTES: Final = 256
+_MASK_UNKNOWN: Final = 0xFFFFFFFF
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("count", ctypes.c_uint), ("instructions", ctypes.c_void_p))
+
+
+def take(snap_bytes: int) -> bytes:
+    """A filter that takes the first bytes of every packet; with 0 it takes no packet."""
+    return _RETURN.to_bytes(2, "little") + bytes(2) + snap_bytes.to_bytes(4, "little")
+
+
+def compile_filter(expression: str, interface: str, link_type: int, snap_bytes: int) -> bytes:
+    """The instructions of a tcpdump expression for this interface.
+
+    libpcap opens the interface for it: only then does it know how this kernel keeps VLAN tags.
+    """
+    pcap = _libpcap()
+    said = ctypes.create_string_buffer(_ERROR_BYTES)
+    handle = pcap.pcap_create(interface.encode(), said)
+    if not handle:
+        raise WirelagError(f"{interface}: libpcap cannot open it ({_text(said.value)}); leave the filter out")
+    try:
+        pcap.pcap_set_snaplen(handle, snap_bytes)
+        if pcap.pcap_activate(handle) < 0:
+            raise WirelagError(f"{interface}: libpcap cannot open it ({_text(pcap.pcap_geterr(handle))})")
+        if pcap.pcap_datalink(handle) != link_type:
+            raise WirelagError(f"{interface}: libpcap sees other headers here than wirelag; leave the filter out")
+        program = _Program()
+        if pcap.pcap_compile(handle, ctypes.byref(program), expression.encode(), 1, _MASK_UNKNOWN) < 0:
+            why = _text(pcap.pcap_geterr(handle))
+            raise WirelagError(f"filter {expression!r}: {why}; write it as for tcpdump (man pcap-filter)")
+        try:
+            return ctypes.string_at(program.instructions, program.count * INSTRUCTION_BYTES)
+        finally:
+            pcap.pcap_freecode(ctypes.byref(program))
+    finally:
+        pcap.pcap_close(handle)
+
+
+def _libpcap() -> Any:
+    for name in ("libpcap.so.0.8", "libpcap.so.1", ctypes.util.find_library("pcap")):
+        if name is None:
+            continue
+        try:
+            pcap = ctypes.CDLL(name)
+        except OSError:
+            continue
+        pcap.pcap_create.restype = ctypes.c_void_p
+        pcap.pcap_geterr.restype = ctypes.c_char_p
+        for function in ("set_snaplen", "activate", "datalink", "geterr", "close"):
+            getattr(pcap, f"pcap_{function}").argtypes = [
+                ctypes.c_void_p,
+                *[ctypes.c_int] * (function == "set_snaplen"),
+            ]
+        pcap.pcap_compile.argtypes = [
+            *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint32)
+        ]
+        return pcap
+    raise WirelagError(
+        "a filter like tcpdump's needs libpcap: install libpcap0.8 (or tcpdump), or leave the filter out"
+    )
+
+
+def _text(said: bytes) -> str:
+    return " ".join(said.decode(errors="replace").split())

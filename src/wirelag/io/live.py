@@ -1,0 +1,375 @@
+"""Packets as they pass an interface, as packet batches; and captures replayed at their own speed, the same way.
+
+Law: what the kernel had no room for is counted (`dropped`) and never silent: received + dropped is all that passed the
+filter. Memory: the ring, and a few batches. Packets are decoded where the kernel put them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Protocol
+
+import numpy as np
+
+from wirelag import _kernels
+from wirelag.errors import WirelagError
+from wirelag.filters import Filter
+from wirelag.intervals import Interval, split
+from wirelag.io.capture import Capture
+from wirelag.io.pcap import Pieces
+from wirelag.io.ring import Clock, Direction, open_ring
+from wirelag.packets import Block, PacketBatch, PacketId
+
+RING_BYTES: Final = 64 << 20
+POLL_MS: Final = 20
+SNAP_BYTES: Final = 512  # of each packet: its headers, also inside tunnels, and more of the payload than ids take
+NO_ID: Final = PacketId(flow=False, length=False, ip_id=False, transport=False, prefix=0)
+_MOST_GAPS: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class LiveStatistics:
+    """What was seen so far. Packets that were dropped passed the filter but found no room: nobody saw them."""
+
+    received: int = 0  # packets the kernel put into the ring
+    dropped: int = 0  # packets it had no room for
+    freezes: int = 0  # how often the ring was found full
+    packets: int = 0  # received and looked at, whether they gave a row or not
+    wire_bytes: int = 0
+    filtered: int = 0
+    backwards: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Packets that were dropped between two readings of the kernel's counters."""
+
+    start_ns: int
+    end_ns: int
+    packets: int
+
+
+class Source(Protocol):
+    """What `Live` and `Replay` have in common."""
+
+    name: str
+    poll_ms: int
+    began_ns: int | None  # when it began to listen; None before the first packet of a capture
+
+    @property
+    def warnings(self) -> list[str]:
+        """What could not be read, a line each."""
+
+    def __iter__(self) -> Iterator[PacketBatch]:
+        """Packet batches, also empty ones."""
+
+    def now_ns(self) -> int:
+        """The time on the clock of the packets."""
+
+    @property
+    def statistics(self) -> LiveStatistics:
+        """What was seen so far."""
+
+    def dropped_during(self, interval: Interval) -> int:
+        """Packets that may have been dropped in an interval that has ended."""
+
+    def stop(self) -> None:
+        """End the iteration after what has arrived."""
+
+    def close(self) -> None:
+        """Listen no more."""
+
+
+def by_clock(source: Source, interval_ns: int) -> Iterator[tuple[Interval, PacketBatch | None]]:
+    """Packets with their interval; None with an interval that has ended.
+
+    An interval ends at the first packet of a later one; or when the clock says so and nothing waits in the ring: what
+    passed up to three polls ago has been seen by then. Intervals without packets end, too, unless the clock jumps.
+    """
+    grace_ns = 3 * source.poll_ms * 10**6
+    current: Interval | None = None
+    try:
+        for batch in source:
+            for found, packets in split([batch], interval_ns):
+                if current is not None and found > current:
+                    yield current, None
+                current = found if current is None else max(current, found)
+                yield current, packets
+            if len(batch) or not (now_ns := source.now_ns()):
+                continue
+            if current is None:
+                start_ns = now_ns // interval_ns * interval_ns
+            elif now_ns >= current.end_ns + grace_ns:
+                yield current, None
+                start_ns = max(current.end_ns, (now_ns - grace_ns) // interval_ns * interval_ns)
+            else:
+                continue
+            current = Interval(start_ns, start_ns + interval_ns)
+    except WirelagError:  # the interface has gone: what it brought before counts
+        if current is not None:
+            yield current, None
+        raise
+    if current is not None:
+        yield current, None
+
+
+class Live:
+    """An interface: iterate over it for packet batches, at least one every `poll_ms`, also empty ones.
+
+    A batch's frames (`PacketBatch.frame`) can be looked up until the next batch is asked for. `filter` is an expression
+    as tcpdump takes it, applied by the kernel; `wanted` is applied while decoding. Instances with the same `fanout`
+    number, in any process, share the packets among them: both directions of a flow come to the same one.
+
+    `clock`: who stamps packets, the kernel or the card. Cards keep a clock of their own, which something must set
+    (phc2sys); and they stamp only what comes in.
+    """
+
+    def __init__(
+        self,
+        interface: str,
+        *,
+        filter: str | None = None,
+        wanted: Filter | None = None,
+        packet_id: PacketId | None = None,
+        tunnels: bool = False,
+        promiscuous: bool = False,
+        direction: Direction = "both",
+        fanout: int | None = None,
+        clock: Clock = "kernel",
+        ring_bytes: int = RING_BYTES,
+        snap_bytes: int = SNAP_BYTES,
+        poll_ms: int = POLL_MS,
+    ) -> None:
+        """Listen from now on; what arrives waits in the ring."""
+        self.name = interface
+        self.poll_ms = poll_ms
+        self.warnings: list[str] = []
+        self._ring = open_ring(
+            interface,
+            expression=filter,
+            promiscuous=promiscuous,
+            ring_bytes=ring_bytes,
+            poll_ms=poll_ms,
+            snap_bytes=snap_bytes,
+            fanout=fanout,
+            direction=direction,
+            clock=clock,
+        )
+        ids = packet_id or NO_ID
+        self._reader = _kernels.Ring(
+            self._ring.memory,
+            self._ring.block_bytes,
+            self._ring.link_type,
+            incoming=direction != "out" or self._ring.loopback,
+            # A loopback shows every packet twice: as it goes out, and as it comes in.
+            outgoing=direction != "in" and not self._ring.loopback,
+            hardware=clock == "hardware",
+            tunnels=tunnels,
+            fields=ids.fields,
+            prefix=ids.prefix,
+            seed=ids.seed,
+            **(wanted or Filter()).kernel_arguments(),
+        )
+        self._blocks = (Block(interface, 0, self._ring.memory),)
+        self._passed = self._dropped = self._freezes = 0
+        self._gaps: deque[Gap] = deque(maxlen=_MOST_GAPS)
+        self.began_ns: int | None = time.time_ns()
+        self._counted_ns = self.began_ns
+        self._stopped_ns: int | None = None
+        self._closed = False
+
+    def __enter__(self) -> Live:
+        """Itself; leaving closes it."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    @staticmethod
+    def now_ns() -> int:
+        """The time on the clock of the packets."""
+        return time.time_ns()
+
+    def __iter__(self) -> Iterator[PacketBatch]:
+        """Batches until `stop` or `close`; a WirelagError if the interface goes down, after all that it brought."""
+        pieces = Pieces(_kernels.BATCH_BYTES)
+        poll = select.poll()
+        poll.register(self._ring.socket, select.POLLIN | select.POLLERR)
+        down = False
+        while not self._closed:
+            memory = pieces.take()
+            rows = self._reader.take(memory)
+            if rows > 0:
+                batch = PacketBatch.in_memory(memory, rows, self._blocks)
+                if self._stopped_ns is not None and int(batch.time_ns[-1]) > self._stopped_ns:
+                    yield batch[batch.time_ns <= self._stopped_ns]
+                    return
+                yield batch
+            if rows >= 0:
+                self._count(least_ms=self.poll_ms)
+                continue
+            if down and not poll.poll(3 * self.poll_ms):
+                raise WirelagError(f"{self.name}: the interface went down or has gone; nothing more comes from it")
+            # What came last lies in a block that the kernel hands over when its time is up.
+            stopping = self._stopped_ns is not None
+            ready = poll.poll(self.poll_ms * (3 if stopping else 1))
+            self._count()
+            down = down or (any(event & select.POLLERR for _, event in ready) and self._is_down())
+            if not ready:
+                if stopping:
+                    return
+                yield PacketBatch.in_memory(memory, 0)
+
+    @property
+    def statistics(self) -> LiveStatistics:
+        """What was seen so far; asks the kernel."""
+        if not self._closed:
+            self._count()
+        known = self._reader.statistics()
+        return LiveStatistics(
+            received=self._passed - self._dropped,
+            dropped=self._dropped,
+            freezes=self._freezes,
+            **{name: known[name] for name in ("packets", "wire_bytes", "filtered", "backwards", "skipped")},
+        )
+
+    def dropped_during(self, interval: Interval) -> int:
+        """Packets that the kernel may have dropped in this interval, which must have ended.
+
+        The kernel counts, and says nothing of times: its counters are read with every batch. What was dropped between
+        two readings with an edge between them is counted on both sides of it, so that no drop is ever taken for loss.
+        """
+        if not self._closed:
+            self._count()
+        return sum(
+            gap.packets for gap in self._gaps if gap.end_ns >= interval.start_ns and gap.start_ns < interval.end_ns
+        )
+
+    def stop(self) -> None:
+        """End the iteration after what has arrived up to now. A signal's handler may call it."""
+        self._stopped_ns = time.time_ns()
+
+    def close(self) -> None:
+        """Listen no more."""
+        if not self._closed:
+            self._count()
+            self._closed = True
+            self._ring.close()
+
+    def _count(self, least_ms: int = 0) -> None:
+        """Read the kernel's counters, which begin anew then."""
+        now_ns = time.time_ns()
+        if 0 <= now_ns - self._counted_ns < least_ms * 10**6:
+            return
+        passed, dropped, freezes = self._ring.counters()
+        self._passed += passed
+        self._dropped += dropped
+        self._freezes += freezes
+        if dropped:
+            self._gaps.append(Gap(self._counted_ns, now_ns, dropped))
+        self._counted_ns = now_ns
+
+    def _is_down(self) -> bool:
+        problem = self._ring.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if problem not in (0, errno.ENETDOWN):
+            raise WirelagError(f"{self.name}: cannot listen any longer ({os.strerror(problem)})")
+        return problem == errno.ENETDOWN
+
+
+class Replay:
+    """Captures as if they were live: batches come when their packets came, `speed` times as fast, empty ones between.
+
+    With `speed=None` they come as fast as they can be read.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        *,
+        speed: float | None = 1.0,
+        wanted: Filter | None = None,
+        packet_id: PacketId | None = None,
+        tunnels: bool = False,
+        poll_ms: int = POLL_MS,
+    ) -> None:
+        self.capture = Capture(paths, filter=wanted, packet_id=packet_id, tunnels=tunnels)
+        self.name = ", ".join(file.name for file in self.capture.files)
+        self.speed = speed
+        self.poll_ms = poll_ms
+        self._nothing = PacketBatch.empty()
+        self._latest_ns = 0
+        self.began_ns: int | None = None
+        self._began_here_ns = 0  # the same on our clock
+        self._stopped = False
+
+    def now_ns(self) -> int:
+        """The time on the clock of the packets."""
+        if self.speed is None or self.began_ns is None:
+            return self._latest_ns
+        return self.began_ns + int((time.monotonic_ns() - self._began_here_ns) * self.speed)
+
+    def __iter__(self) -> Iterator[PacketBatch]:
+        """Batches, each when it is due."""
+        for batch in self.capture:
+            if self.began_ns is None:
+                self.began_ns, self._began_here_ns = int(batch.time_ns[0]), time.monotonic_ns()
+            # A time that goes back is due at once.
+            due_ns = np.maximum(np.maximum.accumulate(batch.time_ns), self._latest_ns)
+            start = 0
+            while start < len(batch):
+                if self._stopped:
+                    return
+                end = len(batch)
+                if self.speed is not None:
+                    end = int(np.searchsorted(due_ns, self.now_ns(), side="right"))
+                if end > start:
+                    self._latest_ns = int(due_ns[end - 1])
+                    yield batch[start:end]
+                    start = end
+                else:
+                    yield self._nothing
+                if start < len(batch) and not self._stopped:
+                    wait_ns = (int(due_ns[start]) - self.now_ns()) / (self.speed or 1.0)
+                    time.sleep(max(0.0, min(wait_ns / 1e9, self.poll_ms / 1e3)))
+
+    @property
+    def statistics(self) -> LiveStatistics:
+        """What was seen so far; nothing is dropped."""
+        known = self.capture.statistics
+        return LiveStatistics(
+            known.packets,
+            packets=known.packets,
+            wire_bytes=known.wire_bytes,
+            filtered=known.filtered,
+            backwards=known.backwards,
+            skipped=known.skipped,
+        )
+
+    @property
+    def warnings(self) -> list[str]:
+        """What could not be read, a line each."""
+        return self.capture.warnings
+
+    def dropped_during(self, interval: Interval) -> int:
+        """None."""
+        return 0
+
+    def stop(self) -> None:
+        """End the iteration."""
+        self._stopped = True
+
+    def close(self) -> None:
+        """End the iteration."""
+        self._stopped = True

@@ -1,0 +1,67 @@
+"""Give up all privileges once what needed them is open: nothing that packets do to the program can use them then."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pwd
+import struct
+import sys
+from typing import Final
+
+NOBODY: Final = 65534
+_CAPABILITY_VERSION: Final = 0x20080522
+_NO_NEW_PRIVILEGES, _AMBIENT, _CLEAR_ALL = 38, 47, 4
+
+
+def no_threads() -> None:
+    """Have numpy start none, where it is not imported yet: a thread's capabilities are its own, and it would keep them.
+
+    These threads multiply matrices, which nothing here does.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def drop_privileges() -> None:
+    """Go on as the user who called sudo, or as nobody; without capabilities in any case. Called before threads start.
+
+    Law: what is open stays open, nothing new can be opened that needs a privilege. Modules are still to be imported:
+    where that user cannot read them, root stays root, but without capabilities.
+    """
+    if os.geteuid() == 0:
+        _leave_root()
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_AMBIENT, _CLEAR_ALL, 0, 0, 0)
+    libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    if libc.capset(struct.pack("Ii", _CAPABILITY_VERSION, 0), bytes(24)):
+        raise OSError(ctypes.get_errno(), "cannot give up capabilities")
+
+
+def _leave_root() -> None:
+    user, group = _whom()
+    groups, imported_from = os.getgroups(), [path for path in sys.path if os.path.exists(path)]
+    try:
+        os.setgroups([])
+        os.setresgid(group, group, 0)
+        os.setresuid(user, user, 0)
+    except PermissionError:  # root without the right to become somebody else, as in some containers
+        return
+    if all(os.access(path, os.R_OK) for path in imported_from):
+        os.setresgid(group, group, group)
+        os.setresuid(user, user, user)
+    else:
+        os.setresuid(0, 0, 0)
+        os.setresgid(0, 0, 0)
+        os.setgroups(groups)
+
+
+def _whom() -> tuple[int, int]:
+    """The user and the group to go on as."""
+    user, group = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
+    if user.isdigit() and group.isdigit() and int(user):
+        return int(user), int(group)
+    with contextlib.suppress(KeyError):
+        nobody = pwd.getpwnam("nobody")
+        return nobody.pw_uid, nobody.pw_gid
+    return NOBODY, NOBODY

@@ -1,0 +1,181 @@
+"""A packet socket with a ring of memory that the kernel fills: opened, counted, closed (man 7 packet, TPACKET_V3)."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag.errors import WirelagError
+from wirelag.io.bpf_filter import INSTRUCTION_BYTES, compile_filter, take
+
+Clock = Literal["kernel", "hardware"]
+Direction = Literal["both", "in", "out"]
+
+BLOCK_BYTES: Final = 1 << 20
+LEAST_BLOCK_BYTES: Final = 1 << 17  # a frame with all its headers fits, however long
+LEAST_BLOCKS: Final = 8
+LEAST_RING_BYTES, MOST_RING_BYTES = 1 << 18, 1 << 32
+LINKS: Final = {  # as the kernel numbers link layers (linux/if_arp.h), and as capture files do
+    1: 1, 772: 1,  # Ethernet, loopback
+    519: 101, 65534: 101, 768: 101, 769: 101, 776: 101,  # IP alone: raw, tun and WireGuard, tunnels
+    778: 228, 823: 229,  # GRE over IPv4 and IPv6
+}  # fmt: skip
+EVERY_PROTOCOL: Final = 3
+FRAME_BYTES: Final = 1 << 11  # asked for by the kernel, but without a meaning in version 3
+TAG_BYTES: Final = 4
+IFF_UP, IFF_LOOPBACK = 0x1, 0x8
+_SIOCGIFFLAGS, _SIOCGIFHWADDR, _SIOCETHTOOL, _SIOCSHWTSTAMP = 0x8913, 0x8927, 0x8946, 0x89B0
+_GET_TIMESTAMPING: Final = 0x41  # of ethtool
+_RAW_HARDWARE, _RX_HARDWARE, _FILTER_ALL = 1 << 6, 1 << 2, 1
+_SO_ATTACH_FILTER: Final = 26
+_ADD_MEMBERSHIP, _RX_RING, _STATISTICS, _VERSION, _RESERVE = 1, 5, 6, 10, 12
+_TIMESTAMP, _FANOUT, _IGNORE_OUTGOING = 17, 18, 23
+_SOL_PACKET: Final = 263
+_VERSION_3: Final = 2
+_PROMISCUOUS: Final = 1
+_FANOUT_HASH, _DEFRAGMENT = 0, 0x8000
+
+
+@dataclass(slots=True)
+class Ring:
+    """A socket and its memory. `link_type` is as in capture files."""
+
+    socket: socket.socket
+    memory: npt.NDArray[np.uint8]
+    block_bytes: int
+    link_type: int
+    loopback: bool
+    _map: mmap.mmap
+
+    def counters(self) -> tuple[int, int, int]:
+        """Since last asked: packets that passed the filter, those without room among them, how often that began."""
+        found = struct.unpack("3I", self.socket.getsockopt(_SOL_PACKET, _STATISTICS, 12))
+        return found[0], found[1], found[2]
+
+    def close(self) -> None:
+        """Receive nothing more. The memory goes when nobody looks at it any longer."""
+        self.socket.close()
+
+
+def open_ring(
+    interface: str,
+    *,
+    expression: str | None,
+    promiscuous: bool,
+    ring_bytes: int,
+    poll_ms: int,
+    snap_bytes: int,
+    fanout: int | None,
+    direction: Direction,
+    clock: Clock,
+) -> Ring:
+    """Listen. No packet gets in before all of this is set."""
+    if not LEAST_RING_BYTES <= ring_bytes <= MOST_RING_BYTES:
+        raise WirelagError(f"{interface}: a ring has 256 KiB to 4 GiB, not {ring_bytes:,} bytes")
+    try:
+        opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
+    except PermissionError:
+        raise WirelagError(
+            f"{interface}: listening needs CAP_NET_RAW: run as root (sudo), or give it with "
+            f"setpriv --inh-caps +net_raw --ambient-caps +net_raw"
+        ) from None
+    except OSError as error:
+        raise WirelagError(f"{interface}: no packet socket here ({error.strerror}); read a capture with -r") from None
+    try:
+        link_type, loopback = _interface(opened, interface)
+        program = compile_filter(expression, interface, link_type, snap_bytes) if expression else take(snap_bytes)
+        if clock == "hardware":
+            _stamp_in_hardware(opened, interface)
+        block_bytes = max(LEAST_BLOCK_BYTES, min(BLOCK_BYTES, _power_of_two(ring_bytes // LEAST_BLOCKS)))
+        blocks = max(2, ring_bytes // block_bytes)
+        _attach(opened, take(0))
+        opened.setsockopt(_SOL_PACKET, _VERSION, _VERSION_3)
+        opened.setsockopt(_SOL_PACKET, _RESERVE, TAG_BYTES)
+        if direction == "in" or loopback:
+            opened.setsockopt(_SOL_PACKET, _IGNORE_OUTGOING, 1)
+        frames = blocks * block_bytes // FRAME_BYTES
+        opened.setsockopt(
+            _SOL_PACKET, _RX_RING, struct.pack("7I", block_bytes, blocks, FRAME_BYTES, frames, poll_ms, 0, 0)
+        )
+        mapped = mmap.mmap(opened.fileno(), blocks * block_bytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        if promiscuous:
+            request = struct.pack("iHH8s", socket.if_nametoindex(interface), _PROMISCUOUS, 0, b"")
+            opened.setsockopt(_SOL_PACKET, _ADD_MEMBERSHIP, request)
+        opened.bind((interface, EVERY_PROTOCOL))
+        if fanout is not None:
+            how = struct.pack("I", fanout & 0xFFFF | (_FANOUT_HASH | _DEFRAGMENT) << 16)
+            opened.setsockopt(_SOL_PACKET, _FANOUT, how)
+        _attach(opened, program)
+    except OSError as error:
+        opened.close()
+        raise WirelagError(f"{interface}: {_why(error, ring_bytes)}") from None
+    except BaseException:
+        opened.close()
+        raise
+    return Ring(opened, np.frombuffer(mapped, np.uint8), block_bytes, link_type, loopback, mapped)
+
+
+def _interface(opened: socket.socket, name: str) -> tuple[int, bool]:
+    """The link type of an interface that is up, and whether it is a loopback."""
+    try:
+        socket.if_nametoindex(name)
+    except OSError:
+        known = ", ".join(sorted(found for _, found in socket.if_nameindex()))
+        raise WirelagError(f"{name}: there is no such interface; there are {known}") from None
+    request = struct.pack("16s24x", name.encode())
+    (flags,) = struct.unpack_from("H", fcntl.ioctl(opened, _SIOCGIFFLAGS, request), 16)
+    (hardware,) = struct.unpack_from("H", fcntl.ioctl(opened, _SIOCGIFHWADDR, request), 16)
+    if not flags & IFF_UP:
+        raise WirelagError(f"{name}: the interface is down; bring it up with: ip link set {name} up")
+    if hardware not in LINKS:
+        raise WirelagError(f"{name}: its link layer (number {hardware}) is none that wirelag reads")
+    return LINKS[hardware], bool(flags & IFF_LOOPBACK)
+
+
+def _stamp_in_hardware(opened: socket.socket, interface: str) -> None:
+    """Have the card stamp every packet that comes in."""
+    info = ctypes.create_string_buffer(struct.pack("I", _GET_TIMESTAMPING), 44)
+    no_stamps = WirelagError(
+        f"{interface}: this card does not stamp packets; take the kernel's stamps (--clock kernel)"
+    )
+    try:
+        fcntl.ioctl(opened, _SIOCETHTOOL, struct.pack("16sP16x", interface.encode(), ctypes.addressof(info)))
+        if ~struct.unpack_from("I", info, 4)[0] & (_RAW_HARDWARE | _RX_HARDWARE):
+            raise no_stamps
+        wish = ctypes.create_string_buffer(struct.pack("3i", 0, 0, _FILTER_ALL), 12)
+        fcntl.ioctl(opened, _SIOCSHWTSTAMP, struct.pack("16sP16x", interface.encode(), ctypes.addressof(wish)))
+        opened.setsockopt(_SOL_PACKET, _TIMESTAMP, _RAW_HARDWARE)
+    except PermissionError:
+        raise WirelagError(f"{interface}: stamps of the card need CAP_NET_ADMIN beside CAP_NET_RAW") from None
+    except OSError:
+        raise no_stamps from None
+
+
+def _attach(opened: socket.socket, program: bytes) -> None:
+    instructions = ctypes.create_string_buffer(program, len(program))
+    pointer = struct.pack("HP", len(program) // INSTRUCTION_BYTES, ctypes.addressof(instructions))
+    opened.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, pointer)
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << max(number, 1).bit_length() - 1
+
+
+def _why(error: OSError, ring_bytes: int) -> str:
+    if error.errno == errno.ENOMEM:
+        return f"the kernel has no {ring_bytes >> 20} MiB for the ring; ask for less"
+    if error.errno == errno.ENODEV:
+        return "the interface has gone"
+    if error.errno in (errno.EPERM, errno.EACCES):
+        return "listening needs CAP_NET_RAW: run as root (sudo)"
+    return f"cannot listen ({error.strerror or os.strerror(error.errno or errno.EIO)})"

@@ -1,0 +1,146 @@
+/* Frames into rows, and what is counted on the way: the part that files and interfaces share. */
+#ifndef WIRELAG_FRAMES_HPP
+#define WIRELAG_FRAMES_HPP
+
+#include <stdexcept>
+#include <tuple>
+#include <vector>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "columns.hpp"
+
+extern "C" {
+#include "filter.h"
+}
+
+constexpr const char *reasons[WL_REASONS] = {"", "link_type", "not_ip", "cut", "malformed", "layers", "no_timestamp"};
+
+using Nets = std::vector<std::tuple<u64, u64, u64, u64>>;
+using Memory = nanobind::ndarray<u8, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
+
+inline wl_decode_options decode_options(bool tunnels, u32 fields, u32 prefix, u64 seed)
+{
+    if (fields > 15)
+        throw std::invalid_argument("packet id fields are bits 0 to 3");
+    if (prefix > WL_MOST_PREFIX)
+        throw std::invalid_argument("the payload prefix of a packet id has at most 64 bytes");
+    return {seed, fields, prefix, tunnels};
+}
+
+inline wl_filter make_filter(
+    const Nets &nets, const std::vector<u32> &ports, const std::vector<u32> &protocols, s64 from_ns, s64 to_ns)
+{
+    wl_filter filter = {};
+
+    if (nets.size() > WL_MOST_NETS || ports.size() > WL_MOST_PORTS)
+        throw std::invalid_argument("at most 64 addresses and 64 ports can be asked for");
+    filter.from_ns = from_ns;
+    filter.to_ns = to_ns;
+    for (const auto &[high, low, mask_high, mask_low] : nets)
+        filter.nets[filter.net_count++] = {high & mask_high, low & mask_low, mask_high, mask_low};
+    for (u32 port : ports)
+        filter.ports[filter.port_count++] = static_cast<u16>(port);
+    for (u32 protocol : protocols) {
+        if (protocol > 255)
+            throw std::invalid_argument("protocols are numbers from 0 to 255");
+        filter.protocols[protocol >> 6] |= 1ull << (protocol & 63);
+        filter.protocol_count++;
+    }
+    return filter;
+}
+
+/* The memory of a batch as Python hands it over. */
+inline Columns *columns_in(const Memory &memory)
+{
+    if (memory.shape(0) < sizeof(Columns))
+        throw std::invalid_argument("the memory is too small for a batch");
+    if (reinterpret_cast<uintptr_t>(memory.data()) % alignof(Columns))
+        throw std::invalid_argument("the memory is not aligned");
+    return reinterpret_cast<Columns *>(memory.data());
+}
+
+/* Which frames are wanted and how they are decoded. */
+struct Frames {
+    struct Counts {
+        u64 packets, wire_bytes, captured_bytes, filtered, backwards, snapped;
+        u64 skipped[WL_REASONS];
+        s64 first_ns, last_ns, before_ns;
+        bool timed;
+    };
+
+    wl_decode_options options;
+    wl_filter filter;
+    bool relative; /* the filter's times count from the first packet */
+    Counts counts = {};
+
+    /* The caller keeps `now`, a copy of the counts that no store into a column can be thought to change. */
+    void packet(const wl_record &record, u32 link, u64 frame_offset, Columns *columns, size_t &row, Counts &now)
+    {
+        wl_frame frame = {record.frame, record.frame + record.captured_length};
+        wl_decoding decoding;
+        int reason;
+
+        now.packets++;
+        now.wire_bytes += record.wire_length;
+        now.captured_bytes += record.captured_length;
+        now.snapped += record.captured_length < record.wire_length;
+        if (!record.has_time) {
+            now.skipped[WL_NO_TIMESTAMP]++;
+            return;
+        }
+        clock(record.time_ns, now);
+        if (!wl_wants_time(&filter, record.time_ns)) {
+            now.filtered++;
+            return;
+        }
+        reason = wl_decode(&frame, record.wire_length, link, &options, &decoding);
+        if (reason != WL_OK)
+            now.skipped[reason]++;
+        else if (!wl_wants(&filter, &decoding.row))
+            now.filtered++;
+        else
+            columns->write(row++, decoding.row, record, now.packets, frame_offset);
+    }
+
+    nanobind::dict statistics() const
+    {
+        nanobind::dict skipped, d;
+
+        for (int i = 1; i < WL_REASONS; i++)
+            if (counts.skipped[i])
+                skipped[reasons[i]] = counts.skipped[i];
+        d["packets"] = counts.packets;
+        d["wire_bytes"] = counts.wire_bytes;
+        d["captured_bytes"] = counts.captured_bytes;
+        d["first_ns"] = counts.timed ? nanobind::cast(counts.first_ns) : nanobind::none();
+        d["last_ns"] = counts.timed ? nanobind::cast(counts.last_ns) : nanobind::none();
+        d["backwards"] = counts.backwards;
+        d["filtered"] = counts.filtered;
+        d["snapped"] = counts.snapped;
+        d["skipped"] = skipped;
+        return d;
+    }
+
+  private:
+    void clock(s64 time_ns, Counts &now)
+    {
+        if (!now.timed) {
+            now.timed = true;
+            now.first_ns = now.last_ns = now.before_ns = time_ns;
+            if (relative) {
+                filter.from_ns = filter.from_ns == INT64_MIN ? INT64_MIN : wl_saturate((__int128)filter.from_ns + time_ns);
+                filter.to_ns = filter.to_ns == INT64_MAX ? INT64_MAX : wl_saturate((__int128)filter.to_ns + time_ns);
+            }
+        }
+        now.backwards += time_ns < now.before_ns;
+        now.before_ns = time_ns;
+        now.first_ns = time_ns < now.first_ns ? time_ns : now.first_ns;
+        now.last_ns = time_ns > now.last_ns ? time_ns : now.last_ns;
+    }
+};
+
+#endif

@@ -1,0 +1,138 @@
+/* A packet socket's ring to columns: takes blocks that the kernel has filled, decodes where packets lie, gives blocks back. */
+#include "frames.hpp"
+#include "module.hpp"
+
+extern "C" {
+#include "ring.h"
+}
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+/* Law: a block is the kernel's until its status says otherwise (acquire), and ours until we say so (release). It is given
+ * back by the `take` after the one that finished it: until then the rows of the last batch can be looked up in it. */
+class Ring {
+  public:
+    Ring(Memory memory, size_t block_bytes, u32 link, bool incoming, bool outgoing, bool hardware, bool tunnels, u32 fields,
+        u32 prefix, u64 seed, const Nets &nets, const std::vector<u32> &ports, const std::vector<u32> &protocols, s64 from_ns,
+        s64 to_ns, bool relative)
+        : memory(memory), block_bytes(block_bytes), link(link), wish{incoming, outgoing, hardware},
+          frames{decode_options(tunnels, fields, prefix, seed), make_filter(nets, ports, protocols, from_ns, to_ns), relative}
+    {
+        if (block_bytes < sizeof(tpacket_block_desc) || block_bytes % alignof(tpacket_block_desc) ||
+            memory.shape(0) < block_bytes || memory.shape(0) % block_bytes)
+            throw std::invalid_argument("a ring consists of blocks of one size");
+        if (reinterpret_cast<uintptr_t>(memory.data()) % alignof(tpacket_block_desc))
+            throw std::invalid_argument("the ring is not aligned");
+    }
+
+    /* Decode into `batch`, at most to the end of a block. Gives the number of rows, or -1 if the kernel has filled no block. */
+    long take(const Memory &batch)
+    {
+        Columns *columns = columns_in(batch);
+        nb::gil_scoped_release release;
+
+        if (held && !block.left)
+            give_back();
+        if (!held && !receive())
+            return -1;
+        return static_cast<long>(walk(columns));
+    }
+
+    /* Give back the block at hand, looked at or not: its memory may be gone soon. */
+    void finish()
+    {
+        if (held)
+            give_back();
+    }
+
+    nb::dict statistics() const
+    {
+        nb::dict d = frames.statistics();
+
+        d["unwanted"] = unwanted;
+        d["blocks"] = blocks;
+        return d;
+    }
+
+  private:
+    u8 *place() const
+    {
+        return memory.data() + index * block_bytes;
+    }
+
+    u32 *status() const
+    {
+        return &reinterpret_cast<tpacket_block_desc *>(place())->hdr.bh1.block_status;
+    }
+
+    bool receive()
+    {
+        if (!(__atomic_load_n(status(), __ATOMIC_ACQUIRE) & TP_STATUS_USER))
+            return false;
+        block = wl_block_begin(place(), static_cast<u32>(block_bytes));
+        held = true;
+        blocks++;
+        return true;
+    }
+
+    void give_back()
+    {
+        __atomic_store_n(status(), TP_STATUS_KERNEL, __ATOMIC_RELEASE);
+        index = (index + 1) % (memory.shape(0) / block_bytes);
+        held = false;
+        block.left = 0;
+    }
+
+    size_t walk(Columns *columns)
+    {
+        Frames::Counts now = frames.counts;
+        wl_block at = block;
+        wl_record record = {};
+        const u8 *begin = memory.data();
+        size_t row = 0;
+
+        while (row < batch_rows) {
+            enum wl_ring_step step = wl_block_next(&at, &wish, &record);
+
+            if (step == WL_RING_PACKET) {
+                frames.packet(record, link, static_cast<u64>(record.frame - begin), columns, row, now);
+            } else if (step == WL_RING_UNWANTED) {
+                unwanted++;
+            } else {
+                at.left = 0;
+                break;
+            }
+        }
+        frames.counts = now;
+        block = at;
+        return row;
+    }
+
+    Memory memory;
+    size_t block_bytes, index = 0;
+    u32 link;
+    wl_ring_wish wish;
+    Frames frames;
+    wl_block block = {};
+    bool held = false;
+    u64 unwanted = 0, blocks = 0;
+};
+
+} // namespace
+
+void add_live(nb::module_ &m)
+{
+    nb::class_<Ring>(m, "Ring", "Reads a packet socket's ring, block by block, into columns.")
+        .def(nb::init<Memory, size_t, u32, bool, bool, bool, bool, u32, u32, u64, const Nets &, const std::vector<u32> &,
+                 const std::vector<u32> &, s64, s64, bool>(),
+            "memory"_a, "block_bytes"_a, "link_type"_a, nb::kw_only(), "incoming"_a = true, "outgoing"_a = true,
+            "hardware"_a = false, "tunnels"_a = false, "fields"_a = 15, "prefix"_a = 16, "seed"_a = 0, "nets"_a = Nets(),
+            "ports"_a = std::vector<u32>(), "protocols"_a = std::vector<u32>(), "from_ns"_a = INT64_MIN, "to_ns"_a = INT64_MAX,
+            "relative"_a = false)
+        .def("take", &Ring::take, "batch"_a, "Decode packets of one block; gives rows, or -1 where no block is filled.")
+        .def("finish", &Ring::finish, "Give back the block at hand.")
+        .def("statistics", &Ring::statistics, "What was read so far.");
+}

@@ -1,0 +1,73 @@
+"""Loss between two points of which either may have missed packets.
+
+Law: silence is unseen, not loss. An interval that a point covered in part has no loss, and where packets in flight at
+its end cannot be told from lost ones, it has none either. A packet is lost if it was seen upstream, and not downstream
+in this interval or in one that began within a second of its end.
+
+What a capture dropped is never loss. Upstream saw s packets and dropped u, downstream dropped d. A share s/(s+u) of
+what downstream dropped was seen upstream, so of A packets seen upstream alone lost = A - d s/(s+u). Which packets were
+dropped is chance: a variance of d s u/(s+u)^2, and lost u/(s+u) for what is said of all that were sent. A method that
+only counts packets knows the difference: lost = (s + u) - (received + d). Drops are counted when the counter is read,
+a little late: some may belong to the interval before or behind, as many as the drops of neighbours differ, and the 95%
+interval reaches that much farther.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wirelag.crossing import Crossing
+from wirelag.distribution import Z95
+from wirelag.messages import Seen
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Packets seen upstream that never arrived, and the 95% interval; None with a reason where nobody can say."""
+
+    lost: float | None
+    low: float
+    high: float
+    reason: str | None = None
+
+
+def unknown(crossing: Crossing, reason: str) -> Loss:
+    """Loss that nobody can tell: at most all that only upstream saw."""
+    return Loss(None, 0.0, float(crossing.sent if crossing.lost is None else crossing.lost), reason)
+
+
+def loss_of(crossing: Crossing, whole: Crossing, seen: Sequence[Seen], moved: Sequence[float]) -> Loss:
+    """The loss of a class by the law above; upstream first in all of these.
+
+    Of what either point dropped the class has its share of the `whole`. `moved` is how many drops may be another
+    interval's.
+    """
+    sent, received = crossing.sent, crossing.received
+    if sent and received and not crossing.used and not len(crossing.tail):
+        return unknown(crossing, "the points have no packet in common: another clock, other traffic or other ids")
+    if crossing.lost is None:
+        return unknown(crossing, crossing.reason or "the difference did not decode")
+    shares = (_ratio(sent, whole.sent), _ratio(received, whole.received))
+    up, down = (point.unseen * share for point, share in zip(seen, shares, strict=True))
+    moved_up, moved_down = (count * share for count, share in zip(moved, shares, strict=True))
+    if not any((up, down, moved_up, moved_down)):
+        return Loss(crossing.lost, crossing.lost, crossing.lost)
+    if crossing.net_loss:
+        lost, variance, may_move, most = sent + up - received - down, 0.0, moved_up + moved_down, math.inf
+    else:
+        seen_too = _ratio(sent, sent + up)
+        lost = crossing.lost - down * seen_too
+        variance = (down * seen_too + max(0.0, lost)) * (1 - seen_too)
+        may_move, most = moved_down * seen_too, float(sent)
+    bound = Z95 * math.sqrt(variance + down * (1 - shares[1])) + may_move
+    return Loss(_within(lost, most), _within(lost - bound, most), _within(lost + bound, most))
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 1.0
+
+
+def _within(value: float, most: float) -> float:
+    return min(max(0.0, value), most)

@@ -1,0 +1,188 @@
+"""One interval of one segment: what both points said of it, and rda's rounds about it. No I/O.
+
+Law: what is asked follows from what was said, so both points' messages in whatever order lead to the same questions;
+answers that do not fit are as good as none. A conversation ends after a few questions, whatever is answered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+
+from wirelag import _kernels
+from wirelag.caches import Cached
+from wirelag.crossing import Crossing
+from wirelag.estimators.rda import ATTEMPTS, Rda, RdaSynopsis, Words, cells, likely_difference
+from wirelag.exchange import Terms, answered
+from wirelag.intervals import Interval
+from wirelag.messages import Message, Record
+
+UP, DOWN = 0, 1
+MOST_BUCKETS: Final = 1 << 20
+OTHER: Final = "other"  # the class of what has none of its own
+WHERE: Final = ("start_ns", "end_ns", "name", "class")
+WRONG: Final = (ValueError, TypeError, KeyError, IndexError, OverflowError)
+
+Key = str | None  # of a class; None is everything
+
+
+def answer(estimator: Rda, cached: Cached | None, ask: Mapping[str, Any]) -> Record:
+    """An agent's answer to one record of an ask; `cached` is what it kept of the interval and class, None: no more."""
+    where = {name: ask[name] for name in WHERE}
+    if cached is None:
+        return where | {"reason": "the packets of this interval are no longer kept"}
+    if "buckets" not in ask:
+        return answered(cached, ask)
+    count = max(1, min(int(ask["buckets"]), MOST_BUCKETS))
+    return where | replace(estimator, buckets=count).bind(cached.at_level(int(ask["cache_level"]))).to_fields()
+
+
+@dataclass(slots=True)
+class Pairing:
+    """What is known of an interval."""
+
+    interval: Interval
+    touched_ns: int  # when something was last said of it
+    said: list[Message | None] = field(default_factory=lambda: [None, None])  # upstream first
+    crossings: dict[Key, Crossing] = field(default_factory=dict)
+    untimed: set[Key] = field(default_factory=set)  # classes with packets that differ, whose times nobody told
+    awaited: dict[int, tuple[Record, ...]] = field(default_factory=dict)  # what each side was asked
+    asked_ns: int = 0
+    attempts: int = 0
+    final: bool = False  # nothing more will be said of it
+    reason: str | None = None  # why there are no numbers
+    _synopses: tuple[dict[Key, Any], dict[Key, Any]] = field(default_factory=lambda: ({}, {}))
+    _told: tuple[dict[Key, Cached], dict[Key, Cached]] = field(default_factory=lambda: ({}, {}))
+    _differ: dict[Key, tuple[Words, Words]] = field(default_factory=dict)  # what each point alone saw
+
+    @property
+    def both(self) -> bool:
+        """Whether both points have said what they saw."""
+        return None not in self.said
+
+    @property
+    def terms(self) -> Terms:
+        """Of the point that spoke first."""
+        return next(message.terms for message in self.said if message is not None)
+
+    def open(self) -> None:
+        """Both points have spoken: a reason, where that cannot be compared."""
+        up, down = self.said
+        assert up is not None
+        assert down is not None
+        apart = up.terms.differences(down.terms)
+        if apart:
+            self.reason = f"{up.point} and {down.point} are set up differently ({'; '.join(apart)})"
+            return
+        for side, message in enumerate((up, down)):
+            try:
+                records = message.records
+                self._synopses[side].update(
+                    {record["class"]: up.terms.estimator.synopsis(record) for record in records}
+                )
+            except WRONG as error:
+                self.reason = f"what {message.point} sent does not fit its own terms ({error})"
+
+    def take(self, side: int, message: Message) -> bool:
+        """An answer; whether it is one to what was asked: a point at the ends of two segments is asked twice."""
+        asked, estimator = self.awaited.get(side, ()), self.terms.estimator
+        if not asked or message.terms != self.terms or len(message.records) != len(asked):
+            return False
+        synopses, told, gone = dict[Key, Any](), dict[Key, Cached](), False
+        for record, ask in zip(message.records, asked, strict=True):
+            key = ask["class"]
+            try:
+                if record["class"] != key:
+                    return False
+                if "reason" in record:
+                    gone = True
+                elif "buckets" in ask:
+                    synopses[key] = estimator.synopsis(record)
+                    if len(synopses[key].buckets) // 4 < ask["buckets"]:
+                        return False
+                else:
+                    told[key] = Cached.from_fields(record, estimator.seed)
+                    if not np.isin(self._differ[key][side], _kernels.number_copies(told[key].ids)).all():
+                        return False
+            except WRONG:
+                return False
+        self._synopses[side].update(synopses)
+        self._told[side].update(told)
+        self.attempts = ATTEMPTS if gone else self.attempts
+        del self.awaited[side]
+        return True
+
+    def cross(self, now_ns: int, counted: Counter[str]) -> dict[int, tuple[Record, ...]]:
+        """Cross every class as well as it can be now; what must be asked of which side to do it better."""
+        wanted: dict[int, list[Record]] = {UP: [], DOWN: []}
+        estimator = self.terms.estimator
+        for key in self._classes():
+            try:
+                if isinstance(estimator, Rda):
+                    for side, record in self._cross_rda(estimator, key):
+                        wanted[side].append(record)
+                else:
+                    nothing = estimator.meter(estimator.points[UP]).cut(Interval(0, 0))
+                    up, down = (side.get(key, nothing) for side in self._synopses)
+                    self.crossings[key] = estimator.cross(up, down)
+            except WRONG as error:
+                counted["not comparable"] += 1
+                self.crossings[key] = Crossing(reason=f"what the points sent does not fit ({error})")
+        self.awaited = {side: tuple(records) for side, records in wanted.items() if records}
+        self.asked_ns, self.attempts = now_ns, self.attempts + 1
+        return dict(self.awaited)
+
+    def free(self) -> None:
+        """Keep what neighbours need."""
+        self.final = True
+        self.awaited.clear()
+        self._synopses, self._told, self._differ = ({}, {}), ({}, {}), {}
+        self.said = [None if message is None else replace(message, records=()) for message in self.said]
+
+    def _classes(self) -> list[Key]:
+        """Everything, and the classes that can be compared: where one has a rest, those that both points kept apart."""
+        up, down = (set(side) - {None} for side in self._synopses)
+        both = up & down - {OTHER} if OTHER in up | down else up | down
+        return [None, *sorted(both, key=str)]
+
+    def _cross_rda(self, estimator: Rda, key: Key) -> Iterator[tuple[int, Record]]:
+        up, down = self._alike(estimator, key)
+        more = self.attempts < ATTEMPTS
+        level, size = max(up.level, down.level), max(len(up.buckets), len(down.buckets)) // 4
+        values = (self.interval.start_ns, self.interval.end_ns, self.interval.name, key)
+        record = dict(zip(WHERE, values, strict=True)) | {"cache_level": level}
+        less = [side for side, one in enumerate((up, down)) if one.level < level or len(one.buckets) // 4 < size]
+        if less:
+            reason = "the points kept different shares of their packets: give them more memory"
+            self.crossings[key] = Crossing(up.packets, down.packets, reason=reason)
+            if more:
+                yield from ((side, record | {"buckets": size}) for side in less)
+            return
+        mine, theirs = (told.get(key) for told in self._told)
+        crossing, decoded = estimator.cross_bound(up, down, mine, theirs)
+        self.crossings[key] = crossing
+        self.untimed.discard(key)
+        if not decoded.complete:
+            likely = len(decoded.numbers) + likely_difference(decoded.left, estimator.banks)
+            wish = max(2 * size, cells(likely))
+            if more and wish <= min(MOST_BUCKETS, 2 * (up.entries + down.entries) + 2 * size):
+                yield from ((side, record | {"buckets": wish}) for side in (UP, DOWN))
+        elif len(decoded.numbers) and (mine is None or theirs is None):
+            self.untimed.add(key)
+            self._differ[key] = decoded.upstream, decoded.downstream
+            if more:
+                yield from ((side, record | {"numbers": decoded.numbers}) for side in (UP, DOWN))
+
+    def _alike(self, estimator: Rda, key: Key) -> tuple[RdaSynopsis, RdaSynopsis]:
+        """Both points' synopses of a class; a point that did not see it has an empty one, like the other's."""
+        there = next(side[key] for side in self._synopses if key in side)
+        like = replace(estimator, buckets=len(there.buckets) // 4)
+        nothing = replace(like.bind(Cached.empty(estimator.seed)), level=there.level)
+        up, down = (side.get(key, nothing) for side in self._synopses)
+        if not up.packets or not down.packets:  # a cache that saw nothing has the lowest level
+            up, down = (one if one.packets else replace(one, level=max(up.level, down.level)) for one in (up, down))
+        return up, down

@@ -1,0 +1,390 @@
+"""What the collector makes of messages: the same interval at both ends of a segment, rounds, results. No I/O.
+
+Laws. Results follow from the messages that arrived, whatever their order and however often each came: of two about the
+same the first counts, and a result is given again when a neighbour arrives that it should have known. What an agent
+sends changes only results of segments that it is an end of. A point that says nothing has seen nothing: that is not
+loss (losses.py). Clocks that are right within a and b leave a delay right within a + b, all of an interval alike.
+
+A packet counts in the interval in which it was sent, also where it arrived in the next one. So an interval has a first
+result when both points have spoken, and is settled when the next one is known.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from wirelag.crossing import Crossing
+from wirelag.crossings import PATIENCE_NS, Span, settled
+from wirelag.delimited import Chain, result_of
+from wirelag.estimators.lda import Lda
+from wirelag.intervals import Interval
+from wirelag.losses import Loss, loss_of, unknown
+from wirelag.messages import Message
+from wirelag.pairing import Key, Pairing
+from wirelag.pairing import answer as answer  # for agents
+from wirelag.results import Ask, Done, Ends, Outcome, Rank, Result, together
+
+SECOND_NS: Final = 10**9
+LINGER_NS: Final = 60 * SECOND_NS  # how long what is not complete stays in memory
+SOON_NS: Final = 3 * SECOND_NS  # then a point that has said nothing is missed
+ANSWER_NS: Final = 5 * SECOND_NS  # how long an agent may take to answer
+AHEAD_NS: Final = 5 * SECOND_NS  # an interval that ends later than this from now is another clock's
+MOST_BYTES: Final = 256 << 20
+OVERHEAD: Final = 4096  # bytes of a message beside its arrays, about
+MOST_SEGMENTS: Final = 4096
+MOST_REACH: Final = 16  # neighbours on each side, where intervals are short
+SIDES: Final = ("upstream", "downstream")
+
+
+@dataclass(slots=True)
+class _Place:
+    """An interval of a segment, and what was last said of it."""
+
+    pairing: Pairing
+    keys: list[str]
+    bytes: int = 0
+    rank: Rank | None = None
+    known: frozenset[int] = frozenset()  # the places that the last result knew
+
+
+class _Segment:
+    def __init__(self, ends: Ends) -> None:
+        self.ends = ends
+        self.places: dict[int, _Place] = {}  # by the beginning of the interval
+        self.gone: dict[int, int] = {}  # places that are done, and when that was
+        self.chain = Chain()  # where packets cut the intervals
+
+    def near(self, interval: Interval, first: int, last: int) -> dict[int, _Place | None]:
+        """The places around an interval, as many as packets may straddle."""
+        reach = min(MOST_REACH, -(-PATIENCE_NS // interval.length_ns))
+        starts = (interval.start_ns + i * interval.length_ns for i in range(first * reach, last * reach + 1))
+        return {start_ns: self.places.get(start_ns) for start_ns in starts}
+
+
+class Rounds:
+    """Takes messages and time, gives results, asks, and what is no longer needed.
+
+    Memory: what waits for its other half, `most_bytes` at most (then the oldest is let go; it can be taken in again
+    when its other half comes), and a few neighbouring intervals of each segment.
+    """
+
+    def __init__(
+        self,
+        ends: Iterable[Ends],
+        *,
+        named_by_agents: bool = False,
+        linger_ns: int = LINGER_NS,
+        answer_ns: int = ANSWER_NS,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        self._named, self._most_bytes = named_by_agents, most_bytes
+        self._linger_ns, self._answer_ns = linger_ns, answer_ns
+        self._segments = {one.segment: _Segment(one) for one in ends}
+        self._needed: Counter[str] = Counter()  # by key: how many places have the message
+        self._bytes = 0
+        self.counted: Counter[str] = Counter()  # messages, by what became of them
+
+    @property
+    def segments(self) -> list[Ends]:
+        """All that are known."""
+        return [segment.ends for segment in self._segments.values()]
+
+    def has(self, key: str) -> bool:
+        """Whether a message is in use."""
+        return key in self._needed
+
+    def about(self, message: Message) -> list[str]:
+        """The segments that a message is about."""
+        return [segment.ends.segment for segment, _ in self._about(message)]
+
+    def partners(self, message: Message) -> set[str]:
+        """The points at the other ends of what a message is about."""
+        return {segment.ends.points[1 - side] for segment, side in self._about(message)}
+
+    def take(self, message: Message, now_ns: int) -> list[Outcome]:
+        """A message has arrived."""
+        if message.type == "status":
+            return [Done((message.key,))]
+        refused = self._refusal(message, now_ns)
+        if refused:
+            self.counted[refused] += 1
+            return [Done((message.key,))]
+        found: list[Outcome] = []
+        for segment, side in self._about(message):
+            take = self._synopsis if message.type == "synopsis" else self._times
+            found += take(segment, side, message, now_ns)
+        if message.key not in self._needed:
+            found.append(Done((message.key,)))
+        self._let_go()
+        return found
+
+    def pass_time(self, now_ns: int) -> list[Outcome]:
+        """Time has passed: give up waiting where it was in vain."""
+        found: list[Outcome] = []
+        for segment in self._segments.values():
+            segment.gone = {key: at_ns for key, at_ns in segment.gone.items() if now_ns - at_ns < 2 * self._linger_ns}
+            self._used(segment.chain.old(now_ns - self._linger_ns))  # they stay where messages are kept
+            for start_ns in sorted(segment.places):
+                if start_ns in segment.places:
+                    found += self._age(segment, segment.places[start_ns], now_ns)
+        return found
+
+    # ---- messages ----
+
+    def _refusal(self, message: Message, now_ns: int) -> str | None:
+        length_ns, interval = message.terms.interval_ns, message.interval
+        if message.type == "ask":
+            return "not for a collector"
+        if message.terms.delimiters is not None:
+            if not isinstance(message.terms.estimator, Lda) or interval.length_ns <= 0:
+                return "no interval between packets"
+        elif not length_ns or interval.length_ns != length_ns or interval.start_ns % length_ns:
+            return "no interval of a clock"
+        if interval.end_ns > now_ns + AHEAD_NS:
+            return "from the future"
+        return None if self.partners(message) else "of no segment"
+
+    def _about(self, message: Message) -> Iterator[tuple[_Segment, int]]:
+        """The segments that a message is about, and which end of each its point is."""
+        name = message.segment
+        if name is not None and name not in self._segments and self._named and len(self._segments) < MOST_SEGMENTS:
+            upstream, _, downstream = name.replace(">>", ">").partition(">")
+            if upstream != downstream and message.point in (upstream, downstream):
+                self._segments[name] = _Segment(Ends(name, upstream, downstream))
+        for segment in self._segments.values() if name is None else filter(None, [self._segments.get(name)]):
+            if message.point in segment.ends.points:
+                yield segment, segment.ends.points.index(message.point)
+
+    def _synopsis(self, segment: _Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
+        if message.terms.delimiters is not None:
+            return self._delimited(segment, side, message, now_ns)
+        start_ns = message.interval.start_ns
+        place = segment.places.setdefault(start_ns, _Place(Pairing(message.interval, now_ns), []))
+        pairing = place.pairing
+        if pairing.said[side] is not None:
+            self.counted["duplicates"] += 1
+            return []
+        self.counted["synopses"] += 1
+        pairing.said[side], pairing.touched_ns = message, now_ns
+        self._need(place, message)
+        if not pairing.both:
+            return []
+        pairing.open()
+        if pairing.reason is None:
+            return self._converse(segment, place, now_ns)
+        self.counted["not comparable"] += 1
+        return self._finish(segment, place, now_ns)
+
+    def _delimited(self, segment: _Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
+        pairs = segment.chain.take(side, message, now_ns)
+        if pairs is None:
+            self.counted["duplicates"] += 1
+            return []
+        self.counted["synopses"] += 1
+        self._needed[message.key] += 1
+        found: list[Outcome] = []
+        for sides in pairs:
+            found.append(result_of(segment.ends.segment, sides))
+            found += self._used(cut for cuts in sides for cut in cuts)
+        return found
+
+    def _used(self, messages: Iterable[Message]) -> list[Outcome]:
+        """A place less needs these."""
+        done = []
+        for message in messages:
+            key = message.key
+            self._needed[key] -= 1
+            if self._needed[key] <= 0:
+                del self._needed[key]
+                done.append(key)
+        return [Done(tuple(done))] if done else []
+
+    def _times(self, segment: _Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
+        place = segment.places.get(message.interval.start_ns)
+        if place is None or not place.pairing.take(side, message):
+            self.counted["answers to nothing"] += 1
+            return []
+        self.counted["answers"] += 1
+        place.pairing.touched_ns = now_ns
+        self._need(place, message)
+        return [] if place.pairing.awaited else self._converse(segment, place, now_ns)
+
+    def _need(self, place: _Place, message: Message) -> None:
+        values = (value for record in message.records for value in record.values())
+        size = OVERHEAD + sum(getattr(value, "nbytes", 0) for value in values)
+        place.bytes, self._bytes = place.bytes + size, self._bytes + size
+        key = message.key
+        if key not in place.keys:
+            place.keys.append(key)
+            self._needed[key] += 1
+
+    # ---- rounds and neighbours ----
+
+    def _converse(self, segment: _Segment, place: _Place, now_ns: int) -> list[Outcome]:
+        """Cross what is there; ask for what is missing, or be done."""
+        pairing, found = place.pairing, list[Outcome]()
+        for side, records in pairing.cross(now_ns, self.counted).items():
+            said = pairing.said[side]
+            assert said is not None
+            found.append(Ask(replace(said, type="ask", records=records, sent_ns=now_ns)))
+            self.counted["asks"] += 1
+        if not found:
+            return self._finish(segment, place, now_ns)
+        if place.rank is None:
+            found.append(self._result(segment, place, pairing.crossings, Rank.FIRST))
+        return found
+
+    def _finish(self, segment: _Segment, place: _Place, now_ns: int) -> list[Outcome]:
+        """Nothing more will be said of a place: it and those around it may be settled."""
+        place.pairing.free()
+        self._bytes -= place.bytes
+        place.bytes = 0
+        found: list[Outcome] = []
+        for one in segment.near(place.pairing.interval, -1, 1).values():
+            if one is not None and one.pairing.final:
+                found += self._settle(segment, one, now_ns)
+        for one in segment.near(place.pairing.interval, -2, 2).values():
+            found += [] if one is None else self._drop(segment, one, now_ns)
+        return found
+
+    def _settle(self, segment: _Segment, place: _Place, now_ns: int) -> list[Outcome]:
+        near = segment.near(place.pairing.interval, -1, 1)
+        final = {start_ns: one for start_ns, one in near.items() if one is not None and one.pairing.final}
+        known, rank = frozenset(final), Rank.SETTLED
+        if not segment.near(place.pairing.interval, 0, 1).keys() <= known:
+            alone = now_ns - place.pairing.touched_ns >= self._linger_ns
+            known, rank = (known, Rank.ALONE) if alone else (frozenset((place.pairing.interval.start_ns,)), Rank.FIRST)
+        if place.rank is not None and (rank < place.rank or (rank == place.rank and not known > place.known)):
+            return []
+        place.known = known
+        crossings = _with_neighbours(place, final.values()) if rank > Rank.FIRST else place.pairing.crossings
+        around = [one for start_ns, one in near.items() if start_ns != place.pairing.interval.start_ns]
+        return [self._result(segment, place, crossings, rank, around)]
+
+    def _result(
+        self,
+        segment: _Segment,
+        place: _Place,
+        crossings: Mapping[Key, Crossing],
+        rank: Rank,
+        around: Iterable[_Place | None] = (),
+    ) -> Result:
+        place.rank, pairing = rank, place.pairing
+        up, down = pairing.said
+        known = [message for message in (up, down) if message is not None]
+        clock = None if up is None or down is None else together((up.clock, down.clock))
+        silent = next((p for p, said in zip(segment.ends.points, pairing.said, strict=True) if said is None), None)
+        return Result(
+            segment.ends.segment,
+            pairing.interval,
+            rank,
+            known[0].terms.estimator.name,
+            dict(crossings),
+            {key: _loss(pairing, crossings, key, rank, list(around)) for key in crossings},
+            (None if up is None else up.seen, None if down is None else down.seen),
+            clock,
+            pairing.final,
+            pairing.reason if silent is None else f"{silent} has said nothing of it",
+        )
+
+    # ---- time ----
+
+    def _age(self, segment: _Segment, place: _Place, now_ns: int) -> list[Outcome]:
+        pairing, found = place.pairing, list[Outcome]()
+        if pairing.awaited and now_ns - pairing.asked_ns >= self._answer_ns:
+            self.counted["asks without an answer"] += len(pairing.awaited)
+            found += self._finish(segment, place, now_ns)
+        age_ns = now_ns - pairing.touched_ns
+        if not pairing.both and place.rank is None and age_ns >= max(SOON_NS, 2 * pairing.interval.length_ns):
+            found.append(self._result(segment, place, {}, Rank.UNSEEN))
+        if age_ns >= self._linger_ns:
+            if pairing.both:
+                found += self._settle(segment, place, now_ns) + self._drop(segment, place, now_ns)
+            else:
+                self._forget(segment, place)
+        return found
+
+    def _drop(self, segment: _Segment, place: _Place, now_ns: int) -> list[Outcome]:
+        """Let a place go once no neighbour will need it."""
+        if place.rank is None or place.rank < Rank.ALONE or place.pairing.interval.start_ns not in segment.places:
+            return []
+        near = segment.near(place.pairing.interval, -1, 1).items()
+        old = now_ns - place.pairing.touched_ns >= 2 * self._linger_ns
+        ended = (key in segment.gone or (one is not None and (one.rank or 0) >= Rank.ALONE) for key, one in near)
+        if not old and not all(ended):
+            return []
+        segment.gone[place.pairing.interval.start_ns] = now_ns
+        done = self._forget(segment, place)
+        return [Done(done)] if done else []
+
+    def _forget(self, segment: _Segment, place: _Place) -> tuple[str, ...]:
+        """Let a place go; the messages that no place has any more."""
+        del segment.places[place.pairing.interval.start_ns]
+        self._bytes -= place.bytes
+        self._needed.subtract(place.keys)
+        free = tuple(key for key in place.keys if self._needed[key] <= 0)
+        for key in free:
+            del self._needed[key]
+        return free
+
+    def _let_go(self) -> None:
+        """Keep within the memory: what waits longest for its other half is let go."""
+        if self._bytes <= self._most_bytes:
+            return
+        waiting = [
+            (place.pairing.interval.start_ns, segment, place)
+            for segment in self._segments.values()
+            for place in segment.places.values()
+            if place.bytes
+        ]
+        for _, segment, place in sorted(waiting, key=lambda one: one[0]):
+            if self._bytes <= self._most_bytes // 2:
+                break
+            self.counted["let go for want of memory"] += 1
+            self._forget(segment, place)
+
+
+def _with_neighbours(place: _Place, near: Iterable[_Place]) -> Mapping[Key, Crossing]:
+    """What straddles the edges has found its other half. The neighbours themselves are left as they are."""
+    final = [one.pairing for one in near if one.pairing.crossings]
+    keys = sorted({key for pairing in final for key in pairing.crossings}, key=str)
+    spans = [
+        Span(one.interval, {tag: _copy(one.crossings[key]) for tag, key in enumerate(keys) if key in one.crossings})
+        for one in final
+    ]
+    mine = place.pairing.interval
+    found = next((span for span in settled(spans, mine.length_ns) if span.interval == mine), None)
+    return {} if found is None else {keys[tag]: crossing for tag, crossing in found.crossings.items()}
+
+
+def _copy(crossing: Crossing) -> Crossing:
+    return replace(crossing, moments=replace(crossing.moments), details=dict(crossing.details))
+
+
+def _loss(
+    pairing: Pairing, crossings: Mapping[Key, Crossing], key: Key, rank: Rank, around: list[_Place | None]
+) -> Loss:
+    crossing = crossings[key]
+    seen = [message.seen for message in pairing.said if message is not None]
+    for side, one in zip(SIDES, seen, strict=True):
+        if one.covered_ns < pairing.interval.length_ns:
+            part = f"{one.covered_ns / 1e9:g} s of {pairing.interval.length_ns / 1e9:g} s"
+            return unknown(crossing, f"the {side} point covered {part}")
+    if rank == Rank.FIRST:
+        return unknown(crossing, "packets in flight at its end are not known yet")
+    if rank == Rank.ALONE:
+        return unknown(crossing, "the next interval was not seen: packets in flight look like lost ones")
+    if key in pairing.untimed:
+        return unknown(crossing, "a point no longer has the times of packets that differ")
+    moved = [
+        max((abs(one.unseen - _unseen(near, side)) for near in around), default=0) for side, one in enumerate(seen)
+    ]
+    return loss_of(crossing, crossings[None], seen, moved)
+
+
+def _unseen(place: _Place | None, side: int) -> int:
+    message = None if place is None else place.pairing.said[side]
+    return 0 if message is None else message.seen.unseen

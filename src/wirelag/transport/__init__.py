@@ -1,0 +1,163 @@
+"""How messages travel between agents and the collector: HTTPS or NATS JetStream, and a spool while neither works.
+
+Law: a message is delivered at least once. The sender keeps it until the collector has acknowledged it; what arrives
+twice has the same key, and the collector counts it once. Nothing secret is in an error or a `repr`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import urlsplit
+
+from wirelag.errors import WirelagError
+
+if TYPE_CHECKING:
+    import ssl
+
+Acknowledge = Callable[[], Awaitable[None]]
+_SCHEMES: Final = {"https": True, "http": False, "tls": True, "nats": False}  # encrypted or not
+
+LONGEST_PAUSE_S: Final = 5.0
+
+
+class Unreachable(WirelagError):  # noqa: N818
+    """Not now: keep the message and try again."""
+
+
+class Refused(WirelagError):  # noqa: N818
+    """Never: this message will not be taken, however often it is sent."""
+
+
+class Sender(Protocol):
+    """The agent's side. It connects when first used, and again after every failure."""
+
+    async def send(self, data: bytes, key: str) -> None:
+        """Return once the other side has the message for good; raise `Unreachable` or `Refused`."""
+
+    def asks(self) -> AsyncIterator[bytes]:
+        """Messages for this point, for ever. One counts as delivered when the next is asked for: answer it before."""
+
+    async def close(self) -> None:
+        """End `asks`, too."""
+
+
+class Inbox(Protocol):
+    """The collector's side."""
+
+    def messages(self) -> AsyncIterator[tuple[bytes, Acknowledge]]:
+        """Messages, for ever. One comes again until it is acknowledged: do so once it is stored, or is garbage."""
+
+    async def ask(self, point: str, data: bytes) -> None:
+        """Leave a message for an agent."""
+
+    async def close(self) -> None:
+        """End `messages`, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the other side is, and how to be sure of it.
+
+    `secret` is the token, for NATS also `user:password`. `insecure` allows plain text to other hosts and certificates
+    that nobody vouches for.
+    """
+
+    url: str  # https://HOST:PORT, tls://HOST:PORT (NATS); http:// and nats:// within the host
+    secret: str | None = field(default=None, repr=False)
+    ca: str | None = None
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        """A WirelagError where it cannot be one, or would send secrets in plain text to another host."""
+        try:
+            parts = urlsplit(self.url)
+            host, _ = parts.hostname, parts.port
+        except ValueError:
+            raise WirelagError(
+                "the collector's address is no URL: write https://HOST:PORT, or tls://HOST:PORT for NATS"
+            ) from None
+        if parts.scheme not in _SCHEMES or not host:
+            raise WirelagError(
+                f"{self.shown}: not an address of a collector: write https://HOST:PORT, or tls://HOST:PORT for NATS"
+            )
+        if parts.username is not None or parts.query or parts.fragment:
+            raise WirelagError(f"{self.shown}: secrets do not belong into an address: give them in a file")
+        if not self.encrypted and not self.insecure and not loopback(host):
+            raise WirelagError(
+                f"{self.shown}: would go to another host in plain text: write "
+                f"{'https' if parts.scheme == 'http' else 'tls'}://, or allow it with --insecure"
+            )
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether it is TLS."""
+        return _SCHEMES[urlsplit(self.url).scheme]
+
+    @property
+    def shown(self) -> str:
+        """The address without anything secret."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+    def context(self) -> ssl.SSLContext | None:
+        """How TLS checks the other side; None: plain text."""
+        import ssl
+
+        if not self.encrypted:
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+        except (OSError, ssl.SSLError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else "it holds no certificate"
+            raise WirelagError(f"{self.ca}: cannot be used as --ca ({reason})") from None
+        if self.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+def loopback(host: str) -> bool:
+    """Whether what is sent there stays within this host."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def reason(error: Exception) -> str:
+    """Why a connection fails, in words."""
+    import ssl
+
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not to be trusted ({error.verify_message}); name who signed it with --ca"
+    if isinstance(error, ssl.SSLError):
+        return f"no TLS with it ({error.reason})"
+    if isinstance(error, TimeoutError):
+        return "does not answer in time"
+    if isinstance(error, OSError) and error.errno:
+        return f"cannot be reached ({os.strerror(error.errno)})"
+    return "breaks off the connection"
+
+
+def pauses() -> Iterator[float]:
+    """Seconds to wait after each failure in a row: longer and longer, and for each agent others."""
+    pause = 0.1
+    while True:
+        yield pause * random.uniform(0.5, 1)
+        pause = min(LONGEST_PAUSE_S, 2 * pause)
+
+
+def sender(address: Address, point: str) -> Sender:
+    """The agent's side of a collector at that address."""
+    if urlsplit(address.url).scheme in ("http", "https"):
+        from wirelag.transport.http import HttpSender
+
+        return HttpSender(address, point)
+    from wirelag.transport.nats import NatsSender
+
+    return NatsSender(address, point)

@@ -1,0 +1,185 @@
+"""Messages over HTTPS, the collector's side: routes that its server mounts.
+
+Law: a request is answered with success once the message was acknowledged, so that a message that nobody stored stays
+with its agent. What is held in memory is bounded: beyond it agents are sent away and come again. Nothing is read before
+the token is right and its length is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from wirelag.errors import WirelagError
+from wirelag.messages import MOST_BYTES, peek
+from wirelag.transport import Acknowledge
+from wirelag.transport.http import ASK_HEADER, MEDIA_TYPE, POLL_S
+
+try:
+    from starlette.requests import ClientDisconnect, Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+except ImportError:
+    raise WirelagError("this needs more than wirelag alone: pip install 'wirelag[live]'") from None
+
+_MOST_ASKS: Final = 256  # that wait for one agent
+_HELD: Final = 2048  # bytes that a message takes beside its own
+
+
+@dataclass(slots=True)
+class _Asks:
+    """What waits for one agent."""
+
+    waiting: deque[tuple[int, bytes]] = field(default_factory=deque)
+    more: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class HttpInbox:
+    """`tokens`: who may come, and as which point (None: as any). Without `tokens` everybody may.
+
+    `counts` says why messages were not taken.
+    """
+
+    def __init__(
+        self,
+        tokens: Mapping[str, str | None] | None,
+        *,
+        most: int = MOST_BYTES,
+        most_held: int = 8 * MOST_BYTES,
+        patience_s: float = 30.0,
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self.held = 0  # bytes
+        self._tokens = tokens
+        self._most, self._most_held, self._patience_s = most, most_held, patience_s
+        self._came: asyncio.Queue[tuple[bytes, asyncio.Future[None]] | None] = asyncio.Queue()
+        self._asks: dict[str, _Asks] = {}
+        self._life = secrets.token_hex(4)  # numbers of asks mean nothing to the next process
+        self._number = 0
+        self._closed = False
+
+    def routes(self) -> list[Route]:
+        """For the collector's application."""
+        return [
+            Route("/v1/messages", self._take, methods=["POST"]),
+            Route("/v1/asks/{point:path}", self._give, methods=["GET"]),
+        ]
+
+    async def messages(self) -> AsyncIterator[tuple[bytes, Acknowledge]]:
+        """Messages that somebody waits with; an agent that no longer does will send it again."""
+        while (came := await self._came.get()) is not None:
+            data, stored = came
+            if stored.done():
+                continue
+
+            async def acknowledge(stored: asyncio.Future[None] = stored) -> None:
+                if not stored.done():
+                    stored.set_result(None)
+
+            yield data, acknowledge
+
+    async def ask(self, point: str, data: bytes) -> None:
+        """It waits until the agent comes for it; the oldest go if too many wait."""
+        asks = self._asks.setdefault(point, _Asks())
+        self._number += 1
+        asks.waiting.append((self._number, data))
+        if len(asks.waiting) > _MOST_ASKS:
+            asks.waiting.popleft()
+            self.counts["asks dropped"] += 1
+        asks.more.set()
+
+    async def close(self) -> None:
+        """Send everybody away."""
+        self._closed = True
+        self._came.put_nowait(None)
+        for asks in self._asks.values():
+            asks.more.set()
+
+    async def _take(self, request: Request) -> Response:
+        allowed, point = self._who(request)
+        if not allowed:
+            return self._no(401, "unauthorised", "the token is missing or wrong")
+        if request.headers.get("content-type") != MEDIA_TYPE:
+            return self._no(415, "garbage", f"messages are {MEDIA_TYPE}")
+        length = request.headers.get("content-length", "")
+        if not (length.isascii() and length.isdigit()):
+            return self._no(411, "garbage", "how long is it?")
+        size = int(length[:20])
+        if size > self._most:
+            return self._no(413, "too large", f"it has {size} bytes, more than the {self._most} that are taken")
+        if self._closed or self.held + size + _HELD > self._most_held:
+            return self._no(503, "busy", "too much waits already")
+        self.held += size + _HELD
+        try:
+            return await self._store(request, point)
+        finally:
+            self.held -= size + _HELD
+
+    async def _store(self, request: Request, point: str | None) -> Response:
+        try:
+            data = await asyncio.wait_for(request.body(), self._patience_s)
+        except (TimeoutError, ClientDisconnect):
+            return self._no(408, "slow", "it did not come in time")
+        try:
+            opening = peek(data, self._most)
+        except ValueError as error:
+            return self._no(400, "garbage", f"it {error}")
+        if point not in (None, opening.point):
+            return self._no(403, "unauthorised", "the token is that of another point")
+        stored = asyncio.get_running_loop().create_future()
+        self._came.put_nowait((data, stored))
+        try:
+            await asyncio.wait_for(stored, self._patience_s)
+        except TimeoutError:
+            return self._no(503, "busy", "nobody took it in time")
+        self.counts["taken"] += 1
+        return Response(status_code=204)
+
+    async def _give(self, request: Request) -> Response:
+        allowed, only = self._who(request)
+        point = request.path_params["point"]
+        if not allowed or only not in (None, point):
+            return self._no(401, "unauthorised", "the token is missing or wrong")
+        asks = self._asks.setdefault(point, _Asks()) if len(self._asks) < 1 << 16 else self._asks.get(point, _Asks())
+        life, _, last = request.query_params.get("after", "").partition("-")
+        if life == self._life and last.isascii() and last.isdigit():
+            while asks.waiting and asks.waiting[0][0] <= int(last[:20]):
+                asks.waiting.popleft()
+        if not asks.waiting and not self._closed:
+            asks.more.clear()
+            try:
+                await asyncio.wait_for(asks.more.wait(), POLL_S)
+            except TimeoutError:
+                return Response(status_code=204)
+        if not asks.waiting:
+            return Response(status_code=204)
+        number, data = asks.waiting[0]
+        return Response(data, media_type=MEDIA_TYPE, headers={ASK_HEADER: f"{self._life}-{number}"})
+
+    def _who(self, request: Request) -> tuple[bool, str | None]:
+        """Whether they may, and as which point."""
+        if self._tokens is None:
+            return True, None
+        word, _, given = request.headers.get("authorization", "").partition(" ")
+        found: list[str | None] = [
+            point
+            for token, point in self._tokens.items()
+            if hmac.compare_digest(token.encode(), given.strip().encode(errors="replace"))
+        ]
+        if word.lower() != "bearer" or not given or not found:
+            return False, None
+        return True, found[0]
+
+    def _no(self, status: int, why: str, line: str) -> Response:
+        self.counts[why] += 1
+        headers = {"Connection": "close"}
+        if status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        if status == 503:
+            headers["Retry-After"] = "1"
+        return Response(line, status, headers, "text/plain")

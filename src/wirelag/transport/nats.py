@@ -1,0 +1,311 @@
+"""Messages over NATS JetStream, both sides.
+
+Law: the broker keeps a message until the collector has acknowledged it. When its stream is full it takes no more, and
+messages stay with their agents: nothing is lost in silence. Every connection is checked before anything secret goes
+over it. So the library's own reconnecting is not used: it would speak plain text to whoever asks for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+from wirelag.errors import WirelagError
+from wirelag.messages import MOST_BYTES
+from wirelag.transport import Acknowledge, Address, Refused, Unreachable, pauses, reason
+
+try:
+    import nats.errors
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, RetentionPolicy, StreamConfig
+    from nats.js.client import JetStreamContext
+    from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
+except ImportError:
+    raise WirelagError("NATS needs more than wirelag alone: pip install 'wirelag[live]'") from None
+
+STREAM: Final = "WIRELAG"
+ASKS: Final = "WIRELAG_ASKS"
+COLLECTOR: Final = "collector"
+_DAY_S: Final = 86400.0
+_TIMEOUT_S: Final = 5.0
+_CLOSING_S: Final = 1.0  # after a failed handshake the library waits for ever
+_POLL_S: Final = 2.0  # then ask again: a broker that was restarted may have forgotten who waits
+_AGAIN_S: Final = 10.0  # after which a message comes again that nobody acknowledged
+_ASK_AGAIN_S: Final = 2.0  # the same of asks: the collector does not wait long for answers
+_HEADERS: Final = 512  # bytes that a message's headers take at most
+_MESSAGES: Final = StreamConfig(
+    name=STREAM,
+    subjects=["wirelag.synopsis.*", "wirelag.times.*", "wirelag.status.*"],
+    retention=RetentionPolicy.WORK_QUEUE,
+    discard=DiscardPolicy.NEW,
+    max_bytes=4 << 30,
+    max_age=7 * _DAY_S,
+    max_msg_size=MOST_BYTES + _HEADERS,
+    duplicate_window=600,
+)
+_ASKED: Final = StreamConfig(
+    name=ASKS,
+    subjects=["wirelag.ask.*"],
+    retention=RetentionPolicy.WORK_QUEUE,
+    discard=DiscardPolicy.OLD,
+    max_bytes=256 << 20,
+    max_age=600,
+    max_msg_size=MOST_BYTES + _HEADERS,
+)
+
+T = TypeVar("T")
+
+
+def subject(kind: str, point: str) -> str:
+    """Where messages of a type travel that are of, or for, a point."""
+    return f"wirelag.{kind}.{token(point)}"
+
+
+def token(point: str) -> str:
+    """A point's name as one word of a subject: whatever is no letter, digit, _ or - becomes = and two hex digits."""
+    return re.sub(rb"[^A-Za-z0-9_-]", lambda byte: b"=%02X" % byte[0][0], point.encode()).decode()
+
+
+class _Line:
+    """A connection that is made when it is needed, and again when it was lost."""
+
+    def __init__(self, address: Address, name: str) -> None:
+        self._address = address
+        self._context = address.context()
+        self._name = name
+        self._client: Client | None = None
+        self._lost = asyncio.Event()
+        self._turn = asyncio.Lock()
+        self._said = ""  # the last complaint of the broker
+        self.closed = False
+
+    async def stream(self) -> JetStreamContext:
+        """Ready to use, or Unreachable."""
+        async with self._turn:
+            if self.closed:
+                raise self.unreachable("closed")
+            if self._client is None or not self._client.is_connected:
+                await self._hang_up()
+                self._client = await self._connect()
+            return self._client.jetstream(timeout=_TIMEOUT_S)
+
+    @property
+    def max_payload(self) -> int:
+        """The largest message that the broker takes."""
+        return self._client.max_payload if self._client else 0
+
+    async def unless_lost(self, action: Awaitable[T]) -> T:
+        """What comes of it, or Unreachable as soon as the connection is lost."""
+        task = asyncio.ensure_future(action)
+        lost = asyncio.ensure_future(self._lost.wait())
+        try:
+            await asyncio.wait((task, lost), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise self.unreachable("the connection was lost")
+            return await task
+        except NoStreamResponseError:
+            raise self.unreachable("it has no stream of wirelag yet; start the collector") from None
+        except APIError as error:
+            raise self.unreachable(str(error.description or error.code)) from None
+        except (nats.errors.Error, OSError, TimeoutError) as error:
+            raise self.unreachable(self._said or _plain(error)) from None
+        finally:
+            task.cancel()
+            lost.cancel()
+            await asyncio.gather(task, lost, return_exceptions=True)
+
+    def unreachable(self, reason: str) -> Unreachable:
+        """In one line."""
+        return Unreachable(f"{self._address.shown}: cannot use the NATS server there ({reason[:200]})")
+
+    async def close(self) -> None:
+        """For good."""
+        self.closed = True
+        self._lost.set()
+        await self._hang_up()
+
+    async def _connect(self) -> Client:
+        client, self._lost, self._said = Client(), asyncio.Event(), ""
+        lost = self._lost
+
+        async def end() -> None:
+            lost.set()
+
+        async def complain(error: Exception) -> None:
+            if not self._said or not isinstance(error, OSError):  # a broken pipe is what follows, not the cause
+                self._said = _plain(error)
+
+        def secret(part: int) -> str:
+            self._check_encrypted(client)
+            words = (self._address.secret or "").split(":", 1)
+            return words[part if len(words) > 1 else 0]
+
+        options: dict[str, Any] = {"tls": self._context} if self._context else {}
+        if ":" in (self._address.secret or ""):
+            options |= {"user": lambda: secret(0), "password": lambda: secret(1)}
+        elif self._address.secret:
+            options |= {"token": lambda: secret(0)}
+        parts = urlsplit(self._address.url)
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+        try:
+            await asyncio.wait_for(
+                client.connect(
+                    f"{parts.scheme}://{host}:{parts.port or 4222}",
+                    name=self._name,
+                    inbox_prefix=f"_INBOX.{token(self._name)}",  # so that answers to it can be kept from others
+                    allow_reconnect=False,
+                    max_reconnect_attempts=1,
+                    reconnect_time_wait=0,
+                    connect_timeout=int(_TIMEOUT_S),
+                    ping_interval=10,
+                    max_outstanding_pings=2,
+                    disconnected_cb=end,
+                    closed_cb=end,
+                    error_cb=complain,
+                    **options,
+                ),
+                3 * _TIMEOUT_S,
+            )
+            self._check_encrypted(client)
+        except (nats.errors.Error, OSError, TimeoutError) as error:
+            await _closed(client)
+            raise self.unreachable(self._said or _plain(error)) from None
+        except BaseException:
+            await _closed(client)
+            raise
+        return client
+
+    def _check_encrypted(self, client: Client) -> None:
+        """The library upgrades to TLS if the server says that it requires it, and only then."""
+        if self._context is not None and not client._server_info.get("tls_required"):
+            raise nats.errors.SecureConnWantedError
+
+    async def _hang_up(self) -> None:
+        if self._client is not None:
+            await _closed(self._client)
+            self._client = None
+
+
+class NatsSender:
+    """The agent's side."""
+
+    def __init__(self, address: Address, point: str) -> None:
+        self._point = point
+        self._address = address
+        self._line = _Line(address, point)
+
+    async def send(self, data: bytes, key: str) -> None:
+        """Return once the broker has it on disk; the broker drops what it had in the last ten minutes."""
+        await _publish(self._line, subject(key.partition("-")[0], self._point), data, key, self._address.shown)
+
+    async def asks(self) -> AsyncIterator[bytes]:
+        """Asks wait in the broker for at most ten minutes."""
+        name = token(self._point)
+        async for data, acknowledge in _consume(self._line, ASKS, name, subject("ask", self._point), _ASK_AGAIN_S):
+            yield data
+            await acknowledge()
+
+    async def close(self) -> None:
+        """Asks end, too."""
+        await self._line.close()
+
+
+class NatsInbox:
+    """The collector's side. It makes the streams, unless somebody has: with other limits, say, or replicas."""
+
+    def __init__(self, address: Address, again_s: float = _AGAIN_S) -> None:
+        self._address = address
+        self._again_s = again_s
+        self._line = _Line(address, COLLECTOR)
+
+    async def messages(self) -> AsyncIterator[tuple[bytes, Acknowledge]]:
+        """Messages come again `again_s` seconds later if they are not acknowledged."""
+        async for data, acknowledge in _consume(self._line, STREAM, COLLECTOR, None, self._again_s):
+            yield data, acknowledge
+
+    async def ask(self, point: str, data: bytes) -> None:
+        """Leave it with the broker. The same may be asked again: answers are what is counted once."""
+        await _publish(self._line, subject("ask", point), data, None, self._address.shown)
+
+    async def close(self) -> None:
+        """Messages end, too."""
+        await self._line.close()
+
+
+async def _publish(line: _Line, where: str, data: bytes, key: str | None, shown: str) -> None:
+    stream = await line.stream()
+    most = min(line.max_payload - _HEADERS, MOST_BYTES)
+    if len(data) > most:
+        raise Refused(
+            f"{shown}: a message of {len(data)} bytes is too large for the NATS server there (at most {most}); "
+            f"raise its max_payload, or choose shorter intervals"
+        )
+    await line.unless_lost(stream.publish(where, data, headers={"Nats-Msg-Id": key} if key else None))
+
+
+async def _consume(
+    line: _Line, stream: str, name: str, only: str | None, again_s: float
+) -> AsyncIterator[tuple[bytes, Acknowledge]]:
+    """Messages one by one, whatever becomes of the connection."""
+    tries = pauses()
+    while not line.closed:
+        try:
+            context = await line.stream()
+            if stream == STREAM:
+                for each in (_MESSAGES, _ASKED):
+                    await line.unless_lost(_ensure(context, each))
+            consumer = ConsumerConfig(durable_name=name, ack_policy=AckPolicy.EXPLICIT, ack_wait=again_s)
+            if only is not None:
+                consumer.filter_subject, consumer.inactive_threshold = only, _DAY_S  # agents come and go
+            await line.unless_lost(context.add_consumer(stream, consumer))
+            pulled = await line.unless_lost(context.pull_subscribe_bind(name, stream))
+            while True:
+                message = await line.unless_lost(_next(pulled))
+                tries = pauses()
+                if message is not None:
+                    yield message.data, _acknowledger(message)
+        except Unreachable:
+            if not line.closed:
+                await asyncio.sleep(next(tries))
+
+
+async def _next(pulled: JetStreamContext.PullSubscription) -> Msg | None:
+    try:
+        return (await pulled.fetch(1, _POLL_S))[0]
+    except nats.errors.TimeoutError:
+        return None
+
+
+def _acknowledger(message: Msg) -> Acknowledge:
+    async def acknowledge() -> None:
+        with suppress(nats.errors.Error):  # if it gets lost, the message comes again
+            await message.ack()
+
+    return acknowledge
+
+
+async def _ensure(context: JetStreamContext, config: StreamConfig) -> None:
+    try:
+        await context.stream_info(str(config.name))
+    except NotFoundError:
+        await context.add_stream(config)
+
+
+async def _closed(client: Client) -> None:
+    with suppress(nats.errors.Error, OSError, TimeoutError):
+        await asyncio.wait_for(client.close(), _CLOSING_S)
+
+
+def _plain(error: Exception) -> str:
+    """What the library says, without its name."""
+    if isinstance(error, nats.errors.SecureConnWantedError):
+        return "it does not speak TLS"
+    if isinstance(error, OSError | TimeoutError):
+        return reason(error)
+    text = str(error).removeprefix("nats: ").strip("'") or type(error).__name__
+    return "".join(filter(str.isprintable, text.partition("\n")[0]))

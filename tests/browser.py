@@ -1,0 +1,120 @@
+"""A headless Chromium that is told what to do: pages are waited for, clicked and asked, over a pipe."""
+
+import itertools
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+FLAGS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-sync",
+    "--disable-extensions", "--disable-background-networking", "--disable-component-update", "--window-size=1200,1600",
+    "--hide-scrollbars", "--remote-debugging-pipe",
+)  # fmt: skip
+
+
+class Browser:
+    """One page. `requests` and `problems` are those that it had."""
+
+    def __init__(self, program: str, folder: Path) -> None:
+        self._program, self._folder = program, folder
+        self._numbers = itertools.count(1)
+        self._left = b""
+        self._session: str | None = None
+        self.requests: list[str] = []
+        self.problems: list[str] = []
+
+    def __enter__(self) -> Self:
+        theirs_in, self._out = os.pipe()
+        self._in, theirs_out = os.pipe()
+
+        def files() -> None:  # Chromium reads from 3 and writes to 4
+            os.dup2(theirs_in, 103)
+            os.dup2(theirs_out, 104)
+            os.dup2(103, 3)
+            os.dup2(104, 4)
+
+        profile = f"--user-data-dir={self._folder / 'profile'}"
+        self._process = subprocess.Popen(
+            [self._program, *FLAGS, profile, "about:blank"], preexec_fn=files, pass_fds=(3, 4, theirs_in, theirs_out),
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(theirs_in)
+        os.close(theirs_out)
+        targets = self.call("Target.getTargets")["targetInfos"]
+        page = next(one["targetId"] for one in targets if one["type"] == "page")
+        self._session = self.call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
+        for domain in ("Page", "Network", "Runtime", "Log"):
+            self.call(f"{domain}.enable")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._session = None
+        self._send("Browser.close", {})
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._in)
+        os.close(self._out)
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """A command of the DevTools protocol, and its answer."""
+        number = self._send(method, parameters)
+        while True:
+            message = self._next()
+            if message.get("id") == number:
+                assert "error" not in message, message
+                result: dict[str, Any] = message["result"]
+                return result
+
+    def open(self, url: str) -> None:
+        self.call("Page.navigate", url=url)
+
+    def ask(self, expression: str) -> Any:
+        """What JavaScript makes of it."""
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def until(self, expression: str, seconds: float = 20.0) -> Any:
+        """Wait until it is true."""
+        end = time.monotonic() + seconds
+        while not (value := self.ask(f"(() => {{try {{return {expression}}} catch {{return false}}}})()")):
+            assert time.monotonic() < end, f"{expression} never held; {self.problems}"
+            time.sleep(0.05)
+        return value
+
+    def _send(self, method: str, parameters: dict[str, Any]) -> int:
+        number = next(self._numbers)
+        message: dict[str, Any] = {"id": number, "method": method, "params": parameters}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        os.write(self._out, json.dumps(message).encode() + b"\0")
+        return number
+
+    def _next(self) -> dict[str, Any]:
+        while b"\0" not in self._left:
+            read = os.read(self._in, 1 << 20)
+            assert read, "the browser has ended"
+            self._left += read
+        first, _, self._left = self._left.partition(b"\0")
+        message: dict[str, Any] = json.loads(first)
+        self._note(message.get("method"), message.get("params", {}))
+        return message
+
+    def _note(self, method: str | None, said: dict[str, Any]) -> None:
+        if method == "Network.requestWillBeSent":
+            self.requests.append(said["request"]["url"])
+        elif method == "Runtime.exceptionThrown":
+            self.problems.append(str(said["exceptionDetails"].get("exception", {}).get("description", said)))
+        elif method == "Log.entryAdded" and said["entry"]["level"] == "error":
+            self.problems.append(said["entry"]["text"])
+        elif method == "Runtime.consoleAPICalled" and said["type"] == "error":
+            self.problems.append(json.dumps(said["args"]))
