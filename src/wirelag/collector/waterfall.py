@@ -10,7 +10,7 @@ from wirelag.cli.path_table import to_json
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
 from wirelag.network.cover import Cover
-from wirelag.network.localise import judge
+from wirelag.network.localise import judge, trials
 from wirelag.network.reports import BOUND, SegmentReport, figures_of
 from wirelag.network.segments import Segment, parse_segment
 from wirelag.network.topology import Topology
@@ -41,6 +41,6 @@ def waterfall(
     if source == target or cover.routes.cost(source, target) is None:
         raise WirelagError(f"{topology.name} has no path from {source} to {target}")
     paths = cover.paths(source, target)
-    verdict = judge(paths, {segment: report.whole for segment, report in reports.items()}, slow)
-    route = Route(source, target, paths, verdict, False)
+    whole = {segment: report.whole for segment, report in reports.items()}
+    route = Route(source, target, paths, judge(paths, whole, trials(whole, slow)), False)
     return to_json(Found(topology, slow, reports, {}, [route], False, [], {}, [*topology.notes, *notes]))
