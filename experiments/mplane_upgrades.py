@@ -21,6 +21,7 @@ MAPS = Path(os.environ.get("WIRELAG_SHARED_DATA") or ROOT.parent / "shared" / "d
 SPRINT = MAPS / "ns-3-dev-git" / "RocketFuel_toposample_1239_weights.txt"
 OTHERS = ("1221 Telstra", "1755 Ebone", "3257 Tiscali", "3967 Exodus", "6461 Abovenet")
 MARKS = (0, 5, 10, 20, 30, 45, 50, 100)
+SHARES = (0, 2, 5, 10, 15, 20, 30)  # %
 STRATEGIES: dict[str, Strategy] = {"by count (paper)": "count", "by hops saved": "reduction"}
 
 
@@ -87,6 +88,24 @@ def others(seeds: range) -> None:
     show("15% of the routers upgraded; the paper: two orders of magnitude fewer on average", header, rows)
 
 
+def other_curves(seeds: range) -> None:
+    """As figure 9, for maps of other sizes: by share of upgraded routers."""
+    hops: list[tuple[object, ...]] = []
+    lengths: list[tuple[object, ...]] = []
+    for name in OTHERS:
+        topology = read_topology(MAPS / "icarus" / name.split()[0] / "weights.intra")
+        marks = [round(share * len(topology.routers) / 100) for share in SHARES]
+        chosen = curve(topology, max(marks), "count")
+        drawn = [curve(topology, max(marks), "random", seed) for seed in seeds]
+        hops.append((f"{name}, by count", *(chosen[n].probe_hops for n in marks)))
+        hops.append((f"{name}, at random", *(round(mean([one[n].probe_hops for one in drawn])) for n in marks)))
+        lengths.append((f"{name}, by count", *(chosen[n].granularity for n in marks)))
+        lengths.append((f"{name}, at random", *(mean([one[n].granularity or 0.0 for one in drawn]) for n in marks)))
+    header = ("upgraded, %", *map(str, SHARES))
+    show("9a of five other maps: probe hops", header, hops)
+    show("9b of five other maps: hops of a path, mean", header, lengths)
+
+
 def m_sets() -> None:
     six = read_topology(ROOT / "tests" / "data" / "six.json")
     plan = Plan(six, ["C", "F"])
@@ -115,6 +134,7 @@ def main() -> None:
     m_sets()
     sprint(read_topology(SPRINT), seeds)
     others(seeds)
+    other_curves(seeds)
 
 
 if __name__ == "__main__":

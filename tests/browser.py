@@ -1,14 +1,17 @@
 """A headless Chromium that is told what to do: pages are waited for, clicked and asked, over a pipe."""
 
+import contextlib
 import itertools
 import json
 import os
+import select
 import subprocess
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+PATIENCE_S = 5.0
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-sync",
     "--disable-extensions", "--disable-background-networking", "--disable-component-update", "--window-size=1200,1600",
@@ -65,10 +68,11 @@ class Browser:
         os.close(self._out)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """A command of the DevTools protocol, and its answer."""
+        """A command of the DevTools protocol, and its answer; a TimeoutError where none comes: a page just went."""
         number = self._send(method, parameters)
+        end = time.monotonic() + PATIENCE_S
         while True:
-            message = self._next()
+            message = self._next(end)
             if message.get("id") == number:
                 assert "error" not in message, message
                 result: dict[str, Any] = message["result"]
@@ -86,8 +90,11 @@ class Browser:
     def until(self, expression: str, seconds: float = 20.0) -> Any:
         """Wait until it is true."""
         end = time.monotonic() + seconds
-        while not (value := self.ask(f"(() => {{try {{return {expression}}} catch {{return false}}}})()")):
-            assert time.monotonic() < end, f"{expression} never held; {self.problems}"
+        value = None
+        while not value:
+            with contextlib.suppress(TimeoutError):
+                value = self.ask(f"(() => {{try {{return {expression}}} catch {{return false}}}})()")
+            assert value or time.monotonic() < end, f"{expression} never held; {self.problems}"
             time.sleep(0.05)
         return value
 
@@ -99,8 +106,10 @@ class Browser:
         os.write(self._out, json.dumps(message).encode() + b"\0")
         return number
 
-    def _next(self) -> dict[str, Any]:
+    def _next(self, end: float) -> dict[str, Any]:
         while b"\0" not in self._left:
+            if not select.select([self._in], [], [], max(0.0, end - time.monotonic()))[0]:
+                raise TimeoutError
             read = os.read(self._in, 1 << 20)
             assert read, "the browser has ended"
             self._left += read
