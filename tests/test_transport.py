@@ -149,6 +149,7 @@ def test_a_sender_that_waits_for_asks_ends_at_once(
     run(work())
 
 
+@pytest.mark.acceptance
 @every_transport
 def test_both_are_killed_again_and_again(start: Start, tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     """kill -9 of what takes messages, five times while they come: every message arrives, none counts twice."""

@@ -301,6 +301,7 @@ def on_a_terminal(command: list[str], until: str) -> tuple[str, int]:
     return shown, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+@pytest.mark.acceptance
 def test_the_view(capture: str) -> None:
     """Until all of it has been drawn; then Ctrl-C ends it with a final report."""
     command = [*WIRELAG, "watch", "-r", capture, "rtt", "--speed", "20x", "--interval", "2s", "--by", "server"]
