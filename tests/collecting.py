@@ -127,7 +127,11 @@ async def _send(address: Address, agents: Iterable[Agent], count: int, until: Ca
         await asyncio.sleep(0.02)
     for line in lines.values():
         await line.close()
-    await asyncio.gather(*answering)
+    for task in answering:  # one that has just been asked would try to answer for ever
+        task.cancel()
+    for outcome in await asyncio.gather(*answering, return_exceptions=True):
+        if outcome is not None and not isinstance(outcome, asyncio.CancelledError):
+            raise outcome
 
 
 async def _send_all(line: Sender, messages: Iterable[Message]) -> None:

@@ -2,9 +2,7 @@
 
 import asyncio
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -23,6 +21,7 @@ from crossed import SECOND_NS
 from lab import flood
 from lab.network import Network
 from lab.processes import Process
+from test_lab import IN_LAB
 from wirelag.crossings import ALL, Pair
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
@@ -31,24 +30,9 @@ from wirelag.intervals import Interval
 from wirelag.messages import ClockReading, Message, decode, encode
 from wirelag.transport.http_inbox import HttpInbox
 
-pytestmark = pytest.mark.acceptance  # a sender that is closed may, rarely, wait for ever: not yet understood
-
 AGENT = (sys.executable, "-m", "wirelag.cli", "agent")
 LENGTH_NS = SECOND_NS // 4  # of intervals of agents at work
 PORT = 8321
-TOOLS = ("ip", "bridge", "nsenter", "unshare", "ethtool")
-
-
-def _lacking() -> str:
-    if os.geteuid():
-        return "the lab needs root"
-    if lacking := [name for name in TOOLS if shutil.which(name) is None]:
-        return f"the lab needs {', '.join(lacking)}"
-    allowed = subprocess.run(["unshare", "--net", "--mount", "true"], capture_output=True, check=False)
-    return "" if allowed.returncode == 0 else "no network namespaces here"
-
-
-IN_LAB = pytest.mark.skipif(bool(_lacking()), reason=_lacking() or "the lab can be built")
 
 
 class Receiver:

@@ -45,7 +45,7 @@ def surely_one(ratios: dict[str, str], errors: dict[str, str], *without: str) ->
 def test_every_experiment_has_its_row() -> None:
     readme = (ROOM / "README.md").read_text()
     assert [script for script in SCRIPTS if f"python experiments/{script}.py" not in readme] == []
-    assert len(SCRIPTS) == 34
+    assert len(SCRIPTS) == 35
 
 
 def test_cdf(tmp_path: Path) -> None:
@@ -376,3 +376,11 @@ def test_hardware_of_one_lda() -> None:
     table = tables_of("mplane_hardware")["one LDA of 1,024 counters"]
     assert abs(float(table["both, mm2"]["ours"]) - 0.23) < 0.01
     assert table["packets of 1,500 bytes an interval"]["ours"] == "7"
+
+
+def test_confident_answers_of_real_traffic(shared_data: Path) -> None:
+    (table,) = tables_of("pirate_real", quick=False).values()
+    sure = [table["90 to 100%"], table["70 to 89%"]]
+    epochs, far = (sum(int(row[name]) for row in sure) for name in ("epochs", "off by > 50%"))
+    assert epochs >= 30
+    assert far <= 0.1 * epochs

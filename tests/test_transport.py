@@ -42,8 +42,6 @@ from wirelag.transport.nats import ASKS, STREAM, NatsInbox, NatsSender, subject,
 from wirelag.transport.outbox import Outbox
 from wirelag.transport.spool import Spool
 
-pytestmark = pytest.mark.acceptance  # a sender that is closed may, rarely, wait for ever: not yet understood
-
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:

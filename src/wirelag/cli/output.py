@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,22 +73,40 @@ def write_answer(
     answer: Answer, form: str, path: str | None, as_table: Callable[[Answer], list[str]] | None = None
 ) -> None:
     """Print or write an answer in one of the formats; a command may have a table of its own."""
-    if form == "parquet":
-        if path is None:
-            raise WirelagError("Parquet is not for a terminal: name a file with -o")
-        with opened(path, binary=True) as out:
-            _frame(answer).write_parquet(out)
+    parts = (line.report.to_json() for line in answer.intervals or [answer.total])
+    forms = Forms(answer.command, lambda: (as_table or table)(answer), answer.to_json, parts, lambda: _rows(answer))
+    write_forms(forms, form, path)
+
+
+@dataclass(frozen=True, slots=True)
+class Forms:
+    """What a command says, as each format wants it; made when it is wanted."""
+
+    command: str
+    lines: Callable[[], list[str]]  # for a person
+    plain: Callable[[], dict[str, Any]]  # JSON
+    parts: Iterable[dict[str, Any]]  # JSON lines
+    rows: Callable[[], list[dict[str, Any]]]  # CSV, Parquet
+
+
+def write_forms(forms: Forms, form: str, path: str | None) -> None:
+    """Print or write it in one of the formats."""
+    if form == "parquet" and path is None:
+        raise WirelagError("Parquet is not for a terminal: name a file with -o")
+    if form in ("csv", "parquet"):
+        import polars as pl
+
+        frame = pl.DataFrame(forms.rows(), infer_schema_length=None)
+        with opened(path, binary=form == "parquet") as out:
+            frame.write_parquet(out) if form == "parquet" else out.write(frame.write_csv())
         return
     with opened(path) as out:
         if form == "table":
-            out.write("\n".join((as_table or table)(answer)) + "\n")
+            out.write("\n".join(forms.lines()) + "\n")
         elif form == "json":
-            out.write(json.dumps(answer.to_json(), indent=2) + "\n")
-        elif form == "jsonl":
-            for line in answer.intervals or [answer.total]:
-                out.write(json.dumps({"command": answer.command} | line.report.to_json()) + "\n")
+            out.write(json.dumps(forms.plain(), indent=2) + "\n")
         else:
-            out.write(_frame(answer).write_csv())
+            out.writelines(json.dumps({"command": forms.command} | part) + "\n" for part in forms.parts)
 
 
 @contextmanager
@@ -137,10 +155,8 @@ def read_report(path: str) -> dict[str, Any]:
     return content
 
 
-def _frame(answer: Answer) -> Any:
+def _rows(answer: Answer) -> list[dict[str, Any]]:
     """A row for each answer; times in seconds."""
-    import polars as pl
-
     rows = []
     for line in answer.lines:
         report, interval = line.report, line.report.interval
@@ -163,7 +179,7 @@ def _frame(answer: Answer) -> Any:
         if report.quantity == "response":
             row |= {name: report.details.get(name) for name in RESPONSE_COLUMNS} | {"reason": report.reason}
         rows.append(row)
-    return pl.DataFrame(rows, infer_schema_length=None)
+    return rows
 
 
 def table(answer: Answer) -> list[str]:

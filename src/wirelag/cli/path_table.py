@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from wirelag.cli.options import clock_text
-from wirelag.cli.output import opened, time_text
-from wirelag.errors import WirelagError
+from wirelag.cli.output import Forms, time_text, write_forms
 
 if TYPE_CHECKING:
     from wirelag.cli.path import Found, Route
@@ -28,22 +26,8 @@ ABOVE: Final = {"floor": "its floor", "baseline": "the baseline", "deviation": "
 
 def write(found: Found, form: str, path: str | None) -> None:
     """Print or write it in one of the formats."""
-    if form == "parquet":
-        if path is None:
-            raise WirelagError("Parquet is not for a terminal: name a file with -o")
-        with opened(path, binary=True) as out:
-            _frame(found).write_parquet(out)
-        return
-    with opened(path) as out:
-        if form == "table":
-            out.write("\n".join(table(found)) + "\n")
-        elif form == "json":
-            out.write(json.dumps(to_json(found), indent=2) + "\n")
-        elif form == "jsonl":
-            for row in _rows(found):
-                out.write(json.dumps({"command": "path"} | row) + "\n")
-        else:
-            out.write(_frame(found).write_csv())
+    rows = _rows(found)
+    write_forms(Forms("path", lambda: table(found), lambda: to_json(found), rows, lambda: rows), form, path)
 
 
 # ---- data ----
@@ -155,12 +139,6 @@ def _rows(found: Found) -> list[dict[str, Any]]:
             plain["alike"] = " ".join(plain["alike"])
             rows.append({"from": route.source, "to": route.target, **plain})
     return rows
-
-
-def _frame(found: Found) -> Any:
-    import polars as pl
-
-    return pl.DataFrame(_rows(found), infer_schema_length=None)
 
 
 # ---- the table ----

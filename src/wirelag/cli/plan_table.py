@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from wirelag.cli.output import opened
+from wirelag.cli.output import Forms, write_forms
 from wirelag.cli.plan_answer import Planned, curve
-from wirelag.errors import WirelagError
 from wirelag.units import format_duration, format_rate, format_size
 
 if TYPE_CHECKING:
@@ -23,22 +21,8 @@ Row = tuple[str, ...]
 
 def write_plan(planned: Planned, form: str, path: str | None) -> None:
     """Print or write it. As rows it is the curve: an upgrade each, the first row before any."""
-    if form == "parquet" and path is None:
-        raise WirelagError("Parquet is not for a terminal: name a file with -o")
-    if form in ("csv", "parquet"):
-        import polars as pl
-
-        frame = pl.DataFrame(curve(planned), infer_schema_length=None)
-        with opened(path, binary=True) as out:
-            frame.write_parquet(out) if form == "parquet" else frame.write_csv(out)
-        return
-    with opened(path) as out:
-        if form == "json":
-            out.write(json.dumps(planned.to_json(), indent=2) + "\n")
-        elif form == "jsonl":
-            out.writelines(json.dumps({"command": "plan"} | row) + "\n" for row in curve(planned))
-        else:
-            out.write("\n".join(_table(planned)) + "\n")
+    rows = curve(planned)
+    write_forms(Forms("plan", lambda: _table(planned), planned.to_json, rows, lambda: rows), form, path)
 
 
 # ---- for a person ----
