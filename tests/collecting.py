@@ -27,6 +27,7 @@ RUN = (
     "if 'collect' not in cli.COMMANDS: cli.app.command('collect')(collect)\ncli.main()"
 )
 RDA = Rda(buckets=600, tail=200)
+PATIENCE_S = 120  # a collector that never answers has died
 
 
 def wirelag_collect(*words: str) -> subprocess.CompletedProcess[str]:
@@ -125,9 +126,14 @@ async def _send(address: Address, agents: Iterable[Agent], count: int, until: Ca
     while not await asyncio.to_thread(until):
         assert time.monotonic() < end, "it never came to that"
         await asyncio.sleep(0.02)
-    for line in lines.values():
+    await ended(lines.values(), answering)
+
+
+async def ended(lines: Iterable[Sender], answering: Iterable[asyncio.Task[None]]) -> None:
+    """Close lines and end who answers over them: one that has just been asked would try to answer for ever."""
+    for line in lines:
         await line.close()
-    for task in answering:  # one that has just been asked would try to answer for ever
+    for task in answering:
         task.cancel()
     for outcome in await asyncio.gather(*answering, return_exceptions=True):
         if outcome is not None and not isinstance(outcome, asyncio.CancelledError):
@@ -140,12 +146,13 @@ async def _send_all(line: Sender, messages: Iterable[Message]) -> None:
 
 
 async def surely(line: Sender, message: Message) -> None:
-    while True:
-        try:
-            await line.send(encode(message), message.key)
-            return
-        except Unreachable:
-            await asyncio.sleep(0.05)
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                await line.send(encode(message), message.key)
+                return
+            except Unreachable:
+                await asyncio.sleep(0.05)
 
 
 async def _answer(agents: list[Agent], line: Sender) -> None:

@@ -75,6 +75,7 @@ class Agent:
     clock: ClockReading = CLOCK
     kept: dict[int, Cached] = field(default_factory=dict)
     unseen: dict[int, int] = field(default_factory=dict)  # by the beginning of an interval
+    captured: dict[int, int] = field(default_factory=dict)  # likewise
 
     def messages(self, first: int, count: int) -> list[Message]:
         """A synopsis of every interval, also where nothing was seen."""
@@ -87,7 +88,8 @@ class Agent:
         ):
             interval = Interval(start_ns, start_ns + length_ns)
             cut = made.get(start_ns) or Cut(interval, {0: nothing.cut(interval)})
-            seen = Seen(len(self.packets), self.unseen.get(start_ns, 0), length_ns)
+            more = self.captured.get(start_ns, 0)
+            seen = Seen(cut.synopses[0].packets, self.unseen.get(start_ns, 0), length_ns, more)
             found.append(self.message(cut, seen))
         return found
 

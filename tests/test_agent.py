@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from wirelag.agent.clock import HostClock, chrony_reading, kernel_reading, ptp_r
 from wirelag.agent.config import Measured
 from wirelag.agent.cutting import LONGEST_GAP, AtPackets, ByClock, Part, Unseen, cutter
 from wirelag.agent.loop import encoded
-from wirelag.agent.past import MEMORY, Past
+from wirelag.agent.past import LATELY, MEMORY, Past
 from wirelag.caches import Cached
 from wirelag.crossings import ALL, Cut, Pair, cuts
 from wirelag.estimators.lda import Lda
@@ -23,6 +24,8 @@ from wirelag.exchange import Terms, asked, cut_of
 from wirelag.intervals import Delimiters, Interval
 from wirelag.messages import ClockReading, Message, Seen, decode
 from wirelag.naive.join import Packet
+from wirelag.packets import PacketBatch
+from wirelag.symbols import FIRST, enough
 
 INTERVAL_NS = SECOND_NS // 2
 
@@ -82,10 +85,36 @@ def test_an_interval_is_cut_after_its_grace_and_what_is_late_is_not_lost() -> No
     assert not list(clock.take(batch_of([(1, EPOCH_NS + 200)])))
     assert not list(clock.passed(EPOCH_NS + INTERVAL_NS + 999))
     (first,) = clock.passed(EPOCH_NS + INTERVAL_NS + 1000)
-    assert (first.seen, first.cut.interval.start_ns) == (Seen(1, 0, INTERVAL_NS - 100), EPOCH_NS)
+    assert (first.seen, first.cut.interval.start_ns) == (Seen(1, 0, INTERVAL_NS - 100, 1), EPOCH_NS)
     assert not list(clock.take(batch_of([(2, EPOCH_NS + INTERVAL_NS - 1)])))  # too late for the first
     (second,) = clock.end(EPOCH_NS + INTERVAL_NS + 5000)
-    assert (second.seen, second.cut.interval.start_ns) == (Seen(1, 0, 5000), EPOCH_NS + INTERVAL_NS)
+    assert (second.seen, second.cut.interval.start_ns) == (Seen(1, 0, 5000, 1), EPOCH_NS + INTERVAL_NS)
+
+
+class Tenth:
+    """Every tenth packet, or the others."""
+
+    def __init__(self, others: bool) -> None:
+        self.others = others
+
+    def rows(self, packets: PacketBatch) -> npt.NDArray[np.bool_]:
+        return (packets.packet_id % np.uint64(10) == 0) != self.others
+
+
+def test_a_segment_has_its_share_of_what_a_capture_dropped() -> None:
+    """And the share of the interval before where the capture took in nothing."""
+    unseen = Unseen(INTERVAL_NS, EPOCH_NS)
+    whole = measured_by(Lda(8, (0,)))
+    clock = ByClock(tuple(replace(whole, way=Tenth(each)) for each in (False, True)), INTERVAL_NS, 0, unseen)
+    clock.begin(EPOCH_NS)
+    assert not list(clock.take(batch_of([(number, EPOCH_NS + number) for number in range(1000)])))
+    unseen.read(200, EPOCH_NS + INTERVAL_NS)
+    unseen.read(500, EPOCH_NS + 2 * INTERVAL_NS)
+    parts = list(clock.end(EPOCH_NS + 2 * INTERVAL_NS))[:4]
+    assert [(part.seen.packets, part.seen.unseen, part.seen.captured) for part in parts] == [
+        *[(100, 20, 1000), (900, 180, 1000)],
+        *[(0, 30, 0), (0, 270, 0)],
+    ]
 
 
 def test_intervals_without_packets_are_reported_but_not_those_that_the_clock_jumped_over() -> None:
@@ -218,6 +247,30 @@ def test_more_buckets_can_be_asked_for() -> None:
         1023,
         1023,
     ]
+
+
+def test_symbols_are_sent_for_what_differed_lately() -> None:
+    estimator = Rda(short=True, rows=8, tail=16)
+    past = Past("up", 1 << 20, 0)
+
+    def symbols(index: int) -> int:
+        part = part_of([(i, EPOCH_NS + i) for i in range(1, 90)], estimator, EPOCH_NS + index * INTERVAL_NS)
+        past.keep(part)
+        return len(message_of(part, past).records[0]["symbols"])
+
+    def differ(index: int, size: int) -> None:
+        part = part_of([(1, 1)], estimator, EPOCH_NS + index * INTERVAL_NS)
+        interval = part.cut.interval
+        where = {"start_ns": interval.start_ns, "end_ns": interval.end_ns, "name": None, "class": None}
+        record = where | {"wanted": np.empty(0, np.uint64), "difference": size, "cache_level": 0}
+        past.answer(ask_of(part, [record]))
+
+    assert symbols(0) == FIRST
+    differ(0, 200)
+    assert symbols(1) == enough(200)
+    differ(1, 100)
+    assert [symbols(index) for index in (2, LATELY, LATELY + 1)] == [enough(200), enough(200), enough(100)]
+    assert symbols(LATELY + 2) == FIRST
 
 
 def test_the_past_is_bounded_and_says_what_it_does_not_know() -> None:

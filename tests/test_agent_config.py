@@ -1,6 +1,7 @@
 """The agent's settings: files and flags say the same, what is wrong is told in one line, `--check` tells the rest."""
 
 import inspect
+import os
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from wirelag.agent.config import Config
+from wirelag.agent.forecast import forecast
 from wirelag.agent.settings import KEYS, REFERENCE, SEGMENT, Settings
 from wirelag.cli.agent import agent
 from wirelag.errors import WirelagError
@@ -122,7 +124,7 @@ dscp = 46
         (LEAST + "rows = 5", "agent.toml: rows: there is no such setting; did you mean estimator.rows?"),
         (LEAST + "[estimator]\nrows = 1", "agent.toml: estimator.rows: 1 does not lie between 2 and"),
         (LEAST + '[estimator]\nrows = "many"', "agent.toml: estimator.rows: 'many' is not a whole number"),
-        (LEAST + '[estimator]\nname = "join"', "agent.toml: estimator.name: 'join' is not one of lda, finecomb, rda"),
+        (LEAST + '[estimator]\nname = "join"', "estimator.name: 'join' would send every packet: rda says the same"),
         (LEAST + 'interval = "soon"', "agent.toml: interval: 'soon' is not a duration"),
         (LEAST + 'interval = "1ms"', "agent.toml: interval: is too short"),
         (LEAST + 'grace = "2s"', "agent.toml: grace: is longer than the interval"),
@@ -171,7 +173,7 @@ def test_check_says_what_would_happen(tmp_path: Path) -> None:
     code, said = run("--check", *arguments, "--reference", "192.0.2.1", "--link", "10Mbps", "--tail", "64")
     assert code == 0
     assert "p: listens at lo, every packet" in said
-    assert re.search(r"sends 2\d\.\d kB for each interval of 100,000 packets", said)
+    assert re.search(r"sends \d+(\.\d+)? k?B for each interval of 100,000 packets", said)
     assert "memory: at most" in said
     assert "clock: " in said
     assert "references to 192.0.2.1 every 10 ms" in said
@@ -203,3 +205,23 @@ def test_examples_of_the_page_can_be_used(tmp_path: Path) -> None:
     assert examples
     for example in examples:
         config_of(example.replace("/etc/wirelag/token", str(tmp_path / "token")), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ({"interface": "nowhere0"}, "nowhere0: there is no such interface; there are "),
+        ({"interface": "lo", "spool.folder": "/dev/null/wirelag"}, "/dev/null/wirelag: no folder for messages"),
+        pytest.param(
+            {"interface": "lo", "filter": "tcp prt"},
+            "filter 'tcp prt': ",
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="not root"),
+        ),
+    ],
+)
+def test_check_names_what_would_end_it(words: dict[str, str], says: str, tmp_path: Path) -> None:
+    settings = Settings()
+    for name, value in {"point": "a", "spool.folder": str(tmp_path), **words}.items():
+        settings.put(name, value, name)
+    with pytest.raises(WirelagError, match=f"^{re.escape(says)}"):
+        list(forecast(Config.of(settings)))

@@ -22,12 +22,12 @@ from lab import flood
 from lab.network import Network
 from lab.processes import Process
 from test_lab import IN_LAB
-from wirelag.crossings import ALL, Pair
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
-from wirelag.exchange import cut_of
 from wirelag.intervals import Interval
 from wirelag.messages import ClockReading, Message, decode, encode
+from wirelag.reconciling import Reconciling
+from wirelag.symbols import SymbolSynopsis
 from wirelag.transport.http_inbox import HttpInbox
 
 AGENT = (sys.executable, "-m", "wirelag.cli", "agent")
@@ -180,23 +180,22 @@ def test_two_agents_measure_references_exactly(agents: Agents, receiver: Receive
         assert 60 < mine.seen.packets <= 126  # of 125; some are left out while the host is busy
         estimator = mine.terms.estimator
         assert isinstance(estimator, Rda)
-        tags: dict[str, int] = {}
-        mine_cut, theirs_cut = (cut_of(estimator, m.records, tags) for m in (mine, theirs))
-        pair = Pair(mine.interval, mine_cut.synopses, theirs_cut.synopses)
-        crossing, decoded = estimator.cross_bound(pair.up[ALL], pair.down[ALL])
-        assert decoded.complete
+        synopses_of = [estimator.synopsis(m.records[0]) for m in (mine, theirs)]
+        talk = Reconciling(estimator, [one for one in synopses_of if isinstance(one, SymbolSynopsis)])
+        crossing, _ = talk.cross()
+        assert talk.decoded is not None
         assert crossing.only_upstream is not None
         assert crossing.only_upstream <= 1  # one may be under way
-        if not len(decoded.numbers):
+        if not len(talk.decoded.numbers):
             assert crossing.used == mine.seen.packets
             assert 0 < crossing.moments.sum_ns / crossing.used < 10**7
     start_ns = whole(messages)[0]
     mine = synopses(messages, "client")[start_ns]
     where = {"start_ns": mine.interval.start_ns, "end_ns": mine.interval.end_ns, "name": None, "class": None}
-    question = where | {"buckets": 3000, "cache_level": 0}
+    question = where | {"symbols": 3000, "after": 1000, "cache_level": 0}
     receiver.ask(Message("ask", "client", mine.segment, mine.interval, mine.terms, records=(question,)))
     answers = [m for m in receiver.wait(lambda m: any(x.type == "times" for x in m)) if m.type == "times"]
-    assert len(answers[0].records[0]["bucket_ids"]) == 3000
+    assert len(answers[0].records[0]["symbols"]) == 2000
     assert "sesame" not in up.said() + down.said()
 
 
@@ -261,7 +260,8 @@ def test_killed_and_cut_off_nothing_is_missing_or_counted_twice(agents: Agents, 
         question = {"start_ns": 0, "end_ns": LENGTH_NS, "name": None, "class": None}
         some = next(iter(synopses(messages, "client").values()))
         ask = Message("ask", "client", some.segment, Interval(0, LENGTH_NS), some.terms)
-        receiver.ask(replace(ask, records=(question | {"numbers": np.ones(1, np.uint64), "cache_level": 0},)))
+        wanted = {"wanted": np.ones(1, np.uint64), "difference": 1, "cache_level": 0}
+        receiver.ask(replace(ask, records=(question | wanted,)))
         messages = receiver.wait(lambda m: any(x.type == "times" for x in m))
     assert next(m for m in messages if m.type == "times").records[0]["reason"] == "the agent was started again since"
     found = synopses(messages, "client")

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from collecting import RDA, Running, are_true, recent, send, settled, surely, wirelag_collect
+from collecting import RDA, Running, are_true, ended, recent, send, settled, surely, wirelag_collect
 from messaging import EPOCH_NS, SECOND_NS, pair
 from messaging import Path as Travelled
 from wirelag.collector.check import HOUR_BYTES, MINUTE_BYTES, SINGLE_BYTES
@@ -116,6 +116,7 @@ def test_prometheus_reads_what_the_packets_say(running: Running) -> None:
     assert of("wirelag_report_ready_seconds_count", stage="complete") >= 5
 
 
+@pytest.mark.acceptance  # how long something takes is of an idle machine
 def test_a_report_is_there_as_soon_as_both_points_have_spoken(running: Running) -> None:
     """Intervals of 100 ms as they end, over HTTP, with a second round each: complete within 200 ms, mostly."""
     asyncio.run(_live(running))
@@ -151,9 +152,7 @@ async def _live(running: Running) -> None:
     answering = [asyncio.create_task(answer(which)) for which in (0, 1)]
     await asyncio.gather(speak(0), speak(1))
     await asyncio.to_thread(running.until, lambda: running.counted().get("answers", 0) >= 2 * (count - 1))
-    for line in lines:
-        await line.close()
-    await asyncio.gather(*answering)
+    await ended(lines, answering)
 
 
 def test_listeners_hear_of_results_as_they_come(running: Running) -> None:
@@ -204,9 +203,7 @@ def test_kill_9_of_the_collector_loses_and_doubles_nothing(tmp_path: Path) -> No
                 await asyncio.to_thread(running.end, signal.SIGKILL)
                 await asyncio.to_thread(running.__enter__)
         await asyncio.to_thread(running.until, settled(running, path, 12))
-        for line in lines:
-            await line.close()
-        await asyncio.gather(*answering)
+        await ended(lines, answering)
 
     asyncio.run(live())
     assert are_true(running.reports(), path) == 12
@@ -314,7 +311,7 @@ def test_garbage_is_counted_and_changes_nothing(running: Running) -> None:
     for message in agents[0].messages(0, 4):  # replayed
         assert post(running.url, encode(message)) == 204
     counted = running.counted()
-    assert counted["garbage"] + counted["http garbage"] >= 6
+    assert counted.get("garbage", 0) + counted["http garbage"] >= 6
     assert counted["of no segment"] >= 3
     assert counted["from the future"] == 1
     assert are_true(running.reports(), path) == 4
@@ -365,7 +362,7 @@ def test_a_listener_that_does_not_keep_up_is_sent_away(tmp_path: Path) -> None:
         first = asyncio.ensure_future(anext(listening))
         await asyncio.sleep(0)
         for number in range(MOST_UNHEARD + 2):
-            await collector._tell([], [Said("A>B", {"number": number})])
+            collector._tell([Said("A>B", {"number": number})])
         with pytest.raises(StopAsyncIteration):
             await first
         await collector.close()
@@ -408,7 +405,12 @@ def keeps_its_size(folder: Path, intervals: int) -> None:
     minutes = store.rows("A>B", None, MINUTE_NS, (0, 2**62), 10**6)
     assert sum(row.tally.intervals for row in minutes[1:-1]) == 60 * (len(minutes) - 2)
     hours = (intervals // 3600 + 1) * HOUR_BYTES
-    assert store.used_bytes <= 100_000 + 4800 * SINGLE_BYTES + len(minutes) * MINUTE_BYTES + hours
+    budget = 100_000 + 4800 * SINGLE_BYTES + len(minutes) * MINUTE_BYTES + hours
+    print(
+        f"{intervals:,} intervals: memory {[page * 4096 >> 20 for page in pages]} MiB, "
+        f"store {store.used_bytes / 1e6:.1f} MB of {budget / 1e6:.1f} MB"
+    )
+    assert store.used_bytes <= budget
     store.close()
 
 

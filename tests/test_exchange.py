@@ -230,7 +230,7 @@ def packed(*records: Mapping[str, Any]) -> bytes:
 ABOUT = About("synopses", Terms(Lda()))
 
 OPENINGS: dict[str, dict[str, Any]] = {
-    "another version": ABOUT.to_fields() | {"version": 2},
+    "another version": ABOUT.to_fields() | {"version": 3},
     "no version": {"kind": "synopses"},
     "no kind": {name: value for name, value in ABOUT.to_fields().items() if name != "kind"},
     "an unknown estimator": ABOUT.to_fields() | {"estimator": "guess"},
@@ -254,7 +254,7 @@ def test_an_opening_that_nobody_knows_is_refused(opening: dict[str, Any], tmp_pa
 def test_another_version_is_named(tmp_path: Path) -> None:
     path = tmp_path / "synopses"
     path.write_bytes(packed(OPENINGS["another version"]))
-    with pytest.raises(WirelagError, match="version 2 of the format, this wirelag reads 1"):
+    with pytest.raises(WirelagError, match="version 3 of the format, this wirelag reads 2"):
         SynopsisFile(str(path))
 
 

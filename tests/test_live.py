@@ -25,6 +25,7 @@ from rings import packed_block
 from test_lab import IN_LAB
 from wirelag import _kernels
 from wirelag.errors import WirelagError
+from wirelag.filters import Filter
 from wirelag.intervals import Interval
 from wirelag.io.bpf_filter import take
 from wirelag.io.capture import Capture
@@ -69,6 +70,24 @@ def listen(network: Network, host: str = flood.SINK, interface: str = flood.SOUR
         live = Live(interface, **options)
     OPENED.append(live)
     return live
+
+
+@IN_LAB
+def test_any_sees_each_packet_once(network: Network) -> None:
+    """The sink's port is in a bridge: both devices see what goes out."""
+    for arguments in (
+        "link add br0 type bridge forward_delay 0",
+        f"link set {flood.SOURCE} master br0",
+        "link set br0 up",
+        "addr add 192.0.2.1/24 dev br0",
+        "neigh add 192.0.2.2 lladdr 02:00:00:00:00:02 dev br0",
+    ):
+        network.ip(flood.SINK, arguments)
+    live, bridge = (listen(network, interface=name, packet_id=PacketId(), filter="udp") for name in ("any", "br0"))
+    with network.inside(flood.SINK), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
+        for to in (*5 * ["192.0.2.2"], "127.0.0.1"):
+            own.sendto(b"once", (to, 2000))
+    assert len(collected(bridge)) == len(collected(live)) == 5
 
 
 # ---- the ring ----
@@ -299,6 +318,21 @@ def test_a_flood_that_is_read_loses_nothing(network: Network, tmp_path: Path) ->
 
 
 @IN_LAB
+def test_time_passes_though_nobody_wants_what_comes(network: Network, tmp_path: Path) -> None:
+    """Blocks fill faster than anybody polls, and hold nothing that is wanted: intervals end all the same."""
+    live = listen(network, wanted=Filter(ports=(1,)))
+    process = flood.start(network, 200_000, 400_000, tmp_path / "flood.txt")
+    during = 0
+    for batch in live:
+        assert not len(batch)
+        during += 0 < live.statistics.filtered < 150_000
+        if "sent=" in process.said():
+            live.stop()
+    assert live.statistics.filtered > 150_000
+    assert during >= 3
+
+
+@IN_LAB
 def test_fanout_shares_packets_by_flow(network: Network) -> None:
     lives = [listen(network, fanout=77) for _ in range(2)]
     out = raw(network)
@@ -433,6 +467,10 @@ class Scripted:
             yield PacketBatch({"time_ns": np.array(times_ns, np.int64)})
 
     def now_ns(self) -> int:
+        return self._now_ns
+
+    @property
+    def quiet_ns(self) -> int:
         return self._now_ns
 
     @property

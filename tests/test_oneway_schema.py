@@ -12,7 +12,7 @@ import pytest
 
 SCHEMA = Path(__file__).parent.parent / "docs" / "reference" / "schema" / "oneway.json"
 METHODS = ("join", "lda", "finecomb", "rda", "rda --rateless", "rda --buckets 30", "rda --memory 8KiB")
-OPTIONAL = {"share", "usable_rows", "repaired_rows", "tries", "decoded", "difference", "symbols"}
+OPTIONAL = {"share", "usable_rows", "unlike_rows", "repaired_rows", "tries", "decoded", "difference", "symbols"}
 DIRECTION = "10.0.0.0/8,2001:db8:1::/48>"
 
 
@@ -112,6 +112,7 @@ def test_it_is_strict(validator: jsonschema.Draft202012Validator, points: list[s
         for name in whole.keys() - {
             "share",
             "usable_rows",
+            "unlike_rows",
             "repaired_rows",
             "tries",
             "decoded",

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wirelag.packing import pack, unpack
+from wirelag.packing import FREE, pack, unpack
 
 REFUSED = r"is cut short|is damaged"
 LIMITS = {np.uint64: (0, 2**64 - 1), np.int64: (-(2**63), 2**63 - 1)}
@@ -136,3 +136,16 @@ def test_an_array_takes_the_bytes_its_values_need(width: int) -> None:
         message = pack({"ids": ids})
         assert same(unpack(message), {"ids": ids})
         assert len(message) - 1000 * width < 64
+
+
+def test_few_bytes_take_little_memory() -> None:
+    """Many equal values take no bytes, up to a limit; beyond, a byte each."""
+    equal = np.full(FREE, 7, np.uint64)
+    once, twice = pack({"a": equal}), pack({"a": equal, "b": equal})
+    assert len(once) < 100
+    assert FREE < len(twice) < FREE + 200
+    assert same(unpack(twice), {"a": equal, "b": equal})
+    for arrays in (["<u8", FREE + 1, 0, 0],), (["<u8", FREE, 0, 0], ["<u8", 1, 0, 0]):
+        head = json.dumps({str(i): {"array": shape} for i, shape in enumerate(arrays)}).encode()
+        with pytest.raises(ValueError, match="more values than may be"):
+            unpack(with_checksum(head))

@@ -27,6 +27,8 @@ from wirelag.rounds import ANSWER_NS, LINGER_NS, MOST_BYTES, SOON_NS, Rounds
 
 ENDS = Ends("A>B", "A", "B")
 RDA = Rda(buckets=600, tail=200)
+SHORT = Rda(short=True, rows=16, tail=200)
+BOTH = pytest.mark.parametrize("estimator", [RDA, SHORT], ids=["buckets", "symbols"])
 Best = dict[tuple[str, int], Result]
 Unanswered = Callable[[Message], bool]
 
@@ -101,11 +103,12 @@ def is_true(result: Result, path: Path) -> None:
     assert (loss.lost, loss.low, loss.high) == (lost, lost, lost)
 
 
+@BOTH
 @pytest.mark.parametrize("interval_ns", [SECOND_NS, 100_000_000, 10 * SECOND_NS])
-def test_every_interval_is_exact(interval_ns: int) -> None:
+def test_every_interval_is_exact(interval_ns: int, estimator: Rda) -> None:
     path = Path.made(20, 500, 1, loss=0.02, delay_ns=30e6)
     count = 20 * SECOND_NS // interval_ns
-    agents = pair(path, RDA, interval_ns)
+    agents = pair(path, estimator, interval_ns)
     done = talk(agents).take(both(agents, count + 12))
     settled = [one for one in done.best.values() if one.rank == Rank.SETTLED]
     assert len(settled) >= count
@@ -113,10 +116,11 @@ def test_every_interval_is_exact(interval_ns: int) -> None:
         is_true(one, path)
 
 
+@BOTH
 @settings(max_examples=25, deadline=None)
 @given(st.randoms(use_true_random=False), st.lists(st.integers(0, 11), max_size=12))
-def test_order_and_copies_change_nothing(order: random.Random, again: list[int]) -> None:
-    agents = pair(Path.made(5, 200, 2, loss=0.05, delay_ns=50e6), RDA)
+def test_order_and_copies_change_nothing(estimator: Rda, order: random.Random, again: list[int]) -> None:
+    agents = pair(Path.made(5, 200, 2, loss=0.05, delay_ns=50e6), estimator)
     messages = both(agents, 6)
     plain = talk(agents).take(messages)
     mixed = messages + [messages[i] for i in again]
@@ -131,9 +135,10 @@ def test_order_and_copies_change_nothing(order: random.Random, again: list[int])
     assert other.rounds.counted["duplicates"] + len(messages) >= len(mixed) - other.done.total()
 
 
-def test_what_waits_for_long_is_paired_when_it_comes() -> None:
+@BOTH
+def test_what_waits_for_long_is_paired_when_it_comes(estimator: Rda) -> None:
     path = Path.made(8, 300, 3)
-    agents = pair(path, RDA)
+    agents = pair(path, estimator)
     up, down = (agent.messages(0, 9) for agent in agents)
     late = talk(agents).take(up)
     for _ in range(5):
@@ -147,9 +152,10 @@ def test_what_waits_for_long_is_paired_when_it_comes() -> None:
     assert sum(one.rank == Rank.SETTLED for one in late.best.values()) == 8
 
 
-def test_silence_is_unseen_and_its_neighbours_have_no_loss() -> None:
+@BOTH
+def test_silence_is_unseen_and_its_neighbours_have_no_loss(estimator: Rda) -> None:
     path = Path.made(6, 300, 4, delay_ns=80e6)
-    agents = pair(path, RDA)
+    agents = pair(path, estimator)
     up, down = (agent.messages(0, 7) for agent in agents)
     done = talk(agents).take([*up, *(down[i] for i in (0, 1, 4, 5, 6))]).wait(2 * LINGER_NS)
     by_number = {(start_ns - EPOCH_NS) // SECOND_NS: one for (_, start_ns), one in done.best.items()}
@@ -176,18 +182,20 @@ def test_an_interval_that_was_covered_in_part_has_delays_but_no_loss() -> None:
     assert part.crossings[None].used > 200
 
 
-def test_a_lot_of_difference_is_asked_for_in_more_buckets() -> None:
+@BOTH
+def test_a_lot_of_difference_is_asked_for_in_more_buckets(estimator: Rda) -> None:
     path = Path.made(3, 4000, 6, loss=0.3)
-    agents = pair(path, RDA)
+    agents = pair(path, estimator)
     done = talk(agents).take(both(agents, 4))
     assert done.asked > 4 * 2
     for number in range(3):
         is_true(done.best["A>B", EPOCH_NS + number * SECOND_NS], path)
 
 
-def test_caches_of_different_levels_are_brought_together() -> None:
+@BOTH
+def test_caches_of_different_levels_are_brought_together(estimator: Rda) -> None:
     path = Path.made(2, 3000, 7, loss=0.5)
-    agents = pair(path, Rda(buckets=600, tail=200, memory=64 * 1000))
+    agents = pair(path, replace(estimator, memory=64 * 1000))
     done = talk(agents).take(both(agents, 3))
     for number in range(2):
         one = done.best["A>B", EPOCH_NS + number * SECOND_NS]
@@ -292,17 +300,19 @@ def test_a_clock_an_hour_off_pairs_with_nobody(hours: int) -> None:
     assert {one.rank for one in done.best.values()} == {Rank.UNSEEN}
 
 
-def test_other_traffic_is_not_total_loss() -> None:
+@BOTH
+def test_other_traffic_is_not_total_loss(estimator: Rda) -> None:
     first, second = Path.made(3, 300, 14), Path.made(3, 300, 15)
-    agents = pair(first, RDA)[0], pair(second, RDA)[1]
+    agents = pair(first, estimator)[0], pair(second, estimator)[1]
     one = talk(agents).take(both(agents, 4)).best["A>B", EPOCH_NS]
     assert one.losses[None].lost is None
     assert "no packet in common" in (one.losses[None].reason or "")
 
 
-def test_total_loss_is_loss() -> None:
+@BOTH
+def test_total_loss_is_loss(estimator: Rda) -> None:
     path = Path.made(3, 300, 16, loss=1.0)
-    agents = pair(path, RDA)
+    agents = pair(path, estimator)
     one = talk(agents).take(both(agents, 4)).best["A>B", EPOCH_NS]
     assert one.losses[None].lost == path.during(EPOCH_NS, EPOCH_NS + SECOND_NS).sum()
 
@@ -442,6 +452,17 @@ DELIMITERS = Delimiters(SECOND_NS // 4, 5)
 CUT_LDA = Lda(64, (0, 3), tail=100)
 
 
+def closed(messages: list[Message]) -> list[Message]:
+    """One point's cuts, each with the name of what ended it."""
+    names = {message.interval.start_ns: message.interval.name for message in messages}
+    return [
+        replace(message, records=({**message.records[0], "closed_by": name}, *message.records[1:]))
+        if (name := names.get(message.interval.end_ns)) is not None
+        else message
+        for message in messages
+    ]
+
+
 def delimited(path: Path) -> tuple[tuple[Agent, Agent], list[Message], list[Span]]:
     """Agents whose intervals packets cut, what they say, and what both captures together say."""
     terms = Terms(CUT_LDA, interval_ns=None, delimiters=DELIMITERS)
@@ -457,9 +478,11 @@ def delimited(path: Path) -> tuple[tuple[Agent, Agent], list[Message], list[Span
 
 
 @settings(max_examples=15, deadline=None)
-@given(st.randoms(use_true_random=False), st.booleans())
-def test_cuts_at_packets_are_paired_in_any_order(order: random.Random, again: bool) -> None:
+@given(st.randoms(use_true_random=False), st.booleans(), st.booleans())
+def test_cuts_at_packets_are_paired_in_any_order(order: random.Random, again: bool, named: bool) -> None:
     agents, messages, truth = delimited(Path.made(4, 2000, 30, loss=0.03))
+    if named:
+        messages = [one for point in "AB" for one in closed([m for m in messages if m.point == point])]
     assert len(truth) > 5
     assert any(span.lost_delimiters for span in truth)
     mixed = messages + (messages[::3] if again else [])
@@ -479,6 +502,17 @@ def test_cuts_at_packets_are_paired_in_any_order(order: random.Random, again: bo
             theirs.used,
         )
         assert one.losses[None].lost == theirs.lost
+
+
+def test_what_names_its_end_is_paired_at_once() -> None:
+    agents, messages, truth = delimited(Path.made(4, 2000, 32, loss=0.0))
+    ups, downs = (closed([message for message in messages if message.point == point]) for point in "AB")
+    place = next(i for i, cut in enumerate(ups) if cut.interval.name == truth[1].interval.name)
+    other = next(cut for cut in downs if cut.interval.name == truth[1].interval.name)
+    done = Talk(Rounds([ENDS]), agents).take([other, ups[place]])
+    assert {start_ns for _, start_ns in done.best} == {truth[1].interval.start_ns}
+    done.wait(2 * LINGER_NS)
+    assert not any(cuts.starts for segment in done.rounds._segments.values() for cuts in segment.chain.sides)
 
 
 def test_a_cut_that_never_comes_leaves_a_gap() -> None:

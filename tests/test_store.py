@@ -336,3 +336,92 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
 
 def test_others_cannot_read_it(store: Store) -> None:
     assert Path(store.path).stat().st_mode & 0o077 == 0
+
+
+# ---- limits ----
+
+
+def test_numbers_beyond_63_bits_come_back_as_numbers(store: Store) -> None:
+    made = tally(np.full(9, 1000))
+    made.sent, made.clock_error_ns, made.references_lost, made.moments.sum_ns = 2**63, 2**64, 2**70, -(2**65)
+    store.put("A>B", None, Interval(START_NS, START_NS + SECOND_NS), Rank.SETTLED, made)
+    store.sum_up(START_NS + 2 * HOUR_NS)
+    for length_ns in (SECOND_NS, MINUTE_NS, HOUR_NS):
+        (row,) = store.rows("A>B", None, length_ns, ALL_TIMES, 9)
+        found = row.tally
+        numbers = (found.sent, found.clock_error_ns, found.references_lost, found.moments.sum_ns)
+        assert numbers == (2**63, 2**64, 2**70, -(2**65))
+        assert row.to_json()["sent"] == 2**63
+
+
+def test_a_late_interval_does_not_undo_a_minute_whose_parts_are_gone(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store.db"), Retention(single_ns=HOUR_NS))
+    fill(store, range(59))
+    store.sum_up(START_NS + 2 * HOUR_NS)
+    store.prune(START_NS + 2 * HOUR_NS)
+    fill(store, range(59, 60))
+    store.sum_up(START_NS + 2 * HOUR_NS)
+    (minute,) = store.rows("A>B", None, MINUTE_NS, ALL_TIMES, 9)
+    assert minute.tally.intervals == 59
+    (hour,) = store.rows("A>B", None, HOUR_NS, ALL_TIMES, 9)
+    assert hour.tally.intervals == 59
+
+
+def test_loss_that_is_known_stays_known(store: Store) -> None:
+    interval = Interval(START_NS, START_NS + SECOND_NS)
+    known, unknown = tally(np.full(9, 1000), lost=4), tally(np.full(9, 1000), lost=4)
+    unknown.loss_sent, unknown.lost, unknown.reason = 0, 0.0, "a point no longer has the times"
+    assert store.put("A>B", None, interval, Rank.SETTLED, unknown).taken
+    assert store.put("A>B", None, interval, Rank.SETTLED, known).taken
+    assert not store.put("A>B", None, interval, Rank.SETTLED, unknown).taken
+    (row,) = store.rows("A>B", None, SECOND_NS, ALL_TIMES, 9)
+    assert row.to_json()["lost"] == 4
+
+
+def test_answers_come_back_behind_their_synopses_whatever_the_clock_said(store: Store) -> None:
+    for second in (1, 0):
+        for kind, arrived_ns in (("times", 5), ("synopsis", 7), ("synopsis", 6)):
+            name = f"{kind}-{second}-{arrived_ns}"
+            store.put_message(name, "A", second, name.encode(), arrived_ns)
+    found = [body.decode() for body in store.messages_since(0)]
+    expected = ["synopsis-{}-6", "synopsis-{}-7", "times-{}-5"]
+    assert found == [one.format(second) for second in (0, 1) for one in expected]
+
+
+def test_classes_are_bounded_and_old_ones_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wirelag.collector.store.MOST_OF_ONE", 5)
+    monkeypatch.setattr("wirelag.collector.store.MOST_CLASSES", 8)
+    store, made = Store(str(tmp_path / "store.db"), Retention(single_ns=HOUR_NS)), tally(np.full(9, 1000))
+    path = tmp_path / "store.db"
+
+    def put(segment: str, second: int) -> int:
+        interval = Interval(START_NS + second * SECOND_NS, START_NS + (second + 1) * SECOND_NS)
+        names = [None, *(f"{second}-{number}" for number in range(7))]
+        return sum(store.put(segment, key, interval, Rank.SETTLED, made).taken for key in names)
+
+    assert [put(segment, 0) for segment in ("A>B", "C>D", "E>F")] == [6, 4, 1]
+    assert put("A>B", 1) == 1
+    assert store.beyond == 2 + 4 + 7 + 7
+    store.close()
+    store = Store(str(path), Retention(single_ns=HOUR_NS))
+    assert put("A>B", 1) == 1
+    while store.sum_up(START_NS + 3 * HOUR_NS):
+        pass
+    store.prune(START_NS + 3 * HOUR_NS)
+    assert {key for _, key in store.series()} == {None}
+    assert put("A>B", 3 * 3600) == 6
+
+
+def test_a_store_of_minutes_alone_stays_within_its_limit_too(tmp_path: Path) -> None:
+    store, made = Store(str(tmp_path / "store.db"), Retention(most_bytes=100_000)), tally(np.arange(900) * 1000)
+    store.begin()
+    for minute in range(600):
+        start_ns = START_NS + minute * MINUTE_NS
+        store.put("A>B", None, Interval(start_ns, start_ns + MINUTE_NS), Rank.SETTLED, made)
+    store.commit()
+    assert store.used_bytes > 100_000
+    for _ in range(30):
+        store.prune(START_NS + 11 * HOUR_NS)
+    assert store.used_bytes <= 100_000
+    rows = store.rows("A>B", None, MINUTE_NS, ALL_TIMES, 999)
+    assert rows[-1].start_ns == START_NS + 599 * MINUTE_NS

@@ -19,7 +19,7 @@ from wirelag.errors import WirelagError
 from wirelag.network.topology import Link, Topology, read_topology
 
 LETTERS = st.characters(codec="utf-8", exclude_characters=">[]", exclude_categories=["C", "Z"])
-NAMES = st.text(LETTERS, min_size=1, max_size=8)
+NAMES = st.text(LETTERS, min_size=1, max_size=8).filter(lambda name: name != "*")  # any port
 PREFIXES = st.sampled_from([ip_network("10.1.0.0/16"), ip_network("192.0.2.1/32"), ip_network("2001:db8::/32")])
 
 

@@ -151,7 +151,9 @@ def test_a_sender_that_waits_for_asks_ends_at_once(
 
 @pytest.mark.acceptance
 @every_transport
-def test_both_are_killed_again_and_again(start: Start, tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+def test_both_are_killed_again_and_again(
+    start: Start, tmp_path: Path, certificate: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+) -> None:
     """kill -9 of what takes messages, five times while they come: every message arrives, none counts twice."""
     port, log = free_port(), tmp_path / "taken"
     rng = random.Random(3)
@@ -206,6 +208,7 @@ def test_both_are_killed_again_and_again(start: Start, tmp_path: Path, certifica
             spool.close()
 
     run(work())
+    assert not caplog.records
 
 
 # ---- addresses ----
@@ -324,12 +327,20 @@ def test_nothing_secret_is_said_to_a_broker_without_tls(tmp_path: Path, certific
 
 
 def test_an_agent_needs_no_more_than_the_rights_that_are_documented(tmp_path: Path) -> None:
-    """With them it can send and be asked; it cannot send as another point."""
+    """With them it can send and be asked; it cannot send as another point, nor keep it from sending."""
     word, page = token(POINT), Path(__file__).parents[1] / "docs" / "reference" / "messages.md"
     listed = [line.split("`")[1] for line in page.read_text().splitlines() if line.startswith("  - publish to `")]
     rights = ", ".join(f'"{each.replace("POINT", word)}"' for each in listed)
     agent = f'permissions: {{ publish: [{rights}], subscribe: ["_INBOX.{word}.>"] }}'
     users = f'{{ user: wirelag, password: "{PASSWORD}" }}, {{ user: agent, password: "{PASSWORD}", {agent} }}'
+
+    async def forge(url: str) -> None:
+        """With its own rights: a message of a victim, under a name that would have the broker drop the victim's own."""
+        client = await nats.connect(url, user="agent", password=PASSWORD, inbox_prefix=f"_INBOX.{word}")
+        false = message(8, "victim")
+        headers = {"Nats-Msg-Id": message(9, "victim").key}
+        await client.jetstream().publish(subject("status", POINT), encode(false), headers=headers)
+        await client.close()
 
     async def work() -> None:
         port = free_port()
@@ -345,6 +356,14 @@ def test_an_agent_needs_no_more_than_the_rights_that_are_documented(tmp_path: Pa
             assert decode(await soon(anext(asks))).sent_ns == 2
             await inbox.ask(POINT, encode(message(3)))
             assert decode(await soon(anext(asks))).sent_ns == 3
+            await forge(url)
+            took = asyncio.create_task(taking(inbox, taken := [], 1))
+            honest = sender(Address(url, f"wirelag:{PASSWORD}"), "victim")
+            await honest.send(encode(message(9, "victim")), message(9, "victim").key)
+            await soon(took)
+            assert taken == [9]
+            assert inbox.counts["of another point"] == 1
+            await honest.close()
             another = sender(Address(url, f"agent:{PASSWORD}"), "another")
             assert "permissions violation for publish" in await fails(another)
             await way.close()

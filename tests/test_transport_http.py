@@ -1,6 +1,8 @@
 """Messages over HTTPS: without the token, too large, too slow, too many."""
 
 import asyncio
+import gc
+import socket
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -160,6 +162,33 @@ def test_asks_that_nobody_fetches_are_bounded() -> None:
     run(work())
 
 
+def test_asks_come_again_until_a_message_says_that_they_were_answered() -> None:
+    async def work() -> None:
+        inbox, taken = HttpInbox(None), list[int]()
+        async with https(inbox) as url:
+            taker = asyncio.create_task(taking(inbox, taken, 2))
+            for number in (1, 2, 3):
+                await inbox.ask(POINT, encode(message(number)))
+            way = sender(Address(url), POINT)
+            asks = way.asks()
+            assert [decode(await soon(anext(asks))).sent_ns for _ in range(2)] == [1, 2]
+            await way.send(encode(message(7)), message(7).key)
+            assert [number for number, _ in inbox._asks[POINT].waiting] == [2, 3]  # the second is not answered yet
+            assert decode(await soon(anext(asks))).sent_ns == 3
+            await way.close()
+            again = sender(Address(url), POINT)  # it knows nothing of the one before
+            others = again.asks()
+            assert [decode(await soon(anext(others))).sent_ns for _ in range(2)] == [2, 3]
+            await again.send(encode(message(8)), message(8).key)
+            assert [number for number, _ in inbox._asks[POINT].waiting] == [3]
+            await inbox.ask(POINT, encode(message(9)))
+            assert decode(await soon(anext(others))).sent_ns == 9
+            await again.close()
+            await soon(taker)
+
+    run(work())
+
+
 def test_asks_of_another_point_are_none_of_its_business() -> None:
     async def work() -> None:
         inbox = HttpInbox({TOKEN: "another"})
@@ -167,5 +196,47 @@ def test_asks_of_another_point_are_none_of_its_business() -> None:
             await inbox.ask(POINT, encode(message(1)))
             request = f"GET /v1/asks/edge%201?after= HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
             assert b" 401 " in await raw(url, request.encode())
+
+    run(work())
+
+
+def open_lines(port: int) -> list[socket.socket]:
+    """Connections of this process to a port that nobody has closed."""
+    found = []
+    for one in gc.get_objects():
+        if isinstance(one, socket.socket) and one.family == socket.AF_INET and one.fileno() >= 0:
+            with suppress(OSError):
+                found += [one] if one.getpeername()[1] == port else []
+    return found
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_whoever_is_cancelled_leaves_no_connection_open(secure: bool, certificate: tuple[Path, Path]) -> None:
+    """While it waits for an ask, and between two of them."""
+
+    async def work() -> None:
+        inbox = HttpInbox({TOKEN: None})
+        async with https(inbox, certificate if secure else None) as url:
+            address = Address(url, TOKEN, ca=str(certificate[0]))
+            port = int(url.rpartition(":")[2])
+            for asked in (False, True):
+                way = sender(address, POINT)
+                asks = way.asks()
+                if asked:
+                    await inbox.ask(POINT, encode(message(1)))
+                    await soon(anext(asks))
+                waiting = asyncio.create_task(anext(asks))  # type: ignore[arg-type]
+                while POINT not in inbox._asks:
+                    await asyncio.sleep(0.001)
+                waiting.cancel()
+                await asyncio.gather(waiting, return_exceptions=True)
+                await way.close()
+                while open_lines(port):  # the thread that waited is told to go, and goes
+                    await asyncio.sleep(0.001)
+            refused = sender(Address(url, TOKEN) if secure else Address(url.replace("http", "https"), TOKEN), POINT)
+            with pytest.raises(Unreachable):
+                await refused.send(encode(message(2)), message(2).key)
+            assert not open_lines(port)
+            await refused.close()
 
     run(work())

@@ -4,6 +4,7 @@ Simulated captures have what happens on a path; Hypothesis has few ids, so that 
 """
 
 import math
+import random
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
@@ -29,6 +30,9 @@ from wirelag.moments import bound_ns
 from wirelag.naive import finecomb, join, lda, rateless, rda
 from wirelag.naive.join import Packet
 from wirelag.rows import Rows
+from wirelag.symbols import decoder as symbol_decoder
+from wirelag.symbols import less as less_words
+from wirelag.symbols import symbols_of
 from wirelag.tails import Tail
 
 S = TypeVar("S")
@@ -178,6 +182,11 @@ def check_lda(seen: Points, of: Lda, at: Sequence[int] = ()) -> None:
     for synopsis, packets in zip((up, down), seen, strict=True):
         assert entries(synopsis.tail) == join.Cache(of.tail, of.seed).observe(packets).entries
     crossing, banks = of.cross(up, down), lda.usable(*twins, of.rows)
+    sampled = list(zip(crossing.tail.sent_ns.tolist(), crossing.tail.delays_ns.tolist(), strict=True))
+    same = all(one.packets == other.packets for one, other in zip(*twins, strict=True))
+    gone = [[] for _ in banks] if same else lda.unlike(banks, sampled)
+    assert crossing.details["unlike_rows"] == sum(map(len, gone))
+    banks = [[row for row in bank if row not in out] for bank, out in zip(banks, gone, strict=True)]
     mu = lda.mean(banks)
     assert (crossing.used, crossing.sum_ns) == (lda.used(banks), sum(row.delay_ns for bank in banks for row in bank))
     assert near(crossing.mean_ns, mu)
@@ -189,6 +198,19 @@ def check_lda(seen: Points, of: Lda, at: Sequence[int] = ()) -> None:
 @given(points(), st.integers(1, 9), st.sampled_from(SHIFTS), seeds, cuts, st.sampled_from(["rows", "collapse"]))
 def test_lda(seen: Points, rows: int, shifts: tuple[int, ...], seed: int, at: list[int], deviation: str) -> None:
     check_lda(seen, Lda(rows, shifts, deviation, 10, seed), at)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_lda_with_packets_of_another_interval(seed: int) -> None:
+    """Some rows have lost one packet and got another: both leave the same rows out."""
+    draw = random.Random(seed)
+    up = [(draw.getrandbits(64), i * 250_000) for i in range(4000)]
+    down = [(number, time_ns + 2_000_000 + draw.randrange(500_000)) for number, time_ns in up if draw.random() > 0.02]
+    others = [(draw.getrandbits(64), draw.choice((2_000_000, 1_002_000_000))) for _ in range(60)]
+    seen = (up, sorted(down + others, key=lambda one: one[1]))
+    check_lda(seen, Lda(256, (0,), tail=64, seed=seed))
+    of = Lda(256, (0,), tail=64, seed=seed)
+    assert of.cross(*(cut(of.meter("any"), packets, ()) for packets in seen)).details["unlike_rows"] > 3
 
 
 @pytest.mark.parametrize("deviation", ["rows", "collapse"])
@@ -416,3 +438,19 @@ def test_rateless(seen: Points, seed: int, size: int, at: list[int]) -> None:
 
 def test_rateless_of_captures(capture: Points) -> None:
     check_rateless(capture, 3, 600, [0, 128, 128, 300])
+
+
+@settings(max_examples=30)
+@given(points(), seeds)
+def test_rateless_where_few_bits_are_sent(seen: Points, seed: int) -> None:
+    """Of checks 16 bits, of counts 4, of ids 44: as agents send them."""
+    short = [list({number & (2**44 - 1): time_ns for number, time_ns in packets}.items()) for packets in seen]
+    twin = rateless.Decoder(seed, 16, 4)
+    for a, b in zip(*(rateless.symbols(packets, 60, seed) for packets in short), strict=True):
+        known = rateless.difference(a, b)
+        twin.add(known._replace(check=known.check % 2**16, surplus=known.surplus % 16))
+    ups, downs = (symbols_of(np.array([number for number, _ in packets], np.uint64), 0, 60, seed) for packets in short)
+    decoder = symbol_decoder(seed)
+    assert decoder.add(less_words(downs, ups)) == twin.is_complete()
+    found = [values.tolist() for values in decoder.found()]
+    assert sorted(zip(*found, strict=True)) == sorted(twin.found)

@@ -21,7 +21,7 @@ from wirelag.packets import PacketBatch
 from wirelag.packing import array_of, number_of
 
 ENTRY_BYTES: Final = 16
-HIGHEST: Final = 40  # level of a cache that somebody sends: 2^40 packets, of which one was kept
+HIGHEST: Final = 30  # level of a cache that somebody sends: 2^30 packets, of which one was kept
 CACHE: Final = 1  # purposes of coins
 
 Ids = npt.NDArray[np.uint64]
@@ -91,14 +91,17 @@ class Cached:
 class CacheMeter:
     """The cache at one point; what `join` and `rda` keep of an interval, and all others for the tail."""
 
-    def __init__(self, capacity: int, seed: int) -> None:
+    def __init__(self, capacity: int, seed: int, id_bits: int = 64) -> None:
+        """Of every id `id_bits` are kept, before any coin is thrown."""
         self._kernel = _kernels.Cache(capacity, seed)
         self._seed = seed
+        self._bits = None if id_bits == 64 else np.uint64((1 << id_bits) - 1)
         self._packets = 0
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
         """Keep ids and times."""
-        self._kernel.observe(packets.packet_id, packets.time_ns)
+        ids = packets.packet_id if self._bits is None else packets.packet_id & self._bits
+        self._kernel.observe(ids, packets.time_ns)
         self._packets += len(packets)
 
     def cut(self, interval: Interval) -> Cached:

@@ -2,7 +2,8 @@
 
 Law: a point's cuts follow each other, each begins where the one before it ends. A pair is made once both points'
 cuts between two common delimiters are all there, so that what arrives in between, and when, changes nothing. A
-delimiter that only one point saw joins the intervals on both sides of it. No I/O.
+delimiter that only one point saw joins the intervals on both sides of it. A cut names the delimiter that it begins
+with, and may name the one that ended it (`closed_by`): then nobody has to wait for the next. No I/O.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ def result_of(segment: str, sides: Sides) -> Result:
 
 
 def _seen(side: Sequence[Message]) -> Seen:
-    return Seen(*(sum(getattr(cut.seen, name) for cut in side) for name in ("packets", "unseen", "covered_ns")))
+    return Seen(
+        *(sum(getattr(cut.seen, name) for cut in side) for name in ("packets", "unseen", "covered_ns", "captured"))
+    )
 
 
 def _clock(side: Sequence[Message]) -> ClockReading:
@@ -74,6 +77,30 @@ class _Cuts:
     arrived_ns: dict[int, int] = field(default_factory=dict)  # also of those that were used
     names: dict[int, int | None] = field(default_factory=dict)  # of the delimiters that they begin with, used or not
     starts: dict[int, int] = field(default_factory=dict)  # the opposite
+    closed: dict[int, tuple[int, int]] = field(default_factory=dict)  # what ended each, and when
+
+    def close(self, message: Message) -> None:
+        """Remember what ended a cut, if it says so."""
+        name = message.records[0].get("closed_by") if message.records else None
+        if type(name) is int and 0 <= name < 1 << 64:
+            self.closed[message.interval.start_ns] = name, message.interval.end_ns
+            self.starts.setdefault(name, message.interval.end_ns)
+
+    def name_at(self, time_ns: int) -> int | None:
+        """The delimiter at which this point cut, at this time."""
+        if (name := self.names.get(time_ns)) is not None:
+            return name
+        return next((name for name, end_ns in self.closed.values() if end_ns == time_ns), None)
+
+    def forget(self, start_ns: int) -> None:
+        """A cut, and its delimiters as far as no other needs them."""
+        name = self.names.pop(start_ns)
+        del self.arrived_ns[start_ns]
+        end, end_ns = self.closed.pop(start_ns, (None, None))
+        if name is not None and self.starts.get(name) == start_ns:
+            del self.starts[name]
+        if end is not None and end_ns not in self.names and self.starts.get(end) == end_ns:
+            del self.starts[end]
 
     def until(self, start_ns: int, end_ns: int) -> list[Message] | None:
         """The cuts from one instant to another, if all are there."""
@@ -101,6 +128,7 @@ class Chain:
         cuts.waiting[start_ns], cuts.arrived_ns[start_ns], cuts.names[start_ns] = message, now_ns, name
         if name is not None:
             cuts.starts.setdefault(name, start_ns)
+        cuts.close(message)
         found = []
         for first_ns in sorted(self.sides[0].waiting):
             pair = self._from(first_ns)
@@ -118,10 +146,7 @@ class Chain:
             for start_ns in [start_ns for start_ns, at_ns in cuts.arrived_ns.items() if at_ns < until_ns]:
                 if start_ns in cuts.waiting:
                     unused.append(cuts.waiting.pop(start_ns))
-                name = cuts.names.pop(start_ns)
-                del cuts.arrived_ns[start_ns]
-                if name is not None and cuts.starts.get(name) == start_ns:
-                    del cuts.starts[name]
+                cuts.forget(start_ns)
         return unused
 
     def _from(self, first_ns: int) -> Sides | None:
@@ -144,5 +169,5 @@ class Chain:
     def _seen_below(self, start_ns: int) -> int | None:
         """When downstream saw the delimiter that upstream cut at, at this time; None where either did not."""
         up, down = self.sides
-        name = up.names.get(start_ns)
+        name = up.name_at(start_ns)
         return None if name is None or up.starts.get(name) != start_ns else down.starts.get(name)

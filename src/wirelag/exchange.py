@@ -19,11 +19,13 @@ from wirelag.errors import WirelagError
 from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda, copies_of
+from wirelag.estimators.rli import Rli
 from wirelag.intervals import Delimiters, Interval
 from wirelag.packets import PacketId
 
-VERSION: Final = 1
-ESTIMATORS: Final[Mapping[str, type[Lda | Finecomb | Rda]]] = {"lda": Lda, "finecomb": Finecomb, "rda": Rda}
+VERSION: Final = 2
+TwoPoint = Lda | Finecomb | Rda  # both points keep a synopsis; of Rli only the downstream one does
+ESTIMATORS: Final[Mapping[str, type[TwoPoint | Rli]]] = {"lda": Lda, "finecomb": Finecomb, "rda": Rda, "rli": Rli}
 
 Kind = Literal["synopses", "ask", "times"]
 
@@ -32,13 +34,20 @@ Kind = Literal["synopses", "ask", "times"]
 class Terms:
     """What two points must agree on, or their synopses say nothing about each other."""
 
-    estimator: Lda | Finecomb | Rda
+    estimator: TwoPoint | Rli
     packet_id: PacketId = field(default_factory=PacketId)
     interval_ns: int | None = None
     delimiters: Delimiters | None = None
     by: str | None = None
     direction: str | None = None
     filter: str | None = None
+
+    @property
+    def two_point(self) -> TwoPoint:
+        """The estimator, where both points keep synopses; else a ValueError."""
+        if isinstance(self.estimator, Rli):
+            raise ValueError("is of rli, which one point says alone")
+        return self.estimator
 
     def to_fields(self) -> dict[str, Any]:
         """Plain values."""
@@ -102,7 +111,10 @@ class About:
         version = plain.get("version")
         if version != VERSION:
             raise ValueError(f"has version {version} of the format, this wirelag reads {VERSION}: cut it again")
-        return cls(plain["kind"], Terms.from_fields(plain), tuple(plain["names"]), plain["offset_ns"])
+        terms = Terms.from_fields(plain)
+        if isinstance(terms.estimator, Rli):
+            raise ValueError("is of rli, which one point says alone: wirelag flows measures it, from captures")
+        return cls(plain["kind"], terms, tuple(plain["names"]), plain["offset_ns"])
 
 
 def agree(abouts: Mapping[str, About]) -> Terms:
@@ -127,7 +139,7 @@ def records_of(cut: Cut, keys: Mapping[int, str]) -> Iterator[dict[str, Any]]:
         yield _where(cut.interval, keys.get(tag)) | synopsis.to_fields()
 
 
-def cut_of(estimator: Lda | Finecomb | Rda, records: Iterable[Mapping[str, Any]], tags: dict[str, int]) -> Cut:
+def cut_of(estimator: TwoPoint, records: Iterable[Mapping[str, Any]], tags: dict[str, int]) -> Cut:
     """The opposite; classes get their tags from `tags`, which grows."""
     synopses: Synopses = {}
     interval = Interval(0, 0)

@@ -62,6 +62,8 @@ class Flows:
     references_ns: Ints = field(default_factory=lambda: np.empty((0, 2), np.int64))  # when, how late: a part of them
     settled: int = 0
     error: float = float("nan")  # mean square error of a packet, of all flows
+    lost: int = 0  # references whose numbers never came
+    sender_ns: int | None = None  # their times are right within this, in the mean; None: their sender does not say so
 
     def __len__(self) -> int:
         return len(self.records)
@@ -267,6 +269,8 @@ def added(parts: Sequence[Flows]) -> Flows:
         evenly(np.concatenate([part.references_ns for part in parts])),
         sum(part.settled for part in parts),
         sum(part.error * part.settled for part in known) / weight if weight else last.error,
+        sum(part.lost for part in parts),
+        None if any(part.sender_ns is None for part in parts) else max(part.sender_ns or 0 for part in parts),
     ).merged()
 
 

@@ -47,6 +47,13 @@ class Grouping:
             found[i] = OTHER if tag is None else tag
         return found[inverse.reshape(-1)]
 
+    def apart(self, packets: PacketBatch) -> tuple[Ints, Ints]:
+        """However many groups there are: a row of each, and the group of each row. No group gets a tag."""
+        rows = np.arange(len(packets))
+        columns = self._columns(packets, rows, np.ones(len(rows), np.uint8))
+        _, first, inverse = np.unique(columns, axis=0, return_index=True, return_inverse=True)
+        return first, inverse.reshape(-1)
+
     def _columns(self, packets: PacketBatch, rows: Ints, legs: Ints) -> Ints:
         """What tells groups apart, a row of numbers for each sample."""
         if self.by == "flow":

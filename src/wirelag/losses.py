@@ -7,9 +7,14 @@ in this interval or in one that began within a second of its end.
 What a capture dropped is never loss. Upstream saw s packets and dropped u, downstream dropped d. A share s/(s+u) of
 what downstream dropped was seen upstream, so of A packets seen upstream alone lost = A - d s/(s+u). Which packets were
 dropped is chance: a variance of d s u/(s+u)^2, and lost u/(s+u) for what is said of all that were sent. A method that
-only counts packets knows the difference: lost = (s + u) - (received + d). Drops are counted when the counter is read,
-a little late: some may belong to the interval before or behind, as many as the drops of neighbours differ, and the 95%
-interval reaches that much farther.
+only counts packets knows the difference of all, (s + u) - (received + d), of which the same share was seen upstream.
+The kernel counts what a capture dropped of all traffic; of that a segment, or a class, has the share p that it has of
+what was captured, and the number is chance, too: a variance of d (1 - p), and u (1 - p) where packets are only counted.
+
+Drops are counted when the counter is read, a little late: some may belong to the interval before or behind, as many as
+the drops of neighbours differ, and the 95% interval reaches that much farther. So a single interval may come out with
+less than nothing: its numbers stay as they are, since only then is the sum over many intervals right, and are cut off
+at nothing where somebody reads them.
 """
 
 from __future__ import annotations
@@ -54,20 +59,22 @@ def loss_of(crossing: Crossing, whole: Crossing, seen: Sequence[Seen], moved: Se
     moved_up, moved_down = (count * share for count, share in zip(moved, shares, strict=True))
     if not any((up, down, moved_up, moved_down)):
         return Loss(crossing.lost, crossing.lost, crossing.lost)
+    seen_too = _ratio(sent, sent + up)
+    chance_up, chance_down = (
+        dropped * (1 - share * _ratio(point.packets, max(point.packets, point.captured)))
+        for dropped, share, point in zip((up, down), shares, seen, strict=True)
+    )
     if crossing.net_loss:
-        lost, variance, may_move, most = sent + up - received - down, 0.0, moved_up + moved_down, math.inf
+        lost = (sent + up - received - down) * seen_too
+        variance = max(0.0, lost) * (1 - seen_too) + chance_up * seen_too**2
+        may_move = (moved_up + moved_down) * seen_too
     else:
-        seen_too = _ratio(sent, sent + up)
         lost = crossing.lost - down * seen_too
         variance = (down * seen_too + max(0.0, lost)) * (1 - seen_too)
-        may_move, most = moved_down * seen_too, float(sent)
-    bound = Z95 * math.sqrt(variance + down * (1 - shares[1])) + may_move
-    return Loss(_within(lost, most), _within(lost - bound, most), _within(lost + bound, most))
+        may_move = moved_down * seen_too
+    bound = Z95 * math.sqrt(variance + chance_down * seen_too**2) + may_move
+    return Loss(lost, lost - bound, lost + bound)
 
 
 def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else 1.0
-
-
-def _within(value: float, most: float) -> float:
-    return min(max(0.0, value), most)

@@ -9,8 +9,11 @@ Messages with the same key say the same: one of them is enough.
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import json
+import math
 import struct
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import lru_cache
@@ -20,21 +23,25 @@ import numpy as np
 
 from wirelag.caches import Cached
 from wirelag.errors import WirelagError
+from wirelag.estimators.rda import Rda
 from wirelag.exchange import Terms
 from wirelag.intervals import Interval
-from wirelag.packing import array_of, number_of, pack, unpack
+from wirelag.packing import MOST_COUNT, apart, array_of, from_json, number_of, pack, together
+from wirelag.reconciling import check_answer, check_ask
+from wirelag.shorthand import lengthen, shorten
 
 MAGIC: Final = b"WLAG"
-VERSION: Final = 1
+VERSION: Final = 2
 MOST_BYTES: Final = 16 << 20
 MOST_NAME: Final = 64  # bytes of a point's name
-_START: Final = struct.Struct("<4sI")  # what it is, the version of the format
-_LENGTH: Final = struct.Struct("<I")  # of each part
-_MOST_NAMES: Final = 1 << 16  # bytes of a part's names and numbers
+_START: Final = struct.Struct("<4sII")  # what it is, the version of the format, checksum of all behind it
+_LENGTH: Final = struct.Struct("<I")  # of the names
+_MOST_NAMES: Final = 1 << 16  # bytes of names and numbers that any message may have
+_MOST_RATIO: Final = 32  # and how many times its bytes, beyond
 _MOST_FIELDS: Final = 64
 _PLACE: Final = ("start_ns", "end_ns", "name")
 
-Type = Literal["synopsis", "ask", "times", "status"]
+Type = Literal["synopsis", "ask", "times", "status", "m-set"]
 ClockSource = Literal["adjtimex", "chrony", "ptp", "stated", "none"]
 Record = dict[str, Any]
 
@@ -44,8 +51,9 @@ class Seen:
     """How much of an interval an agent saw. What the capture dropped is unseen: it says nothing about the path."""
 
     packets: int = 0  # taken in
-    unseen: int = 0  # dropped by the capture, as the kernel counts
+    unseen: int = 0  # dropped by the capture: the segment's share of what the kernel counts
     covered_ns: int = 0  # how much of the interval the agent was running
+    captured: int = 0  # taken in of all segments and of none: how sure that share is
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,7 @@ class ClockReading:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """From an agent: `synopsis`, `times` (the answer to an ask), `status` (plain values). To an agent: `ask`.
+    """From an agent: `synopsis`, `times` (the answer to an ask), `status` (plain values). To an agent: `ask`, `m-set`.
 
     `point` is the agent's name in both directions.
     """
@@ -79,7 +87,7 @@ class Message:
         """Letters, digits and - that tell which message it is."""
         about = hashlib.sha256()
         about.update(json.dumps([self.point, self.segment, terms_name(self.terms), self.interval.name]).encode())
-        if self.type in ("ask", "times"):
+        if self.type in ("ask", "times", "m-set"):
             for record in self.records:
                 about.update(pack(record))
         return f"{self.type}-{self.interval.start_ns}-{self.interval.end_ns}-{about.hexdigest()[:24]}"
@@ -103,7 +111,7 @@ def check_point(point: str) -> str:
 
 
 def encode(message: Message) -> bytes:
-    """The start, what the message is about, and its records, each behind its length."""
+    """The start, names and numbers of the opening and of all records in shorthand, then the arrays."""
     opening = {
         "type": message.type,
         "point": message.point,
@@ -113,13 +121,11 @@ def encode(message: Message) -> bytes:
         "clock": asdict(message.clock),
         "seen": asdict(message.seen),
         "sent_ns": message.sent_ns,
-        "records": len(message.records),
     }
-    parts = [_START.pack(MAGIC, VERSION)]
-    for part in (opening, *message.records):
-        body = pack(part)
-        parts += (_LENGTH.pack(len(body)), body)
-    return b"".join(parts)
+    names, arrays = apart((opening, *message.records))
+    short = shorten(json.dumps(names, separators=(",", ":")).encode())
+    body = _LENGTH.pack(len(short)) + short + arrays
+    return _START.pack(MAGIC, VERSION, zlib.crc32(body)) + body
 
 
 def decode(data: bytes, most: int = MOST_BYTES) -> Message:
@@ -137,7 +143,7 @@ def _decode(data: bytes, most: int, *, whole: bool) -> Message:
         raise ValueError(f"has {len(data)} bytes, more than the {most} that a message may have")
     if len(data) < _START.size or not data.startswith(MAGIC):
         raise ValueError("is no message of wirelag")
-    _, version = _START.unpack_from(data)
+    _, version, _ = _START.unpack_from(data)
     if version != VERSION:
         raise ValueError(f"has version {version} of the format, this wirelag reads {VERSION}: use the same wirelag")
     try:
@@ -149,41 +155,22 @@ def _decode(data: bytes, most: int, *, whole: bool) -> Message:
 
 
 def _parts(data: bytes, most: int, whole: bool) -> Message:
-    place, names, values = _START.size, 0, 0
-    message, count, records = None, 0, list[Record]()
-    while message is None or (whole and len(records) < count):
-        start = place + _LENGTH.size
-        end = start + (_LENGTH.unpack_from(data, place)[0] if start <= len(data) else most)
-        if end > len(data):
-            raise ValueError("is cut short")
-        part = data[start:end]
-        claimed = _claimed(part)
-        names, values, place = names + claimed[0], values + claimed[1], end
-        if names > max(_MOST_NAMES, most // 4) or values > max(_MOST_NAMES, most // 4):
-            raise ValueError(f"holds more than fits into {most} bytes")
-        if message is None:
-            message, count = _opening(unpack(part))
-        else:
-            records.append(_record(unpack(part), message))
-    if whole and place != len(data):
-        raise ValueError("goes on behind its end")
-    return replace(message, records=tuple(records))
+    start = _START.size + _LENGTH.size
+    end = start + (_LENGTH.unpack_from(data, _START.size)[0] if start <= len(data) else most)
+    if end > len(data):
+        raise ValueError("is cut short")
+    if zlib.crc32(memoryview(data)[_START.size :]) != _START.unpack_from(data)[2]:
+        raise ValueError("is damaged: the checksum is another one")
+    longest = min(max(_MOST_NAMES, _MOST_RATIO * (end - start)), max(_MOST_NAMES, most // 4))
+    names = from_json(lengthen(data[start:end], longest))
+    message = _opening(names[0])
+    if not whole:
+        return message
+    records = together(names[1:], memoryview(data)[end:], max(_MOST_NAMES, most // 4))
+    return replace(message, records=tuple(_record(record, message) for record in records))
 
 
-def _claimed(part: bytes) -> tuple[int, int]:
-    """How many bytes of names a part has, and how many values of arrays it claims: known before they take memory."""
-    length = _LENGTH.unpack_from(part)[0] if len(part) >= _LENGTH.size else 0
-    if length > _MOST_NAMES:
-        raise ValueError("is damaged: its names are too long")
-    try:
-        plain = json.loads(part[2 * _LENGTH.size : 2 * _LENGTH.size + length])
-        arrays = [value["array"] for value in plain.values() if isinstance(value, dict) and "array" in value]
-        return length, sum(max(0, shape[1]) for shape in arrays)
-    except (ValueError, RecursionError, TypeError, IndexError, KeyError, AttributeError):
-        raise ValueError("is damaged: its names are not JSON") from None
-
-
-def _opening(plain: Record) -> tuple[Message, int]:
+def _opening(plain: Record) -> Message:
     interval = Interval(*(plain["interval"][name] for name in _PLACE))
     message = Message(
         _one_of(plain["type"], Type),
@@ -196,15 +183,15 @@ def _opening(plain: Record) -> tuple[Message, int]:
         sent_ns=_integer(plain["sent_ns"]),
     )
     start_ns, end_ns, name = _integer(interval.start_ns), _integer(interval.end_ns), interval.name
-    if start_ns > end_ns or not (name is None or 0 <= _integer(name, 64) < 1 << 64):
+    if not 0 <= start_ns <= end_ns or not (name is None or 0 <= _integer(name, 64) < 1 << 64):
         raise ValueError("is about an interval that cannot be")
     if type(message.clock.synchronised) is not bool:
         raise ValueError("has a clock that neither is synchronised nor is not")
     _one_of(message.clock.source, ClockSource)
-    for number in (message.clock.error_ns, *asdict(message.seen).values(), count := plain["records"]):
-        if _integer(number) < 0:
-            raise ValueError("counts less than nothing")
-    return message, count
+    for number in (message.clock.error_ns, *asdict(message.seen).values()):
+        if not 0 <= _integer(number) < MOST_COUNT:
+            raise ValueError("counts less than nothing, or more than there can be")
+    return message
 
 
 def _terms(plain: Mapping[str, Any]) -> Terms:
@@ -246,7 +233,9 @@ def _ask(record: Record, terms: Terms) -> None:
     """For the times of some packets, or for a synopsis of that many buckets."""
     if number_of(record, "cache_level") > 64:
         raise ValueError("asks for a level that no cache has")
-    if "buckets" in record:
+    if isinstance(terms.estimator, Rda) and terms.estimator.short:
+        check_ask(record)
+    elif "buckets" in record:
         number_of(record, "buckets")
     else:
         array_of(record, "numbers", np.uint64)
@@ -256,6 +245,8 @@ def _times(record: Record, terms: Terms) -> None:
     """What was asked for, or the reason why it is not there."""
     if "reason" in record:
         _text(record["reason"])
+    elif isinstance(terms.estimator, Rda) and terms.estimator.short:
+        check_answer(terms.estimator, record)
     elif "bucket_ids" in record:
         terms.estimator.synopsis(record)
     else:
@@ -265,8 +256,24 @@ def _times(record: Record, terms: Terms) -> None:
 def _status(record: Record, terms: Terms) -> None:
     """Numbers and texts by name."""
     for name, value in record.items():
-        if not isinstance(value, int | float | str | bool | None):
-            raise ValueError(f"has a record whose {name} is no plain value")
+        if isinstance(value, float) and math.isfinite(value):
+            continue
+        if type(value) is int:
+            _integer(value)
+        elif not isinstance(value, str | bool | None):
+            raise ValueError(f"has a record whose {name[:MOST_NAME]} is no plain value")
+
+
+def _m_set(record: Record, terms: Terms) -> None:
+    """A segment that the point is an end of, and between which addresses its references go."""
+    for name in ("segment", "source", "target"):
+        _text(record[name])
+    for name in ("source", "target"):
+        ipaddress.ip_address(record[name])
+    if record["way"] not in ("out", "in"):
+        raise ValueError("has a segment that neither begins nor ends here")
+    if record["until_ns"] is not None:
+        _integer(record["until_ns"])
 
 
 _USES: Final[Mapping[Type, Callable[[Record, Terms], object]]] = {
@@ -274,6 +281,7 @@ _USES: Final[Mapping[Type, Callable[[Record, Terms], object]]] = {
     "ask": _ask,
     "times": _times,
     "status": _status,
+    "m-set": _m_set,
 }
 
 

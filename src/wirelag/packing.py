@@ -1,7 +1,8 @@
 """Numbers and arrays by name, as bytes: what a synopsis and a message look like on a wire or in a file.
 
 Law: an array of integers takes the fewest bytes per value that hold its largest value above its smallest. What was
-packed unpacks to equal values, or to a ValueError that says what is wrong; never to anything else.
+packed unpacks to equal values, or to a ValueError that says what is wrong; never to anything else. Memory: arrays take
+8 times the bytes that they came in, and half a MiB: only so many values may take no byte at all.
 """
 
 from __future__ import annotations
@@ -9,29 +10,22 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
 
 Fields = Mapping[str, Any]
 _HEAD: Final = struct.Struct("<II")  # length of the names and numbers, checksum of everything behind
-_MOST: Final = 1 << 26  # values of an array: some bytes must not ask for more memory than a machine has
+FREE: Final = 1 << 16  # values of arrays that may take no byte, in all
+MOST_COUNT: Final = 1 << 48  # what one number may count: sums of many still fit into 63 bits
 
 
 def pack(fields: Fields) -> bytes:
     """Plain values (numbers, texts, lists) and arrays of integers."""
-    names: dict[str, Any] = {}
-    parts = []
-    for name, value in fields.items():
-        if isinstance(value, np.ndarray):
-            base, width, body = _squeeze(value)
-            names[name] = {"array": [value.dtype.str, len(value), base, width]}
-            parts.append(body)
-        else:
-            names[name] = value
-    head = json.dumps(names, separators=(",", ":")).encode()
-    body = head + b"".join(parts)
+    names, arrays = apart([fields])
+    head = json.dumps(names[0], separators=(",", ":")).encode()
+    body = head + arrays
     return _HEAD.pack(len(head), zlib.crc32(body)) + body
 
 
@@ -43,25 +37,62 @@ def unpack(data: bytes) -> dict[str, Any]:
     body = memoryview(data)[_HEAD.size :]
     if length > len(body) or zlib.crc32(body) != checksum:
         raise ValueError("is damaged: the checksum is another one")
+    return together([from_json(bytes(body[:length]))], body[length:])[0]
+
+
+def from_json(text: bytes) -> Any:
+    """What JSON says, or a ValueError."""
     try:
-        names = json.loads(bytes(body[:length]))
+        return json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError):
         raise ValueError("is damaged: its names are not JSON") from None
-    if not isinstance(names, dict):
-        raise ValueError("is damaged: it has no names")
-    place = length
-    fields: dict[str, Any] = {}
-    for name, value in names.items():
-        if not (isinstance(value, dict) and "array" in value):
-            fields[name] = value
-            continue
-        dtype, count, base, width = _shape(name, value["array"])
-        end = place + count * width
-        if end > len(body):
-            raise ValueError(f"is cut short in {name}")
-        fields[name] = _unsqueeze(body[place:end], dtype, count, base, width)
-        place = end
-    return fields
+
+
+def _no_number(word: str) -> Any:
+    """NaN and Infinity are no JSON, whatever Python says."""
+    raise ValueError(word)
+
+
+def apart(several: Iterable[Fields]) -> tuple[list[dict[str, Any]], bytes]:
+    """What can be written as JSON, and all arrays one behind the other."""
+    found, parts, free = list[dict[str, Any]](), list[bytes](), FREE
+    for fields in several:
+        names: dict[str, Any] = {}
+        for name, value in fields.items():
+            names[name] = value
+            if isinstance(value, np.ndarray):
+                base, width, body = _squeeze(value, free)
+                names[name] = {"array": [value.dtype.str, len(value), base, width]}
+                parts.append(body)
+                free -= 0 if width else len(value)
+        found.append(names)
+    return found, b"".join(parts)
+
+
+def together(several: Any, body: memoryview | bytes, most: int | None = None) -> list[dict[str, Any]]:
+    """The opposite of `apart`; nothing takes memory before it is known to be there. `most`: values, in all."""
+    found, place, free, left = list[dict[str, Any]](), 0, FREE, len(body) + FREE if most is None else most
+    for names in several:
+        if not isinstance(names, dict):
+            raise ValueError("is damaged: it has no names")
+        fields: dict[str, Any] = {}
+        for name, value in names.items():
+            if not (isinstance(value, dict) and "array" in value):
+                fields[name] = value
+                continue
+            dtype, count, base, width = _shape(name, value["array"])
+            free, left = free - (0 if width else count), left - count
+            end = place + count * width
+            if end > len(body):
+                raise ValueError(f"is cut short in {name}")
+            if free < 0 or left < 0:
+                raise ValueError(f"is damaged: {name} has more values than may be")
+            fields[name] = _unsqueeze(body[place:end], dtype, count, base, width)
+            place = end
+        found.append(fields)
+    if place != len(body):
+        raise ValueError("is damaged: it goes on behind its end")
+    return found
 
 
 def array_of(fields: Fields, name: str, dtype: type[np.uint64] | type[np.int64]) -> np.ndarray[Any, Any]:
@@ -73,30 +104,33 @@ def array_of(fields: Fields, name: str, dtype: type[np.uint64] | type[np.int64])
 
 
 def number_of(fields: Fields, name: str) -> int:
-    """The number of this name, 0 or more, or a ValueError."""
+    """The number of this name, 0 or more and below MOST_COUNT, or a ValueError."""
     value = fields.get(name)
-    if not isinstance(value, int) or value < 0:
+    if not isinstance(value, int) or not 0 <= value < MOST_COUNT:
         raise ValueError(f"{name} is missing, or no number that counts something")
     return value
 
 
 def _shape(name: str, shape: Any) -> tuple[str, int, int, int]:
     match shape:
-        case ["<u8" | "<i8" as dtype, int(count), int(base), int(width)] if 0 <= width <= 8 and 0 <= count < _MOST:
+        case ["<u8" | "<i8" as dtype, int(count), int(base), int(width)] if 0 <= width <= 8 and count >= 0:
             return dtype, count, base, width
     raise ValueError(f"is damaged: {name} cannot be an array of {shape}")
 
 
-def _squeeze(values: np.ndarray[Any, Any]) -> tuple[int, int, bytes]:
+def _squeeze(values: np.ndarray[Any, Any], free: int) -> tuple[int, int, bytes]:
+    """Base, width and bytes. Sums that fell below 0 are near to others only as signed numbers."""
     if not len(values):
         return 0, 0, b""
-    base = int(values.min())
-    above = values.view(np.uint64) - np.uint64(base & 2**64 - 1)
-    width = (int(above.max()).bit_length() + 7) // 8
+    signed, unsigned = values.view(np.int64), values.view(np.uint64)
+    bases = [(int(each.max()) - int(each.min()), int(each.min())) for each in (values, signed, unsigned)]
+    span, base = min(bases, key=lambda found: found[0])
+    above = unsigned - np.uint64(base & 2**64 - 1)
+    width = max((span.bit_length() + 7) // 8, int(len(values) > free))
     return base, width, above.view(np.uint8).reshape(-1, 8)[:, :width].tobytes()
 
 
-def _unsqueeze(data: memoryview, dtype: str, count: int, base: int, width: int) -> np.ndarray[Any, Any]:
+def _unsqueeze(data: memoryview | bytes, dtype: str, count: int, base: int, width: int) -> np.ndarray[Any, Any]:
     wide = np.zeros((count, 8), np.uint8)
     wide[:, :width] = np.frombuffer(data, np.uint8).reshape(count, width)
     return (wide.reshape(-1).view("<u8") + np.uint64(base & 2**64 - 1)).view(dtype)

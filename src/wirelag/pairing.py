@@ -16,13 +16,15 @@ import numpy as np
 from wirelag import _kernels
 from wirelag.caches import Cached
 from wirelag.crossing import Crossing
-from wirelag.estimators.rda import ATTEMPTS, Rda, RdaSynopsis, Words, cells, likely_difference
+from wirelag.estimators.rda import ATTEMPTS, Rda, Words, cells, likely_difference
 from wirelag.exchange import Terms, answered
 from wirelag.intervals import Interval
 from wirelag.messages import Message, Record
+from wirelag.reconciling import UNSEEN, Reconciling, answer_symbols
 
 UP, DOWN = 0, 1
-MOST_BUCKETS: Final = 1 << 20
+MOST_BUCKETS: Final = 1 << 19  # as many as fit into a message
+LONGEST: Final = 8  # questions of a conversation by symbols
 OTHER: Final = "other"  # the class of what has none of its own
 WHERE: Final = ("start_ns", "end_ns", "name", "class")
 WRONG: Final = (ValueError, TypeError, KeyError, IndexError, OverflowError)
@@ -35,6 +37,11 @@ def answer(estimator: Rda, cached: Cached | None, ask: Mapping[str, Any]) -> Rec
     where = {name: ask[name] for name in WHERE}
     if cached is None:
         return where | {"reason": "the packets of this interval are no longer kept"}
+    if estimator.short:
+        try:
+            return where | answer_symbols(estimator, cached, ask)
+        except ValueError as error:
+            return where | {"reason": str(error)}
     if "buckets" not in ask:
         return answered(cached, ask)
     count = max(1, min(int(ask["buckets"]), MOST_BUCKETS))
@@ -58,6 +65,7 @@ class Pairing:
     _synopses: tuple[dict[Key, Any], dict[Key, Any]] = field(default_factory=lambda: ({}, {}))
     _told: tuple[dict[Key, Cached], dict[Key, Cached]] = field(default_factory=lambda: ({}, {}))
     _differ: dict[Key, tuple[Words, Words]] = field(default_factory=dict)  # what each point alone saw
+    _talks: dict[Key, Reconciling] = field(default_factory=dict)  # by symbols
 
     @property
     def both(self) -> bool:
@@ -93,13 +101,19 @@ class Pairing:
         if not asked or message.terms != self.terms or len(message.records) != len(asked):
             return False
         synopses, told, gone = dict[Key, Any](), dict[Key, Cached](), False
+        found: list[tuple[Key, Record, Any]] = []
+        misled: list[Key] = []
         for record, ask in zip(message.records, asked, strict=True):
             key = ask["class"]
             try:
                 if record["class"] != key:
                     return False
-                if "reason" in record:
+                if record.get("reason") == UNSEEN and "wanted" in ask:
+                    misled.append(key)
+                elif "reason" in record:
                     gone = True
+                elif key in self._talks:
+                    found.append((key, ask, self._talks[key].read(side, ask, record)))
                 elif "buckets" in ask:
                     synopses[key] = estimator.synopsis(record)
                     if len(synopses[key].buckets) // 4 < ask["buckets"]:
@@ -112,17 +126,24 @@ class Pairing:
                 return False
         self._synopses[side].update(synopses)
         self._told[side].update(told)
-        self.attempts = ATTEMPTS if gone else self.attempts
+        for key, ask, what in found:
+            self._talks[key].take(side, ask, what)
+        for key in misled:
+            self._talks[key].misled = True
+        self.attempts = LONGEST if gone else self.attempts
         del self.awaited[side]
         return True
 
     def cross(self, now_ns: int, counted: Counter[str]) -> dict[int, tuple[Record, ...]]:
         """Cross every class as well as it can be now; what must be asked of which side to do it better."""
         wanted: dict[int, list[Record]] = {UP: [], DOWN: []}
-        estimator = self.terms.estimator
+        estimator = self.terms.two_point
         for key in self._classes():
             try:
-                if isinstance(estimator, Rda):
+                if isinstance(estimator, Rda) and estimator.short:
+                    for side, record in self._cross_symbols(estimator, key):
+                        wanted[side].append(record)
+                elif isinstance(estimator, Rda):
                     for side, record in self._cross_rda(estimator, key):
                         wanted[side].append(record)
                 else:
@@ -140,7 +161,7 @@ class Pairing:
         """Keep what neighbours need."""
         self.final = True
         self.awaited.clear()
-        self._synopses, self._told, self._differ = ({}, {}), ({}, {}), {}
+        self._synopses, self._told, self._differ, self._talks = ({}, {}), ({}, {}), {}, {}
         self.said = [None if message is None else replace(message, records=()) for message in self.said]
 
     def _classes(self) -> list[Key]:
@@ -149,12 +170,25 @@ class Pairing:
         both = up & down - {OTHER} if OTHER in up | down else up | down
         return [None, *sorted(both, key=str)]
 
+    def _cross_symbols(self, estimator: Rda, key: Key) -> Iterator[tuple[int, Record]]:
+        if key not in self._talks:
+            self._talks[key] = Reconciling(estimator, list(self._alike(estimator, key)))
+        talk = self._talks[key]
+        self.crossings[key], questions = talk.cross()
+        (self.untimed.add if talk.untimed else self.untimed.discard)(key)
+        if self.attempts < LONGEST:
+            where = self._where(key) | {"cache_level": talk.level}
+            yield from ((side, where | question) for side, question in questions.items())
+
+    def _where(self, key: Key) -> Record:
+        values = (self.interval.start_ns, self.interval.end_ns, self.interval.name, key)
+        return dict(zip(WHERE, values, strict=True))
+
     def _cross_rda(self, estimator: Rda, key: Key) -> Iterator[tuple[int, Record]]:
         up, down = self._alike(estimator, key)
         more = self.attempts < ATTEMPTS
         level, size = max(up.level, down.level), max(len(up.buckets), len(down.buckets)) // 4
-        values = (self.interval.start_ns, self.interval.end_ns, self.interval.name, key)
-        record = dict(zip(WHERE, values, strict=True)) | {"cache_level": level}
+        record = self._where(key) | {"cache_level": level}
         less = [side for side, one in enumerate((up, down)) if one.level < level or len(one.buckets) // 4 < size]
         if less:
             reason = "the points kept different shares of their packets: give them more memory"
@@ -177,10 +211,10 @@ class Pairing:
             if more:
                 yield from ((side, record | {"numbers": decoded.numbers}) for side in (UP, DOWN))
 
-    def _alike(self, estimator: Rda, key: Key) -> tuple[RdaSynopsis, RdaSynopsis]:
+    def _alike(self, estimator: Rda, key: Key) -> tuple[Any, Any]:
         """Both points' synopses of a class; a point that did not see it has an empty one, like the other's."""
         there = next(side[key] for side in self._synopses if key in side)
-        like = replace(estimator, buckets=len(there.buckets) // 4)
+        like = replace(estimator, buckets=len(there.words) if estimator.short else len(there.buckets) // 4)
         nothing = replace(like.bind(Cached.empty(estimator.seed)), level=there.level)
         up, down = (side.get(key, nothing) for side in self._synopses)
         if not up.packets or not down.packets:  # a cache that saw nothing has the lowest level

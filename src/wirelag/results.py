@@ -50,6 +50,7 @@ class Result:
     clock: ClockReading | None  # both points' together
     complete: bool = False  # the rounds are over: the mean is as exact as it will be but for what straddles the edges
     reason: str | None = None
+    references: tuple[int, int] | None = None  # that came and were used, and that got lost; None: there are none
 
 
 @dataclass(frozen=True, slots=True)

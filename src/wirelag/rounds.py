@@ -20,9 +20,11 @@ from wirelag.crossing import Crossing
 from wirelag.crossings import PATIENCE_NS, Span, settled
 from wirelag.delimited import Chain, result_of
 from wirelag.estimators.lda import Lda
+from wirelag.estimators.rli import Rli
 from wirelag.intervals import Interval
 from wirelag.losses import Loss, loss_of, unknown
 from wirelag.messages import Message
+from wirelag.one_sided import result_of as said_alone
 from wirelag.pairing import Key, Pairing
 from wirelag.pairing import answer as answer  # for agents
 from wirelag.results import Ask, Done, Ends, Outcome, Rank, Result, together
@@ -30,11 +32,13 @@ from wirelag.results import Ask, Done, Ends, Outcome, Rank, Result, together
 SECOND_NS: Final = 10**9
 LINGER_NS: Final = 60 * SECOND_NS  # how long what is not complete stays in memory
 SOON_NS: Final = 3 * SECOND_NS  # then a point that has said nothing is missed
-ANSWER_NS: Final = 5 * SECOND_NS  # how long an agent may take to answer
+ANSWER_NS: Final = 45 * SECOND_NS  # how long an agent may take to answer, also one that is cut off for half a minute
 AHEAD_NS: Final = 5 * SECOND_NS  # an interval that ends later than this from now is another clock's
 MOST_BYTES: Final = 256 << 20
 OVERHEAD: Final = 4096  # bytes of a message beside its arrays, about
 MOST_SEGMENTS: Final = 4096
+MOST_NAMED: Final = 512  # that one point may name, so that it cannot use up those of others
+IDLE_NS: Final = 3600 * SECOND_NS  # then a segment is let go that agents named, and that nothing is said of any more
 MOST_REACH: Final = 16  # neighbours on each side, where intervals are short
 SIDES: Final = ("upstream", "downstream")
 
@@ -51,8 +55,9 @@ class _Place:
 
 
 class _Segment:
-    def __init__(self, ends: Ends) -> None:
-        self.ends = ends
+    def __init__(self, ends: Ends, named_by: str | None = None) -> None:
+        self.ends, self.named_by = ends, named_by
+        self.heard_ns: int | None = None
         self.places: dict[int, _Place] = {}  # by the beginning of the interval
         self.gone: dict[int, int] = {}  # places that are done, and when that was
         self.chain = Chain()  # where packets cut the intervals
@@ -84,17 +89,25 @@ class Rounds:
         self._linger_ns, self._answer_ns = linger_ns, answer_ns
         self._segments = {one.segment: _Segment(one) for one in ends}
         self._needed: Counter[str] = Counter()  # by key: how many places have the message
+        self._names: Counter[str] = Counter()  # segments that points have named
         self._bytes = 0
         self.counted: Counter[str] = Counter()  # messages, by what became of them
 
     @property
     def segments(self) -> list[Ends]:
         """All that are known."""
-        return [segment.ends for segment in self._segments.values()]
+        return [segment.ends for segment in list(self._segments.values())]  # other threads ask
 
     def has(self, key: str) -> bool:
         """Whether a message is in use."""
         return key in self._needed
+
+    def awaits(self, message: Message) -> bool:
+        """Whether it is an answer from which somebody was asked one."""
+        if message.type != "times":
+            return False
+        places = ((segment.places.get(message.interval.start_ns), side) for segment, side in self._about(message))
+        return any(place is not None and side in place.pairing.awaited for place, side in places)
 
     def about(self, message: Message) -> list[str]:
         """The segments that a message is about."""
@@ -114,6 +127,7 @@ class Rounds:
             return [Done((message.key,))]
         found: list[Outcome] = []
         for segment, side in self._about(message):
+            segment.heard_ns = now_ns
             take = self._synopsis if message.type == "synopsis" else self._times
             found += take(segment, side, message, now_ns)
         if message.key not in self._needed:
@@ -124,12 +138,18 @@ class Rounds:
     def pass_time(self, now_ns: int) -> list[Outcome]:
         """Time has passed: give up waiting where it was in vain."""
         found: list[Outcome] = []
-        for segment in self._segments.values():
+        for segment in list(self._segments.values()):
+            self._let_idle_go(segment, now_ns)
             segment.gone = {key: at_ns for key, at_ns in segment.gone.items() if now_ns - at_ns < 2 * self._linger_ns}
             self._used(segment.chain.old(now_ns - self._linger_ns))  # they stay where messages are kept
             for start_ns in sorted(segment.places):
-                if start_ns in segment.places:
-                    found += self._age(segment, segment.places[start_ns], now_ns)
+                place = segment.places.get(start_ns)
+                try:
+                    found += [] if place is None else self._age(segment, place, now_ns)
+                except Exception:  # a place less, not a collector less
+                    self.counted["given up"] += 1
+                    if start_ns in segment.places:
+                        self._forget(segment, segment.places[start_ns])
         return found
 
     # ---- messages ----
@@ -150,15 +170,35 @@ class Rounds:
     def _about(self, message: Message) -> Iterator[tuple[_Segment, int]]:
         """The segments that a message is about, and which end of each its point is."""
         name = message.segment
-        if name is not None and name not in self._segments and self._named and len(self._segments) < MOST_SEGMENTS:
-            upstream, _, downstream = name.replace(">>", ">").partition(">")
-            if upstream != downstream and message.point in (upstream, downstream):
-                self._segments[name] = _Segment(Ends(name, upstream, downstream))
+        if name is not None and name not in self._segments and self._named:
+            self._name(name, message.point)
         for segment in self._segments.values() if name is None else filter(None, [self._segments.get(name)]):
             if message.point in segment.ends.points:
                 yield segment, segment.ends.points.index(message.point)
 
+    def _name(self, name: str, point: str) -> None:
+        upstream, _, downstream = name.replace(">>", ">").partition(">")
+        if upstream == downstream or point not in (upstream, downstream):
+            return
+        if len(self._segments) >= MOST_SEGMENTS or self._names[point] >= MOST_NAMED:
+            self.counted["segments beyond the limit"] += 1
+            return
+        self._segments[name] = _Segment(Ends(name, upstream, downstream), point)
+        self._names[point] += 1
+
+    def _let_idle_go(self, segment: _Segment, now_ns: int) -> None:
+        if segment.named_by is None or segment.places:
+            return
+        if segment.heard_ns is None:
+            segment.heard_ns = now_ns
+        elif now_ns - segment.heard_ns >= IDLE_NS:
+            del self._segments[segment.ends.segment]
+            self._names[segment.named_by] -= 1
+            self._names += Counter()  # points that have named none take no memory
+
     def _synopsis(self, segment: _Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
+        if isinstance(message.terms.estimator, Rli):
+            return self._said_alone(segment, side, message, now_ns)
         if message.terms.delimiters is not None:
             return self._delimited(segment, side, message, now_ns)
         start_ns = message.interval.start_ns
@@ -177,6 +217,21 @@ class Rounds:
             return self._converse(segment, place, now_ns)
         self.counted["not comparable"] += 1
         return self._finish(segment, place, now_ns)
+
+    def _said_alone(self, segment: _Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
+        """Of rli: downstream says all there is; upstream speaks by its references."""
+        start_ns = message.interval.start_ns
+        if SIDES[side] == "upstream":
+            return []
+        if all(record["class"] is not None for record in message.records):
+            self.counted["not comparable"] += 1
+            return []
+        if start_ns in segment.gone:
+            self.counted["duplicates"] += 1
+            return []
+        self.counted["synopses"] += 1
+        segment.gone[start_ns] = now_ns
+        return [said_alone(segment.ends, message)]
 
     def _delimited(self, segment: _Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
         pairs = segment.chain.take(side, message, now_ns)
@@ -204,6 +259,9 @@ class Rounds:
 
     def _times(self, segment: _Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
         place = segment.places.get(message.interval.start_ns)
+        if place is not None and message.key in place.keys:  # it must not be taken for the answer to the next question
+            self.counted["duplicates"] += 1
+            return []
         if place is None or not place.pairing.take(side, message):
             self.counted["answers to nothing"] += 1
             return []
@@ -379,10 +437,18 @@ def _loss(
         return unknown(crossing, "the next interval was not seen: packets in flight look like lost ones")
     if key in pairing.untimed:
         return unknown(crossing, "a point no longer has the times of packets that differ")
+    if any(near is not None and near.pairing.interval > pairing.interval and _differs(near, key) for near in around):
+        return unknown(crossing, "what differs in the next interval is not known: packets in flight look lost")
     moved = [
         max((abs(one.unseen - _unseen(near, side)) for near in around), default=0) for side, one in enumerate(seen)
     ]
     return loss_of(crossing, crossings[None], seen, moved)
+
+
+def _differs(place: _Place, key: Key) -> bool:
+    """Whether packets differ in it, and nobody knows which."""
+    crossing = place.pairing.crossings.get(key)
+    return key in place.pairing.untimed or (crossing is not None and crossing.lost is None)
 
 
 def _unseen(place: _Place | None, side: int) -> int:

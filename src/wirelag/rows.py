@@ -7,6 +7,7 @@ and what rows differ by, beyond what their sizes explain, is the deviation of si
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.moments import exact_sum
+from wirelag.packing import array_of
 
 Deviation = Literal["rows", "collapse"]
 Counts = npt.NDArray[np.uint64]
@@ -80,3 +82,17 @@ class Rows:
             squares += float((apart * apart).sum())
             total += int(counts[first].sum() + counts[second].sum())
         return max(0.0, squares / total - mean_ns**2) if total else None
+
+
+def lowered(name: str, sums: Counts, counts: Counts, times_ns: npt.NDArray[np.int64]) -> dict[str, Any]:
+    """Sums as they travel: each of its times less one that is near, so that few bytes hold them."""
+    base_ns = int(times_ns.min()) if len(times_ns) else 0
+    return {name: sums - counts * np.uint64(base_ns & 2**64 - 1), "base_ns": base_ns}
+
+
+def raised(name: str, fields: Mapping[str, Any], counts: Counts) -> Counts:
+    """The opposite of `lowered`; a ValueError where that is not what it is."""
+    sums, base_ns = array_of(fields, name, np.uint64), fields.get("base_ns")
+    if not isinstance(base_ns, int) or len(sums) != len(counts):
+        raise ValueError(f"{len(sums)} {name} for {len(counts)} counts, above {base_ns}")
+    return np.asarray(sums + counts * np.uint64(base_ns & 2**64 - 1))

@@ -7,6 +7,7 @@ others may be NTP's. Both lack the upper bits of the seconds: of all times they 
 capture's is taken.
 """
 
+import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ STANDARD_BYTES: Final = 44
 PAYLOAD_BYTES: Final = 64
 MAGIC: Final = b"WLR1"
 NONE: Final = int(np.iinfo(np.int64).min)
-PTP: Final = 0x40  # in the first byte of the error estimate: Z
+SYNCHRONISED, PTP, SCALE = 0x80, 0x40, 0x3F  # in the first byte of the error estimate: S, Z, and the scale
 UNSYNCHRONISED_PTP: Final = 0x4001  # S 0, Z 1, scale 0, multiplier 1: it may not be 0
 SECOND: Final = 10**9
 ERA: Final = SECOND << 32  # after which a timestamp comes again
@@ -44,6 +45,7 @@ LAYOUT: Final = np.dtype(
 )
 
 
+_PACKED: Final = struct.Struct(">IIIH30x4sIIQ")  # the same
 HEAD: Final = np.dtype(LAYOUT.descr[:3])
 BEHIND: Final = np.dtype(LAYOUT.descr[4:])  # the standard's bytes
 
@@ -61,20 +63,47 @@ class Stamps:
         return len(self.sequence)
 
 
-def payload(sequence: int, time_ns: int, previous: tuple[int, int] | None = None) -> bytes:
+def error_estimate(error_ns: int) -> int:
+    """What a sender says whose clock is synchronised, and wrong by no more than this.
+
+    The multiplier, 1 to 255, times 2^(scale - 32) seconds: at least the error, and at most a hundredth more.
+
+    >>> hex(error_estimate(1000))
+    '0xc587'
+    """
+    steps = -(-(max(0, error_ns) << 32) // SECOND)
+    scale = max(0, steps.bit_length() - 8)
+    multiplier = -(-steps >> scale)
+    if multiplier > 255:
+        scale, multiplier = scale + 1, 128
+    return (SYNCHRONISED | PTP | min(scale, SCALE)) << 8 | max(1, multiplier)
+
+
+def errors_ns(packets: PacketBatch, rows: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.bool_], Ints]:
+    """Whether the senders of references on STAMP's own port call their clocks synchronised, and how wrong at most.
+
+    Where the multiplier was not captured it is taken to be the largest.
+    """
+    first = packets.message[rows]
+    gathered, whole = _gathered(packets, rows, 12, 14)
+    multiplier = np.where(whole, gathered[:, 1], 255).astype(np.float64)
+    found = np.ceil(np.ldexp(multiplier * SECOND, (first & SCALE).astype(np.int64) - 32))
+    return (first & SYNCHRONISED) != 0, np.minimum(found, 1 << 62).astype(np.int64)
+
+
+def payload(
+    sequence: int, time_ns: int, previous: tuple[int, int] | None = None, estimate: int = UNSYNCHRONISED_PTP
+) -> bytes:
     """The payload of one reference packet; `previous` is time and id of the regular packet before it.
 
     >>> payload(7, 1_500_000_000).hex(" ", 4)[:35]
     '00000007 00000001 1dcd6500 40010000'
     """
-    before_ns, before_id = previous or (NONE, 0)
-    made = payloads(
-        np.array([sequence & 0xFFFFFFFF], np.uint32),
-        np.array([time_ns], np.int64),
-        np.array([before_ns], np.int64),
-        np.array([before_id], np.uint64),
-    )
-    return made.tobytes()
+    seconds, ns = divmod(time_ns, SECOND)
+    before, before_ns = divmod(previous[0], SECOND) if previous else (0, 0)
+    before_id = previous[1] if previous else 0
+    whole = 0xFFFFFFFF
+    return _PACKED.pack(sequence & whole, seconds & whole, ns, estimate, MAGIC, before & whole, before_ns, before_id)
 
 
 def payloads(

@@ -20,6 +20,8 @@ from wirelag.distribution import Z95
 
 MOST: Final = 1 << 22
 THINNING: Final = 10  # the purpose of a coin
+SHARE: Final = 8  # where bytes count, one packet in 2^SHARE is in a sample,
+LEAST: Final = 64  # or this many
 Times = npt.NDArray[np.int64]
 
 
@@ -121,3 +123,9 @@ class Tail:
             known = share - error > 0 and share + error < 1
             found.append((at(share), (at(share - error), at(share + error)) if known else None))
         return found
+
+
+def spared(cached: Cached, most: int) -> Cached:
+    """The sample that is sent where bytes count: points that saw about as many packets take the same share."""
+    wanted = min(most, max(LEAST, cached.packets >> SHARE))
+    return cached.at_level(max(0, math.ceil(math.log2(max(1, cached.packets) / wanted)))).at_most(most)

@@ -105,12 +105,13 @@ class HostClock:
         """How right the clock is, now."""
         apart_ns = _apart_ns()
         step_ns, self._apart_ns = abs(apart_ns - self._apart_ns), apart_ns
-        found = self._undisturbed()
+        found = self.steady()
         if step_ns > STEP_NS:
             return replace(found, synchronised=False, error_ns=found.error_ns + step_ns)
         return found
 
-    def _undisturbed(self) -> ClockReading:
+    def steady(self) -> ClockReading:
+        """The same, for whoever may not take a step away from those who ask `reading`; from any thread."""
         if self._stated_ns is not None:
             return ClockReading(True, self._stated_ns, "stated")
         if self._told is None:

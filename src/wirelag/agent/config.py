@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,25 +15,31 @@ from wirelag.agent.settings import Settings, name_of
 from wirelag.cli.method import delimiters_of, estimator_of, grouping_of, packet_id_of
 from wirelag.courses import Direction
 from wirelag.errors import WirelagError
-from wirelag.exchange import Terms
+from wirelag.exchange import Terms, TwoPoint
 from wirelag.injection import Injection
 from wirelag.network.segments import parse_segment
 from wirelag.transport import Address
 
 if TYPE_CHECKING:
-    from wirelag.estimators.finecomb import Finecomb
-    from wirelag.estimators.lda import Lda
-    from wirelag.estimators.rda import Rda
+    from wirelag.estimators.rli import Rli
     from wirelag.grouping import Grouping
 
 POINT: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # it is part of addresses, subjects and file names
+INSTEAD: Final = {
+    "join": "'join' would send every packet: rda says the same, as exactly, in fewer bytes",
+}
 SHORTEST_NS: Final = 10 * 10**6  # of intervals
 FASTEST_NS: Final = 10**6  # between references
 EXPECTED: Final = 100_000  # packets of an interval, where nobody says how many
 MOST_REFERENCES: Final = 64
 MOST_SEGMENTS: Final = 64
+SPREAD: Final = 8  # ports that the references of a virtual link come from
+MOST_SPREAD: Final = 64
 CREDIT_NS: Final = 10**9  # how long the share of references may be saved up
 REFERENCE_BYTES: Final = 92  # of the IP packet
+SYMBOL_ROWS: Final = 32  # beside the symbols of rda
+FLOW_BYTES: Final = 16 << 20  # of rli: 128 a flow, in an interval
+STASH: Final = 64  # packets of finecomb near the edges: all of them are sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,7 @@ class Measured:
     terms: Terms
     way: Direction | None
     references_only: bool
+    references_way: Direction | None = None  # of rli: where they have other addresses than packets
 
     def grouping(self) -> Grouping | None:
         """A fresh one, as the terms have it."""
@@ -63,6 +70,18 @@ class Reference:
     source_port: int  # 0: any
     dscp: int
     injection: Injection
+    source: str | None = None  # the address they come from; None: as routes have it
+    hops: int = 0  # that they may take; 0: as many as usual
+    spread: int = 1  # ports they come from in turn: where paths are equal, each takes some of them
+    until_ns: int | None = None  # then no more are sent
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How references of an m-set are sent that the collector chooses: what is sent is its choice, how much is not."""
+
+    injection: Injection
+    dscp: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +96,14 @@ class Config:
     promiscuous: bool
     tunnels: bool
     ring_bytes: int
+    cores: int
     interval_ns: int
     grace_ns: int
     status_ns: int
-    measured: tuple[Measured, ...]
+    terms: Terms  # of all segments, but for their direction and filter
+    measured: tuple[Measured, ...]  # none where the m-set is the collector's, and upstream of rli
+    referred: tuple[str, ...]  # segments of rli that begin here: the other end measures them
+    m_set: Pace | None  # None: the collector has no say in what is measured
     past_bytes: int
     collector: Address | None
     spool: Path
@@ -107,7 +130,12 @@ class Config:
             raise settings.wrong("interval", "is too short: intervals have 10 ms or more")
         if settings["grace"] > settings["interval"]:
             raise settings.wrong("grace", "is longer than the interval")
-        measured = _measured(settings)
+        terms = _terms(settings)
+        m_set = _pace(settings, terms)
+        if terms.estimator.name == "rli":
+            measured, referred = _interpolated(settings, terms)
+        else:
+            measured, referred = _measured(settings, terms, m_set is not None), ()
         return cls(
             point,
             settings["interface"],
@@ -117,31 +145,54 @@ class Config:
             settings["capture.promiscuous"],
             settings["capture.tunnels"],
             settings["capture.ring"],
+            _cores(settings, terms),
             settings["interval"],
             settings["grace"],
             settings["status"],
+            terms,
             measured,
+            referred,
+            m_set,
             settings["estimator.past"],
             _collector(settings),
             Path(settings["spool.folder"] or _home() / point),
             settings["spool.most"],
             settings["clock.error"],
             tuple(_reference(settings, f"references.{i}.") for i in range(_count(settings, "references"))),
-            settings["receive_references"],
+            settings["receive_references"] or m_set is not None,
             settings["estimator.packets_per_interval"] or EXPECTED,
-            _control(settings, measured[0].terms),
+            _control(settings, terms),
         )
 
     @property
     def memory_bytes(self) -> int:
         """What the meters of the open interval may hold at most, the interval that is being sent, and past ones."""
         each = sum(_meter_bytes(m.terms.estimator) * (2 if m.terms.by else 1) for m in self.measured)
-        return 2 * each + (self.past_bytes if any(m.terms.estimator.name == "rda" for m in self.measured) else 0)
+        if self.m_set is not None:
+            each += MOST_SEGMENTS * _meter_bytes(self.terms.estimator)
+        return 2 * each + (self.past_bytes if self.terms.estimator.name == "rda" else 0)
+
+    def of_references(self, segment: str, source: str, target: str) -> Measured:
+        """A segment that is measured by references between two addresses."""
+        direction = f"{source}>{target}"
+        return Measured(segment, _narrowed(self.terms, direction, True), Direction.parse(direction), True)
+
+    def reference(self, segment: str, source: str, target: str, until_ns: int | None) -> Reference:
+        """The references of a segment of the m-set.
+
+        A link's arrive over the link or not at all; a virtual link's take each of its paths.
+        """
+        assert self.m_set is not None
+        link = parse_segment(segment).kind == "link"
+        pace, spread = self.m_set, 1 if link else SPREAD
+        return Reference(target, 0, pace.dscp, pace.injection, source, 1 if link else 0, spread, until_ns)
 
 
-def _meter_bytes(estimator: Lda | Finecomb | Rda) -> int:
+def _meter_bytes(estimator: TwoPoint | Rli) -> int:
     if estimator.name == "rda":
         return estimator.memory  # type: ignore[union-attr]
+    if estimator.name == "rli":
+        return estimator.memory + 144 * estimator.most_flows // 2 + 112 * estimator.buffer  # type: ignore[union-attr]
     return estimator.bytes  # type: ignore[union-attr]
 
 
@@ -152,8 +203,7 @@ def _count(settings: Settings, table: str) -> int:
     return count
 
 
-def _measured(settings: Settings) -> tuple[Measured, ...]:
-    terms = _terms(settings)
+def _measured(settings: Settings, terms: Terms, by_collector: bool) -> tuple[Measured, ...]:
     found: list[Measured] = []
     for i in range(_count(settings, "segments")):
         at = f"segments.{i}."
@@ -171,14 +221,37 @@ def _measured(settings: Settings) -> tuple[Measured, ...]:
                 raise settings.wrong(at + "name", str(error)) from None
         only = packets == "references"
         found.append(Measured(name, _narrowed(terms, direction, only), way, only))
-    if len({(m.segment, str(m.terms)) for m in found}) < len(found):
-        raise WirelagError("segments: two of them are the same; give each its own name or direction")
-    return tuple(found) or (Measured(None, terms, None, False),)
+    names = [m.segment or str(m.terms) for m in found]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise WirelagError(f"segments: two of them are the same, {twice}; give each its own name")
+    return tuple(found) or (() if by_collector else (Measured(None, terms, None, False),))
+
+
+def _interpolated(settings: Settings, terms: Terms) -> tuple[tuple[Measured, ...], tuple[str, ...]]:
+    """Segments of rli that end here, and the names of those that begin here."""
+    if not _count(settings, "segments"):
+        raise settings.wrong("segments.0.name", "is missing: rli measures packets of one direction, among references")
+    found, begin = [], []
+    for i, one in enumerate(_measured(settings, terms, False)):
+        at = f"segments.{i}."
+        if one.references_only:
+            raise settings.wrong(at + "packets", "rli measures the packets between references: leave it out")
+        if one.segment is not None and one.segment.replace(">>", ">").partition(">")[0] == settings["point"]:
+            begin.append(one.segment)
+            continue
+        if one.way is None:
+            raise settings.wrong(at + "direction", "is missing: rli needs to know which packets arrive, SRC>DST")
+        way, text = None, settings[at + "references"]
+        if text is not None:
+            try:
+                way = Direction.parse(text)
+            except ValueError as error:
+                raise settings.wrong(at + "references", str(error)) from None
+        found.append(replace(one, references_way=way or one.way))
+    return tuple(found), tuple(begin)
 
 
 def _narrowed(terms: Terms, direction: str | None, references_only: bool) -> Terms:
-    from dataclasses import replace
-
     words = [*([terms.filter] if terms.filter else []), *(["references"] if references_only else [])]
     return replace(terms, direction=direction, filter="; ".join(words) or None)
 
@@ -186,14 +259,17 @@ def _narrowed(terms: Terms, direction: str | None, references_only: bool) -> Ter
 def _terms(settings: Settings) -> Terms:
     """What both ends of a segment must agree on; wrong values are found by what reads the options of other commands."""
     name, interval_ns = settings["estimator.name"], settings["interval"]
-    if name not in ("lda", "finecomb", "rda"):
-        raise settings.wrong("estimator.name", f"{name!r} is not one of lda, finecomb, rda")
+    if name not in ("lda", "finecomb", "rda", "rli"):
+        instead = INSTEAD.get(name, f"{name!r} is not one of lda, finecomb, rda, rli")
+        raise settings.wrong("estimator.name", instead)
     seed, packets = settings["estimator.seed"], settings["estimator.packets_per_interval"]
     if settings["cut.control_to"] is not None and settings["cut.control_port"] is None:
         raise settings.wrong("cut.control_port", "is missing: control packets need a port")
+    if name == "rli" and (settings["cut.at"] == "packets" or settings["cut.control_port"] is not None):
+        raise settings.wrong("cut.at", "only lda is cut at packets")
     try:
         estimator: Any = estimator_of(
-            name,
+            "lda" if name == "rli" else name,  # what all share is checked alike
             rows=settings["estimator.rows"],
             loss=settings["estimator.loss"],
             packets=packets,
@@ -206,6 +282,12 @@ def _terms(settings: Settings) -> Terms:
             memory=str(settings["estimator.memory"]),
             seed=seed,
         )
+        if name == "rli":
+            estimator = _rli(settings)
+        elif name == "rda" and settings["estimator.buckets"] is None:
+            estimator = replace(estimator, short=True, rows=settings["estimator.rows"] or SYMBOL_ROWS)
+        elif name == "finecomb":
+            estimator = replace(estimator, stash=min(estimator.stash, STASH))
         prefixes = settings["ipv4_prefix"], settings["ipv6_prefix"], settings["most_groups"]
         grouping = grouping_of(settings["by"], *prefixes)
         return Terms(
@@ -222,6 +304,18 @@ def _terms(settings: Settings) -> Terms:
         raise settings.wrong(name_of(hint) or hint or "estimator.name", error.message) from None
 
 
+def _rli(settings: Settings) -> Rli:
+    from wirelag.estimators.rli import METHODS, Rli
+
+    method, memory = settings["estimator.method"], settings["estimator.memory"]
+    if method not in METHODS:
+        raise settings.wrong("estimator.method", f"{method!r} is not one of {', '.join(METHODS)}")
+    if settings["by"] == "dscp":
+        raise settings.wrong("by", "rli tells flows apart, not what is marked: flow, source, destination or prefix")
+    memory = memory if settings.given("estimator.memory") else FLOW_BYTES
+    return Rli(method, memory, most_flows=max(1, memory // 128), seed=settings["estimator.seed"])
+
+
 def _collector(settings: Settings) -> Address | None:
     url, token_file, ca = (settings[f"collector.{key}"] for key in ("url", "token_file", "ca"))
     if url is None:
@@ -229,8 +323,11 @@ def _collector(settings: Settings) -> Address | None:
     if ca is not None and not os.access(ca, os.R_OK):
         raise settings.wrong("collector.ca", f"{ca}: cannot be read")
     secret = _secret(settings, token_file) if token_file else None
+    source = settings["collector.from"]
+    if source is not None:
+        _address(settings, "collector.from", source)
     try:
-        return Address(url, secret, ca, settings["collector.insecure"])
+        return Address(url, secret, ca, settings["collector.insecure"], source)
     except WirelagError as error:
         raise settings.wrong("collector.url", str(error)) from None
 
@@ -249,20 +346,55 @@ def _secret(settings: Settings, path: str) -> str:
 
 
 def _reference(settings: Settings, at: str) -> Reference:
-    to = settings[at + "to"]
+    to, source = settings[at + "to"], settings[at + "from"]
     if to is None:
         raise settings.wrong(at + "to", "is missing: the address to which references go")
     _address(settings, at + "to", to)
-    source_port, dscp = settings[at + "source_port"], settings[at + "dscp"]
+    if source is not None:
+        _address(settings, at + "from", source)
+        if (":" in source) != (":" in to):
+            raise settings.wrong(at + "from", f"{source} and {to} are of different families")
+    source_port, hops, spread = (settings[at + key] for key in ("source_port", "hops", "spread"))
     if not 0 <= source_port < 1 << 16:
         raise settings.wrong(at + "source_port", "ports go from 1 to 65535")
+    if not 0 <= hops <= 255:
+        raise settings.wrong(at + "hops", "goes from 1 to 255; 0 is as many as usual")
+    if not 1 <= spread <= MOST_SPREAD:
+        raise settings.wrong(at + "spread", f"goes from 1 to {MOST_SPREAD} ports")
+    if spread > 1 and source_port:
+        raise settings.wrong(at + "spread", "needs several ports: leave source_port out")
+    dscp, injection = _dscp(settings, at), _injection(settings, at)
+    return Reference(to, source_port, dscp, injection, source, hops, spread)
+
+
+def _pace(settings: Settings, terms: Terms) -> Pace | None:
+    by = settings["m_set.by"]
+    if by is None:
+        return None
+    if by != "collector":
+        raise settings.wrong("m_set.by", f"{by!r} is not known: write collector, or leave it out")
+    if settings["interface"] is None:
+        raise settings.wrong("m_set.by", "is for an interface: captures hold what they hold")
+    if terms.estimator.name == "rli":
+        raise settings.wrong("m_set.by", "measures references alone: lda, finecomb or rda do that")
+    if terms.delimiters is not None:
+        raise settings.wrong("m_set.by", 'needs intervals that the clock cuts: cut.at = "clock"')
+    return Pace(_injection(settings, "m_set."), _dscp(settings, "m_set."))
+
+
+def _dscp(settings: Settings, at: str) -> int:
+    dscp: int = settings[at + "dscp"]
     if not 0 <= dscp <= 63:
         raise settings.wrong(at + "dscp", "goes from 0 to 63")
+    return dscp
+
+
+def _injection(settings: Settings, at: str) -> Injection:
     every_ns = settings[at + "every"]
     if every_ns < FASTEST_NS:
         raise settings.wrong(at + "every", "is too often: one each millisecond at most")
     try:
-        injection = Injection(
+        return Injection(
             settings[at + "link"],
             "1-in-tau",
             tau_ns=every_ns,
@@ -272,7 +404,18 @@ def _reference(settings: Settings, at: str) -> Reference:
         )
     except ValueError as error:
         raise settings.wrong(at + "every", str(error)) from None
-    return Reference(to, source_port, dscp, injection)
+
+
+def _cores(settings: Settings, terms: Terms) -> int:
+    cores: int = settings["capture.cores"]
+    most = os.cpu_count() or 1
+    if not 1 <= cores <= most:
+        raise settings.wrong("capture.cores", f"must be between 1 and {most}, as many as there are here")
+    if cores > 1 and terms.estimator.name == "rli":
+        raise settings.wrong("capture.cores", "rli needs packets in their order: one core")
+    if cores > 1 and terms.delimiters is not None:
+        raise settings.wrong("capture.cores", "needs intervals that the clock cuts (--cut clock)")
+    return cores
 
 
 def _control(settings: Settings, terms: Terms) -> tuple[str, int] | None:

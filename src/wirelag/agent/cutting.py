@@ -19,11 +19,15 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.agent.config import Measured
+from wirelag.caches import Cached
 from wirelag.crossings import ALL, ClassMeter, Cut
+from wirelag.estimators.rli import Rli, RliMeter
+from wirelag.flow_records import Flows
 from wirelag.intervals import Edge, Interval, split, split_at_delimiters
 from wirelag.messages import Seen
 from wirelag.packets import Kind, PacketBatch
 from wirelag.stamp import PORT
+from wirelag.tails import spared
 
 READINGS: Final = 1000  # of the capture's counters that are kept for an interval
 BACK_NS: Final = 10**9  # by more than this a time goes back only if the clock was set
@@ -39,6 +43,7 @@ class Part:
     keys: Mapping[int, str]  # of classes
     overflow: bool  # there were more classes than may be told apart
     seen: Seen
+    closed_by: int | None = None  # the delimiter that ended it, for good
 
 
 class Unseen:
@@ -82,11 +87,37 @@ class Unseen:
         return before + (self._totals[i] - before) * (time_ns - before_ns) // (self._times_ns[i] - before_ns)
 
 
+class _Share:
+    """A segment's part of what a capture drops: the kernel counts drops, but does not look at them.
+
+    Law: a capture drops packets of a segment as often as it takes them in. Of an interval in which it took in nothing,
+    the share is that of the one before.
+    """
+
+    def __init__(self, unseen: Unseen) -> None:
+        self._unseen = unseen
+        self._captured = self._selected = 0
+        self._last = 1.0
+
+    def count(self, captured: int, selected: int) -> None:
+        """Packets of the capture, and how many of them are the segment's."""
+        self._captured += captured
+        self._selected += selected
+
+    def seen(self, packets: int, interval: Interval, covered_ns: int) -> Seen:
+        """What is said of an interval that has ended."""
+        if self._captured:
+            self._last = self._selected / self._captured
+        unseen, captured = round(self._unseen.during(interval) * self._last), self._captured
+        self._captured = self._selected = 0
+        return Seen(packets, unseen, covered_ns, captured)
+
+
 class _Stream:
     """The meters of one segment."""
 
     def __init__(self, measured: Measured, unseen: Unseen) -> None:
-        self.measured, self._unseen = measured, unseen
+        self.measured, self._share = measured, _Share(unseen)
         delimiters = measured.terms.delimiters
         # Meters look at ids and times alone; classes and control packets are told by more.
         self._few = measured.terms.by is None and (delimiters is None or delimiters.control_port is None)
@@ -94,10 +125,15 @@ class _Stream:
 
     def _begin(self) -> None:
         self._grouping = self.measured.grouping()
-        self.meter = ClassMeter(self.measured.terms.estimator, "upstream", self._grouping)
+        self.meter = ClassMeter(self.measured.terms.two_point, "upstream", self._grouping)
 
     def selected(self, packets: PacketBatch) -> PacketBatch:
-        """Those of this segment."""
+        """Those of this segment, of packets that are shown to it once."""
+        selected = self._selected(packets)
+        self._share.count(len(packets), len(selected))
+        return selected
+
+    def _selected(self, packets: PacketBatch) -> PacketBatch:
         measured = self.measured
         if measured.way is None and not measured.references_only:
             return packets
@@ -126,22 +162,79 @@ class _Stream:
         cut = self.meter.cut(interval)
         return Cut(interval, {tag: s for tag, s in cut.synopses.items() if tag == ALL or s.packets})
 
+    def _spared(self, cut: Cut) -> Cut:
+        """With the tail's sample as it is sent."""
+        most = self.measured.terms.two_point.tail
+        synopses = {
+            tag: one if isinstance(one, Cached) else replace(one, tail=spared(one.tail, most))
+            for tag, one in cut.synopses.items()
+        }
+        return Cut(cut.interval, synopses)
+
     def part(self, cut: Cut, covered_ns: int) -> Part:
         """The part; where classes were too many, the next interval begins with none."""
         grouping = self._grouping
         overflow = grouping is not None and len(grouping.keys) > grouping.most
-        seen = Seen(cut.synopses[ALL].packets, self._unseen.during(cut.interval), covered_ns)
-        part = Part(self.measured, cut, grouping.keys if grouping else {}, overflow, seen)
+        seen = self._share.seen(cut.synopses[ALL].packets, cut.interval, covered_ns)
+        part = Part(self.measured, self._spared(cut), grouping.keys if grouping else {}, overflow, seen)
         if overflow:
             self._begin()
         return part
+
+
+class _Interpolating:
+    """A segment's packets among its references, for rli: one meter for good, since what it knows of them goes on.
+
+    A packet is told of in the interval in which the reference behind it comes. Classes are made of flows once an
+    interval is over: which are the largest and the slowest is not known before.
+    """
+
+    def __init__(self, measured: Measured, estimator: Rli, unseen: Unseen) -> None:
+        self.measured, self._share, self._meter = measured, _Share(unseen), RliMeter(estimator)
+
+    def selected(self, packets: PacketBatch) -> PacketBatch:
+        """Those of this segment, and its references, of packets that are shown to it once."""
+        selected = self._selected(packets)
+        self._share.count(len(packets), len(selected))
+        return selected
+
+    def _selected(self, packets: PacketBatch) -> PacketBatch:
+        way = self.measured.way
+        wanted = np.ones(len(packets), np.bool_) if way is None else way.rows(packets)
+        references = packets.of_kind(Kind.STAMP) & (packets.dst_port == PORT)
+        if self.measured.references_way is not None and references.any():
+            wanted = np.where(references, self.measured.references_way.rows(packets), wanted)
+        return packets if wanted.all() else packets[wanted]
+
+    def observe(self, packets: PacketBatch) -> None:
+        """Take in packets of this segment."""
+        if len(packets):
+            self._meter.observe(packets)
+
+    def cut(self, interval: Interval) -> Cut:
+        """What references have settled since the last cut; without classes no flow is told of."""
+        flows = self._meter.cut(interval, last=False)
+        if self.measured.terms.by is None:
+            flows = replace(flows, records=flows.records[:0].copy())
+        return Cut(interval, {ALL: flows})
+
+    def part(self, cut: Cut, covered_ns: int) -> Part:
+        """The part; its classes are made when it is sent."""
+        flows: Flows = cut.synopses[ALL]
+        seen = self._share.seen(flows.packets, cut.interval, covered_ns)
+        return Part(self.measured, cut, {}, False, seen)
+
+
+def _stream(measured: Measured, unseen: Unseen) -> _Stream | _Interpolating:
+    estimator = measured.terms.estimator
+    return _Interpolating(measured, estimator, unseen) if isinstance(estimator, Rli) else _Stream(measured, unseen)
 
 
 class ByClock:
     """Cuts every segment at the same instants of the clock."""
 
     def __init__(self, measured: tuple[Measured, ...], interval_ns: int, grace_ns: int, unseen: Unseen) -> None:
-        self._streams = [_Stream(each, unseen) for each in measured]
+        self._streams = [_stream(each, unseen) for each in measured]
         self._interval_ns, self._grace_ns, self._unseen = interval_ns, grace_ns, unseen
         self._began_ns: int | None = None
         self._open = 0
@@ -206,6 +299,7 @@ class _Delimited:
         self._pieces = split_at_delimiters(self._fed(), delimiters)
         self._opened: Interval | None = None
         self._waiting: Cut | None = None  # the interval before it, whose end may yet be taken back
+        self._closed_by: int | None = None  # what ended that one
 
     def _fed(self) -> Iterator[PacketBatch]:
         while True:
@@ -233,6 +327,7 @@ class _Delimited:
                 yield from self._let_go()
                 named = replace(cut.interval, name=None) if edge.instead else cut.interval
                 self._waiting = Cut(named, cut.synopses)
+            self._closed_by = edge.name
         self._opened = Interval(edge.time_ns, edge.time_ns + 1, edge.name)
 
     def passed(self, now_ns: int) -> Iterator[Part]:
@@ -244,13 +339,13 @@ class _Delimited:
         """What is left."""
         yield from self._let_go()
         if self._opened is not None:
-            self._waiting = self.stream.cut(self._opened)
+            self._waiting, self._closed_by = self.stream.cut(self._opened), None
             yield from self._let_go()
 
     def _let_go(self) -> Iterator[Part]:
         if self._waiting is not None:
             cut, self._waiting = self._waiting, None
-            yield self.stream.part(cut, cut.interval.length_ns)
+            yield replace(self.stream.part(cut, cut.interval.length_ns), closed_by=self._closed_by)
 
     def _joined(self, first: Cut, second: Cut) -> Cut:
         synopses = dict(first.synopses)

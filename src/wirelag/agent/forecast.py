@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
+import os
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,23 +13,36 @@ from typing import Final
 import numpy as np
 
 from wirelag.agent.clock import HostClock
-from wirelag.agent.config import Config, Measured
+from wirelag.agent.config import MOST_SEGMENTS, Config, Measured
 from wirelag.agent.cutting import Part
 from wirelag.agent.loop import encoded
 from wirelag.agent.past import Past
 from wirelag.crossings import ALL, Cut
+from wirelag.errors import WirelagError
+from wirelag.estimators.rda import Rda
+from wirelag.estimators.rli import Rli
+from wirelag.exchange import Terms
 from wirelag.intervals import Interval
+from wirelag.io.bpf_filter import compile_filter
+from wirelag.io.live import SNAP_BYTES
+from wirelag.io.ring import ANY, link_of
 from wirelag.messages import Message, Seen
 from wirelag.packets import PacketBatch
 from wirelag.units import format_duration, format_rate, format_size
 
 WATCHED_S: Final = 1.0
+DIFFERENCE_BYTES: Final = 17  # of symbols and times, at one point, for a packet that differs
+EXAMPLES: Final = ipaddress.ip_network("2001:db8::/32")
 
 
 def forecast(config: Config) -> Iterator[str]:
-    """A line each."""
+    """A line each; a WirelagError for what would end it at once."""
+    if config.interface is not None and config.interface != ANY:
+        _look_at(config.interface, config.filter)
+    if config.spool is not None:
+        _look_into(Path(config.spool))
     yield _where(config)
-    first = config.measured[0].terms
+    first = config.terms
     length = format_duration(config.interval_ns)
     if first.delimiters is None:
         cut = "by the clock"
@@ -38,14 +54,25 @@ def forecast(config: Config) -> Iterator[str]:
     yield f"intervals of {length}, cut {cut}; {first.estimator.name}" + (
         f", classes by {_by(first.by)}" * bool(first.by)
     )
+    for name in config.referred:
+        sends = "this point sends it references" if config.references else "NO [[references]] are named here to send it"
+        yield f"segment {name}: measured at its other end, between references; {sends}"
     for measured in config.measured:
         yield f"segment {measured.segment or '(the collector knows)'}: {_packets(measured)}"
-    each = sum(message_bytes(measured, config.expected_packets) for measured in config.measured)
+    if config.m_set is not None:
+        injection = config.m_set.injection
+        yield (
+            f"segments that the collector names, {MOST_SEGMENTS} at most: references of each every "
+            f"{format_duration(injection.tau_ns)}, {format_rate(8 * injection.size * 1e9 / injection.tau_ns)}"
+        )
+    one = () if config.m_set is None else (config.of_references("A>B", "::1", "::2"),)  # that the collector may name
+    sent = config.measured or one
+    each = sum(message_bytes(measured, config.expected_packets) for measured in sent)
     per_s = each * 1e9 / config.interval_ns
-    yield (
-        f"sends {format_size(each)} for each interval of {config.expected_packets:,} packets, "
-        f"{format_rate(8 * per_s)}" + (", and more for each class" if first.by else "") + _share(config, per_s)
-    )
+    if not sent:
+        yield "nothing is measured here: every packet passes unseen, and only word of the agent itself is sent"
+    else:
+        yield _sent(config, each, per_s)
     yield f"memory: at most {format_size(config.memory_bytes + config.ring_bytes)}" + (
         f", {format_size(config.past_bytes)} of it for past intervals, which the collector may ask about"
         if first.estimator.name == "rda"
@@ -58,16 +85,33 @@ def forecast(config: Config) -> Iterator[str]:
         bound = 8 * injection.link_bytes_per_s * injection.most_share
         yield (
             f"references to {stream.to} every {format_duration(injection.tau_ns)}, {format_rate(min(rate, bound))}"
-            f"; never more than {format_rate(bound)} ({injection.most_share:.3g} of the link)"
+            f"; never more than {format_rate(bound)} ({injection.most_share:.3g} of the link)" + _unfilled(stream.to)
         )
     if config.collector is None:
         yield "no collector is named: the agent cannot start without one"
         return
-    hours = format_duration(config.spool_bytes / max(per_s, 1e-9) * 1e9)
+    hours = format_duration(config.spool_bytes / max(per_s, 1) * 1e9)
     yield (
         f"to {config.collector.shown}, {'with' if config.collector.secret else 'without'} a token; while it cannot be "
         f"reached, messages wait in {config.spool}, at most {format_size(config.spool_bytes)}: {hours}"
     )
+
+
+def _sent(config: Config, each: int, per_s: float) -> str:
+    terms = config.terms
+    return (
+        f"sends {format_size(each)} for each interval {'' if config.measured else 'and segment '}"
+        f"of {config.expected_packets:,} packets, "
+        f"{format_rate(8 * per_s)}"
+        + (", and more for each class" if terms.by else "")
+        + (f", and about {DIFFERENCE_BYTES} bytes for each that only one point saw" if _by_symbols(terms) else "")
+        + _share(config, per_s)
+    )
+
+
+def _unfilled(address: str) -> str:
+    """A plan that knows no address writes one of those that documentation has."""
+    return "; FILL IN: this is no router's address" if ipaddress.ip_address(address) in EXAMPLES else ""
 
 
 def message_bytes(measured: Measured, count: int) -> int:
@@ -76,11 +120,30 @@ def message_bytes(measured: Measured, count: int) -> int:
     interval = Interval(0, interval_ns)
     random = np.random.default_rng(1)
     meter = measured.terms.estimator.meter("upstream")
-    ids = random.integers(0, 1 << 64, count, np.uint64)
-    meter.observe(PacketBatch({"time_ns": np.sort(random.integers(0, interval_ns, count)), "packet_id": ids}))
+    if not isinstance(measured.terms.estimator, Rli):  # of it a few numbers are sent, however many packets there are
+        ids = random.integers(0, 1 << 64, count, np.uint64)
+        meter.observe(PacketBatch({"time_ns": np.sort(random.integers(0, interval_ns, count)), "packet_id": ids}))
     part = Part(measured, Cut(interval, {ALL: meter.cut(interval)}), {}, False, Seen(count, 0, interval_ns))
     about = Message("synopsis", "x" * 16, measured.segment, interval, measured.terms, seen=part.seen)
     return len(encoded(part, about, Past(about.point, 0, 0))[0])
+
+
+def _by_symbols(terms: Terms) -> bool:
+    return isinstance(terms.estimator, Rda) and terms.estimator.short
+
+
+def _look_at(interface: str, expression: str | None) -> None:
+    """An interface that is there and up; and a filter that can be read, as far as one may open it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        link_type, _ = link_of(any_socket, interface)
+    if expression is not None and os.geteuid() == 0:
+        compile_filter(expression, interface, link_type, SNAP_BYTES)
+
+
+def _look_into(folder: Path) -> None:
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise WirelagError(f"{folder}: no folder for messages that wait: {there} cannot be written; name another one")
 
 
 def _where(config: Config) -> str:
@@ -100,6 +163,10 @@ def _by(by: str | None) -> str:
 
 def _packets(measured: Measured) -> str:
     which = "reference packets" if measured.references_only else "packets"
+    if isinstance(measured.terms.estimator, Rli):
+        way = measured.references_way
+        apart = "" if way == measured.way else ", which have other addresses"
+        return f"packets {measured.terms.direction} between references{apart}; loss is not known, but of references"
     if measured.terms.direction is None:
         return f"{which} of both directions; where some go away from the other point, name the direction"
     return f"{which} {measured.terms.direction}"

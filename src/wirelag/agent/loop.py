@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import socket
 import threading
@@ -22,13 +21,18 @@ from typing import Final
 from wirelag import __version__
 from wirelag.agent.clock import ASK_S, HostClock
 from wirelag.agent.config import Config
-from wirelag.agent.cutting import Part, Unseen, cutter
+from wirelag.agent.cutting import Part
+from wirelag.agent.msets import FOREVER_NS, Cutters, MSet, m_set_of
 from wirelag.agent.past import Past
 from wirelag.agent.references import Emitter, sink
+from wirelag.crossings import ALL, Cut
 from wirelag.errors import WirelagError
 from wirelag.estimators.rda import Rda
+from wirelag.estimators.rli import Rli
 from wirelag.exchange import records_of
+from wirelag.interpolated import by_class, interpolated
 from wirelag.intervals import Interval
+from wirelag.io.fanout import Fanout, over_cores
 from wirelag.io.live import Live, Replay
 from wirelag.io.privileges import drop_privileges
 from wirelag.messages import MOST_BYTES, Message, Seen, decode, encode
@@ -38,14 +42,18 @@ from wirelag.transport.spool import Spool
 from wirelag.units import format_duration
 
 MOST_WAITING: Final = 256  # parts between capture and disk
+NOTHING: Final = "less 0"  # a filter that no packet passes
 LAST_S: Final = 3.0  # for what is left to be sent at the end; the rest waits on disk
 
 
 def encoded(part: Part, message: Message, past: Past) -> tuple[bytes, str]:
     """A part as a message's bytes, and its key; classes are left out where they are too many for one message."""
+    part = _summed(part) if isinstance(part.measured.terms.estimator, Rli) else part
     cut = past.bound(part) if isinstance(part.measured.terms.estimator, Rda) else part.cut
     records = list(records_of(cut, part.keys))
     records[0]["overflow"] = part.overflow
+    if part.closed_by is not None:
+        records[0]["closed_by"] = part.closed_by
     whole = replace(message, records=tuple(records))
     data = encode(whole)
     if len(data) > MOST_BYTES:
@@ -53,6 +61,20 @@ def encoded(part: Part, message: Message, past: Past) -> tuple[bytes, str]:
         whole = replace(message, records=(records[0],))
         data = encode(whole)
     return data, whole.key
+
+
+def _summed(part: Part) -> Part:
+    """What is sent of flows: everything, and classes."""
+    flows, grouping = part.cut.synopses[ALL], part.measured.grouping()
+    classes, more = ([], False) if grouping is None else by_class(flows, grouping)
+    synopses = {ALL: interpolated(flows)} | {i: one for i, (_, one) in enumerate(classes, 1)}
+    keys = {i: name for i, (name, _) in enumerate(classes, 1)}
+    return replace(part, cut=Cut(part.cut.interval, synopses), keys=keys, overflow=more)
+
+
+def _about(m_set: MSet) -> dict[str, int]:
+    """What the collector is told of it."""
+    return {"m_set_ns": m_set.since_ns, "segments": len(m_set.measured), "segments_left_out": m_set.left_out}
 
 
 class Agent:
@@ -70,28 +92,37 @@ class Agent:
         self._spool = Spool(config.spool, config.spool_bytes)
         assert config.collector is not None
         self._sender: Sender = sender(config.collector, config.point)
-        self._emitter = Emitter(config.references, config.control, config.interval_ns, tell)
+        self._emitter = Emitter(config.references, config.control, config.interval_ns, tell, self._clock.steady)
+        self._cutters = Cutters(config, self._began_ns, live=not isinstance(self._source, Replay))
+        self._m_set: MSet | None = None
         self._past = Past(config.point, config.past_bytes, self._began_ns)
         self._stopped_ns: int | None = None
         self._problem: BaseException | None = None
 
-    def _open(self) -> Live | Replay:
-        config, packet_id = self.config, self.config.measured[0].terms.packet_id
-        if config.interface is None:
+    def _open(self) -> Live | Fanout | Replay:
+        config, packet_id = self.config, self.config.terms.packet_id
+        interface, wanted = config.interface, config.filter
+        if not config.measured and config.m_set is None:
+            wanted = NOTHING  # it sends references, and nothing is measured here
+        if interface is None:
             return Replay(config.captures, speed=config.speed, packet_id=packet_id, tunnels=config.tunnels)
-        return Live(
-            config.interface,
-            filter=config.filter,
-            packet_id=packet_id,
-            tunnels=config.tunnels,
-            promiscuous=config.promiscuous,
-            ring_bytes=config.ring_bytes,
-        )
+
+        def listen(fanout: int | None) -> Live:
+            return Live(
+                interface,
+                filter=wanted,
+                packet_id=packet_id,
+                tunnels=config.tunnels,
+                promiscuous=config.promiscuous,
+                ring_bytes=config.ring_bytes // config.cores,
+                fanout=fanout,
+            )
+
+        return over_cores(config.cores, config.interval_ns, listen)
 
     def run(self) -> None:
         """Until SIGTERM, SIGINT, or the end of captures; a WirelagError if the interface has gone."""
-        if os.geteuid():  # root has to stay itself, or it could not write to its spool
-            drop_privileges()
+        drop_privileges(stay=True)  # before any thread begins, so that none keeps them; the spool is the user's
         try:
             asyncio.run(self._main())
         finally:
@@ -112,24 +143,17 @@ class Agent:
     # ---- the capture's thread ----
 
     def _capture(self, hand: Callable[[Part | None], None]) -> None:
-        source, config = self._source, self.config
-        unseen = Unseen(config.interval_ns, self._began_ns)
-        cuts = cutter(config.measured, config.interval_ns, config.grace_ns, unseen)
-        if isinstance(source, Live):
-            cuts.begin(self._began_ns)
+        source, live = self._source, not isinstance(self._source, Replay)
         try:
             for batch in source:
-                now_ns = source.now_ns()
-                if isinstance(source, Live):
-                    unseen.read(source.statistics.dropped, now_ns)
-                    for part in cuts.begin_anew(now_ns):
-                        hand(part)
-                for part in cuts.take(batch) if len(batch) else cuts.passed(now_ns):
+                dropped = source.statistics.dropped if live else 0
+                now_ns = source.now_ns() if len(batch) else source.quiet_ns
+                for part in self._cutters.take(batch, now_ns, dropped):
                     hand(part)
         except Exception as error:  # told by whoever waits for the thread
             self._problem = error
         finally:
-            for part in cuts.end(source.now_ns() if self._stopped_ns is None else self._stopped_ns):
+            for part in self._cutters.end(source.now_ns() if self._stopped_ns is None else self._stopped_ns):
                 hand(part)
             hand(None)
 
@@ -240,15 +264,37 @@ class Agent:
                 self.tell(str(problem))
 
     async def _answers(self) -> None:
-        """What the collector asks."""
+        """What the collector asks, and the m-sets that it tells."""
         async for data in self._sender.asks():
             try:
                 ask = await asyncio.to_thread(decode, data)
             except ValueError as error:
                 self.tell(f"a question of the collector {error}")
                 continue
-            if ask.type == "ask" and ask.point == self.config.point:
-                await self._put(*await asyncio.to_thread(self._past.answer, ask))
+            if ask.point != self.config.point:
+                continue
+            if ask.type == "ask":
+                data, key = await asyncio.to_thread(self._past.answer, ask)
+                with contextlib.suppress(WirelagError):  # then the collector asks again, or does without
+                    await self._outbox.answer(data, key)
+            elif ask.type == "m-set" and self.config.m_set is not None:
+                await self._turn(m_set_of(ask, self.config))
+
+    async def _turn(self, m_set: MSet) -> None:
+        """Measure this from now on, and say so; one that was told of before it comes too late."""
+        if self._m_set is not None and m_set.since_ns < self._m_set.since_ns:
+            return
+        before, self._m_set = self._m_set, m_set
+        self._cutters.turn(m_set)
+        self._emitter.turn(m_set.references)
+        if before is None or before.measured != m_set.measured:
+            ending = sum(until_ns != FOREVER_NS for until_ns in m_set.measured.values())
+            self.tell(
+                f"m-set of {len(m_set.measured)} segments"
+                + (f", {ending} of them for a while" if ending else "")
+                + (f"; {m_set.left_out} left out" if m_set.left_out else "")
+            )
+        await self._status()
 
     async def _clocks(self) -> None:
         while True:
@@ -266,7 +312,6 @@ class Agent:
             return
         config, now_ns = self.config, time.time_ns()
         interval = Interval(now_ns, now_ns)  # each is a message of its own
-        measured = config.measured[0]
         record = {"start_ns": interval.start_ns, "end_ns": interval.end_ns, "name": None, "class": None} | {
             "version": __version__,
             "began_ns": self._began_ns,
@@ -287,8 +332,11 @@ class Agent:
             "references_refused": self._emitter.refused,
             "references_failed": self._emitter.failed,
         }
+        if config.m_set is not None:
+            m_set = self._m_set
+            record |= {"m_set_ns": 0, "segments": 0} if m_set is None else _about(m_set)
         seen = Seen(self.packets, self.unseen, 0)
         message = Message(
-            "status", config.point, None, interval, measured.terms, self._clock.reading(), seen, (record,), now_ns
+            "status", config.point, None, interval, config.terms, self._clock.reading(), seen, (record,), now_ns
         )
         await self._put(encode(message), message.key)

@@ -1,9 +1,10 @@
 """What rda kept of past intervals, so that the collector can ask for it: times of single packets, more buckets.
 
 Law: at most `most_bytes`, 16 a packet; the oldest interval goes first. A question about something that is not there
-(any longer, or since the agent began anew) is answered at once with the reason, never with a guess. Where more buckets
-were asked for, later intervals have as many from the start, up to the next multiple of MEMORY intervals since 1970:
-both points, which are asked alike, have the same number then, and go back to less at the same time.
+(any longer, or since the agent began anew) is answered at once with the reason, never with a guess. Symbols are sent
+for the largest difference that the collector named in the last LATELY intervals. Where more buckets were asked for,
+later intervals have as many from the start, up to the next multiple of MEMORY intervals since 1970: both points, which
+are asked alike, have the same number then, and go back to less at the same time.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ from wirelag.estimators.rda import Rda
 from wirelag.intervals import Interval
 from wirelag.messages import MOST_BYTES, Message, encode, terms_name
 from wirelag.pairing import MOST_BUCKETS, answer
+from wirelag.reconciling import MOST_SYMBOLS
+from wirelag.symbols import enough
 
 MEMORY: Final = 64
+LATELY: Final = 8
 LEAST_BYTES: Final = 1 << 10  # of an interval, however empty: the number of intervals is bounded, too
 
 _Place = tuple[str | None, str, int]  # segment, terms, and the interval's beginning
@@ -39,6 +43,7 @@ class Past:
         self.bytes = 0
         self._wanted: dict[tuple[str | None, str | None], int] = {}  # buckets, by segment and class
         self._block = 0  # of MEMORY intervals, for which they are wanted
+        self._differed: dict[tuple[str | None, str | None], dict[int, int]] = {}  # by interval
         self.answered = 0
         self.refused = 0
 
@@ -64,12 +69,30 @@ class Past:
             key = part.measured.segment, None if tag == ALL else part.keys[tag]
             with self._lock:
                 wanted = self._wanted.get(key) if self._block == _block(interval) else None
+                if estimator.short:
+                    wanted = self._symbols(key, interval)
             synopses[tag] = replace(estimator, buckets=max(wanted or 0, estimator.buckets or 0) or None).bind(cached)
         return Cut(interval, synopses)
 
+    def _symbols(self, key: tuple[str | None, str | None], interval: Interval) -> int | None:
+        """How many symbols this interval will want; None where nothing is known."""
+        lately_ns = interval.start_ns - LATELY * interval.length_ns
+        known = {start_ns: size for start_ns, size in self._differed.get(key, {}).items() if start_ns >= lately_ns}
+        if not known:
+            self._differed.pop(key, None)
+            return None
+        self._differed[key] = known
+        return enough(max(known.values()))
+
     def _want(self, ask: Message) -> None:
-        """Remember how many buckets were asked for."""
+        """Remember how much was asked for, and forget what was long ago: classes come and go."""
+        lately_ns = ask.interval.start_ns - LATELY * ask.interval.length_ns
         with self._lock:
+            self._differed = {key: known for key, known in self._differed.items() if max(known) >= lately_ns}
+            for record in ask.records:
+                if "difference" in record:
+                    known = self._differed.setdefault((ask.segment, record["class"]), {})
+                    known[ask.interval.start_ns] = min(int(record["difference"]), MOST_SYMBOLS)
             block = _block(ask.interval)
             if block > self._block:
                 self._wanted.clear()

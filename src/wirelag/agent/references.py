@@ -1,7 +1,8 @@
 """Packets that an agent sends: STAMP reference packets at a bounded rate, and control packets that cut intervals.
 
 Law: a stream has one reference each `every`, never more than its share of the link's bytes (injection.py); one that was
-due while the host was busy is left out, not sent late in a burst.
+due while the host was busy is left out, not sent late in a burst. Each says how wrong its time may be (STAMP's error
+estimate): by the clock's error, and by how long the host takes to send one.
 """
 
 from __future__ import annotations
@@ -14,17 +15,21 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Final
+from zlib import crc32
 
 from wirelag.agent.config import Reference
 from wirelag.errors import WirelagError
 from wirelag.injection import Injector
 from wirelag.intervals import control_payload
-from wirelag.stamp import PORT, payload
+from wirelag.messages import ClockReading
+from wirelag.stamp import PORT, UNSYNCHRONISED_PTP, error_estimate, payload
 
 SO_ATTACH_FILTER: Final = 26
+CLOCK_NS: Final = 10**8  # how often the clock's error is looked at
+RECENT: Final = 16  # references over which the time it takes to send one is averaged
 NOTHING: Final = struct.pack("HBBI", 0x06, 0, 0, 0)  # a filter that lets nothing pass: return 0
 
 
@@ -34,21 +39,56 @@ class _References:
 
     stream: Reference
     injector: Injector
-    opened: socket.socket
+    opened: list[socket.socket]  # none yet: when the first is sent
+    clock: Callable[[], ClockReading]
     sequence: int = 0
+    late_ns: float = 0.0  # from the time that is in a packet until it is gone, at most
+    error_ns: int | None = None  # of the clock; None: it is not synchronised
+    read_ns: int = 0  # when that was
+
+    def open(self) -> None:
+        """A socket for each port they come from."""
+        stream = self.stream
+        self.opened = [
+            _socket(stream.to, stream.dscp, stream.source_port, stream.source, stream.hops)
+            for _ in range(stream.spread)
+        ]
 
     def send(self, now_ns: int) -> bool:
         """Send one, if one is due and the share allows it."""
+        if not self.opened:
+            self.open()
         due = sum(1 for _ in self.injector.due(now_ns)) > 0
         if due:
-            self.opened.sendto(payload(self.sequence, time.time_ns()), (self.stream.to, PORT))
+            by = self.opened[self.sequence % len(self.opened)]
+            estimate, to = self._estimate(now_ns), (self.stream.to, PORT)
+            sent_ns = time.time_ns()
+            by.sendto(payload(self.sequence, sent_ns, None, estimate), to)
+            took_ns = min(max(0, time.time_ns() - sent_ns), CLOCK_NS)
+            self.late_ns += (took_ns - self.late_ns) / RECENT if self.sequence else took_ns
             self.sequence += 1
         return due
+
+    def _estimate(self, now_ns: int) -> int:
+        if abs(now_ns - self.read_ns) >= CLOCK_NS:
+            reading, self.read_ns = self.clock(), now_ns
+            self.error_ns = reading.error_ns if reading.synchronised else None
+        return UNSYNCHRONISED_PTP if self.error_ns is None else error_estimate(self.error_ns + round(self.late_ns))
 
     @property
     def every_ns(self) -> int:
         """How often one is due."""
         return self.stream.injection.tau_ns
+
+    @property
+    def phase_ns(self) -> int:
+        """When, in each such time: another for each stream, or they would wait for each other, at all hosts at once."""
+        return crc32(repr((self.stream.to, self.stream.source, self.stream.source_port)).encode()) % self.every_ns
+
+    @property
+    def until_ns(self) -> int | None:
+        """When it ends."""
+        return self.stream.until_ns
 
 
 @dataclass(slots=True)
@@ -57,11 +97,13 @@ class _Control:
 
     to: tuple[str, int]
     every_ns: int
-    opened: socket.socket
+    opened: list[socket.socket]
+    until_ns: int | None = None
+    phase_ns: int = field(default=0, init=False)  # at the edges of intervals
 
     def send(self, now_ns: int) -> bool:
         """Send one; its number is that of the interval."""
-        self.opened.sendto(control_payload(now_ns // self.every_ns), self.to)
+        self.opened[0].sendto(control_payload(now_ns // self.every_ns), self.to)
         return False
 
 
@@ -74,86 +116,135 @@ class Emitter:
         control: tuple[str, int] | None,
         interval_ns: int,
         tell: Callable[[str], None],
+        clock: Callable[[], ClockReading] = ClockReading,
     ) -> None:
-        """Open the sockets; `tell` is told when sending fails, and when it works again."""
-        self.sent = self.failed = 0
-        self._tell = tell
+        """Open the sockets; `tell` is told when sending fails, and when it works again. `clock`: how right it is."""
+        self.sent = self.failed = self._refused = 0
+        self._tell, self._clock = tell, clock
         self._failing: set[int] = set()
-        self._ended = threading.Event()
-        now_ns = time.time_ns()
-        self._senders: list[_References | _Control] = []
+        self._changed = threading.Condition()
+        self._ended = False
+        self._senders: dict[int, _References | _Control] = {}
+        self._turned: dict[Reference, int] = {}  # streams that `turn` began
+        self._due: list[tuple[int, int]] = []  # when, and which sender: a heap
+        self._number = 0
         for stream in references:
-            injector = Injector(stream.injection)
-            injector.packet(now_ns, 0)  # from here on time counts
-            opened = _socket(stream.to, stream.dscp, stream.source_port)
-            self._senders.append(_References(stream, injector, opened))
+            sender = self._stream(stream)
+            try:
+                sender.open()
+            except OSError as error:
+                origin = f"{stream.source or 'port'} {stream.source_port or ''}".strip()
+                raise WirelagError(f"references to {stream.to}: cannot send from {origin} ({error.strerror})") from None
+            self._add(sender)
         if control is not None:
-            self._senders.append(_Control(control, interval_ns, _socket(control[0], 0, 0)))
+            self._add(_Control(control, interval_ns, [_socket(control[0], 0, 0)]))
         self._thread = threading.Thread(target=self._run, name="references", daemon=True)
 
     @property
     def refused(self) -> int:
         """References that the share did not allow."""
-        return sum(each.injector.refused for each in self._senders if isinstance(each, _References))
+        with self._changed:
+            now = sum(each.injector.refused for each in self._senders.values() if isinstance(each, _References))
+            return self._refused + now
 
     def start(self) -> None:
-        """Begin to send, if there is anything to."""
-        if self._senders:
-            self._thread.start()
+        """Begin to send."""
+        self._thread.start()
+
+    def turn(self, references: Iterable[Reference]) -> None:
+        """Send these beside those of the beginning, and nothing else; streams that stay go on as they are."""
+        wanted = set(references)
+        with self._changed:
+            for stream in [one for one in self._turned if one not in wanted]:
+                self._remove(self._turned[stream])
+            for stream in wanted - self._turned.keys():
+                self._turned[stream] = self._add(self._stream(stream))
+            self._changed.notify()
 
     def close(self) -> None:
         """Send no more."""
-        self._ended.set()
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
         if self._thread.is_alive():
             self._thread.join()
-        for sender in self._senders:
-            sender.opened.close()
+        for number in list(self._senders):
+            self._remove(number)
+
+    def _stream(self, stream: Reference) -> _References:
+        injector = Injector(stream.injection)
+        injector.packet(time.time_ns(), 0)  # from here on time counts
+        return _References(stream, injector, [], self._clock)
+
+    def _add(self, sender: _References | _Control) -> int:
+        self._number += 1
+        self._senders[self._number] = sender
+        heapq.heappush(self._due, (_next_ns(time.time_ns(), sender), self._number))
+        return self._number
+
+    def _remove(self, number: int) -> None:
+        sender = self._senders.pop(number)
+        self._failing.discard(number)
+        if isinstance(sender, _References):
+            self._refused += sender.injector.refused
+            self._turned.pop(sender.stream, None)
+        for each in sender.opened:
+            each.close()
 
     def _run(self) -> None:
-        now_ns = time.time_ns()
-        due = [(_next_ns(now_ns, sender.every_ns), i) for i, sender in enumerate(self._senders)]
-        heapq.heapify(due)
-        while not self._ended.wait(max(0.0, (due[0][0] - time.time_ns()) / 1e9)):
-            number, now_ns = due[0][1], time.time_ns()
-            if now_ns < due[0][0]:
-                continue
-            sender = self._senders[number]
-            try:
-                self.sent += sender.send(now_ns)
-                if number in self._failing:
-                    self._failing.discard(number)
-                    self._tell(f"{_to(sender)}: packets can be sent again")
-            except OSError as error:
-                self.failed += 1
-                if number not in self._failing:
-                    self._failing.add(number)
-                    self._tell(f"{_to(sender)}: cannot send packets ({error.strerror}); it is tried again and again")
-            heapq.heapreplace(due, (_next_ns(time.time_ns(), sender.every_ns), number))
+        with self._changed:
+            while not self._ended:
+                left_ns = self._due[0][0] - time.time_ns() if self._due else None
+                if left_ns is None or left_ns > 0:
+                    self._changed.wait(None if left_ns is None else left_ns / 1e9)
+                    continue
+                number, now_ns = heapq.heappop(self._due)[1], time.time_ns()
+                sender = self._senders.get(number)
+                if sender is None:
+                    continue
+                if sender.until_ns is not None and now_ns >= sender.until_ns:
+                    self._remove(number)
+                    continue
+                self._send(number, sender, now_ns)
+                heapq.heappush(self._due, (_next_ns(time.time_ns(), sender), number))
+
+    def _send(self, number: int, sender: _References | _Control, now_ns: int) -> None:
+        try:
+            self.sent += sender.send(now_ns)
+            if number in self._failing:
+                self._failing.discard(number)
+                self._tell(f"{_to(sender)}: packets can be sent again")
+        except OSError as error:
+            self.failed += 1
+            if number not in self._failing:
+                self._failing.add(number)
+                self._tell(f"{_to(sender)}: cannot send packets ({error.strerror}); it is tried again and again")
 
 
-def _next_ns(now_ns: int, every_ns: int) -> int:
-    return (now_ns // every_ns + 1) * every_ns
+def _next_ns(now_ns: int, sender: _References | _Control) -> int:
+    every_ns, phase_ns = sender.every_ns, sender.phase_ns
+    return ((now_ns - phase_ns) // every_ns + 1) * every_ns + phase_ns
 
 
 def _to(sender: _References | _Control) -> str:
     return sender.stream.to if isinstance(sender, _References) else sender.to[0]
 
 
-def _socket(to: str, dscp: int, source_port: int) -> socket.socket:
+def _socket(to: str, dscp: int, source_port: int, source: str | None = None, hops: int = 0) -> socket.socket:
     """Not connected: that nobody listens there is no error."""
     six = ipaddress.ip_address(to).version == 6
     opened = socket.socket(socket.AF_INET6 if six else socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+    level = socket.IPPROTO_IPV6 if six else socket.IPPROTO_IP
     try:
         opened.setblocking(False)
-        if six:
-            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, dscp << 2)
-        else:
-            opened.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp << 2)
-        if source_port:
-            opened.bind(("::" if six else "0.0.0.0", source_port))
-    except OSError as error:
+        opened.setsockopt(level, socket.IPV6_TCLASS if six else socket.IP_TOS, dscp << 2)
+        if hops:
+            opened.setsockopt(level, socket.IPV6_UNICAST_HOPS if six else socket.IP_TTL, hops)
+        if source_port or source:
+            opened.bind((source or ("::" if six else "0.0.0.0"), source_port))
+    except OSError:
         opened.close()
-        raise WirelagError(f"references to {to}: cannot send from port {source_port} ({error.strerror})") from None
+        raise
     return opened
 
 

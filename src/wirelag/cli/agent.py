@@ -37,6 +37,7 @@ def agent(
     ] = None,
     tunnels: Annotated[bool | None, _option("--tunnels", None, "Look inside tunnels.", FILTERS)] = None,
     ring: Annotated[str | None, _option("--ring", "SIZE", "For packets that wait; 64MiB.", FILTERS)] = None,
+    cores: Annotated[int | None, _option("--cores", "N", "That take packets in; 1.", FILTERS)] = None,
     segment: Annotated[
         list[str] | None, _option("--segment", "A>B", "What is measured; once for each --direction.", FILTERS)
     ] = None,
@@ -58,7 +59,7 @@ def agent(
         int | None, _option("--packets-per-interval", "N", "lda: packets to tune for.", METHOD)
     ] = None,
     banks: Annotated[int | None, _option("--banks", "K", "rda: banks; 3.", METHOD)] = None,
-    buckets: Annotated[int | None, _option("--buckets", "N", "rda: to begin with; 1023.", METHOD)] = None,
+    buckets: Annotated[int | None, _option("--buckets", "N", "rda: send N buckets, not symbols.", METHOD)] = None,
     deviation: Annotated[str | None, _option("--deviation", "rows|collapse", "How sigma is told.", METHOD)] = None,
     tail: Annotated[int | None, _option("--tail", "N", "Packets kept for quantiles; 512.", METHOD)] = None,
     memory: Annotated[str | None, _option("--memory", "SIZE", "rda: of an interval; 64MiB.", METHOD)] = None,
@@ -89,6 +90,9 @@ def agent(
     insecure: Annotated[
         bool | None, _option("--insecure", None, "Allow plain text, and any certificate.", COLLECTOR)
     ] = None,
+    source: Annotated[
+        str | None, _option("--from", "ADDRESS", "To speak from; of a router its own.", COLLECTOR)
+    ] = None,
     spool: Annotated[str | None, _option("--spool", "FOLDER", "Where messages wait.", COLLECTOR)] = None,
     spool_most: Annotated[str | None, _option("--spool-most", "SIZE", "How much of them; 1GiB.", COLLECTOR)] = None,
     status: Annotated[str | None, _option("--status", "D", "How often to tell how it is; 10s.", COLLECTOR)] = None,
@@ -103,18 +107,25 @@ def agent(
     receive_references: Annotated[
         bool | None, _option("--receive-references", None, "Take those of others.", REFERENCES)
     ] = None,
+    m_set: Annotated[
+        str | None, _option("--m-set", "collector", "Measure the m-set that the collector tells.", REFERENCES)
+    ] = None,
 ) -> None:
     """Measure at a vantage point for ever: what the other end of a segment must know goes to the collector.
 
     Use the same settings at both ends.
     """
+    from wirelag.io.privileges import no_threads
+
+    no_threads()
     from wirelag.agent.config import Config
     from wirelag.agent.settings import Settings
 
     settings = Settings.load(file) if file else Settings()
     given = {
         "--point": point, "--interface": interface, "-r": read, "--speed": speed, "--filter": expression,
-        "--promiscuous": promiscuous, "--tunnels": tunnels, "--ring": ring, "--nat": nat, "--prefix": prefix,
+        "--promiscuous": promiscuous, "--tunnels": tunnels, "--ring": ring, "--cores": cores, "--nat": nat,
+        "--prefix": prefix,
         "--estimator": estimator, "--interval": interval, "--grace": grace, "--rows": rows, "--loss": loss,
         "--packets-per-interval": packets_per_interval, "--banks": banks, "--buckets": buckets,
         "--deviation": deviation, "--tail": tail, "--memory": memory, "--past": past, "--seed": seed,
@@ -122,6 +133,7 @@ def agent(
         "--by": by, "--most-groups": most_groups, "--ipv4-prefix": ipv4_prefix, "--ipv6-prefix": ipv6_prefix,
         "--collector": collector, "--token-file": token_file, "--ca": ca, "--insecure": insecure, "--spool": spool,
         "--spool-most": spool_most, "--status": status, "--receive-references": receive_references,
+        "--m-set": m_set, "--from": source,
     }  # fmt: skip
     settings.put_flags(given)
     settings.put_tables("segments", {"name": ("--segment", segment), "direction": ("--direction", direction)})

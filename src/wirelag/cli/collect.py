@@ -46,6 +46,13 @@ def collect(
     slow: Annotated[
         str | None, _option("--slow", "D", "On a path, blame a segment that adds more than this; 1ms.", MEASURED)
     ] = None,
+    follow: Annotated[
+        str | None, _option("--follow", "D", "Read the topology so often, and tell agents what to measure.", MEASURED)
+    ] = None,
+    upgraded: Annotated[
+        list[str] | None,
+        _option("--upgraded", "R", "With --follow: this router measures; without any: whose agents live.", MEASURED),
+    ] = None,
     store: Annotated[str | None, _option("--store", "FILE", "Where results are kept; wirelag.db.", KEPT)] = None,
     retain: Annotated[
         list[str] | None,
@@ -64,6 +71,11 @@ def collect(
     broker = {"url": nats, "secret_file": nats_secret, "ca": ca, "insecure": insecure}
     if any(value is not None for value in broker.values()):
         plain["nats"] = plain.get("nats", {}) | {name: value for name, value in broker.items() if value is not None}
+    network = {"every": follow, "upgraded": upgraded}
+    if any(value is not None for value in network.values()):
+        plain["follow"] = plain.get("follow", {}) | {
+            name: value for name, value in network.items() if value is not None
+        }
     if retain is not None:
         plain["retain"] = plain.get("retain", {}) | dict(_pair(one) for one in retain)
     settings = Settings.of(plain, file or "wirelag collect")

@@ -170,7 +170,7 @@ def _write(
     from wirelag.io.synopsis_file import SynopsisWriter
 
     capture = Capture(captures, filter=wanted, packet_id=terms.packet_id, tunnels=tunnels)
-    grouping, of = _grouping(terms.by), terms.estimator
+    grouping, of = _grouping(terms.by), terms.two_point
     seen = _Seen()
     batches = seen.watch(_selected(with_progress(capture, quiet), terms.direction, ahead_ns))
     with SynopsisWriter(output, About("synopses", terms, tuple(captures), ahead_ns)) as writer:
@@ -222,7 +222,7 @@ def _answer(
     grouping = _grouping(terms.by)
     batches = _selected(with_progress(capture, quiet), terms.direction, ahead_ns)
     with SynopsisWriter(output, About("times", terms, tuple(captures), ahead_ns)) as writer:
-        for part in cuts(terms.estimator, "upstream", batches, terms.interval_ns, terms.delimiters, grouping):
+        for part in cuts(terms.two_point, "upstream", batches, terms.interval_ns, terms.delimiters, grouping):
             for tag, cached in part.synopses.items():
                 key = grouping.keys.get(tag) if grouping else None
                 question = questions.get(place(terms, part.interval.start_ns, key))

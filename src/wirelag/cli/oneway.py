@@ -330,7 +330,7 @@ def floor_of(crossing: Crossing) -> float | None:
 
 
 CLOCK_CUT = (
-    "cut by the clock: packets in flight at an edge change places inside buckets of equal count, unseen; "
+    "cut by the clock: packets in flight at an edge are in other intervals, and many buckets cannot be used; "
     "lda wants both points to cut at the same packets (docs/concepts/lda.md has the error)"
 )
 

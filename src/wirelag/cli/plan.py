@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ESTIMATORS: Final = ("lda", "finecomb", "rda")
 SHARE: Final = 0.15  # of the routers, by default: after these little more is gained
-UPGRADES, COSTS = "Which routers", "What measuring inside them costs"
+UPGRADES, COSTS, AGENTS = "Which routers", "What measuring inside them costs", "Agents"
 
 
 def plan(
@@ -97,6 +97,33 @@ def plan(
         str | None,
         typer.Option(metavar="SIZE", help="The size of any other synopsis, instead.", rich_help_panel=COSTS),
     ] = None,
+    write_agents: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write the settings of an agent at each, and of their collector.",
+            rich_help_panel=AGENTS,
+        ),
+    ] = None,
+    servers: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="A,B,..", help="Agents at these, too: they cannot measure inside.", rich_help_panel=AGENTS
+        ),
+    ] = None,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", help="The collector, which follows routes, tells agents.", rich_help_panel=AGENTS),
+    ] = False,
+    every: Annotated[
+        str, typer.Option(metavar="D", help="How often each sends a reference packet.", rich_help_panel=AGENTS)
+    ] = "100ms",
+    collector: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where agents send to.", rich_help_panel=AGENTS)
+    ] = None,
+    token_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Holds their token.", rich_help_panel=AGENTS)
+    ] = None,
     brief: Annotated[bool, typer.Option("--brief", help="JSON: without the names of all segments.")] = False,
     output_format: OutputFormat = "table",
     output: Output = None,
@@ -116,6 +143,7 @@ def plan(
     ranged(seed, 0, (1 << 64) - 1, "--seed")
     apart({"-o": output, "--html": html}, [topology])
     interval_ns = duration_ns(interval, "--interval")
+    duration_ns(every, "--every")
     size = _size(estimator, rows, tail, packets, share_of(loss, "--loss"), synopsis)
 
     from wirelag.network.plan import Plan
@@ -149,6 +177,16 @@ def plan(
 
         write_page(html, planned)
     write_plan(planned, output_format, output)
+    if write_agents is not None:
+        from wirelag.cli.plan_agents import COLLECTOR, Wanted
+        from wirelag.cli.plan_agents import write_agents as write
+
+        beside = _routers(servers or [], network)
+        wanted = Wanted(write_agents, beside, collector or COLLECTOR, token_file, interval, every, follow)
+        written = write(found, topology, wanted)
+        print(f"wrote {', '.join(written.files)}", file=sys.stderr)
+        for line in written.fill_in:
+            print(f"fill in: {line}", file=sys.stderr)
 
 
 def _wanted(upgrade: int | None, network: Topology, given: list[str]) -> int:

@@ -91,7 +91,7 @@ def _cuts(file: SynopsisFile, terms: Terms, tags: dict[str, int]) -> Iterator[Cu
 
     for _, records in groupby(file, key=lambda record: (record.get("start_ns"), record.get("name"))):
         try:
-            yield cut_of(terms.estimator, records, tags)
+            yield cut_of(terms.two_point, records, tags)
         except (KeyError, TypeError, ValueError) as error:
             raise WirelagError(f"{file.path}: a record does not fit what the file says of itself ({error})") from None
 
@@ -121,7 +121,7 @@ def _cross(terms: Terms, pairs: list[Pair], keys: dict[int, str], times: list[Ti
     from wirelag.estimators.rda import Rda
     from wirelag.intervals import Interval
 
-    estimator = terms.estimator
+    estimator = terms.two_point
     if not isinstance(estimator, Rda):
         nothing = estimator.meter("upstream").cut(Interval(0, 0))
         return list(crossed(pairs, lambda _, __, up, down: estimator.cross(up, down), nothing, nothing)), 0

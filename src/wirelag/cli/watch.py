@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -82,6 +84,7 @@ def watch(
     ring: Annotated[
         str, typer.Option(metavar="SIZE", help="Memory for packets that wait.", rich_help_panel=INTERFACE)
     ] = "64MiB",
+    cores: Annotated[int, typer.Option(metavar="N", help="That take packets in.", rich_help_panel=INTERFACE)] = 1,
     server: Annotated[
         list[str] | None,
         typer.Option(metavar="PREFIX[:PORT]", help="response: where servers are.", rich_help_panel=METHOD),
@@ -139,6 +142,7 @@ def watch(
     wanted = make_filter(hosts, nets, ports, protocols, None, None)
     ring_bytes = size_of(ring, "--ring")
     ranged(ring_bytes, 1 << 18, 1 << 32, "--ring")
+    ranged(cores, 1, len(os.sched_getaffinity(0)), "--cores")
     if prometheus is not None:
         _need_address(prometheus)
 
@@ -152,20 +156,22 @@ def watch(
         if interface is None:
             source = _replay(read or [], speed, expression, wanted, tunnels)
         else:
+            from wirelag.io.fanout import over_cores
             from wirelag.io.live import Live
 
-            source = stack.enter_context(
-                Live(
-                    interface,
-                    filter=expression,
-                    wanted=wanted,
-                    tunnels=tunnels,
-                    promiscuous=promiscuous,
-                    direction=direction,  # type: ignore[arg-type]
-                    clock=clock,  # type: ignore[arg-type]
-                    ring_bytes=ring_bytes,
-                )
+            listen = partial(
+                Live,
+                interface,
+                filter=expression,
+                wanted=wanted,
+                tunnels=tunnels,
+                promiscuous=promiscuous,
+                direction=direction,  # type: ignore[arg-type]
+                clock=clock,  # type: ignore[arg-type]
+                ring_bytes=ring_bytes // cores,
             )
+            source = over_cores(cores, interval_ns, lambda fanout: listen(fanout=fanout))
+            stack.callback(source.close)
             drop_privileges()
         lock = threading.Lock()
         if prometheus is not None:

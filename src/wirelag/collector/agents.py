@@ -1,16 +1,20 @@
 """What is known of agents: when each was last heard, its clock, what its capture dropped, what it says of itself.
 
-Memory: MOST agents; of more only their number is known.
+Memory: MOST agents; of more only their number is known. Messages, their bytes and packets count as often as they come.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Final
 
 from wirelag.messages import Message
 
 MOST: Final = 4096
+MOST_NAMES: Final = 64  # that an agent says something of
+MOST_NAME: Final = 64  # characters of such a name
 ALIVE_NS: Final = 30 * 10**9  # without a word, then an agent counts as gone
 
 
@@ -18,7 +22,7 @@ class Agents:
     """By name; what is kept is plain values."""
 
     def __init__(self, kept: Mapping[str, dict[str, Any]]) -> None:
-        self._known = dict(kept)
+        self._known = {point: said | {"says": _says(said.get("says", {}))} for point, said in kept.items()}
         self._changed: set[str] = set()
         self.more = 0  # messages of agents beyond MOST
 
@@ -33,9 +37,7 @@ class Agents:
         if message.type == "status" or "behind_ns" not in said:
             said["behind_ns"] = now_ns - message.sent_ns
         if message.type == "status":
-            said["says"] = {
-                name: value for record in message.records for name, value in record.items() if _plain(value)
-            }
+            said["says"] = _says(message.records[0] if message.records else {})
         if message.type in ("synopsis", "status"):
             clock = message.clock
             said["clock"] = {"synchronised": clock.synchronised, "error_ns": clock.error_ns, "source": clock.source}
@@ -50,6 +52,20 @@ class Agents:
         """What is new since this was last asked."""
         changed, self._changed = self._changed, set()
         return {point: self._known[point] for point in changed}
+
+    def following(self, now_ns: int, began_ns: int = 0) -> dict[str, int]:
+        """Agents that are alive and take their m-set from the collector, and since when the one holds that they have.
+
+        What the collector did not hear before it began is nobody's silence.
+        """
+        found = {}
+        for point, said in self._known.items():
+            says = said.get("says", {})
+            has_ns = says.get("m_set_ns")
+            silent_ns = now_ns - max(said.get("heard_ns", 0), began_ns)
+            if type(has_ns) is int and not says.get("ending") and silent_ns < ALIVE_NS:
+                found[point] = has_ns
+        return found
 
     def all(self, now_ns: int) -> list[dict[str, Any]]:
         """As the API has it; times in seconds."""
@@ -76,5 +92,15 @@ def _shown(point: str, said: dict[str, Any], now_ns: int) -> dict[str, Any]:
     }
 
 
+def _says(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What can be shown of what an agent says of itself."""
+    fitting = (name for name, value in record.items() if len(name) <= MOST_NAME and _plain(value))
+    return {name: record[name] for name in islice(fitting, MOST_NAMES)}
+
+
 def _plain(value: Any) -> bool:
-    return value is None or (isinstance(value, str) and len(value) <= 200) or isinstance(value, bool | int | float)
+    if isinstance(value, str):
+        return len(value) <= 200
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or (isinstance(value, int) and abs(value) < 1 << 63)

@@ -14,7 +14,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from wirelag import __version__
-from wirelag.collector.loop import Collector, Kept, Said
+from wirelag.collector.following import Change
+from wirelag.collector.loop import Collector, Kept, News
 from wirelag.collector.openapi import document, values_of
 from wirelag.collector.store import HOUR_NS, MINUTE_NS, SUMMED, Row
 from wirelag.collector.tally import Tally
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 ALIVE_S: Final = 15.0  # a line to listeners, though nothing happened
 USUAL: Final = 1000  # reports
 MOST_SUMMED: Final = 4000  # intervals that a path is added up from
+USUAL_CHANGES: Final = 20
 FOREVER_NS: Final = 2**62
+NO_TOPOLOGY: Final = "no topology is configured, or none was read yet: start the collector with --topology"
 
 Handler = Callable[[dict[str, Any]], Awaitable[Response]]
 
@@ -36,7 +39,13 @@ class Api:
     """Answers requests from what a collector knows."""
 
     def __init__(self, collector: Collector, topology: Topology | None, slow: float) -> None:
-        self._of, self._topology, self._slow = collector, topology, slow
+        self._of, self._fixed, self._slow = collector, topology, slow
+
+    @property
+    def _topology(self) -> Topology | None:
+        """As it is now, where it is followed."""
+        following = self._of.following
+        return self._fixed if following is None else following.topology
 
     def routes(self) -> list[BaseRoute]:
         """For the collector's application."""
@@ -51,6 +60,7 @@ class Api:
                     ("agents", self._agents),
                     ("status", self._status),
                     ("path", self._path),
+                    ("topology", self._network),
                     ("events", self._events),
                 )
             ),
@@ -62,32 +72,38 @@ class Api:
                 values = values_of(path, request.query_params.multi_items())
             except ValueError as error:
                 return wrong(400, str(error))
-            try:
-                return await handler(values)
-            except WirelagError as error:
-                return wrong(404, str(error))
-            except Exception as error:  # one answer less, not a collector less
-                self._of.counted["internal errors"] += 1
-                print(f"wirelag: {path} failed ({type(error).__name__}: {error}); please report it", file=sys.stderr)
-                return wrong(500, "the collector failed to answer; its log says why")
+            return await self._safely(path, handler(values))
 
         return answer
+
+    async def _safely(self, path: str, answer: Awaitable[Response]) -> Response:
+        try:
+            return await answer
+        except WirelagError as error:
+            return wrong(404, str(error))
+        except Exception as error:  # one answer less, not a collector less
+            self._of.counted["internal errors"] += 1
+            print(f"wirelag: {path} failed ({type(error).__name__}: {error}); please report it", file=sys.stderr)
+            return wrong(500, "the collector failed to answer; its log says why")
 
     async def _document(self, request: Request) -> Response:
         return JSONResponse(document())
 
     async def _metrics(self, request: Request) -> Response:
-        text, kind = self._of.metrics.text(
-            self._of.agents.all(self._of.clock()), self.counted(), self._of.store.file_bytes
-        )
+        return await self._safely("/metrics", self._exposition())
+
+    async def _exposition(self) -> Response:
+        agents, counted = self._of.agents.all(self._of.clock()), self.counted()
+        # With as many segments and points as there may be it takes tenths of a second: messages do not wait for it.
+        text, kind = await asyncio.to_thread(self._of.metrics.text, agents, counted, self._of.store.file_bytes)
         return Response(text, media_type=kind)
 
     def counted(self) -> dict[str, int]:
         """Messages by what became of them, at every place where something can."""
         counted = dict(self._of.counted) | dict(self._of.rounds.counted)
         for inbox in self._of.inboxes:
-            for why, count in getattr(inbox, "counts", {}).items():
-                counted[f"http {why}"] = count
+            for why, count in inbox.counts.items():
+                counted[f"{inbox.scheme} {why}"] = count
         return counted
 
     # ---- answers ----
@@ -114,9 +130,9 @@ class Api:
 
     async def _last(self, segment: str, known: dict[str, Kept], least: Rank) -> dict[str, Any] | None:
         if segment in known:
-            return known[segment].to_json()
+            return known[segment].report
         lengths = await asyncio.to_thread(self._of.store.lengths_ns, segment, None)
-        rows = await self._rows(segment, None, lengths[0], (0, FOREVER_NS), 3) if lengths else []
+        rows = await self._singles(segment, None, lengths, (0, FOREVER_NS), 3)
         return next((row.to_json() for row in reversed(rows) if row.rank >= least), None)
 
     async def _reports(self, values: dict[str, Any]) -> Response:
@@ -124,10 +140,13 @@ class Api:
         lengths = await asyncio.to_thread(self._of.store.lengths_ns, segment, key)
         if not lengths and segment not in {one.segment for one in self._of.rounds.segments}:
             raise WirelagError(f"nothing is known of segment {segment}" + (f", class {key}" if key else ""))
-        length_ns = _length(lengths, resolution)
+        length_ns, times_ns, most = _length(lengths, resolution), _times(values), int(values.get("limit", USUAL))
         rows: list[Row] = []
-        if length_ns is not None:
-            rows = await self._rows(segment, key, length_ns, _times(values), int(values.get("limit", USUAL)))
+        if resolution == "interval":
+            rows = await self._singles(segment, key, lengths, times_ns, most)
+            length_ns = rows[-1].length_ns if rows else length_ns
+        elif length_ns is not None:
+            rows = await self._rows(segment, key, length_ns, times_ns, most)
         gaps = [
             [(one.start_ns + one.length_ns) / 1e9, other.start_ns / 1e9]
             for one, other in pairwise(rows)
@@ -135,7 +154,8 @@ class Api:
         ]
         plain = {"segment": segment, "class": key, "resolution": resolution, "gaps": gaps}
         plain["length"] = None if length_ns is None else length_ns / 1e9
-        return JSONResponse(plain | {"reports": [row.to_json() for row in rows]})
+        # A long answer takes tenths of a second: messages do not wait for it.
+        return await asyncio.to_thread(lambda: JSONResponse(plain | {"reports": [row.to_json() for row in rows]}))
 
     async def _agents(self, values: dict[str, Any]) -> Response:
         now_ns = self._of.clock()
@@ -154,23 +174,38 @@ class Api:
         )
 
     async def _path(self, values: dict[str, Any]) -> Response:
-        if self._topology is None:
-            raise WirelagError("no topology is configured: start the collector with --topology")
+        topology, following = self._topology, self._of.following
+        if topology is None:
+            raise WirelagError(NO_TOPOLOGY)
         from wirelag.collector.waterfall import waterfall
 
         now_ns = self._of.clock()
-        times_ns = _times({"from": now_ns / 1e9 - 300} | values)
+        changed = 0 if following is None else following.changed_ns / 1e9  # before, packets took other ways
+        times_ns = _times({"from": max(now_ns / 1e9 - 300, changed)} | values)
         tallies = []
         for segment in sorted({name for name, _ in await asyncio.to_thread(self._of.store.series)}):
             lengths = await asyncio.to_thread(self._of.store.lengths_ns, segment, None)
-            fitting = [length for length in lengths if (times_ns[1] - times_ns[0]) // length <= MOST_SUMMED] or lengths[
-                -1:
-            ]
-            whole = Tally()
-            for row in await self._rows(segment, None, fitting[0], times_ns, MOST_SUMMED) if fitting else []:
-                whole.add(row.tally)
-            tallies.append((segment, whole))
-        return JSONResponse(waterfall(self._topology, tallies, values["source"], values["target"], self._slow))
+            most_ns = (min(times_ns[1], now_ns) - times_ns[0]) // MOST_SUMMED
+            if any(length < most_ns for length in lengths if length not in SUMMED):
+                lengths = [length for length in SUMMED if length in lengths and length >= most_ns] or lengths[-1:]
+            rows = await self._singles(segment, None, lengths, times_ns, MOST_SUMMED)
+            tallies.append((segment, await asyncio.to_thread(_summed, rows)))
+        ends, upgraded = (values["source"], values["target"]), () if following is None else following.upgraded
+        return JSONResponse(await asyncio.to_thread(waterfall, topology, tallies, *ends, self._slow, upgraded))
+
+    async def _network(self, values: dict[str, Any]) -> Response:
+        topology, following = self._topology, self._of.following
+        if topology is None:
+            raise WirelagError(NO_TOPOLOGY)
+        if following is None:
+            plain = {"topology": topology.name, "problem": None, "routers": list(topology.routers),
+                     "links": topology.to_json()["links"], "upgraded": [], "segments": []}  # fmt: skip
+        else:
+            plain = following.to_json()
+        most = int(values.get("limit", USUAL_CHANGES))
+        changes = await asyncio.to_thread(self._of.store.changes, _times(values), most)
+        head = {"now": self._of.clock() / 1e9, "follows": following is not None}
+        return JSONResponse(head | plain | {"changes": changes})
 
     async def _events(self, values: dict[str, Any]) -> Response:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -179,7 +214,7 @@ class Api:
     async def _stream(self) -> AsyncIterator[str]:
         yield ": wirelag\n\n"
         listening = aiter(self._of.listen())
-        waiting: asyncio.Future[list[Said]] | None = None
+        waiting: asyncio.Future[News] | None = None
         try:
             while True:
                 waiting = waiting or asyncio.ensure_future(anext(listening))
@@ -192,11 +227,22 @@ class Api:
                 except StopAsyncIteration:
                     return
                 waiting = None
+                if isinstance(said, Change):
+                    yield f"event: topology\ndata: {json.dumps(said.to_json())}\n\n"
+                    continue
                 plain = [{"segment": one.segment, "report": one.report} for one in said]
                 yield f"event: reports\ndata: {json.dumps(plain)}\n\n"
         finally:
             if waiting is not None:
                 waiting.cancel()
+
+    async def _singles(
+        self, segment: str, key: str | None, lengths_ns: list[int], times_ns: tuple[int, int], most: int
+    ) -> list[Row]:
+        """Intervals as agents cut them, in order of time: they may have cut others before."""
+        single = [length for length in lengths_ns if length not in SUMMED] or lengths_ns[:1]
+        rows = [row for length in single for row in await self._rows(segment, key, length, times_ns, most)]
+        return sorted(rows, key=lambda row: row.start_ns)[-most:]
 
     async def _rows(
         self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int
@@ -217,6 +263,13 @@ def _length(lengths_ns: list[int], resolution: str) -> int | None:
         return next(iter(single or lengths_ns), None)
     wanted = MINUTE_NS if resolution == "minute" else HOUR_NS
     return wanted if wanted in lengths_ns else next((length for length in lengths_ns if length > wanted), None)
+
+
+def _summed(rows: list[Row]) -> Tally:
+    whole = Tally()
+    for row in rows:
+        whole.add(row.tally)
+    return whole
 
 
 def _times(values: dict[str, Any]) -> tuple[int, int]:

@@ -13,27 +13,34 @@ import sqlite3
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from wirelag.collector.agents import Agents
+from wirelag.collector.behind import Behind
+from wirelag.collector.following import Change, Follow, Following
 from wirelag.collector.metrics import Metrics
 from wirelag.collector.store import Store
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
+from wirelag.exchange import Terms
+from wirelag.intervals import Interval
 from wirelag.messages import Message, decode, encode
+from wirelag.network.topology import Topology
 from wirelag.results import Ask, Done, Outcome, Rank, Result
 from wirelag.rounds import LINGER_NS, Rounds
 from wirelag.transport import Acknowledge, Inbox
+from wirelag.units import format_duration
 
 BATCH: Final = 256  # messages that are committed together
 NEAR: Final = 4  # intervals to both sides, in which the other halves of those may lie that packets cut
 TICK_S: Final = 1.0
 PRUNE_NS: Final = 600 * 10**9
 MOST_LISTENERS: Final = 256
+MOST_ASKS: Final = 1024  # that wait for an inbox; the oldest go
 MOST_UNHEARD: Final = 256  # results that wait for a listener
 MOST_UNSAVED: Final = 100_000
 
@@ -48,48 +55,64 @@ class Said:
     report: dict[str, Any]
 
 
+News = list[Said] | Change  # what listeners are told
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A result, what it says of the whole segment, and how much was known before."""
+    """A result, what it says of the whole segment, how much was known before, and whether it knows more than that."""
 
     result: Result
     tally: Tally
+    report: dict[str, Any]  # as the API has it
     before: Rank | None
-
-    def to_json(self) -> dict[str, Any]:
-        """As the API has it."""
-        interval = self.result.interval
-        return self.tally.to_json(interval.start_ns, interval.length_ns, self.result.rank >= Rank.ALONE)
+    taken: bool
 
 
 class Collector:
     """Takes from inboxes until it is stopped."""
 
-    def __init__(self, rounds: Rounds, store: Store, clock: Callable[[], int] = time.time_ns) -> None:
+    def __init__(
+        self, rounds: Rounds, store: Store, clock: Callable[[], int] = time.time_ns, follow: Follow | None = None
+    ) -> None:
         self.rounds, self.store, self.clock = rounds, store, clock
+        store.failed = self._failed
+        self.following = None if follow is None else Following(follow)
         self.agents, self.metrics = Agents(store.agents()), Metrics()
         self.counted: Counter[str] = Counter()
         self.inboxes: list[Inbox] = []
         self.latest: dict[str, Kept] = {}  # by segment
         self.settled: dict[str, Kept] = {}
         self._arrived: asyncio.Queue[Arrived] = asyncio.Queue(4 * BATCH)
-        self._listeners: set[asyncio.Queue[list[Said] | None]] = set()
+        self._asked: list[tuple[Inbox, asyncio.Queue[tuple[str, bytes]]]] = []  # what waits for each inbox
+        self._loop: asyncio.AbstractEventLoop
+        self._listeners: set[asyncio.Queue[News | None]] = set()
         self._worker = ThreadPoolExecutor(1, "collector")  # the store and the rounds belong to this thread
         self._spoke: dict[str, int] = {}  # points of the last batch, and which message of it was theirs
+        self._left: set[int] = set()  # messages of the last batch that were not taken
+        self._behind = Behind()
+        self._apart: dict[str, str | None] = {}  # why segments cannot be measured
         self._by_point: dict[str, Inbox] = {}  # by which way a point was last heard
+        self._began_ns = clock()
+        self._terms: dict[str, Terms] = {}  # of points that follow
         self._unsaved: list[Result] = []
         self._pruned_ns = 0
         self._disk_full = False
 
-    async def run(self, inboxes: list[Inbox]) -> None:
-        """Until cancelled."""
-        self.inboxes = inboxes
-        await self._tell(*await self._in_worker(self._resume))
+    async def run(self, inboxes: list[Inbox], read: Callable[[], Topology] | None = None) -> None:
+        """Until cancelled. `read` asks for the topology as it is now, where that is followed."""
+        self.inboxes, self._loop = inboxes, asyncio.get_running_loop()
+        self._asked = [(inbox, asyncio.Queue(MOST_ASKS)) for inbox in inboxes]
+        self._tell(await self._in_worker(self._resume) or [])
         async with asyncio.TaskGroup() as group:
             for inbox in inboxes:
                 group.create_task(self._receive(inbox))
             group.create_task(self._work())
+            for inbox, asked in self._asked:
+                group.create_task(self._ask(inbox, asked))
             group.create_task(self._tick())
+            if read is not None:
+                group.create_task(self._follow(read))
 
     async def close(self) -> None:
         """Send listeners away, and let the store go."""
@@ -98,11 +121,11 @@ class Collector:
         await self._in_worker(self.store.close)
         self._worker.shutdown()
 
-    async def listen(self) -> AsyncIterator[list[Said]]:
-        """Results as they come; it ends if the listener does not keep up, or too many listen."""
+    async def listen(self) -> AsyncIterator[News]:
+        """Results and changes of the network as they come; it ends if one does not keep up, or too many listen."""
         if len(self._listeners) >= MOST_LISTENERS:
             return
-        mine: asyncio.Queue[list[Said] | None] = asyncio.Queue(MOST_UNHEARD)
+        mine: asyncio.Queue[News | None] = asyncio.Queue(MOST_UNHEARD)
         self._listeners.add(mine)
         try:
             while (said := await mine.get()) is not None:
@@ -122,38 +145,67 @@ class Collector:
             while len(batch) < BATCH and not self._arrived.empty():
                 batch.append(self._arrived.get_nowait())
             found = await self._in_worker(self._take, [data for data, _, _ in batch])
-            if found is None:  # not kept: who sent it will send it again
-                await asyncio.sleep(TICK_S)
+            left = range(len(batch)) if found is None else self._left  # not kept: who sent them will send them again
+            await asyncio.gather(*(acknowledge(i not in left) for i, (_, acknowledge, _) in enumerate(batch)))
+            if found is None:
                 continue
-            await asyncio.gather(*(acknowledge() for _, acknowledge, _ in batch))
             self._by_point |= {point: batch[i][2] for point, i in self._spoke.items()}
-            await self._tell(*found)
+            self._tell(found)
+
+    def _send(self, ask: Message) -> None:
+        """Ask an agent: at once, not when the store has been written, since what is not answered is asked again."""
+        data, by = encode(ask), self._by_point.get(ask.point)
+        self.counted["asked bytes"] += len(data)
+        for inbox, asked in self._asked:
+            if by not in (None, inbox):
+                continue
+            if asked.full():
+                asked.get_nowait()
+                self.counted["asks dropped"] += 1
+            asked.put_nowait((ask.point, data))
+
+    async def _ask(self, inbox: Inbox, asked: asyncio.Queue[tuple[str, bytes]]) -> None:
+        """Each inbox by itself: a broker that does not answer holds up nobody who does not use it."""
+        while True:
+            point, data = await asked.get()
+            with suppress(WirelagError):  # it is asked again after a restart, or the result does without
+                await inbox.ask(point, data)
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             found = await self._in_worker(self._pass_time)
             if found is not None:
-                await self._tell(*found)
+                self._tell(found)
+
+    async def _follow(self, read: Callable[[], Topology]) -> None:
+        following = self.following
+        assert following is not None
+        while True:
+            try:
+                topology = await asyncio.to_thread(read)
+                alive = await self._in_worker(self._alive)
+                change = await asyncio.to_thread(following.take, topology, alive, self.clock())  # it may take long
+                for told in await self._in_worker(self._followed, alive, change):
+                    self._send(told)
+                self._tell(change or [])
+            except WirelagError as error:  # what was known before holds
+                self.counted["topology not read"] += 1
+                if following.failed(error):
+                    print(f"wirelag: {error}; going on with the topology as it was", file=sys.stderr, flush=True)
+            await asyncio.sleep(following.every_s)
 
     async def _in_worker(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)
 
-    async def _tell(self, asks: list[Message], said: list[Said]) -> None:
-        for ask in asks:
-            data = encode(ask)
-            self.counted["asked bytes"] += len(data)
-            by = self._by_point.get(ask.point)
-            for inbox in self.inboxes if by is None else [by]:
-                with suppress(WirelagError):  # it is asked again after a restart, or the result does without
-                    await inbox.ask(ask.point, data)
+    def _tell(self, said: News) -> None:
         for listener in list(self._listeners) if said else ():
             try:
                 listener.put_nowait(said)
             except asyncio.QueueFull:
                 self._dismiss(listener)
 
-    def _dismiss(self, listener: asyncio.Queue[list[Said] | None]) -> None:
+    def _dismiss(self, listener: asyncio.Queue[News | None]) -> None:
         self._listeners.discard(listener)
         while not listener.empty():
             listener.get_nowait()
@@ -161,18 +213,21 @@ class Collector:
 
     # ---- in the worker ----
 
-    def _kept(self, work: Callable[[int], list[Outcome]]) -> tuple[list[Message], list[Said]] | None:
+    def _kept(self, work: Callable[[int], list[Outcome]]) -> list[Said] | None:
         """Do some work and keep all that follows from it; None where the disk does not take it."""
         now_ns = self.clock()
         try:
             self.store.begin()
             outcomes = work(now_ns)
+            self._ask_for([one.message for one in outcomes if isinstance(one, Ask)])
             results = self._unsaved + [one for one in outcomes if isinstance(one, Result)]
             self._unsaved = results[-MOST_UNSAVED:]
-            kept = [self._keep(result) for result in results]
+            kept = [one for one in map(self._keep, results) if one is not None]
             self.store.drop_messages(key for one in outcomes if isinstance(one, Done) for key in one.keys)
             self.store.put_agents(self.agents.changed())
             self.store.commit()
+            if self.store.beyond:
+                self.counted["results of classes beyond the limit"] = self.store.beyond
         except (sqlite3.Error, OSError) as error:
             with suppress(sqlite3.Error):
                 self.store.rollback()
@@ -185,38 +240,105 @@ class Collector:
             return None
         self._unsaved, self._disk_full = [], False
         self._count(kept)
-        asks = [one.message for one in outcomes if isinstance(one, Ask)]
-        return asks, [Said(one.result.segment, one.to_json()) for one in kept]
+        return [Said(one.result.segment, one.report) for one in kept if one.taken]
 
-    def _keep(self, result: Result) -> Kept:
-        whole = Tally.of(result, None)
-        before = self.store.put(result.segment, None, result.interval, result.rank, whole)
-        for key in result.crossings:
-            if key is not None:
-                self.store.put(result.segment, key, result.interval, result.rank, Tally.of(result, key))
-        return Kept(result, whole, before)
+    def _ask_for(self, asks: list[Message]) -> None:
+        for ask in asks:
+            self._loop.call_soon_threadsafe(self._send, ask)
+
+    def _keep(self, result: Result) -> Kept | None:
+        """None where its numbers cannot be said: then it is not kept either, and others are."""
+        try:
+            tallies = {key: Tally.of(result, key) for key in {None: 0, **result.crossings}}
+            interval = result.interval
+            report = tallies[None].to_json(interval.start_ns, interval.length_ns, result.rank >= Rank.ALONE)
+            put = [
+                self.store.put(result.segment, key, result.interval, result.rank, one) for key, one in tallies.items()
+            ]
+        except (sqlite3.Error, OSError):
+            raise
+        except Exception as error:
+            self._failed(f"a result of {result.segment}", error)
+            return None
+        return Kept(result, tallies[None], report, *put[0])
+
+    def _failed(self, what: str, error: Exception) -> None:
+        """Whatever a message holds, it costs what it is about and not the collector."""
+        self.counted["internal errors"] += 1
+        print(f"wirelag: {what} caused {type(error).__name__}: {error}", file=sys.stderr)
 
     def _count(self, kept: list[Kept]) -> None:
         now_ns = self.clock()
         for one in kept:
             rank, before = one.result.rank, -1 if one.before is None else one.before
-            if rank >= before:
+            if one.taken:
                 for known in (self.latest, self.settled) if rank >= Rank.ALONE else (self.latest,):
                     last = known.get(one.result.segment)
                     if last is None or one.result.interval >= last.result.interval:
                         known[one.result.segment] = one
                 self.metrics.ready(one.result, now_ns)
             if rank >= Rank.ALONE > before:
-                self.metrics.settled(one.result.segment, one.tally)
-            if rank == Rank.UNSEEN and before < rank:
-                self.metrics.missed(one.result.segment)
+                self.metrics.settled(one.result.segment, one.tally, one.result.interval)
+                self._say_apart(one.result.segment, one.tally)
+            elif rank == Rank.FIRST and before == Rank.UNSEEN:
+                self.metrics.came(one.result.segment, one.result.interval)
+            elif rank == Rank.UNSEEN and before < rank:
+                self.metrics.missed(one.result.segment, one.result.interval, now_ns)
+        self.metrics.pass_time(now_ns)
 
-    def _take(self, batch: list[bytes]) -> tuple[list[Message], list[Said]] | None:
+    def _say_apart(self, segment: str, tally: Tally) -> None:
+        """Say once that the points of a segment cannot be compared."""
+        reason = None if tally.comparable else tally.reason
+        if reason is not None and self._apart.get(segment) != reason:
+            print(f"wirelag: {segment} is not measured: {reason}", file=sys.stderr, flush=True)
+        self._apart[segment] = reason
+
+    def _take(self, batch: list[bytes]) -> list[Said] | None:
         def work(now_ns: int) -> list[Outcome]:
-            return [outcome for i, data in enumerate(batch) for outcome in self._take_one(data, i, now_ns)]
+            found: list[Outcome] = []
+            for i, data in enumerate(batch):
+                try:
+                    found += self._take_one(data, i, now_ns)
+                except (sqlite3.Error, OSError):
+                    raise
+                except Exception as error:
+                    self._failed("a message", error)
+            return found
 
-        self._spoke = {}
+        self._spoke, self._left = {}, set()
         return self._kept(work)
+
+    def _alive(self) -> dict[str, int]:
+        return self.agents.following(self.clock(), self._began_ns)
+
+    def _followed(self, alive: Mapping[str, int], change: Change | None) -> list[Message]:
+        """Keep what has changed; what agents must be told that have other m-sets than they should."""
+        if change is not None:
+            self.counted["topology changes"] += 1
+            print(f"wirelag: topology: {change}", file=sys.stderr, flush=True)
+            try:
+                self.store.begin()
+                self.store.put_change(change.at_ns, change.to_json())
+                self.store.commit()
+            except sqlite3.Error:  # m-sets follow all the same
+                self.counted["store failed"] += 1
+                with suppress(sqlite3.Error):
+                    self.store.rollback()
+        return [message for point, has_ns in alive.items() for message in self._m_set(point, has_ns)]
+
+    def _m_set(self, point: str, has_ns: int) -> list[Message]:
+        """For an agent that has another one."""
+        found = None if self.following is None else self.following.m_set(point, has_ns)
+        if found is None or point not in self._terms:
+            return []
+        since_ns, records = found
+        interval = Interval(since_ns, since_ns)
+        place = {"start_ns": since_ns, "end_ns": since_ns, "name": None, "class": None}
+        self.counted["m-sets told"] += 1
+        return [
+            Message("m-set", point, None, interval, self._terms[point], records=tuple(place | one for one in records),
+                    sent_ns=self.clock())
+        ]  # fmt: skip
 
     def _take_one(self, data: bytes, place: int, now_ns: int) -> list[Outcome]:
         self.counted["bytes"] += len(data)
@@ -228,11 +350,19 @@ class Collector:
         self.counted[message.type] += 1
         if self.agents.heard(message, len(data), now_ns):
             self._spoke[message.point] = place
+            if self.following is not None and any("m_set_ns" in record for record in message.records):
+                self._terms[message.point] = message.terms
         if message.type == "status":
+            return []
+        if message.type == "m-set":
+            self.counted["not for a collector"] += 1
+            return []
+        if self._is_behind(message, now_ns):
+            self._left.add(place)
             return []
         found: list[Outcome] = []
         if now_ns - message.interval.end_ns > LINGER_NS // 2:
-            if all(
+            if not self.rounds.awaits(message) and all(
                 (self.store.rank_of(name, message.interval) or 0) >= Rank.ALONE for name in self.rounds.about(message)
             ):
                 self.counted["came too late, or again"] += 1
@@ -247,13 +377,26 @@ class Collector:
         self.store.put_message(message.key, message.point, message.interval.start_ns, data, now_ns)
         return found + self._into_rounds(message, now_ns)
 
+    def _is_behind(self, message: Message, now_ns: int) -> bool:
+        """Whether this host's clock is wrong, not the point's: all who speak are ahead of it."""
+        if not self._behind.is_behind(message, now_ns, time.monotonic_ns()):
+            return False
+        if not self.counted["clock is behind"]:
+            ahead = format_duration(message.interval.end_ns - now_ns)
+            print(
+                f"wirelag: the clock of this host is behind: {message.point} is {ahead} ahead of it, and so is whoever "
+                f"else speaks; agents keep their messages until it is right",
+                file=sys.stderr,
+                flush=True,
+            )
+        self.counted["clock is behind"] += 1
+        return True
+
     def _into_rounds(self, message: Message, now_ns: int) -> list[Outcome]:
-        """Whatever a message holds: it must not end the collector."""
         try:
             return self.rounds.take(message, now_ns)
         except Exception as error:
-            self.counted["internal errors"] += 1
-            print(f"wirelag: a message of {message.point} caused {type(error).__name__}: {error}", file=sys.stderr)
+            self._failed(f"a message of {message.point}", error)
             return [Done((message.key,))]
 
     def _again(self, data: bytes, now_ns: int) -> list[Outcome]:
@@ -264,14 +407,15 @@ class Collector:
             return []
         return [] if self.rounds.has(message.key) else self._into_rounds(message, now_ns)
 
-    def _resume(self) -> tuple[list[Message], list[Said]]:
+    def _resume(self) -> list[Said] | None:
         def work(now_ns: int) -> list[Outcome]:
-            kept = list(self.store.messages_since(now_ns - 2 * LINGER_NS))
+            newest_ns = self.store.newest_message_ns()  # not now: an outage may have been long
+            kept = [] if newest_ns is None else list(self.store.messages_since(newest_ns - 2 * LINGER_NS))
             return [outcome for data in kept for outcome in self._again(data, now_ns)]
 
-        return self._kept(work) or ([], [])
+        return self._kept(work)
 
-    def _pass_time(self) -> tuple[list[Message], list[Said]] | None:
+    def _pass_time(self) -> list[Said] | None:
         def work(now_ns: int) -> list[Outcome]:
             outcomes = self.rounds.pass_time(now_ns)
             self.store.sum_up(now_ns)
@@ -280,6 +424,9 @@ class Collector:
         found = self._kept(work)
         if found is not None and abs(self.clock() - self._pruned_ns) > PRUNE_NS:
             self._pruned_ns = self.clock()
+            names = {one.segment for one in self.rounds.segments}
+            self.latest = {name: one for name, one in self.latest.items() if name in names}
+            self.settled = {name: one for name, one in self.settled.items() if name in names}
             with suppress(sqlite3.Error):
                 self.store.begin()
                 self.store.prune(self.clock())

@@ -1,4 +1,5 @@
-// The map: points on a circle, a curve for each segment. Colour is the mean delay, thickness the loss.
+// The map: points on a circle, a curve for each segment. Colour is the mean delay, thickness the loss. Where the network
+// is known: its routers and links as they are now, those that measure filled; segments of another time are left out.
 "use strict";
 const MAP_COLOURS = ["#2a77b8", "#00a07a", "#e0b000", "#e06a00", "#b3261e"];
 
@@ -17,9 +18,14 @@ function shape(name, attributes, text) {
   return made;
 }
 
-function drawMap(svg, segments, chosen, choose) {
-  const ends = segments.filter(s => s.upstream && s.downstream);
-  const points = [...new Set(ends.flatMap(s => [s.upstream, s.downstream]))].sort();
+const MAP_ROUTERS = 60, MAP_AGE = 60;  // more routers would be a blot; seconds that a segment stays which nobody names
+
+function drawMap(svg, segments, chosen, choose, network) {
+  const follows = network && network.follows, until = new Map(follows ? network.segments.map(s => [s.segment, s.until]) : []);
+  const fresh = s => !follows || until.has(s.segment) || (s.latest && s.latest.end > Date.now() / 1000 - MAP_AGE);
+  const ends = segments.filter(s => s.upstream && s.downstream && fresh(s));
+  const drawn = network && network.routers.length <= MAP_ROUTERS ? network : {routers: [], links: [], upgraded: []};
+  const points = [...new Set([...drawn.routers, ...ends.flatMap(s => [s.upstream, s.downstream])])].sort();
   const delays = ends.map(s => s.latest && s.latest.mean).filter(d => d > 0);
   const least = Math.min(...delays), most = Math.max(...delays);
   const place = {}, centre = [210, 170];
@@ -37,14 +43,17 @@ function drawMap(svg, segments, chosen, choose) {
     const width = 2.5 + Math.min(6, 60 * (latest && latest.loss || 0));
     const curve = shape("path", {d: `M${a}Q${bend} ${b}`, stroke: colour, "stroke-width": width, "marker-end": "url(#head)", "data-segment": segment.segment});
     if (!latest || latest.mean === null) curve.classList.add("unknown");
+    if (until.get(segment.segment)) curve.classList.add("ending");
     if (segment.segment === chosen) curve.classList.add("chosen");
     curve.append(shape("title", {}, segment.segment));
     curve.addEventListener("click", () => choose(segment.segment));
     return curve;
   });
+  const links = drawn.links.filter(l => l.source < l.target).map(({source, target}) =>
+    shape("line", {x1: place[source][0], y1: place[source][1], x2: place[target][0], y2: place[target][1], "data-link": `${source}>${target}`}));
   const dots = points.flatMap(point => [
-    shape("circle", {cx: place[point][0], cy: place[point][1], r: 7}),
+    shape("circle", {cx: place[point][0], cy: place[point][1], r: 7, class: drawn.upgraded.includes(point) ? "measures" : ""}),
     shape("text", {x: place[point][0], y: place[point][1] + (place[point][1] > centre[1] ? 24 : -14)}, point)]);
-  svg.replaceChildren(head, ...curves, ...dots);
+  svg.replaceChildren(head, ...links, ...curves, ...dots);
   return {least, most};
 }

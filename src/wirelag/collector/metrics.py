@@ -5,6 +5,7 @@ Label sets are bounded: MOST_SEGMENTS segments and MOST_POINTS points by name, a
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -15,13 +16,16 @@ import numpy as np
 
 from wirelag.collector.tally import Tally
 from wirelag.distribution import MIDDLES_NS
+from wirelag.intervals import Interval
 from wirelag.results import Rank, Result
+from wirelag.rounds import LINGER_NS
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
 MOST_SEGMENTS: Final = 500
 MOST_POINTS: Final = 1000
+MOST_SILENT: Final = 100_000  # intervals that may be waited for, and remembered
 OTHER: Final = "other"
 BOUNDS: Final = (*(float(f"{m}e{e}") for e in range(-5, 1) for m in (1, 2.5, 5)), 10.0)  # seconds
 READY: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -36,9 +40,12 @@ class _Sums:
 
     delays: Any = field(default_factory=lambda: np.zeros(len(BOUNDS) + 1))
     seconds: float = 0.0
+    interpolated: float = 0.0  # summed delays that rli gave to packets
     counts: Counter[str] = field(default_factory=Counter)
+    lost: float = 0.0  # the most that they ever came to
     error_ns: int = 0
     synchronised: bool = True
+    ci95_ns: tuple[float, float] | None = None  # of the mean of the last interval, with the clocks' error
 
 
 class Metrics:
@@ -47,6 +54,8 @@ class Metrics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._segments: dict[str, _Sums] = {}
+        self._silent: dict[tuple[str, Interval], int] = {}  # since when one point is missed, in order
+        self._unseen: dict[tuple[str, Interval], None] = {}  # those that count as unseen
         self._ready = {stage: (np.zeros(len(READY) + 1), [0.0]) for stage in ("first", "complete", "settled")}
 
     def ready(self, result: Result, now_ns: int) -> None:
@@ -60,15 +69,40 @@ class Metrics:
             counts[int(np.searchsorted(READY, late_ns / 1e9))] += 1
             seconds[0] += late_ns / 1e9
 
-    def missed(self, segment: str) -> None:
-        """One point said nothing of an interval."""
-        with self._lock:
-            self._sums(segment).counts["unseen"] += 1
+    # An interval counts once: as unseen where one point has said nothing of it for LINGER_NS. What that point had on
+    # its disk may come later still: its packets count then, the interval does not count again.
 
-    def settled(self, segment: str, tally: Tally) -> None:
+    def missed(self, segment: str, interval: Interval, now_ns: int) -> None:
+        """One point has said nothing of an interval so far."""
+        with self._lock:
+            self._silent[segment, interval] = now_ns
+
+    def came(self, segment: str, interval: Interval) -> None:
+        """It has now."""
+        with self._lock:
+            self._silent.pop((segment, interval), None)
+
+    def pass_time(self, now_ns: int) -> None:
+        """Count intervals that were waited for in vain."""
+        with self._lock:
+            while self._silent:
+                segment, interval = where = next(iter(self._silent))
+                if 0 <= now_ns - self._silent[where] < LINGER_NS and len(self._silent) < MOST_SILENT:
+                    break
+                del self._silent[where]
+                self._sums(segment).counts["unseen"] += 1
+                self._unseen[segment, interval] = None
+            while len(self._unseen) > MOST_SILENT:
+                del self._unseen[next(iter(self._unseen))]
+
+    def settled(self, segment: str, tally: Tally, interval: Interval | None = None) -> None:
         """An interval is known; this is called once for each."""
         with self._lock:
-            sums = self._sums(segment)
+            sums, counted = self._sums(segment), False
+            if interval is not None:
+                self._silent.pop((segment, interval), None)
+                counted = (segment, interval) in self._unseen
+                self._unseen.pop((segment, interval), None)
             weights = np.zeros(len(BOUNDS) + 1)
             np.add.at(weights, np.searchsorted(_BOUNDS_NS, MIDDLES_NS[tally.bins]), tally.weights)
             weights[0] += tally.negative
@@ -77,9 +111,25 @@ class Metrics:
             # The mean is exact, the sample is not: so the sum of what is counted has the exact mean.
             sums.seconds += 0.0 if mean_ns is None else max(0.0, mean_ns) / 1e9 * float(weights.sum())
             sums.error_ns, sums.synchronised = tally.clock_error_ns, not tally.unsynchronised
-            sums.counts["measured" if tally.moments.used else "empty"] += 1
+            bound_ns = tally.moments.bound_ns(0.05)
+            sums.ci95_ns = None
+            if mean_ns is not None and bound_ns is not None and sums.synchronised:
+                bound_ns += tally.clock_error_ns
+                sums.ci95_ns = mean_ns - bound_ns, mean_ns + bound_ns
+            if not counted:
+                outcome = "measured" if tally.moments.used else "empty" if tally.comparable else "incomparable"
+                sums.counts[outcome] += 1
             for name in ("sent", "received", "loss_sent", "lost", "unseen_up", "unseen_down"):
                 sums.counts[name] += getattr(tally, name)
+            if tally.counts_sent:
+                sums.counts["knows sent"] = 1
+            else:
+                sums.interpolated += max(0, tally.moments.sum_ns) / 1e9
+                sums.counts["interpolated"] += tally.moments.used
+                sums.counts["references_received"] += tally.references_received
+                sums.counts["references_lost"] += tally.references_lost
+                sums.counts["knows references"] = 1
+            sums.lost = max(sums.lost, sums.counts["lost"])  # what counts never goes back
             for name in ("reordered", "duplicated"):
                 if (value := getattr(tally, name)) is not None:
                     sums.counts[name] += value
@@ -108,17 +158,32 @@ class Metrics:
         return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
 
     def _of_segments(self) -> list[Metric]:
-        from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+        from prometheus_client.metrics_core import (
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+            SummaryMetricFamily,
+        )
 
         by = ["segment"]
         delay = HistogramMetricFamily("wirelag_one_way_delay_seconds", "One-way delay of packets.", labels=by)
+        interpolated = SummaryMetricFamily(
+            "wirelag_interpolated_delay_seconds", "One-way delay of packets between references (rli).", labels=by
+        )
+        references = {
+            name: CounterMetricFamily(f"wirelag_references_{name}", text, labels=by)
+            for name, text in (
+                ("received", "Reference packets that were used (rli)."),
+                ("lost", "Reference packets whose numbers never came (rli)."),
+            )
+        }
         counters = {
             name: CounterMetricFamily(f"wirelag_packets_{name}", text, labels=by)
             for name, text in (
                 ("sent", "Packets seen upstream."),
                 ("received", "Packets seen downstream."),
                 ("lost", "Packets seen upstream that never arrived, where that is known."),
-                ("reordered", "Packets that arrived out of order, where the method can tell."),
+                ("reordered", "Packets that arrived out of order, where the method knows their order (not of sets)."),
                 ("duplicated", "Packets that arrived more than once, where the method can tell."),
             )
         }
@@ -129,26 +194,42 @@ class Metrics:
             "wirelag_packets_unseen", "Packets that a capture dropped: unseen, not lost.", labels=["segment", "side"]
         )
         intervals = CounterMetricFamily(
-            "wirelag_intervals", "Intervals: measured, empty, or unseen by a point.", labels=["segment", "outcome"]
+            "wirelag_intervals",
+            "Intervals: measured, empty, incomparable, or unseen by a point.",
+            labels=["segment", "outcome"],
         )
         error = GaugeMetricFamily(
             "wirelag_segment_clock_error_seconds", "Delays are right within this, as far as clocks go.", labels=by
         )
         synchronised = GaugeMetricFamily("wirelag_segment_clocks_synchronised", "Whether both clocks are.", labels=by)
+        ci95 = GaugeMetricFamily(
+            "wirelag_segment_mean_ci95_seconds",
+            "The 95% interval of the mean delay of the last interval, with the clocks' error.",
+            labels=["segment", "bound"],
+        )
         with self._lock:
             for name, sums in self._segments.items():
-                delay.add_metric([name], _cumulative(BOUNDS, sums.delays), sums.seconds)
+                counted = sums.counts["knows sent"] or not sums.counts["knows references"]
+                if counted:
+                    delay.add_metric([name], _cumulative(BOUNDS, sums.delays), sums.seconds)
+                    judged.add_metric([name], sums.counts["loss_sent"])
+                if sums.counts["knows references"]:
+                    interpolated.add_metric([name], sums.counts["interpolated"], sums.interpolated)
+                    for what, family in references.items():
+                        family.add_metric([name], sums.counts[f"references_{what}"])
                 for what, family in counters.items():
-                    if what in ("sent", "received", "lost") or sums.counts[f"knows {what}"]:
-                        family.add_metric([name], sums.counts[what])
-                judged.add_metric([name], sums.counts["loss_sent"])
+                    if what == "received" or (counted if what in ("sent", "lost") else sums.counts[f"knows {what}"]):
+                        family.add_metric([name], sums.lost if what == "lost" else sums.counts[what])
                 for side in ("up", "down"):
                     unseen.add_metric([name, f"{side}stream"], sums.counts[f"unseen_{side}"])
-                for outcome in ("measured", "empty", "unseen"):
+                for outcome in ("measured", "empty", "incomparable", "unseen"):
                     intervals.add_metric([name, outcome], sums.counts[outcome])
                 error.add_metric([name], sums.error_ns / 1e9)
                 synchronised.add_metric([name], float(sums.synchronised))
-        return [delay, *counters.values(), judged, unseen, intervals, error, synchronised]
+                for bound, value_ns in zip(("low", "high"), sums.ci95_ns or (), strict=False):
+                    ci95.add_metric([name, bound], value_ns / 1e9)
+        of_packets = [delay, interpolated, *counters.values(), judged, unseen, *references.values()]
+        return [*of_packets, intervals, error, synchronised, ci95]
 
     def _of_itself(self, counted: Mapping[str, int], store_bytes: int) -> list[Metric]:
         from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -178,7 +259,7 @@ def _of_agents(agents: list[dict[str, Any]]) -> list[Metric]:
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
     by = ["point"]
-    gauges: dict[str, tuple[str, Callable[[dict[str, Any]], float]]] = {
+    gauges: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
         "wirelag_agent_up": ("Whether the agent was heard of lately.", lambda one: float(one["alive"])),
         "wirelag_agent_last_message_timestamp_seconds": ("When it was last heard of.", lambda one: one["heard"]),
         "wirelag_agent_clock_error_seconds": ("Its clock is right within this.", lambda one: one["clock"]["error"]),
@@ -186,29 +267,55 @@ def _of_agents(agents: list[dict[str, Any]]) -> list[Metric]:
         "wirelag_agent_behind_seconds": (
             "The collector's clock less the agent's, with the way between them.", lambda one: one["behind"],
         ),
+        "wirelag_agent_last_interval_timestamp_seconds": (
+            "The end of the last interval that it told of.", lambda one: one["last_interval"],
+        ),
+        "wirelag_agent_spool_bytes": ("What waits on its disk.", lambda one: one["says"].get("spooled_bytes")),
+        "wirelag_agent_spool_messages": ("How many messages that is.", lambda one: one["says"].get("spooled")),
     }  # fmt: skip
-    counters = {
-        "wirelag_agent_packets": ("Packets it took in.", "packets"),
-        "wirelag_agent_packets_unseen": ("Packets its capture dropped.", "unseen"),
-        "wirelag_agent_messages": ("Messages it sent.", "messages"),
-        "wirelag_agent_message_bytes": ("Their size.", "bytes"),
-    }
+    counters: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
+        "wirelag_agent_packets": ("Packets it took in.", lambda one: one["packets"]),
+        "wirelag_agent_packets_unseen": ("Packets its capture dropped.", lambda one: one["unseen"]),
+        "wirelag_agent_messages": ("Messages it sent.", lambda one: one["messages"]),
+        "wirelag_agent_message_bytes": ("Their size.", lambda one: one["bytes"]),
+        "wirelag_agent_messages_dropped": (
+            "Messages it gave up since it began: its spool was full, or they were refused.", _given_up,
+        ),
+        "wirelag_agent_intervals_lost": (
+            "Intervals it gave up since it began: no disk took them.", lambda one: one["says"].get("lost_parts"),
+        ),
+    }  # fmt: skip
     families: list[Metric] = []
     for name, (text, value) in gauges.items():
         gauge = GaugeMetricFamily(name, text, labels=by)
         for one in agents[:MOST_POINTS]:
-            gauge.add_metric([one["point"]], value(one))
+            if (number := _number(value(one))) is not None:
+                gauge.add_metric([one["point"]], number)
         families.append(gauge)
-    for name, (text, key) in counters.items():
+    for name, (text, value) in counters.items():
         counter = CounterMetricFamily(name, text, labels=by)
         for one in agents[:MOST_POINTS]:
-            counter.add_metric([one["point"]], one[key])
+            if (number := _number(value(one))) is not None:
+                counter.add_metric([one["point"]], number)
         if len(agents) > MOST_POINTS:
-            counter.add_metric([OTHER], sum(one[key] for one in agents[MOST_POINTS:]))
+            counter.add_metric([OTHER], sum(_number(value(one)) or 0.0 for one in agents[MOST_POINTS:]))
         families.append(counter)
     return families
+
+
+def _number(value: Any) -> float | None:
+    """What an agent says of itself may be anything, or missing."""
+    try:
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 def _cumulative(bounds: tuple[float, ...], counts: Any) -> list[tuple[str, float]]:
     names = [*(f"{bound:g}" for bound in bounds), "+Inf"]
     return list(zip(names, np.cumsum(counts).tolist(), strict=True))
+
+
+def _given_up(agent: dict[str, Any]) -> Any:
+    said = [_number(agent["says"].get(name)) for name in ("spool_dropped", "refused")]
+    return None if said == [None, None] else sum(number or 0.0 for number in said)

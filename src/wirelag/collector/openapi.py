@@ -38,6 +38,11 @@ PARAMETERS: Final[Mapping[str, tuple[tuple[str, bool, Schema, str], ...]]] = {
         _FROM,
         _TO,
     ),
+    "/api/v1/topology": (
+        _FROM,
+        _TO,
+        ("limit", False, {"type": "integer", "minimum": 1, "maximum": 1000}, "The latest changes; 20 without."),
+    ),
     "/api/v1/events": (),
 }
 
@@ -106,9 +111,10 @@ REPORT: Final = _object(
         "estimator": _TEXT,
         "mean": _said(_MAYBE_NUMBER, "One-way delay in seconds, as all of these."),
         "std": _MAYBE_NUMBER,
-        "min": _MAYBE_NUMBER,
+        "min": _said(_MAYBE_NUMBER, "Null where only some delays are known one by one (samples < used); so is max."),
         "max": _MAYBE_NUMBER,
-        "quantiles": _object(dict.fromkeys(QUANTILES, _MAYBE_NUMBER)),
+        "quantiles": _object(dict.fromkeys(QUANTILES, _MAYBE_NUMBER))
+        | {"description": "Null where the sample is too small to say within which bounds one lies: ask for minutes."},
         "ci95": {
             "type": "object",
             "additionalProperties": _BOUNDS,
@@ -117,12 +123,16 @@ REPORT: Final = _object(
         },
         "used": _said(_COUNT, "Packets whose delays are in the mean."),
         "samples": _said(_COUNT, "Single delays behind the quantiles."),
-        "sent": _COUNT,
+        "sent": _said({"type": ["integer", "null"]}, "Seen upstream; null of rli, which sees what arrives."),
         "received": _COUNT,
         "lost": _said(_MAYBE_NUMBER, "Seen upstream, never arrived; null where nobody can say."),
         "loss": _said(_MAYBE_NUMBER, "The share, of packets sent in intervals whose loss is known."),
         "reordered": {"type": ["integer", "null"]},
         "duplicated": {"type": ["integer", "null"]},
+        "references": _said(
+            _object({"received": _COUNT, "lost": _COUNT}) | {"type": ["object", "null"]},
+            "Reference packets of rli, by their numbers; null of other methods.",
+        ),
         "unseen": _said(
             _object({"upstream": _COUNT, "downstream": _COUNT}), "Packets that captures dropped: never loss."
         ),
@@ -148,6 +158,20 @@ _AGENT: Final = _object(
         "bytes": _COUNT,
         "clock": _object({"error": _NUMBER, "synchronised": _TRUTH, "source": _TEXT}),
         "says": _said({"type": "object"}, "What it says of itself."),
+    }
+)
+_CHANGE: Final = _object(
+    {
+        "at": _said(_NUMBER, "When it was seen, in seconds since 1970."),
+        "links_up": _array(_TEXT),
+        "links_down": _array(_TEXT),
+        "costs": _said(_array(_TEXT), "Links that cost something else."),
+        "routers": _said(_array(_TEXT), "That came or went."),
+        "upgraded": _said(_array(_TEXT), "Routers that measure from now on."),
+        "no_longer": _said(_array(_TEXT), "And that did."),
+        "new": _said(_array(_TEXT), "Segments."),
+        "gone": _array(_TEXT),
+        "rerouted": _said(_array(_TEXT), "Virtual links over other routers: what they were is not comparable."),
     }
 )
 _ANSWERS: Final[Mapping[str, tuple[str, Schema]]] = {
@@ -198,6 +222,35 @@ _ANSWERS: Final[Mapping[str, tuple[str, Schema]]] = {
             }
         ),
     ),
+    "/api/v1/topology": (
+        "The network as it is now, what is measured in it, and what has changed (from, to, limit).",
+        _object(
+            {
+                "now": _NUMBER,
+                "follows": _said(_TRUTH, "Whether it is read again and again."),
+                "topology": _MAYBE_TEXT,
+                "problem": _said(_MAYBE_TEXT, "Why it could not be read just now: it is as it was."),
+                "routers": _array(_TEXT),
+                "links": _array(_object({"source": _TEXT, "target": _TEXT, "weight": _NUMBER})),
+                "upgraded": _said(_array(_TEXT), "Routers that measure."),
+                "segments": _said(
+                    _array(
+                        _object(
+                            {
+                                "segment": _TEXT,
+                                "source": _said(_MAYBE_TEXT, "The address that its references come from."),
+                                "target": _said(_MAYBE_TEXT, "And go to."),
+                                "until": _said(_MAYBE_NUMBER, "It ends then: routes may not have converged yet."),
+                                "reason": _said(_MAYBE_TEXT, "Why it is not measured."),
+                            }
+                        )
+                    ),
+                    "Links and virtual links that references measure: m-sets of all agents.",
+                ),
+                "changes": _said(_array(_CHANGE), "The latest first."),
+            }
+        ),
+    ),
     "/api/v1/path": (
         "What the segments of a path add up to, as `wirelag path --format json` says it.",
         {"type": "object", "required": ["command", "segments", "paths"]},
@@ -213,7 +266,7 @@ def document() -> dict[str, Any]:
         text, schema = _ANSWERS.get(path, ("Results as they come, as server-sent events.", {}))
         good = _answer(text, schema) if schema else {"description": text, "content": {"text/event-stream": {}}}
         answers = {"200": good, "400": wrong, "401": wrong}
-        if path in ("/api/v1/reports", "/api/v1/path"):
+        if path in ("/api/v1/reports", "/api/v1/path", "/api/v1/topology"):
             answers["404"] = wrong
         paths[path] = {
             "get": {

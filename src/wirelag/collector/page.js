@@ -1,7 +1,7 @@
 // The page of a collector: everything from its own API, new results as they come. Texts are only ever texts.
 "use strict";
 const at = id => document.getElementById(id);
-const state = {segments: [], chosen: null, reports: [], resolution: "interval", drawn: 0};
+const state = {segments: [], chosen: null, reports: [], resolution: "interval", drawn: 0, network: null};
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function duration(seconds) {
@@ -36,7 +36,7 @@ function row(cells, bad = []) {
 // ---- segments ----
 
 function drawSegments() {
-  const {least, most} = drawMap(at("map"), state.segments, state.chosen, choose);
+  const {least, most} = drawMap(at("map"), state.segments, state.chosen, choose, state.network);
   at("segments").tBodies[0].replaceChildren(...state.segments.map(segment => {
     const latest = segment.latest, now = Date.now() / 1000;
     const unseen = latest ? latest.unseen.upstream + latest.unseen.downstream : 0;
@@ -90,7 +90,7 @@ const QUIET = {displayModeBar: false, responsive: true};
 
 function layout(title, unit) {
   return {height: 300, margin: {l: 64, r: 12, t: 30, b: 34}, title: {text: title, font: {size: 14}, x: 0.01, y: 0.96}, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-    font: {color: css("--text")}, xaxis: {type: "date", gridcolor: css("--line")}, yaxis: {gridcolor: css("--line"), rangemode: "tozero", ...unit}, legend: {orientation: "h", y: 1.14, x: 0.4}, hovermode: "x unified"};
+    font: {color: css("--text")}, xaxis: {type: "date", gridcolor: css("--line")}, yaxis: {gridcolor: css("--line"), rangemode: "tozero", ...unit}, legend: {orientation: "h", ...(window.innerWidth < 640 ? {y: -0.2, x: 0} : {y: 1.14, x: 0.4})}, hovermode: "x unified"};
 }
 
 function series(reports, value) {
@@ -110,10 +110,10 @@ function line(reports, name, colour, value, more = {}) {
 }
 
 function drawReports() {
-  const reports = state.reports, last = reports[reports.length - 1];
+  const reports = state.reports, last = reports[reports.length - 1], known = reports.filter(r => r.lost !== null).pop();
   at("about").textContent = !last ? "Nothing is known of this time." : last.mean === null ? `Latest: no delay. ${last.reason || ""}` :
     `Latest: mean ${duration(last.mean)}` + (last.ci95.mean ? ` (95%: ${duration(last.ci95.mean[0])} to ${duration(last.ci95.mean[1])}, clocks ± ${duration(last.clock.error)})` : last.clock.synchronised ? "" : ", clocks are not synchronised: no interval") +
-    `; ${count(last.sent)} packets sent` + (last.lost === null ? `; loss not known: ${last.reason || "not yet"}` : `, ${count(Math.round(last.lost))} lost`) + (last.unseen.upstream + last.unseen.downstream ? `; captures missed ${count(last.unseen.upstream + last.unseen.downstream)}` : "");
+    (last.sent === null ? `; ${count(last.received)} packets came, ${count(last.used)} of them between references` + (last.references ? `; ${count(last.references.received)} references came, ${count(last.references.lost)} got lost` : "") : `; ${count(last.sent)} packets sent`) + (last.lost === null ? known ? `; of ${count(known.sent)} packets of the latest settled interval ${count(Math.round(known.lost))} got lost` : `; loss not known: ${last.reason || "not yet"}` : `, ${count(Math.round(last.lost))} lost`) + (last.unseen.upstream + last.unseen.downstream ? `; captures missed ${count(last.unseen.upstream + last.unseen.downstream)}` : "");
   const bound = i => report => report.ci95.mean ? 1e3 * report.ci95.mean[i] : null, ms = value => value === null ? null : 1e3 * value;
   const band = {line: {width: 0}, mode: "lines", showlegend: false, hoverinfo: "skip"};
   Plotly.react(at("delay"), [
@@ -123,8 +123,10 @@ function drawReports() {
   ], layout("One-way delay", {title: {text: "ms"}}), QUIET);
   Plotly.react(at("loss"), [
     line(reports, "loss", "--bad", r => r.loss === null ? null : 100 * r.loss),
-    line(reports, "time not seen by both", "--soft", r => 100 * (1 - r.covered), {fill: "tozeroy", mode: "lines", line: {width: 0, color: css("--soft")}}),
-  ], {...layout("Loss, and what was not seen", {title: {text: "%"}}), height: 200}, QUIET);
+    ...(reports.some(r => r.references) ? [line(reports, "loss of references", "--c3", r => r.references ? 100 * r.references.lost / (r.references.received + r.references.lost) : null)] : []),
+    line(reports, "time not seen by both", "--soft", r => 100 * (1 - r.covered), {fill: "tozeroy", mode: "lines", line: {width: 0, color: css("--soft")}, yaxis: "y2"}),
+  ], {...layout("Loss, and what was not seen", {title: {text: "%"}, rangemode: "tozero"}), height: 200,
+    yaxis2: {overlaying: "y", side: "right", range: [0, 100], showgrid: false, zeroline: false, title: {text: "% not seen"}}}, QUIET);
   state.drawn += 1;
   document.body.dataset.drawn = state.drawn;
 }
@@ -159,12 +161,33 @@ async function loadAgents() {
 async function loadStatus() {
   const status = await ask("/api/v1/status");
   at("foot").textContent = `wirelag ${status.version}; store ${count(Math.round(status.store_bytes / 1048576))} MiB; ${count(status.counted.synopsis || 0)} synopses, ${count(status.counted.garbage || 0)} messages that could not be read`;
-  if (status.topology !== null && at("path").hidden) {
-    for (const id of ["source", "target"]) at(id).replaceChildren(...status.routers.map(name => new Option(name, name)));
-    at("target").selectedIndex = status.routers.length - 1;
+  if (status.topology !== null) await loadNetwork();
+  if (!at("path").hidden) await drawPath();
+}
+
+// ---- the network ----
+
+const WORDS = {links_up: "links up", links_down: "links down", costs: "other costs", routers: "routers came or went", upgraded: "now measuring",
+  no_longer: "no longer measuring", new: "segments begin", gone: "segments end", rerouted: "another way"};
+
+async function loadNetwork() {
+  const network = await ask("/api/v1/topology"), before = state.network;
+  state.network = network;
+  if (!before || String(before.routers) !== String(network.routers)) {
+    for (const id of ["source", "target"]) {
+      const chosen = at(id).value;
+      at(id).replaceChildren(...network.routers.map(name => new Option(name, name)));
+      if (network.routers.includes(chosen)) at(id).value = chosen;
+      else if (id === "target") at(id).selectedIndex = network.routers.length - 1;
+    }
     at("path").hidden = false;
   }
-  if (!at("path").hidden) await drawPath();
+  at("network").hidden = !network.follows;
+  at("routing").textContent = network.problem ? `The topology cannot be read now, this is how it was: ${network.problem}` :
+    `${count(network.routers.length)} routers, ${count(network.upgraded.length)} of them measure, ${count(network.segments.length)} segments by reference packets.`;
+  at("changes").tBodies[0].replaceChildren(...network.changes.map(change => row([new Date(1000 * change.at).toLocaleString(),
+    Object.entries(WORDS).filter(([name]) => change[name].length).map(([name, word]) => `${word}: ${change[name].slice(0, 8).join(", ")}${change[name].length > 8 ? ", …" : ""}`).join("; ")])));
+  state.stale = true;
 }
 
 // ---- live ----
@@ -190,6 +213,7 @@ function listen() {
   source.onopen = () => { at("live").className = "dot on"; at("said").textContent = "live"; };
   source.onerror = () => { at("live").className = "dot off"; at("said").textContent = "the collector cannot be reached; trying again"; };
   source.addEventListener("reports", event => take(JSON.parse(event.data)));
+  source.addEventListener("topology", () => loadNetwork().catch(() => {}));
 }
 
 async function start() {

@@ -8,7 +8,10 @@ site can ask. Nothing secret is logged. The page asks nobody but this server.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import hmac
+import os
+import re
 import secrets
 import signal
 import socket
@@ -17,12 +20,13 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from html import escape
 from importlib import resources
 from typing import Final
 from urllib.parse import parse_qs
 
+from wirelag.collector.connections import close_idle
 from wirelag.collector.settings import Settings
 from wirelag.errors import WirelagError
 
@@ -35,18 +39,21 @@ try:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from wirelag.collector.api import Api, wrong
+    from wirelag.collector.following import pointed
     from wirelag.collector.loop import Collector
     from wirelag.collector.store import Store
     from wirelag.transport.http_inbox import HttpInbox
 except ImportError:
     raise WirelagError("a collector needs more than wirelag alone: pip install 'wirelag[live]'") from None
 
+from wirelag.network.topology import read_topology
 from wirelag.rounds import Rounds
 from wirelag.transport import Inbox, loopback
 
 SESSION_S: Final = 12 * 3600.0
 MOST_SESSIONS: Final = 1000
 MOST_LOGIN: Final = 4096  # bytes
+LOGIN_S: Final = 10.0
 COOKIE: Final = "wirelag"
 MOST_CONNECTIONS: Final = 4096
 ENDING_S: Final = 3
@@ -56,6 +63,7 @@ HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
 )  # fmt: skip
+_HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[0-9a-zA-Z.-]+)(:\d{1,5})?")
 _TYPES: Final = {"js": "text/javascript", "css": "text/css"}
 
 
@@ -73,8 +81,10 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
+        agents = scope["path"].startswith("/v1/")  # no browsers: to them headers are nothing but bytes
+
         async def with_headers(message: dict[str, object]) -> None:
-            if message["type"] == "http.response.start":
+            if message["type"] == "http.response.start" and not (agents and message["status"] < 400):  # type: ignore[operator]
                 message["headers"] = [*message.get("headers", ()), *HEADERS]  # type: ignore[misc]
             await send(message)
 
@@ -84,11 +94,14 @@ class Guard:
 
     async def _refusal(self, request: Request) -> Response | None:
         if self._tokens is None:
-            named = request.url.hostname or ""
-            return None if loopback(named) else wrong(403, "this collector has no token: it answers to loopback only")
-        if request.url.path.startswith("/v1/"):  # messages have tokens of their own
+            named = _HOST.fullmatch(request.headers.get("host", ""))
+            if named is not None and loopback(named[1].strip("[]")):
+                return None
+            return wrong(403, "this collector has no token: it answers to loopback only")
+        path = request.scope["path"]  # as routes see it; `url` is made from what the client calls this host
+        if path.startswith("/v1/"):  # messages have tokens of their own
             return None
-        if request.url.path == "/login" and request.method == "POST":
+        if path == "/login" and request.method == "POST":
             return await self._login(request)
         word, _, given = request.headers.get("authorization", "").partition(" ")
         if (word.lower() == "bearer" and self._right(given.strip())) or self._in_session(request):
@@ -106,10 +119,14 @@ class Guard:
 
     async def _login(self, request: Request) -> Response:
         body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > MOST_LOGIN:
-                return wrong(413, "that is no token")
+        try:
+            async with asyncio.timeout(LOGIN_S):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > MOST_LOGIN:
+                        return wrong(413, "that is no token")
+        except TimeoutError:
+            return wrong(408, "the token did not come in time")
         given = parse_qs(body.decode(errors="replace")).get("token", [""])[0].strip()
         if not self._right(given):
             return HTMLResponse(_login_page("That token is wrong."), 401, {"WWW-Authenticate": "Bearer"})
@@ -129,10 +146,9 @@ class Guard:
 def application(collector: Collector, settings: Settings, inbox: HttpInbox) -> ASGIApp:
     """All that is served."""
     topology = None
-    if settings.topology is not None:
-        from wirelag.network.topology import read_topology
-
+    if settings.topology is not None and settings.follow is None:
         topology = read_topology(settings.topology)
+        topology = pointed(topology, settings.names) if settings.names else topology
     api = Api(collector, topology, settings.slow_ns / 1e9)
     pages = [Route("/", _page), Route("/assets/{name}", _asset)]
     app = Starlette(routes=[*pages, *api.routes(), *inbox.routes()])
@@ -181,10 +197,35 @@ def listening(settings: Settings) -> socket.socket:
     """The socket; one line where it cannot be had."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
-        return socket.create_server((settings.host, settings.port), family=family, backlog=512)
+        both = settings.host == "::" and socket.has_dualstack_ipv6()  # [::] is every address, also of IPv4
+        where = settings.host, settings.port
+        return socket.create_server(where, family=family, backlog=512, dualstack_ipv6=both)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise WirelagError(f"{settings.host}:{settings.port}: cannot listen ({reason}); choose with --listen") from None
+
+
+@contextmanager
+def alone(store: str) -> Iterator[None]:
+    """No other collector writes to a store meanwhile; who dies lets it go."""
+    path = f"{store}.lock"
+    try:
+        file = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    except OSError as error:
+        raise WirelagError(f"{path}: cannot be written ({error.strerror}); name another store with --store") from None
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            who = os.read(file, 20).decode(errors="replace").strip()
+            raise WirelagError(
+                f"{store}: another collector (process {who}) writes to it; end it, or name another store with --store"
+            ) from None
+        os.truncate(file, 0)
+        os.write(file, str(os.getpid()).encode())
+        yield
+    finally:
+        os.close(file)
 
 
 def encryption(settings: Settings) -> ssl.SSLContext | None:
@@ -203,10 +244,19 @@ def encryption(settings: Settings) -> ssl.SSLContext | None:
 
 async def serve(settings: Settings) -> None:
     """Collect until somebody ends it (SIGINT, SIGTERM)."""
+    with alone(settings.store):
+        await _serve(settings)
+
+
+async def _serve(settings: Settings) -> None:
     context = encryption(settings)
     store = Store(settings.store, settings.retention)
-    rounds = Rounds(settings.ends, named_by_agents=not settings.ends)
-    collector = Collector(rounds, store)
+    rounds = Rounds(settings.ends, named_by_agents=not settings.ends or settings.follow is not None)
+    collector = Collector(rounds, store, follow=settings.follow)
+    following = None
+    if settings.follow is not None and settings.topology is not None:
+        following = partial(read_topology, settings.topology)
+        following()  # a topology that cannot be read now is a wrong setting, later it is an outage
     inbox = HttpInbox(settings.tokens)
     inboxes: list[Inbox] = [inbox]
     if settings.nats is not None:
@@ -216,8 +266,8 @@ async def serve(settings: Settings) -> None:
     app = application(collector, settings, inbox)
     sock = listening(settings)
     config = uvicorn.Config(
-        app, log_level="error", access_log=False, lifespan="off", ws="none", server_header=False, date_header=False,
-        limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=ENDING_S,
+        app, log_level="error", access_log=False, lifespan="off", http="h11", ws="none", server_header=False,
+        date_header=False, limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=ENDING_S,
     )  # fmt: skip
     config.load()
     config.ssl = context
@@ -225,8 +275,9 @@ async def serve(settings: Settings) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    working = asyncio.create_task(collector.run(inboxes))
+    working = asyncio.create_task(collector.run(inboxes, following))
     serving = asyncio.create_task(server.serve([sock]))
+    closing = asyncio.create_task(close_idle(server, collector.counted))
     waiting = asyncio.create_task(ended.wait())
     scheme = "http" if context is None else "https"
     host, port = sock.getsockname()[:2]
@@ -247,3 +298,4 @@ async def serve(settings: Settings) -> None:
         server.should_exit = True
         await serving
         waiting.cancel()
+        closing.cancel()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from wirelag.collector.following import Follow
 from wirelag.collector.store import Retention
 from wirelag.errors import WirelagError
 from wirelag.messages import check_point
@@ -18,12 +20,15 @@ from wirelag.units import parse_duration_ns, parse_size
 LISTEN: Final = "127.0.0.1:8321"
 STORE: Final = "wirelag.db"
 LEAST_TOKEN: Final = 16
+POINT: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # as agents have it
 DAYS: Final = {"d": 86400, "w": 7 * 86400, "y": 365 * 86400}  # seconds, beside the units of durations
 KEYS: Final = {
     "listen": str, "store": str, "token_file": str, "certificate": str, "key": str, "segments": list, "topology": str,
-    "slow": str, "nats": dict, "retain": dict,
+    "slow": str, "nats": dict, "retain": dict, "follow": dict, "names": dict,
 }  # fmt: skip
 NATS: Final = {"url": str, "secret_file": str, "ca": str, "insecure": bool}
+FOLLOW: Final = {"every": str, "overlap": str, "upgraded": list}
+SHORTEST_NS: Final = 50 * 10**6  # between two readings of the topology
 RETAIN: Final = ("intervals", "minutes", "hours", "messages", "size")
 
 
@@ -42,6 +47,8 @@ class Settings:
     slow_ns: int = 10**6
     nats: Address | None = None
     retention: Retention = field(default_factory=Retention)
+    names: Mapping[str, str] = field(default_factory=dict)  # of routers, as agents are called
+    follow: Follow | None = None  # None: the topology is read once
 
     @classmethod
     def of(cls, plain: Mapping[str, Any], where: str) -> Settings:
@@ -65,8 +72,12 @@ class Settings:
         try:
             slow_ns = duration_ns(plain.get("slow", "1ms"))
             retention = _retention(plain.get("retain", {}), where)
+            names = _names(plain.get("names", {}), where)
+            follow = _follow(plain["follow"], names, where) if "follow" in plain else None
         except ValueError as error:
             raise WirelagError(f"{where}: {error}") from None
+        if follow is not None and "topology" not in plain:
+            raise WirelagError(f"{where}: what shall be followed? Name the topology: a file, or ospf: (--topology)")
         return cls(
             host,
             port,
@@ -79,6 +90,8 @@ class Settings:
             slow_ns,
             _nats(plain["nats"], where) if "nats" in plain else None,
             retention,
+            names,
+            follow,
         )
 
 
@@ -174,6 +187,28 @@ def _retention(plain: Mapping[str, Any], where: str) -> Retention:
         ages.get("messages", usual.messages_ns),
         parse_size(plain["size"]) if "size" in plain else usual.most_bytes,
     )
+
+
+def _names(plain: Mapping[str, Any], where: str) -> dict[str, str]:
+    for router, name in plain.items():
+        if not isinstance(name, str) or not POINT.fullmatch(name):
+            raise WirelagError(f"{where}: names: {router} cannot be called {name!r}: up to 64 letters, digits, - and _")
+    return dict(plain)
+
+
+def _follow(plain: Mapping[str, Any], names: Mapping[str, str], where: str) -> Follow:
+    for name, value in plain.items():
+        if name not in FOLLOW or not isinstance(value, FOLLOW[name]):
+            raise WirelagError(f"{where}: follow.{name} is not one of {', '.join(FOLLOW)}, or not as it should be")
+    usual = Follow()
+    every_ns = duration_ns(plain["every"]) if "every" in plain else usual.every_ns
+    overlap_ns = duration_ns(plain["overlap"]) if "overlap" in plain else usual.overlap_ns
+    if every_ns < SHORTEST_NS:
+        raise WirelagError(f"{where}: follow.every is too often: 50ms or more")
+    upgraded = plain.get("upgraded")
+    if upgraded is not None and not all(isinstance(one, str) for one in upgraded):
+        raise WirelagError(f"{where}: follow.upgraded is a list of routers")
+    return Follow(every_ns, overlap_ns, None if upgraded is None else tuple(upgraded), names)
 
 
 def _read(path: str) -> str:

@@ -13,10 +13,11 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
@@ -31,15 +32,18 @@ DAY_NS: Final = 24 * HOUR_NS
 SUMMED: Final = (MINUTE_NS, HOUR_NS)
 LATE_NS: Final = 5 * SECOND_NS  # a minute is summed so long after its end
 VERSION: Final = 1
-MOST_SERIES: Final = 1 << 16
+MOST_CLASSES: Final = 1 << 16  # of all segments; more are not kept
+MOST_OF_ONE: Final = 1 << 13  # of one segment, so that it cannot use up those of others
 
 _SINGLE: Final = (
     "estimator", "intervals", "missed", "covered_ns", "sent", "received", "loss_sent", "lost", "lost_low", "lost_high",
     "reordered", "duplicated", "unseen_up", "unseen_down", "clock_error_ns", "unsynchronised", "min_ns", "max_ns",
     "samples", "squares", "negative", "reason",
 )  # fmt: skip
+_TEXTS: Final = {"estimator", "reason"}
 _MOMENTS: Final = tuple(one.name for one in fields(Moments))
-_COLUMNS: Final = (*_SINGLE, *_MOMENTS, "bins")
+_LATER: Final = ("references_received", "references_lost")  # columns that a file of before rli does not have
+_COLUMNS: Final = (*_SINGLE, *_MOMENTS, "bins", *_LATER)
 _SCHEMA: Final = f"""
 create table if not exists series (id integer primary key, segment text not null, class text not null,
     unique (segment, class));
@@ -52,6 +56,7 @@ create table if not exists messages (key text primary key, point text not null, 
 create index if not exists messages_by_place on messages (start_ns, point);
 create table if not exists agents (point text primary key, said text not null) without rowid;
 """
+_CHANGES: Final = """create table if not exists changes (at_ns integer primary key, said text not null)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +86,28 @@ class Row:
         return self.tally.to_json(self.start_ns, self.length_ns, self.rank >= Rank.ALONE)
 
 
+class Put(NamedTuple):
+    """How much was known of an interval before, and whether what came took its place."""
+
+    before: Rank | None
+    taken: bool
+
+
 class Store:
     """One process writes; others may read the file at the same time."""
 
     def __init__(self, path: str, retention: Retention | None = None) -> None:
         self.path, self._keep = path, retention or Retention()
         self._series: dict[tuple[str, str], int] = {}
+        self.beyond = 0  # results of classes for which there was no room
         self._reading = threading.Lock()
+        self.failed: Callable[[str, Exception], None] = _raise  # what to do where something cannot be added up
         try:
             if not Path(path).exists():
                 os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
             self._base = self._open()
             self._read_base = self._open()
+            self._classes = self._count_classes()
         except (OSError, sqlite3.Error) as error:
             raise WirelagError(f"{path}: cannot be the collector's store ({error}); name another file") from None
 
@@ -106,6 +121,11 @@ class Store:
                 raise WirelagError(f"{self.path}: is another program's database; name another file")
             base.execute("pragma auto_vacuum = incremental")
             base.executescript(f"pragma journal_mode = wal; begin; {_SCHEMA} pragma user_version = {VERSION}; commit;")
+        base.execute(_CHANGES)
+        there = {row[1] for row in base.execute("pragma table_info(results)")}
+        for name in _LATER:
+            if name not in there:
+                base.execute(f"alter table results add column {name} default 0")
         base.execute("pragma synchronous = full")
         base.execute("pragma journal_size_limit = 67108864")
         return base
@@ -129,7 +149,7 @@ class Store:
         """It never was."""
         if self._base.in_transaction:
             self._base.execute("rollback")
-        self._series.clear()
+        self._forget_series()
 
     def put_message(self, key: str, point: str, start_ns: int, data: bytes, now_ns: int) -> None:
         """Keep a message until it is no longer needed."""
@@ -149,27 +169,37 @@ class Store:
         between = start_ns - around_ns, start_ns + around_ns
         return [body for point in points for (body,) in self._base.execute(query, (*between, point))]
 
+    def newest_message_ns(self) -> int | None:
+        """When the latest interval began of which a message is kept."""
+        found = self._base.execute("select max(start_ns) from messages").fetchone()[0]
+        return None if found is None else int(found)
+
     def messages_since(self, start_ns: int) -> Iterator[bytes]:
-        """What is known of intervals from then on and nobody has used yet, as it arrived."""
-        query = "select body from messages where start_ns >= ? order by arrived_ns, key desc"
+        """What is known of intervals from then on and nobody has used yet: synopses before answers, as each arrived."""
+        query = (
+            "select body from messages where start_ns >= ? order by start_ns, substr(key, 1, 1) = 't', arrived_ns, key"
+        )
         for (body,) in self._base.execute(query, (start_ns,)):
             yield body
 
-    def put(self, segment: str, key: str | None, interval: Interval, rank: Rank, tally: Tally) -> Rank | None:
-        """Keep a result, unless one is there that knows more; how much was known before."""
+    def put(self, segment: str, key: str | None, interval: Interval, rank: Rank, tally: Tally) -> Put:
+        """Keep a result, unless one is there that knows more."""
         series = self._series_of(segment, key)
+        if series is None:
+            self.beyond += 1
+            return Put(None, taken=False)
         where = (series, interval.length_ns, interval.start_ns)
         before = self._base.execute(
-            "select rank from results where series = ? and length_ns = ? and start_ns = ?", where
+            "select rank, loss_sent from results where series = ? and length_ns = ? and start_ns = ?", where
         ).fetchone()
-        if before is not None and before[0] > rank:
-            return Rank(before[0])
+        if before is not None and (before[0] > rank or (before[0] == rank and before[1] and not tally.loss_sent)):
+            return Put(Rank(before[0]), taken=False)
         self._write(where, rank, tally)
         if interval.length_ns < MINUTE_NS and rank != Rank.FIRST:
             self._mark(MINUTE_NS, interval.start_ns, series)
         elif MINUTE_NS <= interval.length_ns < HOUR_NS and rank != Rank.FIRST:
             self._mark(HOUR_NS, interval.start_ns, series)
-        return None if before is None else Rank(before[0])
+        return Put(None if before is None else Rank(before[0]), taken=True)
 
     def rank_of(self, segment: str, interval: Interval) -> Rank | None:
         """How much is known of an interval."""
@@ -183,18 +213,31 @@ class Store:
         rows = ((point, json.dumps(one)) for point, one in said.items())
         self._base.executemany("insert or replace into agents values (?, ?)", rows)
 
+    def put_change(self, at_ns: int, said: Mapping[str, Any]) -> None:
+        """What was different in the network from then on."""
+        self._base.execute("insert or replace into changes values (?, ?)", (at_ns, json.dumps(said)))
+
     def agents(self) -> dict[str, dict[str, Any]]:
         """The same, read back."""
         return {point: json.loads(said) for point, said in self._base.execute("select point, said from agents")}
 
     def sum_up(self, now_ns: int, most: int = 500) -> int:
-        """Minutes and hours whose parts have changed, made anew; how many."""
+        """Minutes and hours whose parts have changed, made anew; how many. `failed` hears of one that cannot be."""
         done = 0
         for length_ns in SUMMED:
             query = "select start_ns, series from stale where length_ns = ? and start_ns < ? limit ?"
             stale = self._base.execute(query, (length_ns, now_ns - length_ns - LATE_NS, most)).fetchall()
             for start_ns, series in stale:
-                self._sum(length_ns, start_ns, series)
+                self._base.execute(
+                    "delete from stale where length_ns = ? and start_ns = ? and series = ?",
+                    (length_ns, start_ns, series),
+                )
+                try:
+                    self._sum(length_ns, start_ns, series)
+                except (sqlite3.Error, OSError):
+                    raise
+                except Exception as error:  # a series less, not a collector less
+                    self.failed(f"a sum of series {series}", error)
             done += len(stale)
         return done
 
@@ -208,16 +251,21 @@ class Store:
         for row in self._base.execute(query, (series, lower, upper, start_ns, start_ns + length_ns)):
             whole.add(_tally(row))
             parts += 1
-        self._base.execute(
-            "delete from stale where length_ns = ? and start_ns = ? and series = ?", (length_ns, start_ns, series)
-        )
+        query = "select intervals + missed from results where series = ? and length_ns = ? and start_ns = ?"
+        before = self._base.execute(query, (series, length_ns, start_ns)).fetchone()
+        if before is not None and before[0] > whole.intervals + whole.missed:
+            return  # some of its parts are no longer kept: the sum that had them knows more
         if parts:
             self._write((series, length_ns, start_ns), Rank.SETTLED, whole)
             if length_ns == MINUTE_NS:
                 self._mark(HOUR_NS, start_ns, series)
 
     def prune(self, now_ns: int) -> None:
-        """Let go of what is older than it is kept for, and of the oldest single intervals if the file is too large."""
+        """Let go of what is older than it is kept for; where the file is too large, of some of the oldest as well.
+
+        Single intervals go first, then minutes, then hours; and series that have nothing left. Where there are many
+        classes, those of which nothing new is known make room.
+        """
         keep = self._keep
         spans = (
             (0, MINUTE_NS, keep.single_ns),
@@ -230,13 +278,25 @@ class Store:
                 (lower, upper, now_ns - age_ns),
             )
         self._base.execute("delete from messages where start_ns < ?", (now_ns - keep.messages_ns,))
+        self._base.execute("delete from changes where at_ns < ?", (now_ns - keep.hours_ns,))
         if self.used_bytes > keep.most_bytes:
-            oldest = self._base.execute(
-                "select min(start_ns) from results where length_ns < ?", (MINUTE_NS,)
-            ).fetchone()
-            if oldest[0] is not None:
-                until = oldest[0] + max(HOUR_NS, (now_ns - oldest[0]) // 10)
-                self._base.execute("delete from results where length_ns < ? and start_ns < ?", (MINUTE_NS, until))
+            for lower, upper, _ in spans:
+                where = "from results where length_ns >= ? and length_ns < ?"
+                (oldest,) = self._base.execute(f"select min(start_ns) {where}", (lower, upper)).fetchone()
+                if oldest is not None:
+                    until = oldest + max(HOUR_NS, (now_ns - oldest) // 10)
+                    self._base.execute(f"delete {where} and start_ns < ?", (lower, upper, until))
+                    break
+        crowded = self._classes.total() > MOST_CLASSES // 2
+        for segment in [name for name, count in self._classes.items() if crowded or count > MOST_OF_ONE // 2]:
+            self._base.execute(
+                "delete from results where series in (select id from series where segment = ? and class != '' and "
+                "not exists (select 1 from results where series = series.id and start_ns >= ?))",
+                (segment, now_ns - keep.single_ns),
+            )
+        self._base.execute("delete from series where not exists (select 1 from results where series = series.id)")
+        self._base.execute("delete from stale where series not in (select id from series)")
+        self._forget_series()
 
     def shrink(self) -> None:
         """Give free pages back; not within `begin` and `commit`."""
@@ -250,13 +310,29 @@ class Store:
         )
         return int((pages - free) * size)
 
-    def _series_of(self, segment: str, key: str | None) -> int:
+    def _series_of(self, segment: str, key: str | None) -> int | None:
+        """Of a segment always; of a class as long as there is room for one more."""
         name = segment, key or ""
         if name not in self._series:
-            self._base.execute("insert or ignore into series (segment, class) values (?, ?)", name)
             query = "select id from series where segment = ? and class = ?"
-            self._series[name] = self._base.execute(query, name).fetchone()[0]
+            found = self._base.execute(query, name).fetchone()
+            if found is None:
+                if key and (self._classes[segment] >= MOST_OF_ONE or self._classes.total() >= MOST_CLASSES):
+                    return None
+                self._classes[segment] += bool(key)
+                found = self._base.execute("insert into series (segment, class) values (?, ?) returning id", name)
+                found = found.fetchone()
+            self._series[name] = found[0]
         return self._series[name]
+
+    def _count_classes(self) -> Counter[str]:
+        return Counter(
+            dict(self._base.execute("select segment, count(*) from series where class != '' group by segment"))
+        )
+
+    def _forget_series(self) -> None:
+        self._series.clear()
+        self._classes = self._count_classes()
 
     def _mark(self, length_ns: int, start_ns: int, series: int) -> None:
         where = (length_ns, start_ns // length_ns * length_ns, series)
@@ -264,9 +340,10 @@ class Store:
 
     def _write(self, where: tuple[int, int, int], rank: Rank, tally: Tally) -> None:
         values = [getattr(tally, name) for name in _SINGLE] + [getattr(tally.moments, name) for name in _MOMENTS]
+        values += [tally.packed_bins(), *(getattr(tally, name) for name in _LATER)]
         plain = [str(value) if isinstance(value, int) and abs(value) >= 2**63 else value for value in values]
         marks = ", ".join("?" * (4 + len(_COLUMNS)))
-        row = (*where, int(rank), *plain, tally.packed_bins())
+        row = (*where, int(rank), *plain)
         self._base.execute(f"insert or replace into results values ({marks})", row)
 
     # ---- reading, from any thread ----
@@ -276,6 +353,12 @@ class Store:
         with self._reading:
             rows = self._read_base.execute("select segment, class from series order by segment, class").fetchall()
         return [(segment, key or None) for segment, key in rows]
+
+    def changes(self, times_ns: tuple[int, int], most: int) -> list[dict[str, Any]]:
+        """Of the network, the latest first."""
+        query = "select said from changes where at_ns >= ? and at_ns < ? order by at_ns desc limit ?"
+        with self._reading:
+            return [json.loads(said) for (said,) in self._read_base.execute(query, (*times_ns, most))]
 
     def lengths_ns(self, segment: str, key: str | None) -> list[int]:
         """How long the intervals of a series are that were kept."""
@@ -307,10 +390,16 @@ class Store:
         return sum(file.stat().st_size for file in files if file.exists())
 
 
+def _raise(what: str, error: Exception) -> None:
+    raise error
+
+
 def _tally(row: Iterable[Any]) -> Tally:
     values = dict(zip(_COLUMNS, row, strict=True))
+    for name in values.keys() - _TEXTS:
+        if isinstance(values[name], str):  # more than 63 bits
+            values[name] = int(values[name])
     bins, moments = values.pop("bins"), {name: values.pop(name) for name in _MOMENTS}
-    whole = {name: int(value) if isinstance(value, str) else value for name, value in moments.items()}
-    tally = Tally(**values, moments=Moments(**whole))
+    tally = Tally(**values, moments=Moments(**moments))
     tally.unpack_bins(bins)
     return tally

@@ -37,11 +37,13 @@ class Tally:
     sent: int = 0
     received: int = 0
     loss_sent: int = 0  # of what was sent: where loss is known
-    lost: float = 0.0  # of these
-    lost_low: float = 0.0
+    lost: float = 0.0  # of these; less than nothing in single intervals (losses.py)
+    lost_low: float = 0.0  # of sums the sums of these: wider than need be, since errors of single intervals cancel out
     lost_high: float = 0.0
     reordered: int | None = None
     duplicated: int | None = None
+    references_received: int = 0  # of rli
+    references_lost: int = 0
     unseen_up: int = 0  # dropped by captures
     unseen_down: int = 0
     clock_error_ns: int = 0
@@ -62,6 +64,8 @@ class Tally:
         unseen = [0 if seen is None else seen.unseen for seen in (up, down)] if key is None else [0, 0]
         clock = result.clock
         tally = cls(result.estimator, unseen_up=unseen[0], unseen_down=unseen[1], reason=result.reason)
+        if result.references is not None and key is None:
+            tally.references_received, tally.references_lost = result.references
         if up is None or down is None or clock is None:
             tally.missed = 1
             return tally
@@ -69,13 +73,16 @@ class Tally:
         tally.clock_error_ns, tally.unsynchronised = clock.error_ns, int(not clock.synchronised)
         crossing = result.crossings.get(key)
         if crossing is None:
+            if result.reason is not None:  # both spoke, and cannot be compared
+                tally.covered_ns = 0
+                tally.sent, tally.received = (up.packets, down.packets) if key is None else (0, 0)
             return tally
         loss = result.losses[key]
         tally.sent, tally.received, tally.moments = crossing.sent, crossing.received, replace(crossing.moments)
         tally.reordered, tally.duplicated = crossing.reordered, crossing.duplicated
         if loss.lost is not None:
             tally.loss_sent, tally.lost = crossing.sent, loss.lost
-            tally.lost_low, tally.lost_high = loss.low, min(loss.high, crossing.sent)
+            tally.lost_low, tally.lost_high = loss.low, loss.high
         tally.reason = result.reason or crossing.reason or loss.reason
         tally._take_delays(crossing)
         return tally
@@ -87,7 +94,7 @@ class Tally:
             return
         real = tail.delays_ns >= 0
         self.samples, self.negative = len(tail), int(tail.weights[~real].sum())
-        self.squares = int((tail.weights**2).sum())
+        self.squares = int((tail.weights.astype(np.float64) ** 2).sum())  # squares of 64 bits may not fit into 64
         distribution = Distribution()
         distribution.add(tail.delays_ns[real], tail.weights[real])
         self.bins = np.flatnonzero(distribution.weights)
@@ -135,17 +142,19 @@ class Tally:
         """As the API has it; times in seconds."""
         clock = self.clock_error_ns
         mean, bound = self.moments.mean_ns, self.moments.bound_ns(0.05)
-        quantiles = {q: self.quantile_ns(float(q)) for q in QUANTILES}
+        bounds = {q: self._bounds_ns(float(q)) for q in QUANTILES}
+        whole = self.samples >= self.moments.used or not self.counts_sent  # else it is a sample's, and beyond its ends
+        quantiles = {q: self.quantile_ns(float(q)) if whole or bounds[q] else None for q in QUANTILES}
         ci95: dict[str, tuple[float | None, ...]] = {}
         if not self.unsynchronised:
             if mean is not None and bound is not None:
                 ci95["mean"] = _seconds(mean - bound - clock), _seconds(mean + bound + clock)
             for q in QUANTILES:
-                if (ends := self._bounds_ns(float(q))) is not None:
+                if (ends := bounds[q]) is not None:
                     ci95[q] = _seconds(ends[0] - clock), _seconds(ends[1] + clock)
-        known = self.loss_sent > 0 or (self.sent == 0 and self.intervals > 0 and self.reason is None)
+        known = self.loss_sent > 0 or (self.counts_sent and not self.sent and self.intervals > 0 and not self.reason)
         if self.loss_sent:
-            ci95["loss"] = tuple(min(1.0, x / self.loss_sent) for x in (self.lost_low, self.lost_high))
+            ci95["loss"] = self._share(self.lost_low), self._share(self.lost_high)
         return {
             "start": start_ns / 1e9,
             "end": (start_ns + length_ns) / 1e9,
@@ -153,18 +162,19 @@ class Tally:
             "estimator": self.estimator,
             "mean": _seconds(mean),
             "std": _seconds(self.moments.std_ns),
-            "min": _seconds(self.min_ns),
-            "max": _seconds(self.max_ns),
+            "min": _seconds(self.min_ns) if whole else None,
+            "max": _seconds(self.max_ns) if whole else None,
             "quantiles": {q: _seconds(value) for q, value in quantiles.items()},
             "ci95": {name: list(ends) for name, ends in ci95.items()},
             "used": self.moments.used,
             "samples": self.samples,
-            "sent": self.sent,
+            "sent": self.sent if self.counts_sent else None,
             "received": self.received,
-            "lost": self.lost if known else None,
-            "loss": min(1.0, self.lost / self.loss_sent) if self.loss_sent else None,
+            "lost": max(0.0, self.lost) if known else None,
+            "loss": self._share(self.lost) if self.loss_sent else None,
             "reordered": self.reordered,
             "duplicated": self.duplicated,
+            "references": self._references(),
             "unseen": {"upstream": self.unseen_up, "downstream": self.unseen_down},
             "intervals": self.intervals,
             "missed": self.missed,
@@ -172,6 +182,24 @@ class Tally:
             "clock": {"error": _seconds(clock), "synchronised": not self.unsynchronised},
             "reason": self.reason,
         }
+
+    @property
+    def comparable(self) -> bool:
+        """Whether what both points said can be compared: False where they are set up differently."""
+        return not self.intervals or self.covered_ns > 0 or self.reason is None
+
+    @property
+    def counts_sent(self) -> bool:
+        """Whether the method sees what is sent; rli sees what arrives."""
+        return self.estimator != "rli"
+
+    def _references(self) -> dict[str, int] | None:
+        """Of everything; classes have none of their own."""
+        counts = {"received": self.references_received, "lost": self.references_lost}
+        return counts if any(counts.values()) else None
+
+    def _share(self, lost: float) -> float:
+        return min(max(0.0, lost / self.loss_sent), 1.0)
 
     def _bounds_ns(self, q: float) -> tuple[float, float] | None:
         weight = self.negative + int(self.weights.sum())
@@ -207,7 +235,8 @@ class Tally:
 
 _SUMS: Final = (
     "intervals", "missed", "covered_ns", "sent", "received", "loss_sent", "lost", "lost_low", "lost_high",
-    "unseen_up", "unseen_down", "unsynchronised", "samples", "squares", "negative",
+    "references_received", "references_lost", "unseen_up", "unseen_down", "unsynchronised", "samples", "squares",
+    "negative",
 )  # fmt: skip
 
 

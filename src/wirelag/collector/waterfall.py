@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from wirelag.cli.path import Found, Route
@@ -17,15 +17,25 @@ from wirelag.network.topology import Topology
 
 
 def waterfall(
-    topology: Topology, tallies: Iterable[tuple[str, Tally]], source: str, target: str, slow: float
+    topology: Topology,
+    tallies: Iterable[tuple[str, Tally]],
+    source: str,
+    target: str,
+    slow: float,
+    upgraded: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The path as docs/reference/schema/path.json has it, from what is known of each segment."""
+    """The path as docs/reference/schema/path.json has it, from what is known of each segment.
+
+    `upgraded`: routers that measure, beside those whose insides are among the segments.
+    """
     for router in (source, target):
         topology.check(router)
     reports: dict[Segment, SegmentReport] = {}
     notes: list[str] = []
     checking = Cover(topology, ())
     for name, tally in tallies:
+        if not tally.intervals and not tally.missed:
+            continue
         try:
             segment = parse_segment(name)
             checking.check(segment, name)
@@ -33,11 +43,11 @@ def waterfall(
             notes.append(str(error))
             continue
         # Loss is that of the intervals which know theirs.
-        known = {"sent": tally.loss_sent, "lost": round(tally.lost) if tally.loss_sent else None}
+        known = {"sent": tally.loss_sent, "lost": max(0, round(tally.lost)) if tally.loss_sent else None}
         figures = figures_of(tally.to_json(0, 1, True) | known | {"samples": tally.moments.used}, BOUND)
         if figures.mean is not None:
             reports[segment] = SegmentReport(segment, name, tally.estimator, figures)
-    cover = Cover(topology, reports)
+    cover = Cover(topology, reports, upgraded)
     if source == target or cover.routes.cost(source, target) is None:
         raise WirelagError(f"{topology.name} has no path from {source} to {target}")
     paths = cover.paths(source, target)

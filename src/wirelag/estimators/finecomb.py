@@ -28,7 +28,7 @@ from wirelag.moments import Moments
 from wirelag.packets import PacketBatch
 from wirelag.packing import array_of, pack
 from wirelag.report import Report
-from wirelag.rows import Deviation, Rows
+from wirelag.rows import Deviation, Rows, lowered, raised
 from wirelag.tails import Tail
 
 NAME: Final = "finecomb"
@@ -55,7 +55,8 @@ class FinecombSynopsis:
 
     def to_fields(self) -> dict[str, Any]:
         """Numbers and arrays by name, as a synopsis travels."""
-        fields = {name: self.buckets[i::3] for i, name in enumerate(("counts", "sums", "parities"))}
+        counts, sums, parities = (self.buckets[i::3] for i in range(3))
+        fields = {"counts": counts, **lowered("sums", sums, counts, self.tail.times_ns), "parities": parities}
         stash = {"stash_ids": self.stash_ids, "stash_times_ns": self.stash_times_ns}
         return {**fields, **stash, **self.tail.to_fields("tail_")}
 
@@ -112,7 +113,8 @@ class Finecomb:
 
     def synopsis(self, fields: Mapping[str, Any]) -> FinecombSynopsis:
         """The opposite of `to_fields`."""
-        columns = [array_of(fields, name, np.uint64) for name in ("counts", "sums", "parities")]
+        counts, parities = (array_of(fields, name, np.uint64) for name in ("counts", "parities"))
+        columns = [counts, raised("sums", fields, counts), parities]
         if any(len(column) != self.rows for column in columns):
             raise ValueError(f"{len(columns[0])} buckets, not {self.rows}")
         ids, times_ns = array_of(fields, "stash_ids", np.uint64), array_of(fields, "stash_times_ns", np.int64)

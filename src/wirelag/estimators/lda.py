@@ -2,7 +2,8 @@
 
 Guarantee: with S packets in buckets that no loss touched, the mean is within sigma sqrt(2 ln(2/delta) / S) of the
 truth with probability 1 - delta; without loss it is exact. Both points must cut at the same packets (delimiters,
-intervals.py). A packet that changes places with one of another interval spoils a bucket unseen: RDA does not mind.
+intervals.py). A bucket that lost a packet and got one of another interval has the same count and other packets: its sum
+shows it, unless it is off by less than a 32nd of the interval (`_unlike`). RDA does not mind.
 Memory: 16 bytes a bucket, whatever arrives, and the tail's sample.
 
 Kompella, Levchenko, Snoeren and Varghese, "Router Support for Fine-Grained Latency Measurements", ToN 2012.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -27,12 +28,17 @@ from wirelag.moments import Moments
 from wirelag.packets import PacketBatch
 from wirelag.packing import array_of, pack
 from wirelag.report import Report
-from wirelag.rows import Deviation, Rows
+from wirelag.rows import Deviation, Rows, lowered, raised
 from wirelag.tails import Tail
 
 NAME: Final = "lda"
 BUCKET_BYTES: Final = 16
 RAREST: Final = 31  # the largest shift
+FEWEST: Final = 16  # rows, and delays sampled, to say which row stands out
+SIGMAS: Final = 1.4826  # a deviation for a median distance
+FAR: Final = 24  # times the largest delay that was sampled is more than they reach
+SPREADS: Final = 8  # and so many deviations more than they add up to
+FINE: Final = 32  # a sum that is off by less than this part of the interval is let pass
 
 
 def tuned(packets: int, losses: tuple[float, ...], rows: int, alpha: float = 1.0) -> tuple[int, ...]:
@@ -59,7 +65,8 @@ class LdaSynopsis:
 
     def to_fields(self) -> dict[str, Any]:
         """Numbers and arrays by name, as a synopsis travels."""
-        return {"counts": self.buckets[0::2], "sums": self.buckets[1::2], **self.tail.to_fields("tail_")}
+        counts, sums = self.buckets[0::2], self.buckets[1::2]
+        return {"counts": counts, **lowered("sums", sums, counts, self.tail.times_ns), **self.tail.to_fields("tail_")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +102,8 @@ class Lda:
         usable = counts == down.buckets[0::2]
         tail = Tail.between(up.tail, down.tail)
         rows = Rows.difference(up.buckets[1::2], down.buckets[1::2], counts, usable, len(self.shifts), tail.median_ns)
+        unlike = _unlike(rows, tail) if not usable.all() else np.zeros_like(rows.usable)
+        rows = replace(rows, usable=rows.usable & ~unlike)
         return Crossing(
             up.packets,
             down.packets,
@@ -103,7 +112,7 @@ class Lda:
             tail_level=max(up.tail.level, down.tail.level),
             net_loss=True,
             wire_bytes=len(pack(down.to_fields())),
-            details={"usable_rows": int(rows.usable.sum())},
+            details={"usable_rows": int(rows.usable.sum()), "unlike_rows": int(unlike.sum())},
         )
 
     def added(self, first: LdaSynopsis, second: LdaSynopsis) -> LdaSynopsis:
@@ -112,10 +121,30 @@ class Lda:
 
     def synopsis(self, fields: Mapping[str, Any]) -> LdaSynopsis:
         """The opposite of `to_fields`."""
-        counts, sums = array_of(fields, "counts", np.uint64), array_of(fields, "sums", np.uint64)
-        if not len(counts) == len(sums) == self.rows * len(self.shifts):
-            raise ValueError(f"{len(counts)} counts and {len(sums)} sums, not {len(self.shifts)} banks of {self.rows}")
+        counts = array_of(fields, "counts", np.uint64)
+        sums = raised("sums", fields, counts)
+        if len(counts) != self.rows * len(self.shifts):
+            raise ValueError(f"{len(counts)} rows, not {len(self.shifts)} banks of {self.rows}")
         return LdaSynopsis(np.column_stack((counts, sums)).reshape(-1), Cached.from_fields(fields, self.seed, "tail_"))
+
+
+def _unlike(rows: Rows, tail: Tail) -> npt.NDArray[np.bool_]:
+    """Rows of equal counts that hold other packets: one got lost, one came from another interval.
+
+    Law: the times of two such packets differ by anything up to the interval's length, delays by far less. A row goes
+    where its sum is off by more than a 32nd of the interval, and by more than 24 times the largest delay of the sample
+    (which is of one packet in many) with 8 deviations of a row's sum. Where all counts are the same nothing goes.
+    """
+    found = np.zeros_like(rows.usable)
+    if min(int(rows.usable.sum()), len(tail)) < FEWEST:
+        return found
+    counts, sums_ns = rows.counts[rows.usable].astype(np.float64), rows.sums_ns[rows.usable].astype(np.float64)
+    off_ns = np.abs(sums_ns - float(np.median(sums_ns / counts)) * counts)
+    spread_ns = SIGMAS * float(np.median(off_ns / np.sqrt(counts)))
+    largest_ns = float(np.abs(tail.delays_ns - tail.median_ns).max())
+    limits_ns = np.maximum(FAR * largest_ns + SPREADS * spread_ns * np.sqrt(counts), float(np.ptp(tail.sent_ns)) / FINE)
+    found[rows.usable] = off_ns > limits_ns
+    return found
 
 
 class LdaMeter:

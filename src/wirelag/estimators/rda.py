@@ -28,7 +28,8 @@ from wirelag.moments import Moments
 from wirelag.packing import Fields, array_of, number_of, pack
 from wirelag.report import Report
 from wirelag.rows import Deviation, Rows
-from wirelag.tails import Tail
+from wirelag.symbols import FIRST, NUMBER_BITS, SymbolSynopsis, numbers_of, symbols_of
+from wirelag.tails import Tail, spared
 
 NAME: Final = "rda"
 STRATA: Final = 24 * 81 * 3  # words
@@ -70,14 +71,14 @@ class Responder:
     def __init__(self, estimator: Rda, cached: Cached) -> None:
         self._of = estimator
         self._cached = cached
-        self._numbers = _kernels.number_copies(cached.ids)
+        self._numbers = estimator.numbers(cached.ids)
         self._symbols: _kernels.RatelessEncoder | None = None
 
     def answer(self, ask: Ask) -> dict[str, Any]:
         """Fields that answer it."""
         if ask.level > self._cached.level:
             self._cached = self._cached.at_level(ask.level)
-            self._numbers = _kernels.number_copies(self._cached.ids)
+            self._numbers = self._of.numbers(self._cached.ids)
         cached, of = self._cached, self._of
         if ask.what == "about":
             return {"level": cached.level, "packets": cached.packets, "entries": len(cached)}
@@ -190,6 +191,7 @@ class Rda:
     buckets: int | None = None
     check: bool = True
     rateless: bool = False
+    short: bool = False  # ids of 44 bits, and symbols instead of buckets where points cannot talk
     cache_assisted: bool = True
     rows: int = 1024  # of rateless symbols, for the deviation
     deviation: Deviation = "rows"
@@ -202,7 +204,11 @@ class Rda:
 
     def meter(self, point: str) -> CacheMeter:
         """A fresh meter for one point: buckets are made when their number is known."""
-        return CacheMeter(max(1, self.memory // 2 // ENTRY_BYTES), self.seed)
+        return CacheMeter(max(1, self.memory // 2 // ENTRY_BYTES), self.seed, NUMBER_BITS if self.short else 64)
+
+    def numbers(self, ids: Words) -> Words:
+        """The numbers of packets and of their copies."""
+        return numbers_of(ids) if self.short else _kernels.number_copies(ids)
 
     def estimate(self, *synopses: Cached) -> Report:
         """What the caches of one interval say, by themselves."""
@@ -229,7 +235,7 @@ class Rda:
     def _by_buckets(self, up: Cached) -> Generator[Ask, Fields, Crossing]:
         about = self._about((yield Ask("about", up.level)))
         up = up.at_level(about["level"])
-        own = _kernels.number_copies(up.ids)
+        own = self.numbers(up.ids)
         if not self.buckets and self._small(about["entries"], LEAST_WIRE_BYTES):
             return (yield from self._whole(up))
         told = _of_length((yield Ask("strata", up.level)), SYMBOL, STRATA // 3)
@@ -256,7 +262,7 @@ class Rda:
             return (yield from self._whole(up))
         answer = first = _of_length((yield Ask("symbols", up.level, SYMBOLS)), SYMBOL, SYMBOLS)
         _of_length(first, ROW, self.rows)
-        own = _kernels.number_copies(up.ids)
+        own = self.numbers(up.ids)
         encoder, decoder = _kernels.RatelessEncoder(own, self.seed), _kernels.RatelessDecoder(self.seed)
         while not decoder.add(less(gathered(answer, SYMBOL), encoder.symbols(len(answer[SYMBOL[0]])), 3)):
             if decoder.symbols > len(up) + about["entries"]:
@@ -267,7 +273,7 @@ class Rda:
         decoded = Decoded(numbers, sides, True, _NONE)
         mine, theirs = yield from self._ask_times(up, own, decoded, about)
         ups, downs = self.row_sums(own, up.times_ns), gathered(first, ROW)
-        crossing = self._from_rows(ups, downs, decoded, mine, theirs, self._sample(up, first))
+        crossing = self.from_rows(ups, downs, decoded, mine, theirs, self._sample(up, first))
         return _finished(crossing, up, about, {"symbols": decoder.symbols})
 
     def _ask_times(
@@ -331,7 +337,7 @@ class Rda:
         usable = ~decoded.left.reshape(-1, 3).any(axis=1)
         each = len(ups) // 4 // self.banks
         up_rest, down_rest = (
-            words.reshape(-1, 4) - self.filled(*_apart(entries, fates), each).reshape(-1, 4)
+            words.reshape(-1, 4) - self.filled(*self._apart(entries, fates), each).reshape(-1, 4)
             for words, entries, fates in _with_fates(ups, downs, mine, theirs)
         )
         usable &= up_rest[:, 2] == down_rest[:, 2]
@@ -339,14 +345,17 @@ class Rda:
         rows = Rows.difference(up_rest[:, 3], down_rest[:, 3], counts, usable, self.banks, sample[0].median_ns)
         return self._summed(rows, decoded, mine, theirs, sample)
 
-    def _from_rows(
+    def from_rows(
         self, ups: Words, downs: Words, decoded: Decoded, mine: Cached, theirs: Cached, sample: tuple[Tail, int]
     ) -> Crossing:
+        """The same from rows; where not all is decoded, from those that no number touched that is."""
         up_rest, down_rest = (
-            words.reshape(-1, 2) - self.row_sums(*_apart(entries, fates)).reshape(-1, 2)
+            words.reshape(-1, 2) - self.row_sums(*self._apart(entries, fates)).reshape(-1, 2)
             for words, entries, fates in _with_fates(ups, downs, mine, theirs)
         )
         usable = up_rest[:, 0] == down_rest[:, 0]
+        if not decoded.complete:
+            usable &= self.row_sums(decoded.numbers, np.zeros(len(decoded.numbers), np.int64))[0::2] == 0
         rows = Rows.difference(up_rest[:, 1], down_rest[:, 1], up_rest[:, 0].copy(), usable, 1, sample[0].median_ns)
         return self._summed(rows, decoded, mine, theirs, sample)
 
@@ -369,17 +378,29 @@ class Rda:
             _count(crossing, mine, theirs)
         return crossing
 
+    def _apart(self, entries: Cached, fates: npt.NDArray[np.uint8]) -> tuple[Words, npt.NDArray[np.int64]]:
+        """Numbers and times of what must be taken out: all that is not paired."""
+        out = fates != PAIRED
+        return self.numbers(entries.ids)[out], entries.times_ns[out]
+
     # ---- points that cannot talk ----
 
-    def bind(self, cached: Cached) -> RdaSynopsis:
-        """Buckets of a number that was fixed beforehand."""
+    def bind(self, cached: Cached) -> RdaSynopsis | SymbolSynopsis:
+        """Buckets, or symbols, of a number that was fixed beforehand."""
+        if self.short:
+            numbers = self.numbers(cached.ids)
+            words = symbols_of(numbers, 0, self.buckets or min(FIRST, 8 + len(cached)), self.seed)
+            rows = self.row_sums(numbers, cached.times_ns)
+            return SymbolSynopsis(words, rows, len(cached), cached.level, spared(cached, self.tail))
         each = math.ceil((self.buckets or cells(0)) / self.banks)
         numbers = _kernels.number_copies(cached.ids)
         tail = cached.at_most(self.tail)
         return RdaSynopsis(self.filled(numbers, cached.times_ns, each), len(cached), cached.level, tail)
 
-    def synopsis(self, fields: Mapping[str, Any]) -> RdaSynopsis:
-        """The opposite of `RdaSynopsis.to_fields`."""
+    def synopsis(self, fields: Mapping[str, Any]) -> RdaSynopsis | SymbolSynopsis:
+        """The opposite of `to_fields`."""
+        if self.short:
+            return SymbolSynopsis.from_fields(fields, self.rows, self.seed)
         buckets = gathered(fields, BUCKET)
         if not len(buckets) or len(buckets) % (4 * self.banks):
             raise ValueError(f"{len(buckets) // 4} buckets are not {self.banks} banks")
@@ -406,18 +427,18 @@ class Rda:
                 crossing.single_up = crossing.single_down = None
         crossing.sent, crossing.received = up.packets, down.packets
         crossing.wire_bytes = len(pack(down.to_fields()))
-        _stand_for(crossing, up.packets, down.packets, up.level)
+        stand_for(crossing, up.packets, down.packets, up.level)
         return crossing, decoded
 
 
 def _finished(crossing: Crossing, up: Cached, about: Fields, details: dict[str, Any]) -> Crossing:
     crossing.sent, crossing.received = up.packets, about["packets"]
-    _stand_for(crossing, up.packets, about["packets"], up.level)
+    stand_for(crossing, up.packets, about["packets"], up.level)
     crossing.details |= details
     return crossing
 
 
-def _stand_for(crossing: Crossing, sent: int, received: int, level: int) -> None:
+def stand_for(crossing: Crossing, sent: int, received: int, level: int) -> None:
     """What was used stands for its share of packets; where not all decoded, for all that both points can have seen."""
     moments = crossing.moments
     weight = moments.used << level if crossing.details["decoded"] else min(sent, received)
@@ -454,12 +475,6 @@ def _elsewhere_too(mine: Cached, decoded: Decoded) -> Words:
 def _with_fates(ups: Words, downs: Words, mine: Cached, theirs: Cached) -> tuple[tuple[Words, Cached, Any], ...]:
     found = join(mine.ids, theirs.ids)
     return (ups, mine, found.up_fate), (downs, theirs, found.down_fate)
-
-
-def _apart(entries: Cached, fates: npt.NDArray[np.uint8]) -> tuple[Words, npt.NDArray[np.int64]]:
-    """Numbers and times of what must be taken out: all that is not paired."""
-    out = fates != PAIRED
-    return _kernels.number_copies(entries.ids)[out], entries.times_ns[out]
 
 
 def _count(crossing: Crossing, mine: Cached, theirs: Cached) -> None:

@@ -17,6 +17,7 @@ the smallest delay), less serialisation. The law is docs/reference/rli.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
@@ -27,10 +28,12 @@ from wirelag import _kernels
 from wirelag.drain import Drain, learn_drain, serialises
 from wirelag.flow_records import RECORD, SHOWN, WRAP, Flows
 from wirelag.grouping import Grouping
+from wirelag.interpolated import Interpolated
 from wirelag.intervals import Interval
+from wirelag.moments import exact_sum
 from wirelag.packets import Array, Flag, Kind, PacketBatch
 from wirelag.report import Report
-from wirelag.stamp import NONE, PAYLOAD_BYTES, STANDARD_BYTES, parse
+from wirelag.stamp import NONE, PAYLOAD_BYTES, STANDARD_BYTES, errors_ns, parse
 
 Words = npt.NDArray[np.uint64]
 Ints = npt.NDArray[np.int64]
@@ -42,6 +45,7 @@ CERTAIN: Final = 1 << 32  # probability 1, as the kernel counts
 REGULAR, REFERENCE, OTHER, ANOTHER = 0, 1, 2, 3  # kinds of rows; the last are references of another stream
 PATIENCE: Final = 64  # valid references of other streams, until a stream is given up
 FARTHEST_NS: Final = 1 << 40  # between the two times of a reference
+AHEAD: Final = 1 << 20  # references that may be lost in a row
 LEARNING: Final = 1 << 13  # packets from which the drain rate is learned
 FED: Final = 1 << 16  # packets at a time
 ROUNDING_NS: Final = 4  # of both clocks and of serialisation
@@ -117,6 +121,10 @@ class Rli:
         (flows,) = synopses
         return flows.report()
 
+    def synopsis(self, fields: Mapping[str, Any]) -> Interpolated:
+        """What travels of an interval."""
+        return Interpolated.from_fields(fields)
+
 
 class _Stream(NamedTuple):
     """Whose packets are the references."""
@@ -178,6 +186,10 @@ class RliMeter:
         self._totals = [0] * 7
         self._errors = [0] * 96
         self._accepted = _Picture()
+        self._last: int | None = None  # the number of the last reference that was accepted
+        self._missing = 0  # numbers that were passed over
+        self._sender = (0, 0)  # references that state an error of their clock, and the sum of these
+        self._vague = False  # one of them states none
         known = estimator.bytes_per_s is not None and (estimator.noise_ns is not None or not estimator.bytes_per_s)
         if known or estimator.method != "busy":
             self._begin(Drain(estimator.bytes_per_s or 0, estimator.noise_ns or 0.0))
@@ -193,6 +205,8 @@ class RliMeter:
         of_stamps = self._kinds(keys[stamps], packets.payload_length[stamps], packets.time_ns[stamps], read.sent_ns)
         kinds[stamps] = of_stamps
         mine = _refer(of_stamps)
+        if self._estimator.mark is None and mine.any():
+            self._hear(packets, stamps[mine])
         self._take(
             self._rows(
                 packets, kinds, keys,
@@ -247,17 +261,34 @@ class RliMeter:
             since | self._counts | {"regular": packets},
             self._accepted.shown(),
             timed,
+            lost=max(0, self._missing - since["rejected_time"] - since["rejected_sequence"]),
+            sender_ns=-(-self._sender[1] // self._sender[0]) if self._sender[0] and not self._vague else None,
         ).judged()
         self._errors = all_errors
         self._counted, self._totals, self._records, self._listed, self._packets = counts, totals, [], 0, 0
         self._counts = dict.fromkeys(self._counts, 0)
         self._accepted = _Picture()
+        self._missing, self._sender, self._vague = 0, (0, 0), False
         return flows
 
     @property
     def memory(self) -> int:
         """Bytes of table and buffer."""
         return self._kernel.memory if self._kernel else 0
+
+    def _hear(self, packets: PacketBatch, rows: npt.NDArray[np.intp]) -> None:
+        """How wrong their times are, as their sender says. A mean is wrong by no more than they are in the mean."""
+        synchronised, found_ns = errors_ns(packets, rows)
+        self._vague |= not synchronised.all()
+        count, sum_ns = self._sender
+        self._sender = count + len(rows), sum_ns + exact_sum(found_ns)
+
+    def _count(self, sequence: npt.NDArray[np.uint32]) -> None:
+        """Numbers between those that were accepted; a leap is another beginning, not loss."""
+        first = sequence[:1] if self._last is None else np.array([self._last], np.uint32)
+        steps = np.diff(np.concatenate((first, sequence)))  # modulo 2^32
+        self._missing += int((steps[(steps > 0) & (steps <= AHEAD)] - 1).sum())
+        self._last = int(sequence[-1])
 
     def _kinds(self, keys: Words, lengths: Array, times_ns: Ints, sent_ns: Ints) -> npt.NDArray[np.uint8]:
         """Which possible references are those of the stream; those of another one are packets like others."""
@@ -379,6 +410,8 @@ class RliMeter:
             )  # fmt: skip
             if len(accepted):
                 self._accepted.add(part, accepted > 0)
+            if accepted.any():
+                self._count(part.sequence[accepted > 0])
             self._collect()
 
     def _all_records(self, kernel: _kernels.Rli, last: bool) -> Words:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import struct
+from collections.abc import Iterable
 from typing import Any, Final
 
 from wirelag.errors import WirelagError
 
 INSTRUCTION_BYTES: Final = 8
 _RETURN: Final = 0x06  # BPF_RET | BPF_K: take so many bytes of the packet
+_LOAD, _IF_EQUAL = 0x20, 0x15  # BPF_LD | BPF_W | BPF_ABS, BPF_JMP | BPF_JEQ | BPF_K
+_DEVICE: Final = 0xFFFFF008  # SKF_AD_OFF + SKF_AD_IFINDEX: the number of the device that the packet is seen at
 _ERROR_BYTES: Final = 256
 _MASK_UNKNOWN: Final = 0xFFFFFFFF
 
@@ -21,6 +25,14 @@ class _Program(ctypes.Structure):
 def take(snap_bytes: int) -> bytes:
     """A filter that takes the first bytes of every packet; with 0 it takes no packet."""
     return _RETURN.to_bytes(2, "little") + bytes(2) + snap_bytes.to_bytes(4, "little")
+
+
+def without(devices: Iterable[int]) -> bytes:
+    """The beginning of a filter: none of what is seen at these devices is taken; of others the rest of it says."""
+    steps = [struct.pack("<HBBI", _LOAD, 0, 0, _DEVICE)]
+    for number in devices:
+        steps += struct.pack("<HBBI", _IF_EQUAL, 0, 1, number), take(0)
+    return b"".join(steps)
 
 
 def compile_filter(expression: str, interface: str, link_type: int, snap_bytes: int) -> bytes:

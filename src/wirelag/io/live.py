@@ -10,6 +10,7 @@ import errno
 import os
 import select
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -66,6 +67,10 @@ class Source(Protocol):
     began_ns: int | None  # when it began to listen; None before the first packet of a capture
 
     @property
+    def quiet_ns(self) -> int:
+        """With an empty batch: when nothing waited to be taken in. Later, something may."""
+
+    @property
     def warnings(self) -> list[str]:
         """What could not be read, a line each."""
 
@@ -104,7 +109,7 @@ def by_clock(source: Source, interval_ns: int) -> Iterator[tuple[Interval, Packe
                     yield current, None
                 current = found if current is None else max(current, found)
                 yield current, packets
-            if len(batch) or not (now_ns := source.now_ns()):
+            if len(batch) or not (now_ns := source.quiet_ns):
                 continue
             if current is None:
                 start_ns = now_ns // interval_ns * interval_ns
@@ -127,7 +132,8 @@ class Live:
 
     A batch's frames (`PacketBatch.frame`) can be looked up until the next batch is asked for. `filter` is an expression
     as tcpdump takes it, applied by the kernel; `wanted` is applied while decoding. Instances with the same `fanout`
-    number, in any process, share the packets among them: both directions of a flow come to the same one.
+    number, in any process, share the packets among them: both directions of a flow come to the same one. One thread
+    iterates, others may ask and stop.
 
     `clock`: who stamps packets, the kernel or the card. Cards keep a clock of their own, which something must set
     (phc2sys); and they stamp only what comes in.
@@ -182,8 +188,10 @@ class Live:
         self._blocks = (Block(interface, 0, self._ring.memory),)
         self._passed = self._dropped = self._freezes = 0
         self._gaps: deque[Gap] = deque(maxlen=_MOST_GAPS)
+        self._counting = threading.Lock()
         self.began_ns: int | None = time.time_ns()
         self._counted_ns = self.began_ns
+        self.quiet_ns = self.began_ns
         self._stopped_ns: int | None = None
         self._closed = False
 
@@ -202,14 +210,22 @@ class Live:
         """The time on the clock of the packets."""
         return time.time_ns()
 
+    @property
+    def group(self) -> int:
+        """The number of those that share packets with this one, as `fanout` takes it."""
+        return self._ring.group()
+
     def __iter__(self) -> Iterator[PacketBatch]:
-        """Batches until `stop` or `close`; a WirelagError if the interface goes down, after all that it brought."""
+        """Batches until `stop` or `close`; a WirelagError if the interface goes down, after all that it brought.
+
+        After an empty batch all has been seen that passed two polls before `quiet_ns`, also where nobody wanted it.
+        """
         pieces = Pieces(_kernels.BATCH_BYTES)
         poll = select.poll()
         poll.register(self._ring.socket, select.POLLIN | select.POLLERR)
-        down = False
+        down, told_ns = False, time.monotonic_ns()
         while not self._closed:
-            memory = pieces.take()
+            memory, now_ns = pieces.take(), time.time_ns()
             rows = self._reader.take(memory)
             if rows > 0:
                 batch = PacketBatch.in_memory(memory, rows, self._blocks)
@@ -217,9 +233,14 @@ class Live:
                     yield batch[batch.time_ns <= self._stopped_ns]
                     return
                 yield batch
+                told_ns = time.monotonic_ns()
             if rows >= 0:
                 self._count(least_ms=self.poll_ms)
                 continue
+            if time.monotonic_ns() - told_ns >= self.poll_ms * 10**6:
+                self.quiet_ns = now_ns
+                yield PacketBatch.in_memory(memory, 0)
+                told_ns = time.monotonic_ns()
             if down and not poll.poll(3 * self.poll_ms):
                 raise WirelagError(f"{self.name}: the interface went down or has gone; nothing more comes from it")
             # What came last lies in a block that the kernel hands over when its time is up.
@@ -227,10 +248,8 @@ class Live:
             ready = poll.poll(self.poll_ms * (3 if stopping else 1))
             self._count()
             down = down or (any(event & select.POLLERR for _, event in ready) and self._is_down())
-            if not ready:
-                if stopping:
-                    return
-                yield PacketBatch.in_memory(memory, 0)
+            if stopping and not ready:
+                return
 
     @property
     def statistics(self) -> LiveStatistics:
@@ -253,13 +272,13 @@ class Live:
         """
         if not self._closed:
             self._count()
-        return sum(
-            gap.packets for gap in self._gaps if gap.end_ns >= interval.start_ns and gap.start_ns < interval.end_ns
-        )
+        with self._counting:
+            gaps = list(self._gaps)
+        return sum(gap.packets for gap in gaps if gap.end_ns >= interval.start_ns and gap.start_ns < interval.end_ns)
 
-    def stop(self) -> None:
-        """End the iteration after what has arrived up to now. A signal's handler may call it."""
-        self._stopped_ns = time.time_ns()
+    def stop(self, at_ns: int | None = None) -> None:
+        """End the iteration after what has arrived up to now, or then. A signal's handler may call it."""
+        self._stopped_ns = time.time_ns() if at_ns is None else at_ns
 
     def close(self) -> None:
         """Listen no more."""
@@ -270,16 +289,17 @@ class Live:
 
     def _count(self, least_ms: int = 0) -> None:
         """Read the kernel's counters, which begin anew then."""
-        now_ns = time.time_ns()
-        if 0 <= now_ns - self._counted_ns < least_ms * 10**6:
+        if 0 <= time.time_ns() - self._counted_ns < least_ms * 10**6:
             return
-        passed, dropped, freezes = self._ring.counters()
-        self._passed += passed
-        self._dropped += dropped
-        self._freezes += freezes
-        if dropped:
-            self._gaps.append(Gap(self._counted_ns, now_ns, dropped))
-        self._counted_ns = now_ns
+        with self._counting:
+            now_ns = time.time_ns()
+            passed, dropped, freezes = self._ring.counters()
+            self._passed += passed
+            self._dropped += dropped
+            self._freezes += freezes
+            if dropped:
+                self._gaps.append(Gap(self._counted_ns, now_ns, dropped))
+            self._counted_ns = now_ns
 
     def _is_down(self) -> bool:
         problem = self._ring.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -319,6 +339,11 @@ class Replay:
         if self.speed is None or self.began_ns is None:
             return self._latest_ns
         return self.began_ns + int((time.monotonic_ns() - self._began_here_ns) * self.speed)
+
+    @property
+    def quiet_ns(self) -> int:
+        """Nothing waits that is due."""
+        return self.now_ns()
 
     def __iter__(self) -> Iterator[PacketBatch]:
         """Batches, each when it is due."""

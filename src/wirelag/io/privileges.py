@@ -23,13 +23,14 @@ def no_threads() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
-def drop_privileges() -> None:
+def drop_privileges(stay: bool = False) -> None:
     """Go on as the user who called sudo, or as nobody; without capabilities in any case. Called before threads start.
 
     Law: what is open stays open, nothing new can be opened that needs a privilege. Modules are still to be imported:
-    where that user cannot read them, root stays root, but without capabilities.
+    where that user cannot read them, root stays root, but without capabilities. `stay`: so it does in any case, since
+    files that are its own have yet to be written.
     """
-    if os.geteuid() == 0:
+    if os.geteuid() == 0 and not stay:
         _leave_root()
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_AMBIENT, _CLEAR_ALL, 0, 0, 0)

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.errors import WirelagError
-from wirelag.io.bpf_filter import INSTRUCTION_BYTES, compile_filter, take
+from wirelag.io.bpf_filter import INSTRUCTION_BYTES, compile_filter, take, without
+from wirelag.io.netlink import devices_above
 
 Clock = Literal["kernel", "hardware"]
 Direction = Literal["both", "in", "out"]
@@ -25,6 +26,7 @@ BLOCK_BYTES: Final = 1 << 20
 LEAST_BLOCK_BYTES: Final = 1 << 17  # a frame with all its headers fits, however long
 LEAST_BLOCKS: Final = 8
 LEAST_RING_BYTES, MOST_RING_BYTES = 1 << 18, 1 << 32
+ANY: Final = "any"  # every Ethernet port of this host, each packet once: it never goes down
 LINKS: Final = {  # as the kernel numbers link layers (linux/if_arp.h), and as capture files do
     1: 1, 772: 1,  # Ethernet, loopback
     519: 101, 65534: 101, 768: 101, 769: 101, 776: 101,  # IP alone: raw, tun and WireGuard, tunnels
@@ -33,6 +35,7 @@ LINKS: Final = {  # as the kernel numbers link layers (linux/if_arp.h), and as c
 EVERY_PROTOCOL: Final = 3
 FRAME_BYTES: Final = 1 << 11  # asked for by the kernel, but without a meaning in version 3
 TAG_BYTES: Final = 4
+NEW_GROUP: Final = -1  # of rings that share packets: a number that nobody has
 IFF_UP, IFF_LOOPBACK = 0x1, 0x8
 _SIOCGIFFLAGS, _SIOCGIFHWADDR, _SIOCETHTOOL, _SIOCSHWTSTAMP = 0x8913, 0x8927, 0x8946, 0x89B0
 _GET_TIMESTAMPING: Final = 0x41  # of ethtool
@@ -43,7 +46,7 @@ _TIMESTAMP, _FANOUT, _IGNORE_OUTGOING = 17, 18, 23
 _SOL_PACKET: Final = 263
 _VERSION_3: Final = 2
 _PROMISCUOUS: Final = 1
-_FANOUT_HASH, _DEFRAGMENT = 0, 0x8000
+_FANOUT_HASH, _UNIQUE = 0, 0x2000  # without the flag that joins fragments: they would be other packets
 
 
 @dataclass(slots=True)
@@ -61,6 +64,10 @@ class Ring:
         """Since last asked: packets that passed the filter, those without room among them, how often that began."""
         found = struct.unpack("3I", self.socket.getsockopt(_SOL_PACKET, _STATISTICS, 12))
         return found[0], found[1], found[2]
+
+    def group(self) -> int:
+        """The number of the rings that share packets with this one; 0: none do."""
+        return int(self.socket.getsockopt(_SOL_PACKET, _FANOUT)) & 0xFFFF
 
     def close(self) -> None:
         """Receive nothing more. The memory goes when nobody looks at it any longer."""
@@ -92,8 +99,11 @@ def open_ring(
     except OSError as error:
         raise WirelagError(f"{interface}: no packet socket here ({error.strerror}); read a capture with -r") from None
     try:
-        link_type, loopback = _interface(opened, interface)
-        program = compile_filter(expression, interface, link_type, snap_bytes) if expression else take(snap_bytes)
+        link_type, loopback = link_of(opened, interface)
+        beside = "lo" if interface == ANY else interface  # its headers are Ethernet's, too
+        program = compile_filter(expression, beside, link_type, snap_bytes) if expression else take(snap_bytes)
+        if interface == ANY:
+            program = without(devices_above()) + program
         if clock == "hardware":
             _stamp_in_hardware(opened, interface)
         block_bytes = max(LEAST_BLOCK_BYTES, min(BLOCK_BYTES, _power_of_two(ring_bytes // LEAST_BLOCKS)))
@@ -108,13 +118,17 @@ def open_ring(
             _SOL_PACKET, _RX_RING, struct.pack("7I", block_bytes, blocks, FRAME_BYTES, frames, poll_ms, 0, 0)
         )
         mapped = mmap.mmap(opened.fileno(), blocks * block_bytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-        if promiscuous:
+        if promiscuous and interface != ANY:
             request = struct.pack("iHH8s", socket.if_nametoindex(interface), _PROMISCUOUS, 0, b"")
             opened.setsockopt(_SOL_PACKET, _ADD_MEMBERSHIP, request)
-        opened.bind((interface, EVERY_PROTOCOL))
+        if interface == ANY:
+            _bind_everywhere(opened)
+        else:
+            opened.bind((interface, EVERY_PROTOCOL))
         if fanout is not None:
-            how = struct.pack("I", fanout & 0xFFFF | (_FANOUT_HASH | _DEFRAGMENT) << 16)
-            opened.setsockopt(_SOL_PACKET, _FANOUT, how)
+            how = _FANOUT_HASH | (_UNIQUE if fanout == NEW_GROUP else 0)
+            number = 0 if fanout == NEW_GROUP else fanout & 0xFFFF
+            opened.setsockopt(_SOL_PACKET, _FANOUT, struct.pack("I", number | how << 16))
         _attach(opened, program)
     except OSError as error:
         opened.close()
@@ -125,8 +139,10 @@ def open_ring(
     return Ring(opened, np.frombuffer(mapped, np.uint8), block_bytes, link_type, loopback, mapped)
 
 
-def _interface(opened: socket.socket, name: str) -> tuple[int, bool]:
+def link_of(opened: socket.socket, name: str) -> tuple[int, bool]:
     """The link type of an interface that is up, and whether it is a loopback."""
+    if name == ANY:
+        return LINKS[1], False
     try:
         socket.if_nametoindex(name)
     except OSError:
@@ -165,6 +181,14 @@ def _attach(opened: socket.socket, program: bytes) -> None:
     instructions = ctypes.create_string_buffer(program, len(program))
     pointer = struct.pack("HP", len(program) // INSTRUCTION_BYTES, ctypes.addressof(instructions))
     opened.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, pointer)
+
+
+def _bind_everywhere(opened: socket.socket) -> None:
+    """Listen at all interfaces: number 0 (man 7 packet), which Python's own `bind` cannot name."""
+    address = struct.pack("=HHi12x", socket.AF_PACKET, socket.htons(EVERY_PROTOCOL), 0)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.bind(opened.fileno(), address, len(address)):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def _power_of_two(number: int) -> int:

@@ -1,4 +1,6 @@
 /* A packet socket's ring to columns: takes blocks that the kernel has filled, decodes where packets lie, gives blocks back. */
+#include <mutex>
+
 #include "frames.hpp"
 #include "module.hpp"
 
@@ -12,7 +14,8 @@ using namespace nb::literals;
 namespace {
 
 /* Law: a block is the kernel's until its status says otherwise (acquire), and ours until we say so (release). It is given
- * back by the `take` after the one that finished it: until then the rows of the last batch can be looked up in it. */
+ * back by the `take` after the one that finished it: until then the rows of the last batch can be looked up in it. One thread
+ * takes, others may ask for `statistics`. */
 class Ring {
   public:
     Ring(Memory memory, size_t block_bytes, u32 link, bool incoming, bool outgoing, bool hardware, bool tunnels, u32 fields,
@@ -50,6 +53,7 @@ class Ring {
 
     nb::dict statistics() const
     {
+        std::lock_guard<std::mutex> guard(counting);
         nb::dict d = frames.statistics();
 
         d["unwanted"] = unwanted;
@@ -74,7 +78,6 @@ class Ring {
             return false;
         block = wl_block_begin(place(), static_cast<u32>(block_bytes));
         held = true;
-        blocks++;
         return true;
     }
 
@@ -92,6 +95,7 @@ class Ring {
         wl_block at = block;
         wl_record record = {};
         const u8 *begin = memory.data();
+        u64 passed_over = 0;
         size_t row = 0;
 
         while (row < batch_rows) {
@@ -100,14 +104,17 @@ class Ring {
             if (step == WL_RING_PACKET) {
                 frames.packet(record, link, static_cast<u64>(record.frame - begin), columns, row, now);
             } else if (step == WL_RING_UNWANTED) {
-                unwanted++;
+                passed_over++;
             } else {
                 at.left = 0;
                 break;
             }
         }
-        frames.counts = now;
         block = at;
+        std::lock_guard<std::mutex> guard(counting);
+        frames.counts = now;
+        unwanted += passed_over;
+        blocks += !at.left;
         return row;
     }
 
@@ -119,6 +126,7 @@ class Ring {
     wl_block block = {};
     bool held = false;
     u64 unwanted = 0, blocks = 0;
+    mutable std::mutex counting;
 };
 
 } // namespace

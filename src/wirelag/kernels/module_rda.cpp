@@ -232,8 +232,12 @@ class RatelessEncoder {
 
 class RatelessDecoder {
   public:
-    explicit RatelessDecoder(u64 seed)
+    RatelessDecoder(u64 seed, u32 check_bits, u32 count_bits)
     {
+        if (check_bits > 32 || count_bits < 2 || count_bits > 64)
+            throw std::invalid_argument("a check has up to 32 bits, a count 2 to 64");
+        decoder.check_mask = (1ull << check_bits) - 1;
+        decoder.count_mask = ~0ull >> (64 - count_bits);
         wl_rateless_begin(&decoder.rateless, seed);
     }
 
@@ -320,7 +324,7 @@ void add_rda(nb::module_ &m)
         .def(nb::init<Column<u64>, u64>(), numbers, "seed"_a)
         .def("symbols", &RatelessEncoder::symbols, "count"_a, "The next symbols.");
     nb::class_<RatelessDecoder>(m, "RatelessDecoder", "The numbers that the symbols of two points differ in.")
-        .def(nb::init<u64>(), "seed"_a)
+        .def(nb::init<u64, u32, u32>(), "seed"_a, "check_bits"_a = 32, "count_bits"_a = 64)
         .def("add", &RatelessDecoder::add, difference, "The next symbols of the difference; gives whether it is decoded.")
         .def("found", &RatelessDecoder::found, "Numbers, and which point has them.")
         .def_prop_ro("symbols", &RatelessDecoder::symbols);

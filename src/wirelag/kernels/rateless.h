@@ -96,17 +96,34 @@ struct wl_rateless_decoder {
     u32 found;
     u32 *chain, *next; /* finds by their coin, counted from 1 */
     u32 chain_mask;
+    u64 check_mask, count_mask; /* the bits of checks and counts that were sent; of counts two or more */
     u32 fake;
 };
 
-WL_INLINE int wl_symbol_pure(const struct wl_rateless *rateless, const struct wl_cell *symbol)
+WL_INLINE int wl_rateless_belongs(const struct wl_rateless *rateless, u64 number, u32 symbol)
 {
-    return wl_is_one(symbol) && symbol->check == wl_check(symbol->ids, rateless->check_key);
+    u64 coin = wl_coin(number, rateless->draw_key);
+    struct wl_turn turn = {0, 0};
+
+    while (turn.symbol < symbol)
+        wl_turn_next(&turn, coin);
+    return turn.symbol == symbol;
+}
+
+/* Where few bits of the check are sent, that the number belongs there says more than they do. */
+WL_INLINE int wl_symbol_pure(const struct wl_rateless_decoder *d, u32 i)
+{
+    const struct wl_cell *symbol = &d->symbols[i];
+    u64 count = symbol->count & d->count_mask;
+
+    return (count == 1 || count == d->count_mask) &&
+           !((symbol->check ^ wl_check(symbol->ids, d->rateless.check_key)) & d->check_mask) &&
+           wl_rateless_belongs(&d->rateless, symbol->ids, i);
 }
 
 WL_INLINE void wl_symbol_waits(struct wl_rateless_decoder *d, u32 i)
 {
-    if (d->waits[i] || !wl_symbol_pure(&d->rateless, &d->symbols[i]))
+    if (d->waits[i] || !wl_symbol_pure(d, i))
         return;
     d->waits[i] = 1;
     d->waiting[d->waiting_count++] = i;
@@ -154,15 +171,23 @@ static inline void wl_rateless_receive(struct wl_rateless_decoder *d)
             u32 i = d->waiting[--d->waiting_count];
 
             d->waits[i] = 0;
-            if (wl_symbol_pure(&d->rateless, &d->symbols[i]))
-                wl_rateless_find(d, d->symbols[i].ids, d->symbols[i].count);
+            if (wl_symbol_pure(d, i))
+                wl_rateless_find(d, d->symbols[i].ids, (d->symbols[i].count & d->count_mask) == 1 ? 1 : ~0ull);
         }
     }
 }
 
-WL_INLINE int wl_rateless_complete(const struct wl_rateless_decoder *d)
+/* Nothing is left in any symbol. The first one alone would not do: a fake that is the XOR of all that is left empties it. */
+static inline int wl_rateless_complete(const struct wl_rateless_decoder *d)
 {
-    return d->received && !d->fake && wl_is_zero(&d->symbols[0]);
+    u64 left = !d->received || d->fake;
+
+    for (u32 i = 0; i < d->arrived && !left; i++) {
+        const struct wl_cell *symbol = &d->symbols[i];
+
+        left = symbol->ids | (symbol->check & d->check_mask) | (symbol->count & d->count_mask);
+    }
+    return !left;
 }
 
 #endif

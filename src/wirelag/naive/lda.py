@@ -10,6 +10,7 @@ variances are exact fractions: what is rounded is rounded by others.
 import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from statistics import median
 from typing import NamedTuple
 
 from wirelag.naive.headers import MASK
@@ -74,6 +75,27 @@ def usable(upstream: Sequence[Bucket], downstream: Sequence[Bucket], rows: int) 
     """The usable buckets of each bank, in the order of the rows."""
     agreed = [agree(a, b) for a, b in zip(upstream, downstream, strict=True)]
     return [[row for row in agreed[i : i + rows] if row is not None] for i in range(0, len(agreed), rows)]
+
+
+def unlike(banks: Banks, delays: Sequence[tuple[int, int]]) -> Banks:
+    """Rows whose sums delays cannot explain. `delays`: when each of a sample was sent, and its delay."""
+    rows = [row for bank in banks for row in bank]
+    if min(len(rows), len(delays)) < 16:
+        return [[] for _ in banks]
+    middle = int(median(delay_ns for _, delay_ns in delays))
+    centre = median(row.delay_ns / row.packets - middle for row in rows)
+
+    def off(row: Row) -> float:
+        return abs(row.delay_ns - middle * row.packets - centre * row.packets)
+
+    spread = 1.4826 * median(off(row) / math.sqrt(row.packets) for row in rows)
+    largest = max(abs(delay_ns - middle) for _, delay_ns in delays)
+    length = max(sent_ns for sent_ns, _ in delays) - min(sent_ns for sent_ns, _ in delays)
+
+    def limit(row: Row) -> float:
+        return max(24 * largest + 8 * spread * math.sqrt(row.packets), length / 32)
+
+    return [[row for row in bank if off(row) > limit(row)] for bank in banks]
 
 
 def used(banks: Banks) -> int:

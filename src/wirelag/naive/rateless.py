@@ -73,16 +73,22 @@ def difference(upstream: Symbol, downstream: Symbol) -> Difference:
 class Decoder:
     """Takes differences of symbols, in order, until it knows all that only one point has.
 
-    A number is found once: one that comes again is a fake, and is left where it is.
+    A number is found once: one that comes again is a fake, and is left where it is. Of checks and counts so many bits
+    were sent.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, check_bits: int = 32, count_bits: int = 64) -> None:
         self.seed = seed
+        self.checks, self.counts = 1 << check_bits, 1 << count_bits
         self.symbols: list[Difference] = []
         self.found: Found = []
 
     def is_complete(self) -> bool:
-        return bool(self.symbols) and self.symbols[0] == EMPTY
+        return bool(self.symbols) and all(self.sent(symbol) == EMPTY for symbol in self.symbols)
+
+    def sent(self, symbol: Difference) -> Difference:
+        """What is known of a symbol."""
+        return Difference(symbol.ids, symbol.check % self.checks, symbol.surplus % self.counts)
 
     def add(self, symbol: Difference) -> None:
         place = len(self.symbols)
@@ -94,11 +100,14 @@ class Decoder:
         while queue:
             i = queue.popleft()
             if self.is_pure(i):
-                queue.extend(self.take_out(self.symbols[i].ids, self.symbols[i].surplus))
+                queue.extend(self.take_out(self.symbols[i].ids, 1 if self.sent(self.symbols[i]).surplus == 1 else -1))
 
     def is_pure(self, i: int) -> bool:
-        x, checks, surplus = self.symbols[i]
-        return surplus in (-1, 1) and checks == check(x, self.seed) and all(x != known for known, _ in self.found)
+        x, checks, surplus = self.sent(self.symbols[i])
+        if surplus not in (1, self.counts - 1) or checks != check(x, self.seed) % self.checks:
+            return False
+        belongs = i in takewhile(lambda j: j <= i, indices(x, self.seed))
+        return belongs and all(x != known for known, _ in self.found)
 
     def take_out(self, x: int, count: int) -> list[int]:
         """Which symbols are pure then, in order."""

@@ -43,6 +43,8 @@ class Draft:
     links: list[Written] = field(default_factory=list)
     prefixes: dict[str, tuple[Network, ...]] = field(default_factory=dict)  # by key
     notes: list[str] = field(default_factory=list)
+    addresses: dict[str, str] = field(default_factory=dict)  # by key
+    ports: dict[tuple[str, str], list[tuple[Weight, str, str]]] = field(default_factory=dict)  # of links: addresses
 
     def refusal(self, place: str, what: str) -> WirelagError:
         """The one line for the user."""
@@ -86,6 +88,12 @@ class Draft:
             notes=tuple(notes),
             name=self.name,
             unit=unit,
+            addresses={names[key]: address for key, address in self.addresses.items()},
+            link_addresses={
+                (names[one], names[other]): min(self.ports[one, other], key=_cheapness)[1:]
+                for one, other in cheapest
+                if (one, other) in self.ports
+            },
         )
 
     def _names(self, notes: list[str]) -> dict[str, str]:
@@ -162,6 +170,11 @@ class Draft:
             for (source, target), weight in list(cheapest.items()):
                 cheapest.setdefault((target, source), weight)
         return cheapest
+
+
+def _cheapness(port: tuple[Weight, str, str]) -> Decimal:
+    """Of parallel links the cheapest is kept, and so are its addresses."""
+    return Decimal(port[0] or 1)
 
 
 def weigh(draft: Draft, links: Sequence[Mapping[str, object]]) -> str | None:

@@ -65,6 +65,7 @@ def _plain(name: str, document: dict[str, Any]) -> Draft:
     for at, link in enumerate(_list(draft, document, "links")):
         _link(draft, f"links[{at}]", link, "weight", declared)
     _prefixes(draft, document.get("prefixes", {}))
+    _addresses(draft, document.get("addresses", {}))
     return draft
 
 
@@ -106,6 +107,14 @@ def _link(draft: Draft, place: str, link: object, attribute: str | None, declare
     if isinstance(weight, bool) or not isinstance(weight, str | int | Decimal | None):
         raise draft.refusal(f"{place}.{attribute}", f"{shown(weight)} is not a number")
     draft.add_link(source, target, weight, place, declared)
+    ports = link.get("addresses")
+    if ports is not None:
+        if not isinstance(ports, list) or len(ports) != 2:
+            raise draft.refusal(f"{place}.addresses", "this should be two: of the source's port and the target's")
+        one, other = (_address(draft, f"{place}.addresses", port) for port in ports)
+        draft.ports.setdefault((source, target), []).append((weight, one, other))
+        if draft.ways != "listed":
+            draft.ports.setdefault((target, source), []).append((weight, other, one))
 
 
 def _prefixes(draft: Draft, prefixes: object) -> None:
@@ -118,3 +127,19 @@ def _prefixes(draft: Draft, prefixes: object) -> None:
             draft.prefixes[router] = tuple(ipaddress.ip_network(network) for network in networks)
         except ValueError as error:
             raise draft.refusal(f"prefixes.{shown(router)}", str(error)) from None
+
+
+def _addresses(draft: Draft, addresses: object) -> None:
+    if not isinstance(addresses, dict):
+        raise draft.refusal("addresses", "this should be an object: an address for each router")
+    for router, address in addresses.items():
+        if router not in draft.routers:
+            raise draft.refusal("addresses", f"there is no router {shown(router)}")
+        draft.addresses[router] = _address(draft, f"addresses.{shown(router)}", address)
+
+
+def _address(draft: Draft, place: str, text: object) -> str:
+    try:
+        return str(ipaddress.ip_address(str(text)))
+    except ValueError:
+        raise draft.refusal(place, f"{shown(text)} is not an address") from None

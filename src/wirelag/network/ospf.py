@@ -2,6 +2,9 @@
 
 A link counts only if both ends tell of it: so OSPF has it. A network with several routers on it is a link from each to
 each; its cost is that of leaving a router, for entering one costs nothing.
+
+A router's own address is one that it advertises as a host (a loopback's): packets to it take the shortest path to that
+router, whatever port fails. Its router id, if it is among them.
 """
 
 from __future__ import annotations
@@ -121,36 +124,54 @@ def _names(documents: Sequence[object]) -> dict[str, str]:
 
 def _add_links(draft: Draft, area: _Area) -> int:
     """Add an area's links and prefixes; how many links only one end tells of."""
-    to_router: dict[tuple[str, str], list[int]] = defaultdict(list)
-    to_network: dict[str, dict[str, int]] = defaultdict(dict)
+    to_router: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+    to_network: dict[str, dict[str, tuple[int, str]]] = defaultdict(dict)
     for router, one in area.routers.items():
         for link in _values(one["routerLinks"]):
             cost, kind = _cost(draft, router, link), str(link.get("linkType", "")).lower()
+            port = str(link.get("routerInterfaceAddress", ""))
             if "stub" in kind:
                 _deliver(draft, router, link.get("networkAddress"), link.get("networkMask"))
             elif "transit" in kind:
-                to_network[str(link.get("designatedRouterAddress"))][router] = cost
+                to_network[str(link.get("designatedRouterAddress"))][router] = cost, port
             elif "point-to-point" in kind or "virtual" in kind:
-                to_router[router, str(link.get("neighborRouterId"))].append(cost)
+                to_router[router, str(link.get("neighborRouterId"))].append((cost, port))
     if to_network and not area.networks:
         raise draft.refusal("", f"routers share networks, and those are missing; save what {_HOW} prints")
     one_sided = 0
-    for (router, other), costs in to_router.items():
-        if (other, router) in to_router:
-            for cost in costs:
-                draft.add_link(router, other, cost, f"router {router}")
-        else:
-            one_sided += len(costs)
-    for address, costs_out in to_network.items():
+    for (router, other), outward in to_router.items():
+        backward = to_router.get((other, router))
+        if backward is None:
+            one_sided += len(outward)
+            continue
+        for cost, port in outward:
+            draft.add_link(router, other, cost, f"router {router}")
+            _join(draft, (router, other), cost, port, [far for _, far in backward])
+    for address, outward_of in to_network.items():
         network = area.networks.get(address, {})
         attached = _attached(network)
-        joined = {router: cost for router, cost in costs_out.items() if router in attached}
-        one_sided += len(costs_out) - len(joined)
-        for router, cost in joined.items():
+        joined = {router: leaving for router, leaving in outward_of.items() if router in attached}
+        one_sided += len(outward_of) - len(joined)
+        for router in joined:
             _deliver(draft, router, address, network.get("networkMask"))
+        for router, (cost, port) in joined.items():
             for other in (one for one in joined if one != router):
                 draft.add_link(router, other, cost, f"router {router}")
+                _join(draft, (router, other), cost, port, [joined[other][1]])
     return one_sided
+
+
+def _join(draft: Draft, pair: tuple[str, str], cost: int, port: str, far: Sequence[str]) -> None:
+    """Note the addresses of a link's two ports: those that are in one network. Ports without a number have none."""
+    for other in far:
+        try:
+            one, two = ipaddress.ip_address(port), ipaddress.ip_address(other)
+        except ValueError:
+            continue
+        shared = (net for net in draft.prefixes.get(pair[0], ()) if net.prefixlen < net.max_prefixlen)
+        if one != two and any(one in net and two in net for net in shared):
+            draft.ports.setdefault(pair, []).append((cost, port, other))
+            return
 
 
 def _values(value: object) -> list[dict[str, Any]]:
@@ -180,3 +201,5 @@ def _deliver(draft: Draft, router: str, address: object, mask: object) -> None:
     known = draft.prefixes.get(router, ())
     if network not in known:
         draft.prefixes[router] = (*known, network)
+    if network.prefixlen == network.max_prefixlen and (router not in draft.addresses or str(address) == router):
+        draft.addresses[router] = str(address)

@@ -6,6 +6,7 @@ Weights are whole multiples of one unit, so that equal costs are equal exactly a
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -41,6 +42,8 @@ class Topology:
     notes: tuple[str, ...] = ()  # what was mended or assumed
     name: str = "topology"  # for messages
     unit: Decimal = Decimal(1)  # of weights: 1, 0.1, 0.01 ...
+    addresses: Mapping[str, str] = field(default_factory=dict)  # a router's own: it has it whatever port fails
+    link_addresses: Mapping[tuple[str, str], tuple[str, str]] = field(default_factory=dict)  # of a link's two ports
 
     @cached_property
     def graph(self) -> rx.PyDiGraph[str, int]:
@@ -80,6 +83,20 @@ class Topology:
         gone = {*pairs, *((other, one) for one, other in pairs)}
         return replace(self, links=tuple(link for link in self.links if (link.source, link.target) not in gone))
 
+    def renamed(self, names: Mapping[str, str]) -> Topology:
+        """The same with other names for some routers; a WirelagError where two would have the same."""
+        new = {router: names.get(router, router) for router in self.routers}
+        if twice := sorted(name for name, times in Counter(new.values()).items() if times > 1):
+            raise WirelagError(f"{self.name}: two routers would both be called {twice[0]}; give them other names")
+        return replace(
+            self,
+            routers=tuple(new.values()),
+            links=tuple(Link(new[link.source], new[link.target], link.weight) for link in self.links),
+            prefixes={new[router]: networks for router, networks in self.prefixes.items()},
+            addresses={new[router]: address for router, address in self.addresses.items()},
+            link_addresses={(new[one], new[other]): ports for (one, other), ports in self.link_addresses.items()},
+        )
+
     def to_json(self) -> dict[str, Any]:
         """The plain JSON that `read_topology` reads back as the same topology, but for its name and notes."""
         answer: dict[str, Any] = {
@@ -87,11 +104,14 @@ class Topology:
             "routers": list(self.routers),
             "links": [
                 {"source": link.source, "target": link.target, "weight": _number(link.weight * self.unit)}
+                | ({"addresses": list(ports)} if (ports := self.link_addresses.get((link.source, link.target))) else {})
                 for link in self.links
             ],
         }
         if self.prefixes:
             answer["prefixes"] = {router: [str(one) for one in nets] for router, nets in self.prefixes.items()}
+        if self.addresses:
+            answer["addresses"] = dict(self.addresses)
         return answer
 
 

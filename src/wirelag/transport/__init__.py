@@ -9,7 +9,8 @@ from __future__ import annotations
 import ipaddress
 import os
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import urlsplit
@@ -19,7 +20,13 @@ from wirelag.errors import WirelagError
 if TYPE_CHECKING:
     import ssl
 
-Acknowledge = Callable[[], Awaitable[None]]
+
+class Acknowledge(Protocol):
+    """Says what became of a message; whoever sent one that is not stored keeps it."""
+
+    def __call__(self, is_stored: bool = True) -> Awaitable[None]: ...
+
+
 _SCHEMES: Final = {"https": True, "http": False, "tls": True, "nats": False}  # encrypted or not
 
 LONGEST_PAUSE_S: Final = 5.0
@@ -47,10 +54,13 @@ class Sender(Protocol):
 
 
 class Inbox(Protocol):
-    """The collector's side."""
+    """The collector's side. `counts`: messages that were not taken, by reason."""
+
+    scheme: str  # what it is called where they are counted
+    counts: Counter[str]
 
     def messages(self) -> AsyncIterator[tuple[bytes, Acknowledge]]:
-        """Messages, for ever. One comes again until it is acknowledged: do so once it is stored, or is garbage."""
+        """Messages, for ever. One comes again until it is acknowledged: do so once it is known what becomes of it."""
 
     async def ask(self, point: str, data: bytes) -> None:
         """Leave a message for an agent."""
@@ -71,6 +81,7 @@ class Address:
     secret: str | None = field(default=None, repr=False)
     ca: str | None = None
     insecure: bool = False
+    source: str | None = None  # the address to speak from: a router's own outlives its ports
 
     def __post_init__(self) -> None:
         """A WirelagError where it cannot be one, or would send secrets in plain text to another host."""
@@ -87,6 +98,8 @@ class Address:
             )
         if parts.username is not None or parts.query or parts.fragment:
             raise WirelagError(f"{self.shown}: secrets do not belong into an address: give them in a file")
+        if self.source is not None and parts.scheme in ("tls", "nats"):
+            raise WirelagError(f"{self.shown}: speaking from a given address works with https:// only")
         if not self.encrypted and not self.insecure and not loopback(host):
             raise WirelagError(
                 f"{self.shown}: would go to another host in plain text: write "

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import http.client
 import socket
+import struct
 import threading
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Final
 from urllib.parse import quote, urlsplit
 
@@ -15,9 +17,14 @@ from wirelag.transport import Address, Refused, Unreachable, pauses, reason
 
 MEDIA_TYPE: Final = "application/vnd.wirelag.message"
 ASK_HEADER: Final = "Wirelag-Ask"
-POLL_S: Final = 20  # how long the collector lets an agent wait for an ask
-_TIMEOUT_S: Final = POLL_S + 15.0
+FRAME: Final = struct.Struct("<IQ")  # before each ask: its length, and its number
+QUIET_S: Final = 20  # an ask without a length says that there was none for so long
+_TIMEOUT_S: Final = QUIET_S + 15.0
 _CONNECT_S: Final = 5.0
+_MOST_SAID: Final = 4096  # bytes of an answer
+_UNANSWERED_S: Final = (
+    10  # a connection whose other end has not answered for so long is dead: TCP itself waits for minutes
+)
 
 
 class _Line:
@@ -29,111 +36,188 @@ class _Line:
         self._connection: http.client.HTTPConnection | None = None
         self._turn = threading.Lock()
         self._broken_off = False
+        self._asks: http.client.HTTPResponse | None = None  # an answer that goes on and on
 
-    def request(
-        self, method: str, path: str, body: bytes | None = None, most: int = 4096
-    ) -> tuple[int, http.client.HTTPMessage, bytes]:
-        """Status, headers and at most that much of the body; Unreachable if none comes."""
-        with self._turn:
-            while True:
-                kept_open = self._connection is not None
-                try:
-                    return self._talk(method, path, body, most)
-                except (OSError, http.client.HTTPException) as error:
-                    self._hang_up()  # one that was kept open may just have grown old
-                    if not kept_open or self._broken_off or isinstance(error, TimeoutError):
-                        raise Unreachable(f"{self._address.shown}: {reason(error)}") from None
+    def post(self, path: str, body: bytes, last: str) -> tuple[int, bytes]:
+        """Status and answer, a short one; Unreachable if none comes. `last`: the ask that was answered last."""
+        headers = {"Content-Type": MEDIA_TYPE, "Content-Length": str(len(body))}
+        try:
+            with self._turn:
+                return self._patiently(path, body, headers | ({ASK_HEADER: last} if last else {}))
+        finally:
+            self._leave()
+
+    def next_ask(self, path: str) -> tuple[int, str, bytes]:
+        """Status, and the next ask with its name, or why there is none; Unreachable if the connection breaks."""
+        try:
+            with self._turn:
+                return self._next_ask(path)
+        except (OSError, http.client.HTTPException) as error:
+            raise Unreachable(f"{self._address.shown}: {reason(error)}") from None
+        finally:
+            self._leave()
 
     def break_off(self) -> None:
-        """End what waits for an answer."""
+        """For good: end what waits for an answer. Who is at it hangs up, or nobody is."""
         self._broken_off = True
         if (connection := self._connection) is not None and (line := connection.sock) is not None:
-            try:
+            with suppress(OSError):  # nothing waits
                 line.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                return  # nothing waits
+        self._leave()
 
     def close(self) -> None:
-        """For good."""
+        """The same, and wait until it is done."""
         self.break_off()
         with self._turn:
             self._hang_up()
 
+    def _leave(self) -> None:
+        if self._broken_off and self._turn.acquire(blocking=False):
+            try:
+                self._hang_up()
+            finally:
+                self._turn.release()
+
+    def _patiently(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
+        while True:
+            kept_open = self._connection is not None
+            try:
+                response = self._talk("POST", path, headers, body)
+                return response.status, self._rest(response)
+            except (OSError, http.client.HTTPException) as error:
+                self._hang_up()  # one that was kept open may just have grown old
+                if not kept_open or self._broken_off or isinstance(error, TimeoutError):
+                    raise Unreachable(f"{self._address.shown}: {reason(error)}") from None
+
+    def _next_ask(self, path: str) -> tuple[int, str, bytes]:
+        try:
+            while True:
+                response = self._asks = self._asks or self._talk("GET", path, {})
+                if response.status != 200:
+                    self._asks = None
+                    return response.status, "", self._rest(response)
+                length, number = FRAME.unpack(self._exactly(response, FRAME.size))
+                if length > MOST_BYTES:
+                    raise http.client.HTTPException("asks for more than anybody could answer")
+                if length:
+                    return 200, f"{response.headers.get(ASK_HEADER, '')}-{number}", self._exactly(response, length)
+        except BaseException:
+            self._hang_up()
+            raise
+
+    def _exactly(self, response: http.client.HTTPResponse, size: int) -> bytes:
+        found = response.read(size)
+        if len(found) < size:
+            raise http.client.IncompleteRead(found, size - len(found))
+        return found
+
     def _talk(
-        self, method: str, path: str, body: bytes | None, most: int
-    ) -> tuple[int, http.client.HTTPMessage, bytes]:
+        self, method: str, path: str, headers: dict[str, str], body: bytes | None = None
+    ) -> http.client.HTTPResponse:
+        """No header that nobody needs: with small intervals they would be more than what is said."""
         connection = self._connection = self._connection or self._connect()
         if self._broken_off:
             raise ConnectionAbortedError
-        headers = {"Content-Type": MEDIA_TYPE} if body is not None else {}
+        connection.putrequest(method, path, skip_accept_encoding=True)
         if self._address.secret:
-            headers["Authorization"] = f"Bearer {self._address.secret}"
+            connection.putheader("Authorization", f"Bearer {self._address.secret}")
+        for name, value in headers.items():
+            connection.putheader(name, value)
         try:
-            connection.request(method, path, body, headers)
+            _corked(connection.sock, True)  # headers and body together, not a packet each
+            connection.endheaders(body)
+            _corked(connection.sock, False)
         except (BrokenPipeError, ConnectionResetError):
             if body is None:
                 raise  # else: it may have been answered before it was read
-        response = connection.getresponse()
-        content = response.read(most + 1)
+        return connection.getresponse()
+
+    def _rest(self, response: http.client.HTTPResponse) -> bytes:
+        content = response.read(_MOST_SAID + 1)
         if response.will_close or not response.isclosed():
             self._hang_up()
-        if len(content) > most:
+        if len(content) > _MOST_SAID:
             raise http.client.HTTPException("answers with more than anybody asked for")
-        return response.status, response.headers, content
+        return content
 
     def _connect(self) -> http.client.HTTPConnection:
         parts = urlsplit(self._address.url)
         assert parts.hostname is not None
+        source = None if self._address.source is None else (self._address.source, 0)
         connection: http.client.HTTPConnection
         if self._context is None:
-            connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=_CONNECT_S)
+            connection = http.client.HTTPConnection(parts.hostname, parts.port, _CONNECT_S, source)
         else:
             connection = http.client.HTTPSConnection(
-                parts.hostname, parts.port, timeout=_CONNECT_S, context=self._context
+                parts.hostname, parts.port, timeout=_CONNECT_S, source_address=source, context=self._context
             )
-        connection.connect()
-        connection.sock.settimeout(_TIMEOUT_S)
+        try:
+            connection.connect()
+            connection.sock.settimeout(_TIMEOUT_S)
+            _notice_silence(connection.sock)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _hang_up(self) -> None:
+        if self._asks is not None:
+            self._asks.close()
+            self._asks = None
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
 
+def _corked(line: socket.socket, corked: bool) -> None:
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, int(corked))
+
+
+def _notice_silence(line: socket.socket) -> None:
+    """Also while nothing is said: an agent that waits for an ask must know when nobody can ask it any more."""
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _UNANSWERED_S // 2)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _UNANSWERED_S // 2)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNANSWERED_S * 1000)
+
+
 class HttpSender:
-    """Messages go out on one connection, asks come in on another."""
+    """Messages go out on one connection, asks come in on another: an answer that never ends."""
 
     def __init__(self, address: Address, point: str) -> None:
         self._address = address
         self._path = urlsplit(address.url).path.rstrip("/")
         self._point = quote(point, safe="")
         self._out, self._in = _Line(address), _Line(address)
+        self._last = self._told = ""  # the ask that was answered last, and the one of which the collector knows that
         self._closed = False
 
     async def send(self, data: bytes, key: str) -> None:
         """Return once the collector has stored it."""
         if len(data) > MOST_BYTES:
             raise Refused(f"{self._address.shown}: a message of {len(data)} bytes is too large (at most {MOST_BYTES})")
-        status, _, body = await asyncio.to_thread(self._out.request, "POST", f"{self._path}/v1/messages", data)
-        self._check(status, body)
+        last = self._last
+        told = "" if last == self._told else last
+        status, said = await asyncio.to_thread(self._out.post, f"{self._path}/v1/messages", data, told)
+        self._check(status, said)
+        self._told = last
 
     async def asks(self) -> AsyncIterator[bytes]:
-        """Wait at the collector for the next ask, and tell it with that request which one was the last."""
-        last, tries, line = "", pauses(), self._in
+        """Asks as they come. The collector learns with the next message, or connection, which one was the last."""
+        tries, line = pauses(), self._in
         try:
             while not self._closed:
-                path = f"{self._path}/v1/asks/{self._point}?after={quote(last, safe='')}"
+                path = f"{self._path}/v1/asks/{self._point}?after={quote(self._last, safe='')}"
                 try:
-                    status, headers, body = await asyncio.to_thread(line.request, "GET", path, None, MOST_BYTES)
-                    self._check(status, body)
+                    status, name, said = await asyncio.to_thread(line.next_ask, path)
+                    self._check(status, said)
                 except (Unreachable, Refused):
                     await asyncio.sleep(0 if self._closed else next(tries))
                     continue
                 tries = pauses()
-                if status == 200:
-                    last = headers.get(ASK_HEADER, "")
-                    yield body
+                yield said
+                self._last = name
         finally:
             line.break_off()  # the thread that waits ends now, not when the collector answers
             self._in = _Line(self._address)

@@ -18,25 +18,34 @@ from typing import Final
 from wirelag.errors import WirelagError
 from wirelag.messages import MOST_BYTES, peek
 from wirelag.transport import Acknowledge
-from wirelag.transport.http import ASK_HEADER, MEDIA_TYPE, POLL_S
+from wirelag.transport.http import ASK_HEADER, FRAME, MEDIA_TYPE, QUIET_S
 
 try:
     from starlette.requests import ClientDisconnect, Request
-    from starlette.responses import Response
+    from starlette.responses import Response, StreamingResponse
     from starlette.routing import Route
 except ImportError:
     raise WirelagError("this needs more than wirelag alone: pip install 'wirelag[live]'") from None
 
 _MOST_ASKS: Final = 256  # that wait for one agent
+_LONG: Final = 1 << 16  # bytes; what is longer is looked at beside the others, not before them
 _HELD: Final = 2048  # bytes that a message takes beside its own
 
 
 @dataclass(slots=True)
 class _Asks:
-    """What waits for one agent."""
+    """What waits for one agent, until it says that it has answered it."""
 
     waiting: deque[tuple[int, bytes]] = field(default_factory=deque)
-    more: asyncio.Event = field(default_factory=asyncio.Event)
+    more: asyncio.Event = field(default_factory=asyncio.Event)  # of those who wait now
+
+    def wake(self) -> None:
+        self.more.set()
+        self.more = asyncio.Event()
+
+    def answered(self, last: int) -> None:
+        while self.waiting and self.waiting[0][0] <= last:
+            self.waiting.popleft()
 
 
 class HttpInbox:
@@ -44,6 +53,8 @@ class HttpInbox:
 
     `counts` says why messages were not taken.
     """
+
+    scheme = "http"
 
     def __init__(
         self,
@@ -57,7 +68,7 @@ class HttpInbox:
         self.held = 0  # bytes
         self._tokens = tokens
         self._most, self._most_held, self._patience_s = most, most_held, patience_s
-        self._came: asyncio.Queue[tuple[bytes, asyncio.Future[None]] | None] = asyncio.Queue()
+        self._came: asyncio.Queue[tuple[bytes, asyncio.Future[bool]] | None] = asyncio.Queue()
         self._asks: dict[str, _Asks] = {}
         self._life = secrets.token_hex(4)  # numbers of asks mean nothing to the next process
         self._number = 0
@@ -77,9 +88,9 @@ class HttpInbox:
             if stored.done():
                 continue
 
-            async def acknowledge(stored: asyncio.Future[None] = stored) -> None:
+            async def acknowledge(is_stored: bool = True, stored: asyncio.Future[bool] = stored) -> None:
                 if not stored.done():
-                    stored.set_result(None)
+                    stored.set_result(is_stored)
 
             yield data, acknowledge
 
@@ -91,14 +102,14 @@ class HttpInbox:
         if len(asks.waiting) > _MOST_ASKS:
             asks.waiting.popleft()
             self.counts["asks dropped"] += 1
-        asks.more.set()
+        asks.wake()
 
     async def close(self) -> None:
         """Send everybody away."""
         self._closed = True
         self._came.put_nowait(None)
         for asks in self._asks.values():
-            asks.more.set()
+            asks.wake()
 
     async def _take(self, request: Request) -> Response:
         allowed, point = self._who(request)
@@ -126,17 +137,21 @@ class HttpInbox:
         except (TimeoutError, ClientDisconnect):
             return self._no(408, "slow", "it did not come in time")
         try:
-            opening = peek(data, self._most)
+            opening = await asyncio.to_thread(peek, data, self._most) if len(data) > _LONG else peek(data, self._most)
         except ValueError as error:
             return self._no(400, "garbage", f"it {error}")
         if point not in (None, opening.point):
             return self._no(403, "unauthorised", "the token is that of another point")
+        if opening.point in self._asks:
+            self._asks[opening.point].answered(self._number_of(request.headers.get(ASK_HEADER, "")))
         stored = asyncio.get_running_loop().create_future()
         self._came.put_nowait((data, stored))
         try:
-            await asyncio.wait_for(stored, self._patience_s)
+            is_stored = await asyncio.wait_for(stored, self._patience_s)
         except TimeoutError:
             return self._no(503, "busy", "nobody took it in time")
+        if not is_stored:
+            return self._no(503, "not stored", "the collector cannot store it now; its log says why")
         self.counts["taken"] += 1
         return Response(status_code=204)
 
@@ -146,20 +161,29 @@ class HttpInbox:
         if not allowed or only not in (None, point):
             return self._no(401, "unauthorised", "the token is missing or wrong")
         asks = self._asks.setdefault(point, _Asks()) if len(self._asks) < 1 << 16 else self._asks.get(point, _Asks())
-        life, _, last = request.query_params.get("after", "").partition("-")
-        if life == self._life and last.isascii() and last.isdigit():
-            while asks.waiting and asks.waiting[0][0] <= int(last[:20]):
-                asks.waiting.popleft()
-        if not asks.waiting and not self._closed:
-            asks.more.clear()
+        asks.answered(self._number_of(request.query_params.get("after", "")))
+        headers = {ASK_HEADER: self._life, "X-Accel-Buffering": "no"}
+        return StreamingResponse(self._frames(asks), headers=headers, media_type=MEDIA_TYPE)
+
+    async def _frames(self, asks: _Asks) -> AsyncIterator[bytes]:
+        """All that wait, then each that comes; and a sign of life where none does."""
+        sent = 0
+        while not self._closed:
+            more, found = asks.more, [one for one in asks.waiting if one[0] > sent]
+            for number, data in found:
+                yield FRAME.pack(len(data), number) + data
+                sent = number
+            if found:
+                continue
             try:
-                await asyncio.wait_for(asks.more.wait(), POLL_S)
+                await asyncio.wait_for(more.wait(), QUIET_S)
             except TimeoutError:
-                return Response(status_code=204)
-        if not asks.waiting:
-            return Response(status_code=204)
-        number, data = asks.waiting[0]
-        return Response(data, media_type=MEDIA_TYPE, headers={ASK_HEADER: f"{self._life}-{number}"})
+                yield FRAME.pack(0, 0)
+
+    def _number_of(self, name: str) -> int:
+        """Of an ask; 0 where another process gave it its name."""
+        life, _, number = name.partition("-")
+        return int(number[:20]) if life == self._life and number.isascii() and number.isdigit() else 0
 
     def _who(self, request: Request) -> tuple[bool, str | None]:
         """Whether they may, and as which point."""

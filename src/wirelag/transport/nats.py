@@ -8,14 +8,18 @@ over it. So the library's own reconnecting is not used: it would speak plain tex
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
-from collections.abc import AsyncIterator, Awaitable
+import secrets
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from wirelag.errors import WirelagError
-from wirelag.messages import MOST_BYTES
+from wirelag.messages import MOST_BYTES, peek
 from wirelag.transport import Acknowledge, Address, Refused, Unreachable, pauses, reason
 
 try:
@@ -33,9 +37,11 @@ ASKS: Final = "WIRELAG_ASKS"
 COLLECTOR: Final = "collector"
 _DAY_S: Final = 86400.0
 _TIMEOUT_S: Final = 5.0
+_PING_S: Final = 3  # a broker that leaves two of these unanswered is dead: TCP itself waits for minutes
 _CLOSING_S: Final = 1.0  # after a failed handshake the library waits for ever
 _POLL_S: Final = 2.0  # then ask again: a broker that was restarted may have forgotten who waits
 _AGAIN_S: Final = 10.0  # after which a message comes again that nobody acknowledged
+_NOT_STORED_S: Final = 1.0  # the same of one that could not be stored
 _ASK_AGAIN_S: Final = 2.0  # the same of asks: the collector does not wait long for answers
 _HEADERS: Final = 512  # bytes that a message's headers take at most
 _MESSAGES: Final = StreamConfig(
@@ -59,6 +65,9 @@ _ASKED: Final = StreamConfig(
 )
 
 T = TypeVar("T")
+
+# The standard library warns of its own doing whenever a connection ends that was upgraded to TLS.
+logging.getLogger("asyncio").addFilter(lambda record: "eof_received() has no effect" not in record.getMessage())
 
 
 def subject(kind: str, point: str) -> str:
@@ -162,7 +171,7 @@ class _Line:
                     max_reconnect_attempts=1,
                     reconnect_time_wait=0,
                     connect_timeout=int(_TIMEOUT_S),
-                    ping_interval=10,
+                    ping_interval=_PING_S,
                     max_outstanding_pings=2,
                     disconnected_cb=end,
                     closed_cb=end,
@@ -198,17 +207,19 @@ class NatsSender:
         self._point = point
         self._address = address
         self._line = _Line(address, point)
+        self._life = secrets.token_hex(8)  # else who guesses a key could have the broker drop the message that has it
 
     async def send(self, data: bytes, key: str) -> None:
         """Return once the broker has it on disk; the broker drops what it had in the last ten minutes."""
-        await _publish(self._line, subject(key.partition("-")[0], self._point), data, key, self._address.shown)
+        where, name = subject(key.partition("-")[0], self._point), f"{key}-{self._life}"
+        await _publish(self._line, where, data, name, self._address.shown)
 
     async def asks(self) -> AsyncIterator[bytes]:
         """Asks wait in the broker for at most ten minutes."""
         name = token(self._point)
-        async for data, acknowledge in _consume(self._line, ASKS, name, subject("ask", self._point), _ASK_AGAIN_S):
-            yield data
-            await acknowledge()
+        async for message in _consume(self._line, ASKS, name, subject("ask", self._point), _ASK_AGAIN_S):
+            yield message.data
+            await _acknowledger(message)()
 
     async def close(self) -> None:
         """Asks end, too."""
@@ -216,17 +227,29 @@ class NatsSender:
 
 
 class NatsInbox:
-    """The collector's side. It makes the streams, unless somebody has: with other limits, say, or replicas."""
+    """The collector's side. It makes the streams, unless somebody has: with other limits, say, or replicas.
+
+    `counts` says why messages were not taken.
+    """
+
+    scheme = "nats"
 
     def __init__(self, address: Address, again_s: float = _AGAIN_S) -> None:
+        self.counts: Counter[str] = Counter()
         self._address = address
         self._again_s = again_s
         self._line = _Line(address, COLLECTOR)
+        self._said: str | None = None  # what is wrong with the broker
 
     async def messages(self) -> AsyncIterator[tuple[bytes, Acknowledge]]:
         """Messages come again `again_s` seconds later if they are not acknowledged."""
-        async for data, acknowledge in _consume(self._line, STREAM, COLLECTOR, None, self._again_s):
-            yield data, acknowledge
+        async for message in _consume(self._line, STREAM, COLLECTOR, None, self._again_s, self._complain):
+            acknowledge = _acknowledger(message)
+            if _of_another(message):
+                self.counts["of another point"] += 1
+                await acknowledge()
+            else:
+                yield message.data, acknowledge
 
     async def ask(self, point: str, data: bytes) -> None:
         """Leave it with the broker. The same may be asked again: answers are what is counted once."""
@@ -235,6 +258,27 @@ class NatsInbox:
     async def close(self) -> None:
         """Messages end, too."""
         await self._line.close()
+
+    def _complain(self, error: Unreachable | None) -> None:
+        """Say once what is wrong, and once that it is over."""
+        self.counts["broker failed"] += error is not None
+        said, self._said = self._said, None if error is None else str(error)
+        if self._said not in (None, said):
+            print(f"wirelag: {self._said}; trying on", file=sys.stderr, flush=True)
+        elif error is None and said is not None:
+            print(f"wirelag: {self._address.shown}: can be used again", file=sys.stderr, flush=True)
+
+
+async def problem(address: Address) -> str | None:
+    """Why a collector could not use a broker now."""
+    line = _Line(address, COLLECTOR)
+    try:
+        await line.unless_lost((await line.stream()).account_info())
+    except Unreachable as error:
+        return str(error)
+    finally:
+        await line.close()
+    return None
 
 
 async def _publish(line: _Line, where: str, data: bytes, key: str | None, shown: str) -> None:
@@ -249,8 +293,13 @@ async def _publish(line: _Line, where: str, data: bytes, key: str | None, shown:
 
 
 async def _consume(
-    line: _Line, stream: str, name: str, only: str | None, again_s: float
-) -> AsyncIterator[tuple[bytes, Acknowledge]]:
+    line: _Line,
+    stream: str,
+    name: str,
+    only: str | None,
+    again_s: float,
+    complain: Callable[[Unreachable | None], None] = lambda error: None,
+) -> AsyncIterator[Msg]:
     """Messages one by one, whatever becomes of the connection."""
     tries = pauses()
     while not line.closed:
@@ -264,13 +313,15 @@ async def _consume(
                 consumer.filter_subject, consumer.inactive_threshold = only, _DAY_S  # agents come and go
             await line.unless_lost(context.add_consumer(stream, consumer))
             pulled = await line.unless_lost(context.pull_subscribe_bind(name, stream))
+            complain(None)
             while True:
                 message = await line.unless_lost(_next(pulled))
                 tries = pauses()
                 if message is not None:
-                    yield message.data, _acknowledger(message)
-        except Unreachable:
+                    yield message
+        except Unreachable as error:
             if not line.closed:
+                complain(error)
                 await asyncio.sleep(next(tries))
 
 
@@ -281,10 +332,18 @@ async def _next(pulled: JetStreamContext.PullSubscription) -> Msg | None:
         return None
 
 
+def _of_another(message: Msg) -> bool:
+    """Whether it is of another point than who may send it: a broker knows subjects, and not what messages say."""
+    try:
+        return token(peek(message.data).point) != message.subject.rpartition(".")[2]
+    except ValueError:
+        return False  # garbage is counted where all of it is
+
+
 def _acknowledger(message: Msg) -> Acknowledge:
-    async def acknowledge() -> None:
+    async def acknowledge(is_stored: bool = True) -> None:
         with suppress(nats.errors.Error):  # if it gets lost, the message comes again
-            await message.ack()
+            await (message.ack() if is_stored else message.nak(delay=_NOT_STORED_S))
 
     return acknowledge
 
@@ -299,6 +358,9 @@ async def _ensure(context: JetStreamContext, config: StreamConfig) -> None:
 async def _closed(client: Client) -> None:
     with suppress(nats.errors.Error, OSError, TimeoutError):
         await asyncio.wait_for(client.close(), _CLOSING_S)
+    for subscription in client._subs.values():  # made while the library closed it: nobody else ends these
+        if (task := subscription._wait_for_msgs_task) is not None:
+            task.cancel()
 
 
 def _plain(error: Exception) -> str:

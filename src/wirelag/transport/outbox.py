@@ -1,6 +1,7 @@
 """The outbox: a sender and a spool as one. What was put into it arrives, sooner or later.
 
-Law: every message is on disk before it is sent, and until it is acknowledged. What waits is sent in order; once the
+Law: every message is on disk before it is sent, and until it is acknowledged; but an answer, which nobody would miss
+who does not ask again, only where it cannot be sent. What waits is sent in order; once the
 collector can be reached again, what is new takes turns with what has waited, so that neither starves the other.
 """
 
@@ -61,6 +62,22 @@ class Outbox:
             (self._waited if self.reachable is False else self._new).append(name)
             self._nothing_left.clear()
             self._something.set()
+
+    async def answer(self, data: bytes, key: str) -> None:
+        """What can be asked for again is sent at once, and waits on disk only where it cannot be."""
+        if self.reachable is not False:
+            try:
+                await self._sender.send(data, key)
+            except Unreachable:
+                pass
+            except Refused as error:
+                self.refused += 1
+                self._tell(str(error))
+                return
+            else:
+                self.sent += 1
+                return
+        await self.put(data, key)
 
     async def run(self) -> None:
         """Deliver, for ever."""

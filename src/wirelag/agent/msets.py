@@ -1,0 +1,123 @@
+"""What an agent cuts: the segments of its settings, and those of the m-set that the collector tells it.
+
+Law: settings come first: a segment that they name is never the collector's. A segment of the m-set is cut by the clock
+like all others, from the moment it is told of until it is left out or its time is over; the first interval and the last
+say how much of them was covered. Segments that stay are not touched when others come and go.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from wirelag.agent.config import MOST_SEGMENTS, Config, Measured, Reference
+from wirelag.agent.cutting import AtPackets, ByClock, Part, Unseen, cutter
+from wirelag.errors import WirelagError
+from wirelag.messages import Message
+from wirelag.packets import PacketBatch
+
+FOREVER_NS: Final = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class MSet:
+    """What the collector wants measured here, and since when it wants that."""
+
+    since_ns: int
+    measured: dict[Measured, int]  # and until when
+    references: tuple[Reference, ...]
+    left_out: int  # beyond what one agent measures, or what is no segment
+
+
+def m_set_of(message: Message, config: Config) -> MSet:
+    """What a message asks for, as far as this agent can do it."""
+    own = {one.segment for one in config.measured}
+    measured: dict[Measured, int] = {}
+    references: list[Reference] = []
+    left_out = 0
+    for record in message.records:
+        segment, source, target, until_ns = (record[name] for name in ("segment", "source", "target", "until_ns"))
+        if segment in own:
+            continue
+        try:
+            reference = config.reference(segment, source, target, until_ns)
+            one = config.of_references(segment, source, target)
+        except (WirelagError, ValueError):
+            left_out += 1
+            continue
+        if len(measured) >= MOST_SEGMENTS:
+            left_out += 1
+            continue
+        measured[one] = FOREVER_NS if until_ns is None else until_ns
+        if record["way"] == "out":
+            references.append(reference)
+    return MSet(message.interval.start_ns, measured, tuple(references), left_out)
+
+
+@dataclass(slots=True)
+class _Cutting:
+    """Segments that are cut together, and until when."""
+
+    cuts: ByClock | AtPackets
+    unseen: Unseen
+    until_ns: int = FOREVER_NS
+
+
+class Cutters:
+    """Packets into parts, for whatever is measured now. All but `turn` is called by one thread."""
+
+    def __init__(self, config: Config, began_ns: int, live: bool) -> None:
+        """`live`: packets are dropped, and the clock is the host's."""
+        self._config, self._live = config, live
+        self._told: queue.SimpleQueue[MSet] = queue.SimpleQueue()
+        self._own: list[_Cutting] = []
+        self._turned: dict[Measured, _Cutting] = {}
+        if config.measured:
+            self._own.append(self._cutting(config.measured, began_ns, 0))
+
+    def _cutting(self, measured: tuple[Measured, ...], began_ns: int, dropped: int) -> _Cutting:
+        config = self._config
+        unseen = Unseen(config.interval_ns, began_ns)
+        if dropped:
+            unseen.read(dropped, began_ns)
+            unseen.begin_anew(began_ns)  # what was dropped before is not its own
+        cutting = _Cutting(cutter(measured, config.interval_ns, config.grace_ns, unseen), unseen)
+        if self._live:
+            cutting.cuts.begin(began_ns)
+        return cutting
+
+    def turn(self, m_set: MSet) -> None:
+        """Any thread: this is the m-set from the next packets on."""
+        self._told.put(m_set)
+
+    def take(self, packets: PacketBatch, now_ns: int, dropped: int) -> Iterator[Part]:
+        """Packets, or none, and how late it is; `dropped`: so many until now."""
+        while not self._told.empty():
+            yield from self._turn(self._told.get(), now_ns, dropped)
+        for one in self._all():
+            if self._live:
+                one.unseen.read(dropped, now_ns)
+                yield from one.cuts.begin_anew(now_ns)
+            yield from one.cuts.take(packets) if len(packets) else one.cuts.passed(now_ns)
+        for measured, one in list(self._turned.items()):
+            if now_ns >= one.until_ns:
+                yield from self._turned.pop(measured).cuts.end(one.until_ns)
+
+    def end(self, now_ns: int) -> Iterator[Part]:
+        """Nothing comes any more."""
+        for one in self._all():
+            yield from one.cuts.end(now_ns)
+
+    def _all(self) -> Iterable[_Cutting]:
+        return [*self._own, *self._turned.values()]
+
+    def _turn(self, m_set: MSet, now_ns: int, dropped: int) -> Iterator[Part]:
+        for measured in [one for one in self._turned if one not in m_set.measured]:
+            yield from self._turned.pop(measured).cuts.end(now_ns)
+        for measured, until_ns in m_set.measured.items():
+            if measured not in self._turned and now_ns < until_ns:
+                self._turned[measured] = self._cutting((measured,), now_ns, dropped)
+            if measured in self._turned:
+                self._turned[measured].until_ns = until_ns

@@ -1,0 +1,180 @@
+"""What references say of the packets between them in an interval, in a few numbers: what travels of `rli`.
+
+Law: of everything come the sum of all delays, exact, their variance, and how wrong the mean may be; of each class the
+same. Classes are the largest and the slowest of an interval, `most` of them in all; the rest is one class, "other".
+So the bytes of an interval are bounded, however many flows there are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag.crossing import Crossing
+from wirelag.distribution import Z95
+from wirelag.flow_records import COLUMN, Flows
+from wirelag.grouping import OTHER_KEY, Grouping
+from wirelag.moments import Moments
+from wirelag.packets import PacketBatch
+
+MOST: Final = 1 << 100  # a sum of delays
+Rows = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The references themselves."""
+
+    references: int = 0  # that were used
+    references_lost: int = 0  # whose numbers never came
+    references_rejected: int = 0
+    sender_ns: int | None = None  # their times are right within this, in the mean; None: their sender does not say so
+
+
+@dataclass(frozen=True, slots=True)
+class Interpolated:
+    """Packets of an interval, or of one class of them."""
+
+    packets: int  # whose turn it was: references on both sides have come, or will not come
+    timed: int  # of these: with a delay
+    sum_ns: int
+    variance_ns2: float
+    error_ns2: float | None  # the variance of the mean, by how well references foretell each other; None: too few
+    heard: Heard | None = None  # None: of a class
+
+    def to_fields(self) -> dict[str, Any]:
+        """Numbers by name."""
+        plain = asdict(self)
+        return plain | (plain.pop("heard") or {})
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Interpolated:
+        """The opposite; a ValueError where numbers cannot be."""
+        packets, timed = (_whole(fields[name], 0) for name in ("packets", "timed"))
+        if timed > packets:
+            raise ValueError("more packets have a delay than there are")
+        error = fields["error_ns2"]
+        found = cls(
+            packets,
+            timed,
+            _whole(fields["sum_ns"], -MOST),
+            _real(fields["variance_ns2"]),
+            None if error is None else _real(error),
+        )
+        if fields["class"] is not None:
+            return found
+        used, lost, rejected = (_whole(fields[f"references{end}"], 0) for end in ("", "_lost", "_rejected"))
+        sender_ns = fields["sender_ns"]
+        return replace(found, heard=Heard(used, lost, rejected, None if sender_ns is None else _whole(sender_ns, 0)))
+
+    def crossing(self) -> Crossing:
+        """The same as all two-point methods say it: nothing is known of what was sent, so nothing of loss."""
+        reason = "no packet came between two references" if self.packets and not self.timed else None
+        return Crossing(received=self.packets, moments=self._moments(), reason=reason)
+
+    def _moments(self) -> Moments:
+        if self.error_ns2 is None:
+            return Moments.of(self.timed, self.sum_ns, None, self.packets)
+        moments = Moments.of(self.timed, self.sum_ns, self.variance_ns2, self.packets)
+        # What is wrong is not chance among packets but the line between references: `bound_ns` gives its 95%.
+        moments.doubt_ns2 = moments.weight**2 * self.error_ns2 * (Z95**2 / (2 * math.log(2 / 0.05)))
+        return moments
+
+
+def interpolated(flows: Flows) -> Interpolated:
+    """All packets together."""
+    report, counts = flows.report(), flows.counts
+    rejected = sum(n for name, n in counts.items() if name.startswith("rejected_"))
+    heard = Heard(counts.get("accepted", 0), flows.lost, rejected, flows.sender_ns)
+    variance = (report.std or 0.0) ** 2 * 1e18
+    ends = report.ci95.get("mean")
+    error = None if ends is None else _variance(ends[0] * 1e9, ends[1] * 1e9)
+    return Interpolated(counts.get("regular", 0), flows.timed, flows.sum_ns, variance, error, heard)
+
+
+def by_class(flows: Flows, grouping: Grouping) -> tuple[list[tuple[str, Interpolated]], bool]:
+    """The largest classes and the slowest, half of them each; whether there were more."""
+    if not len(flows):
+        return [], False
+    packets = _ends(flows)
+    first, class_of = grouping.apart(packets)
+    more = len(first) > grouping.most
+    if more:
+        chosen = _chosen(_classes(flows, class_of), grouping.most)
+        place = np.full(len(first), len(chosen))  # the last is all others
+        place[chosen] = np.arange(len(chosen))
+        first, class_of = first[chosen], place[class_of]
+    tags = grouping.tags(packets, first, np.ones(len(first), np.uint8))
+    names = [grouping.keys[tag] for tag in tags.tolist()] + [OTHER_KEY] * more
+    return list(zip(names, _each(_classes(flows, class_of)), strict=True)), more
+
+
+def _ends(flows: Flows) -> PacketBatch:
+    """A packet of each record."""
+    column, ports = {name: flows.records[:, i] for name, i in COLUMN.items()}, flows.records[:, COLUMN["ports"]]
+    return PacketBatch(
+        {
+            "time_ns": flows.column("first_ns"),
+            "flow_key": column["key"],
+            "src": np.column_stack((column["src_high"], column["src_low"])),
+            "dst": np.column_stack((column["dst_high"], column["dst_low"])),
+            "src_port": (ports >> np.uint64(32)).astype(np.uint16),
+            "dst_port": (ports >> np.uint64(16)).astype(np.uint16),
+        }
+    )
+
+
+def _classes(flows: Flows, class_of: Rows) -> Flows:
+    """A record for each class, in their order."""
+    records = flows.records.copy()
+    records[:, COLUMN["key"]] = class_of.astype(np.uint64)
+    return replace(flows, records=records).merged()
+
+
+def _chosen(classes: Flows, most: int) -> Rows:
+    """Those with the most packets, then those that are surely slow."""
+    table = classes.table()
+    largest = np.argsort(-table["packets"].astype(np.int64), kind="stable")[: most - most // 2]
+    low = np.nan_to_num(table["low"], nan=-np.inf)
+    low[largest] = -np.inf
+    slowest = np.argsort(-low, kind="stable")
+    slowest = slowest[~np.isin(slowest, largest)][: most // 2]
+    return np.sort(np.concatenate((largest, slowest)))
+
+
+def _each(classes: Flows) -> Iterator[Interpolated]:
+    table = {name: column.tolist() for name, column in classes.table().items()}
+    sums = zip(classes.column("sum_ns").tolist(), classes.column("sum_high").tolist(), strict=True)
+    for i, (low, high) in enumerate(sums):
+        sum_ns = (low % (1 << 64)) + (high << 64)
+        error = _variance(table["low"][i] * 1e9, table["high"][i] * 1e9)
+        std_ns = 1e9 * table["std"][i]
+        yield Interpolated(
+            table["packets"][i],
+            table["timed"][i],
+            sum_ns - (1 << 128) if sum_ns >> 127 else sum_ns,
+            std_ns**2 if math.isfinite(std_ns) else 0.0,
+            error,
+        )
+
+
+def _variance(low_ns: float, high_ns: float) -> float | None:
+    """Of the mean, from its 95% interval; None where there is none."""
+    return ((high_ns - low_ns) / 2 / 1.96) ** 2 if math.isfinite(high_ns - low_ns) else None
+
+
+def _whole(value: Any, least: int) -> int:
+    if type(value) is not int or not least <= value < (MOST if least else 1 << 62):
+        raise ValueError("has something that is no whole number where one must be")
+    return value
+
+
+def _real(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value) or value < 0 or value > 1e40:
+        raise ValueError("has something that is no variance where one must be")
+    return float(value)

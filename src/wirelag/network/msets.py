@@ -1,0 +1,85 @@
+"""m-sets as they run: segments measured by reference packets, their addresses, and how one set follows another.
+
+Law: the segments are the plan's links and virtual links between two routers with an agent. References of a link go from
+port to port; those of a virtual link to the far router's own address, so that they take its route. While routes
+converge old and new segments are measured, each once: what is gone ends when the overlap is over, unless it comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from wirelag.network.plan import Member, Plan
+from wirelag.network.segments import Segment
+from wirelag.network.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Referenced:
+    """A segment, and the addresses between which its references go; None where the topology does not know."""
+
+    segment: Segment
+    source: str | None
+    target: str | None
+
+    @property
+    def is_addressed(self) -> bool:
+        """Whether references can be sent."""
+        return self.source is not None and self.target is not None
+
+
+def referenced(plan: Plan, ends: Collection[str]) -> Iterator[Referenced]:
+    """The segments between two of these routers, in the order of the topology."""
+    wanted = frozenset(ends)
+    own = plan.topology.addresses
+    for router in plan.topology.routers:
+        for member in plan.m_set(router) if router in wanted else ():
+            if member.target not in wanted:
+                continue
+            if member.is_link:
+                yield Referenced(Segment.link(router, member.target), *_ports(plan.topology, router, member))
+            if member.longer:
+                yield Referenced(Segment.virtual(router, member.target), own.get(router), own.get(member.target))
+
+
+def _ports(topology: Topology, router: str, member: Member) -> tuple[str | None, str | None]:
+    """Of a link; the routers' own addresses lead over it as well, if nothing else costs the same."""
+    ports = topology.link_addresses.get((router, member.target))
+    if ports is not None:
+        return ports
+    if member.longer:
+        return None, None
+    return topology.addresses.get(router), topology.addresses.get(member.target)
+
+
+class Turning:
+    """The segments that are measured, and those that end soon. No clock of its own.
+
+    Both dictionaries are replaced, never changed: another thread may look at them.
+    """
+
+    def __init__(self, overlap_ns: int) -> None:
+        self.overlap_ns = overlap_ns
+        self.current: dict[Segment, Referenced] = {}
+        self.ending: dict[Segment, tuple[Referenced, int]] = {}  # and when
+
+    def turn(self, wanted: Iterable[Referenced], now_ns: int) -> tuple[list[Segment], list[Segment]]:
+        """These are measured from now on; the segments that are new, and those that are gone."""
+        self.pass_time(now_ns)
+        after = {one.segment: one for one in wanted}
+        gone = [segment for segment in self.current if segment not in after]
+        new = [segment for segment in after if segment not in self.current]
+        ending = self.ending | {segment: (self.current[segment], now_ns + self.overlap_ns) for segment in gone}
+        self.ending = {segment: one for segment, one in ending.items() if segment not in after}
+        self.current = after
+        return new, gone
+
+    def pass_time(self, now_ns: int) -> None:
+        """What has ended is let go."""
+        self.ending = {segment: one for segment, one in self.ending.items() if one[1] > now_ns}
+
+    def held(self) -> Iterator[tuple[Referenced, int | None]]:
+        """All that can be measured, and until when."""
+        yield from ((one, None) for one in self.current.values() if one.is_addressed)
+        yield from (one for one in self.ending.values() if one[0].is_addressed)

@@ -1,0 +1,46 @@
+"""Results of rli, which the downstream point says alone. No I/O.
+
+Law: references are the upstream point's word. They carry its time, its numbers, and how wrong its clock may be; so an
+interval needs no message of that point, and where no reference came, it has said nothing. What was sent is not known:
+packets have no loss, references have.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wirelag.interpolated import Heard, Interpolated
+from wirelag.losses import unknown
+from wirelag.messages import ClockReading, Message, Seen
+from wirelag.results import Ends, Rank, Result, together
+
+NO_LOSS: Final = "rli sees what arrives: of loss it knows that of references alone"
+
+
+def result_of(ends: Ends, message: Message) -> Result:
+    """What a message of the downstream point says."""
+    found = {record["class"]: Interpolated.from_fields(record) for record in message.records}
+    heard = found[None].heard or Heard()
+    crossings = {key: one.crossing() for key, one in found.items()} if heard.references else {}
+    upstream = ClockReading(heard.sender_ns is not None, heard.sender_ns or 0, "stated")
+    return Result(
+        ends.segment,
+        message.interval,
+        Rank.SETTLED if heard.references else Rank.UNSEEN,
+        message.terms.estimator.name,
+        crossings,
+        {key: unknown(crossing, NO_LOSS) for key, crossing in crossings.items()},
+        (Seen(heard.references, 0, message.seen.covered_ns) if heard.references else None, message.seen),
+        together((upstream, message.clock)),
+        True,
+        _reason(ends, heard),
+        (heard.references, heard.references_lost),
+    )
+
+
+def _reason(ends: Ends, heard: Heard) -> str | None:
+    if heard.references:
+        return None
+    if heard.references_rejected:
+        return f"none of {heard.references_rejected} references was credible: their times or numbers do not fit"
+    return f"no reference came: {ends.upstream} sends none, or they get lost, or they go another way"

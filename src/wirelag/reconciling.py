@@ -1,0 +1,313 @@
+"""What two points differ in, by symbols: the questions about one class of one interval, and their answers. No I/O.
+
+Laws. A point is asked only for what it alone can tell: more symbols until the difference decodes, then the times of
+what it alone saw, then all copies of packets of which the points have seen different numbers. Where symbols would take
+more bytes than the packets themselves, or misled, these are asked for. What is asked follows from what was
+said; an answer that does not fit is as good as none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+
+from wirelag.caches import Cached
+from wirelag.crossing import Crossing, joined
+from wirelag.estimators.rda import Decoded, Rda, stand_for
+from wirelag.moments import Moments
+from wirelag.packing import array_of, number_of, pack
+from wirelag.symbols import (
+    NUMBERS,
+    WORD_BYTES,
+    SymbolSynopsis,
+    Words,
+    decoder,
+    enough,
+    less,
+    likely,
+    numbers_of,
+    symbols_of,
+)
+from wirelag.tails import Tail
+
+UP, DOWN = 0, 1
+MOST_SYMBOLS: Final = 1 << 20
+MOST_WHOLE: Final = 1 << 20  # packets that one answer may hold
+GROWN: Final = 3  # times that more symbols are asked for
+_LOW: Final = np.uint64((1 << 32) - 1)  # what tells a packet of an interval from the others
+_PACKET_BYTES: Final = 10  # id and time
+_NONE: Final = np.empty(0, np.uint64)
+UNSEEN: Final = "it did not see a packet that it is asked about"  # then what was decoded is wrong
+
+Fields = Mapping[str, Any]
+Record = dict[str, Any]
+
+
+# ---- a point's answers ----
+
+
+def answer_symbols(estimator: Rda, cached: Cached, ask: Fields) -> Record:
+    """What a point that kept these packets says; a ValueError where it cannot say it."""
+    cached = cached.at_level(int(ask["cache_level"]))
+    if "symbols" in ask:
+        after, end = int(ask["after"]), min(int(ask["symbols"]), MOST_SYMBOLS)
+        if not after:
+            return replace(estimator, buckets=max(1, end)).bind(cached).to_fields()
+        return {"symbols": symbols_of(numbers_of(cached.ids), after, max(after, end), estimator.seed)}
+    if "wanted" in ask:
+        return _times(cached, array_of(ask, "wanted", np.uint64))
+    if "ids" in ask:
+        cached = cached.only(np.isin(cached.ids, array_of(ask, "ids", np.uint64)))
+    return cached.to_fields()
+
+
+def _times(cached: Cached, wanted: Words) -> Record:
+    """The time of each number that is wanted; and all packets of an id that has copies, or a number like another's."""
+    numbers = numbers_of(cached.ids)
+    few, low = np.unique(wanted), numbers & _LOW
+    places = np.minimum(np.searchsorted(few, low), max(0, len(few) - 1))
+    rows = np.flatnonzero(few[places] == low) if len(few) else np.empty(0, np.int64)  # in the order of arrival
+    rows = rows[np.argsort(low[rows], kind="stable")]
+    begin, end = (np.searchsorted(low[rows], wanted, side) for side in ("left", "right"))
+    if (begin == end).any():
+        raise ValueError(UNSEEN)
+    copied = cached.ids[numbers != cached.ids]  # only of copies the number is not the id
+    several = (end - begin > 1) | np.isin(cached.ids[rows[begin]], copied)
+    record: Record = {"times_ns": cached.times_ns[rows[begin]]}
+    if several.any():
+        found = np.concatenate([rows[a:b] for a, b in zip(begin[several], end[several], strict=True)])
+        every = np.isin(cached.ids, cached.ids[found])
+        copies = {"of_ids": cached.ids[every], "of_times_ns": cached.times_ns[every]}
+        record |= {"asked": np.flatnonzero(several).astype(np.uint64), **copies}
+    return record
+
+
+# ---- what can be read ----
+
+
+def check_ask(ask: Fields) -> None:
+    """A ValueError where nobody could answer."""
+    if "symbols" in ask:
+        if not number_of(ask, "after") <= number_of(ask, "symbols") <= MOST_SYMBOLS:
+            raise ValueError(f"asks for symbols that end before they begin, or for more than {MOST_SYMBOLS:,}")
+    elif "wanted" in ask:
+        array_of(ask, "wanted", np.uint64)
+        number_of(ask, "difference")
+    elif "ids" in ask:
+        array_of(ask, "ids", np.uint64)
+    elif ask.get("whole") is not True:
+        raise ValueError("asks for nothing")
+
+
+def check_answer(estimator: Rda, record: Fields) -> None:
+    """A ValueError where it could be the answer to nothing."""
+    if "row_sums" in record:
+        estimator.synopsis(record)
+    elif "symbols" in record:
+        array_of(record, "symbols", np.uint64)
+    elif "ids" in record:
+        Cached.from_fields(record, estimator.seed)
+    else:
+        array_of(record, "times_ns", np.int64)
+
+
+# ---- the questions ----
+
+
+@dataclass(slots=True)
+class Told:
+    """Packets of one point that differ: those of which it has one alone, and all of ids that have copies."""
+
+    single: Cached
+    copies: Cached
+
+
+@dataclass(slots=True)
+class Reconciling:
+    """One class of an interval: what both points said of it, upstream first."""
+
+    estimator: Rda
+    synopses: list[SymbolSynopsis]
+    decoded: Decoded | None = None
+    grown: int = 0
+    misled: bool = False  # what was decoded is wrong
+    _told: list[Told | None] = field(default_factory=lambda: [None, None])
+    _alike: list[bool] = field(default_factory=lambda: [False, False])  # has told of the other's copies, too
+    _whole: list[Cached | None] = field(default_factory=lambda: [None, None])
+
+    @property
+    def level(self) -> int:
+        """Of the point that kept less; one that saw nothing kept all of it."""
+        return max(one.level for one in self.synopses)
+
+    @property
+    def untimed(self) -> bool:
+        """Whether it is known what differs, but not when."""
+        return self.decoded is not None and bool(len(self.decoded.numbers)) and not self._timed
+
+    @property
+    def _timed(self) -> bool:
+        return None not in self._told and (all(self._alike) or not len(self._copied()))
+
+    def cross(self) -> tuple[Crossing, dict[int, Record]]:
+        """The best that can be said now, and what to ask of which side to say it better."""
+        for side, one in enumerate(self.synopses):
+            if not one.packets:
+                self.synopses[side] = replace(one, level=self.level)
+        lower = [side for side, one in enumerate(self.synopses) if one.level < self.level]
+        if lower:
+            count = max(len(one.words) for one in self.synopses)
+            reason = "the points kept different shares of their packets: give them more memory"
+            crossing = Crossing(self.synopses[UP].packets, self.synopses[DOWN].packets, reason=reason)
+            return crossing, {side: {"symbols": count, "after": 0} for side in lower}
+        up, down = self._whole
+        if up is not None and down is not None:
+            return self._joined(up, down), {}
+        if self.misled:
+            self.decoded, self._told, self._alike = None, [None, None], [False, False]
+            return self._sampled(), self._ask_whole()
+        more = {} if self.decoded is not None else self._decode()
+        if self.decoded is None:
+            return self._sampled(), more
+        return self._repaired(), {} if self._timed else self._ask_times(self.decoded)
+
+    def _decode(self) -> dict[int, Record]:
+        up, down = (one.words for one in self.synopses)
+        count, longest = min(len(up), len(down)), max(len(up), len(down))
+        apart, decoding = less(down[:count], up[:count]), decoder(self.estimator.seed)
+        if count and decoding.add(apart):
+            self.decoded = Decoded(*decoding.found(), True, _NONE)
+            none = Told(*[Cached.empty(self.estimator.seed)] * 2)
+            for side, numbers in enumerate((self.decoded.upstream, self.decoded.downstream)):
+                self._told[side] = None if len(numbers) else none
+            return {}
+        if count < longest:
+            return {int(len(down) < len(up)): {"symbols": longest, "after": count}}
+        wish, entries = max(count + count // 2, enough(likely(apart))), [one.entries for one in self.synopses]
+        if self.grown >= GROWN or wish > MOST_SYMBOLS or 2 * WORD_BYTES * wish > _PACKET_BYTES * sum(entries):
+            return self._ask_whole()
+        self.grown += 1
+        return {side: {"symbols": wish, "after": count} for side in (UP, DOWN)}
+
+    def _ask_whole(self) -> dict[int, Record]:
+        most = max(one.entries for one in self.synopses)
+        return {} if most > MOST_WHOLE else {side: {"whole": True} for side in (UP, DOWN) if self._whole[side] is None}
+
+    def _ask_times(self, decoded: Decoded) -> dict[int, Record]:
+        if None not in self._told:
+            return {side: {"ids": self._copied()} for side, alike in enumerate(self._alike) if not alike}
+        about = {"difference": len(decoded.numbers)}
+        both = enumerate((decoded.upstream, decoded.downstream))
+        return {side: {"wanted": numbers & _LOW, **about} for side, numbers in both if self._told[side] is None}
+
+    def _copied(self) -> Words:
+        """Ids that have copies at one point, or a number like another's."""
+        return np.unique(np.concatenate([told.copies.ids for told in self._told if told is not None]))
+
+    # ---- answers ----
+
+    def read(self, side: int, ask: Fields, record: Fields) -> Any:
+        """An answer, if it fits what was asked; a ValueError else. Nothing is changed yet."""
+        one, seed = self.synopses[side], self.estimator.seed
+        if "symbols" in ask:
+            if not ask["after"]:
+                return self.estimator.synopsis(record)
+            words = array_of(record, "symbols", np.uint64)
+            if len(words) != ask["symbols"] - ask["after"] or len(one.words) != ask["after"]:
+                raise ValueError("these are other symbols")
+            return replace(one, words=np.concatenate((one.words, words)))
+        if "wanted" not in ask:
+            return Cached.from_fields(record, seed)
+        decoded = self.decoded
+        assert decoded is not None
+        numbers, times_ns = (decoded.upstream, decoded.downstream)[side], array_of(record, "times_ns", np.int64)
+        if len(times_ns) != len(numbers):
+            raise ValueError("other packets were asked about")
+        copied, copies = np.zeros(len(numbers), bool), Cached.empty(seed)
+        if "asked" in record:
+            copied[array_of(record, "asked", np.uint64)] = True
+            ids, of_ns = array_of(record, "of_ids", np.uint64), array_of(record, "of_times_ns", np.int64)
+            copies = self._cached(side, ids, of_ns)
+            if len(ids) != len(of_ns) or not np.isin(numbers[copied], numbers_of(ids)).all():
+                raise ValueError("other packets were asked about")
+        return Told(self._cached(side, numbers[~copied], times_ns[~copied]), copies)
+
+    def take(self, side: int, ask: Fields, found: Any) -> None:
+        """What was read."""
+        if "symbols" in ask:
+            self.synopses[side] = found
+        elif "wanted" in ask:
+            self._told[side] = found
+        elif "ids" in ask:
+            self._alike[side], told = True, self._told[side]
+            assert told is not None
+            self._told[side] = replace(told, copies=self._cached(side, found.ids & NUMBERS, found.times_ns))
+        else:
+            self._whole[side] = found
+
+    def _cached(self, side: int, ids: Words, times_ns: Any) -> Cached:
+        one = self.synopses[side]
+        return Cached(ids, times_ns, one.level, one.packets, self.estimator.seed)
+
+    # ---- crossings ----
+
+    def _repaired(self) -> Crossing:
+        """From all rows once the times are known; before, from those that no difference touched."""
+        decoded, (up, down), seed = self.decoded, self.synopses, self.estimator.seed
+        assert decoded is not None
+        mine, theirs = Cached.empty(seed), Cached.empty(seed)
+        if self._timed:
+            told = (one for one in self._told if one is not None)
+            mine, theirs = (self._together(side, one) for side, one in enumerate(told))
+        exact = replace(decoded, complete=self._timed)
+        sample = self._sample()
+        crossing = self.estimator.from_rows(up.rows, down.rows, exact, mine, theirs, sample)
+        self._spread(crossing, sample[0])
+        crossing.details["decoded"] = True
+        if not exact.complete:
+            crossing.only_upstream = len(decoded.upstream) << self.level
+            crossing.only_downstream = len(decoded.downstream) << self.level
+        return self._finished(crossing)
+
+    def _spread(self, crossing: Crossing, tail: Tail) -> None:
+        """The deviation of rows, which are few, and that of the sample: each counts as often as it is sure."""
+        moments, rows, few = crossing.moments, self.estimator.rows - 1, len(tail) - 1
+        if self.estimator.deviation != "rows" or few < 1:
+            return
+        of_tail = float((tail.delays_ns - tail.delays_ns[0]).astype(np.float64).var(ddof=1))
+        of_rows = moments.squares_ns2 / moments.known if moments.known else of_tail
+        variance = (rows * of_rows + few * of_tail) / (rows + few)
+        crossing.moments = Moments.of(moments.used, moments.sum_ns, variance, moments.weight)
+
+    def _together(self, side: int, told: Told) -> Cached:
+        both = (told.copies, told.single)
+        ids, times_ns = (np.concatenate([getattr(each, name) for each in both]) for name in ("ids", "times_ns"))
+        return self._cached(side, ids, times_ns)
+
+    def _sampled(self) -> Crossing:
+        """Too much differs, as far as is known: what the sample says."""
+        tail, level = self._sample()
+        details = {"decoded": False, "difference": None}
+        delays = Moments.of_delays(tail.delays_ns, 1)
+        return self._finished(Crossing(moments=delays, tail=tail, tail_level=level, details=details))
+
+    def _joined(self, up: Cached, down: Cached) -> Crossing:
+        crossing = joined(up, down)
+        crossing.reordered = None  # of a decoded difference nobody could say
+        crossing.details |= {"decoded": True, "difference": None}
+        crossing.wire_bytes = len(pack(down.to_fields()))
+        return crossing
+
+    def _sample(self) -> tuple[Tail, int]:
+        up, down = (one.tail for one in self.synopses)
+        return Tail.between(up, down), max(up.level, down.level)
+
+    def _finished(self, crossing: Crossing) -> Crossing:
+        up, down = self.synopses
+        crossing.sent, crossing.received = up.packets, down.packets
+        crossing.wire_bytes = len(pack(down.to_fields()))
+        stand_for(crossing, up.packets, down.packets, self.level)
+        return crossing

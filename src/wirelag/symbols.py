@@ -1,0 +1,124 @@
+"""Rateless symbols as they travel: what two points differ in, in 8 bytes a symbol.
+
+Law: a symbol is one word: the XOR of 44 bits of numbers, the XOR of 16 bits of their checks, and 4 bits of their
+count. Points whose ids are cut to 44 bits agree on everything as with whole ones; of n packets and d that differ about
+n d / 2^44 share theirs with a packet that does not, and count as ambiguous then: never as something else. A check of 16
+bits lets a wrong number pass about once in 1,500 differences of any size; then it is in symbols that do not become
+empty. A difference is decoded when all of them are, so a wrong one would have to pass in every symbol that it is in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag import _kernels
+from wirelag.caches import Cached
+from wirelag.packing import array_of, number_of
+from wirelag.rows import lowered, raised
+
+NUMBER_BITS: Final = 44
+CHECK_BITS: Final = 16
+COUNT_BITS: Final = 4
+NUMBERS: Final = np.uint64((1 << NUMBER_BITS) - 1)
+WORD_BYTES: Final = 8
+FIRST: Final = 64  # symbols at most, where nothing is known of a difference
+
+Words = npt.NDArray[np.uint64]
+_LOOKED_AT: Final = 1 << 14  # symbols, to say how large a difference is
+_CHECKS: Final = np.uint64((1 << CHECK_BITS) - 1)
+_COUNTS: Final = np.uint64((1 << COUNT_BITS) - 1)
+_CHECK_PLACE: Final = np.uint64(NUMBER_BITS)
+_COUNT_PLACE: Final = np.uint64(NUMBER_BITS + CHECK_BITS)
+
+
+def numbers_of(ids: Words) -> Words:
+    """The numbers of packets and of their copies; that of the first copy is its id."""
+    return np.asarray(_kernels.number_copies(ids)) & NUMBERS
+
+
+def in_words(cells: Words) -> Words:
+    """Symbols (ids, check, count) as words."""
+    ids, checks, counts = cells.reshape(-1, 3).T
+    return np.asarray((ids & NUMBERS) | (checks & _CHECKS) << _CHECK_PLACE | (counts & _COUNTS) << _COUNT_PLACE)
+
+
+def symbols_of(numbers: Words, first: int, end: int, seed: int) -> Words:
+    """Symbols from one to before another, as words."""
+    encoder = _kernels.RatelessEncoder(numbers, seed)
+    encoder.symbols(first)
+    return in_words(encoder.symbols(end - first))
+
+
+def less(down: Words, up: Words) -> Words:
+    """The difference of words, as symbols (ids, check, count)."""
+    apart = down ^ up
+    counts = (down >> _COUNT_PLACE) - (up >> _COUNT_PLACE) & _COUNTS
+    return np.column_stack((apart & NUMBERS, apart >> _CHECK_PLACE & _CHECKS, counts)).reshape(-1)
+
+
+def decoder(seed: int) -> _kernels.RatelessDecoder:
+    """For differences of words."""
+    return _kernels.RatelessDecoder(seed, CHECK_BITS, COUNT_BITS)
+
+
+def enough(difference: int) -> int:
+    """How many symbols a difference of this size wants: nine of ten times it decodes from these."""
+    return math.ceil(1.36 * difference + 2 * math.sqrt(difference)) + 4
+
+
+def likely(apart: Words) -> int:
+    """About how large a difference is that did not decode: symbol i is empty with probability exp(-2 d / (i + 2))."""
+    cells = apart.reshape(-1, 3)[:_LOOKED_AT]
+    empty = max(1, int((~cells.any(axis=1)).sum()))
+    places = np.arange(len(cells)) + 2.0
+    low, high = 0.0, 1.0
+    while np.exp(-2 * high / places).sum() > empty:
+        low, high = high, 2 * high
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (middle, high) if np.exp(-2 * middle / places).sum() > empty else (low, middle)
+    return math.ceil(high)
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolSynopsis:
+    """Symbols of one interval at one point, rows for the mean and the deviation, and the tail's sample."""
+
+    words: Words
+    rows: Words  # count and sum of each
+    entries: int
+    level: int
+    tail: Cached
+
+    @property
+    def packets(self) -> int:
+        """All that were seen."""
+        return self.tail.packets
+
+    def to_fields(self) -> dict[str, Any]:
+        """Numbers and arrays by name, as a synopsis travels."""
+        counts, sums = self.rows[0::2], self.rows[1::2]
+        rows = {"row_counts": counts, **lowered("row_sums", sums, counts, self.tail.times_ns)}
+        about = {"entries": self.entries, "cache_level": self.level}
+        return {"symbols": self.words, **rows, **about, **self.tail.to_fields("tail_")}
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any], rows: int, seed: int) -> SymbolSynopsis:
+        """The opposite of `to_fields`."""
+        counts = array_of(fields, "row_counts", np.uint64)
+        sums = raised("row_sums", fields, counts)
+        if len(counts) != rows:
+            raise ValueError(f"{len(counts)} rows, not {rows}")
+        return cls(
+            array_of(fields, "symbols", np.uint64),
+            np.column_stack((counts, sums)).reshape(-1),
+            number_of(fields, "entries"),
+            number_of(fields, "cache_level"),
+            Cached.from_fields(fields, seed, "tail_"),
+        )
