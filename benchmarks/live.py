@@ -1,6 +1,6 @@
-"""Live capture under a flood: the highest rate without drops, and what a packet costs; tcpdump beside it.
+"""Live capture and agents under a flood: the highest rate without drops, what a packet costs; tcpdump beside it.
 
-The source sends from one core, the capture has the other to itself. Both capture and tcpdump get a ring of 64 MiB.
+The source sends from one core, the capture has the other to itself. Capture, agents and tcpdump get a ring of 64 MiB.
 `python benchmarks/live.py` runs it; as root, for the lab.
 """
 
@@ -12,6 +12,7 @@ import resource
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -100,6 +101,33 @@ def by_tcpdump(network: Network, folder: Path, rate: float | None) -> Flood:
     return Flood(sent / seconds, sent, received - dropped, dropped, cpu_s * 1e9 / max(received - dropped, 1))
 
 
+def by_agent(network: Network, folder: Path, estimator: str, rate: float | None) -> Flood:
+    """`wirelag agent`, a synopsis each second; nobody takes its messages, so they wait on disk."""
+    command = [sys.executable, "-m", "wirelag.cli", "agent", "--point", "bench", "--interface", flood.SOURCE]
+    command += ["--estimator", estimator, "--cut", "clock"] if estimator == "lda" else ["--estimator", estimator]
+    command += ["--filter", f"udp port {flood.PORT}", "--spool", str(folder / "spool")]
+    agent = network.start(flood.SINK, [*command, "--collector", "http://127.0.0.1:1"], folder / "agent.txt")
+    agent.wait_for_line("messages wait on disk")
+    before = _cpu_of(agent.pid)
+    process = flood.start(network, round(SECONDS * (rate or 1.5e6)), rate, folder / "flood.txt")
+    sent, seconds = flood.result(process.finish(120))
+    time.sleep(0.5)  # what is in the ring is taken in, and the last interval is on its way to the disk
+    cpu_ns = _cpu_of(agent.pid) - before
+    said = agent.stop(signal.SIGTERM)
+    network.processes.remove(agent)
+    found = re.search(r"([\d,]+) packets(?:, ([\d,]+) unseen)?", said.splitlines()[-1])
+    if found is None:
+        raise OSError(f"the agent failed: {said}")
+    received, dropped = (int((number or "0").replace(",", "")) for number in found.groups())
+    return Flood(sent / seconds, sent, received, dropped, cpu_ns / max(received, 1))
+
+
+def _cpu_of(pid: int) -> float:
+    """Of a process that runs."""
+    times = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(times[11]) + int(times[12])) * 1e9 / os.sysconf("SC_CLK_TCK")
+
+
 def _cpu_ns() -> float:
     used = resource.getrusage(resource.RUSAGE_SELF)
     return (used.ru_utime + used.ru_stime) * 1e9
@@ -114,14 +142,22 @@ def main() -> None:
         small = captured(network, folder, None, ring_bytes=1 << 18)
         decoded = captured(network, folder, RATE, match=False)
         other = by_tcpdump(network, folder, RATE)
+        agents = {
+            f"agent, {name}{'' if rate else ', fast'}": by_agent(network, folder, name, rate)
+            for name in ("lda", "rda")
+            for rate in (RATE, None)
+        }
     names = "at the rate", "as fast as it goes", "a ring of 256 KiB", "without matching", "tcpdump -w"
-    for what, found in zip(names, (held, most, small, decoded, other), strict=True):
+    floods = dict(zip(names, (held, most, small, decoded, other), strict=True)) | agents
+    for what, found in floods.items():
         print(
             f"{what:<20} {found.rate / 1e3:7,.0f} kpps  sent {found.sent:,}  dropped {found.dropped:,}  "
             f"{found.cpu_ns:.0f} ns of CPU a packet{'' if found.accounted else '  NOT ACCOUNTED FOR'}"
         )
     print(f"CPU of tcpdump -w / of capture and decoding: {other.cpu_ns / decoded.cpu_ns:.2f}")
-    sys.exit(0 if held.dropped == 0 and held.accounted and most.accounted and small.accounted else 1)
+    without = [held, agents["agent, lda"], agents["agent, rda"]]
+    accounted = all(found.accounted for found in (held, most, small, *agents.values()))
+    sys.exit(0 if accounted and not any(found.dropped for found in without) else 1)
 
 
 if __name__ == "__main__":

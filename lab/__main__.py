@@ -1,12 +1,14 @@
-"""`python -m lab`: run scenarios, list them, record routers, remove what was left behind, score answers. Needs root."""
+"""`python -m lab`: run scenarios, record routers, try the live system, score answers, clean up. Needs root."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+from lab import system
 from lab.network import sweep
 from lab.routers import BUSY, Routers
 from lab.run import run
@@ -46,6 +48,13 @@ def _routers(options: argparse.Namespace) -> None:
     print(f"{options.output / 'ospf.json'} {options.output / 'captures'}")
 
 
+def _system(options: argparse.Namespace) -> None:
+    if os.geteuid():
+        raise OSError("the lab builds hosts in namespaces, which needs root: sudo make lab")
+    for line in system.run(options.seconds, options.port, options.seed, lambda text: print(text, flush=True)):
+        print(line)
+
+
 def _down(options: argparse.Namespace) -> None:
     for name in sweep():
         print(f"removed {name}")
@@ -77,6 +86,11 @@ def main() -> None:
     routers.add_argument("--seconds", type=float, default=USUAL.seconds, help="of traffic")
     routers.add_argument("--seed", type=int, default=1)
     routers.add_argument("-o", dest="output", type=Path, required=True, help="folder")
+    live = commands.add_parser("system", help="agents, a collector and its page, with traffic between two hosts")
+    live.set_defaults(do=_system)
+    live.add_argument("--seconds", type=float, help="and then end; without: until Ctrl-C")
+    live.add_argument("--port", type=int, default=system.PORT, help="of the page, on 127.0.0.1; 0: any")
+    live.add_argument("--seed", type=int, default=1)
     commands.add_parser("down", help="remove what ended processes left behind").set_defaults(do=_down)
     score = commands.add_parser("score", help="how far answers are from the truth")
     score.set_defaults(do=_score)
@@ -87,6 +101,8 @@ def main() -> None:
         options.do(options)
     except (OSError, WirelagError) as error:
         sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":
