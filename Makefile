@@ -8,7 +8,7 @@ C_FILES := $(wildcard src/wirelag/kernels/*.h src/wirelag/kernels/*.cpp bpf/*.c 
 SMALL_CAPTURE := $(firstword $(wildcard tests/data/*.pcap*))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test acceptance bench fuzz docs lint format clean debian-packages
+.PHONY: help demo lab test acceptance bench fuzz docs lint format clean debian-packages
 
 help: ## Show this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -40,6 +40,10 @@ demo: $(INSTALLED) ## Simulate small captures, look at them, measure them
 	@echo "  $(BIN)/wirelag info --port 443 YOUR.pcap       the same for a part of it"
 	@echo "  $(BIN)/wirelag simulate --help                 captures with other delays, loss, reordering"
 	@echo "  $(BIN)/wirelag --help                          all commands; docs/ explains them"
+
+lab: $(INSTALLED) ## Try the whole live system on this machine, as root, until Ctrl-C (PORT=8321)
+	@tests/install-debian-packages iproute2 ethtool util-linux
+	$(BIN)/python -m lab system $(if $(PORT),--port $(PORT))
 
 test: debian-packages lint ## Linters and all tests but the long ones (minutes)
 	$(BIN)/pytest -n auto

@@ -13,7 +13,7 @@ import wirelag
 from wirelag.cli import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = (".ci", "benchmarks", "bpf", "docs", "experiments", "fuzz", "lab", "src", "tests")
+ROOMS = (".ci", "benchmarks", "bpf", "deploy", "docs", "experiments", "fuzz", "lab", "src", "tests")
 MADE = {"__pycache__", "build", "corpus"}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 REGISTRY = re.compile(
@@ -77,7 +77,7 @@ def test_every_command_has_a_page(command: str) -> None:
 
 def test_make_help_names_every_target() -> None:
     listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    targets = ["help", "demo", "test", "acceptance", "bench", "fuzz", "docs", "lint", "format", "clean"]
+    targets = ["help", "demo", "lab", "test", "acceptance", "bench", "fuzz", "docs", "lint", "format", "clean"]
     assert re.findall(r"^  make (\w+)", listed, re.MULTILINE) == targets
 
 
