@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from wirelag.agent import in_kernel
 from wirelag.agent.settings import Settings, name_of
 from wirelag.cli.method import delimiters_of, estimator_of, grouping_of, packet_id_of
 from wirelag.courses import Direction
@@ -90,6 +91,8 @@ class Config:
     receive_references: bool
     expected_packets: int  # in an interval
     control: tuple[str, int] | None  # where control packets go that cut the intervals of lda
+    in_kernel: bool = False
+    then: str | None = None  # the XDP program that runs after ours
 
     @classmethod
     def of(cls, settings: Settings) -> Config:
@@ -108,6 +111,7 @@ class Config:
         if settings["grace"] > settings["interval"]:
             raise settings.wrong("grace", "is longer than the interval")
         measured = _measured(settings)
+        in_kernel.check(settings, measured)
         return cls(
             point,
             settings["interface"],
@@ -130,6 +134,8 @@ class Config:
             settings["receive_references"],
             settings["estimator.packets_per_interval"] or EXPECTED,
             _control(settings, measured[0].terms),
+            settings["capture.in_kernel"],
+            settings["capture.then"],
         )
 
     @property

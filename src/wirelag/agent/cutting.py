@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.agent.config import Measured
+from wirelag.agent.in_kernel import KernelMeter
 from wirelag.crossings import ALL, ClassMeter, Cut
 from wirelag.intervals import Edge, Interval, split, split_at_delimiters
 from wirelag.messages import Seen
@@ -85,8 +86,9 @@ class Unseen:
 class _Stream:
     """The meters of one segment."""
 
-    def __init__(self, measured: Measured, unseen: Unseen) -> None:
-        self.measured, self._unseen = measured, unseen
+    def __init__(self, measured: Measured, unseen: Unseen, inside: KernelMeter | None = None) -> None:
+        """`inside`: the meter, where it runs inside the kernel."""
+        self.measured, self._unseen, self._inside = measured, unseen, inside
         delimiters = measured.terms.delimiters
         # Meters look at ids and times alone; classes and control packets are told by more.
         self._few = measured.terms.by is None and (delimiters is None or delimiters.control_port is None)
@@ -94,7 +96,9 @@ class _Stream:
 
     def _begin(self) -> None:
         self._grouping = self.measured.grouping()
-        self.meter = ClassMeter(self.measured.terms.estimator, "upstream", self._grouping)
+        self.meter: ClassMeter | KernelMeter = self._inside or ClassMeter(
+            self.measured.terms.estimator, "upstream", self._grouping
+        )
 
     def selected(self, packets: PacketBatch) -> PacketBatch:
         """Those of this segment."""
@@ -140,8 +144,15 @@ class _Stream:
 class ByClock:
     """Cuts every segment at the same instants of the clock."""
 
-    def __init__(self, measured: tuple[Measured, ...], interval_ns: int, grace_ns: int, unseen: Unseen) -> None:
-        self._streams = [_Stream(each, unseen) for each in measured]
+    def __init__(
+        self,
+        measured: tuple[Measured, ...],
+        interval_ns: int,
+        grace_ns: int,
+        unseen: Unseen,
+        inside: KernelMeter | None = None,
+    ) -> None:
+        self._streams = [_Stream(each, unseen, inside) for each in measured]
         self._interval_ns, self._grace_ns, self._unseen = interval_ns, grace_ns, unseen
         self._began_ns: int | None = None
         self._open = 0
@@ -253,10 +264,12 @@ class _Delimited:
             yield self.stream.part(cut, cut.interval.length_ns)
 
     def _joined(self, first: Cut, second: Cut) -> Cut:
+        meter = self.stream.meter
+        assert isinstance(meter, ClassMeter)  # the kernel cuts by the clock
         synopses = dict(first.synopses)
         for tag, synopsis in second.synopses.items():
             known = tag in synopses
-            synopses[tag] = self.stream.meter.added(synopses[tag], synopsis) if known else synopsis
+            synopses[tag] = meter.added(synopses[tag], synopsis) if known else synopsis
         return Cut(replace(first.interval, end_ns=second.interval.end_ns), synopses)
 
 
@@ -298,8 +311,14 @@ class AtPackets:
             yield from segment.end()
 
 
-def cutter(measured: tuple[Measured, ...], interval_ns: int, grace_ns: int, unseen: Unseen) -> ByClock | AtPackets:
+def cutter(
+    measured: tuple[Measured, ...],
+    interval_ns: int,
+    grace_ns: int,
+    unseen: Unseen,
+    inside: KernelMeter | None = None,
+) -> ByClock | AtPackets:
     """As the terms have it."""
     if measured[0].terms.delimiters is None:
-        return ByClock(measured, interval_ns, grace_ns, unseen)
+        return ByClock(measured, interval_ns, grace_ns, unseen, inside)
     return AtPackets(measured, unseen)

@@ -26,6 +26,8 @@ WATCHED_S: Final = 1.0
 def forecast(config: Config) -> Iterator[str]:
     """A line each."""
     yield _where(config)
+    if config.in_kernel:
+        yield "measured inside the kernel, which takes CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
     first = config.measured[0].terms
     length = format_duration(config.interval_ns)
     if first.delimiters is None:

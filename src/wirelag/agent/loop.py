@@ -23,12 +23,14 @@ from wirelag import __version__
 from wirelag.agent.clock import ASK_S, HostClock
 from wirelag.agent.config import Config
 from wirelag.agent.cutting import Part, Unseen, cutter
+from wirelag.agent.in_kernel import KernelMeter, open_kernel
 from wirelag.agent.past import Past
 from wirelag.agent.references import Emitter, sink
 from wirelag.errors import WirelagError
 from wirelag.estimators.rda import Rda
 from wirelag.exchange import records_of
 from wirelag.intervals import Interval
+from wirelag.io.dataplane_source import KernelSource
 from wirelag.io.live import Live, Replay
 from wirelag.io.privileges import drop_privileges
 from wirelag.messages import MOST_BYTES, Message, Seen, decode, encode
@@ -65,6 +67,7 @@ class Agent:
         self._clock = HostClock(config.clock_error_ns)
         self._clock.ask()
         self._sinks: list[socket.socket] = sink() if config.receive_references else []
+        self._inside: KernelMeter | None = None
         self._source = self._open()
         self._began_ns = self._source.now_ns()
         self._spool = Spool(config.spool, config.spool_bytes)
@@ -75,8 +78,11 @@ class Agent:
         self._stopped_ns: int | None = None
         self._problem: BaseException | None = None
 
-    def _open(self) -> Live | Replay:
+    def _open(self) -> Live | Replay | KernelSource:
         config, packet_id = self.config, self.config.measured[0].terms.packet_id
+        if config.in_kernel and (inside := open_kernel(config, self.tell)):
+            source, self._inside = inside
+            return source
         if config.interface is None:
             return Replay(config.captures, speed=config.speed, packet_id=packet_id, tunnels=config.tunnels)
         return Live(
@@ -114,13 +120,13 @@ class Agent:
     def _capture(self, hand: Callable[[Part | None], None]) -> None:
         source, config = self._source, self.config
         unseen = Unseen(config.interval_ns, self._began_ns)
-        cuts = cutter(config.measured, config.interval_ns, config.grace_ns, unseen)
-        if isinstance(source, Live):
+        cuts = cutter(config.measured, config.interval_ns, config.grace_ns, unseen, self._inside)
+        if not isinstance(source, Replay):
             cuts.begin(self._began_ns)
         try:
             for batch in source:
                 now_ns = source.now_ns()
-                if isinstance(source, Live):
+                if not isinstance(source, Replay):
                     unseen.read(source.statistics.dropped, now_ns)
                     for part in cuts.begin_anew(now_ns):
                         hand(part)

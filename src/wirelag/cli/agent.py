@@ -37,6 +37,10 @@ def agent(
     ] = None,
     tunnels: Annotated[bool | None, _option("--tunnels", None, "Look inside tunnels.", FILTERS)] = None,
     ring: Annotated[str | None, _option("--ring", "SIZE", "For packets that wait; 64MiB.", FILTERS)] = None,
+    in_kernel: Annotated[
+        bool | None, _option("--in-kernel", None, "lda: measure inside the kernel, by eBPF.", FILTERS)
+    ] = None,
+    then: Annotated[str | None, _option("--then", "PINNED", "An XDP program to run after ours.", FILTERS)] = None,
     segment: Annotated[
         list[str] | None, _option("--segment", "A>B", "What is measured; once for each --direction.", FILTERS)
     ] = None,
@@ -115,6 +119,7 @@ def agent(
     given = {
         "--point": point, "--interface": interface, "-r": read, "--speed": speed, "--filter": expression,
         "--promiscuous": promiscuous, "--tunnels": tunnels, "--ring": ring, "--nat": nat, "--prefix": prefix,
+        "--in-kernel": in_kernel, "--then": then,
         "--estimator": estimator, "--interval": interval, "--grace": grace, "--rows": rows, "--loss": loss,
         "--packets-per-interval": packets_per_interval, "--banks": banks, "--buckets": buckets,
         "--deviation": deviation, "--tail": tail, "--memory": memory, "--past": past, "--seed": seed,
