@@ -55,6 +55,7 @@ acceptance: debian-packages $(INSTALLED) ## The long tests, then fuzz and bench 
 bench: debian-packages $(INSTALLED) ## Measure speed and memory
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/live.py
+	$(BIN)/python benchmarks/dataplane.py
 
 fuzz: debian-packages ## Fuzz the decoder and the file formats (SECONDS=300)
 	$(MAKE) -C fuzz run SECONDS=$(or $(SECONDS),300)
@@ -78,12 +79,14 @@ clean: ## Remove all that make has made, .venv too
 	rm -rf .venv build demo fuzz/build lab/build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests lab -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# What runs in the kernel is built where clang is at hand: the package is built again if clang has come since.
 debian-packages:
 	@tests/install-debian-packages
+	@! command -v clang >/dev/null || ls .venv/lib/python*/site-packages/wirelag/bpf/*.o >/dev/null 2>&1 || rm -f $(INSTALLED)
 
 # Build tools are installed first, so that the same pins hold for them: the build then needs no environment of its own.
 # A folder changes when a module is added to it, and a module is found only once it is installed.
-$(INSTALLED): pyproject.toml CMakeLists.txt constraints.txt $(wildcard src/wirelag/kernels/*) $(shell find src/wirelag -type d -not -name __pycache__) | $(BIN)/python
+$(INSTALLED): pyproject.toml CMakeLists.txt constraints.txt $(wildcard src/wirelag/kernels/* bpf/*) $(shell find src/wirelag -type d -not -name __pycache__) | $(BIN)/python
 	@echo "Installing wirelag and its tools into .venv (a minute or two the first time)"
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt scikit-build-core nanobind cmake ninja
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'

@@ -20,7 +20,7 @@ from lab.run import run
 from lab.scenarios import Scenario
 from lab.score import Score, batches, errors, score
 from wirelag.epochs import REASONS, Epochs
-from wirelag.estimators.pirate import Pirate
+from wirelag.estimators.pirate import Method, Pirate
 from wirelag.io.capture import Capture
 from wirelag.roles import Roles
 
@@ -38,6 +38,7 @@ class Recorded:
     capture: Path  # what the client sent
     truth: pl.DataFrame
     both: Path | None
+    in_kernel: Epochs | None = None  # what was measured inside the kernel meanwhile
 
 
 def need_root() -> None:
@@ -48,12 +49,15 @@ def need_root() -> None:
 
 
 @contextmanager
-def recorded(scenario: Scenario, seconds: float | None = None, seed: int = SEED) -> Iterator[Recorded]:
+def recorded(
+    scenario: Scenario, seconds: float | None = None, seed: int = SEED, in_kernel: Method | None = None
+) -> Iterator[Recorded]:
     """Run a scenario; its files are there for as long as they are used."""
     with TemporaryDirectory() as folder:
-        done = run(replace(scenario, seconds=seconds) if seconds else scenario, seed, Path(folder))
+        done = run(replace(scenario, seconds=seconds) if seconds else scenario, seed, Path(folder), in_kernel)
         assert done.truth is not None
-        yield Recorded(done.capture, pl.read_parquet(done.truth), done.both)
+        inside = Epochs(np.load(done.epochs)) if done.epochs else None
+        yield Recorded(done.capture, pl.read_parquet(done.truth), done.both, inside)
 
 
 def answered(capture: Path, estimator: Pirate) -> Epochs:

@@ -29,8 +29,10 @@ def _run(options: argparse.Namespace) -> None:
             scenario = replace(scenario, seconds=options.seconds)
         if options.both:
             scenario = replace(scenario, both=True)
-        result = run(scenario, options.seed, options.output / name if options.name == "all" else options.output)
-        print(f"{name}: {result.capture}", result.truth or "no truth", result.both or "", flush=True)
+        folder = options.output / name if options.name == "all" else options.output
+        result = run(scenario, options.seed, folder, options.in_kernel)
+        left = (result.capture, result.truth or "no truth", result.both, result.epochs)
+        print(f"{name}:", *(one for one in left if one), flush=True)
 
 
 def _list(options: argparse.Namespace) -> None:
@@ -75,6 +77,7 @@ def main() -> None:
     one.add_argument("--seconds", type=float, help="instead of the scenario's")
     one.add_argument("--held-back", action="store_true", help="with other service times and sizes")
     one.add_argument("--both", action="store_true", help="also record both directions at the client")
+    one.add_argument("--in-kernel", choices=["auto", "modes"], help="measure inside the kernel, too: epochs.npy")
     one.add_argument("-o", dest="output", type=Path, required=True, help="folder")
     commands.add_parser("list", help="list the scenarios").set_defaults(do=_list)
     routers = commands.add_parser("routers", help="routers that run OSPF: their database, and captures at every port")

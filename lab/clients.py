@@ -17,7 +17,7 @@ LOG = "log.bin"
 ENTRY = np.dtype(
     [
         *(("asked_ns", "<i8"), ("answered_ns", "<i8"), ("round", "<u4"), ("port", "<u2"), ("in_flight", "<u2")),
-        *(("rtt_us", "<u4"), ("unused", "<u4")),
+        *(("rtt_us", "<u4"), ("failed", "<u2"), ("server", "<u2")),
     ]
 )
 
@@ -50,6 +50,8 @@ class Load:
     rate: float = 100.0  # of an open loop, per connection
     pace_us: int = 0
     each: int = 0  # requests of a connection before a new one takes its place
+    lifetime: str = ""  # of a connection, microseconds; then a new one takes its place
+    patience_us: int = 0  # then a request has failed, and is logged so; 0: whatever fails ends the client
     tcp_info: bool = False  # log the kernel's round-trip time with each response
 
     logs: ClassVar[bool] = True
@@ -62,7 +64,8 @@ class Load:
             *(f"pattern={self.pattern}", f"in-flight={self.in_flight}", f"format={self.format}"),
             *(f"response={self.response}", *([f"request={self.request}"] if self.request else [])),
             *(f"post={self.post}", f"objects={self.objects}", f"think-us={self.think}"),
-            f"tcp-info={int(self.tcp_info)}",
+            *(f"tcp-info={int(self.tcp_info)}", f"patience-us={self.patience_us}"),
+            *([f"lifetime-us={self.lifetime}"] if self.lifetime else []),
             *(f"think-share={self.think_share}", f"rate={self.rate}", f"pace-us={self.pace_us}", f"each={self.each}"),
         ]
         return network.start("client", [program("load"), *arguments], task.folder / "client.txt")

@@ -5,7 +5,8 @@
  * Law: a request that is complete at t, with service time s, is answered at
  *   order=parallel  t + s, but not before the one ahead of it in its connection
  *   order=serial    s after the later of t and the answer ahead of it in its connection
- *   order=worker    s after the later of t and the answer ahead of it in any connection
+ *   order=worker    s after the later of t and the time when the first of `workers` is free, whatever the connection
+ * SIGUSR1: service times of new requests are `slow` times as long; SIGUSR2: as they were. number: the answers say who gives them.
  * burn=1: s is computing time, not waiting time, so that a CPU quota is felt; one request at a time.
  * pieces=N gap-us=G: an answer goes out in N pieces, G apart. pace-mbit: TCP sends no faster than this. */
 #include "lab.h"
@@ -23,6 +24,7 @@
 #define QUEUE 256 /* requests of a connection that wait for their answer; a power of two */
 #define HEAD_BYTES 4096
 #define BODY_BYTES 65536
+#define MOST_WORKERS 256
 
 struct request {
     s64 answer_ns, service_ns;
@@ -46,11 +48,13 @@ struct connection {
 
 static struct distribution service = {'c', {0}}, size;
 static const char *order = "parallel";
-static s64 burn, pieces = 1, gap_us, pace_mbit;
+static s64 burn, pieces = 1, gap_us, pace_mbit, workers = 1, number;
+static double slow = 5;
+static volatile sig_atomic_t is_slow;
 static struct random numbers;
 static struct heap due;
 static struct connection **connections; /* by descriptor */
-static s64 worker_ns;
+static s64 free_ns[MOST_WORKERS];       /* when a worker is free */
 static int poll_fd;
 static char body[BODY_BYTES];
 
@@ -75,21 +79,35 @@ static void make_due(struct connection *c, s64 at_ns)
     c->due_ns = at_ns;
 }
 
+static void change_pace(int signal)
+{
+    is_slow = signal == SIGUSR1;
+}
+
+static s64 *first_free(void)
+{
+    s64 *first = free_ns;
+
+    for (s64 i = 1; i < workers; i++)
+        first = free_ns[i] < *first ? &free_ns[i] : first;
+    return first;
+}
+
 static void enqueue(struct connection *c, s64 bytes)
 {
-    s64 now = clock_ns(CLOCK_MONOTONIC), service_ns = (s64)(draw(&service, &numbers) * MICROSECOND);
-    s64 start = now, at;
+    s64 now = clock_ns(CLOCK_MONOTONIC), service_ns = (s64)(draw(&service, &numbers) * MICROSECOND * (is_slow ? slow : 1));
+    s64 start = now, at, *worker = first_free();
 
     if (size.kind)
         bytes = (s64)draw(&size, &numbers);
     if (*order == 's' && c->last_ns > start)
         start = c->last_ns;
-    if (*order == 'w' && worker_ns > start)
-        start = worker_ns;
+    if (*order == 'w' && *worker > start)
+        start = *worker;
     at = burn ? now : start + service_ns;
     if (at < c->last_ns)
         at = c->last_ns;
-    c->last_ns = worker_ns = at;
+    c->last_ns = *worker = at;
     c->queue[(c->first + c->count++) & (QUEUE - 1)] = (struct request){at, service_ns, bytes};
     if (!c->due_ns && !c->out_bytes && !c->out_body)
         make_due(c, at);
@@ -185,7 +203,9 @@ static int answer(struct connection *c)
     if (!c->pieces_left) {
         if (burn)
             burn_ns(r->service_ns);
-        c->out_bytes = sprintf(c->out, "HTTP/1.1 200 OK\r\nContent-Length: %ld\r\n\r\n", r->bytes);
+        c->out_bytes = sprintf(c->out, "HTTP/1.1 200 OK\r\nContent-Length: %ld\r\n", r->bytes);
+        c->out_bytes += number ? sprintf(c->out + c->out_bytes, "Server: %ld\r\n\r\n", number)
+                               : sprintf(c->out + c->out_bytes, "\r\n");
         c->pieces_left = pieces;
     }
     c->out_body = r->bytes / c->pieces_left;
@@ -261,6 +281,9 @@ int main(int count, char **arguments)
         {"pieces", INTEGER, &pieces},
         {"gap-us", INTEGER, &gap_us},
         {"pace-mbit", INTEGER, &pace_mbit},
+        {"workers", INTEGER, &workers},
+        {"slow", NUMBER, &slow},
+        {"number", INTEGER, &number},
         {NULL},
     };
     struct rlimit files;
@@ -272,8 +295,12 @@ int main(int count, char **arguments)
         fail("not an order: %s", order);
     if (pieces < 1)
         fail("not a number of pieces: %ld", pieces);
+    if (workers < 1 || workers > MOST_WORKERS)
+        fail("not a number of workers: %ld", workers);
     numbers.at = seed;
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGUSR1, change_pace);
+    signal(SIGUSR2, change_pace);
     wake_punctually();
     getrlimit(RLIMIT_NOFILE, &files);
     files.rlim_cur = files.rlim_max < 65536 ? files.rlim_max : 65536;

@@ -6,6 +6,9 @@
  *   pages    a page, then its objects with at most W in flight, then the next page
  *   open     requests at random times (rate per second and connection), whatever has been answered
  * Before it sends what a response made room for, the client thinks: in think-share of the cases, for think-us.
+ * A connection may have a lifetime: after it, and when all is answered, a new one takes its place.
+ * patience-us: what was not answered by then, and what a broken connection leaves, is logged as failed, and a new connection takes
+ * its place. Without it whatever fails ends the program.
  * Every request is a send of its own; its time is taken just before. A request is answered when all bytes of its response
  * were read. Times are CLOCK_MONOTONIC; the log begins with what CLOCK_REALTIME has more. */
 #include "lab.h"
@@ -25,13 +28,15 @@
 #define DATAGRAM_BYTES 12
 #define BEGINNING (SECOND / 10)
 #define APART (733 * MICROSECOND)
+#define LOOKING (SECOND / 20)
 #define GRACE_NS (2 * SECOND) /* for the last responses */
 
 struct entry { /* of the log */
     s64 asked_ns, answered_ns;
     u32 round; /* batch or page */
     u16 port, in_flight;
-    u32 rtt_us, unused; /* the kernel's smoothed round-trip time then, if tcp-info=1 */
+    u32 rtt_us;         /* the kernel's smoothed round-trip time then, if tcp-info=1 */
+    u16 failed, server; /* failed: it was not answered, but given up then; server: who answered, if it said so */
 };
 
 struct connection {
@@ -40,27 +45,30 @@ struct connection {
     u32 room; /* requests it may send now */
     u64 asked, answered;
     struct entry waiting[WAITING];
-    u32 round, objects; /* objects of this page that were not yet asked for */
-    int is_page;        /* what is in flight is the page itself */
-    s64 free_ns;        /* paced: when the next request may leave */
+    u32 round, objects;      /* objects of this page that were not yet asked for */
+    int is_page;             /* what is in flight is the page itself */
+    s64 free_ns;             /* paced: when the next request may leave */
+    s64 opened_ns, until_ns; /* until_ns: the end of its lifetime, 0: it has none */
+    u16 server;
     char head[HEAD_BYTES];
     u32 head_bytes;
     s64 body; /* bytes of the response to come, -1: its head is not complete */
 };
 
-static struct distribution response = {'c', {500}}, request, objects = {'u', {1, 20}}, think = {'c', {0}};
+static struct distribution response = {'c', {500}}, request, objects = {'u', {1, 20}}, think = {'c', {0}}, lifetime;
 static const char *address = "127.0.0.1", *pattern = "sliding", *format = "http", *log_path;
-static s64 port = 80, connection_count = 1, in_flight = 1, most = 100000000, each, post, pace_us, wants_info, seed = 1;
+static s64 port = 80, connection_count = 1, in_flight = 1, most = 100000000, each, post, pace_us, wants_info, patience_us, seed = 1;
 static double think_share, rate = 100, seconds = 1;
 
 static struct random numbers;
 static struct connection *connections;
 static struct heap timers; /* of connections: index << 8 | requests that it may send then */
 static struct entry *entries;
-static s64 begun_ns; /* when the first connections were made */
-static u64 entry_count, entry_room, asked_count, answered_count;
-static s64 end_ns;
+static s64 begun_ns;                                                           /* when the first connections were made */
+static u64 entry_count, entry_room, asked_count, answered_count, failed_count; /* answered: or failed */
+static s64 end_ns, looked_ns; /* looked_ns: when it was last looked for what takes too long */
 static int poll_fd, is_udp;
+static volatile sig_atomic_t is_over; /* SIGTERM: nothing more is asked */
 static char text[REQUEST_BYTES];
 
 static s64 now_ns(void)
@@ -85,6 +93,8 @@ static void open_connection(struct connection *c)
 
     memset(c, 0, sizeof *c);
     c->body = -1;
+    c->opened_ns = now_ns();
+    c->until_ns = lifetime.kind ? c->opened_ns + (s64)(draw(&lifetime, &numbers) * MICROSECOND) : 0;
     if (inet_pton(AF_INET, address, &there.sin_addr) != 1)
         fail("not an address: %s", address);
     c->fd = check(socket(AF_INET, (is_udp ? SOCK_DGRAM : SOCK_STREAM) | SOCK_NONBLOCK, 0), "socket");
@@ -95,6 +105,58 @@ static void open_connection(struct connection *c)
         fail("connect: %s", strerror(errno));
     check(epoll_ctl(poll_fd, EPOLL_CTL_ADD, c->fd, &(struct epoll_event){.events = EPOLLOUT, .data.u32 = c - connections}),
         "epoll_ctl");
+}
+
+/* ---- failures ---- */
+
+static void log_entry(const struct entry *e)
+{
+    if (entry_count == entry_room) {
+        entry_room = entry_room ? 2 * entry_room : 65536;
+        entries = grow(entries, entry_room * sizeof *entries);
+    }
+    entries[entry_count++] = *e;
+}
+
+/* The connection is of no more use: what it owes has failed; without anything owed, the attempt to connect has. */
+static void __attribute__((format(printf, 2, 3))) give_up(struct connection *c, const char *why, ...)
+{
+    struct entry attempt = {.asked_ns = c->opened_ns, .answered_ns = now_ns(), .port = c->port, .failed = 1};
+    va_list arguments;
+
+    va_start(arguments, why);
+    if (!patience_us || is_udp) {
+        vfprintf(stderr, why, arguments);
+        fail(" (port %d)", c->port);
+    }
+    va_end(arguments);
+    if (!c->port)
+        log_entry(&attempt);
+    failed_count += !c->port;
+    for (; c->answered < c->asked; c->answered++, answered_count++, failed_count++) {
+        struct entry *e = &c->waiting[c->answered & (WAITING - 1)];
+
+        e->answered_ns = now_ns();
+        e->failed = 1;
+        log_entry(e);
+    }
+    close(c->fd);
+    open_connection(c);
+}
+
+/* What has taken longer than the client is patient for. */
+static void look_for_late(void)
+{
+    s64 since_ns = now_ns() - patience_us * MICROSECOND;
+
+    looked_ns = now_ns();
+    for (s64 i = 0; i < connection_count; i++) {
+        struct connection *c = &connections[i];
+
+        if (c->port ? c->answered < c->asked && c->waiting[c->answered & (WAITING - 1)].asked_ns < since_ns
+                    : c->opened_ns < since_ns)
+            give_up(c, "nothing for too long");
+    }
 }
 
 /* ---- requests ---- */
@@ -141,8 +203,10 @@ static void ask(struct connection *c)
     c->asked++;
     asked_count++;
     *e = (struct entry){.asked_ns = now_ns(), .round = c->round, .port = c->port, .in_flight = c->asked - c->answered};
-    if (send(c->fd, text, bytes, MSG_NOSIGNAL) != (ssize_t)bytes)
-        fail("send: a request did not fit: %s", strerror(errno));
+    if (send(c->fd, text, bytes, MSG_NOSIGNAL) != (ssize_t)bytes) {
+        give_up(c, "send: a request did not fit: %s", strerror(errno));
+        return;
+    }
     c->free_ns = e->asked_ns + pace_us * MICROSECOND;
 }
 
@@ -168,8 +232,10 @@ static void begin(struct connection *c)
     socklen_t error_size = sizeof error;
 
     getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &error_size);
-    if (error)
-        fail("connect: %s", strerror(error));
+    if (error) {
+        give_up(c, "connect: %s", strerror(error));
+        return;
+    }
     check(getsockname(c->fd, (struct sockaddr *)&here, &size), "getsockname");
     c->port = ntohs(here.sin_port);
     check(epoll_ctl(poll_fd, EPOLL_CTL_MOD, c->fd, &(struct epoll_event){.events = EPOLLIN, .data.u32 = c - connections}),
@@ -199,6 +265,14 @@ static s64 body_bytes(const char *head)
         if (!strncasecmp(++line, "content-length:", 15))
             return strtol(line + 15, NULL, 10);
     fail("not what was asked for: %.40s", head);
+}
+
+/* Who answers, 0: it does not say. */
+static u16 server_of(const char *head)
+{
+    const char *field = *format == 'h' ? strcasestr(head, "\nserver:") : NULL;
+
+    return field ? (u16)atoi(field + 8) : 0;
 }
 
 /* What a response makes room for. */
@@ -255,16 +329,13 @@ static void answered(struct connection *c, u64 number, s64 at_ns)
 {
     struct entry *e = &c->waiting[number & (WAITING - 1)];
 
-    if (entry_count == entry_room) {
-        entry_room = entry_room ? 2 * entry_room : 65536;
-        entries = grow(entries, entry_room * sizeof *entries);
-    }
     e->answered_ns = at_ns;
     e->rtt_us = wants_info ? rtt_us(c) : 0;
-    entries[entry_count++] = *e;
+    e->server = c->server;
+    log_entry(e);
     c->answered++;
     answered_count++;
-    if (each && c->answered == (u64)each) {
+    if ((each && c->answered == (u64)each) || (c->until_ns && at_ns >= c->until_ns && c->answered == c->asked)) {
         close(c->fd);
         open_connection(c);
     } else {
@@ -277,9 +348,9 @@ static void take(struct connection *c, const char *bytes, s64 count, s64 at_ns)
 {
     const char *ending = *format == 'h' ? "\r\n\r\n" : "\r\n";
     u32 ending_bytes = strlen(ending);
-    int fd = c->fd;
+    s64 opened_ns = c->opened_ns;
 
-    while (count && c->fd == fd) {
+    while (count && c->opened_ns == opened_ns) {
         if (c->body < 0) {
             const char *line = memchr(bytes, '\n', count);
             s64 used = line ? line + 1 - bytes : count;
@@ -294,6 +365,7 @@ static void take(struct connection *c, const char *bytes, s64 count, s64 at_ns)
                 continue;
             c->head[c->head_bytes] = 0;
             c->body = body_bytes(c->head);
+            c->server = server_of(c->head);
             c->head_bytes = 0;
         }
         s64 used = count < c->body ? count : c->body;
@@ -314,10 +386,10 @@ static void receive(struct connection *c)
     ssize_t got = recv(c->fd, bytes, sizeof bytes, 0);
 
     if (!got && !is_udp)
-        fail("the server closed a connection");
-    if (got < 0 && errno != EAGAIN && errno != EINTR)
-        fail("recv: %s", strerror(errno));
-    if (got < 0)
+        give_up(c, "the server closed a connection");
+    else if (got < 0 && errno != EAGAIN && errno != EINTR)
+        give_up(c, "recv: %s", strerror(errno));
+    if (got < 0 || (!got && !is_udp))
         return;
     if (is_udp) {
         u64 number;
@@ -334,8 +406,12 @@ static void receive(struct connection *c)
 static void wake(struct due timer)
 {
     struct connection *c = &connections[timer.thing >> 8];
+    u32 room = timer.thing & 255;
 
-    c->room += timer.thing & 255;
+    /* The timer may be that of a connection that was given up. */
+    if (*pattern != 'o' && (!c->port || c->asked - c->answered + c->room + room > (u64)in_flight))
+        return;
+    c->room += room;
     ask_for_all(c);
     if (*pattern == 'o')
         heap_push(&timers, timer.at_ns + (s64)(-log(random_unit(&numbers)) / rate * SECOND), timer.thing);
@@ -368,6 +444,12 @@ static void write_log(s64 offset)
         fail("%s: %s", log_path, strerror(errno));
 }
 
+static void end(int signal)
+{
+    (void)signal;
+    is_over = 1;
+}
+
 int main(int count, char **arguments)
 {
     const struct setting settings[] = {
@@ -386,6 +468,8 @@ int main(int count, char **arguments)
         {"rate", NUMBER, &rate},
         {"pace-us", INTEGER, &pace_us}, /* between two requests of a connection, at least */
         {"each", INTEGER, &each},       /* requests of a connection; then a new one takes its place */
+        {"lifetime-us", DISTRIBUTION, &lifetime},
+        {"patience-us", INTEGER, &patience_us},
         {"tcp-info", INTEGER, &wants_info},
         {"requests", INTEGER, &most},
         {"seconds", NUMBER, &seconds},
@@ -401,12 +485,13 @@ int main(int count, char **arguments)
         fail("not a pattern or format: %s %s", pattern, format);
     if (in_flight < 1 || in_flight > MOST_IN_FLIGHT || post < 0 || post > REQUEST_BYTES / 4 || seconds > 3600)
         fail("out of range: in-flight, post or seconds");
-    if (each && (*pattern == 'o' || (in_flight > 1 && think_share > 0)))
-        fail("each goes with neither an open loop nor think time with several in flight");
+    if ((each || lifetime.kind || patience_us) && (*pattern == 'o' || (in_flight > 1 && think_share > 0)))
+        fail("each, lifetime-us and patience-us go with neither an open loop nor think time with several in flight");
     is_udp = *format == 'u';
     numbers.at = seed;
     wake_punctually();
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGTERM, end);
     getrlimit(RLIMIT_NOFILE, &files);
     files.rlim_cur = files.rlim_max;
     setrlimit(RLIMIT_NOFILE, &files);
@@ -420,7 +505,7 @@ int main(int count, char **arguments)
 
     for (;;) {
         struct epoll_event events[256];
-        s64 now = now_ns(), next = end_ns + GRACE_NS;
+        s64 now = now_ns(), next = (end_ns = is_over && now < end_ns ? now : end_ns) + GRACE_NS;
         struct timespec wait;
         int ready;
 
@@ -430,6 +515,8 @@ int main(int count, char **arguments)
             next = timers.dues[0].at_ns;
         if (asked_count == answered_count && end_ns < next)
             next = end_ns;
+        if (patience_us && now + LOOKING < next)
+            next = now + LOOKING;
         wait = timespec_of(next - now);
         ready = epoll_pwait2(poll_fd, events, 256, &wait, NULL);
         for (int i = 0; i < ready; i++) {
@@ -444,9 +531,11 @@ int main(int count, char **arguments)
             wake(heap_pop(&timers));
         if (now_ns() >= end_ns)
             timers.count = 0;
+        if (patience_us && now_ns() > looked_ns + LOOKING)
+            look_for_late();
     }
     if (log_path)
         write_log(offset);
-    printf("{\"asked\": %lu, \"answered\": %lu}\n", asked_count, answered_count);
+    printf("{\"asked\": %lu, \"answered\": %lu, \"failed\": %lu}\n", asked_count, answered_count, failed_count);
     return 0;
 }

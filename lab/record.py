@@ -1,13 +1,19 @@
-"""A recorder at a host: what comes in there, on the clock CLOCK_REALTIME."""
+"""What comes in at a host, on the clock CLOCK_REALTIME: recorded, or measured inside the kernel."""
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from pathlib import Path
 
+import numpy as np
+
 from lab.network import SERVICE_ADDRESS, Network
 from lab.processes import Process
+from wirelag.estimators.pirate import Method, Pirate
+from wirelag.io.dataplane_pirate import KernelPirate
+from wirelag.roles import Server
 
 SNAP_BYTES = 128
 
@@ -34,3 +40,24 @@ class Recorder:
         dropped = re.search(r"(\d+) packets? dropped by kernel", said)
         if dropped is None or int(dropped[1]):
             raise OSError(f"the recorder missed packets: {said.strip()}")
+
+
+class InKernel:
+    """Measures at the point, from when it is made until `stop`, which leaves epochs and what they cost in files."""
+
+    def __init__(self, network: Network, path: Path, method: Method) -> None:
+        """On the client's packets, beside the recorder."""
+        self.path = path
+        with network.inside("point"):
+            self._meter = KernelPirate(Pirate(method), "eth0", servers=(Server.parse(SERVICE_ADDRESS),))
+
+    def stop(self) -> None:
+        """All that came was measured, or this fails."""
+        with self._meter as meter:
+            epochs = meter.finish()
+            times, ns = meter.ran()
+        missed = {name: epochs.counts[name] for name in ("busy", "untold", "failed") if epochs.counts[name]}
+        if missed or not epochs.packets:
+            raise OSError(f"the meter in the kernel saw {epochs.packets} packets, and missed some: {missed}")
+        np.save(self.path, epochs.rows)
+        self.path.with_suffix(".json").write_text(json.dumps({"ran": times, "ns": ns}))

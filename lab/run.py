@@ -14,11 +14,12 @@ import polars as pl
 from lab.clients import LOG, Task, read_log
 from lab.network import CLIENT_ADDRESS, SERVICE_ADDRESS, Network
 from lab.quota import cpu_quota
-from lab.record import Recorder
+from lab.record import InKernel, Recorder
 from lab.scenarios import Scenario
 from lab.servers import UDP, Httpd
 from lab.tunnels import Tunnel
 from lab.wire import statistics
+from wirelag.estimators.pirate import Method
 from wirelag.naive.headers import endpoint, mix
 
 MAPPED = 0xFFFF << 32  # the lower half of an IPv4 address written as one of IPv6
@@ -31,16 +32,21 @@ class Run:
     capture: Path  # client packets at the point
     truth: Path | None  # None: the client does not log
     both: Path | None  # both directions at the client, where the scenario wants it
+    epochs: Path | None = None  # what was measured inside the kernel, at the point
 
 
-def run(scenario: Scenario, seed: int, folder: Path) -> Run:
-    """Run it and keep capture.pcap, truth.parquet, both.pcap and what the programs printed in the folder."""
+def run(scenario: Scenario, seed: int, folder: Path, in_kernel: Method | None = None) -> Run:
+    """Run it and keep capture.pcap, truth.parquet, both.pcap and what the programs printed in the folder.
+
+    With `in_kernel` this method of `pirate` measures inside the kernel, too, beside the capture: epochs.npy.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     folder = folder.resolve()
     result = Run(
         folder / "capture.pcap",
         folder / "truth.parquet" if scenario.client.logs else None,
         folder / "both.pcap" if scenario.both else None,
+        folder / "epochs.npy" if in_kernel else None,
     )
     tunnels = [Tunnel(number) for number in range(scenario.tunnels)]
     ways: list[Tunnel | None] = [*tunnels] or [None]
@@ -55,13 +61,15 @@ def run(scenario: Scenario, seed: int, folder: Path) -> Run:
         server = scenario.server.start(network, folder, seed, "0.0.0.0" if tunnels else SERVICE_ADDRESS)
         if isinstance(scenario.server, Httpd) and scenario.server.cpu_share:
             limits.enter_context(cpu_quota(server.pid, scenario.server.cpu_share))
-        recorders = [Recorder(network, result.both, "client", both=True)] if result.both else []
+        recorders: list[Recorder | InKernel] = []
+        if result.both:
+            recorders.append(Recorder(network, result.both, "client", both=True))
         if scenario.join_after_s:
             clients = [scenario.client.start(network, task) for task in tasks]
             time.sleep(scenario.join_after_s)
-            recorders.append(Recorder(network, result.capture))
+            recorders += _at_the_point(network, result, in_kernel)
         else:
-            recorders.append(Recorder(network, result.capture))
+            recorders += _at_the_point(network, result, in_kernel)
             clients = [scenario.client.start(network, task) for task in tasks]
         for client in clients:
             client.finish(2 * scenario.seconds + 30)
@@ -74,6 +82,12 @@ def run(scenario: Scenario, seed: int, folder: Path) -> Run:
         parts = [_truth(scenario, task, way, delay_ns) for task, way in zip(tasks, ways, strict=True)]
         pl.concat(parts).sort("t_response_ns", maintain_order=True).write_parquet(result.truth)
     return result
+
+
+def _at_the_point(network: Network, result: Run, in_kernel: Method | None) -> list[Recorder | InKernel]:
+    """What listens there; what is inside the kernel begins first, so that it has not less."""
+    inside = [InKernel(network, result.epochs, in_kernel)] if in_kernel and result.epochs else []
+    return [*inside, Recorder(network, result.capture)]
 
 
 def flow_key(client_port: int, server_port: int, protocol: int) -> int:

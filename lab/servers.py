@@ -31,19 +31,25 @@ class Httpd:
     pace_mbit: int = 0
     burn: bool = False  # service time is computing time
     cpu_share: float = 0.0  # of one core; 0: as much as there is
+    workers: int = 1  # in the order `worker`
+    slow: float = 5.0  # SIGUSR1 makes service times so many times as long, SIGUSR2 as they were
+    number: int = 0  # the answers say who gives them; 0: they do not
 
     port: ClassVar[int] = 80
     protocol: ClassVar[int] = TCP
 
-    def start(self, network: Network, folder: Path, seed: int, address: str = SERVICE_ADDRESS) -> Process:
-        """On the first server."""
+    def start(
+        self, network: Network, folder: Path, seed: int, address: str = SERVICE_ADDRESS, host: str = "server1"
+    ) -> Process:
+        """On this server."""
         arguments = [
             *(f"address={address}", f"port={self.port}", f"seed={seed}", f"service-us={self.service}"),
             *(f"order={self.order}", f"pieces={self.pieces}", f"gap-us={self.gap_us}"),
             *(f"pace-mbit={self.pace_mbit}", f"burn={int(self.burn)}"),
+            *(f"workers={self.workers}", f"slow={self.slow}", f"number={self.number}"),
             *([f"size={self.size}"] if self.size else []),
         ]
-        return _started(network, [program("httpd"), *arguments], folder, self.port)
+        return _started(network, [program("httpd"), *arguments], folder, self.port, host=host)
 
 
 @dataclass(frozen=True)
@@ -145,8 +151,10 @@ class Redis:
 Server = Httpd | Udpd | Http3 | Nginx | Memcached | Redis
 
 
-def _started(network: Network, command: list[str], folder: Path, port: int, udp: bool = False) -> Process:
-    process = network.start("server1", command, folder / "server.txt")
+def _started(
+    network: Network, command: list[str], folder: Path, port: int, udp: bool = False, host: str = "server1"
+) -> Process:
+    process = network.start(host, command, folder / ("server.txt" if host == "server1" else f"{host}.txt"))
     process.wait_for_port(port, udp)
     return process
 

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from simulated import write_simulation
 from wirelag.cli import app
-from wirelag.cli.options import apart, rate_of
+from wirelag.cli.options import apart, rate_of, speed_of
 from wirelag.errors import WirelagError
 from wirelag.sim import Scenario, simulate
-from wirelag.units import parse_duration_ns, parse_rate, parse_size
+from wirelag.units import parse_duration_ns, parse_rate, parse_size, parse_speed
 
 FULL = Path("/dev/full")
 EMPTY = struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 65_535, 1)  # a pcap header and nothing behind it
@@ -203,6 +203,16 @@ def test_numbers_without_end_are_too_large(text: str) -> None:
         assert len(str(told.value)) < 100
     with pytest.raises(typer.BadParameter, match="is too large a rate"):
         rate_of(text + "Gbps", "--drain")
+
+
+def test_speeds_are_read_alike_by_all_commands() -> None:
+    assert [parse_speed(text) for text in ("1x", "0.5x", "10")] == [1, 0.5, 10]
+    assert [speed_of(text) for text in ("2x", "max")] == [2, None]
+    for text in ("fast", "0x", "-1x", "nan", "inf", "1e7x", "max"):
+        with pytest.raises(ValueError, match="is not a speed: write 1x"):
+            parse_speed(text)
+    with pytest.raises(typer.BadParameter, match=r"'fast' is not a speed.*\(or max\)"):
+        speed_of("fast")
 
 
 @pytest.mark.parametrize("name", ["s.txt", "s", "s.pcap.xz", "s.gz", "pcap"])

@@ -47,7 +47,7 @@ def surely_one(ratios: dict[str, str], errors: dict[str, str], *without: str) ->
 def test_every_experiment_has_its_row() -> None:
     readme = (ROOM / "README.md").read_text()
     assert [script for script in SCRIPTS if f"python experiments/{script}.py" not in readme] == []
-    assert len(SCRIPTS) == 37
+    assert len(SCRIPTS) == 41
 
 
 def test_cdf(tmp_path: Path) -> None:
@@ -378,6 +378,44 @@ def test_pirate_stress() -> None:
     assert float(wires["auto, W = 1, 1% lost each way"]["within 15%, %"]) > 70
     (row,) = load.values()
     assert abs(float(row["median error, %"])) < 20
+
+
+@IN_LAB
+def test_pirate_in_the_kernel() -> None:
+    """What is attached says what the same method says of the capture beside it."""
+    inside, outside = tables_of("pirate_kernel").values()
+    for name, row in inside.items():
+        assert abs(int(row["epochs"]) - int(outside[name]["epochs"])) <= 4
+        assert abs(float(row["median"]) - float(outside[name]["median"])) < 5
+        assert abs(float(row["within 15%"]) - float(outside[name]["within 15%"])) < 20
+
+
+@pytest.mark.acceptance
+@IN_LAB
+def test_pirate_cost() -> None:
+    costs, ratios, loads, sizes = tables_of("pirate_cost").values()
+    assert all(float(row["modes, told"]) <= float(row["auto, told"]) for row in costs.values())
+    assert all(float(row["modes, told"]) <= 5 and float(row["auto, told"]) <= 7 for row in ratios.values())
+    assert all(float(row["modes, ns"]) > 0 for row in loads.values())
+    assert int(sizes["modes"]["record"]) <= 160 < int(sizes["auto"]["record"]) <= 256
+
+
+@pytest.mark.acceptance
+def test_balance_in_a_simulation() -> None:
+    tables = tables_of("balance_simulated")
+    (lower,) = (table for title, table in tables.items() if title.startswith("p99 of all requests"))
+    assert float(lower["one slow by 5, it moves"]["average"]) > 37
+    assert float(lower["none"]["average"]) > -5
+    (back,) = (table for title, table in tables.items() if title.startswith("seconds until"))
+    assert all(float(row["most"]) <= 15 for row in back.values())
+
+
+@pytest.mark.acceptance
+@IN_LAB
+def test_balance_in_the_lab() -> None:
+    ill, mean = tables_of("balance_lab").values()
+    assert float(mean["mean"]["lower by, %"]) > 20  # of one short run
+    assert all(row["failed"] == "0" for row in ill.values())
 
 
 def test_upgrades_of_routers(shared_data: Path) -> None:

@@ -33,6 +33,11 @@ WRAP_NS = 2**42  # times in units are the same again
 MANY = 2**32
 
 
+def test_an_epoch_ends_before_its_counters_do() -> None:
+    told = hold_equal(USUAL, [ClientPacket(S + US * number) for number in range(2**15 + 9)])
+    assert [epoch.requests for epoch in told] == [2**15, 9]
+
+
 def taken(kernel: _kernels.Pirate) -> list[Epoch]:
     """The epochs since the last time, without what the table adds to them."""
     room = np.zeros((kernel.epochs, len(_kernels.EPOCH_COLUMNS)), np.uint64)
@@ -251,7 +256,7 @@ def test_what_belongs_to_others() -> None:
         part = shifted(tampered(connection(name)[:200], rng, 0.01), begin_ns)
         rows += [row._replace(key=(key * 2**60 + key) % 2**64) for row in part]
     rows.sort(key=lambda row: row.time_ns)
-    for memory in (1, 8 * 312, 2 * 8 * 312 + 5, 1 << 20):
+    for memory in (1, 8 * 296, 2 * 8 * 296 + 5, 1 << 20):
         hold_equal(SHORT, rows, [2000, 2100], memory)
 
 

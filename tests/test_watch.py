@@ -23,6 +23,7 @@ from lab.clients import LOG, Load, Task, read_log
 from lab.network import SERVICE_ADDRESS, Network
 from lab.processes import Process
 from lab.servers import Httpd
+from test_dataplane import IN_KERNEL
 from test_lab import IN_LAB
 from wirelag.cli.watch_measures import Sums
 from wirelag.distribution import Distribution
@@ -146,7 +147,7 @@ def test_speed(capture: str) -> None:
         (["rtt"], "name one interface"),
         (["eth0", "ping"], "'ping' is not one of rtt, response"),
         (["eth0", "-r", "x.pcap", "rtt"], "no interface is watched"),
-        (["-r", "x.pcap", "rtt", "--speed", "fast"], "'fast' is no speed"),
+        (["-r", "x.pcap", "rtt", "--speed", "fast"], "'fast' is not a speed"),
         (["-r", "x.pcap", "rtt"], "x.pcap: "),
         (["eth0", "rtt", "--interval", "1ms"], "must be 100ms at least"),
         (["eth0", "response", "--by", "port"], "'port' is not one of server, flow, client"),
@@ -233,8 +234,11 @@ def test_client_packets_at_the_vantage_point(network: Network, tmp_path: Path) -
 
 
 @IN_LAB
-def test_an_interface_that_goes_down_leaves_what_was_measured(network: Network, tmp_path: Path) -> None:
-    watching = Watching(network, "client", "eth0", "rtt", "--format", "jsonl", "--interval", "200ms")
+@pytest.mark.parametrize("where", [(), pytest.param(("--in-kernel",), marks=IN_KERNEL)], ids=("copies", "in-kernel"))
+def test_an_interface_that_goes_down_leaves_what_was_measured(
+    network: Network, tmp_path: Path, where: tuple[str, ...]
+) -> None:
+    watching = Watching(network, "client", "eth0", "rtt", "--format", "jsonl", "--interval", "200ms", *where)
     watching.line()
     client = load(network, tmp_path, seconds=1)
     client.finish(30)
@@ -242,7 +246,16 @@ def test_an_interface_that_goes_down_leaves_what_was_measured(network: Network, 
     lines, said = watching.end(0, code=2)
     assert lines[-1]["final"]
     assert lines[-1]["samples"] > 100
-    assert said == "wirelag: eth0: the interface went down or has gone; nothing more comes from it\n"
+    words = "went down" if where else "went down or has gone"
+    assert said == f"wirelag: eth0: the interface {words}; nothing more comes from it\n"
+
+
+@IN_KERNEL
+def test_an_interface_that_nobody_knows_is_told_in_one_line() -> None:
+    command = [sys.executable, "-m", "wirelag.cli", "watch", "nowhere9", "rtt", "--in-kernel"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1), ran.stderr
+    assert ran.stderr.startswith("wirelag: nowhere9: there is no such interface")
 
 
 @IN_LAB

@@ -71,6 +71,21 @@ def parse_rate(text: str) -> int:
     return _parse(text.replace("bit/s", "bps"), RATES, "rate", "2Gbps or 100Mbps")
 
 
+def parse_speed(text: str) -> float:
+    """Read how many times as fast as it happened.
+
+    >>> parse_speed("10x")
+    10.0
+    """
+    try:
+        speed = float(text.removesuffix("x"))
+    except ValueError:
+        speed = 0.0
+    if not 0.001 <= speed <= 1e6:
+        raise ValueError(f"{_shortened(text)} is not a speed: write 1x, 10x or 0.5x")
+    return speed
+
+
 def format_rate(bits: float) -> str:
     """Write a number of bits a second in the unit that fits.
 

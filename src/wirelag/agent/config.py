@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from wirelag.agent import in_kernel
 from wirelag.agent.settings import Settings, name_of
 from wirelag.cli.method import delimiters_of, estimator_of, grouping_of, packet_id_of
 from wirelag.courses import Direction
@@ -113,6 +114,8 @@ class Config:
     receive_references: bool
     expected_packets: int  # in an interval
     control: tuple[str, int] | None  # where control packets go that cut the intervals of lda
+    in_kernel: bool = False
+    then: str | None = None  # the XDP program that runs after ours
 
     @classmethod
     def of(cls, settings: Settings) -> Config:
@@ -136,6 +139,7 @@ class Config:
             measured, referred = _interpolated(settings, terms)
         else:
             measured, referred = _measured(settings, terms, m_set is not None), ()
+        in_kernel.check(settings, measured)
         return cls(
             point,
             settings["interface"],
@@ -162,6 +166,8 @@ class Config:
             settings["receive_references"] or m_set is not None,
             settings["estimator.packets_per_interval"] or EXPECTED,
             _control(settings, terms),
+            settings["capture.in_kernel"],
+            settings["capture.then"],
         )
 
     @property

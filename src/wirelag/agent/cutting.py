@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.agent.config import Measured
+from wirelag.agent.in_kernel import KernelMeter
 from wirelag.caches import Cached
 from wirelag.crossings import ALL, ClassMeter, Cut
 from wirelag.estimators.rli import Rli, RliMeter
@@ -116,8 +117,9 @@ class _Share:
 class _Stream:
     """The meters of one segment."""
 
-    def __init__(self, measured: Measured, unseen: Unseen) -> None:
-        self.measured, self._share = measured, _Share(unseen)
+    def __init__(self, measured: Measured, unseen: Unseen, inside: KernelMeter | None = None) -> None:
+        """`inside`: the meter, where it runs inside the kernel."""
+        self.measured, self._share, self._inside = measured, _Share(unseen), inside
         delimiters = measured.terms.delimiters
         # Meters look at ids and times alone; classes and control packets are told by more.
         self._few = measured.terms.by is None and (delimiters is None or delimiters.control_port is None)
@@ -125,7 +127,9 @@ class _Stream:
 
     def _begin(self) -> None:
         self._grouping = self.measured.grouping()
-        self.meter = ClassMeter(self.measured.terms.two_point, "upstream", self._grouping)
+        self.meter: ClassMeter | KernelMeter = self._inside or ClassMeter(
+            self.measured.terms.two_point, "upstream", self._grouping
+        )
 
     def selected(self, packets: PacketBatch) -> PacketBatch:
         """Those of this segment, of packets that are shown to it once."""
@@ -225,16 +229,25 @@ class _Interpolating:
         return Part(self.measured, cut, {}, False, seen)
 
 
-def _stream(measured: Measured, unseen: Unseen) -> _Stream | _Interpolating:
+def _stream(measured: Measured, unseen: Unseen, inside: KernelMeter | None) -> _Stream | _Interpolating:
     estimator = measured.terms.estimator
-    return _Interpolating(measured, estimator, unseen) if isinstance(estimator, Rli) else _Stream(measured, unseen)
+    if isinstance(estimator, Rli):
+        return _Interpolating(measured, estimator, unseen)
+    return _Stream(measured, unseen, inside)
 
 
 class ByClock:
     """Cuts every segment at the same instants of the clock."""
 
-    def __init__(self, measured: tuple[Measured, ...], interval_ns: int, grace_ns: int, unseen: Unseen) -> None:
-        self._streams = [_stream(each, unseen) for each in measured]
+    def __init__(
+        self,
+        measured: tuple[Measured, ...],
+        interval_ns: int,
+        grace_ns: int,
+        unseen: Unseen,
+        inside: KernelMeter | None = None,
+    ) -> None:
+        self._streams = [_stream(each, unseen, inside) for each in measured]
         self._interval_ns, self._grace_ns, self._unseen = interval_ns, grace_ns, unseen
         self._began_ns: int | None = None
         self._open = 0
@@ -348,10 +361,12 @@ class _Delimited:
             yield replace(self.stream.part(cut, cut.interval.length_ns), closed_by=self._closed_by)
 
     def _joined(self, first: Cut, second: Cut) -> Cut:
+        meter = self.stream.meter
+        assert isinstance(meter, ClassMeter)  # the kernel cuts by the clock
         synopses = dict(first.synopses)
         for tag, synopsis in second.synopses.items():
             known = tag in synopses
-            synopses[tag] = self.stream.meter.added(synopses[tag], synopsis) if known else synopsis
+            synopses[tag] = meter.added(synopses[tag], synopsis) if known else synopsis
         return Cut(replace(first.interval, end_ns=second.interval.end_ns), synopses)
 
 
@@ -393,8 +408,14 @@ class AtPackets:
             yield from segment.end()
 
 
-def cutter(measured: tuple[Measured, ...], interval_ns: int, grace_ns: int, unseen: Unseen) -> ByClock | AtPackets:
+def cutter(
+    measured: tuple[Measured, ...],
+    interval_ns: int,
+    grace_ns: int,
+    unseen: Unseen,
+    inside: KernelMeter | None = None,
+) -> ByClock | AtPackets:
     """As the terms have it."""
     if measured[0].terms.delimiters is None:
-        return ByClock(measured, interval_ns, grace_ns, unseen)
+        return ByClock(measured, interval_ns, grace_ns, unseen, inside)
     return AtPackets(measured, unseen)

@@ -42,6 +42,8 @@ def forecast(config: Config) -> Iterator[str]:
     if config.spool is not None:
         _look_into(Path(config.spool))
     yield _where(config)
+    if config.in_kernel:
+        yield "measured inside the kernel, which takes CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
     first = config.terms
     length = format_duration(config.interval_ns)
     if first.delimiters is None:

@@ -22,6 +22,7 @@ from wirelag import __version__
 from wirelag.agent.clock import ASK_S, HostClock
 from wirelag.agent.config import Config
 from wirelag.agent.cutting import Part
+from wirelag.agent.in_kernel import KernelMeter, open_kernel
 from wirelag.agent.msets import FOREVER_NS, Cutters, MSet, m_set_of
 from wirelag.agent.past import Past
 from wirelag.agent.references import Emitter, sink
@@ -32,6 +33,7 @@ from wirelag.estimators.rli import Rli
 from wirelag.exchange import records_of
 from wirelag.interpolated import by_class, interpolated
 from wirelag.intervals import Interval
+from wirelag.io.dataplane_source import KernelSource
 from wirelag.io.fanout import Fanout, over_cores
 from wirelag.io.live import Live, Replay
 from wirelag.io.privileges import drop_privileges
@@ -87,20 +89,24 @@ class Agent:
         self._clock = HostClock(config.clock_error_ns)
         self._clock.ask()
         self._sinks: list[socket.socket] = sink() if config.receive_references else []
+        self._inside: KernelMeter | None = None
         self._source = self._open()
         self._began_ns = self._source.now_ns()
         self._spool = Spool(config.spool, config.spool_bytes)
         assert config.collector is not None
         self._sender: Sender = sender(config.collector, config.point)
         self._emitter = Emitter(config.references, config.control, config.interval_ns, tell, self._clock.steady)
-        self._cutters = Cutters(config, self._began_ns, live=not isinstance(self._source, Replay))
+        self._cutters = Cutters(config, self._began_ns, not isinstance(self._source, Replay), self._inside)
         self._m_set: MSet | None = None
         self._past = Past(config.point, config.past_bytes, self._began_ns)
         self._stopped_ns: int | None = None
         self._problem: BaseException | None = None
 
-    def _open(self) -> Live | Fanout | Replay:
+    def _open(self) -> Live | Fanout | Replay | KernelSource:
         config, packet_id = self.config, self.config.terms.packet_id
+        if config.in_kernel and (inside := open_kernel(config, self.tell)):
+            source, self._inside = inside
+            return source
         interface, wanted = config.interface, config.filter
         if not config.measured and config.m_set is None:
             wanted = NOTHING  # it sends references, and nothing is measured here

@@ -14,6 +14,7 @@ from typing import Final
 
 from wirelag.agent.config import MOST_SEGMENTS, Config, Measured, Reference
 from wirelag.agent.cutting import AtPackets, ByClock, Part, Unseen, cutter
+from wirelag.agent.in_kernel import KernelMeter
 from wirelag.errors import WirelagError
 from wirelag.messages import Message
 from wirelag.packets import PacketBatch
@@ -68,9 +69,9 @@ class _Cutting:
 class Cutters:
     """Packets into parts, for whatever is measured now. All but `turn` is called by one thread."""
 
-    def __init__(self, config: Config, began_ns: int, live: bool) -> None:
-        """`live`: packets are dropped, and the clock is the host's."""
-        self._config, self._live = config, live
+    def __init__(self, config: Config, began_ns: int, live: bool, inside: KernelMeter | None = None) -> None:
+        """`live`: packets are dropped, and the clock is the host's. `inside`: the meter, where the kernel measures."""
+        self._config, self._live, self._inside = config, live, inside
         self._told: queue.SimpleQueue[MSet] = queue.SimpleQueue()
         self._own: list[_Cutting] = []
         self._turned: dict[Measured, _Cutting] = {}
@@ -83,7 +84,7 @@ class Cutters:
         if dropped:
             unseen.read(dropped, began_ns)
             unseen.begin_anew(began_ns)  # what was dropped before is not its own
-        cutting = _Cutting(cutter(measured, config.interval_ns, config.grace_ns, unseen), unseen)
+        cutting = _Cutting(cutter(measured, config.interval_ns, config.grace_ns, unseen, self._inside), unseen)
         if self._live:
             cutting.cuts.begin(began_ns)
         return cutting

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from wirelag.errors import WirelagError
-from wirelag.units import parse_duration_ns, parse_rate, parse_size
+from wirelag.units import parse_duration_ns, parse_rate, parse_size, parse_speed
 
 LONGEST_NS: Final = 100 * 365 * 86_400 * 10**9
 LARGEST: Final = 1 << 50
@@ -77,13 +77,7 @@ def _share(value: Any) -> float:
 
 
 def _speed(value: Any) -> float:
-    try:
-        speed = float(str(value).removesuffix("x"))
-    except ValueError:
-        speed = -1.0
-    if not 0 < speed <= 1e6:
-        raise ValueError(f"{value!r} is not a speed: write 1x or 10x")
-    return speed
+    return parse_speed(str(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +111,8 @@ KEYS: Final[Mapping[str, Key]] = {
     "capture.tunnels": Key(_flag, False, "--tunnels"),
     "capture.ring": Key(_size, 64 << 20, "--ring"),
     "capture.cores": Key(_number, 1, "--cores"),
+    "capture.in_kernel": Key(_flag, False, "--in-kernel"),
+    "capture.then": Key(_text, flag="--then"),
     "estimator.name": Key(_text, "rda", "--estimator"),
     "estimator.rows": Key(_number, flag="--rows"),
     "estimator.method": Key(_text, "linear"),

@@ -14,6 +14,7 @@ try:
     import typer
 
     from wirelag.cli.agent import agent
+    from wirelag.cli.balance import balance
     from wirelag.cli.collect import collect
     from wirelag.cli.compare import compare
     from wirelag.cli.cut import cut
@@ -51,6 +52,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "watch": watch,
     "agent": agent,
     "collect": collect,
+    "balance": balance,
     "compare": compare,
     "simulate": simulate,
     "score": score,

@@ -38,6 +38,10 @@ def agent(
     tunnels: Annotated[bool | None, _option("--tunnels", None, "Look inside tunnels.", FILTERS)] = None,
     ring: Annotated[str | None, _option("--ring", "SIZE", "For packets that wait; 64MiB.", FILTERS)] = None,
     cores: Annotated[int | None, _option("--cores", "N", "That take packets in; 1.", FILTERS)] = None,
+    in_kernel: Annotated[
+        bool | None, _option("--in-kernel", None, "lda: measure inside the kernel, by eBPF.", FILTERS)
+    ] = None,
+    then: Annotated[str | None, _option("--then", "PINNED", "An XDP program to run after ours.", FILTERS)] = None,
     segment: Annotated[
         list[str] | None, _option("--segment", "A>B", "What is measured; once for each --direction.", FILTERS)
     ] = None,
@@ -126,6 +130,7 @@ def agent(
         "--point": point, "--interface": interface, "-r": read, "--speed": speed, "--filter": expression,
         "--promiscuous": promiscuous, "--tunnels": tunnels, "--ring": ring, "--cores": cores, "--nat": nat,
         "--prefix": prefix,
+        "--in-kernel": in_kernel, "--then": then,
         "--estimator": estimator, "--interval": interval, "--grace": grace, "--rows": rows, "--loss": loss,
         "--packets-per-interval": packets_per_interval, "--banks": banks, "--buckets": buckets,
         "--deviation": deviation, "--tail": tail, "--memory": memory, "--past": past, "--seed": seed,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wirelag.errors import WirelagError
-from wirelag.units import parse_duration_ns, parse_rate, parse_size
+from wirelag.units import parse_duration_ns, parse_rate, parse_size, parse_speed
 
 if TYPE_CHECKING:
     from wirelag.filters import Filter
@@ -164,6 +164,14 @@ def rate_of(text: str, option: str) -> int:
     if not SLOWEST <= rate <= FASTEST:
         raise typer.BadParameter("goes from 1Mbps to 8Tbps", param_hint=option)
     return rate
+
+
+def speed_of(text: str) -> float | None:
+    """How many times as fast captures are read as they were taken; None: as fast as may be. Or a usage error."""
+    try:
+        return None if text == "max" else parse_speed(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error} (or max)", param_hint="--speed") from None
 
 
 def apart(outputs: Mapping[str, str | Iterable[str] | None], inputs: Iterable[str] = ()) -> None:

@@ -29,6 +29,7 @@ from wirelag.cli.options import (
     one_of,
     ranged,
     size_of,
+    speed_of,
 )
 from wirelag.errors import WirelagError
 
@@ -85,6 +86,16 @@ def watch(
         str, typer.Option(metavar="SIZE", help="Memory for packets that wait.", rich_help_panel=INTERFACE)
     ] = "64MiB",
     cores: Annotated[int, typer.Option(metavar="N", help="That take packets in.", rich_help_panel=INTERFACE)] = 1,
+    in_kernel: Annotated[
+        bool,
+        typer.Option(
+            "--in-kernel", help="Measure inside the kernel (eBPF), not from copies.", rich_help_panel=INTERFACE
+        ),
+    ] = False,
+    then: Annotated[
+        str | None,
+        typer.Option(metavar="PINNED", help="An XDP program to run after ours.", rich_help_panel=INTERFACE),
+    ] = None,
     server: Annotated[
         list[str] | None,
         typer.Option(metavar="PREFIX[:PORT]", help="response: where servers are.", rich_help_panel=METHOD),
@@ -153,7 +164,33 @@ def watch(
     problem = None
     with ExitStack() as stack:
         source: Source
-        if interface is None:
+        inside = None
+        if in_kernel or then is not None:
+            from wirelag.cli.watch_kernel import InKernel, open_inside
+
+            filtered = wanted != make_filter(None, None, None, None, None, None)
+            refused = {"-r": interface is None, "--filter": expression is not None, "--host, --net, --port": filtered}
+            refused |= {"--promiscuous": promiscuous, "--clock hardware": clock == "hardware"}
+            size = size_of(memory or table_memory, "--memory")
+            asked = InKernel(
+                quantity,
+                interface or "",
+                interval_ns,
+                direction,
+                tunnels,
+                then,
+                size,
+                method,
+                tuple(server or []),
+                by,
+                most_groups,
+            )
+            inside = open_inside(in_kernel, refused, asked)
+        if inside is not None:
+            source, measure = inside
+            stack.callback(source.close)
+            drop_privileges()
+        elif interface is None:
             source = _replay(read or [], speed, expression, wanted, tunnels)
         else:
             from wirelag.io.fanout import over_cores
@@ -186,7 +223,7 @@ def watch(
             problem = error
         with lock:
             measure.finish()
-    if problem is None or source.statistics.packets:
+    if problem is None or inside is not None or source.statistics.packets:
         _conclude(output_format, source, measure, by)
     for line in source.warnings:
         print(f"warning: {line}", file=sys.stderr)
@@ -219,19 +256,7 @@ def _replay(read: list[str], speed: str, expression: str | None, wanted: Filter,
 
     if expression is not None:
         raise typer.BadParameter("is for interfaces; with -r take --host, --net, --port", param_hint="--filter")
-    return Replay(read, speed=_speed(speed), wanted=wanted, tunnels=tunnels)
-
-
-def _speed(text: str) -> float | None:
-    if text == "max":
-        return None
-    try:
-        factor = float(text.removesuffix("x"))
-    except ValueError:
-        factor = 0.0
-    if not 0.001 <= factor <= 1e6:
-        raise typer.BadParameter(f"{text!r} is no speed: write 1x, 10x, 0.5x or max", param_hint="--speed")
-    return factor
+    return Replay(read, speed=speed_of(speed), wanted=wanted, tunnels=tunnels)
 
 
 def _measure(
@@ -262,10 +287,10 @@ def _measure(
 
     grouping = Grouping(by, most=most_groups) if by else None  # type: ignore[arg-type]
     if memory is None:
-        return RoundTrips(Match(memory=size), "match", grouping)
+        return RoundTrips(Match(memory=size).meter("tap"), "match", grouping)
     size = size_of(memory, "--memory")
     ranged(size, 1024, 1 << 32, "--memory")
-    return RoundTrips(Fridge(memory=size), "fridge", grouping)
+    return RoundTrips(Fridge(memory=size).meter("tap"), "fridge", grouping)
 
 
 @contextmanager

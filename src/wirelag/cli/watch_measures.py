@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -14,10 +14,9 @@ from wirelag.cli.response_table import answer_of
 from wirelag.crowds import Crowds
 from wirelag.distribution import Z95, Distribution
 from wirelag.epochs import Epochs
-from wirelag.estimators.fridge import Fridge
-from wirelag.estimators.match import Match
+from wirelag.estimator import Meter
 from wirelag.estimators.pairs import Pairs
-from wirelag.estimators.pirate import Pirate
+from wirelag.estimators.pirate import Pirate, PirateMeter
 from wirelag.exchanges import Exchanges
 from wirelag.grouping import OTHER_KEY, Grouping
 from wirelag.intervals import Interval
@@ -25,6 +24,9 @@ from wirelag.packets import PacketBatch
 from wirelag.report import Report
 from wirelag.roles import Roles, Server
 from wirelag.samples import ALL, LEGS, Samples, facts
+
+if TYPE_CHECKING:
+    from wirelag.io.dataplane_pirate import KernelPirate
 
 BOTH_WAYS: Final = 4  # so many packets of clients for one of a server, and both directions are there
 FEWEST: Final = 4  # intervals that tell how sure a mean is
@@ -122,11 +124,11 @@ class RoundTrips:
 
     quantity: Final = "round_trip"
 
-    def __init__(self, estimator: Match | Fridge, name: str, grouping: Grouping | None) -> None:
+    def __init__(self, meter: Meter[Samples], name: str, grouping: Grouping | None) -> None:
         self.estimator = name
         self.total = Samples()
         self.groups = Groups(grouping.most if grouping else 0)
-        self._meter = estimator.meter("tap")
+        self._meter = meter
         self._wanted, self._grouping = grouping, _anew(grouping)
 
     def observe(self, packets: PacketBatch) -> None:
@@ -185,7 +187,13 @@ class Responses:
     quantity: Final = "response"
 
     def __init__(
-        self, pirate: Pirate, method: str | None, servers: tuple[Server, ...], by: str | None, most: int
+        self,
+        pirate: Pirate,
+        method: str | None,
+        servers: tuple[Server, ...],
+        by: str | None,
+        most: int,
+        meter: PirateMeter | KernelPirate | None = None,
     ) -> None:
         self.method = method
         self.groups = Groups(most)
@@ -196,7 +204,7 @@ class Responses:
         self._by = by
         self._roles = Roles(servers)
         self._asked: Any = None
-        self._pirate = pirate.meter("tap")
+        self._pirate = meter or pirate.meter("tap")
         self._pairs = Pairs(pirate.memory, from_client=lambda _: self._asked).meter("tap")
         self._clients = self._others = self._single = 0
 

@@ -36,11 +36,6 @@ WL_INLINE u64 wl_coin(u64 id, u64 key)
     return wl_mix(id ^ key);
 }
 
-WL_INLINE u32 wl_leading_zeros(u64 x)
-{
-    return x ? (u32)__builtin_clzll(x) : 64;
-}
-
 /* A number below n, from the lower half of x. */
 WL_INLINE u64 wl_scaled(u64 x, u64 n)
 {

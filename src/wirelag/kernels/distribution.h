@@ -24,7 +24,7 @@ WL_INLINE u32 wl_bin(u64 delay_ns)
     if (delay_ns > WL_LONGEST_NS)
         delay_ns = WL_LONGEST_NS;
     if (delay_ns >> (WL_BIN_BITS + 1))
-        shift = 64 - (u32)__builtin_clzll(delay_ns) - (WL_BIN_BITS + 1);
+        shift = 64 - wl_leading_zeros(delay_ns) - (WL_BIN_BITS + 1);
     return (shift << WL_BIN_BITS) + (u32)(delay_ns >> shift);
 }
 
@@ -50,18 +50,24 @@ WL_INLINE void wl_add_product(u64 sum[2], u64 a, u64 b)
     sum[1] += high + (sum[0] < low);
 }
 
-WL_INLINE void wl_distribute(u64 *weights, u64 *squares, struct wl_sums *sums, u64 delay_ns, u64 weight)
+/* One delay into its bin, whose weight and square these are, and into the sums. */
+WL_INLINE void wl_distribute_into(u64 *in_bin, u64 *squares, struct wl_sums *sums, u64 delay_ns, u64 weight)
 {
-    u32 bin = wl_bin(delay_ns);
-
-    weights[bin] += weight;
-    squares[bin] += weight * weight;
+    *in_bin += weight;
+    *squares += weight * weight;
     sums->min_ns = sums->samples && sums->min_ns < delay_ns ? sums->min_ns : delay_ns;
     sums->max_ns = sums->max_ns > delay_ns ? sums->max_ns : delay_ns;
     sums->samples++;
     sums->weight += weight;
     wl_add_product(sums->sum_ns, delay_ns, weight);
     wl_add_product(sums->sum_squares, delay_ns * weight, delay_ns); /* a delay of 2^43 ns leaves a weight 21 bits */
+}
+
+WL_INLINE void wl_distribute(u64 *weights, u64 *squares, struct wl_sums *sums, u64 delay_ns, u64 weight)
+{
+    u32 bin = wl_bin(delay_ns);
+
+    wl_distribute_into(&weights[bin], &squares[bin], sums, delay_ns, weight);
 }
 
 #endif

@@ -19,6 +19,16 @@
 #define WL_HOPELESS (40ull << WL_OCTAVE) /* a decay after which nothing is left of 2^32 */
 #define WL_MOST_SURVIVED (1ull << 32)
 
+/* Slots and counts are the caller's own. Inside the kernel they lie in maps and all CPUs share them: whoever changes a slot claims
+ * it first, and it may fail to. */
+#ifndef WL_SHARED_SLOTS
+#define WL_SLOT_AT(f, place) (&(f)->slots[place])
+#define WL_CLAIM(slot, seen) 1
+#define WL_RELEASE(slot, with) (slot)->id = (with)
+#define WL_ARRIVE(f) (++(f)->arrivals)
+#define WL_ARRIVALS(f) ((f)->arrivals)
+#endif
+
 enum wl_fridge_variant { WL_FRIDGE_UNION, WL_FRIDGE_OVERWRITE, WL_FRIDGE_EXPIRY };
 
 struct wl_slot {
@@ -42,7 +52,7 @@ struct wl_fridges {
     s64 expiry_ns;
     struct wl_fridge fridge[WL_MOST_FRIDGES];
     struct wl_slot *slots;
-    u64 arrivals, backwards;
+    u64 arrivals;
     u32 draining;                 /* requests are passed over: what waits is answered, nothing new enters */
     u32 halving[WL_HALVINGS + 1]; /* 2^31 * 2^(-j/256) */
 };
@@ -70,6 +80,7 @@ struct wl_weighed {
     s64 delay_ns;
     u64 survived, weight;
     u8 leg, kind, fridge;
+    u8 asked, went_back; /* whether the packet was counted as a request, or answered one from the future */
 };
 
 /* ---- which packet asks, which one answers ---- */
@@ -245,7 +256,7 @@ WL_INLINE u64 wl_union_weight(const struct wl_fridges *f, u64 id, u64 survived)
         q += wl_probability_left(f, &f->fridge[k], survived);
     if (q == 0)
         q = 1;
-    return ((1ull << 48) / q + (wl_mix(id ^ wl_hash_word(f->seed, f->arrivals)) & 65535)) >> 16;
+    return ((1ull << 48) / q + (wl_mix(id ^ wl_hash_word(f->seed, WL_ARRIVALS(f))) & 65535)) >> 16;
 }
 
 /* ---- one packet ---- */
@@ -253,15 +264,17 @@ WL_INLINE u64 wl_union_weight(const struct wl_fridges *f, u64 id, u64 survived)
 /* The slot that holds this id, or 0. */
 WL_INLINE struct wl_slot *wl_holder(struct wl_fridges *f, const struct wl_place_of_id *at)
 {
+    struct wl_slot *slot;
+
     if (at->place == WL_NOWHERE)
         return 0;
-    if (f->slots[at->place].id == at->id)
-        return &f->slots[at->place];
+    slot = WL_SLOT_AT(f, at->place);
+    if (slot && slot->id == at->id)
+        return slot;
     if (f->variant == WL_FRIDGE_EXPIRY)
         for (u32 stage = 1; stage < WL_MOST_STAGES && stage < f->stages; stage++) {
-            struct wl_slot *slot = &f->slots[wl_stage_place(f, at->id, stage)];
-
-            if (slot->id == at->id)
+            slot = WL_SLOT_AT(f, wl_stage_place(f, at->id, stage));
+            if (slot && slot->id == at->id)
                 return slot;
         }
     return 0;
@@ -273,26 +286,32 @@ WL_INLINE struct wl_slot *wl_taker(struct wl_fridges *f, const struct wl_place_o
     if (at->place == WL_NOWHERE)
         return 0;
     if (f->variant != WL_FRIDGE_EXPIRY)
-        return &f->slots[at->place];
+        return WL_SLOT_AT(f, at->place);
     for (u32 stage = 0; stage < WL_MOST_STAGES && stage < f->stages; stage++) {
-        struct wl_slot *slot = &f->slots[wl_stage_place(f, at->id, stage)];
+        struct wl_slot *slot = WL_SLOT_AT(f, wl_stage_place(f, at->id, stage));
 
-        if (!slot->id || (s64)((u64)now_ns - (u64)slot->time_ns) > f->expiry_ns)
+        if (slot && (!slot->id || (s64)((u64)now_ns - (u64)slot->time_ns) > f->expiry_ns))
             return slot;
     }
     return 0;
 }
 
-WL_INLINE void wl_fridge_ask(struct wl_fridges *f, const struct wl_place_of_id *at, s64 now_ns)
+/* Whether it is a request that counts. */
+WL_INLINE u8 wl_fridge_ask(struct wl_fridges *f, const struct wl_place_of_id *at, s64 now_ns)
 {
     struct wl_slot *slot;
+    u64 arrivals;
 
     if (!at->id || wl_holder(f, at)) /* the first copy counts */
-        return;
-    f->arrivals++;
+        return 0;
+    arrivals = WL_ARRIVE(f);
     slot = wl_taker(f, at, now_ns);
-    if (slot)
-        *slot = (struct wl_slot){at->id, now_ns, f->arrivals};
+    if (slot && WL_CLAIM(slot, slot->id)) {
+        slot->time_ns = now_ns;
+        slot->arrivals = arrivals;
+        WL_RELEASE(slot, at->id);
+    }
+    return 1;
 }
 
 /* Whether it was waiting; then there is a sample, unless time went back. */
@@ -300,19 +319,21 @@ WL_INLINE int wl_fridge_answer(
     struct wl_fridges *f, const struct wl_place_of_id *at, s64 now_ns, struct wl_weighed *sample, int *taken)
 {
     struct wl_slot *slot = wl_holder(f, at);
+    u64 arrivals;
     s64 delay_ns;
 
-    if (!slot)
+    if (!slot || !WL_CLAIM(slot, at->id))
         return 0;
-    slot->id = 0;
     delay_ns = (s64)((u64)now_ns - (u64)slot->time_ns);
+    arrivals = slot->arrivals;
+    WL_RELEASE(slot, 0);
     if (delay_ns < 0) {
-        f->backwards++;
+        sample->went_back = 1;
         return 1;
     }
     *taken = 1;
     sample->delay_ns = delay_ns;
-    sample->survived = f->arrivals - slot->arrivals;
+    sample->survived = WL_ARRIVALS(f) - arrivals;
     sample->weight = f->variant == WL_FRIDGE_UNION ? wl_union_weight(f, at->id, sample->survived) : 1;
     sample->fridge = (u8)at->fridge;
     return 1;
@@ -323,9 +344,10 @@ WL_INLINE int wl_fridge_packet(struct wl_fridges *f, const struct wl_visit *v, s
 {
     int taken = 0;
 
+    sample->went_back = 0;
     if (!wl_fridge_answer(f, &v->answers, now_ns, sample, &taken))
         wl_fridge_answer(f, &v->else_answers, now_ns, sample, &taken);
-    wl_fridge_ask(f, &v->asks, now_ns);
+    sample->asked = wl_fridge_ask(f, &v->asks, now_ns);
     sample->leg = v->leg;
     sample->kind = v->kind;
     return taken;

@@ -71,16 +71,11 @@ WL_INLINE u64 wl_payload_hash(struct wl_cursor c, const struct wl_decode_options
     return wl_hash_word(hash, 0); /* it is added to other terms, so one step more, as for endpoints */
 }
 
-/* Flow key, direction and packet id. The cursor stands at the IP payload, behind extension headers. */
-WL_INLINE void wl_identify(
-    const struct wl_cursor *c, const struct wl_packet *packet, const struct wl_decode_options *options, struct wl_row *row)
+/* The packet id, from the word that wl_flow gave and the payload's part. */
+WL_INLINE void wl_add_up(u64 flow, u64 payload, u32 fields, const struct wl_packet *packet, struct wl_row *row)
 {
-    u32 fields = options->fields;
-    u64 flow = wl_flow(options->seed, row), network = row->protocol, sum;
+    u64 network = row->protocol, sum = payload;
 
-    if (fields == 0 && options->prefix == 0)
-        return;
-    sum = wl_payload_hash(*c, options, row);
     if (fields & WL_FIELD_FLOW)
         sum += flow;
     if (fields & WL_FIELD_LENGTH)
@@ -97,6 +92,16 @@ WL_INLINE void wl_identify(
         sum += (packet->icmp + (fields & WL_FIELD_FLOW ? (u64)packet->icmp_rest << 32 : 0)) * WL_KEY(2);
     }
     row->packet_id = wl_mix(sum);
+}
+
+/* Flow key, direction and packet id. The cursor stands at the IP payload, behind extension headers. */
+WL_INLINE void wl_identify(
+    const struct wl_cursor *c, const struct wl_packet *packet, const struct wl_decode_options *options, struct wl_row *row)
+{
+    u64 flow = wl_flow(options->seed, row);
+
+    if (options->fields || options->prefix)
+        wl_add_up(flow, wl_payload_hash(*c, options, row), options->fields, packet, row);
 }
 
 /* ---- the stages ---- */
@@ -208,10 +213,13 @@ WL_INLINE int wl_network(WL_CONTEXT *context, struct wl_decoding *d)
 }
 
 /* Go inside the tunnel that the row describes; whether there was an IP packet. If not, nothing has changed. */
-WL_INLINE int wl_inside(WL_CONTEXT *context, struct wl_decoding *d)
+WL_STAGE int wl_stage_inside(WL_CONTEXT *context, struct wl_decoding *d)
 {
-    struct wl_decoding carrier = *d;
+    struct wl_decoding carrier;
 
+    if (!d)
+        return 0;
+    carrier = *d;
     if (!wl_stage_tunnel(context, d)) {
         d->row = (struct wl_row){.flags = (u16)(WL_INNER | (carrier.row.flags & (WL_VLAN | WL_MPLS | WL_PPPOE)))};
         if (!wl_network(context, d))
@@ -236,7 +244,7 @@ WL_INLINE int wl_decode(
         return reason;
     if (options->tunnels)
         for (int i = 0; i < WL_MOST_TUNNELS; i++)
-            if (!(d->row.flags & WL_TUNNEL) || !wl_inside(context, d))
+            if (!(d->row.flags & WL_TUNNEL) || !wl_stage_inside(context, d))
                 break;
     return wl_stage_identify(context, d, options);
 }

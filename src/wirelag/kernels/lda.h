@@ -13,7 +13,8 @@
 
 struct wl_lda {
     u64 key, rows;
-    u8 bank[65]; /* by the coin's leading zeros: 1 for the first, 0 for packets that are not sampled */
+    u64 limit[WL_LDA_BANKS]; /* of half the coins that a bank samples; 0: there is no such bank */
+    u8 bank[65];             /* by the coin's leading zeros: 1 for the first, 0 for packets that are not sampled */
 };
 
 struct wl_lda_bucket {
@@ -25,6 +26,8 @@ WL_INLINE void wl_lda_start(struct wl_lda *l, u64 seed, u64 rows, const u32 shif
 {
     l->key = wl_coin_key(seed, WL_COIN_LDA);
     l->rows = rows;
+    for (u32 j = 0; j < WL_LDA_BANKS; j++)
+        l->limit[j] = j < banks ? 1ull << (63 - shifts[j]) : 0;
     for (u32 zeros = 0; zeros <= 64; zeros++) {
         u8 bank = 0;
 
@@ -34,11 +37,27 @@ WL_INLINE void wl_lda_start(struct wl_lda *l, u64 seed, u64 rows, const u32 shif
     }
 }
 
+/* The bank of a coin, 1 for the first; 0: not sampled. eBPF cannot count zeros, and leaves out banks that are not there. */
+WL_INLINE s64 wl_lda_bank(const struct wl_lda *l, u64 coin)
+{
+#ifdef __bpf__
+    s64 bank = 0;
+
+#pragma unroll
+    for (u32 j = 0; j < WL_LDA_BANKS; j++)
+        if (coin >> 1 < l->limit[j])
+            bank++;
+    return bank;
+#else
+    return l->bank[wl_leading_zeros(coin)];
+#endif
+}
+
 /* The index of a packet's bucket; negative where it is not sampled. */
 WL_INLINE s64 wl_lda_place(const struct wl_lda *l, u64 id)
 {
     u64 coin = wl_coin(id, l->key);
-    s64 bank = l->bank[wl_leading_zeros(coin)];
+    s64 bank = wl_lda_bank(l, coin);
 
     return (bank - 1) * (s64)l->rows + (s64)wl_scaled(coin, l->rows);
 }

@@ -15,4 +15,5 @@ NB_MODULE(_kernels, m)
     add_queue(m);
     add_pirate(m);
     add_routes(m);
+    add_maglev(m);
 }

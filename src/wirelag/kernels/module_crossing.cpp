@@ -341,12 +341,11 @@ template <typename Place, typename Add> void add_packets(const Packets &packets,
     }
 }
 
-void lda(nb::handle given_ids, nb::handle given_times, nb::handle given_buckets, u64 rows, const std::vector<u32> &shifts, u64 seed)
+/* The kernel of these banks; shifts are checked. */
+wl_lda lda_of(u64 rows, const std::vector<u32> &shifts, u64 seed)
 {
-    const Packets packets(given_ids, given_times);
-    const auto memory = exactly<Room<u64>>(given_buckets, "buckets");
     u32 ascending[WL_LDA_BANKS] = {};
-    wl_lda kernel;
+    wl_lda kernel = {};
 
     check_rows(rows);
     if (shifts.empty() || shifts.size() > WL_LDA_BANKS)
@@ -356,9 +355,18 @@ void lda(nb::handle given_ids, nb::handle given_times, nb::handle given_buckets,
             throw std::invalid_argument("shifts are from 0 to 31 and ascend");
         ascending[j] = shifts[j];
     }
+    wl_lda_start(&kernel, seed, rows, ascending, static_cast<u32>(shifts.size()));
+    return kernel;
+}
+
+void lda(nb::handle given_ids, nb::handle given_times, nb::handle given_buckets, u64 rows, const std::vector<u32> &shifts, u64 seed)
+{
+    const Packets packets(given_ids, given_times);
+    const auto memory = exactly<Room<u64>>(given_buckets, "buckets");
+    const wl_lda kernel = lda_of(rows, shifts, seed);
     wl_lda_bucket *buckets = buckets_of<wl_lda_bucket>(memory, shifts.size() * rows);
     nb::gil_scoped_release release;
-    wl_lda_start(&kernel, seed, rows, ascending, static_cast<u32>(shifts.size()));
+
     add_packets(
         packets, [&](u64 id) { return wl_lda_place(&kernel, id); },
         [&](s64 place, u64, s64 time_ns) { wl_lda_add(&buckets[place], time_ns); });
@@ -444,6 +452,14 @@ void add_crossing(nb::module_ &m)
     m.def(
         "pair", &pair, "up_ids"_a, "down_ids"_a, "Join two levelled caches: pairs in order of arrival downstream, fates, counts.");
     m.def("lda", &lda, "ids"_a, "times_ns"_a, "buckets"_a, "rows"_a, "shifts"_a, "seed"_a, "Add packets to buckets (count, sum).");
+    m.def(
+        "lda_settings",
+        [](u64 rows, const std::vector<u32> &shifts, u64 seed) {
+            const wl_lda kernel = lda_of(rows, shifts, seed);
+            return nb::bytes(&kernel, sizeof(kernel));
+        },
+        "rows"_a, "shifts"_a, "seed"_a, "As a program in the kernel takes them.");
+    m.def("coin_key", &wl_coin_key, "seed"_a, "purpose"_a, "What a seed and a purpose add to ids.");
     m.def("finecomb", &finecomb, "ids"_a, "times_ns"_a, "buckets"_a, "rows"_a, "shift"_a, "seed"_a,
         "Add packets to buckets (count, sum, parity).");
     m.def("finecomb_repair", &finecomb_repair, "up_buckets"_a, "down_buckets"_a, "up_stash_ids"_a, "up_stash_times_ns"_a,

@@ -106,8 +106,10 @@ class Fridge {
             }
             for (size_t i = 0; i < count; i++) {
                 wl_weighed sample;
+                bool taken = wl_fridge_packet(&meter, &visits[i], seen.time_ns[start + i], &sample);
 
-                if (!wl_fridge_packet(&meter, &visits[i], seen.time_ns[start + i], &sample))
+                went_back += sample.went_back;
+                if (!taken)
                     continue;
                 row.data()[samples] = static_cast<u32>(start + i);
                 delay_ns.data()[samples] = sample.delay_ns;
@@ -131,7 +133,16 @@ class Fridge {
     }
     u64 backwards() const
     {
-        return meter.backwards;
+        return went_back;
+    }
+    /* As a program in the kernel takes it: its slots are elsewhere. */
+    nb::bytes settings() const
+    {
+        wl_fridges plain = meter;
+
+        plain.slots = nullptr;
+        plain.arrivals = 0;
+        return nb::bytes(&plain, sizeof(plain));
     }
     u64 slot_bytes() const
     {
@@ -140,7 +151,7 @@ class Fridge {
 
   private:
     wl_fridges meter = {};
-    u64 slot_count = 0;
+    u64 slot_count = 0, went_back = 0;
     std::unique_ptr<wl_slot[], Free> memory;
 
     void fetch(const wl_place_of_id &at) const
@@ -163,5 +174,6 @@ void add_fridge(nb::module_ &m)
         .def("drain", &Fridge::drain, "From now on nothing enters; what waits is still answered, and x stands still.")
         .def_prop_ro("arrivals", &Fridge::arrivals)
         .def_prop_ro("backwards", &Fridge::backwards)
+        .def("settings", &Fridge::settings, "As a program in the kernel takes them.")
         .def_prop_ro("slot_bytes", &Fridge::slot_bytes);
 }

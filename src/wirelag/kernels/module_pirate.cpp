@@ -195,14 +195,43 @@ class Pirate {
     /* All flows end; the table is then empty. */
     void cut(s64 now_ns)
     {
-        if (now_ns < 0 || now_ns >> 62)
-            throw std::invalid_argument("a time that is out of its range");
+        need_time(now_ns);
         nb::gil_scoped_release release;
         for (size_t slot = 0; slot < groups * group_slots; slot++)
             if (key_of(slot)) {
                 finish(slot, now_ns);
                 key_of(slot) = 0;
             }
+    }
+
+    /* Flows of a table inside the kernel end: groups as bpf/pirate_hook.h has them, and their names. */
+    void finish_groups(nb::ndarray<const u8, nb::ndim<2>, nb::c_contig, nb::device::cpu> of,
+        nb::ndarray<const u64, nb::ndim<3>, nb::c_contig, nb::device::cpu> their_names, s64 now_ns)
+    {
+        size_t bytes = group_slots * slot_bytes(), count = of.shape(0);
+        std::vector<u8> flow(method.bytes);
+        wl_epoch epoch;
+
+        if (of.shape(1) != bytes || their_names.shape(0) != count || their_names.shape(1) != group_slots ||
+            their_names.shape(2) != std::size(Name{}.words))
+            throw std::invalid_argument("groups of another method");
+        need_time(now_ns);
+        nb::gil_scoped_release release;
+        for (size_t slot = 0; slot < count * group_slots; slot++) {
+            const u8 *group = of.data() + slot / group_slots * bytes;
+            u64 key = reinterpret_cast<const u64 *>(group)[slot % group_slots];
+            Given one;
+
+            if (!key)
+                continue;
+            std::copy_n(group + 2 * line + slot % group_slots * method.bytes, method.bytes, flow.data());
+            if (!method.finish(flow.data(), &settings, now_ns, &epoch))
+                continue;
+            epoch.key = key;
+            one.epoch = epoch;
+            std::copy_n(their_names.data() + slot * std::size(one.name.words), std::size(one.name.words), one.name.words);
+            given.push_back(one);
+        }
     }
 
     size_t epochs() const
@@ -243,6 +272,16 @@ class Pirate {
         return d;
     }
 
+    /* What a table inside the kernel has to be told to be the same. */
+    u64 group_count() const
+    {
+        return groups;
+    }
+    u64 flow_coin_key() const
+    {
+        return coin_key;
+    }
+
     u64 memory() const
     {
         return groups * group_slots * (slot_bytes() + sizeof(Name));
@@ -258,6 +297,12 @@ class Pirate {
     std::vector<Given> given;
     std::vector<u32> chosen; /* rows of the batch at hand */
     std::vector<u64> chosen_keys;
+
+    static void need_time(s64 now_ns)
+    {
+        if (now_ns < 0 || now_ns >> 62)
+            throw std::invalid_argument("a time that is out of its range");
+    }
 
     static u64 word(s64 value)
     {
@@ -325,9 +370,11 @@ class Pirate {
     {
         size_t slot = find(first, key);
 
-        if (slot < first + group_slots)
-            for (size_t at = 0; at < method.bytes; at += line)
-                __builtin_prefetch(flow_of(slot) + at, 1);
+        if (slot == first + group_slots)
+            return;
+        for (size_t at = 0; at < method.bytes; at += line)
+            __builtin_prefetch(flow_of(slot) + at, 1);
+        __builtin_prefetch(flow_of(slot) + method.bytes - 1, 1); /* records begin anywhere in a line */
     }
 
     void finish(size_t slot, s64 now_ns)
@@ -402,6 +449,7 @@ class Pirate {
 
 void add_pirate(nb::module_ &m)
 {
+    m.attr("ADDRESS_KEY") = nb::int_(wl_coin_key(0, WL_COIN_ADDRESS));
     m.attr("EPOCH_COLUMNS") = nb::tuple(nb::cast(epoch_columns));
     nb::class_<Pirate>(m, "Pirate", "Client packets of many flows, and the epochs that they give.")
         .def(nb::init<u32, u64, s64, u32, s64, bool, u64>(), "method"_a, "memory"_a, "epoch_ns"_a, "fewest"_a, "gap_ns"_a,
@@ -411,8 +459,12 @@ void add_pirate(nb::module_ &m)
         .def("observe_batch", &Pirate::observe_batch, "packets"_a, "with_tcp"_a, "without"_a,
             "Packets of a batch that have a TCP header, or none; gives their number.")
         .def("cut", &Pirate::cut, "now_ns"_a, "All flows end; the table is then empty.")
+        .def("finish_groups", &Pirate::finish_groups, "groups"_a, "names"_a, "now_ns"_a,
+            "Flows that a table inside the kernel holds end.")
         .def("take", &Pirate::take, "room"_a, "Epochs that were given, 21 words each; gives their number.")
         .def("counts", &Pirate::counts)
         .def_prop_ro("epochs", &Pirate::epochs)
+        .def_prop_ro("groups", &Pirate::group_count)
+        .def_prop_ro("coin_key", &Pirate::flow_coin_key)
         .def_prop_ro("memory", &Pirate::memory);
 }

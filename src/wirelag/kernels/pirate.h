@@ -11,6 +11,16 @@
 #define _Static_assert static_assert
 #endif
 
+/* A rule of some size. In eBPF it is a function of its own, which the verifier checks once and for all inputs, null among them; and
+ * a loop stays one, for the verifier walks through all ways of what is unrolled. */
+#ifdef __bpf__
+#define WL_RULE __attribute__((noinline))
+#define WL_LOOP _Pragma("clang loop unroll(disable)")
+#else
+#define WL_RULE WL_INLINE
+#define WL_LOOP
+#endif
+
 enum wl_pirate_method {
     WL_PIRATE_GAP,
     WL_PIRATE_MODES,

@@ -6,7 +6,7 @@
 #ifndef WIRELAG_PIRATE_AUTO_H
 #define WIRELAG_PIRATE_AUTO_H
 
-#include "pirate_sizes.h"
+#include "pirate_answer.h"
 
 #define WL_AUTO_SOON WL_UNITS(64)           /* requests of one burst are not further apart */
 #define WL_AUTO_WOKEN WL_UNITS(128)         /* what a client takes to read a response that its kernel has acknowledged */
@@ -19,8 +19,9 @@
 #define WL_AUTO_JUMP (1 << 28)          /* bytes that an acknowledgement may advance */
 #define WL_AUTO_LARGEST (1 << 18)       /* payload */
 #define WL_AUTO_STRAYS 8
-#define WL_AUTO_SURE 32   /* votes on what the numbers of packets count, at most */
-#define WL_AUTO_ORDERED 4 /* votes */
+#define WL_AUTO_MANY 32768 /* completions or requests that end an epoch: one packet brings fewer than as many more */
+#define WL_AUTO_SURE 32    /* votes on what the numbers of packets count, at most */
+#define WL_AUTO_ORDERED 4  /* votes */
 
 /* The busy period that ended at `at`, if nothing is outstanding. */
 WL_INLINE void wl_auto_busy_ends(struct wl_auto_flow *f, u32 at)
@@ -36,7 +37,7 @@ WL_INLINE void wl_auto_complete(struct wl_auto_flow *f, u32 t, u32 c, u32 at)
 {
     f->area -= (s64)c * (u32)(t - at);
     f->outstanding = (u16)(f->outstanding - c);
-    f->completions += c;
+    f->completions = (u16)(f->completions + c);
     f->completed = at;
     f->unread = (u8)wl_min(c, 255);
     f->flags |= WL_AUTO_DONE;
@@ -53,15 +54,11 @@ WL_INLINE void wl_auto_afresh(struct wl_auto_flow *f, u32 t)
     f->requested = t;
 }
 
-/* Time passes: area grows, deferred responses end. */
-WL_RULE int wl_auto_pass(struct wl_auto_flow *f, const struct wl_auto_now *n)
+/* What is so old, or came after such a silence, that nothing of before it counts. */
+WL_RULE int wl_auto_forget(struct wl_auto_flow *f, const struct wl_auto_now *n)
 {
-    u32 waited, most, c;
-
     if (!f || !n)
         return 0;
-    waited = n->t - f->deferred_at;
-    most = f->latency ? 2 * f->latency : waited;
     if (n->t - f->requested > WL_AUTO_OLD)
         wl_auto_afresh(f, n->t);
     if (!WL_ON(f, WL_AUTO_IN_STEP) && n->payload && n->dt > WL_AUTO_IDLE && n->dt > 8ull * f->latency) {
@@ -69,20 +66,39 @@ WL_RULE int wl_auto_pass(struct wl_auto_flow *f, const struct wl_auto_now *n)
         f->flags |= WL_AUTO_IN_STEP;
         f->in_flight = f->largest_flight = 1;
     }
-    f->area += (s64)(f->outstanding + f->deferred) * n->dt;
-    if (!f->deferred || n->dt <= WL_AUTO_SOON)
+    return 0;
+}
+
+/* Deferred responses end. */
+WL_RULE int wl_auto_settle(struct wl_auto_flow *f, const struct wl_auto_now *n)
+{
+    u32 waited, most, c;
+
+    if (!f || !n)
         return 0;
+    waited = n->t - f->deferred_at;
+    most = f->latency ? 2 * f->latency : waited;
     c = f->deferred;
     if (waited > most) {
         f->area -= (s64)c * (waited - most);
         waited = most;
     }
     f->deferred = 0;
-    f->completions += c;
+    f->completions = (u16)(f->completions + c);
     f->completed = f->deferred_at + waited;
     f->flags |= WL_AUTO_DONE;
     wl_auto_busy_ends(f, f->completed);
     return 0;
+}
+
+/* Time passes: area grows, deferred responses end. */
+WL_INLINE void wl_auto_pass(struct wl_auto_flow *f, const struct wl_auto_now *n)
+{
+    if (n->t - f->requested > WL_AUTO_OLD || !WL_ON(f, WL_AUTO_IN_STEP))
+        wl_auto_forget(f, n);
+    f->area += (s64)(f->outstanding + f->deferred) * n->dt;
+    if (f->deferred && n->dt > WL_AUTO_SOON)
+        wl_auto_settle(f, n);
 }
 
 /* What a number says, if most say it: so many more for yes, fewer for no. */
@@ -163,13 +179,10 @@ WL_INLINE int wl_auto_goes_on(const struct wl_auto_flow *f, u32 at)
            longer <= wl_max(WL_UNITS(500), f->steady >> 4);
 }
 
-WL_RULE int wl_auto_advance(struct wl_auto_flow *f, struct wl_auto_now *n, u32 advance)
+WL_INLINE void wl_auto_advance(struct wl_auto_flow *f, struct wl_auto_now *n, u32 advance)
 {
-    u32 spread, at, c;
+    u32 spread, at = wl_auto_date(f, n, advance, &spread), c;
 
-    if (!f || !n)
-        return 0;
-    at = wl_auto_date(f, n, advance, &spread);
     wl_auto_learn_mss(f, advance);
     f->fresh += advance;
     f->acked += advance;
@@ -196,7 +209,6 @@ WL_RULE int wl_auto_advance(struct wl_auto_flow *f, struct wl_auto_now *n, u32 a
     if (f->flight)
         f->last_flight = f->flight;
     f->flight = 0;
-    return 0;
 }
 
 /* When the request was sent first: what got lost before us was sent earlier than what we see. */
@@ -268,7 +280,7 @@ WL_INLINE void wl_auto_make_room(struct wl_auto_flow *f, const struct wl_auto_no
         over = f->outstanding + f->deferred + k - f->in_flight;
         over = over < f->deferred ? over : f->deferred;
         f->deferred = (u16)(f->deferred - over);
-        f->completions += over;
+        f->completions = (u16)(f->completions + over);
     }
     if (f->outstanding + k <= f->in_flight)
         return;
@@ -289,7 +301,7 @@ WL_INLINE void wl_auto_turn(struct wl_auto_flow *f)
     f->turn_before_outstanding = f->turn_outstanding;
     f->turn_before_at = f->turn_at;
     f->turn_before_fresh = f->turn_fresh;
-    f->turn_outstanding = f->outstanding;
+    f->turn_outstanding = (u8)wl_min(f->outstanding, 255);
     f->turn_at = f->advanced;
     f->turn_fresh = (u16)wl_min(f->fresh >> 4, 65535);
 }
@@ -310,23 +322,19 @@ WL_INLINE void wl_auto_whole_flight(struct wl_auto_flow *f)
 }
 
 /* k requests were sent. */
-WL_RULE int wl_auto_request(struct wl_auto_flow *f, struct wl_auto_now *n, u32 k)
+WL_INLINE void wl_auto_request(struct wl_auto_flow *f, struct wl_auto_now *n, u32 k)
 {
-    int opens, swapped;
+    int opens = !f->flight, swapped = n->older && n->behind;
     u32 at, over;
 
-    if (!f || !n)
-        return 0;
-    opens = !f->flight;
-    swapped = n->older && n->behind;
     over = f->outstanding + k > WL_AUTO_MOST ? f->outstanding + k - WL_AUTO_MOST : 0;
     n->behind |= n->ghost != 0;
     k -= over;
-    f->requests += k + over;
+    f->requests = (u16)(f->requests + k + over);
     if (over) {
         WL_MORE(f->spontaneous);
         if (!k)
-            return 0;
+            return;
     }
     if (opens || !swapped)
         f->flight = (u16)wl_min(f->flight + k, WL_AUTO_MOST);
@@ -359,7 +367,6 @@ WL_RULE int wl_auto_request(struct wl_auto_flow *f, struct wl_auto_now *n, u32 k
         f->boundary = f->acked;
     if (WL_ON(f, WL_AUTO_RESPONSE) && f->outstanding > 8u * f->largest_flight + 8)
         wl_auto_missized(f);
-    return 0;
 }
 
 WL_INLINE void wl_auto_payload(struct wl_auto_flow *f, const struct wl_client_packet *p, struct wl_auto_now *n)
@@ -385,104 +392,6 @@ WL_INLINE void wl_auto_payload(struct wl_auto_flow *f, const struct wl_client_pa
         wl_auto_request(f, n, k);
 }
 
-/* A client that thinks for long, and a server whose clock ticks more slowly than it answers. */
-WL_INLINE int wl_auto_coarse(const struct wl_auto_flow *f, s64 sum)
-{
-    s64 tick = wl_tick_ns(f->echo_tick & 15) >> 10;
-
-    return WL_ON(f, WL_AUTO_STAMPED) && (s64)f->think_sum > 2 * tick * f->think_count && sum < tick * f->completions;
-}
-
-WL_INLINE u8 wl_auto_reason(const struct wl_auto_flow *f, u32 fewest, s64 sum)
-{
-    int exact = wl_auto_exact(f);
-
-    if (WL_ON(f, WL_AUTO_NOT_TCP))
-        return WL_PIRATE_NOT_TCP;
-    if (f->completions < fewest || !f->completions || sum < 0)
-        return WL_PIRATE_TOO_FEW;
-    if (!WL_ON(f, WL_AUTO_RESPONSE) && f->spontaneous * 8u > f->requests)
-        return WL_PIRATE_SPONTANEOUS;
-    if (!WL_ON(f, WL_AUTO_IN_STEP) || WL_ON(f, WL_AUTO_SPOILT) || sum == 0)
-        return WL_PIRATE_JOINED;
-    if (f->lone * 32u > f->requests || wl_auto_coarse(f, sum))
-        return WL_PIRATE_THINK;
-    if (f->in_flight > 1 && !exact && f->reordered * 16u > f->requests)
-        return WL_PIRATE_REORDERED;
-    if (!exact && f->coalesced * 8u > f->requests)
-        return WL_PIRATE_COALESCED;
-    return WL_PIRATE_ANSWERED;
-}
-
-WL_INLINE u8 wl_auto_confidence(const struct wl_auto_flow *f, u32 count)
-{
-    u64 odd = 100ull * (f->lost + f->spontaneous + f->reordered + f->coalesced) / (f->requests ? f->requests : 1);
-    u32 doubt = (u32)wl_min((s64)odd, 30) + (count < 16 ? 2 * (16 - count) : 0);
-
-    doubt += f->in_flight > 1 && !wl_auto_exact(f) ? 20 : 0;
-    doubt += WL_ON(f, WL_AUTO_STAMPED) && f->echo_tick & 15 ? 0 : 30;
-    return (u8)(doubt < 100 ? 100 - doubt : 0);
-}
-
-/* The mean latency of an epoch; for decisions it changes by no more than a factor of two. */
-WL_INLINE void wl_auto_learn_latency(struct wl_auto_flow *f, u32 mean)
-{
-    f->latency = mean;
-    if (f->steady && mean > 2ull * f->steady)
-        mean = 2 * f->steady;
-    f->steady = mean < f->steady >> 1 ? f->steady >> 1 : mean;
-}
-
-/* The sum of latencies by Little's law: what is still outstanding takes its age away. -1: that leaves nothing. */
-WL_INLINE s64 wl_auto_little(const struct wl_auto_flow *f)
-{
-    s64 sum = wl_min(f->area, 1ll << 50) - wl_auto_ages(f, f->last);
-
-    return f->completions && sum >= 0 ? sum : -1;
-}
-
-/* The epoch ends. Whether it has something to say. */
-WL_RULE int wl_auto_end(struct wl_auto_flow *f, const struct wl_pirate *settings, s64 end_ns, struct wl_epoch *out)
-{
-    int alone, busy, given;
-    s64 sum;
-    u32 count;
-    u8 reason;
-
-    if (!f || !settings || !out)
-        return 0;
-    given = f->requests || f->completions;
-    alone = f->in_flight == 1 && f->busy_count >= settings->fewest && f->busy_count;
-    sum = alone ? (int)f->busy_sum : wl_auto_little(f);
-    count = alone ? f->busy_count : f->completions;
-    reason = wl_auto_reason(f, settings->fewest, sum);
-    sum = wl_min(wl_max(sum, 0), (s64)count << (WL_AUTO_LONGEST - 10));
-    if (sum > 0 && f->completions >= settings->fewest && reason != WL_PIRATE_SPONTANEOUS && reason != WL_PIRATE_NOT_TCP &&
-        !WL_ON(f, WL_AUTO_SPOILT))
-        wl_auto_learn_latency(f, (u32)((u64)sum / count));
-    busy = f->in_flight == 1 || (f->busy_count >= f->flight_count && f->latency >= WL_AUTO_QUICK);
-    __builtin_memset(out, 0, sizeof(*out));
-    out->start_ns = f->start_ns;
-    out->end_ns = wl_max(f->start_ns, wl_min(end_ns, f->start_ns + 4 * settings->epoch_ns));
-    out->reason = reason;
-    out->method = WL_PIRATE_AUTO;
-    out->in_flight = f->in_flight;
-    out->requests = f->requests;
-    out->lost = f->lost;
-    out->network_ns = f->handshake ? (s64)f->handshake << 10 : -1;
-    if (reason == WL_PIRATE_ANSWERED) {
-        out->sum_ns = sum << 10;
-        out->count = count;
-        out->batch_sum_ns = wl_max((int)(busy ? f->busy_sum : f->flight_sum), 0) << 10;
-        out->batch_count = busy ? f->busy_count : f->flight_count;
-        out->think_sum_ns = wl_max((int)f->think_sum, 0) << 10;
-        out->think_count = f->think_count;
-        out->confidence = wl_auto_confidence(f, count);
-    }
-    wl_auto_begin_epoch(f, f->last);
-    return given;
-}
-
 /* A new record: with a SYN all bytes will be counted, otherwise the flow is joined where it is. */
 WL_INLINE void wl_auto_open(struct wl_auto_flow *f, const struct wl_client_packet *p, int syn)
 {
@@ -494,7 +403,7 @@ WL_INLINE void wl_auto_open(struct wl_auto_flow *f, const struct wl_client_packe
     f->last_id = p->ip_id;
     f->echo_tick = f->own_tick = WL_TICK_ASSUMED | WL_TICK_NO_DOUBT << 4;
     if (syn) {
-        f->flags = WL_AUTO_SYN | WL_AUTO_IN_STEP | WL_AUTO_ABSOLUTE;
+        f->flags = WL_AUTO_IN_STEP | WL_AUTO_ABSOLUTE;
         f->mss = p->mss;
     }
 }
@@ -504,7 +413,7 @@ WL_INLINE void wl_auto_begin(struct wl_auto_flow *f, const struct wl_client_pack
 {
     u32 stamps = p->has & WL_HAS_TIMESTAMPS && p->tsecr;
 
-    if (WL_ON(f, WL_AUTO_SYN) && n->dt <= WL_TICK_LONGEST)
+    if (WL_ON(f, WL_AUTO_ABSOLUTE) && n->dt <= WL_TICK_LONGEST)
         f->handshake = n->dt ? n->dt : 1;
     f->flags |= WL_AUTO_OPEN | (stamps ? WL_AUTO_STAMPED : 0);
     if (f->mss >= 88) {
@@ -538,7 +447,7 @@ WL_INLINE void wl_auto_take(struct wl_auto_flow *f, const struct wl_client_packe
         wl_auto_tick(f, p, n, advance > 0);
         n->stamped = (f->echo_tick & 15) != 0;
         n->late = n->stamped ? wl_auto_late(f, p, n) : 0;
-        n->timed = n->stamped && f->echo_base != WL_NO_BASE;
+        n->timed = n->stamped && WL_ON(f, WL_AUTO_MEASURED);
     }
     n->patience = wl_auto_patience(f);
     wl_auto_identify(f, p, n);
@@ -606,7 +515,7 @@ WL_INLINE int wl_auto_is_over(const struct wl_auto_flow *f, const struct wl_clie
 {
     s64 elapsed = p->time_ns - f->start_ns;
 
-    if (WL_ON(f, WL_AUTO_SPOILT))
+    if (WL_ON(f, WL_AUTO_SPOILT) || f->requests >= WL_AUTO_MANY || f->completions >= WL_AUTO_MANY)
         return 1;
     if (p->payload && f->completions >= settings->fewest)
         return elapsed >= settings->epoch_ns;

@@ -8,7 +8,7 @@
 
 #include "pirate_front.h"
 
-#define WL_MODES 8
+#define WL_MODES 7
 #define WL_LONGEST_GAP (1u << 31)  /* units of 1024 ns */
 #define WL_LONGEST_LAG (1ll << 40) /* ns */
 #define WL_MOST_UNITS (~0u)
@@ -58,7 +58,7 @@ struct wl_syn_flow {
 #if !defined(__cplusplus) && !defined(static_assert)
 #define static_assert _Static_assert
 #endif
-static_assert(sizeof(struct wl_modes_flow) <= 160, "the flow record of modes");
+static_assert(sizeof(struct wl_modes_flow) <= 144, "the flow record of modes");
 static_assert(sizeof(struct wl_gap_flow) <= 56, "the flow record of gap");
 static_assert(sizeof(struct wl_ack_flow) <= 72, "the flow record of ack");
 static_assert(sizeof(struct wl_in_flight_flow) <= 72, "the flow record of window");
@@ -148,12 +148,16 @@ WL_INLINE int wl_mode_takes(const struct wl_mode *m, u32 gap, u8 literal)
 }
 
 /* Mode i and the next become one, if they are near. */
-WL_INLINE void wl_modes_merge(struct wl_mode *modes, u32 i, u8 literal)
+WL_RULE int wl_modes_merge(struct wl_modes_flow *f, u32 i, u8 literal)
 {
-    struct wl_mode *a = &modes[i], *b = &modes[i + 1];
+    struct wl_mode *a, *b;
 
+    if (!f || i >= WL_MODES - 1)
+        return 0;
+    a = &f->modes[i];
+    b = &f->modes[i + 1];
     if (!b->count || (b->low > a->high && b->low - a->high > wl_near(b->low, literal)))
-        return;
+        return 0;
     a->low = a->low < b->low ? a->low : b->low;
     a->high = a->high > b->high ? a->high : b->high;
     a->sum = wl_units_added(a->sum, b->sum);
@@ -161,51 +165,62 @@ WL_INLINE void wl_modes_merge(struct wl_mode *modes, u32 i, u8 literal)
     a->candidates = (u16)(a->candidates + b->candidates);
     for (u32 j = 1; j < WL_MODES - 1; j++)
         if (j > i)
-            modes[j] = modes[j + 1];
-    modes[WL_MODES - 1] = (struct wl_mode){0};
+            f->modes[j] = f->modes[j + 1];
+    f->modes[WL_MODES - 1] = (struct wl_mode){0};
+    return 0;
 }
 
 /* A gap that no mode is near to is one of its own, in its place, if there is room. */
-WL_INLINE void wl_modes_insert(struct wl_mode *modes, u32 gap, u8 candidate)
+WL_RULE int wl_modes_insert(struct wl_modes_flow *f, u32 gap, u8 candidate)
 {
     struct wl_mode added = {gap, gap, gap, 1, candidate};
 
-    if (modes[WL_MODES - 1].count)
-        return;
-    for (u32 i = 0; i < WL_MODES; i++) {
-        struct wl_mode here = modes[i];
+    if (!f || f->modes[WL_MODES - 1].count)
+        return 0;
+    WL_LOOP for (u32 i = 0; i < WL_MODES; i++)
+    {
+        struct wl_mode here = f->modes[i];
 
         if (!here.count || here.low > added.low) {
-            modes[i] = added;
+            f->modes[i] = added;
             added = here;
         }
         if (!added.count)
-            return;
+            return 0;
     }
+    return 0;
 }
 
-WL_INLINE void wl_modes_add(struct wl_mode *modes, u32 gap, u8 candidate, u8 literal)
+/* The first mode that takes the gap, WL_MODES if none does. */
+WL_INLINE u32 wl_modes_find(const struct wl_modes_flow *f, u32 gap, u8 literal)
 {
-    for (u32 i = 0; i < WL_MODES; i++) {
-        struct wl_mode *m = &modes[i];
+    u32 i = 0;
 
-        if (!wl_mode_takes(m, gap, literal))
-            continue;
-        m->sum = wl_units_added(m->sum, gap);
-        m->count++;
-        m->candidates = (u16)(m->candidates + candidate);
-        if (gap < m->low) {
-            m->low = gap;
-            if (i > 0)
-                wl_modes_merge(modes, i - 1, literal);
-        } else if (gap > m->high) {
-            m->high = gap;
-            if (i < WL_MODES - 1)
-                wl_modes_merge(modes, i, literal);
-        }
+    WL_LOOP for (; i < WL_MODES; i++) if (wl_mode_takes(&f->modes[i], gap, literal)) break;
+    return i;
+}
+
+WL_INLINE void wl_modes_add(struct wl_modes_flow *f, u32 gap, u8 candidate, u8 literal)
+{
+    u32 i = wl_modes_find(f, gap, literal);
+    struct wl_mode *m;
+
+    if (i >= WL_MODES) {
+        wl_modes_insert(f, gap, candidate);
         return;
     }
-    wl_modes_insert(modes, gap, candidate);
+    m = &f->modes[i];
+    m->sum = wl_units_added(m->sum, gap);
+    m->count++;
+    m->candidates = (u16)(m->candidates + candidate);
+    if (gap < m->low) {
+        m->low = gap;
+        if (i > 0)
+            wl_modes_merge(f, i - 1, literal);
+    } else if (gap > m->high) {
+        m->high = gap;
+        wl_modes_merge(f, i, literal);
+    }
 }
 
 /* What the modes of an epoch say. */
@@ -216,38 +231,42 @@ struct wl_mode_sum {
     u8 prominent;
 };
 
-WL_INLINE struct wl_mode_sum wl_modes_sum(const struct wl_modes_flow *f, u8 literal)
+WL_RULE int wl_modes_sum(const struct wl_modes_flow *f, u8 literal, struct wl_mode_sum *said)
 {
-    struct wl_mode_sum said = {0, 0, 0, 1};
-    u32 gaps = f->front.gaps, kept = 0, candidates = 0, least, batch = WL_MODES;
+    u32 gaps, kept = 0, candidates = 0, least = literal ? 1 : 2, batch = WL_MODES, prominent = 1;
 
-    for (u32 i = 0; i < WL_MODES; i++) {
+    if (!f || !said)
+        return 0;
+    *said = (struct wl_mode_sum){0};
+    gaps = f->front.gaps;
+    WL_LOOP for (u32 i = 0; i < WL_MODES; i++)
+    {
         kept += f->modes[i].count;
         candidates += f->modes[i].candidates;
     }
     candidates += gaps - kept;
-    least = literal ? 1 : 2;
-    for (u32 i = 0; i < WL_MODES; i++) {
+    WL_LOOP for (u32 i = 0; i < WL_MODES; i++)
+    {
         u32 those = f->modes[i].candidates;
 
         if (those >= least && (literal || WL_SIGNIFICANT * those >= candidates))
             batch = i;
     }
-    if (batch == WL_MODES)
-        return said;
-    said.count = f->modes[batch].count;
-    for (u32 i = 0; i < WL_MODES; i++) {
+    if (batch >= WL_MODES)
+        return 0;
+    said->count = f->modes[batch].count;
+    WL_LOOP for (u32 i = 0; i < WL_MODES; i++)
+    {
         const struct wl_mode *m = &f->modes[i];
 
         if (i > batch)
-            continue;
-        said.units += m->sum;
-        said.below += m->count;
-        if (i < batch && WL_SIGNIFICANT * m->count >= gaps && (u64)WL_PROMINENT * m->high > f->modes[batch].low)
-            said.prominent = 0;
+            break;
+        said->units += m->sum;
+        said->below += m->count;
+        prominent &= i == batch || WL_SIGNIFICANT * m->count < gaps || (u64)WL_PROMINENT * m->high <= f->modes[batch].low;
     }
-    said.prominent = literal || (said.prominent && 8 * (gaps - kept) <= gaps);
-    return said;
+    said->prominent = literal || (prominent && 8 * (gaps - kept) <= gaps);
+    return 0;
 }
 
 WL_INLINE void wl_modes_take(struct wl_modes_flow *f, const struct wl_pirate *s, const struct wl_turn *turn)
@@ -255,21 +274,29 @@ WL_INLINE void wl_modes_take(struct wl_modes_flow *f, const struct wl_pirate *s,
     s64 units = (turn->time_ns >> 10) - ((turn->time_ns - turn->gap_ns) >> 10);
 
     if (!turn->first)
-        wl_modes_add(f->modes, units < WL_LONGEST_GAP ? (u32)units : WL_LONGEST_GAP, !turn->continues, s->literal);
+        wl_modes_add(f, units < WL_LONGEST_GAP ? (u32)units : WL_LONGEST_GAP, !turn->continues, s->literal);
 }
 
 /* Not worked out before it is asked for. */
 WL_INLINE u64 wl_modes_completions(const struct wl_modes_flow *f, const struct wl_pirate *s, s64 now_ns)
 {
-    return now_ns - f->front.start_ns < s->epoch_ns ? 0 : wl_modes_sum(f, s->literal).count;
+    struct wl_mode_sum said;
+
+    if (now_ns - f->front.start_ns < s->epoch_ns)
+        return 0;
+    wl_modes_sum(f, s->literal, &said);
+    return said.count;
 }
 
-WL_INLINE int wl_modes_end(struct wl_modes_flow *f, const struct wl_pirate *s, s64 end_ns, struct wl_epoch *out)
+WL_RULE int wl_modes_end(struct wl_modes_flow *f, const struct wl_pirate *s, s64 end_ns, struct wl_epoch *out)
 {
-    struct wl_mode_sum said = wl_modes_sum(f, s->literal);
+    struct wl_mode_sum said;
     u8 reason = WL_PIRATE_ANSWERED;
     int told;
 
+    if (!f || !s || !out)
+        return 0;
+    wl_modes_sum(f, s->literal, &said);
     if (f->front.gaps < s->fewest)
         reason = WL_PIRATE_TOO_FEW;
     else if (!said.count || !said.prominent)
@@ -279,8 +306,7 @@ WL_INLINE int wl_modes_end(struct wl_modes_flow *f, const struct wl_pirate *s, s
     told = wl_front_end(&f->front, s, end_ns, out);
     wl_tell(out, WL_PIRATE_MODES, reason, (s64)(said.units << 10), said.count);
     out->in_flight = wl_burst_size(said.below, said.count);
-    for (u32 i = 0; i < WL_MODES; i++)
-        f->modes[i] = (struct wl_mode){0};
+    __builtin_memset(f->modes, 0, sizeof(f->modes));
     return told;
 }
 

@@ -20,25 +20,17 @@
 #define WL_TICK_LONGEST (1u << 20) /* units: by then a clock has ticked, if it does */
 #define WL_TICK_ASSUMED 4          /* 1 ms */
 #define WL_TICK_NO_DOUBT 15
-#define WL_NO_BASE 0x7fffffff /* no comparison leads there: a base only moves down, or by one in 16 s */
-
-/* A rule of some size. In eBPF it is a function of its own, which the verifier checks once and for all inputs, null among them. */
-#ifdef __bpf__
-#define WL_RULE __attribute__((noinline))
-#else
-#define WL_RULE WL_INLINE
-#endif
 
 #define WL_ON(f, flag) (((f)->flags & (flag)) != 0)
 #define WL_MORE(count) ((count) = (u16)((count) < 65535 ? (count) + 1 : 65535))
 
 enum wl_auto_flag {
-    WL_AUTO_SYN = 1,           /* the flow began with a SYN */
+    WL_AUTO_MEASURED = 1,      /* a measure was sure of the server's tick */
     WL_AUTO_OPEN = 2,          /* another packet than a SYN was seen */
     WL_AUTO_STAMPED = 4,       /* there are timestamps */
     WL_AUTO_RESPONSE = 8,      /* the size of responses is known */
     WL_AUTO_REQUEST = 16,      /* that of requests, too */
-    WL_AUTO_ABSOLUTE = 32,     /* bytes are counted from the first one on */
+    WL_AUTO_ABSOLUTE = 32,     /* bytes are counted from the first one on, which was a SYN */
     WL_AUTO_HOLE = 64,         /* bytes are missing that were sent before the last ones */
     WL_AUTO_FULL = 128,        /* a payload of this flight filled its packet */
     WL_AUTO_DONE = 256,        /* completed is known, in this busy period */
@@ -57,7 +49,7 @@ struct wl_auto_flow {
     s64 area;                                      /* units: of N dt, with what those outstanding bring from before the epoch */
     u32 busy_sum, flight_sum, think_sum;           /* units, on the circle: parts of the epoch, so they fit */
     u32 last, advanced, requested, completed;      /* when: a packet, an advance, a request, a completion */
-    u32 busy_since, deferred_at, hole_at, base_at; /* base_at: when echo_base last changed */
+    u32 busy_since, deferred_at, hole_at, base_at; /* base_at: when own_ahead last changed */
     u32 flight_at, flight_before_at;               /* when this flight began, and the one before */
     u32 turn_at, turn_before_at;                   /* the last advances before these */
     u32 crowd_at[WL_AUTO_CROWDS];                  /* requests, the newest first: when, on average */
@@ -65,23 +57,23 @@ struct wl_auto_flow {
     u32 next_seq, counted_seq, acked, first_ack;
     u32 boundary, hole_from, fresh; /* fresh: response bytes since the last request */
     u32 response, origin, total;    /* total: requests since origin, an acknowledgement */
-    u32 echo_origin, own_origin;    /* timestamps */
-    int echo_base, usual;           /* usual: lateness of prompt acknowledgements */
+    u32 echo_origin, own_ahead;     /* timestamps: an echo; the least by which the client's clock is ahead of it */
+    int usual;                      /* lateness of prompt acknowledgements */
     u32 handshake, latency, steady; /* units; steady: latency for decisions */
-    u32 completions, busy_count, flight_count, requests, think_count;
+    u16 completions, busy_count, flight_count, requests, think_count; /* an epoch ends before they do */
     u16 outstanding, deferred, in_flight, flight, last_flight, largest_flight;
-    u16 turn_outstanding, turn_before_outstanding;
     u16 turn_fresh, turn_before_fresh; /* fresh, as a flight began, in units of 16 bytes */
     u16 last_id, spontaneous, lost, lone, reordered, coalesced;
     u16 mss, mean_request; /* mean_request: in 1/8 bytes */
     u16 request, hole_length, flags;
     u8 crowd_size[WL_AUTO_CROWDS];
+    u8 turn_outstanding, turn_before_outstanding; /* at most 255 */
     u8 response_votes, request_votes, mean_votes, mss_votes;
     u8 echo_tick, own_tick;                        /* the tick's number; << 4: what a measure said instead */
     u8 forced, strays, unread, id_order, id_steps; /* unread: responses that ended with the last advance */
 };
 
-_Static_assert(sizeof(struct wl_auto_flow) == 256, "a flow's record has 256 bytes");
+_Static_assert(sizeof(struct wl_auto_flow) == 240, "a flow's record has 240 bytes");
 
 /* A packet on its way through the rules. */
 struct wl_auto_now {
@@ -147,7 +139,7 @@ WL_INLINE void wl_auto_begin_epoch(struct wl_auto_flow *f, u32 t)
     f->busy_sum = f->flight_sum = f->think_sum = 0;
     f->completions = f->busy_count = f->flight_count = f->requests = f->think_count = 0;
     f->lost = f->spontaneous = f->reordered = f->coalesced = 0;
-    f->lone = WL_ON(f, WL_AUTO_STAMPED) && f->echo_base != WL_NO_BASE ? 0 : f->lone >> 1;
+    f->lone = (f->flags & (WL_AUTO_STAMPED | WL_AUTO_MEASURED)) == (WL_AUTO_STAMPED | WL_AUTO_MEASURED) ? 0 : f->lone >> 1;
     f->flags &= (u16) ~(WL_AUTO_SPOILT | WL_AUTO_NOT_TCP);
 }
 
@@ -216,102 +208,83 @@ WL_INLINE void wl_auto_measure_from(struct wl_auto_flow *f, const struct wl_clie
     f->tick_own = p->tsval;
 }
 
-/* By how much the client's clock is ahead of the server's, in ticks. */
-WL_INLINE int wl_auto_own_ahead(const struct wl_auto_flow *f, const struct wl_client_packet *p)
-{
-    return wl_behind(p->tsval - f->own_origin, p->tsecr - f->echo_origin);
-}
-
-/* At its origin neither clock is ahead. */
-WL_INLINE void wl_auto_compare_from(struct wl_auto_flow *f, u32 t)
-{
-    f->echo_base = 0;
-    f->base_at = t;
-}
-
 /* A clock with another tick: from the first packet on, which was prompt, if no measure had been sure of the old one; else from
  * here. */
 WL_INLINE void wl_auto_clock_from(struct wl_auto_flow *f, const struct wl_client_packet *p, u32 t)
 {
     f->usual = (int)(wl_tick_ns(f->echo_tick & 15) >> 11);
-    if (f->echo_base == WL_NO_BASE) {
+    if (!WL_ON(f, WL_AUTO_MEASURED)) {
         f->base_ns = p->time_ns - ((s64)(t - f->base_at) << 10);
         return;
     }
     f->base_ns = p->time_ns;
     f->echo_origin = p->tsecr;
-    f->own_origin = p->tsval;
-    wl_auto_compare_from(f, t);
+    f->own_ahead = p->tsval - p->tsecr;
+    f->base_at = t;
 }
 
 WL_INLINE void wl_auto_first_clock(struct wl_auto_flow *f, const struct wl_client_packet *p, u32 t)
 {
     f->echo_origin = p->tsecr;
-    f->own_origin = p->tsval;
-    f->echo_base = WL_NO_BASE;
+    f->own_ahead = p->tsval - p->tsecr;
     f->base_at = t;
     wl_auto_clock_from(f, p, t);
 }
 
 /* Measure both clocks between advances. A packet is late by no more than the silence before it: silences bound the error. */
-WL_RULE int wl_auto_tick(struct wl_auto_flow *f, const struct wl_client_packet *p, const struct wl_auto_now *n, int advances)
+WL_INLINE void wl_auto_tick(struct wl_auto_flow *f, const struct wl_client_packet *p, const struct wl_auto_now *n, int advances)
 {
     u32 span;
     int changed, own_changed;
 
-    if (!f || !p || !n)
-        return 0;
     span = n->t - f->tick_from;
     if (n->dt > f->tick_gap)
         f->tick_gap = n->dt;
     if (!advances)
-        return 0;
+        return;
     if ((span < 2ull * f->tick_gap && n->dt < f->tick_gap >> 3) || span > WL_AUTO_OLD) {
         wl_auto_measure_from(f, p, n);
-        return 0;
+        return;
     }
     if (span < WL_TICK_LEAST || span < 4ull * f->tick_gap || (p->tsecr - f->tick_echo < 8 && span < WL_TICK_LONGEST))
-        return 0;
+        return;
     changed = wl_tick_settle(&f->echo_tick, wl_tick_of(span, p->tsecr - f->tick_echo));
     own_changed = wl_tick_settle(&f->own_tick, wl_tick_of(span, p->tsval - f->tick_own));
     if (changed) {
         f->flags |= WL_AUTO_SPOILT;
         wl_auto_clock_from(f, p, n->t);
     }
-    if (f->echo_base == WL_NO_BASE ? f->echo_tick >> 4 == WL_TICK_NO_DOUBT : own_changed)
-        wl_auto_compare_from(f, n->t);
+    if (WL_ON(f, WL_AUTO_MEASURED) ? own_changed : f->echo_tick >> 4 == WL_TICK_NO_DOUBT) {
+        f->flags |= WL_AUTO_MEASURED;
+        f->base_at = n->t;
+    }
     wl_auto_measure_from(f, p, n);
-    return 0;
 }
 
 /* How late the packet is after the response that it echoes; not more than the client's own clock says. */
-WL_RULE u32 wl_auto_late(struct wl_auto_flow *f, const struct wl_client_packet *p, const struct wl_auto_now *n)
+WL_INLINE u32 wl_auto_late(struct wl_auto_flow *f, const struct wl_client_packet *p, const struct wl_auto_now *n)
 {
-    s64 tick, seen, late;
+    s64 tick = wl_tick_ns(f->echo_tick & 15), seen, late;
 
-    if (!f || !p || !n)
-        return 0;
-    tick = wl_tick_ns(f->echo_tick & 15);
     if (wl_behind(p->tsecr, f->echo_origin) >= 1 << 30) {
         f->echo_origin += 1u << 30;
-        f->own_origin += 1u << 30;
         f->base_ns += tick << 30;
     }
     seen = p->time_ns - wl_behind(p->tsecr, f->echo_origin) * tick;
     f->base_ns = wl_min(f->base_ns + (n->dt >> 5), seen);
     late = (seen - f->base_ns) >> 10;
-    if ((f->own_tick & 15) == (f->echo_tick & 15) && f->echo_base != WL_NO_BASE) {
-        int own = wl_auto_own_ahead(f, p);
+    if (WL_ON(f, WL_AUTO_MEASURED) && (f->own_tick & 15) == (f->echo_tick & 15)) {
+        u32 ahead = p->tsval - p->tsecr;
 
         if (n->t - f->base_at > WL_UNITS(16000000)) {
-            f->echo_base++;
+            f->own_ahead++;
             f->base_at = n->t;
         }
-        if (own < f->echo_base) {
-            f->echo_base = own;
+        if (wl_behind(ahead, f->own_ahead) < 0) {
+            f->own_ahead = ahead;
             f->base_at = n->t;
         }
-        late = wl_min(late, (((s64)own - f->echo_base + 1) * tick) >> 10);
+        late = wl_min(late, (((s64)wl_behind(ahead, f->own_ahead) + 1) * tick) >> 10);
     }
     return (u32)wl_min(late, WL_AUTO_OLD);
 }

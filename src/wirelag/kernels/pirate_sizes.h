@@ -10,6 +10,19 @@
 #define WL_AUTO_QUICK WL_UNITS(256) /* below this latency acknowledgements lag behind what the client reads */
 #define WL_AUTO_VALID 8             /* votes that make a size valid */
 
+/* Divisions are slow, and most of these are of a size by itself. */
+WL_INLINE u32 wl_quotient(u32 a, u32 b)
+{
+    if (a < b)
+        return 0;
+    return a - b < b ? 1 : a / b;
+}
+
+WL_INLINE int wl_is_multiple(u32 a, u32 b)
+{
+    return a == b || a % b == 0;
+}
+
 WL_INLINE u32 wl_auto_mss(const struct wl_auto_flow *f)
 {
     if (f->mss_votes >= WL_MSS_VALID)
@@ -34,7 +47,7 @@ WL_INLINE u32 wl_auto_vote(u32 *candidate, u8 *votes, u32 value, u32 least)
     if (*votes == 0) {
         *candidate = value;
         *votes = 1;
-    } else if (value % *candidate == 0) {
+    } else if (wl_is_multiple(value, *candidate)) {
         *votes = (u8)(*votes < 32 ? *votes + 1 : 32);
     } else if (value >= least && *candidate % value == 0) {
         *candidate = value;
@@ -61,12 +74,15 @@ WL_INLINE void wl_auto_learn_mss(struct wl_auto_flow *f, u32 advance)
 }
 
 /* More, or far fewer, responses than requests: the size of responses is not what it was taken for. */
-WL_INLINE void wl_auto_missized(struct wl_auto_flow *f)
+WL_RULE int wl_auto_missized(struct wl_auto_flow *f)
 {
+    if (!f)
+        return 0;
     f->flags = (u16)((f->flags & ~(WL_AUTO_RESPONSE | WL_AUTO_ABSOLUTE)) | WL_AUTO_MISSIZED | WL_AUTO_SPOILT);
     f->outstanding = f->flight;
     f->in_flight = f->largest_flight;
     f->boundary = f->acked;
+    return 0;
 }
 
 /* How many responses an advance completes. */
@@ -75,11 +91,11 @@ WL_INLINE u32 wl_auto_responses(struct wl_auto_flow *f)
     u32 c = 0;
 
     if (wl_auto_sized(f)) {
-        c = (f->acked - f->boundary) / f->response;
+        c = wl_quotient(f->acked - f->boundary, f->response);
         f->boundary += c * f->response;
         if (wl_auto_exact(f) && c > (u32)f->outstanding + f->deferred)
             wl_auto_missized(f);
-    } else if ((f->acked - f->boundary) % wl_auto_mss(f)) {
+    } else if (!wl_is_multiple(f->acked - f->boundary, wl_auto_mss(f))) {
         c = 1;
         f->boundary = f->acked;
     }
@@ -155,7 +171,7 @@ WL_INLINE void wl_auto_request_size(struct wl_auto_flow *f, u32 payload)
 /* Requests in a payload by their mean size: a payload near a multiple of it is that many. 1 where that is not known. */
 WL_INLINE u32 wl_auto_by_mean(struct wl_auto_flow *f, u32 payload)
 {
-    u32 eighths = payload * 8, mean = f->mean_request, k = mean ? (eighths + mean / 2) / mean : 0;
+    u32 eighths = payload * 8, mean = f->mean_request, k = mean ? wl_quotient(eighths + mean / 2, mean) : 0;
     int off = (int)(eighths - k * mean);
 
     if (payload > 8191)
@@ -177,12 +193,10 @@ WL_INLINE u32 wl_auto_by_mean(struct wl_auto_flow *f, u32 payload)
 
 /* How many requests the payload begins. Several in one packet are those of a client that keeps several in flight, and no more than
  * it does; else a large one is a large one. */
-WL_RULE u32 wl_auto_requests(struct wl_auto_flow *f, const struct wl_auto_now *n, int continues, int full)
+WL_INLINE u32 wl_auto_requests(struct wl_auto_flow *f, const struct wl_auto_now *n, int continues, int full)
 {
     u32 k = !continues;
 
-    if (!f || !n)
-        return 0;
     if (!continues && !full && !n->ghost) {
         wl_auto_request_size(f, n->payload);
         k = wl_auto_by_mean(f, n->payload);
@@ -191,12 +205,12 @@ WL_RULE u32 wl_auto_requests(struct wl_auto_flow *f, const struct wl_auto_now *n
     if (!WL_ON(f, WL_AUTO_REQUEST))
         return k;
     if (wl_auto_exact(f)) {
-        k = (f->next_seq - f->counted_seq) / f->request;
+        k = wl_quotient(f->next_seq - f->counted_seq, f->request);
         f->counted_seq += k * f->request;
         return k > 64 ? 1 : k;
     }
-    if (!continues && n->payload % f->request == 0)
-        k = n->payload / f->request;
+    if (!continues && wl_is_multiple(n->payload, f->request))
+        k = wl_quotient(n->payload, f->request);
     return k > f->in_flight || k > 64 ? 1 : k;
 }
 
@@ -251,25 +265,21 @@ WL_INLINE void wl_auto_still_sized(struct wl_auto_flow *f)
 
 /* The bytes that a round of requests brought are a vote for the size of responses: those of this round, or, where the next response
  * began to come, all since the size came up. */
-WL_RULE int wl_auto_response_size(struct wl_auto_flow *f, u32 k)
+WL_INLINE void wl_auto_response_size(struct wl_auto_flow *f, u32 k)
 {
-    u32 bytes, all;
+    u32 bytes = f->fresh, all = f->acked - f->origin;
     s64 off;
 
-    if (!f)
-        return 0;
     if (wl_auto_exact(f)) {
         wl_auto_still_sized(f);
-        return 0;
+        return;
     }
-    bytes = f->fresh;
-    all = f->acked - f->origin;
-    if (!WL_ON(f, WL_AUTO_RESPONSE) && f->response_votes && bytes % f->response && f->response % bytes) {
+    if (!WL_ON(f, WL_AUTO_RESPONSE) && f->response_votes && !wl_is_multiple(bytes, f->response) && f->response % bytes) {
         off = (s64)all - (s64)f->total * f->response;
         if (f->in_flight > 1 && all % f->response == 0)
             bytes = all;
         else if (f->in_flight > 1 && off < f->response && -off < f->response)
-            return 0;
+            return;
         else
             f->response_votes = 0; /* two sizes are none */
     }
@@ -282,7 +292,6 @@ WL_RULE int wl_auto_response_size(struct wl_auto_flow *f, u32 k)
     if (f->response_votes >= WL_AUTO_VALID && !(f->flags & (WL_AUTO_RESPONSE | WL_AUTO_MISSIZED)) && f->total >= 16 &&
         f->total >= 4u * f->in_flight)
         wl_auto_adopt(f, k);
-    return 0;
 }
 
 /* Totals are kept below 2^31 bytes. */

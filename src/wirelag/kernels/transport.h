@@ -191,23 +191,31 @@ WL_INLINE void wl_udp_payload(const struct wl_cursor *c, struct wl_row *row)
     }
 }
 
+/* Of a UDP header that is there. */
+WL_INLINE void wl_udp_header(const struct wl_cursor *c, const struct wl_packet *packet, struct wl_row *row)
+{
+    u32 length = wl_be16(c->at + 4);
+
+    wl_enter_transport(c, packet, 8, WL_UDP, row);
+    if (length >= 8 && length - 8 < row->payload_length)
+        row->payload_length = length - 8;
+}
+
+WL_INLINE void wl_udp_inside(struct wl_cursor c, struct wl_row *row)
+{
+    wl_pass(&c, 8);
+    wl_limit(&c, row->payload_length);
+    wl_udp_payload(&c, row);
+}
+
 WL_INLINE void wl_udp(const struct wl_cursor *c, const struct wl_packet *packet, struct wl_row *row)
 {
-    struct wl_cursor inside;
-    u32 length;
-
     if (!wl_has(c, 8)) {
         row->flags |= WL_SHORT;
         return;
     }
-    length = wl_be16(c->at + 4);
-    wl_enter_transport(c, packet, 8, WL_UDP, row);
-    if (length >= 8 && length - 8 < row->payload_length)
-        row->payload_length = length - 8;
-    inside = *c;
-    wl_pass(&inside, 8);
-    wl_limit(&inside, row->payload_length);
-    wl_udp_payload(&inside, row);
+    wl_udp_header(c, packet, row);
+    wl_udp_inside(*c, row);
 }
 
 /* Whether an ICMP message carries an identifier and a sequence number. */

@@ -20,11 +20,21 @@ typedef int64_t s64;
 
 #define WL_INLINE static inline __attribute__((always_inline))
 
+/* Reads need no alignment. For eBPF clang would make them byte by byte, though its machines read whole words wherever they are. */
+#ifdef __bpf__
+typedef u16 __attribute__((may_alias)) wl_any16;
+typedef u32 __attribute__((may_alias)) wl_any32;
+typedef u64 __attribute__((may_alias)) wl_any64;
+#define WL_READ(x, p, type) (x) = *(const type *)(p)
+#else
+#define WL_READ(x, p, type) __builtin_memcpy(&(x), (p), sizeof(x))
+#endif
+
 WL_INLINE u16 wl_be16(const u8 *p)
 {
     u16 x;
 
-    __builtin_memcpy(&x, p, 2);
+    WL_READ(x, p, wl_any16);
     return __builtin_bswap16(x);
 }
 
@@ -32,7 +42,7 @@ WL_INLINE u32 wl_be32(const u8 *p)
 {
     u32 x;
 
-    __builtin_memcpy(&x, p, 4);
+    WL_READ(x, p, wl_any32);
     return __builtin_bswap32(x);
 }
 
@@ -40,13 +50,30 @@ WL_INLINE u64 wl_be64(const u8 *p)
 {
     u64 x;
 
-    __builtin_memcpy(&x, p, 8);
+    WL_READ(x, p, wl_any64);
     return __builtin_bswap64(x);
 }
 
 WL_INLINE u32 wl_le32(const u8 *p)
 {
     return __builtin_bswap32(wl_be32(p));
+}
+
+/* Of 0 there are 64. eBPF has no instruction for it. */
+WL_INLINE u32 wl_leading_zeros(u64 x)
+{
+#ifdef __bpf__
+    u32 zeros = x == 0;
+
+    for (u32 half = 32; half; half >>= 1)
+        if (!(x >> (64 - half))) {
+            zeros += half;
+            x <<= half;
+        }
+    return zeros;
+#else
+    return x ? (u32)__builtin_clzll(x) : 64;
+#endif
 }
 
 #endif

@@ -21,7 +21,8 @@ from wirelag.naive.pirate_record import Record
 AUTO = METHODS.index("auto")
 STRAYS = 8
 GROUP = 8  # purpose of a coin
-SLOTS, SLOT_BYTES = 8, 256 + 56
+SLOTS, SLOT_BYTES = 8, 240 + 56
+MANY = 2**15  # completions or requests
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,9 @@ class Flow:
     def is_over(self, record: Record, row: ClientPacket) -> bool:
         long_ns, epoch_ns = row.time_ns - record.start_ns, self.settings.epoch_ns
         has_enough = row.payload > 0 and record.sums.completions >= self.settings.fewest
-        return record.sums.spoilt or long_ns >= (epoch_ns if has_enough else 4 * epoch_ns)
+        if record.sums.spoilt or max(record.sums.completions, record.sums.requests) >= MANY:
+            return True
+        return long_ns >= (epoch_ns if has_enough else 4 * epoch_ns)
 
     def finish(self, now_ns: int) -> Epoch | None:
         record, told = self.record, None

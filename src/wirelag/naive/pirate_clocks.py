@@ -60,9 +60,9 @@ class Clock:
     echo_tick: Tick = field(default_factory=Tick)
     own_tick: Tick = field(default_factory=Tick)
     echo_origin: int = 0
-    own_origin: int = 0
+    own_ahead: int = 0  # the least by which the client's clock is ahead of the echo
     base_ns: int = 0
-    echo_base: int | None = None  # None: no measure was sure of the tick
+    is_sure: bool = False  # a measure was sure of the tick
     base_at: int = 0
     usual: int = 0
     measured_from: int = 0
@@ -70,13 +70,9 @@ class Clock:
     measured_echo: int = 0
     measured_own: int = 0
 
-    @property
-    def is_sure(self) -> bool:
-        return self.echo_base is not None
-
     def begin(self, row: ClientPacket, t: int) -> None:
-        self.echo_origin, self.own_origin = row.tsecr, row.tsval
-        self.base_ns, self.echo_base, self.base_at = row.time_ns, None, t
+        self.echo_origin, self.own_ahead = row.tsecr, circle(row.tsval - row.tsecr)
+        self.base_ns, self.base_at = row.time_ns, t
         self.usual = self.echo_tick.ns >> 11
 
     def begin_measure(self, row: ClientPacket, t: int, dt: int) -> None:
@@ -97,15 +93,13 @@ class Clock:
             return False
         echo_changed = self.echo_tick.settle(said(echoes, span))
         own_changed = self.own_tick.settle(said(owns, span))
-        if echo_changed and self.echo_base is None:
+        if echo_changed and not self.is_sure:
             self.base_ns = row.time_ns - 1024 * circle(t - self.base_at)
             self.usual = self.echo_tick.ns >> 11
         elif echo_changed:
             self.begin(row, t)
-            self.echo_base = 0
-        is_sure = self.echo_tick.doubt is None
-        if own_changed if self.echo_base is not None else is_sure:
-            self.echo_base, self.base_at = 0, t
+        if own_changed if self.is_sure else self.echo_tick.doubt is None:
+            self.is_sure, self.base_at = True, t
         self.begin_measure(row, t, dt)
         return echo_changed
 
@@ -114,17 +108,16 @@ class Clock:
         tick_ns = self.echo_tick.ns
         if apart(row.tsecr, self.echo_origin) >= 2**30:
             self.echo_origin = circle(self.echo_origin + 2**30)
-            self.own_origin = circle(self.own_origin + 2**30)
             self.base_ns += 2**30 * tick_ns
         seen_ns = row.time_ns - apart(row.tsecr, self.echo_origin) * tick_ns
         self.base_ns = min(self.base_ns + (dt >> 5), seen_ns)
         late = (seen_ns - self.base_ns) >> 10
-        if self.own_tick.number == self.echo_tick.number and self.echo_base is not None:
-            own = apart(row.tsval - self.own_origin, row.tsecr - self.echo_origin)
+        if self.own_tick.number == self.echo_tick.number and self.is_sure:
+            ahead = circle(row.tsval - row.tsecr)
             if circle(t - self.base_at) > units(16_000_000):
-                self.echo_base += 1
+                self.own_ahead = circle(self.own_ahead + 1)
                 self.base_at = t
-            if own < self.echo_base:
-                self.echo_base, self.base_at = own, t
-            late = min(late, (own - self.echo_base + 1) * tick_ns >> 10)
+            if apart(ahead, self.own_ahead) < 0:
+                self.own_ahead, self.base_at = ahead, t
+            late = min(late, (apart(ahead, self.own_ahead) + 1) * tick_ns >> 10)
         return min(late, LATEST)

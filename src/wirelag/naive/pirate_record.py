@@ -31,7 +31,7 @@ class Record:
         self.next_seq = self.counted_seq = circle(row.seq + is_syn)
         self.last_id = row.ip_id
         self.id_order = self.id_steps = 0
-        self.has_syn = self.in_step = self.is_absolute = is_syn
+        self.in_step = self.is_absolute = is_syn
         self.mss = Size(row.mss if is_syn else 0)
         self.clock = Clock()
         self.is_open = self.is_stamped = False
@@ -101,7 +101,7 @@ class Record:
         self.last = t
 
     def begin(self, row: ClientPacket, t: int, dt: int) -> None:
-        if self.has_syn and dt <= 2**20:
+        if self.is_absolute and dt <= 2**20:
             self.handshake = max(1, dt)
         self.is_open = True
         self.is_stamped = bool(row.has & HAS_TIMESTAMPS and row.tsecr)
@@ -461,7 +461,7 @@ class Record:
         self.largest_flight = max(self.largest_flight, self.flight)
         if opens and not swapped:
             self.forced = 0
-            self.turn_before, self.turn = self.turn, Turn(self.n, self.advanced, min(self.fresh >> 4, 65535))
+            self.turn_before, self.turn = self.turn, Turn(min(self.n, 255), self.advanced, min(self.fresh >> 4, 65535))
         s = self.sent(p, opens)
         self.read(s)
         self.doubts(p, k, opens)

@@ -1,0 +1,373 @@
+/* A load balancer in XDP: layer-2 direct server return, with Pirate's `modes` in the same pass.
+ *
+ * Law: only packets to the service are touched; all others pass as they are. A connection stays with the backend that its first
+ * packet was given. What the table of connections cannot hold follows the Maglev table, so that it stays, too, while weights do.
+ * ICMP errors about a connection go where the connection goes. A frame that is not addressed to this interface passes: what a
+ * switch floods back is not sent again. Whatever does not work is counted. User space (io/dataplane_balance.py) writes settings,
+ * backends and the half of the Maglev table that is not in use, and reads the rest; nothing here waits for it. */
+#include "balance_maps.h"
+#include "hash.h"
+
+enum { IPV4 = 0x0800, IPV6 = 0x86dd, TCP = 6, ICMP = 1, ICMP6 = 58, FRAGMENT = 44 };
+
+const volatile u32 measures = 1; /* 0: balance only */
+
+/* A packet to the service. */
+struct arrival {
+    struct wl_endpoint client; /* its port, and above it the service's */
+    struct wl_client_packet packet;
+    u8 error; /* ICMP: it is about a packet of the connection */
+};
+
+WL_INLINE void fault(u32 which)
+{
+    u64 *count = bpf_map_lookup_elem(&faults, &which);
+
+    if (count)
+        ++*count;
+}
+
+/* ---- the packet ---- */
+
+WL_INLINE int is_ours(const u8 *mac, const u8 *own)
+{
+    u32 a, b;
+    u16 c, d;
+
+    __builtin_memcpy(&a, mac, 4);
+    __builtin_memcpy(&b, own, 4);
+    __builtin_memcpy(&c, mac + 4, 2);
+    __builtin_memcpy(&d, own + 4, 2);
+    return a == b && c == d;
+}
+
+WL_INLINE int is_served(const struct balance_settings *s, u16 port)
+{
+    int served = s->any_port;
+
+    for (u32 i = 0; i < PORTS; i++)
+        served |= s->ports[i] == port;
+    return served;
+}
+
+/* An IPv4 address as the lower half of one of IPv6. */
+WL_INLINE u64 mapped(u32 address)
+{
+    return 0xffffull << 32 | address;
+}
+
+/* What follows the IP header, `bytes` long. */
+WL_INLINE int read_transport(const struct balance_settings *s, const u8 *at, const u8 *end, u32 bytes, struct arrival *a)
+{
+    u32 head = 8;
+
+    if (at + 8 > end || bytes < 8) {
+        fault(MALFORMED);
+        return 0;
+    }
+    if (!is_served(s, wl_be16(at + 2)))
+        return 0;
+    a->client.port = wl_be16(at) | (u32)wl_be16(at + 2) << 16;
+    if (s->protocol == TCP) {
+        if (at + 20 > end || (head = (at[12] >> 4) * 4u) < 20 || bytes < head) {
+            fault(MALFORMED);
+            return 0;
+        }
+        a->packet.seq = wl_be32(at + 4);
+        a->packet.tcp_flags = at[13];
+        a->packet.has = WL_HAS_TCP;
+    }
+    a->packet.payload = bytes - head;
+    return 1;
+}
+
+/* Where an error quotes what a backend sent: the service's port, then the client's. */
+WL_INLINE int read_quoted(const struct balance_settings *s, const u8 *at, const u8 *end, struct arrival *a)
+{
+    if (at + 4 > end || !is_served(s, wl_be16(at)))
+        return 0;
+    a->client.port = wl_be16(at + 2) | (u32)wl_be16(at) << 16;
+    return a->error = 1;
+}
+
+WL_INLINE int read_icmp(const struct balance_settings *s, const u8 *at, const u8 *end, struct arrival *a)
+{
+    const u8 *ip = at + 8;
+
+    if (ip + 20 > end || (at[0] != 3 && at[0] != 11 && at[0] != 12) || ip[0] != 0x45 || ip[9] != s->protocol ||
+        s->vip_low != mapped(wl_be32(ip + 12)))
+        return 0;
+    a->client.low = mapped(wl_be32(ip + 16));
+    return read_quoted(s, ip + 20, end, a);
+}
+
+WL_INLINE int read_icmp6(const struct balance_settings *s, const u8 *at, const u8 *end, struct arrival *a)
+{
+    const u8 *ip = at + 8;
+
+    if (ip + 40 > end || at[0] < 1 || at[0] > 4 || ip[6] != s->protocol || s->vip_low != wl_be64(ip + 16) ||
+        s->vip_high != wl_be64(ip + 8))
+        return 0;
+    a->client.high = wl_be64(ip + 24);
+    a->client.low = wl_be64(ip + 32);
+    return read_quoted(s, ip + 40, end, a);
+}
+
+WL_INLINE int read_ipv4(const struct balance_settings *s, const u8 *ip, const u8 *end, struct arrival *a)
+{
+    u32 head, bytes;
+
+    if (ip + 20 > end || s->vip_high || s->vip_low != mapped(wl_be32(ip + 16)) || (ip[9] != s->protocol && ip[9] != ICMP))
+        return 0;
+    head = (ip[0] & 15) * 4u;
+    bytes = wl_be16(ip + 2);
+    if (ip[0] >> 4 != 4 || head < 20 || bytes < head || bytes > end - ip) {
+        fault(MALFORMED);
+        return 0;
+    }
+    if (wl_be16(ip + 6) & 0x3fff) {
+        fault(FRAGMENTS);
+        return 0;
+    }
+    if (ip[9] == ICMP)
+        return read_icmp(s, ip + head, end, a);
+    a->client.low = mapped(wl_be32(ip + 12));
+    a->packet.length = bytes;
+    return read_transport(s, ip + head, end, bytes - head, a);
+}
+
+WL_INLINE int read_ipv6(const struct balance_settings *s, const u8 *ip, const u8 *end, struct arrival *a)
+{
+    u32 bytes;
+
+    if (ip + 40 > end || s->vip_low != wl_be64(ip + 32) || s->vip_high != wl_be64(ip + 24))
+        return 0;
+    if (ip[6] == FRAGMENT)
+        fault(FRAGMENTS);
+    if (ip[6] == ICMP6)
+        return read_icmp6(s, ip + 40, end, a);
+    if (ip[6] != s->protocol)
+        return 0;
+    bytes = wl_be16(ip + 4);
+    if (ip[0] >> 4 != 6 || bytes > end - ip - 40) {
+        fault(MALFORMED);
+        return 0;
+    }
+    a->client.high = wl_be64(ip + 8);
+    a->client.low = wl_be64(ip + 16);
+    a->packet.length = bytes + 40;
+    return read_transport(s, ip + 40, end, bytes, a);
+}
+
+WL_INLINE int read_frame(const struct balance_settings *s, const u8 *frame, const u8 *end, struct arrival *a)
+{
+    u16 type;
+
+    if (frame + 14 > end || !is_ours(frame, s->mac))
+        return 0;
+    type = wl_be16(frame + 12);
+    return type == IPV4 ? read_ipv4(s, frame + 14, end, a) : type == IPV6 ? read_ipv6(s, frame + 14, end, a) : 0;
+}
+
+/* ---- connections ---- */
+
+WL_INLINE u32 seen_at(const struct arrival *a)
+{
+    return (u32)(a->packet.time_ns >> SEEN_SHIFT);
+}
+
+WL_INLINE struct connection *connection_at(u32 group, u32 slot)
+{
+    u32 index = group * GROUP + slot;
+
+    return bpf_map_lookup_elem(&connections, &index);
+}
+
+WL_INLINE struct connection *find_in(u32 index, u64 key)
+{
+    struct group *group = bpf_map_lookup_elem(&groups, &index);
+    u32 slot = 0;
+
+    if (!group)
+        return 0;
+    for (; slot < GROUP && group->keys[slot] != key; slot++)
+        ;
+    return slot < GROUP ? connection_at(index, slot) : 0;
+}
+
+WL_INLINE int is_over(const struct balance_settings *s, const struct connection *c, u32 now)
+{
+    /* Whoever only sends SYNs does not fill the table for long. */
+    u32 limit = c->closed || c->flow.front.flags & WL_FRONT_WAITS ? s->closing : s->idle;
+
+    return wl_behind(now, c->seen) > (int)limit; /* another CPU may have seen it later than now */
+}
+
+/* A slot that is empty, or whose connection is over. While it is being filled it has no key: another CPU that has a packet of the
+ * same connection just then fills one more, with the same backend. Where a late packet is just being measured, it is left alone. */
+WL_INLINE struct connection *insert_in(const struct balance_settings *s, u32 index, u64 key, u16 backend, u32 now)
+{
+    struct group *group = bpf_map_lookup_elem(&groups, &index);
+
+    if (!group)
+        return 0;
+    for (u32 slot = 0; slot < GROUP; slot++) {
+        u64 held = group->keys[slot];
+        struct connection *c = connection_at(index, slot);
+
+        if (!c || held == TAKEN || (held && !is_over(s, c, now)))
+            continue;
+        if (__sync_val_compare_and_swap(&group->keys[slot], held, TAKEN) != held)
+            continue;
+        if (__sync_lock_test_and_set(&c->busy, 1)) {
+            WL_PUBLISH(&group->keys[slot], held);
+            continue;
+        }
+        c->seen = now;
+        c->backend = backend;
+        c->closed = 0;
+        __builtin_memset(&c->flow, 0, sizeof c->flow);
+        WL_PUBLISH(&c->busy, 0);
+        WL_PUBLISH(&group->keys[slot], key);
+        return c;
+    }
+    return 0;
+}
+
+/* Every connection may be in either of two groups. */
+WL_INLINE u32 first_group(const struct balance_settings *s, u64 key)
+{
+    return (u32)key & s->group_mask;
+}
+
+WL_INLINE u32 second_group(const struct balance_settings *s, u64 key)
+{
+    return (u32)(key >> 24) & s->group_mask;
+}
+
+/* ---- backends ---- */
+
+WL_INLINE u16 choice(const struct balance_settings *s, u64 key)
+{
+    u32 index = (u32)((key >> 32) * s->table_size >> 32) + (s->active ? s->table_size : 0);
+    u16 *chosen = bpf_map_lookup_elem(&maglev, &index);
+
+    return chosen ? *chosen : NO_BACKEND;
+}
+
+/* Where its frames go; 0: it is not there. Read once: it may be taken away at any moment. */
+WL_INLINE u64 mac_of(u32 number)
+{
+    struct backend *backend = bpf_map_lookup_elem(&backends, &number);
+
+    return backend ? *(volatile const u64 *)&backend->mac : 0;
+}
+
+/* ---- the measure ---- */
+
+WL_INLINE void measure(const struct balance_settings *s, struct connection *c, const struct wl_client_packet *p, struct tally *t)
+{
+    struct wl_epoch epoch;
+    u32 requests = c->flow.front.requests, repeated = c->flow.front.lost;
+
+    if (!wl_modes_packet(&c->flow, p, &s->pirate, &epoch)) {
+        t->requests += c->flow.front.requests - requests;
+        t->repeated += c->flow.front.lost - repeated;
+        return;
+    }
+    t->requests += epoch.requests - requests;
+    t->repeated += epoch.lost - repeated;
+    t->sum_ns += epoch.sum_ns;
+    t->count += epoch.count;
+    t->abstained += !epoch.count;
+}
+
+/* What a packet tells of its connection; `moved`: what was measured before was of another backend. */
+WL_INLINE void take(const struct balance_settings *s, const struct arrival *a, struct connection *c, struct tally *t, u8 moved)
+{
+    c->seen = seen_at(a);
+    if (a->packet.has & WL_HAS_TCP && a->packet.tcp_flags & (WL_CLIENT_FIN | WL_CLIENT_RST))
+        c->closed = 1;
+    if (!measures)
+        return;
+    if (__sync_lock_test_and_set(&c->busy, 1)) {
+        fault(BUSY);
+        return;
+    }
+    if (moved)
+        __builtin_memset(&c->flow, 0, sizeof c->flow);
+    measure(s, c, &a->packet, t);
+    WL_PUBLISH(&c->busy, 0);
+}
+
+WL_INLINE int forward(struct xdp_md *context, u64 mac)
+{
+    u8 *frame = (void *)(long)context->data, *end = (void *)(long)context->data_end;
+
+    if (frame + 14 > end)
+        return XDP_PASS;
+    __builtin_memcpy(frame + 6, frame, 6);
+    __builtin_memcpy(frame, &mac, 6);
+    return (int)bpf_redirect(context->ingress_ifindex, 0);
+}
+
+SEC("xdp")
+int wl_balance(struct xdp_md *context)
+{
+    struct arrival a = {0};
+    struct balance_settings *s;
+    struct connection *c;
+    struct tally *t;
+    u32 zero = 0, number;
+    u64 key, to;
+    u8 syn, opens, moved = 0;
+
+    s = bpf_map_lookup_elem(&settings, &zero);
+    if (!s || !read_frame(s, (void *)(long)context->data, (void *)(long)context->data_end, &a))
+        return XDP_PASS;
+    a.packet.time_ns = replayed ? wl_now_ns() : (s64)bpf_ktime_get_ns(); /* a clock that is never set */
+    key = wl_mix(wl_endpoint_hash(s->seed, &a.client));
+    key = key > TAKEN ? key : TAKEN + 1;
+    syn = a.packet.has & WL_HAS_TCP && (a.packet.tcp_flags & (WL_CLIENT_SYN | WL_CLIENT_ACK)) == WL_CLIENT_SYN;
+
+    c = find_in(first_group(s, key), key);
+    if (!c)
+        c = find_in(second_group(s, key), key);
+    opens = !c || (syn && c->closed);
+    number = opens ? choice(s, key) : c->backend;
+    to = mac_of(number);
+    if (!to && !opens) {
+        fault(ORPHANED);
+        moved = 1;
+        number = choice(s, key);
+        to = mac_of(number);
+    }
+    t = bpf_map_lookup_elem(&tallies, &number);
+    if (!to || !t) {
+        fault(UNSERVED);
+        return XDP_DROP;
+    }
+    t->packets++;
+    t->bytes += context->data_end - context->data;
+    if (a.error)
+        return forward(context, to);
+    if (c) {
+        /* Only who has chosen says so: another CPU may have given the slot away, or user space taken the backend out. */
+        if (opens || moved)
+            c->backend = (u16)number;
+        if (opens)
+            c->closed = 0;
+    } else {
+        c = insert_in(s, first_group(s, key), key, (u16)number, seen_at(&a));
+    }
+    if (!c)
+        c = insert_in(s, second_group(s, key), key, (u16)number, seen_at(&a));
+    t->opened += opens && (c || syn);
+    if (c)
+        take(s, &a, c, t, moved);
+    else
+        fault(TABLE_FULL);
+    return forward(context, to);
+}
+
+char wl_license[] SEC("license") = "Dual BSD/GPL";

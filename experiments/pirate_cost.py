@@ -1,0 +1,114 @@
+"""What Pirate costs inside the kernel: time for a packet against connections and load, and memory (figure 8).
+
+Against connections: test runs of the attached program's code, beside one that only passes packets on, in one run. Each
+packet is the next one of its connection, all connections in turn. `told` is with the time told, `clock` with the clock
+read: that alone takes as long as it does on the machine at hand. Against load: real requests of 64 connections in the
+lab, with the kernel's own statistics of programs, which count the reading of two clocks in. Needs root.
+
+    python experiments/pirate_cost.py [--quick]
+"""
+
+import argparse
+import json
+import os
+import struct
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pirate_lab import need_root
+from traces import show
+
+from lab.clients import Load
+from lab.run import run
+from lab.scenarios import Scenario
+from lab.servers import Httpd
+from wirelag.estimators.pirate import Method, Pirate
+from wirelag.io import bpf
+from wirelag.io.dataplane import Dataplane
+from wirelag.io.dataplane_pirate import RECORDS, KernelPirate
+
+CONNECTIONS = (1, 64, 1024, 1 << 14, 1 << 17, 1 << 20)
+QUICK = (1, 1024)
+LOADS = (1000, 2000, 4000, 8000)  # requests a second
+QUICK_LOADS = (2000,)
+LOADED = 64  # connections
+METHODS: tuple[Method, ...] = ("modes", "auto")
+RUNS, REPEAT = 7, 200_000
+ENABLE_STATISTICS = 32  # bpf(2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="two numbers of connections, one load")
+    quick = parser.parse_args().quick
+    need_root()
+    rows = [against_connections(flows, 3 if quick else RUNS) for flows in (QUICK if quick else CONNECTIONS)]
+    kinds = [f"{method}, {clock}" for method in METHODS for clock in ("told", "clock")]
+    show("ns for a packet", ("connections", "pass", *kinds), [row[:6] for row in rows])
+    show("times the pass", ("connections", *kinds), [(row[0], *(ns / row[1] for ns in row[2:])) for row in rows])
+    loads = [against_load(rate, 1.0 if quick else 4.0) for rate in (QUICK_LOADS if quick else LOADS)]
+    header = ("requests/s", *(f"{method}, {what}" for method in METHODS for what in ("ns", "% of a core")))
+    show("in the lab, 64 connections", header, loads)
+    show("bytes for a connection", ("method", "record", "key, time, lock", "name", "64K connections, MB"), memory())
+
+
+def frame() -> bytes:
+    """A request of 100 bytes."""
+    ip = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 152, 1, 0, 64, 6, 0, bytes([10, 0, 0, 1]), bytes([10, 9, 9, 9]))
+    tcp = struct.pack(">HHIIBBHHHBBBBII", 40000, 80, 1, 1, 0x80, 0x18, 500, 0, 0, 1, 1, 8, 10, 1, 1)
+    return bytes(12) + b"\x08\x00" + ip + tcp + bytes(100)
+
+
+def against_connections(flows: int, runs: int) -> tuple[int, ...]:
+    """Ns of a packet: passed on; of each method, with the time told and with the clock read."""
+    packet = frame()
+
+    def best(program: bpf.Program) -> int:
+        return min(program.run(packet, repeat=max(REPEAT, 2 * flows)).duration_ns for _ in range(runs))
+
+    with Dataplane("moving", constants={"flows": flows}) as moving:
+        moves, passes = moving.programs["wl_moving"], moving.programs["wl_pass"]
+        alone = best(passes)
+        moving.maps["next"].update(0, passes)
+        moved = best(moves)
+        costs = []
+        for method in METHODS:
+            for told in (True, False):
+                estimator = Pirate(method, max(1 << 20, 2 * flows * (RECORDS[method] + 56)))
+                clock = moving.maps[".bss"] if told else None
+                with KernelPirate(estimator, all_are_clients=True, replayed=told, clock=clock) as meter:
+                    moving.maps["next"].update(0, meter.program)
+                    costs.append(best(moves) - moved + alone)
+    return flows, alone, *costs
+
+
+def against_load(rate: int, seconds: float) -> tuple[object, ...]:
+    """Requests a second that came through; of each method ns for a packet and the share of a core."""
+    scenario = Scenario("cost", Httpd("constant:100"), Load("open", rate=rate / LOADED), None, LOADED, seconds)
+    found: list[object] = [rate]
+    keeps, _ = bpf.call(ENABLE_STATISTICS, struct.pack("<I", 0))
+    try:
+        for method in METHODS:
+            with TemporaryDirectory() as folder:
+                done = run(scenario, 1, Path(folder), method)
+                assert done.epochs is not None
+                said = json.loads(done.epochs.with_suffix(".json").read_text())
+            found += [round(said["ns"] / said["ran"]), 100 * said["ns"] / 1e9 / seconds]
+    finally:
+        os.close(keeps)
+    return tuple(found)
+
+
+def memory() -> list[tuple[object, ...]]:
+    """Bytes, as the maps have them."""
+    rows: list[tuple[object, ...]] = []
+    for method in METHODS:
+        with KernelPirate(Pirate(method, 1), replayed=True) as meter:
+            whole = meter.memory / 8
+        besides = round(whole - 40 - RECORDS[method])
+        rows.append((method, RECORDS[method], besides, 40, f"{whole * 65536 / 1e6:.1f}"))
+    return rows
+
+
+if __name__ == "__main__":
+    main()

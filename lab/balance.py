@@ -1,0 +1,122 @@
+"""A balancer and its servers: clients ask a service, `wirelag balance` at the point spreads their connections.
+
+    client -- switch -- point (XDP), server1 .. server4
+
+Servers answer the client directly. They wait and do not compute, so that the machine is not what is measured; any of
+them can be made slow and well again while they run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lab.clients import LOG, Load, Task, read_log
+from lab.network import FIRST_SERVER, POINT, PREFIX, SERVICE_ADDRESS, Network
+from lab.processes import Process, owner_lives
+from lab.servers import Httpd
+
+PINS = Path("/sys/fs/bpf")
+STEERING = "XDP at"  # what the command says when packets are taken
+EQUAL = {"policy": {"high": 100, "attempts": 1 << 20}}  # nobody is ever slow, or silent
+
+
+@dataclass(frozen=True)
+class Site:
+    """What is there; `site(...)` builds it."""
+
+    network: Network
+    folder: Path
+    seed: int
+    servers: Mapping[int, Process]  # by number, from 1
+    pins: Path
+
+    @property
+    def config(self) -> Path:
+        """The file that the command reads."""
+        return self.folder / "lb.toml"
+
+    def configure(self, numbers: Sequence[int], changes: Mapping[str, Any] | None = None) -> None:
+        """Write the file: these servers; `changes` are settings, in tables."""
+        lines = ['interface = "eth0"', f'pins = "{self.pins}"']
+        tables = {"service": {"address": SERVICE_ADDRESS, "ports": [Httpd.port]}, **(changes or {})}
+        lines += [f"{name} = {json.dumps(value)}" for name, value in tables.items() if not isinstance(value, dict)]
+        for table, settings in tables.items():
+            if isinstance(settings, dict):
+                lines += [f"[{table}]", *(f"{name} = {json.dumps(value)}" for name, value in settings.items())]
+        for number in numbers:
+            address = f"10.5.0.{FIRST_SERVER + number - 1}"
+            lines += ["[[backends]]", f'name = "server{number}"', f'address = "{address}"']
+        self.config.write_text("\n".join(lines) + "\n")
+
+    def steer(self, name: str = "balance") -> Process:
+        """Start the command; when this returns, packets are balanced."""
+        command = [sys.executable, "-m", "wirelag.cli", "balance", "--config", str(self.config), "--format", "jsonl"]
+        process = self.network.start("point", command, self.folder / f"{name}.txt")
+        process.wait_for_line(STEERING)
+        return process
+
+    def slow(self, number: int) -> None:
+        """Its service times are five times as long, for all that is asked from now on."""
+        os.kill(self.servers[number].pid, signal.SIGUSR1)
+
+    def well(self, number: int) -> None:
+        """As they were."""
+        os.kill(self.servers[number].pid, signal.SIGUSR2)
+
+    def ask(self, connections: int, seconds: float, load: Load) -> Process:
+        """Start the client."""
+        return load.start(self.network, Task(SERVICE_ADDRESS, Httpd.port, connections, seconds, self.seed, self.folder))
+
+    def asked(self) -> npt.NDArray[np.void]:
+        """All requests that ended, also those that failed."""
+        return read_log(self.folder / LOG)
+
+
+@contextlib.contextmanager
+def site(
+    name: str, folder: Path, seed: int, servers: int = 4, service: str = "exponential:10000", workers: int = 8
+) -> Iterator[Site]:
+    """Build it, servers running; leave nothing behind."""
+    sweep()
+    folder.mkdir(parents=True, exist_ok=True)
+    with Network(name, servers=servers) as network:
+        pins = PINS / network.prefix.rstrip("-")
+        # What the point sends back by XDP reaches the switch only where its port collects packets (GRO).
+        network.run("switch", "ethtool", "-K", f"port{POINT}", "gro", "on")
+        network.run("client", "sysctl", "-qw", "net.ipv4.tcp_tw_reuse=1")
+        network.run("point", "sysctl", "-qw", "net.ipv4.ip_forward=0")  # whatever arrives has been balanced
+        started = {}
+        for number, host in enumerate(network.servers, 1):
+            server = Httpd(service=service, order="worker", workers=workers, number=number)
+            started[number] = server.start(network, folder, 100 * seed + number, host=host)
+        try:
+            yield Site(network, folder, seed, started, pins)
+        finally:
+            for process in network.processes:
+                process.stop()
+            shutil.rmtree(pins, ignore_errors=True)
+
+
+def entries(process: Process) -> list[dict[str, Any]]:
+    """What the command has said so far, an interval each."""
+    lines = process.said().splitlines()
+    return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+
+
+def sweep() -> None:
+    """Remove the pins of processes that are gone."""
+    for path in PINS.glob(f"{PREFIX}-*"):
+        if not owner_lives(path.name.split("-")[1]):
+            shutil.rmtree(path, ignore_errors=True)

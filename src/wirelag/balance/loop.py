@@ -1,0 +1,236 @@
+"""The balancer, an interval at a time: readings in, weights out, a table where they moved; backends come and go.
+
+Law: a backend that leaves keeps its connections until they have ended, or until the limit for draining has passed. One
+whose MAC address nobody knows is left out until it answers; it keeps nobody else from being served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from wirelag.balance.controller import Change, Controller, Decision, Latency
+from wirelag.balance.dataplane import Backend, Counts, Dataplane, Reading
+from wirelag.balance.maglev import maglev, shares
+from wirelag.balance.settings import Config, Wanted
+from wirelag.errors import WirelagError
+
+NOTHING: Final = Counts()
+FIXED: Final = ("interface", "service", "interval_ns", "table_size", "connections", "idle_ns", "pins", "prometheus")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What one interval said and did."""
+
+    time_ns: int
+    decision: Decision
+    counts: Mapping[str, Counts]
+    counters: Mapping[str, int]
+    draining: tuple[str, ...]
+    steered: bool  # whether the weights are in use
+
+    def to_json(self) -> dict[str, Any]:
+        """As data; times in seconds. What is not known is null, and `standing` says why."""
+        changes = {change.name: change for change in self.decision.changes}
+        names = dict.fromkeys([*self.decision.weights, *self.draining])
+        return {
+            "command": "balance",
+            "time": self.time_ns / 1e9,
+            "steered": self.steered,
+            "changed": bool(changes),
+            "backends": [self._backend(name, changes.get(name)) for name in names],
+            "counters": dict(self.counters),
+        }
+
+    def _backend(self, name: str, change: Change | None) -> dict[str, Any]:
+        counts, latency = self.counts.get(name, NOTHING), self.decision.latencies.get(name)
+        return {
+            "name": name,
+            "weight": round(self.decision.weights.get(name, 0.0), 9),
+            "before": round(change.before, 9) if change else None,
+            "reason": change.reason if change else None,
+            "standing": "draining" if name in self.draining else self.decision.standings[name],
+            "latency": round(latency.mean_ns / 1e9, 9) if latency else None,
+            "latency_between": _between(latency),
+            "latency_samples": round(latency.samples) if latency else 0,
+            "samples": counts.count,
+            "abstained": counts.abstained,
+            "requests": counts.requests,
+            "repeated": counts.repeated,
+            "connections": counts.connections,
+            "opened": counts.opened,
+            "packets": counts.packets,
+            "bytes": counts.bytes,
+        }
+
+
+class Balancer:
+    """Drives a controller, and a dataplane if there is one."""
+
+    def __init__(
+        self,
+        config: Config,
+        dataplane: Dataplane | None,
+        mac_of: Callable[[Wanted], bytes],
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """`mac_of` raises a WirelagError where nobody answers; `tell` gets lines for people."""
+        self.config, self._dataplane, self._mac_of, self._tell = config, dataplane, mac_of, tell
+        self._leaving: dict[str, tuple[Wanted, int]] = {}  # for how many intervals it drains
+        self._missing: dict[str, Wanted] = {}  # who does not answer for its MAC address
+        self._macs, self._missing = self._resolved(config)
+        self._slots: dict[str, int] = {}
+        self._set_weights: dict[str, float] | None = None
+        self.heard: dict[str, int] = {}  # packets of each, since the start
+        weights = self._begin()
+        self.controller = Controller(self._taking(), config.policy, weights)
+        self._steer()
+
+    @property
+    def draining(self) -> tuple[str, ...]:
+        """Backends that get no new connections but have had some."""
+        return tuple(self._leaving)
+
+    def step(self, reading: Reading) -> Entry:
+        """Take in an interval."""
+        decision = self.controller.step(reading.backends)
+        for name, counts in reading.backends.items():
+            self.heard[name] = self.heard.get(name, 0) + counts.packets
+        self._drain(reading)
+        self._look_for_missing()
+        self._steer()
+        return Entry(
+            reading.time_ns,
+            decision,
+            reading.backends,
+            reading.counters,
+            self.draining,
+            self._dataplane is not None,
+        )
+
+    def reload(self, config: Config) -> tuple[Change, ...]:
+        """Go on with other settings; who is gone or drains keeps its connections for a while."""
+        config = replace(config, **{name: getattr(self.config, name) for name in FIXED})
+        macs, missing = self._resolved(config)  # fails, if it does, before anything has changed
+        before = {one.name: one for one in self.config.backends}
+        kept = self.config, self._macs, self._missing, self._leaving
+        self.config, self._macs, self._missing = config, self._macs | macs, missing
+        taking = self._taking()
+        gone = {name: (before[name], 0) for name in self.controller.fair if name not in taking}
+        self._leaving = gone | self._leaving
+        try:
+            self._list()
+        except WirelagError:
+            self.config, self._macs, self._missing, self._leaving = kept
+            raise
+        self.controller.policy = config.policy
+        changes = self._change(taking)
+        said = {"removed": "drains", "makes room": "takes over"}
+        return tuple(
+            replace(one, reason=said.get(one.reason, one.reason)) if one.after > one.before or not one.after else one
+            for one in changes
+        )
+
+    def _change(self, taking: Mapping[str, float]) -> tuple[Change, ...]:
+        self._leaving = {name: since for name, since in self._leaving.items() if name not in taking}
+        changes = self.controller.change(taking)
+        self._list()
+        self._steer(anew=True)
+        return changes
+
+    def _look_for_missing(self) -> None:
+        """Ask for one of those who did not answer."""
+        for name, one in list(self._missing.items())[:1]:
+            del self._missing[name]
+            try:
+                self._macs[name] = self._mac_of(one)
+            except WirelagError:
+                self._missing[name] = one  # the last in line
+                continue
+            self._tell(f"{name}: {one.address} answers now, and gets connections")
+            self._change(self._taking())
+
+    def _taking(self) -> dict[str, float]:
+        """Who gets new connections, with their fair shares."""
+        return {name: share for name, share in self.config.fair.items() if name not in self._missing}
+
+    def _begin(self) -> dict[str, float]:
+        """List the backends; the weights of a table that was taken over."""
+        dataplane = self._dataplane
+        if dataplane is None:
+            return {}
+        taking = self._taking()
+        for one in dataplane.backends():
+            if one.name not in taking:
+                self._leaving[one.name] = (Wanted(one.name, one.address, one.mac, 0.0), 0)
+                self._macs[one.name] = one.mac
+        table = dataplane.table()
+        self._list()
+        found = {} if table is None else shares(table, self._slots)
+        return {name: found[name] for name in taking} if any(found.get(name) for name in taking) else {}
+
+    def _resolved(self, config: Config) -> tuple[dict[str, bytes], dict[str, Wanted]]:
+        """Where frames for those go that get new connections, as it is answered or was known before; who is missing."""
+        if self._dataplane is None:
+            return {}, {}
+        known = {(one.name, one.address): one.mac for one in self._dataplane.backends()}
+        macs: dict[str, bytes] = {}
+        missing: dict[str, Wanted] = {}
+        errors = []
+        for one in config.backends:
+            if one.name not in config.fair:
+                continue
+            try:
+                macs[one.name] = self._mac_of(one)
+            except WirelagError as error:
+                if (one.name, one.address) in known:
+                    macs[one.name] = known[one.name, one.address]
+                else:
+                    missing[one.name] = one
+                    errors.append(f"{one.name}: {error}")
+        if not macs and errors:
+            raise WirelagError("\n".join(errors))
+        for line in errors:
+            self._tell(f"{line}; it is left out until it answers")
+        return macs, missing
+
+    def _list(self) -> None:
+        if self._dataplane is None:
+            return
+        taking = self._taking()
+        wanted = [one for one in self.config.backends if one.name in taking]
+        wanted += [one for one, _ in self._leaving.values() if one.name not in taking]
+        backends = [Backend(one.name, one.address, self._macs[one.name]) for one in wanted]
+        self._slots = self._dataplane.set_backends(backends)
+
+    def _drain(self, reading: Reading) -> None:
+        ended = {}
+        for name, (one, intervals) in self._leaving.items():  # counted, for a clock may be set
+            self._leaving[name] = (one, intervals + 1)
+            last = reading.backends.get(name, NOTHING)
+            left = last.connections + last.closing
+            if (not left and intervals) or intervals * self.config.interval_ns >= self.config.drain_ns:
+                ended[name] = left
+        for name, left in ended.items():
+            del self._leaving[name]
+            self._tell(f"{name}: drained" if not left else f"{name}: the time is up, and {left:,} connections are cut")
+        if ended:
+            self._list()
+
+    def _steer(self, anew: bool = False) -> None:
+        """Hand over a table, where weights are others than those of the last one."""
+        weights = self.controller.weights
+        if self._dataplane is not None and (anew or weights != self._set_weights):
+            self._dataplane.set_table(maglev(weights, self._slots, self.config.table_size))
+            self._set_weights = dict(weights)
+
+
+def fixed(before: Config, after: Config) -> list[str]:
+    """Settings that differ, but can only be had by starting anew."""
+    return [name.removesuffix("_ns") for name in FIXED if getattr(before, name) != getattr(after, name)]
+
+
+def _between(latency: Latency | None) -> list[float] | None:
+    return [round(ns / 1e9, 9) for ns in (latency.least_ns, latency.most_ns)] if latency else None

@@ -1,0 +1,251 @@
+"""The balancer in the kernel (bpf/balance.bpf.c): loaded, pinned, taken over, steered and read.
+
+Law: link and maps are pinned in bpffs, so that packets flow on whoever dies. Who comes next with the same service and
+sizes finds all connections, the last table and the names of its backends there, and puts its own program in place of
+the old one without a packet between them. One process steers at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import struct
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag.balance.dataplane import Service
+from wirelag.errors import WirelagError
+from wirelag.io import bpf
+from wirelag.io.balance_maps import ABI, GROUP, MAPS, NO_BACKEND, SETTINGS, Balancer, prepare, wanted_settings
+from wirelag.io.bpf import Link, Map
+from wirelag.io.dataplane import Dataplane, shapes
+
+
+def open_balancer(
+    service: Service,
+    interface: str,
+    *,
+    table_size: int,
+    connections: int,
+    most_backends: int,
+    idle_ns: int,
+    pins: str,
+    closing_ns: int = 5_000_000_000,
+    epoch_ns: int = 500_000_000,
+    fewest: int = 4,
+) -> Balancer:
+    """Load and pin it, or take over what is pinned there. `connections`: slots, rounded up to a power of two."""
+    if most_backends >= NO_BACKEND:
+        raise WirelagError(f"{most_backends} backends: there may be {NO_BACKEND - 1}")
+    groups = 1 << max(0, (connections - 1).bit_length() - 3)
+    sizes = {
+        "maglev": 2 * table_size,
+        "backends": most_backends,
+        "tallies": most_backends,
+        "groups": groups,
+        "connections": GROUP * groups,
+    }
+    folder = Path(pins)
+    with contextlib.ExitStack() as held:
+        lock = _lock(folder)
+        held.callback(os.close, lock)
+        held.callback(_remove_empty, folder)
+        index, mac = _interface(interface)
+        wanted = wanted_settings(service, table_size, groups, idle_ns, closing_ns, epoch_ns, fewest)
+        old, link = _pinned(folder, sizes, wanted, index)
+        for one in old.values():
+            held.callback(one.close)
+        if link is not None:
+            held.callback(link.close)
+        plane = held.enter_context(Dataplane("balance", sizes=sizes if not old else {}, shared=old))
+        try:
+            prepare(plane.maps, wanted, mac, new=not old)
+        except OSError as error:
+            raise WirelagError(f"{folder}: its maps cannot be shared ({error.strerror}): ask for less") from None
+        words = "taken over" if old else ""
+        if link is None:
+            link = _attached(plane, folder, interface, new=not old)
+            held.callback(link.close)
+            words = f"{link.mode}, {words}" if old else link.mode
+        else:
+            try:
+                link.update(plane.programs["wl_balance"])
+            except OSError as error:
+                raise WirelagError(f"{interface}: cannot put our program there ({error.strerror})") from None
+        kept = held.pop_all()
+
+    def end(leave: bool) -> None:
+        if not leave:
+            _unpin(folder)
+        kept.close()
+
+    return Balancer(plane.maps, mac, f"XDP at {interface} ({words}), pinned in {folder}", link.alive, end)
+
+
+def problems(interface: str, pins: str) -> list[str]:
+    """Why there can be no balancer here, as far as that is known without trying."""
+    found = []
+    for check in (lambda: _interface(interface), lambda: _need_bpffs(Path(pins))):
+        try:
+            check()
+        except WirelagError as error:
+            found.append(str(error))
+    return found
+
+
+def remove_balancer(pins: str) -> bool:
+    """Take out what is pinned there, of whatever version and wherever it is attached; whether there was anything."""
+    folder = Path(pins)
+    with contextlib.ExitStack() as held:
+        held.callback(os.close, _lock(folder))
+        held.callback(_remove_empty, folder)
+        found = any((folder / name).exists() for name in ("link", *MAPS))
+        try:
+            _unpin(folder)
+        except OSError as error:
+            raise WirelagError(f"{folder}: cannot remove what is there ({error.strerror}): run as root") from None
+    return found
+
+
+def _interface(name: str) -> tuple[int, bytes]:
+    """Its index and its MAC address."""
+    with socket.socket() as any_socket:
+        try:
+            index = socket.if_nametoindex(name)
+            answer = fcntl.ioctl(any_socket, 0x8927, struct.pack("16s16x", name.encode()))  # SIOCGIFHWADDR
+        except OSError:
+            raise WirelagError(f"{name}: there is no such interface; `ip link` lists them") from None
+    mac = answer[18:24]
+    if not any(mac):
+        raise WirelagError(f"{name}: has no MAC address, and frames cannot be sent on by one")
+    return index, mac
+
+
+# ---- pins ----
+
+
+def _need_bpffs(folder: Path) -> None:
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not _is_bpffs(there):
+        raise WirelagError(f"{folder}: pins must be in bpffs: a folder in /sys/fs/bpf (mount -t bpf bpf /sys/fs/bpf)")
+
+
+def _lock(folder: Path) -> int:
+    """The folder, which one process has at a time; only in bpffs, so that nothing else is ever removed from it."""
+    _need_bpffs(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise WirelagError(
+            f"{folder}: cannot pin there ({error.strerror}): run as root, or give us the folder"
+        ) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise WirelagError(f"{folder}: another process steers this balancer; stop it first") from None
+    return lock
+
+
+def _is_bpffs(path: Path) -> bool:
+    device = path.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
+        place, _, kind = line.partition(" - ")
+        if place.split()[2] == number and kind.split()[0] == "bpf":
+            return True
+    return False
+
+
+def _pinned(
+    folder: Path, sizes: dict[str, int], wanted: npt.NDArray[np.void], index: int
+) -> tuple[dict[str, Map], Link | None]:
+    """What is there to take over, unless it does not fit; no link: its interface is gone.
+
+    A start that did not get as far as its link is removed. Nothing else is changed.
+    """
+    if not (folder / "link").exists():
+        _unpin(folder)
+        return {}, None
+    out = "; --remove ends that one, and its connections with it"
+    with contextlib.ExitStack() as opened:
+        try:
+            link = Link.pinned(folder / "link")
+            opened.callback(link.close)
+            maps = {}
+            for name in MAPS:
+                maps[name] = Map.pinned(folder / name)
+                opened.callback(maps[name].close)
+            # struct bpf_link_info: type, id, program, padding, the interface
+            (at,) = struct.unpack_from("<I", bpf.info(link.fd, 64), 16)
+            problem = _misfit(maps, sizes, wanted)
+        except OSError as error:
+            raise WirelagError(f"{folder}: cannot take over what is pinned there ({error.strerror}){out}") from None
+        if problem:
+            raise WirelagError(f"{folder}: the balancer there {problem}{out}")
+        if at not in (0, index):
+            raise WirelagError(f"{folder}: the balancer there is at another interface{out}")
+        opened.pop_all()
+    if not at:
+        link.close()
+    return maps, link if at else None
+
+
+def _misfit(maps: dict[str, Map], sizes: dict[str, int], wanted: npt.NDArray[np.void]) -> str:
+    """Why these maps are not what is wanted; empty: they are."""
+    for name, shape in shapes("balance").items():
+        if name in maps:
+            one = maps[name]
+            if (one.kind, one.key_size, one.value_size) != (shape.kind, shape.key_size, shape.value_size):
+                return "is of another version of wirelag"
+            if name not in sizes and one.entries != shape.entries:
+                return "is of another version of wirelag"
+    found = maps["settings"].memory().view(SETTINGS)
+    if found["abi"][0] != ABI:
+        return "is of another version of wirelag"
+    for name, size in sizes.items():
+        if maps[name].entries != size:
+            return f"has {maps[name].entries} {name}, not {size}"
+    if any((found[name] != wanted[name]).any() for name in ("vip_high", "vip_low", "ports", "protocol", "any_port")):
+        return "has another service"
+    return ""
+
+
+def _attached(plane: Dataplane, folder: Path, interface: str, new: bool) -> Link:
+    """The program at its interface. The link is pinned last: where it is, all is there."""
+    try:
+        for name in MAPS if new else ():
+            plane.maps[name].pin(folder / name)
+        try:
+            link = plane.programs["wl_balance"].attach_xdp(interface)
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                out = f"perhaps a balancer with other pins; `ip link set {interface} xdp off` detaches what has none"
+                raise WirelagError(f"{interface}: another XDP program is attached there: {out}") from None
+            raise WirelagError(f"{interface}: cannot attach ({error.strerror})") from None
+        (folder / "link").unlink(missing_ok=True)  # of an interface that is gone
+        link.pin(folder / "link")
+    except BaseException as error:
+        if new:
+            _unpin(folder)
+        if isinstance(error, OSError):
+            raise WirelagError(f"{folder}: cannot pin there ({error.strerror})") from None
+        raise
+    return link
+
+
+def _unpin(folder: Path) -> None:
+    """Remove what is ours."""
+    for name in ("link", *MAPS):  # the link first: packets pass before anything else is gone
+        (folder / name).unlink(missing_ok=True)
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()

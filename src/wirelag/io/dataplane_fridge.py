@@ -1,0 +1,97 @@
+"""Fridges in the kernel: the synopsis of estimators/fridge.py, from the samples that bpf/fridge.bpf.c adds up.
+
+Guarantee: of the same packets on one CPU it is the same synopsis, bit for bit, as that of a meter whose fridges do not
+change. On several CPUs a slot that two of them want at once serves one, and the other is counted as `busy`. Memory: the
+slots, and 909 KB for each CPU.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from wirelag import _kernels
+from wirelag.crowds import CROWDS, Crowds
+from wirelag.distribution import BINS, WORDS, Distribution
+from wirelag.estimators.fridge import Fridge
+from wirelag.grouping import Grouping
+from wirelag.intervals import Interval
+from wirelag.io.dataplane_hooks import Direction, Hooks, counters_of, decoding
+from wirelag.io.live import LiveStatistics
+from wirelag.packets import PacketBatch
+from wirelag.samples import ALL, LEGS, Samples
+
+COARSE_BINS: Final = BINS >> _kernels.COARSE_BITS
+SUMS: Final = WORDS - 2 * BINS
+COUNTERS: Final = counters_of(
+    [("packets", "u8"), ("requests", "u8"), ("backwards", "u8"), ("sums", "u8", (len(LEGS), SUMS))]
+)
+
+
+class KernelFridge:
+    """The meter of one point, inside the kernel. Without an interface it is told of packets of the past by `hooks`."""
+
+    def __init__(
+        self,
+        estimator: Fridge,
+        interface: str | None,
+        interval_ns: int,
+        *,
+        tunnels: bool = False,
+        direction: Direction = "both",
+        then: str | None = None,
+        replayed: bool | None = None,
+    ) -> None:
+        self.fridges = estimator.first()
+        kernel = estimator.kernel(self.fridges, estimator.seed)
+        self.hooks = Hooks(
+            "fridge",
+            interface,
+            counters=COUNTERS,
+            sizes={
+                "slots": sum(self.fridges.slots),
+                "bins": 2 * len(LEGS) * BINS,
+                "crowds": 2 * len(LEGS) * CROWDS * COARSE_BINS,
+            },
+            constants={"options": decoding(None, tunnels), "fridges": kernel.settings()},
+            interval_ns=interval_ns,
+            direction=direction,
+            then=then,
+            replayed=replayed,
+        )
+        self._packets = 0
+
+    def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
+        """Packets are seen where they pass, not here."""
+
+    def cut(self, interval: Interval) -> Samples:
+        """The samples whose response came in an interval that is over."""
+        samples = Samples()
+        requests = backwards = 0
+        for counted, side in self.hooks.ended(interval):
+            bins = self.hooks.sides["bins"][side].reshape(len(LEGS), BINS, 2)
+            for leg in range(len(LEGS)):
+                one = np.concatenate((bins[leg, :, 0], bins[leg, :, 1], counted["sums"][leg]))
+                samples.distributions.setdefault((ALL, leg), Distribution()).merge(Distribution(one))
+            samples.crowds.merge(Crowds(self.hooks.sides["crowds"][side].reshape(len(LEGS), CROWDS, COARSE_BINS)))
+            samples.packets += int(counted["packets"])
+            requests += int(counted["requests"])
+            backwards += int(counted["backwards"])
+        samples.count(requests=requests, backwards=backwards)
+        self._packets += samples.packets
+        return samples
+
+    @property
+    def busy(self) -> int:
+        """How often a slot was another CPU's at the moment."""
+        return int(self.hooks.plane.variable("busy").view(np.uint64)[0])
+
+    def statistics(self) -> LiveStatistics:
+        """What was seen in intervals that are over."""
+        known = self.hooks.seen()
+        return LiveStatistics(self._packets, known.dropped, packets=self._packets, skipped=known.skipped)
+
+    def close(self) -> None:
+        """Detach."""
+        self.hooks.close()

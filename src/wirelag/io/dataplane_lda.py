@@ -1,0 +1,117 @@
+"""LDA in the kernel: the synopsis of estimators/lda.py, from the buckets that bpf/lda.bpf.c fills.
+
+Guarantee: of the same packets it is the same synopsis, bit for bit, on one CPU; on several the order of the tail's
+entries is that of their times. Memory: for each CPU twice the buckets, and twice 16 times the tail.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from wirelag import _kernels
+from wirelag.caches import CACHE, Cached
+from wirelag.courses import Direction as Course
+from wirelag.errors import WirelagError
+from wirelag.estimators.lda import Lda, LdaSynopsis
+from wirelag.filters import Filter
+from wirelag.intervals import Interval
+from wirelag.io.dataplane_hooks import Direction, Hooks, counters_of, decoding
+from wirelag.io.live import LiveStatistics
+from wirelag.packets import PacketId
+
+ROOM: Final = 16  # times the tail: each time its level rises, half of it is filled anew
+COUNTERS: Final = counters_of(
+    [
+        ("packets", "u8"),
+        ("level", "u4"),
+        ("live", "u4"),
+        ("kept", "u4"),
+        ("overflowed", "u4"),
+        ("by_zeros", "u4", 128),
+    ]
+)
+
+
+class KernelLda:
+    """The meter of one point, inside the kernel. Without an interface it is told of packets of the past by `hooks`."""
+
+    def __init__(
+        self,
+        estimator: Lda,
+        interface: str | None,
+        interval_ns: int,
+        *,
+        packet_id: PacketId,
+        tunnels: bool = False,
+        course: Course | None = None,
+        direction: Direction = "both",
+        then: str | None = None,
+        replayed: bool | None = None,
+    ) -> None:
+        self._estimator = estimator
+        buckets = estimator.rows * len(estimator.shifts)
+        room = ROOM * estimator.tail
+        source, destination = _nets(course)
+        self.hooks = Hooks(
+            "lda",
+            interface,
+            counters=COUNTERS,
+            sizes={"buckets": 2 * buckets, "tails": 2 * room},
+            constants={
+                "options": decoding(packet_id, tunnels),
+                "lda": _kernels.lda_settings(estimator.rows, estimator.shifts, estimator.seed),
+                "tail_key": _kernels.coin_key(estimator.seed, CACHE),
+                "bucket_count": buckets,
+                "tail_most": estimator.tail,
+                "tail_room": room,
+                "source_net": source,
+                "destination_net": destination,
+            },
+            interval_ns=interval_ns,
+            direction=direction,
+            then=then,
+            replayed=replayed,
+        )
+        self._packets = 0
+
+    def cut(self, interval: Interval) -> LdaSynopsis:
+        """What was counted in an interval that is over."""
+        estimator = self._estimator
+        buckets = np.zeros(2 * estimator.rows * len(estimator.shifts), np.uint64)
+        tail = Cached.empty(estimator.seed)
+        parts = 0
+        for counted, side in self.hooks.ended(interval):
+            parts += 1
+            buckets += self.hooks.sides["buckets"][side]
+            kept = self.hooks.sides["tails"][side][: 2 * int(counted["kept"])]
+            everything = Cached(
+                kept[0::2].copy(), kept[1::2].view(np.int64).copy(), 0, int(counted["packets"]), tail.seed
+            )
+            level = 64 if counted["overflowed"] else int(counted["level"])
+            tail = tail.followed_by(everything.at_level(level), estimator.tail)
+        self._packets += tail.packets
+        if parts > 1:
+            tail = tail.only(np.argsort(tail.times_ns, kind="stable"))  # type: ignore[arg-type]
+        return LdaSynopsis(buckets, tail)
+
+    def statistics(self) -> LiveStatistics:
+        """What was seen in intervals that are over."""
+        known = self.hooks.seen()
+        return LiveStatistics(self._packets, known.dropped, packets=self._packets, skipped=known.skipped)
+
+    def close(self) -> None:
+        """Detach."""
+        self.hooks.close()
+
+
+def _nets(course: Course | None) -> list[bytes]:
+    """Address and mask of each end, as the program has them."""
+    found = []
+    for nets in (course.source, course.destination) if course else ((), ()):
+        if len(nets) > 1:
+            raise WirelagError("direction: in the kernel there is one net on each side; leave --in-kernel out")
+        words = Filter(nets=nets).kernel_arguments()["nets"]
+        found.append(np.array(words[0] if words else (0, 0, 0, 0), np.uint64).tobytes())
+    return found

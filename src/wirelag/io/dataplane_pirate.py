@@ -1,0 +1,273 @@
+"""`pirate` inside the kernel: what comes in at an interface into the same epochs as the meter that reads captures.
+
+Law: the same packets give the same epochs. The table is inside the kernel (bpf/pirate_hook.h), epochs leave it through
+a ring as they end, and flows that are open at the end are finished here, by the same C. What did not work is in the
+counts. Memory: the estimator's, inside the kernel, and a ring of 4 MiB.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from ipaddress import IPv4Network
+from types import TracebackType
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag import _kernels
+from wirelag.epochs import EPOCH, METHODS, Epochs
+from wirelag.errors import WirelagError
+from wirelag.estimators.pirate import Pirate
+from wirelag.grouping import Grouping
+from wirelag.intervals import Interval
+from wirelag.io.bpf import Map, Program, RingBuffer, cpus, info
+from wirelag.io.dataplane import Dataplane, check_interface, pinned_program
+from wirelag.io.live import LiveStatistics
+from wirelag.packets import PacketBatch
+from wirelag.roles import Server
+
+Array = npt.NDArray[Any]
+
+STEMS: Final = {"auto": "pirate_auto", "modes": "pirate_modes"}
+RECORDS: Final = {"auto": 240, "modes": 144}  # bytes of a flow
+BESIDES: Final = 8 + 8  # its key, and the time of its last packet; one bit of these is the lock of a group
+MOST_SERVERS: Final = 8
+SLOTS: Final = 8  # of a group
+RING_BYTES: Final = 4 << 20
+ALL, BY_PORTS, TO_SERVERS = range(3)
+PROGRAM: Final = "wl_pirate"
+MAPPED: Final = 0xFFFF << 32  # IPv4, as an address of IPv6
+# struct wl_told: when, struct wl_epoch, the name.
+_SMALL: Final = (
+    *((name, "<u4") for name in ("count", "batch_count", "think_count", "requests", "lost")),
+    ("in_flight", "<u2"),
+    *((name, "u1") for name in ("reason", "method", "confidence")),
+)
+_WORDS: Final = ("start_ns", "end_ns", "sum_ns", "batch_sum_ns", "think_sum_ns", "network_ns")
+_ENDS: Final = ("src_high", "src_low", "dst_high", "dst_low", "ports")
+TOLD: Final = np.dtype(
+    [("at_ns", "<i8"), ("key", "<u8"), *((name, "<i8") for name in _WORDS), *_SMALL, ("", "V7")]
+    + [(name, "<u8") for name in _ENDS]
+)
+# struct wl_work begins with these, then what was not decoded, by reason.
+COUNTS: Final = (
+    *("packets", "bad_time", "flows", "evicted", "other", "from_servers"),
+    *("busy", "untold", "failed", "not_handed_on"),
+)
+REASONS: Final = ("ok", "link_type", "not_ip", "cut", "malformed", "layers", "no_timestamp")
+
+
+class KernelPirate:
+    """A meter like `PirateMeter`, that is shown no packets: it sees those that come in at an interface.
+
+    Without servers the ports tell who is the client (`all_are_clients`: everybody is). `then` is a pinned XDP program
+    that has each packet afterwards. With `replayed` nothing is attached: `replay` shows it frames; `clock`
+    is then the variables of another program that tells the time.
+    """
+
+    def __init__(
+        self,
+        estimator: Pirate,
+        interface: str | None = None,
+        *,
+        servers: Sequence[Server] = (),
+        all_are_clients: bool = False,
+        tunnels: bool = False,
+        then: str | None = None,
+        replayed: bool = False,
+        clock: Map | None = None,
+    ) -> None:
+        if estimator.method not in STEMS:
+            raise WirelagError(f"the method {estimator.method} does not run in the kernel: take auto or modes")
+        if len(servers) > MOST_SERVERS:
+            raise WirelagError(
+                f"in the kernel there are {MOST_SERVERS} servers at most: name a prefix that has them all"
+            )
+        self.estimator = estimator
+        self._table = estimator.kernel(METHODS.index(estimator.method), estimator.memory)
+        self._plane = Dataplane(
+            STEMS[estimator.method],
+            sizes={"groups": self._table.groups, "names": self._table.groups, "work": cpus(), "epochs": RING_BYTES},
+            constants={
+                "coin_key": self._table.coin_key,
+                "address_key": _kernels.ADDRESS_KEY,
+                "group_count": self._table.groups,
+                "clients": ALL if all_are_clients else TO_SERVERS if servers else BY_PORTS,
+                "server_count": len(servers),
+                "servers": b"".join(map(_server, servers)).ljust(40 * MOST_SERVERS, b"\0"),
+                "without_tcp": estimator.method != "auto",
+                "tunnels": tunnels,
+                "goes_on": then is not None,
+                "replayed": replayed,
+            },
+            shared={".bss": clock} if clock else {},
+        )
+        self._replay_ns = self._plane.variable("replay_ns").view(np.int64)
+        self._ahead_ns = self._plane.variable("ahead_ns").view(np.int64)
+        self._groups = self._plane.maps["groups"].memory().reshape(self._table.groups, -1)
+        self._names = self._plane.maps["names"].memory().view(np.uint64).reshape(self._table.groups, SLOTS, len(_ENDS))
+        self._work = self._plane.maps["work"].memory().view(np.uint64).reshape(cpus(), -1)
+        self._settle()
+        self._ring = RingBuffer(self._plane.maps["epochs"])
+        self._told: list[Array] = []
+        self._unlisted = 0
+        self._counted: dict[str, int] = {}
+        self.notes: list[str] = []
+        self._interface, self._index = interface, 0
+        try:
+            self._attach(then)
+        except BaseException:
+            self.close()
+            raise
+
+    def _attach(self, then: str | None) -> None:
+        if then is not None:
+            try:
+                self._plane.maps["then"].update(0, pinned_program(then))
+            except OSError as error:
+                raise WirelagError(f"{then}: cannot run after ours ({error.strerror}): is it an XDP program?") from None
+        if self._interface is None:
+            return
+        if self._plane.attach_xdp(PROGRAM, self._interface).mode == "generic":
+            self.notes.append(f"{self._interface}: its driver runs no XDP programs; ours runs behind it (generic mode)")
+        self._index = socket.if_nametoindex(self._interface)
+
+    def __enter__(self) -> KernelPirate:
+        """Itself; leaving closes it."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Detach it."""
+        self.close()
+
+    def close(self) -> None:
+        """Detach it, and let its tables go."""
+        self._plane.close()
+
+    def _settle(self) -> None:
+        """What may change while it runs: settings and the clock's seconds."""
+        chosen = self.estimator
+        words = np.array([chosen.epoch_ns, chosen.gap_ns], np.int64).tobytes()
+        rest = np.array([chosen.fewest], np.uint32).tobytes() + bytes([chosen.literal, 0, 0, 0])
+        self._plane.variable("settings")[:] = np.frombuffer(words + rest, np.uint8)
+        self._keep_time()
+
+    def _keep_time(self) -> None:
+        """The kernel's clock without steps is ahead of ours by whole seconds."""
+        ahead_ns = time.clock_gettime_ns(time.CLOCK_TAI) - time.time_ns()
+        self._ahead_ns[0] = round(ahead_ns / 1e9) * 10**9
+
+    @property
+    def program(self) -> Program:
+        """What is attached."""
+        return self._plane.programs[PROGRAM]
+
+    @property
+    def variables(self) -> Map:
+        """What it is told while it runs, the time among it."""
+        return self._plane.maps[".bss"]
+
+    def replay(self, frame: bytes, time_ns: int) -> None:
+        """Have it see a frame as if it came in then."""
+        self._replay_ns[0] = time_ns
+        self.program.run(frame)
+
+    def ran(self) -> tuple[int, int]:
+        """How often it ran, and for how many ns, while the kernel kept statistics (kernel.bpf_stats_enabled)."""
+        ns, times = struct.unpack_from("<QQ", info(self.program.fd, 208), 192)
+        return times, ns
+
+    def check(self) -> None:
+        """A WirelagError if the interface went down or has gone."""
+        if self._interface is not None:
+            check_interface(self._interface, self._index)
+
+    def statistics(self) -> LiveStatistics:
+        """What was seen so far; dropped is what could not be measured."""
+        counts = self.counts()
+        skipped = {name: counts[name] for name in REASONS[1:] if counts[name]}
+        seen = sum(counts[name] for name in ("packets", "other", "from_servers"))
+        return LiveStatistics(seen, counts["busy"] + counts["failed"], packets=seen, skipped=skipped)
+
+    def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
+        """Packets are seen where they pass, not here."""
+
+    def collect(self) -> None:
+        """Take epochs out of the ring, as many as are listed; to be called often enough that it does not fill."""
+        told = self._ring.drain()
+        kept = told[: max(0, self.estimator.most_epochs - sum(map(len, self._told)))]
+        self._unlisted += len(told) - len(kept)
+        if kept:
+            self._told.append(np.frombuffer(b"".join(kept), TOLD))
+
+    def cut(self, interval: Interval) -> Epochs:
+        """The epochs that ended before the interval's end; flows that are open go on."""
+        self._keep_time()
+        self.collect()
+        told = np.concatenate([np.empty(0, TOLD), *self._told])
+        inside = told["at_ns"] < interval.end_ns
+        self._told = [told[~inside]]
+        return self._said(_rows(told[inside]))
+
+    def finish(self) -> Epochs:
+        """Detach it; the epochs of all flows, also of those that are still open."""
+        for link in self._plane.links:
+            link.close()
+        self.collect()
+        rows = _rows(np.concatenate([np.empty(0, TOLD), *self._told]))
+        self._told = []
+        last_ns = int(self._groups[:, 8 * SLOTS : 16 * SLOTS].copy().view(np.int64).max()) >> 1
+        self._table.finish_groups(self._groups, self._names, last_ns)
+        open_rows = np.zeros(self._table.epochs, EPOCH)
+        self._table.take(open_rows.view("<u8").reshape(len(open_rows), len(_kernels.EPOCH_COLUMNS)))
+        self._groups[:] = 0
+        return self._said(np.concatenate([rows, open_rows]))
+
+    def _said(self, rows: Array) -> Epochs:
+        counts = self.counts()
+        since = {name: n - self._counted.get(name, 0) for name, n in counts.items()}
+        self._counted = counts
+        listed = rows[: self.estimator.most_epochs]
+        since["unlisted"] = len(rows) - len(listed) + since["untold"] + self._unlisted
+        self._unlisted = 0
+        return Epochs(listed, since["packets"], since).possible()
+
+    def counts(self) -> dict[str, int]:
+        """What it counted since it was loaded, on all processors."""
+        words = self._work[:, : len(COUNTS) + len(REASONS)].sum(0).tolist()
+        undecoded = dict(zip(REASONS, words[len(COUNTS) :], strict=False))
+        return dict(zip(COUNTS, words, strict=False)) | {name: n for name, n in undecoded.items() if name != "ok"}
+
+    def keys(self) -> list[int]:
+        """The flows that it holds."""
+        keys = self._groups[:, : 8 * SLOTS].copy().view(np.uint64)
+        return [int(key) for key in keys[keys > 0]]
+
+    @property
+    def memory(self) -> int:
+        """Bytes of tables, inside the kernel."""
+        return sum(self._plane.maps[name].value_size for name in ("groups", "names")) * self._table.groups
+
+
+def _rows(told: Array) -> Array:
+    """As the C meter has them."""
+    rows = np.zeros(len(told), EPOCH)
+    for name in EPOCH.names or ():
+        rows[name] = told[name]
+    return rows
+
+
+def _server(server: Server) -> bytes:
+    """As struct wl_server."""
+    net = server.net
+    address, mask = int(net.network_address), int(net.netmask)
+    if isinstance(net, IPv4Network):
+        address, mask = address | MAPPED, mask | (1 << 128) - (1 << 32)
+    halves = (address >> 64, address & (1 << 64) - 1, mask >> 64, mask & (1 << 64) - 1)
+    return b"".join(half.to_bytes(8, "little") for half in halves) + server.port.to_bytes(8, "little")

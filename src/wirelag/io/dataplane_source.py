@@ -1,0 +1,72 @@
+"""Packets that are measured inside the kernel, as a source: it has no packets, but a clock and counters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from wirelag.intervals import Interval
+from wirelag.io.live import LiveStatistics
+from wirelag.packets import PacketBatch
+
+HELD_UP_NS: Final = 5_000_000
+POLL_MS: Final = 10  # an interval is read well before its side is needed again
+
+
+class KernelSource:
+    """Empty batches, one every `poll_ms`; each time `collect` fetches what waits, and `check` says if it is over."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        statistics: Callable[[], LiveStatistics],
+        check: Callable[[], None],
+        collect: Callable[[], None] = lambda: None,
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name, self.poll_ms = name, POLL_MS
+        self.warnings: list[str] = []
+        self.began_ns: int | None = time.time_ns()
+        self._statistics, self._check, self._collect, self._close = statistics, check, collect, close
+        self._told = 0  # drops that some interval has
+        self._stopped = False
+
+    @staticmethod
+    def now_ns() -> int:
+        """The time on the clock of the packets up to which all is there: a CPU may be held up in the middle of one."""
+        return time.time_ns() - HELD_UP_NS
+
+    @property
+    def quiet_ns(self) -> int:
+        """Nothing ever waits here."""
+        return self.now_ns()
+
+    def __iter__(self) -> Iterator[PacketBatch]:
+        """Until `stop`; a WirelagError if the interface has gone."""
+        nothing = PacketBatch.empty()
+        while not self._stopped:
+            time.sleep(self.poll_ms / 1e3)
+            self._check()
+            self._collect()
+            yield nothing
+
+    @property
+    def statistics(self) -> LiveStatistics:
+        """What was seen so far."""
+        return self._statistics()
+
+    def dropped_during(self, interval: Interval) -> int:
+        """Packets that found no room since this was asked last."""
+        before, self._told = self._told, self._statistics().dropped
+        return self._told - before
+
+    def stop(self) -> None:
+        """End the iteration."""
+        self._stopped = True
+
+    def close(self) -> None:
+        """Detach."""
+        self._stopped = True
+        self._close()

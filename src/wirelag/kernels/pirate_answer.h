@@ -1,0 +1,107 @@
+/* Pirate, method auto: what an epoch says (docs/reference/pirate.md, "The epoch ends").
+ *
+ * Law: mean latency = integral of N dt / completions; or the reason why that cannot be known. */
+#ifndef WIRELAG_PIRATE_ANSWER_H
+#define WIRELAG_PIRATE_ANSWER_H
+
+#include "pirate_sizes.h"
+
+/* A client that thinks for long, and a server whose clock ticks more slowly than it answers. */
+WL_INLINE int wl_auto_coarse(const struct wl_auto_flow *f, s64 sum)
+{
+    s64 tick = wl_tick_ns(f->echo_tick & 15) >> 10;
+
+    return WL_ON(f, WL_AUTO_STAMPED) && (s64)f->think_sum > 2 * tick * f->think_count && sum < tick * f->completions;
+}
+
+WL_INLINE u8 wl_auto_reason(const struct wl_auto_flow *f, u32 fewest, s64 sum)
+{
+    int exact = wl_auto_exact(f);
+
+    if (WL_ON(f, WL_AUTO_NOT_TCP))
+        return WL_PIRATE_NOT_TCP;
+    if (f->completions < fewest || !f->completions || sum < 0)
+        return WL_PIRATE_TOO_FEW;
+    if (!WL_ON(f, WL_AUTO_RESPONSE) && f->spontaneous * 8u > f->requests)
+        return WL_PIRATE_SPONTANEOUS;
+    if (!WL_ON(f, WL_AUTO_IN_STEP) || WL_ON(f, WL_AUTO_SPOILT) || sum == 0)
+        return WL_PIRATE_JOINED;
+    if (f->lone * 32u > f->requests || wl_auto_coarse(f, sum))
+        return WL_PIRATE_THINK;
+    if (f->in_flight > 1 && !exact && f->reordered * 16u > f->requests)
+        return WL_PIRATE_REORDERED;
+    if (!exact && f->coalesced * 8u > f->requests)
+        return WL_PIRATE_COALESCED;
+    return WL_PIRATE_ANSWERED;
+}
+
+WL_INLINE u8 wl_auto_confidence(const struct wl_auto_flow *f, u32 count)
+{
+    u64 odd = 100ull * (f->lost + f->spontaneous + f->reordered + f->coalesced) / (f->requests ? f->requests : 1);
+    u32 doubt = (u32)wl_min((s64)odd, 30) + (count < 16 ? 2 * (16 - count) : 0);
+
+    doubt += f->in_flight > 1 && !wl_auto_exact(f) ? 20 : 0;
+    doubt += WL_ON(f, WL_AUTO_STAMPED) && f->echo_tick & 15 ? 0 : 30;
+    return (u8)(doubt < 100 ? 100 - doubt : 0);
+}
+
+/* The mean latency of an epoch; for decisions it changes by no more than a factor of two. */
+WL_INLINE void wl_auto_learn_latency(struct wl_auto_flow *f, u32 mean)
+{
+    f->latency = mean;
+    if (f->steady && mean > 2ull * f->steady)
+        mean = 2 * f->steady;
+    f->steady = mean < f->steady >> 1 ? f->steady >> 1 : mean;
+}
+
+/* The sum of latencies by Little's law: what is still outstanding takes its age away. -1: that leaves nothing. */
+WL_INLINE s64 wl_auto_little(const struct wl_auto_flow *f)
+{
+    s64 sum = wl_min(f->area, 1ll << 50) - wl_auto_ages(f, f->last);
+
+    return f->completions && sum >= 0 ? sum : -1;
+}
+
+/* The epoch ends. Whether it has something to say. */
+WL_RULE int wl_auto_end(struct wl_auto_flow *f, const struct wl_pirate *settings, s64 end_ns, struct wl_epoch *out)
+{
+    int alone, busy, given;
+    s64 sum;
+    u32 count;
+    u8 reason;
+
+    if (!f || !settings || !out)
+        return 0;
+    given = f->requests || f->completions;
+    alone = f->in_flight == 1 && f->busy_count >= settings->fewest && f->busy_count;
+    sum = alone ? (int)f->busy_sum : wl_auto_little(f);
+    count = alone ? f->busy_count : f->completions;
+    reason = wl_auto_reason(f, settings->fewest, sum);
+    sum = wl_min(wl_max(sum, 0), (s64)count << (WL_AUTO_LONGEST - 10));
+    if (sum > 0 && f->completions >= settings->fewest && reason != WL_PIRATE_SPONTANEOUS && reason != WL_PIRATE_NOT_TCP &&
+        !WL_ON(f, WL_AUTO_SPOILT))
+        wl_auto_learn_latency(f, (u32)((u64)sum / count));
+    busy = f->in_flight == 1 || (f->busy_count >= f->flight_count && f->latency >= WL_AUTO_QUICK);
+    __builtin_memset(out, 0, sizeof(*out));
+    out->start_ns = f->start_ns;
+    out->end_ns = wl_max(f->start_ns, wl_min(end_ns, f->start_ns + 4 * settings->epoch_ns));
+    out->reason = reason;
+    out->method = WL_PIRATE_AUTO;
+    out->in_flight = f->in_flight;
+    out->requests = f->requests;
+    out->lost = f->lost;
+    out->network_ns = f->handshake ? (s64)f->handshake << 10 : -1;
+    if (reason == WL_PIRATE_ANSWERED) {
+        out->sum_ns = sum << 10;
+        out->count = count;
+        out->batch_sum_ns = wl_max((int)(busy ? f->busy_sum : f->flight_sum), 0) << 10;
+        out->batch_count = busy ? f->busy_count : f->flight_count;
+        out->think_sum_ns = wl_max((int)f->think_sum, 0) << 10;
+        out->think_count = f->think_count;
+        out->confidence = wl_auto_confidence(f, count);
+    }
+    wl_auto_begin_epoch(f, f->last);
+    return given;
+}
+
+#endif
