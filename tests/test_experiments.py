@@ -347,6 +347,7 @@ def test_pirate_rtt() -> None:
     assert float(followed["ours"]["correlation"]) > 0.9 > float(followed["TCP_INFO"]["correlation"])
 
 
+@pytest.mark.acceptance
 @IN_LAB
 def test_pirate_accuracy() -> None:
     tables = tables_of("pirate_accuracy")
@@ -371,6 +372,7 @@ def test_pirate_ideas() -> None:
     assert abs(float(batch["auto"]["median error, %"])) < 10 < float(batch["window"]["median error, %"])
 
 
+@pytest.mark.acceptance
 @IN_LAB
 def test_pirate_stress() -> None:
     wires, load = tables_of("pirate_stress").values()
@@ -380,6 +382,7 @@ def test_pirate_stress() -> None:
     assert abs(float(row["median error, %"])) < 20
 
 
+@pytest.mark.acceptance
 @IN_LAB
 def test_pirate_in_the_kernel() -> None:
     """What is attached says what the same method says of the capture beside it."""
