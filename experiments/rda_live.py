@@ -21,11 +21,12 @@ from lab.live import HEADER_BYTES, Done, Setting, run
 
 SECONDS, QUICK_S = 60, 7
 LOADS = (2000, 4000, 8000, 16_000)  # packets a second
-RDA = Setting()
+RATE = LOADS[-1]
+RDA = Setting(rate=RATE)
 SETTINGS = {
     "rda": RDA,
-    "finecomb": Setting("finecomb", "rows = 128"),
-    "lda": Setting("lda", 'rows = 256\nloss = "1%"\npackets_per_interval = 8000', controlled=True),
+    "finecomb": Setting("finecomb", "rows = 192", rate=RATE),
+    "lda": Setting("lda", f'rows = 256\nloss = "1%"\npackets_per_interval = {RATE}', rate=RATE, controlled=True),
 }
 
 

@@ -31,6 +31,10 @@ class MSet:
     references: tuple[Reference, ...]
     left_out: int  # beyond what one agent measures, or what is no segment
 
+    def held(self, now_ns: int) -> dict[Measured, int]:
+        """What is left of it."""
+        return {one: until_ns for one, until_ns in self.measured.items() if now_ns < until_ns}
+
 
 def m_set_of(message: Message, config: Config) -> MSet:
     """What a message asks for, as far as this agent can do it."""
