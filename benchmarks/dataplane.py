@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import balance
+import numpy as np
 
 from wirelag.estimators.fridge import Fridge
 from wirelag.estimators.lda import Lda
@@ -25,14 +26,16 @@ from wirelag.io import bpf
 from wirelag.io.bpf import Map, Program
 from wirelag.io.dataplane import Dataplane
 from wirelag.io.dataplane_fridge import KernelFridge
+from wirelag.io.dataplane_hooks import Hooks
 from wirelag.io.dataplane_lda import KernelLda
 from wirelag.io.dataplane_pirate import KernelPirate
 from wirelag.packets import PacketId
 
 REPEAT, ROUNDS, FLOWS = 1_000_000, 5, 1000
 LONG_NS = 10**15
+BEGINS_NS = 2 * LONG_NS
 PASSES = struct.pack("<BBhi", 0xB7, 0, 0, 2) + struct.pack("<BBhi", 0x95, 0, 0, 0)
-READS_CLOCK = struct.pack("<BBhi", 0x85, 0, 0, 208) + PASSES  # bpf_ktime_get_tai_ns
+READS_CLOCK = struct.pack("<BBhi", 0x85, 0, 0, 5) + PASSES  # bpf_ktime_get_ns
 
 Opened = tuple[Program, Map | None]  # a program, and the variables that tell it the time
 
@@ -66,16 +69,26 @@ def bare(code: bytes) -> Callable[[ExitStack, bool], Opened]:
     return opened
 
 
+def hooked(stack: ExitStack, hooks: Hooks, program: str) -> Opened:
+    """A program that has intervals; it must have used every packet in the end, or it cost too little."""
+    hooks.plane.variable("replay_ns").view(np.uint64)[0] = BEGINS_NS
+
+    def check() -> None:
+        assert not hooks.seen().dropped, f"{program} took no packets"
+        hooks.close()
+
+    stack.callback(check)
+    return hooks.plane.programs[program], hooks.plane.maps[".bss"]
+
+
 def lda(stack: ExitStack, told: bool) -> Opened:
     meter = KernelLda(Lda(), None, LONG_NS, packet_id=PacketId(), replayed=told)
-    stack.callback(meter.close)
-    return meter.hooks.plane.programs["wl_lda"], meter.hooks.plane.maps[".bss"]
+    return hooked(stack, meter.hooks, "wl_lda")
 
 
 def fridge(stack: ExitStack, told: bool) -> Opened:
     meter = KernelFridge(Fridge(memory=1 << 20), None, LONG_NS, replayed=told)
-    stack.callback(meter.close)
-    return meter.hooks.plane.programs["wl_fridge"], meter.hooks.plane.maps[".bss"]
+    return hooked(stack, meter.hooks, "wl_fridge")
 
 
 def pirate(method: str) -> Callable[[ExitStack, bool], Opened]:

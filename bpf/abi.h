@@ -27,7 +27,6 @@ static void *(*const bpf_ringbuf_reserve)(void *ring, __u64 size, __u64 flags) =
 static void (*const bpf_ringbuf_submit)(void *data, __u64 flags) = (void *)132;
 static void (*const bpf_ringbuf_discard)(void *data, __u64 flags) = (void *)133;
 static long (*const bpf_loop)(__u32 count, void *function, void *context, __u64 flags) = (void *)181;
-static __u64 (*const bpf_ktime_get_tai_ns)(void) = (void *)208;
 
 /* A word that tells other CPUs that what was written before it is there. */
 #ifdef WL_ORDERED_STORES /* processors that show stores to others in their order */
@@ -40,8 +39,9 @@ static __u64 (*const bpf_ktime_get_tai_ns)(void) = (void *)208;
 #define WL_PUBLISH(place, with) ((void)__sync_lock_test_and_set((place), (with)))
 #endif
 
-/* The clock is CLOCK_REALTIME, as captures have it: atomic time less the seconds that the user's side knows. What is run over
- * packets of the past is told the time instead. Constants are set before loading, and the verifier takes out what they exclude. */
+/* The clock is CLOCK_REALTIME, as captures have it: the one that is never set (the quickest to read), less what the user's side
+ * knows. What is run over packets of the past is told the time instead. Constants are set before loading, and the verifier takes
+ * out what they exclude. */
 const volatile u32 replayed;
 u64 replay_ns, ahead_ns;
 
@@ -49,7 +49,7 @@ WL_INLINE s64 wl_now_ns(void)
 {
     if (replayed)
         return (s64) * (volatile u64 *)&replay_ns;
-    return (s64)(bpf_ktime_get_tai_ns() - *(volatile u64 *)&ahead_ns);
+    return (s64)(bpf_ktime_get_ns() - *(volatile u64 *)&ahead_ns);
 }
 
 #endif

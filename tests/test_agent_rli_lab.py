@@ -63,7 +63,7 @@ def test_the_mean_is_within_its_interval_and_references_tell_their_loss(tmp_path
           f"clock {rows[-1].tally.clock_error_ns} ns; "
           f"half of 95%: {(high - low) / 2 * 1e6:.0f} us of {mean_ns / 1e3:.0f} us")  # fmt: skip
     # A host that is busy with other things sends references late or not at all just when delays are long.
-    assert held >= 0.6 * len(rows), errors
+    assert held >= 0.8 * len(rows), errors
     assert abs(np.mean(errors)) < 0.05
     assert len(classes) == 1
     assert 0 < lost < 0.05 * came  # of 1%

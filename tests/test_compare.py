@@ -88,7 +88,7 @@ def test_the_same_network_differs_in_one_run_of_twenty(n: int) -> None:
 
 
 def test_few_samples_are_no_excuse() -> None:
-    rng, runs = np.random.default_rng(5), 800
+    rng, runs = np.random.default_rng(5), 400
     for n in (2, 3, 5, 10):
         p_values = [named(compare(report(rng, n), report(rng, n)), "mean").p_value or 0.0 for _ in range(runs)]
         assert np.mean(np.array(p_values) <= 0.05) <= 0.05 + about(0.05, runs), n

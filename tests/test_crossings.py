@@ -309,7 +309,7 @@ def test_control_packets_cut_and_are_not_measured() -> None:
     for number in range(5):
         arrivals += [(10 * number + i, EPOCH_NS + 10 * number + i) for i in range(3)]
         arrivals.append(naive.Control(number))
-    arrivals.append((99, EPOCH_NS + 99))
+    arrivals += [(99, EPOCH_NS + 99), naive.Control(4), naive.Control(3), (100, EPOCH_NS + 100)]  # and copies
     without_two = [arrival for arrival in arrivals if arrival != naive.Control(2)]
     made = []
     for seen in (arrivals, without_two):

@@ -453,6 +453,27 @@ def test_control_packets_cut_at_both_points_and_are_not_measured() -> None:
         assert span.lost_delimiters == 0
 
 
+def test_copies_of_control_packets_neither_cut_nor_are_measured() -> None:
+    """Each comes three times, at other places of the stream; some firsts got lost: then the next copy cuts."""
+    trace = per_second(0.5, True, seed=11)
+    plain = with_control(trace, 100_000, {})
+    copied = {
+        point: [batch[np.repeat(np.arange(len(batch)), np.where(batch.dst_port == CONTROL_PORT, 3, 1))]]
+        for point, (batch,) in plain.items()
+    }
+    for split in (1, 2):  # also where a batch ends between copies
+        (down,) = copied["downstream"]
+        first = int(np.flatnonzero(down.dst_port == CONTROL_PORT)[3]) + split
+        copied["downstream"] = [down[:first], down[first:]]
+        spans = list(crossings(Lda(), copied, SECOND_NS, CONTROLLED))
+        copied["downstream"] = [down]
+        assert [span.interval.name for span in spans] == [CONTROL + n for n in range(5)]
+        assert [(span.whole.sent, span.whole.received) for span in spans] == [(100_000, 100_000)] * 5
+        assert [span.whole.sum_ns for span in spans] == [
+            trace.delays_ns[n * 100_000 : (n + 1) * 100_000].sum() for n in range(5)
+        ]
+
+
 @pytest.mark.parametrize(
     "left_out", [{"downstream": {2}}, {"upstream": {2}}, {"downstream": {2, 3}}, {"downstream": {2}, "upstream": {3}}]
 )

@@ -16,6 +16,7 @@ from wirelag.caches import Cached
 from wirelag.crossing import Crossing, joined
 from wirelag.estimators.rda import BUCKET, Rda
 from wirelag.messages import MOST_BYTES, Message, decode, encode
+from wirelag.order import before
 from wirelag.packing import pack, unpack
 from wirelag.pairing import MOST_BUCKETS
 from wirelag.reconciling import (
@@ -40,10 +41,14 @@ def cached(ids: Any, times_ns: Any, level: int = 0) -> Cached:
     return Cached(ids, np.array(times_ns, np.int64), packets=len(ids)).at_level(level)
 
 
-def converse(up: Cached, down: Cached, estimator: Rda = SHORT) -> tuple[Crossing, Counter[str]]:
+def converse(
+    up: Cached, down: Cached, estimator: Rda = SHORT, with_order: bool = False, answers_order: bool = True
+) -> tuple[Crossing, Counter[str]]:
     """Until nothing is asked any more; and what was."""
     bound = [estimator.bind(one) for one in (up, down)]
     synopses = [one for one in bound if isinstance(one, SymbolSynopsis)]
+    if with_order:
+        synopses[1] = replace(synopses[1], before=before(down, synopses[1].tail))
     talk, asked = Reconciling(estimator, synopses), Counter[str]()
     while True:
         crossing, asks = talk.cross()
@@ -54,6 +59,8 @@ def converse(up: Cached, down: Cached, estimator: Rda = SHORT) -> tuple[Crossing
             ask = unpack(pack(ask | {"cache_level": talk.level}))
             check_ask(ask)
             answer = unpack(pack(answer_symbols(estimator, (up, down)[side], ask)))
+            if not answers_order:
+                answer.pop("order_ns", None)
             check_answer(estimator, answer)
             found.append((side, ask, talk.read(side, ask, answer)))
             asked[next(name for name in ("symbols", "wanted", "ids", "whole") if name in ask)] += 1

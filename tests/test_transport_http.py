@@ -49,7 +49,11 @@ def test_only_who_has_the_token_and_the_right_certificate(tmp_path: Path, certif
             assert "certificate is not to be trusted" in unknown
             assert "--ca" in unknown
             other_name = url.replace("127.0.0.1", "localhost")
-            assert "certificate is not to be trusted" in await fails(sender(Address(other_name, TOKEN, ca=ca), POINT))
+            wrong_name = await fails(sender(Address(other_name, TOKEN, ca=ca), POINT))
+            assert "certificate is not to be trusted" in wrong_name
+            assert "call the collector as its certificate does" in wrong_name
+            nobody = await fails(sender(Address(url.replace("127.0.0.1", "nobody.invalid"), TOKEN), POINT))
+            assert "is no host that is known here" in nobody
             plain = url.replace("https", "http")
             assert "Unreachable: " in await fails(sender(Address(plain, TOKEN), POINT))
             trusting = sender(Address(url, TOKEN, insecure=True), POINT)

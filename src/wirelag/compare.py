@@ -15,12 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+from wirelag.distribution import Z95, wilson
+
 Verdict = Literal["slower", "faster", "higher", "lower", "mixed", "no more than chance", "cannot say"]
 Side = Literal["before", "after", "both"]
 Bounds = tuple[float, float]
 
 LEVEL: Final = 0.05
-Z95: Final = 1.959963984540054  # of the normal distribution
 MEASURING: Final = "rtt, response, oneway or flows"
 QUANTITIES: Final = ("round_trip", "response", "one_way")
 OTHER: Final = "other"  # the group of all that found no room
@@ -477,7 +478,7 @@ def _rate(name: str, before: tuple[int, int], after: tuple[int, int]) -> Change:
     pooled = min((before[0] + after[0]) / (before[1] + after[1]), 1.0)
     error = math.sqrt(pooled * (1 - pooled) * inverse)
     difference = shares[1] - shares[0]
-    (low0, high0), (low1, high1) = (_wilson(share, n) for share, (_, n) in zip(shares, (before, after), strict=True))
+    (low0, high0), (low1, high1) = (wilson(share, n) for share, (_, n) in zip(shares, (before, after), strict=True))
     return replace(
         change,
         difference_ci95=(
@@ -486,12 +487,6 @@ def _rate(name: str, before: tuple[int, int], after: tuple[int, int]) -> Change:
         ),
         p_value=_p_value(max(0.0, abs(difference) - inverse / 2), error, math.inf),
     )
-
-
-def _wilson(share: float, n: int) -> Bounds:
-    middle = (share + Z95**2 / 2 / n) / (1 + Z95**2 / n)
-    half = Z95 / (1 + Z95**2 / n) * math.sqrt(share * (1 - share) / n + (Z95 / 2 / n) ** 2)
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 # The verdicts.

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from wirelag.caches import SINGLE, Cached, join, level, survives
 from wirelag.clocks import Clock
 from wirelag.moments import Moments
+from wirelag.order import Order
 from wirelag.report import Report
 from wirelag.tails import Tail
 
@@ -36,6 +37,7 @@ class Crossing:
     duplicated: int | None = None
     ambiguous: int | None = None
     reordered: int | None = None
+    order: Order = field(default_factory=Order)  # of a sample, where points send one
     single_up: Cached | None = None  # seen at this point alone, not yet called lost
     single_down: Cached | None = None
     tail: Tail = field(default_factory=Tail.empty)
@@ -117,6 +119,7 @@ class Crossing:
             self.details["share"] = min(self.details.get("share", 1.0), other.details["share"])
         self.sent += other.sent
         self.received += other.received
+        self.order += other.order
         self.wire_bytes += other.wire_bytes
         self._add_sums(other, with_tail)
 

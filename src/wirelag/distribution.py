@@ -28,6 +28,13 @@ _NO_WEIGHTS: Final = np.empty(0, np.int64)
 _NO_LEGS: Final = np.empty(0, np.uint8)
 
 
+def wilson(share: float, n: float) -> tuple[float, float]:
+    """The 95% interval of a share of n: also where it is nothing, or all (Wilson's)."""
+    middle = (share + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
+    half = Z95 * math.sqrt(share * (1 - share) / n + (Z95 / (2 * n)) ** 2) / (1 + Z95**2 / n)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
 def _bins_ns() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """The shortest delay of each bin, and how much longer the longest is."""
     bins = np.arange(BINS)

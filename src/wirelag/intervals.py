@@ -64,6 +64,8 @@ MARKERS: Final = 16  # in an interval, where its number of packets is known
 MARKER: Final = 4  # the purpose of a marker's coin
 CONTROL_PORT: Final = 5862
 CONTROL: Final = 1 << 63  # the names of control packets: this, and their sequence number
+CONTROL_COPIES: Final = 3  # that are sent of each: one that got lost, or was held up, joins two intervals
+REMEMBERED: Final = 8  # control packets whose copies are known as such
 _CONTROL_FIRST, _CONTROL_MAGIC = 0x57, 0x4C414701  # payload "WLAG", 1, and the number in 4 bytes
 
 Words = npt.NDArray[np.uint64]
@@ -113,20 +115,36 @@ class Edge:
     instead: bool
 
 
+def _copies(names: list[int], numbers: deque[int]) -> list[int]:
+    """The places of names that were there before, by the last ones, which it keeps."""
+    copies = []
+    for place, name in enumerate(names):
+        if name in numbers:
+            copies.append(place)
+        else:
+            numbers.append(name)
+    return copies
+
+
 def split_at_delimiters(
     batches: Iterable[PacketBatch], delimiters: Delimiters
 ) -> Iterator[tuple[PacketBatch, Edge | None]]:
     """Parts of batches, each with the edge behind it, if one is there.
 
     Whether a marker cuts is known half a length after it: until then a later one with a smaller coin takes its place.
+    Of control packets the first of each number cuts; its copies belong to nothing.
     """
     half_ns = delimiters.length_ns // 2
     recent: deque[tuple[int, int]] = deque()  # markers of the last half length, coins rising: time and coin
     last: int | None = None  # when the last marker came that cuts so far
     latest_ns = EARLIEST_NS
+    numbers: deque[int] = deque(maxlen=REMEMBERED)
     for batch in batches:
         start = 0
         rows, names, coins = delimiters.found(batch)
+        if delimiters.control_port is not None and (copies := _copies(names.tolist(), numbers)):
+            batch = batch[np.delete(np.arange(len(batch)), rows[copies])]
+            rows, names, coins = delimiters.found(batch)
         for row, name, coin in zip(rows.tolist(), names.tolist(), coins.tolist(), strict=True):
             latest_ns = time_ns = max(latest_ns, int(batch.time_ns[row]))
             if delimiters.control_port is not None:

@@ -18,6 +18,7 @@ from wirelag.caches import Cached
 from wirelag.crossing import Crossing, joined
 from wirelag.estimators.rda import Decoded, Rda, stand_for
 from wirelag.moments import Moments
+from wirelag.order import LOW, UNTOLD_NS, Looking, Times, times_of
 from wirelag.packing import array_of, number_of, pack
 from wirelag.symbols import (
     NUMBERS,
@@ -37,7 +38,6 @@ UP, DOWN = 0, 1
 MOST_SYMBOLS: Final = 1 << 20
 MOST_WHOLE: Final = 1 << 20  # packets that one answer may hold
 GROWN: Final = 3  # times that more symbols are asked for
-_LOW: Final = np.uint64((1 << 32) - 1)  # what tells a packet of an interval from the others
 _PACKET_BYTES: Final = 10  # id and time
 _NONE: Final = np.empty(0, np.uint64)
 UNSEEN: Final = "it did not see a packet that it is asked about"  # then what was decoded is wrong
@@ -58,7 +58,8 @@ def answer_symbols(estimator: Rda, cached: Cached, ask: Fields) -> Record:
             return replace(estimator, buckets=max(1, end)).bind(cached).to_fields()
         return {"symbols": symbols_of(numbers_of(cached.ids), after, max(after, end), estimator.seed)}
     if "wanted" in ask:
-        return _times(cached, array_of(ask, "wanted", np.uint64))
+        order = {"order_ns": times_of(cached, array_of(ask, "order", np.uint64))} if "order" in ask else {}
+        return _times(cached, array_of(ask, "wanted", np.uint64)) | order
     if "ids" in ask:
         cached = cached.only(np.isin(cached.ids, array_of(ask, "ids", np.uint64)))
     return cached.to_fields()
@@ -67,7 +68,7 @@ def answer_symbols(estimator: Rda, cached: Cached, ask: Fields) -> Record:
 def _times(cached: Cached, wanted: Words) -> Record:
     """The time of each number that is wanted; and all packets of an id that has copies, or a number like another's."""
     numbers = numbers_of(cached.ids)
-    few, low = np.unique(wanted), numbers & _LOW
+    few, low = np.unique(wanted), numbers & LOW
     places = np.minimum(np.searchsorted(few, low), max(0, len(few) - 1))
     rows = np.flatnonzero(few[places] == low) if len(few) else np.empty(0, np.int64)  # in the order of arrival
     rows = rows[np.argsort(low[rows], kind="stable")]
@@ -96,6 +97,8 @@ def check_ask(ask: Fields) -> None:
     elif "wanted" in ask:
         array_of(ask, "wanted", np.uint64)
         number_of(ask, "difference")
+        if "order" in ask:
+            array_of(ask, "order", np.uint64)
     elif "ids" in ask:
         array_of(ask, "ids", np.uint64)
     elif ask.get("whole") is not True:
@@ -112,6 +115,19 @@ def check_answer(estimator: Rda, record: Fields) -> None:
         Cached.from_fields(record, estimator.seed)
     else:
         array_of(record, "times_ns", np.int64)
+        if "order_ns" in record:
+            array_of(record, "order_ns", np.int64)
+
+
+def _order_ns(ask: Fields, record: Fields) -> Times | None:
+    """The times that tell the order; None where nobody asked for them. Who does not know of that tells none."""
+    if "order" not in ask:
+        return None
+    wanted = array_of(ask, "order", np.uint64)
+    times_ns = array_of(record, "order_ns", np.int64) if "order_ns" in record else np.full(len(wanted), UNTOLD_NS)
+    if len(times_ns) != len(wanted):
+        raise ValueError("other packets were asked about")
+    return times_ns
 
 
 # ---- the questions ----
@@ -137,6 +153,8 @@ class Reconciling:
     _told: list[Told | None] = field(default_factory=lambda: [None, None])
     _alike: list[bool] = field(default_factory=lambda: [False, False])  # has told of the other's copies, too
     _whole: list[Cached | None] = field(default_factory=lambda: [None, None])
+    _looking: Looking | None = None  # whether packets overtook each other
+    _order_ns: Times | None = None
 
     @property
     def level(self) -> int:
@@ -172,7 +190,7 @@ class Reconciling:
         more = {} if self.decoded is not None else self._decode()
         if self.decoded is None:
             return self._sampled(), more
-        return self._repaired(), {} if self._timed else self._ask_times(self.decoded)
+        return self._repaired(), self._ask_order(self.decoded, {} if self._timed else self._ask_times(self.decoded))
 
     def _decode(self) -> dict[int, Record]:
         up, down = (one.words for one in self.synopses)
@@ -201,7 +219,19 @@ class Reconciling:
             return {side: {"ids": self._copied()} for side, alike in enumerate(self._alike) if not alike}
         about = {"difference": len(decoded.numbers)}
         both = enumerate((decoded.upstream, decoded.downstream))
-        return {side: {"wanted": numbers & _LOW, **about} for side, numbers in both if self._told[side] is None}
+        return {side: {"wanted": numbers & LOW, **about} for side, numbers in both if self._told[side] is None}
+
+    def _ask_order(self, decoded: Decoded, asks: dict[int, Record]) -> dict[int, Record]:
+        """What else upstream must say once: when it saw what arrived before the packets that are looked at."""
+        if self._looking is None:
+            up, down = self.synopses
+            self._looking = Looking.at(up.tail, down.tail, down.before, decoded.downstream)
+        if self._order_ns is None and not len(self._looking.wanted):
+            self._order_ns = np.empty(0, np.int64)
+        if self._order_ns is None and "ids" not in asks.get(UP, {}):
+            about = {"wanted": decoded.upstream & LOW, "difference": len(decoded.numbers)}
+            asks[UP] = about | asks.get(UP, {}) | {"order": self._looking.wanted}
+        return asks
 
     def _copied(self) -> Words:
         """Ids that have copies at one point, or a number like another's."""
@@ -233,14 +263,15 @@ class Reconciling:
             copies = self._cached(side, ids, of_ns)
             if len(ids) != len(of_ns) or not np.isin(numbers[copied], numbers_of(ids)).all():
                 raise ValueError("other packets were asked about")
-        return Told(self._cached(side, numbers[~copied], times_ns[~copied]), copies)
+        return Told(self._cached(side, numbers[~copied], times_ns[~copied]), copies), _order_ns(ask, record)
 
     def take(self, side: int, ask: Fields, found: Any) -> None:
         """What was read."""
         if "symbols" in ask:
             self.synopses[side] = found
         elif "wanted" in ask:
-            self._told[side] = found
+            self._told[side], order_ns = found
+            self._order_ns = self._order_ns if order_ns is None else order_ns
         elif "ids" in ask:
             self._alike[side], told = True, self._told[side]
             assert told is not None
@@ -267,6 +298,8 @@ class Reconciling:
         crossing = self.estimator.from_rows(up.rows, down.rows, exact, mine, theirs, sample)
         self._spread(crossing, sample[0])
         crossing.details["decoded"] = True
+        if self._looking is not None and self._order_ns is not None:
+            crossing.order = self._looking.order(self._order_ns)
         if not exact.complete:
             crossing.only_upstream = len(decoded.upstream) << self.level
             crossing.only_downstream = len(decoded.downstream) << self.level

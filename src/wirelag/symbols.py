@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -95,6 +95,7 @@ class SymbolSynopsis:
     entries: int
     level: int
     tail: Cached
+    before: Words = field(default_factory=lambda: np.empty(0, np.uint64))  # for the order of packets (order.py)
 
     @property
     def packets(self) -> int:
@@ -106,7 +107,8 @@ class SymbolSynopsis:
         counts, sums = self.rows[0::2], self.rows[1::2]
         rows = {"row_counts": counts, **lowered("row_sums", sums, counts, self.tail.times_ns)}
         about = {"entries": self.entries, "cache_level": self.level}
-        return {"symbols": self.words, **rows, **about, **self.tail.to_fields("tail_")}
+        order = {"before": self.before} if len(self.before) else {}
+        return {"symbols": self.words, **rows, **about, **self.tail.to_fields("tail_"), **order}
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any], rows: int, seed: int) -> SymbolSynopsis:
@@ -121,4 +123,5 @@ class SymbolSynopsis:
             number_of(fields, "entries"),
             number_of(fields, "cache_level"),
             Cached.from_fields(fields, seed, "tail_"),
+            array_of(fields, "before", np.uint64) if "before" in fields else np.empty(0, np.uint64),
         )

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.caches import Cached, join, level
-from wirelag.distribution import Z95
+from wirelag.distribution import Z95, wilson
 
 MOST: Final = 1 << 22
 THINNING: Final = 10  # the purpose of a coin
@@ -94,13 +94,11 @@ class Tail:
         return self.weight**2 / squares if squares else 0.0
 
     def share_above(self, limit_ns: int) -> tuple[float, float, float] | None:
-        """The share of delays above a limit, and its 95% interval (Wilson's: also where none is, or all are)."""
+        """The share of delays above a limit, and its 95% interval."""
         if not len(self):
             return None
-        share, n, z2 = float(self.weights[self.delays_ns > limit_ns].sum()) / self.weight, self.effective, Z95**2
-        middle = (share + z2 / (2 * n)) / (1 + z2 / n)
-        half = Z95 * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n)) / (1 + z2 / n)
-        return share, max(0.0, middle - half), min(1.0, middle + half)
+        share = float(self.weights[self.delays_ns > limit_ns].sum()) / self.weight
+        return share, *wilson(share, self.effective)
 
     def quantiles_ns(self, shares: list[float]) -> list[tuple[float, tuple[float, float] | None]]:
         """Each quantile (of n sorted delays the one at place int(q n), from 0) and its 95% interval.

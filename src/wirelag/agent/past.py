@@ -22,9 +22,10 @@ from wirelag.crossings import ALL, Cut
 from wirelag.estimators.rda import Rda
 from wirelag.intervals import Interval
 from wirelag.messages import MOST_BYTES, Message, encode, terms_name
+from wirelag.order import before
 from wirelag.pairing import MOST_BUCKETS, answer
 from wirelag.reconciling import MOST_SYMBOLS
-from wirelag.symbols import enough
+from wirelag.symbols import SymbolSynopsis, enough
 
 MEMORY: Final = 64
 LATELY: Final = 8
@@ -71,7 +72,10 @@ class Past:
                 wanted = self._wanted.get(key) if self._block == _block(interval) else None
                 if estimator.short:
                     wanted = self._symbols(key, interval)
-            synopses[tag] = replace(estimator, buckets=max(wanted or 0, estimator.buckets or 0) or None).bind(cached)
+            bound = replace(estimator, buckets=max(wanted or 0, estimator.buckets or 0) or None).bind(cached)
+            if isinstance(bound, SymbolSynopsis) and tag == ALL:
+                bound = replace(bound, before=before(cached, bound.tail))
+            synopses[tag] = bound
         return Cut(interval, synopses)
 
     def _symbols(self, key: tuple[str | None, str | None], interval: Interval) -> int | None:

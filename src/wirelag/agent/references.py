@@ -23,7 +23,7 @@ from zlib import crc32
 from wirelag.agent.config import Reference
 from wirelag.errors import WirelagError
 from wirelag.injection import Injector
-from wirelag.intervals import control_payload
+from wirelag.intervals import CONTROL_COPIES, control_payload
 from wirelag.messages import ClockReading
 from wirelag.stamp import PORT, UNSYNCHRONISED_PTP, error_estimate, payload
 
@@ -93,7 +93,7 @@ class _References:
 
 @dataclass(slots=True)
 class _Control:
-    """Control packets, one at the beginning of each interval."""
+    """Control packets, and their copies, at the beginning of each interval."""
 
     to: tuple[str, int]
     every_ns: int
@@ -102,8 +102,9 @@ class _Control:
     phase_ns: int = field(default=0, init=False)  # at the edges of intervals
 
     def send(self, now_ns: int) -> bool:
-        """Send one; its number is that of the interval."""
-        self.opened[0].sendto(control_payload(now_ns // self.every_ns), self.to)
+        """Their number is that of the interval."""
+        for _ in range(CONTROL_COPIES):
+            self.opened[0].sendto(control_payload(now_ns // self.every_ns), self.to)
         return False
 
 

@@ -137,7 +137,7 @@ def watch(
     Packets that the capture dropped are always shown. Ctrl-C ends it with a report over everything. Listening needs
     CAP_NET_RAW, which is given up once the socket is open.
     """
-    interface, quantity = _words(words, read or [])
+    interface, quantity = _words(words, read or [], speed)
     one_of(output_format, ("table", "jsonl"), "--format")
     one_of(direction, ("both", "in", "out"), "--direction")
     one_of(clock, ("kernel", "hardware"), "--clock")
@@ -191,7 +191,9 @@ def watch(
             stack.callback(source.close)
             drop_privileges()
         elif interface is None:
-            source = _replay(read or [], speed, expression, wanted, tunnels)
+            live_only = {"--filter": expression is not None, "--direction": direction != "both", "--cores": cores != 1}
+            live_only |= {"--promiscuous": promiscuous, "--clock": clock != "kernel", "--ring": ring != "64MiB"}
+            source = _replay(read or [], speed, live_only, wanted, tunnels)
         else:
             from wirelag.io.fanout import over_cores
             from wirelag.io.live import Live
@@ -231,12 +233,14 @@ def watch(
         raise problem
 
 
-def _words(words: list[str], read: list[str]) -> tuple[str | None, str]:
+def _words(words: list[str], read: list[str], speed: str) -> tuple[str | None, str]:
     """The interface, if any, and what is measured."""
     *interfaces, quantity = words
     one_of(quantity, QUANTITIES, "the last word")
     if read and interfaces:
         raise typer.BadParameter("with -r no interface is watched: leave it out", param_hint=interfaces[0])
+    if not read and speed != "1x":
+        raise typer.BadParameter("is for captures (-r): an interface has its own", param_hint="--speed")
     if not read and len(interfaces) != 1:
         raise typer.BadParameter(f"name one interface, for example: wirelag watch eth0 {quantity}")
     return (None if read else interfaces[0]), quantity
@@ -251,11 +255,11 @@ def _need_address(text: str) -> None:
         raise typer.BadParameter(str(error), param_hint="--prometheus") from None
 
 
-def _replay(read: list[str], speed: str, expression: str | None, wanted: Filter, tunnels: bool) -> Source:
+def _replay(read: list[str], speed: str, live_only: dict[str, bool], wanted: Filter, tunnels: bool) -> Source:
     from wirelag.io.live import Replay
 
-    if expression is not None:
-        raise typer.BadParameter("is for interfaces; with -r take --host, --net, --port", param_hint="--filter")
+    for option in (name for name, is_given in live_only.items() if is_given):
+        raise typer.BadParameter("is for interfaces; with -r there are --host, --net, --port", param_hint=option)
     return Replay(read, speed=speed_of(speed), wanted=wanted, tunnels=tunnels)
 
 

@@ -130,10 +130,11 @@ class Metrics:
                 sums.counts["references_lost"] += tally.references_lost
                 sums.counts["knows references"] = 1
             sums.lost = max(sums.lost, sums.counts["lost"])  # what counts never goes back
-            for name in ("reordered", "duplicated"):
-                if (value := getattr(tally, name)) is not None:
-                    sums.counts[name] += value
-                    sums.counts[f"knows {name}"] = 1
+            for name in ("checked", "overtaken"):
+                sums.counts[name] += getattr(tally, name)
+            if tally.duplicated is not None:
+                sums.counts["duplicated"] += tally.duplicated
+                sums.counts["knows duplicated"] = 1
 
     def _sums(self, segment: str) -> _Sums:
         if segment not in self._segments and len(self._segments) >= MOST_SEGMENTS:
@@ -183,8 +184,14 @@ class Metrics:
                 ("sent", "Packets seen upstream."),
                 ("received", "Packets seen downstream."),
                 ("lost", "Packets seen upstream that never arrived, where that is known."),
-                ("reordered", "Packets that arrived out of order, where the method knows their order (not of sets)."),
                 ("duplicated", "Packets that arrived more than once, where the method can tell."),
+            )
+        }
+        order = {
+            name: CounterMetricFamily(f"wirelag_order_{name}_packets", text, labels=by)
+            for name, text in (
+                ("checked", "Packets whose order was looked at (rda)."),
+                ("overtaken", "Of these: arrived directly behind a packet that was sent after them."),
             )
         }
         judged = CounterMetricFamily(
@@ -217,6 +224,8 @@ class Metrics:
                     interpolated.add_metric([name], sums.counts["interpolated"], sums.interpolated)
                     for what, family in references.items():
                         family.add_metric([name], sums.counts[f"references_{what}"])
+                for what, family in order.items() if sums.counts["checked"] else ():
+                    family.add_metric([name], sums.counts[what])
                 for what, family in counters.items():
                     if what == "received" or (counted if what in ("sent", "lost") else sums.counts[f"knows {what}"]):
                         family.add_metric([name], sums.lost if what == "lost" else sums.counts[what])
@@ -228,7 +237,7 @@ class Metrics:
                 synchronised.add_metric([name], float(sums.synchronised))
                 for bound, value_ns in zip(("low", "high"), sums.ci95_ns or (), strict=False):
                     ci95.add_metric([name, bound], value_ns / 1e9)
-        of_packets = [delay, interpolated, *counters.values(), judged, unseen, *references.values()]
+        of_packets = [delay, interpolated, *counters.values(), *order.values(), judged, unseen, *references.values()]
         return [*of_packets, intervals, error, synchronised, ci95]
 
     def _of_itself(self, counted: Mapping[str, int], store_bytes: int) -> list[Metric]:

@@ -128,6 +128,11 @@ REPORT: Final = _object(
         "lost": _said(_MAYBE_NUMBER, "Seen upstream, never arrived; null where nobody can say."),
         "loss": _said(_MAYBE_NUMBER, "The share, of packets sent in intervals whose loss is known."),
         "reordered": {"type": ["integer", "null"]},
+        "order": _said(
+            _object({"checked": _COUNT, "overtaken": _COUNT, "share": _NUMBER, "ci95": _BOUNDS})
+            | {"type": ["object", "null"]},
+            "Of rda: packets that were looked at, and how many of them came directly behind one that was sent later.",
+        ),
         "duplicated": {"type": ["integer", "null"]},
         "references": _said(
             _object({"received": _COUNT, "lost": _COUNT}) | {"type": ["object", "null"]},

@@ -86,6 +86,8 @@ async function choose(name) {
   drawReports();
 }
 
+const sums = orders => orders.reduce((all, one) => one ? {checked: all.checked + one.checked, overtaken: all.overtaken + one.overtaken} : all, {checked: 0, overtaken: 0});
+
 const QUIET = {displayModeBar: false, responsive: true};
 
 function layout(title, unit) {
@@ -114,6 +116,8 @@ function drawReports() {
   at("about").textContent = !last ? "Nothing is known of this time." : last.mean === null ? `Latest: no delay. ${last.reason || ""}` :
     `Latest: mean ${duration(last.mean)}` + (last.ci95.mean ? ` (95%: ${duration(last.ci95.mean[0])} to ${duration(last.ci95.mean[1])}, clocks ± ${duration(last.clock.error)})` : last.clock.synchronised ? "" : ", clocks are not synchronised: no interval") +
     (last.sent === null ? `; ${count(last.received)} packets came, ${count(last.used)} of them between references` + (last.references ? `; ${count(last.references.received)} references came, ${count(last.references.lost)} got lost` : "") : `; ${count(last.sent)} packets sent`) + (last.lost === null ? known ? `; of ${count(known.sent)} packets of the latest settled interval ${count(Math.round(known.lost))} got lost` : `; loss not known: ${last.reason || "not yet"}` : `, ${count(Math.round(last.lost))} lost`) + (last.unseen.upstream + last.unseen.downstream ? `; captures missed ${count(last.unseen.upstream + last.unseen.downstream)}` : "");
+  const order = sums(reports.map(r => r.order));
+  if (order.checked) at("about").textContent += `; in all of this time ${percent(order.overtaken / order.checked)} of packets came directly behind a later one (${count(order.overtaken)} of ${count(order.checked)} that were looked at)`;
   const bound = i => report => report.ci95.mean ? 1e3 * report.ci95.mean[i] : null, ms = value => value === null ? null : 1e3 * value;
   const band = {line: {width: 0}, mode: "lines", showlegend: false, hoverinfo: "skip"};
   Plotly.react(at("delay"), [

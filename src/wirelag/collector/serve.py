@@ -287,7 +287,7 @@ async def _serve(settings: Settings) -> None:
     )
     sys.stderr.flush()
     try:
-        await asyncio.wait([working, serving, waiting], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([working, serving, closing, waiting], return_when=asyncio.FIRST_COMPLETED)
     finally:
         for one in inboxes:
             await one.close()

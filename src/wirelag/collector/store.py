@@ -42,7 +42,8 @@ _SINGLE: Final = (
 )  # fmt: skip
 _TEXTS: Final = {"estimator", "reason"}
 _MOMENTS: Final = tuple(one.name for one in fields(Moments))
-_LATER: Final = ("references_received", "references_lost")  # columns that a file of before rli does not have
+# Columns that an older file does not have.
+_LATER: Final = ("references_received", "references_lost", "checked", "overtaken")
 _COLUMNS: Final = (*_SINGLE, *_MOMENTS, "bins", *_LATER)
 _SCHEMA: Final = f"""
 create table if not exists series (id integer primary key, segment text not null, class text not null,

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from wirelag.crossing import QUANTILES, Crossing
 from wirelag.distribution import SHORTEST_NS, WIDTH_NS, Z95, Distribution
 from wirelag.moments import Moments
+from wirelag.order import Order
 from wirelag.pairing import Key
 from wirelag.results import Result
 
@@ -44,6 +45,8 @@ class Tally:
     duplicated: int | None = None
     references_received: int = 0  # of rli
     references_lost: int = 0
+    checked: int = 0  # packets whose order was looked at
+    overtaken: int = 0
     unseen_up: int = 0  # dropped by captures
     unseen_down: int = 0
     clock_error_ns: int = 0
@@ -80,6 +83,7 @@ class Tally:
         loss = result.losses[key]
         tally.sent, tally.received, tally.moments = crossing.sent, crossing.received, replace(crossing.moments)
         tally.reordered, tally.duplicated = crossing.reordered, crossing.duplicated
+        tally.checked, tally.overtaken = crossing.order.checked, crossing.order.overtaken
         if loss.lost is not None:
             tally.loss_sent, tally.lost = crossing.sent, loss.lost
             tally.lost_low, tally.lost_high = loss.low, loss.high
@@ -174,6 +178,7 @@ class Tally:
             "loss": self._share(self.lost) if self.loss_sent else None,
             "reordered": self.reordered,
             "duplicated": self.duplicated,
+            "order": Order(self.checked, self.overtaken).to_json(),
             "references": self._references(),
             "unseen": {"upstream": self.unseen_up, "downstream": self.unseen_down},
             "intervals": self.intervals,
@@ -235,8 +240,8 @@ class Tally:
 
 _SUMS: Final = (
     "intervals", "missed", "covered_ns", "sent", "received", "loss_sent", "lost", "lost_low", "lost_high",
-    "references_received", "references_lost", "unseen_up", "unseen_down", "unsynchronised", "samples", "squares",
-    "negative",
+    "references_received", "references_lost", "checked", "overtaken", "unseen_up", "unseen_down", "unsynchronised",
+    "samples", "squares", "negative",
 )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from wirelag.balance.dataplane import Backend, Counts, Reading, Service, Table
 from wirelag.errors import WirelagError
+from wirelag.io import ktime
 from wirelag.io.bpf import Map
 
 ABI: Final = 2  # of all that is pinned; another number, and it is not taken over
@@ -146,7 +147,7 @@ class Balancer:
         """What happened since the last reading. A CPU may be between two counters: the next reading has the rest."""
         if not self._alive():
             raise WirelagError(f"{self.description}: the interface is gone; start again when it is back")
-        open_now, closing = self._connections_of(time.monotonic_ns() if now_ns is None else now_ns)
+        open_now, closing = self._connections_of(ktime.now_ns() if now_ns is None else now_ns)
         found = {}
         for name, number in self._slots().items():
             now = self._tally(number)

@@ -19,6 +19,7 @@ from wirelag.errors import WirelagError
 from wirelag.intervals import Interval
 from wirelag.io.bpf import cpus
 from wirelag.io.dataplane import Dataplane, check_interface, pinned_program
+from wirelag.io.ktime import follow_clock
 from wirelag.io.live import LiveStatistics
 from wirelag.packets import PacketId
 
@@ -82,7 +83,7 @@ class Hooks:
                 if not name.startswith("slots")
             }
             self._closed_ns = self.plane.variable("closed_ns").view(np.uint64)
-            self._ahead_ns = self.plane.variable("ahead_ns").view(np.uint64)
+            self._ahead_ns = self.plane.variable("ahead_ns").view(np.int64)
             self.keep_time()
             if interface is not None:
                 self._attach(stem, interface, direction, then, {**constants, **told})
@@ -125,13 +126,9 @@ class Hooks:
             plane.close()
 
     def keep_time(self) -> None:
-        """The programs' clock counts no leap seconds; how many there were may change.
-
-        Where the clock was set back, intervals begin anew.
-        """
+        """The programs' clock is never set; ours may be. Where it was set back, intervals begin anew."""
         now_ns = time.time_ns()
-        ahead_ns = time.clock_gettime_ns(time.CLOCK_TAI) - now_ns
-        self._ahead_ns[0] = round(ahead_ns / 1e9) * 10**9
+        follow_clock(self._ahead_ns)
         if self.interface is not None and now_ns < int(self._closed_ns[0]) - BACK_NS:
             self._closed_ns[0] = 0
             self._give_up_after(now_ns // self.interval_ns + 2)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import socket
 import struct
-import time
 from collections.abc import Sequence
 from ipaddress import IPv4Network
 from types import TracebackType
@@ -26,6 +25,7 @@ from wirelag.grouping import Grouping
 from wirelag.intervals import Interval
 from wirelag.io.bpf import Map, Program, RingBuffer, cpus, info
 from wirelag.io.dataplane import Dataplane, check_interface, pinned_program
+from wirelag.io.ktime import follow_clock
 from wirelag.io.live import LiveStatistics
 from wirelag.packets import PacketBatch
 from wirelag.roles import Server
@@ -156,12 +156,7 @@ class KernelPirate:
         words = np.array([chosen.epoch_ns, chosen.gap_ns], np.int64).tobytes()
         rest = np.array([chosen.fewest], np.uint32).tobytes() + bytes([chosen.literal, 0, 0, 0])
         self._plane.variable("settings")[:] = np.frombuffer(words + rest, np.uint8)
-        self._keep_time()
-
-    def _keep_time(self) -> None:
-        """The kernel's clock without steps is ahead of ours by whole seconds."""
-        ahead_ns = time.clock_gettime_ns(time.CLOCK_TAI) - time.time_ns()
-        self._ahead_ns[0] = round(ahead_ns / 1e9) * 10**9
+        follow_clock(self._ahead_ns)
 
     @property
     def program(self) -> Program:
@@ -208,7 +203,7 @@ class KernelPirate:
 
     def cut(self, interval: Interval) -> Epochs:
         """The epochs that ended before the interval's end; flows that are open go on."""
-        self._keep_time()
+        follow_clock(self._ahead_ns)
         self.collect()
         told = np.concatenate([np.empty(0, TOLD), *self._told])
         inside = told["at_ns"] < interval.end_ns

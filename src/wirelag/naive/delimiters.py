@@ -74,10 +74,12 @@ def by_markers(packets: Sequence[Packet], length_ns: int, bits: int, seed: int) 
 
 
 def by_control(arrivals: Iterable[Packet | Control]) -> list[Piece]:
+    """One that has the number of one of the last 8 that cut is a copy of it."""
     pieces = [Piece(None)]
     for arrival in arrivals:
         if isinstance(arrival, Control):
-            pieces.append(Piece(arrival.name))
+            if arrival.name not in [piece.name for piece in pieces[-8:]]:
+                pieces.append(Piece(arrival.name))
         else:
             pieces[-1].packets.append(arrival)
     return pieces

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import random
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from dataclasses import dataclass, field
@@ -142,16 +143,27 @@ def loopback(host: str) -> bool:
         return host == "localhost"
 
 
+_CERTIFICATES: Final = {  # what OpenSSL has against one, and what helps
+    9: "is a clock wrong?",
+    10: "give the collector a new one",
+    62: "call the collector as its certificate does",
+    64: "call the collector as its certificate does",
+}
+
+
 def reason(error: Exception) -> str:
     """Why a connection fails, in words."""
     import ssl
 
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not to be trusted ({error.verify_message}); name who signed it with --ca"
+        way_out = _CERTIFICATES.get(error.verify_code, "name who signed it with --ca")
+        return f"its certificate is not to be trusted ({error.verify_message}); {way_out}"
     if isinstance(error, ssl.SSLError):
         return f"no TLS with it ({error.reason})"
     if isinstance(error, TimeoutError):
         return "does not answer in time"
+    if isinstance(error, socket.gaierror):
+        return f"is no host that is known here ({error.strerror})"
     if isinstance(error, OSError) and error.errno:
         return f"cannot be reached ({os.strerror(error.errno)})"
     return "breaks off the connection"

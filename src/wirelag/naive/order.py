@@ -1,0 +1,21 @@
+"""Which packets were overtaken, in plain Python: the tests' oracle for `order.py`.
+
+After RFC 4737, section 5: a packet is n-reordered, with n = 1, where the one that arrived just before it was sent after
+it. It follows `docs/reference/messages.md`, "Order", and looks at nothing else.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from itertools import pairwise
+
+from wirelag.naive.join import Packet
+
+
+def overtaken(sent: Iterable[Packet], arrived: Sequence[Packet], chosen: Collection[int]) -> tuple[int, int]:
+    """Of chosen ids: of how many it is known, and how many were. Without copies, and of one interval."""
+    sent_ns = dict(sent)
+    checked = overtaken = 0
+    for (before, _), (packet, _) in pairwise(arrived):
+        if packet in chosen and packet in sent_ns:
+            checked += 1
+            overtaken += before in sent_ns and sent_ns[before] > sent_ns[packet]
+    return checked, overtaken
