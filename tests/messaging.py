@@ -10,12 +10,14 @@ from wirelag.caches import Cached
 from wirelag.crossings import Cut, cuts
 from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
-from wirelag.estimators.rda import Rda
+from wirelag.estimators.rda import Rda, RdaSynopsis
 from wirelag.exchange import Terms, records_of
 from wirelag.intervals import Interval
 from wirelag.messages import ClockReading, Message, Seen
+from wirelag.order import with_order
 from wirelag.packets import COLUMNS, PacketBatch
 from wirelag.pairing import answer
+from wirelag.symbols import SymbolSynopsis
 
 SECOND_NS = 10**9
 EPOCH_NS = 1_700_000_000 * SECOND_NS
@@ -97,7 +99,7 @@ class Agent:
         estimator = self.terms.estimator
         if isinstance(estimator, Rda):
             self.kept[cut.interval.start_ns] = cut.synopses[0]
-            cut = Cut(cut.interval, {tag: estimator.bind(cached) for tag, cached in cut.synopses.items()})
+            cut = Cut(cut.interval, {tag: bound(estimator, cached) for tag, cached in cut.synopses.items()})
         records = tuple(records_of(cut, {}))
         return Message(
             "synopsis",
@@ -119,6 +121,11 @@ class Agent:
 
     def _cuts(self) -> Iterator[Cut]:
         return cuts(self.terms.estimator, "upstream", [self.packets], self.terms.interval_ns)
+
+
+def bound(estimator: Rda, cached: Cached) -> RdaSynopsis | SymbolSynopsis:
+    found = estimator.bind(cached)
+    return with_order(found, cached) if isinstance(found, SymbolSynopsis) else found
 
 
 def pair(path: Path, estimator: Lda | Finecomb | Rda, interval_ns: int = SECOND_NS) -> tuple[Agent, Agent]:

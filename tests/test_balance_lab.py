@@ -320,7 +320,7 @@ def test_nobody_notices_what_happens_to_backends_and_controllers(place: Site) ->
 
 @pytest.mark.acceptance
 def test_the_figures_that_are_asked_for() -> None:
-    """Of issue 9, as experiments/balance_lab.py prints them: about 21 minutes on a machine that does nothing else."""
+    """As experiments/balance_lab.py prints them: about 21 minutes on a machine that does nothing else."""
     ill, mean, equal, found = tables_of("balance_lab", quick=False).values()
     assert float(mean["mean"]["lower by, %"]) >= 37
     for row in (*ill.values(), *equal.values()):

@@ -153,7 +153,7 @@ def collector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def told(running: Running, seed: int) -> None:
     path = recent(3, 1000, seed)
-    agents = [Telling(agent) for agent in pair(path, replace(RDA, buckets=200))]
+    agents = [Telling(agent) for agent in pair(path, replace(RDA, short=True, buckets=200))]
     send(running.url, agents, 4, settled(running, path, 3), TOKEN)  # type: ignore[arg-type]
 
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from messaging import EPOCH_NS, SECOND_NS, Path, pair
 from test_rounds import ENDS, both, is_true
+from wirelag import order
 from wirelag.caches import Cached
 from wirelag.crossing import Crossing, joined
 from wirelag.estimators.rda import BUCKET, Rda
 from wirelag.messages import MOST_BYTES, Message, decode, encode
-from wirelag.order import before
 from wirelag.packing import pack, unpack
 from wirelag.pairing import MOST_BUCKETS
 from wirelag.reconciling import (
@@ -48,7 +48,7 @@ def converse(
     bound = [estimator.bind(one) for one in (up, down)]
     synopses = [one for one in bound if isinstance(one, SymbolSynopsis)]
     if with_order:
-        synopses[1] = replace(synopses[1], before=before(down, synopses[1].tail))
+        synopses[1] = order.with_order(synopses[1], down)
     talk, asked = Reconciling(estimator, synopses), Counter[str]()
     while True:
         crossing, asks = talk.cross()

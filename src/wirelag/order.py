@@ -8,7 +8,7 @@ less. Memory: 4 bytes a packet, at most LOOKED_AT of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from wirelag.caches import Cached, survives
 from wirelag.distribution import wilson
-from wirelag.symbols import Words, numbers_of
+from wirelag.symbols import SymbolSynopsis, Words, numbers_of
 
 LOOKED_AT: Final = 16  # packets of an interval
 FEWEST: Final = 64  # packets of an interval that can overtake each other: fewer are not worth a question
@@ -56,6 +56,11 @@ def before(cached: Cached, tail: Cached) -> Words:
         return np.empty(0, np.uint64)
     rows = np.flatnonzero(survives(cached.ids, cached.seed, looked_at(tail).level))
     return numbers_of(cached.ids)[np.maximum(rows - 1, 0)] & LOW
+
+
+def with_order(synopsis: SymbolSynopsis, cached: Cached) -> SymbolSynopsis:
+    """What a point says of an interval, and what came before the packets that are looked at."""
+    return replace(synopsis, before=before(cached, synopsis.tail))
 
 
 def times_of(cached: Cached, wanted: Words) -> Times:

@@ -22,7 +22,7 @@ from wirelag.crossings import ALL, Cut
 from wirelag.estimators.rda import Rda
 from wirelag.intervals import Interval
 from wirelag.messages import MOST_BYTES, Message, encode, terms_name
-from wirelag.order import before
+from wirelag.order import with_order
 from wirelag.pairing import MOST_BUCKETS, answer
 from wirelag.reconciling import MOST_SYMBOLS
 from wirelag.symbols import SymbolSynopsis, enough
@@ -74,7 +74,7 @@ class Past:
                     wanted = self._symbols(key, interval)
             bound = replace(estimator, buckets=max(wanted or 0, estimator.buckets or 0) or None).bind(cached)
             if isinstance(bound, SymbolSynopsis) and tag == ALL:
-                bound = replace(bound, before=before(cached, bound.tail))
+                bound = with_order(bound, cached)
             synopses[tag] = bound
         return Cut(interval, synopses)
 

@@ -94,8 +94,7 @@ WL_RULE int wl_auto_settle(struct wl_auto_flow *f, const struct wl_auto_now *n)
 /* Time passes: area grows, deferred responses end. */
 WL_INLINE void wl_auto_pass(struct wl_auto_flow *f, const struct wl_auto_now *n)
 {
-    /* Where there is nothing to forget a call would cost more than all that. */
-    if (n->t - f->requested > WL_AUTO_OLD || (!WL_ON(f, WL_AUTO_IN_STEP) && n->payload && n->dt > WL_AUTO_IDLE))
+    if (n->dt > WL_AUTO_IDLE || n->t - f->requested > WL_AUTO_OLD) /* else the call would be for nothing */
         wl_auto_forget(f, n);
     f->area += (s64)(f->outstanding + f->deferred) * n->dt;
     if (f->deferred && n->dt > WL_AUTO_SOON)
