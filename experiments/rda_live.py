@@ -18,15 +18,15 @@ from traces import arguments, show
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the lab
 
 from lab.live import HEADER_BYTES, Done, Setting, run
+from wirelag.order import Order
 
 SECONDS, QUICK_S = 60, 7
 LOADS = (2000, 4000, 8000, 16_000)  # packets a second
-RATE = LOADS[-1]
-RDA = Setting(rate=RATE)
+RDA = Setting()
 SETTINGS = {
     "rda": RDA,
-    "finecomb": Setting("finecomb", "rows = 192", rate=RATE),
-    "lda": Setting("lda", f'rows = 256\nloss = "1%"\npackets_per_interval = {RATE}', rate=RATE, controlled=True),
+    "finecomb": Setting("finecomb", "rows = 128"),
+    "lda": Setting("lda", 'rows = 256\nloss = "1%"\npackets_per_interval = 8000', controlled=True),
 }
 
 
@@ -43,6 +43,8 @@ class Figures:
     equal: int  # intervals whose packets, summed delay and loss are those of the captures
     lost: int
     truly_lost: int
+    order: Order
+    truly_overtaken: float  # the share
     ready: list[float]
     bytes: dict[str, float]  # of an interval, by type of message
     traffic_bytes: float  # of an interval
@@ -93,6 +95,8 @@ def figures(setting: Setting, seed: int = 1) -> Figures:
         equal,
         lost,
         truly_lost,
+        Order(*(sum(one[name] for one in results.values()) for name in ("checked", "overtaken"))),
+        truth.overtaken,
         [1e-6 * one["ready_ns"] for one in results.values() if one["ready_ns"] is not None],
         {name: count / whole for name, count in spent.items()},
         float(packets) * (HEADER_BYTES + setting.payload),
@@ -183,6 +187,11 @@ def show_time(one: Figures) -> None:
         for name, (values, paper) in zip(("mean", "deviation"), errors, strict=True)
     ]
     show("11: relative errors against the captures", ("", "median", "largest", "paper"), rows)
+    counts = str(one.order.checked), str(one.order.overtaken)
+    shares = f"{one.order.overtaken / max(1, one.order.checked):.2%}", f"{one.truly_overtaken:.2%}"
+    show(
+        "packets directly behind a later one", ("looked at", "overtaken", "share", "of all packets"), [counts + shares]
+    )
 
 
 def show_stages(one: Figures) -> None:

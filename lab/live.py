@@ -48,7 +48,7 @@ class Setting:
     controlled: bool = False  # packets that the client's agent sends cut the intervals, not the clock
     seconds: int = 60
     rate: int = 8000  # packets a second
-    payload: int = 900
+    payload: int = 1400  # nearly as much as Ethernet carries
     interval: str = "1s"
     wire: Direction = USUAL
     captured: bool = True
@@ -71,6 +71,13 @@ class Truth:
         """The deviation of their delays."""
         delays_ns = self.delays_ns[(self.sent_ns >= start_ns) & (self.sent_ns < end_ns)]
         return float(delays_ns[delays_ns >= 0].std())
+
+    @property
+    def overtaken(self) -> float:
+        """The share of packets that arrived directly behind one that was sent after them."""
+        arrived = self.delays_ns >= 0
+        sent_ns = self.sent_ns[arrived][np.argsort((self.sent_ns + self.delays_ns)[arrived], kind="stable")]
+        return float((sent_ns[1:] < sent_ns[:-1]).mean())
 
 
 @dataclass(frozen=True)

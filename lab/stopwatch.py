@@ -68,6 +68,8 @@ class Timed(loop.Collector):
                 bound_ns=crossing.moments.bound_ns(0.05) if crossing else None,
                 unlike_rows=crossing.details.get("unlike_rows") if crossing else None,
                 sent=crossing.sent if crossing else 0,
+                checked=crossing.order.checked if crossing else 0,
+                overtaken=crossing.order.overtaken if crossing else 0,
                 lost=loss.lost if loss else None,
                 reason=result.reason or (crossing.reason if crossing else None),
             )
