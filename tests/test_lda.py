@@ -454,14 +454,14 @@ def test_control_packets_cut_at_both_points_and_are_not_measured() -> None:
 
 
 def test_copies_of_control_packets_neither_cut_nor_are_measured() -> None:
-    """Each comes three times, at other places of the stream; some firsts got lost: then the next copy cuts."""
+    """Each comes three times; also where a batch ends between copies."""
     trace = per_second(0.5, True, seed=11)
     plain = with_control(trace, 100_000, {})
     copied = {
         point: [batch[np.repeat(np.arange(len(batch)), np.where(batch.dst_port == CONTROL_PORT, 3, 1))]]
         for point, (batch,) in plain.items()
     }
-    for split in (1, 2):  # also where a batch ends between copies
+    for split in (1, 2):
         (down,) = copied["downstream"]
         first = int(np.flatnonzero(down.dst_port == CONTROL_PORT)[3]) + split
         copied["downstream"] = [down[:first], down[first:]]
@@ -472,6 +472,24 @@ def test_copies_of_control_packets_neither_cut_nor_are_measured() -> None:
         assert [span.whole.sum_ns for span in spans] == [
             trace.delays_ns[n * 100_000 : (n + 1) * 100_000].sum() for n in range(5)
         ]
+
+
+def test_the_next_copy_cuts_where_the_first_got_lost() -> None:
+    """Copies with a packet between them: that one packet is in another interval of each point, and no more."""
+    trace = per_second(0.5, True, seed=11)
+    sources = {}
+    for point, (seen,) in with_control(trace, 100_000, {}).items():
+        rows = np.arange(len(seen), dtype=np.float64)
+        control = np.flatnonzero(seen.dst_port == CONTROL_PORT)
+        copies = control if point == "upstream" else control[:2]  # downstream the first of 2, 3 and 4 got lost
+        order = np.argsort(np.concatenate((np.delete(rows, control[len(copies) :]), copies + 0.1, control + 1.5)))
+        rows = np.concatenate((np.delete(np.arange(len(seen)), control[len(copies) :]), copies, control))[order]
+        sources[point] = [seen[rows]]
+    spans = list(crossings(Lda(), sources, SECOND_NS, CONTROLLED))
+    assert [span.interval.name for span in spans] == [CONTROL + n for n in range(5)]
+    assert [span.lost_delimiters for span in spans] == [0] * 5
+    assert [span.whole.sent for span in spans] == [100_000] * 5
+    assert [span.whole.received - 100_000 for span in spans] == [0, 1, 0, 0, -1]
 
 
 @pytest.mark.parametrize(

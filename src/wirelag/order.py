@@ -1,9 +1,10 @@
 """Whether packets overtake each other: a sample of them, and for each the packet that arrived just before it.
 
 Guarantee: of the packets that were looked at, how many came directly behind one that was sent after them (n-reordered
-with n = 1, RFC 4737, section 5). Packets are chosen by coins of their ids, never by their fate, so the share is
-unbiased. All that come late behind such a one, in their order, are not counted: the ratio of RFC 4737, section 4, is no
-less. Memory: 4 bytes a packet, at most LOOKED_AT of them.
+with n = 1, RFC 4737, section 5). Packets are chosen by coins of their ids, so the share is unbiased as far as it is
+known: not where both were sent before the interval (of all packets the share of delay / interval). All that come late
+behind such a one, in their order, are not counted: the ratio of RFC 4737, section 4, is no less. Memory: 4 bytes a
+packet, at most LOOKED_AT of them.
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ import numpy.typing as npt
 
 from wirelag.caches import Cached, survives
 from wirelag.distribution import wilson
-from wirelag.symbols import SymbolSynopsis, Words, numbers_of
+from wirelag.symbols import LOW, SymbolSynopsis, Words, numbers_of, places_of
 
 LOOKED_AT: Final = 16  # packets of an interval
 FEWEST: Final = 64  # packets of an interval that can overtake each other: fewer are not worth a question
-LOW: Final = np.uint64((1 << 32) - 1)  # what tells a packet of an interval from the others
 UNTOLD_NS: Final = 0  # the time of a packet that cannot be told from another
 
 Times = npt.NDArray[np.int64]
@@ -63,43 +63,50 @@ def with_order(synopsis: SymbolSynopsis, cached: Cached) -> SymbolSynopsis:
     return replace(synopsis, before=before(cached, synopsis.tail))
 
 
-def times_of(cached: Cached, wanted: Words) -> Times:
+def times_of(numbers: Words, times_ns: Times, wanted: Words) -> Times:
     """When packets were seen, by the low bits of their numbers; UNTOLD_NS where there is none, or more than one."""
-    low = numbers_of(cached.ids) & LOW
-    order = np.argsort(low, kind="stable")
-    begin, end = (np.searchsorted(low[order], wanted, side) for side in ("left", "right"))
-    times_ns = np.full(len(wanted), UNTOLD_NS, np.int64)
+    rows, begin, end = places_of(numbers, wanted)
+    found_ns = np.full(len(wanted), UNTOLD_NS, np.int64)
     one = end - begin == 1
-    times_ns[one] = cached.times_ns[order[begin[one]]]
-    return times_ns
+    found_ns[one] = times_ns[rows[begin[one]]]
+    return found_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Looking:
-    """Packets of which it is known when they were sent, and what arrived just before each."""
+    """Packets that are looked at, and what arrived just before each; who was sent before the interval is early."""
 
-    sent_ns: Times
-    behind: Words  # low bits of what arrived before
-    earlier: npt.NDArray[np.bool_]  # it was sent in another interval: before
+    sent_ns: Times  # UNTOLD_NS of those that are early
+    behind: Words  # low bits of what arrived before, of which one at most is early
+    behind_early: npt.NDArray[np.bool_]
+
+    @classmethod
+    def nothing(cls) -> Looking:
+        """No packet."""
+        return cls(np.empty(0, np.int64), np.empty(0, np.uint64), np.empty(0, bool))
 
     @classmethod
     def at(cls, up: Cached, down: Cached, behind: Words, only_downstream: Words) -> Looking:
-        """Samples of both points, what downstream says came before its own, and what it alone saw."""
+        """Samples of both points, what downstream says came before its own, and what it alone saw: the early ones.
+
+        (A copy that the network made, and what upstream's capture dropped, count as early, too.)
+        """
         chosen = looked_at(down)
         if len(behind) != len(chosen):
-            return cls(np.empty(0, np.int64), np.empty(0, np.uint64), np.empty(0, bool))
-        sent_ns = times_of(up, numbers_of(chosen.ids) & LOW)
-        known = (sent_ns != UNTOLD_NS) & (behind != numbers_of(chosen.ids) & LOW)
-        behind = behind[known]
-        return cls(sent_ns[known], behind, np.isin(behind, only_downstream & LOW))
+            return cls.nothing()
+        numbers, early = numbers_of(chosen.ids) & LOW, only_downstream & LOW
+        sent_ns = times_of(numbers_of(up.ids), up.times_ns, numbers)
+        behind_early, is_early = np.isin(behind, early), np.isin(numbers, early)
+        known = (behind != numbers) & np.where(is_early, ~behind_early, sent_ns != UNTOLD_NS)
+        return cls(np.where(is_early, UNTOLD_NS, sent_ns)[known], behind[known], behind_early[known])
 
     @property
     def wanted(self) -> Words:
         """Packets of which upstream must say when it saw them."""
-        return self.behind[~self.earlier]
+        return self.behind[~self.behind_early]
 
     def order(self, times_ns: Times) -> Order:
-        """With the times of what was wanted."""
+        """With the times of what was wanted. An early one was overtaken by any that was not."""
         told = times_ns != UNTOLD_NS
-        overtaken = told & (times_ns > self.sent_ns[~self.earlier])
-        return Order(int(self.earlier.sum() + told.sum()), int(overtaken.sum()))
+        overtaken = told & (times_ns > self.sent_ns[~self.behind_early])
+        return Order(int(self.behind_early.sum() + told.sum()), int(overtaken.sum()))

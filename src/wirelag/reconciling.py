@@ -18,9 +18,10 @@ from wirelag.caches import Cached
 from wirelag.crossing import Crossing, joined
 from wirelag.estimators.rda import Decoded, Rda, stand_for
 from wirelag.moments import Moments
-from wirelag.order import LOW, UNTOLD_NS, Looking, Times, times_of
+from wirelag.order import Looking, Times, times_of
 from wirelag.packing import array_of, number_of, pack
 from wirelag.symbols import (
+    LOW,
     NUMBERS,
     WORD_BYTES,
     SymbolSynopsis,
@@ -30,6 +31,7 @@ from wirelag.symbols import (
     less,
     likely,
     numbers_of,
+    places_of,
     symbols_of,
 )
 from wirelag.tails import Tail
@@ -58,21 +60,19 @@ def answer_symbols(estimator: Rda, cached: Cached, ask: Fields) -> Record:
             return replace(estimator, buckets=max(1, end)).bind(cached).to_fields()
         return {"symbols": symbols_of(numbers_of(cached.ids), after, max(after, end), estimator.seed)}
     if "wanted" in ask:
-        order = {"order_ns": times_of(cached, array_of(ask, "order", np.uint64))} if "order" in ask else {}
-        return _times(cached, array_of(ask, "wanted", np.uint64)) | order
+        numbers = numbers_of(cached.ids)
+        record = _times(cached, numbers, array_of(ask, "wanted", np.uint64))
+        if "order" in ask:
+            record["order_ns"] = times_of(numbers, cached.times_ns, array_of(ask, "order", np.uint64))
+        return record
     if "ids" in ask:
         cached = cached.only(np.isin(cached.ids, array_of(ask, "ids", np.uint64)))
     return cached.to_fields()
 
 
-def _times(cached: Cached, wanted: Words) -> Record:
+def _times(cached: Cached, numbers: Words, wanted: Words) -> Record:
     """The time of each number that is wanted; and all packets of an id that has copies, or a number like another's."""
-    numbers = numbers_of(cached.ids)
-    few, low = np.unique(wanted), numbers & LOW
-    places = np.minimum(np.searchsorted(few, low), max(0, len(few) - 1))
-    rows = np.flatnonzero(few[places] == low) if len(few) else np.empty(0, np.int64)  # in the order of arrival
-    rows = rows[np.argsort(low[rows], kind="stable")]
-    begin, end = (np.searchsorted(low[rows], wanted, side) for side in ("left", "right"))
+    rows, begin, end = places_of(numbers, wanted)
     if (begin == end).any():
         raise ValueError(UNSEEN)
     copied = cached.ids[numbers != cached.ids]  # only of copies the number is not the id
@@ -120,12 +120,11 @@ def check_answer(estimator: Rda, record: Fields) -> None:
 
 
 def _order_ns(ask: Fields, record: Fields) -> Times | None:
-    """The times that tell the order; None where nobody asked for them. Who does not know of that tells none."""
-    if "order" not in ask:
+    """The times that tell the order; None where nobody asked for them, or who was asked does not know of that."""
+    if "order" not in ask or "order_ns" not in record:
         return None
-    wanted = array_of(ask, "order", np.uint64)
-    times_ns = array_of(record, "order_ns", np.int64) if "order_ns" in record else np.full(len(wanted), UNTOLD_NS)
-    if len(times_ns) != len(wanted):
+    times_ns = array_of(record, "order_ns", np.int64)
+    if len(times_ns) != len(array_of(ask, "order", np.uint64)):
         raise ValueError("other packets were asked about")
     return times_ns
 
@@ -271,7 +270,9 @@ class Reconciling:
             self.synopses[side] = found
         elif "wanted" in ask:
             self._told[side], order_ns = found
-            self._order_ns = self._order_ns if order_ns is None else order_ns
+            if "order" in ask:
+                self._looking = self._looking if order_ns is not None else Looking.nothing()
+                self._order_ns = order_ns
         elif "ids" in ask:
             self._alike[side], told = True, self._told[side]
             assert told is not None
@@ -330,6 +331,10 @@ class Reconciling:
     def _joined(self, up: Cached, down: Cached) -> Crossing:
         crossing = joined(up, down)
         crossing.reordered = None  # of a decoded difference nobody could say
+        numbers, synopsis = numbers_of(up.ids), self.synopses[DOWN]
+        early = np.setdiff1d(numbers_of(down.ids), numbers)
+        looking = Looking.at(self.synopses[UP].tail, synopsis.tail, synopsis.before, early)
+        crossing.order = looking.order(times_of(numbers, up.times_ns, looking.wanted))
         crossing.details |= {"decoded": True, "difference": None}
         crossing.wire_bytes = len(pack(down.to_fields()))
         return crossing

@@ -26,10 +26,12 @@ NUMBER_BITS: Final = 44
 CHECK_BITS: Final = 16
 COUNT_BITS: Final = 4
 NUMBERS: Final = np.uint64((1 << NUMBER_BITS) - 1)
+LOW: Final = np.uint64((1 << 32) - 1)  # what tells a packet of an interval from the others
 WORD_BYTES: Final = 8
 FIRST: Final = 64  # symbols at most, where nothing is known of a difference
 
 Words = npt.NDArray[np.uint64]
+Rows = npt.NDArray[np.int64]
 _LOOKED_AT: Final = 1 << 14  # symbols, to say how large a difference is
 _CHECKS: Final = np.uint64((1 << CHECK_BITS) - 1)
 _COUNTS: Final = np.uint64((1 << COUNT_BITS) - 1)
@@ -40,6 +42,15 @@ _COUNT_PLACE: Final = np.uint64(NUMBER_BITS + CHECK_BITS)
 def numbers_of(ids: Words) -> Words:
     """The numbers of packets and of their copies; that of the first copy is its id."""
     return np.asarray(_kernels.number_copies(ids)) & NUMBERS
+
+
+def places_of(numbers: Words, wanted: Words) -> tuple[Rows, Rows, Rows]:
+    """Rows by the low bits of their numbers; and from where to where in these those are that each wanted one names."""
+    few, low = np.unique(wanted), numbers & LOW
+    places = np.minimum(np.searchsorted(few, low), max(0, len(few) - 1))
+    rows = np.flatnonzero(few[places] == low) if len(few) else np.empty(0, np.int64)  # in the order of arrival
+    rows = rows[np.argsort(low[rows], kind="stable")]
+    return rows, np.searchsorted(low[rows], wanted, "left"), np.searchsorted(low[rows], wanted, "right")
 
 
 def in_words(cells: Words) -> Words:

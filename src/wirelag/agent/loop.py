@@ -293,7 +293,8 @@ class Agent:
         before, self._m_set = self._m_set, m_set
         self._cutters.turn(m_set)
         self._emitter.turn(m_set.references)
-        if before is None or before.held(time.time_ns()) != m_set.measured:
+        now_ns = time.time_ns()
+        if before is None or before.held(now_ns) != m_set.held(now_ns):
             ending = sum(until_ns != FOREVER_NS for until_ns in m_set.measured.values())
             self.tell(
                 f"m-set of {len(m_set.measured)} segments"

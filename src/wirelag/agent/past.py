@@ -94,7 +94,7 @@ class Past:
         with self._lock:
             self._differed = {key: known for key, known in self._differed.items() if max(known) >= lately_ns}
             for record in ask.records:
-                if "difference" in record:
+                if record.get("difference"):  # where only the order is asked for there was none
                     known = self._differed.setdefault((ask.segment, record["class"]), {})
                     known[ask.interval.start_ns] = min(int(record["difference"]), MOST_SYMBOLS)
             block = _block(ask.interval)

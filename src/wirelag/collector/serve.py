@@ -288,6 +288,8 @@ async def _serve(settings: Settings) -> None:
     sys.stderr.flush()
     try:
         await asyncio.wait([working, serving, closing, waiting], return_when=asyncio.FIRST_COMPLETED)
+        if closing.done():
+            closing.result()  # it never ends but by an error
     finally:
         for one in inboxes:
             await one.close()

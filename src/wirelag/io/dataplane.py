@@ -24,7 +24,7 @@ from wirelag.io.elf import Function, MapShape, ObjectFile, Symbol
 from wirelag.io.privileges import may_trace
 
 CAPABILITIES: Final = "CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
-OLDEST: Final = (6, 1)  # bpf_ktime_get_tai_ns
+OLDEST: Final = (6, 1)  # of long-term kernels; verifiers before were not tried
 OLDEST_EGRESS: Final = (6, 6)  # tcx
 _MAP_FD, _MAP_VALUE, _CALL, _FUNCTION_ADDRESS = 1, 2, 1, 4  # in an instruction's source register
 _LOAD_IMMEDIATE, _CALL_CODE = 0x18, 0x85

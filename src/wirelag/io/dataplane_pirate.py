@@ -180,6 +180,7 @@ class KernelPirate:
 
     def check(self) -> None:
         """A WirelagError if the interface went down or has gone."""
+        follow_clock(self._ahead_ns)
         if self._interface is not None:
             check_interface(self._interface, self._index)
 

@@ -10,12 +10,17 @@ from itertools import pairwise
 from wirelag.naive.join import Packet
 
 
-def overtaken(sent: Iterable[Packet], arrived: Sequence[Packet], chosen: Collection[int]) -> tuple[int, int]:
-    """Of chosen ids: of how many it is known, and how many were. Without copies, and of one interval."""
+def overtaken(
+    sent: Iterable[Packet], arrived: Sequence[Packet], chosen: Collection[int], start_ns: int
+) -> tuple[int, int]:
+    """Of chosen ids: of how many it is known, and how many were.
+
+    `sent` also has what was sent before the interval began, `arrived` is that of the interval. Without copies.
+    """
     sent_ns = dict(sent)
     checked = overtaken = 0
     for (before, _), (packet, _) in pairwise(arrived):
-        if packet in chosen and packet in sent_ns:
+        if packet in chosen and max(sent_ns[before], sent_ns[packet]) >= start_ns:
             checked += 1
-            overtaken += before in sent_ns and sent_ns[before] > sent_ns[packet]
+            overtaken += sent_ns[before] > sent_ns[packet]
     return checked, overtaken
