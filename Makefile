@@ -46,7 +46,7 @@ lab: $(INSTALLED) ## Try the whole live system on this machine, as root, until C
 	$(BIN)/python -m lab system $(if $(PORT),--port $(PORT))
 
 test: debian-packages lint ## Linters and all tests but the long ones (minutes)
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist worksteal
 
 acceptance: debian-packages $(INSTALLED) ## The long tests, then fuzz and bench (PART=WORD: only the tests named so)
 	WIRELAG_ACCEPTANCE=1 $(BIN)/pytest -m acceptance $(if $(PART),-k "$(PART)")

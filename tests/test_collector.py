@@ -487,7 +487,7 @@ def test_schemathesis_finds_nothing(running: Running, tmp_path: Path) -> None:
     send(running.url, pair(path, RDA), 4, settled(running, path, 3))
     ran = subprocess.run(
         [str(program), "run", f"{running.url}/openapi.json", "--exclude-path", "/api/v1/events", "--checks", "all",
-         "-n", "20", "--seed", "1", "--workers", "1", "--no-color"],
+         "-n", "12", "--seed", "1", "--workers", "1", "--no-color"],
         capture_output=True, text=True, timeout=240, cwd=tmp_path,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout[-6000:]

@@ -333,6 +333,7 @@ def test_pirate_methods() -> None:
     assert counts["auto"]["misleads"] == "0"
 
 
+@pytest.mark.acceptance
 @IN_LAB
 def test_pirate_rtt() -> None:
     tables = tables_of("pirate_rtt")
