@@ -91,7 +91,7 @@ const sums = orders => orders.reduce((all, one) => one ? {checked: all.checked +
 const QUIET = {displayModeBar: false, responsive: true};
 
 function layout(title, unit) {
-  return {height: 300, margin: {l: 64, r: 12, t: 30, b: 34}, title: {text: title, font: {size: 14}, x: 0.01, y: 0.96}, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+  return {height: 300, margin: {l: 64, r: 56, t: 30, b: 34}, title: {text: title, font: {size: 14}, x: 0.01, y: 0.96}, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: {color: css("--text")}, xaxis: {type: "date", gridcolor: css("--line")}, yaxis: {gridcolor: css("--line"), rangemode: "tozero", ...unit}, legend: {orientation: "h", ...(window.innerWidth < 640 ? {y: -0.2, x: 0} : {y: 1.14, x: 0.4})}, hovermode: "x unified"};
 }
 
@@ -117,7 +117,7 @@ function drawReports() {
     `Latest: mean ${duration(last.mean)}` + (last.ci95.mean ? ` (95%: ${duration(last.ci95.mean[0])} to ${duration(last.ci95.mean[1])}, clocks ± ${duration(last.clock.error)})` : last.clock.synchronised ? "" : ", clocks are not synchronised: no interval") +
     (last.sent === null ? `; ${count(last.received)} packets came, ${count(last.used)} of them between references` + (last.references ? `; ${count(last.references.received)} references came, ${count(last.references.lost)} got lost` : "") : `; ${count(last.sent)} packets sent`) + (last.lost === null ? known ? `; of ${count(known.sent)} packets of the latest settled interval ${count(Math.round(known.lost))} got lost` : `; loss not known: ${last.reason || "not yet"}` : `, ${count(Math.round(last.lost))} lost`) + (last.unseen.upstream + last.unseen.downstream ? `; captures missed ${count(last.unseen.upstream + last.unseen.downstream)}` : "");
   const order = sums(reports.map(r => r.order));
-  if (order.checked) at("about").textContent += `; in all of this time ${percent(order.overtaken / order.checked)} of packets came directly behind a later one (${count(order.overtaken)} of ${count(order.checked)} that were looked at)`;
+  if (order.checked) at("about").textContent += `. In all of this time ${percent(order.overtaken / order.checked)} of packets came directly behind a later one (${count(order.overtaken)} of ${count(order.checked)} that were looked at).`;
   const bound = i => report => report.ci95.mean ? 1e3 * report.ci95.mean[i] : null, ms = value => value === null ? null : 1e3 * value;
   const band = {line: {width: 0}, mode: "lines", showlegend: false, hoverinfo: "skip"};
   Plotly.react(at("delay"), [
@@ -130,7 +130,7 @@ function drawReports() {
     ...(reports.some(r => r.references) ? [line(reports, "loss of references", "--c3", r => r.references ? 100 * r.references.lost / (r.references.received + r.references.lost) : null)] : []),
     line(reports, "time not seen by both", "--soft", r => 100 * (1 - r.covered), {fill: "tozeroy", mode: "lines", line: {width: 0, color: css("--soft")}, yaxis: "y2"}),
   ], {...layout("Loss, and what was not seen", {title: {text: "%"}, rangemode: "tozero"}), height: 200,
-    yaxis2: {overlaying: "y", side: "right", range: [0, 100], showgrid: false, zeroline: false, title: {text: "% not seen"}}}, QUIET);
+    yaxis2: {overlaying: "y", side: "right", range: [0, 100], showgrid: false, zeroline: false, tickvals: [0, 50, 100], title: {text: "% not seen"}}}, QUIET);
   state.drawn += 1;
   document.body.dataset.drawn = state.drawn;
 }
