@@ -9,7 +9,7 @@
 #define GROUP 8            /* connections that share a line of keys */
 #define TAKEN 1            /* no key: a slot that is being filled */
 #define NO_BACKEND 0xffffu /* in the Maglev table */
-#define SEEN_SHIFT 20      /* times of connections are in units of 2^20 ns */
+#define SEEN_SHIFT 24      /* times of connections are in units of 2^24 ns: a word of 32 bits is full after two years */
 #define NAME_BYTES 64
 #define ADDRESS_BYTES 48
 

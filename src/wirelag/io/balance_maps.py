@@ -20,11 +20,11 @@ from wirelag.errors import WirelagError
 from wirelag.io import ktime
 from wirelag.io.bpf import Map
 
-ABI: Final = 2  # of all that is pinned; another number, and it is not taken over
+ABI: Final = 3  # of all that is pinned; another number, and it is not taken over
 NO_BACKEND: Final = 0xFFFF
 GROUP: Final = 8
 TAKEN: Final = 1  # a slot of the connection table that is being filled
-SEEN_SHIFT: Final = 20
+SEEN_SHIFT: Final = 24
 LONGEST: Final = (1 << 31) - 1  # of these units: times of connections are compared on a circle
 MOST_PORTS: Final = 8
 NAME_BYTES: Final = 64
