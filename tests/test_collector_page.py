@@ -34,8 +34,9 @@ def browser(tool: Callable[[str], str], tmp_path: Path) -> Iterator[Browser]:
 def three(seconds: int, seed: int) -> tuple[list[Agent], Callable[[Running], Callable[[], bool]]]:
     """Agents at A, B and C, each at the ends of its segments; and when all that they say is settled."""
     first, second = recent(seconds, 400, seed), recent(seconds, 400, seed + 1, delay_ns=40e6)
-    agents = [replace(agent, segment="A>B") for agent in pair(first, RDA)]
-    agents += [replace(agent, segment="B>C", point=point) for agent, point in zip(pair(second, RDA), "BC", strict=True)]
+    rda = replace(RDA, short=True, buckets=60)
+    agents = [replace(agent, segment="A>B") for agent in pair(first, rda)]
+    agents += [replace(agent, segment="B>C", point=point) for agent, point in zip(pair(second, rda), "BC", strict=True)]
     return (
         agents,
         lambda running: (
@@ -83,6 +84,7 @@ def test_everything_is_drawn_and_nobody_else_is_asked(browser: Browser, tmp_path
         browser.ask("document.querySelectorAll('#map [data-segment]')[1].dispatchEvent(new Event('click'))")
         browser.until("document.getElementById('name').innerText === 'B>C'")
         browser.until("document.getElementById('about').innerText.includes('mean')")
+        assert "of packets came directly behind a later one" in browser.ask("document.getElementById('about').innerText")
         before = int(browser.ask("document.body.dataset.drawn"))
         browser.ask("document.getElementById('range').value = 86400")
         browser.ask("document.getElementById('range').dispatchEvent(new Event('change'))")
