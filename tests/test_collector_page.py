@@ -84,7 +84,9 @@ def test_everything_is_drawn_and_nobody_else_is_asked(browser: Browser, tmp_path
         browser.ask("document.querySelectorAll('#map [data-segment]')[1].dispatchEvent(new Event('click'))")
         browser.until("document.getElementById('name').innerText === 'B>C'")
         browser.until("document.getElementById('about').innerText.includes('mean')")
-        assert "of packets came directly behind a later one" in browser.ask("document.getElementById('about').innerText")
+        assert "of packets came directly behind a later one" in browser.ask(
+            "document.getElementById('about').innerText"
+        )
         before = int(browser.ask("document.body.dataset.drawn"))
         browser.ask("document.getElementById('range').value = 86400")
         browser.ask("document.getElementById('range').dispatchEvent(new Event('change'))")
