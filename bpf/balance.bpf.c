@@ -337,7 +337,8 @@ int wl_balance(struct xdp_md *context)
     number = opens ? choice(s, key) : c->backend;
     to = mac_of(number);
     if (!to && !opens) {
-        fault(ORPHANED);
+        if (!c->closed) /* else nobody waits for an answer: a last word, after its server has left */
+            fault(ORPHANED);
         moved = 1;
         number = choice(s, key);
         to = mac_of(number);

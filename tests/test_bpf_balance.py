@@ -238,6 +238,17 @@ def test_who_is_removed_with_connections_loses_them_and_they_are_counted(run: Ru
     assert run.faults() == {"orphaned": len(on_a)}
 
 
+def test_the_last_word_of_a_closed_connection_is_nobodys_loss(run: Run) -> None:
+    """Its server has left long after the end: whoever has it now says that there is no such connection."""
+    on_a = [port for port in range(1000, 1100) if run.send(Packet(port, SYN, 0)) == "a"]
+    for port in on_a:
+        run.send(Packet(port, FIN | ACK, 0))
+    run.share("b", "c")
+    run.balancer.set_backends(backends("b", "c"))
+    assert {run.send(Packet(port)) for port in on_a} <= {"b", "c"}
+    assert not run.faults()
+
+
 def test_a_port_that_is_used_again_is_a_new_connection(run: Run) -> None:
     ports = range(1000, 1100)
     old = {port: run.send(Packet(port, SYN, 0)) for port in ports}
