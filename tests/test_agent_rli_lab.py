@@ -36,7 +36,7 @@ def arrived_mean_ns(done: Done, start_ns: int, end_ns: int) -> tuple[int, float]
 @IN_LAB
 @pytest.mark.acceptance
 def test_the_mean_is_within_its_interval_and_references_tell_their_loss(tmp_path: Path) -> None:
-    setting = Setting("rli", references="10ms", by="flow", seconds=20, rate=4000, wire=QUEUE)
+    setting = Setting("rli", references="10ms", by="flow", seconds=20, rate=4000, payload=900, wire=QUEUE)
     done = run(setting, tmp_path)
     store = Store(str(tmp_path / "store.db"))
     first_ns, last_ns = done.began_ns + 2 * SECOND_NS, done.ended_ns - SECOND_NS
