@@ -84,7 +84,7 @@ WL_INLINE int wl_row_of(WL_CONTEXT *context, struct wl_row *row)
     if (!wanted->prefix && wl_fast(frame, end, wanted, row) && row->kind == WL_TCP)
         return WL_OK;
     /* The rest cannot be seen unless it is moved there. No byte of the packet changes, but where TCP keeps it for another try the
-     * kernel copies the headers: some 100 ns. */
+     * kernel copies the headers. */
     if (frame + WL_SEEN_BYTES > end && (u64)(end - frame) < context->len)
         bpf_skb_pull_data(context, context->len < WL_SEEN_BYTES ? context->len : WL_SEEN_BYTES);
 #endif

@@ -154,7 +154,7 @@ def _child(process: "subprocess.Popen[bytes]", folder: Path) -> int:
             (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
             if (
                 Path(f"/proc/{child}/comm").read_text() == "systemd\n"
-                and Path(f"/proc/{child}/root/run/systemd/private").exists()
+                and Path("/proc", child, "root", "run/systemd/private").exists()
             ):
                 return int(child)
         time.sleep(0.02)

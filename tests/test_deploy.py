@@ -173,13 +173,13 @@ def test_the_guide_leads_from_nothing_to_answers(tmp_path: Path, tool: Callable[
     text = (ROOT / "docs" / "guides" / "live-in-ten-minutes.md").read_text()
     steps = ["\n".join(block.lines) for block in blocks(text) if block.language == "sh"]
     assert len(steps) == 8
-    script = "\n".join(["set -eu", "export PATH=/opt/wirelag/bin:$PATH", "cd /root/wirelag", *steps, "echo; echo done"])
+    script = "\n".join(["set -eu", "export PATH=/opt/wirelag/bin:$PATH", "cd /srv/wirelag", *steps, "echo; echo done"])
     hosts = Path("/etc/hosts").read_text() + "\n127.0.0.1 collector.example\n"
-    files = {"/root/guide.sh": (script, 0o755), "/etc/hosts": (hosts, 0o644), "/etc/wirelag/.keep": ("", 0o644)}
+    files = {"/srv/guide.sh": (script, 0o755), "/etc/hosts": (hosts, 0o644), "/etc/wirelag/.keep": ("", 0o644)}
     for path in DEPLOY.iterdir():  # the only interface here is a loopback
-        files[f"/root/wirelag/deploy/{path.name}"] = (path.read_text().replace('"eth0"', '"lo"'), 0o644)
+        files[f"/srv/wirelag/deploy/{path.name}"] = (path.read_text().replace('"eth0"', '"lo"'), 0o644)
     with booted(tmp_path, {}, files) as system:
-        said = system.run("bash", "/root/guide.sh")
+        said = system.run("bash", "/srv/guide.sh")
         assert "\ndone\n" in said, said
         assert '"version"' in said
         assert "edge1: listens at lo" in said

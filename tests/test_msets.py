@@ -19,9 +19,9 @@ from wirelag.collector.agents import ALIVE_NS, Agents
 from wirelag.collector.check import told
 from wirelag.collector.following import Follow, Following, called
 from wirelag.collector.settings import Settings as CollectorSettings
-from wirelag.collector.settings import read_settings
 from wirelag.errors import WirelagError
 from wirelag.intervals import Interval
+from wirelag.io.toml import read_toml
 from wirelag.messages import Message, decode, encode
 from wirelag.network.msets import Referenced, Turning, referenced
 from wirelag.network.plan import Plan
@@ -220,7 +220,7 @@ def test_every_written_file_can_be_used(source: str, follow: bool, tmp_path: Pat
     written = write_agents(plan, str(DATA / source), wanted(tmp_path / "agents", servers=servers, follow=follow))
     *agents, collector = written.files
     assert len(agents) == len(plan.upgraded) + len(servers)
-    settings = CollectorSettings.of(read_settings(collector), collector)
+    settings = CollectorSettings.of(read_toml(collector), collector)
     assert list(told(replace(settings, port=0, store=str(tmp_path / "store.db"))))
     sent, measured = set(), dict[str, int]()
     for path in agents:

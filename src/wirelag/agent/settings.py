@@ -6,13 +6,12 @@ with the place where it stands.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from wirelag.errors import WirelagError
+from wirelag.io.toml import read_toml
 from wirelag.units import parse_duration_ns, parse_rate, parse_size, parse_speed
 
 LONGEST_NS: Final = 100 * 365 * 86_400 * 10**9
@@ -171,14 +170,8 @@ class Settings:
     @classmethod
     def load(cls, path: str) -> Settings:
         """What a TOML file says."""
-        try:
-            document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise WirelagError(f"{path}: cannot read ({error.strerror})") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise WirelagError(f"{path}: is not TOML ({error})") from None
         settings = cls()
-        for name, value in _flat(document, path):
+        for name, value in _flat(read_toml(path), path):
             settings.put(name, value, f"{path}: {name}")
         return settings
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -19,6 +18,7 @@ from wirelag.balance.controller import Policy
 from wirelag.balance.dataplane import Service
 from wirelag.balance.maglev import SIZE, is_prime
 from wirelag.errors import WirelagError
+from wirelag.io.toml import read_toml
 from wirelag.units import parse_duration_ns
 
 MOST_BACKENDS: Final = 1024
@@ -59,13 +59,7 @@ class Config:
     @classmethod
     def load(cls, path: str) -> Config:
         """What a file says; a WirelagError with a line for each problem."""
-        try:
-            document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise WirelagError(f"{path}: cannot read ({error.strerror})") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise WirelagError(f"{path}: is not TOML ({error})") from None
-        return _Reader(path, document).config()
+        return _Reader(path, read_toml(path)).config()
 
     @property
     def fair(self) -> dict[str, float]:

@@ -60,9 +60,10 @@ def collect(
     ] = None,
 ) -> None:
     """Take in what agents send: pair points into segments, keep and serve results, a page, /metrics and an API."""
-    from wirelag.collector.settings import Settings, read_settings
+    from wirelag.collector.settings import Settings
+    from wirelag.io.toml import read_toml
 
-    plain: dict[str, Any] = {} if file is None else read_settings(file)
+    plain: dict[str, Any] = {} if file is None else read_toml(file)
     flags = {
         "listen": listen, "token_file": token_file, "certificate": certificate, "key": key, "segments": segment,
         "topology": topology, "slow": slow, "store": store,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,14 +92,6 @@ class Settings:
             names,
             follow,
         )
-
-
-def read_settings(path: str) -> dict[str, Any]:
-    """The plain values of a TOML file."""
-    try:
-        return tomllib.loads(_read(path))
-    except tomllib.TOMLDecodeError as error:
-        raise WirelagError(f"{path}: is not TOML ({error})") from None
 
 
 def duration_ns(text: str) -> int:

@@ -98,6 +98,13 @@ class Dataplane:
         """Close it."""
         self.close()
 
+    def run_then(self, path: str) -> None:
+        """Have a program that is pinned there see each packet afterwards."""
+        try:
+            self.maps["then"].update(0, pinned_program(path))
+        except OSError as error:
+            raise WirelagError(f"{path}: cannot run after ours ({error.strerror}): is it an XDP program?") from None
+
     def close(self) -> None:
         """Detach its programs and let all go that is not pinned or shared."""
         for link in self.links:

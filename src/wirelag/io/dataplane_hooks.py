@@ -18,7 +18,7 @@ import numpy.typing as npt
 from wirelag.errors import WirelagError
 from wirelag.intervals import Interval
 from wirelag.io.bpf import cpus
-from wirelag.io.dataplane import Dataplane, check_interface, pinned_program
+from wirelag.io.dataplane import Dataplane, check_interface
 from wirelag.io.ktime import follow_clock
 from wirelag.io.live import LiveStatistics
 from wirelag.packets import PacketId
@@ -102,10 +102,7 @@ class Hooks:
         if then is not None:
             if direction == "out":
                 raise WirelagError(f"{then}: runs after what sees packets that come in; --direction out has none")
-            try:
-                self.plane.maps["then"].update(0, pinned_program(then))
-            except OSError as error:
-                raise WirelagError(f"{then}: cannot run after ours ({error.strerror}): is it an XDP program?") from None
+            self.plane.run_then(then)
         # A loopback shows every packet twice: as it goes out, and as it comes in.
         if direction != "in" and interface != "lo":
             shared = {

@@ -24,7 +24,7 @@ from wirelag.estimators.pirate import Pirate
 from wirelag.grouping import Grouping
 from wirelag.intervals import Interval
 from wirelag.io.bpf import Map, Program, RingBuffer, cpus, info
-from wirelag.io.dataplane import Dataplane, check_interface, pinned_program
+from wirelag.io.dataplane import Dataplane, check_interface
 from wirelag.io.ktime import follow_clock
 from wirelag.io.live import LiveStatistics
 from wirelag.packets import PacketBatch
@@ -126,10 +126,7 @@ class KernelPirate:
 
     def _attach(self, then: str | None) -> None:
         if then is not None:
-            try:
-                self._plane.maps["then"].update(0, pinned_program(then))
-            except OSError as error:
-                raise WirelagError(f"{then}: cannot run after ours ({error.strerror}): is it an XDP program?") from None
+            self._plane.run_then(then)
         if self._interface is None:
             return
         if self._plane.attach_xdp(PROGRAM, self._interface).mode == "generic":
