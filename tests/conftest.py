@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from captures import SHARED_DATA
+from tests.support.captures import SHARED_DATA
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,9 @@ logarithm, and so is its interval made. Upwards
 that is half as long again: a short recording more often misses the rare long waits than it has too many of them.
 
 What holds, by simulation of a queue of 500 packets a second in bursts of four that is busy 70% of the time
-(tests/test_certainty.py): the true mean is in the intervals of 90% of recordings of 1.5 s, of 95% and more from 3 s on;
-and in at most 5% a limit that is the true mean is called exceeded. Busier queues want longer recordings: at 85%
-that is so from 10 s on.
+(tests/network/test_certainty.py): the true mean is in the intervals of 90% of recordings of 1.5 s, of 95% and more
+from 3 s on; and in at most 5% a limit that is the true mean is called exceeded. Busier queues want longer recordings:
+at 85% that is so from 10 s on.
 """
 
 from __future__ import annotations

@@ -1,0 +1,322 @@
+"""Agents at work in namespaces: they measure, are stopped, killed and cut off, and lose packets."""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+
+from lab import flood
+from lab.network import Network
+from lab.processes import Process
+from tests.lab.test_lab import IN_LAB
+from tests.support.two_points import SECOND_NS
+from wirelag.estimators.lda import Lda
+from wirelag.estimators.rda import Rda
+from wirelag.intervals import Interval
+from wirelag.messages import ClockReading, Message, decode, encode
+from wirelag.reconciling import Reconciling
+from wirelag.symbols import SymbolSynopsis
+from wirelag.transport.http_inbox import HttpInbox
+
+AGENT = (sys.executable, "-m", "wirelag.cli", "agent")
+LENGTH_NS = SECOND_NS // 4  # of intervals of agents at work
+PORT = 8321
+
+
+class Receiver:
+    """A collector that only keeps what it gets; `holds` lets messages arrive without acknowledging them."""
+
+    def __init__(self, inside: Callable[[], AbstractContextManager[None]], address: str = "10.5.0.11") -> None:
+        self.messages: list[Message] = []
+        self.holds = False
+        self._came = threading.Condition()
+        self._inside, self._address = inside, address
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        with self._inside():
+            asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._inbox = HttpInbox({"sesame": None})
+        app = Starlette(routes=self._inbox.routes())
+        config = uvicorn.Config(app, self._address, PORT, log_level="error", timeout_graceful_shutdown=1)
+        self._server = uvicorn.Server(config)
+        serving = asyncio.create_task(self._server.serve())
+        async for data, acknowledge in self._inbox.messages():
+            message = decode(data)
+            with self._came:
+                self.messages.append(message)
+                self._came.notify_all()
+            if not self.holds:
+                await acknowledge()
+        await serving
+
+    def ask(self, message: Message) -> None:
+        asyncio.run_coroutine_threadsafe(self._inbox.ask(message.point, encode(message)), self._loop).result(5)
+
+    def wait(self, wanted: Callable[[list[Message]], bool], seconds: float = 20.0) -> list[Message]:
+        """Until what came is wanted."""
+        with self._came:
+            assert self._came.wait_for(lambda: wanted(self.messages), seconds), [m.key for m in self.messages]
+            return list(self.messages)
+
+    def __enter__(self) -> "Receiver":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        async def end() -> None:
+            self._server.should_exit = True
+            await self._inbox.close()
+
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result(5)
+        self._thread.join(10)
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[Network]:
+    with Network("agent") as network:
+        yield network
+
+
+class Agents:
+    """Agents in the namespaces of a network: `client` sends references to `server1`, both measure them."""
+
+    def __init__(self, network: Network, folder: Path) -> None:
+        self.network, self.folder = network, folder
+        (folder / "token").write_text("sesame")
+        self._started = 0
+
+    def start(self, host: str, *arguments: str) -> Process:
+        """Returns once it listens."""
+        self._started += 1
+        settings = self.folder / f"{host}.toml"
+        sends = host == "client"
+        settings.write_text(
+            f"""
+point = "{host}"
+interface = "eth0"
+interval = "{LENGTH_NS // 10**6}ms"
+status = "1s"
+filter = "udp port 862"
+receive_references = {"false" if sends else "true"}
+[collector]
+url = "http://10.5.0.11:{PORT}"
+insecure = true
+token_file = "{self.folder}/token"
+[spool]
+folder = "{self.folder}/spool-{host}"
+[clock]
+error = "1us"
+[capture]
+ring = "4MiB"
+[estimator]
+tail = 64
+[[segments]]
+name = "client>server1"
+direction = "10.5.0.1>10.5.0.11"
+packets = "references"
+"""
+            + ('[[references]]\nto = "10.5.0.11"\nevery = "2ms"\nlink = "100Mbps"\nshare = "1%"\n' if sends else "")
+        )
+        process = self.network.start(host, [*AGENT, str(settings), *arguments], self.folder / f"{host}{self._started}")
+        process.wait_for_line("listening at eth0")
+        return process
+
+
+@pytest.fixture
+def agents(network: Network, tmp_path: Path) -> Agents:
+    return Agents(network, tmp_path)
+
+
+@pytest.fixture
+def receiver(network: Network) -> Iterator[Receiver]:
+    with Receiver(lambda: network.inside("server1")) as receiver:
+        yield receiver
+
+
+def synopses(messages: Sequence[Message], point: str) -> dict[int, Message]:
+    """Of one point, by interval; each came once."""
+    found = [m for m in messages if m.type == "synopsis" and m.point == point]
+    keys = [m.key for m in found]
+    assert len(set(keys)) == len(keys)
+    return {m.interval.start_ns: m for m in found}
+
+
+def whole(messages: Sequence[Message]) -> list[int]:
+    """Intervals that both points covered, and in which packets passed."""
+    both = [synopses(messages, point) for point in ("client", "server1")]
+    return sorted(
+        start_ns
+        for start_ns in set(both[0]) & set(both[1])
+        if all(m[start_ns].seen.covered_ns == LENGTH_NS and m[start_ns].seen.packets for m in both)
+    )
+
+
+@IN_LAB
+def test_two_agents_measure_references_exactly(agents: Agents, receiver: Receiver) -> None:
+    down = agents.start("server1")
+    up = agents.start("client")
+    messages = receiver.wait(lambda m: len(whole(m)) >= 4)
+    for start_ns in whole(messages)[:4]:
+        mine, theirs = (synopses(messages, point)[start_ns] for point in ("client", "server1"))
+        assert mine.terms == theirs.terms
+        assert (mine.segment, mine.clock) == ("client>server1", ClockReading(True, 1000, "stated"))
+        assert 0 < mine.sent_ns - mine.interval.end_ns < 200 * 10**6
+        assert 60 < mine.seen.packets <= 126  # of 125; some are left out while the host is busy
+        estimator = mine.terms.estimator
+        assert isinstance(estimator, Rda)
+        synopses_of = [estimator.synopsis(m.records[0]) for m in (mine, theirs)]
+        talk = Reconciling(estimator, [one for one in synopses_of if isinstance(one, SymbolSynopsis)])
+        crossing, _ = talk.cross()
+        assert talk.decoded is not None
+        assert crossing.only_upstream is not None
+        assert crossing.only_upstream <= 1  # one may be under way
+        if not len(talk.decoded.numbers):
+            assert crossing.used == mine.seen.packets
+            assert 0 < crossing.moments.sum_ns / crossing.used < 10**7
+    start_ns = whole(messages)[0]
+    mine = synopses(messages, "client")[start_ns]
+    where = {"start_ns": mine.interval.start_ns, "end_ns": mine.interval.end_ns, "name": None, "class": None}
+    question = where | {"symbols": 3000, "after": 1000, "cache_level": 0}
+    receiver.ask(Message("ask", "client", mine.segment, mine.interval, mine.terms, records=(question,)))
+    answers = [m for m in receiver.wait(lambda m: any(x.type == "times" for x in m)) if m.type == "times"]
+    assert len(answers[0].records[0]["symbols"]) == 2000
+    assert "sesame" not in up.said() + down.said()
+
+
+@IN_LAB
+def test_control_packets_cut_lda_at_both_ends_alike(agents: Agents, receiver: Receiver) -> None:
+    lda = ("--estimator", "lda", "--rows", "64", "--control-port", "5862")
+    wanted = ("--filter", "udp port 862 or udp port 5862")
+    agents.start("server1", *lda, *wanted)
+    agents.start("client", *lda, *wanted, "--control-to", "10.5.0.11")
+
+    def named(messages: Sequence[Message], point: str) -> dict[int, Message]:
+        return {m.interval.name: m for m in synopses(messages, point).values() if m.interval.name is not None}
+
+    def common(messages: Sequence[Message]) -> list[int]:
+        return sorted({*named(messages, "client")} & {*named(messages, "server1")})
+
+    messages = receiver.wait(lambda m: len(common(m)) >= 5)
+    for name in common(messages)[:-1]:
+        mine, theirs = (named(messages, point)[name] for point in ("client", "server1"))
+        estimator = mine.terms.estimator
+        assert isinstance(estimator, Lda)
+        crossing = estimator.cross(*(estimator.synopsis(m.records[0]) for m in (mine, theirs)))
+        assert crossing.sent == crossing.received == mine.seen.packets > 60
+        assert crossing.used >= crossing.sent  # no row is spoiled: the first bank has every packet
+        assert 0 < crossing.moments.sum_ns / crossing.used < 10**7
+
+
+@IN_LAB
+def test_when_told_to_end_the_open_interval_is_sent(agents: Agents, receiver: Receiver) -> None:
+    agents.start("server1")
+    up = agents.start("client")
+    receiver.wait(lambda m: len(whole(m)) >= 1)
+    said = up.stop(signal.SIGTERM)
+    assert up.finish(5) == said
+    assert "Traceback" not in said
+    messages = receiver.wait(lambda m: any(x.type == "status" and x.records[0]["ending"] for x in m))
+    found = synopses(messages, "client")
+    last = found[max(found)]
+    assert 0 < last.seen.covered_ns < LENGTH_NS
+    first = found[min(found)]
+    assert 0 < first.seen.covered_ns < LENGTH_NS
+    assert sorted(found) == list(range(min(found), max(found) + 1, LENGTH_NS))
+    assert not list((agents.folder / "spool-client").glob("*.message"))
+
+
+@IN_LAB
+def test_killed_and_cut_off_nothing_is_missing_or_counted_twice(agents: Agents, network: Network) -> None:
+    down = agents.start("server1")
+    up = agents.start("client")
+    # Nobody listens yet: what the agents cut waits on disk.
+    spools = [agents.folder / f"spool-{host}" for host in ("client", "server1")]
+    deadline = time.monotonic() + 20
+    while any(len(list(spool.glob("*synopsis*"))) < 6 for spool in spools):
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.02)
+    up.stop(signal.SIGKILL)
+    waiting = {path.name for path in spools[0].glob("*synopsis*")}
+    with Receiver(lambda: network.inside("server1")) as receiver:
+        again = agents.start("client")
+        messages = receiver.wait(lambda m: len(synopses(m, "client")) >= len(waiting) + 4)
+        receiver.wait(lambda m: whole(m)[-1:] > [max(synopses(messages, "client"))])
+        question = {"start_ns": 0, "end_ns": LENGTH_NS, "name": None, "class": None}
+        some = next(iter(synopses(messages, "client").values()))
+        ask = Message("ask", "client", some.segment, Interval(0, LENGTH_NS), some.terms)
+        wanted = {"wanted": np.ones(1, np.uint64), "difference": 1, "cache_level": 0}
+        receiver.ask(replace(ask, records=(question | wanted,)))
+        messages = receiver.wait(lambda m: any(x.type == "times" for x in m))
+    assert next(m for m in messages if m.type == "times").records[0]["reason"] == "the agent was started again since"
+    found = synopses(messages, "client")
+    told = sorted(found)
+    steps = [(b - a) // LENGTH_NS for a, b in pairwise(told)]
+    assert sum(step > 1 for step in steps) <= 1  # while it was dead: a gap, and no zeros
+    assert {m.key for m in messages if m.point == "client"} >= {name[21:-8] for name in waiting}
+    assert "the collector answers again" in down.said()
+    assert again.stop()
+
+
+@IN_LAB
+def test_an_interface_that_goes_ends_the_agent_with_one_line(agents: Agents, receiver: Receiver) -> None:
+    down = agents.start("server1")
+    up = agents.start("client")
+    receiver.wait(lambda m: len(whole(m)) >= 1)
+    agents.network.ip("client", "link set eth0 down")
+    with pytest.raises(OSError, match="went down or has gone"):
+        up.finish(10)
+    assert "Traceback" not in up.said()
+    assert down.stop()
+
+
+@IN_LAB
+def test_what_the_capture_drops_is_unseen_and_all_is_counted_once(tmp_path: Path) -> None:
+    network = Network("drops")
+    try:
+        flood.build(network)
+        arguments = ("--point", "p", "--interface", flood.SOURCE, "--interval", "250ms", "--filter", "udp port 9")
+        rest = ("--ring", "256KiB", "--spool", str(tmp_path / "s"), "--collector", f"http://127.0.0.1:{PORT}")
+        (tmp_path / "token").write_text("sesame")
+        with Receiver(lambda: network.inside(flood.SINK), "127.0.0.1") as receiver:
+            command = [*AGENT, *arguments, *rest, "--token-file", str(tmp_path / "token")]
+            agent = network.start(flood.SINK, command, tmp_path / "agent")
+            agent.wait_for_line("listening at")
+            receiver.wait(lambda m: any(x.type == "synopsis" for x in m))
+            os.kill(agent.pid, signal.SIGSTOP)  # nobody takes packets from the ring
+            sent, _ = flood.result(flood.start(network, 30_000, None, tmp_path / "flood").finish(30))
+            os.kill(agent.pid, signal.SIGCONT)
+            receiver.wait(lambda m: any(x.seen.unseen for x in m if x.type == "synopsis"))
+            agent.stop(signal.SIGTERM)
+            messages = receiver.wait(lambda m: any(x.type == "status" and x.records[0]["ending"] for x in m))
+    finally:
+        network.down()
+    seen = [m.seen for m in messages if m.type == "synopsis"]
+    unseen = sum(each.unseen for each in seen)
+    assert unseen > 10_000
+    assert sum(each.packets for each in seen) + unseen == sent
+
+
+@IN_LAB
+def test_references_never_exceed_their_share(agents: Agents, receiver: Receiver) -> None:
+    agents.start("client", "--reference", "10.5.0.11", "--every", "1ms", "--link", "1Mbps", "--share", "0.5%")
+    messages = receiver.wait(lambda m: len([x for x in m if x.type == "status"]) >= 3)
+    status = [m for m in messages if m.type == "status"][-1]
+    said, passed_s = status.records[0], (status.sent_ns - status.records[0]["began_ns"]) / 1e9
+    assert 0 < said["references_sent"] * 92 <= 625 * (passed_s + 1)  # a second's share may be saved up
+    assert said["references_refused"] > 10 * said["references_sent"]

@@ -1,0 +1,240 @@
+"""What agents make of m-sets: segments and references that come and go while others go on."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wirelag
+from tests.support.captures import ethernet, ipv4, pcap, udp
+from tests.support.two_points import EPOCH_NS, SECOND_NS
+from wirelag.agent.config import MOST_SEGMENTS, Config, Reference
+from wirelag.agent.cutting import Part
+from wirelag.agent.msets import Cutters, m_set_of
+from wirelag.agent.references import Emitter
+from wirelag.agent.settings import Settings
+from wirelag.errors import WirelagError
+from wirelag.intervals import Interval
+from wirelag.messages import Message, decode, encode
+from wirelag.packets import PacketBatch, PacketId
+from wirelag.stamp import payload
+
+IP_RECVTTL = 12
+
+
+AGENT = """
+point = "C"
+interface = "lo"
+interval = "1s"
+[m_set]
+by = "collector"
+every = "10ms"
+"""
+
+
+def config_of(folder: Path, text: str = AGENT) -> Config:
+    path = folder / "agent.toml"
+    path.write_text(text)
+    return Config.of(Settings.load(str(path)))
+
+
+def m_set(config: Config, *segments: tuple[str, str, str, str, int | None], since_ns: int = EPOCH_NS) -> Message:
+    """As it arrives."""
+    place = {"start_ns": since_ns, "end_ns": since_ns, "name": None, "class": None}
+    keys = ("segment", "source", "target", "way", "until_ns")
+    records = tuple(place | dict(zip(keys, list[Any](one), strict=True)) for one in segments)
+    return decode(encode(Message("m-set", "C", None, Interval(since_ns, since_ns), config.terms, records=records)))
+
+
+CF = ("C>F", "10.0.0.1", "10.0.0.2", "out", None)
+FC = ("F>C", "10.0.0.2", "10.0.0.1", "in", None)
+CCF = ("C>>F", "10.6.0.3", "10.6.0.6", "out", None)
+
+
+def test_an_m_set_of_the_collector(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    assert config.measured == ()
+    assert config.receive_references
+    found = m_set_of(m_set(config, CF, FC, (*CCF[:4], 7)), config)
+    assert [one.segment for one in found.measured] == ["C>F", "F>C", "C>>F"]
+    link, virtual = found.references
+    assert (link.source, link.to, link.hops, link.spread, link.until_ns) == ("10.0.0.1", "10.0.0.2", 1, 1, None)
+    assert (virtual.hops, virtual.spread, virtual.until_ns) == (0, 8, 7)
+    # Both ends have the same terms, or their synopses say nothing of each other.
+    far = config_of(tmp_path, AGENT.replace('"C"', '"F"'))
+    back = m_set_of(m_set(far, (*CF[:3], "in", None)), far)
+    assert next(iter(back.measured)).terms == next(iter(found.measured)).terms
+    assert not back.references
+
+
+def test_an_agent_keeps_its_own_segments_and_its_bounds(tmp_path: Path) -> None:
+    own = config_of(tmp_path, AGENT + '[[segments]]\nname = "C>F"\ndirection = "10.1.0.0/16>10.2.0.0/16"\n')
+    assert [one.segment for one in m_set_of(m_set(own, CF, FC), own).measured] == ["F>C"]
+    config = config_of(tmp_path)
+    many = [(f"C>R{i}", "10.0.0.1", f"10.1.0.{i}", "out", None) for i in range(MOST_SEGMENTS + 3)]
+    found = m_set_of(m_set(config, *many, ("nonsense", "10.0.0.1", "10.0.0.2", "out", None)), config)
+    assert (len(found.measured), len(found.references), found.left_out) == (MOST_SEGMENTS, MOST_SEGMENTS, 4)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("C>F", "here", "10.0.0.2", "out", None),
+        ("C>F", "10.0.0.1", "10.0.0.2", "up", None),
+        ("C>F", "10.0.0.1", "10.0.0.2", "out", 0.5),
+        ("C\nF", "10.0.0.1", "10.0.0.2", "out", None),
+    ],
+)
+def test_an_m_set_that_cannot_be_is_refused(wrong: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        m_set(config_of(tmp_path), wrong)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (('by = "collector"', 'by = "me"'), "m_set.by: 'me' is not known"),
+        (('interface = "lo"', 'read = "a.pcap"'), "m_set.by: is for an interface"),
+        (("[m_set]", '[estimator]\nname = "lda"\n[m_set]'), "m_set.by: needs intervals that the clock cuts"),
+        (('every = "10ms"', 'every = "1us"'), "m_set.every: is too often"),
+        (('every = "10ms"', "dscp = 64"), "m_set.dscp: goes from 0 to 63"),
+    ],
+)
+def test_what_is_wrong_is_told(change: tuple[str, str], said: str, tmp_path: Path) -> None:
+    with pytest.raises(WirelagError, match=said):
+        config_of(tmp_path, AGENT.replace(*change))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('from = "::1"', "are of different families"),
+        ('from = "here"', "'here' is not an address"),
+        ("hops = 256", "goes from 1 to 255"),
+        ("spread = 0", "goes from 1 to 64 ports"),
+        ("spread = 2\nsource_port = 5000", "leave source_port out"),
+    ],
+)
+def test_what_is_wrong_with_references_is_told(line: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(WirelagError, match=said):
+        config_of(tmp_path, f'point = "C"\ninterface = "lo"\n[[references]]\nto = "192.0.2.1"\n{line}\n')
+
+
+def references(folder: Path, sent: list[tuple[int, str, str]]) -> PacketBatch:
+    """Reference packets as they were captured: when, from where, to where."""
+    path = folder / "references.pcap"
+    records = []
+    for i, (time_ns, *ends) in enumerate(sent):
+        source, target = map(socket.inet_aton, ends)
+        frame = ethernet(ipv4(udp(payload(i, time_ns), (40_000, 862)), socket.IPPROTO_UDP, src=source, dst=target))
+        records.append((time_ns, frame, len(frame)))
+    path.write_bytes(pcap(records, magic=0xA1B23C4D))
+    (batch,) = wirelag.read(str(path), packet_id=PacketId())
+    return batch
+
+
+def test_segments_begin_and_end_while_others_go_on(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    tenth = SECOND_NS // 10
+    sent = [(EPOCH_NS + i * tenth, *(CF if i % 2 else CCF)[1:3]) for i in range(40)]
+    batch = references(tmp_path, sent)
+    cutters = Cutters(config, EPOCH_NS, live=True)
+    parts = list[Part]()
+    for i in range(len(batch)):
+        now_ns = int(batch.time_ns[i])
+        if i == 5:
+            cutters.turn(m_set_of(m_set(config, CF), config))
+        if i == 15:  # both for a while, until 3.5 s
+            until_ns = EPOCH_NS + 35 * tenth
+            cutters.turn(m_set_of(m_set(config, (*CF[:4], until_ns), CCF), config))
+        parts += cutters.take(batch[i : i + 1], now_ns, 0)
+    parts += cutters.end(EPOCH_NS + 39 * tenth)
+    found = [
+        (part.measured.segment, (part.cut.interval.start_ns - EPOCH_NS) // SECOND_NS, part.seen.packets)
+        for part in parts
+    ]
+    covered = {place[:2]: part.seen.covered_ns / SECOND_NS for place, part in zip(found, parts, strict=True)}
+    assert sorted(found) == [
+        ("C>>F", 1, 2), ("C>>F", 2, 5), ("C>>F", 3, 5), ("C>F", 0, 3), ("C>F", 1, 5), ("C>F", 2, 5), ("C>F", 3, 3),
+    ]  # fmt: skip
+    assert covered == {
+        ("C>F", 0): 0.5, ("C>F", 1): 1, ("C>F", 2): 1, ("C>F", 3): 0.5,
+        ("C>>F", 1): 0.5, ("C>>F", 2): 1, ("C>>F", 3): 0.9,
+    }  # fmt: skip
+
+
+class Heard:
+    """What arrives at port 862 of an address."""
+
+    def __init__(self) -> None:
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.setsockopt(socket.IPPROTO_IP, IP_RECVTTL, 1)
+        self.socket.bind(("127.0.0.2", 862))
+        self.socket.settimeout(5)
+
+    def some(self, count: int) -> list[tuple[str, int, int]]:
+        """From where, from which port, how many hops are left."""
+        found = []
+        for _ in range(count):
+            _, (_, _, ttl), _, (address, port) = _received(self.socket)
+            found.append((address, port, ttl))
+        return found
+
+
+def _received(sock: socket.socket) -> tuple[bytes, tuple[int, int, int], int, tuple[str, int]]:
+    data, control, flags, source = sock.recvmsg(200, 100)
+    (level, kind, ttl), *_ = control
+    return data, (level, kind, int.from_bytes(ttl, "little")), flags, source
+
+
+@pytest.fixture
+def heard() -> Iterator[Heard]:
+    try:
+        found = Heard()
+    except OSError as error:
+        pytest.skip(f"port 862 is not ours to have ({error.strerror})")
+    yield found
+    found.socket.close()
+
+
+def test_references_turn(heard: Heard, tmp_path: Path) -> None:
+    config = config_of(tmp_path, AGENT.replace("10ms", "1ms"))
+    said: list[str] = []
+    emitter = Emitter((), None, SECOND_NS, said.append)
+    emitter.start()
+    link = config.reference("C>F", "127.0.0.3", "127.0.0.2", None)
+    emitter.turn([link])
+    assert {(address, ttl) for address, _, ttl in heard.some(20)} == {("127.0.0.3", 1)}
+    virtual = config.reference("C>>F", "127.0.0.4", "127.0.0.2", None)
+    emitter.turn([link, virtual])
+    while len({port for address, port, _ in heard.some(16) if address == "127.0.0.4"}) < 6:
+        pass  # its ports take turns
+    emitter.turn([replace(virtual, until_ns=time.time_ns() + 50 * 10**6), _impossible(config)])
+    heard.socket.settimeout(0.5)
+    with pytest.raises(TimeoutError):  # the one has ended, so has the other when its time was over
+        heard.some(10_000)
+    assert emitter.failed
+    assert said == ["127.0.0.2: cannot send packets (Cannot assign requested address); it is tried again and again"]
+    emitter.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "references"]
+
+
+def _impossible(config: Config) -> Reference:
+    return config.reference("C>F", "192.0.2.1", "127.0.0.2", None)
+
+
+def test_references_have_phases_of_their_own(tmp_path: Path) -> None:
+    """And keep them: hosts that begin at another time do not meet after all."""
+    config = config_of(tmp_path)
+    streams = [config.reference("C>F", f"127.0.0.{last}", "127.0.0.2", None) for last in range(3, 40)]
+    emitter = Emitter(tuple(streams), None, SECOND_NS, print)
+    try:
+        phases = {due_ns % streams[0].injection.tau_ns for due_ns, _ in emitter._due}
+        assert len(phases) == len(streams)
+    finally:
+        emitter.close()

@@ -1,0 +1,308 @@
+"""rli over messages: what the downstream agent alone sees becomes results of a segment, bounded and honest."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.agent.test_config import config_of, problem_of, run
+from tests.estimators.test_rli import STREAM, seen
+from wirelag.agent.config import Measured
+from wirelag.agent.cutting import ByClock, Part, Unseen
+from wirelag.agent.loop import encoded
+from wirelag.agent.past import Past
+from wirelag.collector.metrics import Metrics
+from wirelag.collector.store import Store
+from wirelag.collector.tally import Tally
+from wirelag.courses import Direction
+from wirelag.estimators.rli import Rli
+from wirelag.exchange import About, Terms
+from wirelag.interpolated import Interpolated
+from wirelag.messages import ClockReading, Message, decode
+from wirelag.one_sided import NO_LOSS
+from wirelag.packets import COLUMNS, PacketBatch
+from wirelag.results import Done, Ends, Rank, Result
+from wirelag.rounds import Rounds
+from wirelag.sim.queue import QueueScenario, QueueSimulation
+from wirelag.sim.queue import run as simulate
+from wirelag.stamp import PTP, SYNCHRONISED, error_estimate
+
+INTERVAL_NS = 5 * 10**7
+NAMES = [name for name, _, _ in COLUMNS]
+CLOCK = ClockReading(True, 20_000, "chrony")
+LINEAR = Rli("linear", 1 << 20, most_flows=1 << 13)
+ENDS = Ends("A>B", "A", "B")
+OURS, OTHERS = "10.1.0.0/16>", "10.2.0.0/16>"
+AGENT = 'point = "B"\ninterface = "lo"\n[estimator]\nname = "rli"\n'
+SEGMENT = '[[segments]]\nname = "A>B"\ndirection = "10.1.0.0/16>10.2.0.0/16"\n'
+
+
+@cache
+def simulation() -> QueueSimulation:
+    return simulate(QueueScenario(0.7, seed=3, seconds=0.2))
+
+
+def arrived(error_ns: int | None = 1000, began_s: int = 1_700_000_000) -> PacketBatch:
+    """What arrives; flows come from addresses of their own, in 10.1 and in 10.2 by turns; references from 10.1."""
+    packets = seen(simulation())
+    columns = {name: getattr(packets, name).copy() for name in NAMES}
+    reference = columns["flow_key"] == np.uint64(STREAM)
+    first = PTP if error_ns is None else error_estimate(error_ns) >> 8
+    columns["message"][reference] = first
+    flow = columns["flow_key"] % np.uint64(1 << 12)
+    net = np.where(reference, np.uint64(1), np.uint64(1) + flow % np.uint64(2))
+    columns["src"][:, 1] = np.uint64(0xFFFF << 32 | 10 << 24) + (net << np.uint64(16)) + flow
+    columns["dst"][:, 1] = np.uint64(0xFFFF << 32 | 10 << 24 | 9 << 16 | 1)
+    columns["src_port"] = (flow % np.uint64(50000)).astype(np.uint16)
+    later_s = began_s - int(columns["time_ns"][0]) // 10**9
+    columns["time_ns"] += later_s * 10**9
+    columns["transaction"][reference] += np.uint64((later_s << 32) % 2**64)
+    return PacketBatch(columns)
+
+
+def measured(by: str | None = None, way: str | None = None, estimator: Rli = LINEAR) -> Measured:
+    direction = None if way is None else Direction.parse(way)
+    return Measured("A>B", Terms(estimator, interval_ns=INTERVAL_NS, by=by), direction, False, direction)
+
+
+def parts_of(packets: PacketBatch, what: Measured, every: int = 700) -> list[Part]:
+    length_ns = what.terms.interval_ns or 0
+    cuts = ByClock((what,), length_ns, 0, Unseen(length_ns))
+    pieces = [packets[slice(start, start + every)] for start in range(0, len(packets), every)]
+    parts = [part for piece in pieces for part in cuts.take(piece)]
+    return [*parts, *cuts.end(int(packets.time_ns[-1]) + 1)]
+
+
+def message_of(part: Part, point: str = "B") -> Message:
+    terms = part.measured.terms
+    about = Message("synopsis", point, part.measured.segment, part.cut.interval, terms, CLOCK, part.seen)
+    data, key = encoded(part, about, Past(point, 0, 0))
+    message = decode(data)
+    assert message.key == key
+    return message
+
+
+def results_of(messages: Sequence[Message], rounds: Rounds | None = None) -> list[Result]:
+    rounds = rounds or Rounds([ENDS])
+    found = [one for m in messages for one in rounds.take(m, m.interval.end_ns)]
+    assert {key for one in found if isinstance(one, Done) for key in one.keys} >= {m.key for m in messages}
+    return [one for one in found if isinstance(one, Result)]
+
+
+def true_mean_ns() -> float:
+    r = simulation().receiver()
+    regular = r.is_reference == 0
+    return float((r.time_ns - r.sent_ns)[regular].mean())
+
+
+def test_batches_become_results_without_a_word_of_the_other_point() -> None:
+    messages = [message_of(part) for part in parts_of(arrived(), measured())]
+    results = results_of(messages)
+    assert [r.interval for r in results] == [m.interval for m in messages]
+    assert all((r.rank, r.complete, r.reason) == (Rank.SETTLED, True, None) for r in results)
+    whole = Tally()
+    for result in results:
+        whole.add(Tally.of(result, None))
+        assert result.losses[None].lost is None
+    plain = whole.to_json(0, INTERVAL_NS * len(results), True)
+    low, high = plain["ci95"]["mean"]
+    clock_ns = 1e9 * plain["clock"]["error"]
+    assert 20_000 + 1000 <= clock_ns <= 20_000 + 2 * 1000  # both points'; only the first byte was captured
+    assert low <= true_mean_ns() / 1e9 <= high
+    mean_ns = 1e9 * plain["mean"]
+    assert (1e9 * (high - low) / 2 - clock_ns) < 0.5 * mean_ns  # an interval that says something
+    assert plain["sent"] is plain["lost"] is plain["loss"] is None
+    assert plain["received"] <= (simulation().receiver().is_reference == 0).sum()
+    assert plain["used"] > 0.9 * plain["received"]
+    # Cut by cut, the same packets have the same delays as in one piece.
+    meter = LINEAR.meter("downstream")
+    meter.observe(arrived())
+    flows = meter.cut(results[0].interval, last=False)
+    assert (flows.timed, flows.sum_ns) == (whole.moments.used, whole.moments.sum_ns)
+    assert plain["references"] == {"received": flows.counts["accepted"], "lost": 0}
+    bound_ns = whole.moments.bound_ns(0.05)
+    ends = flows.report().ci95["mean"]
+    assert bound_ns == pytest.approx(1e9 * (ends[1] - ends[0]) / 2, rel=0.5)
+
+
+def test_what_a_message_says_of_the_mean_is_what_the_method_says() -> None:
+    (part,) = parts_of(arrived(), replace(measured(), terms=Terms(LINEAR, interval_ns=10**15)))
+    (result,) = results_of([message_of(part)])
+    report = part.cut.synopses[0].report()
+    plain = Tally.of(replace(result, clock=ClockReading(True, 0)), None).to_json(0, 1, True)
+    assert plain["mean"] == pytest.approx(report.mean, rel=0.02)  # packets without a delay are like the others
+    assert plain["std"] == pytest.approx(report.std)
+    half = [(ends[1] - ends[0]) / 2 for ends in (plain["ci95"]["mean"], report.ci95["mean"])]
+    assert half[0] == pytest.approx(half[1], rel=1e-3)
+
+
+def test_lost_references_are_told_by_their_numbers() -> None:
+    packets = arrived()
+    references = np.flatnonzero(packets.flow_key == STREAM)
+    gone = np.isin(np.arange(len(packets)), references[5:-5:7])
+    results = results_of([message_of(part) for part in parts_of(packets[~gone], measured())])
+    lost = [r.references[1] for r in results if r.references]
+    assert sum(lost) == gone.sum()
+    late = np.arange(len(packets))
+    late[references[20]], late[references[21]] = late[references[21]], late[references[20]]  # overtaken, not lost
+    swapped = packets[late]
+    swapped = PacketBatch({name: getattr(swapped, name) for name in NAMES} | {"time_ns": packets.time_ns})
+    results = results_of([message_of(part) for part in parts_of(swapped, measured())])
+    assert sum(r.references[1] for r in results if r.references) == 0
+
+
+def test_classes_are_the_largest_and_the_slowest_and_add_up() -> None:
+    by, most = "client/24/48/8", 8
+    messages = [message_of(part) for part in parts_of(arrived(), measured(by))]
+    for message in messages:
+        whole, *classes = (Interpolated.from_fields(record) for record in message.records)
+        names = [record["class"] for record in message.records[1:]]
+        assert len(names) == most + 1
+        assert names[-1] == "other"
+        assert message.records[0]["overflow"]
+        for name in ("packets", "timed", "sum_ns"):
+            assert sum(getattr(one, name) for one in classes) == getattr(whole, name)
+        assert all(one.error_ns2 is None or one.error_ns2 >= (whole.error_ns2 or 0) * 0.99 for one in classes)
+    results = results_of(messages)
+    assert all(len(r.crossings) == most + 2 for r in results)
+    tally = Tally.of(results[1], "other")
+    assert tally.to_json(0, 1, True)["references"] is None
+    many = [message_of(part) for part in parts_of(arrived(), measured("flow/24/48/2000"))]
+    assert all(500 < len(message.records) <= 2002 for message in many)
+
+
+def test_packets_and_references_of_other_directions_are_left_out() -> None:
+    packets = arrived()
+    ours = Direction.parse(OURS).rows(packets)
+    whole = results_of([message_of(part) for part in parts_of(packets, measured(way=OURS))])
+    alone = results_of([message_of(part) for part in parts_of(packets[ours], measured())])
+    assert [r.crossings[None].moments for r in whole] == [r.crossings[None].moments for r in alone]
+    apart = replace(measured(way=OTHERS), references_way=Direction.parse(OURS))
+    others = results_of([message_of(part) for part in parts_of(packets, apart)])
+    assert sum(r.crossings[None].received for r in others) > 1000
+    none = results_of([message_of(part) for part in parts_of(packets, measured(way=OTHERS))])
+    assert {(r.rank, r.reason) for r in none} == {
+        (Rank.UNSEEN, "no reference came: A sends none, or they get lost, or they go another way")
+    }
+    assert Tally.of(none[0], None).missed == 1
+
+
+def test_a_sender_that_vouches_for_nothing_leaves_no_interval() -> None:
+    results = results_of([message_of(part) for part in parts_of(arrived(None), measured())])
+    plain = Tally.of(results[0], None).to_json(0, 1, True)
+    assert plain["mean"] is not None
+    assert "mean" not in plain["ci95"]
+    assert not plain["clock"]["synchronised"]
+    wide, narrow = (
+        Tally.of(results_of([message_of(part) for part in parts_of(arrived(e), measured())])[0], None).clock_error_ns
+        for e in (10**6, 1000)
+    )
+    assert wide >= 10**6 + 20_000 > narrow
+
+
+def test_messages_in_any_order_and_twice_and_of_the_wrong_end() -> None:
+    messages = [message_of(part) for part in parts_of(arrived(), measured())]
+    rounds = Rounds([ENDS, Ends("B>C", "B", "C")])
+    once = results_of(messages, rounds)
+    assert results_of(messages[::-1], rounds) == []
+    assert rounds.counted["duplicates"] == len(messages)
+    backwards = {r.interval: r for r in results_of(messages[::-1])}
+    for result in once:
+        other = backwards[result.interval]
+        assert (other.crossings[None].moments, other.references) == (result.crossings[None].moments, result.references)
+    upstream = [message_of(part, "A") for part in parts_of(arrived(), measured())]
+    assert results_of(upstream) == []
+    nameless = [replace(m, segment=None) for m in messages]
+    assert {r.segment for r in results_of(nameless, Rounds([ENDS, Ends("B>C", "B", "C")]))} == {"A>B"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"timed": 10**9}, {"packets": -1}, {"sum_ns": 1.5}, {"variance_ns2": math.nan}, {"error_ns2": -1.0},
+     {"error_ns2": math.inf}, {"references": None}, {"sender_ns": -5}, {"sum_ns": True}, {"sum_ns": 1 << 200}],
+)  # fmt: skip
+def test_numbers_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
+    message = message_of(parts_of(arrived(), measured())[0])
+    with pytest.raises(ValueError, match=r"whole number|variance|than there are"):
+        Interpolated.from_fields(message.records[0] | wrong)
+    with pytest.raises(ValueError, match="one point says alone"):
+        About.from_fields(About("synopses", message.terms).to_fields())
+
+
+def test_a_message_without_everything_says_nothing() -> None:
+    message = message_of(parts_of(arrived(), measured("client/24/48/8"))[0])
+    rounds = Rounds([ENDS])
+    assert results_of([replace(message, records=message.records[1:]), replace(message, records=())], rounds) == []
+    assert rounds.counted["not comparable"] == 2
+
+
+def test_results_at_rest_and_in_metrics(tmp_path: Path) -> None:
+    results = results_of([message_of(part) for part in parts_of(arrived(), measured())])
+    store, metrics = Store(str(tmp_path / "db")), Metrics()
+    store.begin()
+    for result in results:
+        tally = Tally.of(result, None)
+        store.put("A>B", None, result.interval, result.rank, tally)
+        metrics.settled("A>B", tally)
+    store.commit()
+    rows = store.rows("A>B", None, INTERVAL_NS, (0, 2**62), 100)
+    assert [row.to_json() for row in rows] == [
+        Tally.of(r, None).to_json(r.interval.start_ns, INTERVAL_NS, True) for r in results
+    ]
+    summed = Tally()
+    for row in rows:
+        summed.add(row.tally)
+    assert summed.to_json(0, 1, True)["lost"] is None  # also where no single reason is left
+    store.close()
+    text = metrics.text([], {}, 0)[0].decode()
+    assert f'wirelag_references_received_total{{segment="A>B"}} {float(summed.references_received)}' in text
+    assert f'wirelag_interpolated_delay_seconds_count{{segment="A>B"}} {float(summed.moments.used)}' in text
+    assert 'wirelag_segment_mean_ci95_seconds{bound="low",segment="A>B"}' in text
+    for unknown in ("packets_sent_total{", "packets_lost_total{", "one_way_delay_seconds_count{"):
+        assert f"wirelag_{unknown}" not in text
+    assert NO_LOSS in str(rows[0].to_json()["reason"])
+
+
+def test_settings(tmp_path: Path) -> None:
+    down = config_of(AGENT + SEGMENT, tmp_path)
+    assert down.measured[0].terms.estimator == Rli("linear", 16 << 20, most_flows=1 << 17)
+    up = config_of(AGENT.replace('"B"', '"A"') + SEGMENT + '[[references]]\nto = "10.2.0.1"\n', tmp_path)
+    assert (up.measured, up.referred) == ((), ("A>B",))
+    apart = config_of(AGENT + SEGMENT + 'references = "192.0.2.1>192.0.2.2"\n', tmp_path)
+    assert apart.measured[0].references_way == Direction.parse("192.0.2.1>192.0.2.2")
+    for text, problem in {
+        AGENT: "segments.0.name: is missing",
+        AGENT + '[[segments]]\nname = "A>B"\n': "segments.0.direction: is missing",
+        AGENT + SEGMENT + 'packets = "references"\n': "segments.0.packets: rli measures the packets between",
+        AGENT + SEGMENT + 'references = "x"\n': "segments.0.references: 'x' is not a direction",
+        AGENT + 'method = "best"\n' + SEGMENT: "estimator.method: 'best' is not one of linear, left, busy",
+        'by = "dscp"\n' + AGENT + SEGMENT: "by: rli tells flows apart",
+        AGENT + SEGMENT + '[m_set]\nby = "collector"\n': "m_set.by: measures references alone",
+        AGENT + SEGMENT + '[cut]\nat = "packets"\n': "cut.at: only lda is cut at packets",
+    }.items():
+        assert problem in problem_of(text, tmp_path)
+
+
+def test_check_says_what_would_happen(tmp_path: Path) -> None:
+    path = tmp_path / "agent.toml"
+    path.write_text(AGENT + SEGMENT)
+    code, said = run(str(path), "--check")
+    assert code == 0
+    assert "packets 10.1.0.0/16>10.2.0.0/16 between references; loss is not known, but of references" in said
+    path.write_text(AGENT.replace('"B"', '"A"') + SEGMENT)
+    code, said = run(str(path), "--check")
+    assert code == 0
+    assert "measured at its other end, between references; NO [[references]] are named here" in said
+    assert "nothing is measured here" in said
+
+
+def test_the_first_byte_alone_bounds_an_error() -> None:
+    for error_ns in (0, 1, 999, 10**6, 123_456_789, 10**12):
+        estimate = error_estimate(error_ns)
+        assert estimate >> 8 & SYNCHRONISED
+        ns = (estimate & 255) * 10**9 / 2 ** (32 - (estimate >> 8 & 63))
+        assert error_ns <= ns <= error_ns * 1.01 + 1

@@ -1,0 +1,348 @@
+"""`wirelag balance` but for its program in the kernel: settings, the loop, other people's balancers, what is shown."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import jsonschema
+import pytest
+
+from lab.clients import LOG, Load, Task, read_log
+from lab.network import POINT_ADDRESS, SERVICE_ADDRESS, Network
+from lab.servers import Httpd
+from tests.balance.test_loop import NAMES, S, of, steered, well
+from tests.lab.test_lab import IN_LAB
+from tests.support.balancer_packets import CONFIG, SERVICE, write
+from tests.support.places import ROOT
+from wirelag.balance.dataplane import Service
+from wirelag.balance.settings import Config
+from wirelag.cli.balance_apply import Applier, whole
+from wirelag.cli.balance_metrics import Totals
+from wirelag.cli.balance_view import View, plain_lines
+from wirelag.errors import WirelagError
+from wirelag.io.neighbours import mac_of
+from wirelag.sim.balance import Farm
+
+WIRELAG = (sys.executable, "-m", "wirelag.cli")
+CAPTURE = ROOT / "tests" / "data" / "balance.pcap.gz"
+SCHEMA = json.loads((ROOT / "docs" / "reference" / "schema" / "balance.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "lb.toml"
+    path.write_text(CONFIG, encoding="utf-8")
+    return path
+
+
+def wirelag(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*WIRELAG, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def dry_run(config: Path, *arguments: object) -> list[dict[str, Any]]:
+    done = wirelag("balance", "--config", config, "--dry-run", "--speed", "max", *arguments)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+# ---- the command ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "interface: is missing: where do packets for 192.0.2.10 arrive?"),
+        (("-r", CAPTURE), "a capture can be measured, not steered"),
+        (("--dry-run", "--apply", "true"), "--dry-run applies nothing"),
+        (("--dry-run", "-r", "nowhere.pcap"), "nowhere.pcap: there is no such file"),
+        (("--dry-run", "-r", CAPTURE, "--speed", "fast"), "'fast' is not a speed"),
+        (("--apply", "'", "-r", CAPTURE, "--speed", "max"), "No closing quotation"),
+        (("--apply", "", "-r", CAPTURE, "--speed", "max"), "names no command"),
+        (("--method", "auto"), "the kernel has modes: add --dry-run or --apply"),
+        (("--check", "--prometheus", "x"), "'x' is not an address"),
+    ],
+)
+def test_what_is_wrong_is_said(config: Path, arguments: tuple[object, ...], says: str) -> None:
+    done = wirelag("balance", "--config", config, *arguments, code=2)
+    assert says in " ".join(re.sub("[│╭╮╰╯─]", "", done.stderr).split())
+    assert not done.stdout
+
+
+def test_a_check_says_what_a_run_would_refuse(config: Path, tmp_path: Path) -> None:
+    config.write_text(f'interface = "nowhere9"\npins = "{tmp_path}"\n{CONFIG}', encoding="utf-8")
+    done = wirelag("balance", "--config", config, "--check", code=2)
+    assert done.stdout.count("\n") == 7
+    interface, pins = done.stderr.splitlines()
+    assert interface.startswith(f"wirelag: {config}: nowhere9: there is no such interface")
+    assert f"{tmp_path}: pins must be in bpffs" in pins
+
+
+# ---- what another balancer sends ----
+
+
+def test_the_capture_is_what_its_script_writes(tmp_path: Path) -> None:
+    import gzip
+
+    write(tmp_path / "again.pcap")
+    assert gzip.decompress(CAPTURE.read_bytes()) == (tmp_path / "again.pcap").read_bytes()
+
+
+def test_a_dry_run_says_what_would_be_set(config: Path) -> None:
+    lines = dry_run(config, "-r", CAPTURE)
+    validator = jsonschema.Draft202012Validator(SCHEMA)
+    for line in lines:
+        validator.validate(line)
+        assert sum(one["weight"] for one in line["backends"]) == pytest.approx(1)
+        assert not line["steered"]
+        for one in line["backends"]:
+            assert one["weight"] >= 0.008 - 1e-9
+            assert (one["latency"] is None) == (one["latency_between"] is None)
+    began = lines[0]["time"]
+    slow = [line["time"] - began for line in lines if of(line, "web2")["standing"] == "slow"]
+    assert 3 < slow[0] < 5
+    assert slow[-1] < 11
+    during = [of(line, "web2") for line in lines if 6 < line["time"] - began < 9]
+    assert all(one["latency"] == pytest.approx(0.1, rel=0.15) for one in during)
+    assert all(one["weight"] == pytest.approx(0.008) for one in during)
+    assert of(lines[-1], "web2")["weight"] > 0.2
+    assert lines[-1]["counters"]["unknown_backend"] == 0
+
+
+def test_both_methods_see_it(config: Path) -> None:
+    lines = dry_run(config, "-r", CAPTURE, "--method", "auto")
+    assert min(of(line, "web2")["weight"] for line in lines) == pytest.approx(0.008)
+
+
+def test_backends_are_told_apart_by_address(config: Path, tmp_path: Path) -> None:
+    """As a balancer that translates addresses sends them; here the service's own address is one backend's."""
+    text = re.sub(r"mac = .*\n", "", CONFIG).replace(f'address = "{SERVICE}"', 'address = "192.0.2.99"')
+    config.write_text(text.replace("10.0.0.11", SERVICE), encoding="utf-8")
+    lines = dry_run(config, "-r", CAPTURE)
+    assert of(lines[5], "web1")["samples"] > 50
+    assert {of(line, "web3")["standing"] for line in lines} == {"unknown"}
+
+
+def test_a_capture_from_the_wrong_side_is_said_to_be(config: Path) -> None:
+    config.write_text(re.sub(r"mac = .*\n", "", CONFIG), encoding="utf-8")
+    done = wirelag("balance", "--config", config, "--dry-run", "-r", CAPTURE, "--speed", "max")
+    assert "no packet to 192.0.2.10 has a backend's address or MAC address: look where" in done.stderr
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert last["counters"]["unknown_backend"] > 8000
+    assert [one["weight"] for one in last["backends"]] == [0.25] * 4
+
+
+def test_lines_for_people(config: Path) -> None:
+    done = wirelag("balance", "--config", config, "--dry-run", "--format", "table", "-r", CAPTURE, "--speed", "max")
+    first = done.stdout.splitlines()[0]
+    assert re.search(r"web2 \d\.\d%: slow, \d\.\d times the fastest \(.* against .*\); web1 .* takes over$", first)
+
+
+def test_sighup_reads_the_file_again_and_sigterm_ends_it(config: Path) -> None:
+    command = [*WIRELAG, "balance", "--config", str(config), "--dry-run", "-r", str(CAPTURE), "--speed", "4x"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stderr
+        assert len(json.loads(process.stdout.readline())["backends"]) == 4
+        config.write_text(CONFIG[: CONFIG.rindex("[[backends]]")], encoding="utf-8")
+        process.send_signal(signal.SIGHUP)
+        assert "read again" in process.stderr.readline()
+        while len([o for o in json.loads(process.stdout.readline())["backends"] if o["standing"] != "draining"]) == 4:
+            pass
+        config.write_text("service = 1", encoding="utf-8")
+        process.send_signal(signal.SIGHUP)
+        assert process.stderr.readline().rstrip().endswith("all stays as it was")
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+# ---- another balancer ----
+
+
+def test_weights_go_to_a_command_as_json(config: Path, tmp_path: Path) -> None:
+    out = tmp_path / "weights.jsonl"
+    command = f"sh -c 'cat >> {out}; echo $WIRELAG_SERVICE $WIRELAG_PORT $WIRELAG_PROTOCOL >> {out}'"
+    wirelag("balance", "--config", config, "--apply", command, "-r", CAPTURE, "--speed", "16x", "--format", "jsonl")
+    lines = out.read_text(encoding="utf-8").splitlines()
+    assert lines[1] == "192.0.2.10 80 tcp"
+    said = [json.loads(line)["backends"] for line in lines[::2]]
+    assert said[0] == [
+        {"name": f"web{i}", "address": f"10.0.0.{10 + i}", "share": 0.25, "weight": 250} for i in range(1, 5)
+    ]
+    assert 8 in [one["weight"] for backends in said for one in backends]
+
+
+def test_a_command_for_each_backend(config: Path, tmp_path: Path) -> None:
+    out = tmp_path / "calls"
+    script = tmp_path / "ipvsadm"
+    script.write_text(f'#!/bin/sh\necho "$@" >> {out}\n', encoding="utf-8")
+    script.chmod(0o755)
+    backends = Config.load(str(config)).backends
+    applier = Applier(f"{script} -e -r {{address}}:80 -w {{weight}}", Service(SERVICE, (80,)), print)
+    applier.offer(backends, dict.fromkeys(NAMES, 0.25))
+    applier.close()
+    assert out.read_text(encoding="utf-8").splitlines() == [f"-e -r 10.0.0.{10 + i}:80 -w 250" for i in range(1, 5)]
+    assert (applier.runs, applier.failures) == (4, 0)
+
+
+def test_a_command_that_takes_too_long_is_ended_with_all_it_has_started(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wirelag.cli.balance_apply.TIMEOUT_S", 2.0)
+    said, started = list[str](), tmp_path / "started"
+    applier = Applier(f"sh -c 'sleep 600 & echo $! > {started}; wait'", Service(SERVICE, (80,)), said.append)
+    applier.offer(Config.load(str(config)).backends, dict.fromkeys(NAMES, 0.25))
+    applier.close()
+    assert said == ["--apply: sh: took longer than 2 s and was ended; it is run again in the next interval"]
+    there = Path(f"/proc/{started.read_text(encoding='utf-8').strip()}/stat")
+    assert not there.exists() or there.read_text(encoding="utf-8").split()[2] == "Z"
+
+
+def test_a_command_that_fails_is_told_once_and_run_again(config: Path) -> None:
+    done = wirelag(
+        "balance", "--config", config, "--apply", "sh -c 'echo no such service >&2; exit 3'", "-r", CAPTURE,
+        "--speed", "16x",
+    )  # fmt: skip
+    assert done.stderr.splitlines() == [
+        "wirelag balance: --apply: sh: exit code 3: no such service; it is run again in the next interval"
+    ]
+    backends = Config.load(str(config)).backends
+    lines: list[str] = []
+    applier = Applier("/nowhere/at/all", Service(SERVICE, (80,)), lines.append)
+    applier.offer(backends, dict.fromkeys(NAMES, 0.25))
+    applier.close()
+    assert applier.failures == 1
+    assert lines == [
+        "--apply: /nowhere/at/all: cannot be run (No such file or directory); it is run again in the next interval"
+    ]
+
+
+def test_whole_weights() -> None:
+    assert [whole(share) for share in (0, 1e-9, 0.008, 0.25, 1)] == [0, 1, 8, 250, 1000]
+
+
+# ---- what is shown ----
+
+
+def entries(config: Path) -> Iterator[Any]:
+    dataplane, balancer = steered(config)
+    for _ in range(4):
+        yield balancer.step(dataplane.reading(web1=well(50), web2=well(), web3=well()))
+
+
+def test_prometheus_reads_it(config: Path) -> None:
+    pytest.importorskip("prometheus_client")
+    totals = Totals()
+    for entry in entries(config):
+        totals.add(entry)
+    exporter = totals.exporter("127.0.0.1:0", Lock(), None)
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{exporter.port}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+    finally:
+        exporter.close()
+    numbers = dict(re.findall(r"^(wirelag_\w+(?:\{.*\})?) (\S+)$", text, re.MULTILINE))
+    assert float(numbers['wirelag_balance_weight{backend="web1"}']) < 0.02
+    assert float(numbers['wirelag_balance_latency_seconds{backend="web1"}']) == pytest.approx(0.05)
+    assert 'wirelag_balance_latency_seconds{backend="web4"}' not in numbers
+    assert float(numbers['wirelag_balance_unknown_intervals_total{backend="web4"}']) == 4
+    assert float(numbers['wirelag_balance_requests_total{backend="web2"}']) == 800
+    assert float(numbers['wirelag_balance_response_seconds_sum{backend="web2"}']) == pytest.approx(4)
+    assert float(numbers['wirelag_balance_standing{backend="web1",standing="slow"}']) == 1
+
+
+def test_the_view(config: Path) -> None:
+    from rich.console import Console
+
+    view = View(Config.load(str(config)))
+    console = Console(width=120, file=StringIO(), record=True)
+    console.print(view.draw())
+    for entry in entries(config):
+        view.add(entry)
+    console.print(view.draw())
+    text = console.export_text()
+    assert "waiting for the first interval to end" in text
+    assert re.search(r"web1 +0\.8% +50\.0 ms, .* slow", text)
+    assert re.search(r"web4 .* not known .* unknown", text)
+    assert "slow, 10.0 times the fastest (50 ms against 5 ms)" in text
+    assert plain_lines(entry) == []
+
+
+def test_the_view_on_a_terminal(config: Path) -> None:
+    main, side = pty.openpty()
+    command = [*WIRELAG, "balance", "--config", str(config), "--apply", "true", "-r", str(CAPTURE), "--speed", "max"]
+    with subprocess.Popen(command, stdout=side, stderr=subprocess.PIPE) as process:
+        os.close(side)
+        shown = b""
+        try:
+            while piece := os.read(main, 1 << 16):
+                shown += piece
+        except OSError:  # the other end is closed
+            pass
+        assert process.wait(30) == 0
+    os.close(main)
+    assert "measures only" in shown.decode()
+
+
+# ---- live ----
+
+
+@IN_LAB
+def test_neighbours_are_found_and_asked_for() -> None:
+    with Network("neighbours") as network:
+        network.ip("point", "neigh del 10.5.0.11 dev eth0")
+        with network.inside("point"):
+            mac = mac_of("10.5.0.11", "eth0")
+            with pytest.raises(WirelagError, match="nobody at eth0 answers for it"):
+                mac_of("10.5.0.77", "eth0")
+            with pytest.raises(WirelagError, match="there is no such interface"):
+                mac_of("10.5.0.11", "eth9")
+        assert f"link/ether {mac.hex(':')} " in network.run("server1", "ip", "link", "show", "eth0")
+
+
+@IN_LAB
+def test_a_dry_run_at_an_interface(tmp_path: Path) -> None:
+    config = tmp_path / "lb.toml"
+    config.write_text(
+        f'interface = "eth0"\n[service]\naddress = "{SERVICE_ADDRESS}"\nports = [80]\n'
+        f'[[backends]]\nname = "one"\naddress = "10.5.0.11"\n[[backends]]\nname = "two"\naddress = "{POINT_ADDRESS}"\n'
+        'mac = "02:00:00:00:00:77"\n',
+        encoding="utf-8",
+    )
+    with Network("balance") as network:
+        command = network.command("point", [*WIRELAG, "balance", "--config", str(config), "--dry-run"])
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout
+            process.stdout.readline()  # it listens
+            Httpd(service="constant:5000").start(network, tmp_path, 1)
+            Load().start(network, Task(SERVICE_ADDRESS, Httpd.port, 8, 1, 1, tmp_path)).finish(30)
+            process.send_signal(signal.SIGINT)
+            out, said = process.communicate(timeout=30)
+        assert process.returncode == 0, said
+    lines = [json.loads(line) for line in out.splitlines()]
+    samples = sum(of(line, "one")["samples"] for line in lines)
+    truth = read_log(tmp_path / LOG)
+    assert samples > 0.7 * len(truth)
+    mean_s = float((truth["answered_ns"] - truth["asked_ns"]).mean()) / S
+    known = [of(line, "one")["latency"] for line in lines if of(line, "one")["latency"] is not None]
+    assert known[-1] == pytest.approx(mean_s, rel=0.15)
+    assert {of(line, "two")["latency"] for line in lines} == {None}
+
+
+def test_farms_are_the_same_for_the_same_seed() -> None:
+    from wirelag.sim.balance import simulate
+
+    farm = Farm(clients=8, seconds=3)
+    assert simulate(farm, "latency").latencies == simulate(farm, "latency").latencies

@@ -1,0 +1,337 @@
+"""`wirelag balance` with real servers, clients and a real kernel: nobody notices what happens to the controller."""
+
+import json
+import os
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from lab.balance import EQUAL, Site, entries, site
+from lab.clients import Load
+from lab.network import SERVICE_ADDRESS
+from lab.processes import Process
+from tests.docs.test_experiments import tables_of
+from tests.lab.test_lab import IN_LAB
+from wirelag.balance.dataplane import Backend, Service
+from wirelag.errors import WirelagError
+from wirelag.io.balance_maps import Balancer
+from wirelag.io.bpf import ARRAY, MAPPABLE, Link, Map, info
+from wirelag.io.dataplane_balance import open_balancer
+
+pytestmark = IN_LAB
+PATIENCE_S = 30.0
+FLOOR = 0.0079  # 0.8%, but for what a table of 65,537 entries rounds
+SHORT_LIVES = Load(lifetime="exponential:300000")
+MACS = [bytes.fromhex(f"0205000000{11 + i:02x}") for i in range(4)]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Site]:
+    with site("balance", tmp_path, seed=1, servers=3, service="exponential:5000") as built:
+        yield built
+
+
+def until(true: Callable[[], Any], what: str) -> None:
+    """Wait for it, but not for ever."""
+    end = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < end, what
+        select.select([], [], [], 0.02)
+
+
+def received(place: Site, number: int) -> int:
+    said = place.network.run(f"server{number}", "ip", "-s", "-j", "link", "show", "eth0")
+    return int(json.loads(said)[0]["stats64"]["rx"]["packets"])
+
+
+def traffic(place: Site, *numbers: int) -> None:
+    """Until each of these servers has got some hundred packets more."""
+    before = {number: received(place, number) for number in numbers}
+    until(lambda: all(received(place, n) > before[n] + 200 for n in numbers), f"no traffic to {numbers}")
+
+
+def last(process: Process) -> dict[str, dict[str, Any]]:
+    said = entries(process)
+    return {one["name"]: one for one in said[-1]["backends"]} if said else {}
+
+
+def moved(asked: npt.NDArray[np.void]) -> int:
+    """Requests that another server answered than the one before them in their connection."""
+    by_port = asked[np.lexsort((asked["asked_ns"], asked["port"]))]
+    same = (by_port["port"][1:] == by_port["port"][:-1]) & (by_port["round"][1:] > 0)
+    return int((same & (by_port["server"][1:] != by_port["server"][:-1])).sum())
+
+
+def stop_client(client: Process, place: Site) -> npt.NDArray[np.void]:
+    """It would have ended by itself, and badly, if anything had failed."""
+    client.stop()
+    said = json.loads(client.said())
+    assert said["asked"] == said["answered"]
+    asked = place.asked()
+    assert not asked["failed"].any()
+    assert moved(asked) == 0
+    return asked
+
+
+def test_traffic_outlives_its_controller_and_the_next_one_takes_over(place: Site) -> None:
+    place.configure([1, 2, 3], EQUAL)
+    first = place.steer()
+    client = place.ask(24, PATIENCE_S, SHORT_LIVES)
+    until(lambda: sum(one["samples"] for one in last(first).values()) > 50, "nothing was measured")
+    assert all(one["weight"] == pytest.approx(1 / 3) for one in last(first).values())
+
+    os.kill(first.pid, signal.SIGKILL)
+    traffic(place, 1, 2, 3)
+
+    again = place.steer("again")
+    assert "taken over" in again.said()
+    traffic(place, 1, 2, 3)
+
+    place.configure([1, 2], EQUAL)  # server3 drains, and is forgotten when its last connection has ended
+    os.kill(again.pid, signal.SIGHUP)
+    until(lambda: set(last(again)) == {"server1", "server2"}, "server3 did not drain")
+    drained_ns = time.time_ns()
+    again.stop()
+    assert "traffic flows on" in again.said()
+    traffic(place, 1, 2)
+
+    asked = stop_client(client, place)
+    assert set(asked["server"].tolist()) == {1, 2, 3}
+    assert set(asked["server"][asked["asked_ns"] > drained_ns].tolist()) == {1, 2}
+    counters = entries(again)[-1]["counters"]
+    assert not any(counters.values()), counters
+
+
+def opened(place: Site, **changes: Any) -> Balancer:
+    settings: dict[str, Any] = {"table_size": 251, "connections": 1024, "most_backends": 8, "idle_ns": 10**11}
+    given = (
+        settings | {"pins": str(place.pins), "service": Service(SERVICE_ADDRESS, (80,)), "interface": "eth0"} | changes
+    )
+    with place.network.inside("point"):
+        return open_balancer(given.pop("service"), given.pop("interface"), **given)
+
+
+def test_what_is_pinned_is_taken_over_if_it_fits(place: Site) -> None:
+    with pytest.raises(WirelagError, match="eth9: there is no such interface"):
+        opened(place, interface="eth9")
+    assert not place.pins.exists()
+    balancer = opened(place)
+    listed = [Backend(f"server{i + 1}", f"10.5.0.{11 + i}", MACS[i]) for i in range(3)]
+    slots = balancer.set_backends(listed)
+    assert balancer.table() is None
+    balancer.set_table(np.resize(np.array([0, 0, 1], np.int32), 251))
+    with pytest.raises(WirelagError, match="another process steers"):
+        opened(place)
+    balancer.close(leave=True)
+
+    for changes, says in (
+        ({"service": Service("10.5.0.99", (80,))}, "has another service"),
+        ({"service": Service(SERVICE_ADDRESS, (81,))}, "has another service"),
+        ({"table_size": 257}, "has 502 maglev, not 514"),
+        ({"connections": 4096}, "has 128 groups, not 512"),
+        ({"interface": "lo"}, "lo: has no MAC address"),
+        ({"interface": "eth9"}, "eth9: there is no such interface"),
+        ({"pins": str(place.folder)}, "pins must be in bpffs"),
+    ):
+        with pytest.raises(WirelagError, match=says) as raised:
+            opened(place, **changes)
+        assert "\n" not in str(raised.value)
+
+    other = opened(place, idle_ns=10**10)
+    assert "taken over" in other.description
+    assert other.backends() == tuple(listed)
+    table = other.table()
+    assert table is not None
+    assert np.bincount(table).tolist() == [168, 83]
+    assert other.set_backends(listed[1:]) == {name: slot for name, slot in slots.items() if name != "server1"}
+    other.close(leave=False)
+    assert not place.pins.exists()
+    with place.network.inside("point"):
+        shown = subprocess.run(["ip", "-d", "link", "show", "eth0"], capture_output=True, text=True, check=True)
+    assert "xdp" not in shown.stdout
+
+
+def program_at(place: Site) -> int:
+    link = Link.pinned(place.pins / "link")
+    _, _, number = struct.unpack_from("<3I", info(link.fd, 64))
+    link.close()
+    return int(number)
+
+
+@pytest.mark.parametrize("name", ["connections", "tallies", "settings"])
+def test_what_another_version_has_pinned_is_left_alone_and_can_be_removed(place: Site, name: str) -> None:
+    opened(place).close(leave=True)
+    before, old = program_at(place), Map.pinned(place.pins / name)
+    (place.pins / name).unlink()
+    flags = MAPPABLE if old.kind == ARRAY else 0
+    Map.create(name, old.kind, old.key_size, old.value_size + 16, old.entries, flags).pin(place.pins / name)
+    with pytest.raises(WirelagError, match="is of another version of wirelag; --remove ends that one"):
+        opened(place)
+    assert program_at(place) == before
+    place.network.ip("point", "link set eth0 name other")  # and the interface is not needed
+    place.configure([1])
+    command = [sys.executable, "-m", "wirelag.cli", "balance", "--config", str(place.config), "--remove"]
+    for said in ("", "nothing is pinned there"):
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+        assert (ran.returncode, said in ran.stderr) == (0, True), ran.stderr
+        assert not place.pins.exists()
+    assert "xdp" not in place.network.run("point", "ip", "-d", "link", "show", "other")
+
+
+def test_a_dead_backend_keeps_nobody_from_being_served(place: Site) -> None:
+    place.configure([1, 2, 3], EQUAL)
+    first = place.steer()
+    os.kill(first.pid, signal.SIGKILL)
+    place.network.ip("server3", "link set eth0 down")
+    place.network.ip("point", "neigh del 10.5.0.13 dev eth0")
+    again = place.steer("again")
+    assert "taken over" in again.said()
+    assert "left out" not in again.said(), "its MAC address is in the kernel"
+    until(lambda: set(last(again)) == {"server1", "server2", "server3"}, "server3 is gone")
+    again.stop()
+
+    shutil.rmtree(place.pins)
+    anew = place.steer("anew")
+    assert "server3: 10.5.0.13: nobody at eth0 answers for it" in anew.said()
+    until(lambda: set(last(anew)) == {"server1", "server2"}, "server3 has not been left out")
+    place.network.ip("server3", "link set eth0 up")
+    until(lambda: set(last(anew)) == {"server1", "server2", "server3"}, "server3 was not noticed")
+    assert "server3: 10.5.0.13 answers now" in anew.said()
+    anew.stop()
+
+
+def settings(place: Site) -> bytes:
+    one = Map.pinned(place.pins / "settings")
+    found = one.lookup(0)
+    one.close()
+    assert found
+    return found
+
+
+def test_an_interface_that_is_gone_is_told_and_another_is_balanced_instead(place: Site) -> None:
+    balancer = opened(place)
+    balancer.set_backends([Backend("server1", "10.5.0.11", MACS[0])])
+    balancer.set_table(np.zeros(251, np.int32))
+    balancer.close(leave=True)
+    place.network.ip("point", "link add spare type veth peer name other")
+    before = settings(place)
+    with pytest.raises(WirelagError, match="is at another interface"):
+        opened(place, interface="spare")
+    assert settings(place) == before, "who is refused changes nothing"
+    with pytest.raises(WirelagError, match="eth0: another XDP program is attached there"):
+        opened(place, pins=f"{place.pins}-other")
+    assert not Path(f"{place.pins}-other").exists()
+    balancer = opened(place)
+    balancer.read()
+    place.network.ip("point", "link del eth0")
+    with pytest.raises(WirelagError, match="the interface is gone"):
+        balancer.read()
+    balancer.close(leave=True)
+    balancer = opened(place, interface="spare")
+    assert "XDP at spare (native, taken over)" in balancer.description
+    assert balancer.table() is not None
+    balancer.close(leave=False)
+
+
+def test_a_start_that_was_cut_short_is_begun_again(place: Site) -> None:
+    opened(place).close(leave=True)
+    (place.pins / "link").unlink()
+    balancer = opened(place)
+    assert "taken over" not in balancer.description
+    balancer.close(leave=False)
+
+
+def test_three_capabilities_are_enough_and_less_is_told_in_a_line(place: Site, tool: Callable[[str], str]) -> None:
+    place.configure([1, 2, 3])
+    for lacking in ("", "perfmon"):
+        kept = [f"+{name}" for name in ("bpf", "net_admin", "perfmon") if name != lacking]
+        sets = [f"--{kind}={','.join(['-all', *kept])}" for kind in ("bounding-set", "inh-caps", "ambient-caps")]
+        command = [sys.executable, "-m", "wirelag.cli", "balance", "--config", str(place.config), "--for", "600ms"]
+        words = place.network.command("point", [tool("setpriv"), "--securebits=+noroot", *sets, *command])
+        ran = subprocess.run(words, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+        if lacking:
+            assert (ran.returncode, ran.stderr.count("\n")) == (2, 1), ran.stderr
+            assert "CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON" in ran.stderr
+        else:
+            assert ran.returncode == 0, ran.stderr
+            shutil.rmtree(place.pins)
+
+
+def weighs(command: Process, number: int, least: float, most: float) -> None:
+    """Until this server's weight is within these."""
+    name = f"server{number}"
+    until(lambda: least <= last(command).get(name, {"weight": -1})["weight"] <= most, f"{name}: not {least} to {most}")
+
+
+def listed(place: Site, command: Process, numbers: set[int]) -> None:
+    """Have the command read its file again, with these servers; until there are no others."""
+    place.configure(sorted(numbers))
+    os.kill(command.pid, signal.SIGHUP)
+    until(lambda: set(last(command)) == {f"server{number}" for number in numbers}, f"not {numbers}")
+
+
+def turn(place: Site, first: Process, number: int) -> Process:
+    """Slow, killed, taken over, well, drained, added, stopped, taken over."""
+    ill = 1 + number % 3
+    place.slow(ill)
+    weighs(first, ill, 0, 0.05)
+    os.kill(first.pid, signal.SIGKILL)
+    traffic(place, *({1, 2, 3} - {ill}))
+    second = place.steer(f"second{number}")
+    assert "taken over" in second.said()
+    weighs(second, ill, 0, 1)
+    assert entries(second)[0]["backends"][ill - 1]["weight"] < 0.1, "the last weights are the first"
+    place.well(ill)
+    weighs(second, ill, 0.25, 1)
+    listed(place, second, {1, 2, 3} - {ill})
+    listed(place, second, {1, 2, 3})
+    weighs(second, ill, 0.25, 1)
+    second.stop()
+    traffic(place, 1, 2, 3)
+    third = place.steer(f"third{number}")
+    weighs(third, ill, 0.2, 1)
+    for command in (first, second, third):
+        assert min(one["weight"] for said in entries(command) for one in said["backends"] if one["weight"]) >= FLOOR
+    return third
+
+
+@pytest.mark.acceptance
+def test_nobody_notices_what_happens_to_backends_and_controllers(place: Site) -> None:
+    place.configure([1, 2, 3])
+    command = place.steer()
+    client = place.ask(48, 600.0, SHORT_LIVES)
+    for number in range(5):
+        command = turn(place, command, number)
+    asked = stop_client(client, place)
+    assert len(asked) > 10_000
+    assert not any(entries(command)[-1]["counters"].values())
+
+
+@pytest.mark.acceptance
+def test_the_figures_that_are_asked_for() -> None:
+    """As experiments/balance_lab.py prints them: about 21 minutes on a machine that does nothing else."""
+    ill, mean, equal, found = tables_of("balance_lab", quick=False).values()
+    assert float(mean["mean"]["lower by, %"]) >= 37
+    for row in (*ill.values(), *equal.values()):
+        assert row["failed"] == "0"
+        assert float(row["least weight"]) >= FLOOR
+    (same,) = equal.values()
+    assert float(same["lower by, %"].split()[0]) >= -5
+    assert float(found["well: 80% of its share after, s"]["found"]) <= 15
+    assert float(found["all slow: least weight, fair shares"]["found"]) > 0.5
+    assert float(found["one dies: a fifth of its share after, s"]["found"]) <= 10
+    dead = [float(found[f"one dies: failures a second, {kind}"]["found"]) for kind in ("equal", "aware")]
+    assert dead[1] < dead[0] / 4
+    assert found["churn: failed requests"]["found"] == "0"
+    assert found["churn: faults"]["found"] == "none"

@@ -1,0 +1,272 @@
+"""The balancer's loop, with a dataplane that is memory: tables, takeovers, backends that come, go and do not answer."""
+
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.balancer_packets import CONFIG
+from wirelag.balance.dataplane import Backend, Counts, Dataplane, Reading, Table
+from wirelag.balance.loop import Balancer, fixed
+from wirelag.balance.maglev import shares
+from wirelag.balance.settings import Config, Wanted
+from wirelag.cli.balance_view import TooShort, View
+from wirelag.errors import WirelagError
+
+S = 10**9
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "lb.toml"
+    path.write_text(CONFIG, encoding="utf-8")
+    return path
+
+
+def of(line: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(one for one in line["backends"] if one["name"] == name)
+
+
+class Memory:
+    """A dataplane that keeps what it is told, and says what it is told to."""
+
+    description = "memory"
+
+    def __init__(self, most: int = 16) -> None:
+        self.free = list(range(most))[::-1]
+        self.slots: dict[str, int] = {}
+        self.listed: dict[str, Backend] = {}
+        self.entries: Table | None = None
+        self.tables = 0
+        self.time_ns = S
+
+    def backends(self) -> tuple[Backend, ...]:
+        return tuple(self.listed.values())
+
+    def table(self) -> Table | None:
+        return self.entries
+
+    def set_backends(self, backends: Sequence[Backend]) -> dict[str, int]:
+        self.listed = {one.name: one for one in backends}
+        for name in set(self.slots) - set(self.listed):
+            self.free.append(self.slots.pop(name))
+        for name in self.listed:
+            if name not in self.slots:
+                self.slots[name] = self.free.pop()
+        return dict(self.slots)
+
+    def set_table(self, table: Table) -> None:
+        assert set(np.unique(table).tolist()) <= set(self.slots.values())
+        self.entries = table
+        self.tables += 1
+
+    def reading(self, **counts: Counts) -> Reading:
+        self.time_ns += S
+        return Reading(self.time_ns, counts, {})
+
+    def read(self) -> Reading:
+        return self.reading()
+
+    def close(self, leave: bool) -> None:
+        pass
+
+    @property
+    def shares(self) -> dict[str, float]:
+        assert self.entries is not None
+        return shares(self.entries, self.slots)
+
+
+def well(ms: float = 5) -> Counts:
+    return Counts(round(ms * 10**6 * 200), 200, 0, 200, 20, 20, 200)
+
+
+def mac_given(one: Wanted) -> bytes:
+    assert one.mac is not None
+    return one.mac
+
+
+def steered(config: Path) -> tuple[Memory, Balancer]:
+    dataplane: Dataplane = Memory()
+    return dataplane, Balancer(Config.load(str(config)), dataplane, mac_given)  # type: ignore[return-value]
+
+
+NAMES = ("web1", "web2", "web3", "web4")
+
+
+def test_tables_follow_weights_and_are_set_only_when_these_move(config: Path) -> None:
+    dataplane, balancer = steered(config)
+    assert dataplane.shares == pytest.approx(dict.fromkeys(NAMES, 0.25), abs=1e-4)
+    for _ in range(5):
+        balancer.step(dataplane.reading(**{name: well() for name in NAMES}))
+    assert dataplane.tables == 1
+    entry = balancer.step(dataplane.reading(web1=well(50), web2=well(), web3=well(), web4=well()))
+    assert dataplane.tables == 2
+    assert dataplane.shares == pytest.approx(entry.decision.weights, abs=1e-3)
+    assert entry.steered
+
+
+def test_a_restarted_controller_goes_on_with_the_weights_of_the_table(config: Path) -> None:
+    dataplane, balancer = steered(config)
+    for _ in range(6):
+        balancer.step(dataplane.reading(web1=well(50), web2=well(), web3=well(), web4=well()))
+    before, slots = dict(dataplane.shares), dict(dataplane.slots)
+    again = Balancer(Config.load(str(config)), dataplane, mac_given)
+    assert again.controller.weights == pytest.approx(before, abs=1e-3)
+    assert dataplane.slots == slots
+
+
+def test_one_that_leaves_keeps_its_connections_until_they_end(config: Path) -> None:
+    dataplane, balancer = steered(config)
+    text = config.read_text(encoding="utf-8")
+    config.write_text('drain = ["web1"]\n' + text, encoding="utf-8")
+    changes = balancer.reload(Config.load(str(config)))
+    assert {change.name: change.reason for change in changes}["web1"] == "drains"
+    assert "web1" in dataplane.listed
+    assert dataplane.shares["web1"] == 0
+    others = {name: well() for name in NAMES[1:]}
+    for _ in range(3):
+        entry = balancer.step(dataplane.reading(web1=Counts(connections=3), **others))
+    assert of(entry.to_json(), "web1")["standing"] == "draining"
+    assert of(entry.to_json(), "web1")["weight"] == 0
+    balancer.step(dataplane.reading(web1=Counts(), **others))
+    assert "web1" not in dataplane.listed
+    config.write_text(text, encoding="utf-8")  # and it comes back
+    balancer.reload(Config.load(str(config)))
+    assert dataplane.shares["web1"] == pytest.approx(0.008, abs=1e-3)
+
+
+def test_draining_has_a_limit(config: Path) -> None:
+    dataplane, balancer = steered(config)
+    text = config.read_text(encoding="utf-8")
+    config.write_text('drain = ["web1"]\ndrain_limit = "5s"\n' + text, encoding="utf-8")
+    balancer.reload(Config.load(str(config)))
+    steps = 0
+    while "web1" in dataplane.listed:
+        balancer.step(dataplane.reading(web1=Counts(connections=3), **{name: well() for name in NAMES[1:]}))
+        steps += 1
+    assert steps == 11  # of half a second each, whatever clocks say
+
+
+def test_who_left_the_file_while_nobody_looked_drains_too(config: Path) -> None:
+    dataplane, _ = steered(config)
+    text = config.read_text(encoding="utf-8")
+    config.write_text(text[: text.rindex("[[backends]]")], encoding="utf-8")
+    again = Balancer(Config.load(str(config)), dataplane, mac_given)
+    assert again.draining == ("web4",)
+    assert "web4" in dataplane.listed
+    assert dataplane.shares["web4"] == 0
+
+
+def test_draining_waits_for_those_who_still_read(config: Path) -> None:
+    dataplane, balancer = steered(config)
+    config.write_text('drain = ["web1"]\n' + CONFIG, encoding="utf-8")
+    balancer.reload(Config.load(str(config)))
+    for _ in range(5):
+        balancer.step(dataplane.reading(web1=Counts(closing=1)))
+        assert "web1" in dataplane.listed
+    balancer.step(dataplane.reading(web1=Counts()))
+    assert "web1" not in dataplane.listed
+
+
+class Segment:
+    """Who answers for its address there."""
+
+    def __init__(self) -> None:
+        self.dead = set[str]()
+
+    def mac_of(self, one: Wanted) -> bytes:
+        if one.name in self.dead:
+            raise WirelagError(f"{one.address}: nobody answers for it")
+        return bytes.fromhex(f"0200000000{int(one.name[3:]):02x}")
+
+
+def test_who_does_not_answer_is_left_out_until_it_does(config: Path) -> None:
+    dataplane, segment, said = Memory(), Segment(), list[str]()
+    segment.dead |= {"web2", "web3"}
+    balancer = Balancer(Config.load(str(config)), dataplane, segment.mac_of, said.append)
+    assert set(balancer.controller.weights) == set(dataplane.listed) == {"web1", "web4"}
+    assert [line.partition(":")[0] for line in said] == ["web2", "web3"]
+    assert all(line.endswith("it is left out until it answers") for line in said)
+    segment.dead -= {"web3"}
+    for _ in range(2):  # one is asked in each interval
+        balancer.step(dataplane.reading(web1=well(), web4=well()))
+    assert set(balancer.controller.weights) == set(dataplane.listed) == {"web1", "web3", "web4"}
+    assert "web3: 10.0.0.13 answers now, and gets connections" in said
+
+    segment.dead |= {"web1", "web4", "web5"}  # at a reload and a takeover MAC addresses are known
+    config.write_text(CONFIG + '[[backends]]\nname = "web5"\naddress = "10.0.0.15"\n', encoding="utf-8")
+    balancer.reload(Config.load(str(config)))
+    assert set(balancer.controller.weights) == {"web1", "web3", "web4"}
+    again = Balancer(Config.load(str(config)), dataplane, segment.mac_of)
+    assert set(again.controller.weights) == set(dataplane.listed) == {"web1", "web3", "web4"}
+    assert not again.draining
+
+
+def test_nobody_at_all_is_an_error(config: Path) -> None:
+    segment = Segment()
+    segment.dead |= set(NAMES)
+    with pytest.raises(WirelagError, match=r"web1: .* nobody answers for it"):
+        Balancer(Config.load(str(config)), Memory(), segment.mac_of)
+
+
+def test_a_file_that_asks_for_too_much_changes_nothing(config: Path) -> None:
+    class Full(Memory):
+        def set_backends(self, backends: Sequence[Backend]) -> dict[str, int]:
+            if len(backends) > 5:
+                raise WirelagError("there is room for 5")
+            return super().set_backends(backends)
+
+    dataplane = Full()
+    balancer = Balancer(Config.load(str(config)), dataplane, Segment().mac_of)
+    before = balancer.config
+    more = "".join(f'[[backends]]\nname = "web{i}"\naddress = "10.0.0.{10 + i}"\n' for i in (5, 6))
+    config.write_text('drain = ["web1"]\n' + CONFIG + more, encoding="utf-8")
+    with pytest.raises(WirelagError, match="room for 5"):
+        balancer.reload(Config.load(str(config)))
+    assert balancer.config is before
+    assert not balancer.draining
+    assert set(balancer.controller.weights) == set(dataplane.listed) == set(NAMES)
+
+
+def test_connections_that_are_too_short_are_said_to_be_once(config: Path) -> None:
+    dataplane, balancer = steered(config)
+    short, told, view = TooShort(), 0, View(balancer.config)
+    for _ in range(40):
+        brief = Counts(abstained=5, requests=5, opened=5, packets=20)
+        entry = balancer.step(dataplane.reading(**dict.fromkeys(NAMES, brief)))
+        told += short.add(entry)
+    assert told == 1
+    assert short.line.startswith("connections too short to tell a latency (1.0 requests each")
+    view.add(entry)
+    from rich.console import Console
+
+    console = Console(file=StringIO(), width=200, record=True)
+    console.print(view.draw())
+    assert console.export_text().count("connections too short to tell") == 4
+    well_heard = TooShort()
+    assert not any(
+        well_heard.add(balancer.step(dataplane.reading(web1=well(), web2=Counts(abstained=50, requests=50, opened=50))))
+        for _ in range(9)
+    )
+
+
+def test_a_clock_that_is_set_ends_no_draining(config: Path) -> None:
+    dataplane, balancer = steered(config)
+    config.write_text('drain = ["web1"]\n' + CONFIG, encoding="utf-8")
+    balancer.reload(Config.load(str(config)))
+    balancer.step(dataplane.reading(web1=Counts(connections=3)))
+    dataplane.time_ns += 3600 * S
+    balancer.step(dataplane.reading(web1=Counts(connections=3)))
+    assert "web1" in dataplane.listed
+
+
+def test_some_settings_stay_until_the_next_start(config: Path) -> None:
+    _, balancer = steered(config)
+    config.write_text('interval = "2s"\n[table]\nsize = 1009\n' + CONFIG, encoding="utf-8")
+    new = Config.load(str(config))
+    assert fixed(balancer.config, new) == ["interval", "table_size"]
+    balancer.reload(new)
+    assert balancer.config.table_size == 65_537

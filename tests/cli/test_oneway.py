@@ -1,0 +1,418 @@
+"""`wirelag oneway` as a whole: real captures and their known delays, clocks, damage, and files from two places."""
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tests.support.captures import SHARED_DATA
+from tests.support.simulated_captures import write_simulation
+from wirelag import cli
+from wirelag.crossings import crossings, total
+from wirelag.estimators.join import Join
+from wirelag.packets import PacketBatch
+from wirelag.sim import Scenario, simulate
+
+TWO = SHARED_DATA / "twopoint" if SHARED_DATA else Path()
+# Packets that differ only behind the 64th byte of their payload: the reference left them out as copies, the join tells
+# them apart by their order, and times more of them.
+MORE_THAN_THE_REFERENCE = {("tplink-plug/no-firewall", "192.168.1.222"), ("tplink-plug/my-firewall", "192.168.1.222")}
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """A command as a user runs it; gives what it printed, on standard error if it failed."""
+
+    def command(*words: str | Path, code: int = 0) -> str:
+        monkeypatch.setattr("sys.argv", ["wirelag", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        printed = capsys.readouterr()
+        assert (end.value.code or 0) == code, printed.err
+        return printed.err if code == 2 else printed.out
+
+    return command
+
+
+def report(run: Run, *words: str | Path) -> dict:
+    return json.loads(run("oneway", *words, "--format", "json"))
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two captures on one clock, with loss, reordering and copies, and both directions in them."""
+    return captures(tmp_path_factory.mktemp("oneway"), loss=0.01, reorder=0.01, duplicate=0.002)
+
+
+def captures(folder: Path, packets: int = 30_000, snaplen: int = 128, **scenario: object) -> tuple[Path, Path]:
+    paths = folder / "a.pcap", folder / "b.pcap"
+    made = simulate(Scenario(packets=packets, points=2, **scenario))  # type: ignore[arg-type]
+    write_simulation(made, *paths, snaplen=snaplen)
+    made.truth.write_parquet(folder / "truth.parquet")
+    return paths
+
+
+def truth(folder: Path) -> pl.DataFrame:
+    """What crossed from the first point to the second, and arrived."""
+    return pl.read_parquet(folder / "truth.parquet").filter(pl.col("direction") == "forward")
+
+
+# ---- captures whose delays somebody else computed ----
+
+
+def reference() -> list[list[str]]:
+    if SHARED_DATA is None:
+        return []
+    lines = (TWO / "REFERENCE_owd_ns.tsv").read_text().splitlines()
+    return [line.split("\t") for line in lines if not line.startswith(("#", "fileA"))]
+
+
+@pytest.mark.parametrize("row", reference(), ids=lambda row: f"{row[0]} {row[4]}>{row[5]}")
+def test_the_reference_is_reproduced(run: Run, shared_data: Path, row: list[str]) -> None:
+    """Matched packets within 0.5%, median and p95 within 0.1%; rows with negative delays, too."""
+    up, down, source, destination = shared_data / "twopoint" / row[0], shared_data / "twopoint" / row[1], row[4], row[5]
+    answer = report(run, up, down, "--direction", f"{source}>{destination}")
+    matched, median, p95 = int(row[6]), float(row[8]), float(row[9])
+    if ("/".join(row[0].split("/")[1:3]), destination) in MORE_THAN_THE_REFERENCE:
+        assert answer["samples"] > matched
+        return
+    assert answer["samples"] == pytest.approx(matched, rel=0.005)
+    assert answer["quantiles"]["0.5"] * 1e9 == pytest.approx(median, rel=0.001)
+    assert answer["quantiles"]["0.95"] * 1e9 == pytest.approx(p95, rel=0.001)
+    assert answer["clock"]["method"] == "none"
+    assert (answer["negative"] > 0) == (float(row[7]) < 0)
+
+
+def test_packets_that_took_another_way_are_explained(run: Run, shared_data: Path) -> None:
+    """The emulated delay of these captures ends before they do: 3 us for the last packets, 50 ms for the others."""
+    folder = shared_data / "twopoint/mptcpanalyzer-0.3.2"
+    captures = folder / "client_2_filtered.pcapng.gz", folder / "server_2_filtered.pcapng.gz"
+    answer = report(run, *captures, "--direction", "10.0.0.1>11.0.0.2")
+    (note,) = [line for line in answer["notes"] if "groups, far apart" in line]
+    assert "packets took 3.33 us to 148 us" in note
+
+
+# ---- simulated captures ----
+
+
+def test_every_delay_is_the_truth(run: Run, pair: tuple[Path, Path]) -> None:
+    answer, known = report(run, *pair), truth(pair[0].parent)
+    arrived = known.filter(~pl.col("lost"))
+    assert answer["clock"]["method"] == "none"
+    assert answer["used"] + answer["ambiguous"] == pytest.approx(len(arrived), abs=8)  # ends of the capture
+    assert answer["mean"] * 1e9 == pytest.approx(arrived["delay_ns"].mean(), rel=2e-4)
+    assert answer["lost"] == pytest.approx(known["lost"].sum(), abs=3)
+    assert answer["duplicated"] == pytest.approx(arrived["duplicated"].sum(), abs=3)
+    assert answer["sent"] - answer["only_upstream"] == answer["received"] - answer["only_downstream"]
+
+
+@pytest.mark.parametrize(
+    "words", [["rda"], ["rda", "--rateless"], ["rda", "--banks", "2", "--no-check", "--buckets", "6000"]]
+)
+def test_reconciliation_is_the_join(run: Run, pair: tuple[Path, Path], words: list[str]) -> None:
+    joined, answer = (
+        report(run, *pair, "--interval", "5s"),
+        report(run, *pair, "--interval", "5s", "--estimator", *words),
+    )
+    for name in (
+        "mean",
+        "sent",
+        "received",
+        "lost",
+        "only_upstream",
+        "only_downstream",
+        "duplicated",
+        "ambiguous",
+        "used",
+    ):
+        assert answer[name] == joined[name], name
+    assert [part["mean"] for part in answer["intervals"]] == [part["mean"] for part in joined["intervals"]]
+    if "--buckets" not in words:  # small intervals are sent as they are
+        assert answer["wire_bytes"] < 1.05 * joined["wire_bytes"]
+    assert answer["reordered"] is None
+
+
+@pytest.mark.parametrize("estimator", ["lda", "finecomb"])
+def test_synopses_are_within_their_bounds(run: Run, tmp_path: Path, estimator: str) -> None:
+    up, down = captures(tmp_path, loss=0.005, delay="constant:1ms")
+    exact = report(run, up, down)
+    answer = report(run, up, down, "--estimator", estimator, "--interval", "10s")
+    assert abs(answer["mean"] - exact["mean"]) <= answer["bound98"] + 1e-9
+    assert answer["lost"] == pytest.approx(exact["lost"], abs=3)
+    assert answer["only_upstream"] is None
+
+
+def test_a_clock_that_is_off_is_corrected(run: Run, tmp_path: Path) -> None:
+    up, down = captures(tmp_path, 60_000, clock_offset_ns=2000 * 10**9, clock_skew_ppm=50, delay="lognormal:1ms,0.3")
+    answer = report(run, up, down)
+    offset = 2000.0
+    assert abs(answer["clock"]["offset"] - offset) <= answer["clock"]["uncertainty"]
+    assert answer["clock"]["skew"] * 1e6 == pytest.approx(50, rel=0.01)
+    assert answer["mean"] * 1e9 == pytest.approx(truth(tmp_path)["delay_ns"].mean(), rel=0.01)
+    assert any("smallest delays were the same both ways" in note for note in answer["notes"])
+    line = run("oneway", up, down, "--clock", "none", "--interval", "1s", code=2)
+    assert "33.3 min" in line
+    assert "--offset" in line
+
+
+def test_one_direction_alone_gives_variation_and_says_so(run: Run, tmp_path: Path) -> None:
+    up, down = captures(tmp_path, direction="client", clock_offset_ns=2000 * 10**9)
+    answer = report(run, up, down)
+    assert answer["clock"]["method"] == "minimum"
+    assert answer["min"] == pytest.approx(0, abs=1e-6)
+    assert any("delay above the smallest one" in note for note in answer["notes"])
+    given = report(run, up, down, "--offset", "2000s")
+    assert given["mean"] * 1e9 == pytest.approx(truth(tmp_path)["delay_ns"].mean(), rel=1e-3)
+
+
+def test_a_clock_that_is_set_is_reported(run: Run, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    stepped = tmp_path / "stepped.pcap"
+    stepped.write_bytes(shifted(pair[1].read_bytes(), after_s=30, by_ns=10_000_000))
+    answer = report(run, pair[0], stepped)
+    (step,) = answer["clock"]["steps"]
+    assert step["size"] == pytest.approx(0.010, abs=0.0005)
+    assert answer["mean"] == pytest.approx(report(run, *pair)["mean"], rel=0.1)
+
+
+def shifted(capture: bytes, after_s: int, by_ns: int) -> bytes:
+    """A pcap with ns timestamps whose clock was set."""
+    data, place, first = bytearray(capture), 24, None
+    while place < len(data):
+        seconds, ns, length = struct.unpack_from("<III", data, place)
+        time_ns = seconds * 10**9 + ns
+        first = time_ns if first is None else first
+        if time_ns - first > after_s * 10**9:
+            struct.pack_into("<II", data, place, *divmod(time_ns + by_ns, 10**9))
+        place += 16 + length
+    return bytes(data)
+
+
+def test_segments_of_a_path(run: Run, tmp_path: Path) -> None:
+    """A third point, half a millisecond behind the second."""
+    up, down = captures(tmp_path, direction="client", loss=0.01)
+    third = tmp_path / "c.pcap"
+    third.write_bytes(shifted(down.read_bytes(), after_s=-1, by_ns=500_000))
+    answer = report(run, up, down, third)
+    first, second = answer["segments"]
+    assert second["mean"] == pytest.approx(0.0005, abs=1e-9)
+    assert answer["mean"] == pytest.approx(first["mean"] + second["mean"], rel=1e-3)
+
+
+def test_classes_of_traffic(run: Run, pair: tuple[Path, Path]) -> None:
+    for by in ("flow", "source", "destination", "prefix", "dscp"):
+        answer = report(run, *pair, "--by", by, "--most-groups", "20", "--estimator", "rda")
+        assert sum(group["sent"] for group in answer["groups"]) == answer["sent"]
+        assert len(answer["groups"]) <= 21
+
+
+# ---- what cannot be measured ----
+
+
+def test_explanations_instead_of_numbers(run: Run, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    up, down = captures(tmp_path, 5_000, direction="client", seed=9)
+    assert "swap the captures" in run("oneway", down, up, code=2)
+    assert "no packets in common" in run("oneway", pair[0], down, code=2)
+    assert "one capture twice" in run("oneway", up, up, code=2)
+    assert "second capture" in run("oneway", up, code=2)
+    assert "is not a direction" in run("oneway", up, down, "--direction", "10.0.0.1", code=2)
+    assert "missing.pcap" in run("oneway", up, tmp_path / "missing.pcap", code=2)
+
+
+def test_a_capture_that_is_cut_short_loses_nothing(run: Run, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    short = tmp_path / "short.pcap"
+    short.write_bytes(pair[1].read_bytes()[: pair[1].stat().st_size // 2])
+    answer, whole = report(run, pair[0], short), report(run, *pair)
+    assert any("not counted as lost" in note for note in answer["notes"])
+    assert answer["lost"] / answer["sent"] == pytest.approx(whole["lost"] / whole["sent"], rel=0.3)
+    assert sum(answer["left_out"].values()) > whole["left_out"]["backward"] / 2 + 1_000
+
+
+def test_snap_lengths_may_differ(run: Run, tmp_path: Path) -> None:
+    up, down = captures(tmp_path, 10_000)
+    other = tmp_path / "other"
+    other.mkdir()
+    _, shorter = captures(other, 10_000, snaplen=96)
+    answer, same = report(run, up, shorter), report(run, up, down)
+    assert any("bytes of payload instead of 16" in note for note in answer["notes"])
+    assert answer["used"] == pytest.approx(same["used"], rel=0.01)
+
+
+# ---- two places, no shared disk ----
+
+
+@pytest.mark.parametrize("estimator", ["lda", "finecomb", "rda"])
+def test_files_of_synopses(run: Run, tmp_path: Path, estimator: str) -> None:
+    up, down = captures(tmp_path, direction="client", loss=0.002)
+    words = ("--estimator", estimator, "--interval", "10s", "--buckets", "3000")
+    files = tmp_path / "a.syn", tmp_path / "b.syn"
+    for capture, file in zip((up, down), files, strict=True):
+        run("cut", capture, *words, "-o", file)
+    answer, exact = report(run, *files), report(run, up, down, "--interval", "10s")
+    whole = {part["start"]: part for part in exact["intervals"]}
+    for part in answer["intervals"]:
+        same = whole.get(part["start"], exact)  # lda cuts at packets, not at these times
+        assert part["mean"] == pytest.approx(same["mean"], abs=part["bound98"] + (1e-4 if estimator == "lda" else 0))
+        assert part["quantiles"]["0.5"] == pytest.approx(same["quantiles"]["0.5"], rel=0.1)
+    run("cut", down, *words, "--seed", "7", "-o", tmp_path / "c.syn")
+    assert "seed: 0 and 7" in run("oneway", files[0], tmp_path / "c.syn", code=2)
+    assert "cannot be mixed" in run("oneway", files[0], down, code=2)
+
+
+def test_the_second_round_of_rda_makes_it_exact(run: Run, tmp_path: Path) -> None:
+    up, down = captures(tmp_path, direction="client", loss=0.005, duplicate=0.003)
+    words = ("--estimator", "rda", "--interval", "10s", "--buckets", "3000")
+    for name, capture in (("a", up), ("b", down)):
+        run("cut", capture, *words, "-o", tmp_path / f"{name}.syn")
+    files = tmp_path / "a.syn", tmp_path / "b.syn"
+    assert any("second round" in note for note in report(run, *files)["notes"])
+    run("oneway", *files, "--ask", tmp_path / "ask.syn")
+    for name, capture in (("a", up), ("b", down)):
+        run("cut", capture, "--answer", tmp_path / "ask.syn", "-o", tmp_path / f"{name}2.syn")
+    answer = report(run, *files, tmp_path / "a2.syn", tmp_path / "b2.syn")
+    joined = report(run, up, down, "--interval", "10s")
+    exact = {part["start"]: part for part in joined["intervals"]}
+    assert len(answer["intervals"]) >= 3
+    for part in answer["intervals"][:-1]:  # what was sent in the last one may have come in the edge that is left out
+        same = exact[part["start"]]
+        assert (part["used"], part["mean"], part["lost"]) == (same["used"], same["mean"], same["lost"])
+
+
+def test_address_translation(run: Run, tmp_path: Path) -> None:
+    up, down = captures(tmp_path, 10_000, direction="client", ipv6=0)
+    translated = tmp_path / "nat.pcap"
+    translated.write_bytes(other_source(down.read_bytes()))
+    assert "--nat" in run("oneway", up, translated, code=2)
+    answer = report(run, up, translated, "--nat")
+    assert answer["used"] == pytest.approx(report(run, up, down)["used"], rel=0.01)
+
+
+def other_source(capture: bytes) -> bytes:
+    """All IPv4 packets from one public address, their ports one higher."""
+    data, place = bytearray(capture), 24
+    while place < len(data):
+        (length,) = struct.unpack_from("<I", data, place + 8)
+        frame = place + 16
+        data[frame + 26 : frame + 30] = bytes([203, 0, 113, 99])
+        (port,) = struct.unpack_from(">H", data, frame + 34)
+        struct.pack_into(">H", data, frame + 34, (port + 1) & 0xFFFF)
+        place = frame + length
+    return bytes(data)
+
+
+# ---- the command line ----
+
+
+def test_questions_formats_and_standard_input(run: Run, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    assert "does not hold" in run("oneway", *pair, "--sla", "p99<1us", code=3)
+    assert "above 1.50 ms" in run("oneway", *pair, "--above", "1500us")
+    run("oneway", *pair, "--interval", "10s", "--format", "parquet", "-o", tmp_path / "x.parquet")
+    frame = pl.read_parquet(tmp_path / "x.parquet")
+    assert {"lost", "reordered", "sent", "mean", "p99"} <= set(frame.columns)
+    assert np.isclose(frame["sent"][0], frame["sent"][1:].sum())
+    lines = run("oneway", *pair, "--interval", "10s", "--format", "jsonl").splitlines()
+    assert len(lines) == len(frame) - 1
+
+
+# ---- what a total must not hide ----
+
+
+def test_a_busy_interval_counts_with_all_its_packets() -> None:
+    """Of a busy second little is kept, of a quiet one everything: the mean is still that of all packets."""
+    rng = np.random.default_rng(1)
+    estimator = Join(memory=640_000)  # 20,000 packets at each point
+    parts = []
+    for second, (packets, delay_ns) in enumerate(((20_000, 1_000_000), (160_000, 9_000_000))):
+        ids = rng.integers(0, 2**64, packets, dtype=np.uint64)
+        times_ns = np.sort(rng.integers(0, 900_000_000, packets)) + (1_700_000_000 + second) * 10**9
+        parts.append((ids, times_ns, delay_ns))
+    up = [PacketBatch({"packet_id": ids, "time_ns": times_ns}) for ids, times_ns, _ in parts]
+    down = [PacketBatch({"packet_id": ids, "time_ns": times_ns + delay}) for ids, times_ns, delay in parts]
+    spans = list(crossings(estimator, {"upstream": up, "downstream": down}, 10**9))
+    mean_ns = total(spans)[0].mean_ns
+    assert [span.whole.details["share"] < 1 for span in spans] == [False, True]
+    # The busy second is known to within the coins that kept a share of its packets.
+    assert mean_ns == pytest.approx((20 * 1 + 160 * 9) / 180 * 1e6, rel=0.01)
+
+
+@pytest.mark.parametrize("estimator", ["finecomb", "rda"])
+def test_an_outage_is_not_left_out_of_files(run: Run, tmp_path: Path, estimator: str) -> None:
+    up, down = captures(tmp_path, direction="client")
+    data = down.read_bytes()
+    kept, place, first = bytearray(data[:24]), 24, None
+    while place < len(data):
+        seconds, _, length = struct.unpack_from("<III", data, place)
+        first = seconds if first is None else first
+        if not 20 <= seconds - first < 23:
+            kept += data[place : place + 16 + length]
+        place += 16 + length
+    down.write_bytes(kept)
+    words = ("--estimator", estimator, "--interval", "1s", "--buckets", "3000")
+    for name, capture in (("a", up), ("b", down)):
+        run("cut", capture, *words, "-o", tmp_path / f"{name}.syn")
+    answer, exact = report(run, tmp_path / "a.syn", tmp_path / "b.syn"), report(run, up, down)
+    # Files leave the first and the last second out, so that three seconds are a larger share.
+    assert answer["lost"] / answer["sent"] == pytest.approx(exact["lost"] / exact["sent"], rel=0.2)
+    assert answer["lost"] > 500
+
+
+def test_answers_of_another_capture_are_refused(run: Run, tmp_path: Path) -> None:
+    up, down = captures(tmp_path, direction="client", loss=0.005)
+    words = ("--estimator", "rda", "--interval", "10s", "--buckets", "3000")
+    for name, capture in (("a", up), ("b", down)):
+        run("cut", capture, *words, "-o", tmp_path / f"{name}.syn")
+    files = tmp_path / "a.syn", tmp_path / "b.syn"
+    run("oneway", *files, "--ask", tmp_path / "ask.syn")
+    for name, capture in (("a", up), ("b", down)):
+        run("cut", capture, "--answer", tmp_path / "ask.syn", "-o", tmp_path / f"{name}2.syn")
+    line = run("oneway", *files, tmp_path / "b2.syn", tmp_path / "a2.syn", code=2)
+    assert "in the order of the points" in line
+    assert "swap the files" in run("oneway", *reversed(files), code=2)
+    assert "one capture twice" in run("oneway", files[0], files[0], code=2)
+    run("cut", up, *words, "--port", "443", "-o", tmp_path / "c.syn")
+    assert "filter: None and ports 443" in run("oneway", files[0], tmp_path / "c.syn", code=2)
+
+
+def test_captures_in_the_wrong_order(run: Run, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """A third point 2 ms behind the second, both ways."""
+    third = tmp_path / "c.pcap"
+    third.write_bytes(behind(pair[1].read_bytes(), 2_000_000))
+    assert "order in which packets pass" in run("oneway", pair[0], third, pair[1], code=2)
+    first, second = report(run, *pair, third)["segments"]
+    assert (first["mean"], second["mean"]) == (pytest.approx(0.001, rel=0.2), pytest.approx(0.002, rel=0.01))
+
+
+def behind(capture: bytes, by_ns: int) -> bytes:
+    """What a point further on sees: packets to servers later, those from servers earlier."""
+    data, place = bytearray(capture), 24
+    while place < len(data):
+        seconds, ns, length = struct.unpack_from("<III", data, place)
+        ports = place + 16 + (34 if data[place + 28 : place + 30] == b"\x08\x00" else 54)
+        source, destination = struct.unpack_from(">HH", data, ports)
+        later_ns = by_ns if destination < source else -by_ns
+        struct.pack_into("<II", data, place, *divmod(seconds * 10**9 + ns + later_ns, 10**9))
+        place += 16 + length
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--ipv4-prefix", "99", "--by", "prefix"),
+        ("--most-groups", "0"),
+        ("--memory", "200GiB"),
+        ("--interval", "10000000h"),
+        ("--control-port", "99999", "--estimator", "lda", "--interval", "1s"),
+        ("--cut", "packets", "--estimator", "lda"),
+        ("--loss", "150%", "--estimator", "lda"),
+        ("--ask", "x.syn"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_wrong_options_are_usage_errors(run: Run, pair: tuple[Path, Path], words: tuple[str, ...]) -> None:
+    assert words[0] in run("oneway", *pair, *words, code=2)

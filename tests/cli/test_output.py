@@ -1,0 +1,278 @@
+"""Where commands write: never over what they read, and one clear line where they cannot; exit codes to trust."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tests.support.simulated_captures import write_simulation
+from wirelag.cli import app
+from wirelag.cli.options import apart, rate_of, speed_of
+from wirelag.errors import WirelagError
+from wirelag.sim import Scenario, simulate
+from wirelag.units import parse_duration_ns, parse_rate, parse_size, parse_speed
+
+FULL = Path("/dev/full")
+EMPTY = struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 65_535, 1)  # a pcap header and nothing behind it
+GONE = 141
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two captures of the same traffic, the truth about the first, and a capture without packets."""
+    folder = tmp_path_factory.mktemp("captures")
+    both = simulate(Scenario(packets=2_000, points=2))
+    write_simulation(both, folder / "up.pcap", folder / "down.pcap")
+    both.truth.write_parquet(folder / "truth.parquet")
+    (folder / "empty.pcap").write_bytes(EMPTY)
+    return folder
+
+
+def run(folder: Path, words: str, tail: str = "") -> subprocess.CompletedProcess[str]:
+    """A command as a shell runs it, with what the shell adds; its exit code, not that of what reads from it."""
+    line = f"'{sys.executable}' -m wirelag.cli {words} {tail}; exit ${{PIPESTATUS[0]}}"
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, cwd=folder)
+
+
+# ---- what is read stays ----
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "rtt up.pcap -o up.pcap",
+        "rtt up.pcap down.pcap --html ./down.pcap",
+        "rtt up.pcap --samples ../{name}/up.pcap",
+        "rtt - -o up.pcap < up.pcap",
+        "oneway up.pcap down.pcap -o down.pcap",
+        "oneway up.pcap down.pcap --html link.pcap",
+        "cut up.pcap -o up.pcap",
+        "cut up.pcap --answer down.pcap -o hard.pcap",
+    ],
+)
+def test_no_output_overwrites_an_input(folder: Path, words: str) -> None:
+    for name, make in (("link.pcap", os.symlink), ("hard.pcap", os.link)):
+        if not (folder / name).exists():
+            make(folder / "down.pcap", folder / name)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    ran = run(folder, words.format(name=folder.name))
+    assert ran.returncode == 2
+    assert "is read: writing to it would destroy it; choose another file" in ran.stderr
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        {"-o": "a.txt", "--html": "./a.txt"},
+        {"-o": ["s.pcap", "../{name}/s.pcap"]},
+        {"-o": ["s.pcap", "t.pcap"], "--truth": "./t.pcap"},
+        {"-o": ["-", "-"]},
+        {"-o": "there.txt", "--html": "link.txt"},
+        {"-o": "nowhere.txt", "--html": "dangling.txt"},
+    ],
+)
+def test_outputs_are_files_of_their_own_however_spelled(
+    outputs: dict[str, str | list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("there.txt").touch()
+    Path("link.txt").symlink_to("there.txt")
+    Path("dangling.txt").symlink_to("nowhere.txt")
+
+    def spelled(given: str | list[str]) -> str | list[str]:
+        if isinstance(given, str):
+            return given.format(name=tmp_path.name)
+        return [path.format(name=tmp_path.name) for path in given]
+
+    with pytest.raises(typer.BadParameter, match="every output needs a file of its own"):
+        apart({option: spelled(given) for option, given in outputs.items()})
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_what_is_no_file_may_be_shared(tmp_path: Path) -> None:
+    free: dict[str, str | Iterable[str] | None] = {"-o": ["/dev/null", "/dev/null"], "--html": None}
+    apart(free, ["/dev/null", "-", str(tmp_path / "missing.pcap")])
+    apart({"-o": str(tmp_path / "a"), "--html": str(tmp_path / "b")}, [str(tmp_path / "c")])
+    with pytest.raises(typer.BadParameter, match="wants the name of a file"):
+        apart({"-o": None, "--html": "-"})
+
+
+# ---- where nothing can be written ----
+
+
+def test_a_place_that_cannot_be_written_is_told_first(folder: Path, tmp_path: Path) -> None:
+    for path, why in ((tmp_path / "no" / "x", "No such file or directory"), (tmp_path, "Is a directory")):
+        with pytest.raises(WirelagError) as told:
+            apart({"-o": None, "--html": str(path)})
+        assert str(told.value) == f"{path}: cannot write ({why}); choose another file with --html"
+    ran = run(tmp_path, "simulate --packets 100 -o x.pcap --truth no/x.parquet")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == (
+        "wirelag: no/x.parquet: cannot write (No such file or directory); choose another file with --truth\n"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+PRINTING = ("info up.pcap", "rtt up.pcap", "rtt up.pcap --format parquet -o -", "simulate -o -", "--help")
+
+
+@pytest.mark.parametrize("words", PRINTING)
+def test_standard_output_that_is_closed_or_full_is_one_line(folder: Path, words: str) -> None:
+    wanted = {">&-": "Bad file descriptor"}
+    if FULL.exists():
+        wanted[f"> {FULL}"] = "No space left on device"
+    for tail, why in wanted.items():
+        ran = run(folder, words, tail)
+        assert ran.stderr == f"wirelag: standard output: cannot write ({why}); send it elsewhere\n"
+        assert ran.returncode == 2
+
+
+@pytest.mark.parametrize("words", PRINTING)
+def test_a_reader_who_has_gone_is_told_nothing(folder: Path, words: str) -> None:
+    # The reader ends first: standard output is the pipe of a process that was waited for.
+    script = (
+        "import os, runpy, sys\n"
+        "ours, theirs = os.pipe()\n"
+        "os.dup2(theirs, 1)\nos.close(ours)\nos.close(theirs)\n"
+        f"sys.argv = {['wirelag', *words.split()]!r}\n"
+        "runpy.run_module('wirelag.cli', run_name='__main__')"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, check=False, cwd=folder)
+    assert (ran.returncode, ran.stderr) == (GONE, "")
+
+
+def test_closed_streams_that_nobody_needs_do_no_harm(folder: Path, tmp_path: Path) -> None:
+    ran = run(folder, f"rtt up.pcap -o {tmp_path}/answer.txt", ">&-")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "2,000 packets" in (tmp_path / "answer.txt").read_text()
+    ran = run(folder, "rtt missing.pcap", "2>&-")
+    assert (ran.returncode, ran.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        ("simulate --packets 100 --quiet -o {folder}/s.pcap --truth /dev/full", "--truth"),
+        ("rtt up.pcap --format parquet -o /dev/full", "-o"),
+        ("rtt up.pcap --format json -o /dev/full", "-o"),
+        ("rtt up.pcap --html /dev/full", "--html"),
+    ],
+)
+def test_a_full_disk_is_one_line(folder: Path, tmp_path: Path, words: str, option: str) -> None:
+    if not FULL.exists():
+        pytest.skip("no /dev/full here")
+    ran = run(folder, words.format(folder=tmp_path))
+    assert ran.returncode == 2
+    assert ran.stderr == (
+        f"wirelag: /dev/full: cannot write (No space left on device); choose another file with {option}\n"
+    )
+
+
+def test_ctrl_c_before_all_is_imported_is_quiet() -> None:
+    script = (
+        "import os, signal, sys\n"
+        "class Impatient:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'wirelag.cli.score':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Impatient())\n"
+        "from wirelag.cli import main\n"
+        "main()\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
+
+
+# ---- what is said ----
+
+
+@pytest.mark.parametrize("text", ["1e400", "9" * 5_000])
+def test_numbers_without_end_are_too_large(text: str) -> None:
+    units = ((parse_rate, "Gbps", "rate"), (parse_duration_ns, "s", "duration"), (parse_size, "", "size"))
+    for parse, unit, what in units:
+        with pytest.raises(ValueError, match=f"is too large a {what}$") as told:
+            parse(text + unit)
+        assert len(str(told.value)) < 100
+    with pytest.raises(typer.BadParameter, match="is too large a rate"):
+        rate_of(text + "Gbps", "--drain")
+
+
+def test_speeds_are_read_alike_by_all_commands() -> None:
+    assert [parse_speed(text) for text in ("1x", "0.5x", "10")] == [1, 0.5, 10]
+    assert [speed_of(text) for text in ("2x", "max")] == [2, None]
+    for text in ("fast", "0x", "-1x", "nan", "inf", "1e7x", "max"):
+        with pytest.raises(ValueError, match="is not a speed: write 1x"):
+            parse_speed(text)
+    with pytest.raises(typer.BadParameter, match=r"'fast' is not a speed.*\(or max\)"):
+        speed_of("fast")
+
+
+@pytest.mark.parametrize("name", ["s.txt", "s", "s.pcap.xz", "s.gz", "pcap"])
+def test_a_capture_needs_an_ending_that_says_its_format(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    done = CliRunner().invoke(app, ["simulate", "--packets", "100", "-o", str(path)])
+    assert done.exit_code == 2
+    assert f"{path}: its ending says the format: .pcap or .pcapng" in done.output
+    assert not path.exists()
+
+
+def test_what_is_no_file_needs_no_ending(tmp_path: Path) -> None:
+    assert run(tmp_path, "simulate --packets 100 -o /dev/null --quiet").returncode == 0
+    ran = run(tmp_path, "simulate --packets 100 -o /dev/stdout --quiet", "| wc -c")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert int(ran.stdout) > 100 * 16  # more than the heads of its records
+
+
+def test_score_and_compare_read_standard_input(folder: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    assert run(folder, f"oneway up.pcap down.pcap --format json -o {report}").returncode == 0
+    named, piped = (run(folder, f"score {words} truth.parquet", f"< {report}") for words in (report, "-"))
+    assert (named.returncode, named.stderr) == (0, "")
+    assert named.stdout == piped.stdout
+    named, piped = (run(folder, f"compare {words} {report}", f"< {report}") for words in (report, "-"))
+    assert (named.returncode, named.stdout) == (0, piped.stdout)
+    ran = run(folder, "compare - -", f"< {report}")
+    assert (ran.returncode, ran.stderr) == (2, "wirelag: standard input is one report: name a file for the other\n")
+
+
+@pytest.mark.parametrize("command", ["score {} truth.parquet", "compare {} {}"])
+def test_a_binary_file_is_no_report(folder: Path, command: str) -> None:
+    ran = run(folder, command.format("up.pcap", "up.pcap"))
+    assert ran.returncode == 2
+    assert ran.stderr == (
+        "wirelag: up.pcap: is not JSON but something that is no text; write it with --format json -o FILE\n"
+    )
+
+
+def test_a_capture_without_packets_is_said_to_have_none(folder: Path) -> None:
+    ran = run(folder, "rtt empty.pcap")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "there are no packets" in ran.stdout
+    assert "packets   0," in run(folder, "info empty.pcap").stdout
+    ran = run(folder, "oneway up.pcap empty.pcap")
+    assert (ran.returncode, ran.stderr) == (2, "wirelag: empty.pcap holds no packets to compare\n")
+
+
+# ---- an agreement that cannot be shown to hold ----
+
+
+def test_a_question_without_an_answer_does_not_hold(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "answer.json"
+    ran = run(folder, f"rtt empty.pcap --sla 'p99<1s' --format json -o {out}")
+    assert ran.returncode == 3
+    assert json.loads(out.read_text())["sla"] == [{"question": "p99<1s", "holds": None, "value": None}]
+    assert "p99<1s: cannot say" in run(folder, "rtt empty.pcap --sla 'p99<1s'").stdout
+    # Sums have no largest delay.
+    words = "oneway up.pcap down.pcap --estimator lda --sla 'mean<1s'"
+    assert run(folder, words).returncode == 0
+    ran = run(folder, f"{words} --sla 'max<1s'")
+    assert "max<1s: cannot say" in ran.stdout
+    assert ran.returncode == 3

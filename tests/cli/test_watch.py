@@ -1,0 +1,379 @@
+"""`wirelag watch`: replayed captures say what `rtt` and `response` say; live with real servers; it ends in order."""
+
+import json
+import math
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from lab.clients import LOG, Load, Task, read_log
+from lab.network import SERVICE_ADDRESS, Network
+from lab.processes import Process
+from lab.servers import Httpd
+from tests.ebpf.test_dataplane import IN_KERNEL
+from tests.lab.test_lab import IN_LAB
+from tests.support.places import SCHEMAS
+from wirelag.cli.watch_measures import Sums
+from wirelag.distribution import Distribution
+from wirelag.io.prometheus import BOUNDS_S, buckets, parse_address
+
+WIRELAG = (sys.executable, "-m", "wirelag.cli")
+SCHEMA = SCHEMAS / "watch.json"
+S = 10**9
+
+
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("watch") / "capture.pcap"
+    wirelag("simulate", "--packets", "20000", "--seed", "1", "-o", str(path), "--quiet")
+    return str(path)
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    with Network("watch") as network:
+        yield network
+
+
+def wirelag(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*WIRELAG, *arguments], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def lines_of(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def replayed(capture: str, *arguments: str) -> list[dict[str, Any]]:
+    return lines_of(wirelag("watch", "-r", capture, "--speed", "max", "--format", "jsonl", *arguments).stdout)
+
+
+def measured(*arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(wirelag(*arguments, "--format", "json").stdout)
+    return found
+
+
+SAME = ("estimator", "quantity", "packets", "samples", "mean", "std", "min", "max", "quantiles", "ci95")
+
+
+@pytest.mark.parametrize("what", [["rtt"], ["rtt", "--memory", "8KiB"], ["response"], ["response", "--method", "auto"]])
+def test_lines_follow_their_schema(capture: str, what: list[str]) -> None:
+    validator = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
+    lines = replayed(capture, *what, "--interval", "20s", "--by", "server")
+    for line in lines:
+        validator.validate(line)
+        for name in ("command", "samples", "dropped", "capture", "groups"):
+            assert not validator.is_valid({key: value for key, value in line.items() if key != name}), name
+    assert not validator.is_valid(lines[0] | {"final": True})
+
+
+@pytest.mark.parametrize("memory", [(), ("--memory", "64KiB")])
+def test_replay_says_what_rtt_says(capture: str, memory: tuple[str, ...]) -> None:
+    *intervals, final = replayed(capture, "rtt", "--interval", "10s", *memory)
+    expected = measured("rtt", capture, "--interval", "10s", *memory)
+    assert {name: final[name] for name in SAME} == {name: expected[name] for name in SAME}
+    assert final["final"] is True
+    assert len(intervals) == len(expected["intervals"])
+    for mine, theirs in zip(intervals, expected["intervals"], strict=True):
+        assert {name: mine[name] for name in SAME} == {name: theirs[name] for name in SAME}
+    # The first interval and the last were not watched from end to end.
+    assert [line["start"] for line in intervals[1:]] == [line["start"] for line in expected["intervals"][1:]]
+    assert intervals[0]["start"] > expected["intervals"][0]["start"]
+    assert intervals[-1]["end"] < expected["intervals"][-1]["end"]
+
+
+def test_replay_says_what_response_says(capture: str) -> None:
+    *intervals, final = replayed(capture, "response", "--interval", "10s")
+    expected = measured("response", capture)
+    for name in ("samples", "mean", "std", "min", "max", "quantiles", "ci95", "estimator"):
+        assert final[name] == expected[name], name
+    assert sum(line["samples"] for line in intervals) == expected["samples"]
+
+
+def test_client_packets_alone(capture: str) -> None:
+    """Epochs of flows end later than their packets, so intervals differ; the sum does not."""
+    *_, final = replayed(capture, "response", "--interval", "10s", "--method", "auto")
+    expected = measured("response", capture, "--method", "auto")
+    assert final["estimator"] == "pirate"
+    assert (final["samples"], final["mean"]) == (expected["samples"], pytest.approx(expected["mean"], rel=1e-12))
+    low, high = final["ci95"].get("mean", (0, math.inf))  # of few flows nothing is sure
+    assert low < final["mean"] < high
+    assert sum(final["abstained"].values()) == sum(expected["abstained"].values())
+
+
+@pytest.mark.parametrize("quantity", ["rtt", "response"])
+def test_groups_add_up(capture: str, quantity: str) -> None:
+    *intervals, final = replayed(capture, quantity, "--interval", "10s", "--by", "server", "--most-groups", "1000")
+    expected = {group["key"]: group for group in measured(quantity, capture, "--by", "server")["groups"]}
+    assert {group["key"]: group["samples"] for group in final["groups"] if group["samples"]} == {
+        key: group["samples"] for key, group in expected.items() if group["samples"]
+    }
+    for line in (*intervals, final):
+        assert sum(group["samples"] for group in line["groups"]) == line["samples"]
+    bounded = replayed(capture, quantity, "--interval", "10s", "--by", "server", "--most-groups", "3")
+    assert max(len(line["groups"]) for line in bounded) <= 4
+    assert sum(group["samples"] for group in bounded[-1]["groups"]) == final["samples"]
+
+
+def test_speed(capture: str) -> None:
+    began = time.monotonic()
+    done = wirelag("watch", "-r", capture, "--speed", "100x", "rtt", "--interval", "10s")
+    assert time.monotonic() - began > 0.3
+    assert "20,000 packets; 0 dropped by the capture" in done.stdout
+    began = time.monotonic()
+    done = wirelag("watch", "-r", capture, "--for", "300ms", "rtt", "--interval", "100ms", "--format", "jsonl")
+    lines = lines_of(done.stdout)
+    assert lines[-1]["final"]
+    assert 0.3 <= lines[-2]["end"] - lines[0]["start"] < 0.6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["rtt"], "name one interface"),
+        (["eth0", "ping"], "'ping' is not one of rtt, response"),
+        (["eth0", "-r", "x.pcap", "rtt"], "no interface is watched"),
+        (["-r", "x.pcap", "rtt", "--speed", "fast"], "'fast' is not a speed"),
+        (["-r", "x.pcap", "rtt"], "x.pcap: "),
+        (["eth0", "rtt", "--interval", "1ms"], "must be 100ms at least"),
+        (["eth0", "response", "--by", "port"], "'port' is not one of server, flow, client"),
+        (["eth0", "rtt", "--method", "ack"], "is for response"),
+        (["eth0", "response", "--memory", "1KiB"], "is for rtt"),
+        (["-r", "x.pcap", "rtt", "--filter", "tcp"], "is for interfaces"),
+        (["-r", "x.pcap", "rtt", "--direction", "in"], "is for interfaces"),
+        (["-r", "x.pcap", "rtt", "--ring", "1MiB"], "is for interfaces"),
+        (["eth0", "rtt", "--speed", "2x"], "is for captures"),
+        (["-r", "CAPTURE", "rtt", "--prometheus", "nowhere"], "'nowhere' is not an address"),
+        (["nosuchinterface", "rtt"], "nosuchinterface: "),
+    ],
+)
+def test_what_is_wrong_is_said(capture: str, arguments: list[str], says: str) -> None:
+    done = wirelag("watch", *(capture if word == "CAPTURE" else word for word in arguments), code=2)
+    assert says in " ".join(re.sub("[│╭╮╰╯─]", "", done.stderr).split())
+    assert not done.stdout
+
+
+# ---- live ----
+
+
+class Watching:
+    """A program in the lab whose output is read line by line."""
+
+    def __init__(self, network: Network, host: str, *arguments: str) -> None:
+        command = network.command(host, [*WIRELAG, "watch", *arguments])
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def line(self) -> dict[str, Any]:
+        assert self.process.stdout
+        text = self.process.stdout.readline()
+        assert text, self.process.stderr and self.process.stderr.read()
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    def end(self, number: int = signal.SIGINT, code: int = 0) -> tuple[list[dict[str, Any]], str]:
+        if number:
+            self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=30)
+        assert self.process.returncode == code, err
+        return lines_of(out), err
+
+
+def load(network: Network, folder: Path, seconds: int = 3) -> Process:
+    """A server that takes 5 ms, and clients that log what they saw."""
+    Httpd(service="constant:5000").start(network, folder, 1)
+    return Load(in_flight=1).start(network, Task(SERVICE_ADDRESS, Httpd.port, 8, seconds, 1, folder))
+
+
+def mean_s(folder: Path) -> float:
+    """What the client logged."""
+    entries = read_log(folder / LOG)
+    return float((entries["answered_ns"] - entries["asked_ns"]).mean()) / S
+
+
+@IN_LAB
+def test_responses_as_the_client_saw_them(network: Network, tmp_path: Path) -> None:
+    options = ("--format", "jsonl", "--interval", "500ms", "--by", "server")
+    watching = Watching(network, "client", "eth0", "response", *options)
+    watching.line()  # it listens
+    client = load(network, tmp_path)
+    client.finish(30)
+    lines, _ = watching.end()
+    truth = read_log(tmp_path / LOG)
+    final = lines[-1]
+    assert final["final"]
+    assert final["estimator"] == "pairs"
+    assert final["dropped"] == 0
+    assert final["samples"] == pytest.approx(len(truth), rel=0.02)
+    assert final["mean"] == pytest.approx(mean_s(tmp_path), rel=0.1)
+    assert final["groups"][0]["key"] == f"{SERVICE_ADDRESS}:80"
+    starts = [line["start"] for line in lines[:-1]]
+    assert {round(after - before, 3) for before, after in pairwise(starts[1:])} == {0.5}
+
+
+@IN_LAB
+def test_client_packets_at_the_vantage_point(network: Network, tmp_path: Path) -> None:
+    options = ("--direction", "in", "--format", "jsonl", "--interval", "500ms")
+    watching = Watching(network, "point", "eth0", "response", *options)
+    watching.line()
+    client = load(network, tmp_path)
+    client.finish(30)
+    lines, _ = watching.end(signal.SIGTERM)
+    assert lines[-1]["estimator"] == "pirate"
+    assert lines[-1]["mean"] == pytest.approx(mean_s(tmp_path), rel=0.1)
+
+
+@IN_LAB
+@pytest.mark.parametrize("where", [(), pytest.param(("--in-kernel",), marks=IN_KERNEL)], ids=("copies", "in-kernel"))
+def test_an_interface_that_goes_down_leaves_what_was_measured(
+    network: Network, tmp_path: Path, where: tuple[str, ...]
+) -> None:
+    watching = Watching(network, "client", "eth0", "rtt", "--format", "jsonl", "--interval", "200ms", *where)
+    watching.line()
+    client = load(network, tmp_path, seconds=1)
+    client.finish(30)
+    network.ip("client", "link set eth0 down")
+    lines, said = watching.end(0, code=2)
+    assert lines[-1]["final"]
+    assert lines[-1]["samples"] > 100
+    words = "went down" if where else "went down or has gone"
+    assert said == f"wirelag: eth0: the interface {words}; nothing more comes from it\n"
+
+
+@IN_KERNEL
+def test_an_interface_that_nobody_knows_is_told_in_one_line() -> None:
+    command = [sys.executable, "-m", "wirelag.cli", "watch", "nowhere9", "rtt", "--in-kernel"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1), ran.stderr
+    assert ran.stderr.startswith("wirelag: nowhere9: there is no such interface")
+
+
+@IN_LAB
+def test_prometheus_reads_it(network: Network, tmp_path: Path) -> None:
+    pytest.importorskip("prometheus_client")
+    options = ("--format", "jsonl", "--interval", "200ms", "--by", "server", "--prometheus", "9464")
+    watching = Watching(network, "client", "eth0", "rtt", *options)
+    watching.line()
+    client = load(network, tmp_path, seconds=1)
+    client.finish(30)
+    while watching.line()["packets"]:
+        pass
+    text = network.run("client", sys.executable, "-c", SCRAPE)
+    lines, _ = watching.end()
+    numbers = dict(re.findall(r"^(\w+(?:\{.*\})?) (\S+)$", text, re.MULTILINE))
+    for leg in ("server", "client"):
+        where = f'{{interface="eth0",leg="{leg}"}}'
+        counts = [
+            float(value)
+            for name, value in numbers.items()
+            if name.startswith("wirelag_round_trip_seconds_bucket") and f'leg="{leg}"' in name
+        ]
+        assert counts == sorted(counts)
+        assert counts[-1] == float(numbers[f"wirelag_round_trip_seconds_count{where}"])
+        assert counts[-1] == lines[-1]["legs"][leg]["samples"]
+        total = float(numbers[f"wirelag_round_trip_seconds_sum{where}"])
+        assert total == pytest.approx(lines[-1]["legs"][leg]["mean"] * counts[-1], rel=1e-6)
+    assert numbers['wirelag_capture_dropped_packets_total{interface="eth0"}'] == "0.0"
+    assert float(numbers['wirelag_capture_packets_total{interface="eth0"}']) == lines[-1]["packets"]
+    group = f'wirelag_round_trip_group_seconds_count{{group="{SERVICE_ADDRESS}",interface="eth0"}}'
+    assert float(numbers[group]) > 0
+
+
+SCRAPE = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:9464/metrics').read().decode())"
+
+
+def on_a_terminal(command: list[str], until: str) -> tuple[str, int]:
+    """What a program shows on a terminal of 120 columns; Ctrl-C once it shows `until`."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ |= {"COLUMNS": "120", "LINES": "40", "TERM": "xterm-256color"}
+        os.execvp(command[0], command)
+    shown, pressed, deadline = "", False, time.monotonic() + 60
+    while time.monotonic() < deadline and select.select([terminal], [], [], 60)[0]:
+        try:
+            data = os.read(terminal, 65536)
+        except OSError:
+            break
+        if not data:
+            break
+        shown += data.decode(errors="replace")
+        if not pressed and until in shown:
+            os.write(terminal, b"\x03")
+            pressed = True
+    os.close(terminal)
+    return shown, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.acceptance
+def test_the_view(capture: str) -> None:
+    """Until all of it has been drawn; then Ctrl-C ends it with a final report."""
+    command = [*WIRELAG, "watch", "-r", capture, "rtt", "--speed", "20x", "--interval", "2s", "--by", "server"]
+    shown, code = on_a_terminal(command, "in the last 5 intervals")
+    assert code == 0
+    _, _, final = shown.rpartition("Ctrl-C ends it with a final report")
+    spans, rest = ("now", "last minute", "last 10 minutes"), ("dropped by the capture", "of memory", "by server, slow")
+    for words in (*spans, *rest):
+        assert words in shown, words
+    assert "to the server" in final
+    assert "0 dropped by the capture" in final
+
+
+@IN_LAB
+def test_a_reader_who_goes_away(network: Network) -> None:
+    command = network.command("client", [*WIRELAG, "watch", "eth0", "rtt", "--format", "jsonl", "--interval", "100ms"])
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(30) == 141
+        assert process.stderr.read() == b""
+
+
+# ---- parts ----
+
+
+def test_sums_are_as_sure_as_intervals_are_alike() -> None:
+    alike, apart = Sums(), Sums()
+    for number in range(10):
+        alike.add(10, 10 * 5_000_000)
+        apart.add(10, 10 * (4_000_000 + 2_000_000 * (number % 2)))
+    assert alike.mean == apart.mean == 0.005
+    assert alike.ci95["mean"] == pytest.approx((0.005, 0.005))
+    low, high = apart.ci95["mean"]
+    assert (low + high) / 2 == pytest.approx(0.005)
+    assert high - low == pytest.approx(2 * 1.96 * 0.001 / 9**0.5, rel=0.01)
+    halves = Sums()
+    for half in (alike, apart):
+        halves.merge(half)
+    assert (halves.samples, halves.parts) == (200, 20)
+
+
+def test_buckets_hold_what_lies_below_their_bound() -> None:
+    delays = Distribution()
+    delays.add(np.array([5_000, 90_000, 900_000, 40_000_000, 20 * S]))
+    found = dict(buckets(delays))
+    assert [found[name] for name in ("1e-05", "0.0001", "0.001", "0.05", "10", "+Inf")] == [1, 2, 3, 4, 4, 5]
+    assert len(found) == len(BOUNDS_S) + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("9464", ("127.0.0.1", 9464)), (":1", ("127.0.0.1", 1)), ("[::1]:80", ("::1", 80)), ("0.0.0.0:9", ("0.0.0.0", 9))],
+)
+def test_addresses(text: str, expected: tuple[str, int]) -> None:
+    assert parse_address(text) == expected

@@ -1,0 +1,132 @@
+"""The collector under an injected clock: what comes late, or twice, or after a long outage counts once, exactly."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.agent_messages import EPOCH_NS, SECOND_NS, Agent, pair
+from tests.support.agent_messages import Path as Travelled
+from tests.support.collector_process import are_true
+from wirelag.collector.loop import Collector
+from wirelag.collector.store import Store
+from wirelag.estimators.lda import Lda
+from wirelag.estimators.rda import Rda
+from wirelag.messages import Message, encode
+from wirelag.results import Ends
+from wirelag.rounds import Rounds
+
+
+class Offline:
+    """A collector without a network, under an injected clock; agents answer at once, or never."""
+
+    def __init__(self, folder: Path, agents: Iterable[Agent]) -> None:
+        self._file, self._agents = str(folder / "store.db"), {agent.point: agent for agent in agents}
+        self.now_ns, self.asked = EPOCH_NS, list[Message]()
+        self.start()
+
+    def start(self) -> None:
+        self.collector = Collector(Rounds([Ends("A>B", "A", "B")]), Store(self._file), self._tick)
+        self.collector._ask_for = self.asked.extend  # type: ignore[method-assign]
+        assert self.collector._resume() is not None
+
+    def _tick(self) -> int:
+        self.now_ns += 10**6
+        return self.now_ns
+
+    def restart(self, after_s: int) -> None:
+        self.asked.clear()
+        self.collector.store.close()
+        self.now_ns += after_s * SECOND_NS
+        self.start()
+
+    def tell(self, messages: Iterable[Message], answered: bool = True) -> None:
+        todo = [encode(message) for message in messages]
+        while todo:
+            assert self.collector._take(todo) is not None
+            todo = [encode(self._agents[ask.point].answer(ask)) for ask in self.asked] if answered else []
+            self.asked.clear()
+
+    def wait(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.now_ns += SECOND_NS
+            assert self.collector._pass_time() is not None
+
+    def reports(self) -> list[dict[str, Any]]:
+        rows = self.collector.store.rows("A>B", None, SECOND_NS, (0, 2**62), 99)
+        return [row.to_json() for row in rows]
+
+
+@pytest.mark.parametrize("outage_s", [5, 45, 150, 36_000])
+@pytest.mark.parametrize("answered", [True, False])
+def test_after_any_outage_what_was_kept_is_settled(tmp_path: Path, outage_s: int, answered: bool) -> None:
+    """The last interval before it: its neighbour comes from spools, its questions are asked again."""
+    path = Travelled.made(8, 300, 41)
+    agents = pair(path, Rda(short=True, rows=64, tail=200))
+    told = list(zip(*(agent.messages(0, 9) for agent in agents), strict=True))
+    offline = Offline(tmp_path, agents)
+    for number in range(5):
+        offline.now_ns = EPOCH_NS + (number + 1) * SECOND_NS
+        offline.tell(told[number], answered or number < 4)
+    offline.restart(outage_s)
+    offline.tell([agents[0].answer(ask) if ask.point == "A" else agents[1].answer(ask) for ask in offline.asked])
+    for both in told[5:]:
+        offline.tell(both)
+    offline.wait(130)
+    assert are_true(offline.reports(), path) == 8
+
+
+def test_an_answer_that_comes_twice_is_not_taken_for_the_next(tmp_path: Path) -> None:
+    path = Travelled.made(1, 1000, 43, loss=0.25)
+    agents = pair(path, Rda(short=True, rows=64, tail=200))
+    by_point = {agent.point: agent for agent in agents}
+    told = [message for agent in agents for message in agent.messages(0, 2)]
+    asked: list[list[str]] = []
+    for copies in (1, 2):
+        (tmp_path / str(copies)).mkdir()
+        offline = Offline(tmp_path / str(copies), agents)
+        offline.now_ns = EPOCH_NS + 2 * SECOND_NS
+        offline.tell(told, answered=False)
+        asked.append([])
+        offline.restart(1)
+        while offline.asked:
+            asks = list(offline.asked)
+            offline.asked.clear()
+            asked[-1] += [ask.key for ask in asks]
+            for ask in asks:
+                answer = encode(by_point[ask.point].answer(ask))
+                assert offline.collector._take([answer] * copies) is not None
+        assert are_true(offline.reports(), path) == 1
+    assert len(asked[0]) > 4
+    assert asked[0] == asked[1]
+    assert offline.collector.rounds.counted["duplicates"] == len(asked[1])
+
+
+def test_intervals_that_come_late_count_once(tmp_path: Path) -> None:
+    """Unseen is what did not come within a minute; what comes then is measured, and counted once."""
+    path = Travelled.made(6, 200, 42, loss=0.0)
+    agents = pair(path, Lda(64, (0,), tail=100))
+    ups, downs = (agent.messages(0, 7) for agent in agents)
+    offline = Offline(tmp_path, agents)
+
+    def outcomes() -> dict[str, float]:
+        text = offline.collector.metrics.text([], {}, 0)[0].decode()
+        families = text_string_to_metric_families(text)
+        samples = [sample for family in families if family.name == "wirelag_intervals" for sample in family.samples]
+        return {sample.labels["outcome"]: sample.value for sample in samples if sample.name.endswith("_total")}
+
+    offline.now_ns = EPOCH_NS + 7 * SECOND_NS
+    offline.tell([*ups, *downs[:2]])
+    offline.wait(30)
+    assert sum(one["missed"] for one in offline.reports()) == 5
+    assert outcomes()["unseen"] == 0
+    offline.tell(downs[2:4])  # within the minute
+    offline.wait(60)
+    assert outcomes()["unseen"] == 3
+    offline.tell(downs[4:])  # after it
+    offline.wait(130)
+    assert sum(outcomes().values()) == 7
+    assert outcomes()["unseen"] == 3
+    assert sum(one["sent"] for one in offline.reports()) == 1200

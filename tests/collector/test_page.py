@@ -1,0 +1,159 @@
+"""The collector's page in a real browser: everything is drawn, results come by themselves, nobody else is asked."""
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.agent_messages import SECOND_NS, Agent, pair
+from tests.support.browser import Browser
+from tests.support.collector_process import RDA, Running, recent, send, settled
+
+TOKEN = "a-token-that-is-long-enough"
+HOSTILE = "<img src=x onerror=alert(1)//"
+TOPOLOGY = {
+    "routers": ["A", "B", "C"],
+    "links": [
+        {"source": "A", "target": "B", "weight": 1},
+        {"source": "B", "target": "C", "weight": 1},
+        {"source": "B", "target": "A", "weight": 1},
+        {"source": "C", "target": "B", "weight": 1},
+    ],
+}
+
+
+@pytest.fixture
+def browser(tool: Callable[[str], str], tmp_path: Path) -> Iterator[Browser]:
+    with Browser(tool("chromium"), tmp_path) as browser:
+        yield browser
+
+
+def three(seconds: int, seed: int) -> tuple[list[Agent], Callable[[Running], Callable[[], bool]]]:
+    """Agents at A, B and C, each at the ends of its segments; and when all that they say is settled."""
+    first, second = recent(seconds, 400, seed), recent(seconds, 400, seed + 1, delay_ns=40e6)
+    rda = replace(RDA, short=True, buckets=60)
+    agents = [replace(agent, segment="A>B") for agent in pair(first, rda)]
+    agents += [replace(agent, segment="B>C", point=point) for agent, point in zip(pair(second, rda), "BC", strict=True)]
+    return (
+        agents,
+        lambda running: (
+            lambda: all(settled(running, path, seconds - 1, name)() for name, path in (("A>B", first), ("B>C", second)))
+        ),
+    )
+
+
+def picture(browser: Browser, path: Path) -> None:
+    """For whoever wants to look."""
+    path.write_bytes(base64.b64decode(browser.call("Page.captureScreenshot")["data"]))
+
+
+def test_everything_is_drawn_and_nobody_else_is_asked(browser: Browser, tmp_path: Path) -> None:
+    topology = tmp_path / "net.json"
+    topology.write_text(json.dumps(TOPOLOGY))
+    with Running(tmp_path, "--segment", "A>B", "--segment", "B>C", "--topology", str(topology)) as running:
+        agents, until = three(5, 1)
+        send(running.url, agents, 5, until(running))
+        browser.open(running.url)
+        browser.until("document.body.dataset.ready === 'yes'")
+        browser.until("document.body.dataset.drawn > 0")
+        assert browser.ask("[...document.querySelectorAll('#map [data-segment]')].map(e => e.dataset.segment)") == [
+            "A>B",
+            "B>C",
+        ]
+        colours = browser.ask(
+            "[...document.querySelectorAll('#map [data-segment]')].map(e => e.getAttribute('stroke'))"
+        )
+        assert len(set(colours)) == 2
+        rows = browser.ask("[...document.querySelectorAll('#segments tbody tr')].map(r => r.innerText)")
+        assert len(rows) == 2
+        assert rows[0].startswith("A>B")
+        assert "ms" in rows[0]
+        assert browser.ask("document.querySelectorAll('#delay .scatterlayer .trace').length") >= 5
+        assert browser.ask("document.querySelectorAll('#loss .scatterlayer .trace').length") == 2
+        browser.until("document.querySelectorAll('#waterfall .waterfalllayer .point').length === 3")
+        assert "B>C" in browser.ask("document.getElementById('verdict').innerText")
+        assert browser.ask("[...document.querySelectorAll('#agents tbody tr')].map(r => r.cells[0].innerText)") == [
+            "A",
+            "B",
+            "C",
+        ]
+        picture(browser, tmp_path / "page.png")
+        browser.ask("document.querySelectorAll('#map [data-segment]')[1].dispatchEvent(new Event('click'))")
+        browser.until("document.getElementById('name').innerText === 'B>C'")
+        browser.until("document.getElementById('about').innerText.includes('mean')")
+        assert "of packets came directly behind a later one" in browser.ask(
+            "document.getElementById('about').innerText"
+        )
+        before = int(browser.ask("document.body.dataset.drawn"))
+        browser.ask("document.getElementById('range').value = 86400")
+        browser.ask("document.getElementById('range').dispatchEvent(new Event('change'))")
+        # A day is drawn by the minute, and there is one only if a minute has just ended.
+        browser.until(f"document.body.dataset.drawn > {before}")
+        assert {url.split("/")[2] for url in browser.requests if not url.startswith("data:")} == {
+            running.url.split("/")[2]
+        }
+        assert browser.problems == []
+
+
+def test_results_come_by_themselves(browser: Browser, tmp_path: Path) -> None:
+    with Running(tmp_path, "--segment", "A>B") as running:
+        browser.open(running.url)
+        browser.until("document.getElementById('said').innerText === 'live'")
+        browser.until("document.getElementById('about').innerText === 'Nothing is known of this time.'")
+        path = recent(4, 300, 3)
+        send(running.url, pair(path, RDA), 4, settled(running, path, 3))
+        browser.until("document.getElementById('delay').data[2].y.filter(y => y !== null).length >= 4")
+        browser.until("document.querySelector('#segments tbody tr').innerText.includes('ms')")
+        drawn = browser.ask("document.getElementById('delay').data[2].y[0]")
+        truth = path.delays_ns[path.during(path.start_ns, path.start_ns + SECOND_NS) & ~path.lost].mean()
+        assert drawn == pytest.approx(truth / 1e6)
+        assert browser.problems == []
+
+
+def test_a_pause_is_a_gap(browser: Browser, tmp_path: Path) -> None:
+    with Running(tmp_path, "--segment", "A>B") as running:
+        path = recent(6, 300, 4)
+        agents = pair(path, RDA)
+        made = [agent.messages(0, 7) for agent in agents]
+        for agent, messages in zip(agents, made, strict=True):
+            kept = [message for i, message in enumerate(messages) if i not in (2, 3)]
+            agent.__dict__["messages"] = lambda first, count, kept=kept: kept
+        send(running.url, agents, 7, lambda: len(running.reports()) == 5)
+        browser.open(running.url)
+        browser.until("document.body.dataset.drawn > 0")
+        drawn = browser.ask("document.getElementById('delay').data[2].y")
+        assert drawn[2] is None
+        assert None not in drawn[:2] + drawn[3:5]
+        assert running.json("/api/v1/reports", segment="A>B")["gaps"] == [
+            [path.start_ns / 1e9 + 2, path.start_ns / 1e9 + 4]
+        ]
+
+
+def test_the_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text(TOKEN)
+    with Running(tmp_path, "--segment", "A>B", "--token-file", str(tmp_path / "tokens"), token=TOKEN) as running:
+        browser.open(running.url)
+        browser.until("document.querySelector('input[name=token]') !== null")
+        browser.ask("document.querySelector('input').value = 'wrong'; document.forms[0].submit()")
+        browser.until("document.body && document.body.innerText.includes('That token is wrong')")
+        browser.ask(f"document.querySelector('input').value = '{TOKEN}'; document.forms[0].submit()")
+        browser.until("document.body && document.body.dataset.ready === 'yes'")
+        assert browser.ask("document.getElementById('said').innerText") in ("live", "connecting")
+
+
+def test_hostile_names_are_only_names(browser: Browser, tmp_path: Path) -> None:
+    with Running(tmp_path) as running:
+        path = recent(3, 200, 5)
+        agents = [
+            replace(agent, segment=f"{HOSTILE}>B", point=point)
+            for agent, point in zip(pair(path, RDA), (HOSTILE, "B"), strict=True)
+        ]
+        send(running.url, agents, 4, settled(running, path, 3, f"{HOSTILE}>B"))
+        browser.open(running.url)
+        browser.until("document.body.dataset.ready === 'yes'")
+        assert browser.ask("document.querySelectorAll('img').length") == 0
+        assert HOSTILE in browser.ask("document.getElementById('segments').innerText")
+        assert browser.problems == []

@@ -1,0 +1,260 @@
+"""A real Prometheus reads the collector and `wirelag watch`: dashboard and alert rules find what they ask for."""
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.agent_messages import Agent, pair
+from tests.support.collector_process import RDA, Running, recent, send, settled
+from tests.support.places import ROOT
+from wirelag.intervals import Interval
+from wirelag.messages import Message
+
+DEPLOY = ROOT / "deploy"
+TOKEN = "a-token-that-is-long-enough"
+# Nothing is wrong here, so these find nothing.
+QUIET = {"wirelag_agent_clock_synchronised == 0"}
+NEEDED = pytest.mark.skipif(
+    any(shutil.which(name) is None for name in ("prometheus", "promtool", "openssl")),
+    reason="needs prometheus, promtool and openssl",
+)
+
+
+def expressions() -> list[str]:
+    """All that the dashboard asks, for every segment."""
+    board = json.loads((DEPLOY / "grafana.json").read_text())
+    found = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+    return [expr.replace("$__rate_interval", "10s").replace("$segment", ".*") for expr in found]
+
+
+def test_the_dashboard_is_laid_out() -> None:
+    """No two panels have a number or a place in common, and each asks the chosen Prometheus."""
+    panels = json.loads((DEPLOY / "grafana.json").read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, panel["title"]
+        taken |= cells
+        for target in panel.get("targets", ()):
+            assert target["datasource"]["uid"] == "${datasource}"
+
+
+class Prometheus:
+    """One that runs; `ask` waits until an expression has an answer."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(settings))
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._at = f"127.0.0.1:{free.getsockname()[1]}"
+        words = [f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
+        words += [f"--web.listen-address={self._at}", "--log.level=warn"]
+        self._said = (folder / "prometheus.txt").open("wb")
+        self._process = subprocess.Popen(["prometheus", *words], stdout=self._said, stderr=self._said)
+
+    def get(self, path: str, **query: str) -> Any:
+        url = f"http://{self._at}/api/v1/{path}?{urlencode(query)}"
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code == 503:  # it starts
+                    raise
+                raise AssertionError(error.read().decode()) from None
+
+    def ask(self, expr: str, wanted: Callable[[list[Any]], bool] = bool, seconds: float = 20.0) -> list[Any]:
+        end = time.monotonic() + seconds
+        found: list[Any] = []
+        while not wanted(found):
+            assert self._process.poll() is None, Path(self._said.name).read_text()
+            assert time.monotonic() < end, (expr, found)
+            try:
+                found = self.get("query", query=expr)["result"]
+            except OSError:  # it does not answer yet
+                found = []
+            if not wanted(found):
+                time.sleep(0.1)
+        return found
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait(20)
+        self._said.close()
+
+
+def status(agent: Agent) -> Message:
+    """What a real agent says of itself every ten seconds."""
+    now_ns = time.time_ns()
+    said = {"start_ns": now_ns, "end_ns": now_ns, "name": None, "class": None}
+    said |= {"spooled": 0, "spooled_bytes": 0, "spool_dropped": 0, "lost_parts": 0}
+    return Message("status", agent.point, None, Interval(now_ns, now_ns), agent.terms, agent.clock, records=(said,))
+
+
+class Telling:
+    """An agent that tells of itself, too."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent, self.point, self.segment = agent, agent.point, agent.segment
+        self.answer = agent.answer
+
+    def messages(self, first: int, count: int) -> list[Message]:
+        return [*self._agent.messages(first, count), status(self._agent)]
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where `wirelag watch` serves what it sees of a capture that is replayed."""
+    folder = tmp_path_factory.mktemp("watch")
+    wirelag = [sys.executable, "-m", "wirelag.cli"]
+    made = ["simulate", "--packets", "20000", "--seed", "1", "-o", "capture.pcap", "--quiet"]
+    subprocess.run([*wirelag, *made], cwd=folder, check=True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    words = ["watch", "-r", "capture.pcap", "rtt", "--by", "server", "--prometheus", address]
+    with (folder / "said").open("wb") as said:
+        process = subprocess.Popen([*wirelag, *words], cwd=folder, stdout=said, stderr=said)
+    yield address
+    process.terminate()
+    assert process.wait(20) == 0, (folder / "said").read_text()
+
+
+@pytest.fixture(scope="module")
+def collector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """With a token and a certificate, as the guide makes them."""
+    folder = tmp_path_factory.mktemp("collector")
+    (folder / "token").write_text(TOKEN)
+    made = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"]
+    subprocess.run(["openssl", *made.split(), *names], cwd=folder, check=True, capture_output=True)
+    files = ("--token-file", str(folder / "token"), "--certificate", str(folder / "cert.pem"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(folder / "cert.pem"))
+        with Running(folder, "--segment", "A>B", *files, "--key", str(folder / "key.pem"), token=TOKEN) as running:
+            yield running
+
+
+def told(running: Running, seed: int) -> None:
+    path = recent(3, 1000, seed)
+    agents = [Telling(agent) for agent in pair(path, replace(RDA, short=True, buckets=200))]
+    send(running.url, agents, 4, settled(running, path, 3), TOKEN)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def prometheus(collector: Running, watched: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """As deploy/prometheus.yml sets it up, but for addresses and files."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    settings = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
+    settings["global"] = {"scrape_interval": "250ms", "scrape_timeout": "250ms", "evaluation_interval": "1s"}
+    rules = yaml.safe_load((DEPLOY / "alerts.yml").read_text())
+    for group in rules["groups"]:
+        group.pop("interval", None)
+    (folder / "alerts.yml").write_text(yaml.safe_dump(rules))
+    settings["rule_files"] = [str(folder / "alerts.yml")]
+    ours, watch = settings["scrape_configs"]
+    ours["authorization"]["credentials_file"] = str(collector.store.parent / "token")
+    ours["tls_config"]["ca_file"] = str(collector.store.parent / "cert.pem")
+    ours["static_configs"][0]["targets"] = [collector.url.removeprefix("https://")]
+    watch["static_configs"][0]["targets"] = [watched]
+    told(collector, 1)
+    running = Prometheus(folder, settings)
+    try:
+        running.ask("wirelag_packets_sent_total")
+        told(collector, 2)  # counters that have grown have rates
+        running.ask("wirelag_packets_sent_total", lambda found: bool(found) and float(found[0]["value"][1]) >= 6000)
+        yield running
+    finally:
+        running.close()
+
+
+@NEEDED
+def test_a_dashboard_and_rules_find_what_they_ask_for(prometheus: Prometheus, collector: Running, watched: str) -> None:
+    """One test, since what it needs takes seconds to start."""
+    up = {one["metric"]["job"]: one["value"][1] for one in prometheus.ask("up", lambda found: len(found) == 2)}
+    assert up == {"wirelag": "1", "wirelag-watch": "1"}
+    prometheus.ask("histogram_quantile(0.5, rate(wirelag_round_trip_seconds_bucket[10s])) > 0")
+    prometheus.ask("rate(wirelag_round_trip_group_seconds_count[10s])")
+    for expr in sorted({*expressions()} - QUIET):
+        for one in prometheus.ask(expr):
+            assert one["value"][1] != "NaN" or "report_ready" in expr, expr
+    _are_true(prometheus)
+    _rules_work(prometheus)
+    with urllib.request.urlopen(f"http://{watched}/metrics", timeout=10) as answer:
+        _are_well_formed(answer.read().decode())
+    _are_well_formed(collector.get("/metrics")[1])
+    _are_documented(collector.get("/metrics")[1])
+
+
+def _are_true(prometheus: Prometheus) -> None:
+    """Delays are made: half of 5 ms, and as much again on average; 1% is lost."""
+    starts = (
+        "rate(wirelag_one_way_delay_seconds_sum",
+        "histogram_quantile(0.99, sum by (segment",
+        "rate(wirelag_packets_lost",
+    )
+    mean, p99, loss = (next(expr for expr in expressions() if expr.startswith(start)) for start in starts)
+    assert float(prometheus.ask(mean)[0]["value"][1]) == pytest.approx(5e-3, rel=0.1)
+    assert 0.01 <= float(prometheus.ask(p99)[0]["value"][1]) <= 0.025
+    assert float(prometheus.ask(loss)[0]["value"][1]) == pytest.approx(0.01, abs=0.006)
+
+
+def _rules_work(prometheus: Prometheus) -> None:
+    prometheus.ask("segment:wirelag_delay_p99_seconds:rate5m")
+    rules = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
+    assert len(rules) == 18
+    assert {rule["name"]: rule["lastError"] for rule in rules if rule.get("lastError")} == {}
+    firing = {rule["name"] for rule in rules if rule.get("state") == "firing"}
+    assert firing <= {"WirelagIntervalsUnseen"}  # around what was sent there are intervals with one end
+
+
+def _are_well_formed(text: str) -> None:
+    """Names and units as Prometheus wants them."""
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def _are_documented(text: str) -> None:
+    page = (ROOT / "docs" / "reference" / "collect.md").read_text()
+    page = re.sub(r"(\w+)\{(\w+(?:,\w+)+)\}(\w*)", _spread, page)
+    wanted = {
+        f"{family.name}{'_total' * (family.type == 'counter')}" for family in text_string_to_metric_families(text)
+    }
+    assert {name for name in wanted if name not in page} == set()
+
+
+def _spread(found: re.Match[str]) -> str:
+    """`a_{b,c}_d` as `a_b_d a_c_d`."""
+    return " ".join(f"{found[1]}{middle}{found[3]}" for middle in found[2].split(","))
+
+
+@NEEDED
+def test_alerts_are_called_when_they_should_be() -> None:
+    done = subprocess.run(
+        ["promtool", "test", "rules", str(ROOT / "tests" / "data" / "alerts.test.yml")], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_is_explained_and_tested() -> None:
+    rules = yaml.safe_load((DEPLOY / "alerts.yml").read_text())
+    names = {rule["alert"] for group in rules["groups"] for rule in group["rules"] if "alert" in rule}
+    for page in ("docs/reference/operations.md", "tests/data/alerts.test.yml"):
+        text = (ROOT / page).read_text()
+        assert {name for name in names if name not in text} == set(), page

@@ -1,0 +1,428 @@
+"""The collector's store: kept once, never half, never too much; sums say what their parts say."""
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.agent_messages import EPOCH_NS, SECOND_NS
+from tests.support.places import ROOT
+from wirelag.collector.store import DAY_NS, HOUR_NS, MINUTE_NS, Retention, Store
+from wirelag.collector.tally import Tally
+from wirelag.crossing import Crossing
+from wirelag.errors import WirelagError
+from wirelag.intervals import Interval
+from wirelag.losses import Loss
+from wirelag.messages import ClockReading, Seen
+from wirelag.results import Rank, Result
+
+SEEN = Seen(100, 0, SECOND_NS)
+START_NS = EPOCH_NS // HOUR_NS * HOUR_NS
+ALL_TIMES = (0, 2**62)
+
+
+def result(delays_ns: np.ndarray, start_ns: int = START_NS, lost: int = 0, rank: Rank = Rank.SETTLED) -> Result:
+    crossing = Crossing(len(delays_ns) + lost, len(delays_ns), only_upstream=lost, reordered=1, duplicated=0)
+    crossing.add_delays(np.arange(len(delays_ns)) + start_ns, delays_ns.astype(np.int64))
+    interval = Interval(start_ns, start_ns + SECOND_NS)
+    clock = ClockReading(True, 50_000, "ptp")
+    return Result(
+        "A>B", interval, rank, "rda", {None: crossing}, {None: Loss(lost, lost, lost)}, (SEEN, SEEN), clock, True
+    )
+
+
+def tally(delays_ns: np.ndarray, lost: int = 0) -> Tally:
+    return Tally.of(result(delays_ns, lost=lost), None)
+
+
+def fill(store: Store, seconds: range, seed: int = 1) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    everything = []
+    store.begin()
+    for second in seconds:
+        delays_ns = rng.lognormal(15, 0.7, 200).astype(np.int64)
+        everything.append(delays_ns)
+        one = result(delays_ns, START_NS + second * SECOND_NS, lost=second % 3)
+        store.put(one.segment, None, one.interval, one.rank, Tally.of(one, None))
+    store.commit()
+    return np.concatenate(everything)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "store.db"))
+
+
+# ---- tallies ----
+
+
+def test_a_tally_says_what_the_delays_say() -> None:
+    delays_ns = np.random.default_rng(2).lognormal(15, 1, 5000).astype(np.int64)
+    said = tally(delays_ns, lost=50).to_json(START_NS, SECOND_NS, True)
+    assert said["mean"] == pytest.approx(delays_ns.mean() / 1e9, rel=1e-12)
+    assert said["std"] == pytest.approx(delays_ns.std() / 1e9, rel=1e-9)
+    for q, value in said["quantiles"].items():
+        ranked = np.sort(delays_ns)[int(float(q) * len(delays_ns))]
+        assert value == pytest.approx(ranked / 1e9, rel=0.005)
+    assert (said["lost"], said["loss"]) == (50, 50 / 5050)
+    low, high = said["ci95"]["mean"]
+    assert low < said["mean"] - 50e-6
+    assert high > said["mean"] + 50e-6  # the clocks' bound is in it
+
+
+def test_without_synchronised_clocks_delays_have_no_interval() -> None:
+    one = replace(result(np.full(100, 10**6)), clock=ClockReading(False, 0, "none"))
+    said = Tally.of(one, None).to_json(START_NS, SECOND_NS, True)
+    assert said["mean"] == 1e-3
+    assert "mean" not in said["ci95"]
+    assert said["clock"] == {"error": 0.0, "synchronised": False}
+
+
+def test_delays_below_nothing_are_counted_not_shown() -> None:
+    delays_ns = np.concatenate([np.full(300, -1000), np.full(700, 5000)])
+    made = tally(delays_ns)
+    assert made.negative == 300
+    assert made.quantile_ns(0.2) is None
+    assert made.quantile_ns(0.9) == pytest.approx(5000, rel=0.005)
+    assert made.moments.mean_ns == delays_ns.mean()
+
+
+delays = st.lists(st.integers(-(10**6), 10**10), max_size=60).map(lambda values: np.array(values, np.int64))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(delays, min_size=1, max_size=5))
+def test_a_sum_is_the_tally_of_all(parts: list[np.ndarray]) -> None:
+    whole = Tally()
+    for part in parts:
+        whole.add(tally(part, lost=len(part) % 4))
+    direct = tally(np.concatenate(parts))
+    assert (whole.moments.sum_ns, whole.moments.used) == (direct.moments.sum_ns, direct.moments.used)
+    assert whole.bins.tolist() == direct.bins.tolist()
+    assert whole.weights.tolist() == direct.weights.tolist()
+    assert (whole.min_ns, whole.max_ns, whole.negative) == (direct.min_ns, direct.max_ns, direct.negative)
+    assert whole.lost == sum(len(part) % 4 for part in parts)
+    assert whole.intervals == len(parts)
+
+
+@given(delays, st.integers(1, 2**40))
+def test_bins_survive_packing(delays_ns: np.ndarray, weight: int) -> None:
+    made = tally(delays_ns)
+    made.weights = made.weights * weight
+    other = Tally()
+    other.unpack_bins(made.packed_bins())
+    assert other.bins.tolist() == made.bins.tolist()
+    assert other.weights.tolist() == made.weights.tolist()
+
+
+# ---- results ----
+
+
+def test_what_knows_less_never_takes_the_place_of_what_knows_more(store: Store) -> None:
+    orders = [list(Rank), list(reversed(Rank)), [Rank.FIRST, Rank.SETTLED, Rank.UNSEEN, Rank.SETTLED]]
+    for number, order in enumerate(orders):
+        interval = Interval(START_NS + number * SECOND_NS, START_NS + (number + 1) * SECOND_NS)
+        store.begin()
+        for rank in order:
+            store.put("A>B", None, interval, rank, tally(np.full(10 + rank, 1000)))
+        store.commit()
+    rows = store.rows("A>B", None, SECOND_NS, ALL_TIMES, 10)
+    assert [(row.rank, row.tally.moments.used) for row in rows] == [(Rank.SETTLED, 13)] * 3
+
+
+def test_putting_again_counts_nothing_twice(store: Store) -> None:
+    for _ in range(3):
+        fill(store, range(120))
+        store.begin()
+        store.sum_up(START_NS + 2 * HOUR_NS)
+        store.commit()
+    minutes = store.rows("A>B", None, MINUTE_NS, ALL_TIMES, 10)
+    assert [row.tally.intervals for row in minutes] == [60, 60]
+    (hour,) = store.rows("A>B", None, HOUR_NS, ALL_TIMES, 10)
+    assert hour.tally.intervals == 120
+
+
+def test_minutes_and_hours_have_the_right_quantiles(store: Store) -> None:
+    delays_ns = fill(store, range(0, 3600, 7))
+    store.begin()
+    while store.sum_up(START_NS + 3 * HOUR_NS):
+        pass
+    store.commit()
+    (hour,) = store.rows("A>B", None, HOUR_NS, ALL_TIMES, 10)
+    said = hour.to_json()
+    assert said["mean"] == pytest.approx(delays_ns.mean() / 1e9, rel=1e-12)
+    assert hour.tally.moments.sum_ns == delays_ns.sum()
+    for q, value in said["quantiles"].items():
+        assert value == pytest.approx(np.quantile(delays_ns, float(q)) / 1e9, rel=0.01)
+    assert said["covered"] == pytest.approx(515 / 3600)
+    assert said["lost"] == sum(second % 3 for second in range(0, 3600, 7))
+
+
+def test_a_late_second_changes_its_minute_and_hour(store: Store) -> None:
+    fill(store, range(59))
+    store.begin()
+    store.sum_up(START_NS + 2 * HOUR_NS)
+    store.commit()
+    fill(store, range(59, 60))
+    store.begin()
+    assert store.sum_up(START_NS + 2 * HOUR_NS) == 2
+    assert store.sum_up(START_NS + 2 * HOUR_NS) == 0
+    store.commit()
+    assert [row.tally.intervals for row in store.rows("A>B", None, MINUTE_NS, ALL_TIMES, 10)] == [60]
+    assert [row.tally.intervals for row in store.rows("A>B", None, HOUR_NS, ALL_TIMES, 10)] == [60]
+
+
+def test_classes_and_lengths_are_kept_apart(store: Store) -> None:
+    store.begin()
+    for key in (None, "10.0.0.0/24"):
+        for length_ns in (SECOND_NS, 10 * SECOND_NS):
+            store.put("A>B", key, Interval(START_NS, START_NS + length_ns), Rank.SETTLED, tally(np.full(9, 1000)))
+    store.commit()
+    assert store.series() == [("A>B", None), ("A>B", "10.0.0.0/24")]
+    assert store.lengths_ns("A>B", None) == [SECOND_NS, 10 * SECOND_NS]
+    assert store.lengths_ns("A>B", "nothing") == []
+
+
+def test_sums_that_no_column_holds_survive(store: Store) -> None:
+    made = tally(np.full(10, 1000))
+    made.moments.sum_ns = -(10**30)
+    store.begin()
+    store.put("A>B", None, Interval(START_NS, START_NS + SECOND_NS), Rank.SETTLED, made)
+    store.commit()
+    assert store.rows("A>B", None, SECOND_NS, ALL_TIMES, 1)[0].tally.moments.sum_ns == -(10**30)
+
+
+# ---- how much is kept ----
+
+
+def test_what_is_old_goes_and_what_it_added_up_to_stays(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store.db"), Retention(single_ns=HOUR_NS, minutes_ns=DAY_NS, hours_ns=10 * DAY_NS))
+    fill(store, range(300))
+    store.begin()
+    store.sum_up(START_NS + 2 * HOUR_NS)
+    store.prune(START_NS + 2 * HOUR_NS)
+    store.commit()
+    assert store.rows("A>B", None, SECOND_NS, ALL_TIMES, 10) == []
+    assert len(store.rows("A>B", None, MINUTE_NS, ALL_TIMES, 10)) == 5
+    store.begin()
+    store.prune(START_NS + 2 * DAY_NS)
+    store.commit()
+    assert store.rows("A>B", None, MINUTE_NS, ALL_TIMES, 10) == []
+    assert len(store.rows("A>B", None, HOUR_NS, ALL_TIMES, 10)) == 1
+
+
+def test_the_file_stays_within_its_limit(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store.db"), Retention(most_bytes=400_000))
+    for hour in range(12):
+        fill(store, range(3600 * hour, 3600 * hour + 400))
+        store.begin()
+        while store.used_bytes > 400_000:
+            store.prune(START_NS + (hour + 1) * HOUR_NS)
+        store.commit()
+        store.shrink()
+    assert store.used_bytes <= 400_000
+    newest = store.rows("A>B", None, SECOND_NS, ALL_TIMES, 1)
+    assert newest[0].start_ns == START_NS + (3600 * 11 + 399) * SECOND_NS
+
+
+def test_a_year_fits_into_what_is_said(tmp_path: Path) -> None:
+    """Rows of each length are no larger than the budget takes them to be."""
+    from wirelag.collector.check import HOUR_BYTES, MINUTE_BYTES, SINGLE_BYTES
+
+    rng = np.random.default_rng(3)
+    lengths = (SECOND_NS, 500, SINGLE_BYTES), (MINUTE_NS, 30_000, MINUTE_BYTES), (HOUR_NS, 1_800_000, HOUR_BYTES)
+    for length_ns, samples, most in lengths:
+        store = Store(str(tmp_path / f"{length_ns}.db"))
+        empty = store.used_bytes
+        made = [tally(rng.lognormal(15, 0.7, samples).astype(np.int64), 3) for _ in range(5)]
+        store.begin()
+        for i in range(1000):
+            interval = Interval(START_NS + i * length_ns, START_NS + (i + 1) * length_ns)
+            store.put("A>B", None, interval, Rank.SETTLED, made[i % 5])
+        store.commit()
+        assert (store.used_bytes - empty) / 1000 <= most
+        store.close()
+
+
+# ---- messages ----
+
+
+def test_messages_are_kept_until_they_are_done(store: Store) -> None:
+    store.begin()
+    for i in range(5):
+        store.put_message(f"key{i}", "AB"[i % 2], START_NS + i // 2, b"body%d" % i, 100 + i)
+    store.put_message("key0", "A", START_NS, b"again", 300)
+    store.commit()
+    assert store.messages_about(START_NS, ["A", "B"]) == [b"body0", b"body1"]
+    store.begin()
+    store.drop_messages(["key1", "key7"])
+    store.commit()
+    assert list(store.messages_since(START_NS)) == [b"body0", b"body2", b"body3", b"body4"]
+    store.begin()
+    store.prune(START_NS + 2 * DAY_NS)
+    store.commit()
+    assert list(store.messages_since(0)) == []
+
+
+# ---- kill -9 ----
+
+WRITER = """
+import sys
+sys.path.insert(0, {root!r})
+import numpy as np
+from tests.collector.test_store import *
+store = Store(sys.argv[1])
+first = len(store.rows("A>B", None, SECOND_NS, ALL_TIMES, 10**6))
+for number in range(first, first + 10**6):
+    one = result(np.full(50, 1000 + number), START_NS + number * SECOND_NS)
+    store.begin()
+    store.put(one.segment, None, one.interval, one.rank, Tally.of(one, None))
+    store.put_message(f"key{{number}}", "A", one.interval.start_ns, bytes(2000), 1)
+    store.drop_messages([f"key{{number - 3}}"])
+    store.sum_up(one.interval.start_ns)
+    store.commit()
+    print(number, flush=True)
+"""
+
+
+def test_kill_9_at_any_time_loses_nothing_that_was_committed(tmp_path: Path) -> None:
+    path, rng = str(tmp_path / "store.db"), random.Random(4)
+    script = WRITER.format(root=str(ROOT))
+    promised = -1
+    for _ in range(5):
+        writer = subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE, text=True)
+        assert writer.stdout is not None
+        for _ in range(rng.randrange(20, 80)):
+            promised = int(writer.stdout.readline())
+        os.kill(writer.pid, signal.SIGKILL)
+        promised = max([promised, *(int(line) for line in writer.stdout.read().splitlines() if line.strip())])
+        writer.stdout.close()
+        writer.wait()
+        with sqlite3.connect(path) as base:
+            assert base.execute("pragma integrity_check").fetchone() == ("ok",)
+        base.close()
+        store = Store(path)
+        rows = store.rows("A>B", None, SECOND_NS, ALL_TIMES, 10**6)
+        numbers = [(row.start_ns - START_NS) // SECOND_NS for row in rows]
+        assert numbers == list(range(len(numbers)))
+        assert len(numbers) >= promised + 1
+        assert 2 <= len(list(store.messages_since(0))) <= 3
+        store.close()
+
+
+# ---- files that are none ----
+
+
+def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("no database, but long enough to be read as one " * 40)
+    other = tmp_path / "other.db"
+    with sqlite3.connect(other) as base:
+        base.execute("create table mine (a)")
+    base.close()
+    for path in (text, other, tmp_path / "no" / "folder.db", tmp_path):
+        with pytest.raises(WirelagError, match=str(path)) as caught:
+            Store(str(path))
+        assert "\n" not in str(caught.value)
+
+
+def test_others_cannot_read_it(store: Store) -> None:
+    assert Path(store.path).stat().st_mode & 0o077 == 0
+
+
+# ---- limits ----
+
+
+def test_numbers_beyond_63_bits_come_back_as_numbers(store: Store) -> None:
+    made = tally(np.full(9, 1000))
+    made.sent, made.clock_error_ns, made.references_lost, made.moments.sum_ns = 2**63, 2**64, 2**70, -(2**65)
+    store.put("A>B", None, Interval(START_NS, START_NS + SECOND_NS), Rank.SETTLED, made)
+    store.sum_up(START_NS + 2 * HOUR_NS)
+    for length_ns in (SECOND_NS, MINUTE_NS, HOUR_NS):
+        (row,) = store.rows("A>B", None, length_ns, ALL_TIMES, 9)
+        found = row.tally
+        numbers = (found.sent, found.clock_error_ns, found.references_lost, found.moments.sum_ns)
+        assert numbers == (2**63, 2**64, 2**70, -(2**65))
+        assert row.to_json()["sent"] == 2**63
+
+
+def test_a_late_interval_does_not_undo_a_minute_whose_parts_are_gone(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store.db"), Retention(single_ns=HOUR_NS))
+    fill(store, range(59))
+    store.sum_up(START_NS + 2 * HOUR_NS)
+    store.prune(START_NS + 2 * HOUR_NS)
+    fill(store, range(59, 60))
+    store.sum_up(START_NS + 2 * HOUR_NS)
+    (minute,) = store.rows("A>B", None, MINUTE_NS, ALL_TIMES, 9)
+    assert minute.tally.intervals == 59
+    (hour,) = store.rows("A>B", None, HOUR_NS, ALL_TIMES, 9)
+    assert hour.tally.intervals == 59
+
+
+def test_loss_that_is_known_stays_known(store: Store) -> None:
+    interval = Interval(START_NS, START_NS + SECOND_NS)
+    known, unknown = tally(np.full(9, 1000), lost=4), tally(np.full(9, 1000), lost=4)
+    unknown.loss_sent, unknown.lost, unknown.reason = 0, 0.0, "a point no longer has the times"
+    assert store.put("A>B", None, interval, Rank.SETTLED, unknown).taken
+    assert store.put("A>B", None, interval, Rank.SETTLED, known).taken
+    assert not store.put("A>B", None, interval, Rank.SETTLED, unknown).taken
+    (row,) = store.rows("A>B", None, SECOND_NS, ALL_TIMES, 9)
+    assert row.to_json()["lost"] == 4
+
+
+def test_answers_come_back_behind_their_synopses_whatever_the_clock_said(store: Store) -> None:
+    for second in (1, 0):
+        for kind, arrived_ns in (("times", 5), ("synopsis", 7), ("synopsis", 6)):
+            name = f"{kind}-{second}-{arrived_ns}"
+            store.put_message(name, "A", second, name.encode(), arrived_ns)
+    found = [body.decode() for body in store.messages_since(0)]
+    expected = ["synopsis-{}-6", "synopsis-{}-7", "times-{}-5"]
+    assert found == [one.format(second) for second in (0, 1) for one in expected]
+
+
+def test_classes_are_bounded_and_old_ones_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wirelag.collector.store.MOST_OF_ONE", 5)
+    monkeypatch.setattr("wirelag.collector.store.MOST_CLASSES", 8)
+    store, made = Store(str(tmp_path / "store.db"), Retention(single_ns=HOUR_NS)), tally(np.full(9, 1000))
+    path = tmp_path / "store.db"
+
+    def put(segment: str, second: int) -> int:
+        interval = Interval(START_NS + second * SECOND_NS, START_NS + (second + 1) * SECOND_NS)
+        names = [None, *(f"{second}-{number}" for number in range(7))]
+        return sum(store.put(segment, key, interval, Rank.SETTLED, made).taken for key in names)
+
+    assert [put(segment, 0) for segment in ("A>B", "C>D", "E>F")] == [6, 4, 1]
+    assert put("A>B", 1) == 1
+    assert store.beyond == 2 + 4 + 7 + 7
+    store.close()
+    store = Store(str(path), Retention(single_ns=HOUR_NS))
+    assert put("A>B", 1) == 1
+    while store.sum_up(START_NS + 3 * HOUR_NS):
+        pass
+    store.prune(START_NS + 3 * HOUR_NS)
+    assert {key for _, key in store.series()} == {None}
+    assert put("A>B", 3 * 3600) == 6
+
+
+def test_a_store_of_minutes_alone_stays_within_its_limit_too(tmp_path: Path) -> None:
+    store, made = Store(str(tmp_path / "store.db"), Retention(most_bytes=100_000)), tally(np.arange(900) * 1000)
+    store.begin()
+    for minute in range(600):
+        start_ns = START_NS + minute * MINUTE_NS
+        store.put("A>B", None, Interval(start_ns, start_ns + MINUTE_NS), Rank.SETTLED, made)
+    store.commit()
+    assert store.used_bytes > 100_000
+    for _ in range(30):
+        store.prune(START_NS + 11 * HOUR_NS)
+    assert store.used_bytes <= 100_000
+    rows = store.rows("A>B", None, MINUTE_NS, ALL_TIMES, 999)
+    assert rows[-1].start_ns == START_NS + 599 * MINUTE_NS

@@ -1,0 +1,183 @@
+"""The documentation is true: its examples run and print what is shown, its links lead somewhere, its schemas hold."""
+
+import copy
+import doctest
+import importlib
+import json
+import pkgutil
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import wirelag
+from tests.support.doc_pages import PAGES, ROOT, Run, blocks, missing_tools, shell
+from wirelag.cli import COMMANDS, reference
+
+REFERENCE = ROOT / "docs" / "reference"
+MODULES = [
+    module.name
+    for module in pkgutil.walk_packages(wirelag.__path__, "wirelag.")
+    if not module.name.endswith("__main__")
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_shows_is_what_happens(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = missing_tools(page.read_text(encoding="utf-8"))
+    if missing:
+        pytest.skip(f"the page shows {', '.join(missing)}, which is not installed")
+    monkeypatch.chdir(tmp_path)
+    differences = Run(page).run().differences
+    assert not differences, "\n\n".join([*differences, "python -m tests.support.doc_pages --update rewrites them"])
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_the_modules_that_should_have_examples_have_them() -> None:
+    for name in ("units", "filters", "packets"):
+        assert doctest.testmod(importlib.import_module(f"wirelag.{name}")).attempted > 0
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_documented(command: str) -> None:
+    assert (REFERENCE / f"{command}.md").read_text(encoding="utf-8").startswith(f"# `wirelag {command}`\n")
+    assert f"\n## `wirelag {command}`\n" in reference.PAGE.read_text(encoding="utf-8")
+    assert f"reference/{command}.md" in (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_command_line_reference_is_fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert reference.main(["--check"]) == 0, "write it anew with make docs"
+    stale = tmp_path / "cli.md"
+    monkeypatch.setattr(reference, "PAGE", stale)
+    assert reference.main(["--check"]) == 1
+    assert reference.main([]) == 0
+    assert reference.main(["--check"]) == 0
+    stale.write_text(stale.read_text().replace("--format", "--shape"))
+    assert reference.main(["--check"]) == 1
+
+
+def test_every_option_is_in_the_reference() -> None:
+    shown = reference.PAGE.read_text(encoding="utf-8")
+    for command in COMMANDS:
+        section = shown.split(f"## `wirelag {command}`\n")[1].split("\n## ")[0]
+        options = set(re.findall(r"(--[a-z0-9-]+)", shell(f"wirelag {command} --help"))) - {"--help"}
+        assert options
+        assert {option for option in options if option not in section} == set()
+
+
+def _anchors(page: Path) -> set[str]:
+    """The places of a page that a link can lead to, as they are named where Markdown is shown."""
+    lines, fenced = [], False
+    for line in page.read_text(encoding="utf-8").splitlines():
+        fenced ^= line.startswith("```")
+        if not fenced and re.match(r"#+ ", line):
+            lines.append(line.lstrip("# "))
+    return {re.sub(r"[^\w\- ]", "", line.lower()).strip().replace(" ", "-") for line in lines}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"https?://", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists(), f"{page}: {target}"
+        assert not anchor or anchor in _anchors(file), f"{page}: {target}"
+
+
+@pytest.mark.parametrize("room", ["guides", "concepts", "reference/schema"])
+def test_every_page_is_in_the_index(room: str) -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    pages = [f"{room}/{page.name}" for page in (ROOT / "docs" / room).iterdir()]
+    assert [page for page in pages if f"({page})" not in index] == []
+
+
+def _rooms(text: str) -> set[str]:
+    """The files that a tree of indented names shows."""
+    files, folders = set(), {}
+    for line in text.splitlines():
+        depth = len(line) - len(line.lstrip())
+        names = re.split(r"  +", line.strip())[0].split()
+        folder = "".join(name for at, name in sorted(folders.items()) if at < depth)
+        files |= {folder + name for name in names}
+        folders = {at: name for at, name in folders.items() if at < depth} | {depth: names[0]}
+    return files
+
+
+def test_architecture_shows_the_rooms_that_are_there() -> None:
+    trees = [block.lines for block in blocks((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))]
+    shown = _rooms("\n".join(next(lines for lines in trees if lines[0] == "src/wirelag/")))
+    assert {name for name in shown if not (ROOT / name).exists()} == set()
+    source = ROOT / "src" / "wirelag"
+    files = {f"src/wirelag/{path.relative_to(source).as_posix()}" for path in source.rglob("*.*") if path.is_file()}
+    own = {name for name in files if name.endswith((".py", ".pyi", ".h", ".cpp"))}
+    assert {name for name in own if name not in shown and not name.endswith("/__init__.py")} == set()
+
+
+def _json(command: str) -> dict[str, Any]:
+    result = json.loads(shell(f"{command} --format json"))
+    assert isinstance(result, dict)
+    return result
+
+
+def _validator(name: str) -> jsonschema.Draft202012Validator:
+    schema = json.loads((REFERENCE / "schema" / f"{name}.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+@pytest.fixture
+def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    assert shell("wirelag simulate --packets 3000 -o one.pcapng.gz --truth one.parquet --quiet") == ""
+    assert shell("wirelag simulate --packets 3000 --points 2 -o up.pcap -o down.pcap.zst --quiet") == ""
+    return tmp_path
+
+
+def test_info_follows_its_schema(simulated: Path) -> None:
+    cut = simulated / "cut.pcap"
+    cut.write_bytes((simulated / "up.pcap").read_bytes()[:1000])
+    (simulated / "none.pcap").write_bytes(cut.read_bytes()[:24])
+    validator = _validator("info")
+    for captures in ("one.pcapng.gz", "--port 53 one.pcapng.gz", "up.pcap down.pcap.zst", "none.pcap", "- < up.pcap"):
+        validator.validate(_json(f"wirelag info {captures}"))
+    several = _json("wirelag info up.pcap down.pcap.zst cut.pcap nowhere.pcap 2> /dev/null")
+    validator.validate(several)
+    assert [len(file["warnings"]) for file in several["files"]] == [0, 0, 1]
+
+
+def test_the_schema_of_info_is_strict(simulated: Path) -> None:
+    validator = _validator("info")
+    for captures in ("one.pcapng.gz", "up.pcap down.pcap.zst"):
+        whole = _json(f"wirelag info {captures}")
+        for name in whole:
+            assert not validator.is_valid({key: value for key, value in whole.items() if key != name}), name
+        assert not validator.is_valid(whole | {"more": 1})
+        assert not validator.is_valid(whole | {"packets": "3000"})
+        assert not validator.is_valid(whole | {"directions": whole["directions"] | {"none": 0}})
+        for file in whole.get("files", []):
+            changed = copy.deepcopy(whole)
+            changed["files"] = [file | {"more": 1}]
+            assert not validator.is_valid(changed)
+
+
+def test_score_follows_its_schema(simulated: Path) -> None:
+    validator = _validator("score")
+    for report in (
+        {"quantity": "round_trip", "samples": 0},
+        {"quantity": "round_trip", "samples": 9, "mean": 0.02, "std": None, "quantiles": {"0.5": 0.01, "0.99": None}},
+        {"quantity": "round_trip", "samples": 9, "mean": 0.02, "ci95": {"mean": [0.0, 1.0]}},
+    ):
+        (simulated / "report.json").write_text(json.dumps(report))
+        result = _json("wirelag score report.json one.parquet")
+        validator.validate(result)
+        assert not validator.is_valid(result | {"more": 1})
+        assert not validator.is_valid({key: value for key, value in result.items() if key != "samples"})

@@ -1,0 +1,491 @@
+"""The balancer's program on frames that nobody sent: where they go, what stays, what is counted, what it costs."""
+
+import os
+import random
+import struct
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+
+import numpy as np
+import pytest
+
+from benchmarks.balance import LIMIT, costs
+from tests.support.captures import random_frame
+from wirelag.balance.dataplane import Backend, Counts, Service
+from wirelag.errors import WirelagError
+from wirelag.io.balance_maps import (
+    BACKEND,
+    CONNECTION,
+    GROUP,
+    SETTINGS,
+    TAKEN,
+    TALLY_WORDS,
+    Balancer,
+    prepare,
+    wanted_settings,
+)
+from wirelag.io.dataplane import Dataplane
+
+PASS, DROP, REDIRECT = 2, 1, 4
+OWN, ROUTER = bytes.fromhex("020000000002"), bytes.fromhex("020000000001")
+VIP, CLIENT = "10.1.0.100", "10.2.0.1"
+TABLE, GROUPS, MS = 251, 64, 1_000_000
+FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
+MODES_BYTES, KEY_BYTES, WHOLE_BYTES = 144, 8, 168
+
+
+def mac(number: int) -> bytes:
+    return bytes.fromhex("0200000001") + bytes([number])
+
+
+def backends(*names: str) -> list[Backend]:
+    return [Backend(name, f"10.1.0.{ord(name)}", mac(ord(name))) for name in names]
+
+
+@dataclass(frozen=True)
+class Packet:
+    """One that a client sends to the service."""
+
+    port: int = 40000
+    flags: int = ACK | PSH
+    payload: int = 10
+    seq: int = 0
+    client: str = CLIENT
+    vip: str = VIP
+    service_port: int = 80
+    protocol: int = 6
+    to: bytes = OWN
+    fragment: int = 0x4000
+
+    def transport(self) -> bytes:
+        if self.protocol == 17:
+            return struct.pack(">HHHH", self.port, self.service_port, 8 + self.payload, 0) + bytes(self.payload)
+        ports = struct.pack(">HHII", self.port, self.service_port, self.seq, 0)
+        return ports + struct.pack(">BBHHH", 0x50, self.flags, 500, 0, 0) + bytes(self.payload)
+
+    def frame(self) -> bytes:
+        return self.to + ROUTER + ip(self.client, self.vip, self.protocol, self.transport(), self.fragment)
+
+
+def ip(source: str, target: str, protocol: int, body: bytes, fragment: int = 0x4000) -> bytes:
+    """With its type before it."""
+    ends = ip_address(source).packed + ip_address(target).packed
+    if len(ends) == 8:
+        return (
+            b"\x08\x00" + struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(body), 7, fragment, 64, protocol, 0) + ends + body
+        )
+    return b"\x86\xdd" + struct.pack(">IHBB", 6 << 28, len(body), protocol, 64) + ends + body
+
+
+class Run:
+    """The program, its maps, and a clock that is set."""
+
+    def __init__(self, service: Service, measures: int = 1, groups: int = GROUPS) -> None:
+        sizes = {"maglev": 2 * TABLE, "backends": 16, "tallies": 16, "groups": groups, "connections": GROUP * groups}
+        self.plane = Dataplane("balance", sizes=sizes, constants={"replayed": 1, "measures": measures})
+        self.program = self.plane.programs["wl_balance"]
+        wanted = wanted_settings(service, TABLE, groups, 10**11, 10**9, 10**8, 4)
+        wanted["seed"] = 7
+        prepare(self.plane.maps, wanted, OWN, new=True)
+        self.balancer = Balancer(self.plane.maps, OWN, "in a test")
+        self._clock = self.plane.variable("replay_ns").view(np.uint64)
+        self.now_ns = 10**12
+
+    @property
+    def now_ns(self) -> int:
+        return int(self._clock[0])
+
+    @now_ns.setter
+    def now_ns(self, value: int) -> None:
+        self._clock[0] = value
+
+    def serve(self, *names: str) -> dict[str, int]:
+        """These backends, and a table of equal shares."""
+        slots = self.balancer.set_backends(backends(*names))
+        self.share(*names)
+        return slots
+
+    def share(self, *names: str) -> None:
+        every = {one: self.balancer.set_backends(self.balancer.backends())[one] for one in names}
+        self.balancer.set_table(np.resize(np.array(list(every.values()), np.int32), TABLE))
+
+    def send(self, packet: Packet) -> str:
+        """The backend that gets it; `pass` or `drop`."""
+        frame = packet.frame()
+        ran = self.program.run(frame)
+        if ran.result == REDIRECT:
+            assert ran.frame[12:] == frame[12:], "only addresses are changed"
+            assert ran.frame[6:12] == OWN
+            assert ran.frame[:5] == mac(0)[:5]
+            return chr(ran.frame[5])
+        assert ran.frame == frame, "what is not sent on is not touched"
+        return {PASS: "pass", DROP: "drop"}[ran.result]
+
+    def counts(self) -> dict[str, Counts]:
+        return dict(self.balancer.read(self.now_ns).backends)
+
+    def faults(self) -> Counter[str]:
+        return +Counter(self.balancer.read(self.now_ns).counters)
+
+
+@pytest.fixture
+def make(tool: Callable[[str], str]) -> Iterator[Callable[..., Run]]:
+    tool("clang")
+    made: list[Run] = []
+
+    def run(
+        vip: str = VIP, ports: Sequence[int] = (80, 443), protocol: str = "tcp", measures: int = 1, groups: int = GROUPS
+    ) -> Run:
+        service = Service(vip, tuple(ports), protocol)  # type: ignore[arg-type]
+        try:
+            made.append(Run(service, measures, groups))
+        except WirelagError as error:
+            if "permit" in str(error):
+                pytest.skip(str(error))
+            raise
+        return made[-1]
+
+    yield run
+    for one in made:
+        one.plane.close()
+
+
+@pytest.fixture
+def run(make: Callable[..., Run]) -> Run:
+    one = make()
+    one.serve("a", "b", "c")
+    return one
+
+
+def test_only_packets_to_the_service_are_touched(run: Run) -> None:
+    packet = Packet()
+    assert run.send(packet) in "abc"
+    others = [
+        replace(packet, vip="10.1.0.101"),
+        replace(packet, service_port=8080),
+        replace(packet, protocol=17),
+        replace(packet, to=mac(ord("a"))),  # what a switch floods is not sent round again
+        replace(packet, client="fd00::1", vip="fd00::2"),
+    ]
+    assert [run.send(one) for one in others] == ["pass"] * len(others)
+    for body in (
+        b"\x08\x06" + bytes(28),
+        b"\x81\x00\x00\x05" + packet.frame()[12:],
+        ip(CLIENT, VIP, 1, b"\x08\0" + bytes(30)),
+    ):
+        frame = OWN + ROUTER + body
+        ran = run.program.run(frame)
+        assert (ran.result, ran.frame) == (PASS, frame)
+    assert sum(one.packets for one in run.counts().values()) == 1
+    assert not run.faults()
+
+
+def test_before_the_first_table_everything_passes(make: Callable[..., Run]) -> None:
+    one = make()
+    assert one.send(Packet()) == "pass"
+    one.balancer.set_backends(backends("a"))
+    assert one.send(Packet()) == "pass"
+    assert one.balancer.table() is None
+    one.share("a")
+    assert one.send(Packet()) == "a"
+
+
+def test_a_connection_stays_whatever_becomes_of_the_table(run: Run) -> None:
+    first = {port: run.send(Packet(port, SYN, 0)) for port in range(1000, 1200)}
+    assert set(first.values()) == {"a", "b", "c"}
+    for names in ("a", "b", "ca"):
+        run.share(*names)
+        assert {port: run.send(Packet(port)) for port in first} == first
+        assert run.send(Packet(5000 + ord(names[0]), SYN, 0)) in names
+    homes = Counter(first.values()) + Counter(run.send(Packet(5000 + ord(name))) for name in "abc")
+    assert {name: one.connections for name, one in run.counts().items()} == homes
+
+
+def test_draining_leaves_what_there_is_and_gives_nothing_new(run: Run) -> None:
+    on_a = [port for port in range(1000, 1100) if run.send(Packet(port, SYN, 0)) == "a"]
+    run.share("b", "c")
+    assert all(run.send(Packet(port, SYN, 0)) in "bc" for port in range(2000, 2100))
+    assert run.counts()["a"].connections == len(on_a)
+    for port in on_a:
+        assert run.send(Packet(port)) == "a"
+        assert run.send(Packet(port, FIN | ACK, 0)) == "a"
+    assert (run.counts()["a"].connections, run.counts()["a"].closing) == (0, len(on_a)), "answers may still come"
+    run.now_ns += 900 * MS
+    assert run.send(Packet(on_a[0], ACK, 0)) == "a", "and are acknowledged there"
+    run.now_ns += 900 * MS
+    assert run.counts()["a"].closing == 1
+    run.now_ns += 200 * MS
+    assert run.counts()["a"].closing == 0
+    run.balancer.set_backends(backends("b", "c"))
+    assert run.balancer.backends() == tuple(backends("b", "c"))
+    assert not run.faults()
+
+
+def test_who_is_removed_with_connections_loses_them_and_they_are_counted(run: Run) -> None:
+    slots = run.balancer.set_backends(backends("a", "b", "c"))
+    on_a = [port for port in range(1000, 1100) if run.send(Packet(port, SYN, 0)) == "a"]
+    run.share("b", "c")
+    after = run.balancer.set_backends(backends("b", "c", *"defghijklmnopq"))
+    assert after["d"] not in slots.values(), "the slot that was free for longest"
+    assert after["q"] == slots["a"], "and in the end every one is used again"
+    moved = [run.send(Packet(port)) for port in on_a]
+    assert set(moved) <= {"b", "c"}
+    assert run.faults() == {"orphaned": len(on_a)}
+    assert [run.send(Packet(port)) for port in on_a] == moved
+    assert run.faults() == {"orphaned": len(on_a)}
+
+
+def test_the_last_word_of_a_closed_connection_is_nobodys_loss(run: Run) -> None:
+    """Its server has left long after the end: whoever has it now says that there is no such connection."""
+    on_a = [port for port in range(1000, 1100) if run.send(Packet(port, SYN, 0)) == "a"]
+    for port in on_a:
+        run.send(Packet(port, FIN | ACK, 0))
+    run.share("b", "c")
+    run.balancer.set_backends(backends("b", "c"))
+    assert {run.send(Packet(port)) for port in on_a} <= {"b", "c"}
+    assert not run.faults()
+
+
+def test_a_port_that_is_used_again_is_a_new_connection(run: Run) -> None:
+    ports = range(1000, 1100)
+    old = {port: run.send(Packet(port, SYN, 0)) for port in ports}
+    run.share("c")
+    assert {port: run.send(Packet(port, SYN, 0)) for port in ports} == old, "a SYN that is sent again stays"
+    for port in ports:
+        run.send(Packet(port, RST, 0))
+    assert {run.send(Packet(port, SYN, 0)) for port in ports} == {"c"}
+    assert {run.send(Packet(port)) for port in ports} == {"c"}
+    counts = run.counts()
+    assert sum(one.opened for one in counts.values()) == 2 * len(ports)
+    assert counts["c"].connections == len(ports)
+
+
+def test_what_the_table_cannot_hold_follows_the_maglev_table_and_is_counted(make: Callable[..., Run]) -> None:
+    one = make(groups=1)
+    one.serve("a", "b")
+    first = {port: one.send(Packet(port, SYN, 0)) for port in range(1000, 1020)}
+    assert {port: one.send(Packet(port)) for port in first} == first
+    assert one.faults() == {"table_full": 2 * (20 - GROUP)}
+    one.now_ns += 101 * 10**9  # all are silent for longer than they may be
+    assert sum(counts.connections for counts in one.counts().values()) == 0
+    for port in range(2000, 2000 + GROUP):
+        one.send(Packet(port, SYN, 0))
+    assert one.faults() == {"table_full": 2 * (20 - GROUP)}
+    assert sum(counts.connections for counts in one.counts().values()) == GROUP
+
+
+def test_closed_and_half_open_connections_make_room_after_a_while_and_open_ones_do_not(
+    make: Callable[..., Run],
+) -> None:
+    one = make(groups=1)
+    one.serve("a", "b")
+    for port in range(1000, 1000 + GROUP):
+        one.send(Packet(port, SYN, 0))
+        if port > 1001:
+            one.send(Packet(port))
+    one.send(Packet(1002, FIN | ACK, 0))
+    one.send(Packet(3000, SYN, 0))
+    assert one.faults() == {"table_full": 1}
+    one.now_ns += 2 * 10**9  # 1000 and 1001 have only sent a SYN, 1002 is closed
+    assert sum(counts.connections for counts in one.counts().values()) == GROUP - 3
+    for port in range(3001, 3005):
+        one.send(Packet(port, SYN, 0))
+    assert one.faults() == {"table_full": 2}
+
+
+def test_nearly_all_find_room_in_a_table_that_is_half_full(make: Callable[..., Run]) -> None:
+    one = make(measures=0, groups=1024)
+    one.serve("a", "b")
+    for port in range(1024, 1024 + 4 * 1024):
+        one.send(Packet(port, SYN, 0))
+    assert one.faults()["table_full"] < 40
+
+
+def test_without_any_backend_packets_are_dropped_and_counted(run: Run) -> None:
+    run.balancer.set_backends([])
+    assert run.send(Packet()) == "drop"
+    assert run.faults() == {"unserved": 1}
+
+
+@pytest.mark.parametrize("kind", [3, 11, 12])
+def test_an_error_goes_where_its_connection_goes(run: Run, kind: int) -> None:
+    homes = {port: run.send(Packet(port, SYN, 0)) for port in range(1000, 1050)}
+    run.share("b")
+    for port, home in homes.items():
+        quoted = ip(VIP, CLIENT, 6, struct.pack(">HHI", 80, port, 1))[2:]
+        body = struct.pack(">BBHHH", kind, 4, 0, 0, 1400) + quoted
+        ran = run.program.run(OWN + ROUTER + ip("10.9.9.9", VIP, 1, body))
+        assert (ran.result, ran.frame[:6]) == (REDIRECT, mac(ord(home)))
+    for wrong in (quoted.replace(b"\x00\x50", b"\x00\x51"), quoted[:10]):
+        ran = run.program.run(OWN + ROUTER + ip("10.9.9.9", VIP, 1, body[:8] + wrong))
+        assert ran.result == PASS
+    assert sum(one.opened for one in run.counts().values()) == len(homes)
+
+
+def test_ipv6_and_udp(make: Callable[..., Run]) -> None:
+    six = make("fd00::100")
+    six.serve("a", "b")
+    packet = Packet(client="fd00:2::1", vip="fd00::100")
+    homes = {port: six.send(replace(packet, port=port, flags=SYN, payload=0)) for port in range(1000, 1050)}
+    assert set(homes.values()) == {"a", "b"}
+    six.share("a")
+    assert {port: six.send(replace(packet, port=port)) for port in homes} == homes
+    assert six.send(replace(packet, client="fd00:3::1", flags=SYN)) == "a"
+    quoted = ip("fd00::100", "fd00:2::1", 6, struct.pack(">HHI", 80, 1000, 1))[2:]
+    ran = six.program.run(OWN + ROUTER + ip("fd00:9::9", "fd00::100", 58, struct.pack(">BBHI", 2, 0, 0, 1280) + quoted))
+    assert (ran.result, ran.frame[:6]) == (REDIRECT, mac(ord(homes[1000])))
+    assert six.send(Packet()) == "pass"
+
+    udp = make(ports=(), protocol="udp")
+    udp.serve("a", "b")
+    datagram = Packet(protocol=17, service_port=9999)
+    homes = {port: udp.send(replace(datagram, port=port)) for port in range(1000, 1050)}
+    udp.share("a")
+    assert {port: udp.send(replace(datagram, port=port)) for port in homes} == homes
+    assert udp.send(Packet()) == "pass"
+
+
+def test_what_makes_no_sense_passes_untouched(run: Run) -> None:
+    rng = random.Random(5)
+    whole = Packet().frame()
+    assert [run.program.run(whole[:length]).result for length in range(14, len(whole))] == [PASS] * (len(whole) - 14)
+    for number in range(3000):
+        frame = bytearray(whole if number % 2 else OWN + random_frame(rng)[1][6:])
+        for _ in range(rng.randrange(6)):
+            frame[rng.randrange(len(frame))] = rng.randrange(256)
+        if len(frame) >= 14:
+            ran = run.program.run(bytes(frame[:3000]))
+            assert ran.result in (PASS, REDIRECT)
+            assert ran.frame[12:] == frame[12:3000]
+    assert run.send(replace(Packet(), fragment=0x2000)) == "pass"
+    assert run.send(replace(Packet(), fragment=0x0010)) == "pass"
+    assert set(run.faults()) == {"malformed", "fragments"}
+
+
+def test_latency_and_requests_are_those_of_the_clients_packets(run: Run) -> None:
+    """One request in flight, answered after 3 ms by a, after 7 ms by the others: 40 of them, then the end."""
+    late = {"a": 3 * MS, "b": 7 * MS, "c": 7 * MS}
+    homes = {port: run.send(Packet(port, SYN, 0)) for port in range(1000, 1030)}
+    for port, home in homes.items():
+        for number in range(40):
+            run.now_ns += late[home]
+            run.send(Packet(port, seq=1 + 10 * number))
+        run.send(Packet(port, seq=1 + 10 * 39))  # again
+        run.send(Packet(port, FIN | ACK, 0, seq=401))
+    counts, homed = run.counts(), Counter(homes.values())
+    for name, one in counts.items():
+        assert one.opened == homed[name]
+        assert one.requests == 40 * homed[name]
+        assert one.repeated == homed[name]
+        assert one.packets == 43 * homed[name]
+        assert one.bytes == homed[name] * (54 + 54 + 41 * 64)
+        assert one.count >= 30 * homed[name]
+        assert one.sum_ns / one.count == pytest.approx(late[name], rel=0.01)
+    assert {name: (one.count, one.packets) for name, one in run.counts().items()} == dict.fromkeys("abc", (0, 0))
+
+
+def test_who_moves_takes_no_epoch_along(run: Run) -> None:
+    on_a = next(port for port in range(1000, 1100) if run.send(Packet(port, SYN, 0)) == "a")
+    for number in range(18):
+        run.now_ns += 5 * MS
+        assert run.send(Packet(on_a, seq=1 + 10 * number)) == "a"
+    run.share("b")
+    run.balancer.set_backends(backends("b", "c"))
+    assert run.send(Packet(on_a, seq=181)) == "b"
+    run.send(Packet(on_a, FIN | ACK, 0, seq=191))
+    counts = run.counts()["b"]
+    assert run.faults() == {"orphaned": 1}
+    assert (counts.count, counts.requests) == (0, 1)
+
+
+def test_a_table_has_its_size_and_only_backends(run: Run) -> None:
+    with pytest.raises(ValueError, match="slots of backends"):
+        run.balancer.set_table(np.zeros(TABLE + 1, np.int32))
+    with pytest.raises(ValueError, match="slots of backends"):
+        run.balancer.set_table(np.full(TABLE, 9, np.int32))
+    with pytest.raises(WirelagError, match="there is room for 16"):
+        run.balancer.set_backends(backends(*"abcdefghijklmnopq"))
+    with pytest.raises(WirelagError, match="backend x"):
+        run.balancer.set_backends([Backend("x", "10.1.0.1", bytes(6))])
+
+
+def test_both_sides_have_the_same_structures(run: Run) -> None:
+    sizes = {
+        name: run.plane.maps[name].value_size for name in ("settings", "backends", "connections", "groups", "tallies")
+    }
+    assert sizes == {
+        "settings": SETTINGS.itemsize,
+        "backends": BACKEND.itemsize,
+        "connections": CONNECTION.itemsize,
+        "groups": GROUP * KEY_BYTES,
+        "tallies": 8 * TALLY_WORDS,
+    }
+
+
+def test_memory_of_a_connection() -> None:
+    assert CONNECTION["flow"].itemsize == MODES_BYTES
+    assert CONNECTION.itemsize + KEY_BYTES == WHOLE_BYTES
+
+
+def test_a_later_time_on_another_cpu_is_not_an_age(run: Run) -> None:
+    homes = {port: run.send(Packet(port, SYN, 0)) for port in range(1000, 1150)}
+    run.now_ns -= 50 * MS
+    run.share("a")
+    for port in range(3000, 3100):
+        run.send(Packet(port, SYN, 0))
+    assert not run.faults()
+    assert {port: run.send(Packet(port)) for port in homes} == homes
+
+
+def test_two_cpus_at_the_same_connections(make: Callable[..., Run]) -> None:
+    """Tables are swapped and a backend comes and goes meanwhile; it takes no connections, so none may move."""
+    allowed = sorted(os.sched_getaffinity(0))
+    if len(allowed) < 2:
+        pytest.skip("there is one CPU")
+    one, ports, turns = make(groups=16), range(1000, 1040), 60
+    one.serve("a", "b", "c")
+    homes: list[dict[int, set[int]]] = []
+
+    def sends(cpu: int) -> None:
+        os.sched_setaffinity(0, {cpu})  # of this thread
+        found: dict[int, set[int]] = {port: set() for port in ports}
+        homes.append(found)
+        for turn in range(turns):
+            for port in ports:
+                ran = one.program.run(Packet(port, SYN if turn == 0 else ACK | PSH, 10, seq=10 * turn).frame())
+                assert ran.result == REDIRECT
+                found[port].add(ran.frame[5])
+
+    threads = [threading.Thread(target=sends, args=(cpu,)) for cpu in allowed[:2]]
+    for port in ports:
+        one.send(Packet(port, SYN, 0))
+    for thread in threads:
+        thread.start()
+    turn = 0
+    while any(thread.is_alive() for thread in threads):
+        turn += 1
+        one.balancer.set_backends(backends(*"abc", *("d" if turn % 2 else "")))
+        one.share(*("abc", "cab", "bca")[turn % 3])
+    for thread in threads:
+        thread.join()
+    assert len(homes) == 2
+    assert all(len(homes[0][port] | homes[1][port]) == 1 for port in ports)
+    counts = one.counts()
+    assert sum(each.packets for each in counts.values()) == (2 * turns + 1) * len(ports)
+    assert sum(each.connections for each in counts.values()) == len(ports)
+    keys, held = one.plane.maps["groups"].memory().view("<u8"), one.plane.maps["connections"].memory().view(CONNECTION)
+    assert not (keys == TAKEN).any()
+    assert not held["busy"].any()
+    assert set(one.faults()) <= {"busy"}
+
+
+@pytest.mark.acceptance
+def test_what_a_packet_costs(make: Callable[..., Run]) -> None:
+    """At most 6.5 times as much as passing it, with `modes`; on a machine that does nothing else."""
+    make()  # or there is nothing to measure
+    found = costs()
+    print(found)
+    assert max(value for name, value in found.items() if name != "pass") <= LIMIT

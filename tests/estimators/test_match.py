@@ -1,0 +1,135 @@
+"""Matching: the kernel equals its twin, sample for sample, and tshark where both follow the same rule."""
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.captures import capture_paths
+from wirelag import _kernels
+from wirelag.errors import WirelagError
+from wirelag.io.pcap import CaptureFile
+from wirelag.naive import match as naive
+from wirelag.packets import COLUMNS, Flag, Kind, PacketBatch
+
+EVERYTHING = [1 << bit | 0xF0 for bit in range(4)]  # one TCP matcher at a time, all others on
+
+
+def samples(kernel: _kernels.Match, packets: PacketBatch) -> list[naive.Sample]:
+    room = [np.empty(len(packets), dtype) for dtype in (np.uint32, np.int64, np.uint8, np.uint8)]
+    count = kernel.observe(packets, *room)  # type: ignore[arg-type]
+    return [naive.Sample(*row) for row in zip(*(column[:count].tolist() for column in room), strict=True)]
+
+
+def kernel_match(matchers: int, first_copy: bool = False) -> _kernels.Match:
+    return _kernels.Match(matchers, first_copy, connections=1 << 16, segments=1 << 18, waiting=1 << 18)
+
+
+# Few flows, few numbers, around the point where they wrap: packets that have to do with each other.
+numbers = st.integers(-6, 6).map(lambda n: n % 2**32)
+packet = st.fixed_dictionaries(
+    {
+        "time_ns": st.integers(0, 40),
+        "flow": st.integers(0, 1),
+        "reverse": st.booleans(),
+        "kind": st.sampled_from([Kind.TCP] * 8 + [Kind.DNS, Kind.NTP, Kind.ICMP, Kind.QUIC, Kind.UDP]),
+        "message": st.sampled_from([16, 16, 16, 24, 2, 18, 17, 4, 20, 0, 1, 3, 8, 64, 96, 128, 129, 130, 255]),
+        "transaction": st.sampled_from([0, 0, 0, 1, 2, (2**32 - 3) << 32 | 2, 1 << 32 | 4]),
+        "payload_length": st.sampled_from([0, 0, 1, 1, 2, 3, 5]),
+        "seq": numbers,
+        "ack": numbers,
+        "tsval": numbers,
+        "tsecr": numbers,
+        "ports": st.sampled_from([(1000, 80), (80, 1000), (7, 7)]),
+        "window": st.sampled_from([0, 1, 100]),
+        "ip_id": st.integers(0, 2),
+        "flags": st.sampled_from([Flag.TIMESTAMPS] * 5 + [Flag(0), Flag.SHORT, Flag.LATER]),
+        "protocol": st.sampled_from([1, 58]),
+    }
+)
+
+
+def batch_of(rows: list[dict]) -> PacketBatch:
+    columns = {name: np.zeros((len(rows), width) if width > 1 else len(rows), dtype) for name, dtype, width in COLUMNS}
+    for i, row in enumerate(rows):
+        for name in columns:
+            if name in row:
+                columns[name][i] = row[name]
+        # A flow key belongs to one protocol.
+        columns["flow_key"][i] = row["flow"] + 2 * row["kind"]
+        columns["flags"][i] = row["flags"] | (Flag.REVERSE if row["reverse"] else 0)
+        columns["src_port"][i], columns["dst_port"][i] = row["ports"]
+    return PacketBatch(columns)
+
+
+@settings(max_examples=400)
+@given(st.lists(packet, max_size=60), st.sampled_from(EVERYTHING), st.booleans(), st.integers(0, 60))
+def test_kernel_and_twin_agree_on_any_packets_and_any_split(
+    rows: list[dict], matchers: int, first_copy: bool, cut: int
+) -> None:
+    packets = batch_of(rows)
+    twin, kernel = naive.Match(matchers, first_copy), kernel_match(matchers, first_copy)
+    expected = twin.observe(packets)
+    first, second = samples(kernel, packets[:cut]), samples(kernel, packets[cut:])
+    assert first + [sample._replace(row=sample.row + min(cut, len(rows))) for sample in second] == expected
+    assert (kernel.evicted, kernel.backwards) == (twin.evicted, twin.backwards)
+
+
+@pytest.mark.parametrize("matchers", EVERYTHING)
+def test_kernel_and_twin_agree_on_real_captures(shared_data: Path, matchers: int) -> None:
+    compared = 0
+    for path in capture_paths("rtt", "hidden", "malformed"):
+        if path.stat().st_size > 400_000:
+            continue
+        twin, kernel = naive.Match(matchers), kernel_match(matchers)
+        try:
+            for packets in CaptureFile(str(path)):
+                expected = twin.observe(packets)
+                assert samples(kernel, packets) == expected, path
+                compared += len(expected)
+        except WirelagError:
+            continue
+    assert compared > 1_000
+
+
+def test_more_segments_than_are_kept_make_room(tmp_path: Path) -> None:
+    rows = [
+        {"time_ns": i, "flow": 0, "reverse": False, "kind": Kind.TCP, "message": 16, "transaction": 0,
+         "payload_length": 10, "seq": 10 * i, "ack": 0, "tsval": 0, "tsecr": 0, "ports": (1000, 80), "window": 9,
+         "ip_id": 0, "flags": Flag(0), "protocol": 6}
+        for i in range(1_500)
+    ]  # fmt: skip
+    rows.append(rows[0] | {"time_ns": 5_000, "reverse": True, "payload_length": 0, "ack": 15_000})
+    packets = batch_of(rows)
+    twin, kernel = naive.Match(1), kernel_match(1)
+    assert samples(kernel, packets) == twin.observe(packets) == [(1_500, 5_000 - 1_499, 0, 0)]
+    assert kernel.evicted == twin.evicted == 1_024
+
+
+def test_a_flood_keeps_its_memory_and_is_counted() -> None:
+    """Random SYNs far beyond the room there is: nothing grows, and what gave way is said."""
+    rng = np.random.default_rng(1)
+    kernel = _kernels.Match(1, False, connections=1 << 10, segments=1 << 10, waiting=1 << 10)
+    template = batch_of([{"time_ns": 0, "flow": 0, "reverse": False, "kind": Kind.TCP, "message": 2, "flags": Flag(0),
+                          "ports": (1, 2)}] * 8_000)  # fmt: skip
+    for _ in range(10):
+        template.flow_key[:] = rng.integers(0, 2**64, 8_000, dtype=np.uint64)
+        assert samples(kernel, template) == []
+    assert kernel.evicted >= 80_000 - (1 << 10)
+
+
+def test_first_copies_are_what_tshark_times(shared_data: Path, tool: object) -> None:
+    """The rule that tshark follows, packet by packet, where nothing is cut and nobody reused a port."""
+    tool("tshark")  # type: ignore[operator]
+    path = shared_data / "rtt/spindump/trace_tcp_medium_snap80.pcap.gz"
+    words = ["-Y", "tcp.analysis.ack_rtt", "-T", "fields", "-e", "frame.number", "-e", "tcp.analysis.ack_rtt"]
+    ran = subprocess.run(["tshark", "-r", path, *words], capture_output=True, text=True, check=True)
+    rows = [line.split() for line in ran.stdout.splitlines()]
+    theirs = {int(number): round(float(rtt) * 1e9) for number, rtt in rows}
+    kernel, ours = kernel_match(1, first_copy=True), {}
+    for packets in CaptureFile(str(path)):
+        ours |= {int(packets.number[sample.row]): sample.delay_ns for sample in samples(kernel, packets)}
+    assert ours == theirs

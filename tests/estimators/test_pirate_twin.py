@@ -1,0 +1,405 @@
+"""The kernel of method `auto` against its plain twin, bit for bit: every field of every epoch, and the table's counts.
+
+Simulated connections have what traffic has, whole and tampered with; odd rows have numbers of every sort.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import wirelag
+from tests.estimators.test_pirate_auto import (
+    ACK,
+    FIN,
+    IP_ID,
+    PSH,
+    RST,
+    SYN,
+    TCP,
+    TIMESTAMPS,
+    Connection,
+    Draw,
+    bimodal,
+    constant,
+)
+from tests.support.client_loops import MS, US, Loop, S, exponential, observe, poisson, run
+from tests.support.places import DATA
+from wirelag import _kernels
+from wirelag.naive.pirate_auto import AUTO, Epoch, Table
+from wirelag.naive.pirate_modes import REASONS, ClientPacket, Settings
+from wirelag.packets import Flag, TcpFlag
+
+CLIENTS = DATA / "clients.pcap.gz"
+FIELDS = tuple(field.name for field in fields(Epoch))
+ROOMY, SEED = 1 << 16, 7
+USUAL = Settings()
+SHORT = Settings(epoch_ns=20 * MS, fewest=1)
+WRAP_NS = 2**42  # times in units are the same again
+MANY = 2**32
+
+
+def test_an_epoch_ends_before_its_counters_do() -> None:
+    told = hold_equal(USUAL, [ClientPacket(S + US * number) for number in range(2**15 + 9)])
+    assert [epoch.requests for epoch in told] == [2**15, 9]
+
+
+def taken(kernel: _kernels.Pirate) -> list[Epoch]:
+    """The epochs since the last time, without what the table adds to them."""
+    room = np.zeros((kernel.epochs, len(_kernels.EPOCH_COLUMNS)), np.uint64)
+    assert kernel.take(room) == len(room)
+    words = room[:, [_kernels.EPOCH_COLUMNS.index(name) for name in FIELDS]]
+    keys = words[:, 0].tolist()
+    return [Epoch(key, *row[1:]) for key, row in zip(keys, words.view(np.int64).tolist(), strict=True)]
+
+
+def hold_equal(
+    chosen: Settings, rows: Sequence[ClientPacket], at: Sequence[int] = (), memory: int = ROOMY
+) -> list[Epoch]:
+    """Both take in the rows in parts; behind every second part, and at the end, there is a cut."""
+    kernel = _kernels.Pirate(AUTO, memory, chosen.epoch_ns, chosen.fewest, 0, False, SEED)
+    twin = Table(chosen, memory, SEED)
+    edges = [0, *sorted(min(i, len(rows)) for i in at), len(rows)]
+    told = 0
+    for part, (start, end) in enumerate(pairwise(edges)):
+        observe(kernel, rows[start:end])
+        twin.observe(rows[start:end])
+        if part % 2 == 1 or end == len(rows):
+            now_ns = min(max((row.time_ns for row in rows[:end]), default=0), 2**62 - 1)
+            kernel.cut(max(0, now_ns))
+            twin.cut(max(0, now_ns))
+        assert taken(kernel) == twin.given[told:]
+        assert kernel.counts() == {name: twin.counts[name] for name in kernel.counts()}
+        told = len(twin.given)
+    return twin.given
+
+
+def shifted(rows: Sequence[ClientPacket], begin_ns: int) -> list[ClientPacket]:
+    return [row._replace(time_ns=row.time_ns - rows[0].time_ns + begin_ns) for row in rows]
+
+
+# Connections
+
+
+def varied(service_ns: Draw, in_flight: int = 1, open_loop_ns: float = 0) -> Connection:
+    """Requests and responses of any size."""
+    return Connection(
+        service_ns,
+        in_flight,
+        request=lambda rng: rng.randint(60, 1300),
+        response=lambda rng: rng.randint(100, 6000),
+        lost=0.03 if in_flight > 4 else 0,
+        open_loop_ns=open_loop_ns,
+        seconds=5,
+    )
+
+
+def pages() -> Connection:
+    return Connection(
+        exponential(2 * MS),
+        in_flight=6,
+        batch=True,
+        serial=True,
+        request=lambda rng: rng.choice((100, 100, 100, 220)),
+        response=lambda rng: rng.choice((300, 9000)),
+    )
+
+
+CONNECTIONS: dict[str, Callable[[], Connection]] = {
+    "one": lambda: Connection(exponential(2 * MS)),
+    "one of whole segments": lambda: Connection(bimodal, response=constant(5 * 1448), seconds=8),
+    "one of varied sizes": lambda: varied(exponential(5 * MS)),
+    "sliding": lambda: Connection(exponential(5 * MS), in_flight=4),
+    "sliding in turns": lambda: Connection(exponential(5 * MS), in_flight=16, serial=True),
+    "sliding of varied sizes": lambda: varied(exponential(5 * MS), in_flight=4),
+    "without timestamps": lambda: Connection(exponential(5 * MS), in_flight=4, has=TCP | IP_ID),
+    "without anything": lambda: Connection(exponential(MS), think_ns=exponential(20 * MS), has=TCP),
+    "batches": lambda: Connection(exponential(5 * MS), in_flight=4, batch=True),
+    "batches at once": lambda: Connection(exponential(200 * US), in_flight=4, batch=True, rtt_ns=50 * US, seconds=1),
+    "pages": pages,
+    "thinks": lambda: Connection(exponential(2 * MS), think_ns=exponential(20 * MS), seconds=12),
+    "thinks at times": lambda: Connection(
+        exponential(2 * MS), in_flight=2, think_ns=lambda rng: 60 * MS * (rng.random() < 0.05)
+    ),
+    "thinks for long": lambda: Connection(exponential(2 * MS), think_ns=exponential(2 * S), seconds=400),
+    "fine ticks": lambda: Connection(exponential(9 * MS), think_ns=exponential(50 * MS), tick_ns=US, seconds=20),
+    "coarse ticks": lambda: Connection(
+        exponential(20 * MS), in_flight=3, think_ns=exponential(99 * MS), tick_ns=10 * MS, seconds=20
+    ),
+    "loses": lambda: Connection(exponential(5 * MS), lost=0.03, rtt_ns=10 * MS, seconds=25, seed=3),
+    "loses of varied sizes": lambda: varied(exponential(5 * MS), in_flight=8),
+    "large requests": lambda: Connection(exponential(5 * MS), request=constant(8000)),
+    "small segments": lambda: Connection(exponential(5 * MS), in_flight=2, response=constant(2096), mss=536),
+    "huge responses": lambda: Connection(exponential(9 * MS), in_flight=3, response=constant(1 << 26), seconds=1),
+    "many huge responses": lambda: Connection(exponential(9 * MS), in_flight=16, response=constant(1 << 26), seconds=1),
+    "open loop": lambda: varied(exponential(2 * MS), open_loop_ns=3 * MS),
+    "open loop of equal sizes": lambda: Connection(exponential(2 * MS), open_loop_ns=3 * MS, seconds=6),
+}
+
+
+@cache
+def connection(name: str) -> list[ClientPacket]:
+    """At most 6000 packets; numbers wrap after a while."""
+    return wrapping(CONNECTIONS[name]().run())
+
+
+def wrapping(c: Connection) -> list[ClientPacket]:
+    rows = [ClientPacket(*row) for row in c.rows[:6000]]
+    middle = rows[len(rows) // 3]
+    before_ns = middle.time_ns - rows[0].time_ns
+    return [
+        row._replace(ack=(row.ack - middle.ack) % MANY, tsecr=(row.tsecr - middle.tsecr - 1) % MANY)
+        for row in shifted(rows, 400_000 * WRAP_NS - before_ns)
+    ]
+
+
+@pytest.mark.parametrize("name", CONNECTIONS)
+def test_connections(name: str) -> None:
+    rows = connection(name)
+    hold_equal(USUAL, rows)
+    hold_equal(SHORT, rows, [1000, 1500])
+    hold_equal(Settings(epoch_ns=2**34), rows[30:], [300])
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        run(Loop(exponential(2 * MS), rtt_ns=60 * US, seconds=2), seed=1)[0],
+        run(Loop(exponential(2 * MS), 4, rtt_ns=60 * US, seconds=1), seed=2)[0],
+        run(Loop(exponential(2 * MS), 4, batch=True, rtt_ns=60 * US, seconds=1), seed=3)[0],
+        run(Loop(exponential(2 * MS), think=lambda rng: 9 * MS * (rng.random() < 0.3), rtt_ns=US, seconds=1), 4)[0],
+        run(Loop(exponential(900 * MS), rtt_ns=300 * MS, seconds=30), seed=5)[0],
+        run(Loop(exponential(5 * MS), 3, seconds=1), seed=6)[0],
+        poisson(3 * MS, 3, seed=7),
+    ],
+    ids=["one", "sliding", "batches", "thinks", "slow", "without headers", "open loop without headers"],
+)
+def test_closed_loops(rows: list[ClientPacket]) -> None:
+    hold_equal(USUAL, rows)
+    hold_equal(SHORT, rows, [100, 700])
+
+
+def clients() -> list[ClientPacket]:
+    """Recorded in the lab: of many scenarios the first packets of two connections each."""
+    rows = []
+    for part in wirelag.read(str(CLIENTS)):
+        opening = (part.message & np.uint8(TcpFlag.SYN)) != 0
+        has = TCP + part.has(Flag.TIMESTAMPS) * TIMESTAMPS + (part.ip_id != 0) * IP_ID
+        columns = (
+            part.time_ns, part.flow_key, part.seq, part.ack, part.tsval, part.tsecr, part.wire_length,
+            part.payload_length, part.ip_id, np.where(opening, part.transaction, 0), part.message, has,
+        )  # fmt: skip
+        rows += [ClientPacket(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+    return rows
+
+
+def test_recorded_clients() -> None:
+    rows = clients()
+    told = hold_equal(Settings(epoch_ns=50 * MS), rows)
+    assert len({epoch.key for epoch in told}) == len({row.key for row in rows}) > 20
+    assert sum(REASONS[epoch.reason] == "answered" for epoch in told) > len(told) / 2
+    hold_equal(USUAL, rows, memory=1)
+
+
+# Tampered with
+
+JUMPS_NS = (-MS, MS, -S, S, 3 * S, -(2**36), 2**38, 2**38 + 1, -(2**39), 2**40 + 5, 2**41, WRAP_NS)
+FLAGS = (0, FIN, SYN, RST, ACK, ACK | FIN, ACK | SYN, ACK | RST, FIN | SYN, ACK | PSH, ACK | FIN | PSH)
+SEQS = (1, -1, 100, 1448, -1448, 65535, 65536, -70000, 2**22, 2**22 + 1, -(2**22) - 1, 2**31)
+ACKS = (1, -1, 540, -540, 1448, 2**20, 2**28, 2**28 + 1, 2**31)
+PAYLOADS = (0, 1, 4, 200, 499, 500, 1399, 1400, 1448, 8191, 8192, 65535, 2**18, 2**18 + 1, MANY - 1)
+IDS = (-3, 2, 5, 63, 64, 2**15 - 1, 2**15)
+
+
+def tampered(rows: Sequence[ClientPacket], rng: random.Random, share: float) -> list[ClientPacket]:
+    """Some rows are changed, left out, repeated, swapped; some change what comes behind them."""
+    found: list[ClientPacket] = []
+    later_ns = seqs = acks = 0
+    for original in rows:
+        row = original
+        what = rng.randrange(13) if rng.random() < share else -1
+        if what == 0:
+            continue
+        if what == 1:
+            later_ns += rng.choice(JUMPS_NS)
+        if what == 2:
+            seqs += rng.choice((0, 100, 1448, 2**17, -(2**17), 2**22, 2**23))
+            acks += rng.choice((0, 540, 2**17, 2**27, -(2**17)))
+        row = row._replace(
+            time_ns=max(-(2**63), min(row.time_ns + later_ns, 2**63 - 1)),
+            seq=(row.seq + seqs + (rng.choice(SEQS) if what == 3 else 0)) % MANY,
+            ack=(row.ack + acks + (rng.choice(ACKS) if what == 4 else 0)) % MANY,
+            tsecr=(row.tsecr + (rng.choice((1, -1, 2**30, 2**31, 999)) if what == 5 else 0)) % MANY,
+            tsval=(row.tsval + (rng.choice((1, -1, 2**30, 2**31, 999)) if what == 6 else 0)) % MANY,
+            payload=rng.choice(PAYLOADS) if what == 7 else row.payload,
+            ip_id=(row.ip_id + (rng.choice(IDS) if what == 8 else 0)) % 2**16,
+            tcp_flags=rng.choice(FLAGS) if what == 9 else row.tcp_flags,
+            has=rng.randrange(8) if what == 10 else row.has,
+        )
+        found += [row] * (2 if what == 11 else 1)
+        if what == 12:
+            last = found[-rng.randrange(2, 6) :]
+            mixed = rng.sample(last, len(last))
+            found[-len(last) :] = [new._replace(time_ns=old.time_ns) for new, old in zip(mixed, last, strict=True)]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", CONNECTIONS)
+def test_tampered_connections(name: str, seed: int) -> None:
+    rng = random.Random(f"{name} {seed}")
+    rows = tampered(connection(name)[:2500], rng, rng.choice((0.002, 0.01, 0.05)))
+    chosen = Settings(rng.choice((20 * MS, 100 * MS, 500 * MS, 2**34)), rng.choice((1, 4, 20)))
+    hold_equal(chosen, rows, [1000, 1200])
+
+
+def test_what_belongs_to_others() -> None:
+    """More flows than slots: those that are silent for longest leave, and come back in the middle."""
+    rng = random.Random(5)
+    rows = []
+    for key, name in enumerate(CONNECTIONS):
+        begin_ns = rng.randrange(S)
+        part = shifted(tampered(connection(name)[:200], rng, 0.01), begin_ns)
+        rows += [row._replace(key=(key * 2**60 + key) % 2**64) for row in part]
+    rows.sort(key=lambda row: row.time_ns)
+    for memory in (1, 8 * 296, 2 * 8 * 296 + 5, 1 << 20):
+        hold_equal(SHORT, rows, [2000, 2100], memory)
+
+
+# What is rare
+
+
+@pytest.mark.parametrize("tick_ns", [10 * US, 100 * US, 2 * MS, 4 * MS, 100 * MS])
+def test_a_server_whose_clock_changes(tick_ns: int) -> None:
+    """The tick is learned, and later it is another one."""
+    c = Connection(exponential(20 * MS), think_ns=exponential(50 * MS), tick_ns=tick_ns, seconds=12)
+    rows = wrapping(c.run())
+    half, tsecr = len(rows) // 2, rows[len(rows) // 2].tsecr
+    for factor in (2, 5, 10):
+        slower = [row._replace(tsecr=(row.tsecr - tsecr) % MANY // factor) for row in rows[half:]]
+        faster = [row._replace(tsval=row.tsval * factor % MANY) for row in slower]
+        hold_equal(USUAL, rows[:half] + slower)
+        hold_equal(SHORT, rows[:half] + faster)
+    hold_equal(USUAL, [row._replace(tsecr=0) for row in rows])
+
+
+@pytest.mark.parametrize("size", [1199, 1200, 1448, 2400, 16384, 16385])
+def test_segments_of_a_flow_that_is_joined(size: int) -> None:
+    rows = wrapping(Connection(exponential(5 * MS), in_flight=2, response=constant(size), seconds=1).run())
+    pause = [row._replace(time_ns=row.time_ns + S) for row in rows[100:]]
+    hold_equal(SHORT, rows[20:100] + pause)
+
+
+@pytest.mark.parametrize("missing", range(0, 60, 3))
+def test_bytes_that_were_not_seen(missing: int) -> None:
+    """Requests or responses that are missing before sizes are known: more, or less, is outstanding than can be."""
+    for name in ("sliding", "batches", "huge responses"):
+        rows = connection(name)[:400]
+        response = 1 << 26 if name == "huge responses" else 540
+        for at in (2, 12):
+            seqs = [row._replace(seq=(row.seq + 100 * missing) % MANY) for row in rows[at:]]
+            acks = [row._replace(ack=(row.ack + response * missing) % MANY) for row in rows[at:]]
+            hold_equal(SHORT, rows[:at] + seqs)
+            hold_equal(SHORT, rows[:at] + acks)
+
+
+def conversation(steps: Sequence[tuple[int, int, int]]) -> list[ClientPacket]:
+    """A handshake, then for each step: so much later (units) so many more bytes are acknowledged and sent."""
+    syn = ClientPacket(10**18 >> 10 << 10, seq=MANY - 1, tcp_flags=SYN, has=TCP, mss=1460)
+    rows = [syn, syn._replace(time_ns=syn.time_ns + MS, seq=0, ack=MANY - 3, tcp_flags=ACK, payload=0)]
+    for later, acked, sent in steps:
+        last = rows[-1]
+        rows.append(
+            last._replace(
+                time_ns=last.time_ns + 1024 * later,
+                seq=(last.seq + last.payload) % MANY,
+                ack=(last.ack + acked) % MANY,
+                payload=sent,
+            )
+        )
+    return rows
+
+
+@pytest.mark.parametrize(("latency", "least"), [(5_000, 488_281), (90_000, 8 * 90_000)])
+def test_the_silence_after_which_nothing_is_outstanding(latency: int, least: int) -> None:
+    """Half a second, and eight latencies: a flow that was joined in the middle is known from there on."""
+    for silence in (least - 1, least, least + 1):
+        steps = [*[(latency, 540, 100)] * 30, (silence, 540, 100), *[(latency, 540, 100)] * 30]
+        told = hold_equal(SHORT, conversation(steps)[2:])
+        assert any(REASONS[epoch.reason] == "answered" for epoch in told) == (silence > least)
+
+
+@pytest.mark.parametrize("later", [195_311, 195_312, 195_313, 200_000, 800_000])
+def test_more_of_the_last_response(later: int) -> None:
+    """An advance after the response that seemed to be the last: within 200 ms, or four latencies, it went on."""
+    for steady in (5_000, 200_000):
+        steps = [(300, 0, 100), (steady, 540, 0), (later, 540, 0), (20, 1, 0)]
+        told = hold_equal(Settings(epoch_ns=2**34, fewest=1), conversation(steps * 3))
+        is_more = later <= max(195_312, 4 * steady)
+        assert told[0].sum_ns == 3 * 1024 * (steady + later * is_more)
+
+
+def test_a_download_of_more_bytes_than_numbers_have() -> None:
+    steps = [(20, 0, 100), *[(9, 2**28, 0)] * 20, (9, 2**27 + 7, 0)]
+    hold_equal(SHORT, conversation(steps * 40))
+    hold_equal(SHORT, conversation([(20, 2**28, 100)] * 200))
+
+
+# Odd rows
+
+GAPS_NS = (0, 0, 1, 900, 20 * US, 70 * US, 300 * US, MS, 5 * MS, 60 * MS, 700 * MS, 3 * S, -5 * US, *JUMPS_NS)
+HAS = (TCP | TIMESTAMPS | IP_ID, TCP | TIMESTAMPS | IP_ID, TCP | TIMESTAMPS, TCP | IP_ID, TCP, 0, 6)
+MSS = (0, 87, 88, 99, 536, 1460, 65535)
+DOMAINS = (GAPS_NS, PAYLOADS, (*[0] * 20, *SEQS), (*[0, 540] * 6, *ACKS), (1, *IDS), (*[ACK] * 12, *FLAGS), HAS, MSS)
+
+
+def odd_rows(choices: Sequence[Sequence[int]], begin_ns: int) -> list[ClientPacket]:
+    """Rows by choices from the domains, of few flows, whose numbers mostly go on from the last one."""
+    rows, now_ns, seq, ack, number = [], begin_ns, MANY - 40, MANY - 900, 0
+    for i, choice in enumerate(choices):
+        gap_ns, payload, ahead, moved, more, flags, has, mss = (
+            domain[n % len(domain)] for n, domain in zip(choice, DOMAINS, strict=True)
+        )
+        now_ns += gap_ns
+        ack, number = (ack + moved) % MANY, (number + more) % 2**16
+        start = (seq + ahead) % MANY
+        time_ns = now_ns if choice[0] % 41 != 40 else (-1, 2**62, -(2**63), 2**63 - 1)[i % 4]
+        key = (1, 1, 1, 0, 2**64 - 1)[choice[7] % 5]
+        tsval, tsecr = (now_ns // MS + choice[6] // 200) % MANY, (now_ns - choice[1] * MS) // MS % MANY
+        rows.append(ClientPacket(time_ns, key, start, ack, tsval, tsecr, 100, payload, number, mss, flags, has))
+        if ahead == 0:
+            seq = (start + payload) % MANY
+    return rows
+
+
+odd_choices = st.lists(st.lists(st.integers(0, 210), min_size=8, max_size=8), max_size=80)
+odd_settings = st.builds(
+    Settings,
+    epoch_ns=st.sampled_from([1, 100 * US, 20 * MS, 500 * MS, 2**34]),
+    fewest=st.sampled_from([1, 2, 4, 2**16]),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(odd_settings, odd_choices, st.sampled_from([0, 10**18, 2**62 - 2**43]), st.lists(st.integers(0, 80), max_size=3))
+def test_odd_rows(chosen: Settings, odd: list[list[int]], begin_ns: int, at: list[int]) -> None:
+    hold_equal(chosen, odd_rows(odd, begin_ns), at)
+
+
+def test_many_odd_rows() -> None:
+    """Mostly small numbers, so that flows last; every reason that the method has is given."""
+    seen: Counter[str] = Counter()
+    for seed in range(30):
+        rng = random.Random(seed)
+        small = [rng.randrange(2, 10), 6, 20, 12, 3, 12, 5 if seed % 3 else 1, 1]
+        odd = [[rng.randrange(n if rng.random() < 0.98 else 210) for n in small] for _ in range(1500)]
+        chosen = Settings(rng.choice([100 * US, 20 * MS]), rng.choice([1, 4]))
+        seen.update(REASONS[epoch.reason] for epoch in hold_equal(chosen, odd_rows(odd, 10**18), [700, 900]))
+    assert {"answered", "too_few", "spontaneous", "joined", "reordered", "coalesced", "not_tcp"} <= set(seen), seen

@@ -1,0 +1,170 @@
+"""Routers in the lab: they forward as the topology says, their taps miss nothing, and nothing is left behind."""
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pytest
+
+import wirelag
+from lab.frr import DAEMONS
+from lab.network import FOLDERS, NAMESPACES, sweep
+from lab.routers import Routers
+from lab.traffic import Traffic
+from tests.lab.test_lab import IN_LAB
+from tests.support.places import ROOT
+from wirelag.network.topology import Topology, read_topology
+
+SIX = ROOT / "tests" / "data" / "six.json"
+MS = 1_000_000
+BRIEF = Traffic(seconds=0.5, rate=100)
+WITH_ROUTERS = pytest.mark.skipif(
+    not (DAEMONS / "ospfd").exists() or shutil.which("vtysh") is None or shutil.which("tc") is None,
+    reason="FRRouting is not installed",
+)
+pytestmark = [IN_LAB, WITH_ROUTERS]
+
+
+@pytest.fixture(scope="module")
+def six() -> Topology:
+    return read_topology(SIX)
+
+
+@pytest.fixture(scope="module")
+def routers(six: Topology) -> Iterator[Routers]:
+    with Routers("six", six) as routers:
+        yield routers
+
+
+def passed(folder: Path, tap: str) -> pl.DataFrame:
+    """The packets at one tap."""
+    names = ("packet_id", "flow_key", "time_ns", "wire_length")
+    parts = [
+        pl.DataFrame({name: getattr(part, name).copy() for name in names})
+        for part in wirelag.read(str(folder / "captures" / f"{tap}.pcap"))
+    ]
+    return pl.concat(parts) if parts else pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))
+
+
+def delays_ms(folder: Path, one: str, other: str) -> npt.NDArray[np.float64]:
+    """Of the packets that passed both taps."""
+    both = passed(folder, one).join(passed(folder, other), on="packet_id", validate="1:1")
+    return (both["time_ns_right"] - both["time_ns"]).to_numpy() / MS
+
+
+def _left(prefix: str) -> list[str]:
+    return [path.name for room in (NAMESPACES, FOLDERS) for path in room.glob("*") if path.name.startswith(prefix)]
+
+
+def test_up_and_down_leave_nothing() -> None:
+    small = Routers("small", read_topology(SIX).without(("D", "E"), ("C", "E")))
+    small.up()
+    small.up()
+    pids = [process.pid for process in small.network.processes]
+    assert len(pids) == 12
+    assert len(_left(small.network.prefix)) == 13
+    small.down()
+    small.down()
+    assert _left(small.network.prefix) == []
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_a_crash_leaves_nothing_after_the_next_command() -> None:
+    script = f"""
+import sys
+from lab.routers import Routers
+from wirelag.network.topology import read_topology
+routers = Routers("crash", read_topology({str(SIX)!r}))
+routers.up()
+print(routers.network.prefix, *(process.pid for process in routers.network.processes), flush=True)
+sys.stdin.read()
+"""
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as crashing:
+        assert crashing.stdout is not None
+        prefix, *pids = crashing.stdout.readline().split()
+        assert len(_left(prefix)) == 13
+        crashing.send_signal(signal.SIGKILL)
+        crashing.wait()
+    sweep()
+    assert _left(prefix) == []
+    for pid in pids:
+        stat = Path(f"/proc/{pid}/stat")  # it may wait for init to take note
+        assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] in "ZX"
+
+
+def test_the_database_is_the_topology(routers: Routers, six: Topology, tmp_path: Path) -> None:
+    routers.database(tmp_path / "ospf.json")
+    read = read_topology(tmp_path / "ospf.json")
+    assert set(read.routers) == set(six.routers)
+    assert set(read.links) == set(six.links)
+    for router, number in routers.numbers.items():
+        assert f"10.7.{number}.0/24" in map(str, read.prefixes[router])
+
+
+def test_taps_miss_nothing(routers: Routers, tmp_path: Path) -> None:
+    routers.record(tmp_path, 1, traffic=BRIEF)
+    names = routers.topology.routers
+    entered = pl.concat(passed(tmp_path, f"{router}.in") for router in names)
+    left = pl.concat(passed(tmp_path, f"{router}.out") for router in names)
+    sent = len(BRIEF.plan(1, len(names)))
+    assert len(entered) == len(left) == sent
+    assert set(entered["packet_id"].to_list()) == set(left["packet_id"].to_list())
+    assert entered["packet_id"].n_unique() == sent
+    for link in routers.topology.links:
+        out = passed(tmp_path, f"{link.source}.out.{link.target}")
+        arrived = passed(tmp_path, f"{link.target}.in.{link.source}")
+        assert out["packet_id"].sort().equals(arrived["packet_id"].sort())
+    expected = BRIEF.loads(routers.topology)
+    assert {link for link in expected if len(passed(tmp_path, f"{link[0]}.out.{link[1]}"))} == set(expected)
+
+
+def test_equal_paths_share_flows(routers: Routers, tmp_path: Path) -> None:
+    """F sends what is for D by way of C and of E, each flow by one of them."""
+    routers.record(tmp_path, 2, traffic=Traffic(seconds=0.6, rate=200, burst=1))
+    to_d = passed(tmp_path, "F.in").join(passed(tmp_path, "D.out"), on="packet_id", how="semi")
+    by_c, by_e = (to_d.join(passed(tmp_path, f"F.out.{hop}"), on="packet_id", how="semi") for hop in ("C", "E"))
+    assert len(by_c) + len(by_e) == len(to_d) > 80
+    assert min(len(by_c), len(by_e)) > 0.2 * len(to_d)
+    assert not set(by_c["flow_key"]) & set(by_e["flow_key"])
+
+
+def test_the_queue_lies_between_the_taps_of_its_router(routers: Routers, tmp_path: Path) -> None:
+    routers.record(tmp_path, 3, [("F", "C")], Traffic(seconds=1.0, rate=100))
+    waited = delays_ms(tmp_path, "F.in.A", "F.out.C")
+    assert len(waited) > 100
+    assert waited.mean() > 1
+    assert np.median(delays_ms(tmp_path, "F.out.C", "C.in.F")) < 0.1
+    assert np.median(delays_ms(tmp_path, "F.in.A", "F.out.E")) < 0.2
+
+
+def test_loads_are_what_links_carry(routers: Routers, tmp_path: Path) -> None:
+    traffic = Traffic(seconds=1.0, rate=100)
+    routers.record(tmp_path, 4, traffic=traffic)
+    loads = traffic.loads(routers.topology)
+    carried = {link: int(passed(tmp_path, f"{link[0]}.out.{link[1]}")["wire_length"].sum()) * 8e-6 for link in loads}
+    assert sum(carried.values()) == pytest.approx(sum(loads.values()), rel=0.15)
+    assert carried["A", "B"] == pytest.approx(loads["A", "B"], rel=0.5)
+
+
+def test_a_port_without_traffic_cannot_be_slow(routers: Routers, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="nothing is sent from A straight to C"):
+        routers.record(tmp_path, 1, [("A", "C")], BRIEF)
+
+
+def test_a_link_fails(six: Topology, tmp_path: Path) -> None:
+    with Routers("fails", six) as routers:
+        routers.record(tmp_path, 1, traffic=BRIEF)
+        assert len(passed(tmp_path, "F.out.C"))
+        routers.fail("C", "F")
+        routers.record(tmp_path, 1, traffic=BRIEF)
+    read = read_topology(tmp_path / "ospf.json")
+    assert set(read.links) == set(six.without(("C", "F")).links)
+    assert not list((tmp_path / "captures").glob("[CF].*.[CF].pcap"))
+    assert len(passed(tmp_path, "E.in.F").join(passed(tmp_path, "E.out.C"), on="packet_id")) > 20

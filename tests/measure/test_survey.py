@@ -1,0 +1,108 @@
+"""What `wirelag info` says is there, against what was simulated or what tshark sees."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.captures import ethernet, ipv4, pcap, tcp
+from tests.support.simulated_captures import write_simulation
+from wirelag import survey
+from wirelag.sim import Scenario, simulate
+from wirelag.survey import Conversations, common_share
+
+
+def info(*paths: Path) -> dict:
+    command = [sys.executable, "-m", "wirelag.cli", "info", "--format", "json", *map(str, paths)]
+    return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+
+
+def applies(facts: dict) -> dict[str, bool]:
+    return {verdict["command"]: verdict["applies"] for verdict in facts["commands"]}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("survey")
+    write_simulation(simulate(Scenario(packets=5_000, seed=3)), directory / "both.pcap")
+    write_simulation(simulate(Scenario(packets=5_000, seed=3, direction="client")), directory / "client.pcapng")
+    two_points = simulate(Scenario(packets=5_000, seed=3, points=2))
+    write_simulation(two_points, directory / "up.pcap", directory / "down.pcap")
+    return directory
+
+
+def test_both_directions_at_one_point_call_for_rtt(made: Path) -> None:
+    facts = info(made / "both.pcap")
+    assert facts["packets"] == 5_000
+    assert facts["directions"]["both"] > 0.9 * facts["conversations"]
+    assert applies(facts) == {"rtt": True, "response": True, "oneway": False, "flows": False}
+
+
+def test_one_direction_calls_for_response(made: Path) -> None:
+    facts = info(made / "client.pcapng")
+    assert facts["directions"] == {"both": 0, "one": facts["conversations"], "client_only": facts["conversations"]}
+    assert applies(facts) == {"rtt": False, "response": True, "oneway": False, "flows": False}
+    assert "client->server only" in facts["commands"][1]["why"]
+
+
+def test_response_needs_somebody_who_asks(tmp_path: Path) -> None:
+    """Packets of a server alone, and pings, which ask for nothing but themselves."""
+    back = ethernet(ipv4(tcp(b"x", ports=(443, 40_000)), 6))
+    pings = [ethernet(ipv4(bytes([kind, 0, 0, 0, 0, 1, 0, 1]), 1, src=src, dst=dst))
+             for kind, src, dst in ((8, b"\x0a\0\0\1", b"\x0a\0\0\2"), (0, b"\x0a\0\0\2", b"\x0a\0\0\1"))]  # fmt: skip
+    for frames, rtt in (([back, back], False), (pings, True)):
+        path = tmp_path / "some.pcap"
+        path.write_bytes(pcap([(i, frame, len(frame)) for i, frame in enumerate(frames)]))
+        facts = info(path)
+        assert applies(facts) == {"rtt": rtt, "response": False, "oneway": False, "flows": False}
+        assert facts["commands"][1]["why"] == "no packets from clients to servers"
+
+
+def test_the_same_traffic_at_two_points_calls_for_oneway(made: Path) -> None:
+    facts = info(made / "up.pcap", made / "down.pcap")
+    assert applies(facts) == {"rtt": True, "response": True, "oneway": True, "flows": True}
+    assert facts["packets"] == sum(file["packets"] for file in facts["files"])
+    other = info(made / "both.pcap", made / "client.pcapng")
+    assert [file["packets"] for file in other["files"]] == [5_000, 5_000]
+
+
+def test_conversations_agree_with_tshark(shared_data: Path, tool: object) -> None:
+    tool("tshark")  # type: ignore[operator]
+    path = shared_data / "rtt/zeek/ssh.pcap.gz"
+    fields = ["-T", "fields", "-e", "tcp.stream"]
+    ran = subprocess.run(["tshark", "-r", path, "-Y", "tcp", *fields], capture_output=True, text=True, check=True)
+    facts = info(path)
+    assert facts["kinds"]["tcp"] == len(ran.stdout.split())
+    assert facts["directions"]["both"] == len(set(ran.stdout.split()))
+
+
+def test_more_conversations_than_are_kept_are_sampled_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flood: the count stays right within four standard errors of the sample."""
+    monkeypatch.setattr(survey, "MOST_CONVERSATIONS", 1 << 10)
+    monkeypatch.setattr(survey, "_PENDING_ROWS", 1 << 8)
+    rng = np.random.default_rng(5)
+    keys = rng.integers(0, 2**64, 100_000, dtype=np.uint64)
+    seen, first, second = Conversations(), Conversations(), Conversations()
+    for part in np.array_split(np.repeat(keys, 2), 500):
+        bits = np.full(len(part), survey.FORWARD, np.uint8)
+        seen.add(part, bits)
+        (first if part[0] < 2**63 else second).add(part, bits)
+    seen.settle()
+    first.merge(second)
+    for one in (seen, first):
+        assert len(one.keys) <= 1 << 10
+        kept = len(one.keys)
+        assert abs(one.count() - 100_000) < 4 * 100_000 / kept**0.5
+
+
+def test_the_common_share_of_two_samples_is_that_of_the_packets() -> None:
+    rng = np.random.default_rng(6)
+    packets = rng.integers(0, 2**64, 200_000, dtype=np.uint64)
+    one, other = np.sort(packets[:150_000]), np.sort(packets[90_000:])
+    share = common_share(one[: survey.MOST_IDS], other[: survey.MOST_IDS])
+    # 60,000 of 110,000 packets are common; the sample has about 3,000 of them.
+    assert abs(share - 6 / 11) < 4 * (0.25 / 3_000) ** 0.5
+    assert common_share(one, np.empty(0, np.uint64)) == 0

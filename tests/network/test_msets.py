@@ -1,0 +1,371 @@
+"""m-sets that follow the network: between which addresses, what overlaps, and what agents make of it."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.test_msets import config_of
+from tests.support.collector_process import Running
+from tests.support.places import DATA
+from tests.support.two_points import SECOND_NS
+from wirelag.agent.config import Config
+from wirelag.agent.settings import Settings
+from wirelag.cli.plan_agents import Wanted, write_agents
+from wirelag.collector.agents import ALIVE_NS, Agents
+from wirelag.collector.check import told
+from wirelag.collector.following import Follow, Following, called
+from wirelag.collector.settings import Settings as CollectorSettings
+from wirelag.errors import WirelagError
+from wirelag.intervals import Interval
+from wirelag.io.toml import read_toml
+from wirelag.messages import Message, decode, encode
+from wirelag.network.msets import Referenced, Turning, referenced
+from wirelag.network.plan import Plan
+from wirelag.network.segments import Segment
+from wirelag.network.topology import Topology, read_topology
+from wirelag.transport.http import FRAME, MEDIA_TYPE
+
+MEASURING = ["A", "C", "D", "F"]
+BEFORE = {"A>F", "F>A", "C>F", "F>C", "C>D", "D>C", "D>>F", "F>>D"}
+AFTER = BEFORE - {"C>F", "F>C"} | {"C>>F", "F>>C"}
+OVERLAP_NS = 30 * SECOND_NS
+
+
+@pytest.fixture
+def six() -> Topology:
+    """The six-router network, each router with an address of its own."""
+    topology = read_topology(DATA / "six.json")
+    return replace(topology, addresses={router: f"10.6.0.{i}" for i, router in enumerate(topology.routers, 1)})
+
+
+def names(found: Any) -> set[str]:
+    return {str(one.segment) for one in found}
+
+
+# ---- which segments, which addresses ----
+
+
+def test_segments_lie_between_routers_with_agents(six: Topology) -> None:
+    found = list(referenced(Plan(six, MEASURING), MEASURING))
+    assert names(found) == BEFORE
+    assert all(one.is_addressed for one in found)
+    # A server beside E is an end, but cuts no path.
+    assert names(referenced(Plan(six, MEASURING), [*MEASURING, "E"])) == BEFORE | {
+        f"{pair[0]}>{pair[1]}" for pair in ("CE", "EC", "DE", "ED", "EF", "FE")
+    }
+
+
+def test_addresses_are_those_of_the_database() -> None:
+    topology = read_topology(DATA / "ospf.json")
+    one, three, four = (f"10.255.0.{number}" for number in (1, 3, 4))
+    found = {
+        str(two.segment): (two.source, two.target) for two in referenced(Plan(topology, [three]), [one, three, four])
+    }
+    assert found == {
+        f"{one}>{three}": ("10.0.0.1", "10.0.0.3"),
+        f"{three}>{one}": ("10.0.0.3", "10.0.0.1"),
+        f"{three}>{four}": ("10.0.31.0", "10.0.31.1"),  # the cheaper of two
+        f"{four}>{three}": ("10.0.31.1", "10.0.31.0"),
+    }
+    virtual = next(iter(referenced(Plan(topology), [one, four])))
+    assert (virtual.segment, virtual.source, virtual.target) == (Segment.virtual(one, four), one, four)
+
+
+def test_a_link_without_ports_needs_a_route_of_its_own(six: Topology) -> None:
+    found = {str(one.segment): one for one in referenced(Plan(six, ["C", "F"]), six.routers)}
+    assert found["C>F"].source == "10.6.0.3"  # nothing else costs the same
+    equal = replace(
+        six, links=tuple(replace(link, weight=1) if "D" in (link.source, link.target) else link for link in six.links)
+    )
+    both = {str(one.segment): one for one in referenced(Plan(equal), equal.routers)}
+    assert both["C>>E"].is_addressed
+    assert not both["C>E"].is_addressed  # packets to E's own address may go by way of D
+
+
+def test_plain_json_has_addresses(tmp_path: Path) -> None:
+    path = tmp_path / "net.json"
+    path.write_text(
+        json.dumps(
+            {
+                "links": [{"source": "A", "target": "B", "weight": 1, "addresses": ["10.0.0.1", "10.0.0.2"]}],
+                "addresses": {"A": "10.9.0.1"},
+            }
+        )
+    )
+    topology = read_topology(path)
+    assert topology.addresses == {"A": "10.9.0.1"}
+    assert topology.link_addresses == {("A", "B"): ("10.0.0.1", "10.0.0.2"), ("B", "A"): ("10.0.0.2", "10.0.0.1")}
+    for wrong, said in (
+        ({"addresses": {"C": "10.0.0.1"}}, "there is no router C"),
+        ({"addresses": {"A": "here"}}, "here is not an address"),
+        ({"addresses": ["10.0.0.1"]}, "an address for each router"),
+    ):
+        path.write_text(json.dumps({"links": [{"source": "A", "target": "B"}]} | wrong))
+        with pytest.raises(WirelagError, match=said):
+            read_topology(path)
+
+
+# ---- one set follows another ----
+
+
+def test_old_and_new_segments_overlap() -> None:
+    ab, bc, ac = (Referenced(Segment.link(*pair), "10.0.0.1", "10.0.0.2") for pair in ("AB", "BC", "AC"))
+    turning = Turning(10)
+    assert turning.turn([ab, bc], 100) == ([ab.segment, bc.segment], [])
+    assert turning.turn([ab, ac], 200) == ([ac.segment], [bc.segment])
+    assert list(turning.held()) == [(ab, None), (ac, None), (bc, 210)]
+    assert turning.turn([ab, bc], 205) == ([bc.segment], [ac.segment])  # it is back before it has ended
+    assert list(turning.held()) == [(ab, None), (bc, None), (ac, 215)]
+    turning.pass_time(215)
+    assert list(turning.held()) == [(ab, None), (bc, None)]
+    # Other addresses for the same segment take the place of the old ones: it is measured once.
+    other = replace(ab, target="10.0.0.9")
+    turning.turn([other, bc], 300)
+    assert list(turning.held()) == [(other, None), (bc, None)]
+
+
+def following(six: Topology, **more: Any) -> Following:
+    found = Following(Follow(overlap_ns=OVERLAP_NS, **more))
+    assert found.take(six, MEASURING, 1) is not None
+    return found
+
+
+def segments_of(told: tuple[int, Any] | None, way: str) -> dict[str, int | None]:
+    assert told is not None
+    return {record["segment"]: record["until_ns"] for record in told[1] if record["way"] == way}
+
+
+def test_a_failed_link_turns_m_sets(six: Topology) -> None:
+    found = following(six)
+    assert segments_of(found.m_set("C", 0), "out") == {"C>F": None, "C>D": None}
+    assert segments_of(found.m_set("C", 0), "in") == {"F>C": None, "D>C": None}
+    assert found.m_set("C", 1) is None  # it has it
+    assert found.m_set("B", 0) is None
+    assert found.take(six, MEASURING, 2) is None
+
+    change = found.take(six.without(("C", "F")), MEASURING, 3)
+    assert change is not None
+    assert (set(change.new), set(change.gone)) == (AFTER - BEFORE, BEFORE - AFTER)
+    assert change.links_down == ("C>F", "F>C")
+    assert not change.links_up
+    told = found.m_set("C", 1)
+    assert told is not None
+    assert told[0] == 3
+    assert segments_of(told, "out") == {"C>>F": None, "C>D": None, "C>F": 3 + OVERLAP_NS}
+    assert found.m_set("A", 1) is None  # nothing has changed for it
+    assert json.dumps(found.to_json() | {"change": change.to_json()})
+
+    back = found.take(six, MEASURING, 4)
+    assert back is not None
+    assert set(back.new) == BEFORE - AFTER
+    assert segments_of(found.m_set("C", 3), "out") == {"C>F": None, "C>D": None, "C>>F": 4 + OVERLAP_NS}
+    assert found.take(six, MEASURING, 4 + OVERLAP_NS) is None
+    assert {one["segment"] for one in found.to_json()["segments"]} == BEFORE
+
+
+def test_virtual_links_that_go_another_way_are_told(six: Topology) -> None:
+    found = following(six)
+    change = found.take(six.without(("D", "E")), MEASURING, 2)
+    assert change is not None
+    assert set(change.gone) == {"D>>F", "F>>D"}  # D's only way is by C now, which measures
+    beside = Following(Follow(upgraded=("A", "D")))
+    beside.take(six, (), 1)
+    rerouted = beside.take(six.without(("E", "F")), (), 2)
+    assert rerouted is not None
+    assert set(rerouted.rerouted) == {"A>>D", "D>>A"}
+
+
+def test_who_measures_is_who_lives_or_who_is_named(six: Topology) -> None:
+    found = following(six)
+    change = found.take(six, ["A", "C", "F", "nobody"], 5)
+    assert change is not None
+    assert change.no_longer == ("D",)
+    assert {"C>D", "D>C", "D>>F", "F>>D"} == set(change.gone)
+    named = following(six, upgraded=("C", "F", "elsewhere"))
+    assert named.upgraded == ("C", "F")
+    assert {one["segment"] for one in named.to_json()["segments"]} == BEFORE  # A and D are ends
+    assert named.take(six, MEASURING[:2], 5) is not None
+
+
+def test_routers_are_called_as_agents_are() -> None:
+    assert called("10.255.0.1", {"10.255.0.1": "Bonn"}) == "Bonn"
+    assert called("10.255.0.1", {}) == "10-255-0-1"
+    found = Following(Follow(upgraded=("10.255.0.3", "10.255.0.4"), names={"10.255.0.3": "Bonn"}))
+    found.take(read_topology(DATA / "ospf.json"), (), 1)
+    assert {one["segment"] for one in found.to_json()["segments"]} == {"Bonn>10-255-0-4", "10-255-0-4>Bonn"}
+    clash = Following(Follow(names={"10.255.0.3": "Bonn", "10.255.0.4": "Bonn"}))
+    with pytest.raises(WirelagError, match="both be called Bonn"):
+        clash.take(read_topology(DATA / "ospf.json"), (), 1)
+
+
+# ---- a plan as files ----
+
+
+def wanted(folder: Path, servers: Sequence[str] = (), follow: bool = False) -> Wanted:
+    return Wanted(str(folder), servers, "https://c.example:8321", None, "1s", "100ms", follow)
+
+
+@pytest.mark.parametrize("follow", [False, True])
+@pytest.mark.parametrize("source", ["six.json", "ospf.json"])
+def test_every_written_file_can_be_used(source: str, follow: bool, tmp_path: Path) -> None:
+    topology = read_topology(DATA / source)
+    plan = Plan(topology)
+    plan.choose(2)
+    servers = [router for router in topology.routers if router not in plan.upgraded][:2]
+    written = write_agents(plan, str(DATA / source), wanted(tmp_path / "agents", servers=servers, follow=follow))
+    *agents, collector = written.files
+    assert len(agents) == len(plan.upgraded) + len(servers)
+    settings = CollectorSettings.of(read_toml(collector), collector)
+    assert list(told(replace(settings, port=0, store=str(tmp_path / "store.db"))))
+    sent, measured = set(), dict[str, int]()
+    for path in agents:
+        config = Config.of(Settings.load(path))
+        assert (config.m_set is not None) == follow
+        sent |= {(reference.source, reference.to) for reference in config.references}
+        for one in config.measured:
+            measured[str(one.terms.direction)] = measured.get(str(one.terms.direction), 0) + 1
+            assert one.references_only
+    if follow:
+        assert not measured
+    else:
+        assert set(measured.values()) == {2}  # both ends of each
+        assert {f"{one}>{other}" for one, other in sent} == measured.keys()
+        assert {one.segment for one in settings.ends} == {
+            str(one.segment) for path in agents for one in Config.of(Settings.load(path)).measured
+        }
+    unknown = source == "six.json"
+    assert any("addresses" in line for line in written.fill_in) == unknown
+    assert ("2001:db8" in Path(agents[0]).read_text()) == (unknown and not follow)
+
+
+def test_what_was_filled_in_is_not_written_over(six: Topology, tmp_path: Path) -> None:
+    first = write_agents(Plan(six, ["A", "B"]), "six.json", wanted(tmp_path))
+    assert write_agents(Plan(six, ["A", "B"]), "six.json", wanted(tmp_path)).files == first.files
+    edited = Path(first.files[-1])
+    edited.write_text(edited.read_text() + "# mine\n")
+    with pytest.raises(WirelagError, match=r"collector\.toml: is there already, and differs"):
+        write_agents(Plan(six, ["A", "B"]), "six.json", wanted(tmp_path))
+    assert edited.read_text().endswith("# mine\n")
+
+
+def test_agents_are_two_at_least(six: Topology, tmp_path: Path) -> None:
+    with pytest.raises(WirelagError, match="between two routers"):
+        write_agents(Plan(six, ["A"]), "six.json", wanted(tmp_path))
+    (tmp_path / "file").touch()
+    with pytest.raises(WirelagError, match="cannot write"):
+        write_agents(Plan(six, ["A", "B"]), "six.json", wanted(tmp_path / "file"))
+
+
+# ---- the collector ----
+
+
+def test_agents_that_are_alive_follow(tmp_path: Path) -> None:
+    config, place = config_of(tmp_path), {"start_ns": 5, "end_ns": 5, "name": None, "class": None}
+
+    def status(point: str, **more: Any) -> Message:
+        return Message("status", point, None, Interval(5, 5), config.terms, records=(place | more,))
+
+    agents = Agents({})
+    agents.heard(status("A", m_set_ns=0), 1, 5)
+    agents.heard(status("B", m_set_ns=7), 1, 5)
+    agents.heard(status("C"), 1, 5)  # it has its own settings
+    agents.heard(status("D", m_set_ns=7, ending=True), 1, 5)
+    assert agents.following(6) == {"A": 0, "B": 7}
+    assert agents.following(5 + ALIVE_NS) == {}
+    # A collector that begins anew heard nobody before: that is nobody's silence.
+    assert Agents(agents.changed()).following(5 + 2 * ALIVE_NS, began_ns=4 + 2 * ALIVE_NS) == {"A": 0, "B": 7}
+
+
+@pytest.mark.parametrize(
+    ("follow", "said"),
+    [
+        ({"evry": "1s"}, "follow.evry is not one of every, overlap, upgraded"),
+        ({"every": 1}, "follow.every is not one of"),
+        ({"every": "1ms"}, "follow.every is too often"),
+        ({"overlap": "soon"}, "soon"),
+        ({"upgraded": [1]}, "follow.upgraded is a list of routers"),
+    ],
+)
+def test_wrong_settings_of_following_are_told(follow: dict[str, Any], said: str) -> None:
+    with pytest.raises(WirelagError, match=said):
+        CollectorSettings.of({"topology": "net.json", "follow": follow}, "c.toml")
+    with pytest.raises(WirelagError, match="what shall be followed"):
+        CollectorSettings.of({"follow": {}}, "c.toml")
+    with pytest.raises(WirelagError, match="cannot be called"):
+        CollectorSettings.of({"names": {"10.0.0.1": "a b"}}, "c.toml")
+
+
+def test_check_says_what_is_followed(tmp_path: Path) -> None:
+    plain = {"topology": str(DATA / "six.json"), "listen": "127.0.0.1:0", "store": str(tmp_path / "s.db")}
+    lines = "\n".join(told(CollectorSettings.of(plain | {"follow": {"upgraded": ["C", "F"]}}, "c.toml")))
+    assert "reads it every 1 s: 2 routers measure" in lines
+    assert "6 routers have no address of their own" in lines
+    wrong = CollectorSettings.of(plain | {"follow": {"upgraded": ["Q"]}}, "c.toml")
+    with pytest.raises(WirelagError, match="there is no router Q"):
+        list(told(wrong))
+
+
+def test_a_collector_follows_a_file(six: Topology, tmp_path: Path) -> None:
+    """Agents say that they take m-sets; the file changes; they are told, and the change is kept."""
+    network = tmp_path / "net.json"
+
+    write_network(network, six)
+    config = config_of(tmp_path)
+    with Running(tmp_path, "--topology", str(network), "--follow", "50ms", token=None) as running:
+        for point in MEASURING:
+            says(running.url, point, config, 0)
+        running.until(lambda: running.json("/api/v1/topology")["upgraded"] == MEASURING)
+        told = _asked(running.url, "C", lambda message: len(message.records) == 4)
+        says(running.url, "C", config, told.interval.start_ns)
+        write_network(network, six.without(("C", "F")))
+        turned = _asked(running.url, "C", lambda message: len(message.records) == 6)
+        assert {record["segment"] for record in turned.records if record["until_ns"]} == {"C>F", "F>C"}
+        said = running.json("/api/v1/topology", limit=1)
+        assert (said["follows"], said["problem"], said["routers"]) == (True, None, list(six.routers))
+        assert said["changes"][0]["links_down"] == ["C>F", "F>C"]
+        assert {one["segment"] for one in said["segments"] if one["until"] is None} == AFTER
+        assert running.get("/api/v1/path", source="C", target="F")[0] == 200
+        network.unlink()
+        running.until(lambda: running.json("/api/v1/topology")["problem"] is not None)
+        assert running.json("/api/v1/topology")["routers"] == list(six.routers)  # as it was
+    assert "links down C>F, F>C" in running.log
+
+
+def write_network(path: Path, topology: Topology) -> None:
+    """At once: nobody reads half of it."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(topology.to_json()))
+    new.rename(path)
+
+
+def says(url: str, point: str, config: Config, has_ns: int) -> None:
+    now_ns = time.time_ns()
+    record = {"start_ns": now_ns, "end_ns": now_ns, "name": None, "class": None, "m_set_ns": has_ns}
+    message = Message("status", point, None, Interval(now_ns, now_ns), config.terms, records=(record,), sent_ns=now_ns)
+    _request(f"{url}/v1/messages", encode(message))
+
+
+def _asked(url: str, point: str, holds: Any) -> Message:
+    """The next message for a point that is meant."""
+    import urllib.request
+
+    deadline = time.monotonic() + 15
+    with urllib.request.urlopen(f"{url}/v1/asks/{point}", timeout=25) as answer:
+        while time.monotonic() < deadline:
+            length, _ = FRAME.unpack(answer.read(FRAME.size))
+            if length and holds(message := decode(answer.read(length))):
+                return message
+    raise AssertionError("it never came to that")
+
+
+def _request(url: str, data: bytes) -> None:
+    import urllib.request
+
+    request = urllib.request.Request(url, data, {"Content-Type": MEDIA_TYPE})
+    with urllib.request.urlopen(request, timeout=25):
+        pass

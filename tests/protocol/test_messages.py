@@ -1,0 +1,510 @@
+"""Messages: what went in comes out; whatever else is read is refused in one line, and takes little memory."""
+
+import json
+import random
+import re
+import struct
+import time
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.support.two_points import EPOCH_NS, SECOND_NS, batch_of
+from wirelag.caches import Cached
+from wirelag.crossings import ALL, Cut, Pair
+from wirelag.estimators.finecomb import Finecomb
+from wirelag.estimators.lda import Lda
+from wirelag.estimators.rda import Rda
+from wirelag.exchange import Terms, answered, asked, cut_of, records_of
+from wirelag.intervals import Delimiters, Interval
+from wirelag.messages import (
+    MOST_BYTES,
+    VERSION,
+    ClockReading,
+    Message,
+    Seen,
+    check_point,
+    decode,
+    encode,
+    peek,
+    terms_name,
+)
+from wirelag.packing import apart
+from wirelag.reconciling import Reconciling, answer_symbols
+from wirelag.shorthand import lengthen, shorten
+from wirelag.symbols import NUMBERS, SymbolSynopsis, numbers_of
+
+INTERVAL = Interval(EPOCH_NS, EPOCH_NS + SECOND_NS)
+ESTIMATORS: dict[str, Lda | Finecomb | Rda] = {
+    "lda": Lda(16, (0, 2), tail=20),
+    "finecomb": Finecomb(16, stash=8, tail=20),
+    "rda": Rda(buckets=90, tail=20),
+    "rda, short": Rda(short=True, rows=8, tail=20),
+}
+
+
+def packets(count: int, late_ns: int = 0, without: int = -1) -> list[tuple[int, int]]:
+    rng = random.Random(5)
+    made = [(rng.getrandbits(64), EPOCH_NS + i * SECOND_NS // count + late_ns) for i in range(count)]
+    return [packet for i, packet in enumerate(made) if i != without]
+
+
+def cut(estimator: Lda | Finecomb | Rda, seen: list[tuple[int, int]]) -> Cut:
+    meter = estimator.meter("upstream")
+    meter.observe(batch_of(seen))
+    synopsis: Any = meter.cut(INTERVAL)
+    return Cut(
+        INTERVAL, {tag: estimator.bind(synopsis) if isinstance(estimator, Rda) else synopsis for tag in (ALL, 1)}
+    )
+
+
+def synopsis(estimator: Lda | Finecomb | Rda = ESTIMATORS["rda"], count: int = 100) -> Message:
+    return Message(
+        "synopsis",
+        "edge 1:eth0/ä",
+        "A>>B",
+        INTERVAL,
+        Terms(estimator, interval_ns=SECOND_NS, by="dscp"),
+        ClockReading(True, 1234, "chrony"),
+        Seen(count, 3, SECOND_NS),
+        tuple(records_of(cut(estimator, packets(count)), {1: "class 1"})),
+        EPOCH_NS + SECOND_NS + 5,
+    )
+
+
+def rounds() -> dict[str, Message]:
+    """Every type of message, about packets of which one got lost."""
+    first, estimator = synopsis(), ESTIMATORS["rda"]
+    assert isinstance(estimator, Rda)
+    up, down = cut(estimator, packets(100)), cut(estimator, packets(100, 1000, without=7))
+    pair = Pair(INTERVAL, up.synopses, down.synopses)
+    asks = tuple(asked(pair, estimator, {1: "class 1"}))
+    meter = estimator.meter("upstream")
+    meter.observe(batch_of(packets(100)))
+    cached = meter.cut(INTERVAL)
+    assert isinstance(cached, Cached)
+    where = {name: asks[0][name] for name in ("start_ns", "end_ns", "name", "class")}
+    more = replace(estimator, buckets=180).bind(cached).to_fields()
+    return {
+        "synopsis": first,
+        "ask": replace(first, type="ask", clock=ClockReading(), seen=Seen(), records=asks),
+        "ask for more": replace(first, type="ask", records=(where | {"cache_level": 0, "buckets": 180},)),
+        "times": replace(first, type="times", records=tuple(answered(cached, ask) for ask in asks)),
+        "more": replace(first, type="times", records=(where | more,)),
+        "no times": replace(first, type="times", records=(where | {"reason": "no longer kept"},)),
+        "status": replace(first, type="status", records=(), segment=None),
+    }
+
+
+def symbol_rounds() -> dict[str, Message]:
+    """The same by symbols: packets of which some got lost, one of them a copy."""
+    estimator = ESTIMATORS["rda, short"]
+    assert isinstance(estimator, Rda)
+    first = synopsis(estimator)
+    ids, times_ns = (np.array(column) for column in zip(*packets(100), strict=True))
+    up = Cached(np.append(ids, ids[3]).astype(np.uint64) & NUMBERS, np.append(times_ns, times_ns[3] + 9), packets=101)
+    where: dict[str, Any] = {"start_ns": EPOCH_NS, "end_ns": EPOCH_NS + SECOND_NS, "name": None, "class": None}
+    wanted = numbers_of(up.ids)[[5, 100]] & np.uint64(2**32 - 1)
+    questions: dict[str, dict[str, Any]] = {
+        "symbols": {"symbols": 80, "after": 64},
+        "a synopsis": {"symbols": 80, "after": 0},
+        "times of copies": {"wanted": wanted, "difference": 7},
+        "packets": {"ids": up.ids[:3]},
+        "everything": {"whole": True},
+    }
+    found = {"short synopsis": first}
+    for name, question in questions.items():
+        ask = where | question | {"cache_level": 0}
+        found[f"ask for {name}"] = replace(first, type="ask", records=(ask,))
+        found[name] = replace(first, type="times", records=(where | answer_symbols(estimator, up, ask),))
+    return found
+
+
+MESSAGES = rounds() | symbol_rounds()
+
+
+def same(one: Message, other: Message) -> bool:
+    def plain(message: Message) -> list[dict[str, Any]]:
+        return [
+            {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in record.items()}
+            for record in message.records
+        ]
+
+    return replace(one, records=()) == replace(other, records=()) and plain(one) == plain(other)
+
+
+# ---- what went in comes out ----
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_message_is_what_it_was(name: str) -> None:
+    message = MESSAGES[name]
+    again = decode(encode(message))
+    assert same(again, message)
+    assert again.key == message.key
+    assert peek(encode(message)) == replace(message, records=())
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_synopsis_says_the_same_after_its_journey(name: str) -> None:
+    estimator = ESTIMATORS[name]
+    ups, downs = (
+        cut_of(
+            estimator,
+            decode(encode(replace(synopsis(estimator), records=tuple(records_of(made, {1: "x"}))))).records,
+            {},
+        )
+        for made in (cut(estimator, packets(100)), cut(estimator, packets(100, 1000)))
+    )
+    up, down = ups.synopses[ALL], downs.synopses[ALL]
+    if isinstance(up, SymbolSynopsis) and isinstance(estimator, Rda):
+        crossing = Reconciling(estimator, [up, down]).cross()[0]
+    else:
+        crossing = estimator.cross_bound(up, down)[0] if isinstance(estimator, Rda) else estimator.cross(up, down)
+    assert crossing.mean_ns == pytest.approx(1000)
+
+
+def test_intervals_that_packets_delimit_keep_their_names() -> None:
+    interval = replace(INTERVAL, name=2**64 - 1)
+    message = replace(MESSAGES["status"], interval=interval, terms=Terms(Lda(), delimiters=Delimiters(SECOND_NS)))
+    again = decode(encode(message))
+    assert again.interval.name == 2**64 - 1
+    assert again.terms.delimiters == Delimiters(SECOND_NS)
+
+
+# ---- keys ----
+
+APART: dict[str, Callable[[Message], Message]] = {
+    "type": lambda message: replace(message, type="status"),
+    "point": lambda message: replace(message, point="other"),
+    "segment": lambda message: replace(message, segment=None),
+    "interval": lambda message: replace(message, interval=Interval(EPOCH_NS + SECOND_NS, EPOCH_NS + 2 * SECOND_NS)),
+    "its name": lambda message: replace(message, interval=replace(message.interval, name=1)),
+    "seed": lambda message: replace(message, terms=replace(message.terms, estimator=Rda(buckets=90, tail=20, seed=1))),
+    "filter": lambda message: replace(message, terms=replace(message.terms, filter="udp")),
+}
+
+
+@pytest.mark.parametrize("change", APART.values(), ids=APART)
+def test_what_is_about_something_else_has_another_key(change: Callable[[Message], Message]) -> None:
+    assert change(MESSAGES["synopsis"]).key != MESSAGES["synopsis"].key
+
+
+def test_what_is_sent_again_has_the_same_key() -> None:
+    message = MESSAGES["synopsis"]
+    assert replace(message, sent_ns=1, clock=ClockReading(), seen=Seen()).key == message.key
+
+
+def test_rounds_about_one_interval_have_different_keys() -> None:
+    assert len({message.key for message in MESSAGES.values()}) == len(MESSAGES)
+
+
+def test_keys_stay_as_they_are() -> None:
+    """Agents and collectors of different age must agree: a change of this is a new version of the format."""
+    message = Message("status", "a", None, Interval(0, 1), Terms(Lda(), interval_ns=1))
+    assert terms_name(message.terms) == "828ab1ab6756a2fa"
+    assert message.key == "status-0-1-0d29b5efbe57f0ca8318922c"
+
+
+@pytest.mark.parametrize("point", ["", " a", "a\n", "x" * 65, "ä" * 33, "\ud800"])
+def test_what_cannot_name_a_point(point: str) -> None:
+    with pytest.raises(ValueError, match="cannot name a point"):
+        check_point(point)
+
+
+# ---- what is refused ----
+
+
+def refused(data: bytes, most: int = MOST_BYTES) -> str:
+    """Why; one line."""
+    message, why = read(data, most)
+    assert message is None
+    return why
+
+
+def read(data: bytes, most: int = MOST_BYTES) -> tuple[Message | None, str]:
+    """The message, or why it is none."""
+    try:
+        return decode(data, most), ""
+    except ValueError as error:
+        kind, why = type(error), str(error)
+    assert kind is ValueError
+    assert "\n" not in why
+    assert 0 < len(why) < 300
+    return None, why
+
+
+@pytest.mark.parametrize("name", ["ask", "status"])
+def test_every_truncation_and_every_flipped_bit(name: str) -> None:
+    data = encode(MESSAGES[name])
+    for end in range(len(data)):
+        refused(data[:end])
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        refused(bytes(flipped))
+
+
+def test_another_version_is_named() -> None:
+    data = bytearray(encode(MESSAGES["status"]))
+    data[4] = VERSION + 1
+    assert refused(bytes(data)) == "has version 3 of the format, this wirelag reads 2: use the same wirelag"
+
+
+def test_what_goes_on_behind_its_end() -> None:
+    assert "checksum" in refused(encode(MESSAGES["status"]) + b"x")
+    assert refused(repaired(encode(MESSAGES["status"]) + b"x")) == "is damaged: it goes on behind its end"
+
+
+def test_a_large_one_is_refused_before_it_is_looked_at() -> None:
+    data = bytes(100 << 20)
+    began = time.perf_counter()
+    assert "more than the 16777216 that a message may have" in refused(data)
+    assert time.perf_counter() - began < 0.1
+
+
+@given(st.binary(max_size=200))
+@example(b"WLAG\2\0\0\0")
+@example(b"WLAG\2\0\0\0\0\0\0\0")
+@example(b"WLAG\2\0\0\0\0\0\0\0\0\0\0\0")
+@example(b"WLAG\2\0\0\0\0\0\0\0\xff\xff\xff\xff")
+def test_anything_is_refused(data: bytes) -> None:
+    refused(data)
+    refused(b"WLAG\2\0\0\0" + data)
+    refused(as_message(data))
+
+
+# ---- somebody who knows the format ----
+
+
+def as_message(names: bytes, arrays: bytes = b"") -> bytes:
+    """A message of these names, with its checksum."""
+    short = shorten(names)
+    body = struct.pack("<I", len(short)) + short + arrays
+    return struct.pack("<4sII", b"WLAG", VERSION, zlib.crc32(body)) + body
+
+
+def taken_apart(data: bytes) -> tuple[bytes, bytes]:
+    """Names and arrays."""
+    end = 16 + struct.unpack_from("<I", data, 12)[0]
+    return lengthen(data[16:end], 1 << 20), data[end:]
+
+
+def opening(**changes: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = json.loads(taken_apart(encode(MESSAGES["status"]))[0])[0]
+    return plain | changes
+
+
+def with_opening(plain: Any, *records: bytes, arrays: bytes = b"") -> bytes:
+    return as_message(b"[" + b",".join([json.dumps(plain).encode(), *records]) + b"]", arrays)
+
+
+TERMS = opening()["terms"]
+OPENINGS: dict[str, Any] = {
+    "no object": [],
+    "nothing in it": {},
+    "an unknown type": opening(type="gossip"),
+    "a type that is a list": opening(type=["ask"]),
+    "a point that is a number": opening(point=5),
+    "a point with a line feed": opening(point="a\nb"),
+    "a segment that is a number": opening(segment=5),
+    "a segment that no disk can hold": opening(segment="\ud800"),
+    "a segment that clears the screen": opening(segment="\x1b[2J"),
+    "a segment without end": opening(segment="x" * 2000),
+    "an interval that is a list": opening(interval=[1, 2, 3]),
+    "an interval that goes back": opening(interval={"start_ns": 5, "end_ns": 4, "name": None}),
+    "an interval in text": opening(interval={"start_ns": "1", "end_ns": "2", "name": None}),
+    "an interval at the end of time": opening(interval={"start_ns": 0, "end_ns": 10**30, "name": None}),
+    "a name below zero": opening(interval={"start_ns": 0, "end_ns": 1, "name": -1}),
+    "a name of 65 bits": opening(interval={"start_ns": 0, "end_ns": 1, "name": 2**64}),
+    "a clock without a bound": opening(clock={"synchronised": True}),
+    "a clock with an unknown field": opening(clock={"synchronised": True, "error_ns": 1, "source": "ptp", "x": 1}),
+    "a clock that is better than right": opening(clock={"synchronised": True, "error_ns": -1, "source": "ptp"}),
+    "a clock of the wrong type": opening(clock={"synchronised": 1, "error_ns": 1, "source": "ptp"}),
+    "a clock from nowhere": opening(clock={"synchronised": True, "error_ns": 1, "source": "sun"}),
+    "less than no packets": opening(seen={"packets": -1, "unseen": 0, "covered_ns": 0}),
+    "a fraction of a packet": opening(seen={"packets": 0.5, "unseen": 0, "covered_ns": 0}),
+    "not a number of packets": opening(seen={"packets": float("nan"), "unseen": 0, "covered_ns": 0}),
+    "sent in text": opening(sent_ns="now"),
+    "terms that are none": opening(terms=None),
+    "an unknown estimator": opening(terms=TERMS | {"estimator": "guess"}),
+    "an estimator that is a list": opening(terms=TERMS | {"estimator": []}),
+    "a parameter of the wrong type": opening(terms=TERMS | {"parameters": TERMS["parameters"] | {"banks": "3"}}),
+    "a parameter below zero": opening(terms=TERMS | {"parameters": TERMS["parameters"] | {"seed": -1}}),
+    "a parameter of 65 bits": opening(terms=TERMS | {"parameters": TERMS["parameters"] | {"seed": 2**64}}),
+    "a parameter that is a list": opening(terms=TERMS | {"parameters": TERMS["parameters"] | {"tail": [1]}}),
+    "no parameters": opening(terms=TERMS | {"parameters": {}}),
+    "packet ids of the wrong type": opening(terms=TERMS | {"packet_id": TERMS["packet_id"] | {"flow": "yes"}}),
+    "delimiters of the wrong type": opening(terms=TERMS | {"delimiters": {"length_ns": "1"}}),
+    "no length": opening(terms=TERMS | {"interval_ns": 0}),
+    "a filter that is a list": opening(terms=TERMS | {"filter": [1]}),
+    "an array instead of terms": opening(terms={"array": ["<u8", 0, 0, 0]}),
+}
+
+
+@pytest.mark.parametrize("plain", OPENINGS.values(), ids=OPENINGS)
+def test_an_opening_that_cannot_be(plain: Any) -> None:
+    refused(with_opening(plain))
+
+
+PLACE = {"start_ns": INTERVAL.start_ns, "end_ns": INTERVAL.end_ns, "name": None, "class": None}
+IDS = np.arange(3, dtype=np.uint64)
+RECORDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "a status with an array": ("status", PLACE | {"numbers": IDS}),
+    "another interval": ("ask", PLACE | {"start_ns": 1, "numbers": IDS, "cache_level": 0}),
+    "no interval": ("ask", {"numbers": IDS, "cache_level": 0}),
+    "no class": ("ask", {name: PLACE[name] for name in ("start_ns", "end_ns", "name")} | {"numbers": IDS}),
+    "a class that is a number": ("ask", PLACE | {"class": 5, "numbers": IDS, "cache_level": 0}),
+    "no numbers": ("ask", PLACE | {"cache_level": 0}),
+    "numbers that are none": ("ask", PLACE | {"cache_level": 0, "numbers": "1, 2"}),
+    "a level that no cache has": ("ask", PLACE | {"numbers": IDS, "cache_level": 65}),
+    "less than no buckets": ("ask", PLACE | {"buckets": -1, "cache_level": 0}),
+    "not flat": ("ask", PLACE | {"numbers": IDS, "cache_level": 0, "more": {"and": "more"}}),
+    "too many fields": ("ask", PLACE | {"numbers": IDS, "cache_level": 0} | {str(i): i for i in range(64)}),
+    "times without times": ("times", PLACE | {"ids": IDS}),
+    "more ids than times": ("times", PLACE | {"ids": IDS, "times_ns": np.arange(2), "level": 0, "packets": 3}),
+    "a reason that is none": ("times", PLACE | {"reason": 5}),
+    "buckets of no banks": ("times", PLACE | {"bucket_ids": IDS}),
+    "an empty synopsis": ("synopsis", PLACE),
+    "closed by nothing": ("synopsis", PLACE | {"closed_by": 5}),
+}
+
+
+@pytest.mark.parametrize(("kind", "record"), RECORDS.values(), ids=RECORDS)
+def test_a_record_that_cannot_be(kind: str, record: dict[str, Any]) -> None:
+    names, arrays = apart([record])
+    refused(with_opening(opening(type=kind), json.dumps(names[0]).encode(), arrays=arrays))
+
+
+def test_banks_of_nothing_divide_by_nothing() -> None:
+    names, arrays = taken_apart(encode(MESSAGES["synopsis"]))
+    plain = opening(type="synopsis", terms=TERMS | {"parameters": TERMS["parameters"] | {"banks": 0}})
+    records = [json.dumps(record).encode() for record in json.loads(names)[1:]]
+    assert refused(with_opening(plain, *records, arrays=arrays)) == "does not hold together (ZeroDivisionError)"
+
+
+def large(count: int) -> bytes:
+    """A few bytes that claim that many values."""
+    return json.dumps(PLACE | {"cache_level": 0, "numbers": {"array": ["<u8", count, 0, 0]}}).encode()
+
+
+ASK = opening(type="ask")
+BOMBS: dict[str, bytes] = {
+    "an array of 500 MB in 100 bytes": with_opening(ASK, large((1 << 26) - 1)),
+    "many arrays": with_opening(ASK, *[large(1 << 16)] * 50),
+    "fewer than nothing, then many": with_opening(ASK, large(-(1 << 40)), large(1 << 25)),
+    "many, then fewer than nothing": with_opening(
+        ASK,
+        b'{"a":{"array":["<u8",67108863,0,0]},"b":{"array":["<u8",67108863,0,0]},"c":{"array":["<u8",-134217726,0,0]}}',
+    ),
+    "lists in lists": with_opening(ASK, b"[" * 60_000),
+    "lists beside lists": with_opening(ASK, b'{"a":[' + b"[]," * 20_000 + b"0]}"),
+    "names without end": with_opening(ASK, b'{"a":[' + b"[]," * 5_000_000 + b"0]}"),
+    "a long number": with_opening(ASK, b'{"a":' + b"9" * 60_000 + b"}"),
+    "many small records": with_opening(
+        ASK,
+        *[json.dumps(PLACE | {"buckets": 1, "cache_level": 0} | {f"{i:x}": i for i in range(58)}).encode()] * 30_000,
+    ),
+    "names that unfold": as_message(b"[" * (64 << 20)),
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
+def test_few_bytes_do_not_become_many(bomb: bytes) -> None:
+    tracemalloc.start()
+    try:
+        refused(bomb)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < max(16 << 20, 4 * len(bomb))
+
+
+# ---- the fuzzer ----
+
+
+def mutated(data: bytes, rng: random.Random) -> bytes:
+    """Changed somewhere; sometimes with checksums that are right again, so that what lies behind them is reached."""
+    raw = bytearray(data)
+    for _ in range(rng.randint(1, 8)):
+        place = rng.randrange(len(raw))
+        match rng.randrange(6):
+            case 0:
+                raw[place] ^= 1 << rng.randrange(8)
+            case 1:
+                raw[place] = rng.randrange(256)
+            case 2:
+                del raw[place : place + rng.randint(1, 40)]
+            case 3:
+                raw[place:place] = rng.randbytes(rng.randint(1, 40))
+            case 4:
+                raw[place : place + 8] = rng.choice([b"\0", b"\xff", b"9", b"-1", b"[]", b"{}", b"null", b"1e9"]) * 2
+            case _:
+                start = rng.randrange(len(raw))
+                raw[place:place] = raw[start : start + rng.randint(1, 200)]
+        if not raw:
+            return b""
+    return repaired(bytes(raw)) if rng.random() < 0.8 else bytes(raw)
+
+
+def repaired(data: bytes) -> bytes:
+    """The checksum right."""
+    raw = bytearray(data)
+    if len(raw) >= 12:
+        struct.pack_into("<I", raw, 8, zlib.crc32(raw[12:]))
+    return bytes(raw)
+
+
+WORD = re.compile(r'-?\d+|"[^"]*"|true|false|null')
+SPELLINGS = [
+    *("0", "1", "-1", "true", "null", '"x"', '""', "[]", "{}", "1.5", "NaN", "Infinity", "9" * 30, "9" * 5000),
+    *('{"array":["<u8",3,0,0]}', '{"array":[]}', '{"array":["<i8",67108863,0,0]}', "[[1]]", str(2**63), str(2**64)),
+]
+
+
+def respelt(message: Message, rng: random.Random) -> bytes:
+    """A message whose names and numbers were changed as text, with a checksum that fits."""
+    names, arrays = taken_apart(encode(message))
+    text = names.decode()
+    for _ in range(rng.randint(0, 4)):
+        words = [(m.start(), m.end()) for m in WORD.finditer(text)]
+        start, end = rng.choice(words)
+        text = text[:start] + rng.choice(SPELLINGS) + text[end:]
+    return as_message(text.encode(), arrays)
+
+
+def fuzz(seed: int, count: int) -> tuple[int, int]:
+    """How many were refused, and how many were messages still; anything else is raised."""
+    rng, found = random.Random(seed), [0, 0]
+    seeds = [encode(message) for message in MESSAGES.values()]
+    seeds += [encode(synopsis(estimator, 10)) for estimator in ESTIMATORS.values()]
+    for turn in range(count):
+        data = mutated(rng.choice(seeds), rng) if turn % 2 else respelt(rng.choice(list(MESSAGES.values())), rng)
+        message, _ = read(data)
+        found[message is not None] += 1
+        if message is None:
+            continue
+        assert same(decode(encode(message)), message), data
+        assert message.key
+        if message.type == "synopsis":
+            cut_of(message.terms.estimator, message.records, {})
+    return found[0], found[1]
+
+
+def test_the_fuzzer_finds_nothing() -> None:
+    bad, good = fuzz(1, 3000)
+    assert bad > 1000
+    assert good > 50
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("seed", range(2, 12))
+def test_the_fuzzer_finds_nothing_for_long(seed: int) -> None:
+    fuzz(seed, 60_000)

@@ -1,0 +1,254 @@
+"""The page of `wirelag flows` in a browser: what it shows of few flows and of a million, and that it asks nobody."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import wirelag
+from tests.cli.test_flows import write
+from tests.render.test_oneway_page import figures, saved
+from tests.render.test_rtt_page import HOSTILE, Walk, asked_by_the_page, browse
+from tests.render.test_rtt_page import wirelag as command
+from wirelag.cli.flow_page import entry
+from wirelag.cli.flow_table import flow_rows
+from wirelag.estimators.rli import Rli
+from wirelag.flow_records import COLUMN, SHOWN, Flows
+from wirelag.intervals import Interval
+from wirelag.packets import PacketBatch
+from wirelag.report import Report
+from wirelag.report_html import FlowsPage, SpanEntry, drawn, render_flows
+from wirelag.report_html.charts import Scale
+from wirelag.report_html.flow_charts import MOST_POINTS, NAMED, SLOWEST, Points, over_time
+from wirelag.report_html.oneway_charts import MOST_PARTS
+from wirelag.sim.queue import QueueScenario, run
+from wirelag.sim.queue_frames import downstream_frames
+
+CHARTS = ("size", "time", "worst", "groups")
+SCALE = Scale(None)
+
+
+@dataclass
+class Seen:
+    capture: Path
+    packets: PacketBatch
+    flows: Flows
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    capture = tmp_path_factory.mktemp("flows") / "<b>behind & behind.pcap"
+    write(capture, downstream_frames(run(QueueScenario(0.7, seed=3, seconds=0.2))))
+    packets = PacketBatch.concatenate(list(wirelag.read(str(capture))))
+    return Seen(capture, packets, measured(packets))
+
+
+def measured(packets: PacketBatch) -> Flows:
+    meter = Rli().meter("downstream")
+    meter.observe(packets)
+    return meter.cut(Interval(0, 1)).merged()
+
+
+def made(flows: Flows, **others: Any) -> FlowsPage:
+    """A page of flows, with what a command would say of them."""
+    entries = [entry(row) for row in flow_rows(drawn(flows))]
+    page = FlowsPage("Delay of flows", "behind.pcap", "wirelag flows behind.pcap", "0", flows.report(), flows, entries,
+                     [], [], "flow", {"repeated": 7}, "2.02 Gbps", ["a note"], ["a warning"],
+                     {"packets": flows.packets})  # fmt: skip
+    return replace(page, **others)
+
+
+def some(flows: Flows, count: int) -> Flows:
+    """A copy of the first records."""
+    return replace(flows, records=flows.records[:count].copy())
+
+
+def many(flows: Flows, count: int) -> Flows:
+    """So many flows made of a few: other keys and sizes, and delays up to twice as long."""
+    random = np.random.default_rng(1)
+    records = flows.records[random.integers(0, len(flows), count)]
+    records[:, COLUMN["key"]] = np.arange(1, count + 1, dtype=np.uint64)
+    records[:, COLUMN["bytes"]] *= random.integers(1, 1_000, count).astype(np.uint64)
+    records[:, COLUMN["sum_ns"]] += (records[:, COLUMN["sum_ns"]] * random.random(count)).astype(np.uint64)
+    return replace(flows, records=records)
+
+
+# ---- a real run ----
+
+
+def test_every_chart_is_drawn_and_nobody_is_asked(seen: Seen, tool: Callable[[str], str], tmp_path: Path) -> None:
+    path, log = tmp_path / "page.html", tmp_path / "net.json"
+    words = ["--interval", "20ms", "--by", "server", "--html", path, "--format", "json"]
+    found = json.loads(command("flows", seen.capture, *words))
+    shown = browse(tool("chromium"), path, tmp_path, "--dump-dom", f"--log-net-log={log}")
+    for name in CHARTS:
+        drawn_here = shown.split(f'id="{name}"')[1].split("<section")[0]
+        assert 'class="main-svg"' in drawn_here, name
+        assert re.search('class="trace scatter' if name in ("size", "time") else 'class="point"', drawn_here), name
+    assert asked_by_the_page(log) == []
+
+    text = path.read_text(encoding="utf-8")
+    walk, chart = Walk(text), figures(text)
+    assert walk.addresses == []
+    assert sorted(tag for tag, _ in walk.tags).count("script") == 3
+    slowest = found["flows"][0]
+    for value in (found["mean"], found["std"], *found["ci95"]["mean"], slowest["mean"], *slowest["ci95"]):
+        assert repr(value) in walk.values
+    assert f"{found['references']['accepted']:,}" in walk.text
+    assert f"the slowest was {slowest['key']} with" in walk.text
+    assert all(group["key"] in walk.text for group in found["groups"])
+    means = next(trace for trace in chart["time"]["data"] if trace.get("name") == "mean of an interval")
+    assert means["y"] == pytest.approx([part["mean"] for part in found["intervals"]], rel=1e-5)
+    references = next(trace for trace in chart["time"]["data"] if trace.get("name") == "references")
+    assert len(references["x"]) == found["references"]["accepted"] < SHOWN
+
+
+def test_bars_and_points_are_the_slowest_with_their_intervals(seen: Seen) -> None:
+    page = made(seen.flows)
+    chart = figures(render_flows(page))
+    delays = seen.flows.table()
+    order = np.argsort(-np.nan_to_num(delays["mean"]))[:NAMED]
+    assert chart["worst"]["data"][0]["x"] == pytest.approx(delays["mean"][order].tolist(), rel=1e-5)
+    points = next(trace for trace in chart["size"]["data"] if trace["name"] == f"the {NAMED} slowest")
+    assert points["y"] == pytest.approx(delays["mean"][order].tolist(), rel=1e-5)
+    high = np.add(points["y"], points["error_y"]["array"])
+    assert high == pytest.approx(delays["high"][order], rel=1e-4)
+    assert [text.split("<br>")[0] for text in points["text"]] == [
+        name.replace(">", "&gt;") for name, _ in page.points[:NAMED]
+    ]
+    at = Points.of(drawn(seen.flows))
+    assert at.delays_s.tolist() == [report.mean for _, report in page.points]
+
+
+# ---- few, none, many ----
+
+
+def test_a_page_of_no_flow_says_why(seen: Seen, tool: Callable[[str], str], tmp_path: Path) -> None:
+    flows = some(seen.flows, 0)
+    total = replace(flows.report(), mean=None, std=None, ci95={}, samples=0, reason="there is no such flow")
+    text = render_flows(made(flows, total=total))
+    assert "No delay could be measured: there is no such flow." in Walk(text).text
+    assert set(figures(text)) == {"time"}
+    browse(tool("chromium"), saved(text, tmp_path), tmp_path, "--dump-dom")
+    flows = replace(flows, references_ns=np.empty((0, 2), np.int64))
+    assert "figures" not in render_flows(made(flows, total=total))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_few_flows_are_a_page(seen: Seen, count: int, tool: Callable[[str], str], tmp_path: Path) -> None:
+    text = render_flows(made(some(seen.flows, count)))
+    chart = figures(text)
+    assert set(chart) == {"size", "time", "worst"}
+    assert len(chart["size"]["data"][0]["x"]) == count
+    assert ("the slowest was" in text) == (count > 1)
+    browse(tool("chromium"), saved(text, tmp_path), tmp_path, "--dump-dom")
+
+
+def test_flows_without_a_delay_are_counted(seen: Seen) -> None:
+    flows = some(seen.flows, 50)
+    flows.records[:, COLUMN["timed"]] = np.maximum(flows.records[:, COLUMN["timed"]], 1)
+    flows.records[:30, COLUMN["timed"]] = 0
+    text = render_flows(made(flows))
+    assert "30 more had no references around them" in text
+    assert len(figures(text)["worst"]["data"][0]["x"]) == NAMED
+
+
+def test_a_million_flows_make_a_small_page(seen: Seen) -> None:
+    flows = many(seen.flows, 1_000_000)
+    text = render_flows(made(flows))
+    before, after = text.split('id="figures">')
+    assert len(before) + len(after.split("</script>")[0]) < 1_000_000  # beside plotly.js
+    chart = figures(text)["size"]["data"]
+    assert sum(len(trace["x"]) for trace in chart[:2]) == MOST_POINTS
+    assert text == render_flows(made(flows))
+
+
+def test_what_is_drawn_of_many_holds_the_slowest_and_the_largest(seen: Seen) -> None:
+    flows = many(seen.flows, 50_000)
+    chosen = drawn(flows)
+    assert len(chosen) == MOST_POINTS
+    keys = set(chosen.column("key").tolist())
+    assert len(keys) == MOST_POINTS
+    mean = np.nan_to_num(flows.table()["mean"], nan=-1.0)
+    assert set(flows.column("key")[np.argsort(-mean)[:SLOWEST]].tolist()) <= keys
+    known = np.flatnonzero(mean >= 0)
+    largest = known[np.argsort(flows.column("bytes")[known])[::-1][:SLOWEST]]
+    assert set(flows.column("key")[largest].tolist()) <= keys
+    few = some(flows, 100)
+    assert len(drawn(few)) == np.isfinite(few.table()["mean"]).sum()
+
+
+def test_neighbouring_intervals_are_one_where_there_are_many(seen: Seen) -> None:
+    """Two intervals of 10 and 30 packets: the mean of 40, and errors that are independent."""
+    start = 1_700_000_000.0
+    pair = [
+        Report("rli", "one_way", samples=10, mean=1e-3, ci95={"mean": (0.9e-3, 1.1e-3)}),
+        Report("rli", "one_way", samples=30, mean=2e-3, ci95={"mean": (1.9e-3, 2.1e-3)}),
+    ]
+    spans = [SpanEntry(start + i, start + i + 1, pair[i % 2]) for i in range(2 * MOST_PARTS)]
+    points = Points.of(some(seen.flows, 0))
+    empty = np.empty(0)
+    band, line = over_time(points, (empty, empty), spans, SCALE, [])["data"]
+    assert line["y"] == [pytest.approx(1.75e-3)] * MOST_PARTS
+    half = np.hypot(10, 30) / 40 * 1e-4
+    assert band["y"][0] == pytest.approx(1.75e-3 + half, rel=1e-5)
+    assert max(y for y in band["y"] if y) - min(y for y in band["y"] if y) == pytest.approx(2 * half, rel=1e-4)
+
+
+# ---- clocks ----
+
+
+def test_clocks_far_apart_hide_nothing(seen: Seen, tool: Callable[[str], str], tmp_path: Path) -> None:
+    apart = 600 * 10**9
+    flows = measured(seen.packets.at_times(seen.packets.time_ns + apart))
+    assert flows.base_ns == pytest.approx(apart, abs=1_000)
+    text = render_flows(made(flows))
+    walk = Walk(text)
+    assert re.search(r"All delays on this page are less (599\.99999|600\.00000)\d+ s", walk.text)
+    near = figures(render_flows(made(seen.flows)))["worst"]["data"][0]["x"]
+    far = figures(text)["worst"]["data"][0]["x"]
+    assert far == pytest.approx(near, abs=(abs(seen.flows.base_ns or 0) + 1) / 1e9 + 1e-6)
+    assert repr(flows.report().details["base"]) in walk.values
+    browse(tool("chromium"), saved(text, tmp_path), tmp_path, "--dump-dom")
+
+
+def test_delays_below_nothing_are_seen(seen: Seen) -> None:
+    flows = measured(seen.packets.at_times(seen.packets.time_ns - 500_000))
+    below = int((flows.table()["high"] < 0).sum())
+    assert 0 < below < len(flows)
+    text = render_flows(made(flows))
+    assert f'<p class="bad">{below:,} of {len(flows):,} flows are below 0' in text
+    axis = figures(text)["size"]["layout"]["yaxis"]
+    assert axis.get("type") != "log"
+    assert axis["range"][0] < 0 < axis["range"][1]
+
+
+# ---- what others wrote ----
+
+
+def test_hostile_words_are_only_words(seen: Seen, tool: Callable[[str], str], tmp_path: Path) -> None:
+    words = "\n".join(HOSTILE)
+    page = made(some(seen.flows, 30))
+    assert page.points
+    names = [*HOSTILE, words] * 30
+    points = [(name, report) for name, (_, report) in zip(names, page.points, strict=False)]
+    details = {**page.total.details, "method": words, "fallback": words}
+    text = render_flows(
+        replace(page, title=words, subject=words, command_line=words, version=words, points=points, groups=points,
+                by=words, refused=dict.fromkeys(HOSTILE, 5), rate=words, notes=HOSTILE, warnings=HOSTILE,
+                counts=dict.fromkeys(HOSTILE, 7), total=replace(page.total, reason=words, details=details))
+    )  # fmt: skip
+    walk = Walk(text)
+    assert sorted(tag for tag, _ in walk.tags).count("script") == 3
+    assert not {tag for tag, _ in walk.tags} & {"img", "svg", "a", "b"}
+    assert not {name for _, attrs in walk.tags for name in attrs if name.startswith("on")}
+    for word in HOSTILE:
+        assert word in walk.text
+    shown = browse(tool("chromium"), saved(text, tmp_path), tmp_path, "--dump-dom")
+    assert "&lt;img src=x onerror=alert(1)&gt;" in shown.split('id="worst"')[1]
+    assert not re.search(r"<(img|a)[ >][^<]*(onerror|example)", shown)

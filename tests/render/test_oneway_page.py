@@ -1,0 +1,292 @@
+"""The page of `wirelag oneway` in a browser: what it shows, what it cannot say, and that it asks nobody."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.render.test_rtt_page import HOSTILE, Walk, asked_by_the_page, browse
+from wirelag.crossing import Crossing
+from wirelag.crossings import crossings, total
+from wirelag.estimators.join import Join
+from wirelag.packets import PacketBatch
+from wirelag.report import Report
+from wirelag.report_html import ClockFit, OnewayPage, SpanEntry, render_oneway
+from wirelag.report_html.charts import Scale, Times
+from wirelag.report_html.oneway_charts import MOST_PARTS, MOST_POINTS, clocks, parts, share
+from wirelag.tails import Tail
+
+START_NS = 1_700_000_000 * 10**9
+SECONDS = 40
+PACKETS = 20_000
+CHARTS = ("quantiles", "sample", "losses", "delays", "segments", "groups", "clocks")
+
+
+def made(offset_ns: int = 0, seconds: float = SECONDS, interval_ns: int | None = 10**9) -> OnewayPage:
+    """A page of packets between two points, of which 2% are lost and some overtake others."""
+    random = np.random.default_rng(5)
+    sent_ns = START_NS + np.sort(random.integers(0, int(seconds * 1e9), PACKETS))
+    ids = np.arange(1, PACKETS + 1, dtype=np.uint64)
+    arrived_ns = sent_ns + random.lognormal(np.log(1e6), 0.5, PACKETS).astype(np.int64) + offset_ns
+    kept = np.flatnonzero(random.random(PACKETS) >= 0.02)
+    kept = kept[np.argsort(arrived_ns[kept], kind="stable")]
+    batches = {"upstream": [PacketBatch({"time_ns": sent_ns, "packet_id": ids})],
+               "downstream": [PacketBatch({"time_ns": arrived_ns[kept], "packet_id": ids[kept]})]}  # fmt: skip
+    spans = list(crossings(Join(), batches, interval_ns))
+    entries = [
+        SpanEntry(span.interval.start_ns / 1e9, span.interval.end_ns / 1e9, span.whole.report("join")) for span in spans
+    ]
+    whole = total(spans)[0]
+    report = whole.report("join")
+    return OnewayPage("One-way delay", "a to b", "wirelag oneway a b", "0", report, whole.tail,
+                      entries if interval_ns else [], [], "", [], None, [], [], {"packets": PACKETS})  # fmt: skip
+
+
+def fit(offset_s: float = 0.02) -> ClockFit:
+    random = np.random.default_rng(6)
+    times_s = START_NS / 1e9 + np.arange(3_000) / 100
+    delays_s = random.exponential(1e-3, (2, len(times_s)))
+    line = np.full(len(times_s), offset_s)
+    return ClockFit((times_s, delays_s[0] + line), (times_s, delays_s[1] - line), (times_s, line),
+                    [(times_s[1_000], 0.004)], "ahead by 20 ms")  # fmt: skip
+
+
+def figures(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(text.split('id="figures">')[1].split("</script>")[0])
+    return found
+
+
+def nothing() -> Report:
+    return Crossing(3, 0).report("join")
+
+
+@pytest.fixture(scope="module")
+def page() -> OnewayPage:
+    page = made()
+    slower = replace(page.total, mean=0.005, ci95={"mean": (0.004, 0.006)})
+    return replace(page, groups=[("fast", page.total), ("none", nothing()), ("slow", slower)], by="server",
+                   segments=[("first", page.total), ("second", slower)], clock=fit(),
+                   notes=["a note"], warnings=["a warning"])  # fmt: skip
+
+
+def saved(text: str, folder: Path) -> Path:
+    path = folder / "page.html"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_every_chart_is_drawn_and_nobody_is_asked(page: OnewayPage, tool: Callable[[str], str], tmp_path: Path) -> None:
+    log = tmp_path / "net.json"
+    path = saved(render_oneway(page), tmp_path)
+    shown = browse(tool("chromium"), path, tmp_path, "--dump-dom", f"--log-net-log={log}")
+    for name in CHARTS:
+        drawn = shown.split(f'id="{name}"')[1].split("<section")[0]
+        assert 'class="main-svg"' in drawn, name
+        what = {"sample": r'<image [^>]*href="data:image/png', "losses": 'class="point"', "segments": 'class="point"',
+                "groups": 'class="point"'}.get(name, 'class="trace scatter')  # fmt: skip
+        assert re.search(what, drawn), name
+    assert asked_by_the_page(log) == []
+
+
+def test_the_page_needs_nothing_but_itself(page: OnewayPage) -> None:
+    text = render_oneway(page)
+    assert text == render_oneway(page)
+    walk = Walk(text)
+    assert walk.addresses == []
+    assert sorted(tag for tag, _ in walk.tags).count("script") == 3
+
+
+def test_the_numbers_are_there_with_their_intervals(page: OnewayPage) -> None:
+    walk, report = Walk(render_oneway(page)), page.total
+    expected = [report.mean, report.std, report.min, report.max, *report.quantiles.values()]
+    expected += [end for low_high in report.ci95.values() for end in low_high]
+    assert len(report.ci95) == 6
+    assert {repr(value) for value in expected} <= walk.values
+    for name in ("sent", "received", "lost", "reordered", "duplicated", "used"):
+        assert f"{report.details[name]:,}" in walk.text
+    for words in ("a note", "a warning", "wirelag oneway a b", "ahead by 20 ms", "one point saw no packet"):
+        assert words in walk.text
+    order = [walk.text.rindex(name) for name in ("slow", "fast")]
+    assert order == sorted(order)
+    assert '<p class="bad">' not in render_oneway(page)
+
+
+def test_delays_below_nothing_are_seen(tool: Callable[[str], str], tmp_path: Path) -> None:
+    page = made(offset_ns=-900_000)
+    below = page.tail.negative
+    assert 0 < below < page.tail.weight
+    text = render_oneway(page)
+    assert f'<p class="bad">{below:,} of {page.tail.weight:,} delays' in text
+    drawn = figures(text)
+    red = next(trace for trace in drawn["delays"]["data"] if trace["name"] == "below 0")
+    assert max(red["x"]) == 0
+    assert min(red["x"]) < 0
+    shares = [float(word.split("%")[0]) / 100 for word in red["text"] if word]
+    assert sum(shares) == pytest.approx(below / page.tail.weight, abs=len(shares) * 0.5e-5)
+    for name in ("quantiles", "sample"):
+        axis = drawn[name]["layout"]["yaxis"]
+        assert axis.get("type") != "log"
+        assert axis["range"][0] < 0 < axis["range"][1]
+        assert "0" in axis["ticktext"]
+    assert any(word.startswith("-") for word in drawn["sample"]["layout"]["yaxis"]["ticktext"])
+    browse(tool("chromium"), saved(text, tmp_path), tmp_path, "--dump-dom")
+
+
+@pytest.mark.parametrize("offset_ns", [-(10**9), -3_600 * 10**9, 10**9, -999_000])
+def test_any_offset_has_an_axis_that_can_be_read(offset_ns: int) -> None:
+    drawn = figures(render_oneway(made(offset_ns, interval_ns=None)))
+    assert "losses" not in drawn
+    axis = drawn["delays"]["layout"]["xaxis"]
+    assert 2 <= len(axis["ticktext"]) <= 20
+    assert len(set(axis["ticktext"])) == len(axis["ticktext"])
+
+
+def test_a_page_of_nothing_says_why(tool: Callable[[str], str], tmp_path: Path) -> None:
+    empty = OnewayPage("t", "s", "c", "0", nothing(), Tail.empty(), [], [], "", [], None, [], [], {})
+    text = render_oneway(empty)
+    walk = Walk(text)
+    assert "No delay could be measured: one point saw no packet." in walk.text
+    assert "figures" not in text
+    assert "cannot say" in walk.text
+    browse(tool("chromium"), saved(text, tmp_path), tmp_path, "--dump-dom")
+    unknown = replace(empty, total=Report("lda", "one_way"), segments=[("a", nothing()), ("b", nothing())])
+    spans = [SpanEntry(i, i + 1, replace(nothing(), details={})) for i in range(3)]
+    text = render_oneway(replace(unknown, spans=spans, groups=[("g", nothing())], clock=replace(fit(), text="why")))
+    assert set(figures(text)) == {"losses", "segments", "groups", "clocks"}
+    browse(tool("chromium"), saved(text, tmp_path), tmp_path, "--dump-dom")
+
+
+def test_what_a_method_cannot_say_is_said() -> None:
+    page = made()
+    details = {**page.total.details, "reordered": None, "duplicated": None}
+    spans = [replace(span, report=replace(span.report, details={**span.report.details, "reordered": None}))
+             for span in page.spans]  # fmt: skip
+    text = render_oneway(replace(page, total=replace(page.total, estimator="lda", details=details), spans=spans))
+    assert "lda does not know which packet is which" in Walk(text).text
+    summed = Walk(render_oneway(replace(page, total=replace(page.total, min=None, max=None)))).text
+    assert "from sums of delays: how sure, nobody can say" in summed
+    assert "not every delay is known by itself" in summed
+    (note,) = figures(text)["losses"]["layout"]["annotations"]
+    assert note["text"] == "cannot say: lda does not know which packet is which"
+    one = [*spans[:3], page.spans[3], *spans[4:]]
+    drawn = figures(render_oneway(replace(page, spans=one)))["losses"]
+    assert drawn["layout"]["annotations"] == []
+    (marks,) = [trace for trace in drawn["data"] if trace.get("mode") == "text" and trace["yaxis"] == "y2"]
+    assert len(marks["x"]) == len(one) - 1
+
+
+def test_hostile_words_are_only_words(tool: Callable[[str], str], tmp_path: Path) -> None:
+    words = "\n".join(HOSTILE)
+    page = made(seconds=3)
+    entries = [(word, replace(page.total, reason=word)) for word in HOSTILE]
+    entries.append((words, replace(nothing(), reason=words)))
+    spans = [replace(span, report=replace(span.report, estimator=words, details={})) for span in page.spans]
+    report = replace(page.total, estimator=words, details={"sent": 5})
+    hostile = OnewayPage(words, words, words, words, report, page.tail, spans, entries, words, entries,
+                         replace(fit(), text=words), HOSTILE, HOSTILE, dict.fromkeys(HOSTILE, 7))  # fmt: skip
+    text = render_oneway(hostile)
+    walk = Walk(text)
+    assert sorted(tag for tag, _ in walk.tags).count("script") == 3
+    assert not {tag for tag, _ in walk.tags} & {"img", "svg", "a", "b"}
+    assert not {name for _, attrs in walk.tags for name in attrs if name.startswith("on")}
+    for word in HOSTILE:
+        assert word in walk.text
+    shown = browse(tool("chromium"), saved(text, tmp_path), tmp_path, "--dump-dom")
+    for name in ("groups", "segments"):
+        assert "&lt;img src=x onerror=alert(1)&gt;" in shown.split(f'id="{name}"')[1]
+    assert not re.search(r"<(img|a)[ >][^<]*(onerror|example)", shown)
+
+
+# ---- what is drawn of much ----
+
+
+def test_millions_of_delays_and_a_day_of_seconds_make_a_small_page() -> None:
+    random = np.random.default_rng(7)
+    count = 1 << 20
+    sent_ns = START_NS + np.sort(random.integers(0, 86_400 * 10**9, count))
+    delays_ns = random.lognormal(np.log(1e6), 1.0, count).astype(np.int64)
+    whole = Crossing(count, count, only_upstream=0)
+    whole.add_delays(sent_ns, delays_ns)
+    report = whole.report("join")
+    second = replace(report, samples=12, details={**report.details, "sent": 12, "lost": 1, "share": 0.25})
+    start_s = START_NS / 1e9
+    spans = [SpanEntry(start_s + i, start_s + i + 1, second) for i in range(86_400)]
+    page = replace(made(interval_ns=None), total=report, tail=whole.tail, spans=spans, clock=fit())
+    text = render_oneway(page)
+    drawn = figures(text)
+    assert len(text.split('id="figures">')[1].split("</script>")[0]) < 300_000
+    assert len(text.split('id="figures">')[0]) < 200_000  # beside plotly.js
+    assert drawn["sample"]["data"][0]["type"] == "heatmap"
+    shown = parts(spans, whole.tail)
+    assert len(shown) <= MOST_PARTS
+    assert shown[0].report.details["sent"] == 12 * 360
+    assert shown[0].report.details["lost"] == 360
+    assert shown[0].report.details["share"] == 0.25
+    assert shown[0].report.mean == pytest.approx(report.mean, abs=0.5e-9 / 12)  # sums are whole ns
+    assert shown[0].report.std == pytest.approx(report.std, rel=1e-6)
+    mine = delays_ns[sent_ns < START_NS + 360 * 10**9]
+    assert shown[0].report.quantiles["0.5"] == np.sort(mine)[len(mine) // 2] / 1e9
+    few = figures(render_oneway(replace(page, tail=Tail.of(sent_ns[:MOST_POINTS], delays_ns[:MOST_POINTS], 1))))
+    assert few["sample"]["data"][0]["type"] == "scatter"
+
+
+def test_shares_of_a_sample_have_the_interval_of_the_sampling() -> None:
+    """Of 10,000 packets lost, a cache that keeps a quarter sees 2,500 +/- 43, and scales them: +/- 173."""
+    report = Report("join", "one_way", details={"sent": 10**6, "lost": 10_000, "share": 0.25})
+    known = share(report, "lost")
+    assert known is not None
+    assert known[0] == 0.01
+    assert known[1] == pytest.approx(1.96 * np.sqrt(10_000 * 3) / 10**6, rel=1e-3)
+    assert share(replace(report, details={"sent": 10**6, "lost": 0}), "lost") == (0.0, 0.0)
+    assert share(replace(report, details={"sent": 0, "lost": 0}), "lost") is None
+    page = made()
+    sampled = [replace(s, report=replace(s.report, details={**s.report.details, "share": 0.5})) for s in page.spans]
+    assert ", exact" in render_oneway(page)
+    assert "+/-" in Walk(render_oneway(replace(page, spans=sampled))).text.split("In numbers")[0]
+
+
+@pytest.mark.parametrize("delays_ns", [[0], [-5], [-5, 5], [5] * 40, [-(2**62), 2**62], [0, 0, 7], [-1, 2**50]])
+def test_any_delays_make_a_page(delays_ns: list[int]) -> None:
+    whole = Crossing(len(delays_ns), len(delays_ns))
+    whole.add_delays(np.full(len(delays_ns), START_NS), np.array(delays_ns, np.int64))
+    report = whole.report("join")
+    spans = [SpanEntry(0.0, 1.0, report), SpanEntry(1.0, 2.0, nothing())]
+    page = replace(made(), total=report, tail=whole.tail, spans=spans, groups=[("g", report)])
+    drawn = figures(render_oneway(page))
+    assert {"quantiles", "sample", "losses", "delays", "groups"} == set(drawn)
+
+
+def test_the_scale_is_linear_around_nothing_and_logarithmic_beyond() -> None:
+    scale = Scale(1e-3)
+    small, large = scale.places([-1e-5, 0, 1e-5]), scale.places([1, 10, 100])
+    assert np.diff(small) == pytest.approx(1e-2, rel=1e-3)
+    assert np.diff(large) == pytest.approx(np.log(10), rel=1e-3)
+    places, edges = scale.edges(-0.002, 5.0, 80)
+    assert 0.0 in places
+    assert edges[0] <= -0.002
+    assert edges[-1] >= 5.0
+
+
+def test_a_clock_of_any_offset_is_drawn_from_where_it_is() -> None:
+    assert "less" not in clocks(fit())["layout"]["yaxis"]["title"]["text"]
+    far = clocks(fit(offset_s=3_600.0))
+    assert far["layout"]["yaxis"]["title"]["text"].startswith("difference less ")
+    assert max(abs(y) for y in far["data"][0]["y"]) < 0.1
+    forward, backward, line = (trace["y"] for trace in clocks(fit())["data"])
+    assert min(forward) >= max(line) >= max(backward)
+    assert len(forward) <= MOST_POINTS
+    nowhere = np.array([np.nan])
+    assert clocks(ClockFit((nowhere, nowhere), (nowhere, nowhere), (nowhere, nowhere), [], "")) == {}
+
+
+def test_a_short_time_is_in_seconds_and_a_long_one_has_a_date() -> None:
+    start = START_NS / 1e9
+    assert Times(start, start + 100).axis()["type"] == "date"
+    assert Times(start, start + 100).places([start]) == [START_NS / 10**6]
+    assert Times(start, start + 1).places([start + 0.25]) == [0.25]
+    assert "since 2023-11-14 22:13:20" in Times(start, start + 1).axis()["title"]["text"]

@@ -1,0 +1,266 @@
+"""The pages of `wirelag response` in a browser: of one direction and of both, of little and of much."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import wirelag
+from tests.render.test_oneway_page import figures, saved
+from tests.render.test_rtt_page import HOSTILE, Walk, asked_by_the_page, browse
+from tests.render.test_rtt_page import wirelag as command
+from tests.support.places import DATA
+from tests.support.simulated_captures import write_simulation
+from wirelag.cli.response_page import parts_of
+from wirelag.cli.response_table import answer_of
+from wirelag.epochs import MEANING, REASONS, Epochs
+from wirelag.estimators.pirate import Pirate
+from wirelag.report_html import ResponsePage, SpanEntry, render_response
+from wirelag.report_html.oneway_charts import MOST_PARTS
+from wirelag.report_html.page import MOST_BARS
+from wirelag.report_html.response import WAY_OUT
+from wirelag.report_html.response_charts import COLOURS, MOST_POINTS, SLOWEST, drawn, height, over_time
+from wirelag.sim import Scenario, simulate
+
+MIRROR = DATA / "response.pcap.gz"
+S = 10**9
+
+
+@dataclass
+class Run:
+    page: Path
+    log: Path
+    shown: str
+    found: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def epochs() -> Epochs:
+    meter = Pirate().meter("tap")
+    for batch in wirelag.read(str(MIRROR)):
+        meter.observe(batch)
+    return meter.finish()
+
+
+def made(epochs: Epochs, interval_ns: int | None = None, by: str = "server", **others: Any) -> ResponsePage:
+    """A page of epochs, with what the command would say of them."""
+    answer = answer_of(epochs, by, interval_ns, 1000, [])
+    nothing = replace(epochs, rows=epochs.rows[:0]).report()
+    spans = [
+        SpanEntry(when.start_ns / 1e9, when.end_ns / 1e9, line.report if line else nothing)
+        for when, line in parts_of(answer, epochs)
+    ]
+    page = ResponsePage("Response latency", "mirror.pcap", "wirelag response mirror.pcap", "0", answer.total.report,
+                        epochs, spans, [(line.key, line.report) for line in answer.groups], by, ["a note"],
+                        ["a warning"], {"packets": epochs.packets})  # fmt: skip
+    return replace(page, **others)
+
+
+def opened(folder: Path, chromium: str, capture: Path, *words: str) -> Run:
+    """A page that the command wrote, as a browser shows it, and the JSON that was printed beside it."""
+    page, log = folder / "page.html", folder / "net.json"
+    found = json.loads(command("response", capture, *words, "--html", page, "--format", "json"))
+    shown = browse(chromium, page, folder, "--dump-dom", f"--log-net-log={log}")
+    return Run(page, log, shown, found)
+
+
+def section(shown: str, name: str) -> str:
+    return shown.split(f'id="{name}"')[1].split("<section")[0]
+
+
+# ---- one direction ----
+
+
+def test_every_chart_is_drawn_and_nobody_is_asked(tool: Callable[[str], str], tmp_path: Path) -> None:
+    ran = opened(tmp_path, tool("chromium"), MIRROR, "--interval", "1s")
+    assert asked_by_the_page(ran.log) == []
+    time = section(ran.shown, "time")
+    assert time.count('class="trace scatter') > 6
+    assert 'class="hm"' in time
+    assert 'class="point"' in section(ran.shown, "groups")
+
+    text = ran.page.read_text(encoding="utf-8")
+    walk, chart, found = Walk(text), figures(text), ran.found
+    assert walk.addresses == []
+    for value in (found["mean"], found["think"], found["network"], *found["ci95"]["mean"]):
+        assert repr(value) in walk.values
+    for group in found["groups"]:
+        assert group["key"] in walk.text
+        assert group["mean"] is None or repr(group["mean"]) in walk.values
+    assert f"{found['answered']:,} of {found['epochs']:,} epochs" in walk.text
+    for reason in found["abstained"]:
+        assert MEANING[reason] in walk.text
+        assert WAY_OUT[reason] in walk.text
+    line, think = (trace for trace in chart["time"]["data"] if trace.get("name") == "mean over time")
+    means = [part["mean"] for part in found["intervals"]]
+    assert [y for y in line["y"] if y is not None] == pytest.approx([x for x in means if x is not None], rel=1e-5)
+    assert line["yaxis"] != think["yaxis"]
+
+
+def test_points_are_the_answered_epochs_by_server(epochs: Epochs) -> None:
+    data = figures(render_response(made(epochs)))["time"]["data"]
+    rows = epochs.rows[epochs.rows["count"] > 0]
+    points = [trace for trace in data if trace.get("mode") == "markers" and trace["yaxis"] == "y"]
+    assert sum(len(trace["x"]) for trace in points) == len(rows)
+    assert sorted(y for trace in points for y in trace["y"]) == pytest.approx(
+        sorted(rows["sum_ns"] / rows["count"] / 1e9), rel=1e-5
+    )
+    assert len({trace["marker"]["color"] for trace in points}) == len(points) == COLOURS
+    for trace in points:
+        assert all(trace["name"] in text for text in trace["text"])
+
+
+def test_the_strip_accounts_for_every_epoch(epochs: Epochs) -> None:
+    page = made(epochs)
+    figure = figures(render_response(page))["time"]
+    strip = next(trace for trace in figure["data"] if trace["type"] == "heatmap")
+    names = figure["layout"][f"yaxis{strip['yaxis'][1:]}"]["ticktext"]
+    assert names[0] == "answered"
+    assert set(names[1:]) == set(page.total.details["abstained"])
+    shares = np.array(strip["z"], float)
+    used = np.array([span.report.details["epochs"] > 0 for span in page.spans])
+    assert np.nansum(shares, axis=0)[used] == pytest.approx(1, abs=1e-4)
+    counted = sum(int(words.split()[1].replace(",", "")) for line in strip["customdata"] for words in line if words)
+    assert counted == len(epochs)
+    assert len(strip["x"]) == len(page.spans) + 1
+
+
+def test_every_reason_has_a_way_out() -> None:
+    assert set(WAY_OUT) == set(MEANING) == set(REASONS[1:])
+
+
+# ---- few, none, many ----
+
+
+def test_a_page_without_an_answer_says_why(epochs: Epochs, tool: Callable[[str], str], tmp_path: Path) -> None:
+    silent = epochs.of(np.flatnonzero(epochs.rows["count"] == 0))
+    text = render_response(made(silent))
+    walk = Walk(text)
+    assert "No latency could be told: no epoch has an answer." in walk.text
+    assert set(figures(text)) == {"time"}
+    assert [trace["type"] for trace in figures(text)["time"]["data"]] == ["heatmap"]
+    assert "10.5.0.100:8443" in walk.text
+    shown = browse(tool("chromium"), saved(text, tmp_path), tmp_path, "--dump-dom")
+    assert 'class="hm"' in section(shown, "time")
+
+
+def test_a_page_of_no_epoch_is_a_page(epochs: Epochs) -> None:
+    text = render_response(made(replace(epochs, rows=epochs.rows[:0])))
+    assert "no request was seen" in text
+    assert 'id="figures"' not in text
+
+
+def test_one_epoch_is_a_page(epochs: Epochs, tool: Callable[[str], str], tmp_path: Path) -> None:
+    text = render_response(made(epochs.of(np.flatnonzero(epochs.rows["count"] > 0)[:1])))
+    assert "too few flows for an interval" in text
+    assert "Every epoch has an answer." in text
+    browse(tool("chromium"), saved(text, tmp_path), tmp_path, "--dump-dom")
+
+
+def many(epochs: Epochs, count: int, seconds: int) -> Epochs:
+    """So many epochs made of a few: other flows and servers, spread over the time."""
+    rng = np.random.default_rng(1)
+    rows = epochs.rows[rng.integers(0, len(epochs), count)]
+    rows["key"] = np.arange(count)
+    rows["dst_low"] += rng.integers(0, 5_000, count).astype(np.uint64)
+    later = rng.integers(0, seconds * S, count)
+    rows["start_ns"] += later
+    rows["end_ns"] += later
+    return replace(epochs, rows=rows)
+
+
+def test_two_hundred_thousand_epochs_make_a_small_page(epochs: Epochs) -> None:
+    crowd = many(epochs, 200_000, 86_400)
+    page = made(crowd, 60 * S)
+    text = render_response(page)
+    before, after = text.split('id="figures">')
+    assert len(before) + len(after.split("</script>")[0]) < 2_000_000  # beside plotly.js
+    chart = figures(text)
+    points = [trace for trace in chart["time"]["data"] if trace.get("mode") == "markers" and trace["yaxis"] == "y"]
+    assert sum(len(trace["x"]) for trace in points) == MOST_POINTS
+    assert points[0]["name"] == "other servers"
+    assert len(points) == COLOURS + 1
+    assert len(chart["groups"]["data"][0]["x"]) == MOST_BARS
+    assert len(page.spans) <= MOST_PARTS
+    assert text == render_response(page)
+
+
+def test_the_slowest_are_always_drawn(epochs: Epochs) -> None:
+    crowd = many(epochs, 20_000, 60)
+    rows = crowd.rows[crowd.rows["count"] > 0]
+    slowest = rows["key"][np.argsort(-(rows["sum_ns"] / rows["count"]), kind="stable")[:SLOWEST]]
+    chosen = drawn(crowd)
+    assert len(chosen) == MOST_POINTS == len(np.unique(chosen.rows["key"]))
+    assert set(slowest.tolist()) <= set(chosen.rows["key"].tolist())
+    assert (chosen.rows["count"] > 0).all()
+
+
+def test_a_pause_is_a_gap(epochs: Epochs) -> None:
+    """The same epochs twice, an hour apart: between them nothing is joined."""
+    later = epochs.rows.copy()
+    later["start_ns"] += 3_600 * S
+    later["end_ns"] += 3_600 * S
+    page = made(replace(epochs, rows=np.concatenate([epochs.rows, later])))
+    assert 2 < len(page.spans) <= MOST_PARTS
+    assert {round(b.start_s - a.end_s, 6) for a, b in pairwise(page.spans)} == {0.0}
+    figure = over_time(page.epochs, page.spans)
+    line = next(trace for trace in figure["data"] if trace.get("name") == "mean over time")
+    known = [y is not None for y in line["y"]]
+    assert known[0]
+    assert known[-1]
+    assert sum(known) <= 4
+    assert height(page.epochs) > 400
+
+
+# ---- both directions ----
+
+
+def test_a_page_of_both_directions_has_what_times_are_made_of(tool: Callable[[str], str], tmp_path: Path) -> None:
+    capture = tmp_path / "<b>both & both.pcap"
+    write_simulation(simulate(Scenario(packets=8_000)), capture)
+    ran = opened(tmp_path, tool("chromium"), capture)
+    assert ran.found["estimator"] == "pairs"
+    assert asked_by_the_page(ran.log) == []
+    for name in ("cdf", "split", "quantiles", "heat", "groups"):
+        assert 'class="main-svg"' in section(ran.shown, name), name
+    text = ran.page.read_text(encoding="utf-8")
+    walk = Walk(text)
+    assert "round trips" not in walk.text
+    assert f"{ran.found['samples']:,} responses took at most" in walk.text
+    for name in ("network", "server", "transfer", "think"):
+        assert repr(ran.found[name]) in walk.values
+    bars = {trace["name"]: trace["x"] for trace in figures(text)["split"]["data"]}
+    known = [ran.found, *ran.found["groups"]][: MOST_BARS + 1]
+    for name in ("network", "server", "transfer"):
+        assert bars[name][0] == pytest.approx(known[0][name], rel=1e-5)
+        assert len(bars[name]) == len([one for one in known if one["samples"]])
+
+
+# ---- what others wrote ----
+
+
+def test_hostile_words_are_only_words(epochs: Epochs, tool: Callable[[str], str], tmp_path: Path) -> None:
+    words = "\n".join(HOSTILE)
+    page = made(epochs)
+    groups = [(name, page.groups[0][1]) for name in (*HOSTILE, words)]
+    abstained = {**page.total.details["abstained"], **dict.fromkeys(HOSTILE, 3)}
+    text = render_response(
+        replace(page, title=words, subject=words, command_line=words, version=words, groups=groups, by=words,
+                notes=HOSTILE, warnings=HOSTILE, counts=dict.fromkeys(HOSTILE, 7),
+                total=replace(page.total, reason=words, details={**page.total.details, "abstained": abstained}))
+    )  # fmt: skip
+    walk = Walk(text)
+    assert sorted(tag for tag, _ in walk.tags).count("script") == 3
+    assert not {tag for tag, _ in walk.tags} & {"img", "svg", "a", "b"}
+    assert not {name for _, attrs in walk.tags for name in attrs if name.startswith("on")}
+    for word in HOSTILE:
+        assert word in walk.text
+    shown = browse(tool("chromium"), saved(text, tmp_path), tmp_path, "--dump-dom")
+    assert "&lt;img src=x onerror=alert(1)&gt;" in section(shown, "groups")
+    assert not re.search(r"<(img|a)[ >][^<]*(onerror|example)", shown)

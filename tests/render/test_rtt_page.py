@@ -1,0 +1,353 @@
+"""The page of `--html` in a browser, and the single delays of `--samples` against the truth."""
+
+import html.parser
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tests.support.simulated_captures import write_simulation
+from wirelag.distribution import Distribution
+from wirelag.driver import cut
+from wirelag.estimators.match import Match
+from wirelag.intervals import Interval
+from wirelag.io import sample_file
+from wirelag.io.capture import Capture
+from wirelag.matchers import MATCHERS
+from wirelag.report import Report
+from wirelag.report_html import Entry, Page, Timeline, render
+from wirelag.samples import facts
+from wirelag.sim import Scenario, simulate
+from wirelag.units import format_duration
+
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking",
+    "--disable-component-update --disable-sync --disable-extensions --virtual-time-budget=10000",
+)
+NO_NAMES = "--host-resolver-rules=MAP * ~NOTFOUND"  # so that nothing that the browser itself would ask for leaves
+CHARTS = {"cdf", "quantiles", "heat", "groups"}
+
+
+def wirelag(*words: object, code: int = 0) -> str:
+    ran = subprocess.run([sys.executable, "-m", "wirelag.cli", *map(str, words)], capture_output=True, text=True)
+    assert ran.returncode == code, ran.stderr
+    return ran.stdout
+
+
+@dataclass(frozen=True)
+class Made:
+    capture: Path
+    page: Path
+    report: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A page of a simulated capture, and the JSON that was printed beside it."""
+    folder = tmp_path_factory.mktemp("page")
+    capture, page = folder / "<b>a & b.pcap", folder / "page.html"
+    write_simulation(simulate(Scenario(packets=30_000, loss=0.01)), capture)
+    printed = wirelag("rtt", capture, "--by", "server", "--above", "50ms", "--html", page, "--format", "json")
+    return Made(capture, page, json.loads(printed))
+
+
+class Walk(html.parser.HTMLParser):
+    """What a page has in it; an end without its beginning is an error."""
+
+    void = frozenset({"meta", "br", "link", "img", "input", "hr", "base"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.values: set[str] = set()
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag == "data":
+            self.values.add(dict(attrs)["value"] or "")
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not {"script", "style"} & set(self.open):
+            self.text += data
+
+    @property
+    def addresses(self) -> list[str]:
+        names = ("src", "href", "action", "srcset", "data", "poster", "background", "formaction")
+        return [value for tag, attrs in self.tags for name, value in attrs.items() if value and name in names]
+
+
+def browse(chromium: str, page: Path, folder: Path, *words: str) -> str:
+    """What the browser prints of a page, whose scripts must run without a complaint."""
+    flags = [*" ".join(FLAGS).split(), NO_NAMES, f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr"]
+    command = [chromium, *flags, *words, page.as_uri()]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert [line for line in ran.stderr.splitlines() if ":CONSOLE" in line] == []
+    return ran.stdout
+
+
+def asked_by_the_page(log: Path) -> list[str]:
+    """The addresses that a page asked for, by the browser's record; what the browser asks for itself has no origin."""
+    record = json.loads(log.read_text(encoding="utf-8"))
+    start = record["constants"]["logEventTypes"]["URL_REQUEST_START_JOB"]
+    begun = [event["params"] for event in record["events"] if event["type"] == start and "url" in event["params"]]
+    return [params["url"] for params in begun if params["initiator"] != "not an origin"]
+
+
+def test_the_page_opens_in_a_browser_and_asks_nobody(made: Made, tool: Callable[[str], str], tmp_path: Path) -> None:
+    chromium, log = tool("chromium"), tmp_path / "net.json"
+    shown = browse(chromium, made.page, tmp_path, "--dump-dom", f"--log-net-log={log}")
+    for chart in CHARTS:
+        drawn = shown.split(f'id="{chart}"')[1].split("<section")[0]
+        assert 'class="main-svg"' in drawn, chart
+        assert re.search(r'<image [^>]*href="data:image/png' if chart == "heat" else 'class="trace scatter', drawn), (
+            chart
+        )
+    for q in ("0.5", "0.9", "0.99"):
+        assert format_duration(made.report["quantiles"][q] * 1e9) in shown
+    buttons = set(re.findall(r'data-title="([^"]*)"', shown))
+    assert buttons == {"Download plot as a PNG", "Zoom", "Pan", "Reset axes"}  # none that sends anything
+    assert asked_by_the_page(log) == []
+
+
+def test_a_page_that_asks_would_be_found(tool: Callable[[str], str], tmp_path: Path) -> None:
+    page, log = tmp_path / "asks.html", tmp_path / "net.json"
+    page.write_text("<!DOCTYPE html><link rel=icon href=data:,><img src=http://one.invalid/a.png>"
+                    "<script>new Image().src = 'https://two.invalid/'</script>")  # fmt: skip
+    flags = [*" ".join(FLAGS).split(), NO_NAMES, f"--user-data-dir={tmp_path / 'profile'}", f"--log-net-log={log}"]
+    subprocess.run(
+        [tool("chromium"), *flags, "--dump-dom", page.as_uri()], capture_output=True, timeout=120, check=True
+    )
+    assert set(asked_by_the_page(log)) == {"http://one.invalid/a.png", "https://two.invalid/"}
+
+
+def test_the_page_is_drawn_in_colour(made: Made, tool: Callable[[str], str], tmp_path: Path) -> None:
+    picture = tmp_path / "page.png"
+    browse(tool("chromium"), made.page, tmp_path, f"--screenshot={picture}", "--window-size=1400,2400")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size > 100_000  # an empty page has 10 kB
+
+
+def test_the_page_needs_nothing_but_itself(made: Made) -> None:
+    text = made.page.read_text(encoding="utf-8")
+    assert len(text.encode()) < 8 << 20
+    walk = Walk(text)
+    assert walk.addresses == []
+    assert not {tag for tag, _ in walk.tags} & {"link", "img", "iframe", "object", "embed", "base", "form"}
+    assert not re.search(r"@import|url\(", (text.split("<style>")[1].split("</style>")[0]))
+    policies = [
+        attrs["content"] or "" for _, attrs in walk.tags if attrs.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert len(policies) == 1
+    assert policies[0].startswith("default-src 'none'; script-src 'sha256-")
+    assert "http" not in policies[0]
+
+
+def test_the_numbers_are_there_without_a_script(made: Made) -> None:
+    walk, report = Walk(made.page.read_text(encoding="utf-8")), made.report
+    lines = [report, *report["groups"], *report["legs"].values()]
+    assert len(report["groups"]) > 20
+    for line in lines:
+        expected = [line["mean"], line["min"], line["max"], *(line["quantiles"][q] for q in ("0.5", "0.9", "0.99"))]
+        expected += line["ci95"]["mean"]
+        assert {repr(value) for value in expected} <= walk.values
+        assert f"{line['samples']:,}" in walk.text
+    assert all(group["key"] in walk.text for group in report["groups"])
+    assert f"{report['packets']:,}" in walk.text
+    assert "above 50 ms" in walk.text
+
+
+def test_names_and_the_command_line_are_escaped(made: Made) -> None:
+    text = made.page.read_text(encoding="utf-8")
+    walk = Walk(text)
+    assert "<b>" not in text.split("<script>")[0]
+    assert made.capture.name in walk.text
+    assert f"--html {made.page} --format json" in walk.text
+
+
+HOSTILE = ("</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "&lt;b&gt;", "'\"><svg/onload=x>",
+           '<a href="http://example.org/">x</a>', "]]>\u2028--><!--", "${x}`{{y}}")  # fmt: skip
+
+
+def _entry(name: str, delays_ns: list[int]) -> Entry:
+    delays = Distribution()
+    delays.add(np.array(delays_ns, np.int64))
+    return Entry(name, Report("match", "round_trip", **facts(delays)), delays)
+
+
+def _page(groups: list[Entry], total: Entry) -> str:
+    words = "\n".join(HOSTILE)
+    page = Page(words, words, total, words, words, legs=groups, groups=groups, by=words, answers=HOSTILE)
+    second = Interval(10**18, 10**18 + 10**9)
+    return render(replace(page, timeline=[(second, total.delays)], warnings=HOSTILE, counts=dict.fromkeys(HOSTILE, 7)))
+
+
+def test_hostile_words_are_only_words(tool: Callable[[str], str], tmp_path: Path) -> None:
+    groups = [_entry(name, [10**6 * (i + 1), 2 * 10**6]) for i, name in enumerate(HOSTILE)]
+    text = _page(groups, _entry(HOSTILE[0], [10**6, 3 * 10**6]))
+    walk = Walk(text)
+    assert sorted(tag for tag, _ in walk.tags).count("script") == 3
+    assert not {tag for tag, _ in walk.tags} & {"img", "svg", "a", "b"}
+    assert not {name for _, attrs in walk.tags for name in attrs if name.startswith("on")}
+    for word in HOSTILE:
+        assert word in walk.text
+    page = tmp_path / "hostile.html"
+    page.write_text(text, encoding="utf-8")
+    shown = browse(tool("chromium"), page, tmp_path, "--dump-dom")
+    ticks = shown.split('id="groups"')[1]
+    assert "&lt;img src=x onerror=alert(1)&gt;" in ticks
+    assert "example.org" in ticks
+    assert not re.search(r"<(img|a)[ >][^<]*(onerror|example)", shown)
+
+
+@pytest.mark.parametrize("delays_ns", [[0], [0, 0, 0], [5], [10**6] * 50, [1, 2**43], [2**62], []])
+def test_any_delays_make_a_page(delays_ns: list[int]) -> None:
+    total = _entry("all", delays_ns)
+    text = _page([total] if delays_ns else [], total)
+    Walk(text)
+    assert ("figures" in text) == bool(delays_ns)
+    if delays_ns:
+        assert text == _page([total], total)
+        json.loads(text.split('id="figures">')[1].split("</script>")[0])
+
+
+def test_a_page_of_nothing_says_why(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.pcap"
+    write_simulation(simulate(Scenario(packets=1)), empty)
+    wirelag("rtt", empty, "--html", tmp_path / "page.html", "--samples", tmp_path / "none.parquet")
+    walk = Walk((tmp_path / "page.html").read_text())
+    assert "Nothing could be measured: no request was seen together with its response." in walk.text
+    rows = pl.read_parquet(tmp_path / "none.parquet")
+    assert rows.height == 0
+    assert rows.schema["delay_ns"] == pl.Int64
+
+
+def test_the_printed_answer_does_not_depend_on_the_page(made: Made, tmp_path: Path) -> None:
+    for words in (["--format", "json"], ["--interval", "5s"], ["--by", "port", "--format", "csv"]):
+        extra = ["--html", tmp_path / "p.html", "--samples", tmp_path / "s.parquet"]
+        assert wirelag("rtt", made.capture, *words) == wirelag("rtt", made.capture, *words, *extra)
+
+
+# ---- over time ----
+
+
+def _timeline(capture: Path, interval_ns: int | None) -> tuple[Timeline, list[Any]]:
+    timeline = Timeline(interval_ns)
+    estimator = Match(sinks=(timeline.add,))
+    return timeline, list(cut(estimator, {"tap": Capture([str(capture)])}, interval_ns))
+
+
+@pytest.mark.parametrize("interval_ns", [10**9, 7 * 10**8])
+def test_intervals_that_were_asked_for_are_those_of_the_chart(made: Made, interval_ns: int) -> None:
+    timeline, expected = _timeline(made.capture, interval_ns)
+    parts = [(when, delays) for when, delays in timeline.parts() if delays.samples]
+    expected = [(when, part.distribution()) for when, (part,) in expected if part.distribution().samples]
+    assert [when for when, _ in parts] == [when for when, _ in expected]
+    for (_, mine), (_, theirs) in zip(parts, expected, strict=True):
+        assert (mine.weights == theirs.weights).all()
+
+
+@pytest.mark.parametrize("duration_s", [0.02, 0.7, 3.0, 60.0, 5_000.0])
+def test_any_duration_has_a_good_number_of_parts(tmp_path: Path, duration_s: float) -> None:
+    path = tmp_path / "capture.pcap"
+    scenario = Scenario(packets=20_000, duration_ns=round(duration_s * 1e9), rtt="constant:1ms")
+    write_simulation(simulate(scenario), path)
+    timeline, ((_, (total,)),) = _timeline(path, None)
+    parts = timeline.parts()
+    assert 30 <= len(parts) <= 120
+    assert len({when.length_ns for when, _ in parts}) == 1
+    assert str(parts[0][0].length_ns).rstrip("0") in ("1", "2", "5")
+    assert all(one.end_ns == other.start_ns for (one, _), (other, _) in pairwise(parts))
+    whole = Distribution()
+    for _, delays in parts:
+        whole.merge(delays)
+    assert (whole.weights == total.distribution().weights).all()
+
+
+# ---- every sample ----
+
+
+NETWORKS: tuple[dict[str, float], ...] = (
+    {},
+    {"loss": 0.02},
+    {"reorder": 0.03},
+    {"duplicate": 0.05},
+    {"loss": 0.02, "reorder": 0.02, "duplicate": 0.02},
+    {"loss": 0.1, "reorder": 0.1, "duplicate": 0.1, "ipv6": 0.5},
+)
+
+
+@pytest.mark.parametrize("network", NETWORKS, ids=lambda network: "-".join(network) or "clean")
+def test_samples_are_the_truth(tmp_path: Path, network: dict[str, float]) -> None:
+    """Every response that truth can time is timed, from the same request, and no other."""
+    simulation = simulate(Scenario(packets=40_000, seed=3, **network))  # type: ignore[arg-type]
+    capture, path = tmp_path / "capture.pcap", tmp_path / "samples.parquet"
+    write_simulation(simulation, capture)
+    wirelag("rtt", capture, "--samples", path, "--quiet")
+    samples = pl.read_parquet(path)
+    assert samples["response_number"].n_unique() == samples.height
+    ends = ["response_number", "response_ns", "leg", "client", "server", "client_port", "server_port"]
+    same = [*ends, "request_ns", "delay_ns"]
+    truth = simulation.truth.filter(~pl.col("retransmitted"))
+    assert samples.join(truth, on=same, how="anti").height == 0  # none wrong
+    assert truth.join(samples, on=same, how="anti").height == 0  # none missing
+
+
+def test_samples_add_up_to_the_report(made: Made, tmp_path: Path) -> None:
+    path = tmp_path / "samples.parquet"
+    report = json.loads(wirelag("rtt", made.capture, "--samples", path, "--format", "json"))
+    samples = pl.read_parquet(path)
+    delays = Distribution()
+    delays.add(samples["delay_ns"].to_numpy())
+    assert {name: report[name] for name in ("samples", "mean", "std", "min", "max", "quantiles")} == {
+        name: value for name, value in facts(delays).items() if name != "ci95"
+    }
+    for leg, numbers in report["legs"].items():
+        assert samples.filter(pl.col("leg") == leg).height == numbers["samples"]
+    assert set(samples["kind"]) == {"tcp", "dns"} <= set(MATCHERS)
+    assert set(samples["capture"]) == {str(made.capture)}
+    assert (samples["weight"] == 1).all()
+    assert (samples["response_ns"] - samples["request_ns"] == samples["delay_ns"]).all()
+
+
+def test_many_parts_are_one_file(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample_file, "PART_ROWS", 1_000)
+    with sample_file.SampleFile(str(tmp_path / "parts.parquet")) as file:
+        (_, (total,)), = cut(Match(sinks=(file.add,)), {"tap": Capture([str(made.capture)])})  # fmt: skip
+    rows = pl.read_parquet(tmp_path / "parts.parquet")
+    assert rows.height == total.distribution().samples > 5_000
+    assert rows["response_number"].is_sorted()
+    assert [path.name for path in tmp_path.iterdir()] == ["parts.parquet"]
+
+
+def test_what_cannot_be_written_is_one_line(made: Made, tmp_path: Path) -> None:
+    nowhere = tmp_path / "no" / "where"
+    for words in (["--html", nowhere], ["--samples", nowhere], ["--html", tmp_path], ["--samples", tmp_path]):
+        ran = subprocess.run(
+            [sys.executable, "-m", "wirelag.cli", "rtt", str(made.capture), *map(str, words)],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert ran.returncode == 2
+        assert ran.stderr.startswith(f"wirelag: {words[1]}: ")
+        assert ran.stderr.count("\n") == 1
+    wirelag("rtt", made.capture, "--html", "-", code=2)
+    wirelag("rtt", made.capture, "--html", nowhere, "--samples", nowhere, code=2)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,191 @@
+"""A collector as a process of its own, and agents that speak to it, for the tests of both."""
+
+import asyncio
+import http.client
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path as File
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlencode
+
+from tests.support.agent_messages import SECOND_NS, Agent, Path
+from wirelag.estimators.rda import Rda
+from wirelag.messages import Message, decode, encode
+from wirelag.transport import Address, Sender, Unreachable, sender
+
+# As `wirelag collect`, also where the command is not there yet.
+RUN = (
+    "import wirelag.cli as cli\nfrom wirelag.cli.collect import collect\n"
+    "if 'collect' not in cli.COMMANDS: cli.app.command('collect')(collect)\ncli.main()"
+)
+RDA = Rda(buckets=600, tail=200)
+PATIENCE_S = 120  # a collector that never answers has died
+
+
+def wirelag_collect(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run it to its end."""
+    return subprocess.run([sys.executable, "-c", RUN, "collect", *words], capture_output=True, text=True, timeout=30)
+
+
+class Running:
+    """A collector that listens on a port of its own."""
+
+    def __init__(self, folder: File, *words: str, port: int = 0, token: str | None = None) -> None:
+        self.store, self.token = folder / "store.db", token
+        self._command = [sys.executable, "-c", RUN, "collect", "--store", str(self.store), *words]
+        self._port = port
+        self.log = ""
+
+    def __enter__(self) -> Self:
+        command = [*self._command, "--listen", f"127.0.0.1:{self._port}"]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        line = self.process.stderr.readline()
+        assert "collecting at" in line, line + self.process.stderr.read()
+        self.log += line
+        self.url = line.split()[2].rstrip("/,")
+        self._port = int(self.url.rpartition(":")[2])
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end(signal.SIGTERM)
+
+    def end(self, number: signal.Signals) -> int:
+        """Send it a signal, and wait."""
+        assert self.process.stderr is not None
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        if not self.process.stderr.closed:
+            self.log += self.process.stderr.read()
+            self.process.stderr.close()
+        return self.process.wait(10)
+
+    def get(self, path: str, headers: Mapping[str, str] | None = None, **query: Any) -> tuple[int, str]:
+        """The status and the text of an answer."""
+        given = {"Authorization": f"Bearer {self.token}"} if self.token and headers is None else dict(headers or {})
+        request = urllib.request.Request(f"{self.url}{path}?{urlencode(query)}".rstrip("?"), headers=given)
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def json(self, path: str, **query: Any) -> Any:
+        status, text = self.get(path, None, **query)
+        assert status == 200, text
+        return json.loads(text)
+
+    def reports(self, segment: str = "A>B", **query: Any) -> list[dict[str, Any]]:
+        """By beginning."""
+        found: list[dict[str, Any]] = self.json("/api/v1/reports", segment=segment, **query)["reports"]
+        return found
+
+    def counted(self) -> dict[str, int]:
+        found: dict[str, int] = self.json("/api/v1/status")["counted"]
+        return found
+
+    def until(self, holds: Callable[[], bool], seconds: float = 15.0) -> None:
+        """Wait for something that this collector says."""
+        end = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < end, "it never came to that"
+            time.sleep(0.02)
+
+
+def recent(seconds: int, rate: int, seed: int, **more: Any) -> Path:
+    """Packets of the last seconds, all of them over."""
+    now_ns = time.time_ns() // SECOND_NS * SECOND_NS
+    return Path.made(seconds, rate, seed, start_ns=now_ns - (seconds + 2) * SECOND_NS, **more)
+
+
+def send(url: str, agents: Iterable[Agent], count: int, until: Callable[[], bool], token: str | None = None) -> None:
+    """Let agents send so many intervals, again and again where they must, and answer until something holds."""
+    asyncio.run(_send(Address(url, token), agents, count, until))
+
+
+async def _send(address: Address, agents: Iterable[Agent], count: int, until: Callable[[], bool]) -> None:
+    by_point: dict[str, list[Agent]] = {}
+    for agent in agents:
+        by_point.setdefault(agent.point, []).append(agent)
+    lines = {point: sender(address, point) for point in by_point}
+    answering = [asyncio.create_task(_answer(several, lines[point])) for point, several in by_point.items()]
+    made = [(agent.point, agent.messages(0, count)) for several in by_point.values() for agent in several]
+    await asyncio.gather(*(_send_all(lines[point], messages) for point, messages in made))
+    end = time.monotonic() + 20
+    while not await asyncio.to_thread(until):
+        assert time.monotonic() < end, "it never came to that"
+        await asyncio.sleep(0.02)
+    await ended(lines.values(), answering)
+
+
+async def ended(lines: Iterable[Sender], answering: Iterable[asyncio.Task[None]]) -> None:
+    """Close lines and end who answers over them: one that has just been asked would try to answer for ever."""
+    for line in lines:
+        await line.close()
+    for task in answering:
+        task.cancel()
+    for outcome in await asyncio.gather(*answering, return_exceptions=True):
+        if outcome is not None and not isinstance(outcome, asyncio.CancelledError):
+            raise outcome
+
+
+async def _send_all(line: Sender, messages: Iterable[Message]) -> None:
+    for message in messages:
+        await surely(line, message)
+
+
+async def surely(line: Sender, message: Message) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                await line.send(encode(message), message.key)
+                return
+            except Unreachable:
+                await asyncio.sleep(0.05)
+
+
+async def _answer(agents: list[Agent], line: Sender) -> None:
+    """Of a point at the ends of several segments the one that is asked about answers."""
+    async for data in line.asks():
+        ask = decode(data)
+        await surely(line, next(agent for agent in agents if agent.segment == ask.segment).answer(ask))
+
+
+def settled(running: Running, path: Path, count: int, segment: str = "A>B") -> Callable[[], bool]:
+    """Whether so many intervals of a path are settled."""
+
+    def holds() -> bool:
+        with suppress(OSError, http.client.HTTPException, AssertionError):
+            known = [bool(one["settled"]) for one in running.reports(segment) if one["start"] >= path.start_ns / 1e9]
+            return sum(known) >= count
+        return False
+
+    return holds
+
+
+def are_true(reports: Iterable[dict[str, Any]], path: Path) -> int:
+    """Settled reports say exactly what the packets say; how many are."""
+    found = 0
+    for report in reports:
+        start_ns = round(report["start"] * 1e9)
+        if not report["settled"] or start_ns < path.start_ns or report["lost"] is None:
+            continue
+        sent = path.during(start_ns, start_ns + SECOND_NS)
+        delays_ns = path.delays_ns[sent & ~path.lost]
+        assert report["used"] == len(delays_ns)
+        if len(delays_ns):
+            assert report["mean"] == int(delays_ns.sum()) / len(delays_ns) / 1e9
+        assert report["lost"] == int((sent & path.lost).sum())
+        found += 1
+    return found

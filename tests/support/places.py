@@ -1,0 +1,8 @@
+"""Where things are: the project, the tests' own data, the schemas of JSON."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT / "tests" / "data"
+SCHEMAS = ROOT / "docs" / "reference" / "schema"
+SIX_ROUTERS = DATA / "six.json"

@@ -1,0 +1,246 @@
+"""Messages over HTTPS: without the token, too large, too slow, too many."""
+
+import asyncio
+import gc
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.transport_peers import (
+    POINT,
+    TOKEN,
+    fails,
+    https,
+    make_certificate,
+    message,
+    run,
+    soon,
+    taking,
+)
+from wirelag.messages import decode, encode
+from wirelag.transport import Address, Unreachable, sender
+from wirelag.transport.http import MEDIA_TYPE
+from wirelag.transport.http_inbox import HttpInbox
+from wirelag.transport.outbox import Outbox
+from wirelag.transport.spool import Spool
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return make_certificate(tmp_path_factory.mktemp("tls"))
+
+
+def test_only_who_has_the_token_and_the_right_certificate(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    ca = str(certificate[0])
+
+    async def work() -> None:
+        inbox = HttpInbox({TOKEN: None, "of-another": "another"}, patience_s=5)
+        async with https(inbox, certificate) as url:
+            taker = asyncio.create_task(taking(inbox, [], 1))
+            assert "does not accept the token (401)" in await fails(sender(Address(url, None, ca=ca), POINT))
+            assert "does not accept the token (401)" in await fails(sender(Address(url, TOKEN + "x", ca=ca), POINT))
+            assert "does not accept the token (403)" in await fails(sender(Address(url, "of-another", ca=ca), POINT))
+            assert inbox.counts["unauthorised"] == 3
+            unknown = await fails(sender(Address(url, TOKEN), POINT))
+            assert "Unreachable: " in unknown
+            assert "certificate is not to be trusted" in unknown
+            assert "--ca" in unknown
+            other_name = url.replace("127.0.0.1", "localhost")
+            wrong_name = await fails(sender(Address(other_name, TOKEN, ca=ca), POINT))
+            assert "certificate is not to be trusted" in wrong_name
+            assert "call the collector as its certificate does" in wrong_name
+            nobody = await fails(sender(Address(url.replace("127.0.0.1", "nobody.invalid"), TOKEN), POINT))
+            assert "is no host that is known here" in nobody
+            plain = url.replace("https", "http")
+            assert "Unreachable: " in await fails(sender(Address(plain, TOKEN), POINT))
+            trusting = sender(Address(url, TOKEN, insecure=True), POINT)
+            await soon(trusting.send(encode(message(1)), message(1).key))
+            await soon(taker)
+            await trusting.close()
+        assert "cannot be reached (Connection refused)" in await fails(sender(Address(url, TOKEN, ca=ca), POINT))
+
+    run(work())
+
+
+async def raw(url: str, request: bytes) -> bytes:
+    """What a server says to these bytes, until it has said enough or hangs up."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+    writer.write(request)
+    said = await soon(reader.readuntil(b"\r\n\r\n"))
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+    return bytes(said)
+
+
+def head(length: object, *more: str, token: str = TOKEN) -> bytes:
+    lines = ["POST /v1/messages HTTP/1.1", "Host: a", f"Authorization: Bearer {token}", f"Content-Type: {MEDIA_TYPE}"]
+    lines += [f"Content-Length: {length}"] if length is not None else []
+    return "\r\n".join([*lines, *more, "", ""]).encode()
+
+
+def test_what_is_too_large_or_too_slow_is_sent_away() -> None:
+    async def work() -> None:
+        inbox = HttpInbox({TOKEN: None}, patience_s=0.3)
+        async with https(inbox) as url:
+            began = time.perf_counter()
+            assert b" 413 " in await raw(url, head(100 << 20))  # nothing of it was sent
+            assert b" 401 " in await raw(url, head(100 << 20, token="guess"))
+            assert b" 411 " in await raw(url, head(None, "Transfer-Encoding: chunked") + b"5\r\nhello\r\n")
+            assert b" 400 " in await raw(url, head("9" * 5000))
+            assert time.perf_counter() - began < 2
+            assert b" 408 " in await raw(url, head(1000) + b"ten bytes.")
+            assert b" 400 " in await raw(url, head(10) + b"ten bytes.")
+            assert b" 415 " in await raw(url, head(10).replace(MEDIA_TYPE.encode(), b"text/plain") + b"ten bytes.")
+            assert b" 400 " in await raw(url, head(12) + b"WLAG\x09\0\0\0....")
+            assert inbox.held == 0
+            assert dict(inbox.counts) == {"too large": 1, "unauthorised": 1, "garbage": 4, "slow": 1}
+
+    run(work())
+
+
+def test_a_message_that_will_never_be_taken_is_not_sent_for_ever(tmp_path: Path) -> None:
+    async def work() -> None:
+        inbox, told = HttpInbox({TOKEN: None}, most=2000), list[str]()
+        async with https(inbox) as url:
+            taker = asyncio.create_task(taking(inbox, [], 1))
+            way, spool = sender(Address(url, TOKEN), POINT), Spool(tmp_path)
+            outbox = Outbox(way, spool, told.append)
+            running = asyncio.create_task(outbox.run())
+            await outbox.put(b"garbage", "garbage-1")
+            await outbox.put(bytes(3000), "garbage-2")
+            await outbox.put(bytes(17 << 20), "garbage-3")
+            await outbox.put(encode(message(1)), message(1).key)
+            await soon(outbox.drained())
+            await soon(taker)
+            assert (outbox.refused, outbox.sent) == (3, 1)
+            assert told == [
+                f"{url}: refuses a message: it is no message of wirelag",
+                f"{url}: refuses a message: it has 3000 bytes, more than the 2000 that are taken",
+                f"{url}: a message of {17 << 20} bytes is too large (at most {16 << 20})",
+            ]
+            running.cancel()
+            await way.close()
+            spool.close()
+
+    run(work())
+
+
+def test_a_collector_that_takes_nothing_holds_little() -> None:
+    """Twenty agents, and nobody who reads: most are sent away, and none of their messages is said to be stored."""
+
+    async def work() -> None:
+        inbox = HttpInbox({TOKEN: None}, most_held=10_000, patience_s=1)
+        async with https(inbox) as url:
+            ways = [sender(Address(url, TOKEN), POINT) for _ in range(20)]
+            done = await asyncio.gather(
+                *(way.send(encode(message(i)), message(i).key) for i, way in enumerate(ways)), return_exceptions=True
+            )
+            assert all(isinstance(each, Unreachable) for each in done)
+            assert inbox.counts == {"busy": 20}
+            assert inbox.held == 0
+            taken: list[int] = []
+            taker = asyncio.create_task(taking(inbox, taken, 1))  # what nobody waits for any more is not given out
+            await ways[0].send(encode(message(50)), message(50).key)
+            await soon(taker)
+            assert taken == [50]
+            await asyncio.gather(*(way.close() for way in ways))
+
+    run(work())
+
+
+def test_asks_that_nobody_fetches_are_bounded() -> None:
+    async def work() -> None:
+        inbox = HttpInbox(None)
+        async with https(inbox) as url:
+            for number in range(300):
+                await inbox.ask(POINT, encode(message(number)))
+            assert inbox.counts["asks dropped"] == 44
+            way = sender(Address(url), POINT)
+            assert decode(await soon(anext(way.asks()))).sent_ns == 44
+            await way.close()
+
+    run(work())
+
+
+def test_asks_come_again_until_a_message_says_that_they_were_answered() -> None:
+    async def work() -> None:
+        inbox, taken = HttpInbox(None), list[int]()
+        async with https(inbox) as url:
+            taker = asyncio.create_task(taking(inbox, taken, 2))
+            for number in (1, 2, 3):
+                await inbox.ask(POINT, encode(message(number)))
+            way = sender(Address(url), POINT)
+            asks = way.asks()
+            assert [decode(await soon(anext(asks))).sent_ns for _ in range(2)] == [1, 2]
+            await way.send(encode(message(7)), message(7).key)
+            assert [number for number, _ in inbox._asks[POINT].waiting] == [2, 3]  # the second is not answered yet
+            assert decode(await soon(anext(asks))).sent_ns == 3
+            await way.close()
+            again = sender(Address(url), POINT)  # it knows nothing of the one before
+            others = again.asks()
+            assert [decode(await soon(anext(others))).sent_ns for _ in range(2)] == [2, 3]
+            await again.send(encode(message(8)), message(8).key)
+            assert [number for number, _ in inbox._asks[POINT].waiting] == [3]
+            await inbox.ask(POINT, encode(message(9)))
+            assert decode(await soon(anext(others))).sent_ns == 9
+            await again.close()
+            await soon(taker)
+
+    run(work())
+
+
+def test_asks_of_another_point_are_none_of_its_business() -> None:
+    async def work() -> None:
+        inbox = HttpInbox({TOKEN: "another"})
+        async with https(inbox) as url:
+            await inbox.ask(POINT, encode(message(1)))
+            request = f"GET /v1/asks/edge%201?after= HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+            assert b" 401 " in await raw(url, request.encode())
+
+    run(work())
+
+
+def open_lines(port: int) -> list[socket.socket]:
+    """Connections of this process to a port that nobody has closed."""
+    found = []
+    for one in gc.get_objects():
+        if isinstance(one, socket.socket) and one.family == socket.AF_INET and one.fileno() >= 0:
+            with suppress(OSError):
+                found += [one] if one.getpeername()[1] == port else []
+    return found
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_whoever_is_cancelled_leaves_no_connection_open(secure: bool, certificate: tuple[Path, Path]) -> None:
+    """While it waits for an ask, and between two of them."""
+
+    async def work() -> None:
+        inbox = HttpInbox({TOKEN: None})
+        async with https(inbox, certificate if secure else None) as url:
+            address = Address(url, TOKEN, ca=str(certificate[0]))
+            port = int(url.rpartition(":")[2])
+            for asked in (False, True):
+                way = sender(address, POINT)
+                asks = way.asks()
+                if asked:
+                    await inbox.ask(POINT, encode(message(1)))
+                    await soon(anext(asks))
+                waiting = asyncio.create_task(anext(asks))  # type: ignore[arg-type]
+                while POINT not in inbox._asks:
+                    await asyncio.sleep(0.001)
+                waiting.cancel()
+                await asyncio.gather(waiting, return_exceptions=True)
+                await way.close()
+                while open_lines(port):  # the thread that waited is told to go, and goes
+                    await asyncio.sleep(0.001)
+            refused = sender(Address(url, TOKEN) if secure else Address(url.replace("http", "https"), TOKEN), POINT)
+            with pytest.raises(Unreachable):
+                await refused.send(encode(message(2)), message(2).key)
+            assert not open_lines(port)
+            await refused.close()
+
+    run(work())
