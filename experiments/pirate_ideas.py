@@ -1,8 +1,8 @@
-"""Figures 10 and 13 of the Pirate paper: each idea alone, at several depths of the pipeline. Needs root.
+"""Pirate, figure 10: each idea alone, at several depths of the pipeline. Needs root.
 
 The request-to-request delay of causal pairs is the client's own, by its log; all others see what the client sends.
 `gap` has the paper's threshold, 0.6 of the true latency. `modes, literal` is Algorithm 2 to the letter: no significance
-rule, an absolute epsilon, no heuristics of appendix D.
+rule, an absolute epsilon. Both kinds of `modes` have the heuristics of appendix D; pirate_heuristics.py turns them off.
 """
 
 import numpy as np
@@ -31,7 +31,7 @@ def main() -> None:
             )
             scenario = Scenario("ideas", server, Load(pattern, depth, response=size))
             with recorded(scenario, QUICK_S if quick else None) as record:
-                show_methods(f"10, 13: {pattern}, {depth} in flight", record, depth if pattern == "sliding" else 0)
+                show_methods(f"10: {pattern}, {depth} in flight", record, depth if pattern == "sliding" else 0)
 
 
 def show_methods(title: str, record: Recorded, depth: int) -> None:

@@ -48,7 +48,7 @@ def surely_one(ratios: dict[str, str], errors: dict[str, str], *without: str) ->
 def test_every_experiment_has_its_row() -> None:
     readme = (ROOM / "README.md").read_text()
     assert [script for script in SCRIPTS if f"python experiments/{script}.py" not in readme] == []
-    assert len(SCRIPTS) == 41
+    assert len(SCRIPTS) == 42
 
 
 def test_cdf(tmp_path: Path) -> None:
@@ -372,6 +372,21 @@ def test_pirate_ideas() -> None:
     for method in ("gap", "modes", "ack"):
         assert float(sliding[method]["within 15%, %"]) < 20
     assert abs(float(batch["auto"]["median error, %"])) < 10 < float(batch["window"]["median error, %"])
+
+
+@IN_LAB
+def test_pirate_heuristics() -> None:
+    responses, requests = tables_of("pirate_heuristics").values()
+    for table in (responses, requests):
+        assert abs(float(table["modes, both"]["median error, %"])) < 5
+    # The busier the machine, the fewer pure ACKs there are to mislead it: all epochs but those answered well.
+    wrong = {
+        rules: 100 - (1 - float(row["abstained, %"]) / 100) * float(row["within 15%, %"])
+        for rules, row in responses.items()
+        if rules in ("modes, both", "modes, no ACK rule")
+    }
+    assert wrong["modes, no ACK rule"] > 20 + wrong["modes, both"]
+    assert float(requests["modes, no MTU rule"]["abstained, %"]) > 90
 
 
 @pytest.mark.acceptance
