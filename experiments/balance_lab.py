@@ -1,4 +1,4 @@
-"""A balancer that notices (figure 9 of the Pirate paper): tail latency with and without, in the lab; needs root.
+"""Pirate, figure 9: tail latency with a balancer that follows latency, and without one. Needs the lab, and root.
 
 Four servers, service times lognormal with a mean of 20 ms; connections live for 1 s on average and have one request in
 flight. `equal` is the same balancer with weights that stay equal. p99 is that of all requests, those of connections

@@ -1,4 +1,4 @@
-"""A balancer that notices, in a simulation: four servers with queues, one of them slow by 5 and another every 15 s.
+"""Pirate, figure 9: the balancer in a simulation: four servers with queues, one slow by 5, another every 15 s.
 
 Connections live for 1 s on average, with one request in flight. `least connections` needs the ends of connections,
 which a balancer with direct server return sees; `peak EWMA` needs each response, which it cannot see. Sums over epochs

@@ -1,7 +1,8 @@
-"""How often `wirelag compare` calls a network changed that is not: pairs of simulated captures of the same network.
+"""Compare: how often `wirelag compare` calls a network changed that is not: pairs of captures of the same network.
 
-A connection's delay never changes here, so that its samples are as alike as can be: the worst case for intervals that
-count each sample as news. With crowds they come from the differences between groups of connections (crowds.py).
+The captures are simulated. A connection's delay never changes here, so that its samples are as alike as can be: the
+worst case for intervals that count each sample as news. With crowds they come from the differences between groups of
+connections (crowds.py).
 """
 
 import argparse

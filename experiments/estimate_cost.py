@@ -1,4 +1,4 @@
-"""Figure 15 of the RDA paper: the time that mean and deviation take, against the number of buckets.
+"""RDA and FineComb, figure 15: the time that mean and deviation take, against the number of buckets.
 
 Buckets of a second of 1M packets at both points, 1% of them lost. The mean alone needs one pass; `cross` is everything
 that an interval costs: mean, deviation, loss, and a tail of one packet.

@@ -1,4 +1,4 @@
-"""Figure 2: the CDF of delay against the truth, in 2^16 slots: a fridge, plain overwriting, the array with expiry.
+"""Fridge, figure 2: the CDF of delay in 2^16 slots: a fridge, plain overwriting, the array with expiry, the truth.
 
 The trace is like that of the paper's ISP. An error is |log2(estimated/true)|.
 """

@@ -1,4 +1,4 @@
-"""Figure 3: which entry probability is best in 2^12 slots, for delays up to 2^12 ms and up to 2^6 ms.
+"""Fridge, figure 3: which entry probability is best in 2^12 slots, for delays up to 2^12 ms and up to 2^6 ms.
 
 The trace is the paper's synthetic one. Beside what is measured stands what the planner chooses from the standard error
 alone, when it knows rate and delays.

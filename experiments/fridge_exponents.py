@@ -1,4 +1,4 @@
-"""Lemma 3.1: estimate/true in each octave of delay, for each pair of what x counts and how often one hits.
+"""Fridge, lemma 3.1: estimate/true in each octave of delay, for each pair of what x counts and how often one hits.
 
 The paper counts x in insertions (section 6.1) and takes 1 - p/M to that power (equation 1): the literal mix. Unbiased
 are two other pairs: x = requests inserted with 1 - 1/M, x = all requests with 1 - p/M.

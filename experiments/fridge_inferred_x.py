@@ -1,4 +1,4 @@
-"""Section 3.3: x inferred from the delay and the mean rate, against x counted: estimate/true in each octave of delay.
+"""Fridge, section 3.3: x inferred from delay and mean rate, against x counted: estimate/true in each octave of delay.
 
 At a constant rate they are the same (but for requests whose answers come after the last request of all). With bursts
 10% of the time has 8 times the rate of the rest, and 8 times its delays, as when a queue fills: who waits long then

@@ -1,4 +1,4 @@
-"""Section 6.2: weights without floating point, and the histogram of 32 bins in the data plane.
+"""Fridge, section 6.2, section 6.3: weights without floating point, and the histogram of 32 bins in the data plane.
 
 The paper's look-up table has integer factors from 1/p on, each 1.1 times the one before (or one more), and matches x by
 prefixes. Its example (p = 1/2, M = 2^16: 2 for x < 7 x 2^11, 3 for x < 9 x 2^12) comes out if the factors change

@@ -1,4 +1,4 @@
-"""Figures 4 and 5: error at p50, p95 and p99 against memory, 2^10 to 2^16 slots, on the trace like that of the ISP.
+"""Fridge, figures 4, 5: error at p50, p95 and p99 against memory, 2^10 to 2^16 slots, on a trace like the ISP's.
 
 "Best" means tuned against the truth for each memory, as in the paper: the expiry of the array, the entry probabilities
 of fridges. That needs the truth; without it the array gets 2^9 ms, as its authors advise (near p99), and fridges get

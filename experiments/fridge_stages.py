@@ -1,4 +1,4 @@
-"""Section 4.1: a fridge of several stages, and why it is worse for long delays.
+"""Fridge, section 4.1, equation 4: a fridge of several stages, and why it is worse for long delays.
 
 Every request is inserted in stage 1 (p = 1); what it finds there moves to stage 2, and so on; what leaves the last
 stage is lost. One request in ten is answered after a number of insertions x, log-uniform from M/8 to 8 M. A request in

@@ -1,4 +1,4 @@
-"""Section 4.2: two fridges together, estimate/true in each octave of delay.
+"""Fridge, section 4.2: two fridges together, estimate/true in each octave of delay.
 
 The union weight 1 / (p1 (1 - p1/M1)^x + p2 (1 - p2/M2)^x), against the paper's inverse variances, which it takes for
 each delay t: here in bins of an octave, of 1/8 and 1/64 octave, and of a microsecond. The fewer samples a bin has, the

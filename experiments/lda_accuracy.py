@@ -1,4 +1,4 @@
-"""Figure 4 of the LDA paper: errors of mean and deviation, and the 98% bounds, against loss.
+"""LDA, figures 4a, 4b, 4c: errors of mean and deviation, and the 98% bounds, against loss.
 
 One bank of 1,024 rows, tuned to the loss; 5M packets, mean delay 0.2 us. Probabilities are powers of two, so that alpha
 is the nearest to 1, or to the paper's 0.5, that there is: up to a factor of 1.41 off.

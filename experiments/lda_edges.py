@@ -1,4 +1,4 @@
-"""Where intervals end: cut by the clock against cut at delimiters that both points see.
+"""LDA: where intervals end: cut by the clock against cut at delimiters that both points see.
 
 1M packets/s, 50 us of delay, intervals of 1 s, no packet overtakes another. By the clock 50 packets are in different
 intervals at the two points; where one that left a bucket is made up for by one that came into it, the counts agree and

@@ -1,4 +1,4 @@
-"""Figure 6 of the LDA paper: two banks of LDA against Poisson probes, with loss in episodes of about 100 packets.
+"""LDA, figure 6: two banks of LDA against Poisson probes, with loss in episodes of about 100 packets.
 
 5M packets in a second, Weibull 0.6, mean 0.2 us. A probe has a delay from the same distribution and is lost where
 packets are. 7 Hz are as many packets as an LDA of 1,024 rows takes, 144 Hz as many bytes.

@@ -1,4 +1,4 @@
-"""Section V of the LDA paper: what an LDA costs in a chip, for given link rates.
+"""mPlane, section V: what an LDA costs in a chip, for given link rates.
 
 The paper: a counter of 72 bits (32 for packets, 40 for the sum of timestamps); 1,000 of them take 0.13 mm^2 of SRAM in
 a 65-nm process, the logic beside them 0.1 mm^2. From this follows the area for any number of bits. How many bits a

@@ -1,4 +1,4 @@
-"""Figures 8 and 9 of the LDA paper (mPlane): what each router watches, and what upgrading routers saves.
+"""mPlane, figures 8, 9, 9a, 9b, section VI: what each router watches, and what upgrading routers saves.
 
 Probe hops and hops of a path (localisation granularity) against upgraded routers: chosen by the paper's count, by the
 hops that an upgrade saves, and at random; Sprint's map and five others of Rocketfuel. The maps are below the folder

@@ -1,4 +1,4 @@
-"""Figures 4, 5 and 7 of the Pirate paper: latency as estimated and as it was, and why the two differ. Needs root.
+"""Pirate, figures 4a-c, 4d, 5, 7: latency as estimated and as it was, and why the two differ. Needs root.
 
 Fig. 4a-c: web pages, at most 4 requests in flight. 4d: a wide area of 70 ms with cross traffic through the same
 bottleneck. Fig. 5: the paper's two causes of errors, one at a time, and what a client that waits for a processor does:

@@ -1,4 +1,4 @@
-"""What Pirate costs inside the kernel: time for a packet against connections and load, and memory (figure 8).
+"""Pirate, figure 8: cost inside the kernel: time for a packet against connections and load, and memory.
 
 Against connections: test runs of the attached program's code, beside one that only passes packets on, in one run. Each
 packet is the next one of its connection, all connections in turn. `told` is with the time told, `clock` with the clock

@@ -1,4 +1,4 @@
-"""`auto` inside the kernel on the scenarios of the lab, beside `auto` on the capture that was taken at the same point.
+"""Pirate: `auto` inside the kernel on the scenarios of the lab, beside `auto` on the capture of the same packets.
 
 Errors are signed, of the mean of each epoch of each flow (500 ms or more), against the client's log: the same score for
 both. Scenarios without TCP headers are left out: inside the kernel `auto` follows TCP alone. Needs root.

@@ -1,4 +1,4 @@
-"""Every method on every scenario of the lab: how far its answers are from what the client saw.
+"""Pirate: every method on every scenario of the lab: how far its answers are from what the client saw.
 
 Errors are signed, of the mean of each epoch of each flow (500 ms or more), against the client's log. Needs root.
 

@@ -1,4 +1,4 @@
-"""`auto` on real captures of both directions: what client packets alone say, beside the exchanges that were seen.
+"""Pirate: `auto` on real captures of both directions: what client packets alone say, beside the exchanges seen.
 
 An epoch is compared with the mean of the single exchanges of its flow that ended in it, if there are three of them and
 it is a millisecond or more (below that the way from the point to the client counts). Captures are those of

@@ -1,4 +1,4 @@
-"""Figures 1 and 6 of the Pirate paper: response latency is not the round-trip time. Needs root.
+"""Pirate, figures 1a, 1b, 6, 6b: response latency is not the round-trip time. Needs root.
 
 One request in flight. All techniques but SYN-ACK and ours see both directions; ours sees what the client sends. Over
 TCP: the kernel's TCP_INFO, tcptrace, SYN-ACK; over QUIC: the spin bit.

@@ -1,4 +1,4 @@
-"""Figures 11 and 12 of the Pirate paper: loss, reordering, and a server under load. Needs root.
+"""Pirate, figures 11, 12: loss, reordering, and a server under load. Needs root.
 
 The paper's loss and reordering are between client and vantage point; responses that get lost are sent again by a server
 that the point does not see, so both are shown.

@@ -1,7 +1,8 @@
-"""What a check in each bucket is for: RDA without one, as in the paper, takes mixtures of packets for single ones.
+"""RDA and FineComb, section V.B: what a check in each bucket is for.
 
-A fake is a number that decoding gives and neither point saw. Stopped are decodes that a guard ended (a number found
-twice, or more than there are buckets) while buckets looked pure: the paper's algorithm 1 would go on, mostly for ever.
+RDA without one, as in the paper, takes mixtures of packets for single ones. A fake is a number that decoding gives and
+neither point saw. Stopped are decodes that a guard ended (a number found twice, or more than there are buckets) while
+buckets looked pure: the paper's algorithm 1 would go on, mostly for ever.
 """
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Figure 6 of the RDA paper, and theorem 2: how long decoding takes, and how often all of a difference is decoded.
+"""RDA and FineComb, figures 6, 7, 8, theorem 2 and more: how long decoding takes, and how often all is decoded.
 
 RDA with two banks is the paper's; three and four banks, rateless symbols and a point's own cache are the better forms.
 FineComb tries all sets of stashed packets of a bucket; here 4,096 at most, so larger stashes are extrapolated.

@@ -1,6 +1,7 @@
-"""How large a difference is, before it is decoded: strata against MinHash; and what RDA sends for each packet of it.
+"""RDA and FineComb, section VIII: the size of a difference before it is decoded, and what RDA sends for each packet.
 
-1M packets at each point. The paper sizes its buckets with MinHash; rateless symbols need no size at all.
+Strata against MinHash. 1M packets at each point. The paper sizes its buckets with MinHash; rateless symbols need no
+size at all.
 """
 
 import numpy as np

@@ -1,7 +1,8 @@
-"""Retransmissions: packets that look the same at a point. The paper keeps the first of them alone.
+"""RDA and FineComb, section III.B: retransmissions, packets that look the same at a point.
 
-0.3% of packets are sent again after 10 ms. Half of these were lost between the points, so that upstream has two copies
-and downstream one: the first copies there are not the same packet. Half arrived twice.
+The paper keeps the first of them alone. 0.3% of packets are sent again after 10 ms. Half of these were lost between the
+points, so that upstream has two copies and downstream one: the first copies there are not the same packet. Half arrived
+twice.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Figures 7 and 8 of the RDA paper: errors of mean and deviation against the number of packets that differ.
+"""RDA and FineComb, figures 7a, 7b, 8a, 8b: errors of mean and deviation against how many packets differ.
 
 1M packets in a second, 5,000 buckets for every method (rateless: 1,024 rows, and as many symbols as it takes). FineComb
 is repaired as it can be, and ideally as in the paper: told which packets moved over an edge. 0 is exact: the summed ns

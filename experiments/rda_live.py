@@ -1,4 +1,4 @@
-"""Figures 10 to 13 of the RDA paper, with agents and a collector at work in the lab: how right, how soon, at what cost.
+"""RDA and FineComb, figures 10, 11, 12, 13 and more: agents and a collector: how right, how soon, at what cost.
 
 Two agents see the same datagrams before and behind a wire that loses 1% and holds back 5% so that they are overtaken;
 tcpdump sees them beside the agents, and its captures, joined, are the truth. Needs root. Errors are of every interval.

@@ -1,7 +1,8 @@
-"""sRDA, the simple form of section IV: one array, each packet in two of its buckets. Its deviation suffers.
+"""RDA and FineComb, section IV: sRDA, the simple form: one array, each packet in two of its buckets.
 
-A packet whose two buckets are collapsed with each other cancels itself out, so that with m buckets F of F - mean^2 is
-too small by a share of about 1/m: much with the 5 buckets of the paper's example, nothing to be seen with 5,000.
+Its deviation suffers. A packet whose two buckets are collapsed with each other cancels itself out, so that with m
+buckets F of F - mean^2 is too small by a share of about 1/m: much with the 5 buckets of the paper's example, nothing to
+be seen with 5,000.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Figure 14 of the RDA paper: how long synopses and missing timestamps take to reach the other side.
+"""RDA and FineComb, figure 14: how long synopses and missing timestamps take to reach the other side.
 
 A sender and an inbox on loopback, as agents and collectors have them: encode, HTTP, store nothing, decode. The paper's
 two servers are a switch apart; its figures are plots without numbers, of which it says the first grows modestly

@@ -1,4 +1,4 @@
-"""Figures 7, 8 and 9 of the RLI paper: how wrong the mean and the deviation of a flow are.
+"""RLI, figures 7, 8a, 8b, 9 and more: how wrong the mean and the deviation of a flow are.
 
 References are injected adaptively, at most 0.5% of the link's bytes. `linear` is RLI, `left` RLI-L, `busy` ours.
 """

@@ -1,4 +1,4 @@
-"""Figure 11 of the RLI paper: the mean and deviation of all packets of a second, by RLI and by LDA, against loss.
+"""RLI, figure 11: the mean and deviation of all packets of a second, by RLI and by LDA, against loss.
 
 LDA has two banks of 512 rows, tuned to 0.5% and 10% of loss, and sees traffic without references, with intervals cut at
 the same packets at both ends. RLI has 288 and 1,440 references a second, as in the paper, or adaptive ones; it knows

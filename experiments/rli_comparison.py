@@ -1,4 +1,4 @@
-"""Figure 10 of the RLI paper: flows as RLI, trajectory sampling and the multiflow estimator see them.
+"""RLI, figure 10: flows as RLI, trajectory sampling and the multiflow estimator see them.
 
 One packet in 1,000 is sampled, as in the paper; only flows with a sampled packet that arrived are compared. RLI sees
 them in two ways: as flows of interest, with all their packets, and by sample and hold, from the sampled packet on. The

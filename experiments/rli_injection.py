@@ -1,4 +1,4 @@
-"""Figures 5 and 6 of the RLI paper: how often, and when, references are sent.
+"""RLI, figures 5, 6 and more: how often, and when, references are sent.
 
 Figure 5: one reference in n packets, without a bound on their bytes. Figure 6: n = 300, and tau such that both give as
 many references at u = 0.88 (the paper: 780 us); adaptive from one in 300 to one in 10, without a bound as in the paper,

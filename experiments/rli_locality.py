@@ -1,4 +1,4 @@
-"""Figure 1 of the RLI paper: how near a flow's mean delay is to that of all packets sent at about the same time.
+"""RLI, figure 1, table I: how near a flow's mean delay is to that of all packets sent at about the same time.
 
 Delay here is the time in the queue, without the packet's own transmission. Every packet gets the mean delay of all
 packets (as in the paper), or of those of other flows, in its slice of time. R, of table I, is the 99th over the 1st

@@ -1,4 +1,4 @@
-"""Figure 12 of the RLI paper: what references cost: bytes, delay and loss of regular packets.
+"""RLI, figures 12a, 12b, 12c: what references cost: bytes, delay and loss of regular packets.
 
 Every run is made with references and without, with the same packets and, by RED, the same coin for each packet. Even so
 references move part of RED's refusals to other packets, and one pair of runs says little: added loss is the mean over

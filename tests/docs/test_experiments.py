@@ -14,8 +14,6 @@ from tests.lab.test_lab import IN_LAB
 from tests.support.places import ROOT
 
 ROOM = ROOT / "experiments"
-SHARED = {"traces", "crossing_traces", "rda_traces", "rli_traces", "pirate_lab"}  # what the others import
-SCRIPTS = sorted(path.stem for path in ROOM.glob("*.py") if path.stem not in SHARED)
 Table = dict[str, dict[str, str]]  # by the first cell of a row, then by the name of a column
 
 
@@ -43,12 +41,6 @@ def surely_one(ratios: dict[str, str], errors: dict[str, str], *without: str) ->
     left_out = ("paper", *without)
     pairs = [(ratios[name], errors[name]) for name in ratios if name not in left_out and ratios[name] != "-"]
     return all(abs(float(ratio) - 1) <= 4 * (float(error) + 0.0005) + 0.0005 for ratio, error in pairs)
-
-
-def test_every_experiment_has_its_row() -> None:
-    readme = (ROOM / "README.md").read_text()
-    assert [script for script in SCRIPTS if f"python experiments/{script}.py" not in readme] == []
-    assert len(SCRIPTS) == 42
 
 
 def test_cdf(tmp_path: Path) -> None:
