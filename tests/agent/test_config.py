@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
+from tests.support.command import wirelag
 from tests.support.places import ROOT
 from wirelag.agent.config import Config
 from wirelag.agent.forecast import forecast
@@ -20,8 +19,6 @@ from wirelag.estimators.rda import Rda
 
 REFERENCE_PAGE = ROOT / "docs" / "reference" / "agent.md"
 LEAST = 'point = "edge1"\ninterface = "lo"\n'
-app = typer.Typer()
-app.command()(agent)
 
 
 def config_of(text: str, folder: Path) -> Config:
@@ -39,10 +36,8 @@ def problem_of(text: str, folder: Path) -> str:
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, arguments)
-    problem = str(result.exception) if isinstance(result.exception, WirelagError) else ""
-    assert problem or result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.exit_code, result.output + problem
+    ran = wirelag("agent", *arguments, code=None, together=True)
+    return ran.returncode, ran.stdout
 
 
 def test_the_least(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import pty
 import re
 import signal
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from io import StringIO
@@ -23,6 +22,7 @@ from lab.servers import Httpd
 from tests.balance.test_loop import NAMES, S, of, steered, well
 from tests.lab.test_lab import IN_LAB
 from tests.support.balancer_packets import CONFIG, SERVICE, write
+from tests.support.command import WIRELAG, wirelag
 from tests.support.places import ROOT
 from wirelag.balance.dataplane import Service
 from wirelag.balance.settings import Config
@@ -33,7 +33,6 @@ from wirelag.errors import WirelagError
 from wirelag.io.neighbours import mac_of
 from wirelag.sim.balance import Farm
 
-WIRELAG = (sys.executable, "-m", "wirelag.cli")
 CAPTURE = ROOT / "tests" / "data" / "balance.pcap.gz"
 SCHEMA = json.loads((ROOT / "docs" / "reference" / "schema" / "balance.json").read_text(encoding="utf-8"))
 
@@ -43,13 +42,6 @@ def config(tmp_path: Path) -> Path:
     path = tmp_path / "lb.toml"
     path.write_text(CONFIG, encoding="utf-8")
     return path
-
-
-def wirelag(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*WIRELAG, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    return done
 
 
 def dry_run(config: Path, *arguments: object) -> list[dict[str, Any]]:

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.balance.test_command import S, wirelag
+from tests.balance.test_command import S
 from tests.support.balancer_packets import CONFIG, SERVICE
+from tests.support.command import wirelag
 from wirelag.balance.dataplane import Service
 from wirelag.balance.settings import Config, Wanted
 from wirelag.errors import WirelagError

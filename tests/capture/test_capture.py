@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import wirelag
+from tests.support import command
+from tests.support.command import Ran
 from tests.support.simulated_captures import write_simulation
 from wirelag.errors import WirelagError
 from wirelag.filters import Filter
@@ -151,10 +153,8 @@ def test_a_wrong_filter_names_the_word(words: dict[str, tuple[str, ...]], told: 
         Filter.parse(**words)  # type: ignore[arg-type]
 
 
-def wirelag_info(*words: str | Path, stdin: bytes | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "wirelag.cli", "info", *map(str, words)]
-    ran = subprocess.run(command, input=stdin, capture_output=True, check=False)
-    return subprocess.CompletedProcess(command, ran.returncode, ran.stdout.decode(), ran.stderr.decode())
+def wirelag_info(*words: str | Path, stdin: bytes | None = None) -> Ran:
+    return command.wirelag("info", *words, stdin=stdin, code=None)
 
 
 def bad_inputs(directory: Path) -> dict[str, tuple[Path, str]]:

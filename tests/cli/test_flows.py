@@ -3,8 +3,6 @@
 import csv
 import json
 import struct
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ import polars as pl
 import pytest
 import typer
 
+from tests.support import command
 from tests.support.places import DATA, SCHEMAS
 from wirelag.cli.options import rate_of
 from wirelag.io.writer import CaptureWriter
@@ -29,16 +28,7 @@ VALIDATOR = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text(encoding
 
 
 def wirelag(*words: str | Path, code: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "wirelag.cli", *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout if code in (0, 3) else done.stderr
+    return command.wirelag(*words, code=code).text
 
 
 def answer(*words: str | Path, code: int = 0) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import json
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +9,8 @@ import polars as pl
 import pytest
 
 from tests.support.captures import SHARED_DATA
+from tests.support.command import wirelag
 from tests.support.simulated_captures import write_simulation
-from wirelag import cli
 from wirelag.crossings import crossings, total
 from wirelag.estimators.join import Join
 from wirelag.packets import PacketBatch
@@ -22,25 +21,12 @@ TWO = SHARED_DATA / "twopoint" if SHARED_DATA else Path()
 # them apart by their order, and times more of them.
 MORE_THAN_THE_REFERENCE = {("tplink-plug/no-firewall", "192.168.1.222"), ("tplink-plug/my-firewall", "192.168.1.222")}
 
-Run = Callable[..., str]
+
+def run(*words: str | Path, code: int = 0) -> str:
+    return wirelag(*words, code=code).text
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """A command as a user runs it; gives what it printed, on standard error if it failed."""
-
-    def command(*words: str | Path, code: int = 0) -> str:
-        monkeypatch.setattr("sys.argv", ["wirelag", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        printed = capsys.readouterr()
-        assert (end.value.code or 0) == code, printed.err
-        return printed.err if code == 2 else printed.out
-
-    return command
-
-
-def report(run: Run, *words: str | Path) -> dict:
+def report(*words: str | Path) -> dict:
     return json.loads(run("oneway", *words, "--format", "json"))
 
 
@@ -74,10 +60,10 @@ def reference() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("row", reference(), ids=lambda row: f"{row[0]} {row[4]}>{row[5]}")
-def test_the_reference_is_reproduced(run: Run, shared_data: Path, row: list[str]) -> None:
+def test_the_reference_is_reproduced(shared_data: Path, row: list[str]) -> None:
     """Matched packets within 0.5%, median and p95 within 0.1%; rows with negative delays, too."""
     up, down, source, destination = shared_data / "twopoint" / row[0], shared_data / "twopoint" / row[1], row[4], row[5]
-    answer = report(run, up, down, "--direction", f"{source}>{destination}")
+    answer = report(up, down, "--direction", f"{source}>{destination}")
     matched, median, p95 = int(row[6]), float(row[8]), float(row[9])
     if ("/".join(row[0].split("/")[1:3]), destination) in MORE_THAN_THE_REFERENCE:
         assert answer["samples"] > matched
@@ -89,11 +75,11 @@ def test_the_reference_is_reproduced(run: Run, shared_data: Path, row: list[str]
     assert (answer["negative"] > 0) == (float(row[7]) < 0)
 
 
-def test_packets_that_took_another_way_are_explained(run: Run, shared_data: Path) -> None:
+def test_packets_that_took_another_way_are_explained(shared_data: Path) -> None:
     """The emulated delay of these captures ends before they do: 3 us for the last packets, 50 ms for the others."""
     folder = shared_data / "twopoint/mptcpanalyzer-0.3.2"
     captures = folder / "client_2_filtered.pcapng.gz", folder / "server_2_filtered.pcapng.gz"
-    answer = report(run, *captures, "--direction", "10.0.0.1>11.0.0.2")
+    answer = report(*captures, "--direction", "10.0.0.1>11.0.0.2")
     (note,) = [line for line in answer["notes"] if "groups, far apart" in line]
     assert "packets took 3.33 us to 148 us" in note
 
@@ -101,8 +87,8 @@ def test_packets_that_took_another_way_are_explained(run: Run, shared_data: Path
 # ---- simulated captures ----
 
 
-def test_every_delay_is_the_truth(run: Run, pair: tuple[Path, Path]) -> None:
-    answer, known = report(run, *pair), truth(pair[0].parent)
+def test_every_delay_is_the_truth(pair: tuple[Path, Path]) -> None:
+    answer, known = report(*pair), truth(pair[0].parent)
     arrived = known.filter(~pl.col("lost"))
     assert answer["clock"]["method"] == "none"
     assert answer["used"] + answer["ambiguous"] == pytest.approx(len(arrived), abs=8)  # ends of the capture
@@ -115,10 +101,10 @@ def test_every_delay_is_the_truth(run: Run, pair: tuple[Path, Path]) -> None:
 @pytest.mark.parametrize(
     "words", [["rda"], ["rda", "--rateless"], ["rda", "--banks", "2", "--no-check", "--buckets", "6000"]]
 )
-def test_reconciliation_is_the_join(run: Run, pair: tuple[Path, Path], words: list[str]) -> None:
+def test_reconciliation_is_the_join(pair: tuple[Path, Path], words: list[str]) -> None:
     joined, answer = (
-        report(run, *pair, "--interval", "5s"),
-        report(run, *pair, "--interval", "5s", "--estimator", *words),
+        report(*pair, "--interval", "5s"),
+        report(*pair, "--interval", "5s", "--estimator", *words),
     )
     for name in (
         "mean",
@@ -139,18 +125,18 @@ def test_reconciliation_is_the_join(run: Run, pair: tuple[Path, Path], words: li
 
 
 @pytest.mark.parametrize("estimator", ["lda", "finecomb"])
-def test_synopses_are_within_their_bounds(run: Run, tmp_path: Path, estimator: str) -> None:
+def test_synopses_are_within_their_bounds(tmp_path: Path, estimator: str) -> None:
     up, down = captures(tmp_path, loss=0.005, delay="constant:1ms")
-    exact = report(run, up, down)
-    answer = report(run, up, down, "--estimator", estimator, "--interval", "10s")
+    exact = report(up, down)
+    answer = report(up, down, "--estimator", estimator, "--interval", "10s")
     assert abs(answer["mean"] - exact["mean"]) <= answer["bound98"] + 1e-9
     assert answer["lost"] == pytest.approx(exact["lost"], abs=3)
     assert answer["only_upstream"] is None
 
 
-def test_a_clock_that_is_off_is_corrected(run: Run, tmp_path: Path) -> None:
+def test_a_clock_that_is_off_is_corrected(tmp_path: Path) -> None:
     up, down = captures(tmp_path, 60_000, clock_offset_ns=2000 * 10**9, clock_skew_ppm=50, delay="lognormal:1ms,0.3")
-    answer = report(run, up, down)
+    answer = report(up, down)
     offset = 2000.0
     assert abs(answer["clock"]["offset"] - offset) <= answer["clock"]["uncertainty"]
     assert answer["clock"]["skew"] * 1e6 == pytest.approx(50, rel=0.01)
@@ -161,23 +147,23 @@ def test_a_clock_that_is_off_is_corrected(run: Run, tmp_path: Path) -> None:
     assert "--offset" in line
 
 
-def test_one_direction_alone_gives_variation_and_says_so(run: Run, tmp_path: Path) -> None:
+def test_one_direction_alone_gives_variation_and_says_so(tmp_path: Path) -> None:
     up, down = captures(tmp_path, direction="client", clock_offset_ns=2000 * 10**9)
-    answer = report(run, up, down)
+    answer = report(up, down)
     assert answer["clock"]["method"] == "minimum"
     assert answer["min"] == pytest.approx(0, abs=1e-6)
     assert any("delay above the smallest one" in note for note in answer["notes"])
-    given = report(run, up, down, "--offset", "2000s")
+    given = report(up, down, "--offset", "2000s")
     assert given["mean"] * 1e9 == pytest.approx(truth(tmp_path)["delay_ns"].mean(), rel=1e-3)
 
 
-def test_a_clock_that_is_set_is_reported(run: Run, pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_clock_that_is_set_is_reported(pair: tuple[Path, Path], tmp_path: Path) -> None:
     stepped = tmp_path / "stepped.pcap"
     stepped.write_bytes(shifted(pair[1].read_bytes(), after_s=30, by_ns=10_000_000))
-    answer = report(run, pair[0], stepped)
+    answer = report(pair[0], stepped)
     (step,) = answer["clock"]["steps"]
     assert step["size"] == pytest.approx(0.010, abs=0.0005)
-    assert answer["mean"] == pytest.approx(report(run, *pair)["mean"], rel=0.1)
+    assert answer["mean"] == pytest.approx(report(*pair)["mean"], rel=0.1)
 
 
 def shifted(capture: bytes, after_s: int, by_ns: int) -> bytes:
@@ -193,20 +179,20 @@ def shifted(capture: bytes, after_s: int, by_ns: int) -> bytes:
     return bytes(data)
 
 
-def test_segments_of_a_path(run: Run, tmp_path: Path) -> None:
+def test_segments_of_a_path(tmp_path: Path) -> None:
     """A third point, half a millisecond behind the second."""
     up, down = captures(tmp_path, direction="client", loss=0.01)
     third = tmp_path / "c.pcap"
     third.write_bytes(shifted(down.read_bytes(), after_s=-1, by_ns=500_000))
-    answer = report(run, up, down, third)
+    answer = report(up, down, third)
     first, second = answer["segments"]
     assert second["mean"] == pytest.approx(0.0005, abs=1e-9)
     assert answer["mean"] == pytest.approx(first["mean"] + second["mean"], rel=1e-3)
 
 
-def test_classes_of_traffic(run: Run, pair: tuple[Path, Path]) -> None:
+def test_classes_of_traffic(pair: tuple[Path, Path]) -> None:
     for by in ("flow", "source", "destination", "prefix", "dscp"):
-        answer = report(run, *pair, "--by", by, "--most-groups", "20", "--estimator", "rda")
+        answer = report(*pair, "--by", by, "--most-groups", "20", "--estimator", "rda")
         assert sum(group["sent"] for group in answer["groups"]) == answer["sent"]
         assert len(answer["groups"]) <= 21
 
@@ -214,7 +200,7 @@ def test_classes_of_traffic(run: Run, pair: tuple[Path, Path]) -> None:
 # ---- what cannot be measured ----
 
 
-def test_explanations_instead_of_numbers(run: Run, pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_explanations_instead_of_numbers(pair: tuple[Path, Path], tmp_path: Path) -> None:
     up, down = captures(tmp_path, 5_000, direction="client", seed=9)
     assert "swap the captures" in run("oneway", down, up, code=2)
     assert "no packets in common" in run("oneway", pair[0], down, code=2)
@@ -224,21 +210,21 @@ def test_explanations_instead_of_numbers(run: Run, pair: tuple[Path, Path], tmp_
     assert "missing.pcap" in run("oneway", up, tmp_path / "missing.pcap", code=2)
 
 
-def test_a_capture_that_is_cut_short_loses_nothing(run: Run, pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_capture_that_is_cut_short_loses_nothing(pair: tuple[Path, Path], tmp_path: Path) -> None:
     short = tmp_path / "short.pcap"
     short.write_bytes(pair[1].read_bytes()[: pair[1].stat().st_size // 2])
-    answer, whole = report(run, pair[0], short), report(run, *pair)
+    answer, whole = report(pair[0], short), report(*pair)
     assert any("not counted as lost" in note for note in answer["notes"])
     assert answer["lost"] / answer["sent"] == pytest.approx(whole["lost"] / whole["sent"], rel=0.3)
     assert sum(answer["left_out"].values()) > whole["left_out"]["backward"] / 2 + 1_000
 
 
-def test_snap_lengths_may_differ(run: Run, tmp_path: Path) -> None:
+def test_snap_lengths_may_differ(tmp_path: Path) -> None:
     up, down = captures(tmp_path, 10_000)
     other = tmp_path / "other"
     other.mkdir()
     _, shorter = captures(other, 10_000, snaplen=96)
-    answer, same = report(run, up, shorter), report(run, up, down)
+    answer, same = report(up, shorter), report(up, down)
     assert any("bytes of payload instead of 16" in note for note in answer["notes"])
     assert answer["used"] == pytest.approx(same["used"], rel=0.01)
 
@@ -247,13 +233,13 @@ def test_snap_lengths_may_differ(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("estimator", ["lda", "finecomb", "rda"])
-def test_files_of_synopses(run: Run, tmp_path: Path, estimator: str) -> None:
+def test_files_of_synopses(tmp_path: Path, estimator: str) -> None:
     up, down = captures(tmp_path, direction="client", loss=0.002)
     words = ("--estimator", estimator, "--interval", "10s", "--buckets", "3000")
     files = tmp_path / "a.syn", tmp_path / "b.syn"
     for capture, file in zip((up, down), files, strict=True):
         run("cut", capture, *words, "-o", file)
-    answer, exact = report(run, *files), report(run, up, down, "--interval", "10s")
+    answer, exact = report(*files), report(up, down, "--interval", "10s")
     whole = {part["start"]: part for part in exact["intervals"]}
     for part in answer["intervals"]:
         same = whole.get(part["start"], exact)  # lda cuts at packets, not at these times
@@ -264,18 +250,18 @@ def test_files_of_synopses(run: Run, tmp_path: Path, estimator: str) -> None:
     assert "cannot be mixed" in run("oneway", files[0], down, code=2)
 
 
-def test_the_second_round_of_rda_makes_it_exact(run: Run, tmp_path: Path) -> None:
+def test_the_second_round_of_rda_makes_it_exact(tmp_path: Path) -> None:
     up, down = captures(tmp_path, direction="client", loss=0.005, duplicate=0.003)
     words = ("--estimator", "rda", "--interval", "10s", "--buckets", "3000")
     for name, capture in (("a", up), ("b", down)):
         run("cut", capture, *words, "-o", tmp_path / f"{name}.syn")
     files = tmp_path / "a.syn", tmp_path / "b.syn"
-    assert any("second round" in note for note in report(run, *files)["notes"])
+    assert any("second round" in note for note in report(*files)["notes"])
     run("oneway", *files, "--ask", tmp_path / "ask.syn")
     for name, capture in (("a", up), ("b", down)):
         run("cut", capture, "--answer", tmp_path / "ask.syn", "-o", tmp_path / f"{name}2.syn")
-    answer = report(run, *files, tmp_path / "a2.syn", tmp_path / "b2.syn")
-    joined = report(run, up, down, "--interval", "10s")
+    answer = report(*files, tmp_path / "a2.syn", tmp_path / "b2.syn")
+    joined = report(up, down, "--interval", "10s")
     exact = {part["start"]: part for part in joined["intervals"]}
     assert len(answer["intervals"]) >= 3
     for part in answer["intervals"][:-1]:  # what was sent in the last one may have come in the edge that is left out
@@ -283,13 +269,13 @@ def test_the_second_round_of_rda_makes_it_exact(run: Run, tmp_path: Path) -> Non
         assert (part["used"], part["mean"], part["lost"]) == (same["used"], same["mean"], same["lost"])
 
 
-def test_address_translation(run: Run, tmp_path: Path) -> None:
+def test_address_translation(tmp_path: Path) -> None:
     up, down = captures(tmp_path, 10_000, direction="client", ipv6=0)
     translated = tmp_path / "nat.pcap"
     translated.write_bytes(other_source(down.read_bytes()))
     assert "--nat" in run("oneway", up, translated, code=2)
-    answer = report(run, up, translated, "--nat")
-    assert answer["used"] == pytest.approx(report(run, up, down)["used"], rel=0.01)
+    answer = report(up, translated, "--nat")
+    assert answer["used"] == pytest.approx(report(up, down)["used"], rel=0.01)
 
 
 def other_source(capture: bytes) -> bytes:
@@ -308,7 +294,7 @@ def other_source(capture: bytes) -> bytes:
 # ---- the command line ----
 
 
-def test_questions_formats_and_standard_input(run: Run, pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_questions_formats_and_standard_input(pair: tuple[Path, Path], tmp_path: Path) -> None:
     assert "does not hold" in run("oneway", *pair, "--sla", "p99<1us", code=3)
     assert "above 1.50 ms" in run("oneway", *pair, "--above", "1500us")
     run("oneway", *pair, "--interval", "10s", "--format", "parquet", "-o", tmp_path / "x.parquet")
@@ -341,7 +327,7 @@ def test_a_busy_interval_counts_with_all_its_packets() -> None:
 
 
 @pytest.mark.parametrize("estimator", ["finecomb", "rda"])
-def test_an_outage_is_not_left_out_of_files(run: Run, tmp_path: Path, estimator: str) -> None:
+def test_an_outage_is_not_left_out_of_files(tmp_path: Path, estimator: str) -> None:
     up, down = captures(tmp_path, direction="client")
     data = down.read_bytes()
     kept, place, first = bytearray(data[:24]), 24, None
@@ -355,13 +341,13 @@ def test_an_outage_is_not_left_out_of_files(run: Run, tmp_path: Path, estimator:
     words = ("--estimator", estimator, "--interval", "1s", "--buckets", "3000")
     for name, capture in (("a", up), ("b", down)):
         run("cut", capture, *words, "-o", tmp_path / f"{name}.syn")
-    answer, exact = report(run, tmp_path / "a.syn", tmp_path / "b.syn"), report(run, up, down)
+    answer, exact = report(tmp_path / "a.syn", tmp_path / "b.syn"), report(up, down)
     # Files leave the first and the last second out, so that three seconds are a larger share.
     assert answer["lost"] / answer["sent"] == pytest.approx(exact["lost"] / exact["sent"], rel=0.2)
     assert answer["lost"] > 500
 
 
-def test_answers_of_another_capture_are_refused(run: Run, tmp_path: Path) -> None:
+def test_answers_of_another_capture_are_refused(tmp_path: Path) -> None:
     up, down = captures(tmp_path, direction="client", loss=0.005)
     words = ("--estimator", "rda", "--interval", "10s", "--buckets", "3000")
     for name, capture in (("a", up), ("b", down)):
@@ -378,12 +364,12 @@ def test_answers_of_another_capture_are_refused(run: Run, tmp_path: Path) -> Non
     assert "filter: None and ports 443" in run("oneway", files[0], tmp_path / "c.syn", code=2)
 
 
-def test_captures_in_the_wrong_order(run: Run, pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_captures_in_the_wrong_order(pair: tuple[Path, Path], tmp_path: Path) -> None:
     """A third point 2 ms behind the second, both ways."""
     third = tmp_path / "c.pcap"
     third.write_bytes(behind(pair[1].read_bytes(), 2_000_000))
     assert "order in which packets pass" in run("oneway", pair[0], third, pair[1], code=2)
-    first, second = report(run, *pair, third)["segments"]
+    first, second = report(*pair, third)["segments"]
     assert (first["mean"], second["mean"]) == (pytest.approx(0.001, rel=0.2), pytest.approx(0.002, rel=0.01))
 
 
@@ -414,5 +400,5 @@ def behind(capture: bytes, by_ns: int) -> bytes:
     ],
     ids=lambda words: words[0],
 )
-def test_wrong_options_are_usage_errors(run: Run, pair: tuple[Path, Path], words: tuple[str, ...]) -> None:
+def test_wrong_options_are_usage_errors(pair: tuple[Path, Path], words: tuple[str, ...]) -> None:
     assert words[0] in run("oneway", *pair, *words, code=2)

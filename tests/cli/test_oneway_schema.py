@@ -2,14 +2,13 @@
 
 import json
 import struct
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
+from tests.support import command
 from tests.support.places import SCHEMAS
 
 SCHEMA = SCHEMAS / "oneway.json"
@@ -19,11 +18,7 @@ DIRECTION = "10.0.0.0/8,2001:db8:1::/48>"
 
 
 def wirelag(*words: str, code: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "wirelag.cli", *words], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == code, done.stderr
-    return done.stdout
+    return command.wirelag(*words, code=code).stdout
 
 
 @pytest.fixture(scope="module")

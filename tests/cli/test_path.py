@@ -12,9 +12,9 @@ import polars as pl
 import pytest
 
 from tests.render.test_rtt_page import browse
+from tests.support import command
 from tests.support.places import SCHEMAS
 from tests.support.router_captures import START_NS, Truth, with_prefixes, write_network
-from wirelag.cli import main
 from wirelag.network.captures import Folder
 from wirelag.network.forwarding import ELSEWHERE, NO_PREFIX, OWN, TWO_WAYS, Forwarding, Prefixes, flows_of
 from wirelag.network.routes import Routes
@@ -24,25 +24,9 @@ from wirelag.network.topology import read_topology
 SCHEMA = SCHEMAS / "path.json"
 SLOW = ("F", "C")
 
-Run = Callable[..., str]
 
-
-@pytest.fixture
-def wirelag(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The command line: what it prints; what it says of an error where an error is expected."""
-
-    def run(*words: object, code: int = 0) -> str:
-        monkeypatch.setattr("sys.argv", ["wirelag", *map(str, words)])
-        ended = 0
-        try:
-            main()
-        except SystemExit as end:
-            ended = int(end.code or 0)
-        said = capsys.readouterr()
-        assert ended == code, said.err
-        return said.err if code == 2 else said.out
-
-    return run
+def wirelag(*words: object, code: int = 0) -> str:
+    return command.wirelag(*words, code=code).text
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +69,7 @@ AD = ("--from", "A", "--to", "D")
 
 @pytest.mark.parametrize("estimator", ["join", "lda", "finecomb", "rda"])
 def test_the_slow_hop_is_named(
-    wirelag: Run, valid: Callable[[str], dict[str, Any]], net: Path, slow: tuple[Path, Truth], estimator: str
+    valid: Callable[[str], dict[str, Any]], net: Path, slow: tuple[Path, Truth], estimator: str
 ) -> None:
     folder, truth = slow
     found = valid(wirelag("path", net, folder, *AD, "--estimator", estimator, "--format", "json"))
@@ -97,7 +81,7 @@ def test_the_slow_hop_is_named(
     assert found["estimators"] == [estimator]
 
 
-def test_join_knows_every_segment_to_the_nanosecond(wirelag: Run, net: Path, slow: tuple[Path, Truth]) -> None:
+def test_join_knows_every_segment_to_the_nanosecond(net: Path, slow: tuple[Path, Truth]) -> None:
     folder, truth = slow
     found = json.loads(wirelag("path", net, folder, "--format", "json"))
     parts = {one["segment"]: one for route in found["routes"] for one in route["segments"]}
@@ -111,7 +95,7 @@ def test_join_knows_every_segment_to_the_nanosecond(wirelag: Run, net: Path, slo
     assert all(told["share"] == 0 for told in found["unassigned"].values())
 
 
-def test_equal_paths_mix_by_the_shares_that_were_seen(wirelag: Run, net: Path, slow: tuple[Path, Truth]) -> None:
+def test_equal_paths_mix_by_the_shares_that_were_seen(net: Path, slow: tuple[Path, Truth]) -> None:
     folder, truth = slow
     found = json.loads(wirelag("path", net, folder, *AD, "--format", "json"))
     assert found["shares"] == "seen"
@@ -123,20 +107,20 @@ def test_equal_paths_mix_by_the_shares_that_were_seen(wirelag: Run, net: Path, s
     assert found["mean"] == pytest.approx(whole, rel=0.05)
 
 
-def test_nothing_is_blamed_where_nothing_is_slow(wirelag: Run, net: Path, quiet: Path) -> None:
+def test_nothing_is_blamed_where_nothing_is_slow(net: Path, quiet: Path) -> None:
     for estimator in ("join", "lda", "rda"):
         found = json.loads(wirelag("path", net, quiet, "--estimator", estimator, "--format", "json"))
         assert all(route["culprits"] == [] for route in found["routes"])
     assert "nothing is slow" in wirelag("path", net, quiet, *AD)
 
 
-def test_two_slow_hops_are_both_named(wirelag: Run, net: Path, tmp_path: Path) -> None:
+def test_two_slow_hops_are_both_named(net: Path, tmp_path: Path) -> None:
     write_network(tmp_path / "two", net, service={("A", "F"): 0.003, ("E", "D"): 0.007})
     found = json.loads(wirelag("path", net, tmp_path / "two", *AD, "--estimator", "rda", "--format", "json"))
     assert set(found["culprits"]) == {"A[>F]", "E[F>D]"}
 
 
-def test_losses_are_counted_where_they_happen(wirelag: Run, net: Path, tmp_path: Path) -> None:
+def test_losses_are_counted_where_they_happen(net: Path, tmp_path: Path) -> None:
     truth = write_network(tmp_path / "lossy", net, loss={("F", "E"): 0.2})
     found = json.loads(wirelag("path", net, tmp_path / "lossy", *AD, "--format", "json"))
     lost = {one["segment"]: one["lost"] for one in found["segments"] if one["lost"]}
@@ -149,7 +133,7 @@ def test_losses_are_counted_where_they_happen(wirelag: Run, net: Path, tmp_path:
 
 
 def test_routers_without_captures_are_crossed_by_virtual_links(
-    wirelag: Run, net: Path, slow: tuple[Path, Truth], tmp_path: Path
+    net: Path, slow: tuple[Path, Truth], tmp_path: Path
 ) -> None:
     for file in slow[0].glob("[AED].*"):
         shutil.copy(file, tmp_path)
@@ -161,7 +145,7 @@ def test_routers_without_captures_are_crossed_by_virtual_links(
     assert found["complete"]
 
 
-def test_a_baseline_shows_what_a_floor_hides(wirelag: Run, net: Path, quiet: Path, slow: tuple[Path, Truth]) -> None:
+def test_a_baseline_shows_what_a_floor_hides(net: Path, quiet: Path, slow: tuple[Path, Truth]) -> None:
     found = json.loads(wirelag("path", net, slow[0], *AD, "--baseline", quiet, "--format", "json"))
     (culprit,) = (one for one in found["segments"] if one["blamed"])
     assert culprit["above"] == "baseline"
@@ -169,7 +153,7 @@ def test_a_baseline_shows_what_a_floor_hides(wirelag: Run, net: Path, quiet: Pat
     assert culprit["adds"] == pytest.approx(fmean(delays), rel=0.01)  # the service time of 4 ms is no floor any more
 
 
-def test_what_moved_is_told(wirelag: Run, net: Path, tmp_path: Path) -> None:
+def test_what_moved_is_told(net: Path, tmp_path: Path) -> None:
     """The second half has a queue that the first has not: one capture after the other in the same files."""
     early, late, whole = tmp_path / "early", tmp_path / "late", tmp_path / "whole"
     write_network(early, net, seed=1, packets=10_000)
@@ -187,7 +171,7 @@ def test_what_moved_is_told(wirelag: Run, net: Path, tmp_path: Path) -> None:
     assert "moved: F[A>C] got slower" in wirelag("path", net, whole, *AD, "--interval", "1s")
 
 
-def test_packets_that_take_another_way_than_the_topology_says(wirelag: Run, net: Path, tmp_path: Path) -> None:
+def test_packets_that_take_another_way_than_the_topology_says(net: Path, tmp_path: Path) -> None:
     """Captures after a link failed, with the topology of before."""
     truth = read_topology(net).without(("F", "C"))
     write_network(tmp_path / "failed", truth)
@@ -203,7 +187,7 @@ def test_packets_that_take_another_way_than_the_topology_says(wirelag: Run, net:
     assert [one["routers"] for one in after["paths"]] == [["A", "F", "E", "D"]]
 
 
-def test_a_topology_that_changes_half_way(wirelag: Run, net: Path, tmp_path: Path) -> None:
+def test_a_topology_that_changes_half_way(net: Path, tmp_path: Path) -> None:
     early, late, whole = tmp_path / "early", tmp_path / "late", tmp_path / "whole"
     write_network(early, net, seed=1)
     write_network(late, read_topology(net).without(("F", "C")), seed=2, begins_ns=START_NS + 10 * 10**9)
@@ -217,7 +201,7 @@ def test_a_topology_that_changes_half_way(wirelag: Run, net: Path, tmp_path: Pat
     assert "routes changed meanwhile; take captures and topology of one time" in note
 
 
-def test_a_path_that_the_topology_does_not_have(wirelag: Run, tmp_path: Path) -> None:
+def test_a_path_that_the_topology_does_not_have(tmp_path: Path) -> None:
     links = [{"source": "A", "target": "B"}, {"source": "C", "target": "D"}]
     (tmp_path / "net.json").write_text(json.dumps({"links": links}), encoding="utf-8")
     told = wirelag("path", tmp_path / "net.json", report(tmp_path / "a.json", 1e-3, "A>B"), *AD, code=2)
@@ -307,7 +291,7 @@ AC = ("--from", "A", "--to", "C")
 
 
 def test_a_report_says_of_which_segment_it_is_in_three_ways(
-    wirelag: Run, valid: Callable[[str], dict[str, Any]], net: Path, reports: list[str]
+    valid: Callable[[str], dict[str, Any]], net: Path, reports: list[str]
 ) -> None:
     found = valid(wirelag("path", net, *reports, *AC, "--format", "json"))
     assert [one["segment"] for one in found["segments"]] == ["A>F", "F[A>C]", "F>C"]
@@ -317,7 +301,7 @@ def test_a_report_says_of_which_segment_it_is_in_three_ways(
     assert found["shares"] == "even"
 
 
-def test_every_format(wirelag: Run, net: Path, reports: list[str], tmp_path: Path) -> None:
+def test_every_format(net: Path, reports: list[str], tmp_path: Path) -> None:
     table = wirelag("path", net, *reports, *AC)
     assert "slow: F>C adds 6 ms" in table
     rows = [json.loads(line) for line in wirelag("path", net, *reports, *AC, "--format", "jsonl").splitlines()]
@@ -329,7 +313,7 @@ def test_every_format(wirelag: Run, net: Path, reports: list[str], tmp_path: Pat
     assert "-o" in wirelag("path", net, *reports, *AC, "--format", "parquet", code=2)
 
 
-def test_promises(wirelag: Run, net: Path, reports: list[str]) -> None:
+def test_promises(net: Path, reports: list[str]) -> None:
     assert "mean<10ms: holds" in wirelag("path", net, *reports, *AC, "--sla", "mean<10ms")
     assert "does not hold" in wirelag("path", net, *reports, *AC, "--sla", "mean<5ms", code=3)
     assert "cannot say" in wirelag("path", net, *reports, *AC, "--sla", "p99<5ms", code=3)
@@ -339,23 +323,19 @@ def test_promises(wirelag: Run, net: Path, reports: list[str]) -> None:
     assert "mean<1ms: does not hold" in lower_bound
 
 
-def test_what_is_missing_makes_the_sum_a_lower_bound(wirelag: Run, net: Path, reports: list[str]) -> None:
+def test_what_is_missing_makes_the_sum_a_lower_bound(net: Path, reports: list[str]) -> None:
     told = wirelag("path", net, *reports[:1], *AC)
     assert "at least 2 ms" in told
     assert "no report of F[A>C], F>C: what is added up is a lower bound" in told
 
 
-def test_every_path_that_reports_cover(
-    wirelag: Run, valid: Callable[[str], dict[str, Any]], net: Path, reports: list[str]
-) -> None:
+def test_every_path_that_reports_cover(valid: Callable[[str], dict[str, Any]], net: Path, reports: list[str]) -> None:
     found = valid(wirelag("path", net, *reports, "--to", "C", "--format", "json"))
     assert [(one["from"], one["complete"]) for one in found["routes"]] == [("A", True), ("B", False), ("F", False)]
     assert "slow: F>C adds 6 ms" in wirelag("path", net, *reports)
 
 
-def test_a_page_is_written(
-    wirelag: Run, net: Path, reports: list[str], slow: tuple[Path, Truth], tmp_path: Path
-) -> None:
+def test_a_page_is_written(net: Path, reports: list[str], slow: tuple[Path, Truth], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     wirelag("path", net, *reports, *AC, "--html", page)
     assert "<strong>F&gt;C</strong> adds the delay" in page.read_text(encoding="utf-8")
@@ -370,9 +350,7 @@ def test_a_page_is_written(
     assert "Every path" in page.read_text(encoding="utf-8")
 
 
-def test_the_page_opens_in_a_browser_whatever_routers_are_called(
-    wirelag: Run, tool: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_the_page_opens_in_a_browser_whatever_routers_are_called(tool: Callable[[str], str], tmp_path: Path) -> None:
     evil = "<img src=x onerror=alert(1)>".replace(">", "\N{FULLWIDTH GREATER-THAN SIGN}") + "</script"
     network, page = tmp_path / "net.json", tmp_path / "page.html"
     links = [{"source": "A", "target": evil, "weight": 1}, {"source": evil, "target": "C", "weight": 1}]
@@ -399,7 +377,7 @@ def test_the_page_opens_in_a_browser_whatever_routers_are_called(
         (["--estimator", "best"], "is not one of"),
     ],
 )
-def test_wrong_questions(wirelag: Run, net: Path, reports: list[str], words: list[str], says: str) -> None:
+def test_wrong_questions(net: Path, reports: list[str], words: list[str], says: str) -> None:
     assert says in wirelag("path", net, *reports, *words, code=2)
 
 
@@ -420,7 +398,7 @@ def test_wrong_questions(wirelag: Run, net: Path, reports: list[str], words: lis
     ],
 )
 def test_reports_that_do_not_fit(
-    wirelag: Run, net: Path, reports: list[str], tmp_path: Path, change: dict[str, Any], says: str
+    net: Path, reports: list[str], tmp_path: Path, change: dict[str, Any], says: str
 ) -> None:
     bad = report(tmp_path / "bad.json", 1e-3, "A>B", **change)
     told = wirelag("path", net, *reports, bad, *AC, code=2)
@@ -428,7 +406,7 @@ def test_reports_that_do_not_fit(
     assert len(told.splitlines()) == 1
 
 
-def test_reports_of_different_times(wirelag: Run, net: Path, tmp_path: Path) -> None:
+def test_reports_of_different_times(net: Path, tmp_path: Path) -> None:
     def at(name: str, segment: str, start: float, length: float) -> Path:
         ends = [{"start": start + i * length, "end": start + (i + 1) * length, "mean": 1e-3} for i in range(3)]
         return report(tmp_path / name, 1e-3, segment, intervals=ends)
@@ -439,7 +417,7 @@ def test_reports_of_different_times(wirelag: Run, net: Path, tmp_path: Path) -> 
     assert "the same --interval" in wirelag("path", net, first, longer, *AC, code=2)
 
 
-def test_folders_that_are_none(wirelag: Run, net: Path, quiet: Path, tmp_path: Path) -> None:
+def test_folders_that_are_none(net: Path, quiet: Path, tmp_path: Path) -> None:
     assert "holds no captures of ports" in wirelag("path", net, tmp_path, *AC, code=2)
     assert "name nothing beside it" in wirelag("path", net, quiet, quiet, *AC, code=2)
     for name, says in (
@@ -457,7 +435,7 @@ def test_folders_that_are_none(wirelag: Run, net: Path, quiet: Path, tmp_path: P
     assert "has no prefixes" in wirelag("path", bare, quiet, *AC, code=2)
 
 
-def test_oneway_writes_what_path_reads(wirelag: Run, net: Path, slow: tuple[Path, Truth], tmp_path: Path) -> None:
+def test_oneway_writes_what_path_reads(net: Path, slow: tuple[Path, Truth], tmp_path: Path) -> None:
     folder, truth = slow
     ends = str(folder / "F.out.C.pcap"), str(folder / "C.in.F.pcap")
     for estimator in ("join", "lda"):

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 
 from tests.cli.test_path import AC, AD, SCHEMA, SLOW
 from tests.support.captures import ethernet, ipv4, pcap, udp
+from tests.support.command import Ran, wirelag
 from tests.support.router_captures import START_NS, with_prefixes, write_network
 from tests.support.topologies import grid
 from wirelag import read
@@ -31,11 +30,8 @@ from wirelag.network.segments import Segment
 from wirelag.network.topology import Topology, read_topology
 
 
-def run(*words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "wirelag.cli", "path", *map(str, words), "--quiet"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == code, done.stderr
-    return done
+def run(*words: object, code: int = 0) -> Ran:
+    return wirelag("path", *words, "--quiet", code=code)
 
 
 def answer(*words: object) -> dict[str, Any]:

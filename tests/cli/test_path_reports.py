@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import pytest
 
 from tests.cli.test_path import AC, report
 from tests.cli.test_path_captures import answer, run
+from tests.support.command import wirelag
 from tests.support.router_captures import with_prefixes
 from wirelag.network.localise import Figures
 from wirelag.network.timeline import together
@@ -83,9 +82,6 @@ def test_a_baseline_from_files(net: Path, whole: list[Path], tmp_path: Path) -> 
 
 def test_a_report_of_flows_is_one_of_a_segment(net: Path, tmp_path: Path) -> None:
     """References on a link: `wirelag flows` of a simulated queue."""
-
-    def wirelag(*words: object) -> None:
-        subprocess.run([sys.executable, "-m", "wirelag.cli", *map(str, words)], check=True, capture_output=True)
 
     files = [tmp_path / f"{name}.pcap" for name in ("up", "down")]
     wirelag("simulate", "--queue", "0.7", "--duration", "300ms", "-o", files[0], "-o", files[1], "--quiet")

@@ -2,8 +2,6 @@
 
 import csv
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 
 from tests.render.test_oneway_page import figures
 from tests.render.test_rtt_page import Walk, asked_by_the_page, browse
+from tests.support import command
 from tests.support.places import SCHEMAS
 from tests.support.topologies import SIX, SIX_FILE
 
@@ -22,15 +21,7 @@ CHARTS = ("hops", "granularity", "network")
 
 
 def wirelag(*words: object, code: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "wirelag.cli", "plan", *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == code, done.stderr
-    return done.stdout if code == 0 else done.stderr
+    return command.wirelag("plan", *words, code=code).text
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,6 @@
 """`wirelag flows --upstream` on real captures of two points: flows against the join of all packets."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -11,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+
+from tests.support.command import wirelag
 
 EVERY = 20  # the default
 FEWEST = 5  # packets of a flow whose mean is compared
@@ -45,15 +45,7 @@ def name(pair: tuple[str, str]) -> str:
 
 @cache
 def answer(*words: str | Path) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "wirelag.cli", *map(str, words), "--format", "json", "--quiet"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(wirelag(*words, "--format", "json", "--quiet").stdout)
     assert isinstance(found, dict)
     return found
 

@@ -3,8 +3,6 @@
 import csv
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import polars as pl
 import pytest
 
 from tests.render.test_rtt_page import wirelag
+from tests.support import command
 from tests.support.captures import capture_name, capture_paths, ethernet, ipv4, ipv6, pcap, tcp, udp
 from tests.support.client_loops import BEGIN_NS, MS, Loop, constant, exponential, run
 from tests.support.places import DATA, SCHEMAS
@@ -150,9 +149,7 @@ def test_nothing_to_look_at_is_said(tmp_path: Path) -> None:
 
 def refused(*words: object) -> str:
     """What is said on standard error, with exit code 2 and nothing on standard output."""
-    ran = subprocess.run([sys.executable, "-m", "wirelag.cli", "response", *map(str, words)],
-                         capture_output=True, text=True)  # fmt: skip
-    assert ran.returncode == 2, ran.stderr
+    ran = command.wirelag("response", *words, code=2)
     assert not ran.stdout
     return ran.stderr
 

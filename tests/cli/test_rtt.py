@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from tests.support.captures import SHARED_DATA
+from tests.support.command import wirelag
 from tests.support.places import ROOT
 from tests.support.simulated_captures import write_simulation
 from wirelag.io.writer import CaptureWriter
@@ -27,10 +28,7 @@ EXCEPTIONS = {
 
 
 def rtt(*words: str | Path, code: int = 0) -> str:
-    command = [sys.executable, "-m", "wirelag.cli", "rtt", *map(str, words)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ran.returncode == code, ran.stderr
-    return ran.stdout
+    return wirelag("rtt", *words, code=code).stdout
 
 
 def report(*words: str | Path) -> dict:

@@ -25,12 +25,12 @@ from lab.processes import Process
 from lab.servers import Httpd
 from tests.ebpf.test_dataplane import IN_KERNEL
 from tests.lab.test_lab import IN_LAB
+from tests.support.command import WIRELAG, wirelag
 from tests.support.places import SCHEMAS
 from wirelag.cli.watch_measures import Sums
 from wirelag.distribution import Distribution
 from wirelag.io.prometheus import BOUNDS_S, buckets, parse_address
 
-WIRELAG = (sys.executable, "-m", "wirelag.cli")
 SCHEMA = SCHEMAS / "watch.json"
 S = 10**9
 
@@ -46,13 +46,6 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> str:
 def network() -> Iterator[Network]:
     with Network("watch") as network:
         yield network
-
-
-def wirelag(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*WIRELAG, *arguments], capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    return done
 
 
 def lines_of(text: str) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.lab.test_lab import IN_LAB
+from tests.support.command import wirelag
 from tests.support.doc_pages import blocks
 from tests.support.places import ROOT
 from tests.support.private_systemd import booted, lacking
@@ -22,14 +23,9 @@ DEPLOY = ROOT / "deploy"
 UNITS = sorted(DEPLOY.glob("*.service"))
 MOST_EXPOSED = {"wirelag-agent@.service": 2.5, "wirelag-collect.service": 1.5, "wirelag-watch@.service": 2.0}
 TOKEN = "a-token-that-is-long-enough"
-WIRELAG = (sys.executable, "-m", "wirelag.cli")
 IN_SYSTEMD = pytest.mark.skipif(bool(lacking()), reason=lacking() or "systemd can run")
 NET_RAW, BIND = 1 << 13, 1 << 10
 EDITED = "[Service]\nCapabilityBoundingSet=CAP_NET_BIND_SERVICE\nAmbientCapabilities=CAP_NET_BIND_SERVICE\n"
-
-
-def wirelag(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*WIRELAG, *words], capture_output=True, text=True, timeout=60)
 
 
 # ---- settings ----
@@ -42,7 +38,6 @@ def test_the_agents_settings_hold(tmp_path: Path) -> None:
     settings = (DEPLOY / "agent.toml").read_text().replace('"eth0"', '"lo"')
     (tmp_path / "edge1.toml").write_text(settings.replace("/etc/wirelag/cert.pem", str(certificate)))
     done = wirelag("agent", str(tmp_path / "edge1.toml"), "--token-file", str(tmp_path / "token"), "--check")
-    assert done.returncode == 0, done.stderr
     assert "edge1: listens at lo, packets that match 'not port 8321'" in done.stdout
     assert "segment edge2>edge1: packets 10.2.0.0/16>10.1.0.0/16" in done.stdout
     assert "to https://collector.example:8321, with a token" in done.stdout
@@ -55,9 +50,7 @@ def test_the_collectors_settings_hold(tmp_path: Path) -> None:
         (DEPLOY / "collector.toml").read_text().replace("0.0.0.0:8321", "127.0.0.1:0")
     )
     files = ["--token-file", "tokens", "--certificate", "cert.pem", "--key", "key.pem", "--store", "results.db"]
-    command = [*WIRELAG, "collect", "collector.toml", *files, "--check"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    done = wirelag("collect", "collector.toml", *files, "--check", cwd=tmp_path)
     assert "listens on https://127.0.0.1:0/ for who has one of 1 tokens" in done.stdout
     assert "  edge2>edge1: from edge2 to edge1" in done.stdout
 

@@ -17,6 +17,7 @@ from lab.routers import Routers
 from lab.traffic import Traffic
 from tests.lab.test_lab import IN_LAB
 from tests.lab.test_routers import ROOT, SIX, WITH_ROUTERS, delays_ms, passed
+from tests.support import command
 from wirelag.network.topology import read_topology
 
 pytestmark = [IN_LAB, WITH_ROUTERS]
@@ -47,11 +48,7 @@ def quiet(routers: Routers, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def wirelag(folder: Path, *options: str, database: Path | None = None, code: int = 0) -> str:
-    command = [sys.executable, "-m", "wirelag.cli", "path", str(database or folder / "ospf.json")]
-    words = [*command, str(folder / "captures"), *options]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == code, done.stderr
-    return done.stdout if code == 0 else done.stderr
+    return command.wirelag("path", database or folder / "ospf.json", folder / "captures", *options, code=code).text
 
 
 def answer(folder: Path, estimator: str, *options: str) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.support.captures import ethernet, ipv4, pcap, tcp
+from tests.support.command import wirelag
 from tests.support.simulated_captures import write_simulation
 from wirelag import survey
 from wirelag.sim import Scenario, simulate
@@ -16,8 +16,7 @@ from wirelag.survey import Conversations, common_share
 
 
 def info(*paths: Path) -> dict:
-    command = [sys.executable, "-m", "wirelag.cli", "info", "--format", "json", *map(str, paths)]
-    return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    return json.loads(wirelag("info", "--format", "json", *paths).stdout)
 
 
 def applies(facts: dict) -> dict[str, bool]:

@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from tests.support import command
 from tests.support.simulated_captures import write_simulation
 from wirelag.distribution import Distribution
 from wirelag.driver import cut
@@ -38,9 +39,7 @@ CHARTS = {"cdf", "quantiles", "heat", "groups"}
 
 
 def wirelag(*words: object, code: int = 0) -> str:
-    ran = subprocess.run([sys.executable, "-m", "wirelag.cli", *map(str, words)], capture_output=True, text=True)
-    assert ran.returncode == code, ran.stderr
-    return ran.stdout
+    return command.wirelag(*words, code=code).stdout
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import wirelag
+from tests.support.command import wirelag as run_command
 from tests.support.places import SCHEMAS
 from wirelag.cli import app
 from wirelag.packets import Kind, PacketBatch
@@ -25,9 +26,7 @@ SCHEMA = SCHEMAS / "score.json"
 
 
 def command(*words: str | Path) -> str:
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    assert done.exit_code == 0, done.output
-    return done.output
+    return run_command(*words, together=True).stdout
 
 
 def packets(path: Path) -> PacketBatch:
