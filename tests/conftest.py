@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import tests.support.effort  # noqa: F401  (chooses Hypothesis' profile before any test is read)
 from tests.support.captures import SHARED_DATA
 
 

@@ -7,9 +7,10 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.effort import examples
 from tests.support.two_points import EPOCH_NS, SECOND_NS, batch_of
 from wirelag.agent.clock import HostClock, chrony_reading, kernel_reading, ptp_reading
 from wirelag.agent.config import Measured
@@ -53,7 +54,7 @@ def summed(parts: Sequence[Part]) -> list[tuple[Interval, int | None, list[int]]
 # ---- cutting ----
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(some_packets, st.lists(st.integers(0, 60), max_size=5))
 def test_by_the_clock_it_cuts_as_files_are_cut(packets: list[Packet], places: list[int]) -> None:
     measured = measured_by(Lda(8, (0,), tail=8))
@@ -69,7 +70,7 @@ def test_by_the_clock_it_cuts_as_files_are_cut(packets: list[Packet], places: li
         assert sum(part.seen.covered_ns for part in parts) == max(0, latest_ns + 1 - packets[0][1])
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(some_packets, st.lists(st.integers(0, 60), max_size=5), st.integers(0, 3))
 def test_at_packets_it_cuts_as_files_are_cut(packets: list[Packet], places: list[int], bits: int) -> None:
     packets = sorted(packets, key=lambda packet: packet[1])
@@ -146,7 +147,7 @@ def test_a_clock_that_is_set_back_begins_anew(delimiters: Delimiters | None) -> 
         assert (after.seen.unseen, after.seen.covered_ns) == (3, 50)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.tuples(st.integers(1, 3 * SECOND_NS), st.integers(0, 1000)), max_size=40))
 def test_what_was_dropped_is_in_one_interval_each(readings: list[tuple[int, int]]) -> None:
     unseen, total, latest_ns = Unseen(INTERVAL_NS, EPOCH_NS), 0, EPOCH_NS

@@ -5,9 +5,10 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.effort import examples
 from wirelag.balance.controller import Controller, Decision, Policy, settled
 from wirelag.balance.dataplane import Counts
 from wirelag.sim.balance import Farm, Slowdown, simulate
@@ -58,7 +59,7 @@ def lawful(controller: Controller) -> None:
         assert weight >= floors[name] - 1e-12
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.data(), FAIR, POLICY)
 def test_weights_add_up_to_1_and_none_is_under_its_floor(
     data: st.DataObject, fair: dict[str, float], policy: Policy
@@ -78,7 +79,7 @@ def test_weights_add_up_to_1_and_none_is_under_its_floor(
         assert all(change.reason for change in decision.changes)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.lists(st.floats(1, 100), min_size=2, max_size=8), POLICY, st.integers(4, 2000))
 def test_it_never_oscillates_on_constant_input(latencies: list[float], policy: Policy, count: int) -> None:
     """Once it is settled who is slow, these only lose; and all weights come to rest."""

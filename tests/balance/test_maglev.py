@@ -5,9 +5,10 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.effort import examples
 from wirelag import _kernels
 from wirelag.balance.maglev import SIZE, is_prime, maglev, shares
 from wirelag.naive import maglev as naive
@@ -20,14 +21,14 @@ def numbered(names: Iterable[str]) -> dict[str, int]:
     return {name: 7 + place for place, name in enumerate(names)}
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(WEIGHTS, st.sampled_from([13, 101, 251, 509]))
 def test_it_is_its_twin(weights: dict[str, float], size: int) -> None:
     slots = numbered(weights)
     assert maglev(weights, slots, size).tolist() == [slots[name] for name in naive.table(weights, size)]
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(WEIGHTS)
 def test_shares_are_those_of_the_weights(weights: dict[str, float]) -> None:
     slots = numbered(weights)
@@ -37,7 +38,7 @@ def test_shares_are_those_of_the_weights(weights: dict[str, float]) -> None:
         assert (found[name] > 0) == (weight > 0)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(WEIGHTS, st.randoms())
 def test_the_order_of_names_and_the_scale_of_weights_mean_nothing(weights: dict[str, float], rng: Random) -> None:
     slots = numbered(weights)

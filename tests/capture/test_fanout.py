@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lab import flood
@@ -22,6 +22,7 @@ from lab.network import Network
 from tests.lab.test_lab import IN_LAB
 from tests.support.captures import ethernet, ipv4, udp
 from tests.support.command import wirelag
+from tests.support.effort import examples
 from wirelag.estimators.match import Match
 from wirelag.intervals import Interval
 from wirelag.io.fanout import Fanout, over_cores
@@ -53,7 +54,7 @@ def _sums(steps: list[list[int]]) -> list[list[int]]:
     return [list(itertools.islice(times, len(step))) for step in steps]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(rising, min_size=1, max_size=3), st.integers(1, 40))
 def test_no_packet_comes_before_those_of_earlier_intervals(rings: list[list[list[int]]], length_ns: int) -> None:
     numbers = itertools.count()

@@ -24,7 +24,6 @@ import pytest
 import zstandard
 
 from tests.support.captures import (
-    ACCEPTANCE,
     PCAP_MAGICS,
     block,
     capture_name,
@@ -41,6 +40,7 @@ from tests.support.captures import (
     time_ns,
     udp,
 )
+from tests.support.effort import FULL
 from wirelag.errors import WirelagError
 from wirelag.io.pcap import CaptureFile
 from wirelag.packets import COLUMNS, PacketBatch
@@ -175,7 +175,7 @@ def test_rows_hold_what_the_records_say(path: Path) -> None:
     except WirelagError:
         return  # an impossible header: in test_every_file_gives_the_count_of_capinfos
     records = list(packets(plain_bytes(path)))
-    for row in range(0, len(batch), 1 if ACCEPTANCE else max(1, len(batch) // 2000)):
+    for row in range(0, len(batch), 1 if FULL else max(1, len(batch) // 1000)):
         record = records[int(batch.number[row]) - 1]
         assert (batch.time_ns[row], batch.wire_length[row]) == (record.time_ns, record.wire_length)
         assert batch.frame(row) == record.frame

@@ -13,12 +13,19 @@ import polars as pl
 import pytest
 
 from tests.support.captures import capture_name, capture_paths, packets, plain_bytes
+from tests.support.effort import FULL
 
 # Raw numbers, and each packet for itself.
 from tests.support.tshark_fields import LOWER, NTP_EPOCH_S, dissected, expected
 from wirelag import _kernels
 from wirelag.io.pcap import CaptureFile
 from wirelag.packets import Flag, Kind, PacketBatch
+
+EVERY_COLUMN = {  # together they have a value of every column
+    *("surfshark.pcap.gz", "wireguard-ping-tcp-dsb.pcapng", "ip-in-mpls.pcap.gz", "ipsec_isakmp_esp.pcap.gz"),
+    "quic_t51.pcap.gz",
+}
+MOST_PACKETS = 10**9 if FULL else 2500  # the first ones of each capture
 
 
 def found(batch: PacketBatch) -> pl.DataFrame:
@@ -206,8 +213,9 @@ def differences(table: pl.DataFrame) -> Counter[tuple[str, str]]:
 
 def compared(path: Path, table: pl.DataFrame, innermost: bool) -> pl.DataFrame:
     """tshark's columns beside wirelag's, a row for every IP packet of either."""
-    batch = PacketBatch.concatenate(list(CaptureFile(str(path), tunnels=innermost)))
-    both = expected(table, innermost).join(found(batch), on="number", how="full", coalesce=True, suffix="_ours")
+    batch = found(PacketBatch.concatenate(list(CaptureFile(str(path), tunnels=innermost))))
+    batch = batch.filter(pl.col("number") <= MOST_PACKETS)
+    both = expected(table, innermost).join(batch, on="number", how="full", coalesce=True, suffix="_ours")
     # In a short header only the connection knows how long its id is: tshark has followed it, wirelag shows eight bytes.
     short = (pl.col("quic_long") == 0) & (pl.col("quic_id_bits") < 64)
     shifted = ours("quic_id") // pl.lit(2, dtype=pl.UInt64).pow(64 - pl.col("quic_id_bits")).cast(pl.UInt64)
@@ -218,7 +226,7 @@ def compared(path: Path, table: pl.DataFrame, innermost: bool) -> pl.DataFrame:
 
 @pytest.mark.parametrize("path", capture_paths("rtt", "hidden"), ids=capture_name)
 def test_columns_equal_tshark_s(path: Path, tool: Callable[[str], str]) -> None:
-    fields = dissected(tool("tshark"), path)
+    fields = dissected(tool("tshark"), path, MOST_PACKETS)
     has_tunnels = any(batch.has(Flag.TUNNEL).any() for batch in CaptureFile(str(path)))
     for innermost in (False, True) if has_tunnels else (False,):
         table = compared(path, fields, innermost)
@@ -241,16 +249,16 @@ def test_columns_equal_tshark_s(path: Path, tool: Callable[[str], str]) -> None:
         print(capture_name(path), "inside" if innermost else "", dict(count), "no row:", without_row.height)
         assert not [column for column, reason in count if not reason]
         name = capture_name(path) + (" inside" if innermost else "")
-        if name in OBSERVED:
+        if name in OBSERVED and fields.height < MOST_PACKETS:
             assert count == OBSERVED[name]
 
 
 @pytest.mark.usefixtures("shared_data")
 def test_every_column_is_compared(tool: Callable[[str], str]) -> None:
-    """Each column has values of tshark's in at least one small capture: no comparison is empty by mistake."""
+    """Each column has values of tshark's in one of a few captures: no comparison is empty by mistake."""
     left = set(COLUMNS)
-    for path in sorted(capture_paths("hidden"), key=lambda path: path.stat().st_size):
-        values = expected(dissected(tool("tshark"), path), innermost=False)
+    for path in [path for path in capture_paths("hidden") if path.name in EVERY_COLUMN]:
+        values = expected(dissected(tool("tshark"), path, MOST_PACKETS), innermost=False)
         left -= {column for column in left if values[column].drop_nulls().len()}
         if not left:
             break

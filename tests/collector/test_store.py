@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.agent_messages import EPOCH_NS, SECOND_NS
+from tests.support.effort import examples
 from tests.support.places import ROOT
 from wirelag.collector.store import DAY_NS, HOUR_NS, MINUTE_NS, Retention, Store
 from wirelag.collector.tally import Tally
@@ -99,7 +100,7 @@ def test_delays_below_nothing_are_counted_not_shown() -> None:
 delays = st.lists(st.integers(-(10**6), 10**10), max_size=60).map(lambda values: np.array(values, np.int64))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(delays, min_size=1, max_size=5))
 def test_a_sum_is_the_tally_of_all(parts: list[np.ndarray]) -> None:
     whole = Tally()

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import wirelag
+from tests.support.effort import examples
 from tests.support.simulated_captures import write_simulation
 from wirelag.crossing import Crossing
 from wirelag.crossings import crossings
@@ -58,7 +59,7 @@ def answers(make: Callable[[], Estimator[Samples]], parts: list[PacketBatch], in
 
 
 @one_of_each
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(cuts=st.lists(st.integers(0, 6_000), max_size=12), interval_ns=st.sampled_from([None, 10**9, 7 * 10**9]))
 def test_any_split_gives_the_same_answer(
     packets: PacketBatch, make: Callable[[], Estimator[Samples]], cuts: list[int], interval_ns: int | None
@@ -179,7 +180,7 @@ def answers_between(between: Between, sources: Sources, interval_ns: int | None)
 
 
 @each_between
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(
     cuts=st.tuples(*[st.lists(st.integers(0, 3_000), max_size=8)] * 2),
     interval_ns=st.sampled_from([None, 10**9, 5 * 10**9]),
@@ -328,7 +329,7 @@ def flows_behind(behind: Rli, packets: PacketBatch, interval_ns: int | None) -> 
 
 
 @each_behind
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(cuts=st.lists(st.integers(0, 20_000), max_size=12), interval_ns=st.sampled_from([None, 10**7, 7 * 10**7]))
 def test_any_split_with_references_gives_the_same_answer(
     arrived: PacketBatch, behind: Rli, cuts: list[int], interval_ns: int | None

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import wirelag
+from tests.support.effort import examples
 from tests.support.places import DATA
 from wirelag.epochs import METHODS
 from wirelag.estimators.pairs import Pairs
@@ -44,7 +45,7 @@ def synopsis(estimator: Any, parts: list[PacketBatch]) -> Any:
 
 
 @each
-@settings(max_examples=5, deadline=None)
+@examples(5)
 @given(cuts=st.lists(st.integers(0, 20_000), max_size=6))
 def test_any_split_gives_the_same_answer(asked: PacketBatch, estimator: Any, cuts: list[int]) -> None:
     edges = [0, *sorted(min(cut, len(asked)) for cut in cuts), len(asked)]

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.captures import capture_paths
+from tests.support.effort import examples
 from wirelag import _kernels
 from wirelag.distribution import Distribution
 from wirelag.errors import WirelagError
@@ -103,7 +104,7 @@ def parameters(draw: st.DrawFn) -> dict:
             "expiry_ns": 0}  # fmt: skip
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(st.lists(packet, max_size=90), st.sampled_from([*EVERYTHING, 0, 0x0F]), parameters(), st.integers(0, 90))
 def test_kernel_and_twin_agree_on_any_packets_and_any_split(
     rows: list[dict], matchers: int, chosen: dict, cut: int

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.captures import capture_paths
+from tests.support.effort import examples
 from wirelag import _kernels
 from wirelag.errors import WirelagError
 from wirelag.io.pcap import CaptureFile
@@ -65,7 +66,7 @@ def batch_of(rows: list[dict]) -> PacketBatch:
     return PacketBatch(columns)
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(st.lists(packet, max_size=60), st.sampled_from(EVERYTHING), st.booleans(), st.integers(0, 60))
 def test_kernel_and_twin_agree_on_any_packets_and_any_split(
     rows: list[dict], matchers: int, first_copy: bool, cut: int

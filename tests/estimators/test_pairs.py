@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.conversations import (
@@ -22,6 +22,7 @@ from tests.support.conversations import (
     hold_equal,
     taken,
 )
+from tests.support.effort import examples
 from wirelag import _kernels
 from wirelag.driver import measure
 from wirelag.estimators.pairs import Pairs
@@ -54,7 +55,7 @@ odd_packet = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(
     st.lists(odd_packet, max_size=50),
     st.lists(st.integers(0, 50), max_size=3),
@@ -84,7 +85,7 @@ segment = st.tuples(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(st.lists(segment, max_size=30), st.integers(0, 30))
 def test_kernel_and_twin_agree_on_segments_in_any_order(
     segments: list[tuple[bool, int, int, int, int]], at: int

@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.effort import examples
 from wirelag import _kernels
 
 AUTO = 5
@@ -499,7 +500,7 @@ def check(epochs: list[Epoch], epoch_ns: int) -> None:
         assert 0 < e.in_flight <= 1024 + 64
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 @given(rows=st.lists(wild_rows, max_size=60), epoch_ns=st.sampled_from([1, MS, 1 << 34]), fewest=st.integers(1, 4))
 def test_wild_rows_give_no_wild_answers(rows: list[Row], epoch_ns: int, fewest: int) -> None:
     kernel = pirate(memory=3000, epoch_ns=epoch_ns, fewest=fewest)
@@ -537,7 +538,7 @@ def test_tampered_connections_give_no_wild_answers(seed: int) -> None:
     check(taken(kernel), 50 * MS)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@examples(25)
 @given(cuts=st.lists(st.integers(0, 2000), max_size=6))
 def test_any_split_of_the_rows_gives_the_same_epochs(cuts: list[int]) -> None:
     kernel = pirate()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.client_loops import (
@@ -28,6 +28,7 @@ from tests.support.client_loops import (
     run,
     taken,
 )
+from tests.support.effort import examples
 from wirelag.naive.pirate_blind import Blind
 from wirelag.naive.pirate_modes import ClientPacket, Epoch, Settings
 
@@ -147,7 +148,7 @@ odd_settings = st.builds(
 odd_choices = st.lists(st.tuples(st.integers(0, 80), st.integers(0, 80)), max_size=120)
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(odd_settings, odd_choices, st.sampled_from([0, 10**18, 2**62 - 2**44]), st.integers(0, 120))
 def test_odd_rows(chosen: Settings, odd: list[tuple[int, int]], begin_ns: int, at: int) -> None:
     hold_equal(odd_rows(odd, begin_ns), chosen, at)

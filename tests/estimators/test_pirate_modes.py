@@ -7,7 +7,7 @@ from itertools import pairwise
 from statistics import median
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.client_loops import (
@@ -26,6 +26,7 @@ from tests.support.client_loops import (
     run,
     taken,
 )
+from tests.support.effort import examples
 from wirelag.naive.pirate_modes import ACK, FIN, HAS_TCP, RST, RULES, SYN, ClientPacket, Epoch, Front, Settings, Syn
 
 LAN_NS = 60 * US
@@ -137,7 +138,7 @@ begins = st.sampled_from([0, 10**18, 2**62 - 2**43])
 
 
 @pytest.mark.parametrize("method", METHODS)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(odd_settings, odd_choices, begins, cuts)
 def test_odd_rows(method: str, chosen: Settings, odd: list[list[int]], begin_ns: int, at: list[int]) -> None:
     hold_equal(method, chosen, odd_rows(odd, begin_ns, FLAGS), at)

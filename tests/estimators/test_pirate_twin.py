@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import wirelag
@@ -31,6 +31,7 @@ from tests.estimators.test_pirate_auto import (
     constant,
 )
 from tests.support.client_loops import MS, US, Loop, S, exponential, observe, poisson, run
+from tests.support.effort import examples
 from tests.support.places import DATA
 from wirelag import _kernels
 from wirelag.naive.pirate_auto import AUTO, Epoch, Table
@@ -387,7 +388,7 @@ odd_settings = st.builds(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(odd_settings, odd_choices, st.sampled_from([0, 10**18, 2**62 - 2**43]), st.lists(st.integers(0, 80), max_size=3))
 def test_odd_rows(chosen: Settings, odd: list[list[int]], begin_ns: int, at: list[int]) -> None:
     hold_equal(chosen, odd_rows(odd, begin_ns), at)

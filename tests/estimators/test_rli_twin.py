@@ -11,9 +11,10 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.effort import examples
 from wirelag import _kernels
 from wirelag.flow_records import COLUMN
 from wirelag.injection import Injection
@@ -272,7 +273,7 @@ odd_settings = st.builds(
 choices = st.lists(st.tuples(*(st.integers(0, len(domain) - 1) for domain in DOMAINS)), max_size=60)
 
 
-@settings(max_examples=700, deadline=None)
+@examples(700)
 @given(
     odd_settings, choices, st.booleans(), st.sampled_from([0, 2**32 - 18]), st.lists(st.integers(0, 77), max_size=3),
     st.lists(st.tuples(st.sampled_from([0, RATE, 10**9]), st.sampled_from([0, 400])), max_size=2),

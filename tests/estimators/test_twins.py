@@ -13,9 +13,10 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.effort import examples
 from tests.support.two_points import SCENARIOS, batch_of, captured, packets_of, points
 from wirelag import _kernels
 from wirelag.caches import SINGLE, Cached, CacheMeter, level
@@ -91,7 +92,7 @@ def says_what_rows_say(crossing: Crossing, banks: lda.Banks, mu: Fraction | None
 # ---- caches and join ----
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(points(), st.integers(1, 20), seeds, cuts)
 def test_caches(seen: Points, capacity: int, seed: int, at: list[int]) -> None:
     twins = [join.Cache(capacity, seed).observe(packets) for packets in seen]
@@ -129,7 +130,7 @@ def check_join(seen: Points, capacity: int, seed: int) -> None:
         assert (crossing.min_ns, crossing.max_ns) == (min(delays_ns), max(delays_ns))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(points(), st.sampled_from([5, 20, 1000]), seeds)
 def test_join(seen: Points, capacity: int, seed: int) -> None:
     check_join(seen, capacity, seed)
@@ -194,7 +195,7 @@ def check_lda(seen: Points, of: Lda, at: Sequence[int] = ()) -> None:
     assert crossing.details["usable_rows"] == sum(map(len, banks))
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(points(), st.integers(1, 9), st.sampled_from(SHIFTS), seeds, cuts, st.sampled_from(["rows", "collapse"]))
 def test_lda(seen: Points, rows: int, shifts: tuple[int, ...], seed: int, at: list[int], deviation: str) -> None:
     check_lda(seen, Lda(rows, shifts, deviation, 10, seed), at)  # type: ignore[arg-type]
@@ -231,7 +232,7 @@ def test_a_deviation_survives_any_offset_of_clocks(offset_ns: int) -> None:
     assert largest.variance_ns2() == 0
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(points(), st.integers(0, 60))
 def test_intervals_of_lda_are_added(seen: Points, at: int) -> None:
     of, packets = Lda(4, (0, 2), tail=6), seen[0]
@@ -282,7 +283,7 @@ def repair(
     return _kernels.finecomb_repair(ups, downs, *stashes, of.rows, of.seed)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(points(40), st.integers(2, 9), st.integers(0, 2), st.sampled_from([0, 2, 16, 40]), seeds, cuts, st.booleans())
 def test_finecomb(seen: Points, rows: int, shift: int, stash: int, seed: int, at: list[int], collapse: bool) -> None:
     check_finecomb(seen, Finecomb(rows, shift, stash, "collapse" if collapse else "rows", 10, seed), at)
@@ -340,7 +341,7 @@ def check_rda(seen: Points, banks: int, each: int, seed: int, checked: bool, ass
     return twin.complete
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(points(), st.integers(2, 4), st.sampled_from([1, 2, 5, 12, 40]), seeds, st.booleans(), st.booleans())
 def test_rda(seen: Points, banks: int, each: int, seed: int, checked: bool, assisted: bool) -> None:
     check_rda(seen, banks, each, seed, checked, assisted)
@@ -354,7 +355,7 @@ def test_rda_of_captures(capture: Points, banks: int, each: int, checked: bool, 
     assert complete or not checked or banks == 2 or banks * each < 400
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(points(), st.integers(2, 4), st.sampled_from([1, 5, 30, 90]), seeds)
 def test_srda(seen: Points, places: int, size: int, seed: int) -> None:
     buckets = []
@@ -389,7 +390,7 @@ def check_sizes(seen: Points, seed: int) -> None:
     assert minima == [rda.minima(packets, 6, seed) for packets in seen]
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(points(), seeds)
 def test_strata_and_minhash(seen: Points, seed: int) -> None:
     check_sizes(seen, seed)
@@ -430,7 +431,7 @@ def check_rateless(seen: Points, seed: int, size: int, at: Sequence[int]) -> Non
             assert says_what_rows_say(crossing, banks, lda.mean(banks), "rows")
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(points(), seeds, st.sampled_from([1, 8, 60]), cuts)
 def test_rateless(seen: Points, seed: int, size: int, at: list[int]) -> None:
     check_rateless(seen, seed, size, at)
@@ -440,7 +441,7 @@ def test_rateless_of_captures(capture: Points) -> None:
     check_rateless(capture, 3, 600, [0, 128, 128, 300])
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(points(), seeds)
 def test_rateless_where_few_bits_are_sent(seen: Points, seed: int) -> None:
     """Of checks 16 bits, of counts 4, of ids 44: as agents send them."""

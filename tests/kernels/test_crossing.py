@@ -8,9 +8,10 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.effort import examples
 from wirelag import _kernels
 
 Ids = npt.NDArray[np.uint64]
@@ -81,7 +82,7 @@ def kept(rows: list[tuple[int, int]], capacity: int, seed: int) -> tuple[int, li
     return level, entries
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(packets, st.integers(1, 20), seeds, st.integers(0, 60))
 def test_a_cache_keeps_what_the_law_says_however_it_is_split(
     rows: list[tuple[int, int]], capacity: int, seed: int, cut: int
@@ -184,7 +185,7 @@ def pair(up: list[int], down: list[int]) -> Joined:
     return rows_up.tolist(), rows_down.tolist(), up_fate.tolist(), down_fate.tolist(), a, b, c, d, e
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(st.lists(any_id, max_size=40), st.lists(any_id, max_size=40))
 def test_join_of_anything(up: list[int], down: list[int]) -> None:
     assert pair(up, down) == joined(up, down)
@@ -303,7 +304,7 @@ def repaired(
     return usable, tries
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     packets,
     st.lists(st.tuples(any_id, any_time), max_size=8),

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from tests.support.captures import (
-    ACCEPTANCE,
     LINK_TYPES,
     Packet,
     capture_name,
@@ -28,6 +27,7 @@ from tests.support.captures import (
     timestamps,
     udp,
 )
+from tests.support.effort import FULL, examples, scaled
 from tests.support.places import ROOT
 from wirelag import _kernels
 from wirelag.naive import headers as naive
@@ -36,7 +36,7 @@ from wirelag.packets import COLUMNS, Flag, Kind, PacketBatch
 COLUMNS_MD = ROOT / "docs" / "reference" / "columns.md"
 KERNELS = ROOT / "src" / "wirelag" / "kernels"
 REASONS = {"link_type", "not_ip", "cut", "malformed", "layers"}
-MOST_FRAMES = 5000  # of one capture: an even sample; all of them with WIRELAG_ACCEPTANCE=1
+MOST_FRAMES = 1000  # of one capture: an even sample; all of them in `make acceptance`
 
 options = st.fixed_dictionaries(
     {
@@ -57,7 +57,7 @@ def both(frame: bytes, wire_length: int, link_type: int, **wanted: Any) -> dict[
     return slow
 
 
-@settings(max_examples=1000, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@examples(1000, suppress_health_check=[HealthCheck.too_slow])
 @given(rng=st.randoms(use_true_random=False), more=wire_lengths, wanted=options)
 def test_twins_agree_on_built_frames(rng: random.Random, more: int, wanted: dict[str, Any]) -> None:
     link_type, frame = random_frame(rng)
@@ -66,7 +66,7 @@ def test_twins_agree_on_built_frames(rng: random.Random, more: int, wanted: dict
     both(frame, more, link_type, **wanted)
 
 
-@settings(max_examples=1000, deadline=None, derandomize=True)
+@examples(1000)
 @given(
     frame=st.binary(max_size=200),
     link_type=st.one_of(st.sampled_from(LINK_TYPES), st.integers(0, 2**32 - 1)),
@@ -82,7 +82,7 @@ def test_every_kind_flag_and_reason_is_reached() -> None:
     """So many built frames with a fixed seed, that the property tests are known to walk every branch."""
     rng = random.Random(862)
     seen: Counter[Any] = Counter()
-    for _ in range(60_000):
+    for _ in range(scaled(60_000)):
         link_type, frame = random_frame(rng)
         frame = damaged(rng, frame)
         link_type = rng.getrandbits(9) if rng.randrange(100) == 0 else link_type
@@ -101,13 +101,13 @@ def test_every_kind_flag_and_reason_is_reached() -> None:
         else:
             seen.update([Kind(row["kind"]), *Flag(row["flags"])])
     assert {*REASONS, *Kind, *Flag} == set(seen)
-    assert min(seen.values()) >= 20, seen  # and not by accident
+    assert min(seen.values()) >= scaled(20), seen  # and not by accident
 
 
 @pytest.mark.parametrize("path", capture_paths("rtt", "hidden", "twopoint", "malformed"), ids=capture_name)
 def test_twins_agree_on_real_frames(path: Path) -> None:
     frames = list(packets(plain_bytes(path)))
-    step = 1 if ACCEPTANCE else max(1, len(frames) // MOST_FRAMES)
+    step = 1 if FULL else max(1, len(frames) // MOST_FRAMES)
     for packet in frames[::step]:
         for tunnels in (False, True):
             both(packet.frame, packet.wire_length, packet.link_type, tunnels=tunnels)

@@ -6,9 +6,10 @@ from itertools import pairwise, product
 from statistics import fmean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.effort import examples
 from tests.support.router_captures import SIX
 from wirelag.errors import WirelagError
 from wirelag.network.certainty import half95, p_beyond
@@ -43,7 +44,7 @@ def every_segment(topology: Topology) -> set[Segment]:
 # ---- sums ----
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(seed=st.integers(0, 10**6), pair=st.sampled_from([("A", "D"), ("F", "D"), ("D", "A"), ("A", "E"), ("B", "C")]))
 def test_mean_deviation_and_loss_are_those_of_all_that_can_happen(seed: int, pair: tuple[str, str]) -> None:
     rng, topology = random.Random(seed), six()
@@ -106,7 +107,7 @@ def test_shares_that_were_seen_replace_even_ones() -> None:
 # ---- covers ----
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(seed=st.integers(0, 10**6), length=st.integers(2, 5))
 def test_a_path_is_covered_as_well_and_as_finely_as_possible(seed: int, length: int) -> None:
     rng = random.Random(seed)

@@ -10,9 +10,10 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.effort import examples
 from tests.support.topologies import SIX, grid, networks
 from wirelag import _kernels
 from wirelag.errors import WirelagError
@@ -58,7 +59,7 @@ def by_rule(split: set[naive.Path], routers: tuple[str, ...], rule: naive.Rule) 
 # ---- brute force ----
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(networks(), st.sampled_from(RULES), st.integers(0, 7))
 def test_upgrades_are_those_of_algorithm_1(topology: Topology, rule: naive.Rule, wanted: int) -> None:
     every = listed(topology)
@@ -72,7 +73,7 @@ def test_upgrades_are_those_of_algorithm_1(topology: Topology, rule: naive.Rule,
         assert plan.gains(other) == by_rule(split, topology.routers, other)
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(networks(), st.randoms(use_true_random=False))
 def test_union_of_m_sets_is_the_split_set(topology: Topology, rng: Random) -> None:
     """In whatever order, and whichever routers are upgraded."""
@@ -89,7 +90,7 @@ def test_union_of_m_sets_is_the_split_set(topology: Topology, rng: Random) -> No
     assert plan.extent == Plan(topology, sorted(upgraded)).extent
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(networks(6), st.randoms(use_true_random=False))
 def test_segments_watched_are_those_of_all_paths(topology: Topology, rng: Random) -> None:
     upgraded = rng.sample(topology.routers, rng.randint(0, len(topology.routers)))
@@ -104,7 +105,7 @@ def test_segments_watched_are_those_of_all_paths(topology: Topology, rng: Random
         assert plan.watches(router) == tuple(kinds.count(kind) for kind in ("link", "virtual", "inside"))
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(networks(6), st.randoms(use_true_random=False))
 def test_what_a_failure_changes(topology: Topology, rng: Random) -> None:
     """New, gone and changed are what the lists of paths say."""

@@ -5,9 +5,10 @@ from fractions import Fraction
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.effort import examples
 from tests.support.topologies import SIX, networks
 from wirelag.errors import WirelagError
 from wirelag.naive.plan import Path, shortest_paths
@@ -32,7 +33,7 @@ def listed(topology: Topology) -> set[Path]:
 # ---- routes ----
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(networks())
 def test_paths_are_those_of_brute_force(topology: Topology) -> None:
     routes, every = Routes(topology), listed(topology)
@@ -55,7 +56,7 @@ def test_paths_are_those_of_brute_force(topology: Topology) -> None:
                     routes.paths(source, target)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(networks())
 def test_traffic_splits_evenly_at_each_router(topology: Topology) -> None:
     routes, every = Routes(topology), listed(topology)

@@ -11,10 +11,11 @@ from fractions import Fraction
 from ipaddress import ip_network
 from pathlib import Path
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.network.test_topology import SAMPLES, read, weights
+from tests.support.effort import examples
 from wirelag.errors import WirelagError
 from wirelag.network.topology import Link, Topology, read_topology
 
@@ -94,7 +95,7 @@ def topologies(draw: st.DrawFn) -> Topology:
     return Topology(tuple(names), links, prefixes, unit=Decimal(1).scaleb(-decimals))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(topologies())
 def test_plain_json_reads_back(topology: Topology) -> None:
     again = read(json.dumps(topology.to_json()))
@@ -104,7 +105,7 @@ def test_plain_json_reads_back(topology: Topology) -> None:
     assert read(json.dumps(again.to_json())) == again
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(topologies(), st.sampled_from(",;\t"), st.booleans())
 def test_csv_reads_back(topology: Topology, delimiter: str, header: bool) -> None:
     written = io.StringIO(newline="")
@@ -128,7 +129,7 @@ def settled_or_refused(text: str) -> None:
     assert len(said.splitlines()) <= 1
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.sampled_from(SAMPLES), st.data())
 def test_damage_is_refused_in_one_line(text: str, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(text)))
@@ -137,7 +138,7 @@ def test_damage_is_refused_in_one_line(text: str, data: st.DataObject) -> None:
     settled_or_refused(text[:start] + put + text[end:])
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.text(max_size=200))
 @example("graph [" + "\n" * 5000)
 @example("#" + " " * 5000 + "\n#" + " " * 5000)

@@ -4,9 +4,10 @@ from math import sqrt
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.effort import examples
 from wirelag import _kernels
 from wirelag.injection import Injection, Injector
 from wirelag.sim.queue import DROP_TAIL
@@ -46,7 +47,7 @@ def n_of(found: list[tuple[int, int]]) -> int:
 gaps = st.lists(st.sampled_from([0, 1, 160, 999, 1_000, 1_001, 6_000, 100_000, 10**7, 3 * 10**9]), max_size=300)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     gaps=gaps,
     kind=st.sampled_from(KINDS),

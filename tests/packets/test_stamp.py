@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import wirelag
+from tests.support.effort import examples
 from wirelag import stamp
 from wirelag.io.writer import CaptureWriter
 from wirelag.packets import Kind, PacketBatch
@@ -134,7 +135,7 @@ def test_however_little_is_captured(tmp_path: Path, snaplen: int) -> None:
     assert said(stamps) == [wanted] * 3
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(payloads=st.lists(st.binary(max_size=80), min_size=1, max_size=20), port=st.sampled_from([862, 50_862]))
 def test_any_bytes_are_taken(tmp_path_factory: pytest.TempPathFactory, payloads: list[bytes], port: int) -> None:
     path = tmp_path_factory.mktemp("any") / "a.pcap"

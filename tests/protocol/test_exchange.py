@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from tests.support.effort import examples
 from tests.support.two_points import SCENARIOS, SECOND_NS, batch_of, captured, points
 from wirelag.caches import Cached
 from wirelag.crossing import Crossing
@@ -177,7 +178,7 @@ def cached(packets: list[Packet], level: int = 0, seed: int = 0) -> Cached:
     return Cached(ids, np.array([time_ns for _, time_ns in packets], np.int64), 0, len(ids), seed).at_level(level)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(points(), st.sampled_from([0, 0, 1]), st.sampled_from([2, 3, 4]), st.booleans())
 def test_after_the_second_round_all_is_exact(
     seen: tuple[list[Packet], list[Packet]], level: int, banks: int, check: bool
@@ -317,7 +318,7 @@ def test_what_breaks_off_or_is_changed_is_said(whole: bytes, tmp_path: Path) -> 
         assert got == records[: len(got)]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=60), front=st.sampled_from([b"", MAGIC, packed(ABOUT.to_fields())]))
 def test_anything_is_survived(tmp_path: Path, data: bytes, front: bytes) -> None:
     path = tmp_path / "synopses"

@@ -6,11 +6,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.protocol.test_reconciling import SHORT, cached, converse
 from tests.support.agent_messages import EPOCH_NS
+from tests.support.effort import examples
 from wirelag.crossing import Crossing
 from wirelag.naive import order as naive
 from wirelag.order import FEWEST, LOOKED_AT, UNTOLD_NS, Looking, Order, before, looked_at, times_of
@@ -61,7 +62,7 @@ class Stream:
         return Order(*naive.overtaken(sent, arrived, chosen, EPOCH_NS))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     st.integers(0, 10**6),
     st.integers(1, 400),

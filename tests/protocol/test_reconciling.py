@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.protocol.test_rounds import ENDS, both, is_true
 from tests.support.agent_messages import EPOCH_NS, SECOND_NS, Path, pair
+from tests.support.effort import examples
 from wirelag import order
 from wirelag.caches import Cached
 from wirelag.crossing import Crossing, joined
@@ -79,7 +80,7 @@ def says(crossing: Crossing) -> dict[str, Any]:
     return {name: getattr(crossing, name) for name in counts} | singles
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from("ud2UD")), max_size=60), st.sampled_from([1, 8, 200]))
 def test_it_ends_with_the_join(seen: list[tuple[int, str]], symbols: int) -> None:
     """Few ids, so that many have copies; some look alike where 32 bits are looked at."""

@@ -11,10 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.agent_messages import EPOCH_NS, SECOND_NS, Agent, Path, batch, pair
+from tests.support.effort import examples
 from wirelag.crossings import Span, crossings, cuts
 from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
@@ -117,7 +118,7 @@ def test_every_interval_is_exact(interval_ns: int, estimator: Rda) -> None:
 
 
 @BOTH
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.randoms(use_true_random=False), st.lists(st.integers(0, 11), max_size=12))
 def test_order_and_copies_change_nothing(estimator: Rda, order: random.Random, again: list[int]) -> None:
     agents = pair(Path.made(5, 200, 2, loss=0.05, delay_ns=50e6), estimator)
@@ -477,7 +478,7 @@ def delimited(path: Path) -> tuple[tuple[Agent, Agent], list[Message], list[Span
     return (agents[0], agents[1]), messages, [span for span in truth if not span.open_ended]
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(st.randoms(use_true_random=False), st.booleans(), st.booleans())
 def test_cuts_at_packets_are_paired_in_any_order(order: random.Random, again: bool, named: bool) -> None:
     agents, messages, truth = delimited(Path.made(4, 2000, 30, loss=0.03))

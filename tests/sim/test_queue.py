@@ -5,9 +5,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.effort import examples
 from wirelag import _kernels
 from wirelag.injection import Injection
 from wirelag.sim.bursts import Bursts, dispersion, draw_bursts, peak_to_mean
@@ -86,7 +87,7 @@ arrivals = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     arrivals=arrivals,
     bytes_per_s=st.sampled_from([1_000, 250_000_000, 333_333_333, 1_250_000_000]),

@@ -10,6 +10,7 @@ import random
 import struct
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +26,6 @@ def _shared_data() -> Path | None:
 
 
 SHARED_DATA = _shared_data()
-ACCEPTANCE = bool(os.environ.get("WIRELAG_ACCEPTANCE"))  # look at every frame, however long it takes
 PCAP_MAGICS = {0xA1B2C3D4: (16, 1000), 0xA1B23C4D: (16, 1), 0xA1B2CD34: (24, 1000)}  # record header, ns per unit
 PCAPNG_MAGIC = b"\x0a\x0d\x0d\x0a"
 
@@ -62,12 +62,30 @@ def is_capture(data: bytes) -> bool:
 
 def capture_paths(*rooms: str) -> list[Path]:
     """Every capture below these folders of the shared data that is pcap or pcapng, compressed or not."""
-    if SHARED_DATA is None:
-        return []
-    files = sorted(path for room in rooms for path in (SHARED_DATA / room).rglob("*") if path.is_file())
-    return [
-        path for path in files if path.suffix not in (".txt", ".md", ".csv", ".json") and is_capture(plain_bytes(path))
-    ]
+    return [path for room in sorted(rooms) for path in _captures_below(room)]
+
+
+@cache
+def _captures_below(room: str) -> list[Path]:
+    files = sorted(path for path in (SHARED_DATA / room).rglob("*") if path.is_file()) if SHARED_DATA else []
+    return [path for path in files if path.suffix not in (".txt", ".md", ".csv", ".json") and is_capture(_head(path))]
+
+
+def _head(path: Path) -> bytes:
+    """The first bytes of a file's content; nothing, where they cannot be decompressed."""
+    with path.open("rb") as file:
+        start = file.read(6)
+        file.seek(0)
+        try:
+            if start.startswith(b"\x1f\x8b"):
+                return gzip.open(file).read(24)
+            if start.startswith(b"\x28\xb5\x2f\xfd"):
+                return zstandard.ZstdDecompressor().stream_reader(file).read(24)
+            if start.startswith(b"\xfd7zXZ\0"):
+                return lzma.open(file).read(24)
+        except (OSError, EOFError, lzma.LZMAError, zstandard.ZstdError):
+            return b""
+        return file.read(24)
 
 
 def capture_name(path: Path) -> str:

@@ -105,8 +105,8 @@ def layers(protocols: str, innermost: bool) -> Layers:
     )
 
 
-def dissected(tshark: str, path: Path) -> pl.DataFrame:
-    """tshark's fields as text, a row per packet; null where a packet has not got the field."""
+def dissected(tshark: str, path: Path, most: int) -> pl.DataFrame:
+    """tshark's fields of the first `most` packets as text, a row each; null where a packet has not got the field."""
     preferences = [word for preference in PREFERENCES for word in ("-o", preference)]
     fields = [word for field in FIELDS for word in ("-e", field)]
     command = [
@@ -114,6 +114,8 @@ def dissected(tshark: str, path: Path) -> pl.DataFrame:
         "-n",
         "-r",
         str(path),
+        "-c",
+        str(most),
         *preferences,
         "-T",
         "fields",

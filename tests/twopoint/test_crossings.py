@@ -6,9 +6,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.effort import examples
 from tests.support.two_points import EPOCH_NS, SCENARIOS, SECOND_NS, batch_of, captured, packets_of, points
 from wirelag.caches import Cached
 from wirelag.crossing import Crossing
@@ -81,7 +82,7 @@ def check_straddling(seen: Points, interval_ns: int) -> None:
             assert getattr(crossing, name) == getattr(twin, name), name
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(points(), st.sampled_from([SECOND_NS // 4, SECOND_NS, 2 * SECOND_NS]))
 def test_what_straddles_is_settled_as_the_twin_does(seen: Points, interval_ns: int) -> None:
     check_straddling(seen, interval_ns)
@@ -115,7 +116,7 @@ def test_intervals_add_up_to_the_whole(capture: Points, estimator: Join | Rda, i
         assert parts.std_ns == pytest.approx(whole.whole.std_ns, rel=1e-12)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(points(), st.integers(2, 30), st.sampled_from([SECOND_NS // 4, SECOND_NS]))
 def test_in_little_memory_nothing_is_counted_below_nothing(seen: Points, entries: int, interval_ns: int) -> None:
     """Caches of neighbouring intervals have other levels: what is late may stand for more than was missed."""
@@ -173,7 +174,7 @@ def test_rda_is_join_once_all_is_settled(capture: Points, estimator: Rda, interv
         assert same(one.whole, other.whole)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(points(), st.sampled_from(list(RDAS)), st.sampled_from([None, SECOND_NS]))
 def test_rda_is_join_for_copies_of_all_kinds(seen: Points, name: str, interval_ns: int | None) -> None:
     for up, down in parts_of(seen, interval_ns):
@@ -256,7 +257,7 @@ def check_delimiters(seen: Points, delimiters: Delimiters, at: Sequence[int] = (
         assert all(pair.lost_delimiters >= 0 for pair in pairs)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(points(), st.integers(1, 3), st.sampled_from([1, SECOND_NS // 3]), st.lists(st.integers(0, 60), max_size=3))
 def test_markers_cut_and_pair_as_the_twin_does(seen: Points, bits: int, length_ns: int, at: list[int]) -> None:
     """Of so few ids some are cut at twice, and some in another order."""

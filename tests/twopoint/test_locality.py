@@ -6,9 +6,10 @@ import time
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.effort import examples
 from wirelag.locality import FEWEST, MOST_WAYS, locality
 from wirelag.packets import PacketBatch
 from wirelag.references import STRIDE, References
@@ -181,7 +182,7 @@ def test_one_of_one_is_every_packet() -> None:
     assert found(References([up], 1, 0), down)[0] == list(range(1_000))
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     cuts=st.lists(st.integers(0, 3_000), max_size=20),
     sent=st.lists(st.integers(0, 3_000), max_size=5),
@@ -247,7 +248,7 @@ def test_each_way_has_its_share() -> None:
         assert (count - 1) * every < np.count_nonzero(ways == way)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(cuts=st.lists(st.integers(0, 3_000), max_size=9), every=st.sampled_from([1, 3, 10]))
 def test_any_split_gives_each_way_the_same_references(cuts: list[int], every: int) -> None:
     """What one way has does not depend on how many packets of another one came in the same batch."""
