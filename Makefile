@@ -45,11 +45,17 @@ lab: $(INSTALLED) ## Try the whole live system on this machine, as root, until C
 	@tests/install-debian-packages iproute2 ethtool util-linux
 	$(BIN)/python -m lab system $(if $(PORT),--port $(PORT))
 
-test: debian-packages lint ## Linters and all tests but the long ones (minutes)
-	$(BIN)/pytest -n auto --dist worksteal
+# Linters run beside the tests, which leave a processor idle now and then; what they say comes last.
+test: debian-packages $(INSTALLED) ## Linters and all tests but the long ones (minutes)
+	@mkdir -p build
+	@$(MAKE) -s lint >build/lint.txt 2>&1 & lint=$$!; \
+	$(BIN)/pytest -n auto --dist worksteal --durations 30; tests=$$?; \
+	if wait $$lint; then echo "linters: no complaints"; else lint=failed; cat build/lint.txt; fi; \
+	[ $$tests = 0 ] && [ $$lint != failed ]
 
-acceptance: debian-packages $(INSTALLED) ## The long tests, then fuzz and bench (PART=WORD: only the tests named so)
-	WIRELAG_ACCEPTANCE=1 $(BIN)/pytest -m acceptance $(if $(PART),-k "$(PART)")
+acceptance: debian-packages $(INSTALLED) ## All tests at full length, under load, fuzz, bench (PART=WORD: tests named so)
+	WIRELAG_ACCEPTANCE=1 $(BIN)/pytest -m "not fuzz" $(if $(PART),-k "$(PART)")
+	$(if $(PART),,tests/under-load)
 	$(if $(PART),,$(MAKE) fuzz bench)
 
 bench: debian-packages $(INSTALLED) ## Measure speed and memory
@@ -57,7 +63,8 @@ bench: debian-packages $(INSTALLED) ## Measure speed and memory
 	$(BIN)/python benchmarks/live.py
 	$(BIN)/python benchmarks/dataplane.py
 
-fuzz: debian-packages ## Fuzz the decoder and the file formats (SECONDS=300)
+fuzz: debian-packages $(INSTALLED) ## Kernels under sanitizers: all captures, then fuzzers (SECONDS=300 each)
+	$(BIN)/pytest -m fuzz
 	$(MAKE) -C fuzz run SECONDS=$(or $(SECONDS),300)
 
 docs: $(INSTALLED) ## Write docs/reference/cli.md anew

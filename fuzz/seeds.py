@@ -6,10 +6,10 @@ import struct
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from captures import LINK_TYPES, capture_paths, packets, pcap, plain_bytes, random_frame
-from rings import packed_block
+from tests.support.captures import LINK_TYPES, capture_paths, packets, pcap, plain_bytes, random_frame
+from tests.support.ring_blocks import packed_block
 
 LARGEST = 20_000  # bytes of a seed; of larger captures the first packets
 LINKS = [0, 1, 1, 1, 9, 12, 14, 50, 51, 101, 104, 108, 113, 204, 228, 229, 276, 105]  # as in frame.c
