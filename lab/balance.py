@@ -23,11 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lab.clients import LOG, Load, Task, read_log
-from lab.network import FIRST_SERVER, POINT, PREFIX, SERVICE_ADDRESS, Network
-from lab.processes import Process, owner_lives
+from lab.mounts import private_bpffs
+from lab.network import FIRST_SERVER, POINT, SERVICE_ADDRESS, Network
+from lab.processes import Process
 from lab.servers import Httpd
 
-PINS = Path("/sys/fs/bpf")
 STEERING = "XDP at"  # what the command says when packets are taken
 EQUAL = {"policy": {"high": 100, "attempts": 1 << 20}}  # nobody is ever slow, or silent
 
@@ -88,11 +88,11 @@ class Site:
 def site(
     name: str, folder: Path, seed: int, servers: int = 4, service: str = "exponential:10000", workers: int = 8
 ) -> Iterator[Site]:
-    """Build it, servers running; leave nothing behind."""
-    sweep()
+    """Build it, servers running; leave nothing behind. Pins are in a bpffs of this process."""
+    bpffs = private_bpffs()
     folder.mkdir(parents=True, exist_ok=True)
     with Network(name, servers=servers) as network:
-        pins = PINS / network.prefix.rstrip("-")
+        pins = bpffs / network.prefix.rstrip("-")
         # What the point sends back by XDP reaches the switch only where its port collects packets (GRO).
         network.run("switch", "ethtool", "-K", f"port{POINT}", "gro", "on")
         network.run("client", "sysctl", "-qw", "net.ipv4.tcp_tw_reuse=1")
@@ -113,10 +113,3 @@ def entries(process: Process) -> list[dict[str, Any]]:
     """What the command has said so far, an interval each."""
     lines = process.said().splitlines()
     return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
-
-
-def sweep() -> None:
-    """Remove the pins of processes that are gone."""
-    for path in PINS.glob(f"{PREFIX}-*"):
-        if not owner_lives(path.name.split("-")[1]):
-            shutil.rmtree(path, ignore_errors=True)

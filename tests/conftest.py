@@ -1,5 +1,6 @@
-"""What the tests share: the folder of real captures, and programs that may be missing."""
+"""What the tests share: the folder of real captures, a bpffs, and programs that may be missing."""
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +8,23 @@ from pathlib import Path
 import pytest
 
 import tests.support.effort  # noqa: F401  (chooses Hypothesis' profile before any test is read)
+from lab.mounts import private_bpffs
 from tests.support.captures import SHARED_DATA
+
+
+def pytest_configure() -> None:
+    """Mounts of our own come before threads do, which would stay with those of the machine."""
+    with contextlib.suppress(OSError):
+        private_bpffs()
+
+
+@pytest.fixture(scope="session")
+def bpffs() -> Path:
+    """A bpffs of this process alone; tests that need it skip where there can be none."""
+    try:
+        return private_bpffs()
+    except OSError as error:
+        pytest.skip(f"no bpffs of our own: {error}")
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 """Programs at interfaces: what they see, what comes after them, where they run, and that they go with their process."""
 
 import json
-import os
 import re
 import signal
 import socket
@@ -16,7 +15,7 @@ import pytest
 
 from lab.network import Network
 from lab.processes import Process
-from tests.ebpf.test_dataplane import BPFFS, IN_KERNEL, LONG_NS
+from tests.ebpf.test_dataplane import IN_KERNEL, LONG_NS
 from tests.lab.test_lab import IN_LAB
 from wirelag.courses import Direction
 from wirelag.errors import WirelagError
@@ -231,10 +230,11 @@ def test_where_the_kernel_cannot_packets_are_captured_instead(network: Network, 
 
 @IN_LAB
 @IN_KERNEL
-@pytest.mark.skipif(not os.access(BPFFS, os.W_OK), reason="there is no bpffs to write to")
 @pytest.mark.parametrize("verdict", [XDP_DROP, XDP_PASS], ids=("drops", "passes"))
-def test_another_program_has_each_packet_after_ours_and_the_last_word(network: Network, verdict: int) -> None:
-    path, count = BPFFS / f"wirelag-then-{os.getpid()}", 50
+def test_another_program_has_each_packet_after_ours_and_the_last_word(
+    network: Network, verdict: int, bpffs: Path
+) -> None:
+    path, count = bpffs / "then", 50
     counter = Map.create("counter", bpf.ARRAY, 4, 8, 1, bpf.MAPPABLE)
     other, ours = another(verdict, counter), Lda(rows=16, shifts=(0,), tail=16)
     other.pin(path)
