@@ -49,9 +49,9 @@ class Site:
 
     def configure(self, numbers: Sequence[int], changes: Mapping[str, Any] | None = None) -> None:
         """Write the file: these servers; `changes` are settings, in tables."""
-        lines = ['interface = "eth0"', f'pins = "{self.pins}"']
-        tables = {"service": {"address": SERVICE_ADDRESS, "ports": [Httpd.port]}, **(changes or {})}
-        lines += [f"{name} = {json.dumps(value)}" for name, value in tables.items() if not isinstance(value, dict)]
+        service = {"address": SERVICE_ADDRESS, "ports": [Httpd.port]}
+        tables = {"interface": "eth0", "pins": str(self.pins), "service": service, **(changes or {})}
+        lines = [f"{name} = {json.dumps(value)}" for name, value in tables.items() if not isinstance(value, dict)]
         for table, settings in tables.items():
             if isinstance(settings, dict):
                 lines += [f"[{table}]", *(f"{name} = {json.dumps(value)}" for name, value in settings.items())]
@@ -60,9 +60,19 @@ class Site:
             lines += ["[[backends]]", f'name = "server{number}"', f'address = "{address}"']
         self.config.write_text("\n".join(lines) + "\n")
 
-    def steer(self, name: str = "balance") -> Process:
-        """Start the command; when this returns, packets are balanced."""
-        command = [sys.executable, "-m", "wirelag.cli", "balance", "--config", str(self.config), "--format", "jsonl"]
+    def steer(self, name: str = "balance", before: Sequence[str] = ()) -> Process:
+        """Start the command, with these words `before` it; when this returns, packets are balanced."""
+        command = [
+            *before,
+            sys.executable,
+            "-m",
+            "wirelag.cli",
+            "balance",
+            "--config",
+            str(self.config),
+            "--format",
+            "jsonl",
+        ]
         process = self.network.start("point", command, self.folder / f"{name}.txt")
         process.wait_for_line(STEERING)
         return process

@@ -53,7 +53,7 @@ class Config:
     table_size: int
     connections: int
     idle_ns: int
-    pins: str
+    pins: str | None  # None: nothing is pinned
     prometheus: str | None
 
     @classmethod
@@ -106,7 +106,7 @@ class _Reader:
             table["size"],
             table["connections"],
             table["idle"],
-            top["pins"] or f"{PINS}/{Path(self._path).stem}",
+            f"{PINS}/{Path(self._path).stem}" if top["pins"] is True else top["pins"] or None,
             top["prometheus"],
         )
 
@@ -209,6 +209,14 @@ class _Reader:
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{value!r} is not a text")
+    return value
+
+
+def _pins(value: Any) -> str | bool:
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{value!r} is not a folder in bpffs, nor false (nothing is pinned)")
     return value
 
 
@@ -315,7 +323,7 @@ KEYS: Final[Mapping[str, tuple[Read, Any]]] = {
     "interval": (_duration(SECOND // 10, 60 * SECOND), SECOND // 2),
     "drain": (_names, None),
     "drain_limit": (_duration(0, 7 * 86_400 * SECOND), 300 * SECOND),
-    "pins": (_text, None),
+    "pins": (_pins, True),
     "prometheus": (_listen, None),
 }
 _SHIPPED: Final = Policy()

@@ -66,6 +66,7 @@ def balance(
     """Balance connections over servers by how late they answer, which never pass here (direct server return).
 
     Traffic flows on when it ends, with the last weights; started again it takes over. SIGHUP reads the file again.
+    With `pins = false` in the file the balancer ends with the command, and needs no bpffs.
     """
     from wirelag.balance.settings import Config
 
@@ -79,7 +80,9 @@ def balance(
     if remove:
         from wirelag.io.dataplane_balance import remove_balancer
 
-        if not remove_balancer(settings.pins):
+        if settings.pins is None:
+            _tell(f"{config}: pins = false: nothing is pinned, so there is nothing to remove; stopping it ends it")
+        elif not remove_balancer(settings.pins):
             _tell(f"{settings.pins}: nothing is pinned there")
         return
     if check:
@@ -183,7 +186,10 @@ class _Run:
             _tell(dataplane.description)
             stack.enter_context(self._signals(lambda: None))
             self._go(stack, balancer, self._ticks(dataplane), None, lambda: None)
-        _tell(f"traffic flows on with these weights; `wirelag balance --config {config.path} --remove` ends it")
+        if config.pins is None:
+            _tell("nothing was pinned: the balancer has ended, and packets pass to this host")
+        else:
+            _tell(f"traffic flows on with these weights; `wirelag balance --config {config.path} --remove` ends it")
 
     def measure(self, command: str | None, read: list[str], speed: str, method: str) -> None:
         """Look at packets that another balancer sends."""

@@ -31,12 +31,13 @@ def forecast(config: Config) -> list[str]:
     ports = ", ".join(map(str, service.ports)) or "all ports"
     total, floors = sum(fair.values()), config.policy.floors({name: 1 / len(fair) for name in fair})
     policy = config.policy
+    pins = f"pinned in {config.pins}" if config.pins else "not pinned: it ends with its process"
     lines = [
         f"{config.path}: {service.address}, {service.protocol} {ports}, "
         + (f"at {config.interface}" if config.interface else "no interface: for captures only"),
         f"every {format_duration(config.interval_ns)}: who is above {policy.high:g} times the smallest latency loses "
         f"weight, down to {max(floors.values()):.2%}; who is below {policy.low:g} times may gain",
-        f"table of {config.table_size:,} entries, room for {config.connections:,} connections, pinned in {config.pins}",
+        f"table of {config.table_size:,} entries, room for {config.connections:,} connections, {pins}",
     ]
     for one in config.backends:
         share = f"{fair[one.name] / total:.1%}" if one.name in fair else "drains"

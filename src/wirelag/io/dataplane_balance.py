@@ -2,7 +2,7 @@
 
 Law: link and maps are pinned in bpffs, so that packets flow on whoever dies. Who comes next with the same service and
 sizes finds all connections, the last table and the names of its backends there, and puts its own program in place of
-the old one without a packet between them. One process steers at a time.
+the old one without a packet between them. One process steers at a time. Without pins all of it ends with its process.
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ def open_balancer(
     connections: int,
     most_backends: int,
     idle_ns: int,
-    pins: str,
+    pins: str | None,
     closing_ns: int = 5_000_000_000,
     epoch_ns: int = 500_000_000,
     fewest: int = 4,
 ) -> Balancer:
-    """Load and pin it, or take over what is pinned there. `connections`: slots, rounded up to a power of two."""
+    """Load and pin it, or take over what is pinned there. `connections`: slots, rounded up to a power of two.
+
+    Without `pins` it is new, and ends when it is closed or its process ends, however that comes.
+    """
     if most_backends >= NO_BACKEND:
         raise WirelagError(f"{most_backends} backends: there may be {NO_BACKEND - 1}")
     groups = 1 << max(0, (connections - 1).bit_length() - 3)
@@ -50,14 +53,14 @@ def open_balancer(
         "groups": groups,
         "connections": GROUP * groups,
     }
-    folder = Path(pins)
+    folder = Path(pins) if pins else None
     with contextlib.ExitStack() as held:
-        lock = _lock(folder)
-        held.callback(os.close, lock)
-        held.callback(_remove_empty, folder)
+        if folder:
+            held.callback(os.close, _lock(folder))
+            held.callback(_remove_empty, folder)
         index, mac = _interface(interface)
         wanted = wanted_settings(service, table_size, groups, idle_ns, closing_ns, epoch_ns, fewest)
-        old, link = _pinned(folder, sizes, wanted, index)
+        old, link = _pinned(folder, sizes, wanted, index) if folder else ({}, None)
         for one in old.values():
             held.callback(one.close)
         if link is not None:
@@ -66,10 +69,15 @@ def open_balancer(
         try:
             prepare(plane.maps, wanted, mac, new=not old)
         except OSError as error:
-            raise WirelagError(f"{folder}: its maps cannot be shared ({error.strerror}): ask for less") from None
+            where = folder or interface
+            raise WirelagError(f"{where}: its maps cannot be shared ({error.strerror}): ask for less") from None
         words = "taken over" if old else ""
         if link is None:
-            link = _attached(plane, folder, interface, new=not old)
+            link = (
+                _attached(plane, interface)
+                if folder is None
+                else _attached_and_pinned(plane, folder, interface, not old)
+            )
             held.callback(link.close)
             words = f"{link.mode}, {words}" if old else link.mode
         else:
@@ -80,21 +88,26 @@ def open_balancer(
         kept = held.pop_all()
 
     def end(leave: bool) -> None:
-        if not leave:
+        if folder and not leave:
             _unpin(folder)
         kept.close()
 
-    return Balancer(plane.maps, mac, f"XDP at {interface} ({words}), pinned in {folder}", link.alive, end)
+    pinned = f"pinned in {folder}" if folder else "not pinned: it ends with this process"
+    return Balancer(plane.maps, mac, f"XDP at {interface} ({words}), {pinned}", link.alive, end)
 
 
-def problems(interface: str, pins: str) -> list[str]:
+def problems(interface: str, pins: str | None) -> list[str]:
     """Why there can be no balancer here, as far as that is known without trying."""
     found = []
-    for check in (lambda: _interface(interface), lambda: _need_bpffs(Path(pins))):
-        try:
-            check()
-        except WirelagError as error:
-            found.append(str(error))
+    try:
+        _interface(interface)
+    except WirelagError as error:
+        found.append(str(error))
+    try:
+        if pins:
+            _need_bpffs(Path(pins))
+    except WirelagError as error:
+        found.append(str(error))
     return found
 
 
@@ -132,7 +145,8 @@ def _interface(name: str) -> tuple[int, bytes]:
 def _need_bpffs(folder: Path) -> None:
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not _is_bpffs(there):
-        raise WirelagError(f"{folder}: pins must be in bpffs: a folder in /sys/fs/bpf (mount -t bpf bpf /sys/fs/bpf)")
+        out = "mount it (mount -t bpf bpf /sys/fs/bpf), or set pins = false: the balancer then ends with its process"
+        raise WirelagError(f"{folder}: pins must be in bpffs: {out}")
 
 
 def _lock(folder: Path) -> int:
@@ -217,18 +231,23 @@ def _misfit(maps: dict[str, Map], sizes: dict[str, int], wanted: npt.NDArray[np.
     return ""
 
 
-def _attached(plane: Dataplane, folder: Path, interface: str, new: bool) -> Link:
-    """The program at its interface. The link is pinned last: where it is, all is there."""
+def _attached(plane: Dataplane, interface: str) -> Link:
+    """The program at its interface."""
+    try:
+        return plane.programs["wl_balance"].attach_xdp(interface)
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            out = f"stop or --remove that balancer, if it is one; `ip link set {interface} xdp off` detaches others"
+            raise WirelagError(f"{interface}: another XDP program is attached there: {out}") from None
+        raise WirelagError(f"{interface}: cannot attach ({error.strerror})") from None
+
+
+def _attached_and_pinned(plane: Dataplane, folder: Path, interface: str, new: bool) -> Link:
+    """The link is pinned last: where it is, all is there."""
     try:
         for name in MAPS if new else ():
             plane.maps[name].pin(folder / name)
-        try:
-            link = plane.programs["wl_balance"].attach_xdp(interface)
-        except OSError as error:
-            if error.errno == errno.EBUSY:
-                out = f"perhaps a balancer with other pins; `ip link set {interface} xdp off` detaches what has none"
-                raise WirelagError(f"{interface}: another XDP program is attached there: {out}") from None
-            raise WirelagError(f"{interface}: cannot attach ({error.strerror})") from None
+        link = _attached(plane, interface)
         (folder / "link").unlink(missing_ok=True)  # of an interface that is gone
         link.pin(folder / "link")
     except BaseException as error:
