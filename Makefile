@@ -42,7 +42,7 @@ demo: $(INSTALLED) ## Simulate small captures, look at them, measure them
 	@echo "  $(BIN)/wirelag --help                          all commands; docs/ explains them"
 
 lab: $(INSTALLED) ## Try the whole live system on this machine, as root, until Ctrl-C (PORT=8321)
-	@tests/install-debian-packages iproute2 ethtool util-linux
+	@tests/install-debian-packages iproute2 ethtool procps util-linux
 	$(BIN)/python -m lab system $(if $(PORT),--port $(PORT))
 
 # Linters run beside the tests, which leave a processor idle now and then; what they say comes last.

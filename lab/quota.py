@@ -18,6 +18,7 @@ def cpu_quota(pid: int, share: float) -> Iterator[None]:
     """The process gets no more than this share of a core; the group is removed when it has ended."""
     root = _root()
     sweep_quotas()
+    _hand_on_cpu(root)
     group = root / f"{PREFIX}{owner_name()}"
     group.mkdir(exist_ok=True)
     quota_us = str(int(PERIOD_US * share))
@@ -44,6 +45,13 @@ def sweep_quotas() -> None:
 
 def _root() -> Path:
     return GROUPS / "cpu" if (GROUPS / "cpu").is_dir() else GROUPS
+
+
+def _hand_on_cpu(root: Path) -> None:
+    """Groups of version 2 have the quotas that the group above hands on, which systemd may not have needed yet."""
+    handed_on = root / "cgroup.subtree_control"
+    if handed_on.exists() and "cpu" not in handed_on.read_text().split():
+        handed_on.write_text("+cpu")
 
 
 def _remove(group: Path) -> None:

@@ -27,7 +27,7 @@ from lab.wire import Direction, Wire, statistics
 from tests.support.places import ROOT
 
 NAMESPACES = Path("/run/netns")
-TOOLS = ("ip", "bridge", "nsenter", "unshare", "ethtool", "tcpdump", "make", "cc")
+TOOLS = ("ip", "bridge", "nsenter", "unshare", "sysctl", "ethtool", "tcpdump", "make", "cc")
 
 
 def _lacking() -> str:
