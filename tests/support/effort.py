@@ -8,6 +8,9 @@ import os
 from hypothesis import settings
 
 FULL = bool(os.environ.get("WIRELAG_ACCEPTANCE"))
+ALONE = (
+    FULL  # `make acceptance` runs one test at a time on an idle machine: there, and only there, times may be asserted
+)
 
 settings.register_profile("ci", max_examples=25, deadline=None, derandomize=True)
 settings.register_profile("acceptance", max_examples=100, deadline=None, derandomize=True)
