@@ -237,6 +237,7 @@ def test_rda_duplicates() -> None:
     assert row["runs"] == row["of"]
 
 
+@pytest.mark.acceptance
 def test_estimate_cost() -> None:
     (table,) = tables_of("estimate_cost").values()
     # Twenty times as many buckets take no more than a hundred times as long.
@@ -312,6 +313,7 @@ def test_rli_overhead() -> None:
 # Of Pirate: two seconds of real connections each, beside whatever else runs here. Bounds tell methods apart, no more.
 
 
+@pytest.mark.acceptance
 @IN_LAB
 def test_pirate_methods() -> None:
     tables = tables_of("pirate_methods")
@@ -355,6 +357,7 @@ def test_pirate_accuracy() -> None:
     assert all(float(row["between, give or take 2%, %"]) > 80 for row in waiting.values())
 
 
+@pytest.mark.acceptance
 @IN_LAB
 def test_pirate_ideas() -> None:
     sliding, batch = tables_of("pirate_ideas").values()
@@ -366,6 +369,7 @@ def test_pirate_ideas() -> None:
     assert abs(float(batch["auto"]["median error, %"])) < 10 < float(batch["window"]["median error, %"])
 
 
+@pytest.mark.acceptance
 @IN_LAB
 def test_pirate_heuristics() -> None:
     responses, requests = tables_of("pirate_heuristics").values()
