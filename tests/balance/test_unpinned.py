@@ -3,21 +3,19 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lab.balance import EQUAL, Site, site
-from tests.balance.test_command import wirelag
 from tests.balance.test_lab import PATIENCE_S, SHORT_LIVES, stop_client, traffic, until
 from tests.lab.test_lab import IN_LAB
 from tests.support.balancer_packets import CONFIG
+from tests.support.command import WIRELAG, wirelag
 from wirelag.balance.settings import Config
 from wirelag.errors import WirelagError
 
-WIRELAG = (sys.executable, "-m", "wirelag.cli")
 UNMOUNT = 'while mountpoint -q /sys/fs/bpf; do umount /sys/fs/bpf; done; exec "$@"'
 WITHOUT_BPFFS = ("unshare", "--mount", "sh", "-c", UNMOUNT, "sh")
 UNPINNED = {**EQUAL, "pins": False}
