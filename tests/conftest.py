@@ -1,14 +1,14 @@
-"""What the tests share: the folder of real captures, a bpffs, and programs that may be missing."""
+"""What tests share: real captures, a bpffs, programs that may be missing, and the last words on what was skipped."""
 
 import contextlib
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 
 import tests.support.effort  # noqa: F401  (chooses Hypothesis' profile before any test is read)
 from lab.mounts import private_bpffs
+from tests.support import needs
 from tests.support.captures import SHARED_DATA
 
 
@@ -23,15 +23,15 @@ def bpffs() -> Path:
     """A bpffs of this process alone; tests that need it skip where there can be none."""
     try:
         return private_bpffs()
-    except OSError as error:
-        pytest.skip(f"no bpffs of our own: {error}")
+    except OSError:
+        pytest.skip(needs.ROOT)
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real captures; tests that need it skip where it is not."""
     if SHARED_DATA is None:
-        pytest.skip("no shared/data beside the repository, and WIRELAG_SHARED_DATA names none")
+        pytest.skip(needs.SHARED_DATA)
     return SHARED_DATA
 
 
@@ -40,9 +40,17 @@ def tool() -> Callable[[str], str]:
     """`tool(name)` gives the path of a program, or skips the test that needs it."""
 
     def find(name: str) -> str:
-        path = shutil.which(name)
+        path = needs.find(name)
         if path is None:
-            pytest.skip(f"{name} is not installed")
+            pytest.skip(needs.program(name))
         return path
 
     return find
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:
+    yield
+    skipped = terminalreporter.stats.get("skipped", [])
+    if said := needs.paragraph(report.longrepr[2] for report in skipped):
+        terminalreporter.write_line(said)

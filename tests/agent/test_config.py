@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import needs
 from tests.support.command import wirelag
 from tests.support.places import ROOT
 from wirelag.agent.config import Config
@@ -211,7 +212,7 @@ def test_examples_of_the_page_can_be_used(tmp_path: Path) -> None:
         pytest.param(
             {"interface": "lo", "filter": "tcp prt"},
             "filter 'tcp prt': ",
-            marks=pytest.mark.skipif(os.geteuid() != 0, reason="not root"),
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason=needs.ROOT),
         ),
     ],
 )

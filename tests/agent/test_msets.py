@@ -1,5 +1,6 @@
 """What agents make of m-sets: segments and references that come and go while others go on."""
 
+import errno
 import socket
 import threading
 import time
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import wirelag
+from tests.support import needs
 from tests.support.captures import ethernet, ipv4, pcap, udp
 from tests.support.two_points import EPOCH_NS, SECOND_NS
 from wirelag.agent.config import MOST_SEGMENTS, Config, Reference
@@ -197,7 +199,7 @@ def heard() -> Iterator[Heard]:
     try:
         found = Heard()
     except OSError as error:
-        pytest.skip(f"port 862 is not ours to have ({error.strerror})")
+        pytest.skip(needs.ROOT if error.errno == errno.EACCES else f"port 862: {error.strerror}")
     yield found
     found.socket.close()
 

@@ -21,6 +21,7 @@ from lab.network import POINT_ADDRESS, SERVICE_ADDRESS, Network
 from lab.servers import Httpd
 from tests.balance.test_loop import NAMES, S, of, steered, well
 from tests.lab.test_lab import IN_LAB
+from tests.support import needs
 from tests.support.balancer_packets import CONFIG, SERVICE, write
 from tests.support.command import WIRELAG, wirelag
 from tests.support.places import ROOT
@@ -235,7 +236,7 @@ def entries(config: Path) -> Iterator[Any]:
 
 
 def test_prometheus_reads_it(config: Path) -> None:
-    pytest.importorskip("prometheus_client")
+    pytest.importorskip("prometheus_client", reason=needs.LIVE)
     totals = Totals()
     for entry in entries(config):
         totals.add(entry)

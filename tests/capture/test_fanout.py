@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from lab import flood
 from lab.network import Network
 from tests.lab.test_lab import IN_LAB
+from tests.support import needs
 from tests.support.captures import ethernet, ipv4, udp
 from tests.support.command import wirelag
 from tests.support.effort import examples
@@ -261,6 +262,6 @@ def test_no_thread_of_an_agent_or_a_watch_keeps_a_capability(network: Network, t
 )
 def test_cores_that_cannot_be_are_one_line(words: list[str], says: str) -> None:
     if "2" in words and len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("there is only one core")
+        pytest.skip(needs.TWO_CPUS)
     ran = wirelag(*words, code=2)
     assert says in ran.stderr.splitlines()[-1]

@@ -21,6 +21,7 @@ import pytest
 from lab import flood
 from lab.network import Network
 from tests.lab.test_lab import IN_LAB
+from tests.support import needs
 from tests.support.captures import ethernet, ipv4, pcap, random_frame, udp
 from tests.support.ring_blocks import packed_block
 from wirelag import _kernels
@@ -393,12 +394,12 @@ def as_other(network: Network, *setpriv: str, **environment: str) -> subprocess.
 
 
 @IN_LAB
-@pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv")
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason=needs.program("setpriv"))
 def test_cap_net_raw_is_enough_and_given_up(network: Network) -> None:
     ambient = ["setpriv", "--reuid", "65534", "--clear-groups", "--inh-caps", "+net_raw", "--ambient-caps", "+net_raw"]
     done = as_other(network, *ambient)
     if "Permission" in done.stderr or "No module" in done.stderr:
-        pytest.skip("nobody cannot read this Python")
+        pytest.skip(needs.needs("a Python that nobody can read"))
     first, second, third = done.stdout.splitlines()
     assert first == "65534 0000000000000000 0000000000000000 1"
     assert second == "0 0"

@@ -12,6 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from tests.support import needs
 from tests.support.simulated_captures import write_simulation
 from wirelag.cli import app
 from wirelag.cli.options import apart, rate_of, speed_of
@@ -168,7 +169,7 @@ def test_closed_streams_that_nobody_needs_do_no_harm(folder: Path, tmp_path: Pat
 )
 def test_a_full_disk_is_one_line(folder: Path, tmp_path: Path, words: str, option: str) -> None:
     if not FULL.exists():
-        pytest.skip("no /dev/full here")
+        pytest.skip(needs.needs("/dev/full"))
     ran = run(folder, words.format(folder=tmp_path))
     assert ran.returncode == 2
     assert ran.stderr == (

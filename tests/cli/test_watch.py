@@ -25,6 +25,7 @@ from lab.processes import Process
 from lab.servers import Httpd
 from tests.ebpf.test_dataplane import IN_KERNEL
 from tests.lab.test_lab import IN_LAB
+from tests.support import needs
 from tests.support.command import WIRELAG, wirelag
 from tests.support.places import SCHEMAS
 from wirelag.cli.watch_measures import Sums
@@ -257,7 +258,7 @@ def test_an_interface_that_nobody_knows_is_told_in_one_line() -> None:
 
 @IN_LAB
 def test_prometheus_reads_it(network: Network, tmp_path: Path) -> None:
-    pytest.importorskip("prometheus_client")
+    pytest.importorskip("prometheus_client", reason=needs.LIVE)
     options = ("--format", "jsonl", "--interval", "200ms", "--by", "server", "--prometheus", "9464")
     watching = Watching(network, "client", "eth0", "rtt", *options)
     watching.line()

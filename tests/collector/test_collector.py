@@ -3,7 +3,6 @@
 import asyncio
 import http.client
 import json
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support import needs
 from tests.support.agent_messages import EPOCH_NS, SECOND_NS, pair
 from tests.support.agent_messages import Path as Travelled
 from tests.support.collector_process import (
@@ -439,9 +439,9 @@ def test_a_week_leaves_memory_and_store_as_they_are(tmp_path: Path) -> None:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[str]:
-    program = shutil.which("nats-server")
+    program = needs.find("nats-server")
     if program is None:
-        pytest.skip("nats-server is not installed")
+        pytest.skip(needs.program("nats-server"))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     log = tmp_path / "nats.log"
@@ -493,7 +493,7 @@ def test_wrong_parameters_are_told(running: Running) -> None:
 def test_schemathesis_finds_nothing(running: Running, tmp_path: Path) -> None:
     program = Path(sys.executable).with_name("schemathesis")
     if not program.exists():
-        pytest.skip("schemathesis is not installed")
+        pytest.skip(needs.needs("schemathesis", "pip install schemathesis"))
     path = recent(3, 300, 10)
     send(running.url, pair(path, RDA), 4, settled(running, path, 3))
     ran = subprocess.run(

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support import needs
 from tests.support.agent_messages import Agent, pair
 from tests.support.collector_process import RDA, Running, recent, send, settled
 from tests.support.places import ROOT
@@ -30,8 +30,8 @@ TOKEN = "a-token-that-is-long-enough"
 # Nothing is wrong here, so these find nothing.
 QUIET = {"wirelag_agent_clock_synchronised == 0"}
 NEEDED = pytest.mark.skipif(
-    any(shutil.which(name) is None for name in ("prometheus", "promtool", "openssl")),
-    reason="needs prometheus, promtool and openssl",
+    bool(needs.absent("prometheus", "promtool", "openssl")),
+    reason=needs.absent("prometheus", "promtool", "openssl"),
 )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from starlette.requests import Request
 
+from tests.support import needs
 from tests.support.agent_messages import EPOCH_NS, SECOND_NS, pair
 from tests.support.agent_messages import Path as Travelled
 from tests.support.collector_process import RDA, Running, recent, send, settled, wirelag_collect
@@ -342,7 +343,7 @@ def test_two_collectors_do_not_share_a_store(tmp_path: Path) -> None:
 
 def test_every_address_means_those_of_ipv4_too(tmp_path: Path) -> None:
     if not socket.has_dualstack_ipv6():
-        pytest.skip("no IPv6 here")
+        pytest.skip(needs.needs("IPv6"))
     (tmp_path / "tokens").write_text("a-token-that-is-long-enough\n")
     plain = {"listen": "[::]:0", "token_file": str(tmp_path / "tokens"), "store": str(tmp_path / "store.db")}
     settings = Settings.of(plain, "here")

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.lab.test_lab import IN_LAB
+from tests.support import needs
 from tests.support.command import wirelag
 from tests.support.doc_pages import blocks
 from tests.support.places import ROOT
@@ -56,8 +56,8 @@ def test_the_collectors_settings_hold(tmp_path: Path) -> None:
 
 
 def _certificate(folder: Path) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
+    if needs.absent("openssl"):
+        pytest.skip(needs.absent("openssl"))
     made = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
     names = ["-addext", "subjectAltName=DNS:localhost", "-keyout", "key.pem", "-out", "cert.pem"]
     subprocess.run(["openssl", *made.split(), *names], cwd=folder, check=True, capture_output=True)

@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 
 import wirelag
+from tests.support import needs
 from tests.support.doc_pages import PAGES, ROOT, Run, blocks, missing_tools, shell
 from wirelag.cli import COMMANDS, reference
 
@@ -28,7 +29,7 @@ MODULES = [
 def test_what_a_page_shows_is_what_happens(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = missing_tools(page.read_text(encoding="utf-8"))
     if missing:
-        pytest.skip(f"the page shows {', '.join(missing)}, which is not installed")
+        pytest.skip(needs.program(missing[0]))
     monkeypatch.chdir(tmp_path)
     differences = Run(page).run().differences
     assert not differences, "\n\n".join([*differences, "python -m tests.support.doc_pages --update rewrites them"])

@@ -13,6 +13,7 @@ import pytest
 
 from tests.docs.test_experiments import Table, tables_of
 from tests.lab.test_lab import IN_LAB
+from tests.support import needs
 
 pytestmark = [pytest.mark.acceptance, IN_LAB]
 
@@ -72,8 +73,8 @@ def busy() -> float:
 
 @pytest.fixture(scope="module", params=["as they are", "held back"])
 def tables(request: pytest.FixtureRequest) -> dict[str, Table]:
-    if (share := busy()) > MOST_BUSY:
-        pytest.skip(f"other programs take {share:.0%} of the processors: these figures are those of an idle machine")
+    if busy() > MOST_BUSY:
+        pytest.skip(needs.IDLE)
     held_back = ["--held-back", "--seed", "2"] if request.param == "held back" else []
     return tables_of("pirate_methods", *held_back, quick=False)
 

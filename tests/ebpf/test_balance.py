@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks.balance import LIMIT, costs
+from tests.support import needs
 from tests.support.captures import random_frame
 from wirelag.balance.dataplane import Backend, Counts, Service
 from wirelag.errors import WirelagError
@@ -144,7 +145,7 @@ def make(tool: Callable[[str], str]) -> Iterator[Callable[..., Run]]:
             made.append(Run(service, measures, groups))
         except WirelagError as error:
             if "permit" in str(error):
-                pytest.skip(str(error))
+                pytest.skip(needs.ebpf(error))
             raise
         return made[-1]
 
@@ -444,7 +445,7 @@ def test_two_cpus_at_the_same_connections(make: Callable[..., Run]) -> None:
     """Tables are swapped and a backend comes and goes meanwhile; it takes no connections, so none may move."""
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) < 2:
-        pytest.skip("there is one CPU")
+        pytest.skip(needs.TWO_CPUS)
     one, ports, turns = make(groups=16), range(1000, 1040), 60
     one.serve("a", "b", "c")
     homes: list[dict[int, set[int]]] = []

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.ebpf.test_meters import tcp
+from tests.support import needs
 from wirelag.cli import app
 from wirelag.errors import WirelagError
 from wirelag.estimators.fridge import Fridge
@@ -36,7 +37,7 @@ def _lacking() -> str:
     try:
         Dataplane("headers").close()
     except WirelagError as error:
-        return str(error)
+        return needs.ebpf(error)
     return ""
 
 
@@ -187,7 +188,7 @@ def test_what_the_verifier_says_last_is_the_line(tmp_path: Path, tool: Callable[
 
 
 @IN_KERNEL
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one CPU")
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason=needs.TWO_CPUS)
 @pytest.mark.parametrize("stem", ["lda", "fridge"])
 def test_cpus_lose_nothing_between_them(stem: str) -> None:
     lda = Lda(rows=4, shifts=(0,), tail=16)

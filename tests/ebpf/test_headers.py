@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import needs
 from tests.support.captures import capture_paths, damaged, packets, plain_bytes, random_frame
 from tests.support.places import ROOT
 from wirelag import _kernels
@@ -59,7 +60,7 @@ def decoder() -> Iterator[Decoder]:
     try:
         plane = Dataplane("headers", statistics=True)
     except UnavailableError as error:
-        pytest.skip(str(error))
+        pytest.skip(needs.ebpf(error))
     with plane:
         yield Decoder(plane)
 

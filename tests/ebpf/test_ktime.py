@@ -1,7 +1,6 @@
 """The clock of programs in the kernel, from this side."""
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -9,6 +8,7 @@ import time
 import numpy as np
 import pytest
 
+from tests.support import needs
 from wirelag.io import ktime
 
 SECOND_NS = 10**9
@@ -37,13 +37,14 @@ def test_only_more_than_a_reading_may_be_off_changes_it(monkeypatch: pytest.Monk
         assert variable[0] == then_ns
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="a time namespace needs root and unshare")
+@pytest.mark.skipif(os.geteuid() != 0, reason=needs.ROOT)
+@pytest.mark.skipif(needs.find("unshare") is None, reason=needs.program("unshare"))
 def test_a_time_namespace_does_not_shift_it() -> None:
     code = "from wirelag.io import ktime; import time; print(ktime.now_ns(), time.monotonic_ns())"
     command = ["unshare", "--time", "--monotonic", "1000000", sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     if done.returncode and "unshare failed" in done.stderr:
-        pytest.skip(f"no time namespaces here: {done.stderr.strip()}")
+        pytest.skip(needs.needs("time namespaces"))
     assert done.returncode == 0, done.stderr
     ours, shifted = map(int, done.stdout.split())
     assert abs(ours - time.monotonic_ns()) < 30 * SECOND_NS

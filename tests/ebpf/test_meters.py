@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support import needs
 from tests.support.captures import capture_paths, damaged, packets, pcap, plain_bytes, random_frame
 from wirelag.courses import Direction
 from wirelag.crowds import Crowds
@@ -46,7 +47,7 @@ def one_cpu() -> Iterator[None]:
     try:
         KernelLda(Lda(), None, 10**9, packet_id=PacketId()).close()
     except UnavailableError as error:
-        pytest.skip(str(error))
+        pytest.skip(needs.ebpf(error))
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     yield

@@ -24,6 +24,7 @@ from tests.docs.test_response_figures import ASKED, LEAST_ABSTAINED, MOST_BUSY, 
 from tests.estimators.test_pirate_auto import ACK, IP_ID, SYN, TCP, TIMESTAMPS
 from tests.estimators.test_pirate_twin import CONNECTIONS, connection, shifted, tampered
 from tests.lab.test_lab import IN_LAB
+from tests.support import needs
 from tests.support.captures import (
     capture_paths,
     ethernet,
@@ -64,7 +65,7 @@ def permitted() -> None:
         Dataplane("pirate_modes").close()
     except WirelagError as error:
         if "permit" in str(error) or "without clang" in str(error):
-            pytest.skip(str(error))
+            pytest.skip(needs.ebpf(error))
         raise
 
 
@@ -325,7 +326,7 @@ def test_several_processors_at_one_group(method: str) -> None:
     """Packets are counted once each, and no flow is in the table twice."""
     processors = sorted(os.sched_getaffinity(0))[:2]
     if len(processors) < 2:
-        pytest.skip("there is one processor")
+        pytest.skip(needs.TWO_CPUS)
     row = ClientPacket(S, seq=1, ack=1, tcp_flags=ACK, has=TCP)
     frames = [frame_of(row, number) for number in range(12)]
     runs, repeat = 24, 2000
@@ -412,8 +413,8 @@ def test_watch(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [[], ["--held-back", "--seed", "2"]])
 def test_the_table_of_response_holds_in_the_kernel(options: list[str]) -> None:
     """With the bounds of tests/docs/test_response_figures.py, on an idle machine as there."""
-    if (share := busy()) > MOST_BUSY:
-        pytest.skip(f"other programs take {share:.0%} of the processors")
+    if busy() > MOST_BUSY:
+        pytest.skip(needs.IDLE)
     found = tables_of("pirate_kernel", *options, quick=False)["auto in the kernel: epochs, %"]
     asked = ASKED | {name: bounds for name, (bounds, _) in REACHED.items() if name in ASKED}
     assert {name: found[name] for name, bounds in asked.items() if not _holds(found[name], bounds)} == {}
@@ -425,8 +426,8 @@ def test_the_table_of_response_holds_in_the_kernel(options: list[str]) -> None:
 @pytest.mark.acceptance
 def test_what_a_packet_costs() -> None:
     """In times of a program that only passes packets on; the clock is told: reading it costs what it does anywhere."""
-    if (share := busy()) > MOST_BUSY:
-        pytest.skip(f"other programs take {share:.0%} of the processors")
+    if busy() > MOST_BUSY:
+        pytest.skip(needs.IDLE)
     found = tables_of("pirate_cost")["times the pass"]["1"]
     assert float(found["modes, told"]) <= 5
     assert float(found["auto, told"]) <= 7

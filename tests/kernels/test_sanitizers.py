@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import needs
 from tests.support.captures import SHARED_DATA, enhanced, interface, packets, pcap, plain_bytes, random_frame, section
 from tests.support.places import ROOT
 
@@ -23,7 +24,7 @@ def program(tool: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
     (folder / "empty.c").write_text("int main(void) { return 0; }\n")
     sanitized = [tool("clang"), "-fsanitize=address,undefined", str(folder / "empty.c"), "-o", str(folder / "empty")]
     if subprocess.run(sanitized, capture_output=True, check=False).returncode:
-        pytest.skip("clang has no sanitizer runtime (Debian: libclang-rt-dev)")
+        pytest.skip(needs.needs("sanitizers of clang", "apt-get install libclang-rt-dev"))
     done = subprocess.run([tool("make"), "-C", FUZZ, "build/replay"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return FUZZ / "build" / "replay"

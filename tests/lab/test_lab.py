@@ -24,6 +24,7 @@ from lab.scenarios import FAR, SCENARIOS, Scenario, held_back
 from lab.score import batches, errors, score
 from lab.servers import Http3, Httpd, Memcached, Nginx, Redis, Server, Udpd
 from lab.wire import Direction, Wire, statistics
+from tests.support import needs
 from tests.support.effort import ALONE
 from tests.support.places import ROOT
 
@@ -34,11 +35,11 @@ TOOLS = ("ip", "bridge", "nsenter", "unshare", "sysctl", "ethtool", "tcpdump", "
 def _lacking() -> str:
     """Why the lab cannot be built here; empty: it can."""
     if os.geteuid():
-        return "the lab needs root"
-    if lacking := [name for name in TOOLS if shutil.which(name) is None]:
-        return f"the lab needs {', '.join(lacking)}"
+        return needs.ROOT
+    if lacking := needs.absent(*TOOLS):
+        return lacking
     allowed = subprocess.run(["unshare", "--net", "--mount", "true"], capture_output=True, check=False)
-    return "" if allowed.returncode == 0 else "no network namespaces here"
+    return "" if allowed.returncode == 0 else needs.needs("network namespaces")
 
 
 IN_LAB = pytest.mark.skipif(bool(_lacking()), reason=_lacking() or "the lab can be built")
@@ -231,9 +232,9 @@ SERVERS: dict[str, tuple[Server, Client, str]] = {
 def test_server_answers(name: str, tmp_path: Path) -> None:
     server, client, needed = SERVERS[name]
     if needed and shutil.which(needed) is None:
-        pytest.skip(f"{needed} is not installed")
+        pytest.skip(needs.program(needed))
     if name == "http3":
-        pytest.importorskip("aioquic")
+        pytest.importorskip("aioquic", reason=needs.needs("aioquic", "pip install aioquic"))
     result = run(Scenario(name, server, client, connections=2, seconds=0.5), 1, tmp_path)
     assert result.truth is not None
     truth = pl.read_parquet(result.truth)
@@ -251,7 +252,7 @@ OTHERS: dict[str, tuple[Server, Client]] = {"wrk": (Httpd(), Wrk()), "redis-benc
 @pytest.mark.parametrize("name", OTHERS)
 def test_clients_of_others(name: str, tmp_path: Path) -> None:
     if shutil.which(name) is None:
-        pytest.skip(f"{name} is not installed")
+        pytest.skip(needs.program(name))
     server, client = OTHERS[name]
     result = run(Scenario(name, server, client, connections=2, seconds=1, both=True), 1, tmp_path)
     assert result.truth is None
@@ -361,7 +362,7 @@ def test_a_quota_is_felt(tmp_path: Path) -> None:
 @IN_LAB
 def test_a_tunnel_is_one_flow(tmp_path: Path) -> None:
     if not Path("/dev/net/tun").exists():
-        pytest.skip("no /dev/net/tun")
+        pytest.skip(needs.needs("/dev/net/tun", "modprobe tun"))
     scenario = Scenario("tunnel", Httpd(), Load(), connections=20, seconds=0.5, tunnels=2)
     result = run(scenario, 1, tmp_path)
     assert result.truth is not None

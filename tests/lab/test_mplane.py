@@ -19,6 +19,7 @@ from lab.frr import DAEMONS
 from lab.processes import Process
 from lab.routers import Routers
 from tests.lab.test_lab import IN_LAB
+from tests.support import needs
 from tests.support.places import SIX_ROUTERS
 from wirelag.network.topology import read_topology
 
@@ -36,7 +37,7 @@ AFTER = BEFORE - {"C>F", "F>C"} | {"C>>F", "F>>C"}
 pytestmark = [
     IN_LAB,
     pytest.mark.skipif(
-        not (DAEMONS / "ospfd").exists() or shutil.which("vtysh") is None, reason="FRRouting is not installed"
+        not (DAEMONS / "ospfd").exists() or shutil.which("vtysh") is None, reason=needs.program("vtysh")
     ),
 ]
 

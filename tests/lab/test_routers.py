@@ -18,6 +18,7 @@ from lab.network import FOLDERS, NAMESPACES, sweep
 from lab.routers import Routers
 from lab.traffic import Traffic
 from tests.lab.test_lab import IN_LAB
+from tests.support import needs
 from tests.support.places import ROOT
 from wirelag.network.topology import Topology, read_topology
 
@@ -26,7 +27,7 @@ MS = 1_000_000
 BRIEF = Traffic(seconds=0.5, rate=100)
 WITH_ROUTERS = pytest.mark.skipif(
     not (DAEMONS / "ospfd").exists() or shutil.which("vtysh") is None or shutil.which("tc") is None,
-    reason="FRRouting is not installed",
+    reason=needs.program("vtysh"),
 )
 pytestmark = [IN_LAB, WITH_ROUTERS]
 

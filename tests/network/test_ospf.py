@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import needs
 from tests.support.places import DATA
 from wirelag.errors import WirelagError
 from wirelag.network.ospf import read_dump
@@ -171,7 +172,7 @@ def test_a_running_router_is_asked_through_vtysh(tmp_path: Path, monkeypatch: py
         read_topology("ospf:")
 
 
-@pytest.mark.skipif(shutil.which("vtysh") is None, reason="vtysh is not installed")
+@pytest.mark.skipif(shutil.which("vtysh") is None, reason=needs.program("vtysh"))
 def test_no_router_runs(tmp_path: Path) -> None:
     with pytest.raises(WirelagError, match=r"vtysh tells of no links \(.*failed to connect to any daemons"):
         read_topology(f"ospf:{tmp_path}/")

@@ -10,12 +10,13 @@ import numpy as np
 import polars as pl
 import pytest
 
+from tests.support import needs
 from tests.support.simulated_captures import write_point
 from wirelag.sim import Scenario, Simulation, simulate
 from wirelag.sim.truth import START_NS
 
-needs_tshark = pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
-needs_capinfos = pytest.mark.skipif(shutil.which("capinfos") is None, reason="capinfos is not installed")
+needs_tshark = pytest.mark.skipif(shutil.which("tshark") is None, reason=needs.program("tshark"))
+needs_capinfos = pytest.mark.skipif(shutil.which("capinfos") is None, reason=needs.program("capinfos"))
 
 ROUGH = Scenario(packets=20_000, seed=3, loss=0.03, reorder=0.03, duplicate=0.03, ipv6=0.0)
 

@@ -8,7 +8,6 @@ import http.client
 import json
 import os
 import secrets
-import shutil
 import signal
 import socket
 import sys
@@ -28,6 +27,7 @@ import pytest
 from lab.network import Network
 from lab.processes import Process
 from lab.wire import Direction, Wire
+from tests.support import needs
 from wirelag.io.capture import Capture
 from wirelag.packets import PacketBatch, PacketId
 
@@ -172,9 +172,9 @@ direction = "10.5.0.1>10.5.0.11"
         return [*WIRELAG, "collect", str(settings)], "point", "collecting at"
 
     def _broker(self, _: str) -> tuple[list[str], str, str]:
-        found = shutil.which("nats-server") or shutil.which("/usr/sbin/nats-server")
+        found = needs.find("nats-server")
         if found is None:
-            pytest.skip("nats-server is not installed")
+            pytest.skip(needs.program("nats-server"))
         user, _, password = SECRET.partition(":")
         settings = self.folder / "nats.conf"
         settings.write_text(

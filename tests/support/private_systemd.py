@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from lab.processes import owner_name
+from tests.support import needs
 from tests.support.places import ROOT
 
 SYSTEMD = Path("/lib/systemd/systemd")
@@ -61,13 +62,15 @@ exec env -i container=lab PATH=/usr/sbin:/usr/bin:/sbin:/bin \\
 def lacking() -> str:
     """Why no systemd can run here; empty: it can."""
     if os.geteuid():
-        return "needs root"
-    if not SYSTEMD.exists() or any(shutil.which(name) is None for name in ("unshare", "nsenter", "ip", "pivot_root")):
-        return "needs systemd, util-linux and iproute2"
+        return needs.ROOT
+    if absent := needs.absent("unshare", "nsenter", "ip", "pivot_root"):
+        return absent
+    if not SYSTEMD.exists():
+        return needs.program("systemd")
     if _groups() is None:
-        return "needs control groups of version 2"
+        return needs.needs("control groups of version 2")
     can = ["unshare", "--mount", "--pid", "--fork", "--net", "--cgroup", "mount", "-t", "proc", "proc", "/proc"]
-    return "" if subprocess.run(can, capture_output=True, check=False).returncode == 0 else "no namespaces here"
+    return "" if subprocess.run(can, capture_output=True, check=False).returncode == 0 else needs.needs("namespaces")
 
 
 class Booted:

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import shutil
 import socket
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import needs
 from tests.support.places import ROOT
 from wirelag.estimators.lda import Lda
 from wirelag.exchange import Terms
@@ -20,8 +20,8 @@ from wirelag.intervals import Interval
 from wirelag.messages import Message, decode, encode
 from wirelag.transport import Address, Inbox, Refused, Sender, Unreachable, sender
 
-pytest.importorskip("starlette", reason="wirelag[live] is not installed")
-pytest.importorskip("nats", reason="wirelag[live] is not installed")
+pytest.importorskip("starlette", reason=needs.LIVE)
+pytest.importorskip("nats", reason=needs.LIVE)
 
 import uvicorn
 from starlette.applications import Starlette
@@ -80,8 +80,8 @@ def program(*command: str, ready: str) -> Iterator[subprocess.Popen[str]]:
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:
     """A certificate for 127.0.0.1 and no other host, and its key."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
+    if needs.absent("openssl"):
+        pytest.skip(needs.absent("openssl"))
     made, key = folder / "certificate.pem", folder / "key.pem"
     made_of = f"-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout {key} -out {made} -days 1"
     who = ["-subj", "/CN=wirelag test", "-addext", "subjectAltName=IP:127.0.0.1"]
@@ -124,9 +124,9 @@ def broker(
     folder: Path, port: int, certificate: tuple[Path, Path] | None = None, more: str = ""
 ) -> Iterator[subprocess.Popen[str]]:
     """A NATS server with JetStream, TLS if it has a certificate, and a user."""
-    found = shutil.which("nats-server") or shutil.which("/usr/sbin/nats-server")
+    found = needs.find("nats-server")
     if found is None:
-        pytest.skip("nats-server is not installed")
+        pytest.skip(needs.program("nats-server"))
     tls = f'tls {{ cert_file: "{certificate[0]}", key_file: "{certificate[1]}" }}' if certificate else ""
     configuration = folder / "nats.conf"
     configuration.write_text(

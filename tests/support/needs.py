@@ -1,0 +1,80 @@
+"""What this machine lacks for a test, always said in one form: `needs tshark (run: apt-get install tshark)`.
+
+`paragraph` counts the skipped tests by what they lack: the last words of `make test`.
+"""
+
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterable
+
+# Debian's package of a program, where it has another name.
+PACKAGES = {
+    "bridge": "iproute2",
+    "capinfos": "wireshark-common",
+    "cc": "gcc",
+    "ip": "iproute2",
+    "nginx": "nginx-light",
+    "nsenter": "util-linux",
+    "pivot_root": "util-linux",
+    "promtool": "prometheus",
+    "redis-benchmark": "redis-tools",
+    "setpriv": "util-linux",
+    "systemd-analyze": "systemd",
+    "tc": "iproute2",
+    "unshare": "util-linux",
+    "vtysh": "frr",
+    "xz": "xz-utils",
+}
+SYSTEM = "/usr/local/sbin:/usr/sbin:/sbin"  # not on the PATH of an ordinary user
+FORM = re.compile(r"needs (?P<what>.*?)(?: \(run: (?P<command>.*)\))?$", re.DOTALL)
+
+
+def needs(what: str, command: str = "") -> str:
+    """Why a test is skipped: what is missing, and the command that brings it, if there is one."""
+    return f"needs {what} (run: {command})" if command else f"needs {what}"
+
+
+ROOT = needs("root", "sudo make test")
+LIVE = needs("wirelag[live]", "pip install 'wirelag[live]'")
+SHARED_DATA = needs("shared/data beside the repository", "WIRELAG_SHARED_DATA=FOLDER make test")
+IDLE = needs("an idle machine")
+TWO_CPUS = needs("two CPUs")
+
+
+def program(name: str) -> str:
+    """The reason, where a program is missing."""
+    return needs(name, f"apt-get install {PACKAGES.get(name, name)}")
+
+
+def find(name: str) -> str | None:
+    """The path of a program, also of one for administrators."""
+    return shutil.which(name) or shutil.which(name, path=SYSTEM)
+
+
+def absent(*names: str) -> str:
+    """The reason, naming the first of these programs that is missing; empty: all are here."""
+    return next((program(name) for name in names if find(name) is None), "")
+
+
+def ebpf(error: Exception) -> str:
+    """The reason, from what was said where a program could not be loaded into the kernel."""
+    if "without clang" in str(error):
+        return program("clang")
+    return ROOT if "permit" in str(error) and os.geteuid() else str(error)
+
+
+def paragraph(reasons: Iterable[str]) -> str:
+    """All skipped tests by what they lack, most first; empty: none was skipped."""
+    counts = Counter(reason.removeprefix("Skipped: ") for reason in reasons)
+    said = [_counted(reason, count) for reason, count in counts.most_common()]
+    total = counts.total()
+    return f"Skipped {total} {'test' if total == 1 else 'tests'}: {', '.join(said)}." if said else ""
+
+
+def _counted(reason: str, count: int) -> str:
+    if form := FORM.fullmatch(reason):
+        command = f" (run: {form['command']})" if form["command"] else ""
+        return f"{count} {'needs' if count == 1 else 'need'} {form['what']}{command}"
+    return f"{count} because: {reason}"
