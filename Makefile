@@ -2,13 +2,15 @@
 # Another Python: make PYTHON=python3.13 test
 
 PYTHON ?= python3
-BIN := .venv/bin
-INSTALLED := .venv/installed
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
 C_FILES := $(wildcard src/wirelag/kernels/*.h src/wirelag/kernels/*.cpp bpf/*.c bpf/*.h fuzz/*.c fuzz/*.h lab/*.c lab/*.h)
+QUICK := $(addprefix tests/,test_contract.py test_twins.py test_readers.py test_cli.py)
 SMALL_CAPTURE := $(firstword $(wildcard tests/data/*.pcap*))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab test acceptance bench fuzz docs lint format clean debian-packages
+.PHONY: help demo lab test quick pythons acceptance bench fuzz docs lint format clean debian-packages
 
 help: ## Show this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -53,6 +55,12 @@ test: debian-packages $(INSTALLED) ## Linters and all tests but the long ones (m
 	if wait $$lint; then echo "linters: no complaints"; else lint=failed; cat build/lint.txt; fi; \
 	[ $$tests = 0 ] && [ $$lint != failed ]
 
+quick: $(INSTALLED) ## A part of the tests, in half a minute: kernels and their twins, readers, commands
+	$(BIN)/pytest -q $(QUICK)
+
+pythons: ## Build, demo and quick tests on each Python found, 3.11 to 3.14 (PYTHONS="3.12 3.13")
+	@MAKE="$(MAKE)" tests/pythons $(PYTHONS)
+
 acceptance: debian-packages $(INSTALLED) ## All tests at full length, under load, fuzz, bench (PART=WORD: tests named so)
 	WIRELAG_ACCEPTANCE=1 $(BIN)/pytest -m "not fuzz" $(if $(PART),-k "$(PART)")
 	$(if $(PART),,tests/under-load)
@@ -89,14 +97,15 @@ clean: ## Remove all that make has made, .venv too
 # What runs in the kernel is built where clang is at hand: the package is built again if clang has come since.
 debian-packages:
 	@tests/install-debian-packages
-	@! command -v clang >/dev/null || ls .venv/lib/python*/site-packages/wirelag/bpf/*.o >/dev/null 2>&1 || rm -f $(INSTALLED)
+	@! command -v clang >/dev/null || ls $(VENV)/lib/python*/site-packages/wirelag/bpf/*.o >/dev/null 2>&1 || rm -f $(INSTALLED)
 
 # Build tools are installed first, so that the same pins hold for them: the build then needs no environment of its own.
+# Each environment has its own build folder: CMake remembers the Python for which it built.
 # A folder changes when a module is added to it, and a module is found only once it is installed.
 $(INSTALLED): pyproject.toml CMakeLists.txt constraints.txt $(wildcard src/wirelag/kernels/* bpf/*) $(shell find src/wirelag -type d -not -name __pycache__) | $(BIN)/python
-	@echo "Installing wirelag and its tools into .venv (a minute or two the first time)"
+	@echo "Installing wirelag and its tools into $(VENV) (a minute or two the first time)"
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt scikit-build-core nanobind cmake ninja
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --config-settings=build-dir=$(VENV)/build --no-build-isolation -e '.[dev]'
 	@touch $@
 
 HAS_VENV := import ensurepip, os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")
@@ -107,4 +116,4 @@ $(BIN)/python:
 	@$(PYTHON) -c '$(HAS_VENV)' 2>/dev/null || tests/install-debian-packages python3-venv python3-dev
 	@$(PYTHON) -c '$(HAS_VENV)' 2>/dev/null || \
 	  { echo "$(PYTHON) lacks venv or Python.h. As root: apt-get install python3-venv python3-dev. Or: make PYTHON=..."; exit 1; }
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv $(VENV)
