@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 C_FILES := $(wildcard src/wirelag/kernels/*.h src/wirelag/kernels/*.cpp bpf/*.c bpf/*.h fuzz/*.c fuzz/*.h lab/*.c lab/*.h)
-QUICK := $(addprefix tests/,test_contract.py test_twins.py test_readers.py test_cli.py)
+QUICK := $(addprefix tests/,estimators/test_contract.py estimators/test_twins.py capture/test_readers.py cli/test_cli.py)
 SMALL_CAPTURE := $(firstword $(wildcard tests/data/*.pcap*))
 
 .DEFAULT_GOAL := help
