@@ -28,7 +28,7 @@ from tests.support.client_loops import (
     run,
     taken,
 )
-from tests.support.effort import examples
+from tests.support.effort import examples, scaled
 from wirelag.naive.pirate_blind import Blind
 from wirelag.naive.pirate_modes import ClientPacket, Epoch, Settings
 
@@ -94,7 +94,7 @@ def test_what_is_no_loop() -> None:
 
 def test_any_loop() -> None:
     """One loop, or a few in one flow; epochs are short, so that what was seen so far is judged often."""
-    for seed in range(80):
+    for seed in range(scaled(80)):
         rng = random.Random(seed)
         loop = any_loop(rng)
         begins = [loop.begin_ns + i * 777 * US for i in range(rng.choice([1, 1, 1, 2, 5]))]
@@ -157,7 +157,7 @@ def test_odd_rows(chosen: Settings, odd: list[tuple[int, int]], begin_ns: int, a
 def test_many_odd_rows() -> None:
     """Flows of few lengths and gaps, so that something is learned of them; every reason is given."""
     seen: Counter[str] = Counter()
-    for seed in range(120):
+    for seed in range(scaled(120, 60)):
         rng = random.Random(seed)
         gaps = [rng.randrange(12) for _ in range(rng.choice([1, 2, 3]))]
         lengths = [rng.choice([3, 6, 15, 15, 19]) for _ in range(rng.choice([1, 2, 3]))]
@@ -248,7 +248,7 @@ def test_quic_with_several_requests_that_began_apart() -> None:
 @pytest.mark.parametrize("mean_ns", [0.15 * MS, 0.5 * MS, 2 * MS, 10 * MS])
 def test_open_loops(mean_ns: float) -> None:
     """By chance one flow in 140 has no short gaps, and one in 30 an opening flight."""
-    told = [epoch for seed in range(40) for epoch in epochs("blind", poisson(mean_ns, 2, seed))]
+    told = [epoch for seed in range(scaled(40, 20)) for epoch in epochs("blind", poisson(mean_ns, 2, seed))]
     assert reasons(told).get("answered", 0) < 0.06
 
 

@@ -26,7 +26,7 @@ from tests.support.client_loops import (
     run,
     taken,
 )
-from tests.support.effort import examples
+from tests.support.effort import examples, scaled
 from wirelag.naive.pirate_modes import ACK, FIN, HAS_TCP, RST, RULES, SYN, ClientPacket, Epoch, Front, Settings, Syn
 
 LAN_NS = 60 * US
@@ -86,7 +86,7 @@ def test_loops(name: str, method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_any_loop(method: str) -> None:
     """Two at a time; epochs are short, so that what was seen so far is judged often."""
-    for seed in range(40):
+    for seed in range(scaled(40)):
         rng = random.Random(seed)
         loops = [any_loop(rng) for _ in range(2)]
         flows = [[packet._replace(key=key + 1) for packet in run(loop, seed)[0]] for key, loop in enumerate(loops)]
@@ -148,7 +148,7 @@ def test_odd_rows(method: str, chosen: Settings, odd: list[list[int]], begin_ns:
 def test_many_odd_rows(method: str) -> None:
     """Few flags, so that flows last; every reason that the method has is given."""
     seen: Counter[str] = Counter()
-    for seed in range(20):
+    for seed in range(scaled(20, 10)):
         rng = random.Random(seed)
         odd = [[rng.randrange(5), *(rng.randrange(210) for _ in range(6))] for _ in range(3000)]
         odd = [[rng.randrange(30) if rng.random() < 0.1 else c[0], *c[1:6], 0 if seed % 4 else c[6]] for c in odd]

@@ -31,7 +31,7 @@ from tests.estimators.test_pirate_auto import (
     constant,
 )
 from tests.support.client_loops import MS, US, Loop, S, exponential, observe, poisson, run
-from tests.support.effort import examples
+from tests.support.effort import examples, scaled
 from tests.support.places import DATA
 from wirelag import _kernels
 from wirelag.naive.pirate_auto import AUTO, Epoch, Table
@@ -397,7 +397,7 @@ def test_odd_rows(chosen: Settings, odd: list[list[int]], begin_ns: int, at: lis
 def test_many_odd_rows() -> None:
     """Mostly small numbers, so that flows last; every reason that the method has is given."""
     seen: Counter[str] = Counter()
-    for seed in range(30):
+    for seed in range(scaled(30, 12)):
         rng = random.Random(seed)
         small = [rng.randrange(2, 10), 6, 20, 12, 3, 12, 5 if seed % 3 else 1, 1]
         odd = [[rng.randrange(n if rng.random() < 0.98 else 210) for n in small] for _ in range(1500)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.protocol.test_reconciling import SHORT, cached, converse
 from tests.support.agent_messages import EPOCH_NS
-from tests.support.effort import examples
+from tests.support.effort import examples, scaled
 from wirelag.crossing import Crossing
 from wirelag.naive import order as naive
 from wirelag.order import FEWEST, LOOKED_AT, UNTOLD_NS, Looking, Order, before, looked_at, times_of
@@ -107,7 +107,7 @@ def test_the_share_is_unbiased(held_ns: int, uncorrected: Callable[[Stream], Ord
     What is left out, where both were sent before the interval, is 2% of packets.
     """
     right, wrong, shares = Order(), Order(), []
-    for seed in range(600):
+    for seed in range(scaled(600)):
         stream = Stream(seed, 2000, 0.05, held_ns=held_ns)
         right, wrong = right + stream.told().order, wrong + uncorrected(stream)
         shares.append(stream.share)

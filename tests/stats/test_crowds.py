@@ -5,11 +5,12 @@ import math
 import numpy as np
 import pytest
 
+from tests.support.effort import scaled
 from wirelag.crowds import CROWDS, Crowds
 from wirelag.distribution import Distribution
 from wirelag.samples import Samples, facts
 
-RUNS = 400
+RUNS = scaled(400)
 
 
 def delays_of_connections(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
