@@ -1,6 +1,5 @@
 """Capture files: every packet of every readable file, what can be saved of a damaged one, exact times."""
 
-import contextlib
 import gzip
 import io
 import itertools
@@ -9,15 +8,13 @@ import lzma
 import os
 import random
 import re
-import signal
 import struct
 import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 import numpy as np
 import pytest
@@ -41,6 +38,7 @@ from tests.support.captures import (
     udp,
 )
 from tests.support.effort import FULL
+from tests.support.time_limit import time_limit
 from wirelag.errors import WirelagError
 from wirelag.io.pcap import CaptureFile
 from wirelag.packets import COLUMNS, PacketBatch
@@ -48,22 +46,6 @@ from wirelag.packets import COLUMNS, PacketBatch
 FRAME = ethernet(ipv4(tcp(b"payload"), 6))
 MALFORMED_LIMIT_KIB = 200 * 1024
 FILE_LIMIT_S = 10
-
-
-@contextlib.contextmanager
-def time_limit(seconds: int) -> Iterator[None]:
-    """Fail instead of hanging."""
-
-    def expired(_signal: int, _frame: FrameType | None) -> None:
-        raise TimeoutError(f"still reading after {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, expired)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def read(path: Path) -> tuple[PacketBatch, CaptureFile]:

@@ -13,8 +13,9 @@ import jsonschema
 import pytest
 
 import wirelag
-from tests.support import needs
-from tests.support.doc_pages import PAGES, ROOT, Run, blocks, missing_tools, shell
+from tests.support import command, needs
+from tests.support.doc_pages import PAGES, ROOT, Run, blocks, missing_tools
+from tests.support.shell import shell
 from wirelag.cli import COMMANDS, reference
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -65,9 +66,9 @@ def test_the_command_line_reference_is_fresh(tmp_path: Path, monkeypatch: pytest
 
 def test_every_option_is_in_the_reference() -> None:
     shown = reference.PAGE.read_text(encoding="utf-8")
-    for command in COMMANDS:
-        section = shown.split(f"## `wirelag {command}`\n")[1].split("\n## ")[0]
-        options = set(re.findall(r"(--[a-z0-9-]+)", shell(f"wirelag {command} --help"))) - {"--help"}
+    for name in COMMANDS:
+        section = shown.split(f"## `wirelag {name}`\n")[1].split("\n## ")[0]
+        options = set(re.findall(r"(--[a-z0-9-]+)", command.wirelag(name, "--help").stdout)) - {"--help"}
         assert options
         assert {option for option in options if option not in section} == set()
 

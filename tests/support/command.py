@@ -9,8 +9,8 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
@@ -19,7 +19,7 @@ import typer
 
 from wirelag import cli
 
-WIRELAG = (sys.executable, "-m", "wirelag.cli")
+WIRELAG = (str(Path(sys.executable).with_name("wirelag")),)  # the program, for a list of words
 PATIENCE_S = 300.0  # a program that takes longer hangs
 
 
@@ -45,20 +45,30 @@ def wirelag(
     together: bool = False,
 ) -> Ran:
     """Run it here. `code`: how it must end (None: in any way); `together`: errors go where the output goes."""
-    with (
-        _stream("stdin", stdin or b"", reading=True),
-        _stream("stdout") as out,
-        contextlib.nullcontext(out) if together else _stream("stderr") as err,
-        mock.patch.object(sys, "argv", ["wirelag", *map(str, words)]),
-        mock.patch.dict(os.environ, environment or {}),
-        contextlib.chdir(cwd) if cwd else contextlib.nullcontext(),
-        contextlib.redirect_stderr(sys.stdout if together else sys.stderr),
-    ):
-        ended = _main()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        ran = Ran(_content(out), "" if together else _content(err), ended)
+    with _in_memory(stdin or b"") as given, _in_memory() as out, _in_memory() as err:
+        with (
+            mock.patch.dict(os.environ, environment or {}),
+            contextlib.chdir(cwd) if cwd else contextlib.nullcontext(),
+        ):
+            ended = run_main(words, given, out, out if together else err)
+        ran = Ran(_content(out), _content(err), ended)
     return _checked(words, ran, code)
+
+
+def run_main(words: Iterable[object], stdin: int, stdout: int, stderr: int) -> int:
+    """Call `main` with these descriptors as its standard streams, which stay open; gives the exit code."""
+    with (
+        _stream("stdin", stdin, "r"),
+        _stream("stdout", stdout, "w"),
+        _stream("stderr", stderr, "w"),
+        mock.patch.object(sys, "argv", ["wirelag", *map(str, words)]),
+        mock.patch.object(cli, "app", _commands()),
+    ):
+        try:
+            cli.main()
+        except SystemExit as end:
+            return end.code if isinstance(end.code, int) else int(end.code is not None)
+        return 0
 
 
 def as_process(
@@ -77,29 +87,30 @@ def as_process(
 @cache
 def _commands() -> Callable[[], None]:
     """The commands with all their options, built once: that takes longer than most of what tests ask of them."""
-    return typer.main.get_command(cli.app)
-
-
-def _main() -> int:
-    try:
-        with mock.patch.object(cli, "app", _commands()):
-            cli.main()
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
-    return 0
+    return partial(typer.main.get_command(cli.app), prog_name="wirelag")
 
 
 @contextlib.contextmanager
-def _stream(name: str, content: bytes = b"", reading: bool = False) -> Iterator[int]:
-    """A file in memory in place of a standard stream: it has a descriptor, and no terminal behind it."""
-    descriptor = os.memfd_create(name)
-    os.write(descriptor, content)
-    os.lseek(descriptor, 0, os.SEEK_SET)
+def _in_memory(content: bytes = b"") -> Iterator[int]:
+    """A file in memory: it has a descriptor, and no terminal behind it."""
+    descriptor = os.memfd_create("stream")
+    try:
+        os.write(descriptor, content)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _stream(name: str, descriptor: int, mode: str) -> Iterator[None]:
+    """A standard stream, line by line, so that output and errors keep their order where they go to one place."""
     with (
-        open(descriptor, "r" if reading else "w", encoding="utf-8", buffering=1) as stream,
+        contextlib.suppress(BrokenPipeError),  # at its end, if the reader has gone
+        open(os.dup(descriptor), mode, encoding="utf-8", buffering=1) as stream,
         mock.patch.object(sys, name, stream),
     ):
-        yield descriptor
+        yield
 
 
 def _content(descriptor: int) -> str:

@@ -7,10 +7,8 @@ the output shown in console blocks. `...` in an output stands for anything, as i
 import contextlib
 import doctest
 import io
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import traceback
@@ -20,9 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.places import ROOT
+from tests.support.shell import shell
 
 PAGES = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")])
 TOOLS = ("capinfos", "tshark")  # other people's programs: may be missing, and print as they like
+# WIRELAG: where pages find captures that are part of the sources
+ENVIRONMENT = {"COLUMNS": "100", "LC_ALL": "C.UTF-8", "WIRELAG": str(ROOT)}
 
 
 @dataclass
@@ -77,22 +78,6 @@ def missing_tools(text: str) -> list[str]:
     return [tool for tool in TOOLS if re.search(rf"\b{tool}\b", shown) and not shutil.which(tool)]
 
 
-def shell(command: str) -> str:
-    """What a person would see, trailing blanks left out."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path, "COLUMNS": "100", "PYTHONUNBUFFERED": "1", "LC_ALL": "C.UTF-8"}
-    environment["WIRELAG"] = str(ROOT)  # where pages find captures that are part of the sources
-    done = subprocess.run(
-        ["bash", "-c", command],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=60,
-    )
-    return trimmed(done.stdout)
-
-
 def trimmed(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.strip("\n").splitlines())
 
@@ -126,7 +111,7 @@ class Run:
         if shown_file and not Path(shown_file[1]).exists():  # that is how a page writes a file
             Path(shown_file[1]).write_text(shown + "\n", encoding="utf-8")
             return
-        got = shell(command.text)
+        got = trimmed(shell(command.text, ENVIRONMENT))
         if command.text.split()[0] in TOOLS:
             return
         if not same(shown, got):
