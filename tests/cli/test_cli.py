@@ -9,14 +9,11 @@ from pathlib import Path
 import pytest
 
 import wirelag
+from tests.support import command
 from tests.support.simulated_captures import write_simulation
 from wirelag.cli import progress
 from wirelag.io.capture import Capture
 from wirelag.sim import Scenario, simulate
-
-
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "wirelag.cli", *words], capture_output=True, text=True, check=False)
 
 
 def modules_after(code: str) -> set[str]:
@@ -38,11 +35,9 @@ def test_info_loads_no_table_library(tmp_path: Path) -> None:
 
 
 def test_version_and_wrong_words() -> None:
-    assert run("--version").stdout == f"wirelag {wirelag.__version__}\n"
+    assert command.wirelag("--version").stdout == f"wirelag {wirelag.__version__}\n"
     for words in (["nonsense"], ["info"], ["info", "x.pcap", "--port", "x"], ["info", "x.pcap", "--format", "xml"]):
-        ran = run(*words)
-        assert ran.returncode == 2
-        assert "Traceback" not in ran.stderr
+        command.wirelag(*words, code=2)
 
 
 def test_an_internal_error_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import struct
 import subprocess
 import sys
@@ -10,11 +11,10 @@ from pathlib import Path
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from tests.support import needs
+from tests.support.command import WIRELAG, Ran, wirelag
 from tests.support.simulated_captures import write_simulation
-from wirelag.cli import app
 from wirelag.cli.options import apart, rate_of, speed_of
 from wirelag.errors import WirelagError
 from wirelag.sim import Scenario, simulate
@@ -36,9 +36,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(folder: Path, words: str, tail: str = "") -> subprocess.CompletedProcess[str]:
-    """A command as a shell runs it, with what the shell adds; its exit code, not that of what reads from it."""
-    line = f"'{sys.executable}' -m wirelag.cli {words} {tail}; exit ${{PIPESTATUS[0]}}"
+def run(folder: Path, words: str, code: int = 0, stdin: bytes | None = None) -> Ran:
+    return wirelag(*shlex.split(words), code=code, stdin=stdin, cwd=folder)
+
+
+def run_in_shell(folder: Path, words: str, tail: str) -> subprocess.CompletedProcess[str]:
+    """The program as a shell runs it, with what the shell adds; its exit code, not that of what reads from it."""
+    line = f"'{WIRELAG[0]}' {words} {tail}; exit ${{PIPESTATUS[0]}}"
     return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, cwd=folder)
 
 
@@ -51,7 +55,6 @@ def run(folder: Path, words: str, tail: str = "") -> subprocess.CompletedProcess
         "rtt up.pcap -o up.pcap",
         "rtt up.pcap down.pcap --html ./down.pcap",
         "rtt up.pcap --samples ../{name}/up.pcap",
-        "rtt - -o up.pcap < up.pcap",
         "oneway up.pcap down.pcap -o down.pcap",
         "oneway up.pcap down.pcap --html link.pcap",
         "cut up.pcap -o up.pcap",
@@ -63,10 +66,17 @@ def test_no_output_overwrites_an_input(folder: Path, words: str) -> None:
         if not (folder / name).exists():
             make(folder / "down.pcap", folder / name)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    ran = run(folder, words.format(name=folder.name))
+    told = run(folder, words.format(name=folder.name), code=2).stderr
+    assert "is read: writing to it would destroy it; choose another file" in told
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_no_output_overwrites_standard_input(folder: Path) -> None:
+    before = (folder / "up.pcap").read_bytes()
+    ran = run_in_shell(folder, "rtt - -o up.pcap", "< up.pcap")
     assert ran.returncode == 2
     assert "is read: writing to it would destroy it; choose another file" in ran.stderr
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert (folder / "up.pcap").read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -114,8 +124,8 @@ def test_a_place_that_cannot_be_written_is_told_first(folder: Path, tmp_path: Pa
         with pytest.raises(WirelagError) as told:
             apart({"-o": None, "--html": str(path)})
         assert str(told.value) == f"{path}: cannot write ({why}); choose another file with --html"
-    ran = run(tmp_path, "simulate --packets 100 -o x.pcap --truth no/x.parquet")
-    assert (ran.returncode, ran.stdout) == (2, "")
+    ran = run(tmp_path, "simulate --packets 100 -o x.pcap --truth no/x.parquet", code=2)
+    assert ran.stdout == ""
     assert ran.stderr == (
         "wirelag: no/x.parquet: cannot write (No such file or directory); choose another file with --truth\n"
     )
@@ -131,7 +141,7 @@ def test_standard_output_that_is_closed_or_full_is_one_line(folder: Path, words:
     if FULL.exists():
         wanted[f"> {FULL}"] = "No space left on device"
     for tail, why in wanted.items():
-        ran = run(folder, words, tail)
+        ran = run_in_shell(folder, words, tail)
         assert ran.stderr == f"wirelag: standard output: cannot write ({why}); send it elsewhere\n"
         assert ran.returncode == 2
 
@@ -151,10 +161,10 @@ def test_a_reader_who_has_gone_is_told_nothing(folder: Path, words: str) -> None
 
 
 def test_closed_streams_that_nobody_needs_do_no_harm(folder: Path, tmp_path: Path) -> None:
-    ran = run(folder, f"rtt up.pcap -o {tmp_path}/answer.txt", ">&-")
+    ran = run_in_shell(folder, f"rtt up.pcap -o {tmp_path}/answer.txt", ">&-")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "2,000 packets" in (tmp_path / "answer.txt").read_text()
-    ran = run(folder, "rtt missing.pcap", "2>&-")
+    ran = run_in_shell(folder, "rtt missing.pcap", "2>&-")
     assert (ran.returncode, ran.stdout) == (2, "")
 
 
@@ -170,9 +180,7 @@ def test_closed_streams_that_nobody_needs_do_no_harm(folder: Path, tmp_path: Pat
 def test_a_full_disk_is_one_line(folder: Path, tmp_path: Path, words: str, option: str) -> None:
     if not FULL.exists():
         pytest.skip(needs.needs("/dev/full"))
-    ran = run(folder, words.format(folder=tmp_path))
-    assert ran.returncode == 2
-    assert ran.stderr == (
+    assert run(folder, words.format(folder=tmp_path), code=2).stderr == (
         f"wirelag: /dev/full: cannot write (No space left on device); choose another file with {option}\n"
     )
 
@@ -219,47 +227,44 @@ def test_speeds_are_read_alike_by_all_commands() -> None:
 @pytest.mark.parametrize("name", ["s.txt", "s", "s.pcap.xz", "s.gz", "pcap"])
 def test_a_capture_needs_an_ending_that_says_its_format(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
-    done = CliRunner().invoke(app, ["simulate", "--packets", "100", "-o", str(path)])
-    assert done.exit_code == 2
-    assert f"{path}: its ending says the format: .pcap or .pcapng" in done.output
+    told = wirelag("simulate", "--packets", "100", "-o", path, code=2).stderr
+    assert f"{path}: its ending says the format: .pcap or .pcapng" in told
     assert not path.exists()
 
 
 def test_what_is_no_file_needs_no_ending(tmp_path: Path) -> None:
-    assert run(tmp_path, "simulate --packets 100 -o /dev/null --quiet").returncode == 0
-    ran = run(tmp_path, "simulate --packets 100 -o /dev/stdout --quiet", "| wc -c")
+    run(tmp_path, "simulate --packets 100 -o /dev/null --quiet")
+    ran = run_in_shell(tmp_path, "simulate --packets 100 -o /dev/stdout --quiet", "| wc -c")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert int(ran.stdout) > 100 * 16  # more than the heads of its records
 
 
 def test_score_and_compare_read_standard_input(folder: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    assert run(folder, f"oneway up.pcap down.pcap --format json -o {report}").returncode == 0
-    named, piped = (run(folder, f"score {words} truth.parquet", f"< {report}") for words in (report, "-"))
-    assert (named.returncode, named.stderr) == (0, "")
+    run(folder, f"oneway up.pcap down.pcap --format json -o {report}")
+    stdin = report.read_bytes()
+    named, piped = (run(folder, f"score {words} truth.parquet", stdin=stdin) for words in (report, "-"))
+    assert (named.stdout, named.stderr) == (piped.stdout, "")
+    named, piped = (run(folder, f"compare {words} {report}", stdin=stdin) for words in (report, "-"))
     assert named.stdout == piped.stdout
-    named, piped = (run(folder, f"compare {words} {report}", f"< {report}") for words in (report, "-"))
-    assert (named.returncode, named.stdout) == (0, piped.stdout)
-    ran = run(folder, "compare - -", f"< {report}")
-    assert (ran.returncode, ran.stderr) == (2, "wirelag: standard input is one report: name a file for the other\n")
+    told = run(folder, "compare - -", code=2, stdin=stdin).stderr
+    assert told == "wirelag: standard input is one report: name a file for the other\n"
 
 
 @pytest.mark.parametrize("command", ["score {} truth.parquet", "compare {} {}"])
 def test_a_binary_file_is_no_report(folder: Path, command: str) -> None:
-    ran = run(folder, command.format("up.pcap", "up.pcap"))
-    assert ran.returncode == 2
-    assert ran.stderr == (
+    assert run(folder, command.format("up.pcap", "up.pcap"), code=2).stderr == (
         "wirelag: up.pcap: is not JSON but something that is no text; write it with --format json -o FILE\n"
     )
 
 
 def test_a_capture_without_packets_is_said_to_have_none(folder: Path) -> None:
     ran = run(folder, "rtt empty.pcap")
-    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stderr == ""
     assert "there are no packets" in ran.stdout
     assert "packets   0," in run(folder, "info empty.pcap").stdout
-    ran = run(folder, "oneway up.pcap empty.pcap")
-    assert (ran.returncode, ran.stderr) == (2, "wirelag: empty.pcap holds no packets to compare\n")
+    told = run(folder, "oneway up.pcap empty.pcap", code=2).stderr
+    assert told == "wirelag: empty.pcap holds no packets to compare\n"
 
 
 # ---- an agreement that cannot be shown to hold ----
@@ -267,13 +272,10 @@ def test_a_capture_without_packets_is_said_to_have_none(folder: Path) -> None:
 
 def test_a_question_without_an_answer_does_not_hold(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "answer.json"
-    ran = run(folder, f"rtt empty.pcap --sla 'p99<1s' --format json -o {out}")
-    assert ran.returncode == 3
+    run(folder, f"rtt empty.pcap --sla 'p99<1s' --format json -o {out}", code=3)
     assert json.loads(out.read_text())["sla"] == [{"question": "p99<1s", "holds": None, "value": None}]
-    assert "p99<1s: cannot say" in run(folder, "rtt empty.pcap --sla 'p99<1s'").stdout
+    assert "p99<1s: cannot say" in run(folder, "rtt empty.pcap --sla 'p99<1s'", code=3).stdout
     # Sums have no largest delay.
     words = "oneway up.pcap down.pcap --estimator lda --sla 'mean<1s'"
-    assert run(folder, words).returncode == 0
-    ran = run(folder, f"{words} --sla 'max<1s'")
-    assert "max<1s: cannot say" in ran.stdout
-    assert ran.returncode == 3
+    run(folder, words)
+    assert "max<1s: cannot say" in run(folder, f"{words} --sla 'max<1s'", code=3).stdout

@@ -5,11 +5,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from wirelag.cli.simulate import simulate as command
-from wirelag.errors import WirelagError
+from tests.support.command import wirelag
 from wirelag.sim import Scenario, parse_distribution, simulate
 
 # Distributions
@@ -58,16 +55,11 @@ def test_a_duration_that_no_packet_fits_is_refused() -> None:
 
 # The command
 
-app = typer.Typer()
-app.command()(command)
-
 
 def test_the_command_writes_captures_and_truth(tmp_path: Path) -> None:
     files = [str(tmp_path / name) for name in ("up.pcapng", "down.pcap.zst", "truth.parquet")]
     arguments = ["--packets", "500", "--points", "2", "--clock-offset", "3ms", "-o", files[0], "-o", files[1]]
-    done = CliRunner().invoke(app, [*arguments, "--truth", files[2]])
-    assert done.exit_code == 0, done.output
-    assert "up.pcapng: 500 packets" in done.stderr
+    assert "up.pcapng: 500 packets" in wirelag("simulate", *arguments, "--truth", files[2]).stderr
     assert pl.read_parquet(files[2])["upstream_number"].max() == 500
 
 
@@ -88,25 +80,21 @@ def test_the_command_writes_captures_and_truth(tmp_path: Path) -> None:
 )
 def test_bad_options_are_explained(arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "300")
-    done = CliRunner().invoke(app, ["-o", "x.pcap", *arguments])
-    assert done.exit_code == 2
-    assert says in done.output
+    assert says in wirelag("simulate", "-o", "x.pcap", *arguments, code=2).stderr
 
 
 @pytest.mark.parametrize("option", ["-o", "--truth"])
 def test_a_file_that_cannot_be_written_is_one_clear_line(tmp_path: Path, option: str) -> None:
     missing = str(tmp_path / "no" / "such" / "place.pcap")
     outputs = ["-o", missing] if option == "-o" else ["-o", str(tmp_path / "x.pcap"), "--truth", missing]
-    done = CliRunner().invoke(app, ["--packets", "10", *outputs])
-    assert isinstance(done.exception, WirelagError)
-    assert str(done.exception).startswith(
-        f"{missing}: cannot write (No such file or directory); choose another file with {option}"
+    told = wirelag("simulate", "--packets", "10", *outputs, code=2).stderr
+    assert told.startswith(
+        f"wirelag: {missing}: cannot write (No such file or directory); choose another file with {option}"
     )
     assert not list(tmp_path.iterdir())
 
 
 def test_a_clock_that_pcap_cannot_hold_is_refused(tmp_path: Path) -> None:
     files = ["-o", str(tmp_path / "a.pcap"), "-o", str(tmp_path / "b.pcap")]
-    done = CliRunner().invoke(app, ["--packets", "10", "--points", "2", "--clock-offset=-600000h", *files])
-    assert isinstance(done.exception, WirelagError)
-    assert "1970" in str(done.exception)
+    words = ["--packets", "10", "--points", "2", "--clock-offset=-600000h", *files]
+    assert "1970" in wirelag("simulate", *words, code=2).stderr

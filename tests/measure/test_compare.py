@@ -10,21 +10,15 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from tests.support.doc_pages import ROOT, shell
+from tests.support.command import wirelag
+from tests.support.places import SCHEMAS
 from wirelag import compare as comparing
-from wirelag.cli.compare import compare as command
 from wirelag.compare import Change, Comparison, ReportError, benjamini_hochberg, compare, simes
 from wirelag.distribution import Distribution
-from wirelag.errors import WirelagError
 from wirelag.samples import Samples, facts
 
-app = typer.Typer()
-app.command()(command)
-
-SCHEMA = ROOT / "docs" / "reference" / "schema" / "compare.json"
+SCHEMA = SCHEMAS / "compare.json"
 SIGMA = 0.5
 NORMAL = NormalDist()
 
@@ -387,9 +381,7 @@ def test_an_unreadable_file_is_one_clear_line(tmp_path: Path, content: bytes | N
     if content is not None:
         bad.write_bytes(content)
     for names in ((good, bad), (bad, good)):
-        error = CliRunner().invoke(app, [str(name) for name in names]).exception
-        assert isinstance(error, WirelagError)
-        assert str(error) == f"{bad}: {said}"
+        assert wirelag("compare", *names, code=2).stderr == f"wirelag: {bad}: {said}\n"
 
 
 # The command.
@@ -404,34 +396,30 @@ def test_the_table_shows_most_groups_first(tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     before = written(tmp_path / "before.json", with_groups(rng, [50] * 31, [1.0] * 31))
     after = written(tmp_path / "after.json", with_groups(rng, [50] * 30, [1.0] * 29 + [3.0]))
-    shown = CliRunner().invoke(app, [before, after]).stdout.splitlines()
+    shown = wirelag("compare", before, after).stdout.splitlines()
     start = next(i for i, line in enumerate(shown) if line.startswith("30 groups in both, "))
     assert "the 20 that changed most (--all shows every one)" in shown[start]
     assert shown[start + 1].startswith("group 29 ")
     assert "slower (also p50" in shown[start + 1]
     assert len(shown) == start + 20 + 2
     assert shown[-1] == "only in the report before: 1 group: group 30"
-    everything = CliRunner().invoke(app, [before, after, "--all"]).stdout.splitlines()
+    everything = wirelag("compare", before, after, "--all").stdout.splitlines()
     assert len(everything) == len(shown) + 10
 
 
 def test_the_exit_code_tells_a_slow_down(tmp_path: Path) -> None:
     rng = np.random.default_rng(6)
     fast, slow = (written(tmp_path / f"{scale}.json", report(rng, 2000, scale)) for scale in (1.0, 1.5))
-    codes = [
-        CliRunner().invoke(app, words).exit_code
-        for words in ([fast, slow, "--exit-code"], [slow, fast, "--exit-code"], [fast, fast, "--exit-code"])
-    ]
-    assert codes == [3, 0, 0]
-    assert CliRunner().invoke(app, [fast, slow]).exit_code == 0
-    assert CliRunner().invoke(app, [fast, slow, "--format", "xml"]).exit_code == 2
+    wirelag("compare", fast, slow, "--exit-code", code=3)
+    wirelag("compare", slow, fast, "--exit-code")
+    wirelag("compare", fast, fast, "--exit-code")
+    wirelag("compare", fast, slow)
+    wirelag("compare", fast, slow, "--format", "xml", code=2)
 
 
 def test_a_report_without_anything(tmp_path: Path) -> None:
     path = written(tmp_path / "none.json", Samples().report("match", "round_trip").to_json("rtt"))
-    shown = CliRunner().invoke(app, [path, path, "--exit-code"])
-    assert shown.exit_code == 0
-    assert shown.stdout.startswith("cannot say: not given before\n")
+    assert wirelag("compare", path, path, "--exit-code").stdout.startswith("cannot say: not given before\n")
 
 
 def test_json_follows_its_schema(tmp_path: Path) -> None:
@@ -450,7 +438,7 @@ def test_json_follows_its_schema(tmp_path: Path) -> None:
     ]
     for i, pair in enumerate(pairs):
         names = [written(tmp_path / f"{i}{j}.json", one) for j, one in enumerate(pair)]
-        result = json.loads(CliRunner().invoke(app, [*names, "--format", "json"]).stdout)
+        result = json.loads(wirelag("compare", *names, "--format", "json").stdout)
         validator.validate(result)
         json.dumps(result, allow_nan=False)
         for name in result:
@@ -462,15 +450,15 @@ def test_from_captures_to_the_verdict(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     for name, packets, rtt in (("before", 20_000, 20), ("after", 21_000, 30), ("again", 22_000, 20)):
         options = f"--servers 4 --ipv6 0 --packets {packets} --rtt lognormal:{rtt}ms,0.5"
-        assert shell(f"wirelag simulate {options} -o {name}.pcap --quiet") == ""
-        question = f"wirelag rtt {name}.pcap --match handshake --by server --format json -o {name}.json"
-        assert shell(f"{question} --quiet") == ""
-    slower = json.loads(shell("wirelag compare before.json after.json --format json"))
+        wirelag("simulate", *options.split(), "-o", f"{name}.pcap")
+        question = f"{name}.pcap --match handshake --by server --format json -o {name}.json --quiet"
+        assert wirelag("rtt", *question.split()) == ("", "", 0)
+    slower = json.loads(wirelag("compare", "before.json", "after.json", "--format", "json").stdout)
     assert slower["total"]["verdict"] == "slower"
     low, high = slower["total"]["changes"][0]["ratio_ci95"]
     assert low < 1.5 < high
     assert {part["verdict"] for part in slower["legs"]} == {"slower"}
     assert [part["verdict"] for part in slower["groups"]] == ["slower"] * 4
-    assert shell("wirelag compare before.json after.json --exit-code > table; echo $?") == "3"
-    assert shell("wirelag compare before.json again.json --exit-code > table; echo $?") == "0"
-    assert shell("head -1 table").startswith("no more than chance: mean ")
+    wirelag("compare", "before.json", "after.json", "--exit-code", code=3)
+    same = wirelag("compare", "before.json", "again.json", "--exit-code").stdout
+    assert same.startswith("no more than chance: mean ")

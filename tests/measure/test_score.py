@@ -7,16 +7,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from wirelag.cli.score import score as command
-from wirelag.errors import WirelagError
+from tests.support.command import wirelag
 from wirelag.sim import Scenario, simulate
 from wirelag.sim.score import score, true_delays
-
-app = typer.Typer()
-app.command()(command)
 
 QUANTILES = ("0.5", "0.9", "0.99")
 
@@ -96,20 +90,17 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_the_command_prints_json(files: tuple[Path, Path]) -> None:
-    done = CliRunner().invoke(app, [*map(str, files), "--format", "json", "--leg", "server"])
-    assert done.exit_code == 0, done.output
-    content = json.loads(done.stdout)
+    content = json.loads(wirelag("score", *files, "--format", "json", "--leg", "server").stdout)
     assert content["quantity"] == "round_trip"
     assert content["samples"]["estimate"] > content["samples"]["truth"] > 0
     assert set(content["statistics"][0]) == {"name", "estimate", "truth", "relative_error", "ci95", "covered"}
 
 
 def test_the_command_prints_a_table(files: tuple[Path, Path]) -> None:
-    done = CliRunner().invoke(app, [*map(str, files)])
-    assert done.exit_code == 0, done.output
-    assert "+0.00%" in done.stdout
-    assert "covers" in done.stdout
-    assert "misses" in done.stdout
+    table = wirelag("score", *files).stdout
+    assert "+0.00%" in table
+    assert "covers" in table
+    assert "misses" in table
 
 
 @pytest.mark.parametrize(
@@ -130,11 +121,9 @@ def test_the_command_prints_a_table(files: tuple[Path, Path]) -> None:
 def test_a_malformed_report_is_one_clear_line(files: tuple[Path, Path], content: str, says: str) -> None:
     report, truth = files
     report.write_text(content)
-    done = CliRunner().invoke(app, [str(report), str(truth)])
-    assert isinstance(done.exception, WirelagError)
-    assert str(done.exception).startswith(f"{report}: ")
-    assert says in str(done.exception)
-    assert "\n" not in str(done.exception)
+    (line,) = wirelag("score", report, truth, code=2).stderr.splitlines()
+    assert line.startswith(f"wirelag: {report}: ")
+    assert says in line
 
 
 def test_a_malformed_truth_is_one_clear_line(files: tuple[Path, Path], tmp_path: Path) -> None:
@@ -150,23 +139,18 @@ def test_a_malformed_truth_is_one_clear_line(files: tuple[Path, Path], tmp_path:
             simulate(Scenario(packets=100, points=2)).truth.rename({"direction": "kind"}).write_parquet(other)
         else:
             other.write_bytes(content)
-        done = CliRunner().invoke(app, [str(report), str(other)])
-        assert isinstance(done.exception, WirelagError)
-        assert says in str(done.exception)
-        assert "\n" not in str(done.exception)
+        (line,) = wirelag("score", report, other, code=2).stderr.splitlines()
+        assert says in line
 
 
 def test_a_missing_file_is_named(files: tuple[Path, Path]) -> None:
     report, truth = files
     for arguments, name in (([report, "gone.parquet"], "gone.parquet"), (["gone.json", truth], "gone.json")):
-        done = CliRunner().invoke(app, [str(argument) for argument in arguments])
-        assert isinstance(done.exception, WirelagError)
-        assert str(done.exception).startswith(f"{name}: cannot read: No such file or directory")
+        told = wirelag("score", *arguments, code=2).stderr
+        assert told.startswith(f"wirelag: {name}: cannot read: No such file or directory")
 
 
 def test_bad_options_are_explained(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     for option, value in (("--kind", "udp"), ("--leg", "left"), ("--direction", "up"), ("--format", "xml")):
-        done = CliRunner().invoke(app, [*map(str, files), option, value])
-        assert done.exit_code == 2
-        assert "is not one of" in done.output
+        assert "is not one of" in wirelag("score", *files, option, value, code=2).stderr

@@ -11,12 +11,10 @@ import jsonschema
 import numpy as np
 import polars as pl
 import pytest
-from typer.testing import CliRunner
 
 import wirelag
 from tests.support.command import wirelag as run_command
 from tests.support.places import SCHEMAS
-from wirelag.cli import app
 from wirelag.packets import Kind, PacketBatch
 from wirelag.sim.bursts import draw_bursts
 from wirelag.sim.queue import QueueScenario, Red, run
@@ -345,9 +343,7 @@ def test_wrong_options_are_explained(
     monkeypatch.setenv("COLUMNS", "300")
     monkeypatch.chdir(tmp_path)
     outputs = ["-o", "up.pcap", "-o", "down.pcap"] if "--queue" in words else ["-o", "up.pcap"]
-    done = CliRunner().invoke(app, ["simulate", *outputs, *words])
-    assert done.exit_code == 2
-    assert says in done.output
+    assert says in run_command("simulate", *outputs, *words, code=2).stderr
     assert not list(tmp_path.iterdir())
 
 
@@ -355,6 +351,5 @@ def test_wrong_options_are_explained(
 def test_a_queue_has_two_sides(outputs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = [word for path in outputs for word in ("-o", path)]
-    done = CliRunner().invoke(app, ["simulate", *QUEUE, *words])
-    assert done.exit_code == 2
-    assert "needs 2 files" in done.output or "a file of its own" in done.output
+    told = run_command("simulate", *QUEUE, *words, code=2).stderr
+    assert "needs 2 files" in told or "a file of its own" in told
