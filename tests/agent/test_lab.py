@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ from lab import flood
 from lab.network import Network
 from lab.processes import Process
 from tests.lab.test_lab import IN_LAB
+from tests.support.command import WIRELAG
 from tests.support.two_points import SECOND_NS
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
@@ -30,7 +30,7 @@ from wirelag.reconciling import Reconciling
 from wirelag.symbols import SymbolSynopsis
 from wirelag.transport.http_inbox import HttpInbox
 
-AGENT = (sys.executable, "-m", "wirelag.cli", "agent")
+AGENT = (*WIRELAG, "agent")
 LENGTH_NS = SECOND_NS // 4  # of intervals of agents at work
 PORT = 8321
 

@@ -7,7 +7,6 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from lab.network import SERVICE_ADDRESS
 from lab.processes import Process
 from tests.docs.test_experiments import tables_of
 from tests.lab.test_lab import IN_LAB
+from tests.support.command import WIRELAG, wirelag
 from wirelag.balance.dataplane import Backend, Service
 from wirelag.errors import WirelagError
 from wirelag.io.balance_maps import Balancer
@@ -181,10 +181,8 @@ def test_what_another_version_has_pinned_is_left_alone_and_can_be_removed(place:
     assert program_at(place) == before
     place.network.ip("point", "link set eth0 name other")  # and the interface is not needed
     place.configure([1])
-    command = [sys.executable, "-m", "wirelag.cli", "balance", "--config", str(place.config), "--remove"]
     for said in ("", "nothing is pinned there"):
-        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
-        assert (ran.returncode, said in ran.stderr) == (0, True), ran.stderr
+        assert said in wirelag("balance", "--config", place.config, "--remove").stderr
         assert not place.pins.exists()
     assert "xdp" not in place.network.run("point", "ip", "-d", "link", "show", "other")
 
@@ -257,7 +255,7 @@ def test_three_capabilities_are_enough_and_less_is_told_in_a_line(place: Site, t
     for lacking in ("", "perfmon"):
         kept = [f"+{name}" for name in ("bpf", "net_admin", "perfmon") if name != lacking]
         sets = [f"--{kind}={','.join(['-all', *kept])}" for kind in ("bounding-set", "inh-caps", "ambient-caps")]
-        command = [sys.executable, "-m", "wirelag.cli", "balance", "--config", str(place.config), "--for", "600ms"]
+        command = [*WIRELAG, "balance", "--config", str(place.config), "--for", "600ms"]
         words = place.network.command("point", [tool("setpriv"), "--securebits=+noroot", *sets, *command])
         ran = subprocess.run(words, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
         if lacking:

@@ -11,7 +11,7 @@ import pytest
 
 import wirelag
 from tests.support import command
-from tests.support.command import Ran
+from tests.support.command import WIRELAG, Ran
 from tests.support.simulated_captures import write_simulation
 from wirelag.errors import WirelagError
 from wirelag.filters import Filter
@@ -224,8 +224,8 @@ def test_one_bad_capture_among_several_loses_nothing_of_the_others(whole: Path, 
 
 
 def test_a_reader_who_leaves_early_sees_no_traceback(whole: Path) -> None:
-    command = f"{sys.executable} -m wirelag.cli info --format json {whole} {whole} | head -c 10"
-    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    line = f"{WIRELAG[0]} info --format json {whole} {whole} | head -c 10"
+    ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
     assert ran.stderr == ""
 
 

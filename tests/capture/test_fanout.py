@@ -4,7 +4,6 @@ import itertools
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections import Counter
@@ -22,8 +21,8 @@ from lab.network import Network
 from tests.lab.test_lab import IN_LAB
 from tests.support import needs
 from tests.support.captures import ethernet, ipv4, udp
-from tests.support.command import wirelag
 from tests.support.effort import examples
+from tests.support.command import WIRELAG, wirelag
 from wirelag.estimators.match import Match
 from wirelag.intervals import Interval
 from wirelag.io.fanout import Fanout, over_cores
@@ -227,13 +226,12 @@ def test_an_interface_that_goes_ends_all_rings(network: Network) -> None:
 def test_no_thread_of_an_agent_or_a_watch_keeps_a_capability(network: Network, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("sesame")
     cores = str(min(2, len(os.sched_getaffinity(0))))
-    wirelag = [sys.executable, "-m", "wirelag.cli"]
     agent = ["agent", "--point", "p", "--interface", flood.SOURCE, "--cores", cores, "--interval", "100ms"]
     agent += ["--collector", "http://127.0.0.1:9", "--token-file", str(tmp_path / "token")]
     agent += ["--spool", str(tmp_path / "spool")]
     watch = ["watch", flood.SOURCE, "rtt", "--cores", cores, "--interval", "100ms"]
     for command, ready in ((agent, "listening at"), (watch, "dropped")):
-        process = network.start(flood.SINK, [*wirelag, *command], tmp_path / f"{command[0]}.txt")
+        process = network.start(flood.SINK, [*WIRELAG, *command], tmp_path / f"{command[0]}.txt")
         process.wait_for_line(ready)
         if command is agent:
             process.wait_for_line("messages wait on disk")

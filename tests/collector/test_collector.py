@@ -29,8 +29,8 @@ from tests.support.collector_process import (
     send,
     settled,
     surely,
-    wirelag_collect,
 )
+from tests.support.command import wirelag
 from tests.support.places import ROOT
 from wirelag.collector.check import HOUR_BYTES, MINUTE_BYTES, SINGLE_BYTES
 from wirelag.collector.loop import MOST_UNHEARD, Collector, Said
@@ -524,8 +524,7 @@ def test_check_says_what_would_happen(tmp_path: Path) -> None:
         size = "2GiB"
         """
     )
-    ran = wirelag_collect(str(tmp_path / "collector.toml"), "--check")
-    assert ran.returncode == 0, ran.stderr
+    ran = wirelag("collect", tmp_path / "collector.toml", "--check")
     assert "who has one of 1 tokens" in ran.stdout
     assert "B[A>C]: from b1 to b2" in ran.stdout
     assert "2048 MiB in all at most" in ran.stdout
@@ -549,15 +548,13 @@ def test_check_says_what_would_happen(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_settings_are_one_line(words: list[str], says: str) -> None:
-    ran = wirelag_collect(*words)
-    assert ran.returncode == 2
+    ran = wirelag("collect", *words, code=2)
     assert says in ran.stderr
     assert ran.stderr.count("\n") == 1
 
 
 def test_a_port_that_is_taken_is_one_line(running: Running, tmp_path: Path) -> None:
     port = running.url.rpartition(":")[2]
-    ran = wirelag_collect("--listen", f"127.0.0.1:{port}", "--store", str(tmp_path / "other.db"))
-    assert ran.returncode == 2
+    ran = wirelag("collect", "--listen", f"127.0.0.1:{port}", "--store", tmp_path / "other.db", code=2)
     assert "cannot listen" in ran.stderr
     assert ran.stderr.count("\n") == 1

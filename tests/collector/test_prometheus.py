@@ -4,7 +4,6 @@ import json
 import re
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -21,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support import needs
 from tests.support.agent_messages import Agent, pair
 from tests.support.collector_process import RDA, Running, recent, send, settled
+from tests.support.command import WIRELAG, wirelag
 from tests.support.places import ROOT
 from wirelag.intervals import Interval
 from wirelag.messages import Message
@@ -123,14 +123,12 @@ class Telling:
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where `wirelag watch` serves what it sees of a capture that is replayed."""
     folder = tmp_path_factory.mktemp("watch")
-    wirelag = [sys.executable, "-m", "wirelag.cli"]
-    made = ["simulate", "--packets", "20000", "--seed", "1", "-o", "capture.pcap", "--quiet"]
-    subprocess.run([*wirelag, *made], cwd=folder, check=True)
+    wirelag("simulate", "--packets", "20000", "--seed", "1", "-o", folder / "capture.pcap")
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     words = ["watch", "-r", "capture.pcap", "rtt", "--by", "server", "--prometheus", address]
     with (folder / "said").open("wb") as said:
-        process = subprocess.Popen([*wirelag, *words], cwd=folder, stdout=said, stderr=said)
+        process = subprocess.Popen([*WIRELAG, *words], cwd=folder, stdout=said, stderr=said)
     yield address
     process.terminate()
     assert process.wait(20) == 0, (folder / "said").read_text()

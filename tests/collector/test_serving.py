@@ -17,7 +17,8 @@ from starlette.requests import Request
 from tests.support import needs
 from tests.support.agent_messages import EPOCH_NS, SECOND_NS, pair
 from tests.support.agent_messages import Path as Travelled
-from tests.support.collector_process import RDA, Running, recent, send, settled, wirelag_collect
+from tests.support.collector_process import RDA, Running, recent, send, settled
+from tests.support.command import wirelag
 from wirelag.collector.check import told
 from wirelag.collector.loop import Collector
 from wirelag.collector.serve import Guard, listening
@@ -280,8 +281,7 @@ def test_a_broker_that_cannot_be_used_is_told_once(tmp_path: Path) -> None:
     with Running(tmp_path, "--segment", "A>B", "--nats", url) as running:
         running.until(lambda: running.counted().get("nats broker failed", 0) >= 2)
     assert running.log.count(f"{url}: cannot use the NATS server there") == 1
-    said = wirelag_collect("--check", "--nats", url, "--listen", "127.0.0.1:0", "--store", str(tmp_path / "new.db"))
-    assert said.returncode == 0
+    said = wirelag("collect", "--check", "--nats", url, "--listen", "127.0.0.1:0", "--store", tmp_path / "new.db")
     assert "now it could not: " in said.stdout
 
 
@@ -332,8 +332,7 @@ def test_intervals_of_another_length_are_history_too(tmp_path: Path, lengths_ns:
 
 def test_two_collectors_do_not_share_a_store(tmp_path: Path) -> None:
     with Running(tmp_path, "--segment", "A>B") as running:
-        second = wirelag_collect("--store", str(running.store), "--listen", "127.0.0.1:0")
-        assert second.returncode == 2
+        second = wirelag("collect", "--store", running.store, "--listen", "127.0.0.1:0", code=2)
         assert second.stderr.count("\n") == 1
         assert f"another collector (process {running.process.pid}) writes to it" in second.stderr
         running.end(signal.SIGKILL)

@@ -5,7 +5,6 @@ import re
 import signal
 import socket
 import struct
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from lab.network import Network
 from lab.processes import Process
 from tests.ebpf.test_dataplane import IN_KERNEL, LONG_NS
 from tests.lab.test_lab import IN_LAB
+from tests.support.command import WIRELAG
 from wirelag.courses import Direction
 from wirelag.errors import WirelagError
 from wirelag.estimators.fridge import Fridge
@@ -152,7 +152,7 @@ def attached(network: Network, host: str, interface: str = "cable") -> tuple[str
 
 
 def start(network: Network, tmp_path: Path, interface: str = "cable", *more: str) -> Process:
-    command = [sys.executable, "-m", "wirelag.cli", "watch", interface, "rtt", "--in-kernel", "--format", "jsonl"]
+    command = [*WIRELAG, "watch", interface, "rtt", "--in-kernel", "--format", "jsonl"]
     process = network.start("left", [*command, "--interval", "200ms", *more], tmp_path / "said.txt")
     process.wait_for_line('"packets": ')
     return process

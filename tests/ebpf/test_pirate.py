@@ -5,7 +5,6 @@ import os
 import random
 import re
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -38,6 +37,7 @@ from tests.support.captures import (
     udp,
 )
 from tests.support.client_loops import MS, Loop, S, exponential, run
+from tests.support.command import WIRELAG
 from wirelag.epochs import EPOCH, METHODS, Epochs
 from wirelag.errors import WirelagError
 from wirelag.estimators.pirate import Method, Pirate
@@ -386,7 +386,7 @@ def test_in_the_lab_it_says_what_the_capture_says(method: Method) -> None:
 @IN_LAB
 def test_watch(tmp_path: Path) -> None:
     """Answers for each interval while real requests pass, and one at the end; then nothing is attached any more."""
-    command = [sys.executable, "-m", "wirelag.cli", "watch", "eth0", "response", "--in-kernel"]
+    command = [*WIRELAG, "watch", "eth0", "response", "--in-kernel"]
     command += ["--interval", "500ms", "--format", "jsonl", "--by", "server"]
     server = Httpd("exponential:2000")
     with Network("watch") as network:

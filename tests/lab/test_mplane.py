@@ -5,8 +5,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -20,11 +18,11 @@ from lab.processes import Process
 from lab.routers import Routers
 from tests.lab.test_lab import IN_LAB
 from tests.support import needs
+from tests.support.command import WIRELAG, wirelag
 from tests.support.places import SIX_ROUTERS
 from wirelag.network.topology import read_topology
 
 SIX = SIX_ROUTERS
-WIRELAG = (sys.executable, "-m", "wirelag.cli")
 MEASURING = ("A", "C", "D", "F")
 PORT = 8321
 COLLECTOR = "10.7.1.2"  # the host beside A
@@ -221,7 +219,7 @@ def test_a_plan_becomes_agents(plane: Plane) -> None:
     upgraded = [address for address, router in plane.names.items() if router in MEASURING]
     words = ["plan", plane.database, "--upgraded", ",".join(upgraded), "--write-agents", str(folder)]
     words += ["--collector", f"http://{COLLECTOR}:{PORT}", "--every", "20ms"]
-    said = subprocess.run([*WIRELAG, *words], capture_output=True, text=True, check=True).stderr
+    said = wirelag(*words).stderr
     assert said.count("fill in") == 1, said  # where the collector listens
     plane.collect(folder / "collector.toml")
     for address in upgraded:

@@ -4,7 +4,6 @@ import html.parser
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -340,13 +339,8 @@ def test_many_parts_are_one_file(made: Made, tmp_path: Path, monkeypatch: pytest
 def test_what_cannot_be_written_is_one_line(made: Made, tmp_path: Path) -> None:
     nowhere = tmp_path / "no" / "where"
     for words in (["--html", nowhere], ["--samples", nowhere], ["--html", tmp_path], ["--samples", tmp_path]):
-        ran = subprocess.run(
-            [sys.executable, "-m", "wirelag.cli", "rtt", str(made.capture), *map(str, words)],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert ran.returncode == 2
-        assert ran.stderr.startswith(f"wirelag: {words[1]}: ")
-        assert ran.stderr.count("\n") == 1
+        (line,) = command.wirelag("rtt", made.capture, *words, code=2).stderr.splitlines()
+        assert line.startswith(f"wirelag: {words[1]}: ")
     wirelag("rtt", made.capture, "--html", "-", code=2)
     wirelag("rtt", made.capture, "--html", nowhere, "--samples", nowhere, code=2)
     assert list(tmp_path.iterdir()) == []

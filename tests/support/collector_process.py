@@ -5,7 +5,6 @@ import http.client
 import json
 import signal
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -17,22 +16,13 @@ from typing import Any, Self
 from urllib.parse import urlencode
 
 from tests.support.agent_messages import SECOND_NS, Agent, Path
+from tests.support.command import WIRELAG
 from wirelag.estimators.rda import Rda
 from wirelag.messages import Message, decode, encode
 from wirelag.transport import Address, Sender, Unreachable, sender
 
-# As `wirelag collect`, also where the command is not there yet.
-RUN = (
-    "import wirelag.cli as cli\nfrom wirelag.cli.collect import collect\n"
-    "if 'collect' not in cli.COMMANDS: cli.app.command('collect')(collect)\ncli.main()"
-)
 RDA = Rda(buckets=600, tail=200)
 PATIENCE_S = 120  # a collector that never answers has died
-
-
-def wirelag_collect(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run it to its end."""
-    return subprocess.run([sys.executable, "-c", RUN, "collect", *words], capture_output=True, text=True, timeout=30)
 
 
 class Running:
@@ -40,7 +30,7 @@ class Running:
 
     def __init__(self, folder: File, *words: str, port: int = 0, token: str | None = None) -> None:
         self.store, self.token = folder / "store.db", token
-        self._command = [sys.executable, "-c", RUN, "collect", "--store", str(self.store), *words]
+        self._command = [*WIRELAG, "collect", "--store", str(self.store), *words]
         self._port = port
         self.log = ""
 

@@ -18,6 +18,7 @@ from unittest import mock
 import typer
 
 from wirelag import cli
+from wirelag.io import privileges
 
 WIRELAG = (str(Path(sys.executable).with_name("wirelag")),)  # the program, for a list of words
 PATIENCE_S = 300.0  # a program that takes longer hangs
@@ -63,6 +64,7 @@ def run_main(words: Iterable[object], stdin: int, stdout: int, stderr: int) -> i
         _stream("stderr", stderr, "w"),
         mock.patch.object(sys, "argv", ["wirelag", *map(str, words)]),
         mock.patch.object(cli, "app", _commands()),
+        mock.patch.object(privileges, "_leave_root", _stay_root),
     ):
         try:
             cli.main()
@@ -88,6 +90,10 @@ def as_process(
 def _commands() -> Callable[[], None]:
     """The commands with all their options, built once: that takes longer than most of what tests ask of them."""
     return partial(typer.main.get_command(cli.app), prog_name="wirelag")
+
+
+def _stay_root() -> None:
+    raise AssertionError("it would take the tests' own privileges: run it as a process")
 
 
 @contextlib.contextmanager

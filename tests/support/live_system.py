@@ -10,7 +10,6 @@ import os
 import secrets
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +27,7 @@ from lab.network import Network
 from lab.processes import Process
 from lab.wire import Direction, Wire
 from tests.support import needs
+from tests.support.command import WIRELAG
 from wirelag.io.capture import Capture
 from wirelag.packets import PacketBatch, PacketId
 
@@ -37,7 +37,6 @@ PORT, COLLECTOR_PORT, BROKER_PORT = 7001, 8321, 4222
 RATE = 2000  # datagrams a second
 TOKEN = "a-token-that-nobody-may-read-in-a-log"
 SECRET = "wirelag:a-password-that-nobody-may-read"
-WIRELAG = (sys.executable, "-m", "wirelag.cli")
 LINKS = {"client": ("to-client", "10.6.1"), "server1": ("to-server1", "10.6.2")}
 LOSS = 0.01
 
