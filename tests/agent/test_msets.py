@@ -176,7 +176,6 @@ class Heard:
     def __init__(self) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.setsockopt(socket.IPPROTO_IP, IP_RECVTTL, 1)
-        self.socket.bind(("127.0.0.2", 862))
         self.socket.settimeout(5)
 
     def some(self, count: int) -> list[tuple[str, int, int]]:
@@ -196,9 +195,11 @@ def _received(sock: socket.socket) -> tuple[bytes, tuple[int, int, int], int, tu
 
 @pytest.fixture
 def heard() -> Iterator[Heard]:
+    found = Heard()
     try:
-        found = Heard()
+        found.socket.bind(("127.0.0.2", 862))
     except OSError as error:
+        found.socket.close()
         pytest.skip(needs.ROOT if error.errno == errno.EACCES else f"port 862: {error.strerror}")
     yield found
     found.socket.close()

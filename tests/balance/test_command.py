@@ -25,6 +25,7 @@ from tests.support import needs
 from tests.support.balancer_packets import CONFIG, SERVICE, write
 from tests.support.command import WIRELAG, wirelag
 from tests.support.places import ROOT
+from tests.support.waiting import until
 from wirelag.balance.dataplane import Service
 from wirelag.balance.settings import Config
 from wirelag.cli.balance_apply import Applier, whole
@@ -190,6 +191,13 @@ def test_a_command_for_each_backend(config: Path, tmp_path: Path) -> None:
     assert (applier.runs, applier.failures) == (4, 0)
 
 
+def runs(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").split()[2] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def test_a_command_that_takes_too_long_is_ended_with_all_it_has_started(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,8 +207,8 @@ def test_a_command_that_takes_too_long_is_ended_with_all_it_has_started(
     applier.offer(Config.load(str(config)).backends, dict.fromkeys(NAMES, 0.25))
     applier.close()
     assert said == ["--apply: sh: took longer than 2 s and was ended; it is run again in the next interval"]
-    there = Path(f"/proc/{started.read_text(encoding='utf-8').strip()}/stat")
-    assert not there.exists() or there.read_text(encoding="utf-8").split()[2] == "Z"
+    pid = started.read_text(encoding="utf-8").strip()
+    until(lambda: not runs(pid), "the end of what it had started")
 
 
 def test_a_command_that_fails_is_told_once_and_run_again(config: Path) -> None:

@@ -274,7 +274,8 @@ def topologies(shared_data: Path, room: Path) -> Iterator[Topology]:
     for path in sorted((shared_data / "topologies").rglob("*")):
         if path.name.endswith(".tar.gz"):
             with tarfile.open(path) as archive:
-                archive.extractall(room, filter="data")
+                archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4 and later has it
+                archive.extractall(room)
         elif path.is_file():
             yield read_topology(path)
     yield from (read_topology(path) for path in sorted(room.rglob("*")) if path.suffix in (".gml", ".graphml"))
