@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from tests.support.effort import scaled
 from wirelag.clocks import Clock, Step, fit
 from wirelag.clusters import explain_clusters
 from wirelag.sim.scenario import Scenario
@@ -101,7 +102,7 @@ ONE_CLOCK = {
 
 
 @pytest.mark.parametrize("case", ONE_CLOCK)
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(scaled(5, 2)))
 def test_one_clock_stays_as_it_is(case: str, seed: int) -> None:
     traffic = Traffic(seed, **ONE_CLOCK[case])  # type: ignore[arg-type]
     clock = traffic.fit()
@@ -110,7 +111,7 @@ def test_one_clock_stays_as_it_is(case: str, seed: int) -> None:
     assert clock.correct(down) is down
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(scaled(20)))
 def test_restless_load_is_no_clock(seed: int) -> None:
     assert Traffic(seed, extra=Bursts(seed)).fit().method == "none"
 
@@ -205,7 +206,7 @@ def test_skew_alone_leaves_the_offset() -> None:
 
 def test_offset_lies_within_its_uncertainty() -> None:
     rng = np.random.default_rng(5)
-    for seed in range(40):
+    for seed in range(scaled(40, 20)):
         base = tuple(rng.uniform(5e-5, 2e-2, 2))
         traffic = Traffic(
             seed, packets=500, base=base, jitter=tuple(rng.uniform(1e-5, 5e-3, 2)), offset=rng.choice([-7.0, 3.0])

@@ -31,6 +31,7 @@ from tests.support.collector_process import (
     surely,
 )
 from tests.support.command import wirelag
+from tests.support.effort import scaled
 from tests.support.places import ROOT
 from wirelag.collector.check import HOUR_BYTES, MINUTE_BYTES, SINGLE_BYTES
 from wirelag.collector.loop import MOST_UNHEARD, Collector, Said
@@ -425,8 +426,8 @@ def keeps_its_size(folder: Path, intervals: int) -> None:
     store.close()
 
 
-def test_an_hour_leaves_memory_and_store_as_they_are(tmp_path: Path) -> None:
-    keeps_its_size(tmp_path, 3600)
+def test_memory_and_store_keep_their_size(tmp_path: Path) -> None:
+    keeps_its_size(tmp_path, scaled(3600))
 
 
 @pytest.mark.acceptance

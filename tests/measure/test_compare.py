@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.support.command import wirelag
+from tests.support.effort import scaled
 from tests.support.places import SCHEMAS
 from wirelag import compare as comparing
 from wirelag.compare import Change, Comparison, ReportError, benjamini_hochberg, compare, simes
@@ -67,7 +68,7 @@ def about(share: float, runs: int) -> float:
 
 @pytest.mark.parametrize("n", [30, 1000])
 def test_the_same_network_differs_in_one_run_of_twenty(n: int) -> None:
-    rng, runs = np.random.default_rng(n), 600
+    rng, runs = np.random.default_rng(n), scaled(600, 400)
     results = [compare(report(rng, n), report(rng, n)) for _ in range(runs)]
     p_values = np.array([named(result, "mean").p_value for result in results], float)
     for level in (0.05, 0.2, 0.5):
@@ -82,7 +83,7 @@ def test_the_same_network_differs_in_one_run_of_twenty(n: int) -> None:
 
 
 def test_few_samples_are_no_excuse() -> None:
-    rng, runs = np.random.default_rng(5), 400
+    rng, runs = np.random.default_rng(5), scaled(400)
     for n in (2, 3, 5, 10):
         p_values = [named(compare(report(rng, n), report(rng, n)), "mean").p_value or 0.0 for _ in range(runs)]
         assert np.mean(np.array(p_values) <= 0.05) <= 0.05 + about(0.05, runs), n
@@ -106,7 +107,7 @@ def rare(runs: int, n: int, level: float) -> float:
 def test_small_p_values_are_as_rare_as_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
     # Among many groups the far tail decides. The interval of a quantile does not know its width as well as n - 1
     # degrees of freedom would: counted so, p-values of 0.2% come twice as often.
-    runs, level = 15_000, 0.002
+    runs, level = scaled(15_000, 6_000), 0.002
     most = 1 + 4 * math.sqrt((1 - level) / (runs * level))
     assert rare(runs, 60, level) < 1
     monkeypatch.setattr(comparing, "_freedom", lambda name, samples: samples - 1.0)
@@ -114,7 +115,7 @@ def test_small_p_values_are_as_rare_as_they_say(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_slow_down_is_found_as_often_as_the_samples_allow() -> None:
-    rng, runs, n = np.random.default_rng(7), 400, 400
+    rng, runs, n = np.random.default_rng(7), scaled(400), 400
     results = [compare(report(rng, n), report(rng, n, 1.1)) for _ in range(runs)]
     spread = math.sqrt(math.expm1(SIGMA**2))  # standard deviation over mean
     errors = {"mean": spread, "0.5": SIGMA * math.sqrt(math.pi / 2)}
@@ -136,6 +137,9 @@ def test_a_slow_down_is_found_as_often_as_the_samples_allow() -> None:
     assert np.median(ratios) == pytest.approx(1.1, rel=0.01)
 
 
+SOME = scaled(60, 20)  # runs
+
+
 def false_discoveries(runs: int, changed: int) -> tuple[float, float]:
     """Of 40 groups some got 40% slower: the mean share of wrong ones among those called, and of the changed found."""
     rng = np.random.default_rng(changed)
@@ -153,11 +157,11 @@ def false_discoveries(runs: int, changed: int) -> tuple[float, float]:
 
 def test_of_the_groups_called_one_in_twenty_is_wrong() -> None:
     # A share of a few groups scatters by less than 0.1 from run to run; with no change at all it is 0 or 1.
-    wrong, found = false_discoveries(runs=40, changed=10)
-    assert wrong <= 0.05 + 4 * 0.1 / math.sqrt(40)
+    wrong, found = false_discoveries(SOME, changed=10)
+    assert wrong <= 0.05 + 4 * 0.1 / math.sqrt(SOME)
     assert found > 0.6
-    wrong, _ = false_discoveries(runs=60, changed=0)
-    assert wrong <= 0.05 + about(0.05, 60)
+    wrong, _ = false_discoveries(SOME, changed=0)
+    assert wrong <= 0.05 + about(0.05, SOME)
 
 
 def test_without_control_the_same_test_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,9 +169,9 @@ def test_without_control_the_same_test_fails(monkeypatch: pytest.MonkeyPatch) ->
         return level
 
     monkeypatch.setattr(comparing, "benjamini_hochberg", each_alone)
-    wrong, _ = false_discoveries(runs=40, changed=10)
-    assert wrong > 0.05 + 4 * 0.1 / math.sqrt(40)
-    wrong, _ = false_discoveries(runs=20, changed=0)
+    wrong, _ = false_discoveries(SOME, changed=10)
+    assert wrong > 0.05 + 4 * 0.1 / math.sqrt(SOME)
+    wrong, _ = false_discoveries(scaled(20, 10), changed=0)
     assert wrong > 0.9
 
 

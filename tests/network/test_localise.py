@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.effort import examples
+from tests.support.effort import examples, scaled
 from tests.support.router_captures import SIX
 from wirelag.errors import WirelagError
 from wirelag.network.certainty import half95, p_beyond
@@ -231,7 +231,7 @@ def test_nothing_is_blamed_in_more_than_5_percent_where_nothing_adds_too_much(co
 
 
 def test_both_of_two_slow_segments_are_named_and_nothing_else() -> None:
-    rng, runs, right = random.Random(1), 1000, 0
+    rng, runs, right = random.Random(1), scaled(1000), 0
     for _ in range(runs):
         parts = [_figures(rng.gauss(2e-5, 1e-6), 1e-6) for _ in range(20)]
         for i, more in ((3, 1.6e-3), (17, 8e-3)):
@@ -317,7 +317,7 @@ def test_who_does_not_know_its_loss_leaves_that_of_the_route_unknown() -> None:
 
 @pytest.mark.parametrize("freedom", [1, 2, 5, 30, math.inf])
 def test_the_tail_of_students_distribution(freedom: float) -> None:
-    rng, runs = random.Random(5), 20_000
+    rng, runs = random.Random(5), scaled(20_000)
     beyond = 0
     for _ in range(runs):
         sigma = math.sqrt(rng.gammavariate(freedom / 2, 2 / freedom)) if math.isfinite(freedom) else 1.0
@@ -342,7 +342,7 @@ def _series(rng: random.Random, count: int, wider: float, moves: dict[int, float
 @pytest.mark.parametrize("wider", [1.0, 4.0])
 def test_nothing_moves_by_chance_in_more_than_5_percent_of_networks(wider: float) -> None:
     """Also where means scatter four times as far as their errors say, since neighbouring packets are alike."""
-    rng, runs, wrong = random.Random(7), 60, 0
+    rng, runs, wrong = random.Random(7), scaled(60), 0
     for _ in range(runs):
         # With so small a `slow` all of the protection is the test's.
         wrong += bool(changes({Segment.link(str(i), "x"): _series(rng, 60, wider, {}) for i in range(5)}, 1e-9))
