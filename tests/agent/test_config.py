@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import needs
-from tests.support.command import wirelag
+from tests.support.agent_settings import config_of, problem_of, run
 from tests.support.places import ROOT
 from wirelag.agent.config import Config
 from wirelag.agent.forecast import forecast
@@ -20,25 +20,6 @@ from wirelag.estimators.rda import Rda
 
 REFERENCE_PAGE = ROOT / "docs" / "reference" / "agent.md"
 LEAST = 'point = "edge1"\ninterface = "lo"\n'
-
-
-def config_of(text: str, folder: Path) -> Config:
-    path = folder / "agent.toml"
-    path.write_text(text)
-    return Config.of(Settings.load(str(path)))
-
-
-def problem_of(text: str, folder: Path) -> str:
-    with pytest.raises(WirelagError) as caught:
-        config_of(text, folder)
-    line = str(caught.value)
-    assert "\n" not in line
-    return line.removeprefix(f"{folder}/")
-
-
-def run(*arguments: str) -> tuple[int, str]:
-    ran = wirelag("agent", *arguments, code=None, together=True)
-    return ran.returncode, ran.stdout
 
 
 def test_the_least(tmp_path: Path) -> None:

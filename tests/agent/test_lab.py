@@ -1,90 +1,28 @@
 """Agents at work in namespaces: they measure, are stopped, killed and cut off, and lose packets."""
 
-import asyncio
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-import uvicorn
-from starlette.applications import Starlette
 
 from lab import flood
 from lab.network import Network
 from lab.processes import Process
-from tests.lab.test_lab import IN_LAB
-from tests.support.command import WIRELAG
-from tests.support.two_points import SECOND_NS
+from tests.support.agent_receiver import AGENT, LENGTH_NS, PORT, Receiver, synopses, whole
+from tests.support.in_lab import IN_LAB
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
 from wirelag.intervals import Interval
-from wirelag.messages import ClockReading, Message, decode, encode
+from wirelag.messages import ClockReading, Message
 from wirelag.reconciling import Reconciling
 from wirelag.symbols import SymbolSynopsis
-from wirelag.transport.http_inbox import HttpInbox
-
-AGENT = (*WIRELAG, "agent")
-LENGTH_NS = SECOND_NS // 4  # of intervals of agents at work
-PORT = 8321
-
-
-class Receiver:
-    """A collector that only keeps what it gets; `holds` lets messages arrive without acknowledging them."""
-
-    def __init__(self, inside: Callable[[], AbstractContextManager[None]], address: str = "10.5.0.11") -> None:
-        self.messages: list[Message] = []
-        self.holds = False
-        self._came = threading.Condition()
-        self._inside, self._address = inside, address
-        self._thread = threading.Thread(target=self._run)
-
-    def _run(self) -> None:
-        with self._inside():
-            asyncio.run(self._serve())
-
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._inbox = HttpInbox({"sesame": None})
-        app = Starlette(routes=self._inbox.routes())
-        config = uvicorn.Config(app, self._address, PORT, log_level="error", timeout_graceful_shutdown=1)
-        self._server = uvicorn.Server(config)
-        serving = asyncio.create_task(self._server.serve())
-        async for data, acknowledge in self._inbox.messages():
-            message = decode(data)
-            with self._came:
-                self.messages.append(message)
-                self._came.notify_all()
-            if not self.holds:
-                await acknowledge()
-        await serving
-
-    def ask(self, message: Message) -> None:
-        asyncio.run_coroutine_threadsafe(self._inbox.ask(message.point, encode(message)), self._loop).result(5)
-
-    def wait(self, wanted: Callable[[list[Message]], bool], seconds: float = 20.0) -> list[Message]:
-        """Until what came is wanted."""
-        with self._came:
-            assert self._came.wait_for(lambda: wanted(self.messages), seconds), [m.key for m in self.messages]
-            return list(self.messages)
-
-    def __enter__(self) -> "Receiver":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        async def end() -> None:
-            self._server.should_exit = True
-            await self._inbox.close()
-
-        asyncio.run_coroutine_threadsafe(end(), self._loop).result(5)
-        self._thread.join(10)
 
 
 @pytest.fixture
@@ -147,24 +85,6 @@ def agents(network: Network, tmp_path: Path) -> Agents:
 def receiver(network: Network) -> Iterator[Receiver]:
     with Receiver(lambda: network.inside("server1")) as receiver:
         yield receiver
-
-
-def synopses(messages: Sequence[Message], point: str) -> dict[int, Message]:
-    """Of one point, by interval; each came once."""
-    found = [m for m in messages if m.type == "synopsis" and m.point == point]
-    keys = [m.key for m in found]
-    assert len(set(keys)) == len(keys)
-    return {m.interval.start_ns: m for m in found}
-
-
-def whole(messages: Sequence[Message]) -> list[int]:
-    """Intervals that both points covered, and in which packets passed."""
-    both = [synopses(messages, point) for point in ("client", "server1")]
-    return sorted(
-        start_ns
-        for start_ns in set(both[0]) & set(both[1])
-        if all(m[start_ns].seen.covered_ns == LENGTH_NS and m[start_ns].seen.packets for m in both)
-    )
 
 
 @IN_LAB

@@ -14,12 +14,12 @@ import pytest
 import wirelag
 from tests.support import needs
 from tests.support.captures import ethernet, ipv4, pcap, udp
+from tests.support.m_sets import AGENT, config_of
 from tests.support.two_points import EPOCH_NS, SECOND_NS
 from wirelag.agent.config import MOST_SEGMENTS, Config, Reference
 from wirelag.agent.cutting import Part
 from wirelag.agent.msets import Cutters, m_set_of
 from wirelag.agent.references import Emitter
-from wirelag.agent.settings import Settings
 from wirelag.errors import WirelagError
 from wirelag.intervals import Interval
 from wirelag.messages import Message, decode, encode
@@ -27,22 +27,6 @@ from wirelag.packets import PacketBatch, PacketId
 from wirelag.stamp import payload
 
 IP_RECVTTL = 12
-
-
-AGENT = """
-point = "C"
-interface = "lo"
-interval = "1s"
-[m_set]
-by = "collector"
-every = "10ms"
-"""
-
-
-def config_of(folder: Path, text: str = AGENT) -> Config:
-    path = folder / "agent.toml"
-    path.write_text(text)
-    return Config.of(Settings.load(str(path)))
 
 
 def m_set(config: Config, *segments: tuple[str, str, str, str, int | None], since_ns: int = EPOCH_NS) -> Message:

@@ -11,10 +11,10 @@ import pytest
 
 from lab.live import Done, Setting, run
 from lab.wire import Direction
-from tests.agent.test_rli import arrived, measured, message_of, parts_of
-from tests.lab.test_lab import IN_LAB
 from tests.support.browser import Browser
 from tests.support.collector_process import Running, surely
+from tests.support.in_lab import IN_LAB
+from tests.support.rli_agent import arrived, measured, message_of, parts_of
 from wirelag.collector.openapi import REPORT
 from wirelag.collector.store import Store
 from wirelag.messages import Message

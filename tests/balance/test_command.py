@@ -19,11 +19,11 @@ import pytest
 from lab.clients import LOG, Load, Task, read_log
 from lab.network import POINT_ADDRESS, SERVICE_ADDRESS, Network
 from lab.servers import Httpd
-from tests.balance.test_loop import NAMES, S, of, steered, well
-from tests.lab.test_lab import IN_LAB
 from tests.support import needs
+from tests.support.balance_loop import NAMES, S, of, steered, well
 from tests.support.balancer_packets import CONFIG, SERVICE, write
 from tests.support.command import WIRELAG, wirelag
+from tests.support.in_lab import IN_LAB
 from tests.support.places import ROOT
 from tests.support.waiting import until
 from wirelag.balance.dataplane import Service

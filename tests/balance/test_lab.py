@@ -1,8 +1,6 @@
 """`wirelag balance` with real servers, clients and a real kernel: nobody notices what happens to the controller."""
 
-import json
 import os
-import select
 import shutil
 import signal
 import struct
@@ -13,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from lab.balance import EQUAL, Site, entries, site
-from lab.clients import Load
 from lab.network import SERVICE_ADDRESS
 from lab.processes import Process
-from tests.docs.test_experiments import tables_of
-from tests.lab.test_lab import IN_LAB
+from tests.support.balanced_site import PATIENCE_S, SHORT_LIVES, stop_client, traffic
 from tests.support.command import WIRELAG, wirelag
+from tests.support.experiment_tables import tables_of
+from tests.support.in_lab import IN_LAB
+from tests.support.waiting import until
 from wirelag.balance.dataplane import Backend, Service
 from wirelag.errors import WirelagError
 from wirelag.io.balance_maps import Balancer
@@ -30,9 +28,7 @@ from wirelag.io.bpf import ARRAY, MAPPABLE, Link, Map, info
 from wirelag.io.dataplane_balance import open_balancer
 
 pytestmark = IN_LAB
-PATIENCE_S = 30.0
 FLOOR = 0.0079  # 0.8%, but for what a table of 65,537 entries rounds
-SHORT_LIVES = Load(lifetime="exponential:300000")
 MACS = [bytes.fromhex(f"0205000000{11 + i:02x}") for i in range(4)]
 
 
@@ -42,46 +38,9 @@ def place(tmp_path: Path) -> Iterator[Site]:
         yield built
 
 
-def until(true: Callable[[], Any], what: str) -> None:
-    """Wait for it, but not for ever."""
-    end = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end, what
-        select.select([], [], [], 0.02)
-
-
-def received(place: Site, number: int) -> int:
-    said = place.network.run(f"server{number}", "ip", "-s", "-j", "link", "show", "eth0")
-    return int(json.loads(said)[0]["stats64"]["rx"]["packets"])
-
-
-def traffic(place: Site, *numbers: int) -> None:
-    """Until each of these servers has got some hundred packets more."""
-    before = {number: received(place, number) for number in numbers}
-    until(lambda: all(received(place, n) > before[n] + 200 for n in numbers), f"no traffic to {numbers}")
-
-
 def last(process: Process) -> dict[str, dict[str, Any]]:
     said = entries(process)
     return {one["name"]: one for one in said[-1]["backends"]} if said else {}
-
-
-def moved(asked: npt.NDArray[np.void]) -> int:
-    """Requests that another server answered than the one before them in their connection."""
-    by_port = asked[np.lexsort((asked["asked_ns"], asked["port"]))]
-    same = (by_port["port"][1:] == by_port["port"][:-1]) & (by_port["round"][1:] > 0)
-    return int((same & (by_port["server"][1:] != by_port["server"][:-1])).sum())
-
-
-def stop_client(client: Process, place: Site) -> npt.NDArray[np.void]:
-    """It would have ended by itself, and badly, if anything had failed."""
-    client.stop()
-    said = json.loads(client.said())
-    assert said["asked"] == said["answered"]
-    asked = place.asked()
-    assert not asked["failed"].any()
-    assert moved(asked) == 0
-    return asked
 
 
 def test_traffic_outlives_its_controller_and_the_next_one_takes_over(place: Site) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.balance.test_command import S
+from tests.support.balance_loop import S
 from tests.support.balancer_packets import CONFIG, SERVICE
 from tests.support.command import wirelag
 from wirelag.balance.dataplane import Service

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from lab.balance import EQUAL, Site, site
-from tests.balance.test_lab import PATIENCE_S, SHORT_LIVES, stop_client, traffic, until
-from tests.lab.test_lab import IN_LAB
+from tests.support.balanced_site import PATIENCE_S, SHORT_LIVES, stop_client, traffic
 from tests.support.balancer_packets import CONFIG
 from tests.support.command import WIRELAG, wirelag
+from tests.support.in_lab import IN_LAB
+from tests.support.waiting import until
 from wirelag.balance.settings import Config
 from wirelag.errors import WirelagError
 

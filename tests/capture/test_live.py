@@ -20,9 +20,9 @@ import pytest
 
 from lab import flood
 from lab.network import Network
-from tests.lab.test_lab import IN_LAB
 from tests.support import needs
 from tests.support.captures import ethernet, ipv4, pcap, random_frame, udp
+from tests.support.in_lab import IN_LAB
 from tests.support.ring_blocks import packed_block
 from wirelag import _kernels
 from wirelag.errors import WirelagError

@@ -15,10 +15,9 @@ import pytest
 import typer
 
 from tests.support import command
+from tests.support.frame_captures import write
 from tests.support.places import DATA, SCHEMAS
 from wirelag.cli.options import rate_of
-from wirelag.io.writer import CaptureWriter
-from wirelag.sim.frames import Frames
 from wirelag.sim.queue import QueueScenario, QueueSimulation, run
 from wirelag.sim.queue_frames import FIRST_PORT, downstream_frames, upstream_frames
 
@@ -36,13 +35,6 @@ def answer(*words: str | Path, code: int = 0) -> dict[str, Any]:
     assert isinstance(found, dict)
     VALIDATOR.validate(found | {"flows": found["flows"][:20] + found["flows"][-20:]})
     return found
-
-
-def write(path: Path, frames: Iterable[Frames]) -> Path:
-    with CaptureWriter(str(path), 128) as writer:
-        for part in frames:
-            writer.write(part.time_ns, part.buffer, part.offset, part.captured, part.wire)
-    return path
 
 
 @dataclass

@@ -11,18 +11,15 @@ import jsonschema
 import polars as pl
 import pytest
 
-from tests.render.test_rtt_page import browse
 from tests.support import command
-from tests.support.places import SCHEMAS
+from tests.support.html_pages import browse
+from tests.support.path_answers import AC, AD, SCHEMA, SLOW, report
 from tests.support.router_captures import START_NS, Truth, with_prefixes, write_network
 from wirelag.network.captures import Folder
 from wirelag.network.forwarding import ELSEWHERE, NO_PREFIX, OWN, TWO_WAYS, Forwarding, Prefixes, flows_of
 from wirelag.network.routes import Routes
 from wirelag.network.segments import Segment, parse_segment
 from wirelag.network.topology import read_topology
-
-SCHEMA = SCHEMAS / "path.json"
-SLOW = ("F", "C")
 
 
 def wirelag(*words: object, code: int = 0) -> str:
@@ -59,9 +56,6 @@ def valid() -> Callable[[str], dict[str, Any]]:
         return content
 
     return check
-
-
-AD = ("--from", "A", "--to", "D")
 
 
 # ---- captures ----
@@ -266,17 +260,6 @@ def test_reasons_why_a_packet_is_given_to_no_port(net: Path, tmp_path: Path) -> 
 # ---- reports ----
 
 
-def report(path: Path, of_mean: float, of: str | None = None, **more: Any) -> Path:
-    content: dict[str, Any] = {
-        "command": "oneway", "estimator": "lda", "quantity": "one_way", "samples": 1000, "mean": of_mean, "std": 1e-5,
-        "min": None, "ci95": {"mean": [of_mean - 1e-6, of_mean + 1e-6]}, "sent": 1000, "lost": 0, "intervals": [],
-    }  # fmt: skip
-    if of:
-        content |= {"segment": of, "floor": 1e-4}
-    path.write_text(json.dumps(content | more), encoding="utf-8")
-    return path
-
-
 @pytest.fixture
 def reports(tmp_path: Path) -> list[str]:
     """Of the path from A to C by F, whose link F>C is slow."""
@@ -285,9 +268,6 @@ def reports(tmp_path: Path) -> list[str]:
         f"F[A>C]={report(tmp_path / 'b.json', 1e-4, min=0.99e-4)}",
         str(report(tmp_path / "F>C.json", 7e-3, min=1e-3)),
     ]
-
-
-AC = ("--from", "A", "--to", "C")
 
 
 def test_a_report_says_of_which_segment_it_is_in_three_ways(

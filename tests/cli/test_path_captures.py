@@ -4,14 +4,11 @@ import json
 import shutil
 import tracemalloc
 from pathlib import Path
-from typing import Any
 
-import jsonschema
 import pytest
 
-from tests.cli.test_path import AC, AD, SCHEMA, SLOW
 from tests.support.captures import ethernet, ipv4, pcap, udp
-from tests.support.command import Ran, wirelag
+from tests.support.path_answers import AC, AD, SLOW, answer, run
 from tests.support.router_captures import START_NS, with_prefixes, write_network
 from tests.support.topologies import grid
 from wirelag import read
@@ -28,17 +25,6 @@ from wirelag.network.forwarding import (
 from wirelag.network.routes import Routes
 from wirelag.network.segments import Segment
 from wirelag.network.topology import Topology, read_topology
-
-
-def run(*words: object, code: int = 0) -> Ran:
-    return wirelag("path", *words, "--quiet", code=code)
-
-
-def answer(*words: object) -> dict[str, Any]:
-    """JSON, as its schema has it."""
-    found: dict[str, Any] = json.loads(run(*words, "--format", "json").stdout)
-    jsonschema.validate(found, json.loads(SCHEMA.read_text(encoding="utf-8")))
-    return found
 
 
 @pytest.fixture(scope="module")

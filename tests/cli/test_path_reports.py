@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_path import AC, report
-from tests.cli.test_path_captures import answer, run
 from tests.support.command import wirelag
+from tests.support.path_answers import AC, answer, report, run
 from tests.support.router_captures import with_prefixes
 from wirelag.network.localise import Figures
 from wirelag.network.timeline import together

@@ -10,9 +10,8 @@ import jsonschema
 import polars as pl
 import pytest
 
-from tests.render.test_oneway_page import figures
-from tests.render.test_rtt_page import Walk, asked_by_the_page, browse
 from tests.support import command
+from tests.support.html_pages import Walk, asked_by_the_page, browse, figures
 from tests.support.places import SCHEMAS
 from tests.support.topologies import SIX, SIX_FILE
 

@@ -11,10 +11,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.render.test_rtt_page import wirelag
-from tests.support import command
 from tests.support.captures import capture_name, capture_paths, ethernet, ipv4, ipv6, pcap, tcp, udp
 from tests.support.client_loops import BEGIN_NS, MS, Loop, constant, exponential, run
+from tests.support.command import wirelag
 from tests.support.places import DATA, SCHEMAS
 from tests.support.simulated_captures import write_simulation
 from wirelag.epochs import METHODS, REASONS
@@ -30,7 +29,7 @@ HIDDEN = capture_paths("hidden")
 
 def asked(*words: object, code: int = 0) -> dict[str, Any]:
     """The JSON of a run, which follows its schema."""
-    found: dict[str, Any] = json.loads(wirelag("response", *words, "--format", "json", code=code))
+    found: dict[str, Any] = json.loads(wirelag("response", *words, "--format", "json", code=code).stdout)
     VALIDATOR.validate(found)
     return found
 
@@ -149,7 +148,7 @@ def test_nothing_to_look_at_is_said(tmp_path: Path) -> None:
 
 def refused(*words: object) -> str:
     """What is said on standard error, with exit code 2 and nothing on standard output."""
-    ran = command.wirelag("response", *words, code=2)
+    ran = wirelag("response", *words, code=2)
     assert not ran.stdout
     return ran.stderr
 
@@ -184,15 +183,15 @@ def test_wrong_options(words: list[str]) -> None:
 
 def test_every_format_says_the_same(tmp_path: Path) -> None:
     found = asked(MIRROR, "--interval", "1s")
-    table = wirelag("response", MIRROR, "--interval", "1s").splitlines()
+    table = wirelag("response", MIRROR, "--interval", "1s").stdout.splitlines()
     assert table[1].split()[1] == f"{found['samples']:,}"
-    rows = list(csv.DictReader(io.StringIO(wirelag("response", MIRROR, "--interval", "1s", "--format", "csv"))))
+    rows = list(csv.DictReader(io.StringIO(wirelag("response", MIRROR, "--interval", "1s", "--format", "csv").stdout)))
     assert [row["scope"] for row in rows] == ["all"] + ["interval"] * len(found["intervals"]) + ["group"] * 6
     assert float(rows[0]["mean"]) == found["mean"]
     path = tmp_path / "answer.parquet"
     wirelag("response", MIRROR, "--interval", "1s", "--format", "parquet", "-o", path)
     assert pl.read_parquet(path)["mean"].to_list() == [float(row["mean"]) if row["mean"] else None for row in rows]
-    lines = wirelag("response", MIRROR, "--interval", "1s", "--format", "jsonl").splitlines()
+    lines = wirelag("response", MIRROR, "--interval", "1s", "--format", "jsonl").stdout.splitlines()
     assert [json.loads(line)["samples"] for line in lines] == [part["samples"] for part in found["intervals"]]
 
 

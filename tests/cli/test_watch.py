@@ -23,10 +23,10 @@ from lab.clients import LOG, Load, Task, read_log
 from lab.network import SERVICE_ADDRESS, Network
 from lab.processes import Process
 from lab.servers import Httpd
-from tests.ebpf.test_dataplane import IN_KERNEL
-from tests.lab.test_lab import IN_LAB
 from tests.support import needs
 from tests.support.command import WIRELAG, wirelag
+from tests.support.in_kernel import IN_KERNEL
+from tests.support.in_lab import IN_LAB
 from tests.support.places import SCHEMAS
 from wirelag.cli.watch_measures import Sums
 from wirelag.distribution import Distribution

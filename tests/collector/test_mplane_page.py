@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.test_msets import config_of
-from tests.network.test_msets import says, write_network
 from tests.support.browser import Browser
 from tests.support.collector_process import Running
+from tests.support.m_sets import config_of, says, write_network
 from tests.support.places import SIX_ROUTERS
 from wirelag.network.topology import read_topology
 

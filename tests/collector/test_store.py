@@ -14,31 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.agent_messages import EPOCH_NS, SECOND_NS
+from tests.support.agent_messages import SECOND_NS
 from tests.support.effort import examples
 from tests.support.places import ROOT
+from tests.support.stored_results import ALL_TIMES, START_NS, result
 from wirelag.collector.store import DAY_NS, HOUR_NS, MINUTE_NS, Retention, Store
 from wirelag.collector.tally import Tally
-from wirelag.crossing import Crossing
 from wirelag.errors import WirelagError
 from wirelag.intervals import Interval
-from wirelag.losses import Loss
-from wirelag.messages import ClockReading, Seen
-from wirelag.results import Rank, Result
-
-SEEN = Seen(100, 0, SECOND_NS)
-START_NS = EPOCH_NS // HOUR_NS * HOUR_NS
-ALL_TIMES = (0, 2**62)
-
-
-def result(delays_ns: np.ndarray, start_ns: int = START_NS, lost: int = 0, rank: Rank = Rank.SETTLED) -> Result:
-    crossing = Crossing(len(delays_ns) + lost, len(delays_ns), only_upstream=lost, reordered=1, duplicated=0)
-    crossing.add_delays(np.arange(len(delays_ns)) + start_ns, delays_ns.astype(np.int64))
-    interval = Interval(start_ns, start_ns + SECOND_NS)
-    clock = ClockReading(True, 50_000, "ptp")
-    return Result(
-        "A>B", interval, rank, "rda", {None: crossing}, {None: Loss(lost, lost, lost)}, (SEEN, SEEN), clock, True
-    )
+from wirelag.messages import ClockReading
+from wirelag.results import Rank
 
 
 def tally(delays_ns: np.ndarray, lost: int = 0) -> Tally:
@@ -280,7 +265,10 @@ WRITER = """
 import sys
 sys.path.insert(0, {root!r})
 import numpy as np
-from tests.collector.test_store import *
+from tests.support.agent_messages import SECOND_NS
+from tests.support.stored_results import ALL_TIMES, START_NS, result
+from wirelag.collector.store import Store
+from wirelag.collector.tally import Tally
 store = Store(sys.argv[1])
 first = len(store.rows("A>B", None, SECOND_NS, ALL_TIMES, 10**6))
 for number in range(first, first + 10**6):

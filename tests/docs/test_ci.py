@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from lab.network import Network
-from tests.lab.test_lab import IN_LAB
+from tests.support.in_lab import IN_LAB
 from tests.support.places import ROOT
 
 SCRIPT = ".ci/without-leftovers"

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.lab.test_lab import IN_LAB
 from tests.support import needs
 from tests.support.command import wirelag
 from tests.support.doc_pages import blocks
+from tests.support.in_lab import IN_LAB
 from tests.support.places import ROOT
 from tests.support.private_systemd import booted, lacking
 

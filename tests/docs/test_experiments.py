@@ -10,30 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.test_lab import IN_LAB
-from tests.support.places import ROOT
-
-ROOM = ROOT / "experiments"
-Table = dict[str, dict[str, str]]  # by the first cell of a row, then by the name of a column
-
-
-def tables_of(script: str, *options: str, quick: bool = True) -> dict[str, Table]:
-    """The printed tables, by title."""
-    words = [sys.executable, str(ROOM / f"{script}.py"), *(["--quick"] if quick else []), *options]
-    printed = subprocess.run(words, check=True, capture_output=True, text=True, timeout=60 if quick else 1800).stdout
-    print(printed)
-    tables = {}
-    for block in re.split(r"^# ", printed, flags=re.MULTILINE)[1:]:
-        title, header, *lines = block.split("\n\n")[0].splitlines()
-        _, *columns = re.split(r"\s{2,}", header)
-        rows = [re.split(r"\s{2,}", line) for line in lines]
-        tables[title] = {name: dict(zip(columns, cells, strict=True)) for name, *cells in rows}
-    return tables
-
-
-def numbers(row: dict[str, str], *without: str) -> list[float]:
-    """The numbers of a row, but for the paper's and other columns."""
-    return [float(cell) for name, cell in row.items() if name not in ("paper", *without) and cell != "-"]
+from tests.support.experiment_tables import ROOM, numbers, tables_of
+from tests.support.in_lab import IN_LAB
 
 
 def surely_one(ratios: dict[str, str], errors: dict[str, str], *without: str) -> bool:

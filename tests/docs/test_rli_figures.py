@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.docs.test_experiments import tables_of
+from tests.support.experiment_tables import tables_of
 
 pytestmark = pytest.mark.acceptance
 

@@ -7,9 +7,9 @@ import pytest
 
 from lab.network import Network
 from lab.processes import Process
-from tests.agent.test_lab import AGENT, LENGTH_NS, PORT, Receiver, synopses, whole
-from tests.ebpf.test_dataplane import IN_KERNEL
-from tests.lab.test_lab import IN_LAB
+from tests.support.agent_receiver import AGENT, LENGTH_NS, PORT, Receiver, synopses, whole
+from tests.support.in_kernel import IN_KERNEL
+from tests.support.in_lab import IN_LAB
 from wirelag.agent.config import Config
 from wirelag.agent.settings import Settings
 from wirelag.errors import WirelagError

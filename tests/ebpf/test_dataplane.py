@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.ebpf.test_meters import tcp
 from tests.support import needs
 from tests.support.command import as_process, wirelag
+from tests.support.in_kernel import IN_KERNEL, LONG_NS
+from tests.support.kernel_frames import tcp
 from wirelag.errors import WirelagError
 from wirelag.estimators.fridge import Fridge
 from wirelag.estimators.lda import Lda
@@ -29,18 +30,6 @@ from wirelag.packets import PacketId
 
 XDP_DROP, XDP_PASS = 1, 2
 LEFT, RIGHT = "10.78.0.1", "10.78.0.2"
-LONG_NS = 10**15  # an interval that ends when we say so
-
-
-def _lacking() -> str:
-    try:
-        Dataplane("headers").close()
-    except WirelagError as error:
-        return needs.ebpf(error)
-    return ""
-
-
-IN_KERNEL = pytest.mark.skipif(bool(_lacking()), reason=_lacking() or "programs can be loaded")
 
 
 # ---- maps ----

@@ -14,9 +14,9 @@ import pytest
 
 from lab.network import Network
 from lab.processes import Process
-from tests.ebpf.test_dataplane import IN_KERNEL, LONG_NS
-from tests.lab.test_lab import IN_LAB
 from tests.support.command import WIRELAG
+from tests.support.in_kernel import IN_KERNEL, LONG_NS
+from tests.support.in_lab import IN_LAB
 from wirelag.courses import Direction
 from wirelag.errors import WirelagError
 from wirelag.estimators.fridge import Fridge

@@ -5,7 +5,6 @@ Packets of the past are run through the loaded programs (BPF_PROG_TEST_RUN), eac
 
 import os
 import random
-import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from tests.support import needs
 from tests.support.captures import capture_paths, damaged, packets, pcap, plain_bytes, random_frame
+from tests.support.kernel_frames import tcp
 from wirelag.courses import Direction
 from wirelag.crowds import Crowds
 from wirelag.distribution import Distribution
@@ -75,18 +75,6 @@ def built(seed: int, count: int) -> list[Sent]:
         now_ns += rng.choice((0, 1000, 10**6, 3 * 10**6, -(10**6), -(10**7) if rng.random() < 0.01 else 10))
         sent.append((now_ns, rng.choice(frames)))
     return sent
-
-
-def tcp(up: bool, flow: int, seq: int, ack: int, flags: int, payload: int) -> bytes:
-    """A segment of a connection, to the server or from it, with timestamps."""
-    ends = [(bytes((10, 0, 0, 1)), 40_000 + flow), (bytes((10, 9, 9, 9)), 443)]
-    (src, src_port), (dst, dst_port) = ends if up else ends[::-1]
-    stamps = struct.pack(">III", 0x0101080A, seq + 7, ack + 7)
-    segment = struct.pack(">HHIIBBHHH", src_port, dst_port, seq, ack, 0x80, flags, 512, 0, 0) + stamps + bytes(payload)
-    length = 20 + len(segment)
-    return (
-        bytes(12) + struct.pack(">HBBHHHBBH", 0x800, 0x45, 0, length, seq & 0xFFFF, 0, 64, 6, 0) + src + dst + segment
-    )
 
 
 def talks(seed: int, flows: int) -> list[Sent]:

@@ -18,11 +18,6 @@ from lab.clients import Load, Task
 from lab.network import SERVICE_ADDRESS, Network
 from lab.scenarios import SCENARIOS
 from lab.servers import Httpd
-from tests.docs.test_experiments import tables_of
-from tests.docs.test_response_figures import ASKED, LEAST_ABSTAINED, MOST_BUSY, NOBODY_KNOWS, REACHED, _holds, busy
-from tests.estimators.test_pirate_auto import ACK, IP_ID, SYN, TCP, TIMESTAMPS
-from tests.estimators.test_pirate_twin import CONNECTIONS, connection, shifted, tampered
-from tests.lab.test_lab import IN_LAB
 from tests.support import needs
 from tests.support.captures import (
     capture_paths,
@@ -36,8 +31,13 @@ from tests.support.captures import (
     timestamps,
     udp,
 )
+from tests.support.client_connections import ACK, IP_ID, SYN, TCP, TIMESTAMPS
 from tests.support.client_loops import MS, Loop, S, exponential, run
 from tests.support.command import WIRELAG
+from tests.support.experiment_tables import tables_of
+from tests.support.in_lab import IN_LAB
+from tests.support.pirate_connections import CONNECTIONS, connection, shifted, tampered
+from tests.support.response_figures import ASKED, LEAST_ABSTAINED, MOST_BUSY, NOBODY_KNOWS, REACHED, busy, holds
 from wirelag.epochs import EPOCH, METHODS, Epochs
 from wirelag.errors import WirelagError
 from wirelag.estimators.pirate import Method, Pirate
@@ -417,7 +417,7 @@ def test_the_table_of_response_holds_in_the_kernel(options: list[str]) -> None:
         pytest.skip(needs.IDLE)
     found = tables_of("pirate_kernel", *options, quick=False)["auto in the kernel: epochs, %"]
     asked = ASKED | {name: bounds for name, (bounds, _) in REACHED.items() if name in ASKED}
-    assert {name: found[name] for name, bounds in asked.items() if not _holds(found[name], bounds)} == {}
+    assert {name: found[name] for name, bounds in asked.items() if not holds(found[name], bounds)} == {}
     for name in NOBODY_KNOWS:
         assert name not in found or float(found[name]["abstained"]) >= LEAST_ABSTAINED
 

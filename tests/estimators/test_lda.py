@@ -7,33 +7,23 @@ half that of its square, whose variance is 2/r, and a little for heavy tails.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 import wirelag
+from tests.support.lda_traces import SECOND_NS, Times, Trace, batch, per_second, weibull_ns
 from wirelag.crossing import Crossing
 from wirelag.crossings import Span, crossings, cuts
 from wirelag.estimators.lda import Lda, tuned
 from wirelag.intervals import Delimiters, Interval
 from wirelag.moments import bound_ns
-from wirelag.packets import COLUMNS, PacketBatch
 
-Ids = npt.NDArray[np.uint64]
-Times = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
-
-SECOND_NS = 10**9
 ROWS = 1024
 NORMAL_MEAN = math.sqrt(2 / math.pi)  # of |z|
 SPREAD = math.sqrt(math.pi / 2 - 1)  # the deviation of |z| over its mean
-
-
-def weibull_ns(rng: np.random.Generator, count: int, mean_ns: float = 200.0) -> Times:
-    return np.rint(rng.weibull(0.6, count) * (mean_ns / math.gamma(1 + 1 / 0.6))).astype(np.int64)
 
 
 def pareto_ns(rng: np.random.Generator, count: int, shape: float) -> Times:
@@ -44,46 +34,6 @@ def delays_of(name: str, count: int, seed: int) -> Times:
     rng = np.random.default_rng(seed)
     kind, shape = name.split()
     return weibull_ns(rng, count) if kind == "Weibull" else pareto_ns(rng, count, float(shape))
-
-
-def batch(**given: npt.NDArray[Any]) -> PacketBatch:
-    """These columns; all others are nothing."""
-    count = len(given["time_ns"])
-    nothing = {
-        name: np.broadcast_to(np.zeros(1, dtype), (count, width) if width > 1 else count)
-        for name, dtype, width in COLUMNS
-    }
-    return PacketBatch({**nothing, **given})
-
-
-@dataclass(frozen=True)
-class Trace:
-    """Packets, their delays, and which of them arrive. Ids are numbers in order: coins mix them."""
-
-    sent_ns: Times
-    delays_ns: Times
-    arrived: Mask
-    first_id: int = 0
-
-    @property
-    def ids(self) -> Ids:
-        return np.arange(len(self.sent_ns), dtype=np.uint64) + np.uint64(self.first_id)
-
-    def sources(self) -> dict[str, list[PacketBatch]]:
-        kept = self.arrived
-        down = batch(time_ns=(self.sent_ns + self.delays_ns)[kept], packet_id=self.ids[kept])
-        return {"upstream": [batch(time_ns=self.sent_ns, packet_id=self.ids)], "downstream": [down]}
-
-    @property
-    def truth_ns(self) -> tuple[float, float]:
-        """Mean and deviation of what arrived."""
-        delays_ns = self.delays_ns[self.arrived]
-        return float(delays_ns.mean()), float(delays_ns.std())
-
-    def within(self, interval: Interval) -> Times:
-        """The delays of what was sent in an interval and arrived."""
-        first, end = np.searchsorted(self.sent_ns, (interval.start_ns, interval.end_ns))
-        return self.delays_ns[first:end][self.arrived[first:end]]
 
 
 def losing(delays_ns: Times, lost: int, seed: int = 0, start_ns: int = 0) -> Trace:
@@ -271,15 +221,6 @@ def test_collapse_fails_where_the_delay_is_long_and_the_jitter_short() -> None:
 
 
 # ---- edges of intervals ----
-
-
-def per_second(seconds: float, jitter: bool, seed: int = 9) -> Trace:
-    """1M packets/s, 50 us late, and up to some 50 us more; none overtakes another."""
-    count = round(seconds * 1_000_000)
-    sent_ns = np.arange(count, dtype=np.int64) * 1000
-    extra_ns = weibull_ns(np.random.default_rng(seed), count, 2000.0) if jitter else np.zeros(count, np.int64)
-    delays_ns = np.maximum.accumulate(sent_ns + 50_000 + extra_ns) - sent_ns
-    return Trace(sent_ns, delays_ns, np.ones(count, bool), seed << 32)
 
 
 def right(interval: Interval, mean_ns: float | None, bound98_ns: float, lost: int | None, trace: Trace) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.estimators.test_lda import SECOND_NS, Trace, batch, per_second
+from tests.support.lda_traces import SECOND_NS, Trace, batch, per_second
 from wirelag.crossings import crossings
 from wirelag.estimators.lda import Lda
 from wirelag.intervals import CONTROL, CONTROL_PORT, Delimiters, control_payload

@@ -10,66 +10,33 @@ import numpy.typing as npt
 import pytest
 
 import wirelag
+from tests.support.rli_packets import (
+    EVERYTHING,
+    KNOWN,
+    MARK,
+    MARKED,
+    RATE,
+    STREAM,
+    inserted,
+    marked,
+    measured,
+    references,
+    seen,
+    set_sent,
+)
 from wirelag.drain import learn_drain
 from wirelag.estimators.rli import Method, Rli, RliMeter
 from wirelag.flow_records import COLUMN, Flows
-from wirelag.intervals import Interval
 from wirelag.io.writer import CaptureWriter
-from wirelag.packets import COLUMNS, Block, Kind, PacketBatch
+from wirelag.packets import COLUMNS, Kind, PacketBatch
 from wirelag.sim.queue import QueueScenario, QueueSimulation, run
 from wirelag.sim.queue_frames import downstream_frames
-from wirelag.stamp import PAYLOAD_BYTES, PORT, PTP, STANDARD_BYTES, payloads
-
-EVERYTHING = Interval(0, 1 << 62)
-RATE = 250_000_000
-KNOWN = Rli(bytes_per_s=RATE, noise_ns=0, memory=16 << 20)
-STREAM = 0xABCDEF  # the key of the references
-MARK = 46
-MARKED = replace(KNOWN, mark=MARK)
+from wirelag.stamp import PAYLOAD_BYTES, PORT, STANDARD_BYTES
 
 
 @cache
 def simulation(utilisation: float, seconds: float = 1.0) -> QueueSimulation:
     return run(QueueScenario(utilisation, seed=3, seconds=seconds))
-
-
-def seen(sim: QueueSimulation, padded: bool = False) -> PacketBatch:
-    """What arrives, as a capture has it; references are plain STAMP, or have our padding with the packet before."""
-    r = sim.receiver()
-    columns = {name: np.zeros((len(r), width) if width > 1 else len(r), dtype) for name, dtype, width in COLUMNS}
-    reference = r.is_reference == 1
-    columns["time_ns"] = r.time_ns.copy()
-    columns["flow_key"] = np.where(reference, np.uint64(STREAM), r.key)
-    columns["packet_id"] = r.number.astype(np.uint64)
-    columns["wire_length"] = r.size.copy()
-    columns["kind"][reference] = Kind.STAMP
-    columns["message"][reference] = PTP
-    columns["seq"][reference] = r.number[reference]
-    columns["dst_port"][reference] = PORT
-    columns["payload_length"][reference] = STANDARD_BYTES
-    set_sent(columns["transaction"], np.flatnonzero(reference), r.sent_ns[reference])
-    if not padded:
-        return PacketBatch(columns)
-    before = sim.reference_behind[r.number[reference]].astype(np.uint64)
-    data = payloads(columns["seq"][reference], r.sent_ns[reference], r.previous_sent_ns[reference], before).reshape(-1)
-    columns["payload_length"][reference] = columns["captured_length"][reference] = PAYLOAD_BYTES
-    columns["offset"][reference] = PAYLOAD_BYTES * np.arange(reference.sum())
-    return PacketBatch(columns, (Block("", 0, data),))
-
-
-def set_sent(column: npt.NDArray[np.uint64], rows: npt.NDArray[np.intp], sent_ns: npt.NDArray[np.int64]) -> None:
-    column[rows] = (sent_ns // 10**9).astype(np.uint64) << np.uint64(32) | (sent_ns % 10**9).astype(np.uint64)
-
-
-def measured(estimator: Rli, *batches: PacketBatch) -> Flows:
-    meter = estimator.meter("downstream")
-    for batch in batches:
-        meter.observe(batch)
-    return meter.cut(EVERYTHING)
-
-
-def references(packets: PacketBatch) -> npt.NDArray[np.intp]:
-    return np.flatnonzero(packets.kind == Kind.STAMP)
 
 
 def median_error(sim: QueueSimulation, flows: Flows) -> float:
@@ -217,20 +184,6 @@ def test_lost_references_only_widen_the_brackets() -> None:
     flows = measured(KNOWN, packets[~(lost & (packets.kind == Kind.STAMP))])
     assert median_error(sim, flows) < 0.2
     assert not any(n for name, n in flows.counts.items() if name.startswith("rejected"))
-
-
-def inserted(
-    packets: PacketBatch, rows: npt.NDArray[np.intp], behind: npt.NDArray[np.intp], **changed: object
-) -> PacketBatch:
-    """Copies of rows, with other values, behind other rows; at the times of those."""
-    copies = packets[rows]
-    copies.time_ns = packets.time_ns[behind].copy()
-    for name, values in changed.items():
-        getattr(copies, name)[...] = values
-    order = np.argsort(np.append(np.arange(len(packets)), behind), kind="stable")
-    return PacketBatch(
-        {name: np.concatenate((getattr(packets, name), getattr(copies, name)))[order] for name, _, _ in COLUMNS}
-    )
 
 
 @pytest.mark.parametrize("fault", ["copied", "late", "far future", "far past", "other size", "foreign", "impossible"])
@@ -434,17 +387,6 @@ def test_endpoints_are_those_of_the_first_packet() -> None:
 
 
 # ---- references that are known by a mark ----
-
-
-def marked(packets: PacketBatch, length: int = PAYLOAD_BYTES, captured: int = PAYLOAD_BYTES) -> PacketBatch:
-    """References on another port, with a mark, as the decoder has UDP packets; so much of each."""
-    rows = references(packets)
-    packets.protocol[rows], packets.dst_port[rows], packets.kind[rows] = 17, 5000, Kind.UDP
-    packets.traffic_class[rows] = MARK << 2 | 1  # the lower bits are not the mark's
-    packets.payload_length[rows], packets.captured_length[rows] = length, captured
-    for name in ("seq", "transaction", "message"):
-        getattr(packets, name)[rows] = 0
-    return packets
 
 
 @pytest.mark.parametrize(("length", "captured", "padded"), [(64, 64, True), (44, 44, False), (44, 14, False)])

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.estimators.test_rli import (
+from tests.support.rli_packets import (
     EVERYTHING,
     KNOWN,
     MARK,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.test_lab import IN_LAB
+from tests.support.in_lab import IN_LAB
 from tests.support.live_system import (
     LENGTH_NS,
     LOSS,

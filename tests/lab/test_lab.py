@@ -1,6 +1,5 @@
 """The lab: networks that leave nothing behind, a wire that does what it says, servers, clients and the recorder."""
 
-import os
 import shutil
 import signal
 import subprocess
@@ -26,23 +25,12 @@ from lab.servers import Http3, Httpd, Memcached, Nginx, Redis, Server, Udpd
 from lab.wire import Direction, Wire, statistics
 from tests.support import needs
 from tests.support.effort import ALONE
+from tests.support.in_lab import IN_LAB
 from tests.support.places import ROOT
 
 NAMESPACES = Path("/run/netns")
-TOOLS = ("ip", "bridge", "nsenter", "unshare", "sysctl", "ethtool", "tcpdump", "make", "cc")
 
 
-def _lacking() -> str:
-    """Why the lab cannot be built here; empty: it can."""
-    if os.geteuid():
-        return needs.ROOT
-    if lacking := needs.absent(*TOOLS):
-        return lacking
-    allowed = subprocess.run(["unshare", "--net", "--mount", "true"], capture_output=True, check=False)
-    return "" if allowed.returncode == 0 else needs.needs("network namespaces")
-
-
-IN_LAB = pytest.mark.skipif(bool(_lacking()), reason=_lacking() or "the lab can be built")
 MS = 1_000_000
 
 

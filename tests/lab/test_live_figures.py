@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.lab.test_lab import IN_LAB
+from tests.support.in_lab import IN_LAB
 from tests.support.places import ROOT
 
 sys.path.insert(0, str(ROOT / "experiments"))

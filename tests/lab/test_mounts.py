@@ -7,7 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
-from tests.lab.test_lab import IN_LAB
+from tests.support.in_lab import IN_LAB
 from tests.support.places import ROOT
 
 OWNER = """

@@ -16,9 +16,9 @@ import pytest
 from lab.frr import DAEMONS
 from lab.processes import Process
 from lab.routers import Routers
-from tests.lab.test_lab import IN_LAB
 from tests.support import needs
 from tests.support.command import WIRELAG, wirelag
+from tests.support.in_lab import IN_LAB
 from tests.support.places import SIX_ROUTERS
 from wirelag.network.topology import read_topology
 

@@ -15,9 +15,10 @@ import pytest
 
 from lab.routers import Routers
 from lab.traffic import Traffic
-from tests.lab.test_lab import IN_LAB
-from tests.lab.test_routers import ROOT, SIX, WITH_ROUTERS, delays_ms, passed
 from tests.support import command
+from tests.support.in_lab import IN_LAB
+from tests.support.places import ROOT
+from tests.support.router_taps import SIX, WITH_ROUTERS, delays_ms, passed
 from wirelag.network.topology import read_topology
 
 pytestmark = [IN_LAB, WITH_ROUTERS]

@@ -13,7 +13,7 @@ import pytest
 from experiments.pirate_lab import LITERAL, answered, answers, estimator_of, recorded, scored
 from lab.scenarios import SCENARIOS
 from lab.score import score
-from tests.lab.test_lab import IN_LAB
+from tests.support.in_lab import IN_LAB
 from wirelag.estimators.pairs import Pairs
 from wirelag.intervals import Interval
 from wirelag.io.capture import Capture

@@ -1,6 +1,5 @@
 """Routers in the lab: they forward as the topology says, their taps miss nothing, and nothing is left behind."""
 
-import shutil
 import signal
 import subprocess
 import sys
@@ -8,27 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pytest
 
-import wirelag
-from lab.frr import DAEMONS
 from lab.network import FOLDERS, NAMESPACES, sweep
 from lab.routers import Routers
 from lab.traffic import Traffic
-from tests.lab.test_lab import IN_LAB
-from tests.support import needs
+from tests.support.in_lab import IN_LAB
 from tests.support.places import ROOT
+from tests.support.router_taps import SIX, WITH_ROUTERS, delays_ms, passed
 from wirelag.network.topology import Topology, read_topology
 
-SIX = ROOT / "tests" / "data" / "six.json"
-MS = 1_000_000
 BRIEF = Traffic(seconds=0.5, rate=100)
-WITH_ROUTERS = pytest.mark.skipif(
-    not (DAEMONS / "ospfd").exists() or shutil.which("vtysh") is None or shutil.which("tc") is None,
-    reason=needs.program("vtysh"),
-)
 pytestmark = [IN_LAB, WITH_ROUTERS]
 
 
@@ -41,22 +31,6 @@ def six() -> Topology:
 def routers(six: Topology) -> Iterator[Routers]:
     with Routers("six", six) as routers:
         yield routers
-
-
-def passed(folder: Path, tap: str) -> pl.DataFrame:
-    """The packets at one tap."""
-    names = ("packet_id", "flow_key", "time_ns", "wire_length")
-    parts = [
-        pl.DataFrame({name: getattr(part, name).copy() for name in names})
-        for part in wirelag.read(str(folder / "captures" / f"{tap}.pcap"))
-    ]
-    return pl.concat(parts) if parts else pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))
-
-
-def delays_ms(folder: Path, one: str, other: str) -> npt.NDArray[np.float64]:
-    """Of the packets that passed both taps."""
-    both = passed(folder, one).join(passed(folder, other), on="packet_id", validate="1:1")
-    return (both["time_ns_right"] - both["time_ns"]).to_numpy() / MS
 
 
 def _left(prefix: str) -> list[str]:

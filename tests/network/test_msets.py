@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.agent.test_msets import config_of
 from tests.support.collector_process import Running
+from tests.support.m_sets import config_of, says, write_network
 from tests.support.places import DATA
 from tests.support.two_points import SECOND_NS
 from wirelag.agent.config import Config
@@ -23,12 +23,12 @@ from wirelag.collector.settings import Settings as CollectorSettings
 from wirelag.errors import WirelagError
 from wirelag.intervals import Interval
 from wirelag.io.toml import read_toml
-from wirelag.messages import Message, decode, encode
+from wirelag.messages import Message, decode
 from wirelag.network.msets import Referenced, Turning, referenced
 from wirelag.network.plan import Plan
 from wirelag.network.segments import Segment
 from wirelag.network.topology import Topology, read_topology
-from wirelag.transport.http import FRAME, MEDIA_TYPE
+from wirelag.transport.http import FRAME
 
 MEASURING = ["A", "C", "D", "F"]
 BEFORE = {"A>F", "F>A", "C>F", "F>C", "C>D", "D>C", "D>>F", "F>>D"}
@@ -336,20 +336,6 @@ def test_a_collector_follows_a_file(six: Topology, tmp_path: Path) -> None:
     assert "links down C>F, F>C" in running.log
 
 
-def write_network(path: Path, topology: Topology) -> None:
-    """At once: nobody reads half of it."""
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(topology.to_json()))
-    new.rename(path)
-
-
-def says(url: str, point: str, config: Config, has_ns: int) -> None:
-    now_ns = time.time_ns()
-    record = {"start_ns": now_ns, "end_ns": now_ns, "name": None, "class": None, "m_set_ns": has_ns}
-    message = Message("status", point, None, Interval(now_ns, now_ns), config.terms, records=(record,), sent_ns=now_ns)
-    _request(f"{url}/v1/messages", encode(message))
-
-
 def _asked(url: str, point: str, holds: Any) -> Message:
     """The next message for a point that is meant."""
     import urllib.request
@@ -361,11 +347,3 @@ def _asked(url: str, point: str, holds: Any) -> Message:
             if length and holds(message := decode(answer.read(length))):
                 return message
     raise AssertionError("it never came to that")
-
-
-def _request(url: str, data: bytes) -> None:
-    import urllib.request
-
-    request = urllib.request.Request(url, data, {"Content-Type": MEDIA_TYPE})
-    with urllib.request.urlopen(request, timeout=25):
-        pass

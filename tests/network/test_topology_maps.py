@@ -14,8 +14,8 @@ from pathlib import Path
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.network.test_topology import SAMPLES, read, weights
 from tests.support.effort import examples
+from tests.support.topology_texts import SAMPLES, read, weights
 from wirelag.errors import WirelagError
 from wirelag.network.topology import Link, Topology, read_topology
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from tests.protocol.test_rounds import both, is_true, talk
 from tests.support.agent_messages import EPOCH_NS, SECOND_NS, Path, pair
+from tests.support.settled_rounds import both, is_true, talk
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
 from wirelag.messages import Message

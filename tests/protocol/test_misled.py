@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.protocol.test_reconciling import SHORT
-from tests.protocol.test_rounds import both, is_true, talk
 from tests.support.agent_messages import Path, pair
+from tests.support.reconciliations import SHORT
+from tests.support.settled_rounds import both, is_true, talk
 from wirelag import _kernels, reconciling
 from wirelag.naive import rateless
 from wirelag.naive.rda import Difference

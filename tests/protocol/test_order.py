@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.protocol.test_reconciling import SHORT, cached, converse
 from tests.support.agent_messages import EPOCH_NS
 from tests.support.effort import examples, scaled
+from tests.support.reconciliations import SHORT, cached, converse
 from wirelag.crossing import Crossing
 from wirelag.naive import order as naive
 from wirelag.order import FEWEST, LOOKED_AT, UNTOLD_NS, Looking, Order, before, looked_at, times_of

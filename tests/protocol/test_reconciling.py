@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.protocol.test_rounds import ENDS, both, is_true
 from tests.support.agent_messages import EPOCH_NS, SECOND_NS, Path, pair
 from tests.support.effort import examples
-from wirelag import order
+from tests.support.reconciliations import SHORT, cached, converse
+from tests.support.settled_rounds import ENDS, both, is_true
 from wirelag.caches import Cached
 from wirelag.crossing import Crossing, joined
 from wirelag.estimators.rda import BUCKET, Rda
 from wirelag.messages import MOST_BYTES, Message, decode, encode
-from wirelag.packing import pack, unpack
 from wirelag.pairing import MOST_BUCKETS
 from wirelag.reconciling import (
     GROWN,
@@ -26,48 +25,13 @@ from wirelag.reconciling import (
     MOST_WHOLE,
     Reconciling,
     answer_symbols,
-    check_answer,
     check_ask,
 )
 from wirelag.results import Ask, Result
 from wirelag.rounds import Rounds
 from wirelag.symbols import NUMBERS, WORD_BYTES, SymbolSynopsis, decoder, enough, less, likely, symbols_of
 
-SHORT = Rda(short=True, rows=16, tail=50)
 Ids = npt.NDArray[np.uint64]
-
-
-def cached(ids: Any, times_ns: Any, level: int = 0) -> Cached:
-    ids = np.array(ids, np.uint64)
-    return Cached(ids, np.array(times_ns, np.int64), packets=len(ids)).at_level(level)
-
-
-def converse(
-    up: Cached, down: Cached, estimator: Rda = SHORT, with_order: bool = False, answers_order: bool = True
-) -> tuple[Crossing, Counter[str]]:
-    """Until nothing is asked any more; and what was."""
-    bound = [estimator.bind(one) for one in (up, down)]
-    synopses = [one for one in bound if isinstance(one, SymbolSynopsis)]
-    if with_order:
-        synopses[1] = order.with_order(synopses[1], down)
-    talk, asked = Reconciling(estimator, synopses), Counter[str]()
-    while True:
-        crossing, asks = talk.cross()
-        if not asks:
-            return crossing, asked
-        found = []
-        for side, ask in asks.items():
-            ask = unpack(pack(ask | {"cache_level": talk.level}))
-            check_ask(ask)
-            answer = unpack(pack(answer_symbols(estimator, (up, down)[side], ask)))
-            if not answers_order:
-                answer.pop("order_ns", None)
-            check_answer(estimator, answer)
-            found.append((side, ask, talk.read(side, ask, answer)))
-            asked[next(name for name in ("symbols", "wanted", "ids", "whole") if name in ask)] += 1
-        for side, ask, what in found:
-            talk.take(side, ask, what)
-        assert asked.total() < 20
 
 
 def says(crossing: Crossing) -> dict[str, Any]:

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 import wirelag
-from tests.cli.test_flows import write
-from tests.render.test_oneway_page import figures, saved
-from tests.render.test_rtt_page import HOSTILE, Walk, asked_by_the_page, browse
-from tests.render.test_rtt_page import wirelag as command
+from tests.support import command
+from tests.support.frame_captures import write
+from tests.support.html_pages import HOSTILE, Walk, asked_by_the_page, browse, figures, saved
 from wirelag.cli.flow_page import entry
 from wirelag.cli.flow_table import flow_rows
 from wirelag.estimators.rli import Rli
@@ -84,7 +83,7 @@ def many(flows: Flows, count: int) -> Flows:
 def test_every_chart_is_drawn_and_nobody_is_asked(seen: Seen, tool: Callable[[str], str], tmp_path: Path) -> None:
     path, log = tmp_path / "page.html", tmp_path / "net.json"
     words = ["--interval", "20ms", "--by", "server", "--html", path, "--format", "json"]
-    found = json.loads(command("flows", seen.capture, *words))
+    found = json.loads(command.wirelag("flows", seen.capture, *words).stdout)
     shown = browse(tool("chromium"), path, tmp_path, "--dump-dom", f"--log-net-log={log}")
     for name in CHARTS:
         drawn_here = shown.split(f'id="{name}"')[1].split("<section")[0]

@@ -1,16 +1,14 @@
 """The page of `wirelag oneway` in a browser: what it shows, what it cannot say, and that it asks nobody."""
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.render.test_rtt_page import HOSTILE, Walk, asked_by_the_page, browse
+from tests.support.html_pages import HOSTILE, Walk, asked_by_the_page, browse, figures, saved
 from wirelag.crossing import Crossing
 from wirelag.crossings import crossings, total
 from wirelag.estimators.join import Join
@@ -56,11 +54,6 @@ def fit(offset_s: float = 0.02) -> ClockFit:
                     [(times_s[1_000], 0.004)], "ahead by 20 ms")  # fmt: skip
 
 
-def figures(text: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(text.split('id="figures">')[1].split("</script>")[0])
-    return found
-
-
 def nothing() -> Report:
     return Crossing(3, 0).report("join")
 
@@ -72,12 +65,6 @@ def page() -> OnewayPage:
     return replace(page, groups=[("fast", page.total), ("none", nothing()), ("slow", slower)], by="server",
                    segments=[("first", page.total), ("second", slower)], clock=fit(),
                    notes=["a note"], warnings=["a warning"])  # fmt: skip
-
-
-def saved(text: str, folder: Path) -> Path:
-    path = folder / "page.html"
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 def test_every_chart_is_drawn_and_nobody_is_asked(page: OnewayPage, tool: Callable[[str], str], tmp_path: Path) -> None:

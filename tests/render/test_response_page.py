@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 import wirelag
-from tests.render.test_oneway_page import figures, saved
-from tests.render.test_rtt_page import HOSTILE, Walk, asked_by_the_page, browse
-from tests.render.test_rtt_page import wirelag as command
+from tests.support import command
+from tests.support.html_pages import HOSTILE, Walk, asked_by_the_page, browse, figures, saved
 from tests.support.places import DATA
 from tests.support.simulated_captures import write_simulation
 from wirelag.cli.response_page import parts_of
@@ -65,7 +64,7 @@ def made(epochs: Epochs, interval_ns: int | None = None, by: str = "server", **o
 def opened(folder: Path, chromium: str, capture: Path, *words: str) -> Run:
     """A page that the command wrote, as a browser shows it, and the JSON that was printed beside it."""
     page, log = folder / "page.html", folder / "net.json"
-    found = json.loads(command("response", capture, *words, "--html", page, "--format", "json"))
+    found = json.loads(command.wirelag("response", capture, *words, "--html", page, "--format", "json").stdout)
     shown = browse(chromium, page, folder, "--dump-dom", f"--log-net-log={log}")
     return Run(page, log, shown, found)
 

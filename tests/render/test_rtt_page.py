@@ -1,6 +1,5 @@
 """The page of `--html` in a browser, and the single delays of `--samples` against the truth."""
 
-import html.parser
 import json
 import re
 import subprocess
@@ -15,6 +14,7 @@ import polars as pl
 import pytest
 
 from tests.support import command
+from tests.support.html_pages import FLAGS, HOSTILE, NO_NAMES, Walk, asked_by_the_page, browse
 from tests.support.simulated_captures import write_simulation
 from wirelag.distribution import Distribution
 from wirelag.driver import cut
@@ -29,11 +29,6 @@ from wirelag.samples import facts
 from wirelag.sim import Scenario, simulate
 from wirelag.units import format_duration
 
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking",
-    "--disable-component-update --disable-sync --disable-extensions --virtual-time-budget=10000",
-)
-NO_NAMES = "--host-resolver-rules=MAP * ~NOTFOUND"  # so that nothing that the browser itself would ask for leaves
 CHARTS = {"cdf", "quantiles", "heat", "groups"}
 
 
@@ -56,58 +51,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     write_simulation(simulate(Scenario(packets=30_000, loss=0.01)), capture)
     printed = wirelag("rtt", capture, "--by", "server", "--above", "50ms", "--html", page, "--format", "json")
     return Made(capture, page, json.loads(printed))
-
-
-class Walk(html.parser.HTMLParser):
-    """What a page has in it; an end without its beginning is an error."""
-
-    void = frozenset({"meta", "br", "link", "img", "input", "hr", "base"})
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.values: set[str] = set()
-        self.text = ""
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag == "data":
-            self.values.add(dict(attrs)["value"] or "")
-        if tag not in self.void:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if not {"script", "style"} & set(self.open):
-            self.text += data
-
-    @property
-    def addresses(self) -> list[str]:
-        names = ("src", "href", "action", "srcset", "data", "poster", "background", "formaction")
-        return [value for tag, attrs in self.tags for name, value in attrs.items() if value and name in names]
-
-
-def browse(chromium: str, page: Path, folder: Path, *words: str) -> str:
-    """What the browser prints of a page, whose scripts must run without a complaint."""
-    flags = [*" ".join(FLAGS).split(), NO_NAMES, f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr"]
-    command = [chromium, *flags, *words, page.as_uri()]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert [line for line in ran.stderr.splitlines() if ":CONSOLE" in line] == []
-    return ran.stdout
-
-
-def asked_by_the_page(log: Path) -> list[str]:
-    """The addresses that a page asked for, by the browser's record; what the browser asks for itself has no origin."""
-    record = json.loads(log.read_text(encoding="utf-8"))
-    start = record["constants"]["logEventTypes"]["URL_REQUEST_START_JOB"]
-    begun = [event["params"] for event in record["events"] if event["type"] == start and "url" in event["params"]]
-    return [params["url"] for params in begun if params["initiator"] != "not an origin"]
 
 
 def test_the_page_opens_in_a_browser_and_asks_nobody(made: Made, tool: Callable[[str], str], tmp_path: Path) -> None:
@@ -179,10 +122,6 @@ def test_names_and_the_command_line_are_escaped(made: Made) -> None:
     assert "<b>" not in text.split("<script>")[0]
     assert made.capture.name in walk.text
     assert f"--html {made.page} --format json" in walk.text
-
-
-HOSTILE = ("</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "&lt;b&gt;", "'\"><svg/onload=x>",
-           '<a href="http://example.org/">x</a>', "]]>\u2028--><!--", "${x}`{{y}}")  # fmt: skip
 
 
 def _entry(name: str, delays_ns: list[int]) -> Entry:

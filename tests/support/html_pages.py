@@ -1,0 +1,80 @@
+"""Pages of HTML: walked by a parser, shown by a browser, and what they ask the network for."""
+
+import html.parser
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking",
+    "--disable-component-update --disable-sync --disable-extensions --virtual-time-budget=10000",
+)
+NO_NAMES = "--host-resolver-rules=MAP * ~NOTFOUND"  # so that nothing that the browser itself would ask for leaves
+
+
+class Walk(html.parser.HTMLParser):
+    """What a page has in it; an end without its beginning is an error."""
+
+    void = frozenset({"meta", "br", "link", "img", "input", "hr", "base"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.values: set[str] = set()
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag == "data":
+            self.values.add(dict(attrs)["value"] or "")
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not {"script", "style"} & set(self.open):
+            self.text += data
+
+    @property
+    def addresses(self) -> list[str]:
+        names = ("src", "href", "action", "srcset", "data", "poster", "background", "formaction")
+        return [value for tag, attrs in self.tags for name, value in attrs.items() if value and name in names]
+
+
+def browse(chromium: str, page: Path, folder: Path, *words: str) -> str:
+    """What the browser prints of a page, whose scripts must run without a complaint."""
+    flags = [*" ".join(FLAGS).split(), NO_NAMES, f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr"]
+    command = [chromium, *flags, *words, page.as_uri()]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert [line for line in ran.stderr.splitlines() if ":CONSOLE" in line] == []
+    return ran.stdout
+
+
+def asked_by_the_page(log: Path) -> list[str]:
+    """The addresses that a page asked for, by the browser's record; what the browser asks for itself has no origin."""
+    record = json.loads(log.read_text(encoding="utf-8"))
+    start = record["constants"]["logEventTypes"]["URL_REQUEST_START_JOB"]
+    begun = [event["params"] for event in record["events"] if event["type"] == start and "url" in event["params"]]
+    return [params["url"] for params in begun if params["initiator"] != "not an origin"]
+
+
+HOSTILE = ("</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "&lt;b&gt;", "'\"><svg/onload=x>",
+           '<a href="http://example.org/">x</a>', "]]>\u2028--><!--", "${x}`{{y}}")  # fmt: skip
+
+
+def figures(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(text.split('id="figures">')[1].split("</script>")[0])
+    return found
+
+
+def saved(text: str, folder: Path) -> Path:
+    path = folder / "page.html"
+    path.write_text(text, encoding="utf-8")
+    return path

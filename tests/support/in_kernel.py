@@ -1,0 +1,20 @@
+"""The mark of tests that load programs into the kernel."""
+
+import pytest
+
+from tests.support import needs
+from wirelag.errors import WirelagError
+from wirelag.io.dataplane import Dataplane
+
+LONG_NS = 10**15  # an interval that ends when we say so
+
+
+def _lacking() -> str:
+    try:
+        Dataplane("headers").close()
+    except WirelagError as error:
+        return needs.ebpf(error)
+    return ""
+
+
+IN_KERNEL = pytest.mark.skipif(bool(_lacking()), reason=_lacking() or "programs can be loaded")

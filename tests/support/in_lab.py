@@ -1,0 +1,23 @@
+"""The mark of tests that build networks: root, namespaces and their tools must be there."""
+
+import os
+import subprocess
+
+import pytest
+
+from tests.support import needs
+
+TOOLS = ("ip", "bridge", "nsenter", "unshare", "sysctl", "ethtool", "tcpdump", "make", "cc")
+
+
+def _lacking() -> str:
+    """Why the lab cannot be built here; empty: it can."""
+    if os.geteuid():
+        return needs.ROOT
+    if lacking := needs.absent(*TOOLS):
+        return lacking
+    allowed = subprocess.run(["unshare", "--net", "--mount", "true"], capture_output=True, check=False)
+    return "" if allowed.returncode == 0 else needs.needs("network namespaces")
+
+
+IN_LAB = pytest.mark.skipif(bool(_lacking()), reason=_lacking() or "the lab can be built")

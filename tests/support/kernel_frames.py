@@ -1,0 +1,15 @@
+"""Frames for programs in the kernel."""
+
+import struct
+
+
+def tcp(up: bool, flow: int, seq: int, ack: int, flags: int, payload: int) -> bytes:
+    """A segment of a connection, to the server or from it, with timestamps."""
+    ends = [(bytes((10, 0, 0, 1)), 40_000 + flow), (bytes((10, 9, 9, 9)), 443)]
+    (src, src_port), (dst, dst_port) = ends if up else ends[::-1]
+    stamps = struct.pack(">III", 0x0101080A, seq + 7, ack + 7)
+    segment = struct.pack(">HHIIBBHHH", src_port, dst_port, seq, ack, 0x80, flags, 512, 0, 0) + stamps + bytes(payload)
+    length = 20 + len(segment)
+    return (
+        bytes(12) + struct.pack(">HBBHHHBBH", 0x800, 0x45, 0, length, seq & 0xFFFF, 0, 64, 6, 0) + src + dst + segment
+    )

@@ -1,0 +1,49 @@
+"""Agents that follow the collector's m-sets, and the network that the sets are of."""
+
+import json
+import time
+from pathlib import Path
+
+from wirelag.agent.config import Config
+from wirelag.agent.settings import Settings
+from wirelag.intervals import Interval
+from wirelag.messages import Message, encode
+from wirelag.network.topology import Topology
+from wirelag.transport.http import MEDIA_TYPE
+
+AGENT = """
+point = "C"
+interface = "lo"
+interval = "1s"
+[m_set]
+by = "collector"
+every = "10ms"
+"""
+
+
+def config_of(folder: Path, text: str = AGENT) -> Config:
+    path = folder / "agent.toml"
+    path.write_text(text)
+    return Config.of(Settings.load(str(path)))
+
+
+def write_network(path: Path, topology: Topology) -> None:
+    """At once: nobody reads half of it."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(topology.to_json()))
+    new.rename(path)
+
+
+def says(url: str, point: str, config: Config, has_ns: int) -> None:
+    now_ns = time.time_ns()
+    record = {"start_ns": now_ns, "end_ns": now_ns, "name": None, "class": None, "m_set_ns": has_ns}
+    message = Message("status", point, None, Interval(now_ns, now_ns), config.terms, records=(record,), sent_ns=now_ns)
+    _request(f"{url}/v1/messages", encode(message))
+
+
+def _request(url: str, data: bytes) -> None:
+    import urllib.request
+
+    request = urllib.request.Request(url, data, {"Content-Type": MEDIA_TYPE})
+    with urllib.request.urlopen(request, timeout=25):
+        pass

@@ -1,0 +1,54 @@
+"""Two ends that reconcile what they saw, message by message."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from wirelag import order
+from wirelag.caches import Cached
+from wirelag.crossing import Crossing
+from wirelag.estimators.rda import Rda
+from wirelag.packing import pack, unpack
+from wirelag.reconciling import (
+    Reconciling,
+    answer_symbols,
+    check_answer,
+    check_ask,
+)
+from wirelag.symbols import SymbolSynopsis
+
+SHORT = Rda(short=True, rows=16, tail=50)
+
+
+def cached(ids: Any, times_ns: Any, level: int = 0) -> Cached:
+    ids = np.array(ids, np.uint64)
+    return Cached(ids, np.array(times_ns, np.int64), packets=len(ids)).at_level(level)
+
+
+def converse(
+    up: Cached, down: Cached, estimator: Rda = SHORT, with_order: bool = False, answers_order: bool = True
+) -> tuple[Crossing, Counter[str]]:
+    """Until nothing is asked any more; and what was."""
+    bound = [estimator.bind(one) for one in (up, down)]
+    synopses = [one for one in bound if isinstance(one, SymbolSynopsis)]
+    if with_order:
+        synopses[1] = order.with_order(synopses[1], down)
+    talk, asked = Reconciling(estimator, synopses), Counter[str]()
+    while True:
+        crossing, asks = talk.cross()
+        if not asks:
+            return crossing, asked
+        found = []
+        for side, ask in asks.items():
+            ask = unpack(pack(ask | {"cache_level": talk.level}))
+            check_ask(ask)
+            answer = unpack(pack(answer_symbols(estimator, (up, down)[side], ask)))
+            if not answers_order:
+                answer.pop("order_ns", None)
+            check_answer(estimator, answer)
+            found.append((side, ask, talk.read(side, ask, answer)))
+            asked[next(name for name in ("symbols", "wanted", "ids", "whole") if name in ask)] += 1
+        for side, ask, what in found:
+            talk.take(side, ask, what)
+        assert asked.total() < 20
