@@ -55,7 +55,7 @@ test: debian-packages $(INSTALLED) ## Linters and all tests but the long ones (m
 	if wait $$lint; then echo "linters: no complaints"; else lint=failed; cat build/lint.txt; fi; \
 	[ $$tests = 0 ] && [ $$lint != failed ]
 
-quick: $(INSTALLED) ## A part of the tests, in half a minute: kernels and their twins, readers, commands
+quick: $(INSTALLED) ## A part of the tests, in about a minute: kernels and their twins, readers, commands
 	$(BIN)/pytest -q $(QUICK)
 
 pythons: ## Build, demo and quick tests on each Python found, 3.11 to 3.14 (PYTHONS="3.12 3.13")
