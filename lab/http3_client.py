@@ -85,7 +85,7 @@ async def main(address: str, port: int, connections: int, seconds: float, log: P
             assert isinstance(protocol, Protocol)
             await protocol.work()
 
-    await asyncio.wait_for(asyncio.gather(*(one() for _ in range(connections))), seconds + 20)
+    await asyncio.wait_for(asyncio.gather(*(one() for _ in range(connections))), seconds + 120)
     log.write_bytes(struct.pack("<q", offset_ns) + b"".join(Protocol.entries))
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lab.network import CLIENT_ADDRESS, FIRST_SERVER, Network
-from lab.processes import ROOT, Process
+from lab.processes import PATIENCE_S, ROOT, Process
 from lab.wire import Direction, Wire
 from wirelag.caches import join
 from wirelag.io.capture import Capture
@@ -131,7 +131,7 @@ def run(setting: Setting, folder: Path, seed: int = 1) -> Done:
             f"iperf3 -c {SERVER_ADDRESS} -p {TRAFFIC_PORT} -u -b {bits} -l {setting.payload} -t {setting.seconds}"
         )
         client = network.start("client", [*arguments.split(), "--pacing-timer", "200"], folder / "iperf.txt")
-        client.finish(setting.seconds + 30)
+        client.finish(setting.seconds + PATIENCE_S)
         ended_ns, cable_bytes = time.time_ns(), _carried(network) - before
         _settled(log, ended_ns)
         for agent in agents:

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
-PATIENCE_S = 15.0
+PATIENCE_S = 180.0  # for what never comes: the busiest machine is faster
 LISTENING, BOUND = "0A", "07"  # in /proc/net/tcp and /proc/net/udp
 
 
@@ -66,7 +66,7 @@ class Process:
         """What it has printed so far."""
         return self.output.read_text(errors="replace")
 
-    def finish(self, seconds: float) -> str:
+    def finish(self, seconds: float = PATIENCE_S) -> str:
         """Wait until it ends by itself, and well; what it printed."""
         try:
             code = self._popen.wait(seconds)
@@ -77,12 +77,12 @@ class Process:
             raise OSError(f"{self.name} failed: {self.said().strip()}")
         return self.said()
 
-    def stop(self, number: int = signal.SIGTERM) -> str:
-        """End it; what it printed."""
+    def stop(self, number: int = signal.SIGTERM, seconds: float = PATIENCE_S) -> str:
+        """End it, by force if it does not end within so many seconds; what it printed."""
         if self._popen.poll() is None:
             self._popen.send_signal(number)
             try:
-                self._popen.wait(5)
+                self._popen.wait(seconds)
             except subprocess.TimeoutExpired:
                 self._popen.kill()
                 self._popen.wait()

@@ -13,6 +13,7 @@ import polars as pl
 
 from lab.clients import LOG, Task, read_log
 from lab.network import CLIENT_ADDRESS, SERVICE_ADDRESS, Network
+from lab.processes import PATIENCE_S
 from lab.quota import cpu_quota
 from lab.record import InKernel, Recorder
 from lab.scenarios import Scenario
@@ -72,7 +73,7 @@ def run(scenario: Scenario, seed: int, folder: Path, in_kernel: Method | None = 
             recorders += _at_the_point(network, result, in_kernel)
             clients = [scenario.client.start(network, task) for task in tasks]
         for client in clients:
-            client.finish(2 * scenario.seconds + 30)
+            client.finish(2 * scenario.seconds + PATIENCE_S)
         time.sleep(0.02 + 2e-9 * delay_ns)  # the last packets are still on the wire
         for recorder in recorders:
             recorder.stop()

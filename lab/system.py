@@ -26,7 +26,7 @@ from typing import Any
 
 from lab.clients import Load, Task
 from lab.network import CLIENT_ADDRESS, FIRST_SERVER, Network
-from lab.processes import Process
+from lab.processes import PATIENCE_S, Process
 from lab.servers import Httpd
 from lab.wire import Direction, Wire
 from wirelag.units import format_duration
@@ -59,7 +59,7 @@ class System:
     def ask(self, path: str) -> Any:
         """What the collector's API answers."""
         request = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {self.token}"})
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             return json.load(answer)
 
     def lines(self) -> list[str]:

@@ -1,6 +1,5 @@
 """A headless Chromium that is told what to do: pages are waited for, clicked and asked, over a pipe."""
 
-import contextlib
 import itertools
 import json
 import os
@@ -11,7 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-PATIENCE_S = 5.0
+from tests.support.waiting import PATIENCE_S
+
+AGAIN_S = 5.0  # a page that goes takes questions with it: they are asked again
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-sync",
     "--disable-extensions", "--disable-background-networking", "--disable-component-update", "--window-size=1200,1600",
@@ -68,35 +69,42 @@ class Browser:
         os.close(self._out)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """A command of the DevTools protocol, and its answer; a TimeoutError where none comes: a page just went."""
-        number = self._send(method, parameters)
-        end = time.monotonic() + PATIENCE_S
-        while True:
-            message = self._next(end)
-            if message.get("id") == number:
-                assert "error" not in message, message
-                result: dict[str, Any] = message["result"]
-                return result
+        """A command of the DevTools protocol, and its answer."""
+        message = self._answer({self._send(method, parameters)}, time.monotonic() + PATIENCE_S)
+        assert "error" not in message, message
+        result: dict[str, Any] = message["result"]
+        return result
 
     def open(self, url: str) -> None:
         self.call("Page.navigate", url=url)
 
     def ask(self, expression: str) -> Any:
         """What JavaScript makes of it."""
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        answer = self.call("Runtime.evaluate", **_evaluated(expression))
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def until(self, expression: str, seconds: float = 20.0) -> Any:
+    def until(self, expression: str) -> Any:
         """Wait until it is true."""
-        end = time.monotonic() + seconds
-        value = None
-        while not value:
-            with contextlib.suppress(TimeoutError):
-                value = self.ask(f"(() => {{try {{return {expression}}} catch {{return false}}}})()")
-            assert value or time.monotonic() < end, f"{expression} never held; {self.problems}"
-            time.sleep(0.05)
-        return value
+        question = _evaluated(f"(() => {{try {{return {expression}}} catch {{return false}}}})()")
+        end, asked = time.monotonic() + PATIENCE_S, set[int]()
+        while time.monotonic() < end:
+            asked.add(self._send("Runtime.evaluate", question))
+            try:
+                answer = self._answer(asked, time.monotonic() + AGAIN_S)
+            except TimeoutError:
+                continue
+            if value := answer.get("result", {}).get("result", {}).get("value"):  # none: the page went meanwhile
+                return value
+            select.select([], [], [], 0.05)
+        raise AssertionError(f"{expression} never held; {self.problems}")
+
+    def _answer(self, asked: set[int], end: float) -> dict[str, Any]:
+        """The first to any of these; a TimeoutError where none comes."""
+        while (message := self._next(end)).get("id") not in asked:
+            pass
+        asked.remove(message["id"])
+        return message
 
     def _send(self, method: str, parameters: dict[str, Any]) -> int:
         number = next(self._numbers)
@@ -127,3 +135,7 @@ class Browser:
             self.problems.append(said["entry"]["text"])
         elif method == "Runtime.consoleAPICalled" and said["type"] == "error":
             self.problems.append(json.dumps(said["args"]))
+
+
+def _evaluated(expression: str) -> dict[str, Any]:
+    return {"expression": expression, "returnByValue": True, "awaitPromise": True}

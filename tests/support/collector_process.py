@@ -15,14 +15,15 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlencode
 
+from tests.support import waiting
 from tests.support.agent_messages import SECOND_NS, Agent, Path
 from tests.support.command import WIRELAG
+from tests.support.waiting import PATIENCE_S
 from wirelag.estimators.rda import Rda
 from wirelag.messages import Message, decode, encode
 from wirelag.transport import Address, Sender, Unreachable, sender
 
 RDA = Rda(buckets=600, tail=200)
-PATIENCE_S = 120  # a collector that never answers has died
 
 
 class Running:
@@ -58,14 +59,14 @@ class Running:
         if not self.process.stderr.closed:
             self.log += self.process.stderr.read()
             self.process.stderr.close()
-        return self.process.wait(10)
+        return self.process.wait(PATIENCE_S)
 
     def get(self, path: str, headers: Mapping[str, str] | None = None, **query: Any) -> tuple[int, str]:
         """The status and the text of an answer."""
         given = {"Authorization": f"Bearer {self.token}"} if self.token and headers is None else dict(headers or {})
         request = urllib.request.Request(f"{self.url}{path}?{urlencode(query)}".rstrip("?"), headers=given)
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -85,12 +86,9 @@ class Running:
         found: dict[str, int] = self.json("/api/v1/status")["counted"]
         return found
 
-    def until(self, holds: Callable[[], bool], seconds: float = 15.0) -> None:
+    def until(self, holds: Callable[[], bool]) -> None:
         """Wait for something that this collector says."""
-        end = time.monotonic() + seconds
-        while not holds():
-            assert time.monotonic() < end, "it never came to that"
-            time.sleep(0.02)
+        waiting.until(holds, "what the collector was to say")
 
 
 def recent(seconds: int, rate: int, seed: int, **more: Any) -> Path:
@@ -112,10 +110,7 @@ async def _send(address: Address, agents: Iterable[Agent], count: int, until: Ca
     answering = [asyncio.create_task(_answer(several, lines[point])) for point, several in by_point.items()]
     made = [(agent.point, agent.messages(0, count)) for several in by_point.values() for agent in several]
     await asyncio.gather(*(_send_all(lines[point], messages) for point, messages in made))
-    end = time.monotonic() + 20
-    while not await asyncio.to_thread(until):
-        assert time.monotonic() < end, "it never came to that"
-        await asyncio.sleep(0.02)
+    await asyncio.to_thread(waiting.until, until, "what the collector was to say")
     await ended(lines.values(), answering)
 
 

@@ -11,13 +11,13 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from lab.processes import owner_name
 from tests.support import needs
 from tests.support.places import ROOT
+from tests.support.waiting import PATIENCE_S, until
 
 SYSTEMD = Path("/lib/systemd/systemd")
 SOURCES = ROOT / "src"
@@ -82,7 +82,7 @@ class Booted:
     def run(self, *command: str) -> str:
         """A command inside; what it printed."""
         enter = ["nsenter", f"--target={self._init}", "--mount", "--pid", "--net", "--wd"]
-        done = subprocess.run([*enter, *command], capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run([*enter, *command], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         return done.stdout + done.stderr
 
     def show(self, unit: str, name: str) -> str:
@@ -96,14 +96,11 @@ class Booted:
     def python(self, code: str) -> str:
         """This Python, in the units' network."""
         command = ["nsenter", f"--target={self._init}", "--net", sys.executable, "-c", code]
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False).stdout
 
-    def until(self, holds: Callable[[], bool], units: Iterable[str], seconds: float = 30.0) -> None:
+    def until(self, holds: Callable[[], bool], units: Iterable[str]) -> None:
         """Wait for it."""
-        end = time.monotonic() + seconds
-        while not holds():
-            assert time.monotonic() < end, "\n".join(self.said(unit) for unit in units)
-            time.sleep(0.1)
+        until(holds, lambda: "\n".join(self.said(unit) for unit in units), 0.1)
 
 
 @contextlib.contextmanager
@@ -145,15 +142,15 @@ def booted(folder: Path, units: dict[str, Path], files: dict[str, tuple[str, int
             yield Booted(init)
         finally:
             os.kill(init, signal.SIGKILL)
-            process.wait(10)
+            process.wait(PATIENCE_S)
 
 
 def _child(process: "subprocess.Popen[bytes]", folder: Path) -> int:
     """The first process inside, once it is systemd and answers."""
-    end = time.monotonic() + 20
-    while True:
-        assert process.poll() is None, (folder / "boot.txt").read_text()
-        assert time.monotonic() < end, (folder / "boot.txt").read_text()
+    said = folder / "boot.txt"
+
+    def found() -> int | None:
+        assert process.poll() is None, said.read_text()
         with contextlib.suppress(OSError, ValueError):
             (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
             if (
@@ -161,7 +158,9 @@ def _child(process: "subprocess.Popen[bytes]", folder: Path) -> int:
                 and Path("/proc", child, "root", "run/systemd/private").exists()
             ):
                 return int(child)
-        time.sleep(0.02)
+        return None
+
+    return until(found, said.read_text) or 0
 
 
 def _groups() -> Path | None:
@@ -182,8 +181,6 @@ def _group() -> Iterator[Path]:
     try:
         yield group
     finally:
-        end = time.monotonic() + 10
-        while "populated 1" in (group / "cgroup.events").read_text() and time.monotonic() < end:
-            time.sleep(0.02)
+        until(lambda: "populated 1" not in (group / "cgroup.events").read_text(), f"an empty {group}")
         for folder, _, _ in os.walk(group, topdown=False):
             os.rmdir(folder)

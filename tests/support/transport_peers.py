@@ -14,6 +14,7 @@ import pytest
 
 from tests.support import needs
 from tests.support.places import ROOT
+from tests.support.waiting import PATIENCE_S
 from wirelag.estimators.lda import Lda
 from wirelag.exchange import Terms
 from wirelag.intervals import Interval
@@ -32,7 +33,6 @@ from wirelag.transport.nats import NatsInbox
 POINT = "edge 1:eth0/ä.*>"
 TOKEN = "s3cret-of-the-collector"
 PASSWORD = "p4ssword-of-the-broker"
-PATIENCE_S = 30.0
 SECOND_NS = 10**9
 
 

@@ -15,11 +15,11 @@ PAUSE_S = 0.02
 Found = TypeVar("Found")
 
 
-def until(found: Callable[[], Found], what: str, pause_s: float = PAUSE_S) -> Found:
-    """What `found` gives, once that is true."""
+def until(found: Callable[[], Found], what: str | Callable[[], str], pause_s: float = PAUSE_S) -> Found:
+    """What `found` gives, once that is true; `what` never came, in words, or what finds them."""
     end = time.monotonic() + PATIENCE_S
     while not (result := found()):
-        assert time.monotonic() < end, f"never came: {what}"
+        assert time.monotonic() < end, f"never came: {what if isinstance(what, str) else what()}"
         select.select([], [], [], pause_s)
     return result
 
