@@ -173,6 +173,7 @@ def _record(network: Network, host: str, path: Path) -> Process:
 
 
 def _stop(recorder: Process) -> None:
+    recorder.wait_until_idle()
     said = recorder.stop(signal.SIGINT)
     dropped = re.search(r"(\d+) packets? dropped by kernel", said)
     if dropped is None or int(dropped[1]):
@@ -229,7 +230,7 @@ def _references(setting: Setting, host: str) -> str:
 
 def _settled(log: Path, ended_ns: int) -> None:
     """Until the interval behind the traffic's end has its result, and a moment more."""
-    limit = time.monotonic() + 15
+    limit = time.monotonic() + PATIENCE_S
     while time.monotonic() < limit:
         lines = [json.loads(line) for line in log.read_text().splitlines()[-40:] if line.endswith("}")]
         if any(one["what"] == "result" and one["end_ns"] > ended_ns + QUIET_S * 1e9 for one in lines):

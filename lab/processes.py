@@ -62,6 +62,11 @@ class Process:
         """Until it has made this file, or socket."""
         self._wait(path.exists, f"did not make {path.name}")
 
+    def wait_until_idle(self) -> None:
+        """Until it sleeps: a program of one thread that takes what comes has taken all by then."""
+        state = Path(f"/proc/{self.pid}/stat")
+        self._wait(lambda: state.read_text().rpartition(")")[2].split()[0] == "S", "is busy for ever")
+
     def said(self) -> str:
         """What it has printed so far."""
         return self.output.read_text(errors="replace")

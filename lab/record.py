@@ -36,6 +36,7 @@ class Recorder:
 
     def stop(self) -> None:
         """Nothing that came before is missing from the file, or this fails."""
+        self._process.wait_until_idle()  # told to end, it leaves what it has not read yet
         said = self._process.stop(signal.SIGINT)
         dropped = re.search(r"(\d+) packets? dropped by kernel", said)
         if dropped is None or int(dropped[1]):

@@ -23,6 +23,8 @@ from tests.support.captures import ethernet, ipv4, udp
 from tests.support.command import WIRELAG, wirelag
 from tests.support.effort import examples
 from tests.support.in_lab import IN_LAB
+from tests.support.command import wirelag
+from tests.support.effort import ALONE, examples
 from wirelag.estimators.match import Match
 from wirelag.intervals import Interval
 from wirelag.io.fanout import Fanout, over_cores
@@ -171,7 +173,10 @@ def test_two_rings_say_what_one_says(network: Network) -> None:
     assert one == two
     assert sum(one.values()) == sent == known.packets == shared.packets
     assert report["samples"] == same["samples"] == sent // 2
-    assert report["mean"] == pytest.approx(same["mean"], rel=0.05)  # each ring stamps packets itself
+    # Each ring stamps packets itself, and something may come in between.
+    assert report["quantiles"]["0.5"] == pytest.approx(same["quantiles"]["0.5"], rel=0.05)
+    if ALONE:
+        assert report["mean"] == pytest.approx(same["mean"], rel=0.05)
     assert known.received == shared.received
 
 
@@ -199,8 +204,9 @@ def test_fragments_stay_what_they_are(network: Network) -> None:
 @IN_LAB
 def test_a_flood_over_two_cores_is_accounted_for(network: Network, tmp_path: Path) -> None:
     """Nobody reads at first and rings are small: what they had no room for is known."""
+    began_ns = time.time_ns()
     source = opened(network, 2, 100 * MS, ring_bytes=1 << 19)
-    sent, _ = flood.result(flood.start(network, 60_000, None, tmp_path / "flood.txt").finish(30))
+    sent, _ = flood.result(flood.start(network, 60_000, None, tmp_path / "flood.txt").finish())
     source.stop()
     seen = sum(map(len, source))
     known = source.statistics
@@ -208,7 +214,7 @@ def test_a_flood_over_two_cores_is_accounted_for(network: Network, tmp_path: Pat
     assert known.dropped > 5_000
     assert seen == known.packets == known.received
     now_ns = time.time_ns()
-    assert source.dropped_during(Interval(now_ns - 60 * S, now_ns)) == known.dropped
+    assert source.dropped_during(Interval(began_ns, now_ns)) == known.dropped
     source.close()
 
 

@@ -28,6 +28,7 @@ from lab.processes import Process
 from lab.wire import Direction, Wire
 from tests.support import needs
 from tests.support.command import WIRELAG
+from tests.support.waiting import PATIENCE_S
 from wirelag.io.capture import Capture
 from wirelag.packets import PacketBatch, PacketId
 
@@ -185,7 +186,7 @@ direction = "10.5.0.1>10.5.0.11"
     def json(self, path: str) -> Any:
         """What the collector answers."""
         with self.network.inside("point"):
-            line = http.client.HTTPConnection("127.0.0.1", COLLECTOR_PORT, timeout=10)
+            line = http.client.HTTPConnection("127.0.0.1", COLLECTOR_PORT, timeout=PATIENCE_S)
             line.connect()
         try:
             line.request("GET", path, headers={"Authorization": f"Bearer {TOKEN}"})
@@ -274,6 +275,7 @@ def recorded(network: Network, folder: Path) -> Iterator[Callable[[], Truth]]:
 
     def end() -> Truth:
         for recorder in recorders:
+            recorder.wait_until_idle()
             assert "0 packets dropped by kernel" in recorder.stop(signal.SIGINT)
         return Truth.of(*paths)
 
