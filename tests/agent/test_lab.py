@@ -2,8 +2,6 @@
 
 import os
 import signal
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -16,7 +14,9 @@ from lab import flood
 from lab.network import Network
 from lab.processes import Process
 from tests.support.agent_receiver import AGENT, LENGTH_NS, PORT, Receiver, synopses, whole
+from tests.support.effort import ALONE
 from tests.support.in_lab import IN_LAB
+from tests.support.waiting import until
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
 from wirelag.intervals import Interval
@@ -96,8 +96,8 @@ def test_two_agents_measure_references_exactly(agents: Agents, receiver: Receive
         mine, theirs = (synopses(messages, point)[start_ns] for point in ("client", "server1"))
         assert mine.terms == theirs.terms
         assert (mine.segment, mine.clock) == ("client>server1", ClockReading(True, 1000, "stated"))
-        assert 0 < mine.sent_ns - mine.interval.end_ns < 200 * 10**6
-        assert 60 < mine.seen.packets <= 126  # of 125; some are left out while the host is busy
+        assert mine.sent_ns - mine.interval.end_ns > 0
+        assert 0 < mine.seen.packets <= 126  # of 125; some are left out while the host is busy
         estimator = mine.terms.estimator
         assert isinstance(estimator, Rda)
         synopses_of = [estimator.synopsis(m.records[0]) for m in (mine, theirs)]
@@ -105,10 +105,15 @@ def test_two_agents_measure_references_exactly(agents: Agents, receiver: Receive
         crossing, _ = talk.cross()
         assert talk.decoded is not None
         assert crossing.only_upstream is not None
-        assert crossing.only_upstream <= 1  # one may be under way
+        assert crossing.used + crossing.only_upstream == mine.seen.packets
         if not len(talk.decoded.numbers):
-            assert crossing.used == mine.seen.packets
-            assert 0 < crossing.moments.sum_ns / crossing.used < 10**7
+            assert crossing.used == mine.seen.packets == theirs.seen.packets
+        assert crossing.moments.sum_ns > 0
+        if ALONE:
+            assert mine.sent_ns - mine.interval.end_ns < 200 * 10**6
+            assert mine.seen.packets > 60
+            assert crossing.only_upstream <= 1  # one may be under way
+            assert crossing.moments.sum_ns / crossing.used < 10**7
     start_ns = whole(messages)[0]
     mine = synopses(messages, "client")[start_ns]
     where = {"start_ns": mine.interval.start_ns, "end_ns": mine.interval.end_ns, "name": None, "class": None}
@@ -138,9 +143,12 @@ def test_control_packets_cut_lda_at_both_ends_alike(agents: Agents, receiver: Re
         estimator = mine.terms.estimator
         assert isinstance(estimator, Lda)
         crossing = estimator.cross(*(estimator.synopsis(m.records[0]) for m in (mine, theirs)))
-        assert crossing.sent == crossing.received == mine.seen.packets > 60
+        assert crossing.sent == crossing.received == mine.seen.packets > 0
         assert crossing.used >= crossing.sent  # no row is spoiled: the first bank has every packet
-        assert 0 < crossing.moments.sum_ns / crossing.used < 10**7
+        assert crossing.moments.sum_ns > 0
+        if ALONE:
+            assert mine.seen.packets > 60
+            assert crossing.moments.sum_ns / crossing.used < 10**7
 
 
 @IN_LAB
@@ -149,7 +157,7 @@ def test_when_told_to_end_the_open_interval_is_sent(agents: Agents, receiver: Re
     up = agents.start("client")
     receiver.wait(lambda m: len(whole(m)) >= 1)
     said = up.stop(signal.SIGTERM)
-    assert up.finish(5) == said
+    assert up.finish() == said
     assert "Traceback" not in said
     messages = receiver.wait(lambda m: any(x.type == "status" and x.records[0]["ending"] for x in m))
     found = synopses(messages, "client")
@@ -167,10 +175,7 @@ def test_killed_and_cut_off_nothing_is_missing_or_counted_twice(agents: Agents, 
     up = agents.start("client")
     # Nobody listens yet: what the agents cut waits on disk.
     spools = [agents.folder / f"spool-{host}" for host in ("client", "server1")]
-    deadline = time.monotonic() + 20
-    while any(len(list(spool.glob("*synopsis*"))) < 6 for spool in spools):
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.02)
+    until(lambda: all(len(list(spool.glob("*synopsis*"))) >= 6 for spool in spools), "six synopses on disk")
     up.stop(signal.SIGKILL)
     waiting = {path.name for path in spools[0].glob("*synopsis*")}
     with Receiver(lambda: network.inside("server1")) as receiver:
@@ -200,7 +205,7 @@ def test_an_interface_that_goes_ends_the_agent_with_one_line(agents: Agents, rec
     receiver.wait(lambda m: len(whole(m)) >= 1)
     agents.network.ip("client", "link set eth0 down")
     with pytest.raises(OSError, match="went down or has gone"):
-        up.finish(10)
+        up.finish()
     assert "Traceback" not in up.said()
     assert down.stop()
 
@@ -219,7 +224,7 @@ def test_what_the_capture_drops_is_unseen_and_all_is_counted_once(tmp_path: Path
             agent.wait_for_line("listening at")
             receiver.wait(lambda m: any(x.type == "synopsis" for x in m))
             os.kill(agent.pid, signal.SIGSTOP)  # nobody takes packets from the ring
-            sent, _ = flood.result(flood.start(network, 30_000, None, tmp_path / "flood").finish(30))
+            sent, _ = flood.result(flood.start(network, 30_000, None, tmp_path / "flood").finish())
             os.kill(agent.pid, signal.SIGCONT)
             receiver.wait(lambda m: any(x.seen.unseen for x in m if x.type == "synopsis"))
             agent.stop(signal.SIGTERM)
@@ -239,4 +244,4 @@ def test_references_never_exceed_their_share(agents: Agents, receiver: Receiver)
     status = [m for m in messages if m.type == "status"][-1]
     said, passed_s = status.records[0], (status.sent_ns - status.records[0]["began_ns"]) / 1e9
     assert 0 < said["references_sent"] * 92 <= 625 * (passed_s + 1)  # a second's share may be saved up
-    assert said["references_refused"] > 10 * said["references_sent"]
+    assert said["references_refused"] > (10 if ALONE else 1) * said["references_sent"]

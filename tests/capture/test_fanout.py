@@ -21,10 +21,8 @@ from lab.network import Network
 from tests.support import needs
 from tests.support.captures import ethernet, ipv4, udp
 from tests.support.command import WIRELAG, wirelag
-from tests.support.effort import examples
-from tests.support.in_lab import IN_LAB
-from tests.support.command import wirelag
 from tests.support.effort import ALONE, examples
+from tests.support.in_lab import IN_LAB
 from wirelag.estimators.match import Match
 from wirelag.intervals import Interval
 from wirelag.io.fanout import Fanout, over_cores

@@ -1,7 +1,7 @@
 """Live capture: the same columns as from a file, every drop counted, nothing silent; replay; privileges."""
 
-import os
 import math
+import os
 import random
 import shutil
 import signal

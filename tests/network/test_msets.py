@@ -13,6 +13,7 @@ from tests.support.collector_process import Running
 from tests.support.m_sets import config_of, says, write_network
 from tests.support.places import DATA
 from tests.support.two_points import SECOND_NS
+from tests.support.waiting import PATIENCE_S
 from wirelag.agent.config import Config
 from wirelag.agent.settings import Settings
 from wirelag.cli.plan_agents import Wanted, write_agents
@@ -340,8 +341,8 @@ def _asked(url: str, point: str, holds: Any) -> Message:
     """The next message for a point that is meant."""
     import urllib.request
 
-    deadline = time.monotonic() + 15
-    with urllib.request.urlopen(f"{url}/v1/asks/{point}", timeout=25) as answer:
+    deadline = time.monotonic() + PATIENCE_S
+    with urllib.request.urlopen(f"{url}/v1/asks/{point}", timeout=PATIENCE_S) as answer:
         while time.monotonic() < deadline:
             length, _ = FRAME.unpack(answer.read(FRAME.size))
             if length and holds(message := decode(answer.read(length))):

@@ -10,6 +10,7 @@ from starlette.applications import Starlette
 
 from tests.support.command import WIRELAG
 from tests.support.two_points import SECOND_NS
+from tests.support.waiting import PATIENCE_S
 from wirelag.messages import Message, decode, encode
 from wirelag.transport.http_inbox import HttpInbox
 
@@ -49,12 +50,12 @@ class Receiver:
         await serving
 
     def ask(self, message: Message) -> None:
-        asyncio.run_coroutine_threadsafe(self._inbox.ask(message.point, encode(message)), self._loop).result(5)
+        asyncio.run_coroutine_threadsafe(self._inbox.ask(message.point, encode(message)), self._loop).result(PATIENCE_S)
 
-    def wait(self, wanted: Callable[[list[Message]], bool], seconds: float = 20.0) -> list[Message]:
+    def wait(self, wanted: Callable[[list[Message]], bool]) -> list[Message]:
         """Until what came is wanted."""
         with self._came:
-            assert self._came.wait_for(lambda: wanted(self.messages), seconds), [m.key for m in self.messages]
+            assert self._came.wait_for(lambda: wanted(self.messages), PATIENCE_S), [m.key for m in self.messages]
             return list(self.messages)
 
     def __enter__(self) -> "Receiver":
@@ -66,8 +67,8 @@ class Receiver:
             self._server.should_exit = True
             await self._inbox.close()
 
-        asyncio.run_coroutine_threadsafe(end(), self._loop).result(5)
-        self._thread.join(10)
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result(PATIENCE_S)
+        self._thread.join(PATIENCE_S)
 
 
 def synopses(messages: Sequence[Message], point: str) -> dict[int, Message]:

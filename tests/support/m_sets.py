@@ -4,6 +4,7 @@ import json
 import time
 from pathlib import Path
 
+from tests.support.waiting import PATIENCE_S
 from wirelag.agent.config import Config
 from wirelag.agent.settings import Settings
 from wirelag.intervals import Interval
@@ -45,5 +46,5 @@ def _request(url: str, data: bytes) -> None:
     import urllib.request
 
     request = urllib.request.Request(url, data, {"Content-Type": MEDIA_TYPE})
-    with urllib.request.urlopen(request, timeout=25):
+    with urllib.request.urlopen(request, timeout=PATIENCE_S):
         pass
