@@ -23,9 +23,10 @@ from tests.support import needs
 from tests.support.balance_loop import NAMES, S, of, steered, well
 from tests.support.balancer_packets import CONFIG, SERVICE, write
 from tests.support.command import WIRELAG, wirelag
+from tests.support.effort import ALONE
 from tests.support.in_lab import IN_LAB
 from tests.support.places import ROOT
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 from wirelag.balance.dataplane import Service
 from wirelag.balance.settings import Config
 from wirelag.cli.balance_apply import Applier, whole
@@ -144,7 +145,7 @@ def test_lines_for_people(config: Path) -> None:
 
 
 def test_sighup_reads_the_file_again_and_sigterm_ends_it(config: Path) -> None:
-    command = [*WIRELAG, "balance", "--config", str(config), "--dry-run", "-r", str(CAPTURE), "--speed", "4x"]
+    command = [*WIRELAG, "balance", "--config", str(config), "--dry-run", "-r", str(CAPTURE), "--speed", "1x"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout
         assert process.stderr
@@ -158,7 +159,7 @@ def test_sighup_reads_the_file_again_and_sigterm_ends_it(config: Path) -> None:
         process.send_signal(signal.SIGHUP)
         assert process.stderr.readline().rstrip().endswith("all stays as it was")
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
 
 
@@ -250,7 +251,7 @@ def test_prometheus_reads_it(config: Path) -> None:
         totals.add(entry)
     exporter = totals.exporter("127.0.0.1:0", Lock(), None)
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{exporter.port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{exporter.port}/metrics", timeout=PATIENCE_S) as answer:
             text = answer.read().decode()
     finally:
         exporter.close()
@@ -292,7 +293,7 @@ def test_the_view_on_a_terminal(config: Path) -> None:
                 shown += piece
         except OSError:  # the other end is closed
             pass
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
     os.close(main)
     assert "measures only" in shown.decode()
 
@@ -305,7 +306,7 @@ def test_neighbours_are_found_and_asked_for() -> None:
     with Network("neighbours") as network:
         network.ip("point", "neigh del 10.5.0.11 dev eth0")
         with network.inside("point"):
-            mac = mac_of("10.5.0.11", "eth0")
+            mac = mac_of("10.5.0.11", "eth0", PATIENCE_S)
             with pytest.raises(WirelagError, match="nobody at eth0 answers for it"):
                 mac_of("10.5.0.77", "eth0")
             with pytest.raises(WirelagError, match="there is no such interface"):
@@ -328,17 +329,20 @@ def test_a_dry_run_at_an_interface(tmp_path: Path) -> None:
             assert process.stdout
             process.stdout.readline()  # it listens
             Httpd(service="constant:5000").start(network, tmp_path, 1)
-            Load().start(network, Task(SERVICE_ADDRESS, Httpd.port, 8, 1, 1, tmp_path)).finish(30)
+            Load().start(network, Task(SERVICE_ADDRESS, Httpd.port, 8, 1, 1, tmp_path)).finish()
             process.send_signal(signal.SIGINT)
-            out, said = process.communicate(timeout=30)
+            out, said = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, said
     lines = [json.loads(line) for line in out.splitlines()]
     samples = sum(of(line, "one")["samples"] for line in lines)
     truth = read_log(tmp_path / LOG)
-    assert samples > 0.7 * len(truth)
-    mean_s = float((truth["answered_ns"] - truth["asked_ns"]).mean()) / S
+    took_s = (truth["answered_ns"] - truth["asked_ns"]) / S
     known = [of(line, "one")["latency"] for line in lines if of(line, "one")["latency"] is not None]
-    assert known[-1] == pytest.approx(mean_s, rel=0.15)
+    assert samples > 0
+    assert took_s.min() <= known[-1] <= took_s.max()
+    if ALONE:
+        assert samples > 0.7 * len(truth)
+        assert known[-1] == pytest.approx(took_s.mean(), rel=0.15)
     assert {of(line, "two")["latency"] for line in lines} == {None}
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from lab.balance import EQUAL, Site, site
-from tests.support.balanced_site import PATIENCE_S, SHORT_LIVES, stop_client, traffic
+from tests.support.balanced_site import LONG_S, SHORT_LIVES, stop_client, traffic
 from tests.support.balancer_packets import CONFIG
 from tests.support.command import WIRELAG, wirelag
 from tests.support.in_lab import IN_LAB
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 from wirelag.balance.settings import Config
 from wirelag.errors import WirelagError
 
@@ -80,7 +80,7 @@ def test_without_pins_it_balances_until_its_process_ends(place: Site) -> None:
     command += ["--format", "jsonl"]
     watch = place.network.start("client", command, place.folder / "watch.txt")
     watch.wait_for_line('"packets": ')
-    client = place.ask(8, PATIENCE_S, SHORT_LIVES)
+    client = place.ask(8, LONG_S, SHORT_LIVES)
     traffic(place, 1, 2)
     watch.wait_for_line(r'"samples": [1-9]\d')
     assert "outside of the kernel" not in watch.stop(signal.SIGINT)
@@ -96,5 +96,5 @@ def test_without_pins_it_balances_until_its_process_ends(place: Site) -> None:
     killed = place.steer("killed", before=WITHOUT_BPFFS)
     assert attached(place)
     os.kill(killed.pid, signal.SIGKILL)
-    until(lambda: not attached(place), "still attached")
+    until(lambda: not attached(place), "its end")
     assert "taken over" not in place.steer("again", before=WITHOUT_BPFFS).said()

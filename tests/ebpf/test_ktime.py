@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support import needs
+from tests.support.waiting import PATIENCE_S
 from wirelag.io import ktime
 
 SECOND_NS = 10**9
@@ -17,7 +18,9 @@ SECOND_NS = 10**9
 def test_it_is_the_real_time_and_a_difference_that_stays() -> None:
     variable = np.zeros(1, np.int64)
     ktime.follow_clock(variable)
-    assert abs(ktime.now_ns() - int(variable[0]) - time.time_ns()) < SECOND_NS // 100
+    before_ns = time.time_ns()
+    now_ns = ktime.now_ns() - int(variable[0])
+    assert before_ns - SECOND_NS // 100 < now_ns < time.time_ns() + SECOND_NS // 100
     found = [ktime.ahead_ns() for _ in range(100)]
     assert all(within_ns >= 0 for _, within_ns in found)
     low, high = max(f - w for f, w in found), min(f + w for f, w in found)
@@ -42,10 +45,11 @@ def test_only_more_than_a_reading_may_be_off_changes_it(monkeypatch: pytest.Monk
 def test_a_time_namespace_does_not_shift_it() -> None:
     code = "from wirelag.io import ktime; import time; print(ktime.now_ns(), time.monotonic_ns())"
     command = ["unshare", "--time", "--monotonic", "1000000", sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    before_ns = time.monotonic_ns()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    after_ns = time.monotonic_ns()
     if done.returncode and "unshare failed" in done.stderr:
         pytest.skip(needs.needs("time namespaces"))
     assert done.returncode == 0, done.stderr
     ours, shifted = map(int, done.stdout.split())
-    assert abs(ours - time.monotonic_ns()) < 30 * SECOND_NS
-    assert abs(shifted - ours - 10**6 * SECOND_NS) < 30 * SECOND_NS
+    assert before_ns <= ours <= shifted - 10**6 * SECOND_NS <= after_ns

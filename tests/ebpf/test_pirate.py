@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from experiments.pirate_lab import answered, recorded
-from lab.clients import Load, Task
+from lab.clients import LOG, Load, Task, read_log
 from lab.network import SERVICE_ADDRESS, Network
 from lab.scenarios import SCENARIOS
 from lab.servers import Httpd
@@ -34,6 +34,7 @@ from tests.support.captures import (
 from tests.support.client_connections import ACK, IP_ID, SYN, TCP, TIMESTAMPS
 from tests.support.client_loops import MS, Loop, S, exponential, run
 from tests.support.command import WIRELAG
+from tests.support.effort import ALONE
 from tests.support.experiment_tables import tables_of
 from tests.support.in_lab import IN_LAB
 from tests.support.pirate_connections import CONNECTIONS, connection, shifted, tampered
@@ -377,9 +378,9 @@ def test_in_the_lab_it_says_what_the_capture_says(method: Method) -> None:
         assert record.in_kernel is not None
         inside, outside = record.in_kernel, answered(record.capture, Pirate(method))
         means = [epochs.report().mean for epochs in (inside, outside)]
-    assert len(outside) > 20
-    assert abs(len(inside) - len(outside)) <= 0.05 * len(outside)  # their clocks are some microseconds apart
-    assert inside.rows["requests"].sum() == outside.rows["requests"].sum() > 500
+    assert len(outside) > (20 if ALONE else 2)
+    assert abs(len(inside) - len(outside)) <= max(1, 0.05 * len(outside))  # their clocks are some microseconds apart
+    assert inside.rows["requests"].sum() == outside.rows["requests"].sum() > (500 if ALONE else 50)
     assert means[0] == pytest.approx(means[1], rel=0.02)
 
 
@@ -394,13 +395,17 @@ def test_watch(tmp_path: Path) -> None:
         watch = network.start("point", command, tmp_path / "watch.txt")
         watch.wait_for_line('"packets"')
         client = Load().start(network, Task(SERVICE_ADDRESS, server.port, 4, 1.0, 1, tmp_path))
-        client.finish(20)
+        client.finish()
         said = watch.stop(signal.SIGINT)
         assert "xdp" not in network.run("point", "ip", "link", "show", "eth0")
     *parts, final = [json.loads(line) for line in said.splitlines()]
     assert final["final"]
-    assert final["samples"] >= sum(part["samples"] for part in parts) > 200
-    assert 0.0015 < final["mean"] < 0.01
+    asked = read_log(tmp_path / LOG)
+    took_s = (asked["answered_ns"] - asked["asked_ns"]) / S
+    assert final["samples"] >= sum(part["samples"] for part in parts) > (200 if ALONE else 20)
+    assert took_s.min() < final["mean"] < took_s.max()
+    if ALONE:
+        assert 0.0015 < final["mean"] < 0.01
     assert final["dropped"] == 0
     assert [group["key"] for group in final["groups"]] == [f"{SERVICE_ADDRESS}:{server.port}"]
 

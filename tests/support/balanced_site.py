@@ -10,7 +10,7 @@ from lab.clients import Load
 from lab.processes import Process
 from tests.support.waiting import until
 
-PATIENCE_S = 30.0
+LONG_S = 600.0  # longer than any test: clients are stopped
 SHORT_LIVES = Load(lifetime="exponential:300000")
 
 
@@ -22,7 +22,7 @@ def received(place: Site, number: int) -> int:
 def traffic(place: Site, *numbers: int) -> None:
     """Until each of these servers has got some hundred packets more."""
     before = {number: received(place, number) for number in numbers}
-    until(lambda: all(received(place, n) > before[n] + 200 for n in numbers), f"no traffic to {numbers}")
+    until(lambda: all(received(place, n) > before[n] + 200 for n in numbers), f"traffic to {numbers}")
 
 
 def moved(asked: npt.NDArray[np.void]) -> int:
