@@ -33,6 +33,7 @@ from tests.support.collector_process import (
 from tests.support.command import wirelag
 from tests.support.effort import scaled
 from tests.support.places import ROOT
+from tests.support.waiting import PATIENCE_S, until
 from wirelag.collector.check import HOUR_BYTES, MINUTE_BYTES, SINGLE_BYTES
 from wirelag.collector.loop import MOST_UNHEARD, Collector, Said
 from wirelag.collector.openapi import PARAMETERS, document, written
@@ -68,7 +69,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def post(url: str, body: bytes, headers: dict[str, str] | None = None) -> int:
     parts = urlsplit(url)
-    line = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+    line = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE_S)
     given = {"Content-Type": MEDIA_TYPE} | (headers or {})
     try:
         line.request("POST", "/v1/messages", body, given)
@@ -169,7 +170,7 @@ async def _live(running: Running) -> None:
 
 def test_listeners_hear_of_results_as_they_come(running: Running) -> None:
     parts = urlsplit(running.url)
-    line = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+    line = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE_S)
     line.request("GET", "/api/v1/events")
     stream = line.getresponse()
     assert stream.getheader("content-type", "").startswith("text/event-stream")
@@ -242,12 +243,11 @@ def test_what_an_agent_never_told_is_unseen_never_zero(running: Running) -> None
 
 def test_a_clean_end_is_quick_though_somebody_listens(running: Running) -> None:
     parts = urlsplit(running.url)
-    with socket.create_connection((parts.hostname, parts.port or 0), timeout=10) as listener:
+    with socket.create_connection((parts.hostname, parts.port or 0), timeout=PATIENCE_S) as listener:
         listener.sendall(b"GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert listener.recv(12) == b"HTTP/1.1 200"
-        start = time.monotonic()
         assert running.end(signal.SIGTERM) == 0
-        assert time.monotonic() - start < 5
+    assert "graceful shutdown exceeded" not in running.log, "nobody waited for the listener"
     assert "Traceback" not in running.log
 
 
@@ -274,7 +274,7 @@ def test_a_token_opens_a_session_for_the_page(guarded: Running) -> None:
     parts = urlsplit(guarded.url)
 
     def login(token: str) -> http.client.HTTPResponse:
-        line = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+        line = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE_S)
         line.request("POST", "/login", f"token={token}", {"Content-Type": "application/x-www-form-urlencoded"})
         answer = line.getresponse()
         answer.read()
@@ -332,7 +332,7 @@ def test_garbage_is_counted_and_changes_nothing(running: Running) -> None:
 
 def test_a_huge_message_is_refused_before_it_is_sent(running: Running) -> None:
     parts = urlsplit(running.url)
-    with socket.create_connection((parts.hostname, parts.port or 0), timeout=10) as line:
+    with socket.create_connection((parts.hostname, parts.port or 0), timeout=PATIENCE_S) as line:
         about = f"Host: 127.0.0.1\r\nContent-Type: {MEDIA_TYPE}\r\nContent-Length: {100 << 20}"
         head = f"POST /v1/messages HTTP/1.1\r\n{about}\r\n\r\n"
         line.sendall(head.encode())
@@ -449,13 +449,10 @@ def broker(tmp_path: Path) -> Iterator[str]:
     server = subprocess.Popen(
         [program, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(tmp_path / "js"), "-l", str(log)]
     )
-    end = time.monotonic() + 10
-    while "Server is ready" not in (log.read_text() if log.exists() else ""):
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until(lambda: log.exists() and "Server is ready" in log.read_text(), "a broker")
     yield f"nats://127.0.0.1:{port}"
     server.terminate()
-    server.wait(10)
+    server.wait(PATIENCE_S)
 
 
 def test_the_same_over_nats(tmp_path: Path, broker: str) -> None:
@@ -500,7 +497,7 @@ def test_schemathesis_finds_nothing(running: Running, tmp_path: Path) -> None:
     ran = subprocess.run(
         [str(program), "run", f"{running.url}/openapi.json", "--exclude-path", "/api/v1/events", "--checks", "all",
          "-n", "12", "--seed", "1", "--workers", "1", "--no-color"],
-        capture_output=True, text=True, timeout=240, cwd=tmp_path,
+        capture_output=True, text=True, timeout=600, cwd=tmp_path,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout[-6000:]
 

@@ -20,6 +20,7 @@ import pytest
 from tests.support.agent_messages import EPOCH_NS, SECOND_NS, Agent, pair
 from tests.support.agent_messages import Path as Travelled
 from tests.support.collector_process import RDA, Running, are_true, recent, send, settled
+from tests.support.waiting import PATIENCE_S
 from wirelag.collector.agents import Agents
 from wirelag.collector.connections import SILENT_S
 from wirelag.collector.loop import Collector
@@ -51,7 +52,7 @@ def collector(folder: Path, name: str, segments: Sequence[str] = SEGMENTS) -> It
 
 def post(running: Running, body: bytes, token: str = OF_EVIL) -> int:
     parts = urlsplit(running.url)
-    line = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+    line = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE_S)
     try:
         line.request("POST", "/v1/messages", body, {"Content-Type": MEDIA_TYPE, "Authorization": f"Bearer {token}"})
         return line.getresponse().status
@@ -62,7 +63,7 @@ def post(running: Running, body: bytes, token: str = OF_EVIL) -> int:
 def opened(running: Running, text: str) -> socket.socket:
     """A connection on which somebody has said this much."""
     parts = urlsplit(running.url)
-    line = socket.create_connection((parts.hostname, parts.port or 0), timeout=10)
+    line = socket.create_connection((parts.hostname, parts.port or 0), timeout=PATIENCE_S)
     line.sendall(text.encode())
     return line
 
@@ -150,14 +151,14 @@ def test_connections_that_say_nothing_whole_are_closed(tmp_path: Path) -> None:
             opened(running, text)
             for text in ("", "GET / HTTP/1.1\r\n", "POST /login HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nt")
         ]
-        kept = http.client.HTTPConnection("127.0.0.1", int(running.url.rpartition(":")[2]), timeout=30)
+        kept = http.client.HTTPConnection("127.0.0.1", int(running.url.rpartition(":")[2]), timeout=PATIENCE_S)
         began = time.monotonic()
         while time.monotonic() - began < SILENT_S + 4:  # one who asks again and again stays
             kept.request("GET", "/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
             assert kept.getresponse().read()
             time.sleep(0.2)
         for line in lines:
-            line.settimeout(5)
+            line.settimeout(PATIENCE_S)
             with line, suppress(ConnectionResetError):
                 assert line.recv(1000)[:12] in (b"", b"HTTP/1.1 408")
         assert running.counted()["slow connections"] >= 2

@@ -1,5 +1,6 @@
 """A real Prometheus reads the collector and `wirelag watch`: dashboard and alert rules find what they ask for."""
 
+import contextlib
 import json
 import re
 import socket
@@ -21,7 +22,9 @@ from tests.support import needs
 from tests.support.agent_messages import Agent, pair
 from tests.support.collector_process import RDA, Running, recent, send, settled
 from tests.support.command import WIRELAG, wirelag
+from tests.support.effort import ALONE
 from tests.support.places import ROOT
+from tests.support.waiting import PATIENCE_S, until
 from wirelag.intervals import Interval
 from wirelag.messages import Message
 
@@ -39,7 +42,7 @@ def expressions() -> list[str]:
     """All that the dashboard asks, for every segment."""
     board = json.loads((DEPLOY / "grafana.json").read_text())
     found = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
-    return [expr.replace("$__rate_interval", "10s").replace("$segment", ".*") for expr in found]
+    return [expr.replace("$__rate_interval", "10m").replace("$segment", ".*") for expr in found]
 
 
 def test_the_dashboard_is_laid_out() -> None:
@@ -72,7 +75,7 @@ class Prometheus:
     def get(self, path: str, **query: str) -> Any:
         url = f"http://{self._at}/api/v1/{path}?{urlencode(query)}"
         try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
+            with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
             with error:
@@ -80,23 +83,21 @@ class Prometheus:
                     raise
                 raise AssertionError(error.read().decode()) from None
 
-    def ask(self, expr: str, wanted: Callable[[list[Any]], bool] = bool, seconds: float = 20.0) -> list[Any]:
-        end = time.monotonic() + seconds
+    def ask(self, expr: str, wanted: Callable[[list[Any]], bool] = bool) -> list[Any]:
         found: list[Any] = []
-        while not wanted(found):
+
+        def answered() -> bool:
             assert self._process.poll() is None, Path(self._said.name).read_text()
-            assert time.monotonic() < end, (expr, found)
-            try:
-                found = self.get("query", query=expr)["result"]
-            except OSError:  # it does not answer yet
-                found = []
-            if not wanted(found):
-                time.sleep(0.1)
+            with contextlib.suppress(OSError):  # it does not answer yet
+                found[:] = self.get("query", query=expr)["result"]
+            return wanted(found)
+
+        until(answered, lambda: f"what is wanted of {expr}: {found}", 0.1)
         return found
 
     def close(self) -> None:
         self._process.terminate()
-        self._process.wait(20)
+        self._process.wait(PATIENCE_S)
         self._said.close()
 
 
@@ -131,7 +132,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process = subprocess.Popen([*WIRELAG, *words], cwd=folder, stdout=said, stderr=said)
     yield address
     process.terminate()
-    assert process.wait(20) == 0, (folder / "said").read_text()
+    assert process.wait(PATIENCE_S) == 0, (folder / "said").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +161,7 @@ def prometheus(collector: Running, watched: str, tmp_path_factory: pytest.TempPa
     """As deploy/prometheus.yml sets it up, but for addresses and files."""
     folder = tmp_path_factory.mktemp("prometheus")
     settings = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
-    settings["global"] = {"scrape_interval": "250ms", "scrape_timeout": "250ms", "evaluation_interval": "1s"}
+    settings["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
     rules = yaml.safe_load((DEPLOY / "alerts.yml").read_text())
     for group in rules["groups"]:
         group.pop("interval", None)
@@ -185,16 +186,16 @@ def prometheus(collector: Running, watched: str, tmp_path_factory: pytest.TempPa
 @NEEDED
 def test_a_dashboard_and_rules_find_what_they_ask_for(prometheus: Prometheus, collector: Running, watched: str) -> None:
     """One test, since what it needs takes seconds to start."""
-    up = {one["metric"]["job"]: one["value"][1] for one in prometheus.ask("up", lambda found: len(found) == 2)}
-    assert up == {"wirelag": "1", "wirelag-watch": "1"}
-    prometheus.ask("histogram_quantile(0.5, rate(wirelag_round_trip_seconds_bucket[10s])) > 0")
-    prometheus.ask("rate(wirelag_round_trip_group_seconds_count[10s])")
+    up = prometheus.ask("up == 1", lambda found: len(found) == 2)
+    assert {one["metric"]["job"] for one in up} == {"wirelag", "wirelag-watch"}
+    prometheus.ask("histogram_quantile(0.5, rate(wirelag_round_trip_seconds_bucket[10m])) > 0")
+    prometheus.ask("rate(wirelag_round_trip_group_seconds_count[10m])")
     for expr in sorted({*expressions()} - QUIET):
         for one in prometheus.ask(expr):
             assert one["value"][1] != "NaN" or "report_ready" in expr, expr
     _are_true(prometheus)
     _rules_work(prometheus)
-    with urllib.request.urlopen(f"http://{watched}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{watched}/metrics", timeout=PATIENCE_S) as answer:
         _are_well_formed(answer.read().decode())
     _are_well_formed(collector.get("/metrics")[1])
     _are_documented(collector.get("/metrics")[1])
@@ -219,7 +220,10 @@ def _rules_work(prometheus: Prometheus) -> None:
     assert len(rules) == 18
     assert {rule["name"]: rule["lastError"] for rule in rules if rule.get("lastError")} == {}
     firing = {rule["name"] for rule in rules if rule.get("state") == "firing"}
-    assert firing <= {"WirelagIntervalsUnseen"}  # around what was sent there are intervals with one end
+    usual = {"WirelagIntervalsUnseen"}  # around what was sent there are intervals with one end
+    if not ALONE:
+        usual |= {"WirelagAgentSilent"}  # agents have spoken: where all of this takes minutes, they are silent since
+    assert firing <= usual
 
 
 def _are_well_formed(text: str) -> None:

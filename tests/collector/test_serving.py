@@ -19,6 +19,7 @@ from tests.support.agent_messages import EPOCH_NS, SECOND_NS, pair
 from tests.support.agent_messages import Path as Travelled
 from tests.support.collector_process import RDA, Running, recent, send, settled
 from tests.support.command import wirelag
+from tests.support.waiting import PATIENCE_S
 from wirelag.collector.check import told
 from wirelag.collector.loop import Collector
 from wirelag.collector.serve import Guard, listening
@@ -149,7 +150,7 @@ def test_a_broker_that_does_not_answer_holds_up_nobody(tmp_path: Path) -> None:
         stuck, inbox = Stuck(), Inbox()
         working = asyncio.create_task(collector.run([stuck, inbox]))
         try:
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(PATIENCE_S):
                 await stuck.asked.wait()
                 await inbox.asked.wait()
                 while inbox.taken < 12:
@@ -189,7 +190,7 @@ def test_a_full_disk_is_told_at_once(tmp_path: Path) -> None:
 
         inbox = Inbox()
         working = asyncio.create_task(collector.run([inbox]))
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(PATIENCE_S):
             await inbox.asked.wait()
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
@@ -215,7 +216,7 @@ def test_what_is_not_stored_is_503_at_once() -> None:
             return {"type": "http.request", "body": data, "more_body": False}
 
         refusing = asyncio.create_task(refuse())
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(PATIENCE_S):
             answer = await inbox._take(Request(asked, receive))
         await inbox.close()
         await refusing
@@ -350,4 +351,4 @@ def test_every_address_means_those_of_ipv4_too(tmp_path: Path) -> None:
     with listening(settings) as sock:
         port = sock.getsockname()[1]
         for address in ("127.0.0.1", "::1"):
-            socket.create_connection((address, port), timeout=5).close()
+            socket.create_connection((address, port), timeout=PATIENCE_S).close()

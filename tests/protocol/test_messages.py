@@ -4,12 +4,11 @@ import json
 import random
 import re
 import struct
-import time
 import tracemalloc
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -264,10 +263,13 @@ def test_what_goes_on_behind_its_end() -> None:
 
 
 def test_a_large_one_is_refused_before_it_is_looked_at() -> None:
-    data = bytes(100 << 20)
-    began = time.perf_counter()
-    assert "more than the 16777216 that a message may have" in refused(data)
-    assert time.perf_counter() - began < 0.1
+    class Untouched:
+        """Nothing but its length can be had."""
+
+        def __len__(self) -> int:
+            return 100 << 20
+
+    assert "more than the 16777216 that a message may have" in refused(cast(bytes, Untouched()))
 
 
 @given(st.binary(max_size=200))

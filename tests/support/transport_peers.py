@@ -153,7 +153,7 @@ async def over_nats(folder: Path, certificate: tuple[Path, Path]) -> AsyncIterat
     port = free_port()
     with broker(folder, port, certificate):
         address = Address(f"tls://127.0.0.1:{port}", f"wirelag:{PASSWORD}", ca=str(certificate[0]))
-        inbox = NatsInbox(address, again_s=0.5)
+        inbox = NatsInbox(address)
         try:
             yield lambda: sender(address, POINT), inbox
         finally:

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import socket
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from tests.support.transport_peers import (
     soon,
     taking,
 )
+from tests.support.waiting import PATIENCE_S
 from wirelag.messages import decode, encode
 from wirelag.transport import Address, Unreachable, sender
 from wirelag.transport.http import MEDIA_TYPE
@@ -37,7 +37,7 @@ def test_only_who_has_the_token_and_the_right_certificate(tmp_path: Path, certif
     ca = str(certificate[0])
 
     async def work() -> None:
-        inbox = HttpInbox({TOKEN: None, "of-another": "another"}, patience_s=5)
+        inbox = HttpInbox({TOKEN: None, "of-another": "another"}, patience_s=PATIENCE_S)
         async with https(inbox, certificate) as url:
             taker = asyncio.create_task(taking(inbox, [], 1))
             assert "does not accept the token (401)" in await fails(sender(Address(url, None, ca=ca), POINT))
@@ -84,18 +84,17 @@ def head(length: object, *more: str, token: str = TOKEN) -> bytes:
 
 def test_what_is_too_large_or_too_slow_is_sent_away() -> None:
     async def work() -> None:
-        inbox = HttpInbox({TOKEN: None}, patience_s=0.3)
+        inbox = HttpInbox({TOKEN: None}, patience_s=2 * PATIENCE_S)  # who waits for more is not answered soon
         async with https(inbox) as url:
-            began = time.perf_counter()
             assert b" 413 " in await raw(url, head(100 << 20))  # nothing of it was sent
             assert b" 401 " in await raw(url, head(100 << 20, token="guess"))
             assert b" 411 " in await raw(url, head(None, "Transfer-Encoding: chunked") + b"5\r\nhello\r\n")
             assert b" 400 " in await raw(url, head("9" * 5000))
-            assert time.perf_counter() - began < 2
-            assert b" 408 " in await raw(url, head(1000) + b"ten bytes.")
             assert b" 400 " in await raw(url, head(10) + b"ten bytes.")
             assert b" 415 " in await raw(url, head(10).replace(MEDIA_TYPE.encode(), b"text/plain") + b"ten bytes.")
             assert b" 400 " in await raw(url, head(12) + b"WLAG\x09\0\0\0....")
+            inbox._patience_s = 0.3
+            assert b" 408 " in await raw(url, head(1000) + b"ten bytes.")
             assert inbox.held == 0
             assert dict(inbox.counts) == {"too large": 1, "unauthorised": 1, "garbage": 4, "slow": 1}
 
@@ -140,8 +139,10 @@ def test_a_collector_that_takes_nothing_holds_little() -> None:
                 *(way.send(encode(message(i)), message(i).key) for i, way in enumerate(ways)), return_exceptions=True
             )
             assert all(isinstance(each, Unreachable) for each in done)
-            assert inbox.counts == {"busy": 20}
+            assert inbox.counts["busy"] + inbox.counts["slow"] == inbox.counts.total() == 20
+            assert inbox.counts["busy"] > 10  # the limit on what is held alone sends as many away
             assert inbox.held == 0
+            inbox._patience_s = PATIENCE_S
             taken: list[int] = []
             taker = asyncio.create_task(taking(inbox, taken, 1))  # what nobody waits for any more is not given out
             await ways[0].send(encode(message(50)), message(50).key)
