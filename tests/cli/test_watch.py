@@ -17,6 +17,7 @@ from typing import Any
 
 import jsonschema
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from lab.clients import LOG, Load, Task, read_log
@@ -25,9 +26,11 @@ from lab.processes import Process
 from lab.servers import Httpd
 from tests.support import needs
 from tests.support.command import WIRELAG, wirelag
+from tests.support.effort import ALONE
 from tests.support.in_kernel import IN_KERNEL
 from tests.support.in_lab import IN_LAB
 from tests.support.places import SCHEMAS
+from tests.support.waiting import PATIENCE_S
 from wirelag.cli.watch_measures import Sums
 from wirelag.distribution import Distribution
 from wirelag.io.prometheus import BOUNDS_S, buckets, parse_address
@@ -129,11 +132,13 @@ def test_speed(capture: str) -> None:
     done = wirelag("watch", "-r", capture, "--speed", "100x", "rtt", "--interval", "10s")
     assert time.monotonic() - began > 0.3
     assert "20,000 packets; 0 dropped by the capture" in done.stdout
-    began = time.monotonic()
     done = wirelag("watch", "-r", capture, "--for", "300ms", "rtt", "--interval", "100ms", "--format", "jsonl")
     lines = lines_of(done.stdout)
     assert lines[-1]["final"]
-    assert 0.3 <= lines[-2]["end"] - lines[0]["start"] < 0.6
+    watched_s = lines[-2]["end"] - lines[0]["start"]
+    assert watched_s >= 0.3
+    if ALONE:
+        assert watched_s < 0.6
 
 
 @pytest.mark.parametrize(
@@ -182,7 +187,7 @@ class Watching:
     def end(self, number: int = signal.SIGINT, code: int = 0) -> tuple[list[dict[str, Any]], str]:
         if number:
             self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=30)
+        out, err = self.process.communicate(timeout=PATIENCE_S)
         assert self.process.returncode == code, err
         return lines_of(out), err
 
@@ -193,10 +198,11 @@ def load(network: Network, folder: Path, seconds: int = 3) -> Process:
     return Load(in_flight=1).start(network, Task(SERVICE_ADDRESS, Httpd.port, 8, seconds, 1, folder))
 
 
-def mean_s(folder: Path) -> float:
-    """What the client logged."""
+def took_s(folder: Path) -> npt.NDArray[np.float64]:
+    """What the client logged of each request."""
     entries = read_log(folder / LOG)
-    return float((entries["answered_ns"] - entries["asked_ns"]).mean()) / S
+    found: npt.NDArray[np.float64] = (entries["answered_ns"] - entries["asked_ns"]) / S
+    return found
 
 
 @IN_LAB
@@ -205,15 +211,16 @@ def test_responses_as_the_client_saw_them(network: Network, tmp_path: Path) -> N
     watching = Watching(network, "client", "eth0", "response", *options)
     watching.line()  # it listens
     client = load(network, tmp_path)
-    client.finish(30)
+    client.finish()
     lines, _ = watching.end()
-    truth = read_log(tmp_path / LOG)
-    final = lines[-1]
+    truth, final = took_s(tmp_path), lines[-1]
     assert final["final"]
     assert final["estimator"] == "pairs"
     assert final["dropped"] == 0
     assert final["samples"] == pytest.approx(len(truth), rel=0.02)
-    assert final["mean"] == pytest.approx(mean_s(tmp_path), rel=0.1)
+    assert 0.005 <= final["mean"] <= truth.mean()  # the server takes that long, and the client sees packets later
+    if ALONE:
+        assert final["mean"] == pytest.approx(truth.mean(), rel=0.1)
     assert final["groups"][0]["key"] == f"{SERVICE_ADDRESS}:80"
     starts = [line["start"] for line in lines[:-1]]
     assert {round(after - before, 3) for before, after in pairwise(starts[1:])} == {0.5}
@@ -225,10 +232,13 @@ def test_client_packets_at_the_vantage_point(network: Network, tmp_path: Path) -
     watching = Watching(network, "point", "eth0", "response", *options)
     watching.line()
     client = load(network, tmp_path)
-    client.finish(30)
+    client.finish()
     lines, _ = watching.end(signal.SIGTERM)
     assert lines[-1]["estimator"] == "pirate"
-    assert lines[-1]["mean"] == pytest.approx(mean_s(tmp_path), rel=0.1)
+    truth = took_s(tmp_path)
+    assert truth.min() < lines[-1]["mean"] < truth.max()
+    if ALONE:
+        assert lines[-1]["mean"] == pytest.approx(truth.mean(), rel=0.1)
 
 
 @IN_LAB
@@ -239,11 +249,11 @@ def test_an_interface_that_goes_down_leaves_what_was_measured(
     watching = Watching(network, "client", "eth0", "rtt", "--format", "jsonl", "--interval", "200ms", *where)
     watching.line()
     client = load(network, tmp_path, seconds=1)
-    client.finish(30)
+    client.finish()
     network.ip("client", "link set eth0 down")
     lines, said = watching.end(0, code=2)
     assert lines[-1]["final"]
-    assert lines[-1]["samples"] > 100
+    assert lines[-1]["samples"] > (100 if ALONE else 10)
     words = "went down" if where else "went down or has gone"
     assert said == f"wirelag: eth0: the interface {words}; nothing more comes from it\n"
 
@@ -261,9 +271,10 @@ def test_prometheus_reads_it(network: Network, tmp_path: Path) -> None:
     watching = Watching(network, "client", "eth0", "rtt", *options)
     watching.line()
     client = load(network, tmp_path, seconds=1)
-    client.finish(30)
-    while watching.line()["packets"]:
-        pass
+    client.finish()
+    ended = time.time()
+    while (line := watching.line())["packets"] or line["start"] < ended:
+        pass  # until nothing comes any more, and all that came is served
     text = network.run("client", sys.executable, "-c", SCRAPE)
     lines, _ = watching.end()
     numbers = dict(re.findall(r"^(\w+(?:\{.*\})?) (\S+)$", text, re.MULTILINE))
@@ -332,7 +343,7 @@ def test_a_reader_who_goes_away(network: Network) -> None:
         assert process.stderr
         process.stdout.readline()
         process.stdout.close()
-        assert process.wait(30) == 141
+        assert process.wait(PATIENCE_S) == 141
         assert process.stderr.read() == b""
 
 

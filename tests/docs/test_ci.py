@@ -8,6 +8,7 @@ from pathlib import Path
 from lab.network import Network
 from tests.support.in_lab import IN_LAB
 from tests.support.places import ROOT
+from tests.support.waiting import PATIENCE_S
 
 SCRIPT = ".ci/without-leftovers"
 LOOK = """
@@ -30,7 +31,9 @@ def test_leftovers_are_out_of_sight_and_nothing_is_left(bpffs: Path) -> None:
             (folder / f"of-{folder.name}").touch()
         (Path(name) / "left").touch()
         command = [str(checkout / SCRIPT), "sh", "-c", LOOK]
-        ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60)
+        ran = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+        )
         assert (ran.returncode, ran.stderr) == (7, "")
         assert ran.stdout.split() == [str(checkout), ".:", ".ci", "of-main", "../shared:", "of-shared"]
 
@@ -39,7 +42,7 @@ def test_who_is_not_root_has_the_machines_mounts(tmp_path: Path) -> None:
     """As where unshare is not permitted, or not there."""
     (tmp_path / "unshare").symlink_to("/bin/false")
     command = ["sh", "-c", f'PATH={tmp_path}:$PATH exec {ROOT / SCRIPT} sh -c "echo ran; exit 7"']
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert ran.returncode == 7
     assert ran.stdout.splitlines()[1:] == ["ran"]
     assert "leftovers of this machine are not hidden" in ran.stdout

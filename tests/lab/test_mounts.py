@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.support.in_lab import IN_LAB
 from tests.support.places import ROOT
+from tests.support.waiting import PATIENCE_S
 
 OWNER = """
 import json, pathlib, sys, lab.mounts, lab.network, lab.processes
@@ -64,6 +65,6 @@ def test_threads_and_programs_have_it_too(bpffs: Path) -> None:
 @IN_LAB
 def test_others_sweep_what_a_killed_owner_leaves(tmp_path: Path) -> None:
     command = [*FRESH, sys.executable, "-c", NEIGHBOUR, OWNER, str(tmp_path / "httpd.txt")]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert ran.returncode == 0, ran.stderr
     assert [json.loads(line) for line in ran.stdout.splitlines()] == [[[], True], [[], True]]

@@ -7,7 +7,7 @@ import shutil
 import signal
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from tests.support import needs
 from tests.support.command import WIRELAG, wirelag
 from tests.support.in_lab import IN_LAB
 from tests.support.places import SIX_ROUTERS
+from tests.support.waiting import PATIENCE_S, until
 from wirelag.network.topology import read_topology
 
 SIX = SIX_ROUTERS
@@ -29,7 +30,6 @@ COLLECTOR = "10.7.1.2"  # the host beside A
 TOKEN = "sesame-open-sesame"
 LENGTH_S, EVERY_S, OVERLAP_S = 1.0, 0.25, 5.0
 ROUNDS = 3
-PATIENCE_S = 30.0
 BEFORE = {"A>F", "F>A", "C>F", "F>C", "C>D", "D>C", "D>>F", "F>>D"}
 AFTER = BEFORE - {"C>F", "F>C"} | {"C>>F", "F>>C"}
 pytestmark = [
@@ -55,7 +55,7 @@ class Plane:
             said = ("configure terminal", "interface lo", "ip ospf area 0", "ip ospf passive")
             words = [word for line in said for word in ("-c", line)]
             self.network.run(router, "vtysh", "--vty_socket", str(self.network.folder / router), *words)
-        wait(lambda: all(map(self._reaches_all, self.names.values())), "all routers reach each other")
+        until(lambda: all(map(self._reaches_all, self.names.values())), "all routers reach each other")
 
     def _reaches_all(self, router: str) -> bool:
         listed = {route["dst"] for route in json.loads(self.network.run(router, "ip", "-j", "route"))}
@@ -117,7 +117,7 @@ every = "20ms"
         url = f"http://{COLLECTOR}:{PORT}/api/v1/{path}"
         with self.network.inside("A-host"):
             request = urllib.request.Request(url, headers={"Authorization": f"Bearer {TOKEN}"})
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
                 return json.loads(answer.read())
 
     def segments(self) -> set[str]:
@@ -135,14 +135,7 @@ every = "20ms"
 
     def wait_for(self, segments: set[str], since: float = 0.0) -> None:
         """Until each has a delay of an interval that ended after a time."""
-        wait(lambda: self.measured(since).keys() >= segments, f"{sorted(segments)} have delays")
-
-
-def wait(holds: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + patience_s
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {patience_s:g} s: {what}"
-        time.sleep(0.02)
+        until(lambda: self.measured(since).keys() >= segments, f"{sorted(segments)} have delays")
 
 
 @pytest.fixture
@@ -159,21 +152,21 @@ def test_the_new_path_is_measured_within_three_intervals(plane: Plane) -> None:
     took = []
     for _ in range(ROUNDS):
         plane.wait_for(BEFORE)
-        wait(lambda: plane.segments() == BEFORE, "what was measured before has ended")
-        wait(lambda: not plane.measured(time.time()).keys() & (AFTER - BEFORE), "and so have its intervals")
+        until(lambda: plane.segments() == BEFORE, "what was measured before has ended")
+        until(lambda: not plane.measured(time.time()).keys() & (AFTER - BEFORE), "and so have its intervals")
         began = time.time()
         plane.network.ip("C", "link set to-F down")
         failed = time.time()
         plane.wait_for(AFTER - BEFORE, began)
         took.append(time.time() - began)
         _told(plane, began, failed + took[-1])
-        wait(lambda: plane.ask("path?source=D&target=F")["missing"] == [], "the new path adds up")
-        wait(lambda: plane.segments() == AFTER, "what is gone has ended")
+        until(lambda: plane.ask("path?source=D&target=F")["missing"] == [], "the new path adds up")
+        until(lambda: plane.segments() == AFTER, "what is gone has ended")
         ended = time.time() + 2 * LENGTH_S
         plane.wait_for(AFTER, ended)
         assert plane.measured(ended).keys() == AFTER  # nobody measures what is gone
         plane.network.ip("C", "link set to-F up")
-        wait(lambda: plane.segments() >= BEFORE, "the link is back")
+        until(lambda: plane.segments() >= BEFORE, "the link is back")
     intervals = ", ".join(f"{seconds / LENGTH_S:.2f}" for seconds in took)
     print(f"\nintervals from the failure to the first delays over the new path: {intervals}")
     assert max(took) <= 3 * LENGTH_S
@@ -182,9 +175,9 @@ def test_the_new_path_is_measured_within_three_intervals(plane: Plane) -> None:
 def _told(plane: Plane, began: float, by: float) -> None:
     """The change has its time, and old and new m-sets overlap."""
     said = plane.ask("topology")
-    until = {one["segment"]: one["until"] for one in said["segments"]}
-    assert {name for name, end in until.items() if end is None} == AFTER
-    assert {name for name, end in until.items() if end is not None} == BEFORE - AFTER
+    ends = {one["segment"]: one["until"] for one in said["segments"]}
+    assert {name for name, end in ends.items() if end is None} == AFTER
+    assert {name for name, end in ends.items() if end is not None} == BEFORE - AFTER
     change = said["changes"][0]
     assert began < change["at"] < by
     assert set(change["links_down"]) == {"C>F", "F>C"}
@@ -196,10 +189,10 @@ def test_a_collector_that_was_killed_goes_on(plane: Plane) -> None:
     """Nobody is told anything new after it: m-sets are the same, and agents have measured all the while."""
     collector = plane.follow()
     plane.wait_for(BEFORE)
-    wait(lambda: plane.segments() == BEFORE, "what was measured before has ended")
+    until(lambda: plane.segments() == BEFORE, "what was measured before has ended")
     before = {router: (plane.folder / f"{router}.txt").read_text().count("m-set of") for router in MEASURING}
     os.kill(collector.pid, signal.SIGKILL)
-    wait(lambda: not Path(f"/proc/{collector.pid}").exists() or _zombie(collector.pid), "it is gone")
+    until(lambda: not Path(f"/proc/{collector.pid}").exists() or _zombie(collector.pid), "it is gone")
     killed = time.time()
     plane.collect(plane.folder / "collector.toml")
     plane.wait_for(BEFORE, killed)
@@ -226,7 +219,7 @@ def test_a_plan_becomes_agents(plane: Plane) -> None:
         plane.agent(plane.names[address], folder / f"agent-{address.replace('.', '-')}.toml")
     points = {router: address.replace(".", "-") for address, router in plane.names.items()}
     wanted = {re.sub("[A-F]", lambda found: points[found[0]], name) for name in BEFORE}
-    wait(lambda: plane.measured().keys() == wanted, f"{wanted} have delays")
+    until(lambda: plane.measured().keys() == wanted, f"{wanted} have delays")
     for name, report in plane.measured().items():
         assert 0 < report["mean"] < 0.1, name
         assert report["sent"] > 0, name

@@ -7,7 +7,7 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 from lab.routers import Routers
 from lab.traffic import Traffic
 from tests.support import command
+from tests.support.effort import ALONE
 from tests.support.in_lab import IN_LAB
 from tests.support.places import ROOT
 from tests.support.router_taps import SIX, WITH_ROUTERS, delays_ms, passed
@@ -25,6 +26,7 @@ pytestmark = [IN_LAB, WITH_ROUTERS]
 ESTIMATORS = ("lda", "rda")
 SHORT = Traffic(seconds=1.5)
 RUNS = 20
+SLOW_S = 1e-3  # what a segment may add
 CLOSE = 0.1  # of what a culprit adds
 
 
@@ -72,6 +74,18 @@ def taps(segment: str) -> tuple[str, str]:
     return f"{router}.in.{before}".rstrip("."), f"{router}.out.{after}".rstrip(".")
 
 
+def adds_s(folder: Path, segment: str) -> float:
+    """The mean delay beyond the least, by the exact join."""
+    delays = delays_ms(folder, *taps(segment)) / 1e3
+    return float(delays.mean() - delays.min())
+
+
+def nobody_else(folder: Path, blamed: Iterable[str], queued: Collection[str] = ()) -> None:
+    """But where a busy machine is slow itself, as the captures say, too."""
+    others = {name: adds_s(folder, name) for name in set(blamed) - set(queued)}
+    assert not [name for name, added in others.items() if ALONE or added < (1 - CLOSE) * SLOW_S], others
+
+
 def blamed_right(folder: Path, estimator: str, queues: list[tuple[str, str]]) -> None:
     """Every segment with a queue is blamed, for what the exact join says; no other is."""
     found = parts(answer(folder, estimator))
@@ -82,10 +96,10 @@ def blamed_right(folder: Path, estimator: str, queues: list[tuple[str, str]]) ->
         if name.startswith(f"{router}[") and name.endswith(f">{neighbour}]")
     }
     assert queued
-    assert {name for name, part in found.items() if part["blamed"]} == queued
+    assert queued <= {name for name, part in found.items() if part["blamed"]}
+    nobody_else(folder, (name for name, part in found.items() if part["blamed"]), queued)
     for name in queued:
-        delays = delays_ms(folder, *taps(name)) / 1e3
-        exact = delays.mean() - delays.min()
+        exact = adds_s(folder, name)
         print(f"{estimator} {name}: {found[name]['adds']:.6f} s, exactly {exact:.6f} s")
         assert found[name]["adds"] == pytest.approx(exact, rel=CLOSE)
 
@@ -94,7 +108,8 @@ def blamed_right(folder: Path, estimator: str, queues: list[tuple[str, str]]) ->
 def test_the_slow_hop_is_named(estimator: str, slow: Path) -> None:
     blamed_right(slow, estimator, [("F", "C")])
     found = answer(slow, estimator, "--from", "A", "--to", "C")
-    assert found["culprits"] == ["F[A>C]"]
+    assert found["culprits"][0] == "F[A>C]"
+    nobody_else(slow, found["culprits"], ["F[A>C]"])
     assert found["missing"] == []
     assert all(told["share"] == 0 for told in found["unassigned"].values())
 
@@ -103,7 +118,8 @@ def test_the_slow_hop_is_named(estimator: str, slow: Path) -> None:
 def test_equal_paths_are_taken_apart(estimator: str, slow: Path) -> None:
     """From A to D: behind F by way of C, which is slow, or by way of E."""
     found = answer(slow, estimator, "--from", "A", "--to", "D")
-    assert found["culprits"] == ["F[A>C]"]
+    assert found["culprits"][0] == "F[A>C]"
+    nobody_else(slow, found["culprits"], ["F[A>C]"])
     whole = passed(slow, "A.in").join(passed(slow, "D.out"), on="packet_id", suffix="_out")
     by_path = {tuple(path["routers"]): path for path in found["paths"]}
     assert set(by_path) == {("A", "F", "C", "D"), ("A", "F", "E", "D")}
@@ -120,7 +136,7 @@ def test_equal_paths_are_taken_apart(estimator: str, slow: Path) -> None:
 def test_nothing_is_blamed_when_nothing_is_slow(estimator: str, quiet: Path) -> None:
     found = answer(quiet, estimator)
     assert len(found["routes"]) == 30
-    assert not any(part["blamed"] for part in parts(found).values())
+    nobody_else(quiet, (name for name, part in parts(found).items() if part["blamed"]))
 
 
 def test_a_link_fails(slow: Path, tmp_path: Path) -> None:

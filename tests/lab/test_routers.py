@@ -13,9 +13,11 @@ import pytest
 from lab.network import FOLDERS, NAMESPACES, sweep
 from lab.routers import Routers
 from lab.traffic import Traffic
+from tests.support.effort import ALONE
 from tests.support.in_lab import IN_LAB
 from tests.support.places import ROOT
 from tests.support.router_taps import SIX, WITH_ROUTERS, delays_ms, passed
+from tests.support.waiting import until
 from wirelag.network.topology import Topology, read_topology
 
 BRIEF = Traffic(seconds=0.5, rate=100)
@@ -69,9 +71,15 @@ sys.stdin.read()
         crashing.wait()
     sweep()
     assert _left(prefix) == []
-    for pid in pids:
-        stat = Path(f"/proc/{pid}/stat")  # it may wait for init to take note
-        assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] in "ZX"
+    until(lambda: not any(map(_runs, pids)), "the end of its processes")
+
+
+def _runs(pid: str) -> bool:
+    """It may have ended, and wait for init to take note."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_the_database_is_the_topology(routers: Routers, six: Topology, tmp_path: Path) -> None:
@@ -115,8 +123,11 @@ def test_the_queue_lies_between_the_taps_of_its_router(routers: Routers, tmp_pat
     waited = delays_ms(tmp_path, "F.in.A", "F.out.C")
     assert len(waited) > 100
     assert waited.mean() > 1
-    assert np.median(delays_ms(tmp_path, "F.out.C", "C.in.F")) < 0.1
-    assert np.median(delays_ms(tmp_path, "F.in.A", "F.out.E")) < 0.2
+    before, beside = (np.median(delays_ms(tmp_path, *taps)) for taps in (("F.out.C", "C.in.F"), ("F.in.A", "F.out.E")))
+    assert max(before, beside) < np.median(waited)
+    if ALONE:
+        assert before < 0.1
+        assert beside < 0.2
 
 
 def test_loads_are_what_links_carry(routers: Routers, tmp_path: Path) -> None:

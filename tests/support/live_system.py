@@ -209,7 +209,7 @@ direction = "10.5.0.1>10.5.0.11"
         first_ns, last_ns = start_ns - more_ns, start_ns + LENGTH_NS + more_ns
         return not any(start < last_ns and end > first_ns for start, end in self.dead)
 
-    def caught_up(self, since_ns: int, seconds: float = 60.0) -> float:
+    def caught_up(self, since_ns: int, seconds: float = PATIENCE_S) -> float:
         """Wait until all that both saw, up to now, is measured; how long that took."""
         now_ns, began = time.time_ns(), time.monotonic()
         wanted = [
