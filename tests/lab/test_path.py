@@ -19,7 +19,8 @@ from tests.support import command
 from tests.support.effort import ALONE
 from tests.support.in_lab import IN_LAB
 from tests.support.places import ROOT
-from tests.support.router_taps import SIX, WITH_ROUTERS, delays_ms, passed
+from tests.support.places import SIX_ROUTERS as SIX
+from tests.support.router_taps import WITH_ROUTERS, delays_ms, passed
 from wirelag.network.topology import read_topology
 
 pytestmark = [IN_LAB, WITH_ROUTERS]

@@ -13,7 +13,7 @@ Table = dict[str, dict[str, str]]  # by the first cell of a row, then by the nam
 def tables_of(script: str, *options: str, quick: bool = True) -> dict[str, Table]:
     """The printed tables, by title."""
     words = [sys.executable, str(ROOM / f"{script}.py"), *(["--quick"] if quick else []), *options]
-    printed = subprocess.run(words, check=True, capture_output=True, text=True, timeout=60 if quick else 1800).stdout
+    printed = subprocess.run(words, check=True, capture_output=True, text=True, timeout=600 if quick else 1800).stdout
     print(printed)
     tables = {}
     for block in re.split(r"^# ", printed, flags=re.MULTILINE)[1:]:

@@ -11,9 +11,7 @@ import pytest
 import wirelag
 from lab.frr import DAEMONS
 from tests.support import needs
-from tests.support.places import ROOT
 
-SIX = ROOT / "tests" / "data" / "six.json"
 MS = 1_000_000
 WITH_ROUTERS = pytest.mark.skipif(
     not (DAEMONS / "ospfd").exists() or shutil.which("vtysh") is None or shutil.which("tc") is None,

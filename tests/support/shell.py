@@ -18,7 +18,7 @@ from unittest import mock
 from tests.support.command import run_main
 from tests.support.time_limit import time_limit
 
-PATIENCE_S = 120  # a text that takes longer hangs
+PATIENCE_S = 300  # a text that takes longer hangs
 # Asks in a subshell: a redirection here would change the streams that the answer is printed to.
 FUNCTION = r"""
 wirelag() {
