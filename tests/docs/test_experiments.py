@@ -1,6 +1,7 @@
 """The experiments run, and the tables they print say what experiments/README.md says.
 
 Here they run with --quick: tolerances are four standard errors of those smaller runs, printed or estimated beside them.
+What takes two seconds or more, or times the lab, runs in `make acceptance`.
 """
 
 import re
@@ -75,6 +76,7 @@ def test_integer_weights() -> None:
     assert float(quantiles["32 bins, end of bin"]["p50"]) > 4 * float(quantiles["32 bins, inside it"]["p50"])
 
 
+@pytest.mark.acceptance
 def test_memory() -> None:
     _, p50, p95, p99, multiples = tables_of("fridge_memory").values()
     assert p50.keys() == p95.keys() == p99.keys() > multiples.keys()
@@ -98,6 +100,7 @@ def test_stages() -> None:
     assert all(1 < float(row["ours"]) < 1.3 for row in crossings.values())
 
 
+@pytest.mark.acceptance
 def test_inferred_x() -> None:
     (table,) = tables_of("fridge_inferred_x").values()
     for rate in ("constant", "burst"):
@@ -117,6 +120,7 @@ def test_crowds_keep_an_unchanged_network_unchanged() -> None:
     assert called["handshake    crowds"] <= 3
 
 
+@pytest.mark.acceptance
 def test_lda_accuracy() -> None:
     means, used, bounds, *_ = tables_of("lda_accuracy").values()
     for delays in ("Weibull 0.6", "Pareto 4"):
@@ -128,6 +132,7 @@ def test_lda_accuracy() -> None:
     assert sum(int(row["broken, collapse"]) for row in bounds.values()) > 4
 
 
+@pytest.mark.acceptance
 def test_lda_banks() -> None:
     _, packets, means, *_ = tables_of("lda_banks").values()
     assert float(packets["default"]["20%"]) > 50
@@ -139,6 +144,7 @@ def test_lda_probes() -> None:
     assert numbers(means["LDA"], "expected (second)")[0] < numbers(means["144 Hz"], "expected (second)")[0] / 2
 
 
+@pytest.mark.acceptance
 def test_lda_edges() -> None:
     constant, jitter, lost = tables_of("lda_edges").values()
     for table in (constant, jitter):
@@ -156,6 +162,7 @@ def test_tail_sample() -> None:
     assert all(a < (1 + 4 * 0.34) * b for a, b in zip(ours, theory, strict=True))
 
 
+@pytest.mark.acceptance
 def test_rda_decoding() -> None:
     tables = tables_of("rda_decoding")
     (full,) = (table for title, table in tables.items() if title.startswith("share of differences"))
@@ -163,6 +170,7 @@ def test_rda_decoding() -> None:
     assert float(full["3500"]["k=2"]) == 0
 
 
+@pytest.mark.acceptance
 def test_rda_error() -> None:
     means, *deviations = tables_of("rda_error").values()
     for method in ("RDA k=3, check", "rateless"):
@@ -195,6 +203,7 @@ def test_rda_check() -> None:
         assert float(table["overloaded, 5,000 cells, d = 6000"]["fakes"]) > 5
 
 
+@pytest.mark.acceptance
 def test_rda_difference() -> None:
     sizes, _, symbols = tables_of("rda_difference").values()
     assert float(sizes["strata"]["d = 1000"]) < 40
@@ -222,6 +231,7 @@ def test_estimate_cost() -> None:
     assert float(table["20000"]["cross, between rows"]) < 100 * float(table["1000"]["cross, between rows"])
 
 
+@pytest.mark.acceptance
 def test_rli_locality() -> None:
     burstiness, errors, _ = tables_of("rli_locality").values()
     assert all(float(row["dispersion 1 ms"]) > 10 for row in burstiness.values())  # 1: Poisson
@@ -248,6 +258,7 @@ def test_rli_accuracy() -> None:
         assert errors == sorted(errors, reverse=True)
 
 
+@pytest.mark.acceptance
 def test_rli_injection() -> None:
     tables = tables_of("rli_injection")
     (rates,) = (table for title, table in tables.items() if title.startswith("5") and "u = 0.70" in title)
@@ -272,6 +283,7 @@ def test_rli_comparison() -> None:
             assert all(float(table[f"better of the two over {method}"][f"u = {u}"]) > 2 for u in ("0.88", "0.70"))
 
 
+@pytest.mark.acceptance
 def test_rli_aggregate() -> None:
     burstiness, means, _, deviations = tables_of("rli_aggregate").values()
     assert float(burstiness["1.05"]["loss %"]) > 3
@@ -280,6 +292,7 @@ def test_rli_aggregate() -> None:
         assert float(table["linear, 1440 Hz"][lossy]) < float(table["LDA"][lossy]) / 4
 
 
+@pytest.mark.acceptance
 def test_rli_overhead() -> None:
     _, sizes, delays, losses = tables_of("rli_overhead").values()
     assert all(float(row["largest, rounded up"]) <= 0.5 for row in sizes.values())

@@ -258,7 +258,7 @@ def test_open_loops(mean_ns: float) -> None:
 def test_a_tunnel(latency: Callable[[random.Random], float], rtt_ns: int, spread_ns: int) -> None:
     """Twenty connections in one flow, begun at once or one after the other."""
     told, wrong = [], 0
-    for seed in range(3):
+    for seed in range(scaled(3)):
         rng = random.Random(seed)
         loops = [
             Loop(latency, rtt_ns=rtt_ns, begin_ns=BEGIN_NS + i * 11 * US + int(rng.random() * spread_ns))
