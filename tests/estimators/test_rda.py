@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.support.effort import ALONE
 from tests.support.two_points import EPOCH_NS
 from wirelag import _kernels
 from wirelag.caches import Cached
@@ -169,9 +170,10 @@ def test_decoding_is_soon_done() -> None:
 
     filling = min(seconds(lambda: rda.filled(packets, times_ns, each)) for _ in range(5))
     assert rda.decode(up, down).complete
-    assert min(seconds(lambda: rda.decode(up, down)) for _ in range(5)) < filling
+    close = 1 if ALONE else 5  # what others leave of the caches is not the same for both
+    assert min(seconds(lambda: rda.decode(up, down)) for _ in range(5)) < close * filling
     assert _kernels.RatelessDecoder(0).add(symbols)
-    assert min(seconds(lambda: _kernels.RatelessDecoder(0).add(symbols)) for _ in range(3)) < 10 * filling
+    assert min(seconds(lambda: _kernels.RatelessDecoder(0).add(symbols)) for _ in range(3)) < 10 * close * filling
 
 
 # ---- the deviation ----
