@@ -9,6 +9,11 @@ C_FILES := $(wildcard src/wirelag/kernels/*.h src/wirelag/kernels/*.cpp bpf/*.c 
 QUICK := $(addprefix tests/,estimators/test_contract.py estimators/test_twins.py capture/test_readers.py cli/test_cli.py)
 SMALL_CAPTURE := $(firstword $(wildcard tests/data/*.pcap*))
 
+# Two workers for a processor: half of the time a test waits for servers, browsers and packets.
+WORKERS := $(shell expr 2 \* $$(nproc 2>/dev/null || echo 2))
+# Tests start Python hundreds of times: what it has compiled must be kept.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo lab test quick pythons acceptance bench fuzz docs lint format clean debian-packages
 
@@ -51,7 +56,7 @@ lab: $(INSTALLED) ## Try the whole live system on this machine, as root, until C
 test: debian-packages $(INSTALLED) ## Linters and all tests but the long ones (minutes)
 	@mkdir -p build
 	@$(MAKE) -s lint >build/lint.txt 2>&1 & lint=$$!; \
-	$(BIN)/pytest -n auto --dist worksteal --durations 30; tests=$$?; \
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 30; tests=$$?; \
 	if wait $$lint; then echo "linters: no complaints"; else lint=failed; cat build/lint.txt; fi; \
 	[ $$tests = 0 ] && [ $$lint != failed ]
 

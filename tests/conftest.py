@@ -1,6 +1,7 @@
 """What tests share: real captures, a bpffs, programs that may be missing, and the last words on what was skipped."""
 
 import contextlib
+import gc
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -16,6 +17,12 @@ def pytest_configure() -> None:
     """Mounts of our own come before threads do, which would stay with those of the machine."""
     with contextlib.suppress(OSError):
         private_bpffs()
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests stay to the end: the collector of garbage need not look at them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

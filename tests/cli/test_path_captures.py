@@ -149,6 +149,7 @@ def test_a_clock_that_is_an_hour_off_does_not_fill_the_screen(net: Path, tmp_pat
     assert all(len(line) < 200 for line in told.splitlines())
 
 
+@pytest.mark.acceptance
 def test_so_many_equal_paths_that_nobody_lists_them(tmp_path: Path) -> None:
     square = grid(8)  # 3,432 from corner to corner
     prefixes = {router: [f"10.0.{i}.0/24"] for i, router in enumerate(square.routers)}

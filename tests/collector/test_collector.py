@@ -488,6 +488,7 @@ def test_wrong_parameters_are_told(running: Running) -> None:
     assert "--topology" in text
 
 
+@pytest.mark.acceptance
 def test_schemathesis_finds_nothing(running: Running, tmp_path: Path) -> None:
     program = Path(sys.executable).with_name("schemathesis")
     if not program.exists():

@@ -1,7 +1,7 @@
 """The experiments run, and the tables they print say what experiments/README.md says.
 
 Here they run with --quick: tolerances are four standard errors of those smaller runs, printed or estimated beside them.
-What takes two seconds or more, or times the lab, runs in `make acceptance`.
+What takes a second or more, or times the lab, runs in `make acceptance`.
 """
 
 import re
@@ -22,6 +22,7 @@ def surely_one(ratios: dict[str, str], errors: dict[str, str], *without: str) ->
     return all(abs(float(ratio) - 1) <= 4 * (float(error) + 0.0005) + 0.0005 for ratio, error in pairs)
 
 
+@pytest.mark.acceptance
 def test_cdf(tmp_path: Path) -> None:
     page = tmp_path / "cdf.html"
     (table,) = tables_of("fridge_cdf", "--html", str(page)).values()
@@ -33,6 +34,7 @@ def test_cdf(tmp_path: Path) -> None:
     assert "<html" in page.read_text()
 
 
+@pytest.mark.acceptance
 def test_entry_probability() -> None:
     errors, best = tables_of("fridge_entry_probability").values()
     long, short = ({p: float(row[f"T = 2^{k} ms"]) for p, row in errors.items()} for k in (12, 6))
@@ -65,6 +67,7 @@ def test_union() -> None:
     assert numbers(table["inverse variance, 1 us"])[-1] > 1.1
 
 
+@pytest.mark.acceptance
 def test_integer_weights() -> None:
     ranges, errors, quantiles = tables_of("fridge_integer_weights").values()
     assert [row["ours: from"] for row in ranges.values()] == [row["paper: from"] for row in ranges.values()]
@@ -87,6 +90,7 @@ def test_memory() -> None:
             assert float(table[fridges]["2^16"]) < float(table[fridges]["2^10"])
 
 
+@pytest.mark.acceptance
 def test_stages() -> None:
     shares, _, _, crossings = tables_of("fridge_stages").values()
     for stages in (1, 2, 4, 8):
@@ -111,6 +115,7 @@ def test_inferred_x() -> None:
     assert float(table["burst, inferred"]["p95"]) > 4 * float(table["burst, counted"]["p95"])
 
 
+@pytest.mark.acceptance
 def test_crowds_keep_an_unchanged_network_unchanged() -> None:
     """At most 3 of 8 pairs by chance (probability 5% each: beyond it 0.04%); without crowds it is most of them."""
     words = [sys.executable, str(ROOM / "compare_unchanged.py"), "--quick"]
@@ -139,6 +144,7 @@ def test_lda_banks() -> None:
     assert all(error < 15 for row in means.values() for error in numbers(row))
 
 
+@pytest.mark.acceptance
 def test_lda_probes() -> None:
     _, means, *_ = tables_of("lda_probes").values()
     assert numbers(means["LDA"], "expected (second)")[0] < numbers(means["144 Hz"], "expected (second)")[0] / 2
@@ -217,6 +223,7 @@ def test_rda_simple() -> None:
     assert abs(float(figure["F - mean^2"]["ours"]) + 6089.6) < 0.1
 
 
+@pytest.mark.acceptance
 def test_rda_duplicates() -> None:
     errors, exact = tables_of("rda_duplicates").values()
     assert float(errors["first copy only (paper)"]["ours"]) > 20
@@ -242,6 +249,7 @@ def test_rli_locality() -> None:
         assert 4 * float(errors[f"u = {u}"]["0.1 ms"]) < float(errors[f"u = {u}"]["all time"])
 
 
+@pytest.mark.acceptance
 def test_rli_accuracy() -> None:
     """What 8 s and 5 seeds give (tests/docs/test_rli_figures.py), and half as much again for 1 s and 2 seeds."""
     burstiness, means, bias, by_delay, by_size, deviations, _ = tables_of("rli_accuracy").values()
@@ -275,6 +283,7 @@ def test_rli_injection() -> None:
     assert float(late["signed error, least"]) > 1.5 * float(waited["most of the seeds"])
 
 
+@pytest.mark.acceptance
 def test_rli_comparison() -> None:
     """Half of what is asked in full (tests/docs/test_rli_figures.py): here the medians are those of 200 flows."""
     _, interest, held, *_ = tables_of("rli_comparison").values()
@@ -425,6 +434,7 @@ def test_balance_in_the_lab() -> None:
     assert all(row["failed"] == "0" for row in ill.values())
 
 
+@pytest.mark.acceptance
 def test_upgrades_of_routers(shared_data: Path) -> None:
     """Few routers, well chosen, save two orders of magnitude; as many at random save a half."""
     tables = tables_of("mplane_upgrades")

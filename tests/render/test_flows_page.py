@@ -157,6 +157,7 @@ def test_flows_without_a_delay_are_counted(seen: Seen) -> None:
     assert len(figures(text)["worst"]["data"][0]["x"]) == NAMED
 
 
+@pytest.mark.acceptance
 def test_a_million_flows_make_a_small_page(seen: Seen) -> None:
     flows = many(seen.flows, 1_000_000)
     text = render_flows(made(flows))

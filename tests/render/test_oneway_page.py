@@ -192,6 +192,7 @@ def test_hostile_words_are_only_words(tool: Callable[[str], str], tmp_path: Path
 # ---- what is drawn of much ----
 
 
+@pytest.mark.acceptance
 def test_millions_of_delays_and_a_day_of_seconds_make_a_small_page() -> None:
     random = np.random.default_rng(7)
     count = 1 << 20

@@ -174,6 +174,7 @@ def many(epochs: Epochs, count: int, seconds: int) -> Epochs:
     return replace(epochs, rows=rows)
 
 
+@pytest.mark.acceptance
 def test_two_hundred_thousand_epochs_make_a_small_page(epochs: Epochs) -> None:
     crowd = many(epochs, 200_000, 86_400)
     page = made(crowd, 60 * S)

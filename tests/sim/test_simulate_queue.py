@@ -224,6 +224,7 @@ def judged(folder: Path, *words: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.acceptance
 def test_means_of_flows_are_near_the_truth(tmp_path: Path) -> None:
     """Two seconds leave less time to learn in than eight: a tenth more than these may have. 95% is said, 90% asked."""
     found = judged(tmp_path, "--queue", "0.7", "--duration", "2s")
