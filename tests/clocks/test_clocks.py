@@ -234,7 +234,7 @@ def test_a_clock_that_was_set(base: float, size: float, ppm: float) -> None:
 
 def test_the_size_of_a_step_is_exact() -> None:
     """In blocks the smallest delay is above the smallest possible one by chance; between steps hardly."""
-    for seed in range(10):
+    for seed in range(scaled(10)):
         for ppm in (0.0, 50.0):
             (step,) = Traffic(seed, steps=((31.234, 1e-2),), ppm=ppm).fit().steps
             # The smallest of 1,400 exponential delays is 0.14 us above the smallest possible, on average.

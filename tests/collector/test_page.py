@@ -113,6 +113,7 @@ def test_results_come_by_themselves(browser: Browser, tmp_path: Path) -> None:
         assert browser.problems == []
 
 
+@pytest.mark.acceptance
 def test_a_pause_is_a_gap(browser: Browser, tmp_path: Path) -> None:
     with Running(tmp_path, "--segment", "A>B") as running:
         path = recent(6, 300, 4)

@@ -26,7 +26,12 @@ MODULES = [
 ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+# Each simulates seconds of a busy queue, again and again.
+LONG = {"which-flow-is-slow.md", "rli.md", "lda.md", "rda.md"}
+MARKED = [pytest.param(page, marks=pytest.mark.acceptance if page.name in LONG else ()) for page in PAGES]
+
+
+@pytest.mark.parametrize("page", MARKED, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_shows_is_what_happens(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = missing_tools(page.read_text(encoding="utf-8"))
     if missing:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support import needs
 from tests.support.captures import capture_paths, damaged, packets, plain_bytes, random_frame
+from tests.support.effort import scaled
 from tests.support.places import ROOT
 from wirelag import _kernels
 from wirelag.io.dataplane import Dataplane, UnavailableError
@@ -88,7 +89,7 @@ def test_rows_are_the_same_on_real_frames(decoder: Decoder, tunnels: bool, share
     rows = plain = 0
     for path in capture_paths("rtt", "hidden", "twopoint", "malformed"):
         frames = [packet.frame for packet in packets(plain_bytes(path)) if packet.link_type == 1]
-        for frame in frames[:: max(1, len(frames) // 200)]:
+        for frame in frames[:: max(1, len(frames) // scaled(200))]:
             if SHORTEST <= len(frame) <= LONGEST:
                 row, taken = both(decoder, frame, tunnels)
                 rows += isinstance(row, dict)
@@ -101,7 +102,7 @@ def test_rows_are_the_same_on_real_frames(decoder: Decoder, tunnels: bool, share
 def test_rows_are_the_same_on_built_frames(decoder: Decoder, tunnels: bool) -> None:
     rng = random.Random(47 + tunnels)
     seen: Counter[str | int] = Counter()
-    for number in range(20_000):
+    for number in range(scaled(20_000)):
         if number % 100 == 0:
             fields, prefix, seed = rng.getrandbits(4), rng.choice((0, 5, 8, 16, 64)), rng.getrandbits(64)
             decoder.configure(tunnels, fields, prefix, seed)

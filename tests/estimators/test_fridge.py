@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.captures import capture_paths
-from tests.support.effort import examples
+from tests.support.effort import examples, scaled
 from wirelag import _kernels
 from wirelag.distribution import Distribution
 from wirelag.errors import WirelagError
@@ -130,7 +130,7 @@ def real_batches(shared_data: Path) -> list[list[PacketBatch]]:
     """The batches of small real captures, as far as they can be read."""
     captures = []
     for path in capture_paths("rtt", "hidden", "malformed"):
-        if path.stat().st_size > 250_000:
+        if path.stat().st_size > scaled(250_000):
             continue
         batches: list[PacketBatch] = []
         with contextlib.suppress(WirelagError):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.captures import capture_paths
-from tests.support.effort import examples
+from tests.support.effort import examples, scaled
 from wirelag import _kernels
 from wirelag.errors import WirelagError
 from wirelag.io.pcap import CaptureFile
@@ -83,7 +83,7 @@ def test_kernel_and_twin_agree_on_any_packets_and_any_split(
 def test_kernel_and_twin_agree_on_real_captures(shared_data: Path, matchers: int) -> None:
     compared = 0
     for path in capture_paths("rtt", "hidden", "malformed"):
-        if path.stat().st_size > 400_000:
+        if path.stat().st_size > scaled(400_000):
             continue
         twin, kernel = naive.Match(matchers), kernel_match(matchers)
         try:

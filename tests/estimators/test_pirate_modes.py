@@ -167,6 +167,7 @@ def test_many_odd_rows(method: str) -> None:
     assert given_by[method] <= set(seen), seen
 
 
+@pytest.mark.acceptance
 def test_an_epoch_ends_before_its_counters_do() -> None:
     rows = [ClientPacket(10**18 + i, length=1400) for i in range(70_000)]
     for method in ("gap", "modes", "ack", "in_flight"):

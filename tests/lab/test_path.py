@@ -140,6 +140,7 @@ def test_nothing_is_blamed_when_nothing_is_slow(estimator: str, quiet: Path) -> 
     nobody_else(quiet, (name for name, part in parts(found).items() if part["blamed"]))
 
 
+@pytest.mark.acceptance
 def test_a_link_fails(slow: Path, tmp_path: Path) -> None:
     """A new database and new captures give new segments; old and new do not fit together, and it is said."""
     command = [sys.executable, "-m", "lab", "routers", str(SIX), "-o", str(tmp_path), "--seed", "2", "--seconds", "1.5"]

@@ -104,6 +104,7 @@ def rare(runs: int, n: int, level: float) -> float:
     return hits / runs / level
 
 
+@pytest.mark.acceptance
 def test_small_p_values_are_as_rare_as_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
     # Among many groups the far tail decides. The interval of a quantile does not know its width as well as n - 1
     # degrees of freedom would: counted so, p-values of 0.2% come twice as often.

@@ -11,6 +11,7 @@ from fractions import Fraction
 from ipaddress import ip_network
 from pathlib import Path
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -53,6 +54,7 @@ def members(archive: Path) -> Iterator[tuple[str, str]]:
                 yield Path(member.name).stem, file.read().decode()
 
 
+@pytest.mark.acceptance
 def test_the_zoo_is_the_same_in_both_formats(shared_data: Path) -> None:
     zoo = shared_data / "topologies" / "InternetTopologyZoo"
     gml, graphml = (dict(members(zoo / f"{name}.tar.gz")) for name in ("gml", "graphml"))

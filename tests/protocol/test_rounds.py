@@ -31,7 +31,9 @@ BOTH = pytest.mark.parametrize("estimator", [RDA, SHORT], ids=["buckets", "symbo
 
 
 @BOTH
-@pytest.mark.parametrize("interval_ns", [SECOND_NS, 100_000_000, 10 * SECOND_NS])
+@pytest.mark.parametrize(
+    "interval_ns", [SECOND_NS, pytest.param(100_000_000, marks=pytest.mark.acceptance), 10 * SECOND_NS]
+)
 def test_every_interval_is_exact(interval_ns: int, estimator: Rda) -> None:
     path = Path.made(20, 500, 1, loss=0.02, delay_ns=30e6)
     count = 20 * SECOND_NS // interval_ns
@@ -336,6 +338,7 @@ def test_clocks_add_up() -> None:
 # ---- memory ----
 
 
+@pytest.mark.acceptance
 def test_two_hundred_agents() -> None:
     path = Path.made(3, 100, 24)
     pairs = [pair(path, RDA) for _ in range(100)]

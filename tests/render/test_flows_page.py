@@ -127,6 +127,7 @@ def test_bars_and_points_are_the_slowest_with_their_intervals(seen: Seen) -> Non
 # ---- few, none, many ----
 
 
+@pytest.mark.acceptance
 def test_a_page_of_no_flow_says_why(seen: Seen, tool: Callable[[str], str], tmp_path: Path) -> None:
     flows = some(seen.flows, 0)
     total = replace(flows.report(), mean=None, std=None, ci95={}, samples=0, reason="there is no such flow")
@@ -138,6 +139,7 @@ def test_a_page_of_no_flow_says_why(seen: Seen, tool: Callable[[str], str], tmp_
     assert "figures" not in render_flows(made(flows, total=total))
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("count", [1, 2])
 def test_few_flows_are_a_page(seen: Seen, count: int, tool: Callable[[str], str], tmp_path: Path) -> None:
     text = render_flows(made(some(seen.flows, count)))
@@ -203,6 +205,7 @@ def test_neighbouring_intervals_are_one_where_there_are_many(seen: Seen) -> None
 # ---- clocks ----
 
 
+@pytest.mark.acceptance
 def test_clocks_far_apart_hide_nothing(seen: Seen, tool: Callable[[str], str], tmp_path: Path) -> None:
     apart = 600 * 10**9
     flows = measured(seen.packets.at_times(seen.packets.time_ns + apart))

@@ -103,6 +103,7 @@ def test_the_numbers_are_there_with_their_intervals(page: OnewayPage) -> None:
     assert '<p class="bad">' not in render_oneway(page)
 
 
+@pytest.mark.acceptance
 def test_delays_below_nothing_are_seen(tool: Callable[[str], str], tmp_path: Path) -> None:
     page = made(offset_ns=-900_000)
     below = page.tail.negative
@@ -133,6 +134,7 @@ def test_any_offset_has_an_axis_that_can_be_read(offset_ns: int) -> None:
     assert len(set(axis["ticktext"])) == len(axis["ticktext"])
 
 
+@pytest.mark.acceptance
 def test_a_page_of_nothing_says_why(tool: Callable[[str], str], tmp_path: Path) -> None:
     empty = OnewayPage("t", "s", "c", "0", nothing(), Tail.empty(), [], [], "", [], None, [], [], {})
     text = render_oneway(empty)

@@ -137,6 +137,7 @@ def test_every_reason_has_a_way_out() -> None:
 # ---- few, none, many ----
 
 
+@pytest.mark.acceptance
 def test_a_page_without_an_answer_says_why(epochs: Epochs, tool: Callable[[str], str], tmp_path: Path) -> None:
     silent = epochs.of(np.flatnonzero(epochs.rows["count"] == 0))
     text = render_response(made(silent))
@@ -155,6 +156,7 @@ def test_a_page_of_no_epoch_is_a_page(epochs: Epochs) -> None:
     assert 'id="figures"' not in text
 
 
+@pytest.mark.acceptance
 def test_one_epoch_is_a_page(epochs: Epochs, tool: Callable[[str], str], tmp_path: Path) -> None:
     text = render_response(made(epochs.of(np.flatnonzero(epochs.rows["count"] > 0)[:1])))
     assert "too few flows for an interval" in text

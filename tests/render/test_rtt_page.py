@@ -80,6 +80,7 @@ def test_a_page_that_asks_would_be_found(tool: Callable[[str], str], tmp_path: P
     assert set(asked_by_the_page(log)) == {"http://one.invalid/a.png", "https://two.invalid/"}
 
 
+@pytest.mark.acceptance
 def test_the_page_is_drawn_in_colour(made: Made, tool: Callable[[str], str], tmp_path: Path) -> None:
     picture = tmp_path / "page.png"
     browse(tool("chromium"), made.page, tmp_path, f"--screenshot={picture}", "--window-size=1400,2400")
