@@ -2,21 +2,38 @@
 
 import contextlib
 import gc
+from collections import Counter
 from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 
-import tests.support.effort  # noqa: F401  (chooses Hypothesis' profile before any test is read)
 from lab.mounts import private_bpffs
 from tests.support import needs
 from tests.support.captures import SHARED_DATA
+from tests.support.effort import FULL  # which chooses Hypothesis' profile before any test is read
 
 
 def pytest_configure() -> None:
     """Mounts of our own come before threads do, which would stay with those of the machine."""
     with contextlib.suppress(OSError):
         private_bpffs()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a test marked `every(n)` only every n-th parameter stays in `make test`."""
+    numbers: Counter[str] = Counter()
+    left_out = []
+    for item in items if not FULL else ():
+        if mark := item.get_closest_marker("every"):
+            function = item.nodeid.partition("[")[0]
+            if numbers[function] % mark.args[0]:
+                left_out.append(item)
+            numbers[function] += 1
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
 
 
 def pytest_collection_finish() -> None:

@@ -149,6 +149,7 @@ def test_every_file_gives_the_count_of_capinfos(
     assert read_files > 300
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("path", capture_paths("rtt", "hidden", "twopoint", "malformed"), ids=capture_name)
 def test_rows_hold_what_the_records_say(path: Path) -> None:
     """Time, lengths and the frame itself, against the plain reader."""

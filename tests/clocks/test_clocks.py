@@ -116,6 +116,7 @@ def test_restless_load_is_no_clock(seed: int) -> None:
     assert Traffic(seed, extra=Bursts(seed)).fit().method == "none"
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("offset", [2000.0, -2000.0, 1.7e9])
 @pytest.mark.parametrize("ppm", [50.0, -50.0, 500.0])
 @pytest.mark.parametrize("jitter", [(2e-4, 2e-4), (5e-3, 1e-4)])
@@ -217,6 +218,7 @@ def test_offset_lies_within_its_uncertainty() -> None:
         assert clock.offset_bound_ns == pytest.approx(sum(base) / 2 * 1e9, rel=0.3)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("base", [5e-5, 1e-3, 2e-2])
 @pytest.mark.parametrize("size", [1e-2, -1e-2])
 @pytest.mark.parametrize("ppm", [0.0, 50.0])

@@ -204,6 +204,7 @@ def _ask(url: str, certificate: Path | None = None) -> str:
 # ---- the lab of the whole system ----
 
 
+@pytest.mark.acceptance
 @IN_LAB
 def test_the_whole_system_on_one_machine() -> None:
     """Until it has measured both ways, then Ctrl-C: nothing is left."""

@@ -86,6 +86,7 @@ def test_loops(name: str) -> None:
         hold_equal(quic(packets, truth, seed=3), chosen)
 
 
+@pytest.mark.acceptance
 def test_what_is_no_loop() -> None:
     for seed in range(5):
         hold_equal(poisson(0.2 * MS, 1, seed))
@@ -252,6 +253,7 @@ def test_open_loops(mean_ns: float) -> None:
     assert reasons(told).get("answered", 0) < 0.06
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("latency", [constant(2 * MS), exponential(2 * MS), constant(20 * MS), exponential(20 * MS)])
 @pytest.mark.parametrize("rtt_ns", [0, LAN_NS])
 @pytest.mark.parametrize("spread_ns", [0, 300 * MS])

@@ -142,6 +142,7 @@ def test_recorded_clients() -> None:
 # Tampered with
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", CONNECTIONS)
 def test_tampered_connections(name: str, seed: int) -> None:
@@ -188,6 +189,7 @@ def test_segments_of_a_flow_that_is_joined(size: int) -> None:
     hold_equal(SHORT, rows[20:100] + pause)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("missing", range(0, 60, 3))
 def test_bytes_that_were_not_seen(missing: int) -> None:
     """Requests or responses that are missing before sizes are known: more, or less, is outstanding than can be."""

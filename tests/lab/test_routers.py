@@ -40,6 +40,7 @@ def _left(prefix: str) -> list[str]:
     return [path.name for room in (NAMESPACES, FOLDERS) for path in room.glob("*") if path.name.startswith(prefix)]
 
 
+@pytest.mark.acceptance
 def test_up_and_down_leave_nothing() -> None:
     small = Routers("small", read_topology(SIX).without(("D", "E"), ("C", "E")))
     small.up()
