@@ -13,6 +13,8 @@ SMALL_CAPTURE := $(firstword $(wildcard tests/data/*.pcap*))
 WORKERS := $(shell expr 2 \* $$(nproc 2>/dev/null || echo 2))
 # Tests start Python hundreds of times: what it has compiled must be kept.
 unexport PYTHONDONTWRITEBYTECODE
+# Programs for administrators are not on everybody's PATH.
+export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
 .PHONY: help demo lab test quick pythons acceptance bench fuzz docs lint format clean debian-packages
@@ -55,7 +57,7 @@ lab: $(INSTALLED) ## Try the whole live system on this machine, as root, until C
 # Linters run beside the tests, which leave a processor idle now and then; what they say comes last.
 test: debian-packages $(INSTALLED) ## Linters and all tests but the long ones (minutes)
 	@mkdir -p build
-	@$(MAKE) -s lint >build/lint.txt 2>&1 & lint=$$!; \
+	@$(MAKE) -s -o $(INSTALLED) lint >build/lint.txt 2>&1 & lint=$$!; \
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 30; tests=$$?; \
 	if wait $$lint; then echo "linters: no complaints"; else lint=failed; cat build/lint.txt; fi; \
 	[ $$tests = 0 ] && [ $$lint != failed ]
@@ -78,7 +80,9 @@ bench: debian-packages $(INSTALLED) ## Measure speed and memory
 
 fuzz: debian-packages $(INSTALLED) ## Kernels under sanitizers: all captures, then fuzzers (SECONDS=300 each)
 	$(BIN)/pytest -m fuzz
-	$(MAKE) -C fuzz run SECONDS=$(or $(SECONDS),300)
+	@if echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' | clang -x c -fsanitize=fuzzer,address - -o /dev/null 2>/dev/null; \
+	then $(MAKE) -C fuzz run SECONDS=$(or $(SECONDS),300); \
+	else echo "The fuzzers need clang and its runtime (run: apt-get install clang libclang-rt-dev): skipped."; fi
 
 docs: $(INSTALLED) ## Write docs/reference/cli.md anew
 	$(BIN)/python -m wirelag.cli.reference
@@ -111,6 +115,7 @@ $(INSTALLED): pyproject.toml CMakeLists.txt constraints.txt $(wildcard src/wirel
 	@echo "Installing wirelag and its tools into $(VENV) (a minute or two the first time)"
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt scikit-build-core nanobind cmake ninja
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --config-settings=build-dir=$(VENV)/build --no-build-isolation -e '.[dev]'
+	@$(BIN)/python -m compileall -q src/wirelag # now: folders of bytecode that come later would look like a change
 	@touch $@
 
 HAS_VENV := import ensurepip, os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")

@@ -188,6 +188,7 @@ def test_a_full_disk_is_one_line(folder: Path, tmp_path: Path, words: str, optio
 def test_ctrl_c_before_all_is_imported_is_quiet() -> None:
     script = (
         "import os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell has jobs in the background ignore it
         "class Impatient:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name == 'wirelag.cli.score':\n"

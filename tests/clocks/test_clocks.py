@@ -116,7 +116,7 @@ def test_restless_load_is_no_clock(seed: int) -> None:
     assert Traffic(seed, extra=Bursts(seed)).fit().method == "none"
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("offset", [2000.0, -2000.0, 1.7e9])
 @pytest.mark.parametrize("ppm", [50.0, -50.0, 500.0])
 @pytest.mark.parametrize("jitter", [(2e-4, 2e-4), (5e-3, 1e-4)])

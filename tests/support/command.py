@@ -111,12 +111,13 @@ def _in_memory(content: bytes = b"") -> Iterator[int]:
 @contextlib.contextmanager
 def _stream(name: str, descriptor: int, mode: str) -> Iterator[None]:
     """A standard stream, line by line, so that output and errors keep their order where they go to one place."""
-    with (
-        contextlib.suppress(BrokenPipeError),  # at its end, if the reader has gone
-        open(os.dup(descriptor), mode, encoding="utf-8", buffering=1) as stream,
-        mock.patch.object(sys, name, stream),
-    ):
-        yield
+    stream = open(os.dup(descriptor), mode, encoding="utf-8", buffering=1)  # noqa: SIM115 (closed below)
+    try:
+        with mock.patch.object(sys, name, stream):
+            yield
+    finally:
+        with contextlib.suppress(BrokenPipeError):  # if the reader has gone
+            stream.close()
 
 
 def _content(descriptor: int) -> str:

@@ -1,6 +1,5 @@
 """Packets at the taps of the lab's routers."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,8 @@ from tests.support import needs
 
 MS = 1_000_000
 WITH_ROUTERS = pytest.mark.skipif(
-    not (DAEMONS / "ospfd").exists() or shutil.which("vtysh") is None or shutil.which("tc") is None,
-    reason=needs.program("vtysh"),
+    not (DAEMONS / "ospfd").exists() or bool(needs.absent("vtysh", "tc")),
+    reason=needs.absent("vtysh", "tc") or needs.program("vtysh"),
 )
 
 

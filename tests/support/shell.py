@@ -3,6 +3,7 @@
 `shell(text)` gives bash the text. There, `wirelag` is a function that asks this process to call `wirelag.cli.main` on
 the function's own streams: pipes, redirections, loops and exit codes are those of bash, and no interpreter starts.
 Other programs (`python`, `head`) are real, and so is a `wirelag` that another program starts (`timeout 9 wirelag`).
+One `wirelag` runs at a time: `wirelag a | wirelag b` would wait for itself.
 """
 
 import contextlib

@@ -81,7 +81,8 @@ def balance(
         from wirelag.io.dataplane_balance import remove_balancer
 
         if settings.pins is None:
-            _tell(f"{config}: pins = false: nothing is pinned, so there is nothing to remove; stopping it ends it")
+            out = "stopping it ends it; one that was started with pins is removed with that setting"
+            _tell(f"{config}: pins = false: nothing is pinned, so there is nothing to remove; {out}")
         elif not remove_balancer(settings.pins):
             _tell(f"{settings.pins}: nothing is pinned there")
         return

@@ -143,7 +143,10 @@ def _interface(name: str) -> tuple[int, bytes]:
 
 
 def _need_bpffs(folder: Path) -> None:
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    try:
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    except PermissionError:
+        raise WirelagError(f"{folder}: cannot look there (Permission denied): run as root") from None
     if not _is_bpffs(there):
         out = "mount it (mount -t bpf bpf /sys/fs/bpf), or set pins = false: the balancer then ends with its process"
         raise WirelagError(f"{folder}: pins must be in bpffs: {out}")
