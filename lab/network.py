@@ -81,7 +81,7 @@ class Network:
     def down(self) -> None:
         """End what runs in it and remove it, as far as it is there."""
         for process in reversed(self.processes):
-            process.stop(seconds=5)  # nobody asks any more what it did last
+            process.stop(seconds=5)  # its last output is not needed any more
         self.processes.clear()
         _remove(name for name in _names() if name.startswith(self.prefix))
 

@@ -83,7 +83,7 @@ class Process:
         return self.said()
 
     def stop(self, number: int = signal.SIGTERM, seconds: float = PATIENCE_S) -> str:
-        """End it, by force if it does not end within so many seconds; what it printed."""
+        """End it, by force if it takes longer than `seconds`; what it printed."""
         if self._popen.poll() is None:
             self._popen.send_signal(number)
             try:

@@ -334,7 +334,7 @@ def test_time_passes_though_nobody_wants_what_comes(network: Network, tmp_path: 
         if len(filtered) > 3 or "sent=" in process.said():
             process.stop()
             live.stop()
-    assert len(filtered) > 3, "nobody was told while packets came"
+    assert len(filtered) > 3, "no time was reported while packets came"
 
 
 @IN_LAB

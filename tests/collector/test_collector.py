@@ -247,7 +247,7 @@ def test_a_clean_end_is_quick_though_somebody_listens(running: Running) -> None:
         listener.sendall(b"GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert listener.recv(12) == b"HTTP/1.1 200"
         assert running.end(signal.SIGTERM) == 0
-    assert "graceful shutdown exceeded" not in running.log, "nobody waited for the listener"
+    assert "graceful shutdown exceeded" not in running.log, "the end waited for the listener"
     assert "Traceback" not in running.log
 
 
