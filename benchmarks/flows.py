@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from wirelag import _kernels
-from wirelag.drain import Drain
 from wirelag.estimators.rli import Rli, RliMeter
 from wirelag.packets import COLUMNS, Kind, PacketBatch
 from wirelag.stamp import PORT, PTP, STANDARD_BYTES
+from wirelag.stats.queue_drain import Drain
 
 FLOWS = 1_000_000
 PACKETS = 2_000_000

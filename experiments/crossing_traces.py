@@ -17,8 +17,8 @@ import numpy.typing as npt
 from wirelag.crossing import Crossing
 from wirelag.estimators.lda import Lda, LdaSynopsis
 from wirelag.intervals import Interval
-from wirelag.moments import bound_ns
 from wirelag.packets import COLUMNS, PacketBatch
+from wirelag.stats.moments import bound_ns
 
 Floats = npt.NDArray[np.float64]
 Times = npt.NDArray[np.int64]

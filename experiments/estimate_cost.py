@@ -11,7 +11,7 @@ from crossing_traces import Packets, arriving, observed, weibull_ns
 from traces import arguments, show
 
 from wirelag.estimators.lda import Lda, LdaSynopsis
-from wirelag.rows import Rows
+from wirelag.stats.row_sums import Rows
 
 BUCKETS = (1_000, 2_000, 5_000, 10_000, 20_000)
 

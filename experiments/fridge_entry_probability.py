@@ -9,8 +9,8 @@ import math
 import numpy as np
 from traces import Truth, arguments, fridges_of, log_uniform, run, show
 
-from wirelag.distribution import Distribution
 from wirelag.estimators.fridge import CERTAIN, plan
+from wirelag.stats.distribution import Distribution
 
 SLOTS = 1 << 12
 PAPER = {12: "2^-9", 6: "2^-4"}

@@ -26,8 +26,8 @@ from traces import (
     write_page,
 )
 
-from wirelag.distribution import Distribution
 from wirelag.estimators.fridge import CERTAIN, Fridges, inverse_variance_weights, plan
+from wirelag.stats.distribution import Distribution
 
 EXPIRIES_MS = [2**k for k in range(4, 13)]
 SINGLE = [(2.0**k,) for k in range(-12, 1)]

@@ -11,7 +11,7 @@ from traces import arguments, show
 
 from wirelag import _kernels
 from wirelag.estimators.rda import Rda
-from wirelag.rows import Rows
+from wirelag.stats.row_sums import Rows
 
 CELLS = (4, 8, 16, 64, 512, 5000)
 PAPER_EXAMPLE = (((110, 70), (560, 400), (390, 250), (650, 400), (710, 480)), (1, 2, 1, 2, 2))  # figure 4

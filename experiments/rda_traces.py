@@ -24,7 +24,7 @@ from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
 from wirelag.intervals import Interval
-from wirelag.rows import Rows
+from wirelag.stats.row_sums import Rows
 
 Words = npt.NDArray[np.uint64]
 Times = npt.NDArray[np.int64]

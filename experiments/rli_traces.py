@@ -17,7 +17,6 @@ import numpy.typing as npt
 from traces import show
 
 from wirelag import _kernels
-from wirelag.drain import Drain
 from wirelag.estimators.rli import Method, Rli
 from wirelag.flow_records import COLUMN, RECORD, Flows
 from wirelag.sim.baselines import Estimates, Packets
@@ -25,6 +24,7 @@ from wirelag.sim.bursts import dispersion, draw_bursts, peak_to_mean
 from wirelag.sim.queue import FlowTruth, QueueScenario, QueueSimulation, Receiver, run
 from wirelag.sim.scramble import scramble
 from wirelag.stamp import NONE
+from wirelag.stats.queue_drain import Drain
 
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from wirelag.distribution import Z95, wilson
+from wirelag.stats.distribution import Z95, wilson
 
 Verdict = Literal["slower", "faster", "higher", "lower", "mixed", "no more than chance", "cannot say"]
 Side = Literal["before", "after", "both"]

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from wirelag.caches import SINGLE, Cached, join, level, survives
 from wirelag.clocks import Clock
-from wirelag.moments import Moments
 from wirelag.order import Order
 from wirelag.report import Report
+from wirelag.stats.moments import Moments
 from wirelag.tails import Tail
 
 QUANTILES: Final = ("0.5", "0.9", "0.95", "0.99", "0.999")

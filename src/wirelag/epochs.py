@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.distribution import Distribution
 from wirelag.packets import to_address
 from wirelag.report import Report
+from wirelag.stats.distribution import Distribution
 
 Array = npt.NDArray[Any]
 

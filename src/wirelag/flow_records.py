@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.drain import Drain
 from wirelag.packets import to_address
 from wirelag.report import Report
+from wirelag.stats.queue_drain import Drain
 
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]

@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.crossing import Crossing
-from wirelag.distribution import Z95
 from wirelag.flow_records import COLUMN, Flows
 from wirelag.grouping import OTHER_KEY, Grouping
-from wirelag.moments import Moments
 from wirelag.packets import PacketBatch
+from wirelag.stats.distribution import Z95
+from wirelag.stats.moments import Moments
 
 MOST: Final = 1 << 100  # a sum of delays
 Rows = npt.NDArray[np.intp]

@@ -24,8 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wirelag.crossing import Crossing
-from wirelag.distribution import Z95
 from wirelag.messages import Seen
+from wirelag.stats.distribution import Z95
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.caches import Cached, survives
-from wirelag.distribution import wilson
+from wirelag.stats.distribution import wilson
 from wirelag.symbols import LOW, SymbolSynopsis, Words, numbers_of, places_of
 
 LOOKED_AT: Final = 16  # packets of an interval

@@ -17,9 +17,9 @@ import numpy as np
 from wirelag.caches import Cached
 from wirelag.crossing import Crossing, joined
 from wirelag.estimators.rda import Decoded, Rda, stand_for
-from wirelag.moments import Moments
 from wirelag.order import Looking, Times, times_of
 from wirelag.packing import array_of, number_of, pack
+from wirelag.stats.moments import Moments
 from wirelag.symbols import (
     LOW,
     NUMBERS,

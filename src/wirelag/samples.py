@@ -14,10 +14,10 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.crowds import Crowds
-from wirelag.distribution import WORDS, Distribution, add_by_leg
 from wirelag.packets import PacketBatch
 from wirelag.report import Quantity, Report
+from wirelag.stats.distribution import WORDS, Distribution, add_by_leg
+from wirelag.stats.random_groups import Crowds
 
 LEGS: Final = ("server", "client")
 QUANTILES: Final = ("0.5", "0.9", "0.95", "0.99", "0.999")

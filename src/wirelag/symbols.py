@@ -20,7 +20,7 @@ import numpy.typing as npt
 from wirelag import _kernels
 from wirelag.caches import Cached
 from wirelag.packing import array_of, number_of
-from wirelag.rows import lowered, raised
+from wirelag.stats.row_sums import lowered, raised
 
 NUMBER_BITS: Final = 44
 CHECK_BITS: Final = 16

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.caches import Cached, join, level
-from wirelag.distribution import Z95, wilson
+from wirelag.stats.distribution import Z95, wilson
 
 MOST: Final = 1 << 22
 THINNING: Final = 10  # the purpose of a coin

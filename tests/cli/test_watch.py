@@ -32,8 +32,8 @@ from tests.support.in_lab import IN_LAB
 from tests.support.places import SCHEMAS
 from tests.support.waiting import PATIENCE_S
 from wirelag.cli.watch_measures import Sums
-from wirelag.distribution import Distribution
 from wirelag.io.prometheus import BOUNDS_S, buckets, parse_address
+from wirelag.stats.distribution import Distribution
 
 SCHEMA = SCHEMAS / "watch.json"
 S = 10**9

@@ -9,11 +9,11 @@ import pytest
 
 from tests.support.effort import scaled
 from wirelag.clocks import Clock, Step, fit
-from wirelag.clusters import explain_clusters
 from wirelag.sim.scenario import Scenario
 from wirelag.sim.simulation import simulate
 from wirelag.sim.traffic import CLIENT
 from wirelag.sim.truth import START_NS as SIMULATED_NS
+from wirelag.stats.modes import explain_clusters
 
 START_NS = 1_700_000_000 * 10**9
 SPAN = 60.0

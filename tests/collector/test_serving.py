@@ -29,9 +29,9 @@ from wirelag.collector.tally import Tally
 from wirelag.crossing import Crossing
 from wirelag.estimators.lda import Lda
 from wirelag.messages import encode
-from wirelag.moments import Moments
 from wirelag.results import Ends
 from wirelag.rounds import Rounds
+from wirelag.stats.moments import Moments
 from wirelag.tails import Tail
 from wirelag.transport import Acknowledge
 from wirelag.transport.http import MEDIA_TYPE

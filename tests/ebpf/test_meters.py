@@ -16,8 +16,6 @@ from tests.support import needs
 from tests.support.captures import capture_paths, damaged, packets, pcap, plain_bytes, random_frame
 from tests.support.kernel_frames import tcp
 from wirelag.courses import Direction
-from wirelag.crowds import Crowds
-from wirelag.distribution import Distribution
 from wirelag.estimator import Meter
 from wirelag.estimators.fridge import CERTAIN, Fridge
 from wirelag.estimators.lda import Lda, LdaSynopsis
@@ -32,6 +30,8 @@ from wirelag.naive import join as naive_join
 from wirelag.naive import lda as naive_lda
 from wirelag.packets import PacketBatch, PacketId
 from wirelag.samples import LEGS, Samples
+from wirelag.stats.distribution import Distribution
+from wirelag.stats.random_groups import Crowds
 
 Sent = tuple[int, bytes]  # a time and a frame
 Pieces = list[tuple[Interval, PacketBatch]]

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from tests.support.captures import capture_paths
 from tests.support.effort import examples, scaled
 from wirelag import _kernels
-from wirelag.distribution import Distribution
 from wirelag.errors import WirelagError
 from wirelag.estimators.fridge import (
     CERTAIN,
@@ -31,6 +30,7 @@ from wirelag.intervals import Interval, split
 from wirelag.io.pcap import CaptureFile
 from wirelag.naive import fridge as naive
 from wirelag.packets import COLUMNS, Flag, Kind, PacketBatch
+from wirelag.stats.distribution import Distribution
 
 Array = npt.NDArray[np.float64]
 DNS = 1 << 4

@@ -19,7 +19,7 @@ from wirelag.crossing import Crossing
 from wirelag.crossings import Span, crossings, cuts
 from wirelag.estimators.lda import Lda, tuned
 from wirelag.intervals import Delimiters, Interval
-from wirelag.moments import bound_ns
+from wirelag.stats.moments import bound_ns
 
 ROWS = 1024
 NORMAL_MEAN = math.sqrt(2 / math.pi)  # of |z|

@@ -24,7 +24,6 @@ from tests.support.rli_packets import (
     seen,
     set_sent,
 )
-from wirelag.drain import learn_drain
 from wirelag.estimators.rli import Method, Rli, RliMeter
 from wirelag.flow_records import COLUMN, Flows
 from wirelag.io.writer import CaptureWriter
@@ -32,6 +31,7 @@ from wirelag.packets import COLUMNS, Kind, PacketBatch
 from wirelag.sim.queue import QueueScenario, QueueSimulation, run
 from wirelag.sim.queue_frames import downstream_frames
 from wirelag.stamp import PAYLOAD_BYTES, PORT, STANDARD_BYTES
+from wirelag.stats.queue_drain import learn_drain
 
 
 @cache

@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from wirelag.drain import FEWEST_REFERENCES, Drain, learn_drain, serialises
 from wirelag.estimators.rli import LEARNING, Rli
 from wirelag.flow_records import COLUMN, Flows
 from wirelag.intervals import Interval
 from wirelag.packets import COLUMNS, PacketBatch
 from wirelag.sim.queue import QueueScenario, run
+from wirelag.stats.queue_drain import FEWEST_REFERENCES, Drain, learn_drain, serialises
 
 Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.intp]

@@ -27,10 +27,10 @@ from wirelag.estimators.finecomb import Finecomb, FinecombSynopsis
 from wirelag.estimators.lda import Lda, LdaSynopsis, tuned
 from wirelag.estimators.rda import Rda, cells, copies_of, less
 from wirelag.intervals import Interval
-from wirelag.moments import bound_ns
 from wirelag.naive import finecomb, join, lda, rateless, rda
 from wirelag.naive.join import Packet
-from wirelag.rows import Rows
+from wirelag.stats.moments import bound_ns
+from wirelag.stats.row_sums import Rows
 from wirelag.symbols import decoder as symbol_decoder
 from wirelag.symbols import less as less_words
 from wirelag.symbols import symbols_of

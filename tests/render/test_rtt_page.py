@@ -16,7 +16,6 @@ import pytest
 from tests.support import command
 from tests.support.html_pages import FLAGS, HOSTILE, NO_NAMES, Walk, asked_by_the_page, browse
 from tests.support.simulated_captures import write_simulation
-from wirelag.distribution import Distribution
 from wirelag.driver import cut
 from wirelag.estimators.match import Match
 from wirelag.intervals import Interval
@@ -27,6 +26,7 @@ from wirelag.report import Report
 from wirelag.report_html import Entry, Page, Timeline, render
 from wirelag.samples import facts
 from wirelag.sim import Scenario, simulate
+from wirelag.stats.distribution import Distribution
 from wirelag.units import format_duration
 
 CHARTS = {"cdf", "quantiles", "heat", "groups"}

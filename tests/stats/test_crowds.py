@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.support.effort import scaled
-from wirelag.crowds import CROWDS, Crowds
-from wirelag.distribution import Distribution
 from wirelag.samples import Samples, facts
+from wirelag.stats.distribution import Distribution
+from wirelag.stats.random_groups import CROWDS, Crowds
 
 RUNS = scaled(400)
 

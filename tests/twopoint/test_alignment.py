@@ -10,11 +10,11 @@ import wirelag
 from tests.support.simulated_captures import write_simulation
 from wirelag import _kernels, sighting
 from wirelag.alignment import Alignment, Direction, align
-from wirelag.clusters import explain_clusters
 from wirelag.errors import WirelagError
 from wirelag.packets import COLUMNS, Flag, PacketBatch, to_address
 from wirelag.sighting import Sighting, common
 from wirelag.sim import Scenario, Simulation, simulate
+from wirelag.stats.modes import explain_clusters
 
 START_NS = 1_700_000_000 * 10**9
 NAMES = ("A", "B")

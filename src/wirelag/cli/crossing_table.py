@@ -8,15 +8,15 @@ from wirelag.cli.output import Answer, Line, axis, octaves, picture, time_text
 
 if TYPE_CHECKING:
     from wirelag.crossing import Crossing
-    from wirelag.distribution import Distribution
     from wirelag.report import Report
+    from wirelag.stats.distribution import Distribution
 
 CANNOT_SAY = "-"
 
 
 def distribution_of(crossing: Crossing) -> Distribution:
     """The sample's delays in bins, for a small picture; those below nothing are left out."""
-    from wirelag.distribution import Distribution
+    from wirelag.stats.distribution import Distribution
 
     delays, tail = Distribution(), crossing.tail
     positive = tail.delays_ns >= 0

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from wirelag.flow_records import Flows
     from wirelag.grouping import Grouping
     from wirelag.report import Report
-    from wirelag.sla import Mean, Sla
+    from wirelag.stats.sla import Mean, Sla
 
 SOURCES: Final = ("stamp", "marked", "capture")
 METHODS: Final = ("busy", "linear", "left")
@@ -189,7 +189,7 @@ def flows(
 
     chosen, report, total = summary(found.flows, found.choice, "all", "all")
     report = replace(report, packets=found.statistics.packets, skipped=found.statistics.skipped)
-    from wirelag.sla import Mean
+    from wirelag.stats.sla import Mean
 
     mean = Mean(None if report.mean is None else report.mean * 1e9)
     grouping = _grouping(by, ipv4_prefix, ipv6_prefix, most_groups)

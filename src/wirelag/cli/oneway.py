@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from wirelag.crossings import Span
     from wirelag.grouping import Grouping
     from wirelag.intervals import Delimiters
-    from wirelag.sla import Sla
+    from wirelag.stats.sla import Sla
 
 Relation = Literal["auto", "none"] | int  # of the clocks: how to find it, or an offset in ns
 Points = Annotated[
@@ -381,7 +381,7 @@ def measure_segment(
 
 def explanations(measured: Measured) -> list[str]:
     """What a mean would hide."""
-    from wirelag.clusters import explain_clusters
+    from wirelag.stats.modes import explain_clusters
 
     crossing, notes = measured.whole, []
     sample = crossing.tail

@@ -15,7 +15,7 @@ from wirelag.units import parse_duration_ns, parse_rate, parse_size, parse_speed
 
 if TYPE_CHECKING:
     from wirelag.filters import Filter
-    from wirelag.sla import Sla
+    from wirelag.stats.sla import Sla
 
 FILTERS = "Which packets"
 ANSWER = "What to answer"
@@ -137,7 +137,7 @@ def offset_ns(text: str) -> int:
 
 def questions_of(texts: list[str]) -> list[Sla]:
     """The questions of --sla, or a usage error."""
-    from wirelag.sla import Sla
+    from wirelag.stats.sla import Sla
 
     try:
         return [Sla.parse(text) for text in texts]
@@ -155,7 +155,7 @@ def size_of(text: str, option: str) -> int:
 
 def rate_of(text: str, option: str) -> int:
     """A queue's rate in bits a second as bytes a second, or a usage error."""
-    from wirelag.drain import FASTEST, SLOWEST
+    from wirelag.stats.queue_drain import FASTEST, SLOWEST
 
     try:
         rate = parse_rate(text) // 8

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from wirelag.distribution import Distribution
     from wirelag.report import Report
+    from wirelag.stats.distribution import Distribution
 
     Shape = npt.NDArray[np.float64]
 
@@ -239,7 +239,7 @@ def by_octave(delays: Distribution) -> Shape:
     """How many delays there are in each octave of ns: all that a small picture shows of them."""
     import numpy as np
 
-    from wirelag.distribution import MIDDLES_NS
+    from wirelag.stats.distribution import MIDDLES_NS
 
     octaves = np.log2(np.maximum(MIDDLES_NS, 1)).astype(int)
     return np.asarray(np.bincount(octaves, weights=delays.weights.astype(float), minlength=64), np.float64)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from wirelag.network.segments import Segment
     from wirelag.network.timeline import Cell
     from wirelag.network.topology import Topology
-    from wirelag.sla import Sla
+    from wirelag.stats.sla import Sla
 
 Reports = dict["Segment", "SegmentReport"]
 Pair = tuple[str, str]
@@ -197,7 +197,7 @@ def _is_folder(path: str) -> bool:
 
 def _ask(found: Found, questions: list[Sla]) -> None:
     """What was asked of the path: its mean alone is known. That a lower bound is small enough says nothing."""
-    from wirelag.sla import Mean
+    from wirelag.stats.sla import Mean
 
     verdict = found.routes[0].verdict
     for question in questions:

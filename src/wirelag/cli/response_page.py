@@ -67,8 +67,8 @@ def _of_exchanges(
     answer: Answer, found: Synopsis, subject: str, warnings: Sequence[str], counts: Mapping[str, int]
 ) -> str:
     from wirelag import __version__
-    from wirelag.distribution import Distribution
     from wirelag.report_html import Entry, Page, render_pairs
+    from wirelag.stats.distribution import Distribution
 
     page = Page(
         title="Response time",

@@ -10,10 +10,10 @@ from wirelag.cli.options import clock_text
 from wirelag.cli.output import Answer, Line, opened, time_text
 
 if TYPE_CHECKING:
-    from wirelag.distribution import Distribution
     from wirelag.epochs import Epochs
     from wirelag.report import Report
-    from wirelag.sla import Delays, Sla
+    from wirelag.stats.distribution import Distribution
+    from wirelag.stats.sla import Delays, Sla
 
 PARTS: Final = ("server", "network", "transfer", "think")  # of an exchange
 
@@ -44,7 +44,7 @@ class Synopsis(Protocol):
 
 def answer_of(found: Synopsis, by: str, interval_ns: int | None, most_groups: int, questions: list[Sla]) -> Answer:
     """All that it says."""
-    from wirelag.sla import Mean
+    from wirelag.stats.sla import Mean
 
     total = _line("all", "all", found)
     answer = Answer("response", total, by=by, groups=_groups(found, by, most_groups))

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from wirelag.report import Report
     from wirelag.report_html import Timeline
     from wirelag.samples import Samples, Sink
-    from wirelag.sla import Sla
+    from wirelag.stats.sla import Sla
 
 GROUPS = ("flow", "client", "server", "subnet", "port")
 
@@ -178,9 +178,9 @@ def _measure(
     grouping: Grouping | None,
 ) -> tuple[Samples, list[Line]]:
     """All samples, and what those of each interval say."""
-    from wirelag.distribution import Distribution
     from wirelag.driver import cut
     from wirelag.samples import Samples
+    from wirelag.stats.distribution import Distribution
 
     total, nothing = Samples(), Distribution()
     lines = []
@@ -296,7 +296,7 @@ def _leg(name: str, total: Samples, leg: int) -> Report:
 
 
 def _add_questions(answer: Answer, limits_ns: list[int], questions: list[Sla]) -> None:
-    from wirelag.distribution import Z95
+    from wirelag.stats.distribution import Z95
     from wirelag.units import format_duration
 
     delays = answer.total.delays

@@ -11,8 +11,6 @@ import numpy as np
 
 from wirelag.cli.output import Line
 from wirelag.cli.response_table import answer_of
-from wirelag.crowds import Crowds
-from wirelag.distribution import Z95, Distribution
 from wirelag.epochs import Epochs
 from wirelag.estimator import Meter
 from wirelag.estimators.pairs import Pairs
@@ -24,6 +22,8 @@ from wirelag.packets import PacketBatch
 from wirelag.report import Report
 from wirelag.roles import Roles, Server
 from wirelag.samples import ALL, LEGS, Samples, facts
+from wirelag.stats.distribution import Z95, Distribution
+from wirelag.stats.random_groups import Crowds
 
 if TYPE_CHECKING:
     from wirelag.io.dataplane_pirate import KernelPirate

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 from wirelag.cli.options import clock_text
 from wirelag.cli.output import BLOCKS, Line, axis, octaves, picture, time_text
 from wirelag.cli.watch_measures import Groups, Part, Sums, numbers
-from wirelag.crowds import Crowds
-from wirelag.distribution import Distribution
 from wirelag.report import Report
+from wirelag.stats.distribution import Distribution
+from wirelag.stats.random_groups import Crowds
 from wirelag.units import format_duration, format_size
 
 if TYPE_CHECKING:

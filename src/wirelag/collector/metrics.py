@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from wirelag.collector.tally import Tally
-from wirelag.distribution import MIDDLES_NS
 from wirelag.intervals import Interval
 from wirelag.results import Rank, Result
 from wirelag.rounds import LINGER_NS
+from wirelag.stats.distribution import MIDDLES_NS
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

@@ -22,8 +22,8 @@ from typing import Any, Final, NamedTuple
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
 from wirelag.intervals import Interval
-from wirelag.moments import Moments
 from wirelag.results import Rank
+from wirelag.stats.moments import Moments
 
 SECOND_NS: Final = 10**9
 MINUTE_NS: Final = 60 * SECOND_NS

@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.crossing import QUANTILES, Crossing
-from wirelag.distribution import SHORTEST_NS, WIDTH_NS, Z95, Distribution
-from wirelag.moments import Moments
 from wirelag.order import Order
 from wirelag.pairing import Key
 from wirelag.results import Result
+from wirelag.stats.distribution import SHORTEST_NS, WIDTH_NS, Z95, Distribution
+from wirelag.stats.moments import Moments
 
 Ints = npt.NDArray[np.int64]
 _NO_BINS: Final = np.empty(0, np.int64)

@@ -20,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.distribution import BINS, MIDDLES_NS, Distribution
 from wirelag.grouping import Grouping
 from wirelag.intervals import Interval
 from wirelag.matchers import MATCHERS, matcher_bits
 from wirelag.packets import Array, PacketBatch
 from wirelag.report import Report
 from wirelag.samples import SampleBatch, Samples, Sink
+from wirelag.stats.distribution import BINS, MIDDLES_NS, Distribution
 
 Floats = npt.NDArray[np.float64]
 Variant = Literal["union", "inverse-variance", "overwrite", "expiry"]

@@ -24,11 +24,11 @@ from wirelag.caches import Cached, CacheMeter
 from wirelag.crossing import Crossing
 from wirelag.grouping import Grouping
 from wirelag.intervals import Interval
-from wirelag.moments import Moments
 from wirelag.packets import PacketBatch
 from wirelag.packing import array_of, pack
 from wirelag.report import Report
-from wirelag.rows import Deviation, Rows, lowered, raised
+from wirelag.stats.moments import Moments
+from wirelag.stats.row_sums import Deviation, Rows, lowered, raised
 from wirelag.tails import Tail
 
 NAME: Final = "lda"

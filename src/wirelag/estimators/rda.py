@@ -24,10 +24,10 @@ import numpy.typing as npt
 from wirelag import _kernels
 from wirelag.caches import ENTRY_BYTES, PAIRED, SINGLE, Cached, CacheMeter, join
 from wirelag.crossing import Crossing, joined
-from wirelag.moments import Moments
 from wirelag.packing import Fields, array_of, number_of, pack
 from wirelag.report import Report
-from wirelag.rows import Deviation, Rows
+from wirelag.stats.moments import Moments
+from wirelag.stats.row_sums import Deviation, Rows
 from wirelag.symbols import FIRST, NUMBER_BITS, SymbolSynopsis, numbers_of, symbols_of
 from wirelag.tails import Tail, spared
 

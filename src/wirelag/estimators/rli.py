@@ -25,15 +25,15 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.drain import Drain, learn_drain, serialises
 from wirelag.flow_records import RECORD, SHOWN, WRAP, Flows
 from wirelag.grouping import Grouping
 from wirelag.interpolated import Interpolated
 from wirelag.intervals import Interval
-from wirelag.moments import exact_sum
 from wirelag.packets import Array, Flag, Kind, PacketBatch
 from wirelag.report import Report
 from wirelag.stamp import NONE, PAYLOAD_BYTES, STANDARD_BYTES, errors_ns, parse
+from wirelag.stats.moments import exact_sum
+from wirelag.stats.queue_drain import Drain, learn_drain, serialises
 
 Words = npt.NDArray[np.uint64]
 Ints = npt.NDArray[np.int64]

@@ -12,8 +12,6 @@ from typing import Final
 import numpy as np
 
 from wirelag import _kernels
-from wirelag.crowds import CROWDS, Crowds
-from wirelag.distribution import BINS, WORDS, Distribution
 from wirelag.estimators.fridge import Fridge
 from wirelag.grouping import Grouping
 from wirelag.intervals import Interval
@@ -21,6 +19,8 @@ from wirelag.io.dataplane_hooks import Direction, Hooks, counters_of, decoding
 from wirelag.io.live import LiveStatistics
 from wirelag.packets import PacketBatch
 from wirelag.samples import ALL, LEGS, Samples
+from wirelag.stats.distribution import BINS, WORDS, Distribution
+from wirelag.stats.random_groups import CROWDS, Crowds
 
 COARSE_BINS: Final = BINS >> _kernels.COARSE_BITS
 SUMS: Final = WORDS - 2 * BINS

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from wirelag.distribution import MIDDLES_NS, Distribution
 from wirelag.errors import WirelagError
+from wirelag.stats.distribution import MIDDLES_NS, Distribution
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -25,7 +25,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.distribution import Z95
+from wirelag.stats.distribution import Z95
 
 LEVEL: Final = 0.05
 BATCHES: Final = 32

@@ -13,12 +13,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from wirelag.distribution import Z95
 from wirelag.errors import WirelagError
 from wirelag.network.certainty import Error, batch_error
 from wirelag.network.changes import scatter
 from wirelag.network.localise import Basis, Figures
 from wirelag.network.segments import Segment, parse_segment
+from wirelag.stats.distribution import Z95
 
 # `oneway` gives the mean an interval of deviation * sqrt(2 ln(2 / 0.05) / used): so many standard errors.
 BOUND: Final = math.sqrt(2 * math.log(2 / 0.05))

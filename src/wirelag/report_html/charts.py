@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.distribution import BINS, MIDDLES_NS, Distribution
 from wirelag.intervals import Interval
 from wirelag.report import Report
+from wirelag.stats.distribution import BINS, MIDDLES_NS, Distribution
 from wirelag.tails import Tail
 from wirelag.units import format_duration
 

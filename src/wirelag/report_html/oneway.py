@@ -10,7 +10,6 @@ from typing import Final
 
 import numpy as np
 
-from wirelag.distribution import Z95
 from wirelag.report import Report
 from wirelag.report_html.charts import Figure, Scale, clock, duration
 from wirelag.report_html.oneway_charts import (
@@ -40,6 +39,7 @@ from wirelag.report_html.page import (
     scale,
     table,
 )
+from wirelag.stats.distribution import Z95
 from wirelag.tails import Tail
 from wirelag.units import format_duration, format_size
 

@@ -13,8 +13,6 @@ from typing import Final
 import numpy as np
 
 from wirelag.crossing import Crossing
-from wirelag.distribution import Z95
-from wirelag.moments import Moments
 from wirelag.report import Report
 from wirelag.report_html.charts import (
     Figure,
@@ -32,6 +30,8 @@ from wirelag.report_html.charts import (
     rounded,
     spoken,
 )  # fmt: skip
+from wirelag.stats.distribution import Z95
+from wirelag.stats.moments import Moments
 from wirelag.tails import Tail
 
 MOST_PARTS: Final = 240  # of the time

@@ -13,9 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from wirelag.distribution import Distribution
 from wirelag.report import Report
 from wirelag.report_html.charts import QUANTILES, Entry, Figure, Parts, bars, cdf, clock, duration, heat, over_time
+from wirelag.stats.distribution import Distribution
 from wirelag.units import format_duration
 
 MOST_GROUPS: Final = 100  # in the table

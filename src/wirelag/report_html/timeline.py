@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from wirelag.distribution import Distribution
 from wirelag.intervals import Interval
 from wirelag.packets import PacketBatch
 from wirelag.samples import SampleBatch
+from wirelag.stats.distribution import Distribution
 
 MOST_SLOTS: Final = 300
 MOST_POINTS: Final = 120

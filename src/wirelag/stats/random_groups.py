@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.distribution import BINS, MIDDLES_NS, Z95
+from wirelag.stats.distribution import BINS, MIDDLES_NS, Z95
 
 CROWDS: Final = _kernels.CROWDS
 COARSE: Final = 1 << _kernels.COARSE_BITS  # bins that are one here

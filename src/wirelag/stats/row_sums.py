@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.moments import exact_sum
 from wirelag.packing import array_of
+from wirelag.stats.moments import exact_sum
 
 Deviation = Literal["rows", "collapse"]
 Counts = npt.NDArray[np.uint64]

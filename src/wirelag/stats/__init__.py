@@ -1,0 +1,1 @@
+"""Numbers only: distributions, moments, intervals of confidence."""
