@@ -29,7 +29,7 @@ from wirelag.io.dataplane_fridge import KernelFridge
 from wirelag.io.dataplane_hooks import Hooks
 from wirelag.io.dataplane_lda import KernelLda
 from wirelag.io.dataplane_pirate import KernelPirate
-from wirelag.packets import PacketId
+from wirelag.packets.batch import PacketId
 
 REPEAT, ROUNDS, FLOWS = 1_000_000, 5, 1000
 LONG_NS = 10**15

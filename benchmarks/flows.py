@@ -11,8 +11,8 @@ import numpy as np
 
 from wirelag import _kernels
 from wirelag.estimators.rli import Rli, RliMeter
-from wirelag.packets import COLUMNS, Kind, PacketBatch
-from wirelag.stamp import PORT, PTP, STANDARD_BYTES
+from wirelag.packets.batch import COLUMNS, Kind, PacketBatch
+from wirelag.packets.stamp import PORT, PTP, STANDARD_BYTES
 from wirelag.stats.queue_drain import Drain
 
 FLOWS = 1_000_000
@@ -112,7 +112,7 @@ _OBSERVE_AND_CUT = """
 import re, sys
 sys.path.insert(0, sys.argv[1])
 from flows import RLI, columns, observed
-from wirelag.intervals import Interval
+from wirelag.packets.intervals import Interval
 def private():
     fields = dict(re.findall(r"(\\w+):\\s+(\\d+) kB", open("/proc/self/status").read()))
     return int(fields["VmHWM"]) - int(fields["RssFile"])

@@ -9,8 +9,8 @@ import wirelag
 from wirelag import _kernels
 from wirelag.estimators.lda import Lda, LdaSynopsis
 from wirelag.estimators.rda import Rda
-from wirelag.intervals import Interval
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.intervals import Interval
 
 LDA = Lda(512, (0, 7))
 PACKETS = 2_000_000

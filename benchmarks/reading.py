@@ -6,7 +6,7 @@ from pathlib import Path
 
 from wirelag.io.pcap import CaptureFile
 from wirelag.io.streams import open_stream
-from wirelag.packets import PacketId
+from wirelag.packets.batch import PacketId
 
 
 def read_columns(path: Path, ids: bool) -> int:

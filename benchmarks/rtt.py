@@ -6,8 +6,8 @@ from pathlib import Path
 
 from wirelag.estimators.fridge import Fridge, FridgeMeter
 from wirelag.estimators.match import Match, MatchMeter
-from wirelag.intervals import Interval
 from wirelag.io.pcap import CaptureFile
+from wirelag.packets.intervals import Interval
 from wirelag.samples import Samples
 
 FRIDGE = Fridge(("tcp",), slots=(1 << 16,), probabilities=(1.0,))

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from wirelag.crossing import Crossing
 from wirelag.estimators.lda import Lda, LdaSynopsis
-from wirelag.intervals import Interval
-from wirelag.packets import COLUMNS, PacketBatch
+from wirelag.packets.batch import COLUMNS, PacketBatch
+from wirelag.packets.intervals import Interval
 from wirelag.stats.moments import bound_ns
 
 Floats = npt.NDArray[np.float64]

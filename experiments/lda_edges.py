@@ -13,7 +13,7 @@ from traces import arguments, show
 
 from wirelag.crossings import Span, crossings, cuts
 from wirelag.estimators.lda import Lda
-from wirelag.intervals import Delimiters
+from wirelag.packets.intervals import Delimiters
 from wirelag.stats.moments import bound_ns
 
 DELAY_NS = 50_000

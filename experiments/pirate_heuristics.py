@@ -19,7 +19,7 @@ from lab.servers import Httpd
 from wirelag.estimators.pirate import Pirate
 from wirelag.io.capture import Capture
 from wirelag.naive.pirate_modes import FULL_LENGTH
-from wirelag.packets import Kind, PacketBatch, TcpFlag
+from wirelag.packets.batch import Kind, PacketBatch, TcpFlag
 from wirelag.roles import Roles
 
 CASES = {

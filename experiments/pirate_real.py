@@ -20,9 +20,9 @@ from wirelag.errors import WirelagError
 from wirelag.estimators.pairs import Pairs
 from wirelag.estimators.pirate import Pirate
 from wirelag.exchanges import Exchanges
-from wirelag.filters import Filter
-from wirelag.intervals import Interval
 from wirelag.io.capture import Capture
+from wirelag.packets.filters import Filter
+from wirelag.packets.intervals import Interval
 from wirelag.roles import Roles
 
 ROOT = Path(__file__).resolve().parents[1]

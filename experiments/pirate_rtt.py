@@ -19,7 +19,7 @@ from lab.scenarios import FAR, SCENARIOS, Scenario
 from lab.servers import Httpd
 from wirelag.estimators.match import Match
 from wirelag.estimators.pirate import Pirate
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
 from wirelag.samples import SampleBatch
 
 NEAR = Scenario("near", Httpd("exponential:3000"), Load(tcp_info=True), both=True)

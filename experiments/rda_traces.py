@@ -23,7 +23,7 @@ from wirelag.crossing import Crossing
 from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
-from wirelag.intervals import Interval
+from wirelag.packets.intervals import Interval
 from wirelag.stats.row_sums import Rows
 
 Words = npt.NDArray[np.uint64]

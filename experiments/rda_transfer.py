@@ -19,8 +19,8 @@ from traces import arguments, show
 from wirelag.caches import Cached
 from wirelag.estimators.rda import Rda
 from wirelag.exchange import Terms
-from wirelag.intervals import Interval
 from wirelag.messages import Message, decode, encode
+from wirelag.packets.intervals import Interval
 from wirelag.reconciling import answer_symbols
 from wirelag.symbols import numbers_of
 from wirelag.transport import Address, sender

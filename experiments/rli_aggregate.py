@@ -25,10 +25,10 @@ from traces import arguments, show
 
 from wirelag.estimators.lda import tuned
 from wirelag.estimators.rli import Method
-from wirelag.injection import Injection
+from wirelag.packets.injection import Injection
+from wirelag.packets.stamp import NONE
 from wirelag.sim.queue import QueueScenario, QueueSimulation
 from wirelag.sim.truth import START_NS
-from wirelag.stamp import NONE
 
 Ints = npt.NDArray[np.int64]
 Answer = tuple[float, float]  # signed error of the mean, error of the deviation

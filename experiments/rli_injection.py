@@ -25,7 +25,7 @@ from rli_traces import (
 from traces import arguments, show
 
 from wirelag.estimators.rli import Method
-from wirelag.injection import Injection
+from wirelag.packets.injection import Injection
 from wirelag.sim.queue import QueueScenario
 
 COUNTS = (1000, 300, 100, 30, 10, 3, 1)  # one reference in so many packets

@@ -22,8 +22,8 @@ from rli_traces import (
 )
 from traces import arguments, show
 
+from wirelag.packets.stamp import NONE
 from wirelag.sim.queue import QueueScenario, QueueSimulation
-from wirelag.stamp import NONE
 
 Ints = npt.NDArray[np.int64]
 

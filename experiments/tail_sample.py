@@ -11,7 +11,7 @@ from crossing_traces import NORMAL_MEDIAN, WEIBULL, Packets, arriving, percent, 
 from traces import arguments, show
 
 from wirelag.caches import CacheMeter
-from wirelag.intervals import Interval
+from wirelag.packets.intervals import Interval
 from wirelag.tails import Tail
 
 SHARES = [0.5, 0.9, 0.99, 0.999]

@@ -24,7 +24,7 @@ from lab.processes import PATIENCE_S, ROOT, Process
 from lab.wire import Direction, Wire
 from wirelag.caches import join
 from wirelag.io.capture import Capture
-from wirelag.packets import PacketId
+from wirelag.packets.batch import PacketId
 
 SERVER_ADDRESS = f"10.5.0.{FIRST_SERVER}"
 PORT, TRAFFIC_PORT, CONTROL_PORT, REFERENCE_PORT = 8321, 5201, 5862, 862

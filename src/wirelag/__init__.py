@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from wirelag.driver import measure
-    from wirelag.filters import Filter
     from wirelag.io.capture import Capture, Order
-    from wirelag.packets import Flag, Kind, PacketBatch, PacketId
+    from wirelag.packets.batch import Flag, Kind, PacketBatch, PacketId
+    from wirelag.packets.filters import Filter
     from wirelag.report import Report
 
 __version__ = "0.1.0"
 __all__ = ["Filter", "Flag", "Kind", "PacketBatch", "PacketId", "Report", "measure", "read"]
 
 _HOMES = {
-    "Filter": "filters",
-    "Flag": "packets",
-    "Kind": "packets",
-    "PacketBatch": "packets",
-    "PacketId": "packets",
+    "Filter": "packets.filters",
+    "Flag": "packets.batch",
+    "Kind": "packets.batch",
+    "PacketBatch": "packets.batch",
+    "PacketId": "packets.batch",
     "Report": "report",
     "measure": "driver",
 }
@@ -50,7 +50,7 @@ def read(
     reading while the file grows. Several captures are merged by time, or, with `order="given"`, follow one another.
     """
     from wirelag.io.capture import Capture
-    from wirelag.packets import PacketId
+    from wirelag.packets.batch import PacketId
 
     return Capture(paths, filter=filter, packet_id=packet_id or PacketId(), tunnels=tunnels, follow=follow, order=order)
 

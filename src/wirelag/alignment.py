@@ -27,7 +27,7 @@ from wirelag.courses import (
     signs,
 )
 from wirelag.errors import WirelagError
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
 from wirelag.sighting import Ints, Sighting, Words, common
 from wirelag.units import format_duration
 

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.grouping import Grouping
-from wirelag.intervals import Interval
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.grouping import Grouping
+from wirelag.packets.intervals import Interval
 from wirelag.packing import array_of, number_of
 
 ENTRY_BYTES: Final = 16

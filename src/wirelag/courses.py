@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.clocks import LONGEST_DELAY_NS
-from wirelag.filters import Filter
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.filters import Filter
 from wirelag.sighting import Ints, Pairs, Sighting, Words, address_keys, pair_keys
 
 Bools = npt.NDArray[np.bool_]

@@ -18,9 +18,9 @@ import numpy as np
 
 from wirelag.crossing import Crossing
 from wirelag.estimator import Estimator, Meter
-from wirelag.grouping import Grouping
-from wirelag.intervals import CONTROL, Delimiters, Interval, split, split_at_delimiters
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.grouping import Grouping
+from wirelag.packets.intervals import CONTROL, Delimiters, Interval, split, split_at_delimiters
 from wirelag.tails import MOST, Tail
 
 ALL: Final = 0  # the tag of everything, beside the classes

@@ -14,9 +14,9 @@ from functools import reduce
 
 from wirelag.crossing import Crossing
 from wirelag.estimators.lda import Lda
-from wirelag.intervals import Interval
 from wirelag.losses import loss_of
 from wirelag.messages import ClockReading, Message, Seen
+from wirelag.packets.intervals import Interval
 from wirelag.pairing import WRONG, Key
 from wirelag.results import Rank, Result, together
 

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from wirelag.crossings import Crosses, crossings
 from wirelag.estimator import Estimator
-from wirelag.grouping import Grouping
-from wirelag.intervals import Delimiters, Interval, split
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.grouping import Grouping
+from wirelag.packets.intervals import Delimiters, Interval, split
 from wirelag.report import Report
 
 S = TypeVar("S")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar, Protocol, TypeVar
 
-from wirelag.grouping import Grouping
-from wirelag.intervals import Interval
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.grouping import Grouping
+from wirelag.packets.intervals import Interval
 from wirelag.report import Report
 
 S = TypeVar("S")

@@ -20,8 +20,8 @@ from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda, copies_of
 from wirelag.estimators.rli import Rli
-from wirelag.intervals import Delimiters, Interval
-from wirelag.packets import PacketId
+from wirelag.packets.batch import PacketId
+from wirelag.packets.intervals import Delimiters, Interval
 
 VERSION: Final = 2
 TwoPoint = Lda | Finecomb | Rda  # both points keep a synopsis; of Rli only the downstream one does

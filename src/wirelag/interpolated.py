@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from wirelag.crossing import Crossing
 from wirelag.flow_records import COLUMN, Flows
-from wirelag.grouping import OTHER_KEY, Grouping
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.grouping import OTHER_KEY, Grouping
 from wirelag.stats.distribution import Z95
 from wirelag.stats.moments import Moments
 

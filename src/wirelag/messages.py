@@ -25,7 +25,7 @@ from wirelag.caches import Cached
 from wirelag.errors import WirelagError
 from wirelag.estimators.rda import Rda
 from wirelag.exchange import Terms
-from wirelag.intervals import Interval
+from wirelag.packets.intervals import Interval
 from wirelag.packing import MOST_COUNT, apart, array_of, from_json, number_of, pack, together
 from wirelag.reconciling import check_answer, check_ask
 from wirelag.shorthand import lengthen, shorten

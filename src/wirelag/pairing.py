@@ -18,8 +18,8 @@ from wirelag.caches import Cached
 from wirelag.crossing import Crossing
 from wirelag.estimators.rda import ATTEMPTS, Rda, Words, cells, likely_difference
 from wirelag.exchange import Terms, answered
-from wirelag.intervals import Interval
 from wirelag.messages import Message, Record
+from wirelag.packets.intervals import Interval
 from wirelag.reconciling import UNSEEN, Reconciling, answer_symbols
 
 UP, DOWN = 0, 1

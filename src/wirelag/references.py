@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
 
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from wirelag.intervals import Interval
+from wirelag.packets.intervals import Interval
 
 Quantity = Literal["round_trip", "response", "one_way"]
 

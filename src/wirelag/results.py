@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from wirelag.crossing import Crossing
-from wirelag.intervals import Interval
 from wirelag.losses import Loss
 from wirelag.messages import ClockReading, Message, Seen
+from wirelag.packets.intervals import Interval
 from wirelag.pairing import Key
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.courses import Direction
-from wirelag.packets import Kind, PacketBatch, TcpFlag
+from wirelag.packets.batch import Kind, PacketBatch, TcpFlag
 from wirelag.sighting import address_keys
 
 Words = npt.NDArray[np.uint64]

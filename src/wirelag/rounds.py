@@ -21,10 +21,10 @@ from wirelag.crossings import PATIENCE_NS, Span, settled
 from wirelag.delimited import Chain, result_of
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rli import Rli
-from wirelag.intervals import Interval
 from wirelag.losses import Loss, loss_of, unknown
 from wirelag.messages import Message
 from wirelag.one_sided import result_of as said_alone
+from wirelag.packets.intervals import Interval
 from wirelag.pairing import Key, Pairing
 from wirelag.pairing import answer as answer  # for agents
 from wirelag.results import Ask, Done, Ends, Outcome, Rank, Result, together

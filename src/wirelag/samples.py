@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
 from wirelag.report import Quantity, Report
 from wirelag.stats.distribution import WORDS, Distribution, add_by_leg
 from wirelag.stats.random_groups import Crowds

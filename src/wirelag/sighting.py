@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.packets import Flag, PacketBatch
+from wirelag.packets.batch import Flag, PacketBatch
 
 Words = npt.NDArray[np.uint64]
 Ints = npt.NDArray[np.int64]

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.packets import Flag, Kind, PacketBatch, TcpFlag
+from wirelag.packets.batch import Flag, Kind, PacketBatch, TcpFlag
 
 MOST_CONVERSATIONS: Final = 1 << 20
 MOST_IDS: Final = 1 << 12

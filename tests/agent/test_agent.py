@@ -22,10 +22,10 @@ from wirelag.crossings import ALL, Cut, Pair, cuts
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
 from wirelag.exchange import Terms, asked, cut_of
-from wirelag.intervals import Delimiters, Interval
 from wirelag.messages import ClockReading, Message, Seen, decode
 from wirelag.naive.join import Packet
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.intervals import Delimiters, Interval
 from wirelag.symbols import FIRST, enough
 
 INTERVAL_NS = SECOND_NS // 2

@@ -20,10 +20,10 @@ from wirelag.exchange import About, Terms
 from wirelag.interpolated import Interpolated
 from wirelag.messages import ClockReading, Message
 from wirelag.one_sided import NO_LOSS
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.stamp import SYNCHRONISED, error_estimate
 from wirelag.results import Done, Ends, Rank, Result
 from wirelag.rounds import Rounds
-from wirelag.stamp import SYNCHRONISED, error_estimate
 
 ENDS = Ends("A>B", "A", "B")
 OURS, OTHERS = "10.1.0.0/16>", "10.2.0.0/16>"

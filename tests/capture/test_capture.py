@@ -14,9 +14,9 @@ from tests.support import command
 from tests.support.command import WIRELAG, Ran
 from tests.support.simulated_captures import write_simulation
 from wirelag.errors import WirelagError
-from wirelag.filters import Filter
 from wirelag.io.capture import Capture
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.filters import Filter
 from wirelag.sim import Scenario, simulate
 
 

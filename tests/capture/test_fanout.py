@@ -24,10 +24,10 @@ from tests.support.command import WIRELAG, wirelag
 from tests.support.effort import ALONE, examples
 from tests.support.in_lab import IN_LAB
 from wirelag.estimators.match import Match
-from wirelag.intervals import Interval
 from wirelag.io.fanout import Fanout, over_cores
 from wirelag.io.live import Live, by_clock
-from wirelag.packets import PacketBatch, PacketId
+from wirelag.packets.batch import PacketBatch, PacketId
+from wirelag.packets.intervals import Interval
 
 MS, S = 10**6, 10**9
 ALL_TIME = Interval(0, 2**62)

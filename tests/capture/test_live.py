@@ -27,12 +27,12 @@ from tests.support.ring_blocks import packed_block
 from tests.support.waiting import PATIENCE_S
 from wirelag import _kernels
 from wirelag.errors import WirelagError
-from wirelag.filters import Filter
-from wirelag.intervals import Interval
 from wirelag.io.bpf_filter import take
 from wirelag.io.capture import Capture
 from wirelag.io.live import Live, LiveStatistics, Replay, by_clock
-from wirelag.packets import COLUMNS, Flag, PacketBatch, PacketId
+from wirelag.packets.batch import COLUMNS, Flag, PacketBatch, PacketId
+from wirelag.packets.filters import Filter
+from wirelag.packets.intervals import Interval
 
 MS, S = 10**6, 10**9
 OPENED: list[Live | socket.socket] = []  # by a test; closed after it

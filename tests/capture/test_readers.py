@@ -41,7 +41,7 @@ from tests.support.effort import FULL
 from tests.support.time_limit import time_limit
 from wirelag.errors import WirelagError
 from wirelag.io.pcap import CaptureFile
-from wirelag.packets import COLUMNS, PacketBatch
+from wirelag.packets.batch import COLUMNS, PacketBatch
 
 FRAME = ethernet(ipv4(tcp(b"payload"), 6))
 MALFORMED_LIMIT_KIB = 200 * 1024

@@ -19,7 +19,7 @@ from tests.support.effort import FULL
 from tests.support.tshark_fields import LOWER, NTP_EPOCH_S, dissected, expected
 from wirelag import _kernels
 from wirelag.io.pcap import CaptureFile
-from wirelag.packets import Flag, Kind, PacketBatch
+from wirelag.packets.batch import Flag, Kind, PacketBatch
 
 EVERY_COLUMN = {  # together they have a value of every column
     *("surfshark.pcap.gz", "wireguard-ping-tcp-dsb.pcapng", "ip-in-mpls.pcap.gz", "ipsec_isakmp_esp.pcap.gz"),

@@ -13,7 +13,7 @@ from tests.support.command import wirelag
 from tests.support.simulated_captures import write_simulation
 from wirelag.crossings import crossings, total
 from wirelag.estimators.join import Join
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
 from wirelag.sim import Scenario, simulate
 
 TWO = SHARED_DATA / "twopoint" if SHARED_DATA else Path()

@@ -39,8 +39,8 @@ from wirelag.collector.loop import MOST_UNHEARD, Collector, Said
 from wirelag.collector.openapi import PARAMETERS, document, written
 from wirelag.collector.store import HOUR_NS, MINUTE_NS, Retention, Store
 from wirelag.estimators.lda import Lda
-from wirelag.intervals import Interval
 from wirelag.messages import decode, encode
+from wirelag.packets.intervals import Interval
 from wirelag.results import Ends
 from wirelag.rounds import Rounds
 from wirelag.transport import Address, sender

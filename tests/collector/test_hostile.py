@@ -27,8 +27,8 @@ from wirelag.collector.loop import Collector
 from wirelag.collector.metrics import Metrics
 from wirelag.collector.store import MINUTE_NS, Store
 from wirelag.estimators.lda import Lda
-from wirelag.intervals import Interval
 from wirelag.messages import Message, decode, encode
+from wirelag.packets.intervals import Interval
 from wirelag.results import Ends
 from wirelag.rounds import IDLE_NS, LINGER_NS, MOST_NAMED, Rounds
 from wirelag.transport.http import MEDIA_TYPE

@@ -19,14 +19,14 @@ from tests.support.kernel_frames import tcp
 from wirelag.errors import WirelagError
 from wirelag.estimators.fridge import Fridge
 from wirelag.estimators.lda import Lda
-from wirelag.intervals import Interval
 from wirelag.io import bpf, dataplane
 from wirelag.io.bpf import Map, RingBuffer
 from wirelag.io.dataplane import Dataplane, UnavailableError, shipped
 from wirelag.io.dataplane_fridge import KernelFridge
 from wirelag.io.dataplane_lda import KernelLda
 from wirelag.io.elf import ObjectFile
-from wirelag.packets import PacketId
+from wirelag.packets.batch import PacketId
+from wirelag.packets.intervals import Interval
 
 XDP_DROP, XDP_PASS = 1, 2
 LEFT, RIGHT = "10.78.0.1", "10.78.0.2"

@@ -22,14 +22,14 @@ from wirelag.courses import Direction
 from wirelag.errors import WirelagError
 from wirelag.estimators.fridge import Fridge
 from wirelag.estimators.lda import Lda
-from wirelag.intervals import Interval
 from wirelag.io import bpf
 from wirelag.io.bpf import Map, Program
 from wirelag.io.dataplane import UnavailableError
 from wirelag.io.dataplane_fridge import KernelFridge
 from wirelag.io.dataplane_lda import KernelLda
 from wirelag.io.live import Live
-from wirelag.packets import PacketId
+from wirelag.packets.batch import PacketId
+from wirelag.packets.intervals import Interval
 
 XDP_DROP, XDP_PASS = 1, 2
 LEFT, RIGHT = "10.78.0.1", "10.78.0.2"

@@ -19,7 +19,6 @@ from wirelag.courses import Direction
 from wirelag.estimator import Meter
 from wirelag.estimators.fridge import CERTAIN, Fridge
 from wirelag.estimators.lda import Lda, LdaSynopsis
-from wirelag.intervals import Interval, split
 from wirelag.io.dataplane import UnavailableError
 from wirelag.io.dataplane_fridge import KernelFridge
 from wirelag.io.dataplane_lda import KernelLda
@@ -28,7 +27,8 @@ from wirelag.matchers import matcher_bits
 from wirelag.naive import fridge as naive_fridge
 from wirelag.naive import join as naive_join
 from wirelag.naive import lda as naive_lda
-from wirelag.packets import PacketBatch, PacketId
+from wirelag.packets.batch import PacketBatch, PacketId
+from wirelag.packets.intervals import Interval, split
 from wirelag.samples import LEGS, Samples
 from wirelag.stats.distribution import Distribution
 from wirelag.stats.random_groups import Crowds

@@ -42,13 +42,13 @@ from tests.support.response_figures import ASKED, LEAST_ABSTAINED, MOST_BUSY, NO
 from wirelag.epochs import EPOCH, METHODS, Epochs
 from wirelag.errors import WirelagError
 from wirelag.estimators.pirate import Method, Pirate
-from wirelag.intervals import Interval
 from wirelag.io.capture import Capture
 from wirelag.io.dataplane import Dataplane
 from wirelag.io.dataplane_pirate import BESIDES, RECORDS, STEMS, KernelPirate
 from wirelag.naive.pirate_auto import Table
 from wirelag.naive.pirate_modes import ClientPacket, Settings
-from wirelag.packets import Flag, Kind, PacketBatch, TcpFlag
+from wirelag.packets.batch import Flag, Kind, PacketBatch, TcpFlag
+from wirelag.packets.intervals import Interval
 from wirelag.roles import Server
 
 Frames = list[tuple[int, bytes]]

@@ -26,14 +26,14 @@ from wirelag.estimators.match import Match
 from wirelag.estimators.rda import Rda
 from wirelag.estimators.rli import FED, Rli
 from wirelag.flow_records import COLUMN, Flows
-from wirelag.grouping import Grouping
 from wirelag.io.writer import CaptureWriter
-from wirelag.packets import COLUMNS, PacketBatch
+from wirelag.packets.batch import COLUMNS, PacketBatch
+from wirelag.packets.grouping import Grouping
+from wirelag.packets.stamp import PORT, STANDARD_BYTES
 from wirelag.samples import Samples
 from wirelag.sim import Scenario, simulate
 from wirelag.sim.queue import QueueScenario, run
 from wirelag.sim.queue_frames import downstream_frames
-from wirelag.stamp import PORT, STANDARD_BYTES
 
 ESTIMATORS: dict[str, Callable[[], Estimator[Samples]]] = {
     "match": Match,

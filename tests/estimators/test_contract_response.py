@@ -14,8 +14,8 @@ from tests.support.places import DATA
 from wirelag.epochs import METHODS
 from wirelag.estimators.pairs import Pairs
 from wirelag.estimators.pirate import Pirate
-from wirelag.intervals import Interval
-from wirelag.packets import COLUMNS, PacketBatch
+from wirelag.packets.batch import COLUMNS, PacketBatch
+from wirelag.packets.intervals import Interval
 from wirelag.roles import Roles
 
 ALL: dict[str, Any] = {method: Pirate(method, memory=1 << 20) for method in METHODS} | {  # type: ignore[arg-type]

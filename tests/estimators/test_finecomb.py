@@ -16,8 +16,8 @@ from wirelag import _kernels
 from wirelag.crossing import Crossing
 from wirelag.estimators.finecomb import Finecomb, FinecombSynopsis
 from wirelag.estimators.lda import Lda, LdaSynopsis
-from wirelag.intervals import Interval
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.intervals import Interval
 
 Words = npt.NDArray[np.uint64]
 Times = npt.NDArray[np.int64]

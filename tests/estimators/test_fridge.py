@@ -26,10 +26,10 @@ from wirelag.estimators.fridge import (
     single_weights,
     union_weights,
 )
-from wirelag.intervals import Interval, split
 from wirelag.io.pcap import CaptureFile
 from wirelag.naive import fridge as naive
-from wirelag.packets import COLUMNS, Flag, Kind, PacketBatch
+from wirelag.packets.batch import COLUMNS, Flag, Kind, PacketBatch
+from wirelag.packets.intervals import Interval, split
 from wirelag.stats.distribution import Distribution
 
 Array = npt.NDArray[np.float64]

@@ -18,7 +18,7 @@ from tests.support.lda_traces import SECOND_NS, Times, Trace, batch, per_second,
 from wirelag.crossing import Crossing
 from wirelag.crossings import Span, crossings, cuts
 from wirelag.estimators.lda import Lda, tuned
-from wirelag.intervals import Delimiters, Interval
+from wirelag.packets.intervals import Delimiters, Interval
 from wirelag.stats.moments import bound_ns
 
 ROWS = 1024

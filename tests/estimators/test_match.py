@@ -14,7 +14,7 @@ from wirelag import _kernels
 from wirelag.errors import WirelagError
 from wirelag.io.pcap import CaptureFile
 from wirelag.naive import match as naive
-from wirelag.packets import COLUMNS, Flag, Kind, PacketBatch
+from wirelag.packets.batch import COLUMNS, Flag, Kind, PacketBatch
 
 EVERYTHING = [1 << bit | 0xF0 for bit in range(4)]  # one TCP matcher at a time, all others on
 

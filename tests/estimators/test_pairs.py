@@ -28,7 +28,7 @@ from wirelag.driver import measure
 from wirelag.estimators.pairs import Pairs
 from wirelag.exchanges import FLAGS, OVERLAPPING
 from wirelag.naive import pairs as naive
-from wirelag.packets import Flag, Kind
+from wirelag.packets.batch import Flag, Kind
 
 # The kernel and its twin
 

@@ -44,7 +44,7 @@ from tests.support.places import DATA
 from wirelag import _kernels
 from wirelag.naive.pirate_auto import AUTO, Epoch, Table
 from wirelag.naive.pirate_modes import REASONS, ClientPacket, Settings
-from wirelag.packets import Flag, TcpFlag
+from wirelag.packets.batch import Flag, TcpFlag
 
 CLIENTS = DATA / "clients.pcap.gz"
 FIELDS = tuple(field.name for field in fields(Epoch))

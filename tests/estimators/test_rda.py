@@ -21,8 +21,8 @@ from wirelag import _kernels
 from wirelag.caches import Cached
 from wirelag.crossing import Crossing
 from wirelag.estimators.rda import Ask, Rda, less
-from wirelag.intervals import Interval
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.intervals import Interval
 
 Words = npt.NDArray[np.uint64]
 Times = npt.NDArray[np.int64]

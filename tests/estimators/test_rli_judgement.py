@@ -9,8 +9,8 @@ import pytest
 
 from wirelag.estimators.rli import LEARNING, Rli
 from wirelag.flow_records import COLUMN, Flows
-from wirelag.intervals import Interval
-from wirelag.packets import COLUMNS, PacketBatch
+from wirelag.packets.batch import COLUMNS, PacketBatch
+from wirelag.packets.intervals import Interval
 from wirelag.sim.queue import QueueScenario, run
 from wirelag.stats.queue_drain import FEWEST_REFERENCES, Drain, learn_drain, serialises
 

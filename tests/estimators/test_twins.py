@@ -26,9 +26,9 @@ from wirelag.estimator import Meter
 from wirelag.estimators.finecomb import Finecomb, FinecombSynopsis
 from wirelag.estimators.lda import Lda, LdaSynopsis, tuned
 from wirelag.estimators.rda import Rda, cells, copies_of, less
-from wirelag.intervals import Interval
 from wirelag.naive import finecomb, join, lda, rateless, rda
 from wirelag.naive.join import Packet
+from wirelag.packets.intervals import Interval
 from wirelag.stats.moments import bound_ns
 from wirelag.stats.row_sums import Rows
 from wirelag.symbols import decoder as symbol_decoder

@@ -17,7 +17,7 @@ from tests.support.captures import ethernet, ipv4, ipv6, tcp, timestamps, udp
 from tests.support.effort import FULL
 from wirelag import _kernels
 from wirelag.io.pcap import CaptureFile
-from wirelag.packets import Flag, PacketBatch, PacketId
+from wirelag.packets.batch import Flag, PacketBatch, PacketId
 
 SIGMAS = 6
 PAYLOAD = bytes(range(40))

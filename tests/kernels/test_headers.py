@@ -31,7 +31,7 @@ from tests.support.effort import FULL, examples, scaled
 from tests.support.places import ROOT
 from wirelag import _kernels
 from wirelag.naive import headers as naive
-from wirelag.packets import COLUMNS, Flag, Kind, PacketBatch
+from wirelag.packets.batch import COLUMNS, Flag, Kind, PacketBatch
 
 COLUMNS_MD = ROOT / "docs" / "reference" / "columns.md"
 KERNELS = ROOT / "src" / "wirelag" / "kernels"

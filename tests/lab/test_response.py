@@ -15,8 +15,8 @@ from lab.scenarios import SCENARIOS
 from lab.score import score
 from tests.support.in_lab import IN_LAB
 from wirelag.estimators.pairs import Pairs
-from wirelag.intervals import Interval
 from wirelag.io.capture import Capture
+from wirelag.packets.intervals import Interval
 
 pytestmark = IN_LAB
 SECONDS = 3.0

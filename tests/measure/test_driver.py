@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wirelag
-from wirelag.grouping import Grouping
-from wirelag.intervals import Interval, split
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.grouping import Grouping
+from wirelag.packets.intervals import Interval, split
 from wirelag.report import Report
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import wirelag
 from tests.support.captures import ethernet, ipv4, ipv6, pcap, tcp, udp
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
 from wirelag.roles import MOST_SERVERS, Roles, Server
 
 A, B, C = b"\x0a\0\0\1", b"\x0a\0\0\2", b"\xc0\0\2\1"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.effort import examples
 from wirelag import _kernels
-from wirelag.injection import Injection, Injector
+from wirelag.packets.injection import Injection, Injector
 from wirelag.sim.queue import DROP_TAIL
 
 LINK = 250_000_000

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 import wirelag
 from tests.support.effort import examples
-from wirelag import stamp
 from wirelag.io.writer import CaptureWriter
-from wirelag.packets import Kind, PacketBatch
+from wirelag.packets.batch import Kind, PacketBatch, stamp
+from wirelag.packets.stamp import NONE
 from wirelag.sim.queue import QueueScenario, run
 from wirelag.sim.queue_frames import downstream_frames, upstream_frames
-from wirelag.stamp import NONE
 
 NOW_NS = 1_767_225_600_123_456_789
 

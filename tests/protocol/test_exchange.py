@@ -22,11 +22,11 @@ from wirelag.estimators.join import Join
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
 from wirelag.exchange import About, Terms, agree, answered, asked, cut_of, records_of
-from wirelag.grouping import Grouping
-from wirelag.intervals import Delimiters
 from wirelag.io.synopsis_file import MAGIC, SynopsisFile, SynopsisWriter, is_synopsis_file
 from wirelag.naive.join import Packet
-from wirelag.packets import PacketBatch, PacketId
+from wirelag.packets.batch import PacketBatch, PacketId
+from wirelag.packets.grouping import Grouping
+from wirelag.packets.intervals import Delimiters
 from wirelag.packing import pack, unpack
 
 AnyEstimator = Lda | Finecomb | Rda

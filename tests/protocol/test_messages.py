@@ -22,7 +22,6 @@ from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
 from wirelag.exchange import Terms, answered, asked, cut_of, records_of
-from wirelag.intervals import Delimiters, Interval
 from wirelag.messages import (
     MOST_BYTES,
     VERSION,
@@ -35,6 +34,7 @@ from wirelag.messages import (
     peek,
     terms_name,
 )
+from wirelag.packets.intervals import Delimiters, Interval
 from wirelag.packing import apart
 from wirelag.reconciling import Reconciling, answer_symbols
 from wirelag.shorthand import lengthen, shorten

@@ -20,8 +20,8 @@ from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
 from wirelag.exchange import Terms
-from wirelag.intervals import Delimiters, Interval
 from wirelag.messages import ClockReading, Message, Seen
+from wirelag.packets.intervals import Delimiters, Interval
 from wirelag.results import Ends, Rank
 from wirelag.rounds import ANSWER_NS, LINGER_NS, SOON_NS, Rounds
 

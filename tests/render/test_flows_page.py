@@ -18,8 +18,8 @@ from wirelag.cli.flow_page import entry
 from wirelag.cli.flow_table import flow_rows
 from wirelag.estimators.rli import Rli
 from wirelag.flow_records import COLUMN, SHOWN, Flows
-from wirelag.intervals import Interval
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.intervals import Interval
 from wirelag.report import Report
 from wirelag.report_html import FlowsPage, SpanEntry, drawn, render_flows
 from wirelag.report_html.charts import Scale

@@ -12,7 +12,7 @@ from tests.support.html_pages import HOSTILE, Walk, asked_by_the_page, browse, f
 from wirelag.crossing import Crossing
 from wirelag.crossings import crossings, total
 from wirelag.estimators.join import Join
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
 from wirelag.report import Report
 from wirelag.report_html import ClockFit, OnewayPage, SpanEntry, render_oneway
 from wirelag.report_html.charts import Scale, Times

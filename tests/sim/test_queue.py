@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from tests.support.effort import examples
 from wirelag import _kernels
-from wirelag.injection import Injection
+from wirelag.packets.injection import Injection
+from wirelag.packets.stamp import NONE
 from wirelag.sim.bursts import Bursts, dispersion, draw_bursts, peak_to_mean
 from wirelag.sim.queue import DROP_TAIL, QueueScenario, QueueSimulation, Red, run
-from wirelag.stamp import NONE
 
 ONE = 1 << 32
 MASK = (1 << 64) - 1

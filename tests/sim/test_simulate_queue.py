@@ -15,7 +15,7 @@ import pytest
 import wirelag
 from tests.support.command import wirelag as run_command
 from tests.support.places import SCHEMAS
-from wirelag.packets import Kind, PacketBatch
+from wirelag.packets.batch import Kind, PacketBatch
 from wirelag.sim.bursts import draw_bursts
 from wirelag.sim.queue import QueueScenario, Red, run
 from wirelag.sim.score import ReportError, score

@@ -12,10 +12,10 @@ from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda, RdaSynopsis
 from wirelag.exchange import Terms, records_of
-from wirelag.intervals import Interval
 from wirelag.messages import ClockReading, Message, Seen
 from wirelag.order import with_order
-from wirelag.packets import COLUMNS, PacketBatch
+from wirelag.packets.batch import COLUMNS, PacketBatch
+from wirelag.packets.intervals import Interval
 from wirelag.pairing import answer
 from wirelag.symbols import SymbolSynopsis
 

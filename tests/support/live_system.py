@@ -30,7 +30,7 @@ from tests.support import needs
 from tests.support.command import WIRELAG
 from tests.support.waiting import PATIENCE_S
 from wirelag.io.capture import Capture
-from wirelag.packets import PacketBatch, PacketId
+from wirelag.packets.batch import PacketBatch, PacketId
 
 SEGMENT = "client>server1"
 LENGTH_NS = 500 * 10**6

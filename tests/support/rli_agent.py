@@ -13,10 +13,10 @@ from wirelag.courses import Direction
 from wirelag.estimators.rli import Rli
 from wirelag.exchange import Terms
 from wirelag.messages import ClockReading, Message, decode
-from wirelag.packets import COLUMNS, PacketBatch
+from wirelag.packets.batch import COLUMNS, PacketBatch
+from wirelag.packets.stamp import PTP, error_estimate
 from wirelag.sim.queue import QueueScenario, QueueSimulation
 from wirelag.sim.queue import run as simulate
-from wirelag.stamp import PTP, error_estimate
 
 INTERVAL_NS = 5 * 10**7
 NAMES = [name for name, _, _ in COLUMNS]

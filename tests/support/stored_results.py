@@ -5,9 +5,9 @@ import numpy as np
 from tests.support.agent_messages import EPOCH_NS, SECOND_NS
 from wirelag.collector.store import HOUR_NS
 from wirelag.crossing import Crossing
-from wirelag.intervals import Interval
 from wirelag.losses import Loss
 from wirelag.messages import ClockReading, Seen
+from wirelag.packets.intervals import Interval
 from wirelag.results import Rank, Result
 
 SEEN = Seen(100, 0, SECOND_NS)

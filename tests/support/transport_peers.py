@@ -17,8 +17,8 @@ from tests.support.places import ROOT
 from tests.support.waiting import PATIENCE_S
 from wirelag.estimators.lda import Lda
 from wirelag.exchange import Terms
-from wirelag.intervals import Interval
 from wirelag.messages import Message, decode, encode
+from wirelag.packets.intervals import Interval
 from wirelag.transport import Address, Inbox, Refused, Sender, Unreachable, sender
 
 pytest.importorskip("starlette", reason=needs.LIVE)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from wirelag.packets import Kind
+from wirelag.packets.batch import Kind
 
 # Raw numbers, and each packet for itself.
 PREFERENCES = (

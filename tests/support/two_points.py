@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import wirelag
 from tests.support.simulated_captures import write_simulation
 from wirelag.naive.join import Packet
-from wirelag.packets import COLUMNS, PacketBatch
+from wirelag.packets.batch import COLUMNS, PacketBatch
 from wirelag.sim import Scenario, simulate
 
 EPOCH_NS = 1_700_000_000 * 10**9

@@ -11,7 +11,7 @@ from tests.support.simulated_captures import write_simulation
 from wirelag import _kernels, sighting
 from wirelag.alignment import Alignment, Direction, align
 from wirelag.errors import WirelagError
-from wirelag.packets import COLUMNS, Flag, PacketBatch, to_address
+from wirelag.packets.batch import COLUMNS, Flag, PacketBatch, to_address
 from wirelag.sighting import Sighting, common
 from wirelag.sim import Scenario, Simulation, simulate
 from wirelag.stats.modes import explain_clusters

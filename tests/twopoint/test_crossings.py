@@ -17,12 +17,12 @@ from wirelag.crossings import ALL, PATIENCE_NS, Cut, Pair, Span, crossings, cuts
 from wirelag.estimators.join import Join
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
-from wirelag.grouping import Grouping
-from wirelag.intervals import CONTROL_PORT, Delimiters, Interval
 from wirelag.naive import delimiters as naive
 from wirelag.naive import join
 from wirelag.naive.join import Packet
-from wirelag.packets import Kind, PacketBatch
+from wirelag.packets.batch import Kind, PacketBatch
+from wirelag.packets.grouping import Grouping
+from wirelag.packets.intervals import CONTROL_PORT, Delimiters, Interval
 
 Points = tuple[list[Packet], list[Packet]]
 COUNTS = ("only_upstream", "only_downstream", "lost", "late", "early", "duplicated", "ambiguous")

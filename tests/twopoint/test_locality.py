@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.effort import examples
 from wirelag.locality import FEWEST, MOST_WAYS, locality
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
 from wirelag.references import STRIDE, References
 
 Ints = npt.NDArray[np.int64]

@@ -17,13 +17,13 @@ from wirelag.cli.method import delimiters_of, estimator_of, grouping_of, packet_
 from wirelag.courses import Direction
 from wirelag.errors import WirelagError
 from wirelag.exchange import Terms, TwoPoint
-from wirelag.injection import Injection
 from wirelag.network.segments import parse_segment
+from wirelag.packets.injection import Injection
 from wirelag.transport import Address
 
 if TYPE_CHECKING:
     from wirelag.estimators.rli import Rli
-    from wirelag.grouping import Grouping
+    from wirelag.packets.grouping import Grouping
 
 POINT: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # it is part of addresses, subjects and file names
 INSTEAD: Final = {
@@ -58,7 +58,7 @@ class Measured:
         if self.terms.by is None:
             return None
         kind, ipv4_prefix, ipv6_prefix, most = self.terms.by.split("/")
-        from wirelag.grouping import Grouping
+        from wirelag.packets.grouping import Grouping
 
         return Grouping(kind, int(ipv4_prefix), int(ipv6_prefix), int(most))  # type: ignore[arg-type]
 

@@ -24,10 +24,10 @@ from wirelag.caches import Cached
 from wirelag.crossings import ALL, ClassMeter, Cut
 from wirelag.estimators.rli import Rli, RliMeter
 from wirelag.flow_records import Flows
-from wirelag.intervals import Edge, Interval, split, split_at_delimiters
 from wirelag.messages import Seen
-from wirelag.packets import Kind, PacketBatch
-from wirelag.stamp import PORT
+from wirelag.packets.batch import Kind, PacketBatch
+from wirelag.packets.intervals import Edge, Interval, split, split_at_delimiters
+from wirelag.packets.stamp import PORT
 from wirelag.tails import spared
 
 READINGS: Final = 1000  # of the capture's counters that are kept for an interval

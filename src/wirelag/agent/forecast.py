@@ -22,12 +22,12 @@ from wirelag.errors import WirelagError
 from wirelag.estimators.rda import Rda
 from wirelag.estimators.rli import Rli
 from wirelag.exchange import Terms
-from wirelag.intervals import Interval
 from wirelag.io.bpf_filter import compile_filter
 from wirelag.io.live import SNAP_BYTES
 from wirelag.io.ring import ANY, link_of
 from wirelag.messages import Message, Seen
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.intervals import Interval
 from wirelag.units import format_duration, format_rate, format_size
 
 WATCHED_S: Final = 1.0

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from wirelag.agent.settings import Settings
 from wirelag.crossings import ALL, Cut
-from wirelag.grouping import Grouping
-from wirelag.intervals import Interval
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.grouping import Grouping
+from wirelag.packets.intervals import Interval
 
 if TYPE_CHECKING:
     from wirelag.agent.config import Config, Measured

@@ -17,7 +17,7 @@ from wirelag.agent.cutting import AtPackets, ByClock, Part, Unseen, cutter
 from wirelag.agent.in_kernel import KernelMeter
 from wirelag.errors import WirelagError
 from wirelag.messages import Message
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
 
 FOREVER_NS: Final = 2**62
 

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from wirelag.balance.dataplane import Counts, Reading, Service
 from wirelag.estimators.pirate import Method, Pirate
-from wirelag.intervals import Interval
-from wirelag.packets import PacketBatch, TcpFlag
+from wirelag.packets.batch import PacketBatch, TcpFlag
+from wirelag.packets.intervals import Interval
 
 if TYPE_CHECKING:
     from wirelag.balance.settings import Wanted

@@ -58,9 +58,9 @@ from wirelag.errors import WirelagError
 
 if TYPE_CHECKING:
     from wirelag.exchange import Terms
-    from wirelag.filters import Filter
-    from wirelag.grouping import Grouping
-    from wirelag.packets import PacketBatch
+    from wirelag.packets.batch import PacketBatch
+    from wirelag.packets.filters import Filter
+    from wirelag.packets.grouping import Grouping
 
 
 def cut(
@@ -250,7 +250,7 @@ def _selected(batches: Iterable[PacketBatch], direction: str | None, ahead_ns: i
 
 def _grouping(by: str | None) -> Grouping | None:
     """As it stands in the terms: the word, prefix lengths, and how many."""
-    from wirelag.grouping import Grouping
+    from wirelag.packets.grouping import Grouping
 
     if by is None:
         return None
@@ -272,7 +272,7 @@ class _Seen:
         """Let packets pass."""
         import numpy as np
 
-        from wirelag.packets import Flag
+        from wirelag.packets.batch import Flag
 
         for batch in batches:
             if not len(batch):

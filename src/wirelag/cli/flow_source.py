@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from wirelag.clocks import Clock
     from wirelag.courses import Direction
     from wirelag.estimators.rli import Rli
-    from wirelag.filters import Filter
     from wirelag.flow_records import Flows
-    from wirelag.intervals import Interval
     from wirelag.io.capture import Capture
     from wirelag.io.pcap import CaptureStatistics
-    from wirelag.packets import PacketBatch
+    from wirelag.packets.batch import PacketBatch
+    from wirelag.packets.filters import Filter
+    from wirelag.packets.intervals import Interval
     from wirelag.references import References
     from wirelag.report import Report
 
@@ -104,7 +104,7 @@ def against(
 ) -> Found:
     """Measure with some of the packets that both sides captured as references; each capture is read twice."""
     from wirelag.cli.points import Segment
-    from wirelag.packets import PacketId
+    from wirelag.packets.batch import PacketId
     from wirelag.references import References
 
     up, down = points
@@ -210,7 +210,7 @@ def _observed(
     packets: Iterable[PacketBatch], interval_ns: int | None, meters: Meters
 ) -> Iterator[tuple[Interval, Flows]]:
     """The flows of each interval; of everything, where there is no length."""
-    from wirelag.intervals import Interval, split
+    from wirelag.packets.intervals import Interval, split
 
     now: Interval | None = None
     for span, batch in split(packets, interval_ns):

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wirelag.courses import Course, Direction
-    from wirelag.filters import Filter
     from wirelag.flow_records import Flows
-    from wirelag.grouping import Grouping
-    from wirelag.packets import PacketBatch
+    from wirelag.packets.batch import PacketBatch
+    from wirelag.packets.filters import Filter
+    from wirelag.packets.grouping import Grouping
     from wirelag.report import Report
 
 COLUMNS: Final = ("packets", "bytes", "timed", "references", "mean", "std", "low", "high")
@@ -103,7 +103,7 @@ def _ends(flows: Flows) -> PacketBatch:
     import numpy as np
 
     from wirelag.flow_records import COLUMN
-    from wirelag.packets import PacketBatch
+    from wirelag.packets.batch import PacketBatch
 
     ports = flows.column("ports")
     return PacketBatch(
@@ -162,7 +162,7 @@ def _rows(flows: Flows, scope: str, name: Callable[[int], str], most: int | None
 
 def flow_rows(flows: Flows, most: int | None = None) -> Iterator[Row]:
     """A row for each flow, slowest first; so many of them: names take time."""
-    from wirelag.filters import PROTOCOLS
+    from wirelag.packets.filters import PROTOCOLS
 
     known = {number: name for name, numbers in PROTOCOLS.items() for number in numbers}
     merged = flows.merged()

@@ -48,7 +48,7 @@ from wirelag.units import format_duration, format_rate
 if TYPE_CHECKING:
     from wirelag.estimators.rli import Rli
     from wirelag.flow_records import Flows
-    from wirelag.grouping import Grouping
+    from wirelag.packets.grouping import Grouping
     from wirelag.report import Report
     from wirelag.stats.sla import Mean, Sla
 
@@ -152,7 +152,7 @@ def flows(
     """
     from wirelag.cli.points import CapturePoint
     from wirelag.io.capture import Capture
-    from wirelag.packets import PacketId
+    from wirelag.packets.batch import PacketId
 
     one_of(output_format, FORMATS, "--format")
     one_of(by, GROUPS, "--by")
@@ -279,7 +279,7 @@ def _estimator(
 
 
 def _grouping(by: str, ipv4_prefix: int, ipv6_prefix: int, most: int) -> Grouping | None:
-    from wirelag.grouping import Grouping
+    from wirelag.packets.grouping import Grouping
 
     return None if by == "flow" else Grouping(by, ipv4_prefix, ipv6_prefix, most)  # type: ignore[arg-type]
 

@@ -50,7 +50,7 @@ def info(
 
     from wirelag.io.capture import Capture
     from wirelag.io.pcap import CaptureStatistics
-    from wirelag.packets import PacketId
+    from wirelag.packets.batch import PacketId
     from wirelag.survey import Survey, common_share, verdicts
 
     several = len(captures) > 1
@@ -93,7 +93,7 @@ def _of_file(capture: "Capture", survey: "Survey") -> dict[str, Any]:
 
 def _facts(statistics: "CaptureStatistics", survey: "Survey") -> dict[str, Any]:
     """What was counted, as the JSON has it."""
-    from wirelag.packets import Flag, Kind
+    from wirelag.packets.batch import Flag, Kind
 
     seen, tcp = survey.conversations, survey.kinds[Kind.TCP]
     both = seen.count(seen.both_ways)

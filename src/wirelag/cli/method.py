@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from wirelag.estimators.join import Join
     from wirelag.estimators.lda import Lda
     from wirelag.estimators.rda import Rda
-    from wirelag.grouping import Grouping
-    from wirelag.intervals import Delimiters
-    from wirelag.packets import PacketId
+    from wirelag.packets.batch import PacketId
+    from wirelag.packets.grouping import Grouping
+    from wirelag.packets.intervals import Delimiters
 
 IDS = "Which packets are the same"
 MOST_BANKS: Final = 8
@@ -125,7 +125,7 @@ def direction_of(text: str) -> Way:
 
 def packet_id_of(nat: bool, prefix: int, seed: int) -> PacketId:
     """What packet ids are made of."""
-    from wirelag.packets import PacketId
+    from wirelag.packets.batch import PacketId
 
     if not 0 <= prefix <= 64:
         raise typer.BadParameter("goes from 0 to 64", param_hint="--prefix")
@@ -213,7 +213,7 @@ def delimiters_of(
     packets: int | None,
 ) -> Delimiters | None:
     """How intervals of so many packets are delimited: None means by the clock."""
-    from wirelag.intervals import Delimiters
+    from wirelag.packets.intervals import Delimiters
 
     if cut_by is not None:
         one_of(cut_by, ("packets", "clock"), "--cut")
@@ -233,7 +233,7 @@ def delimiters_of(
 
 def grouping_of(by: str | None, ipv4_prefix: int, ipv6_prefix: int, most: int) -> Grouping | None:
     """The classes of traffic that the options ask for."""
-    from wirelag.grouping import Grouping
+    from wirelag.packets.grouping import Grouping
 
     ranged(ipv4_prefix, 0, 32, "--ipv4-prefix")
     ranged(ipv6_prefix, 0, 128, "--ipv6-prefix")

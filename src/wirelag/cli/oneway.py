@@ -78,8 +78,8 @@ if TYPE_CHECKING:
     from wirelag.courses import Direction as Way
     from wirelag.crossing import Crossing
     from wirelag.crossings import Span
-    from wirelag.grouping import Grouping
-    from wirelag.intervals import Delimiters
+    from wirelag.packets.grouping import Grouping
+    from wirelag.packets.intervals import Delimiters
     from wirelag.stats.sla import Sla
 
 Relation = Literal["auto", "none"] | int  # of the clocks: how to find it, or an offset in ns

@@ -14,7 +14,7 @@ from wirelag.errors import WirelagError
 from wirelag.units import parse_duration_ns, parse_rate, parse_size, parse_speed
 
 if TYPE_CHECKING:
-    from wirelag.filters import Filter
+    from wirelag.packets.filters import Filter
     from wirelag.stats.sla import Sla
 
 FILTERS = "Which packets"
@@ -91,7 +91,7 @@ def make_filter(
     end: str | None,
 ) -> Filter:
     """The filter that the options ask for; a word that is wrong is a usage error."""
-    from wirelag.filters import Filter
+    from wirelag.packets.filters import Filter
 
     try:
         return Filter.parse(

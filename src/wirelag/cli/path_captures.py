@@ -13,15 +13,15 @@ from wirelag.cli.progress import with_progress
 from wirelag.errors import WirelagError
 
 if TYPE_CHECKING:
-    from wirelag.filters import Filter
-    from wirelag.intervals import Delimiters
     from wirelag.network.captures import Folder, Port
     from wirelag.network.forwarding import Forwarding
     from wirelag.network.localise import Figures
     from wirelag.network.reports import SegmentReport
     from wirelag.network.segments import Segment
     from wirelag.network.topology import Topology
-    from wirelag.packets import PacketBatch, PacketId
+    from wirelag.packets.batch import PacketBatch, PacketId
+    from wirelag.packets.filters import Filter
+    from wirelag.packets.intervals import Delimiters
     from wirelag.tails import Tail
 
 Method = Callable[[int | None], tuple[Any, "Delimiters | None"]]

@@ -14,9 +14,9 @@ from wirelag.cli.progress import with_progress
 if TYPE_CHECKING:
     from wirelag.alignment import Alignment
     from wirelag.courses import Direction
-    from wirelag.filters import Filter
     from wirelag.io.capture import Capture
-    from wirelag.packets import PacketBatch, PacketId
+    from wirelag.packets.batch import PacketBatch, PacketId
+    from wirelag.packets.filters import Filter
     from wirelag.sighting import Sighting
 
 STANDARD_INPUT = "-"
@@ -76,7 +76,7 @@ class Segment:
         return alignment, up
 
     def _sight(self, point: CapturePoint) -> Sighting:
-        from wirelag.packets import Flag
+        from wirelag.packets.batch import Flag
         from wirelag.sighting import Sighting
 
         sighting, short = Sighting(seed=self._seed), 0

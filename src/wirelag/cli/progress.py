@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from wirelag.io.capture import Capture
-    from wirelag.packets import PacketBatch
+    from wirelag.packets.batch import PacketBatch
 
 PATIENCE_S = 1.0
 _WIDTH = 30

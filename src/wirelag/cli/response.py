@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from wirelag.estimators.pirate import Pirate
     from wirelag.exchanges import Exchanges
     from wirelag.io.capture import Capture
-    from wirelag.packets import PacketBatch
+    from wirelag.packets.batch import PacketBatch
     from wirelag.roles import Server
 
 METHODS: Final = ("auto", "pairs", "blind", "modes", "gap", "ack", "window", "syn")
@@ -232,7 +232,7 @@ def _heard(estimator: Pirate, capture: Capture, servers: tuple[Server, ...], may
     import numpy as np
 
     from wirelag.estimators.pairs import Pairs
-    from wirelag.intervals import Interval
+    from wirelag.packets.intervals import Interval
 
     asking = _Asking(servers)
     meter, pairs = estimator.meter("tap"), Pairs(estimator.memory, from_client=asking).meter("tap")

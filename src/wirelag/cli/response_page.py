@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from wirelag.cli.output import Answer, Line
     from wirelag.cli.response_table import Synopsis
     from wirelag.epochs import Epochs
-    from wirelag.intervals import Interval
     from wirelag.io.capture import Capture
+    from wirelag.packets.intervals import Interval
 
 PARTS: Final = 60  # of the time, if nobody asks for intervals
 SHORTEST_NS: Final = {"pirate": 500_000_000, "pairs": 1_000_000}
@@ -89,7 +89,7 @@ def _of_exchanges(
 
 def parts_of(answer: Answer, found: Synopsis) -> list[tuple[Interval, Line | None]]:
     """Parts of the time without gaps: the interval asked for, or one that gives few enough; None: nothing was seen."""
-    from wirelag.intervals import Interval
+    from wirelag.packets.intervals import Interval
     from wirelag.report_html.oneway_charts import MOST_PARTS
 
     if not len(found.times_ns):

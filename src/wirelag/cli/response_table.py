@@ -87,7 +87,7 @@ def intervals_of(found: Synopsis, interval_ns: int) -> list[Line]:
     """By the time of each."""
     import numpy as np
 
-    from wirelag.intervals import Interval
+    from wirelag.packets.intervals import Interval
 
     places = found.times_ns // interval_ns
     order = np.argsort(places, kind="stable")

@@ -47,10 +47,10 @@ from wirelag.cli.progress import with_progress
 if TYPE_CHECKING:
     from wirelag.estimators.fridge import Fridge
     from wirelag.estimators.match import Match
-    from wirelag.grouping import Grouping
     from wirelag.io.capture import Capture
     from wirelag.io.sample_file import SampleFile
-    from wirelag.packets import PacketBatch
+    from wirelag.packets.batch import PacketBatch
+    from wirelag.packets.grouping import Grouping
     from wirelag.report import Report
     from wirelag.report_html import Timeline
     from wirelag.samples import Samples, Sink
@@ -136,8 +136,8 @@ def rtt(
 
     apart({"-o": output, "--html": html, "--samples": samples}, captures)
 
-    from wirelag.grouping import Grouping
     from wirelag.io.capture import Capture
+    from wirelag.packets.grouping import Grouping
     from wirelag.report_html import Timeline
 
     name, names = "fridge" if memory or slots else "match", _matchers(match)

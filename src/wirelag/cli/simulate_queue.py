@@ -11,7 +11,7 @@ from wirelag.cli.options import duration_ns, one_of, ranged, rate_of
 from wirelag.units import format_rate
 
 if TYPE_CHECKING:
-    from wirelag.injection import Injection
+    from wirelag.packets.injection import Injection
     from wirelag.sim.frames import Frames
     from wirelag.sim.queue import QueueSimulation
 
@@ -120,7 +120,7 @@ def injection_of(text: str, bytes_per_s: int, most_share: float) -> Injection | 
     >>> injection_of("both:50,2ms", 250_000_000, 0.005).tau_ns
     2000000
     """
-    from wirelag.injection import Injection
+    from wirelag.packets.injection import Injection
 
     if text == "none":
         return None
@@ -145,8 +145,8 @@ def injection_of(text: str, bytes_per_s: int, most_share: float) -> Injection | 
 
 def queue_captures(simulation: QueueSimulation, snaplen: int) -> Iterator[tuple[Iterable[Frames], str]]:
     """The frames before the queue and behind it, and how many they are."""
+    from wirelag.packets.stamp import NONE
     from wirelag.sim.queue_frames import downstream_frames, upstream_frames
-    from wirelag.stamp import NONE
 
     regular, references = (int((times != NONE).sum()) for times in (simulation.left_ns, simulation.reference_left_ns))
     yield upstream_frames(simulation, snaplen), f"{len(simulation.bursts):,} packets"

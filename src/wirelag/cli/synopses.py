@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from wirelag.crossings import Cut, Pair, Span
     from wirelag.estimators.rda import RdaSynopsis
     from wirelag.exchange import Terms
-    from wirelag.intervals import Interval
     from wirelag.io.synopsis_file import SynopsisFile
+    from wirelag.packets.intervals import Interval
 
 UNCOVERED_NS = 10**9  # a second more at one point is no accident of starting
 OTHER_KEY = "other"
@@ -119,7 +119,7 @@ def _cross(terms: Terms, pairs: list[Pair], keys: dict[int, str], times: list[Ti
     from wirelag.caches import Cached
     from wirelag.crossings import crossed, settled
     from wirelag.estimators.rda import Rda
-    from wirelag.intervals import Interval
+    from wirelag.packets.intervals import Interval
 
     estimator = terms.two_point
     if not isinstance(estimator, Rda):

@@ -35,9 +35,9 @@ from wirelag.errors import WirelagError
 
 if TYPE_CHECKING:
     from wirelag.cli.watch_measures import Part, Responses, RoundTrips
-    from wirelag.filters import Filter
-    from wirelag.intervals import Interval
     from wirelag.io.live import Source
+    from wirelag.packets.filters import Filter
+    from wirelag.packets.intervals import Interval
 
     Measure = RoundTrips | Responses
 
@@ -287,7 +287,7 @@ def _measure(
         raise typer.BadParameter("is for response", param_hint="--server" if servers else "--method")
     from wirelag.estimators.fridge import Fridge
     from wirelag.estimators.match import Match
-    from wirelag.grouping import Grouping
+    from wirelag.packets.grouping import Grouping
 
     grouping = Grouping(by, most=most_groups) if by else None  # type: ignore[arg-type]
     if memory is None:
@@ -338,7 +338,7 @@ def _run(
 
 def _watched(interval: Interval, source: Source) -> Interval:
     """How much of it was watched: of the first interval and the last perhaps only a part."""
-    from wirelag.intervals import Interval
+    from wirelag.packets.intervals import Interval
 
     end_ns = min(interval.end_ns, max(source.now_ns(), interval.start_ns + 1))
     return Interval(min(max(interval.start_ns, source.began_ns or 0), end_ns - 1), end_ns)

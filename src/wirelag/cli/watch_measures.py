@@ -16,9 +16,9 @@ from wirelag.estimator import Meter
 from wirelag.estimators.pairs import Pairs
 from wirelag.estimators.pirate import Pirate, PirateMeter
 from wirelag.exchanges import Exchanges
-from wirelag.grouping import OTHER_KEY, Grouping
-from wirelag.intervals import Interval
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.grouping import OTHER_KEY, Grouping
+from wirelag.packets.intervals import Interval
 from wirelag.report import Report
 from wirelag.roles import Roles, Server
 from wirelag.samples import ALL, LEGS, Samples, facts

@@ -27,9 +27,9 @@ from wirelag.collector.store import Store
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
 from wirelag.exchange import Terms
-from wirelag.intervals import Interval
 from wirelag.messages import Message, decode, encode
 from wirelag.network.topology import Topology
+from wirelag.packets.intervals import Interval
 from wirelag.results import Ask, Done, Outcome, Rank, Result
 from wirelag.rounds import LINGER_NS, Rounds
 from wirelag.transport import Acknowledge, Inbox

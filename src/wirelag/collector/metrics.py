@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from wirelag.collector.tally import Tally
-from wirelag.intervals import Interval
+from wirelag.packets.intervals import Interval
 from wirelag.results import Rank, Result
 from wirelag.rounds import LINGER_NS
 from wirelag.stats.distribution import MIDDLES_NS

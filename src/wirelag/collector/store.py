@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
-from wirelag.intervals import Interval
+from wirelag.packets.intervals import Interval
 from wirelag.results import Rank
 from wirelag.stats.moments import Moments
 

@@ -22,9 +22,9 @@ import numpy.typing as npt
 from wirelag import _kernels
 from wirelag.caches import Cached, CacheMeter
 from wirelag.crossing import Crossing
-from wirelag.grouping import Grouping
-from wirelag.intervals import Interval
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.grouping import Grouping
+from wirelag.packets.intervals import Interval
 from wirelag.packing import array_of, pack
 from wirelag.report import Report
 from wirelag.stats.moments import Moments

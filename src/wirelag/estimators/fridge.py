@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.grouping import Grouping
-from wirelag.intervals import Interval
 from wirelag.matchers import MATCHERS, matcher_bits
-from wirelag.packets import Array, PacketBatch
+from wirelag.packets.batch import Array, PacketBatch
+from wirelag.packets.grouping import Grouping
+from wirelag.packets.intervals import Interval
 from wirelag.report import Report
 from wirelag.samples import SampleBatch, Samples, Sink
 from wirelag.stats.distribution import BINS, MIDDLES_NS, Distribution

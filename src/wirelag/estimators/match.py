@@ -16,10 +16,10 @@ from typing import ClassVar, Final
 import numpy as np
 
 from wirelag import _kernels
-from wirelag.grouping import Grouping
-from wirelag.intervals import Interval
 from wirelag.matchers import MATCHERS, matcher_bits
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.grouping import Grouping
+from wirelag.packets.intervals import Interval
 from wirelag.report import Report
 from wirelag.samples import SampleBatch, Samples, Sink
 

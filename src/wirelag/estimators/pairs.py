@@ -20,9 +20,9 @@ import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.exchanges import EXCHANGE, Exchanges
-from wirelag.grouping import Grouping
-from wirelag.intervals import Interval
-from wirelag.packets import Array, Kind, PacketBatch, TcpFlag
+from wirelag.packets.batch import Array, Kind, PacketBatch, TcpFlag
+from wirelag.packets.grouping import Grouping
+from wirelag.packets.intervals import Interval
 from wirelag.report import Report
 
 _LISTED: Final = 13  # the purpose of the coin that decides which exchanges stay

@@ -20,9 +20,9 @@ import numpy as np
 
 from wirelag import _kernels
 from wirelag.epochs import EPOCH, METHODS, Epochs
-from wirelag.grouping import Grouping
-from wirelag.intervals import Interval
-from wirelag.packets import Array, PacketBatch
+from wirelag.packets.batch import Array, PacketBatch
+from wirelag.packets.grouping import Grouping
+from wirelag.packets.intervals import Interval
 from wirelag.report import Report
 
 Method = Literal["gap", "modes", "ack", "window", "syn", "auto", "blind"]

@@ -26,12 +26,12 @@ import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.flow_records import RECORD, SHOWN, WRAP, Flows
-from wirelag.grouping import Grouping
 from wirelag.interpolated import Interpolated
-from wirelag.intervals import Interval
-from wirelag.packets import Array, Flag, Kind, PacketBatch
+from wirelag.packets.batch import Array, Flag, Kind, PacketBatch
+from wirelag.packets.grouping import Grouping
+from wirelag.packets.intervals import Interval
+from wirelag.packets.stamp import NONE, PAYLOAD_BYTES, STANDARD_BYTES, errors_ns, parse
 from wirelag.report import Report
-from wirelag.stamp import NONE, PAYLOAD_BYTES, STANDARD_BYTES, errors_ns, parse
 from wirelag.stats.moments import exact_sum
 from wirelag.stats.queue_drain import Drain, learn_drain, serialises
 

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.errors import WirelagError
-from wirelag.filters import EARLIEST_NS, LATEST_NS, Filter
 from wirelag.io.pcap import CaptureFile, CaptureStatistics
 from wirelag.io.streams import STANDARD_INPUT
-from wirelag.packets import PacketBatch, PacketId
+from wirelag.packets.batch import PacketBatch, PacketId
+from wirelag.packets.filters import EARLIEST_NS, LATEST_NS, Filter
 
 Order = Literal["time", "given"]
 

@@ -13,11 +13,11 @@ import numpy as np
 
 from wirelag import _kernels
 from wirelag.estimators.fridge import Fridge
-from wirelag.grouping import Grouping
-from wirelag.intervals import Interval
 from wirelag.io.dataplane_hooks import Direction, Hooks, counters_of, decoding
 from wirelag.io.live import LiveStatistics
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.grouping import Grouping
+from wirelag.packets.intervals import Interval
 from wirelag.samples import ALL, LEGS, Samples
 from wirelag.stats.distribution import BINS, WORDS, Distribution
 from wirelag.stats.random_groups import CROWDS, Crowds

@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.errors import WirelagError
-from wirelag.intervals import Interval
 from wirelag.io.bpf import cpus
 from wirelag.io.dataplane import Dataplane, check_interface
 from wirelag.io.ktime import follow_clock
 from wirelag.io.live import LiveStatistics
-from wirelag.packets import PacketId
+from wirelag.packets.batch import PacketId
+from wirelag.packets.intervals import Interval
 
 Direction = Literal["both", "in", "out"]
 

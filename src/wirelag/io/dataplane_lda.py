@@ -15,11 +15,11 @@ from wirelag.caches import CACHE, Cached
 from wirelag.courses import Direction as Course
 from wirelag.errors import WirelagError
 from wirelag.estimators.lda import Lda, LdaSynopsis
-from wirelag.filters import Filter
-from wirelag.intervals import Interval
 from wirelag.io.dataplane_hooks import Direction, Hooks, counters_of, decoding
 from wirelag.io.live import LiveStatistics
-from wirelag.packets import PacketId
+from wirelag.packets.batch import PacketId
+from wirelag.packets.filters import Filter
+from wirelag.packets.intervals import Interval
 
 ROOM: Final = 16  # times the tail: each time its level rises, half of it is filled anew
 COUNTERS: Final = counters_of(

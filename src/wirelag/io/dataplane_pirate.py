@@ -21,13 +21,13 @@ from wirelag import _kernels
 from wirelag.epochs import EPOCH, METHODS, Epochs
 from wirelag.errors import WirelagError
 from wirelag.estimators.pirate import Pirate
-from wirelag.grouping import Grouping
-from wirelag.intervals import Interval
 from wirelag.io.bpf import Map, Program, RingBuffer, cpus, info
 from wirelag.io.dataplane import Dataplane, check_interface
 from wirelag.io.ktime import follow_clock
 from wirelag.io.live import LiveStatistics
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.grouping import Grouping
+from wirelag.packets.intervals import Interval
 from wirelag.roles import Server
 
 Array = npt.NDArray[Any]

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from wirelag.intervals import Interval
 from wirelag.io.live import LiveStatistics
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.intervals import Interval
 
 HELD_UP_NS: Final = 5_000_000
 POLL_MS: Final = 10  # an interval is read well before its side is needed again

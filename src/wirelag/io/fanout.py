@@ -19,10 +19,10 @@ from typing import Final
 
 import numpy as np
 
-from wirelag.intervals import Interval
 from wirelag.io.live import Live, LiveStatistics
 from wirelag.io.ring import NEW_GROUP
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.intervals import Interval
 
 MOST_WAITING: Final = 64  # batches of a ring
 FOREVER_NS: Final = 2**62

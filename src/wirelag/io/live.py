@@ -22,12 +22,12 @@ import numpy as np
 
 from wirelag import _kernels
 from wirelag.errors import WirelagError
-from wirelag.filters import Filter
-from wirelag.intervals import Interval, split
 from wirelag.io.capture import Capture
 from wirelag.io.pcap import Pieces
 from wirelag.io.ring import Clock, Direction, open_ring
-from wirelag.packets import Block, PacketBatch, PacketId
+from wirelag.packets.batch import Block, PacketBatch, PacketId
+from wirelag.packets.filters import Filter
+from wirelag.packets.intervals import Interval, split
 
 RING_BYTES: Final = 64 << 20
 POLL_MS: Final = 20

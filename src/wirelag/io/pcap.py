@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.errors import WirelagError
-from wirelag.filters import Filter
 from wirelag.io.streams import STANDARD_INPUT, Stream, open_stream
-from wirelag.packets import Block, PacketBatch, PacketId
+from wirelag.packets.batch import Block, PacketBatch, PacketId
+from wirelag.packets.filters import Filter
 
 BLOCK_BYTES: Final = 1 << 21
 _LEAST_ROOM: Final = 1 << 16  # a block with less room is replaced

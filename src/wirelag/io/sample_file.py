@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from wirelag.errors import WirelagError
-from wirelag.packets import Array, PacketBatch, to_address
+from wirelag.packets.batch import Array, PacketBatch, to_address
 from wirelag.samples import LEGS, SampleBatch
 
 PART_ROWS: Final = 1 << 18

@@ -29,7 +29,7 @@ from wirelag.naive.match import (
     request_id,
     rows,
 )
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
 
 VARIANTS = ("union", "overwrite", "expiry")
 UNION, OVERWRITE, EXPIRY = range(len(VARIANTS))

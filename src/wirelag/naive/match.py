@@ -14,7 +14,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from wirelag.naive.headers import mix, step
-from wirelag.packets import Flag, Kind, PacketBatch, TcpFlag
+from wirelag.packets.batch import Flag, Kind, PacketBatch, TcpFlag
 
 MATCHERS = ("tcp", "tcp-timestamps", "handshake", "flow-duration", "dns", "ntp", "icmp", "quic-spin")
 TCP, TIMESTAMPS, HANDSHAKE, FLOW_DURATION, DNS, NTP, ICMP, QUIC_SPIN = range(len(MATCHERS))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from wirelag.naive.join import coin, scaled
-from wirelag.packets import Flag, Kind, PacketBatch, TcpFlag
+from wirelag.packets.batch import Flag, Kind, PacketBatch, TcpFlag
 
 PIPELINED, RETRANSMITTED, JOINED, CUT, UNSEEN = 1, 2, 4, 8, 16
 FIN, SYN, RST, PSH, ACK = (int(flag) for flag in (TcpFlag.FIN, TcpFlag.SYN, TcpFlag.RST, TcpFlag.PSH, TcpFlag.ACK))

@@ -25,7 +25,7 @@ from wirelag import _kernels
 from wirelag.network.routes import Routes
 from wirelag.network.segments import EDGE
 from wirelag.network.topology import Topology
-from wirelag.packets import Address, Flag, PacketBatch, to_address
+from wirelag.packets.batch import Address, Flag, PacketBatch, to_address
 
 OWN: Final = "for the router itself"
 NO_PREFIX: Final = "no router announces the destination"

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.intervals import Interval
+from wirelag.packets.intervals import Interval
 from wirelag.report import Report
 from wirelag.stats.distribution import BINS, MIDDLES_NS, Distribution
 from wirelag.tails import Tail

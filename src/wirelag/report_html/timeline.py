@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from wirelag.intervals import Interval
-from wirelag.packets import PacketBatch
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.intervals import Interval
 from wirelag.samples import SampleBatch
 from wirelag.stats.distribution import Distribution
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.estimators.rli import CERTAIN
-from wirelag.stamp import NONE
+from wirelag.packets.stamp import NONE
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.injection import ONE, Injection
+from wirelag.packets.injection import ONE, Injection
+from wirelag.packets.stamp import NONE
 from wirelag.sim.bursts import Bursts, draw_bursts
 from wirelag.sim.scramble import scramble
 from wirelag.sim.truth import START_NS
-from wirelag.stamp import NONE
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

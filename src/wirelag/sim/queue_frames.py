@@ -8,6 +8,7 @@ import numpy.typing as npt
 import polars as pl
 
 from wirelag import _kernels
+from wirelag.packets.stamp import NONE, PAYLOAD_BYTES, PORT, payloads
 from wirelag.sim.addresses import address_text, client_ipv4, server_ipv4
 from wirelag.sim.frames import (
     ETHERNET,
@@ -27,7 +28,6 @@ from wirelag.sim.packets import Packets
 from wirelag.sim.queue import QueueSimulation
 from wirelag.sim.traffic import CLIENT, DATA, SERVER, Connections
 from wirelag.sim.truth import START_NS, crossings
-from wirelag.stamp import NONE, PAYLOAD_BYTES, PORT, payloads
 
 Ints = npt.NDArray[np.int64]
 

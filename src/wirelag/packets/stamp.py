@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.packets import Kind, PacketBatch
+from wirelag.packets.batch import Kind, PacketBatch
 
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.packets import PacketBatch, to_address
+from wirelag.packets.batch import PacketBatch, to_address
 
 By = Literal["flow", "client", "server", "subnet", "port", "prefix", "dscp"]
 OTHER: Final = 1  # the tag of what found no room; 0 means no group at all

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.filters import EARLIEST_NS
-from wirelag.packets import Kind, PacketBatch
+from wirelag.packets.batch import Kind, PacketBatch
+from wirelag.packets.filters import EARLIEST_NS
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -1,0 +1,1 @@
+"""Packets as values: batches, filters, intervals, groups, the bytes of reference packets."""
