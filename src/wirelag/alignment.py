@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from wirelag.clocks import FEWEST, Clock, fit
+from wirelag.clocks.fit import FEWEST, Clock, fit
 from wirelag.courses import (
     BACKWARD,
     FORWARD,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.clocks import LONGEST_DELAY_NS
+from wirelag.clocks.fit import LONGEST_DELAY_NS
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.filters import Filter
 from wirelag.sighting import Ints, Pairs, Sighting, Words, address_keys, pair_keys

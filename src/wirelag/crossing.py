@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.caches import SINGLE, Cached, join, level, survives
-from wirelag.clocks import Clock
+from wirelag.clocks.fit import Clock
 from wirelag.order import Order
 from wirelag.report import Report
 from wirelag.stats.moments import Moments

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.effort import scaled
-from wirelag.clocks import Clock, Step, fit
+from wirelag.clocks.fit import Clock, Step, fit
 from wirelag.sim.scenario import Scenario
 from wirelag.sim.simulation import simulate
 from wirelag.sim.traffic import CLIENT
@@ -172,7 +172,7 @@ def test_bursts_do_not_hide_skew(seed: int, offset: int, ppm: float, loss: float
 @pytest.mark.parametrize("ppm", [50.0, -50.0])
 def test_skew_without_which_no_offset_fits(ppm: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where the path seems to jump again and again, as 3 ms of drift do not fit into 2 ms there and back."""
-    monkeypatch.setattr("wirelag.clocks.find_steps", lambda ways, origin: None)
+    monkeypatch.setattr("wirelag.clocks.fit.find_steps", lambda ways, origin: None)
     traffic = Traffic(1, offset=2000.0, ppm=ppm)
     clock = traffic.fit()
     assert clock.skew == pytest.approx(ppm * 1e-6, rel=0.01)

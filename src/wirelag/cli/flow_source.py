@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from wirelag.alignment import Alignment
     from wirelag.cli.points import CapturePoint
-    from wirelag.clocks import Clock
+    from wirelag.clocks.fit import Clock
     from wirelag.courses import Direction
     from wirelag.estimators.rli import Rli
     from wirelag.flow_records import Flows

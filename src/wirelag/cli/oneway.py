@@ -74,7 +74,7 @@ from wirelag.units import format_duration
 if TYPE_CHECKING:
     from wirelag.alignment import Alignment
     from wirelag.cli.points import Segment
-    from wirelag.clocks import Clock
+    from wirelag.clocks.fit import Clock
     from wirelag.courses import Direction as Way
     from wirelag.crossing import Crossing
     from wirelag.crossings import Span

@@ -166,7 +166,7 @@ class Network:
         """What clocks that drift apart do to what a segment seems to add, where that is something."""
         import numpy as np
 
-        from wirelag.clocks import fit
+        from wirelag.clocks.fit import fit
 
         none = np.empty(0, np.int64)
         skew = abs(fit(tail.sent_ns, tail.sent_ns + tail.delays_ns, none, none).skew)

@@ -15,7 +15,7 @@ from wirelag.errors import WirelagError
 
 if TYPE_CHECKING:
     from wirelag.caches import Cached
-    from wirelag.clocks import Clock
+    from wirelag.clocks.fit import Clock
     from wirelag.crossing import Crossing
     from wirelag.crossings import Cut, Pair, Span
     from wirelag.estimators.rda import RdaSynopsis
@@ -215,7 +215,7 @@ def _sum_up(
     over_time: bool,
 ) -> Measured:
     from wirelag.cli.oneway import explanations
-    from wirelag.clocks import Clock, fit
+    from wirelag.clocks.fit import Clock, fit
     from wirelag.courses import clock_behind
     from wirelag.tails import Tail
     from wirelag.units import format_duration

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from wirelag.minima import (
+from wirelag.clocks.envelope import (
     BLOCK_PACKETS,
     CLEAR,
     MOST_BLOCKS,

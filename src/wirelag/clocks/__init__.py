@@ -1,0 +1,1 @@
+"""What the clocks of two points differ by."""
