@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from wirelag import _kernels
-from wirelag.epochs import METHODS
 from wirelag.estimators.pirate import Pirate, PirateMeter
 from wirelag.packets.batch import COLUMNS, Flag, Kind, PacketBatch, TcpFlag
+from wirelag.synopses.epochs import METHODS
 
 FLOWS = 100_000
 PACKETS = 2_000_000

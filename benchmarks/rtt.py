@@ -8,7 +8,7 @@ from wirelag.estimators.fridge import Fridge, FridgeMeter
 from wirelag.estimators.match import Match, MatchMeter
 from wirelag.io.pcap import CaptureFile
 from wirelag.packets.intervals import Interval
-from wirelag.samples import Samples
+from wirelag.synopses.samples import Samples
 
 FRIDGE = Fridge(("tcp",), slots=(1 << 16,), probabilities=(1.0,))
 MATCH = Match(("tcp",))

@@ -13,8 +13,8 @@ from wirelag.estimators.match import Match
 from wirelag.io.capture import Capture
 from wirelag.io.writer import CaptureWriter
 from wirelag.report import Report
-from wirelag.samples import Samples, facts
 from wirelag.sim import Scenario, simulate
+from wirelag.synopses.samples import Samples, facts
 
 CHANGED = ("slower", "faster")
 

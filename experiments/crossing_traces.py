@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.crossing import Crossing
 from wirelag.estimators.lda import Lda, LdaSynopsis
 from wirelag.packets.batch import COLUMNS, PacketBatch
 from wirelag.packets.intervals import Interval
 from wirelag.stats.moments import bound_ns
+from wirelag.synopses.crossing import Crossing
 
 Floats = npt.NDArray[np.float64]
 Times = npt.NDArray[np.int64]

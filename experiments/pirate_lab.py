@@ -19,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the lab
 from lab.run import run
 from lab.scenarios import Scenario
 from lab.score import Score, batches, errors, score
-from wirelag.epochs import REASONS, Epochs
 from wirelag.estimators.pirate import Method, Pirate
 from wirelag.io.capture import Capture
 from wirelag.roles import Roles
+from wirelag.synopses.epochs import REASONS, Epochs
 
 LITERAL = "modes, literal"
 SEED = 1

@@ -15,15 +15,15 @@ from pathlib import Path
 import numpy as np
 from traces import arguments, show
 
-from wirelag.epochs import Epochs
 from wirelag.errors import WirelagError
 from wirelag.estimators.pairs import Pairs
 from wirelag.estimators.pirate import Pirate
-from wirelag.exchanges import Exchanges
 from wirelag.io.capture import Capture
 from wirelag.packets.filters import Filter
 from wirelag.packets.intervals import Interval
 from wirelag.roles import Roles
+from wirelag.synopses.epochs import Epochs
+from wirelag.synopses.request_response import Exchanges
 
 ROOT = Path(__file__).resolve().parents[1]
 CAPTURES = Path(os.environ.get("WIRELAG_SHARED_DATA") or ROOT.parent / "shared" / "data") / "rtt"

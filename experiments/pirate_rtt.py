@@ -20,7 +20,7 @@ from lab.servers import Httpd
 from wirelag.estimators.match import Match
 from wirelag.estimators.pirate import Pirate
 from wirelag.packets.batch import PacketBatch
-from wirelag.samples import SampleBatch
+from wirelag.synopses.samples import SampleBatch
 
 NEAR = Scenario("near", Httpd("exponential:3000"), Load(tcp_info=True), both=True)
 WEB = Scenario("web", Httpd("exponential:3000"), Load(response="page", tcp_info=True), FAR, both=True)

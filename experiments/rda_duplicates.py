@@ -12,8 +12,8 @@ from rda_traces import BUCKETS, SECOND_NS, Times, Words, fresh, median, weibull_
 from traces import arguments, show
 
 from wirelag import _kernels
-from wirelag.caches import Cached
 from wirelag.estimators.rda import Rda
+from wirelag.synopses.cache import Cached
 
 SHARE = 0.003
 AGAIN_NS = 10_000_000

@@ -22,12 +22,12 @@ from rda_traces import (
 )
 from traces import arguments, show
 
-from wirelag.crossing import Crossing
 from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
 from wirelag.stats.moments import Moments
 from wirelag.stats.row_sums import Deviation
+from wirelag.synopses.crossing import Crossing
 
 DIFFERENCES = (0, 1000, 2000, 3000, 4000, 6000, 10_000)
 FEW = (1000, 4000)

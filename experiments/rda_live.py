@@ -18,7 +18,7 @@ from traces import arguments, show
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the lab
 
 from lab.live import HEADER_BYTES, Done, Setting, run
-from wirelag.order import Order
+from wirelag.synopses.reordering import Order
 
 SECONDS, QUICK_S = 60, 7
 LOADS = (2000, 4000, 8000, 16_000)  # packets a second

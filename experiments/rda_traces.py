@@ -18,13 +18,13 @@ import numpy.typing as npt
 from crossing_traces import batch, weibull_ns
 
 from wirelag import _kernels
-from wirelag.caches import Cached
-from wirelag.crossing import Crossing
 from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
 from wirelag.packets.intervals import Interval
 from wirelag.stats.row_sums import Rows
+from wirelag.synopses.cache import Cached
+from wirelag.synopses.crossing import Crossing
 
 Words = npt.NDArray[np.uint64]
 Times = npt.NDArray[np.int64]

@@ -16,13 +16,13 @@ import uvicorn
 from starlette.applications import Starlette
 from traces import arguments, show
 
-from wirelag.caches import Cached
 from wirelag.estimators.rda import Rda
 from wirelag.exchange import Terms
 from wirelag.messages import Message, decode, encode
 from wirelag.packets.intervals import Interval
 from wirelag.reconciling import answer_symbols
-from wirelag.symbols import numbers_of
+from wirelag.synopses.cache import Cached
+from wirelag.synopses.symbols import numbers_of
 from wirelag.transport import Address, sender
 from wirelag.transport.http_inbox import HttpInbox
 

@@ -18,13 +18,13 @@ from traces import show
 
 from wirelag import _kernels
 from wirelag.estimators.rli import Method, Rli
-from wirelag.flow_records import COLUMN, RECORD, Flows
 from wirelag.packets.stamp import NONE
 from wirelag.sim.baselines import Estimates, Packets
 from wirelag.sim.bursts import dispersion, draw_bursts, peak_to_mean
 from wirelag.sim.queue import FlowTruth, QueueScenario, QueueSimulation, Receiver, run
 from wirelag.sim.scramble import scramble
 from wirelag.stats.queue_drain import Drain
+from wirelag.synopses.flows import COLUMN, RECORD, Flows
 
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]

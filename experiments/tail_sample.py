@@ -10,9 +10,9 @@ import numpy as np
 from crossing_traces import NORMAL_MEDIAN, WEIBULL, Packets, arriving, percent, weibull_ns
 from traces import arguments, show
 
-from wirelag.caches import CacheMeter
 from wirelag.packets.intervals import Interval
-from wirelag.tails import Tail
+from wirelag.synopses.cache import CacheMeter
+from wirelag.synopses.delay_sample import Tail
 
 SHARES = [0.5, 0.9, 0.99, 0.999]
 EXPECTED = {4000: ("2.6", "2.4", "4.3", "8.9")}

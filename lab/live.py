@@ -22,9 +22,9 @@ import numpy.typing as npt
 from lab.network import CLIENT_ADDRESS, FIRST_SERVER, Network
 from lab.processes import PATIENCE_S, ROOT, Process
 from lab.wire import Direction, Wire
-from wirelag.caches import join
 from wirelag.io.capture import Capture
 from wirelag.packets.batch import PacketId
+from wirelag.synopses.cache import join
 
 SERVER_ADDRESS = f"10.5.0.{FIRST_SERVER}"
 PORT, TRAFFIC_PORT, CONTROL_PORT, REFERENCE_PORT = 8321, 5201, 5862, 862

@@ -16,12 +16,12 @@ from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
 import numpy as np
 
-from wirelag.crossing import Crossing
 from wirelag.estimator import Estimator, Meter
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import CONTROL, Delimiters, Interval, split, split_at_delimiters
-from wirelag.tails import MOST, Tail
+from wirelag.synopses.crossing import Crossing
+from wirelag.synopses.delay_sample import MOST, Tail
 
 ALL: Final = 0  # the tag of everything, beside the classes
 LEAST_MEMORY: Final = 64 << 10  # of a class

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
-from wirelag.crossing import Crossing
 from wirelag.estimators.lda import Lda
 from wirelag.losses import loss_of
 from wirelag.messages import ClockReading, Message, Seen
 from wirelag.packets.intervals import Interval
 from wirelag.pairing import WRONG, Key
 from wirelag.results import Rank, Result, together
+from wirelag.synopses.crossing import Crossing
 
 Sides = tuple[list[Message], list[Message]]
 

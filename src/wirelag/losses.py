@@ -23,9 +23,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wirelag.crossing import Crossing
 from wirelag.messages import Seen
 from wirelag.stats.distribution import Z95
+from wirelag.synopses.crossing import Crossing
 
 
 @dataclass(frozen=True, slots=True)

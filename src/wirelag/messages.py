@@ -21,7 +21,6 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
-from wirelag.caches import Cached
 from wirelag.errors import WirelagError
 from wirelag.estimators.rda import Rda
 from wirelag.exchange import Terms
@@ -29,6 +28,7 @@ from wirelag.packets.intervals import Interval
 from wirelag.packing import MOST_COUNT, apart, array_of, from_json, number_of, pack, together
 from wirelag.reconciling import check_answer, check_ask
 from wirelag.shorthand import lengthen, shorten
+from wirelag.synopses.cache import Cached
 
 MAGIC: Final = b"WLAG"
 VERSION: Final = 2

@@ -14,13 +14,13 @@ from typing import Any, Final
 import numpy as np
 
 from wirelag import _kernels
-from wirelag.caches import Cached
-from wirelag.crossing import Crossing
 from wirelag.estimators.rda import ATTEMPTS, Rda, Words, cells, likely_difference
 from wirelag.exchange import Terms, answered
 from wirelag.messages import Message, Record
 from wirelag.packets.intervals import Interval
 from wirelag.reconciling import UNSEEN, Reconciling, answer_symbols
+from wirelag.synopses.cache import Cached
+from wirelag.synopses.crossing import Crossing
 
 UP, DOWN = 0, 1
 MOST_BUCKETS: Final = 1 << 19  # as many as fit into a message

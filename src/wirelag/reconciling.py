@@ -14,13 +14,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from wirelag.caches import Cached
-from wirelag.crossing import Crossing, joined
 from wirelag.estimators.rda import Decoded, Rda, stand_for
-from wirelag.order import Looking, Times, times_of
 from wirelag.packing import array_of, number_of, pack
 from wirelag.stats.moments import Moments
-from wirelag.symbols import (
+from wirelag.synopses.cache import Cached
+from wirelag.synopses.crossing import Crossing, joined
+from wirelag.synopses.delay_sample import Tail
+from wirelag.synopses.reordering import Looking, Times, times_of
+from wirelag.synopses.symbols import (
     LOW,
     NUMBERS,
     WORD_BYTES,
@@ -34,7 +35,6 @@ from wirelag.symbols import (
     places_of,
     symbols_of,
 )
-from wirelag.tails import Tail
 
 UP, DOWN = 0, 1
 MOST_SYMBOLS: Final = 1 << 20

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from wirelag.crossing import Crossing
 from wirelag.losses import Loss
 from wirelag.messages import ClockReading, Message, Seen
 from wirelag.packets.intervals import Interval
 from wirelag.pairing import Key
+from wirelag.synopses.crossing import Crossing
 
 
 class Rank(IntEnum):

@@ -23,7 +23,7 @@ from wirelag.estimators.rda import Rda
 from wirelag.messages import ClockReading, Message
 from wirelag.packets.intervals import Interval
 from wirelag.reconciling import Reconciling
-from wirelag.symbols import SymbolSynopsis
+from wirelag.synopses.symbols import SymbolSynopsis
 
 
 @pytest.fixture

@@ -17,13 +17,13 @@ from wirelag.collector.tally import Tally
 from wirelag.courses import Direction
 from wirelag.estimators.rli import Rli
 from wirelag.exchange import About, Terms
-from wirelag.interpolated import Interpolated
 from wirelag.messages import ClockReading, Message
 from wirelag.one_sided import NO_LOSS
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.stamp import SYNCHRONISED, error_estimate
 from wirelag.results import Done, Ends, Rank, Result
 from wirelag.rounds import Rounds
+from wirelag.synopses.reference_summary import Interpolated
 
 ENDS = Ends("A>B", "A", "B")
 OURS, OTHERS = "10.1.0.0/16>", "10.2.0.0/16>"

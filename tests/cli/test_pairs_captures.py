@@ -14,13 +14,13 @@ from wirelag import _kernels
 from wirelag.driver import measure
 from wirelag.errors import WirelagError
 from wirelag.estimators.pairs import Pairs, sent_by_client
-from wirelag.exchanges import Exchanges
 from wirelag.io.pcap import CaptureFile
 from wirelag.naive import pairs as naive
 from wirelag.packets.batch import Kind
 from wirelag.packets.intervals import Interval
 from wirelag.sim import Scenario, simulate
 from wirelag.sim.truth import responses
+from wirelag.synopses.request_response import Exchanges
 
 # Captures
 

@@ -16,8 +16,8 @@ from tests.support.client_loops import BEGIN_NS, MS, Loop, constant, exponential
 from tests.support.command import wirelag
 from tests.support.places import DATA, SCHEMAS
 from tests.support.simulated_captures import write_simulation
-from wirelag.epochs import METHODS, REASONS
 from wirelag.sim import Scenario, simulate
+from wirelag.synopses.epochs import METHODS, REASONS
 
 MIRROR = DATA / "response.pcap.gz"
 SCHEMA = json.loads((SCHEMAS / "response.json").read_text(encoding="utf-8"))

@@ -26,13 +26,13 @@ from wirelag.collector.serve import Guard, listening
 from wirelag.collector.settings import Settings
 from wirelag.collector.store import Store
 from wirelag.collector.tally import Tally
-from wirelag.crossing import Crossing
 from wirelag.estimators.lda import Lda
 from wirelag.messages import encode
 from wirelag.results import Ends
 from wirelag.rounds import Rounds
 from wirelag.stats.moments import Moments
-from wirelag.tails import Tail
+from wirelag.synopses.crossing import Crossing
+from wirelag.synopses.delay_sample import Tail
 from wirelag.transport import Acknowledge
 from wirelag.transport.http import MEDIA_TYPE
 from wirelag.transport.http_inbox import HttpInbox

@@ -29,9 +29,9 @@ from wirelag.naive import join as naive_join
 from wirelag.naive import lda as naive_lda
 from wirelag.packets.batch import PacketBatch, PacketId
 from wirelag.packets.intervals import Interval, split
-from wirelag.samples import LEGS, Samples
 from wirelag.stats.distribution import Distribution
 from wirelag.stats.random_groups import Crowds
+from wirelag.synopses.samples import LEGS, Samples
 
 Sent = tuple[int, bytes]  # a time and a frame
 Pieces = list[tuple[Interval, PacketBatch]]

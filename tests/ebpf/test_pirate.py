@@ -39,7 +39,6 @@ from tests.support.experiment_tables import tables_of
 from tests.support.in_lab import IN_LAB
 from tests.support.pirate_connections import CONNECTIONS, connection, shifted, tampered
 from tests.support.response_figures import ASKED, LEAST_ABSTAINED, MOST_BUSY, NOBODY_KNOWS, REACHED, busy, holds
-from wirelag.epochs import EPOCH, METHODS, Epochs
 from wirelag.errors import WirelagError
 from wirelag.estimators.pirate import Method, Pirate
 from wirelag.io.capture import Capture
@@ -50,6 +49,7 @@ from wirelag.naive.pirate_modes import ClientPacket, Settings
 from wirelag.packets.batch import Flag, Kind, PacketBatch, TcpFlag
 from wirelag.packets.intervals import Interval
 from wirelag.roles import Server
+from wirelag.synopses.epochs import EPOCH, METHODS, Epochs
 
 Frames = list[tuple[int, bytes]]
 

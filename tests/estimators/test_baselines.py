@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from wirelag.estimators.rli import Rli
-from wirelag.flow_records import RECORD
 from wirelag.naive.join import coin
 from wirelag.sim.baselines import LOST, Packets, multiflow, sampled, trajectory
 from wirelag.sim.queue import QueueScenario, run
 from wirelag.sim.scramble import scramble
 from wirelag.stats.queue_drain import Drain
+from wirelag.synopses.flows import RECORD
 
 FLOWS = 12
 NO = (0, math.nan, math.nan)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import wirelag
 from tests.support.effort import examples
 from tests.support.simulated_captures import write_simulation
-from wirelag.crossing import Crossing
 from wirelag.crossings import crossings
 from wirelag.estimator import Estimator
 from wirelag.estimators.finecomb import Finecomb
@@ -25,15 +24,16 @@ from wirelag.estimators.lda import Lda
 from wirelag.estimators.match import Match
 from wirelag.estimators.rda import Rda
 from wirelag.estimators.rli import FED, Rli
-from wirelag.flow_records import COLUMN, Flows
 from wirelag.io.writer import CaptureWriter
 from wirelag.packets.batch import COLUMNS, PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.stamp import PORT, STANDARD_BYTES
-from wirelag.samples import Samples
 from wirelag.sim import Scenario, simulate
 from wirelag.sim.queue import QueueScenario, run
 from wirelag.sim.queue_frames import downstream_frames
+from wirelag.synopses.crossing import Crossing
+from wirelag.synopses.flows import COLUMN, Flows
+from wirelag.synopses.samples import Samples
 
 ESTIMATORS: dict[str, Callable[[], Estimator[Samples]]] = {
     "match": Match,

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 import wirelag
 from tests.support.effort import examples
 from tests.support.places import DATA
-from wirelag.epochs import METHODS
 from wirelag.estimators.pairs import Pairs
 from wirelag.estimators.pirate import Pirate
 from wirelag.packets.batch import COLUMNS, PacketBatch
 from wirelag.packets.intervals import Interval
 from wirelag.roles import Roles
+from wirelag.synopses.epochs import METHODS
 
 ALL: dict[str, Any] = {method: Pirate(method, memory=1 << 20) for method in METHODS} | {  # type: ignore[arg-type]
     "literal": Pirate("modes", literal=True, memory=1 << 20),

@@ -13,11 +13,11 @@ import pytest
 
 from tests.support.two_points import EPOCH_NS, SECOND_NS
 from wirelag import _kernels
-from wirelag.crossing import Crossing
 from wirelag.estimators.finecomb import Finecomb, FinecombSynopsis
 from wirelag.estimators.lda import Lda, LdaSynopsis
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.intervals import Interval
+from wirelag.synopses.crossing import Crossing
 
 Words = npt.NDArray[np.uint64]
 Times = npt.NDArray[np.int64]

@@ -26,9 +26,9 @@ from tests.support.effort import examples
 from wirelag import _kernels
 from wirelag.driver import measure
 from wirelag.estimators.pairs import Pairs
-from wirelag.exchanges import FLAGS, OVERLAPPING
 from wirelag.naive import pairs as naive
 from wirelag.packets.batch import Flag, Kind
+from wirelag.synopses.request_response import FLAGS, OVERLAPPING
 
 # The kernel and its twin
 

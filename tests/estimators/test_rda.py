@@ -18,11 +18,11 @@ import pytest
 from tests.support.effort import ALONE
 from tests.support.two_points import EPOCH_NS
 from wirelag import _kernels
-from wirelag.caches import Cached
-from wirelag.crossing import Crossing
 from wirelag.estimators.rda import Ask, Rda, less
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.intervals import Interval
+from wirelag.synopses.cache import Cached
+from wirelag.synopses.crossing import Crossing
 
 Words = npt.NDArray[np.uint64]
 Times = npt.NDArray[np.int64]

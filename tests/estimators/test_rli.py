@@ -25,13 +25,13 @@ from tests.support.rli_packets import (
     set_sent,
 )
 from wirelag.estimators.rli import Method, Rli, RliMeter
-from wirelag.flow_records import COLUMN, Flows
 from wirelag.io.writer import CaptureWriter
 from wirelag.packets.batch import COLUMNS, Kind, PacketBatch
 from wirelag.packets.stamp import PAYLOAD_BYTES, PORT, STANDARD_BYTES
 from wirelag.sim.queue import QueueScenario, QueueSimulation, run
 from wirelag.sim.queue_frames import downstream_frames
 from wirelag.stats.queue_drain import learn_drain
+from wirelag.synopses.flows import COLUMN, Flows
 
 
 @cache

@@ -8,11 +8,11 @@ import numpy.typing as npt
 import pytest
 
 from wirelag.estimators.rli import LEARNING, Rli
-from wirelag.flow_records import COLUMN, Flows
 from wirelag.packets.batch import COLUMNS, PacketBatch
 from wirelag.packets.intervals import Interval
 from wirelag.sim.queue import QueueScenario, run
 from wirelag.stats.queue_drain import FEWEST_REFERENCES, Drain, learn_drain, serialises
+from wirelag.synopses.flows import COLUMN, Flows
 
 Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.intp]

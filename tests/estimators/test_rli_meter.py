@@ -26,12 +26,12 @@ from tests.support.rli_packets import (
 from wirelag.cli.flow_source import Meters, _add_up
 from wirelag.cli.flow_table import Choice, _as_one, flow_rows
 from wirelag.estimators.rli import LEARNING, PATIENCE, Rli
-from wirelag.flow_records import COLUMN, SHOWN, Flows, added
 from wirelag.packets.batch import Kind, PacketBatch
 from wirelag.packets.filters import Filter
 from wirelag.packets.intervals import Interval
 from wirelag.sim.queue import QueueScenario, QueueSimulation, run
 from wirelag.stats.queue_drain import learn_drain
+from wirelag.synopses.flows import COLUMN, SHOWN, Flows, added
 
 LINEAR = replace(KNOWN, method="linear")
 FOREIGN = 99

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from tests.support.effort import examples
 from wirelag import _kernels
-from wirelag.flow_records import COLUMN
 from wirelag.naive import rli
 from wirelag.naive.rli import METHODS, Reference, Row, Settings
 from wirelag.packets.injection import Injection
 from wirelag.packets.stamp import NONE
 from wirelag.sim.queue import QueueScenario, run
+from wirelag.synopses.flows import COLUMN
 
 RATE = 250_000_000
 CERTAIN = 1 << 32

@@ -19,9 +19,6 @@ from hypothesis import strategies as st
 from tests.support.effort import examples
 from tests.support.two_points import SCENARIOS, batch_of, captured, packets_of, points
 from wirelag import _kernels
-from wirelag.caches import SINGLE, Cached, CacheMeter, level
-from wirelag.caches import join as join_caches
-from wirelag.crossing import Crossing, joined
 from wirelag.estimator import Meter
 from wirelag.estimators.finecomb import Finecomb, FinecombSynopsis
 from wirelag.estimators.lda import Lda, LdaSynopsis, tuned
@@ -31,10 +28,13 @@ from wirelag.naive.join import Packet
 from wirelag.packets.intervals import Interval
 from wirelag.stats.moments import bound_ns
 from wirelag.stats.row_sums import Rows
-from wirelag.symbols import decoder as symbol_decoder
-from wirelag.symbols import less as less_words
-from wirelag.symbols import symbols_of
-from wirelag.tails import Tail
+from wirelag.synopses.cache import SINGLE, Cached, CacheMeter, level
+from wirelag.synopses.cache import join as join_caches
+from wirelag.synopses.crossing import Crossing, joined
+from wirelag.synopses.delay_sample import Tail
+from wirelag.synopses.symbols import decoder as symbol_decoder
+from wirelag.synopses.symbols import less as less_words
+from wirelag.synopses.symbols import symbols_of
 
 S = TypeVar("S")
 Points = tuple[list[Packet], list[Packet]]

@@ -16,8 +16,8 @@ from tests.support.effort import scaled
 from tests.support.places import SCHEMAS
 from wirelag import compare as comparing
 from wirelag.compare import Change, Comparison, ReportError, benjamini_hochberg, compare, simes
-from wirelag.samples import Samples, facts
 from wirelag.stats.distribution import Distribution
+from wirelag.synopses.samples import Samples, facts
 
 SCHEMA = SCHEMAS / "compare.json"
 SIGMA = 0.5

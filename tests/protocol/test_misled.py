@@ -12,7 +12,7 @@ from wirelag import _kernels, reconciling
 from wirelag.naive import rateless
 from wirelag.naive.rda import Difference
 from wirelag.results import Rank
-from wirelag.symbols import less, symbols_of
+from wirelag.synopses.symbols import less, symbols_of
 
 BITS = 4  # of a check: one fake in sixteen passes
 

@@ -14,8 +14,6 @@ from tests.support.agent_messages import EPOCH_NS, SECOND_NS, Path, pair
 from tests.support.effort import examples
 from tests.support.reconciliations import SHORT, cached, converse
 from tests.support.settled_rounds import ENDS, both, is_true
-from wirelag.caches import Cached
-from wirelag.crossing import Crossing, joined
 from wirelag.estimators.rda import BUCKET, Rda
 from wirelag.messages import MOST_BYTES, Message, decode, encode
 from wirelag.pairing import MOST_BUCKETS
@@ -29,7 +27,9 @@ from wirelag.reconciling import (
 )
 from wirelag.results import Ask, Result
 from wirelag.rounds import Rounds
-from wirelag.symbols import NUMBERS, WORD_BYTES, SymbolSynopsis, decoder, enough, less, likely, symbols_of
+from wirelag.synopses.cache import Cached
+from wirelag.synopses.crossing import Crossing, joined
+from wirelag.synopses.symbols import NUMBERS, WORD_BYTES, SymbolSynopsis, decoder, enough, less, likely, symbols_of
 
 Ids = npt.NDArray[np.uint64]
 

@@ -17,7 +17,6 @@ from tests.support.html_pages import HOSTILE, Walk, asked_by_the_page, browse, f
 from wirelag.cli.flow_page import entry
 from wirelag.cli.flow_table import flow_rows
 from wirelag.estimators.rli import Rli
-from wirelag.flow_records import COLUMN, SHOWN, Flows
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.intervals import Interval
 from wirelag.report import Report
@@ -27,6 +26,7 @@ from wirelag.report_html.flow_charts import MOST_POINTS, NAMED, SLOWEST, Points,
 from wirelag.report_html.oneway_charts import MOST_PARTS
 from wirelag.sim.queue import QueueScenario, run
 from wirelag.sim.queue_frames import downstream_frames
+from wirelag.synopses.flows import COLUMN, SHOWN, Flows
 
 CHARTS = ("size", "time", "worst", "groups")
 SCALE = Scale(None)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tests.support.html_pages import HOSTILE, Walk, asked_by_the_page, browse, figures, saved
-from wirelag.crossing import Crossing
 from wirelag.crossings import crossings, total
 from wirelag.estimators.join import Join
 from wirelag.packets.batch import PacketBatch
@@ -17,7 +16,8 @@ from wirelag.report import Report
 from wirelag.report_html import ClockFit, OnewayPage, SpanEntry, render_oneway
 from wirelag.report_html.charts import Scale, Times
 from wirelag.report_html.oneway_charts import MOST_PARTS, MOST_POINTS, clocks, parts, share
-from wirelag.tails import Tail
+from wirelag.synopses.crossing import Crossing
+from wirelag.synopses.delay_sample import Tail
 
 START_NS = 1_700_000_000 * 10**9
 SECONDS = 40

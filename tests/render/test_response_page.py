@@ -18,7 +18,6 @@ from tests.support.places import DATA
 from tests.support.simulated_captures import write_simulation
 from wirelag.cli.response_page import parts_of
 from wirelag.cli.response_table import answer_of
-from wirelag.epochs import MEANING, REASONS, Epochs
 from wirelag.estimators.pirate import Pirate
 from wirelag.report_html import ResponsePage, SpanEntry, render_response
 from wirelag.report_html.oneway_charts import MOST_PARTS
@@ -26,6 +25,7 @@ from wirelag.report_html.page import MOST_BARS
 from wirelag.report_html.response import WAY_OUT
 from wirelag.report_html.response_charts import COLOURS, MOST_POINTS, SLOWEST, drawn, height, over_time
 from wirelag.sim import Scenario, simulate
+from wirelag.synopses.epochs import MEANING, REASONS, Epochs
 
 MIRROR = DATA / "response.pcap.gz"
 S = 10**9

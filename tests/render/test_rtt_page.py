@@ -24,9 +24,9 @@ from wirelag.matchers import MATCHERS
 from wirelag.packets.intervals import Interval
 from wirelag.report import Report
 from wirelag.report_html import Entry, Page, Timeline, render
-from wirelag.samples import facts
 from wirelag.sim import Scenario, simulate
 from wirelag.stats.distribution import Distribution
+from wirelag.synopses.samples import facts
 from wirelag.units import format_duration
 
 CHARTS = {"cdf", "quantiles", "heat", "groups"}

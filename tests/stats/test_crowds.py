@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.support.effort import scaled
-from wirelag.samples import Samples, facts
 from wirelag.stats.distribution import Distribution
 from wirelag.stats.random_groups import CROWDS, Crowds
+from wirelag.synopses.samples import Samples, facts
 
 RUNS = scaled(400)
 

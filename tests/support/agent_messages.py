@@ -6,18 +6,18 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.caches import Cached
 from wirelag.crossings import Cut, cuts
 from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda, RdaSynopsis
 from wirelag.exchange import Terms, records_of
 from wirelag.messages import ClockReading, Message, Seen
-from wirelag.order import with_order
 from wirelag.packets.batch import COLUMNS, PacketBatch
 from wirelag.packets.intervals import Interval
 from wirelag.pairing import answer
-from wirelag.symbols import SymbolSynopsis
+from wirelag.synopses.cache import Cached
+from wirelag.synopses.reordering import with_order
+from wirelag.synopses.symbols import SymbolSynopsis
 
 SECOND_NS = 10**9
 EPOCH_NS = 1_700_000_000 * SECOND_NS

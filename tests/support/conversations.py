@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.exchanges import EXCHANGE
 from wirelag.naive import pairs as naive
 from wirelag.packets.batch import COLUMNS, Flag, Kind, PacketBatch
+from wirelag.synopses.request_response import EXCHANGE
 
 SILENCE_NS = 5_000_000_000
 FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16

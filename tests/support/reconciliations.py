@@ -5,9 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from wirelag import order
-from wirelag.caches import Cached
-from wirelag.crossing import Crossing
 from wirelag.estimators.rda import Rda
 from wirelag.packing import pack, unpack
 from wirelag.reconciling import (
@@ -16,7 +13,10 @@ from wirelag.reconciling import (
     check_answer,
     check_ask,
 )
-from wirelag.symbols import SymbolSynopsis
+from wirelag.synopses import reordering
+from wirelag.synopses.cache import Cached
+from wirelag.synopses.crossing import Crossing
+from wirelag.synopses.symbols import SymbolSynopsis
 
 SHORT = Rda(short=True, rows=16, tail=50)
 
@@ -33,7 +33,7 @@ def converse(
     bound = [estimator.bind(one) for one in (up, down)]
     synopses = [one for one in bound if isinstance(one, SymbolSynopsis)]
     if with_order:
-        synopses[1] = order.with_order(synopses[1], down)
+        synopses[1] = reordering.with_order(synopses[1], down)
     talk, asked = Reconciling(estimator, synopses), Counter[str]()
     while True:
         crossing, asks = talk.cross()

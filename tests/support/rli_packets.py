@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.estimators.rli import Rli
-from wirelag.flow_records import Flows
 from wirelag.packets.batch import COLUMNS, Block, Kind, PacketBatch
 from wirelag.packets.intervals import Interval
 from wirelag.packets.stamp import PAYLOAD_BYTES, PORT, PTP, STANDARD_BYTES, payloads
 from wirelag.sim.queue import QueueSimulation
+from wirelag.synopses.flows import Flows
 
 EVERYTHING = Interval(0, 1 << 62)
 RATE = 250_000_000

@@ -20,15 +20,15 @@ import numpy.typing as npt
 
 from wirelag.agent.config import Measured
 from wirelag.agent.in_kernel import KernelMeter
-from wirelag.caches import Cached
 from wirelag.crossings import ALL, ClassMeter, Cut
 from wirelag.estimators.rli import Rli, RliMeter
-from wirelag.flow_records import Flows
 from wirelag.messages import Seen
 from wirelag.packets.batch import Kind, PacketBatch
 from wirelag.packets.intervals import Edge, Interval, split, split_at_delimiters
 from wirelag.packets.stamp import PORT
-from wirelag.tails import spared
+from wirelag.synopses.cache import Cached
+from wirelag.synopses.delay_sample import spared
+from wirelag.synopses.flows import Flows
 
 READINGS: Final = 1000  # of the capture's counters that are kept for an interval
 BACK_NS: Final = 10**9  # by more than this a time goes back only if the clock was set

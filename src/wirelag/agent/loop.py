@@ -31,13 +31,13 @@ from wirelag.errors import WirelagError
 from wirelag.estimators.rda import Rda
 from wirelag.estimators.rli import Rli
 from wirelag.exchange import records_of
-from wirelag.interpolated import by_class, interpolated
 from wirelag.io.dataplane_source import KernelSource
 from wirelag.io.fanout import Fanout, over_cores
 from wirelag.io.live import Live, Replay
 from wirelag.io.privileges import drop_privileges
 from wirelag.messages import MOST_BYTES, Message, Seen, decode, encode
 from wirelag.packets.intervals import Interval
+from wirelag.synopses.reference_summary import by_class, interpolated
 from wirelag.transport import Sender, sender
 from wirelag.transport.outbox import Outbox
 from wirelag.transport.spool import Spool

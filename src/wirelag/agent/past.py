@@ -17,15 +17,15 @@ from dataclasses import replace
 from typing import Any, Final
 
 from wirelag.agent.cutting import Part
-from wirelag.caches import ENTRY_BYTES, Cached
 from wirelag.crossings import ALL, Cut
 from wirelag.estimators.rda import Rda
 from wirelag.messages import MOST_BYTES, Message, encode, terms_name
-from wirelag.order import with_order
 from wirelag.packets.intervals import Interval
 from wirelag.pairing import MOST_BUCKETS, answer
 from wirelag.reconciling import MOST_SYMBOLS
-from wirelag.symbols import SymbolSynopsis, enough
+from wirelag.synopses.cache import ENTRY_BYTES, Cached
+from wirelag.synopses.reordering import with_order
+from wirelag.synopses.symbols import SymbolSynopsis, enough
 
 MEMORY: Final = 64
 LATELY: Final = 8

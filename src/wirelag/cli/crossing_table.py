@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from wirelag.cli.output import Answer, Line, axis, octaves, picture, time_text
 
 if TYPE_CHECKING:
-    from wirelag.crossing import Crossing
     from wirelag.report import Report
     from wirelag.stats.distribution import Distribution
+    from wirelag.synopses.crossing import Crossing
 
 CANNOT_SAY = "-"
 

@@ -14,8 +14,8 @@ from wirelag.units import format_rate
 if TYPE_CHECKING:
     from wirelag.cli.flow_source import Found
     from wirelag.cli.flow_table import Row
-    from wirelag.flow_records import Flows
     from wirelag.report import Report
+    from wirelag.synopses.flows import Flows
 
 
 def write_page(path: str, found: Found, chosen: Flows, report: Report, groups: list[Row], by: str) -> None:

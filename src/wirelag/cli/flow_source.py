@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from wirelag.clocks.fit import Clock
     from wirelag.courses import Direction
     from wirelag.estimators.rli import Rli
-    from wirelag.flow_records import Flows
     from wirelag.io.capture import Capture
     from wirelag.io.pcap import CaptureStatistics
     from wirelag.packets.batch import PacketBatch
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from wirelag.packets.intervals import Interval
     from wirelag.references import References
     from wirelag.report import Report
+    from wirelag.synopses.flows import Flows
 
 NO_BETTER: Final = 0.9  # of the error of the mean: neighbours that foretell so badly foretell nothing
 MOST_PARTS: Final = 256  # intervals that are put together at once
@@ -187,7 +187,7 @@ class Meters:
 
     def cut(self, interval: Interval, last: bool) -> Flows:
         """What all of them say of an interval; the queue is that of the last."""
-        from wirelag.flow_records import added
+        from wirelag.synopses.flows import added
 
         parts = [meter.cut(interval, last) for meter in self._meters]
         return added(parts) if len(parts) > 1 else parts[0]
@@ -231,7 +231,7 @@ def _add_up(
     Parts are put together when they have as many records as what is there, so that each record is moved a few times,
     however many intervals there are. At most `most_flows` stay; there are never more than twice as many and a part.
     """
-    from wirelag.flow_records import added
+    from wirelag.synopses.flows import added
 
     lines, together, fresh = [], [], 0
     for when, part in parts:

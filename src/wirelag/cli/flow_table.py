@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wirelag.courses import Course, Direction
-    from wirelag.flow_records import Flows
     from wirelag.packets.batch import PacketBatch
     from wirelag.packets.filters import Filter
     from wirelag.packets.grouping import Grouping
     from wirelag.report import Report
+    from wirelag.synopses.flows import Flows
 
 COLUMNS: Final = ("packets", "bytes", "timed", "references", "mean", "std", "low", "high")
 
@@ -64,7 +64,7 @@ class Choice:
         """These flows, and what they say together."""
         import numpy as np
 
-        from wirelag.flow_records import COLUMN
+        from wirelag.synopses.flows import COLUMN
 
         passes = self._passes(flows)
         if passes.all():
@@ -102,8 +102,8 @@ def _ends(flows: Flows) -> PacketBatch:
     """The first packet of each record, as far as it is known."""
     import numpy as np
 
-    from wirelag.flow_records import COLUMN
     from wirelag.packets.batch import PacketBatch
+    from wirelag.synopses.flows import COLUMN
 
     ports = flows.column("ports")
     return PacketBatch(
@@ -124,7 +124,7 @@ def _as_one(flows: Flows, keys: npt.NDArray[np.uint64]) -> Flows:
     """
     import numpy as np
 
-    from wirelag.flow_records import COLUMN
+    from wirelag.synopses.flows import COLUMN
 
     records = flows.records.copy()
     records[:, COLUMN["key"]] = keys

@@ -47,10 +47,10 @@ from wirelag.units import format_duration, format_rate
 
 if TYPE_CHECKING:
     from wirelag.estimators.rli import Rli
-    from wirelag.flow_records import Flows
     from wirelag.packets.grouping import Grouping
     from wirelag.report import Report
     from wirelag.stats.sla import Mean, Sla
+    from wirelag.synopses.flows import Flows
 
 SOURCES: Final = ("stamp", "marked", "capture")
 METHODS: Final = ("busy", "linear", "left")

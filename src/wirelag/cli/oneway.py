@@ -76,11 +76,11 @@ if TYPE_CHECKING:
     from wirelag.cli.points import Segment
     from wirelag.clocks.fit import Clock
     from wirelag.courses import Direction as Way
-    from wirelag.crossing import Crossing
     from wirelag.crossings import Span
     from wirelag.packets.grouping import Grouping
     from wirelag.packets.intervals import Delimiters
     from wirelag.stats.sla import Sla
+    from wirelag.synopses.crossing import Crossing
 
 Relation = Literal["auto", "none"] | int  # of the clocks: how to find it, or an offset in ns
 Points = Annotated[
@@ -127,7 +127,7 @@ class Measured:
         self.whole.wire_bytes = sum(crossing.wire_bytes for crossing in self.crossings.values())
 
     def _pass(self, spans: Iterable[Span], over_time: bool) -> Iterator[Span]:
-        from wirelag.crossing import Crossing
+        from wirelag.synopses.crossing import Crossing
 
         nothing = distribution_of(Crossing())  # of intervals only what a small picture shows is kept
         for span in spans:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from wirelag.packets.batch import PacketBatch, PacketId
     from wirelag.packets.filters import Filter
     from wirelag.packets.intervals import Delimiters
-    from wirelag.tails import Tail
+    from wirelag.synopses.delay_sample import Tail
 
 Method = Callable[[int | None], tuple[Any, "Delimiters | None"]]
 Ends = tuple["Sequence[Port]", "Sequence[Port]"]

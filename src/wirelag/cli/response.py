@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from wirelag.epochs import Epochs
     from wirelag.estimators.pirate import Pirate
-    from wirelag.exchanges import Exchanges
     from wirelag.io.capture import Capture
     from wirelag.packets.batch import PacketBatch
     from wirelag.roles import Server
+    from wirelag.synopses.epochs import Epochs
+    from wirelag.synopses.request_response import Exchanges
 
 METHODS: Final = ("auto", "pairs", "blind", "modes", "gap", "ack", "window", "syn")
 GROUPS: Final = ("server", "flow", "client")

@@ -14,9 +14,9 @@ from wirelag.cli.response_table import abstained_lines, intervals_of
 if TYPE_CHECKING:
     from wirelag.cli.output import Answer, Line
     from wirelag.cli.response_table import Synopsis
-    from wirelag.epochs import Epochs
     from wirelag.io.capture import Capture
     from wirelag.packets.intervals import Interval
+    from wirelag.synopses.epochs import Epochs
 
 PARTS: Final = 60  # of the time, if nobody asks for intervals
 SHORTEST_NS: Final = {"pirate": 500_000_000, "pairs": 1_000_000}
@@ -24,7 +24,7 @@ SHORTEST_NS: Final = {"pirate": 500_000_000, "pairs": 1_000_000}
 
 def write_page(path: str, answer: Answer, found: Synopsis, capture: Capture) -> None:
     """Write it, or say why that is not possible."""
-    from wirelag.epochs import Epochs
+    from wirelag.synopses.epochs import Epochs
 
     clients = answer.extra["clients"]
     counts = {"packets": capture.statistics.packets, "from clients to servers": clients["packets"]}

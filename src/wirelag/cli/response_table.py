@@ -10,10 +10,10 @@ from wirelag.cli.options import clock_text
 from wirelag.cli.output import Answer, Line, opened, time_text
 
 if TYPE_CHECKING:
-    from wirelag.epochs import Epochs
     from wirelag.report import Report
     from wirelag.stats.distribution import Distribution
     from wirelag.stats.sla import Delays, Sla
+    from wirelag.synopses.epochs import Epochs
 
 PARTS: Final = ("server", "network", "transfer", "think")  # of an exchange
 
@@ -102,7 +102,7 @@ def intervals_of(found: Synopsis, interval_ns: int) -> list[Line]:
 
 def abstained_lines(report: Report) -> list[str]:
     """Epochs without an answer, and why."""
-    from wirelag.epochs import MEANING
+    from wirelag.synopses.epochs import MEANING
 
     reasons: dict[str, int] = report.details["abstained"]
     return [f"{n:,} epochs without an answer: {MEANING[reason]} ({reason})" for reason, n in reasons.items()]
@@ -182,7 +182,7 @@ def write_epochs(path: str, epochs: Epochs) -> None:
     """A row for each epoch; times since 1970 in ns, latencies in seconds, null where it abstained."""
     import polars as pl
 
-    from wirelag.epochs import METHODS, REASONS, ends_text
+    from wirelag.synopses.epochs import METHODS, REASONS, ends_text
 
     rows = epochs.rows
     plain: dict[str, Any] = {

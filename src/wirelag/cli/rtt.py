@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from wirelag.packets.grouping import Grouping
     from wirelag.report import Report
     from wirelag.report_html import Timeline
-    from wirelag.samples import Samples, Sink
     from wirelag.stats.sla import Sla
+    from wirelag.synopses.samples import Samples, Sink
 
 GROUPS = ("flow", "client", "server", "subnet", "port")
 
@@ -179,8 +179,8 @@ def _measure(
 ) -> tuple[Samples, list[Line]]:
     """All samples, and what those of each interval say."""
     from wirelag.driver import cut
-    from wirelag.samples import Samples
     from wirelag.stats.distribution import Distribution
+    from wirelag.synopses.samples import Samples
 
     total, nothing = Samples(), Distribution()
     lines = []
@@ -264,7 +264,7 @@ def _fridge(
 
 
 def _answer(name: str, capture: Capture, total: Samples, grouping: Grouping | None) -> Answer:
-    from wirelag.samples import LEGS
+    from wirelag.synopses.samples import LEGS
 
     statistics = capture.statistics
     whole = replace(total.report(name, "round_trip"), packets=statistics.packets, skipped=statistics.skipped)
@@ -288,7 +288,7 @@ def _answer(name: str, capture: Capture, total: Samples, grouping: Grouping | No
 
 def _leg(name: str, total: Samples, leg: int) -> Report:
     from wirelag.report import Report
-    from wirelag.samples import facts
+    from wirelag.synopses.samples import facts
 
     return Report(
         name, "round_trip", packets=total.packets, **facts(total.distribution(leg=leg), total.crowds.of_leg(leg))

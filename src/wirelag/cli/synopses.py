@@ -14,14 +14,14 @@ from wirelag.cli.oneway import Measured, Relation
 from wirelag.errors import WirelagError
 
 if TYPE_CHECKING:
-    from wirelag.caches import Cached
     from wirelag.clocks.fit import Clock
-    from wirelag.crossing import Crossing
     from wirelag.crossings import Cut, Pair, Span
     from wirelag.estimators.rda import RdaSynopsis
     from wirelag.exchange import Terms
     from wirelag.io.synopsis_file import SynopsisFile
     from wirelag.packets.intervals import Interval
+    from wirelag.synopses.cache import Cached
+    from wirelag.synopses.crossing import Crossing
 
 UNCOVERED_NS = 10**9  # a second more at one point is no accident of starting
 OTHER_KEY = "other"
@@ -116,10 +116,10 @@ def _pairs(terms: Terms, ups: list[Cut], downs: list[Cut], files: list[SynopsisF
 
 def _cross(terms: Terms, pairs: list[Pair], keys: dict[int, str], times: list[Times]) -> tuple[list[Span], int]:
     """Crossings of all pairs, and how many packets have times that only a second round would tell."""
-    from wirelag.caches import Cached
     from wirelag.crossings import crossed, settled
     from wirelag.estimators.rda import Rda
     from wirelag.packets.intervals import Interval
+    from wirelag.synopses.cache import Cached
 
     estimator = terms.two_point
     if not isinstance(estimator, Rda):
@@ -177,8 +177,8 @@ def _fit(wanted: npt.NDArray[np.uint64], told: Cached, which: str) -> None:
 
 
 def _times(file: SynopsisFile, terms: Terms) -> Times:
-    from wirelag.caches import Cached
     from wirelag.exchange import place
+    from wirelag.synopses.cache import Cached
 
     told: Times = {}
     for record in file:
@@ -217,7 +217,7 @@ def _sum_up(
     from wirelag.cli.oneway import explanations
     from wirelag.clocks.fit import Clock, fit
     from wirelag.courses import clock_behind
-    from wirelag.tails import Tail
+    from wirelag.synopses.delay_sample import Tail
     from wirelag.units import format_duration
 
     closed = [span for span in spans if not span.open_ended]

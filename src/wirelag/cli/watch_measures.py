@@ -11,19 +11,19 @@ import numpy as np
 
 from wirelag.cli.output import Line
 from wirelag.cli.response_table import answer_of
-from wirelag.epochs import Epochs
 from wirelag.estimator import Meter
 from wirelag.estimators.pairs import Pairs
 from wirelag.estimators.pirate import Pirate, PirateMeter
-from wirelag.exchanges import Exchanges
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import OTHER_KEY, Grouping
 from wirelag.packets.intervals import Interval
 from wirelag.report import Report
 from wirelag.roles import Roles, Server
-from wirelag.samples import ALL, LEGS, Samples, facts
 from wirelag.stats.distribution import Z95, Distribution
 from wirelag.stats.random_groups import Crowds
+from wirelag.synopses.epochs import Epochs
+from wirelag.synopses.request_response import Exchanges
+from wirelag.synopses.samples import ALL, LEGS, Samples, facts
 
 if TYPE_CHECKING:
     from wirelag.io.dataplane_pirate import KernelPirate

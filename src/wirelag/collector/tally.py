@@ -15,12 +15,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.crossing import QUANTILES, Crossing
-from wirelag.order import Order
 from wirelag.pairing import Key
 from wirelag.results import Result
 from wirelag.stats.distribution import SHORTEST_NS, WIDTH_NS, Z95, Distribution
 from wirelag.stats.moments import Moments
+from wirelag.synopses.crossing import QUANTILES, Crossing
+from wirelag.synopses.reordering import Order
 
 Ints = npt.NDArray[np.int64]
 _NO_BINS: Final = np.empty(0, np.int64)

@@ -20,8 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.caches import Cached, CacheMeter
-from wirelag.crossing import Crossing
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
@@ -29,7 +27,9 @@ from wirelag.packing import array_of, pack
 from wirelag.report import Report
 from wirelag.stats.moments import Moments
 from wirelag.stats.row_sums import Deviation, Rows, lowered, raised
-from wirelag.tails import Tail
+from wirelag.synopses.cache import Cached, CacheMeter
+from wirelag.synopses.crossing import Crossing
+from wirelag.synopses.delay_sample import Tail
 
 NAME: Final = "finecomb"
 COIN: Final = 3

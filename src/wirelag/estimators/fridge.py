@@ -25,8 +25,8 @@ from wirelag.packets.batch import Array, PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
 from wirelag.report import Report
-from wirelag.samples import SampleBatch, Samples, Sink
 from wirelag.stats.distribution import BINS, MIDDLES_NS, Distribution
+from wirelag.synopses.samples import SampleBatch, Samples, Sink
 
 Floats = npt.NDArray[np.float64]
 Variant = Literal["union", "inverse-variance", "overwrite", "expiry"]

@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from wirelag.caches import ENTRY_BYTES, Cached, CacheMeter
-from wirelag.crossing import Crossing, joined
 from wirelag.packing import pack
 from wirelag.report import Report
+from wirelag.synopses.cache import ENTRY_BYTES, Cached, CacheMeter
+from wirelag.synopses.crossing import Crossing, joined
 
 NAME: Final = "join"
 

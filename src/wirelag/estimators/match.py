@@ -21,7 +21,7 @@ from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
 from wirelag.report import Report
-from wirelag.samples import SampleBatch, Samples, Sink
+from wirelag.synopses.samples import SampleBatch, Samples, Sink
 
 AUTO: Final = ("tcp", "dns", "ntp", "icmp", "quic-spin")
 

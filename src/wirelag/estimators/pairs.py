@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.exchanges import EXCHANGE, Exchanges
 from wirelag.packets.batch import Array, Kind, PacketBatch, TcpFlag
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
 from wirelag.report import Report
+from wirelag.synopses.request_response import EXCHANGE, Exchanges
 
 _LISTED: Final = 13  # the purpose of the coin that decides which exchanges stay
 _NONE: Final = np.empty(0, EXCHANGE)

@@ -19,11 +19,11 @@ from typing import ClassVar, Final, Literal
 import numpy as np
 
 from wirelag import _kernels
-from wirelag.epochs import EPOCH, METHODS, Epochs
 from wirelag.packets.batch import Array, PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
 from wirelag.report import Report
+from wirelag.synopses.epochs import EPOCH, METHODS, Epochs
 
 Method = Literal["gap", "modes", "ack", "window", "syn", "auto", "blind"]
 

@@ -22,14 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.caches import ENTRY_BYTES, PAIRED, SINGLE, Cached, CacheMeter, join
-from wirelag.crossing import Crossing, joined
 from wirelag.packing import Fields, array_of, number_of, pack
 from wirelag.report import Report
 from wirelag.stats.moments import Moments
 from wirelag.stats.row_sums import Deviation, Rows
-from wirelag.symbols import FIRST, NUMBER_BITS, SymbolSynopsis, numbers_of, symbols_of
-from wirelag.tails import Tail, spared
+from wirelag.synopses.cache import ENTRY_BYTES, PAIRED, SINGLE, Cached, CacheMeter, join
+from wirelag.synopses.crossing import Crossing, joined
+from wirelag.synopses.delay_sample import Tail, spared
+from wirelag.synopses.symbols import FIRST, NUMBER_BITS, SymbolSynopsis, numbers_of, symbols_of
 
 NAME: Final = "rda"
 STRATA: Final = 24 * 81 * 3  # words

@@ -25,8 +25,6 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.flow_records import RECORD, SHOWN, WRAP, Flows
-from wirelag.interpolated import Interpolated
 from wirelag.packets.batch import Array, Flag, Kind, PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
@@ -34,6 +32,8 @@ from wirelag.packets.stamp import NONE, PAYLOAD_BYTES, STANDARD_BYTES, errors_ns
 from wirelag.report import Report
 from wirelag.stats.moments import exact_sum
 from wirelag.stats.queue_drain import Drain, learn_drain, serialises
+from wirelag.synopses.flows import RECORD, SHOWN, WRAP, Flows
+from wirelag.synopses.reference_summary import Interpolated
 
 Words = npt.NDArray[np.uint64]
 Ints = npt.NDArray[np.int64]

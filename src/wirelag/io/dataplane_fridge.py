@@ -18,9 +18,9 @@ from wirelag.io.live import LiveStatistics
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
-from wirelag.samples import ALL, LEGS, Samples
 from wirelag.stats.distribution import BINS, WORDS, Distribution
 from wirelag.stats.random_groups import CROWDS, Crowds
+from wirelag.synopses.samples import ALL, LEGS, Samples
 
 COARSE_BINS: Final = BINS >> _kernels.COARSE_BITS
 SUMS: Final = WORDS - 2 * BINS

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.epochs import EPOCH, METHODS, Epochs
 from wirelag.errors import WirelagError
 from wirelag.estimators.pirate import Pirate
 from wirelag.io.bpf import Map, Program, RingBuffer, cpus, info
@@ -29,6 +28,7 @@ from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
 from wirelag.roles import Server
+from wirelag.synopses.epochs import EPOCH, METHODS, Epochs
 
 Array = npt.NDArray[Any]
 

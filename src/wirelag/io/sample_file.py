@@ -17,7 +17,7 @@ import polars as pl
 
 from wirelag.errors import WirelagError
 from wirelag.packets.batch import Array, PacketBatch, to_address
-from wirelag.samples import LEGS, SampleBatch
+from wirelag.synopses.samples import LEGS, SampleBatch
 
 PART_ROWS: Final = 1 << 18
 

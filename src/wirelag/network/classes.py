@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from wirelag.caches import ENTRY_BYTES
+from wirelag.synopses.cache import ENTRY_BYTES
 
 if TYPE_CHECKING:
     from wirelag.estimators.finecomb import Finecomb

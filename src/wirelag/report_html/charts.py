@@ -16,7 +16,7 @@ import numpy.typing as npt
 from wirelag.packets.intervals import Interval
 from wirelag.report import Report
 from wirelag.stats.distribution import BINS, MIDDLES_NS, Distribution
-from wirelag.tails import Tail
+from wirelag.synopses.delay_sample import Tail
 from wirelag.units import format_duration
 
 QUANTILES: Final = ("0.5", "0.9", "0.99")

@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 
-from wirelag.flow_records import Flows
 from wirelag.report import Report
 from wirelag.report_html.charts import (
     Figure,
@@ -29,6 +28,7 @@ from wirelag.report_html.charts import (
     spoken,
 )
 from wirelag.report_html.oneway_charts import MOST_PARTS, SpanEntry
+from wirelag.synopses.flows import Flows
 from wirelag.units import format_size
 
 MOST_POINTS: Final = 3_000

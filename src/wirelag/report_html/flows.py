@@ -9,7 +9,6 @@ from typing import Final
 
 import numpy as np
 
-from wirelag.flow_records import Flows
 from wirelag.report import Report
 from wirelag.report_html.charts import Figure, Floats, Scale, spoken
 from wirelag.report_html.flow_charts import NAMED, SLOWEST, Points, by_size, drawn, flow_text, over_time
@@ -26,7 +25,8 @@ from wirelag.report_html.page import (
     listed,
     table,
 )
-from wirelag.tails import Tail
+from wirelag.synopses.delay_sample import Tail
+from wirelag.synopses.flows import Flows
 from wirelag.units import format_size
 
 HIDDEN: Final = 100  # a fixed part of the delay so many times larger than the rest is taken from all numbers

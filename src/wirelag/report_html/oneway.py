@@ -40,7 +40,7 @@ from wirelag.report_html.page import (
     table,
 )
 from wirelag.stats.distribution import Z95
-from wirelag.tails import Tail
+from wirelag.synopses.delay_sample import Tail
 from wirelag.units import format_duration, format_size
 
 __all__ = ["ClockFit", "OnewayPage", "SpanEntry", "render_oneway"]

@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 
-from wirelag.crossing import Crossing
 from wirelag.report import Report
 from wirelag.report_html.charts import (
     Figure,
@@ -32,7 +31,8 @@ from wirelag.report_html.charts import (
 )  # fmt: skip
 from wirelag.stats.distribution import Z95
 from wirelag.stats.moments import Moments
-from wirelag.tails import Tail
+from wirelag.synopses.crossing import Crossing
+from wirelag.synopses.delay_sample import Tail
 
 MOST_PARTS: Final = 240  # of the time
 MOST_POINTS: Final = 2_000  # of a cloud

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from wirelag.epochs import MEANING, Epochs
 from wirelag.report import Report
 from wirelag.report_html.charts import Entry, Figure, clock, duration, spoken
 from wirelag.report_html.oneway_charts import SpanEntry, means
@@ -26,6 +25,7 @@ from wirelag.report_html.page import (
     table,
 )
 from wirelag.report_html.response_charts import height, over_time, split
+from wirelag.synopses.epochs import MEANING, Epochs
 
 WAY_OUT: Final = {
     "too_few": "Flows are short or slow: --fewest takes fewer responses, --epoch waits longer.",

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from wirelag.epochs import REASONS, Epochs, ends_text
 from wirelag.report import Report
 from wirelag.report_html.charts import (
     Entry,
@@ -28,6 +27,7 @@ from wirelag.report_html.charts import (
     spoken,
 )
 from wirelag.report_html.oneway_charts import SpanEntry
+from wirelag.synopses.epochs import REASONS, Epochs, ends_text
 
 MOST_POINTS: Final = 3_000
 SLOWEST: Final = 100  # always drawn

@@ -9,8 +9,8 @@ import numpy as np
 
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.intervals import Interval
-from wirelag.samples import SampleBatch
 from wirelag.stats.distribution import Distribution
+from wirelag.synopses.samples import SampleBatch
 
 MOST_SLOTS: Final = 300
 MOST_POINTS: Final = 120

@@ -12,11 +12,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.epochs import Epochs, named
 from wirelag.report import Report
-from wirelag.samples import facts
 from wirelag.stats.distribution import Distribution
 from wirelag.stats.random_groups import LEAST, Crowds
+from wirelag.synopses.epochs import Epochs, named
+from wirelag.synopses.samples import facts
 
 Array = npt.NDArray[Any]
 

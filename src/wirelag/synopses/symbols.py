@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.caches import Cached
 from wirelag.packing import array_of, number_of
 from wirelag.stats.row_sums import lowered, raised
+from wirelag.synopses.cache import Cached
 
 NUMBER_BITS: Final = 44
 CHECK_BITS: Final = 16

@@ -11,12 +11,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.caches import SINGLE, Cached, join, level, survives
 from wirelag.clocks.fit import Clock
-from wirelag.order import Order
 from wirelag.report import Report
 from wirelag.stats.moments import Moments
-from wirelag.tails import Tail
+from wirelag.synopses.cache import SINGLE, Cached, join, level, survives
+from wirelag.synopses.delay_sample import Tail
+from wirelag.synopses.reordering import Order
 
 QUANTILES: Final = ("0.5", "0.9", "0.95", "0.99", "0.999")
 

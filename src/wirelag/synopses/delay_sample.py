@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.caches import Cached, join, level
 from wirelag.stats.distribution import Z95, wilson
+from wirelag.synopses.cache import Cached, join, level
 
 MOST: Final = 1 << 22
 THINNING: Final = 10  # the purpose of a coin

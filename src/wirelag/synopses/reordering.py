@@ -15,9 +15,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.caches import Cached, survives
 from wirelag.stats.distribution import wilson
-from wirelag.symbols import LOW, SymbolSynopsis, Words, numbers_of, places_of
+from wirelag.synopses.cache import Cached, survives
+from wirelag.synopses.symbols import LOW, SymbolSynopsis, Words, numbers_of, places_of
 
 LOOKED_AT: Final = 16  # packets of an interval
 FEWEST: Final = 64  # packets of an interval that can overtake each other: fewer are not worth a question

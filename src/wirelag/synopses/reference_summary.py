@@ -15,12 +15,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.crossing import Crossing
-from wirelag.flow_records import COLUMN, Flows
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import OTHER_KEY, Grouping
 from wirelag.stats.distribution import Z95
 from wirelag.stats.moments import Moments
+from wirelag.synopses.crossing import Crossing
+from wirelag.synopses.flows import COLUMN, Flows
 
 MOST: Final = 1 << 100  # a sum of delays
 Rows = npt.NDArray[np.intp]

@@ -1,0 +1,1 @@
+"""Mergeable state: what a meter's `cut` yields, and what travels between points."""
