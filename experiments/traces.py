@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.estimators.fridge import CERTAIN, Fridges, union_weights
-from wirelag.matchers import matcher_bits
+from wirelag.estimators.matchers import matcher_bits
 from wirelag.packets.batch import COLUMNS, Flag, Kind, PacketBatch
 
 Array = npt.NDArray[Any]

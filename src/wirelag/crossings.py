@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
 import numpy as np
 
-from wirelag.estimator import Estimator, Meter
+from wirelag.estimators.protocol import Estimator, Meter
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import CONTROL, Delimiters, Interval, split, split_at_delimiters

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from wirelag.crossings import Crosses, crossings
-from wirelag.estimator import Estimator
+from wirelag.estimators.protocol import Estimator
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Delimiters, Interval, split

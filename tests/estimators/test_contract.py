@@ -16,12 +16,12 @@ import wirelag
 from tests.support.effort import examples
 from tests.support.simulated_captures import write_simulation
 from wirelag.crossings import crossings
-from wirelag.estimator import Estimator
 from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.fridge import Fridge
 from wirelag.estimators.join import Join
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.match import Match
+from wirelag.estimators.protocol import Estimator
 from wirelag.estimators.rda import Rda
 from wirelag.estimators.rli import FED, Rli
 from wirelag.io.writer import CaptureWriter

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from tests.support.effort import examples
 from tests.support.two_points import SCENARIOS, batch_of, captured, packets_of, points
 from wirelag import _kernels
-from wirelag.estimator import Meter
 from wirelag.estimators.finecomb import Finecomb, FinecombSynopsis
 from wirelag.estimators.lda import Lda, LdaSynopsis, tuned
+from wirelag.estimators.protocol import Meter
 from wirelag.estimators.rda import Rda, cells, copies_of, less
 from wirelag.naive import finecomb, join, lda, rateless, rda
 from wirelag.naive.join import Packet

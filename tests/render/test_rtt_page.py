@@ -18,9 +18,9 @@ from tests.support.html_pages import FLAGS, HOSTILE, NO_NAMES, Walk, asked_by_th
 from tests.support.simulated_captures import write_simulation
 from wirelag.driver import cut
 from wirelag.estimators.match import Match
+from wirelag.estimators.matchers import MATCHERS
 from wirelag.io import sample_file
 from wirelag.io.capture import Capture
-from wirelag.matchers import MATCHERS
 from wirelag.packets.intervals import Interval
 from wirelag.report import Report
 from wirelag.report_html import Entry, Page, Timeline, render

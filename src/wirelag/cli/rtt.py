@@ -230,7 +230,7 @@ def _write_page(path: str, answer: Answer, timeline: Timeline, capture: Capture,
 
 def _matchers(match: str) -> tuple[str, ...]:
     from wirelag.estimators.match import AUTO
-    from wirelag.matchers import MATCHERS
+    from wirelag.estimators.matchers import MATCHERS
 
     names = AUTO if match == "auto" else tuple(match.split(","))
     for name in names:

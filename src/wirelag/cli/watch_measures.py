@@ -11,9 +11,9 @@ import numpy as np
 
 from wirelag.cli.output import Line
 from wirelag.cli.response_table import answer_of
-from wirelag.estimator import Meter
 from wirelag.estimators.pairs import Pairs
 from wirelag.estimators.pirate import Pirate, PirateMeter
+from wirelag.estimators.protocol import Meter
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import OTHER_KEY, Grouping
 from wirelag.packets.intervals import Interval

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.matchers import MATCHERS, matcher_bits
+from wirelag.estimators.matchers import MATCHERS, matcher_bits
 from wirelag.packets.batch import Array, PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval

@@ -16,7 +16,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from wirelag import _kernels
-from wirelag.matchers import MATCHERS, matcher_bits
+from wirelag.estimators.matchers import MATCHERS, matcher_bits
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
