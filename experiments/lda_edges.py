@@ -11,10 +11,10 @@ import numpy as np
 from crossing_traces import MEAN_NS, Packets, Times, arriving, percent, weibull_ns
 from traces import arguments, show
 
-from wirelag.crossings import Span, crossings, cuts
 from wirelag.estimators.lda import Lda
 from wirelag.packets.intervals import Delimiters
 from wirelag.stats.moments import bound_ns
+from wirelag.twopoint.spans import Span, crossings, cuts
 
 DELAY_NS = 50_000
 SECOND_NS = 10**9

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from wirelag.crossings import Crosses, crossings
 from wirelag.estimators.protocol import Estimator
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Delimiters, Interval, split
 from wirelag.report import Report
+from wirelag.twopoint.spans import Crosses, crossings
 
 S = TypeVar("S")
 

@@ -13,7 +13,6 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from wirelag import _kernels
-from wirelag.crossings import ALL, Cut, Pair, Synopses
 from wirelag.errors import WirelagError
 from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
@@ -22,6 +21,7 @@ from wirelag.estimators.rli import Rli
 from wirelag.packets.batch import PacketId
 from wirelag.packets.intervals import Delimiters, Interval
 from wirelag.synopses.cache import Cached
+from wirelag.twopoint.spans import ALL, Cut, Pair, Synopses
 
 VERSION: Final = 2
 TwoPoint = Lda | Finecomb | Rda  # both points keep a synopsis; of Rli only the downstream one does

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.courses import Direction
 from wirelag.packets.batch import Kind, PacketBatch, TcpFlag
-from wirelag.sighting import address_keys
+from wirelag.twopoint.direction import Direction
+from wirelag.twopoint.sketch import address_keys
 
 Words = npt.NDArray[np.uint64]
 Bools = npt.NDArray[np.bool_]

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from wirelag.crossings import PATIENCE_NS, Span, settled
 from wirelag.delimited import Chain, result_of
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rli import Rli
@@ -28,6 +27,7 @@ from wirelag.pairing import Key, Pairing
 from wirelag.pairing import answer as answer  # for agents
 from wirelag.results import Ask, Done, Ends, Outcome, Rank, Result, together
 from wirelag.synopses.crossing import Crossing
+from wirelag.twopoint.spans import PATIENCE_NS, Span, settled
 
 SECOND_NS: Final = 10**9
 LINGER_NS: Final = 60 * SECOND_NS  # how long what is not complete stays in memory

@@ -17,7 +17,6 @@ from wirelag.agent.config import Measured
 from wirelag.agent.cutting import LONGEST_GAP, AtPackets, ByClock, Part, Unseen, cutter
 from wirelag.agent.loop import encoded
 from wirelag.agent.past import LATELY, MEMORY, Past
-from wirelag.crossings import ALL, Cut, Pair, cuts
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
 from wirelag.exchange import Terms, asked, cut_of
@@ -27,6 +26,7 @@ from wirelag.packets.batch import PacketBatch
 from wirelag.packets.intervals import Delimiters, Interval
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.symbols import FIRST, enough
+from wirelag.twopoint.spans import ALL, Cut, Pair, cuts
 
 INTERVAL_NS = SECOND_NS // 2
 

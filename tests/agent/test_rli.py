@@ -14,7 +14,6 @@ from tests.support.rli_packets import STREAM
 from wirelag.collector.metrics import Metrics
 from wirelag.collector.store import Store
 from wirelag.collector.tally import Tally
-from wirelag.courses import Direction
 from wirelag.estimators.rli import Rli
 from wirelag.exchange import About, Terms
 from wirelag.messages import ClockReading, Message
@@ -24,6 +23,7 @@ from wirelag.packets.stamp import SYNCHRONISED, error_estimate
 from wirelag.results import Done, Ends, Rank, Result
 from wirelag.rounds import Rounds
 from wirelag.synopses.reference_summary import Interpolated
+from wirelag.twopoint.direction import Direction
 
 ENDS = Ends("A>B", "A", "B")
 OURS, OTHERS = "10.1.0.0/16>", "10.2.0.0/16>"

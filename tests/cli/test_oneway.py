@@ -11,10 +11,10 @@ import pytest
 from tests.support.captures import SHARED_DATA
 from tests.support.command import wirelag
 from tests.support.simulated_captures import write_simulation
-from wirelag.crossings import crossings, total
 from wirelag.estimators.join import Join
 from wirelag.packets.batch import PacketBatch
 from wirelag.sim import Scenario, simulate
+from wirelag.twopoint.spans import crossings, total
 
 TWO = SHARED_DATA / "twopoint" if SHARED_DATA else Path()
 # Packets that differ only behind the 64th byte of their payload: the reference left them out as copies, the join tells

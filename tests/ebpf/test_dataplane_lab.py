@@ -18,7 +18,6 @@ from tests.support.command import WIRELAG
 from tests.support.in_kernel import IN_KERNEL, LONG_NS
 from tests.support.in_lab import IN_LAB
 from tests.support.waiting import PATIENCE_S, until
-from wirelag.courses import Direction
 from wirelag.errors import WirelagError
 from wirelag.estimators.fridge import Fridge
 from wirelag.estimators.lda import Lda
@@ -30,6 +29,7 @@ from wirelag.io.dataplane_lda import KernelLda
 from wirelag.io.live import Live
 from wirelag.packets.batch import PacketId
 from wirelag.packets.intervals import Interval
+from wirelag.twopoint.direction import Direction
 
 XDP_DROP, XDP_PASS = 1, 2
 LEFT, RIGHT = "10.78.0.1", "10.78.0.2"

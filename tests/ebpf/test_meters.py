@@ -15,7 +15,6 @@ import pytest
 from tests.support import needs
 from tests.support.captures import capture_paths, damaged, packets, pcap, plain_bytes, random_frame
 from tests.support.kernel_frames import tcp
-from wirelag.courses import Direction
 from wirelag.estimators.fridge import CERTAIN, Fridge
 from wirelag.estimators.lda import Lda, LdaSynopsis
 from wirelag.estimators.matchers import matcher_bits
@@ -32,6 +31,7 @@ from wirelag.packets.intervals import Interval, split
 from wirelag.stats.distribution import Distribution
 from wirelag.stats.random_groups import Crowds
 from wirelag.synopses.samples import LEGS, Samples
+from wirelag.twopoint.direction import Direction
 
 Sent = tuple[int, bytes]  # a time and a frame
 Pieces = list[tuple[Interval, PacketBatch]]

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import wirelag
 from tests.support.effort import examples
 from tests.support.simulated_captures import write_simulation
-from wirelag.crossings import crossings
 from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.fridge import Fridge
 from wirelag.estimators.join import Join
@@ -34,6 +33,7 @@ from wirelag.sim.queue_frames import downstream_frames
 from wirelag.synopses.crossing import Crossing
 from wirelag.synopses.flows import COLUMN, Flows
 from wirelag.synopses.samples import Samples
+from wirelag.twopoint.spans import crossings
 
 ESTIMATORS: dict[str, Callable[[], Estimator[Samples]]] = {
     "match": Match,

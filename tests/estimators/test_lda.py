@@ -15,11 +15,11 @@ import pytest
 
 import wirelag
 from tests.support.lda_traces import SECOND_NS, Times, Trace, batch, per_second, weibull_ns
-from wirelag.crossings import Span, crossings, cuts
 from wirelag.estimators.lda import Lda, tuned
 from wirelag.packets.intervals import Delimiters, Interval
 from wirelag.stats.moments import bound_ns
 from wirelag.synopses.crossing import Crossing
+from wirelag.twopoint.spans import Span, crossings, cuts
 
 ROWS = 1024
 NORMAL_MEAN = math.sqrt(2 / math.pi)  # of |z|

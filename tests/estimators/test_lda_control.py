@@ -7,10 +7,10 @@ import numpy.typing as npt
 import pytest
 
 from tests.support.lda_traces import SECOND_NS, Trace, batch, per_second
-from wirelag.crossings import crossings
 from wirelag.estimators.lda import Lda
 from wirelag.packets.batch import Kind, PacketBatch
 from wirelag.packets.intervals import CONTROL, CONTROL_PORT, Delimiters, control_payload
+from wirelag.twopoint.spans import crossings
 
 
 def with_control(trace: Trace, every: int, left_out: dict[str, set[int]]) -> dict[str, list[PacketBatch]]:

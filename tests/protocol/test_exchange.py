@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from tests.support.effort import examples
 from tests.support.two_points import SCENARIOS, SECOND_NS, batch_of, captured, points
-from wirelag.crossings import ALL, Cut, Pair, cuts, paired_by_clock, paired_by_delimiters
 from wirelag.errors import WirelagError
 from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.join import Join
@@ -28,6 +27,7 @@ from wirelag.packets.intervals import Delimiters
 from wirelag.packing import pack, unpack
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.crossing import Crossing
+from wirelag.twopoint.spans import ALL, Cut, Pair, cuts, paired_by_clock, paired_by_delimiters
 
 AnyEstimator = Lda | Finecomb | Rda
 ESTIMATORS: dict[str, AnyEstimator] = {

@@ -16,7 +16,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.two_points import EPOCH_NS, SECOND_NS, batch_of
-from wirelag.crossings import ALL, Cut, Pair
 from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
@@ -39,6 +38,7 @@ from wirelag.reconciling import Reconciling, answer_symbols
 from wirelag.shorthand import lengthen, shorten
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.symbols import NUMBERS, SymbolSynopsis, numbers_of
+from wirelag.twopoint.spans import ALL, Cut, Pair
 
 INTERVAL = Interval(EPOCH_NS, EPOCH_NS + SECOND_NS)
 ESTIMATORS: dict[str, Lda | Finecomb | Rda] = {

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from tests.support.agent_messages import EPOCH_NS, SECOND_NS, Agent, Path, batch, pair
 from tests.support.effort import examples
 from tests.support.settled_rounds import ENDS, Talk, both, is_true, talk
-from wirelag.crossings import Span, crossings, cuts
 from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
@@ -24,6 +23,7 @@ from wirelag.messages import ClockReading, Message, Seen
 from wirelag.packets.intervals import Delimiters, Interval
 from wirelag.results import Ends, Rank
 from wirelag.rounds import ANSWER_NS, LINGER_NS, SOON_NS, Rounds
+from wirelag.twopoint.spans import Span, crossings, cuts
 
 RDA = Rda(buckets=600, tail=200)
 SHORT = Rda(short=True, rows=16, tail=200)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tests.support.html_pages import HOSTILE, Walk, asked_by_the_page, browse, figures, saved
-from wirelag.crossings import crossings, total
 from wirelag.estimators.join import Join
 from wirelag.packets.batch import PacketBatch
 from wirelag.report import Report
@@ -18,6 +17,7 @@ from wirelag.report_html.charts import Scale, Times
 from wirelag.report_html.oneway_charts import MOST_PARTS, MOST_POINTS, clocks, parts, share
 from wirelag.synopses.crossing import Crossing
 from wirelag.synopses.delay_sample import Tail
+from wirelag.twopoint.spans import crossings, total
 
 START_NS = 1_700_000_000 * 10**9
 SECONDS = 40

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.crossings import Cut, cuts
 from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda, RdaSynopsis
@@ -18,6 +17,7 @@ from wirelag.pairing import answer
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.reordering import with_order
 from wirelag.synopses.symbols import SymbolSynopsis
+from wirelag.twopoint.spans import Cut, cuts
 
 SECOND_NS = 10**9
 EPOCH_NS = 1_700_000_000 * SECOND_NS

@@ -9,7 +9,6 @@ from wirelag.agent.config import Measured
 from wirelag.agent.cutting import ByClock, Part, Unseen
 from wirelag.agent.loop import encoded
 from wirelag.agent.past import Past
-from wirelag.courses import Direction
 from wirelag.estimators.rli import Rli
 from wirelag.exchange import Terms
 from wirelag.messages import ClockReading, Message, decode
@@ -17,6 +16,7 @@ from wirelag.packets.batch import COLUMNS, PacketBatch
 from wirelag.packets.stamp import PTP, error_estimate
 from wirelag.sim.queue import QueueScenario, QueueSimulation
 from wirelag.sim.queue import run as simulate
+from wirelag.twopoint.direction import Direction
 
 INTERVAL_NS = 5 * 10**7
 NAMES = [name for name, _, _ in COLUMNS]

@@ -8,13 +8,14 @@ import pytest
 
 import wirelag
 from tests.support.simulated_captures import write_simulation
-from wirelag import _kernels, sighting
-from wirelag.alignment import Alignment, Direction, align
+from wirelag import _kernels
 from wirelag.errors import WirelagError
 from wirelag.packets.batch import COLUMNS, Flag, PacketBatch, to_address
-from wirelag.sighting import Sighting, common
 from wirelag.sim import Scenario, Simulation, simulate
 from wirelag.stats.modes import explain_clusters
+from wirelag.twopoint import sketch
+from wirelag.twopoint.alignment import Alignment, Direction, align
+from wirelag.twopoint.sketch import Sighting, common
 
 START_NS = 1_700_000_000 * 10**9
 NAMES = ("A", "B")
@@ -41,7 +42,7 @@ def packets(
     return PacketBatch({name: column[order] for name, column in columns.items()})
 
 
-def see(batches: list[PacketBatch], capacity: int = sighting.CAPACITY) -> Sighting:
+def see(batches: list[PacketBatch], capacity: int = sketch.CAPACITY) -> Sighting:
     seen = Sighting(capacity)
     for batch in batches:
         seen.observe(batch)

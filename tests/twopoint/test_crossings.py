@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tests.support.effort import examples
 from tests.support.two_points import EPOCH_NS, SCENARIOS, SECOND_NS, batch_of, captured, packets_of, points
-from wirelag.crossings import ALL, PATIENCE_NS, Cut, Pair, Span, crossings, cuts, paired_by_delimiters, total
 from wirelag.estimators.join import Join
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
@@ -23,6 +22,7 @@ from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import CONTROL_PORT, Delimiters, Interval
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.crossing import Crossing
+from wirelag.twopoint.spans import ALL, PATIENCE_NS, Cut, Pair, Span, crossings, cuts, paired_by_delimiters, total
 
 Points = tuple[list[Packet], list[Packet]]
 COUNTS = ("only_upstream", "only_downstream", "lost", "late", "early", "duplicated", "ambiguous")

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.effort import examples
-from wirelag.locality import FEWEST, MOST_WAYS, locality
 from wirelag.packets.batch import PacketBatch
-from wirelag.references import STRIDE, References
+from wirelag.twopoint.locality import FEWEST, MOST_WAYS, locality
+from wirelag.twopoint.references import STRIDE, References
 
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]

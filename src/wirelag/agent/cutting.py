@@ -20,7 +20,6 @@ import numpy.typing as npt
 
 from wirelag.agent.config import Measured
 from wirelag.agent.in_kernel import KernelMeter
-from wirelag.crossings import ALL, ClassMeter, Cut
 from wirelag.estimators.rli import Rli, RliMeter
 from wirelag.messages import Seen
 from wirelag.packets.batch import Kind, PacketBatch
@@ -29,6 +28,7 @@ from wirelag.packets.stamp import PORT
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.delay_sample import spared
 from wirelag.synopses.flows import Flows
+from wirelag.twopoint.spans import ALL, ClassMeter, Cut
 
 READINGS: Final = 1000  # of the capture's counters that are kept for an interval
 BACK_NS: Final = 10**9  # by more than this a time goes back only if the clock was set

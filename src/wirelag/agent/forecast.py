@@ -17,7 +17,6 @@ from wirelag.agent.config import MOST_SEGMENTS, Config, Measured
 from wirelag.agent.cutting import Part
 from wirelag.agent.loop import encoded
 from wirelag.agent.past import Past
-from wirelag.crossings import ALL, Cut
 from wirelag.errors import WirelagError
 from wirelag.estimators.rda import Rda
 from wirelag.estimators.rli import Rli
@@ -28,6 +27,7 @@ from wirelag.io.ring import ANY, link_of
 from wirelag.messages import Message, Seen
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.intervals import Interval
+from wirelag.twopoint.spans import ALL, Cut
 from wirelag.units import format_duration, format_rate, format_size
 
 WATCHED_S: Final = 1.0

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from wirelag.agent.settings import Settings
-from wirelag.crossings import ALL, Cut
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
+from wirelag.twopoint.spans import ALL, Cut
 
 if TYPE_CHECKING:
     from wirelag.agent.config import Config, Measured

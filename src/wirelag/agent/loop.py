@@ -26,7 +26,6 @@ from wirelag.agent.in_kernel import KernelMeter, open_kernel
 from wirelag.agent.msets import FOREVER_NS, Cutters, MSet, m_set_of
 from wirelag.agent.past import Past
 from wirelag.agent.references import Emitter, sink
-from wirelag.crossings import ALL, Cut
 from wirelag.errors import WirelagError
 from wirelag.estimators.rda import Rda
 from wirelag.estimators.rli import Rli
@@ -41,6 +40,7 @@ from wirelag.synopses.reference_summary import by_class, interpolated
 from wirelag.transport import Sender, sender
 from wirelag.transport.outbox import Outbox
 from wirelag.transport.spool import Spool
+from wirelag.twopoint.spans import ALL, Cut
 from wirelag.units import format_duration
 
 MOST_WAITING: Final = 256  # parts between capture and disk

@@ -17,7 +17,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from wirelag.agent.cutting import Part
-from wirelag.crossings import ALL, Cut
 from wirelag.estimators.rda import Rda
 from wirelag.messages import MOST_BYTES, Message, encode, terms_name
 from wirelag.packets.intervals import Interval
@@ -26,6 +25,7 @@ from wirelag.reconciling import MOST_SYMBOLS
 from wirelag.synopses.cache import ENTRY_BYTES, Cached
 from wirelag.synopses.reordering import with_order
 from wirelag.synopses.symbols import SymbolSynopsis, enough
+from wirelag.twopoint.spans import ALL, Cut
 
 MEMORY: Final = 64
 LATELY: Final = 8

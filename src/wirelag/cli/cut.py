@@ -163,11 +163,11 @@ def cut(
 def _write(
     captures: list[str], wanted: Filter, tunnels: bool, terms: Terms, output: str, ahead_ns: int, quiet: bool
 ) -> None:
-    from wirelag.crossings import Cut, cuts
     from wirelag.estimators.rda import Rda
     from wirelag.exchange import About, records_of
     from wirelag.io.capture import Capture
     from wirelag.io.synopsis_file import SynopsisWriter
+    from wirelag.twopoint.spans import Cut, cuts
 
     capture = Capture(captures, filter=wanted, packet_id=terms.packet_id, tunnels=tunnels)
     grouping, of = _grouping(terms.by), terms.two_point
@@ -203,10 +203,10 @@ def _answer(
     captures: list[str], wanted: Filter, tunnels: bool, ask: str, output: str, ahead_ns: int, quiet: bool
 ) -> None:
     """The times of what only one point saw: the capture is read again, and cut in the same way."""
-    from wirelag.crossings import cuts
     from wirelag.exchange import About, answered, place
     from wirelag.io.capture import Capture
     from wirelag.io.synopsis_file import SynopsisFile, SynopsisWriter
+    from wirelag.twopoint.spans import cuts
 
     file = SynopsisFile(ask)
     if file.about.kind != "ask":

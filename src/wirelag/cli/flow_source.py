@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from wirelag.alignment import Alignment
     from wirelag.cli.points import CapturePoint
     from wirelag.clocks.fit import Clock
-    from wirelag.courses import Direction
     from wirelag.estimators.rli import Rli
     from wirelag.io.capture import Capture
     from wirelag.io.pcap import CaptureStatistics
     from wirelag.packets.batch import PacketBatch
     from wirelag.packets.filters import Filter
     from wirelag.packets.intervals import Interval
-    from wirelag.references import References
     from wirelag.report import Report
     from wirelag.synopses.flows import Flows
+    from wirelag.twopoint.alignment import Alignment
+    from wirelag.twopoint.direction import Direction
+    from wirelag.twopoint.references import References
 
 NO_BETTER: Final = 0.9  # of the error of the mean: neighbours that foretell so badly foretell nothing
 MOST_PARTS: Final = 256  # intervals that are put together at once
@@ -105,7 +105,7 @@ def against(
     """Measure with some of the packets that both sides captured as references; each capture is read twice."""
     from wirelag.cli.points import Segment
     from wirelag.packets.batch import PacketId
-    from wirelag.references import References
+    from wirelag.twopoint.references import References
 
     up, down = points
     segment = Segment(up, down, PacketId(), 0)
@@ -125,7 +125,7 @@ def against(
 
 def _ways(alignment: Alignment, every: int) -> tuple[npt.NDArray[np.uint64], list[str]]:
     """Address pairs that go another way than the rest, and what is to be said of delays between references."""
-    from wirelag.locality import locality
+    from wirelag.twopoint.locality import locality
 
     up_ns, down_ns = alignment.forward
     thinning = max(1.0, alignment.common_packets / max(1, len(up_ns)))
@@ -172,7 +172,7 @@ class Meters:
     def _parts(self, batch: PacketBatch) -> Iterator[tuple[int, PacketBatch]]:
         import numpy as np
 
-        from wirelag.sighting import address_keys, pair_keys
+        from wirelag.twopoint.sketch import address_keys, pair_keys
 
         if self._ways is None or not len(self._ways):
             yield 0, batch
@@ -197,7 +197,7 @@ def _not_backward(batch: PacketBatch, alignment: Alignment) -> PacketBatch:
     """Whatever may have been in the queue, on upstream's clock: what upstream never saw took time on the link, too."""
     import numpy as np
 
-    from wirelag.courses import BACKWARD
+    from wirelag.twopoint.direction import BACKWARD
 
     if not len(batch):
         return batch

@@ -9,7 +9,6 @@ import typer
 from wirelag.cli.options import METHOD, one_of, ranged, size_of
 
 if TYPE_CHECKING:
-    from wirelag.courses import Direction as Way
     from wirelag.estimators.finecomb import Finecomb
     from wirelag.estimators.join import Join
     from wirelag.estimators.lda import Lda
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from wirelag.packets.batch import PacketId
     from wirelag.packets.grouping import Grouping
     from wirelag.packets.intervals import Delimiters
+    from wirelag.twopoint.direction import Direction as Way
 
 IDS = "Which packets are the same"
 MOST_BANKS: Final = 8
@@ -115,7 +115,7 @@ ControlPort = Annotated[
 
 def direction_of(text: str) -> Way:
     """The direction, or a usage error."""
-    from wirelag.courses import Direction as Way
+    from wirelag.twopoint.direction import Direction as Way
 
     try:
         return Way.parse(text)

@@ -72,15 +72,15 @@ from wirelag.errors import WirelagError
 from wirelag.units import format_duration
 
 if TYPE_CHECKING:
-    from wirelag.alignment import Alignment
     from wirelag.cli.points import Segment
     from wirelag.clocks.fit import Clock
-    from wirelag.courses import Direction as Way
-    from wirelag.crossings import Span
     from wirelag.packets.grouping import Grouping
     from wirelag.packets.intervals import Delimiters
     from wirelag.stats.sla import Sla
     from wirelag.synopses.crossing import Crossing
+    from wirelag.twopoint.alignment import Alignment
+    from wirelag.twopoint.direction import Direction as Way
+    from wirelag.twopoint.spans import Span
 
 Relation = Literal["auto", "none"] | int  # of the clocks: how to find it, or an offset in ns
 Points = Annotated[
@@ -121,7 +121,7 @@ class Measured:
 
     def take(self, spans: Iterable[Span], over_time: bool) -> None:
         """Add intervals up as they come; of each only its answer is kept."""
-        from wirelag.crossings import total
+        from wirelag.twopoint.spans import total
 
         self.crossings = total(self._pass(spans, over_time))
         self.whole.wire_bytes = sum(crossing.wire_bytes for crossing in self.crossings.values())
@@ -344,8 +344,8 @@ def measure_segment(
     grouping: Grouping | None,
 ) -> Measured:
     """Look at both captures once to see how they relate, and once more to measure."""
-    from wirelag.crossings import crossings
     from wirelag.io.pcap import CaptureStatistics
+    from wirelag.twopoint.spans import crossings
 
     alignment, seen = segment.align(way, relation)
     expected = seen.packets

@@ -123,9 +123,9 @@ class Network:
 
     def _between(self, segment: Segment, up: Sequence[Port], down: Sequence[Port]) -> SegmentReport:
         from wirelag.cli.oneway import explanations, floor_of, measure_segment
-        from wirelag.courses import Direction
         from wirelag.network.certainty import sample_error
         from wirelag.network.reports import report_of, surer
+        from wirelag.twopoint.direction import Direction
 
         begins, stops = (self._point(segment, (up, down), side) for side in (0, 1))
         between = Between(begins, stops, self.ids, 0)

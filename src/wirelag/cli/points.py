@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Literal
 from wirelag.cli.progress import with_progress
 
 if TYPE_CHECKING:
-    from wirelag.alignment import Alignment
-    from wirelag.courses import Direction
     from wirelag.io.capture import Capture
     from wirelag.packets.batch import PacketBatch, PacketId
     from wirelag.packets.filters import Filter
-    from wirelag.sighting import Sighting
+    from wirelag.twopoint.alignment import Alignment
+    from wirelag.twopoint.direction import Direction
+    from wirelag.twopoint.sketch import Sighting
 
 STANDARD_INPUT = "-"
 
@@ -60,7 +60,7 @@ class Segment:
 
     def align(self, direction: Direction | None, clock: Literal["auto", "none"] | int) -> tuple[Alignment, Sighting]:
         """See which packets travel from one point to the other, and how the clocks relate."""
-        from wirelag.alignment import align
+        from wirelag.twopoint.alignment import align
 
         up, down = self._sight(self.up), self._sight(self.down)
         # Both points must hash the same bytes: where one capture has less of a payload, neither uses more.
@@ -77,7 +77,7 @@ class Segment:
 
     def _sight(self, point: CapturePoint) -> Sighting:
         from wirelag.packets.batch import Flag
-        from wirelag.sighting import Sighting
+        from wirelag.twopoint.sketch import Sighting
 
         sighting, short = Sighting(seed=self._seed), 0
         for batch in point.batches(self.packet_id):

@@ -15,13 +15,13 @@ from wirelag.errors import WirelagError
 
 if TYPE_CHECKING:
     from wirelag.clocks.fit import Clock
-    from wirelag.crossings import Cut, Pair, Span
     from wirelag.estimators.rda import RdaSynopsis
     from wirelag.exchange import Terms
     from wirelag.io.synopsis_file import SynopsisFile
     from wirelag.packets.intervals import Interval
     from wirelag.synopses.cache import Cached
     from wirelag.synopses.crossing import Crossing
+    from wirelag.twopoint.spans import Cut, Pair, Span
 
 UNCOVERED_NS = 10**9  # a second more at one point is no accident of starting
 OTHER_KEY = "other"
@@ -97,8 +97,8 @@ def _cuts(file: SynopsisFile, terms: Terms, tags: dict[str, int]) -> Iterator[Cu
 
 
 def _pairs(terms: Terms, ups: list[Cut], downs: list[Cut], files: list[SynopsisFile]) -> list[Pair]:
-    from wirelag.crossings import Pair, paired_by_clock, paired_by_delimiters
     from wirelag.estimators.lda import Lda
+    from wirelag.twopoint.spans import Pair, paired_by_clock, paired_by_delimiters
 
     if terms.delimiters is not None and isinstance(terms.estimator, Lda):
         numbered = terms.delimiters.control_port is not None
@@ -116,10 +116,10 @@ def _pairs(terms: Terms, ups: list[Cut], downs: list[Cut], files: list[SynopsisF
 
 def _cross(terms: Terms, pairs: list[Pair], keys: dict[int, str], times: list[Times]) -> tuple[list[Span], int]:
     """Crossings of all pairs, and how many packets have times that only a second round would tell."""
-    from wirelag.crossings import crossed, settled
     from wirelag.estimators.rda import Rda
     from wirelag.packets.intervals import Interval
     from wirelag.synopses.cache import Cached
+    from wirelag.twopoint.spans import crossed, settled
 
     estimator = terms.two_point
     if not isinstance(estimator, Rda):
@@ -140,9 +140,9 @@ class _Rounds:
 
     def cross(self, interval: Interval, tag: int, up: RdaSynopsis, down: RdaSynopsis) -> Crossing:
         """What became of the packets of one interval and class."""
-        from wirelag.crossings import ALL
         from wirelag.estimators.rda import Rda, likely_difference
         from wirelag.exchange import place
+        from wirelag.twopoint.spans import ALL
 
         estimator = self._terms.estimator
         assert isinstance(estimator, Rda)
@@ -216,8 +216,8 @@ def _sum_up(
 ) -> Measured:
     from wirelag.cli.oneway import explanations
     from wirelag.clocks.fit import Clock, fit
-    from wirelag.courses import clock_behind
     from wirelag.synopses.delay_sample import Tail
+    from wirelag.twopoint.direction import clock_behind
     from wirelag.units import format_duration
 
     closed = [span for span in spans if not span.open_ended]

@@ -11,7 +11,6 @@ from typing import Final
 import numpy as np
 
 from wirelag import _kernels
-from wirelag.courses import Direction as Course
 from wirelag.errors import WirelagError
 from wirelag.estimators.lda import Lda, LdaSynopsis
 from wirelag.io.dataplane_hooks import Direction, Hooks, counters_of, decoding
@@ -20,6 +19,7 @@ from wirelag.packets.batch import PacketId
 from wirelag.packets.filters import Filter
 from wirelag.packets.intervals import Interval
 from wirelag.synopses.cache import CACHE, Cached
+from wirelag.twopoint.direction import Direction as Course
 
 ROOM: Final = 16  # times the tail: each time its level rises, half of it is filled anew
 COUNTERS: Final = counters_of(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from wirelag.clocks.fit import LONGEST_DELAY_NS
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.filters import Filter
-from wirelag.sighting import Ints, Pairs, Sighting, Words, address_keys, pair_keys
+from wirelag.twopoint.sketch import Ints, Pairs, Sighting, Words, address_keys, pair_keys
 
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]

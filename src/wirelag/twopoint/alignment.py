@@ -12,7 +12,9 @@ from typing import Final, Literal
 import numpy as np
 
 from wirelag.clocks.fit import FEWEST, Clock, fit
-from wirelag.courses import (
+from wirelag.errors import WirelagError
+from wirelag.packets.batch import PacketBatch
+from wirelag.twopoint.direction import (
     BACKWARD,
     FORWARD,
     Common,
@@ -26,9 +28,7 @@ from wirelag.courses import (
     find_courses,
     signs,
 )
-from wirelag.errors import WirelagError
-from wirelag.packets.batch import PacketBatch
-from wirelag.sighting import Ints, Sighting, Words, common
+from wirelag.twopoint.sketch import Ints, Sighting, Words, common
 from wirelag.units import format_duration
 
 __all__ = ["Alignment", "Direction", "LeftOut", "Sighting", "align"]

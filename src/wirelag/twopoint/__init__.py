@@ -1,0 +1,1 @@
+"""What two points have in common: alignment, direction, spans of time, references."""
