@@ -17,10 +17,10 @@ from starlette.applications import Starlette
 from traces import arguments, show
 
 from wirelag.estimators.rda import Rda
-from wirelag.exchange import Terms
-from wirelag.messages import Message, decode, encode
 from wirelag.packets.intervals import Interval
-from wirelag.reconciling import answer_symbols
+from wirelag.protocol.messages import Message, decode, encode
+from wirelag.protocol.reconcile import answer_symbols
+from wirelag.protocol.terms import Terms
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.symbols import numbers_of
 from wirelag.transport import Address, sender

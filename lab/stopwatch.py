@@ -13,8 +13,8 @@ from typing import Any, TextIO
 
 from wirelag import cli
 from wirelag.collector import loop, serve
-from wirelag.messages import Message, encode, peek
-from wirelag.results import Outcome
+from wirelag.protocol.messages import Message, encode, peek
+from wirelag.protocol.results import Outcome
 
 
 class Timed(loop.Collector):

@@ -19,11 +19,11 @@ from wirelag.agent.loop import encoded
 from wirelag.agent.past import LATELY, MEMORY, Past
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
-from wirelag.exchange import Terms, asked, cut_of
-from wirelag.messages import ClockReading, Message, Seen, decode
 from wirelag.naive.join import Packet
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.intervals import Delimiters, Interval
+from wirelag.protocol.messages import ClockReading, Message, Seen, decode
+from wirelag.protocol.terms import Terms, asked, cut_of
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.symbols import FIRST, enough
 from wirelag.twopoint.spans import ALL, Cut, Pair, cuts

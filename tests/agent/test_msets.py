@@ -23,10 +23,10 @@ from wirelag.agent.cutting import Part
 from wirelag.agent.msets import Cutters, m_set_of
 from wirelag.agent.references import Emitter
 from wirelag.errors import WirelagError
-from wirelag.messages import Message, decode, encode
 from wirelag.packets.batch import PacketBatch, PacketId
 from wirelag.packets.intervals import Interval
 from wirelag.packets.stamp import payload
+from wirelag.protocol.messages import Message, decode, encode
 
 IP_RECVTTL = 12
 

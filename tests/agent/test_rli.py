@@ -15,13 +15,13 @@ from wirelag.collector.metrics import Metrics
 from wirelag.collector.store import Store
 from wirelag.collector.tally import Tally
 from wirelag.estimators.rli import Rli
-from wirelag.exchange import About, Terms
-from wirelag.messages import ClockReading, Message
-from wirelag.one_sided import NO_LOSS
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.stamp import SYNCHRONISED, error_estimate
-from wirelag.results import Done, Ends, Rank, Result
-from wirelag.rounds import Rounds
+from wirelag.protocol.messages import ClockReading, Message
+from wirelag.protocol.results import Done, Ends, Rank, Result
+from wirelag.protocol.session import Rounds
+from wirelag.protocol.single_ended import NO_LOSS
+from wirelag.protocol.terms import About, Terms
 from wirelag.synopses.reference_summary import Interpolated
 from wirelag.twopoint.direction import Direction
 

@@ -17,7 +17,7 @@ from tests.support.in_lab import IN_LAB
 from tests.support.rli_agent import arrived, measured, message_of, parts_of
 from wirelag.collector.openapi import REPORT
 from wirelag.collector.store import Store
-from wirelag.messages import Message
+from wirelag.protocol.messages import Message
 from wirelag.transport import Address, sender
 
 SECOND_NS = 10**9

@@ -39,10 +39,10 @@ from wirelag.collector.loop import MOST_UNHEARD, Collector, Said
 from wirelag.collector.openapi import PARAMETERS, document, written
 from wirelag.collector.store import HOUR_NS, MINUTE_NS, Retention, Store
 from wirelag.estimators.lda import Lda
-from wirelag.messages import decode, encode
 from wirelag.packets.intervals import Interval
-from wirelag.results import Ends
-from wirelag.rounds import Rounds
+from wirelag.protocol.messages import decode, encode
+from wirelag.protocol.results import Ends
+from wirelag.protocol.session import Rounds
 from wirelag.transport import Address, sender
 from wirelag.transport.http import MEDIA_TYPE
 

@@ -27,10 +27,10 @@ from wirelag.collector.loop import Collector
 from wirelag.collector.metrics import Metrics
 from wirelag.collector.store import MINUTE_NS, Store
 from wirelag.estimators.lda import Lda
-from wirelag.messages import Message, decode, encode
 from wirelag.packets.intervals import Interval
-from wirelag.results import Ends
-from wirelag.rounds import IDLE_NS, LINGER_NS, MOST_NAMED, Rounds
+from wirelag.protocol.messages import Message, decode, encode
+from wirelag.protocol.results import Ends
+from wirelag.protocol.session import IDLE_NS, LINGER_NS, MOST_NAMED, Rounds
 from wirelag.transport.http import MEDIA_TYPE
 
 TOKEN = "a-token-that-is-long-enough"

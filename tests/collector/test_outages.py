@@ -14,9 +14,9 @@ from wirelag.collector.loop import Collector
 from wirelag.collector.store import Store
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
-from wirelag.messages import Message, encode
-from wirelag.results import Ends
-from wirelag.rounds import Rounds
+from wirelag.protocol.messages import Message, encode
+from wirelag.protocol.results import Ends
+from wirelag.protocol.session import Rounds
 
 
 class Offline:

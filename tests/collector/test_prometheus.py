@@ -25,8 +25,8 @@ from tests.support.command import WIRELAG, wirelag
 from tests.support.effort import ALONE
 from tests.support.places import ROOT
 from tests.support.waiting import PATIENCE_S, until
-from wirelag.messages import Message
 from wirelag.packets.intervals import Interval
+from wirelag.protocol.messages import Message
 
 DEPLOY = ROOT / "deploy"
 TOKEN = "a-token-that-is-long-enough"

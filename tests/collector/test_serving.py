@@ -27,9 +27,9 @@ from wirelag.collector.settings import Settings
 from wirelag.collector.store import Store
 from wirelag.collector.tally import Tally
 from wirelag.estimators.lda import Lda
-from wirelag.messages import encode
-from wirelag.results import Ends
-from wirelag.rounds import Rounds
+from wirelag.protocol.messages import encode
+from wirelag.protocol.results import Ends
+from wirelag.protocol.session import Rounds
 from wirelag.stats.moments import Moments
 from wirelag.synopses.crossing import Crossing
 from wirelag.synopses.delay_sample import Tail

@@ -21,9 +21,9 @@ from tests.support.stored_results import ALL_TIMES, START_NS, result
 from wirelag.collector.store import DAY_NS, HOUR_NS, MINUTE_NS, Retention, Store
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
-from wirelag.messages import ClockReading
 from wirelag.packets.intervals import Interval
-from wirelag.results import Rank
+from wirelag.protocol.messages import ClockReading
+from wirelag.protocol.results import Rank
 
 
 def tally(delays_ns: np.ndarray, lost: int = 0) -> Tally:

@@ -23,12 +23,12 @@ from wirelag.collector.following import Follow, Following, called
 from wirelag.collector.settings import Settings as CollectorSettings
 from wirelag.errors import WirelagError
 from wirelag.io.toml import read_toml
-from wirelag.messages import Message, decode
 from wirelag.network.msets import Referenced, Turning, referenced
 from wirelag.network.plan import Plan
 from wirelag.network.segments import Segment
 from wirelag.network.topology import Topology, read_topology
 from wirelag.packets.intervals import Interval
+from wirelag.protocol.messages import Message, decode
 from wirelag.transport.http import FRAME
 
 MEASURING = ["A", "C", "D", "F"]

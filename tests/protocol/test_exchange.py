@@ -18,13 +18,13 @@ from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.join import Join
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
-from wirelag.exchange import About, Terms, agree, answered, asked, cut_of, records_of
 from wirelag.io.synopsis_file import MAGIC, SynopsisFile, SynopsisWriter, is_synopsis_file
 from wirelag.naive.join import Packet
 from wirelag.packets.batch import PacketBatch, PacketId
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Delimiters
 from wirelag.packing import pack, unpack
+from wirelag.protocol.terms import About, Terms, agree, answered, asked, cut_of, records_of
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.crossing import Crossing
 from wirelag.twopoint.spans import ALL, Cut, Pair, cuts, paired_by_clock, paired_by_delimiters

@@ -9,9 +9,9 @@ from tests.support.agent_messages import EPOCH_NS, SECOND_NS, Path, pair
 from tests.support.settled_rounds import both, is_true, talk
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
-from wirelag.messages import Message
-from wirelag.results import Rank, Result
-from wirelag.rounds import ANSWER_NS
+from wirelag.protocol.messages import Message
+from wirelag.protocol.results import Rank, Result
+from wirelag.protocol.session import ANSWER_NS
 
 TIMES, OTHERS = 60, 3  # intervals; packets of other segments for each of this one
 UNANSWERED = 3  # the interval about which nobody answers

@@ -19,8 +19,10 @@ from tests.support.two_points import EPOCH_NS, SECOND_NS, batch_of
 from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
-from wirelag.exchange import Terms, answered, asked, cut_of, records_of
-from wirelag.messages import (
+from wirelag.packets.intervals import Delimiters, Interval
+from wirelag.packing import apart
+from wirelag.protocol.dictionary import lengthen, shorten
+from wirelag.protocol.messages import (
     MOST_BYTES,
     VERSION,
     ClockReading,
@@ -32,10 +34,8 @@ from wirelag.messages import (
     peek,
     terms_name,
 )
-from wirelag.packets.intervals import Delimiters, Interval
-from wirelag.packing import apart
-from wirelag.reconciling import Reconciling, answer_symbols
-from wirelag.shorthand import lengthen, shorten
+from wirelag.protocol.reconcile import Reconciling, answer_symbols
+from wirelag.protocol.terms import Terms, answered, asked, cut_of, records_of
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.symbols import NUMBERS, SymbolSynopsis, numbers_of
 from wirelag.twopoint.spans import ALL, Cut, Pair

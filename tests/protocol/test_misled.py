@@ -8,10 +8,11 @@ import pytest
 from tests.support.agent_messages import Path, pair
 from tests.support.reconciliations import SHORT
 from tests.support.settled_rounds import both, is_true, talk
-from wirelag import _kernels, reconciling
+from wirelag import _kernels
 from wirelag.naive import rateless
 from wirelag.naive.rda import Difference
-from wirelag.results import Rank
+from wirelag.protocol import reconcile
+from wirelag.protocol.results import Rank
 from wirelag.synopses.symbols import less, symbols_of
 
 BITS = 4  # of a check: one fake in sixteen passes

@@ -15,9 +15,9 @@ from tests.support.effort import examples
 from tests.support.reconciliations import SHORT, cached, converse
 from tests.support.settled_rounds import ENDS, both, is_true
 from wirelag.estimators.rda import BUCKET, Rda
-from wirelag.messages import MOST_BYTES, Message, decode, encode
-from wirelag.pairing import MOST_BUCKETS
-from wirelag.reconciling import (
+from wirelag.protocol.messages import MOST_BYTES, Message, decode, encode
+from wirelag.protocol.pairing import MOST_BUCKETS
+from wirelag.protocol.reconcile import (
     GROWN,
     MOST_SYMBOLS,
     MOST_WHOLE,
@@ -25,8 +25,8 @@ from wirelag.reconciling import (
     answer_symbols,
     check_ask,
 )
-from wirelag.results import Ask, Result
-from wirelag.rounds import Rounds
+from wirelag.protocol.results import Ask, Result
+from wirelag.protocol.session import Rounds
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.crossing import Crossing, joined
 from wirelag.synopses.symbols import NUMBERS, WORD_BYTES, SymbolSynopsis, decoder, enough, less, likely, symbols_of

@@ -18,11 +18,11 @@ from tests.support.settled_rounds import ENDS, Talk, both, is_true, talk
 from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
-from wirelag.exchange import Terms
-from wirelag.messages import ClockReading, Message, Seen
 from wirelag.packets.intervals import Delimiters, Interval
-from wirelag.results import Ends, Rank
-from wirelag.rounds import ANSWER_NS, LINGER_NS, SOON_NS, Rounds
+from wirelag.protocol.messages import ClockReading, Message, Seen
+from wirelag.protocol.results import Ends, Rank
+from wirelag.protocol.session import ANSWER_NS, LINGER_NS, SOON_NS, Rounds
+from wirelag.protocol.terms import Terms
 from wirelag.twopoint.spans import Span, crossings, cuts
 
 RDA = Rda(buckets=600, tail=200)

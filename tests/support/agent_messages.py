@@ -9,11 +9,11 @@ import numpy.typing as npt
 from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda, RdaSynopsis
-from wirelag.exchange import Terms, records_of
-from wirelag.messages import ClockReading, Message, Seen
 from wirelag.packets.batch import COLUMNS, PacketBatch
 from wirelag.packets.intervals import Interval
-from wirelag.pairing import answer
+from wirelag.protocol.messages import ClockReading, Message, Seen
+from wirelag.protocol.pairing import answer
+from wirelag.protocol.terms import Terms, records_of
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.reordering import with_order
 from wirelag.synopses.symbols import SymbolSynopsis

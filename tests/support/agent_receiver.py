@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from tests.support.command import WIRELAG
 from tests.support.two_points import SECOND_NS
 from tests.support.waiting import PATIENCE_S
-from wirelag.messages import Message, decode, encode
+from wirelag.protocol.messages import Message, decode, encode
 from wirelag.transport.http_inbox import HttpInbox
 
 AGENT = (*WIRELAG, "agent")

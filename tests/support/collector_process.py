@@ -20,7 +20,7 @@ from tests.support.agent_messages import SECOND_NS, Agent, Path
 from tests.support.command import WIRELAG
 from tests.support.waiting import PATIENCE_S
 from wirelag.estimators.rda import Rda
-from wirelag.messages import Message, decode, encode
+from wirelag.protocol.messages import Message, decode, encode
 from wirelag.transport import Address, Sender, Unreachable, sender
 
 RDA = Rda(buckets=600, tail=200)

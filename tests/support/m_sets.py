@@ -7,9 +7,9 @@ from pathlib import Path
 from tests.support.waiting import PATIENCE_S
 from wirelag.agent.config import Config
 from wirelag.agent.settings import Settings
-from wirelag.messages import Message, encode
 from wirelag.network.topology import Topology
 from wirelag.packets.intervals import Interval
+from wirelag.protocol.messages import Message, encode
 from wirelag.transport.http import MEDIA_TYPE
 
 AGENT = """

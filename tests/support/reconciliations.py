@@ -7,7 +7,7 @@ import numpy as np
 
 from wirelag.estimators.rda import Rda
 from wirelag.packing import pack, unpack
-from wirelag.reconciling import (
+from wirelag.protocol.reconcile import (
     Reconciling,
     answer_symbols,
     check_answer,

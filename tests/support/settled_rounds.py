@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from tests.support.agent_messages import EPOCH_NS, Agent, Path
-from wirelag.messages import Message, decode, encode
-from wirelag.results import Ask, Done, Ends, Result
-from wirelag.rounds import MOST_BYTES, Rounds
+from wirelag.protocol.messages import Message, decode, encode
+from wirelag.protocol.results import Ask, Done, Ends, Result
+from wirelag.protocol.session import MOST_BYTES, Rounds
 
 ENDS = Ends("A>B", "A", "B")
 Best = dict[tuple[str, int], Result]

@@ -4,10 +4,10 @@ import numpy as np
 
 from tests.support.agent_messages import EPOCH_NS, SECOND_NS
 from wirelag.collector.store import HOUR_NS
-from wirelag.losses import Loss
-from wirelag.messages import ClockReading, Seen
 from wirelag.packets.intervals import Interval
-from wirelag.results import Rank, Result
+from wirelag.protocol.loss import Loss
+from wirelag.protocol.messages import ClockReading, Seen
+from wirelag.protocol.results import Rank, Result
 from wirelag.synopses.crossing import Crossing
 
 SEEN = Seen(100, 0, SECOND_NS)

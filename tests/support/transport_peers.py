@@ -16,9 +16,9 @@ from tests.support import needs
 from tests.support.places import ROOT
 from tests.support.waiting import PATIENCE_S
 from wirelag.estimators.lda import Lda
-from wirelag.exchange import Terms
-from wirelag.messages import Message, decode, encode
 from wirelag.packets.intervals import Interval
+from wirelag.protocol.messages import Message, decode, encode
+from wirelag.protocol.terms import Terms
 from wirelag.transport import Address, Inbox, Refused, Sender, Unreachable, sender
 
 pytest.importorskip("starlette", reason=needs.LIVE)

@@ -20,7 +20,7 @@ from tests.support.transport_peers import (
     taking,
 )
 from tests.support.waiting import PATIENCE_S
-from wirelag.messages import decode, encode
+from wirelag.protocol.messages import decode, encode
 from wirelag.transport import Address, Unreachable, sender
 from wirelag.transport.http import MEDIA_TYPE
 from wirelag.transport.http_inbox import HttpInbox

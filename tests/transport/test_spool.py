@@ -16,7 +16,7 @@ from tests.support.transport_peers import (
     soon,
 )
 from wirelag.errors import WirelagError
-from wirelag.messages import decode, encode
+from wirelag.protocol.messages import decode, encode
 from wirelag.transport import Unreachable
 from wirelag.transport.outbox import Outbox
 from wirelag.transport.spool import Spool, key_of

@@ -34,7 +34,7 @@ from tests.support.transport_peers import (
 )
 from tests.support.waiting import PATIENCE_S
 from wirelag.errors import WirelagError
-from wirelag.messages import decode, encode
+from wirelag.protocol.messages import decode, encode
 from wirelag.transport import Address, Refused, Unreachable, sender
 from wirelag.transport.http import HttpSender
 from wirelag.transport.http_inbox import HttpInbox

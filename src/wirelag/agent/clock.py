@@ -16,7 +16,7 @@ import time
 from dataclasses import replace
 from typing import Final
 
-from wirelag.messages import ClockReading
+from wirelag.protocol.messages import ClockReading
 
 STEP_NS: Final = 1_000_000  # more than any slewing does between two readings
 ASK_S: Final = 8.0  # how often chrony and PTP are asked: programs are not started at every interval

@@ -21,10 +21,10 @@ import numpy.typing as npt
 from wirelag.agent.config import Measured
 from wirelag.agent.in_kernel import KernelMeter
 from wirelag.estimators.rli import Rli, RliMeter
-from wirelag.messages import Seen
 from wirelag.packets.batch import Kind, PacketBatch
 from wirelag.packets.intervals import Edge, Interval, split, split_at_delimiters
 from wirelag.packets.stamp import PORT
+from wirelag.protocol.messages import Seen
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.delay_sample import spared
 from wirelag.synopses.flows import Flows

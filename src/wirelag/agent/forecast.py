@@ -20,13 +20,13 @@ from wirelag.agent.past import Past
 from wirelag.errors import WirelagError
 from wirelag.estimators.rda import Rda
 from wirelag.estimators.rli import Rli
-from wirelag.exchange import Terms
 from wirelag.io.bpf_filter import compile_filter
 from wirelag.io.live import SNAP_BYTES
 from wirelag.io.ring import ANY, link_of
-from wirelag.messages import Message, Seen
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.intervals import Interval
+from wirelag.protocol.messages import Message, Seen
+from wirelag.protocol.terms import Terms
 from wirelag.twopoint.spans import ALL, Cut
 from wirelag.units import format_duration, format_rate, format_size
 

@@ -29,13 +29,13 @@ from wirelag.agent.references import Emitter, sink
 from wirelag.errors import WirelagError
 from wirelag.estimators.rda import Rda
 from wirelag.estimators.rli import Rli
-from wirelag.exchange import records_of
 from wirelag.io.dataplane_source import KernelSource
 from wirelag.io.fanout import Fanout, over_cores
 from wirelag.io.live import Live, Replay
 from wirelag.io.privileges import drop_privileges
-from wirelag.messages import MOST_BYTES, Message, Seen, decode, encode
 from wirelag.packets.intervals import Interval
+from wirelag.protocol.messages import MOST_BYTES, Message, Seen, decode, encode
+from wirelag.protocol.terms import records_of
 from wirelag.synopses.reference_summary import by_class, interpolated
 from wirelag.transport import Sender, sender
 from wirelag.transport.outbox import Outbox

@@ -16,8 +16,8 @@ from wirelag.agent.config import MOST_SEGMENTS, Config, Measured, Reference
 from wirelag.agent.cutting import AtPackets, ByClock, Part, Unseen, cutter
 from wirelag.agent.in_kernel import KernelMeter
 from wirelag.errors import WirelagError
-from wirelag.messages import Message
 from wirelag.packets.batch import PacketBatch
+from wirelag.protocol.messages import Message
 
 FOREVER_NS: Final = 2**62
 

@@ -18,10 +18,10 @@ from typing import Any, Final
 
 from wirelag.agent.cutting import Part
 from wirelag.estimators.rda import Rda
-from wirelag.messages import MOST_BYTES, Message, encode, terms_name
 from wirelag.packets.intervals import Interval
-from wirelag.pairing import MOST_BUCKETS, answer
-from wirelag.reconciling import MOST_SYMBOLS
+from wirelag.protocol.messages import MOST_BYTES, Message, encode, terms_name
+from wirelag.protocol.pairing import MOST_BUCKETS, answer
+from wirelag.protocol.reconcile import MOST_SYMBOLS
 from wirelag.synopses.cache import ENTRY_BYTES, Cached
 from wirelag.synopses.reordering import with_order
 from wirelag.synopses.symbols import SymbolSynopsis, enough

@@ -22,10 +22,10 @@ from zlib import crc32
 
 from wirelag.agent.config import Reference
 from wirelag.errors import WirelagError
-from wirelag.messages import ClockReading
 from wirelag.packets.injection import Injector
 from wirelag.packets.intervals import CONTROL_COPIES, control_payload
 from wirelag.packets.stamp import PORT, UNSYNCHRONISED_PTP, error_estimate, payload
+from wirelag.protocol.messages import ClockReading
 
 SO_ATTACH_FILTER: Final = 26
 CLOCK_NS: Final = 10**8  # how often the clock's error is looked at

@@ -57,10 +57,10 @@ from wirelag.cli.progress import with_progress
 from wirelag.errors import WirelagError
 
 if TYPE_CHECKING:
-    from wirelag.exchange import Terms
     from wirelag.packets.batch import PacketBatch
     from wirelag.packets.filters import Filter
     from wirelag.packets.grouping import Grouping
+    from wirelag.protocol.terms import Terms
 
 
 def cut(
@@ -129,7 +129,7 @@ def cut(
         return
     if estimator == "join":
         raise typer.BadParameter("join needs every packet: give `oneway` both captures", param_hint="--estimator")
-    from wirelag.exchange import Terms
+    from wirelag.protocol.terms import Terms
 
     interval_ns = duration_ns(interval, "--interval") if interval else None
     method = estimator_of(
@@ -164,9 +164,9 @@ def _write(
     captures: list[str], wanted: Filter, tunnels: bool, terms: Terms, output: str, ahead_ns: int, quiet: bool
 ) -> None:
     from wirelag.estimators.rda import Rda
-    from wirelag.exchange import About, records_of
     from wirelag.io.capture import Capture
     from wirelag.io.synopsis_file import SynopsisWriter
+    from wirelag.protocol.terms import About, records_of
     from wirelag.twopoint.spans import Cut, cuts
 
     capture = Capture(captures, filter=wanted, packet_id=terms.packet_id, tunnels=tunnels)
@@ -203,9 +203,9 @@ def _answer(
     captures: list[str], wanted: Filter, tunnels: bool, ask: str, output: str, ahead_ns: int, quiet: bool
 ) -> None:
     """The times of what only one point saw: the capture is read again, and cut in the same way."""
-    from wirelag.exchange import About, answered, place
     from wirelag.io.capture import Capture
     from wirelag.io.synopsis_file import SynopsisFile, SynopsisWriter
+    from wirelag.protocol.terms import About, answered, place
     from wirelag.twopoint.spans import cuts
 
     file = SynopsisFile(ask)

@@ -16,9 +16,9 @@ from wirelag.errors import WirelagError
 if TYPE_CHECKING:
     from wirelag.clocks.fit import Clock
     from wirelag.estimators.rda import RdaSynopsis
-    from wirelag.exchange import Terms
     from wirelag.io.synopsis_file import SynopsisFile
     from wirelag.packets.intervals import Interval
+    from wirelag.protocol.terms import Terms
     from wirelag.synopses.cache import Cached
     from wirelag.synopses.crossing import Crossing
     from wirelag.twopoint.spans import Cut, Pair, Span
@@ -31,8 +31,8 @@ Times = dict[tuple[int | None, str | None], "Cached"]  # by the beginning of the
 
 def measure_synopses(paths: list[str], relation: Relation, ask: str | None) -> Measured | None:
     """What two files say about each other; with `ask`, write what must be asked instead."""
-    from wirelag.exchange import agree
     from wirelag.io.synopsis_file import SynopsisFile
+    from wirelag.protocol.terms import agree
 
     files = [SynopsisFile(path) for path in paths]
     terms = agree({file.path: file.about for file in files})
@@ -87,7 +87,7 @@ def measure_synopses(paths: list[str], relation: Relation, ask: str | None) -> M
 
 
 def _cuts(file: SynopsisFile, terms: Terms, tags: dict[str, int]) -> Iterator[Cut]:
-    from wirelag.exchange import cut_of
+    from wirelag.protocol.terms import cut_of
 
     for _, records in groupby(file, key=lambda record: (record.get("start_ns"), record.get("name"))):
         try:
@@ -141,7 +141,7 @@ class _Rounds:
     def cross(self, interval: Interval, tag: int, up: RdaSynopsis, down: RdaSynopsis) -> Crossing:
         """What became of the packets of one interval and class."""
         from wirelag.estimators.rda import Rda, likely_difference
-        from wirelag.exchange import place
+        from wirelag.protocol.terms import place
         from wirelag.twopoint.spans import ALL
 
         estimator = self._terms.estimator
@@ -177,7 +177,7 @@ def _fit(wanted: npt.NDArray[np.uint64], told: Cached, which: str) -> None:
 
 
 def _times(file: SynopsisFile, terms: Terms) -> Times:
-    from wirelag.exchange import place
+    from wirelag.protocol.terms import place
     from wirelag.synopses.cache import Cached
 
     told: Times = {}
@@ -192,8 +192,8 @@ def _times(file: SynopsisFile, terms: Terms) -> Times:
 
 def _write_ask(path: str, terms: Terms, pairs: list[Pair], keys: dict[int, str]) -> None:
     from wirelag.estimators.rda import Rda
-    from wirelag.exchange import About, asked
     from wirelag.io.synopsis_file import SynopsisWriter
+    from wirelag.protocol.terms import About, asked
 
     if not isinstance(terms.estimator, Rda):
         raise WirelagError(f"{terms.estimator.name} needs no second round: --ask is for rda")

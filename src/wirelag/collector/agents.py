@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final
 
-from wirelag.messages import Message
+from wirelag.protocol.messages import Message
 
 MOST: Final = 4096
 MOST_NAMES: Final = 64  # that an agent says something of

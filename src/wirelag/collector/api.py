@@ -20,7 +20,7 @@ from wirelag.collector.openapi import document, values_of
 from wirelag.collector.store import HOUR_NS, MINUTE_NS, SUMMED, Row
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
-from wirelag.results import Rank
+from wirelag.protocol.results import Rank
 
 if TYPE_CHECKING:
     from wirelag.network.topology import Topology

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from wirelag.messages import Message
-from wirelag.rounds import AHEAD_NS
+from wirelag.protocol.messages import Message
+from wirelag.protocol.session import AHEAD_NS
 
 LATELY_NS: Final = 60 * 10**9
 MOST_POINTS: Final = 4096

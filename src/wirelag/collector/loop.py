@@ -26,12 +26,12 @@ from wirelag.collector.metrics import Metrics
 from wirelag.collector.store import Store
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
-from wirelag.exchange import Terms
-from wirelag.messages import Message, decode, encode
 from wirelag.network.topology import Topology
 from wirelag.packets.intervals import Interval
-from wirelag.results import Ask, Done, Outcome, Rank, Result
-from wirelag.rounds import LINGER_NS, Rounds
+from wirelag.protocol.messages import Message, decode, encode
+from wirelag.protocol.results import Ask, Done, Outcome, Rank, Result
+from wirelag.protocol.session import LINGER_NS, Rounds
+from wirelag.protocol.terms import Terms
 from wirelag.transport import Acknowledge, Inbox
 from wirelag.units import format_duration
 

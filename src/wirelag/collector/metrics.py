@@ -16,8 +16,8 @@ import numpy as np
 
 from wirelag.collector.tally import Tally
 from wirelag.packets.intervals import Interval
-from wirelag.results import Rank, Result
-from wirelag.rounds import LINGER_NS
+from wirelag.protocol.results import Rank, Result
+from wirelag.protocol.session import LINGER_NS
 from wirelag.stats.distribution import MIDDLES_NS
 
 if TYPE_CHECKING:

@@ -47,7 +47,7 @@ except ImportError:
     raise WirelagError("a collector needs more than wirelag alone: pip install 'wirelag[live]'") from None
 
 from wirelag.network.topology import read_topology
-from wirelag.rounds import Rounds
+from wirelag.protocol.session import Rounds
 from wirelag.transport import Inbox, loopback
 
 SESSION_S: Final = 12 * 3600.0

@@ -11,8 +11,8 @@ from typing import Any, Final
 from wirelag.collector.following import Follow
 from wirelag.collector.store import Retention
 from wirelag.errors import WirelagError
-from wirelag.messages import check_point
-from wirelag.results import Ends
+from wirelag.protocol.messages import check_point
+from wirelag.protocol.results import Ends
 from wirelag.transport import Address, loopback
 from wirelag.units import parse_duration_ns, parse_size
 

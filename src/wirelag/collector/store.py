@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
 from wirelag.packets.intervals import Interval
-from wirelag.results import Rank
+from wirelag.protocol.results import Rank
 from wirelag.stats.moments import Moments
 
 SECOND_NS: Final = 10**9

@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.pairing import Key
-from wirelag.results import Result
+from wirelag.protocol.pairing import Key
+from wirelag.protocol.results import Result
 from wirelag.stats.distribution import SHORTEST_NS, WIDTH_NS, Z95, Distribution
 from wirelag.stats.moments import Moments
 from wirelag.synopses.crossing import QUANTILES, Crossing

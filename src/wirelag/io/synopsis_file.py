@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 
 from wirelag.errors import WirelagError
-from wirelag.exchange import About
 from wirelag.packing import pack, unpack
+from wirelag.protocol.terms import About
 
 MAGIC: Final = b"wirelag synopsis\n"
 _LENGTH: Final = struct.Struct("<I")

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final
 from urllib.parse import quote, urlsplit
 
-from wirelag.messages import MOST_BYTES
+from wirelag.protocol.messages import MOST_BYTES
 from wirelag.transport import Address, Refused, Unreachable, pauses, reason
 
 MEDIA_TYPE: Final = "application/vnd.wirelag.message"

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from wirelag.errors import WirelagError
-from wirelag.messages import MOST_BYTES, peek
+from wirelag.protocol.messages import MOST_BYTES, peek
 from wirelag.transport import Acknowledge
 from wirelag.transport.http import ASK_HEADER, FRAME, MEDIA_TYPE, QUIET_S
 

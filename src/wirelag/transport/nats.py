@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from wirelag.errors import WirelagError
-from wirelag.messages import MOST_BYTES, peek
+from wirelag.protocol.messages import MOST_BYTES, peek
 from wirelag.transport import Acknowledge, Address, Refused, Unreachable, pauses, reason
 
 try:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from wirelag.losses import Loss
-from wirelag.messages import ClockReading, Message, Seen
 from wirelag.packets.intervals import Interval
-from wirelag.pairing import Key
+from wirelag.protocol.loss import Loss
+from wirelag.protocol.messages import ClockReading, Message, Seen
+from wirelag.protocol.pairing import Key
 from wirelag.synopses.crossing import Crossing
 
 

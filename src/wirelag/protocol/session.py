@@ -16,16 +16,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from wirelag.delimited import Chain, result_of
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rli import Rli
-from wirelag.losses import Loss, loss_of, unknown
-from wirelag.messages import Message
-from wirelag.one_sided import result_of as said_alone
 from wirelag.packets.intervals import Interval
-from wirelag.pairing import Key, Pairing
-from wirelag.pairing import answer as answer  # for agents
-from wirelag.results import Ask, Done, Ends, Outcome, Rank, Result, together
+from wirelag.protocol.delimited import Chain, result_of
+from wirelag.protocol.loss import Loss, loss_of, unknown
+from wirelag.protocol.messages import Message
+from wirelag.protocol.pairing import Key, Pairing
+from wirelag.protocol.pairing import answer as answer  # for agents
+from wirelag.protocol.results import Ask, Done, Ends, Outcome, Rank, Result, together
+from wirelag.protocol.single_ended import result_of as said_alone
 from wirelag.synopses.crossing import Crossing
 from wirelag.twopoint.spans import PATIENCE_NS, Span, settled
 

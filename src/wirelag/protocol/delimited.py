@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from functools import reduce
 
 from wirelag.estimators.lda import Lda
-from wirelag.losses import loss_of
-from wirelag.messages import ClockReading, Message, Seen
 from wirelag.packets.intervals import Interval
-from wirelag.pairing import WRONG, Key
-from wirelag.results import Rank, Result, together
+from wirelag.protocol.loss import loss_of
+from wirelag.protocol.messages import ClockReading, Message, Seen
+from wirelag.protocol.pairing import WRONG, Key
+from wirelag.protocol.results import Rank, Result, together
 from wirelag.synopses.crossing import Crossing
 
 Sides = tuple[list[Message], list[Message]]

@@ -23,11 +23,11 @@ import numpy as np
 
 from wirelag.errors import WirelagError
 from wirelag.estimators.rda import Rda
-from wirelag.exchange import Terms
 from wirelag.packets.intervals import Interval
 from wirelag.packing import MOST_COUNT, apart, array_of, from_json, number_of, pack, together
-from wirelag.reconciling import check_answer, check_ask
-from wirelag.shorthand import lengthen, shorten
+from wirelag.protocol.dictionary import lengthen, shorten
+from wirelag.protocol.reconcile import check_answer, check_ask
+from wirelag.protocol.terms import Terms
 from wirelag.synopses.cache import Cached
 
 MAGIC: Final = b"WLAG"

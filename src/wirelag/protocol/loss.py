@@ -23,7 +23,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wirelag.messages import Seen
+from wirelag.protocol.messages import Seen
 from wirelag.stats.distribution import Z95
 from wirelag.synopses.crossing import Crossing
 

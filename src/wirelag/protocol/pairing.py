@@ -15,10 +15,10 @@ import numpy as np
 
 from wirelag import _kernels
 from wirelag.estimators.rda import ATTEMPTS, Rda, Words, cells, likely_difference
-from wirelag.exchange import Terms, answered
-from wirelag.messages import Message, Record
 from wirelag.packets.intervals import Interval
-from wirelag.reconciling import UNSEEN, Reconciling, answer_symbols
+from wirelag.protocol.messages import Message, Record
+from wirelag.protocol.reconcile import UNSEEN, Reconciling, answer_symbols
+from wirelag.protocol.terms import Terms, answered
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.crossing import Crossing
 

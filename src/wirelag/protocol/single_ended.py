@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from wirelag.losses import unknown
-from wirelag.messages import ClockReading, Message, Seen
-from wirelag.results import Ends, Rank, Result, together
+from wirelag.protocol.loss import unknown
+from wirelag.protocol.messages import ClockReading, Message, Seen
+from wirelag.protocol.results import Ends, Rank, Result, together
 from wirelag.synopses.reference_summary import Heard, Interpolated
 
 NO_LOSS: Final = "rli sees what arrives: of loss it knows that of references alone"

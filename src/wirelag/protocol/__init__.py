@@ -1,0 +1,1 @@
+"""What agents and the collector say to each other; no I/O."""
