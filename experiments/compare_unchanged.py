@@ -8,10 +8,10 @@ connections (crowds.py).
 import argparse
 from dataclasses import replace
 
-from wirelag.compare import compare
 from wirelag.estimators.match import Match
 from wirelag.io.capture import Capture
 from wirelag.io.writer import CaptureWriter
+from wirelag.measure.compare import compare
 from wirelag.report import Report
 from wirelag.sim import Scenario, simulate
 from wirelag.synopses.samples import Samples, facts

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wirelag.driver import measure
     from wirelag.io.capture import Capture, Order
+    from wirelag.measure.loop import measure
     from wirelag.packets.batch import Flag, Kind, PacketBatch, PacketId
     from wirelag.packets.filters import Filter
     from wirelag.report import Report
@@ -31,7 +31,7 @@ _HOMES = {
     "PacketBatch": "packets.batch",
     "PacketId": "packets.batch",
     "Report": "report",
-    "measure": "driver",
+    "measure": "measure.loop",
 }
 
 

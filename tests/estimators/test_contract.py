@@ -132,7 +132,7 @@ def test_memory_does_not_grow_with_what_arrives(make: Callable[[], Estimator[Sam
 @one_of_each
 def test_merging_synopses_is_measuring_in_one(packets: PacketBatch, make: Callable[[], Estimator[Samples]]) -> None:
     """In any order: merging is associative, commutative and loses nothing."""
-    from wirelag.driver import cut
+    from wirelag.measure.loop import cut
 
     parts = [part for _, (part,) in cut(make(), {"tap": [packets]}, 5 * 10**9)]
     forward, backward = Samples(), Samples()
@@ -323,7 +323,7 @@ def answers_behind(behind: Rli, parts: list[PacketBatch], interval_ns: int | Non
 
 
 def flows_behind(behind: Rli, packets: PacketBatch, interval_ns: int | None) -> list[Flows]:
-    from wirelag.driver import cut
+    from wirelag.measure.loop import cut
 
     return [part for _, (part,) in cut(behind, {"downstream": [packets]}, interval_ns)]
 

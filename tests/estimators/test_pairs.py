@@ -24,8 +24,8 @@ from tests.support.conversations import (
 )
 from tests.support.effort import examples
 from wirelag import _kernels
-from wirelag.driver import measure
 from wirelag.estimators.pairs import Pairs
+from wirelag.measure.loop import measure
 from wirelag.naive import pairs as naive
 from wirelag.packets.batch import Flag, Kind
 from wirelag.synopses.request_response import FLAGS, OVERLAPPING

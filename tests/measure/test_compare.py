@@ -14,8 +14,8 @@ import pytest
 from tests.support.command import wirelag
 from tests.support.effort import scaled
 from tests.support.places import SCHEMAS
-from wirelag import compare as comparing
-from wirelag.compare import Change, Comparison, ReportError, benjamini_hochberg, compare, simes
+from wirelag.measure import compare as comparing
+from wirelag.measure.compare import Change, Comparison, ReportError, benjamini_hochberg, compare, simes
 from wirelag.stats.distribution import Distribution
 from wirelag.synopses.samples import Samples, facts
 

@@ -16,11 +16,11 @@ import pytest
 from tests.support import command
 from tests.support.html_pages import FLAGS, HOSTILE, NO_NAMES, Walk, asked_by_the_page, browse
 from tests.support.simulated_captures import write_simulation
-from wirelag.driver import cut
 from wirelag.estimators.match import Match
 from wirelag.estimators.matchers import MATCHERS
 from wirelag.io import sample_file
 from wirelag.io.capture import Capture
+from wirelag.measure.loop import cut
 from wirelag.packets.intervals import Interval
 from wirelag.report import Report
 from wirelag.report_html import Entry, Page, Timeline, render

@@ -12,7 +12,7 @@ from wirelag.errors import WirelagError
 from wirelag.units import format_duration
 
 if TYPE_CHECKING:
-    from wirelag.compare import Bounds, Change, Comparison, Part
+    from wirelag.measure.compare import Bounds, Change, Comparison, Part
 
 MOST_GROUPS = 20
 MOST_KEYS = 10
@@ -38,8 +38,8 @@ def compare(
     if output_format not in ("table", "json"):
         raise typer.BadParameter(f"{output_format!r} is not one of table, json", param_hint="--format")
 
-    from wirelag.compare import ReportError
-    from wirelag.compare import compare as compare_reports
+    from wirelag.measure.compare import ReportError
+    from wirelag.measure.compare import compare as compare_reports
 
     if before == after == "-":
         raise WirelagError("standard input is one report: name a file for the other")

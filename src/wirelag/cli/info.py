@@ -14,7 +14,7 @@ from wirelag.units import format_duration, format_size
 if TYPE_CHECKING:
     from wirelag.io.capture import Capture
     from wirelag.io.pcap import CaptureStatistics
-    from wirelag.survey import Survey, Verdict
+    from wirelag.measure.info import Survey, Verdict
 
 LINKS = {
     0: "NULL", 1: "Ethernet", 9: "PPP", 12: "raw IP", 14: "raw IP", 50: "PPP in HDLC", 51: "PPPoE", 101: "raw IP",
@@ -50,8 +50,8 @@ def info(
 
     from wirelag.io.capture import Capture
     from wirelag.io.pcap import CaptureStatistics
+    from wirelag.measure.info import Survey, common_share, verdicts
     from wirelag.packets.batch import PacketId
-    from wirelag.survey import Survey, common_share, verdicts
 
     several = len(captures) > 1
     total, statistics = Survey(), CaptureStatistics()

@@ -178,7 +178,7 @@ def _measure(
     grouping: Grouping | None,
 ) -> tuple[Samples, list[Line]]:
     """All samples, and what those of each interval say."""
-    from wirelag.driver import cut
+    from wirelag.measure.loop import cut
     from wirelag.stats.distribution import Distribution
     from wirelag.synopses.samples import Samples
 
