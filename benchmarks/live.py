@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from lab import flood
 from lab.network import Network
+from wirelag.capture.live import RING_BYTES, Live
 from wirelag.estimators.match import Match
-from wirelag.io.live import RING_BYTES, Live
 
 SECONDS = 4
 RATE = 500_000  # packets a second that must come without drops

@@ -4,8 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from wirelag.io.pcap import CaptureFile
-from wirelag.io.streams import open_stream
+from wirelag.capture.pcap import CaptureFile
+from wirelag.capture.streams import open_stream
 from wirelag.packets.batch import PacketId
 
 
@@ -25,7 +25,7 @@ def decompress(path: Path) -> int:
 
 _READ_STANDARD_INPUT = """
 import resource, sys
-from wirelag.io.pcap import CaptureFile
+from wirelag.capture.pcap import CaptureFile
 for batch in CaptureFile("-"):
     pass
 import re

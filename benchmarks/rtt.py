@@ -4,9 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from wirelag.capture.pcap import CaptureFile
 from wirelag.estimators.fridge import Fridge, FridgeMeter
 from wirelag.estimators.match import Match, MatchMeter
-from wirelag.io.pcap import CaptureFile
 from wirelag.packets.intervals import Interval
 from wirelag.synopses.samples import Samples
 

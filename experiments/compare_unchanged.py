@@ -8,9 +8,9 @@ connections (crowds.py).
 import argparse
 from dataclasses import replace
 
+from wirelag.capture.files import Capture
+from wirelag.capture.writer import CaptureWriter
 from wirelag.estimators.match import Match
-from wirelag.io.capture import Capture
-from wirelag.io.writer import CaptureWriter
 from wirelag.measure.compare import compare
 from wirelag.report import Report
 from wirelag.sim import Scenario, simulate

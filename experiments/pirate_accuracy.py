@@ -19,8 +19,8 @@ from lab.scenarios import SCENARIOS, Scenario
 from lab.score import errors
 from lab.servers import Httpd, Memcached
 from lab.wire import Direction, Wire
+from wirelag.capture.files import Capture
 from wirelag.estimators.pairs import Pairs
-from wirelag.io.capture import Capture
 from wirelag.packets.intervals import Interval
 
 SHARES = (0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95)

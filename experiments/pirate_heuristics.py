@@ -16,8 +16,8 @@ from lab.clients import Load
 from lab.scenarios import FAR, SCENARIOS, Scenario
 from lab.score import score
 from lab.servers import Httpd
+from wirelag.capture.files import Capture
 from wirelag.estimators.pirate import Pirate
-from wirelag.io.capture import Capture
 from wirelag.naive.pirate_modes import FULL_LENGTH
 from wirelag.packets.batch import Kind, PacketBatch, TcpFlag
 from wirelag.roles import Roles

@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the lab
 from lab.run import run
 from lab.scenarios import Scenario
 from lab.score import Score, batches, errors, score
+from wirelag.capture.files import Capture
 from wirelag.estimators.pirate import Method, Pirate
-from wirelag.io.capture import Capture
 from wirelag.roles import Roles
 from wirelag.synopses.epochs import REASONS, Epochs
 

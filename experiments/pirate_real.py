@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 from traces import arguments, show
 
+from wirelag.capture.files import Capture
 from wirelag.errors import WirelagError
 from wirelag.estimators.pairs import Pairs
 from wirelag.estimators.pirate import Pirate
-from wirelag.io.capture import Capture
 from wirelag.packets.filters import Filter
 from wirelag.packets.intervals import Interval
 from wirelag.roles import Roles

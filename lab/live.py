@@ -22,7 +22,7 @@ import numpy.typing as npt
 from lab.network import CLIENT_ADDRESS, FIRST_SERVER, Network
 from lab.processes import PATIENCE_S, ROOT, Process
 from lab.wire import Direction, Wire
-from wirelag.io.capture import Capture
+from wirelag.capture.files import Capture
 from wirelag.packets.batch import PacketId
 from wirelag.synopses.cache import join
 

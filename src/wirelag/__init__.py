@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wirelag.io.capture import Capture, Order
+    from wirelag.capture.files import Capture, Order
     from wirelag.measure.loop import measure
     from wirelag.packets.batch import Flag, Kind, PacketBatch, PacketId
     from wirelag.packets.filters import Filter
@@ -49,7 +49,7 @@ def read(
     changes). `tunnels` follows GRE, IP-in-IP, VXLAN, Geneve and GTP-U to the innermost packet. `follow` goes on
     reading while the file grows. Several captures are merged by time, or, with `order="given"`, follow one another.
     """
-    from wirelag.io.capture import Capture
+    from wirelag.capture.files import Capture
     from wirelag.packets.batch import PacketId
 
     return Capture(paths, filter=filter, packet_id=packet_id or PacketId(), tunnels=tunnels, follow=follow, order=order)

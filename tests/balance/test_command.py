@@ -29,11 +29,11 @@ from tests.support.places import ROOT
 from tests.support.waiting import PATIENCE_S, until
 from wirelag.balance.dataplane import Service
 from wirelag.balance.settings import Config
+from wirelag.capture.neighbours import mac_of
 from wirelag.cli.balance_apply import Applier, whole
 from wirelag.cli.balance_metrics import Totals
 from wirelag.cli.balance_view import View, plain_lines
 from wirelag.errors import WirelagError
-from wirelag.io.neighbours import mac_of
 from wirelag.sim.balance import Farm
 
 CAPTURE = ROOT / "tests" / "data" / "balance.pcap.gz"

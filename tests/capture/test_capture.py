@@ -13,8 +13,8 @@ import wirelag
 from tests.support import command
 from tests.support.command import WIRELAG, Ran
 from tests.support.simulated_captures import write_simulation
+from wirelag.capture.files import Capture
 from wirelag.errors import WirelagError
-from wirelag.io.capture import Capture
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.filters import Filter
 from wirelag.sim import Scenario, simulate
@@ -195,7 +195,7 @@ def test_a_file_one_may_not_read(tmp_path: Path) -> None:
             if parent.stat().st_uid == os.geteuid() and not parent.stat().st_mode & 1 and len(parent.parts) > 2:
                 parent.chmod(0o755)
         script = (
-            "import os, sys; from wirelag.io.pcap import CaptureFile; os.setuid(65534)\n"
+            "import os, sys; from wirelag.capture.pcap import CaptureFile; os.setuid(65534)\n"
             f"try: list(CaptureFile({str(path)!r}))\nexcept Exception as error: print(type(error).__name__, error)"
         )
         told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout

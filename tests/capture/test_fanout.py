@@ -23,9 +23,9 @@ from tests.support.captures import ethernet, ipv4, udp
 from tests.support.command import WIRELAG, wirelag
 from tests.support.effort import ALONE, examples
 from tests.support.in_lab import IN_LAB
+from wirelag.capture.fanout import Fanout, over_cores
+from wirelag.capture.live import Live, by_clock
 from wirelag.estimators.match import Match
-from wirelag.io.fanout import Fanout, over_cores
-from wirelag.io.live import Live, by_clock
 from wirelag.packets.batch import PacketBatch, PacketId
 from wirelag.packets.intervals import Interval
 

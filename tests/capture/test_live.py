@@ -26,10 +26,10 @@ from tests.support.in_lab import IN_LAB
 from tests.support.ring_blocks import packed_block
 from tests.support.waiting import PATIENCE_S
 from wirelag import _kernels
+from wirelag.capture.bpf_filter import take
+from wirelag.capture.files import Capture
+from wirelag.capture.live import Live, LiveStatistics, Replay, by_clock
 from wirelag.errors import WirelagError
-from wirelag.io.bpf_filter import take
-from wirelag.io.capture import Capture
-from wirelag.io.live import Live, LiveStatistics, Replay, by_clock
 from wirelag.packets.batch import COLUMNS, Flag, PacketBatch, PacketId
 from wirelag.packets.filters import Filter
 from wirelag.packets.intervals import Interval
@@ -371,10 +371,10 @@ def test_stop_ends_at_what_has_arrived_while_more_arrives(network: Network, tmp_
 
 LISTEN_AND_DROP = """
 import glob, sys
-from wirelag.io.privileges import drop_privileges, no_threads
+from wirelag.capture.privileges import drop_privileges, no_threads
 no_threads()
 from wirelag.errors import WirelagError
-from wirelag.io.live import Live
+from wirelag.capture.live import Live
 try:
     live = Live("lo")
 except WirelagError as error:
@@ -450,7 +450,7 @@ class Virtual:
 
 def test_replay_keeps_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Virtual()
-    monkeypatch.setattr("wirelag.io.live.time", clock)
+    monkeypatch.setattr("wirelag.capture.live.time", clock)
     times_ns = [S, S + 100 * MS, S + 100 * MS, S + 50 * MS, S + 600 * MS]
     replay = Replay([capture_of(tmp_path / "a.pcap", times_ns)], speed=2.0)
     rows, late_ns, empty = [], [], 0

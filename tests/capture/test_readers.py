@@ -39,8 +39,8 @@ from tests.support.captures import (
 )
 from tests.support.effort import FULL
 from tests.support.time_limit import time_limit
+from wirelag.capture.pcap import CaptureFile
 from wirelag.errors import WirelagError
-from wirelag.io.pcap import CaptureFile
 from wirelag.packets.batch import COLUMNS, PacketBatch
 
 FRAME = ethernet(ipv4(tcp(b"payload"), 6))
@@ -169,7 +169,7 @@ def test_the_malformed_set_is_read_in_bounded_memory(shared_data: Path) -> None:
     script = f"""
 import signal, sys
 from wirelag.errors import WirelagError
-from wirelag.io.pcap import CaptureFile
+from wirelag.capture.pcap import CaptureFile
 for path in sys.argv[1:]:
     for tunnels in (False, True):
         signal.alarm({FILE_LIMIT_S})
@@ -450,7 +450,7 @@ def test_damaged_gzip_gives_what_came_before(save: Callable[[bytes], Path]) -> N
 
 READ_STANDARD_INPUT = """
 import json
-from wirelag.io.pcap import CaptureFile
+from wirelag.capture.pcap import CaptureFile
 capture = CaptureFile("-")
 times = [time for batch in capture for time in batch.time_ns.tolist()]
 print(json.dumps([times, capture.warnings, capture.name]))

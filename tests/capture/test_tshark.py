@@ -18,7 +18,7 @@ from tests.support.effort import FULL
 # Raw numbers, and each packet for itself.
 from tests.support.tshark_fields import LOWER, NTP_EPOCH_S, dissected, expected
 from wirelag import _kernels
-from wirelag.io.pcap import CaptureFile
+from wirelag.capture.pcap import CaptureFile
 from wirelag.packets.batch import Flag, Kind, PacketBatch
 
 EVERY_COLUMN = {  # together they have a value of every column

@@ -11,8 +11,8 @@ import pytest
 import wirelag
 from tests.support import command
 from tests.support.simulated_captures import write_simulation
+from wirelag.capture.files import Capture
 from wirelag.cli import progress
-from wirelag.io.capture import Capture
 from wirelag.sim import Scenario, simulate
 
 

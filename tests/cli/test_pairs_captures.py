@@ -11,9 +11,9 @@ from tests.support.captures import capture_paths
 from tests.support.conversations import SILENCE_NS, SYN, Row, Talk, batch_of, hold_equal
 from tests.support.simulated_captures import write_point
 from wirelag import _kernels
+from wirelag.capture.pcap import CaptureFile
 from wirelag.errors import WirelagError
 from wirelag.estimators.pairs import Pairs, sent_by_client
-from wirelag.io.pcap import CaptureFile
 from wirelag.measure.loop import measure
 from wirelag.naive import pairs as naive
 from wirelag.packets.batch import Kind

@@ -14,7 +14,7 @@ from tests.support.captures import SHARED_DATA
 from tests.support.command import wirelag
 from tests.support.places import ROOT
 from tests.support.simulated_captures import write_simulation
-from wirelag.io.writer import CaptureWriter
+from wirelag.capture.writer import CaptureWriter
 from wirelag.sim import Scenario, simulate
 
 SCHEMA = json.loads((ROOT / "docs/reference/schema/rtt.json").read_text())

@@ -120,7 +120,7 @@ def test_without_clang_the_command_says_what_is_missing(monkeypatch: pytest.Monk
 @IN_KERNEL
 def test_without_permission_it_says_which() -> None:
     script = """
-from wirelag.io.privileges import drop_privileges
+from wirelag.capture.privileges import drop_privileges
 from wirelag.io.dataplane import Dataplane, shipped
 shipped("lda")
 drop_privileges()

@@ -18,6 +18,7 @@ from tests.support.command import WIRELAG
 from tests.support.in_kernel import IN_KERNEL, LONG_NS
 from tests.support.in_lab import IN_LAB
 from tests.support.waiting import PATIENCE_S, until
+from wirelag.capture.live import Live
 from wirelag.errors import WirelagError
 from wirelag.estimators.fridge import Fridge
 from wirelag.estimators.lda import Lda
@@ -26,7 +27,6 @@ from wirelag.io.bpf import Map, Program
 from wirelag.io.dataplane import UnavailableError
 from wirelag.io.dataplane_fridge import KernelFridge
 from wirelag.io.dataplane_lda import KernelLda
-from wirelag.io.live import Live
 from wirelag.packets.batch import PacketId
 from wirelag.packets.intervals import Interval
 from wirelag.twopoint.direction import Direction

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import needs
 from tests.support.waiting import PATIENCE_S
-from wirelag.io import ktime
+from wirelag.capture import ktime
 
 SECOND_NS = 10**9
 

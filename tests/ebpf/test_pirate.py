@@ -39,9 +39,9 @@ from tests.support.experiment_tables import tables_of
 from tests.support.in_lab import IN_LAB
 from tests.support.pirate_connections import CONNECTIONS, connection, shifted, tampered
 from tests.support.response_figures import ASKED, LEAST_ABSTAINED, MOST_BUSY, NOBODY_KNOWS, REACHED, busy, holds
+from wirelag.capture.files import Capture
 from wirelag.errors import WirelagError
 from wirelag.estimators.pirate import Method, Pirate
-from wirelag.io.capture import Capture
 from wirelag.io.dataplane import Dataplane
 from wirelag.io.dataplane_pirate import BESIDES, RECORDS, STEMS, KernelPirate
 from wirelag.naive.pirate_auto import Table

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import wirelag
 from tests.support.effort import examples
 from tests.support.simulated_captures import write_simulation
+from wirelag.capture.writer import CaptureWriter
 from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.fridge import Fridge
 from wirelag.estimators.join import Join
@@ -23,7 +24,6 @@ from wirelag.estimators.match import Match
 from wirelag.estimators.protocol import Estimator
 from wirelag.estimators.rda import Rda
 from wirelag.estimators.rli import FED, Rli
-from wirelag.io.writer import CaptureWriter
 from wirelag.packets.batch import COLUMNS, PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.stamp import PORT, STANDARD_BYTES

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.support.captures import capture_paths
 from tests.support.effort import examples, scaled
 from wirelag import _kernels
+from wirelag.capture.pcap import CaptureFile
 from wirelag.errors import WirelagError
 from wirelag.estimators.fridge import (
     CERTAIN,
@@ -26,7 +27,6 @@ from wirelag.estimators.fridge import (
     single_weights,
     union_weights,
 )
-from wirelag.io.pcap import CaptureFile
 from wirelag.naive import fridge as naive
 from wirelag.packets.batch import COLUMNS, Flag, Kind, PacketBatch
 from wirelag.packets.intervals import Interval, split

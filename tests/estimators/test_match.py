@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.support.captures import capture_paths
 from tests.support.effort import examples, scaled
 from wirelag import _kernels
+from wirelag.capture.pcap import CaptureFile
 from wirelag.errors import WirelagError
-from wirelag.io.pcap import CaptureFile
 from wirelag.naive import match as naive
 from wirelag.packets.batch import COLUMNS, Flag, Kind, PacketBatch
 

@@ -24,8 +24,8 @@ from tests.support.rli_packets import (
     seen,
     set_sent,
 )
+from wirelag.capture.writer import CaptureWriter
 from wirelag.estimators.rli import Method, Rli, RliMeter
-from wirelag.io.writer import CaptureWriter
 from wirelag.packets.batch import COLUMNS, Kind, PacketBatch
 from wirelag.packets.stamp import PAYLOAD_BYTES, PORT, STANDARD_BYTES
 from wirelag.sim.queue import QueueScenario, QueueSimulation, run

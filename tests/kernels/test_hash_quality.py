@@ -16,7 +16,7 @@ import pytest
 from tests.support.captures import ethernet, ipv4, ipv6, tcp, timestamps, udp
 from tests.support.effort import FULL
 from wirelag import _kernels
-from wirelag.io.pcap import CaptureFile
+from wirelag.capture.pcap import CaptureFile
 from wirelag.packets.batch import Flag, PacketBatch, PacketId
 
 SIGMAS = 6

@@ -14,8 +14,8 @@ from experiments.pirate_lab import LITERAL, answered, answers, estimator_of, rec
 from lab.scenarios import SCENARIOS
 from lab.score import score
 from tests.support.in_lab import IN_LAB
+from wirelag.capture.files import Capture
 from wirelag.estimators.pairs import Pairs
-from wirelag.io.capture import Capture
 from wirelag.packets.intervals import Interval
 
 pytestmark = IN_LAB

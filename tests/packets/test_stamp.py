@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import wirelag
 from tests.support.effort import examples
-from wirelag.io.writer import CaptureWriter
+from wirelag.capture.writer import CaptureWriter
 from wirelag.packets.batch import Kind, PacketBatch, stamp
 from wirelag.packets.stamp import NONE
 from wirelag.sim.queue import QueueScenario, run

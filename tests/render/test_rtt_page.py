@@ -16,10 +16,10 @@ import pytest
 from tests.support import command
 from tests.support.html_pages import FLAGS, HOSTILE, NO_NAMES, Walk, asked_by_the_page, browse
 from tests.support.simulated_captures import write_simulation
+from wirelag.capture import sample_file
+from wirelag.capture.files import Capture
 from wirelag.estimators.match import Match
 from wirelag.estimators.matchers import MATCHERS
-from wirelag.io import sample_file
-from wirelag.io.capture import Capture
 from wirelag.measure.loop import cut
 from wirelag.packets.intervals import Interval
 from wirelag.report import Report

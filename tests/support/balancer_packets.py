@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from wirelag.io.writer import CaptureWriter
+from wirelag.capture.writer import CaptureWriter
 from wirelag.sim.balance import Farm, Outcome, Slowdown, simulate
 
 SERVICE, PORT = "192.0.2.10", 80

@@ -18,7 +18,7 @@ from unittest import mock
 import typer
 
 from wirelag import cli
-from wirelag.io import privileges
+from wirelag.capture import privileges
 
 WIRELAG = (str(Path(sys.executable).with_name("wirelag")),)  # the program, for a list of words
 PATIENCE_S = 300.0  # a program that takes longer hangs

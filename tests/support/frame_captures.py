@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from wirelag.io.writer import CaptureWriter
+from wirelag.capture.writer import CaptureWriter
 from wirelag.sim.frames import Frames
 
 

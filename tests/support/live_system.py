@@ -29,7 +29,7 @@ from lab.wire import Direction, Wire
 from tests.support import needs
 from tests.support.command import WIRELAG
 from tests.support.waiting import PATIENCE_S
-from wirelag.io.capture import Capture
+from wirelag.capture.files import Capture
 from wirelag.packets.batch import PacketBatch, PacketId
 
 SEGMENT = "client>server1"

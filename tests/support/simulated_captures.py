@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from wirelag.io.writer import CaptureWriter
+from wirelag.capture.writer import CaptureWriter
 from wirelag.sim import Simulation
 
 

@@ -17,12 +17,12 @@ from wirelag.agent.config import MOST_SEGMENTS, Config, Measured
 from wirelag.agent.cutting import Part
 from wirelag.agent.loop import encoded
 from wirelag.agent.past import Past
+from wirelag.capture.bpf_filter import compile_filter
+from wirelag.capture.live import SNAP_BYTES
+from wirelag.capture.ring import ANY, link_of
 from wirelag.errors import WirelagError
 from wirelag.estimators.rda import Rda
 from wirelag.estimators.rli import Rli
-from wirelag.io.bpf_filter import compile_filter
-from wirelag.io.live import SNAP_BYTES
-from wirelag.io.ring import ANY, link_of
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.messages import Message, Seen

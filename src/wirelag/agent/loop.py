@@ -26,13 +26,13 @@ from wirelag.agent.in_kernel import KernelMeter, open_kernel
 from wirelag.agent.msets import FOREVER_NS, Cutters, MSet, m_set_of
 from wirelag.agent.past import Past
 from wirelag.agent.references import Emitter, sink
+from wirelag.capture.fanout import Fanout, over_cores
+from wirelag.capture.live import Live, Replay
+from wirelag.capture.privileges import drop_privileges
 from wirelag.errors import WirelagError
 from wirelag.estimators.rda import Rda
 from wirelag.estimators.rli import Rli
 from wirelag.io.dataplane_source import KernelSource
-from wirelag.io.fanout import Fanout, over_cores
-from wirelag.io.live import Live, Replay
-from wirelag.io.privileges import drop_privileges
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.messages import MOST_BYTES, Message, Seen, decode, encode
 from wirelag.protocol.terms import records_of

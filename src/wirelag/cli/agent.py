@@ -119,7 +119,7 @@ def agent(
 
     Use the same settings at both ends.
     """
-    from wirelag.io.privileges import no_threads
+    from wirelag.capture.privileges import no_threads
 
     no_threads()
     from wirelag.agent.config import Config

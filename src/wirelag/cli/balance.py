@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from wirelag.balance.dataplane import Dataplane, Reading
     from wirelag.balance.loop import Balancer, Entry
     from wirelag.balance.settings import Config, Wanted
+    from wirelag.capture.live import Source
     from wirelag.cli.balance_apply import Applier
-    from wirelag.io.live import Source
 
 MEASURE = "Measure, do not steer"
 BRIEFLY_S = 0.02  # to wait for an answer of who has been asked before: the next interval asks again
@@ -111,8 +111,8 @@ def balance(
 
 def _check_here(config: Config, interface: str, steers: bool) -> None:
     """What a run on this machine would refuse, or warn of."""
+    from wirelag.capture.neighbours import mac_of
     from wirelag.io.dataplane_balance import problems
-    from wirelag.io.neighbours import mac_of
 
     found = problems(interface, config.pins) if steers else []
     if found:
@@ -164,7 +164,7 @@ class _Run:
     def steer(self) -> None:
         """Carry packets in the kernel."""
         from wirelag.balance.loop import Balancer
-        from wirelag.io.neighbours import PATIENCE_S, mac_of
+        from wirelag.capture.neighbours import PATIENCE_S, mac_of
 
         config = self._config
         interface = config.interface
@@ -194,7 +194,7 @@ class _Run:
 
     def measure(self, command: str | None, read: list[str], speed: str, method: str) -> None:
         """Look at packets that another balancer sends."""
-        from wirelag.io.privileges import no_threads
+        from wirelag.capture.privileges import no_threads
 
         no_threads()
         from wirelag.balance.loop import Balancer
@@ -231,7 +231,7 @@ class _Run:
     def _mac(self, one: Wanted, replayed: bool) -> bytes | None:
         if one.mac is not None or replayed or self._config.interface is None:
             return one.mac
-        from wirelag.io.neighbours import mac_of
+        from wirelag.capture.neighbours import mac_of
 
         try:
             return mac_of(one.address, self._config.interface)
@@ -239,11 +239,11 @@ class _Run:
             return None  # it is told apart by its address alone
 
     def _source(self, read: list[str], speed: str, keep: bool) -> Source:
-        from wirelag.io.live import Live, Replay
+        from wirelag.capture.live import Live, Replay
 
         if read:
             return Replay(read, speed=speed_of(speed))
-        from wirelag.io.privileges import drop_privileges
+        from wirelag.capture.privileges import drop_privileges
 
         assert self._config.interface is not None
         source = Live(self._config.interface)

@@ -21,8 +21,8 @@ from wirelag.packets.intervals import Interval
 
 if TYPE_CHECKING:
     from wirelag.balance.settings import Wanted
+    from wirelag.capture.live import Source
     from wirelag.estimators.pirate import PirateMeter
-    from wirelag.io.live import Source
 
 Array = npt.NDArray[Any]
 
@@ -92,7 +92,7 @@ class Watching:
 
     def readings(self, source: Source, interval_ns: int) -> Iterator[Reading]:
         """One for each interval, as it ends."""
-        from wirelag.io.live import by_clock
+        from wirelag.capture.live import by_clock
 
         for interval, packets in by_clock(source, interval_ns):
             if packets is not None:

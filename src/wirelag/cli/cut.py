@@ -163,9 +163,9 @@ def cut(
 def _write(
     captures: list[str], wanted: Filter, tunnels: bool, terms: Terms, output: str, ahead_ns: int, quiet: bool
 ) -> None:
+    from wirelag.capture.files import Capture
+    from wirelag.capture.synopsis_file import SynopsisWriter
     from wirelag.estimators.rda import Rda
-    from wirelag.io.capture import Capture
-    from wirelag.io.synopsis_file import SynopsisWriter
     from wirelag.protocol.terms import About, records_of
     from wirelag.twopoint.spans import Cut, cuts
 
@@ -203,8 +203,8 @@ def _answer(
     captures: list[str], wanted: Filter, tunnels: bool, ask: str, output: str, ahead_ns: int, quiet: bool
 ) -> None:
     """The times of what only one point saw: the capture is read again, and cut in the same way."""
-    from wirelag.io.capture import Capture
-    from wirelag.io.synopsis_file import SynopsisFile, SynopsisWriter
+    from wirelag.capture.files import Capture
+    from wirelag.capture.synopsis_file import SynopsisFile, SynopsisWriter
     from wirelag.protocol.terms import About, answered, place
     from wirelag.twopoint.spans import cuts
 

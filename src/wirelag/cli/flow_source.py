@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from wirelag.capture.files import Capture
+    from wirelag.capture.pcap import CaptureStatistics
     from wirelag.cli.points import CapturePoint
     from wirelag.clocks.fit import Clock
     from wirelag.estimators.rli import Rli
-    from wirelag.io.capture import Capture
-    from wirelag.io.pcap import CaptureStatistics
     from wirelag.packets.batch import PacketBatch
     from wirelag.packets.filters import Filter
     from wirelag.packets.intervals import Interval

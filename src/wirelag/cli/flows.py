@@ -150,8 +150,8 @@ def flows(
 
     The references are STAMP packets that a sender injects before the queue, or packets that a second capture knows.
     """
+    from wirelag.capture.files import Capture
     from wirelag.cli.points import CapturePoint
-    from wirelag.io.capture import Capture
     from wirelag.packets.batch import PacketId
 
     one_of(output_format, FORMATS, "--format")

@@ -12,8 +12,8 @@ from wirelag.errors import WirelagError
 from wirelag.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from wirelag.io.capture import Capture
-    from wirelag.io.pcap import CaptureStatistics
+    from wirelag.capture.files import Capture
+    from wirelag.capture.pcap import CaptureStatistics
     from wirelag.measure.info import Survey, Verdict
 
 LINKS = {
@@ -48,8 +48,8 @@ def info(
         raise typer.BadParameter(f"{output_format!r} is not one of table, json", param_hint="--format")
     wanted = make_filter(hosts, nets, ports, protocols, start, end)
 
-    from wirelag.io.capture import Capture
-    from wirelag.io.pcap import CaptureStatistics
+    from wirelag.capture.files import Capture
+    from wirelag.capture.pcap import CaptureStatistics
     from wirelag.measure.info import Survey, common_share, verdicts
     from wirelag.packets.batch import PacketId
 

@@ -266,7 +266,7 @@ def oneway(
     if len(points) < 2:
         raise WirelagError("one-way delay needs two points: name a second capture of the same traffic")
 
-    from wirelag.io.synopsis_file import is_synopsis_file
+    from wirelag.capture.synopsis_file import is_synopsis_file
 
     kinds = {is_synopsis_file(path) for path in points}
     if kinds == {True, False}:
@@ -344,7 +344,7 @@ def measure_segment(
     grouping: Grouping | None,
 ) -> Measured:
     """Look at both captures once to see how they relate, and once more to measure."""
-    from wirelag.io.pcap import CaptureStatistics
+    from wirelag.capture.pcap import CaptureStatistics
     from wirelag.twopoint.spans import crossings
 
     alignment, seen = segment.align(way, relation)

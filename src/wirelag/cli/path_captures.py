@@ -41,7 +41,7 @@ class PortPoint(CapturePoint):
 
     def batches(self, packet_id: PacketId) -> Iterator[PacketBatch]:
         """Their packets in order of time, with such ids."""
-        from wirelag.io.capture import Capture
+        from wirelag.capture.files import Capture
 
         self.read = Capture(self._paths, filter=self._wanted, packet_id=packet_id)
         return (self._choose(batch) for batch in with_progress(self.read, self._quiet))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from wirelag.cli.progress import with_progress
 
 if TYPE_CHECKING:
-    from wirelag.io.capture import Capture
+    from wirelag.capture.files import Capture
     from wirelag.packets.batch import PacketBatch, PacketId
     from wirelag.packets.filters import Filter
     from wirelag.twopoint.alignment import Alignment
@@ -39,7 +39,7 @@ class CapturePoint:
 
     def batches(self, packet_id: PacketId) -> Iterator[PacketBatch]:
         """Its packets, with such ids."""
-        from wirelag.io.capture import Capture
+        from wirelag.capture.files import Capture
 
         self.read = Capture([self._path], filter=self._filter, packet_id=packet_id, tunnels=self._tunnels)
         return with_progress(self.read, self._quiet)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from wirelag.io.capture import Capture
+    from wirelag.capture.files import Capture
     from wirelag.packets.batch import PacketBatch
 
 PATIENCE_S = 1.0

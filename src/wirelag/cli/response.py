@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from wirelag.capture.files import Capture
     from wirelag.estimators.pirate import Pirate
-    from wirelag.io.capture import Capture
     from wirelag.packets.batch import PacketBatch
     from wirelag.roles import Server
     from wirelag.synopses.epochs import Epochs
@@ -162,8 +162,8 @@ def response(
         raise typer.BadParameter(f"{memory} has no room for flows: at least 8KiB", param_hint="--memory")
     interval_ns = duration_ns(interval, "--interval") if interval not in (None, "auto") else None
 
+    from wirelag.capture.files import Capture
     from wirelag.estimators.pirate import Pirate
-    from wirelag.io.capture import Capture
 
     estimator = Pirate(
         "auto" if method in (None, "pairs") else method,  # type: ignore[arg-type]

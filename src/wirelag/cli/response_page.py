@@ -12,9 +12,9 @@ from wirelag.cli.output import write_html
 from wirelag.cli.response_table import abstained_lines, intervals_of
 
 if TYPE_CHECKING:
+    from wirelag.capture.files import Capture
     from wirelag.cli.output import Answer, Line
     from wirelag.cli.response_table import Synopsis
-    from wirelag.io.capture import Capture
     from wirelag.packets.intervals import Interval
     from wirelag.synopses.epochs import Epochs
 

@@ -45,10 +45,10 @@ from wirelag.cli.output import Answer, Line, by_octave, write_answer, write_html
 from wirelag.cli.progress import with_progress
 
 if TYPE_CHECKING:
+    from wirelag.capture.files import Capture
+    from wirelag.capture.sample_file import SampleFile
     from wirelag.estimators.fridge import Fridge
     from wirelag.estimators.match import Match
-    from wirelag.io.capture import Capture
-    from wirelag.io.sample_file import SampleFile
     from wirelag.packets.batch import PacketBatch
     from wirelag.packets.grouping import Grouping
     from wirelag.report import Report
@@ -136,7 +136,7 @@ def rtt(
 
     apart({"-o": output, "--html": html, "--samples": samples}, captures)
 
-    from wirelag.io.capture import Capture
+    from wirelag.capture.files import Capture
     from wirelag.packets.grouping import Grouping
     from wirelag.report_html import Timeline
 
@@ -197,7 +197,7 @@ def _measure(
 def _sample_file(path: str | None) -> AbstractContextManager[SampleFile | None]:
     if path is None:
         return nullcontext()
-    from wirelag.io.sample_file import SampleFile
+    from wirelag.capture.sample_file import SampleFile
 
     return SampleFile(path)
 

@@ -200,7 +200,7 @@ def _duration(text: str, option: str) -> int:
 
 def _write(captures: Iterable[tuple[Iterable[Frames], str]], paths: list[str], snaplen: int, quiet: bool) -> None:
     """Each capture to its file, and say what is in it."""
-    from wirelag.io.writer import CaptureWriter
+    from wirelag.capture.writer import CaptureWriter
 
     for path, (parts, said) in zip(paths, captures, strict=True):
         try:

@@ -14,9 +14,9 @@ from wirelag.cli.oneway import Measured, Relation
 from wirelag.errors import WirelagError
 
 if TYPE_CHECKING:
+    from wirelag.capture.synopsis_file import SynopsisFile
     from wirelag.clocks.fit import Clock
     from wirelag.estimators.rda import RdaSynopsis
-    from wirelag.io.synopsis_file import SynopsisFile
     from wirelag.packets.intervals import Interval
     from wirelag.protocol.terms import Terms
     from wirelag.synopses.cache import Cached
@@ -31,7 +31,7 @@ Times = dict[tuple[int | None, str | None], "Cached"]  # by the beginning of the
 
 def measure_synopses(paths: list[str], relation: Relation, ask: str | None) -> Measured | None:
     """What two files say about each other; with `ask`, write what must be asked instead."""
-    from wirelag.io.synopsis_file import SynopsisFile
+    from wirelag.capture.synopsis_file import SynopsisFile
     from wirelag.protocol.terms import agree
 
     files = [SynopsisFile(path) for path in paths]
@@ -191,8 +191,8 @@ def _times(file: SynopsisFile, terms: Terms) -> Times:
 
 
 def _write_ask(path: str, terms: Terms, pairs: list[Pair], keys: dict[int, str]) -> None:
+    from wirelag.capture.synopsis_file import SynopsisWriter
     from wirelag.estimators.rda import Rda
-    from wirelag.io.synopsis_file import SynopsisWriter
     from wirelag.protocol.terms import About, asked
 
     if not isinstance(terms.estimator, Rda):

@@ -34,8 +34,8 @@ from wirelag.cli.options import (
 from wirelag.errors import WirelagError
 
 if TYPE_CHECKING:
+    from wirelag.capture.live import Source
     from wirelag.cli.watch_measures import Part, Responses, RoundTrips
-    from wirelag.io.live import Source
     from wirelag.packets.filters import Filter
     from wirelag.packets.intervals import Interval
 
@@ -157,7 +157,7 @@ def watch(
     if prometheus is not None:
         _need_address(prometheus)
 
-    from wirelag.io.privileges import drop_privileges, no_threads
+    from wirelag.capture.privileges import drop_privileges, no_threads
 
     no_threads()
     measure = _measure(quantity, by, most_groups, server or [], method, table_memory, memory)
@@ -195,8 +195,8 @@ def watch(
             live_only |= {"--promiscuous": promiscuous, "--clock": clock != "kernel", "--ring": ring != "64MiB"}
             source = _replay(read or [], speed, live_only, wanted, tunnels)
         else:
-            from wirelag.io.fanout import over_cores
-            from wirelag.io.live import Live
+            from wirelag.capture.fanout import over_cores
+            from wirelag.capture.live import Live
 
             listen = partial(
                 Live,
@@ -256,7 +256,7 @@ def _need_address(text: str) -> None:
 
 
 def _replay(read: list[str], speed: str, live_only: dict[str, bool], wanted: Filter, tunnels: bool) -> Source:
-    from wirelag.io.live import Replay
+    from wirelag.capture.live import Replay
 
     for option in (name for name, is_given in live_only.items() if is_given):
         raise typer.BadParameter("is for interfaces; with -r there are --host, --net, --port", param_hint=option)
@@ -322,7 +322,7 @@ def _run(
     show: Callable[[Part, int], None],
 ) -> None:
     """Measure until there is no more to come."""
-    from wirelag.io.live import by_clock
+    from wirelag.capture.live import by_clock
 
     for interval, packets in by_clock(source, interval_ns):
         if packets is not None:

@@ -14,8 +14,8 @@ from wirelag.io.prometheus import Exporter, buckets
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
+    from wirelag.capture.live import Source
     from wirelag.cli.watch_measures import Responses, RoundTrips
-    from wirelag.io.live import Source
 
 HELP = {
     "round_trip": "Time from a request to its response, as both pass the interface, by the side it is to.",

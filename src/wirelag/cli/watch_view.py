@@ -18,8 +18,8 @@ from wirelag.units import format_duration, format_size
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from wirelag.capture.live import LiveStatistics, Source
     from wirelag.cli.watch_measures import Responses, RoundTrips
-    from wirelag.io.live import LiveStatistics, Source
 
     Measure = RoundTrips | Responses
 

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.balance.dataplane import Backend, Counts, Reading, Service, Table
+from wirelag.capture import ktime
 from wirelag.errors import WirelagError
-from wirelag.io import ktime
 from wirelag.io.bpf import Map
 
 ABI: Final = 3  # of all that is pinned; another number, and it is not taken over

@@ -17,11 +17,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from wirelag.capture.privileges import may_trace
 from wirelag.errors import WirelagError
 from wirelag.io import bpf
 from wirelag.io.bpf import Bytes, Link, Map, Program
 from wirelag.io.elf import Function, MapShape, ObjectFile, Symbol
-from wirelag.io.privileges import may_trace
 
 CAPABILITIES: Final = "CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
 OLDEST: Final = (6, 1)  # of long-term kernels; verifiers before were not tried

@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 
 from wirelag import _kernels
+from wirelag.capture.live import LiveStatistics
 from wirelag.estimators.fridge import Fridge
 from wirelag.io.dataplane_hooks import Direction, Hooks, counters_of, decoding
-from wirelag.io.live import LiveStatistics
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval

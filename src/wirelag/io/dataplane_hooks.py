@@ -15,11 +15,11 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from wirelag.capture.ktime import follow_clock
+from wirelag.capture.live import LiveStatistics
 from wirelag.errors import WirelagError
 from wirelag.io.bpf import cpus
 from wirelag.io.dataplane import Dataplane, check_interface
-from wirelag.io.ktime import follow_clock
-from wirelag.io.live import LiveStatistics
 from wirelag.packets.batch import PacketId
 from wirelag.packets.intervals import Interval
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from wirelag.io.live import LiveStatistics
+from wirelag.capture.live import LiveStatistics
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.intervals import Interval
 

@@ -8,8 +8,8 @@ import tarfile
 from pathlib import Path
 from typing import Final
 
+from wirelag.capture.streams import open_stream
 from wirelag.errors import WirelagError
-from wirelag.io.streams import open_stream
 from wirelag.network import formats_graphs, formats_json, formats_lines, formats_sndlib, ospf
 from wirelag.network.formats_draft import Draft
 

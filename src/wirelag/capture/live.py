@@ -21,10 +21,10 @@ from typing import Final, Protocol
 import numpy as np
 
 from wirelag import _kernels
+from wirelag.capture.files import Capture
+from wirelag.capture.pcap import Pieces
+from wirelag.capture.ring import Clock, Direction, open_ring
 from wirelag.errors import WirelagError
-from wirelag.io.capture import Capture
-from wirelag.io.pcap import Pieces
-from wirelag.io.ring import Clock, Direction, open_ring
 from wirelag.packets.batch import Block, PacketBatch, PacketId
 from wirelag.packets.filters import Filter
 from wirelag.packets.intervals import Interval, split

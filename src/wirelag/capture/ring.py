@@ -15,9 +15,9 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from wirelag.capture.bpf_filter import INSTRUCTION_BYTES, compile_filter, take, without
+from wirelag.capture.netlink import devices_above
 from wirelag.errors import WirelagError
-from wirelag.io.bpf_filter import INSTRUCTION_BYTES, compile_filter, take, without
-from wirelag.io.netlink import devices_above
 
 Clock = Literal["kernel", "hardware"]
 Direction = Literal["both", "in", "out"]

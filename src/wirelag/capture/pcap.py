@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
+from wirelag.capture.streams import STANDARD_INPUT, Stream, open_stream
 from wirelag.errors import WirelagError
-from wirelag.io.streams import STANDARD_INPUT, Stream, open_stream
 from wirelag.packets.batch import Block, PacketBatch, PacketId
 from wirelag.packets.filters import Filter
 

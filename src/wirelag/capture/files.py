@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from wirelag.capture.pcap import CaptureFile, CaptureStatistics
+from wirelag.capture.streams import STANDARD_INPUT
 from wirelag.errors import WirelagError
-from wirelag.io.pcap import CaptureFile, CaptureStatistics
-from wirelag.io.streams import STANDARD_INPUT
 from wirelag.packets.batch import PacketBatch, PacketId
 from wirelag.packets.filters import EARLIEST_NS, LATEST_NS, Filter
 

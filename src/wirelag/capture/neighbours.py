@@ -10,8 +10,8 @@ import struct
 import time
 from typing import Final
 
+from wirelag.capture.netlink import attributes, messages
 from wirelag.errors import WirelagError
-from wirelag.io.netlink import attributes, messages
 
 _ROUTE, _NEW, _GET, _DONE, _ERROR = 0, 28, 30, 3, 2
 _REQUEST, _DUMP, _GROUP = 1, 0x300, 4

@@ -19,8 +19,8 @@ from typing import Final
 
 import numpy as np
 
-from wirelag.io.live import Live, LiveStatistics
-from wirelag.io.ring import NEW_GROUP
+from wirelag.capture.live import Live, LiveStatistics
+from wirelag.capture.ring import NEW_GROUP
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.intervals import Interval
 

@@ -1,0 +1,1 @@
+"""Packets of files and interfaces, and the files that wirelag writes."""
