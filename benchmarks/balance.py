@@ -15,11 +15,11 @@ import struct
 
 import numpy as np
 
-from wirelag.balance.dataplane import Backend, Service
-from wirelag.io import bpf
-from wirelag.io.balance_maps import CONNECTION, GROUP, Balancer, prepare, wanted_settings
-from wirelag.io.bpf import Program
-from wirelag.io.dataplane import Dataplane
+from wirelag.ebpf import bpf
+from wirelag.ebpf.balance_maps import CONNECTION, GROUP, Balancer, prepare, wanted_settings
+from wirelag.ebpf.bpf import Program
+from wirelag.ebpf.dataplane import Dataplane
+from wirelag.ebpf.service import Backend, Service
 
 LIMIT = 6.5
 REPEAT, ROUNDS = 1_000_000, 7

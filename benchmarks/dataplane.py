@@ -19,16 +19,16 @@ from dataclasses import dataclass
 import balance
 import numpy as np
 
+from wirelag.ebpf import bpf
+from wirelag.ebpf.bpf import Map, Program
+from wirelag.ebpf.dataplane import Dataplane
+from wirelag.ebpf.fridge import KernelFridge
+from wirelag.ebpf.hooks import Hooks
+from wirelag.ebpf.lda import KernelLda
+from wirelag.ebpf.pirate import KernelPirate
 from wirelag.estimators.fridge import Fridge
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.pirate import Pirate
-from wirelag.io import bpf
-from wirelag.io.bpf import Map, Program
-from wirelag.io.dataplane import Dataplane
-from wirelag.io.dataplane_fridge import KernelFridge
-from wirelag.io.dataplane_hooks import Hooks
-from wirelag.io.dataplane_lda import KernelLda
-from wirelag.io.dataplane_pirate import KernelPirate
 from wirelag.packets.batch import PacketId
 
 REPEAT, ROUNDS, FLOWS = 1_000_000, 5, 1000

@@ -22,10 +22,10 @@ from lab.clients import Load
 from lab.run import run
 from lab.scenarios import Scenario
 from lab.servers import Httpd
+from wirelag.ebpf import bpf
+from wirelag.ebpf.dataplane import Dataplane
+from wirelag.ebpf.pirate import RECORDS, KernelPirate
 from wirelag.estimators.pirate import Method, Pirate
-from wirelag.io import bpf
-from wirelag.io.dataplane import Dataplane
-from wirelag.io.dataplane_pirate import RECORDS, KernelPirate
 
 CONNECTIONS = (1, 64, 1024, 1 << 14, 1 << 17, 1 << 20)
 QUICK = (1, 1024)

@@ -11,8 +11,8 @@ import numpy as np
 
 from lab.network import SERVICE_ADDRESS, Network
 from lab.processes import Process
+from wirelag.ebpf.pirate import KernelPirate
 from wirelag.estimators.pirate import Method, Pirate
-from wirelag.io.dataplane_pirate import KernelPirate
 from wirelag.roles import Server
 
 SNAP_BYTES = 128

@@ -27,12 +27,12 @@ from tests.support.effort import ALONE
 from tests.support.in_lab import IN_LAB
 from tests.support.places import ROOT
 from tests.support.waiting import PATIENCE_S, until
-from wirelag.balance.dataplane import Service
 from wirelag.balance.settings import Config
 from wirelag.capture.neighbours import mac_of
 from wirelag.cli.balance_apply import Applier, whole
 from wirelag.cli.balance_metrics import Totals
 from wirelag.cli.balance_view import View, plain_lines
+from wirelag.ebpf.service import Service
 from wirelag.errors import WirelagError
 from wirelag.sim.balance import Farm
 

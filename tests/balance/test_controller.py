@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.effort import examples
 from wirelag.balance.controller import Controller, Decision, Policy, settled
-from wirelag.balance.dataplane import Counts
+from wirelag.ebpf.service import Counts
 from wirelag.sim.balance import Farm, Slowdown, simulate
 
 MS = 10**6

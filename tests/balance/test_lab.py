@@ -21,11 +21,11 @@ from tests.support.command import WIRELAG, wirelag
 from tests.support.experiment_tables import tables_of
 from tests.support.in_lab import IN_LAB
 from tests.support.waiting import PATIENCE_S, until
-from wirelag.balance.dataplane import Backend, Service
+from wirelag.ebpf.balance import open_balancer
+from wirelag.ebpf.balance_maps import Balancer
+from wirelag.ebpf.bpf import ARRAY, MAPPABLE, Link, Map, info
+from wirelag.ebpf.service import Backend, Service
 from wirelag.errors import WirelagError
-from wirelag.io.balance_maps import Balancer
-from wirelag.io.bpf import ARRAY, MAPPABLE, Link, Map, info
-from wirelag.io.dataplane_balance import open_balancer
 
 pytestmark = IN_LAB
 FLOOR = 0.0079  # 0.8%, but for what a table of 65,537 entries rounds

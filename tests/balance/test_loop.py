@@ -8,10 +8,10 @@ import pytest
 
 from tests.support.balance_loop import NAMES, Memory, S, mac_given, of, steered, well
 from tests.support.balancer_packets import CONFIG
-from wirelag.balance.dataplane import Backend, Counts
 from wirelag.balance.loop import Balancer, fixed
 from wirelag.balance.settings import Config, Wanted
 from wirelag.cli.balance_view import TooShort, View
+from wirelag.ebpf.service import Backend, Counts
 from wirelag.errors import WirelagError
 
 

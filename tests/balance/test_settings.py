@@ -7,8 +7,8 @@ import pytest
 from tests.support.balance_loop import S
 from tests.support.balancer_packets import CONFIG, SERVICE
 from tests.support.command import wirelag
-from wirelag.balance.dataplane import Service
 from wirelag.balance.settings import Config, Wanted
+from wirelag.ebpf.service import Service
 from wirelag.errors import WirelagError
 
 

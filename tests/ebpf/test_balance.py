@@ -15,9 +15,7 @@ import pytest
 from benchmarks.balance import LIMIT, costs
 from tests.support import needs
 from tests.support.captures import random_frame
-from wirelag.balance.dataplane import Backend, Counts, Service
-from wirelag.errors import WirelagError
-from wirelag.io.balance_maps import (
+from wirelag.ebpf.balance_maps import (
     BACKEND,
     CONNECTION,
     GROUP,
@@ -28,7 +26,9 @@ from wirelag.io.balance_maps import (
     prepare,
     wanted_settings,
 )
-from wirelag.io.dataplane import Dataplane
+from wirelag.ebpf.dataplane import Dataplane
+from wirelag.ebpf.service import Backend, Counts, Service
+from wirelag.errors import WirelagError
 
 PASS, DROP, REDIRECT = 2, 1, 4
 OWN, ROUTER = bytes.fromhex("020000000002"), bytes.fromhex("020000000001")

@@ -16,15 +16,15 @@ from tests.support import needs
 from tests.support.command import as_process, wirelag
 from tests.support.in_kernel import IN_KERNEL, LONG_NS
 from tests.support.kernel_frames import tcp
+from wirelag.ebpf import bpf, dataplane
+from wirelag.ebpf.bpf import Map, RingBuffer
+from wirelag.ebpf.dataplane import Dataplane, UnavailableError, shipped
+from wirelag.ebpf.elf import ObjectFile
+from wirelag.ebpf.fridge import KernelFridge
+from wirelag.ebpf.lda import KernelLda
 from wirelag.errors import WirelagError
 from wirelag.estimators.fridge import Fridge
 from wirelag.estimators.lda import Lda
-from wirelag.io import bpf, dataplane
-from wirelag.io.bpf import Map, RingBuffer
-from wirelag.io.dataplane import Dataplane, UnavailableError, shipped
-from wirelag.io.dataplane_fridge import KernelFridge
-from wirelag.io.dataplane_lda import KernelLda
-from wirelag.io.elf import ObjectFile
 from wirelag.packets.batch import PacketId
 from wirelag.packets.intervals import Interval
 
@@ -121,7 +121,7 @@ def test_without_clang_the_command_says_what_is_missing(monkeypatch: pytest.Monk
 def test_without_permission_it_says_which() -> None:
     script = """
 from wirelag.capture.privileges import drop_privileges
-from wirelag.io.dataplane import Dataplane, shipped
+from wirelag.ebpf.dataplane import Dataplane, shipped
 shipped("lda")
 drop_privileges()
 try:

@@ -19,14 +19,14 @@ from tests.support.in_kernel import IN_KERNEL, LONG_NS
 from tests.support.in_lab import IN_LAB
 from tests.support.waiting import PATIENCE_S, until
 from wirelag.capture.live import Live
+from wirelag.ebpf import bpf
+from wirelag.ebpf.bpf import Map, Program
+from wirelag.ebpf.dataplane import UnavailableError
+from wirelag.ebpf.fridge import KernelFridge
+from wirelag.ebpf.lda import KernelLda
 from wirelag.errors import WirelagError
 from wirelag.estimators.fridge import Fridge
 from wirelag.estimators.lda import Lda
-from wirelag.io import bpf
-from wirelag.io.bpf import Map, Program
-from wirelag.io.dataplane import UnavailableError
-from wirelag.io.dataplane_fridge import KernelFridge
-from wirelag.io.dataplane_lda import KernelLda
 from wirelag.packets.batch import PacketId
 from wirelag.packets.intervals import Interval
 from wirelag.twopoint.direction import Direction

@@ -15,7 +15,7 @@ from tests.support.captures import capture_paths, damaged, packets, plain_bytes,
 from tests.support.effort import scaled
 from tests.support.places import ROOT
 from wirelag import _kernels
-from wirelag.io.dataplane import Dataplane, UnavailableError
+from wirelag.ebpf.dataplane import Dataplane, UnavailableError
 
 INSTRUCTION_LIMIT = 1_000_000  # the verifier's
 REASONS = ("", "link_type", "not_ip", "cut", "malformed", "layers", "no_timestamp", "not plain")

@@ -16,13 +16,13 @@ from tests.support import needs
 from tests.support.captures import capture_paths, damaged, packets, pcap, plain_bytes, random_frame
 from tests.support.kernel_frames import tcp
 from wirelag.capture.pcap import CaptureFile
+from wirelag.ebpf.dataplane import UnavailableError
+from wirelag.ebpf.fridge import KernelFridge
+from wirelag.ebpf.lda import KernelLda
 from wirelag.estimators.fridge import CERTAIN, Fridge
 from wirelag.estimators.lda import Lda, LdaSynopsis
 from wirelag.estimators.matchers import matcher_bits
 from wirelag.estimators.protocol import Meter
-from wirelag.io.dataplane import UnavailableError
-from wirelag.io.dataplane_fridge import KernelFridge
-from wirelag.io.dataplane_lda import KernelLda
 from wirelag.naive import fridge as naive_fridge
 from wirelag.naive import join as naive_join
 from wirelag.naive import lda as naive_lda

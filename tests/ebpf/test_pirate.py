@@ -40,10 +40,10 @@ from tests.support.in_lab import IN_LAB
 from tests.support.pirate_connections import CONNECTIONS, connection, shifted, tampered
 from tests.support.response_figures import ASKED, LEAST_ABSTAINED, MOST_BUSY, NOBODY_KNOWS, REACHED, busy, holds
 from wirelag.capture.files import Capture
+from wirelag.ebpf.dataplane import Dataplane
+from wirelag.ebpf.pirate import BESIDES, RECORDS, STEMS, KernelPirate
 from wirelag.errors import WirelagError
 from wirelag.estimators.pirate import Method, Pirate
-from wirelag.io.dataplane import Dataplane
-from wirelag.io.dataplane_pirate import BESIDES, RECORDS, STEMS, KernelPirate
 from wirelag.naive.pirate_auto import Table
 from wirelag.naive.pirate_modes import ClientPacket, Settings
 from wirelag.packets.batch import Flag, Kind, PacketBatch, TcpFlag

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from wirelag.balance.dataplane import Backend, Counts, Dataplane, Reading, Table
 from wirelag.balance.loop import Balancer
 from wirelag.balance.maglev import shares
 from wirelag.balance.settings import Config, Wanted
+from wirelag.ebpf.service import Backend, Counts, Dataplane, Reading, Table
 
 S = 10**9
 

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.support import needs
+from wirelag.ebpf.dataplane import Dataplane
 from wirelag.errors import WirelagError
-from wirelag.io.dataplane import Dataplane
 
 LONG_NS = 10**15  # an interval that ends when we say so
 

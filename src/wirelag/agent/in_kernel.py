@@ -13,8 +13,8 @@ from wirelag.twopoint.spans import ALL, Cut
 
 if TYPE_CHECKING:
     from wirelag.agent.config import Config, Measured
-    from wirelag.io.dataplane_lda import KernelLda
-    from wirelag.io.dataplane_source import KernelSource
+    from wirelag.ebpf.lda import KernelLda
+    from wirelag.ebpf.source import KernelSource
 
 
 SHORTEST_NS: Final = 100 * 10**6  # of intervals: what ended is read while the next one is filled
@@ -62,9 +62,9 @@ class KernelMeter:
 
 def open_kernel(config: Config, tell: Callable[[str], None]) -> tuple[KernelSource, KernelMeter] | None:
     """Attach; None, and a line that says why, where that cannot be, unless another program is to run after ours."""
-    from wirelag.io.dataplane import UnavailableError
-    from wirelag.io.dataplane_lda import KernelLda
-    from wirelag.io.dataplane_source import KernelSource
+    from wirelag.ebpf.dataplane import UnavailableError
+    from wirelag.ebpf.lda import KernelLda
+    from wirelag.ebpf.source import KernelSource
 
     measured = config.measured[0]
     assert config.interface is not None

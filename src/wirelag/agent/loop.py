@@ -29,10 +29,10 @@ from wirelag.agent.references import Emitter, sink
 from wirelag.capture.fanout import Fanout, over_cores
 from wirelag.capture.live import Live, Replay
 from wirelag.capture.privileges import drop_privileges
+from wirelag.ebpf.source import KernelSource
 from wirelag.errors import WirelagError
 from wirelag.estimators.rda import Rda
 from wirelag.estimators.rli import Rli
-from wirelag.io.dataplane_source import KernelSource
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.messages import MOST_BYTES, Message, Seen, decode, encode
 from wirelag.protocol.terms import records_of

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from statistics import NormalDist, median
 from typing import Final, Literal
 
-from wirelag.balance.dataplane import Counts
+from wirelag.ebpf.service import Counts
 from wirelag.units import format_duration
 
 Standing = Literal["well", "slow", "silent", "unknown"]

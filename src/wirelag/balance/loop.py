@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from wirelag.balance.controller import Change, Controller, Decision, Latency
-from wirelag.balance.dataplane import Backend, Counts, Dataplane, Reading
 from wirelag.balance.maglev import maglev, shares
 from wirelag.balance.settings import Config, Wanted
+from wirelag.ebpf.service import Backend, Counts, Dataplane, Reading
 from wirelag.errors import WirelagError
 
 NOTHING: Final = Counts()

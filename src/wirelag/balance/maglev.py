@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from wirelag import _kernels
-from wirelag.balance.dataplane import Table
+from wirelag.ebpf.service import Table
 
 SIZE: Final = 65_537
 PARTS: Final = 1 << 30  # weights are whole parts of this many

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from wirelag.balance.controller import Policy
-from wirelag.balance.dataplane import Service
 from wirelag.balance.maglev import SIZE, is_prime
+from wirelag.ebpf.service import Service
 from wirelag.errors import WirelagError
 from wirelag.io.toml import read_toml
 from wirelag.units import parse_duration_ns

@@ -17,11 +17,11 @@ from wirelag.cli.options import duration_ns, one_of, speed_of
 from wirelag.errors import WirelagError
 
 if TYPE_CHECKING:
-    from wirelag.balance.dataplane import Dataplane, Reading
     from wirelag.balance.loop import Balancer, Entry
     from wirelag.balance.settings import Config, Wanted
     from wirelag.capture.live import Source
     from wirelag.cli.balance_apply import Applier
+    from wirelag.ebpf.service import Dataplane, Reading
 
 MEASURE = "Measure, do not steer"
 BRIEFLY_S = 0.02  # to wait for an answer of who has been asked before: the next interval asks again
@@ -78,7 +78,7 @@ def balance(
     if prometheus is not None:
         _need_address(prometheus)
     if remove:
-        from wirelag.io.dataplane_balance import remove_balancer
+        from wirelag.ebpf.balance import remove_balancer
 
         if settings.pins is None:
             out = "stopping it ends it; one that was started with pins is removed with that setting"
@@ -112,7 +112,7 @@ def balance(
 def _check_here(config: Config, interface: str, steers: bool) -> None:
     """What a run on this machine would refuse, or warn of."""
     from wirelag.capture.neighbours import mac_of
-    from wirelag.io.dataplane_balance import problems
+    from wirelag.ebpf.balance import problems
 
     found = problems(interface, config.pins) if steers else []
     if found:
@@ -140,7 +140,7 @@ def _need_address(text: str) -> None:
 
 def _open(config: Config) -> Dataplane:
     from wirelag.balance.settings import MOST_BACKENDS
-    from wirelag.io.dataplane_balance import open_balancer
+    from wirelag.ebpf.balance import open_balancer
 
     assert config.interface is not None
     return open_balancer(

@@ -17,8 +17,8 @@ from subprocess import PIPE
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from wirelag.balance.dataplane import Service
     from wirelag.balance.settings import Wanted
+    from wirelag.ebpf.service import Service
 
 SCALE: Final = 1000  # whole weights that other balancers take
 TIMEOUT_S: Final = 10.0

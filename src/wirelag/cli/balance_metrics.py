@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from wirelag.balance.dataplane import Counts
+from wirelag.ebpf.service import Counts
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

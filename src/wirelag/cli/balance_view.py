@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from wirelag.balance.dataplane import Counts
 from wirelag.cli.options import clock_text
+from wirelag.ebpf.service import Counts
 from wirelag.units import format_duration
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.balance.dataplane import Counts, Reading, Service
+from wirelag.ebpf.service import Counts, Reading, Service
 from wirelag.estimators.pirate import Method, Pirate
 from wirelag.packets.batch import PacketBatch, TcpFlag
 from wirelag.packets.intervals import Interval

@@ -11,7 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from wirelag.cli.watch_measures import Responses, RoundTrips
-    from wirelag.io.dataplane_source import KernelSource
+    from wirelag.ebpf.source import KernelSource
 
     Measure = RoundTrips | Responses
 
@@ -39,7 +39,7 @@ def open_inside(in_kernel: bool, refused: dict[str, bool], asked: InKernel) -> t
     `refused` are options that packets would be needed for. With another program
     to run after ours there is no other way.
     """
-    from wirelag.io.dataplane import UnavailableError
+    from wirelag.ebpf.dataplane import UnavailableError
 
     if not in_kernel:
         raise typer.BadParameter("is for --in-kernel", param_hint="--then")
@@ -66,9 +66,9 @@ def _refuse(given: dict[str, bool]) -> None:
 
 def _rtt(wanted: InKernel) -> tuple[KernelSource, Measure]:
     from wirelag.cli.watch_measures import RoundTrips
+    from wirelag.ebpf.fridge import KernelFridge
+    from wirelag.ebpf.source import KernelSource
     from wirelag.estimators.fridge import Fridge
-    from wirelag.io.dataplane_fridge import KernelFridge
-    from wirelag.io.dataplane_source import KernelSource
 
     _refuse({"--by": wanted.by is not None})
     meter = KernelFridge(
@@ -92,9 +92,9 @@ def _rtt(wanted: InKernel) -> tuple[KernelSource, Measure]:
 def _response(wanted: InKernel) -> tuple[KernelSource, Measure]:
     from wirelag.cli.response import servers_of
     from wirelag.cli.watch_measures import Responses
+    from wirelag.ebpf.pirate import STEMS, KernelPirate
+    from wirelag.ebpf.source import KernelSource
     from wirelag.estimators.pirate import Pirate
-    from wirelag.io.dataplane_pirate import STEMS, KernelPirate
-    from wirelag.io.dataplane_source import KernelSource
 
     method = wanted.method or "auto"
     if method not in STEMS:

@@ -26,7 +26,7 @@ from wirelag.synopses.request_response import Exchanges
 from wirelag.synopses.samples import ALL, LEGS, Samples, facts
 
 if TYPE_CHECKING:
-    from wirelag.io.dataplane_pirate import KernelPirate
+    from wirelag.ebpf.pirate import KernelPirate
 
 BOTH_WAYS: Final = 4  # so many packets of clients for one of a server, and both directions are there
 FEWEST: Final = 4  # intervals that tell how sure a mean is

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from wirelag.balance.controller import Controller, Decision, Policy
-from wirelag.balance.dataplane import Counts
+from wirelag.ebpf.service import Counts
 
 Chooser = Literal["equal", "latency", "least-connections", "peak-ewma"]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from wirelag.io.btf import Btf
+from wirelag.ebpf.btf import Btf
 
 _FUNCTION, _OBJECT = 2, 1
 _CODE, _SYMBOLS, _RELOCATIONS, _EMPTY = 1, 2, 9, 8

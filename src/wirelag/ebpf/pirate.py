@@ -20,10 +20,10 @@ import numpy.typing as npt
 from wirelag import _kernels
 from wirelag.capture.ktime import follow_clock
 from wirelag.capture.live import LiveStatistics
+from wirelag.ebpf.bpf import Map, Program, RingBuffer, cpus, info
+from wirelag.ebpf.dataplane import Dataplane, check_interface
 from wirelag.errors import WirelagError
 from wirelag.estimators.pirate import Pirate
-from wirelag.io.bpf import Map, Program, RingBuffer, cpus, info
-from wirelag.io.dataplane import Dataplane, check_interface
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval

@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.balance.dataplane import Service
+from wirelag.ebpf import bpf
+from wirelag.ebpf.balance_maps import ABI, GROUP, MAPS, NO_BACKEND, SETTINGS, Balancer, prepare, wanted_settings
+from wirelag.ebpf.bpf import Link, Map
+from wirelag.ebpf.dataplane import Dataplane, shapes
+from wirelag.ebpf.service import Service
 from wirelag.errors import WirelagError
-from wirelag.io import bpf
-from wirelag.io.balance_maps import ABI, GROUP, MAPS, NO_BACKEND, SETTINGS, Balancer, prepare, wanted_settings
-from wirelag.io.bpf import Link, Map
-from wirelag.io.dataplane import Dataplane, shapes
 
 
 def open_balancer(

@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from wirelag.capture.ktime import follow_clock
 from wirelag.capture.live import LiveStatistics
+from wirelag.ebpf.bpf import cpus
+from wirelag.ebpf.dataplane import Dataplane, check_interface
 from wirelag.errors import WirelagError
-from wirelag.io.bpf import cpus
-from wirelag.io.dataplane import Dataplane, check_interface
 from wirelag.packets.batch import PacketId
 from wirelag.packets.intervals import Interval
 

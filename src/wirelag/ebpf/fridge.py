@@ -13,8 +13,8 @@ import numpy as np
 
 from wirelag import _kernels
 from wirelag.capture.live import LiveStatistics
+from wirelag.ebpf.hooks import Direction, Hooks, counters_of, decoding
 from wirelag.estimators.fridge import Fridge
-from wirelag.io.dataplane_hooks import Direction, Hooks, counters_of, decoding
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval

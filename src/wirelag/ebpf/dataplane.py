@@ -18,10 +18,10 @@ from types import TracebackType
 from typing import Final
 
 from wirelag.capture.privileges import may_trace
+from wirelag.ebpf import bpf
+from wirelag.ebpf.bpf import Bytes, Link, Map, Program
+from wirelag.ebpf.elf import Function, MapShape, ObjectFile, Symbol
 from wirelag.errors import WirelagError
-from wirelag.io import bpf
-from wirelag.io.bpf import Bytes, Link, Map, Program
-from wirelag.io.elf import Function, MapShape, ObjectFile, Symbol
 
 CAPABILITIES: Final = "CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
 OLDEST: Final = (6, 1)  # of long-term kernels; verifiers before were not tried

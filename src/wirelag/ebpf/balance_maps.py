@@ -15,10 +15,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.balance.dataplane import Backend, Counts, Reading, Service, Table
 from wirelag.capture import ktime
+from wirelag.ebpf.bpf import Map
+from wirelag.ebpf.service import Backend, Counts, Reading, Service, Table
 from wirelag.errors import WirelagError
-from wirelag.io.bpf import Map
 
 ABI: Final = 3  # of all that is pinned; another number, and it is not taken over
 NO_BACKEND: Final = 0xFFFF

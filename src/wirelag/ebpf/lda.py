@@ -12,9 +12,9 @@ import numpy as np
 
 from wirelag import _kernels
 from wirelag.capture.live import LiveStatistics
+from wirelag.ebpf.hooks import Direction, Hooks, counters_of, decoding
 from wirelag.errors import WirelagError
 from wirelag.estimators.lda import Lda, LdaSynopsis
-from wirelag.io.dataplane_hooks import Direction, Hooks, counters_of, decoding
 from wirelag.packets.batch import PacketId
 from wirelag.packets.filters import Filter
 from wirelag.packets.intervals import Interval
