@@ -130,7 +130,7 @@ def _tell(line: str) -> None:
 
 
 def _need_address(text: str) -> None:
-    from wirelag.io.prometheus import parse_address
+    from wirelag.render.prometheus import parse_address
 
     try:
         parse_address(text)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from wirelag.balance.loop import Entry
     from wirelag.cli.balance_apply import Applier
-    from wirelag.io.prometheus import Exporter
+    from wirelag.render.prometheus import Exporter
 
 STANDINGS: Final = ("well", "slow", "silent", "unknown", "draining")
 COUNTERS: Final = {
@@ -50,7 +50,7 @@ class Totals:
 
     def exporter(self, address: str, lock: threading.Lock, applier: Applier | None) -> Exporter:
         """Serve it; `lock` is held while it changes."""
-        from wirelag.io.prometheus import Exporter
+        from wirelag.render.prometheus import Exporter
 
         def collect() -> Iterable[Metric]:
             with lock:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def write_page(path: str, found: Found) -> None:
     """Write it, or say why that is not possible."""
     from wirelag import __version__
-    from wirelag.report_html.path import PathPage, RouteEntry, render_path
+    from wirelag.render.html.path import PathPage, RouteEntry, render_path
 
     routes = [
         RouteEntry(

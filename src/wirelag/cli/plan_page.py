@@ -19,7 +19,7 @@ MOST_DRAWN: Final = 2_000  # routers up to which others are drawn, to compare wi
 def write_page(path: str, planned: Planned) -> None:
     """Write it, or say why that is not possible."""
     from wirelag import __version__
-    from wirelag.report_html.plan import PlanPage, render_plan
+    from wirelag.render.html.plan import PlanPage, render_plan
 
     page = PlanPage(
         title="Where to measure",

@@ -90,7 +90,7 @@ def _of_exchanges(
 def parts_of(answer: Answer, found: Synopsis) -> list[tuple[Interval, Line | None]]:
     """Parts of the time without gaps: the interval asked for, or one that gives few enough; None: nothing was seen."""
     from wirelag.packets.intervals import Interval
-    from wirelag.report_html.oneway_charts import MOST_PARTS
+    from wirelag.render.html.oneway_charts import MOST_PARTS
 
     if not len(found.times_ns):
         return []

@@ -247,7 +247,7 @@ def _words(words: list[str], read: list[str], speed: str) -> tuple[str | None, s
 
 
 def _need_address(text: str) -> None:
-    from wirelag.io.prometheus import parse_address
+    from wirelag.render.prometheus import parse_address
 
     try:
         parse_address(text)

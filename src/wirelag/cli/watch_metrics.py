@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from wirelag.io.prometheus import Exporter, buckets
+from wirelag.render.prometheus import Exporter, buckets
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -5,13 +5,13 @@ forbids everything else. What comes from a capture or from the command line is e
 bytes.
 """
 
-from wirelag.report_html.charts import Entry
-from wirelag.report_html.flow_charts import drawn
-from wirelag.report_html.flows import FlowsPage, render_flows
-from wirelag.report_html.oneway import ClockFit, OnewayPage, SpanEntry, render_oneway
-from wirelag.report_html.page import Page, render
-from wirelag.report_html.response import ResponsePage, render_pairs, render_response
-from wirelag.report_html.timeline import Timeline
+from wirelag.render.html.charts import Entry
+from wirelag.render.html.flow_charts import drawn
+from wirelag.render.html.flows import FlowsPage, render_flows
+from wirelag.render.html.oneway import ClockFit, OnewayPage, SpanEntry, render_oneway
+from wirelag.render.html.page import Page, render
+from wirelag.render.html.response import ResponsePage, render_pairs, render_response
+from wirelag.render.html.timeline import Timeline
 
 __all__ = [
     "ClockFit",

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from wirelag.report import Report
-from wirelag.report_html.charts import Entry, Figure, clock, duration, spoken
-from wirelag.report_html.oneway_charts import SpanEntry, means
-from wirelag.report_html.page import (
+from wirelag.render.html.charts import Entry, Figure, clock, duration, spoken
+from wirelag.render.html.oneway_charts import SpanEntry, means
+from wirelag.render.html.page import (
     MOST_BARS,
     MOST_GROUPS,
     Page,
@@ -24,7 +23,8 @@ from wirelag.report_html.page import (
     render,
     table,
 )
-from wirelag.report_html.response_charts import height, over_time, split
+from wirelag.render.html.response_charts import height, over_time, split
+from wirelag.report import Report
 from wirelag.synopses.epochs import MEANING, Epochs
 
 WAY_OUT: Final = {

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from wirelag.report import Report
-from wirelag.report_html.charts import (
+from wirelag.render.html.charts import (
     Entry,
     Figure,
     Scale,
@@ -26,7 +25,8 @@ from wirelag.report_html.charts import (
     rounded,
     spoken,
 )
-from wirelag.report_html.oneway_charts import SpanEntry
+from wirelag.render.html.oneway_charts import SpanEntry
+from wirelag.report import Report
 from wirelag.synopses.epochs import REASONS, Epochs, ends_text
 
 MOST_POINTS: Final = 3_000

@@ -10,7 +10,7 @@ from typing import Final
 from wirelag.network.changes import Change
 from wirelag.network.localise import Figures, Part, Path, Total, Verdict
 from wirelag.network.segments import Segment
-from wirelag.report_html.charts import (
+from wirelag.render.html.charts import (
     Figure,
     Times,
     across,
@@ -24,7 +24,7 @@ from wirelag.report_html.charts import (
     rounded,
     spoken,
 )
-from wirelag.report_html.page import chart, coverage, delay, document, listed, table
+from wirelag.render.html.page import chart, coverage, delay, document, listed, table
 
 MOST_PATHS: Final = 4  # with a chart of their own
 MOST_LINES: Final = 6  # of segments over time

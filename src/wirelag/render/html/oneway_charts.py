@@ -12,8 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from wirelag.report import Report
-from wirelag.report_html.charts import (
+from wirelag.render.html.charts import (
     Figure,
     Floats,
     Scale,
@@ -29,6 +28,7 @@ from wirelag.report_html.charts import (
     rounded,
     spoken,
 )  # fmt: skip
+from wirelag.report import Report
 from wirelag.stats.distribution import Z95
 from wirelag.stats.moments import Moments
 from wirelag.synopses.crossing import Crossing

@@ -10,9 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from wirelag.report import Report
-from wirelag.report_html.charts import Figure, Scale, clock, duration
-from wirelag.report_html.oneway_charts import (
+from wirelag.render.html.charts import Figure, Scale, clock, duration
+from wirelag.render.html.oneway_charts import (
     MOST_POINTS,
     ClockFit,
     SpanEntry,
@@ -27,7 +26,7 @@ from wirelag.report_html.oneway_charts import (
     sample,
     share,
 )
-from wirelag.report_html.page import (
+from wirelag.render.html.page import (
     MOST_BARS,
     MOST_GROUPS,
     chart,
@@ -39,6 +38,7 @@ from wirelag.report_html.page import (
     scale,
     table,
 )
+from wirelag.report import Report
 from wirelag.stats.distribution import Z95
 from wirelag.synopses.delay_sample import Tail
 from wirelag.units import format_duration, format_size

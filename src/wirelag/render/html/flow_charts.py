@@ -12,8 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from wirelag.report import Report
-from wirelag.report_html.charts import (
+from wirelag.render.html.charts import (
     Figure,
     Floats,
     Scale,
@@ -27,7 +26,8 @@ from wirelag.report_html.charts import (
     rounded,
     spoken,
 )
-from wirelag.report_html.oneway_charts import MOST_PARTS, SpanEntry
+from wirelag.render.html.oneway_charts import MOST_PARTS, SpanEntry
+from wirelag.report import Report
 from wirelag.synopses.flows import Flows
 from wirelag.units import format_size
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from wirelag.render.html.charts import QUANTILES, Entry, Figure, Parts, bars, cdf, clock, duration, heat, over_time
 from wirelag.report import Report
-from wirelag.report_html.charts import QUANTILES, Entry, Figure, Parts, bars, cdf, clock, duration, heat, over_time
 from wirelag.stats.distribution import Distribution
 from wirelag.units import format_duration
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from wirelag.report_html.charts import Figure, all_rounded, area, plain, rounded
-from wirelag.report_html.page import chart, document, folded, listed, table
+from wirelag.render.html.charts import Figure, all_rounded, area, plain, rounded
+from wirelag.render.html.page import chart, document, folded, listed, table
 from wirelag.units import format_size
 
 if TYPE_CHECKING:

@@ -9,11 +9,10 @@ from typing import Final
 
 import numpy as np
 
-from wirelag.report import Report
-from wirelag.report_html.charts import Figure, Floats, Scale, spoken
-from wirelag.report_html.flow_charts import NAMED, SLOWEST, Points, by_size, drawn, flow_text, over_time
-from wirelag.report_html.oneway_charts import SpanEntry, means
-from wirelag.report_html.page import (
+from wirelag.render.html.charts import Figure, Floats, Scale, spoken
+from wirelag.render.html.flow_charts import NAMED, SLOWEST, Points, by_size, drawn, flow_text, over_time
+from wirelag.render.html.oneway_charts import SpanEntry, means
+from wirelag.render.html.page import (
     MOST_BARS,
     MOST_GROUPS,
     bounds,
@@ -25,6 +24,7 @@ from wirelag.report_html.page import (
     listed,
     table,
 )
+from wirelag.report import Report
 from wirelag.synopses.delay_sample import Tail
 from wirelag.synopses.flows import Flows
 from wirelag.units import format_size

@@ -1,0 +1,1 @@
+"""For readers, people or programs: tables, files, pages, exporters."""
