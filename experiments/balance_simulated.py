@@ -16,7 +16,7 @@ from traces import arguments, show
 
 from wirelag.balance.controller import Policy
 from wirelag.balance.maglev import SIZE, maglev, shares
-from wirelag.sim.balance import Chooser, Farm, Outcome, Slowdown, simulate
+from wirelag.balance.simulation import Chooser, Farm, Outcome, Slowdown, simulate
 
 LOADS = (32, 64, 96)  # clients: the servers are busy for 20, 40 and 60% of the time
 MOVES_S = 15.0

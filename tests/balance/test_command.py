@@ -28,13 +28,13 @@ from tests.support.in_lab import IN_LAB
 from tests.support.places import ROOT
 from tests.support.waiting import PATIENCE_S, until
 from wirelag.balance.settings import Config
+from wirelag.balance.simulation import Farm
 from wirelag.capture.neighbours import mac_of
 from wirelag.cli.balance_apply import Applier, whole
 from wirelag.cli.balance_metrics import Totals
 from wirelag.cli.balance_view import View, plain_lines
 from wirelag.ebpf.service import Service
 from wirelag.errors import WirelagError
-from wirelag.sim.balance import Farm
 
 CAPTURE = ROOT / "tests" / "data" / "balance.pcap.gz"
 SCHEMA = json.loads((ROOT / "docs" / "reference" / "schema" / "balance.json").read_text(encoding="utf-8"))
@@ -347,7 +347,7 @@ def test_a_dry_run_at_an_interface(tmp_path: Path) -> None:
 
 
 def test_farms_are_the_same_for_the_same_seed() -> None:
-    from wirelag.sim.balance import simulate
+    from wirelag.balance.simulation import simulate
 
     farm = Farm(clients=8, seconds=3)
     assert simulate(farm, "latency").latencies == simulate(farm, "latency").latencies

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.support.effort import examples
 from wirelag.balance.controller import Controller, Decision, Policy, settled
+from wirelag.balance.simulation import Farm, Slowdown, simulate
 from wirelag.ebpf.service import Counts
-from wirelag.sim.balance import Farm, Slowdown, simulate
 
 MS = 10**6
 FOUR = {f"web{i}": 1.0 for i in range(1, 5)}

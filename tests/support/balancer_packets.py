@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from wirelag.balance.simulation import Farm, Outcome, Slowdown, simulate
 from wirelag.capture.writer import CaptureWriter
-from wirelag.sim.balance import Farm, Outcome, Slowdown, simulate
 
 SERVICE, PORT = "192.0.2.10", 80
 MACS = [bytes([2, 0, 0, 0, 0, 11 + i]) for i in range(8)]
