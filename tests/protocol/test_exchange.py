@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.support.effort import examples
 from tests.support.two_points import SCENARIOS, SECOND_NS, batch_of, captured, points
 from wirelag.capture.synopsis_file import MAGIC, SynopsisFile, SynopsisWriter, is_synopsis_file
+from wirelag.codec import pack, unpack
 from wirelag.errors import WirelagError
 from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.join import Join
@@ -23,7 +24,6 @@ from wirelag.naive.join import Packet
 from wirelag.packets.batch import PacketBatch, PacketId
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Delimiters
-from wirelag.packing import pack, unpack
 from wirelag.protocol.terms import About, Terms, agree, answered, asked, cut_of, records_of
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.crossing import Crossing

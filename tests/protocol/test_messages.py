@@ -16,11 +16,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.two_points import EPOCH_NS, SECOND_NS, batch_of
+from wirelag.codec import apart
 from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
 from wirelag.packets.intervals import Delimiters, Interval
-from wirelag.packing import apart
 from wirelag.protocol.dictionary import lengthen, shorten
 from wirelag.protocol.messages import (
     MOST_BYTES,

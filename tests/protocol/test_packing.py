@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wirelag.packing import FREE, pack, unpack
+from wirelag.codec import FREE, pack, unpack
 
 REFUSED = r"is cut short|is damaged"
 LIMITS = {np.uint64: (0, 2**64 - 1), np.int64: (-(2**63), 2**63 - 1)}

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from wirelag.codec import pack, unpack
 from wirelag.estimators.rda import Rda
-from wirelag.packing import pack, unpack
 from wirelag.protocol.reconcile import (
     Reconciling,
     answer_symbols,

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 
+from wirelag.codec import pack, unpack
 from wirelag.errors import WirelagError
-from wirelag.packing import pack, unpack
 from wirelag.protocol.terms import About
 
 MAGIC: Final = b"wirelag synopsis\n"

@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
+from wirelag.codec import array_of, pack
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
-from wirelag.packing import array_of, pack
 from wirelag.report import Report
 from wirelag.stats.moments import Moments
 from wirelag.stats.row_sums import Deviation, Rows, lowered, raised

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from wirelag.packing import pack
+from wirelag.codec import pack
 from wirelag.report import Report
 from wirelag.synopses.cache import ENTRY_BYTES, Cached, CacheMeter
 from wirelag.synopses.crossing import Crossing, joined

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.packing import Fields, array_of, number_of, pack
+from wirelag.codec import Fields, array_of, number_of, pack
 from wirelag.report import Report
 from wirelag.stats.moments import Moments
 from wirelag.stats.row_sums import Deviation, Rows

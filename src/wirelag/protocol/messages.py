@@ -21,10 +21,10 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
+from wirelag.codec import MOST_COUNT, apart, array_of, from_json, number_of, pack, together
 from wirelag.errors import WirelagError
 from wirelag.estimators.rda import Rda
 from wirelag.packets.intervals import Interval
-from wirelag.packing import MOST_COUNT, apart, array_of, from_json, number_of, pack, together
 from wirelag.protocol.dictionary import lengthen, shorten
 from wirelag.protocol.reconcile import check_answer, check_ask
 from wirelag.protocol.terms import Terms

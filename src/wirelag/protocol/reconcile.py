@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from wirelag.codec import array_of, number_of, pack
 from wirelag.estimators.rda import Decoded, Rda, stand_for
-from wirelag.packing import array_of, number_of, pack
 from wirelag.stats.moments import Moments
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.crossing import Crossing, joined

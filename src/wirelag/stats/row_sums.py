@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.packing import array_of
+from wirelag.codec import array_of
 from wirelag.stats.moments import exact_sum
 
 Deviation = Literal["rows", "collapse"]

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
+from wirelag.codec import array_of, number_of
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
-from wirelag.packing import array_of, number_of
 
 ENTRY_BYTES: Final = 16
 HIGHEST: Final = 30  # level of a cache that somebody sends: 2^30 packets, of which one was kept

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.packing import array_of, number_of
+from wirelag.codec import array_of, number_of
 from wirelag.stats.row_sums import lowered, raised
 from wirelag.synopses.cache import Cached
 
