@@ -56,7 +56,7 @@ def test_a_point_that_did_not_see_what_it_is_asked_about_is_asked_for_everything
         def found(self) -> tuple[Any, Any]:
             return np.array([12345], np.uint64), np.array([1], np.int64)
 
-    monkeypatch.setattr(reconciling, "decoder", Misled)
+    monkeypatch.setattr(reconcile, "decoder", Misled)
     path = Path.made(4, 500, 3, loss=0.02)
     agents = pair(path, SHORT)
     settled = [one for one in talk(agents).take(both(agents, 6)).best.values() if one.rank == Rank.SETTLED]

@@ -19,11 +19,11 @@ from wirelag.cli.flow_table import flow_rows
 from wirelag.estimators.rli import Rli
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.intervals import Interval
+from wirelag.render.html import FlowsPage, SpanEntry, drawn, render_flows
 from wirelag.render.html.charts import Scale
 from wirelag.render.html.flow_charts import MOST_POINTS, NAMED, SLOWEST, Points, over_time
 from wirelag.render.html.oneway_charts import MOST_PARTS
 from wirelag.report import Report
-from wirelag.report_html import FlowsPage, SpanEntry, drawn, render_flows
 from wirelag.sim.queue import QueueScenario, run
 from wirelag.sim.queue_frames import downstream_frames
 from wirelag.synopses.flows import COLUMN, SHOWN, Flows

@@ -11,10 +11,10 @@ import pytest
 from tests.support.html_pages import HOSTILE, Walk, asked_by_the_page, browse, figures, saved
 from wirelag.estimators.join import Join
 from wirelag.packets.batch import PacketBatch
+from wirelag.render.html import ClockFit, OnewayPage, SpanEntry, render_oneway
 from wirelag.render.html.charts import Scale, Times
 from wirelag.render.html.oneway_charts import MOST_PARTS, MOST_POINTS, clocks, parts, share
 from wirelag.report import Report
-from wirelag.report_html import ClockFit, OnewayPage, SpanEntry, render_oneway
 from wirelag.synopses.crossing import Crossing
 from wirelag.synopses.delay_sample import Tail
 from wirelag.twopoint.spans import crossings, total

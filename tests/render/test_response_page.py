@@ -19,11 +19,11 @@ from tests.support.simulated_captures import write_simulation
 from wirelag.cli.response_page import parts_of
 from wirelag.cli.response_table import answer_of
 from wirelag.estimators.pirate import Pirate
+from wirelag.render.html import ResponsePage, SpanEntry, render_response
 from wirelag.render.html.oneway_charts import MOST_PARTS
 from wirelag.render.html.page import MOST_BARS
 from wirelag.render.html.response import WAY_OUT
 from wirelag.render.html.response_charts import COLOURS, MOST_POINTS, SLOWEST, drawn, height, over_time
-from wirelag.report_html import ResponsePage, SpanEntry, render_response
 from wirelag.sim import Scenario, simulate
 from wirelag.synopses.epochs import MEANING, REASONS, Epochs
 

@@ -22,8 +22,8 @@ from wirelag.estimators.match import Match
 from wirelag.estimators.matchers import MATCHERS
 from wirelag.measure.loop import cut
 from wirelag.packets.intervals import Interval
+from wirelag.render.html import Entry, Page, Timeline, render
 from wirelag.report import Report
-from wirelag.report_html import Entry, Page, Timeline, render
 from wirelag.sim import Scenario, simulate
 from wirelag.stats.distribution import Distribution
 from wirelag.synopses.samples import facts

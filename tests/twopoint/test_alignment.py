@@ -119,7 +119,7 @@ def test_copies_pair_with_copies() -> None:
 
 
 def test_more_pairs_than_fit_are_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sighting, "MOST_PAIRS", 64)
+    monkeypatch.setattr(sketch, "MOST_PAIRS", 64)
     time, delay, clients = sent(1, 8_000), delays(2, 8_000), np.arange(8_000) % 500 + CLIENT
     forth = packets(ids(3, 8_000), time, clients)
     there = packets(ids(3, 8_000), time + delay, clients)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def write_page(path: str, found: Found, chosen: Flows, report: Report, groups: list[Row], by: str) -> None:
     """Write it, or say why that is not possible; groups are slowest first, and none where flows are listed."""
     from wirelag import __version__
-    from wirelag.report_html import FlowsPage, SpanEntry, drawn, render_flows
+    from wirelag.render.html import FlowsPage, SpanEntry, drawn, render_flows
 
     flows = chosen.merged()
     counts = {"packets": found.statistics.packets, "of the flows asked for": chosen.counts.get("regular", 0)}

@@ -13,7 +13,7 @@ from wirelag.cli.output import write_html
 if TYPE_CHECKING:
     from wirelag.cli.oneway import Measured
     from wirelag.cli.output import Answer
-    from wirelag.report_html import ClockFit
+    from wirelag.render.html import ClockFit
 
 POINTS = 200  # of the line that shows a clock's correction
 
@@ -21,7 +21,7 @@ POINTS = 200  # of the line that shows a clock's correction
 def write_page(path: str, answer: Answer, measured: Measured, segments: list[Measured], clock_text: str) -> None:
     """Write it, or say why that is not possible."""
     from wirelag import __version__
-    from wirelag.report_html import OnewayPage, SpanEntry, render_oneway
+    from wirelag.render.html import OnewayPage, SpanEntry, render_oneway
 
     counts = {"packets": measured.packets, **{f"skipped: {why}": n for why, n in measured.skipped.items()}}
     counts |= {f"left out: {why}": n for why, n in measured.left_out.items()}
@@ -50,7 +50,7 @@ def write_page(path: str, answer: Answer, measured: Measured, segments: list[Mea
 
 def _clock_fit(measured: Measured, text: str) -> ClockFit | None:
     """The times of the same packets at both points, and what was taken from those downstream."""
-    from wirelag.report_html import ClockFit
+    from wirelag.render.html import ClockFit
 
     if measured.alignment is None:
         return None

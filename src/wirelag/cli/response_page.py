@@ -39,7 +39,7 @@ def write_page(path: str, answer: Answer, found: Synopsis, capture: Capture) -> 
 
 def _of_epochs(answer: Answer, epochs: Epochs, subject: str, warnings: Sequence[str], counts: Mapping[str, int]) -> str:
     from wirelag import __version__
-    from wirelag.report_html import ResponsePage, SpanEntry, render_response
+    from wirelag.render.html import ResponsePage, SpanEntry, render_response
 
     told = abstained_lines(answer.total.report)  # which the page has as a table
     nothing = replace(epochs, rows=epochs.rows[:0]).report()
@@ -67,7 +67,7 @@ def _of_exchanges(
     answer: Answer, found: Synopsis, subject: str, warnings: Sequence[str], counts: Mapping[str, int]
 ) -> str:
     from wirelag import __version__
-    from wirelag.report_html import Entry, Page, render_pairs
+    from wirelag.render.html import Entry, Page, render_pairs
     from wirelag.stats.distribution import Distribution
 
     page = Page(

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from wirelag.estimators.match import Match
     from wirelag.packets.batch import PacketBatch
     from wirelag.packets.grouping import Grouping
+    from wirelag.render.html import Timeline
     from wirelag.report import Report
-    from wirelag.report_html import Timeline
     from wirelag.stats.sla import Sla
     from wirelag.synopses.samples import Samples, Sink
 
@@ -138,7 +138,7 @@ def rtt(
 
     from wirelag.capture.files import Capture
     from wirelag.packets.grouping import Grouping
-    from wirelag.report_html import Timeline
+    from wirelag.render.html import Timeline
 
     name, names = "fridge" if memory or slots else "match", _matchers(match)
     estimator: Match | Fridge
@@ -204,7 +204,7 @@ def _sample_file(path: str | None) -> AbstractContextManager[SampleFile | None]:
 
 def _write_page(path: str, answer: Answer, timeline: Timeline, capture: Capture, total: Samples) -> None:
     from wirelag import __version__
-    from wirelag.report_html import Entry, Page, render
+    from wirelag.render.html import Entry, Page, render
 
     statistics = capture.statistics
     names = {"evicted": "evicted for want of memory", "backwards": "responses with a time before their request's"}
