@@ -43,7 +43,7 @@ def test_only_more_than_a_reading_may_be_off_changes_it(monkeypatch: pytest.Monk
 @pytest.mark.skipif(os.geteuid() != 0, reason=needs.ROOT)
 @pytest.mark.skipif(needs.find("unshare") is None, reason=needs.program("unshare"))
 def test_a_time_namespace_does_not_shift_it() -> None:
-    code = "from wirelag.io import ktime; import time; print(ktime.now_ns(), time.monotonic_ns())"
+    code = "from wirelag.capture import ktime; import time; print(ktime.now_ns(), time.monotonic_ns())"
     command = ["unshare", "--time", "--monotonic", "1000000", sys.executable, "-c", code]
     before_ns = time.monotonic_ns()
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)

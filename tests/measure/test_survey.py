@@ -10,7 +10,7 @@ import pytest
 from tests.support.captures import ethernet, ipv4, pcap, tcp
 from tests.support.command import wirelag
 from tests.support.simulated_captures import write_simulation
-from wirelag.measure import info
+from wirelag.measure import info as survey
 from wirelag.measure.info import Conversations, common_share
 from wirelag.sim import Scenario, simulate
 
@@ -86,7 +86,7 @@ def test_more_conversations_than_are_kept_are_sampled_evenly(monkeypatch: pytest
     keys = rng.integers(0, 2**64, 100_000, dtype=np.uint64)
     seen, first, second = Conversations(), Conversations(), Conversations()
     for part in np.array_split(np.repeat(keys, 2), 500):
-        bits = np.full(len(part), info.FORWARD, np.uint8)
+        bits = np.full(len(part), survey.FORWARD, np.uint8)
         seen.add(part, bits)
         (first if part[0] < 2**63 else second).add(part, bits)
     seen.settle()
@@ -101,7 +101,7 @@ def test_the_common_share_of_two_samples_is_that_of_the_packets() -> None:
     rng = np.random.default_rng(6)
     packets = rng.integers(0, 2**64, 200_000, dtype=np.uint64)
     one, other = np.sort(packets[:150_000]), np.sort(packets[90_000:])
-    share = common_share(one[: info.MOST_IDS], other[: info.MOST_IDS])
+    share = common_share(one[: survey.MOST_IDS], other[: survey.MOST_IDS])
     # 60,000 of 110,000 packets are common; the sample has about 3,000 of them.
     assert abs(share - 6 / 11) < 4 * (0.25 / 3_000) ** 0.5
     assert common_share(one, np.empty(0, np.uint64)) == 0

@@ -22,13 +22,13 @@ from wirelag.collector.check import told
 from wirelag.collector.following import Follow, Following, called
 from wirelag.collector.settings import Settings as CollectorSettings
 from wirelag.errors import WirelagError
-from wirelag.io.toml import read_toml
 from wirelag.network.msets import Referenced, Turning, referenced
 from wirelag.network.plan import Plan
 from wirelag.network.segments import Segment
 from wirelag.network.topology import Topology, read_topology
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.messages import Message, decode
+from wirelag.settings import read_toml
 from wirelag.transport.http import FRAME
 
 MEASURING = ["A", "C", "D", "F"]

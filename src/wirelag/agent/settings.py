@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from wirelag.errors import WirelagError
-from wirelag.io.toml import read_toml
+from wirelag.settings import read_toml
 from wirelag.units import parse_duration_ns, parse_rate, parse_size, parse_speed
 
 LONGEST_NS: Final = 100 * 365 * 86_400 * 10**9

@@ -18,7 +18,7 @@ from wirelag.balance.controller import Policy
 from wirelag.balance.maglev import SIZE, is_prime
 from wirelag.ebpf.service import Service
 from wirelag.errors import WirelagError
-from wirelag.io.toml import read_toml
+from wirelag.settings import read_toml
 from wirelag.units import parse_duration_ns
 
 MOST_BACKENDS: Final = 1024

@@ -61,7 +61,7 @@ def collect(
 ) -> None:
     """Take in what agents send: pair points into segments, keep and serve results, a page, /metrics and an API."""
     from wirelag.collector.settings import Settings
-    from wirelag.io.toml import read_toml
+    from wirelag.settings import read_toml
 
     plain: dict[str, Any] = {} if file is None else read_toml(file)
     flags = {

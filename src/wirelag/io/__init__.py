@@ -1,1 +1,0 @@
-"""Where packets come from and where answers go: captures, live sockets, stores, exporters."""
