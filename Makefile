@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
-C_FILES := $(wildcard src/wirelag/kernels/*.h src/wirelag/kernels/*.cpp bpf/*.c bpf/*.h fuzz/*.c fuzz/*.h lab/*.c lab/*.h)
+C_FILES := $(wildcard kernels/*.h kernels/*.cpp bpf/*.c bpf/*.h fuzz/*.c fuzz/*.h lab/*.c lab/*.h)
 QUICK := $(addprefix tests/,estimators/test_contract.py estimators/test_twins.py capture/test_readers.py cli/test_cli.py)
 SMALL_CAPTURE := $(firstword $(wildcard tests/data/*.pcap*))
 
@@ -111,7 +111,7 @@ debian-packages:
 # Build tools are installed first, so that the same pins hold for them: the build then needs no environment of its own.
 # Each environment has its own build folder: CMake remembers the Python for which it built.
 # A folder changes when a module is added to it, and a module is found only once it is installed.
-$(INSTALLED): pyproject.toml CMakeLists.txt constraints.txt $(wildcard src/wirelag/kernels/* bpf/*) $(shell find src/wirelag -type d -not -name __pycache__) | $(BIN)/python
+$(INSTALLED): pyproject.toml CMakeLists.txt constraints.txt $(wildcard kernels/* bpf/*) $(shell find src/wirelag -type d -not -name __pycache__) | $(BIN)/python
 	@echo "Installing wirelag and its tools into $(VENV) (a minute or two the first time)"
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt scikit-build-core nanobind cmake ninja
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --config-settings=build-dir=$(VENV)/build --no-build-isolation -e '.[dev]'

@@ -13,7 +13,7 @@ import wirelag
 from tests.support.places import ROOT
 from wirelag.cli import COMMANDS
 
-ROOMS = (".ci", "benchmarks", "bpf", "deploy", "docs", "experiments", "fuzz", "lab", "src", "tests")
+ROOMS = (".ci", "benchmarks", "bpf", "deploy", "docs", "experiments", "fuzz", "kernels", "lab", "src", "tests")
 MADE = {"__pycache__", "build", "corpus"}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 REGISTRY = re.compile(

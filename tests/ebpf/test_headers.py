@@ -113,7 +113,7 @@ def test_rows_are_the_same_on_built_frames(decoder: Decoder, tunnels: bool) -> N
     assert {*range(10), "not_ip", "cut", "malformed", "layers"} <= set(seen)
 
 
-KERNELS = [path.name for path in sorted((ROOT / "src/wirelag/kernels").glob("*.h")) if path.name not in NOT_IN_EBPF]
+KERNELS = [path.name for path in sorted((ROOT / "kernels").glob("*.h")) if path.name not in NOT_IN_EBPF]
 
 
 CALLED = {
@@ -133,7 +133,7 @@ def test_every_kernel_compiles_for_ebpf(kernel: str, tmp_path: Path, tool: Calla
         text += f"void *const called_{number} = (void *){name};\n"
     source.write_text(text)
     found = subprocess.run(["uname", "-m"], capture_output=True, text=True, check=True).stdout.strip()
-    folders = [f"-I/usr/include/{found}-linux-gnu", f"-I{ROOT / 'src/wirelag/kernels'}", f"-I{ROOT / 'bpf'}"]
+    folders = [f"-I/usr/include/{found}-linux-gnu", f"-I{ROOT / 'kernels'}", f"-I{ROOT / 'bpf'}"]
     command = [
         tool("clang"),
         "-O2",

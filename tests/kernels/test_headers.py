@@ -34,7 +34,7 @@ from wirelag.naive import headers as naive
 from wirelag.packets.batch import COLUMNS, Flag, Kind, PacketBatch
 
 COLUMNS_MD = ROOT / "docs" / "reference" / "columns.md"
-KERNELS = ROOT / "src" / "wirelag" / "kernels"
+KERNELS = ROOT / "kernels"
 REASONS = {"link_type", "not_ip", "cut", "malformed", "layers"}
 MOST_FRAMES = 1000  # of one capture: an even sample; all of them in `make acceptance`
 
