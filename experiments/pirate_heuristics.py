@@ -16,9 +16,9 @@ from lab.clients import Load
 from lab.scenarios import FAR, SCENARIOS, Scenario
 from lab.score import score
 from lab.servers import Httpd
+from tests.oracles.pirate_modes import FULL_LENGTH
 from wirelag.capture.files import Capture
 from wirelag.estimators.pirate import Pirate
-from wirelag.naive.pirate_modes import FULL_LENGTH
 from wirelag.packets.batch import Kind, PacketBatch, TcpFlag
 from wirelag.roles import Roles
 

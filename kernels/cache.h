@@ -1,4 +1,4 @@
-/* Caches of packets, their copies, and the join of two caches (docs/reference/crossing.md is the law; naive/join.py its twin).
+/* Caches of packets, their copies, and the join of two caches (docs/reference/crossing.md is the law; tests/oracles/join.py its twin).
  *
  * Law: what a cache keeps is decided by the id's coin and the level alone, so that two points keep the same packets and never
  * evict one side alone. Memory, and the loops over it, are the caller's. */

@@ -1,5 +1,5 @@
 /* FineComb: LDA's rows with a parity that shows, and a stash that repairs, what crossed the edge of an interval
- * (docs/reference/crossing.md is the law; naive/finecomb.py its twin). All memory is the caller's. */
+ * (docs/reference/crossing.md is the law; tests/oracles/finecomb.py its twin). All memory is the caller's. */
 #ifndef WIRELAG_FINECOMB_H
 #define WIRELAG_FINECOMB_H
 

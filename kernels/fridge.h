@@ -1,5 +1,5 @@
 /* Fridges: requests wait in arrays that new requests overwrite, and each that survives stands for those that did not
- * (docs/reference/fridge.md is the law; naive/fridge.py its twin).
+ * (docs/reference/fridge.md is the law; tests/oracles/fridge.py its twin).
  *
  * Law: an id's fridge and slot are hashes of the id, so a sample that survived x requests was to be seen with probability
  * q = sum over fridges of p (1 - p/M)^x, and counts 1/q. Integer only, no loop but over fridges (8) or stages (4); all memory is

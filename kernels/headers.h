@@ -1,4 +1,4 @@
-/* One frame into one row (docs/reference/columns.md is the law; naive/headers.py its independent twin).
+/* One frame into one row (docs/reference/columns.md is the law; tests/oracles/headers.py its independent twin).
  *
  * Safety: every read goes through wl_has(), which compares with the end of the captured bytes, and every loop has a
  * constant bound. Written this way the kernel's verifier accepts it, and that proves it cannot read out of bounds.

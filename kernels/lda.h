@@ -1,4 +1,4 @@
-/* LDA: packets counted and their times summed in rows (docs/reference/crossing.md is the law; naive/lda.py its twin).
+/* LDA: packets counted and their times summed in rows (docs/reference/crossing.md is the law; tests/oracles/lda.py its twin).
  *
  * Law: bank and row are the id's coin, so that both points put a packet into the same bucket; all arithmetic wraps, so that the
  * difference of two sums is exact whatever the clock says. No branch: which bank a packet goes to is a coin, and a processor

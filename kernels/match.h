@@ -1,4 +1,4 @@
-/* Requests and their responses at one point (docs/reference/matching.md is the law; naive/match.py its twin).
+/* Requests and their responses at one point (docs/reference/matching.md is the law; tests/oracles/match.py its twin).
  *
  * State is kept only for connections and for what is in flight, in memory that the caller hands over and that never grows: sets of
  * eight, in which the one not used for the longest time gives way. Integer only, every loop bounded. */

@@ -1,4 +1,4 @@
-/* Requests and responses of a connection seen both ways (docs/reference/pairs.md is the law; naive/pairs.py its twin).
+/* Requests and responses of a connection seen both ways (docs/reference/pairs.md is the law; tests/oracles/pairs.py its twin).
  *
  * A flow has what it was asked and, before that, the exchange that is being answered: whether a request came behind a response or
  * in the middle of one is known only when the server's next bytes tell what it had received. Integer only, one packet at a time,

@@ -1,5 +1,5 @@
 /* blind: response latency from the sizes and times of client packets alone (docs/reference/pirate-blind.md is the law;
- * naive/pirate_blind.py its twin).
+ * tests/oracles/pirate_blind.py its twin).
  *
  * Law: in a closed loop what is in flight stays the same, so the mean latency is that many times the mean gap between requests.
  * The opening flight tells how many. Where the gaps say that it is no closed loop, or another one, there is no answer. Integer

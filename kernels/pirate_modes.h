@@ -1,5 +1,5 @@
 /* gap, modes, ack, window, syn: response latency from gaps between client packets (docs/reference/pirate-modes.md is the law;
- * naive/pirate_modes.py its twin).
+ * tests/oracles/pirate_modes.py its twin).
  *
  * Law: a request that a response triggered comes after a gap, or after the client's ACK has moved; the time from one such request
  * to the next is a response latency. Integer only; all memory is the caller's. */

@@ -1,4 +1,4 @@
-/* RLI: packets between two references get the delay that these had (docs/reference/rli.md is the law; naive/rli.py its twin).
+/* RLI: packets between two references get the delay that these had (docs/reference/rli.md is the law; tests/oracles/rli.py its twin).
  *
  * Law: a queue serves in order. So packets have delays on a line between two anchors: references and the packet before one; and
  * behind the last anchor of a busy period, or its start (a moment without a queue), as far above it as queues grew before.

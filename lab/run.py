@@ -20,8 +20,8 @@ from lab.scenarios import Scenario
 from lab.servers import UDP, Httpd
 from lab.tunnels import Tunnel
 from lab.wire import statistics
+from tests.oracles.headers import endpoint, mix
 from wirelag.estimators.pirate import Method
-from wirelag.naive.headers import endpoint, mix
 
 MAPPED = 0xFFFF << 32  # the lower half of an IPv4 address written as one of IPv6
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.oracles.join import Packet
 from tests.support.effort import examples
 from tests.support.two_points import EPOCH_NS, SECOND_NS, batch_of
 from wirelag.agent.clock import HostClock, chrony_reading, kernel_reading, ptp_reading
@@ -19,7 +20,6 @@ from wirelag.agent.loop import encoded
 from wirelag.agent.past import LATELY, MEMORY, Past
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
-from wirelag.naive.join import Packet
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.intervals import Delimiters, Interval
 from wirelag.protocol.messages import ClockReading, Message, Seen, decode

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.oracles import maglev as naive
 from tests.support.effort import examples
 from wirelag import _kernels
 from wirelag.balance.maglev import SIZE, is_prime, maglev, shares
-from wirelag.naive import maglev as naive
 
 NAMES = st.text("abcdefgh0123", min_size=1, max_size=6)
 WEIGHTS = st.dictionaries(NAMES, st.floats(0, 1000), min_size=1, max_size=12).filter(lambda w: max(w.values()) > 1e-6)

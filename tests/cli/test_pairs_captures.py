@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.oracles import pairs as naive
 from tests.support.captures import capture_paths
 from tests.support.conversations import SILENCE_NS, SYN, Row, Talk, batch_of, hold_equal
 from tests.support.simulated_captures import write_point
@@ -15,7 +16,6 @@ from wirelag.capture.pcap import CaptureFile
 from wirelag.errors import WirelagError
 from wirelag.estimators.pairs import Pairs, sent_by_client
 from wirelag.measure.loop import measure
-from wirelag.naive import pairs as naive
 from wirelag.packets.batch import Kind
 from wirelag.packets.intervals import Interval
 from wirelag.sim import Scenario, simulate

@@ -12,6 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.oracles import fridge as naive_fridge
+from tests.oracles import join as naive_join
+from tests.oracles import lda as naive_lda
 from tests.support import needs
 from tests.support.captures import capture_paths, damaged, packets, pcap, plain_bytes, random_frame
 from tests.support.kernel_frames import tcp
@@ -23,9 +26,6 @@ from wirelag.estimators.fridge import CERTAIN, Fridge
 from wirelag.estimators.lda import Lda, LdaSynopsis
 from wirelag.estimators.matchers import matcher_bits
 from wirelag.estimators.protocol import Meter
-from wirelag.naive import fridge as naive_fridge
-from wirelag.naive import join as naive_join
-from wirelag.naive import lda as naive_lda
 from wirelag.packets.batch import PacketBatch, PacketId
 from wirelag.packets.intervals import Interval, split
 from wirelag.stats.distribution import Distribution

@@ -18,6 +18,8 @@ from lab.clients import LOG, Load, Task, read_log
 from lab.network import SERVICE_ADDRESS, Network
 from lab.scenarios import SCENARIOS
 from lab.servers import Httpd
+from tests.oracles.pirate_auto import Table
+from tests.oracles.pirate_modes import ClientPacket, Settings
 from tests.support import needs
 from tests.support.captures import (
     capture_paths,
@@ -44,8 +46,6 @@ from wirelag.ebpf.dataplane import Dataplane
 from wirelag.ebpf.pirate import BESIDES, RECORDS, STEMS, KernelPirate
 from wirelag.errors import WirelagError
 from wirelag.estimators.pirate import Method, Pirate
-from wirelag.naive.pirate_auto import Table
-from wirelag.naive.pirate_modes import ClientPacket, Settings
 from wirelag.packets.batch import Flag, Kind, PacketBatch, TcpFlag
 from wirelag.packets.intervals import Interval
 from wirelag.roles import Server

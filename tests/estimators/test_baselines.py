@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from tests.oracles.join import coin
 from wirelag.estimators.rli import Rli
-from wirelag.naive.join import coin
 from wirelag.sim.baselines import LOST, Packets, multiflow, sampled, trajectory
 from wirelag.sim.queue import QueueScenario, run
 from wirelag.sim.scramble import scramble

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.oracles import fridge as naive
 from tests.support.captures import capture_paths
 from tests.support.effort import examples, scaled
 from wirelag import _kernels
@@ -27,7 +28,6 @@ from wirelag.estimators.fridge import (
     single_weights,
     union_weights,
 )
-from wirelag.naive import fridge as naive
 from wirelag.packets.batch import COLUMNS, Flag, Kind, PacketBatch
 from wirelag.packets.intervals import Interval, split
 from wirelag.stats.distribution import Distribution

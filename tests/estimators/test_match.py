@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.oracles import match as naive
 from tests.support.captures import capture_paths
 from tests.support.effort import examples, scaled
 from wirelag import _kernels
 from wirelag.capture.pcap import CaptureFile
 from wirelag.errors import WirelagError
-from wirelag.naive import match as naive
 from wirelag.packets.batch import COLUMNS, Flag, Kind, PacketBatch
 
 EVERYTHING = [1 << bit | 0xF0 for bit in range(4)]  # one TCP matcher at a time, all others on

@@ -10,8 +10,8 @@ from itertools import count
 
 import pytest
 
-from wirelag.naive import finecomb, lda, rateless, rda
-from wirelag.naive.join import Cache, Crossing, Packet, added, coin, crossings, join, levelled, lz, number, numbers
+from tests.oracles import finecomb, lda, rateless, rda
+from tests.oracles.join import Cache, Crossing, Packet, added, coin, crossings, join, levelled, lz, number, numbers
 
 SEED = 5
 EPOCH_NS = 1_700_000_000 * 10**9

@@ -1,6 +1,6 @@
 """Where packets themselves cut the time: the twin of delimiters against small cases that can be worked out by hand."""
 
-from wirelag.naive import delimiters
+from tests.oracles import delimiters
 
 SEED = 5
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.oracles import pairs as naive
 from tests.support.conversations import (
     ACK,
     FIN,
@@ -26,7 +27,6 @@ from tests.support.effort import examples
 from wirelag import _kernels
 from wirelag.estimators.pairs import Pairs
 from wirelag.measure.loop import measure
-from wirelag.naive import pairs as naive
 from wirelag.packets.batch import Flag, Kind
 from wirelag.synopses.request_response import FLAGS, OVERLAPPING
 

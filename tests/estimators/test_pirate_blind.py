@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.oracles.pirate_blind import Blind
+from tests.oracles.pirate_modes import ClientPacket, Epoch, Settings
 from tests.support.client_loops import (
     BEGIN_NS,
     MS,
@@ -29,8 +31,6 @@ from tests.support.client_loops import (
     taken,
 )
 from tests.support.effort import examples, scaled
-from wirelag.naive.pirate_blind import Blind
-from wirelag.naive.pirate_modes import ClientPacket, Epoch, Settings
 
 LAN_NS, FAR_NS = 60 * US, 10 * MS
 USUAL = Settings()

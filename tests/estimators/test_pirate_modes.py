@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.oracles.pirate_modes import ACK, FIN, HAS_TCP, RST, RULES, SYN, ClientPacket, Epoch, Front, Settings, Syn
 from tests.support.client_loops import (
     MS,
     US,
@@ -27,7 +28,6 @@ from tests.support.client_loops import (
     taken,
 )
 from tests.support.effort import examples, scaled
-from wirelag.naive.pirate_modes import ACK, FIN, HAS_TCP, RST, RULES, SYN, ClientPacket, Epoch, Front, Settings, Syn
 
 LAN_NS = 60 * US
 MANY = 2**32

@@ -15,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wirelag
+from tests.oracles.pirate_auto import AUTO, Epoch, Table
+from tests.oracles.pirate_modes import REASONS, ClientPacket, Settings
 from tests.support.client_connections import (
     ACK,
     IP_ID,
@@ -42,8 +44,6 @@ from tests.support.pirate_connections import (
 )
 from tests.support.places import DATA
 from wirelag import _kernels
-from wirelag.naive.pirate_auto import AUTO, Epoch, Table
-from wirelag.naive.pirate_modes import REASONS, ClientPacket, Settings
 from wirelag.packets.batch import Flag, TcpFlag
 
 CLIENTS = DATA / "clients.pcap.gz"

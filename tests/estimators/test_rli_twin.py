@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.oracles import rli
+from tests.oracles.rli import METHODS, Reference, Row, Settings
 from tests.support.effort import examples
 from wirelag import _kernels
-from wirelag.naive import rli
-from wirelag.naive.rli import METHODS, Reference, Row, Settings
 from wirelag.packets.injection import Injection
 from wirelag.packets.stamp import NONE
 from wirelag.sim.queue import QueueScenario, run

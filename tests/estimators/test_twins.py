@@ -16,6 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.oracles import finecomb, join, lda, rateless, rda
+from tests.oracles.join import Packet
 from tests.support.effort import examples
 from tests.support.two_points import SCENARIOS, batch_of, captured, packets_of, points
 from wirelag import _kernels
@@ -23,8 +25,6 @@ from wirelag.estimators.finecomb import Finecomb, FinecombSynopsis
 from wirelag.estimators.lda import Lda, LdaSynopsis, tuned
 from wirelag.estimators.protocol import Meter
 from wirelag.estimators.rda import Rda, cells, copies_of, less
-from wirelag.naive import finecomb, join, lda, rateless, rda
-from wirelag.naive.join import Packet
 from wirelag.packets.intervals import Interval
 from wirelag.stats.moments import bound_ns
 from wirelag.stats.row_sums import Rows

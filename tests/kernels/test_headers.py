@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
+from tests.oracles import headers as naive
 from tests.support.captures import (
     LINK_TYPES,
     Packet,
@@ -30,7 +31,6 @@ from tests.support.captures import (
 from tests.support.effort import FULL, examples, scaled
 from tests.support.places import ROOT
 from wirelag import _kernels
-from wirelag.naive import headers as naive
 from wirelag.packets.batch import COLUMNS, Flag, Kind, PacketBatch
 
 COLUMNS_MD = ROOT / "docs" / "reference" / "columns.md"

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.oracles import plan as naive
 from tests.support.effort import FULL, examples
 from tests.support.topologies import SIX, grid, networks
 from wirelag import _kernels
 from wirelag.errors import WirelagError
-from wirelag.naive import plan as naive
 from wirelag.network.classes import Size, framed, router_cost
 from wirelag.network.plan import Plan, turnover
 from wirelag.network.routes import Routes

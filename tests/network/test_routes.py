@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.oracles.plan import Path, shortest_paths
 from tests.support.effort import examples
 from tests.support.topologies import SIX, networks
 from wirelag.errors import WirelagError
-from wirelag.naive.plan import Path, shortest_paths
 from wirelag.network.routes import Routes
 from wirelag.network.segments import ANY, EDGE, Segment, parse_segment, segments_of
 from wirelag.network.topology import Link, Topology

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from tests.oracles.join import Packet
 from tests.support.effort import examples
 from tests.support.two_points import SCENARIOS, SECOND_NS, batch_of, captured, points
 from wirelag.capture.synopsis_file import MAGIC, SynopsisFile, SynopsisWriter, is_synopsis_file
@@ -20,7 +21,6 @@ from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.join import Join
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
-from wirelag.naive.join import Packet
 from wirelag.packets.batch import PacketBatch, PacketId
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Delimiters

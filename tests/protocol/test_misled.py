@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.oracles import rateless
+from tests.oracles.rda import Difference
 from tests.support.agent_messages import Path, pair
 from tests.support.reconciliations import SHORT
 from tests.support.settled_rounds import both, is_true, talk
 from wirelag import _kernels
-from wirelag.naive import rateless
-from wirelag.naive.rda import Difference
 from wirelag.protocol import reconcile
 from wirelag.protocol.results import Rank
 from wirelag.synopses.symbols import less, symbols_of

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.oracles import order as naive
 from tests.support.agent_messages import EPOCH_NS
 from tests.support.effort import examples, scaled
 from tests.support.reconciliations import SHORT, cached, converse
-from wirelag.naive import order as naive
 from wirelag.synopses.crossing import Crossing
 from wirelag.synopses.reordering import FEWEST, LOOKED_AT, UNTOLD_NS, Looking, Order, before, looked_at, times_of
 from wirelag.synopses.symbols import LOW

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tests.oracles.pirate_modes import ACK, METHODS, REASONS, SYN, ClientPacket, Epoch, Settings
 from wirelag import _kernels
-from wirelag.naive.pirate_modes import ACK, METHODS, REASONS, SYN, ClientPacket, Epoch, Settings
 
 US, MS, S = 10**3, 10**6, 10**9
 BEGIN_NS = 1_700_000_000 * S

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tests.oracles import pairs as naive
 from wirelag import _kernels
-from wirelag.naive import pairs as naive
 from wirelag.packets.batch import COLUMNS, Flag, Kind, PacketBatch
 from wirelag.synopses.request_response import EXCHANGE
 

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from functools import cache
 
+from tests.oracles.pirate_modes import ClientPacket
 from tests.support.client_connections import (
     ACK,
     FIN,
@@ -18,7 +19,6 @@ from tests.support.client_connections import (
     constant,
 )
 from tests.support.client_loops import MS, US, S, exponential
-from wirelag.naive.pirate_modes import ClientPacket
 
 WRAP_NS = 2**42  # times in units are the same again
 MANY = 2**32

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 import wirelag
+from tests.oracles.join import Packet
 from tests.support.simulated_captures import write_simulation
-from wirelag.naive.join import Packet
 from wirelag.packets.batch import COLUMNS, PacketBatch
 from wirelag.sim import Scenario, simulate
 

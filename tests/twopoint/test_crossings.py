@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.oracles import delimiters as naive
+from tests.oracles import join
+from tests.oracles.join import Packet
 from tests.support.effort import examples
 from tests.support.two_points import EPOCH_NS, SCENARIOS, SECOND_NS, batch_of, captured, packets_of, points
 from wirelag.estimators.join import Join
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
-from wirelag.naive import delimiters as naive
-from wirelag.naive import join
-from wirelag.naive.join import Packet
 from wirelag.packets.batch import Kind, PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import CONTROL_PORT, Delimiters, Interval

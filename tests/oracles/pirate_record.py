@@ -6,11 +6,11 @@ Follows `docs/reference/pirate.md` from "A packet" to "k requests"; `pirate_auto
 
 from collections import Counter
 
-from wirelag.naive.pirate_clocks import UNKNOWN, Clock, circle, units
-from wirelag.naive.pirate_modes import ACK, FIN, SYN, ClientPacket, clamp
-from wirelag.naive.pirate_modes import behind as apart
-from wirelag.naive.pirate_parts import Crowds, Hole, Seen, Sums, Turn
-from wirelag.naive.pirate_sizes import TRUSTED, Mean, Size, believed
+from tests.oracles.pirate_clocks import UNKNOWN, Clock, circle, units
+from tests.oracles.pirate_modes import ACK, FIN, SYN, ClientPacket, clamp
+from tests.oracles.pirate_modes import behind as apart
+from tests.oracles.pirate_parts import Crowds, Hole, Seen, Sums, Turn
+from tests.oracles.pirate_sizes import TRUSTED, Mean, Size, believed
 
 PSH = 8
 HAS_TIMESTAMPS, HAS_IP_ID = 2, 4

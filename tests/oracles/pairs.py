@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from wirelag.naive.join import coin, scaled
+from tests.oracles.join import coin, scaled
 from wirelag.packets.batch import Flag, Kind, PacketBatch, TcpFlag
 
 PIPELINED, RETRANSMITTED, JOINED, CUT, UNSEEN = 1, 2, 4, 8, 16

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from wirelag.naive.join import coin, scaled
-from wirelag.naive.pirate_clocks import UNKNOWN, circle, units
-from wirelag.naive.pirate_modes import FIN, METHODS, REASONS, RST, SYN, TIMES, ClientPacket, Settings, clamp
-from wirelag.naive.pirate_modes import behind as apart
-from wirelag.naive.pirate_record import Record
+from tests.oracles.join import coin, scaled
+from tests.oracles.pirate_clocks import UNKNOWN, circle, units
+from tests.oracles.pirate_modes import FIN, METHODS, REASONS, RST, SYN, TIMES, ClientPacket, Settings, clamp
+from tests.oracles.pirate_modes import behind as apart
+from tests.oracles.pirate_record import Record
 
 AUTO = METHODS.index("auto")
 STRAYS = 8

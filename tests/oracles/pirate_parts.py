@@ -6,9 +6,9 @@ Follows the section "The record" of `docs/reference/pirate.md`.
 from collections import Counter
 from dataclasses import dataclass, field
 
-from wirelag.naive.pirate_clocks import circle
-from wirelag.naive.pirate_modes import MOST, ClientPacket
-from wirelag.naive.pirate_modes import behind as apart
+from tests.oracles.pirate_clocks import circle
+from tests.oracles.pirate_modes import MOST, ClientPacket
+from tests.oracles.pirate_modes import behind as apart
 
 CROWDS, CROWD = 3, 255  # requests are remembered in so many, of at most that many
 

@@ -16,9 +16,9 @@ from functools import reduce
 from operator import xor
 from typing import NamedTuple
 
-from wirelag.naive import lda
-from wirelag.naive.headers import MASK
-from wirelag.naive.join import (
+from tests.oracles import lda
+from tests.oracles.headers import MASK
+from tests.oracles.join import (
     BANK,
     CHECK,
     MINHASH,

@@ -13,8 +13,8 @@ from fractions import Fraction
 from statistics import median
 from typing import NamedTuple
 
-from wirelag.naive.headers import MASK
-from wirelag.naive.join import LDA, Packet, coin, lz, scaled, signed
+from tests.oracles.headers import MASK
+from tests.oracles.join import LDA, Packet, coin, lz, scaled, signed
 
 LARGEST_SHIFT = 31
 

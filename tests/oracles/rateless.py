@@ -12,11 +12,11 @@ from itertools import takewhile
 from math import isqrt
 from typing import NamedTuple
 
-from wirelag.naive import lda
-from wirelag.naive.headers import G as GOLDEN
-from wirelag.naive.headers import mix
-from wirelag.naive.join import RATELESS, Packet, coin, numbered, numbers, signed
-from wirelag.naive.rda import Difference, Found, check, differing, without
+from tests.oracles import lda
+from tests.oracles.headers import G as GOLDEN
+from tests.oracles.headers import mix
+from tests.oracles.join import RATELESS, Packet, coin, numbered, numbers, signed
+from tests.oracles.rda import Difference, Found, check, differing, without
 
 EMPTY = Difference(0, 0, 0)
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from wirelag.naive.headers import MASK
-from wirelag.naive.join import coin, scaled
+from tests.oracles.headers import MASK
+from tests.oracles.join import coin, scaled
 
 METHODS = ("linear", "left", "busy")
 LINEAR, LEFT, BUSY = range(len(METHODS))

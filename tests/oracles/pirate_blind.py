@@ -9,7 +9,7 @@ loop is gathered by `Opening`, `Bursts` and `Lags`.
 
 from dataclasses import dataclass
 
-from wirelag.naive.pirate_modes import FULL_LENGTH, MOST, TIMES, ClientPacket, Epoch, Settings, clamp
+from tests.oracles.pirate_modes import FULL_LENGTH, MOST, TIMES, ClientPacket, Epoch, Settings, clamp
 
 GREETING = 1200
 MOST_GREETINGS = 8

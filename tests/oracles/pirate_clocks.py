@@ -5,8 +5,8 @@ Follows the section "Clocks" of `docs/reference/pirate.md`.
 
 from dataclasses import dataclass, field
 
-from wirelag.naive.pirate_modes import ClientPacket
-from wirelag.naive.pirate_modes import behind as apart
+from tests.oracles.pirate_modes import ClientPacket
+from tests.oracles.pirate_modes import behind as apart
 
 UNKNOWN, ONE_MS = 0, 4
 TICKS_NS = (0, 1_000, 10_000, 100_000, 1_000_000, 2_000_000, 4_000_000, 10_000_000, 100_000_000)

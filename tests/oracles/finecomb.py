@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from wirelag.naive.headers import MASK
-from wirelag.naive.join import FINECOMB, Packet, coin, lz, scaled, signed
-from wirelag.naive.lda import Banks, Row
+from tests.oracles.headers import MASK
+from tests.oracles.join import FINECOMB, Packet, coin, lz, scaled, signed
+from tests.oracles.lda import Banks, Row
 
 MOST_CANDIDATES = 12
 MOST_MASKS = 1 << 22

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import NamedTuple
 
-from wirelag.naive.headers import mix, step
+from tests.oracles.headers import mix, step
 from wirelag.packets.batch import Flag, Kind, PacketBatch, TcpFlag
 
 MATCHERS = ("tcp", "tcp-timestamps", "handshake", "flow-duration", "dns", "ntp", "icmp", "quic-spin")

@@ -12,8 +12,8 @@ from decimal import Decimal, localcontext
 from itertools import accumulate
 from typing import NamedTuple
 
-from wirelag.naive.headers import MASK, mix, step
-from wirelag.naive.match import (
+from tests.oracles.headers import MASK, mix, step
+from tests.oracles.match import (
     ACK,
     CLIENT,
     DNS_RESPONSE,

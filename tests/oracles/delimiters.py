@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from wirelag.naive.join import DELIMITER, Packet, coin
+from tests.oracles.join import DELIMITER, Packet, coin
 
 CONTROL = 1 << 63
 

@@ -7,7 +7,7 @@ it. It follows `docs/reference/messages.md`, "Order", and looks at nothing else.
 from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 
-from wirelag.naive.join import Packet
+from tests.oracles.join import Packet
 
 
 def overtaken(
