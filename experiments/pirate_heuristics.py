@@ -20,7 +20,7 @@ from tests.oracles.pirate_modes import FULL_LENGTH
 from wirelag.capture.files import Capture
 from wirelag.estimators.pirate import Pirate
 from wirelag.packets.batch import Kind, PacketBatch, TcpFlag
-from wirelag.roles import Roles
+from wirelag.packets.roles import Roles
 
 CASES = {
     "responses of 20 kB, W = 1": SCENARIOS["w1-20k"],

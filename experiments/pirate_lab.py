@@ -21,7 +21,7 @@ from lab.scenarios import Scenario
 from lab.score import Score, batches, errors, score
 from wirelag.capture.files import Capture
 from wirelag.estimators.pirate import Method, Pirate
-from wirelag.roles import Roles
+from wirelag.packets.roles import Roles
 from wirelag.synopses.epochs import REASONS, Epochs
 
 LITERAL = "modes, literal"

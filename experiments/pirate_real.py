@@ -21,7 +21,7 @@ from wirelag.estimators.pairs import Pairs
 from wirelag.estimators.pirate import Pirate
 from wirelag.packets.filters import Filter
 from wirelag.packets.intervals import Interval
-from wirelag.roles import Roles
+from wirelag.packets.roles import Roles
 from wirelag.synopses.epochs import Epochs
 from wirelag.synopses.request_response import Exchanges
 

@@ -13,7 +13,7 @@ from lab.network import SERVICE_ADDRESS, Network
 from lab.processes import Process
 from wirelag.ebpf.pirate import KernelPirate
 from wirelag.estimators.pirate import Method, Pirate
-from wirelag.roles import Server
+from wirelag.packets.roles import Server
 
 SNAP_BYTES = 128
 

@@ -15,6 +15,7 @@ from wirelag.collector.metrics import Metrics
 from wirelag.collector.store import Store
 from wirelag.collector.tally import Tally
 from wirelag.estimators.rli import Rli
+from wirelag.packets.addresses import Direction
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.stamp import SYNCHRONISED, error_estimate
 from wirelag.protocol.messages import ClockReading, Message
@@ -23,7 +24,6 @@ from wirelag.protocol.session import Rounds
 from wirelag.protocol.single_ended import NO_LOSS
 from wirelag.protocol.terms import About, Terms
 from wirelag.synopses.reference_summary import Interpolated
-from wirelag.twopoint.direction import Direction
 
 ENDS = Ends("A>B", "A", "B")
 OURS, OTHERS = "10.1.0.0/16>", "10.2.0.0/16>"

@@ -26,12 +26,12 @@ from wirelag.estimators.fridge import CERTAIN, Fridge
 from wirelag.estimators.lda import Lda, LdaSynopsis
 from wirelag.estimators.matchers import matcher_bits
 from wirelag.estimators.protocol import Meter
+from wirelag.packets.addresses import Direction
 from wirelag.packets.batch import PacketBatch, PacketId
 from wirelag.packets.intervals import Interval, split
 from wirelag.stats.distribution import Distribution
 from wirelag.stats.random_groups import Crowds
 from wirelag.synopses.samples import LEGS, Samples
-from wirelag.twopoint.direction import Direction
 
 Sent = tuple[int, bytes]  # a time and a frame
 Pieces = list[tuple[Interval, PacketBatch]]

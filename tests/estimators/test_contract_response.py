@@ -15,7 +15,7 @@ from wirelag.estimators.pairs import Pairs
 from wirelag.estimators.pirate import Pirate
 from wirelag.packets.batch import COLUMNS, PacketBatch
 from wirelag.packets.intervals import Interval
-from wirelag.roles import Roles
+from wirelag.packets.roles import Roles
 from wirelag.synopses.epochs import METHODS
 
 ALL: dict[str, Any] = {method: Pirate(method, memory=1 << 20) for method in METHODS} | {  # type: ignore[arg-type]

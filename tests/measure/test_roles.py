@@ -11,7 +11,7 @@ import pytest
 import wirelag
 from tests.support.captures import ethernet, ipv4, ipv6, pcap, tcp, udp
 from wirelag.packets.batch import PacketBatch
-from wirelag.roles import MOST_SERVERS, Roles, Server
+from wirelag.packets.roles import MOST_SERVERS, Roles, Server
 
 A, B, C = b"\x0a\0\0\1", b"\x0a\0\0\2", b"\xc0\0\2\1"
 SYN, SYN_ACK, ACK = 0x02, 0x12, 0x10

@@ -10,13 +10,13 @@ from wirelag.agent.cutting import ByClock, Part, Unseen
 from wirelag.agent.loop import encoded
 from wirelag.agent.past import Past
 from wirelag.estimators.rli import Rli
+from wirelag.packets.addresses import Direction
 from wirelag.packets.batch import COLUMNS, PacketBatch
 from wirelag.packets.stamp import PTP, error_estimate
 from wirelag.protocol.messages import ClockReading, Message, decode
 from wirelag.protocol.terms import Terms
 from wirelag.sim.queue import QueueScenario, QueueSimulation
 from wirelag.sim.queue import run as simulate
-from wirelag.twopoint.direction import Direction
 
 INTERVAL_NS = 5 * 10**7
 NAMES = [name for name, _, _ in COLUMNS]

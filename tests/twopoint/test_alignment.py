@@ -10,11 +10,12 @@ import wirelag
 from tests.support.simulated_captures import write_simulation
 from wirelag import _kernels
 from wirelag.errors import WirelagError
+from wirelag.packets.addresses import Direction
 from wirelag.packets.batch import COLUMNS, Flag, PacketBatch, to_address
 from wirelag.sim import Scenario, Simulation, simulate
 from wirelag.stats.modes import explain_clusters
 from wirelag.twopoint import sketch
-from wirelag.twopoint.alignment import Alignment, Direction, align
+from wirelag.twopoint.alignment import Alignment, align
 from wirelag.twopoint.sketch import Sighting, common
 
 START_NS = 1_700_000_000 * 10**9

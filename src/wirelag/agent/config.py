@@ -16,10 +16,10 @@ from wirelag.agent.settings import Settings, name_of
 from wirelag.cli.method import delimiters_of, estimator_of, grouping_of, packet_id_of
 from wirelag.errors import WirelagError
 from wirelag.network.segments import parse_segment
+from wirelag.packets.addresses import Direction
 from wirelag.packets.injection import Injection
 from wirelag.protocol.terms import Terms, TwoPoint
 from wirelag.transport import Address
-from wirelag.twopoint.direction import Direction
 
 if TYPE_CHECKING:
     from wirelag.estimators.rli import Rli

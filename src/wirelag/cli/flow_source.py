@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from wirelag.cli.points import CapturePoint
     from wirelag.clocks.fit import Clock
     from wirelag.estimators.rli import Rli
+    from wirelag.packets.addresses import Direction
     from wirelag.packets.batch import PacketBatch
     from wirelag.packets.filters import Filter
     from wirelag.packets.intervals import Interval
     from wirelag.report import Report
     from wirelag.synopses.flows import Flows
     from wirelag.twopoint.alignment import Alignment
-    from wirelag.twopoint.direction import Direction
     from wirelag.twopoint.references import References
 
 NO_BETTER: Final = 0.9  # of the error of the mean: neighbours that foretell so badly foretell nothing
@@ -172,7 +172,7 @@ class Meters:
     def _parts(self, batch: PacketBatch) -> Iterator[tuple[int, PacketBatch]]:
         import numpy as np
 
-        from wirelag.twopoint.sketch import address_keys, pair_keys
+        from wirelag.packets.addresses import address_keys, pair_keys
 
         if self._ways is None or not len(self._ways):
             yield 0, batch

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from wirelag.packets.addresses import Direction
     from wirelag.packets.batch import PacketBatch
     from wirelag.packets.filters import Filter
     from wirelag.packets.grouping import Grouping
     from wirelag.report import Report
     from wirelag.synopses.flows import Flows
-    from wirelag.twopoint.direction import Course, Direction
+    from wirelag.twopoint.direction import Course
 
 COLUMNS: Final = ("packets", "bytes", "timed", "references", "mean", "std", "low", "high")
 
@@ -83,7 +84,8 @@ class Choice:
     def _passes(self, flows: Flows) -> npt.NDArray[np.bool_]:
         import numpy as np
 
-        from wirelag.twopoint.direction import FORWARD, Direction
+        from wirelag.packets.addresses import Direction
+        from wirelag.twopoint.direction import FORWARD
 
         ends = _ends(flows)
         passes = np.ones(len(flows), np.bool_)

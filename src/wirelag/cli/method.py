@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from wirelag.estimators.join import Join
     from wirelag.estimators.lda import Lda
     from wirelag.estimators.rda import Rda
+    from wirelag.packets.addresses import Direction as Way
     from wirelag.packets.batch import PacketId
     from wirelag.packets.grouping import Grouping
     from wirelag.packets.intervals import Delimiters
-    from wirelag.twopoint.direction import Direction as Way
 
 IDS = "Which packets are the same"
 MOST_BANKS: Final = 8
@@ -115,7 +115,7 @@ ControlPort = Annotated[
 
 def direction_of(text: str) -> Way:
     """The direction, or a usage error."""
-    from wirelag.twopoint.direction import Direction as Way
+    from wirelag.packets.addresses import Direction as Way
 
     try:
         return Way.parse(text)

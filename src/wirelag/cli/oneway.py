@@ -74,12 +74,12 @@ from wirelag.units import format_duration
 if TYPE_CHECKING:
     from wirelag.cli.points import Segment
     from wirelag.clocks.fit import Clock
+    from wirelag.packets.addresses import Direction as Way
     from wirelag.packets.grouping import Grouping
     from wirelag.packets.intervals import Delimiters
     from wirelag.stats.sla import Sla
     from wirelag.synopses.crossing import Crossing
     from wirelag.twopoint.alignment import Alignment
-    from wirelag.twopoint.direction import Direction as Way
     from wirelag.twopoint.spans import Span
 
 Relation = Literal["auto", "none"] | int  # of the clocks: how to find it, or an offset in ns

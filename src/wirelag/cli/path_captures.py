@@ -125,7 +125,7 @@ class Network:
         from wirelag.cli.oneway import explanations, floor_of, measure_segment
         from wirelag.network.certainty import sample_error
         from wirelag.network.reports import report_of, surer
-        from wirelag.twopoint.direction import Direction
+        from wirelag.packets.addresses import Direction
 
         begins, stops = (self._point(segment, (up, down), side) for side in (0, 1))
         between = Between(begins, stops, self.ids, 0)

@@ -13,10 +13,10 @@ from wirelag.cli.progress import with_progress
 
 if TYPE_CHECKING:
     from wirelag.capture.files import Capture
+    from wirelag.packets.addresses import Direction
     from wirelag.packets.batch import PacketBatch, PacketId
     from wirelag.packets.filters import Filter
     from wirelag.twopoint.alignment import Alignment
-    from wirelag.twopoint.direction import Direction
     from wirelag.twopoint.sketch import Sighting
 
 STANDARD_INPUT = "-"

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from wirelag.capture.files import Capture
     from wirelag.estimators.pirate import Pirate
     from wirelag.packets.batch import PacketBatch
-    from wirelag.roles import Server
+    from wirelag.packets.roles import Server
     from wirelag.synopses.epochs import Epochs
     from wirelag.synopses.request_response import Exchanges
 
@@ -204,7 +204,7 @@ def response(
 
 def servers_of(texts: list[str]) -> tuple[Server, ...]:
     """The servers of --server, or a usage error."""
-    from wirelag.roles import Server
+    from wirelag.packets.roles import Server
 
     try:
         return tuple(Server.parse(text) for text in texts)
@@ -216,7 +216,7 @@ class _Asking:
     """Which rows of the batch at hand clients sent, found once."""
 
     def __init__(self, servers: tuple[Server, ...]) -> None:
-        from wirelag.roles import Roles
+        from wirelag.packets.roles import Roles
 
         self._roles = Roles(servers)
         self._found: tuple[PacketBatch, npt.NDArray[np.bool_]] | None = None

@@ -17,8 +17,8 @@ from wirelag.estimators.protocol import Meter
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import OTHER_KEY, Grouping
 from wirelag.packets.intervals import Interval
+from wirelag.packets.roles import Roles, Server
 from wirelag.report import Report
-from wirelag.roles import Roles, Server
 from wirelag.stats.distribution import Z95, Distribution
 from wirelag.stats.random_groups import Crowds
 from wirelag.synopses.epochs import Epochs

@@ -15,11 +15,11 @@ from wirelag.capture.live import LiveStatistics
 from wirelag.ebpf.hooks import Direction, Hooks, counters_of, decoding
 from wirelag.errors import WirelagError
 from wirelag.estimators.lda import Lda, LdaSynopsis
+from wirelag.packets.addresses import Direction as Course
 from wirelag.packets.batch import PacketId
 from wirelag.packets.filters import Filter
 from wirelag.packets.intervals import Interval
 from wirelag.synopses.cache import CACHE, Cached
-from wirelag.twopoint.direction import Direction as Course
 
 ROOM: Final = 16  # times the tail: each time its level rises, half of it is filled anew
 COUNTERS: Final = counters_of(

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
+from wirelag.packets.addresses import address_keys, pair_keys
 from wirelag.packets.batch import Flag, PacketBatch
 
 Words = npt.NDArray[np.uint64]
@@ -19,21 +20,9 @@ Ints = npt.NDArray[np.int64]
 
 CAPACITY: Final = 1 << 17
 MOST_PAIRS: Final = 1 << 18
-_CACHE: Final = 1  # purposes of coins
-_ADDRESSES: Final = 12
+_CACHE: Final = 1  # the purpose of a coin
 _PENDING: Final = 1 << 16
-_SPREAD: Final = np.uint64(0xC2B2AE3D27D4EB4F)
 _EMPTY: Final = np.empty(0, np.uint64)
-
-
-def address_keys(addresses: Words) -> Words:
-    """A number for each address of the column `src` or `dst`."""
-    return _kernels.coins(addresses[:, 0] * _SPREAD + addresses[:, 1], 0, _ADDRESSES)
-
-
-def pair_keys(source: Words, destination: Words) -> Words:
-    """A number for each ordered pair of address keys: not the same in both directions."""
-    return _kernels.coins(source + destination * _SPREAD, 0, _ADDRESSES)
 
 
 class Pairs:

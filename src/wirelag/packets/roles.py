@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
+from wirelag.packets.addresses import Direction, address_keys
 from wirelag.packets.batch import Kind, PacketBatch, TcpFlag
-from wirelag.twopoint.direction import Direction
-from wirelag.twopoint.sketch import address_keys
 
 Words = npt.NDArray[np.uint64]
 Bools = npt.NDArray[np.bool_]

@@ -1,0 +1,74 @@
+"""Addresses of packets: numbers that stand for them, and directions between nets."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag import _kernels
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.filters import Filter
+
+Words = npt.NDArray[np.uint64]
+Bools = npt.NDArray[np.bool_]
+
+_ADDRESSES: Final = 12  # the purpose of a coin that only hashes
+_SPREAD: Final = np.uint64(0xC2B2AE3D27D4EB4F)
+
+
+def address_keys(addresses: Words) -> Words:
+    """A number for each address of the column `src` or `dst`."""
+    return _kernels.coins(addresses[:, 0] * _SPREAD + addresses[:, 1], 0, _ADDRESSES)
+
+
+def pair_keys(source: Words, destination: Words) -> Words:
+    """A number for each ordered pair of address keys: not the same in both directions."""
+    return _kernels.coins(source + destination * _SPREAD, 0, _ADDRESSES)
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """From which nets to which packets travel; no nets are all addresses."""
+
+    source: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
+    destination: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Direction:
+        """Read `SRC>DST`: addresses or nets, several joined by commas, or nothing for all.
+
+        >>> Direction.parse("10.0.0.0/8>192.0.2.1").destination
+        (IPv4Network('192.0.2.1/32'),)
+        """
+        source, arrow, destination = text.partition(">")
+        if not arrow or ">" in destination or not (source.strip() or destination.strip()):
+            raise ValueError(
+                f"{text!r} is not a direction: write SRC>DST, for example '10.0.0.0/8>192.0.2.1' or '10.1.2.3>'"
+            )
+        return cls(
+            *(
+                Filter.parse(nets=tuple(part.split(","))).nets if part.strip() else ()
+                for part in (source.strip(), destination.strip())
+            )
+        )
+
+    def matches(self, source: Words, destination: Words) -> Bools:
+        """Rows of addresses that travel this way."""
+        return _within(source, self.source) & _within(destination, self.destination)
+
+    def rows(self, packets: PacketBatch) -> Bools:
+        """Packets that travel this way."""
+        return self.matches(packets.src, packets.dst)
+
+
+def _within(addresses: Words, nets: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]) -> Bools:
+    inside = np.full(len(addresses), not nets)
+    for high, low, high_mask, low_mask in Filter(nets=nets).kernel_arguments()["nets"]:
+        inside |= ((addresses[:, 0] & np.uint64(high_mask)) == np.uint64(high)) & (
+            (addresses[:, 1] & np.uint64(low_mask)) == np.uint64(low)
+        )
+    return inside
