@@ -143,7 +143,7 @@ def test_what_another_version_has_pinned_is_left_alone_and_can_be_removed(place:
     for said in ("", "nothing is pinned there"):
         assert said in wirelag("balance", "--config", place.config, "--remove").stderr
         assert not place.pins.exists()
-    assert "xdp" not in place.network.run("point", "ip", "-d", "link", "show", "other")
+    until(lambda: "xdp" not in place.network.run("point", "ip", "-d", "link", "show", "other"), "the program detached")
 
 
 def test_a_dead_backend_keeps_nobody_from_being_served(place: Site) -> None:

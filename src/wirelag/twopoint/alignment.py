@@ -13,13 +13,13 @@ import numpy as np
 
 from wirelag.clocks.fit import FEWEST, Clock, fit
 from wirelag.errors import WirelagError
+from wirelag.packets.addresses import Direction
 from wirelag.packets.batch import PacketBatch
 from wirelag.twopoint.direction import (
     BACKWARD,
     FORWARD,
     Common,
     Course,
-    Direction,
     Sides,
     clock_behind,
     courses_at,
