@@ -11,7 +11,7 @@ from dataclasses import replace
 from wirelag.capture.files import Capture
 from wirelag.capture.writer import CaptureWriter
 from wirelag.estimators.match import Match
-from wirelag.measure.compare import compare
+from wirelag.measure.comparison import compare
 from wirelag.report import Report
 from wirelag.sim import Scenario, simulate
 from wirelag.synopses.samples import Samples, facts

@@ -137,7 +137,7 @@ def by_spin(record: Recorded) -> ByFlow:
         for key, delay_ns in zip(packets.flow_key[found.rows].tolist(), found.delays_ns.tolist(), strict=True):
             sums.setdefault(key, []).append(delay_ns)
 
-    for _ in wirelag.measure(Match(("quic-spin",), sinks=(sink,)), {"tap": wirelag.read(str(record.both))}):
+    for _ in wirelag.run(Match(("quic-spin",), sinks=(sink,)), {"tap": wirelag.read(str(record.both))}):
         pass
     return {key: float(np.mean(delays)) for key, delays in sums.items()}
 

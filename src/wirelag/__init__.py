@@ -2,11 +2,12 @@
 
     import wirelag
 
-    capture = wirelag.read("capture.pcap")
-    for packets in capture:
-        print(len(packets), packets.time_ns[0])
+    result = wirelag.rtt("capture.pcap", by="server", interval="10s")
+    print(result)
+    print(result.quantile(0.99), result.ci95["mean"])
 
-`read` gives packet batches of one or several captures, `measure` runs an estimator over them.
+One function for each question: `rtt`, `response`, `oneway`, `flows`, `path`, `plan`, `info`, `compare`. Each takes
+captures and returns a `Result`; `to_dict()` is the JSON of the command with the same name.
 """
 
 from __future__ import annotations
@@ -16,23 +17,103 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from wirelag.capture.files import Capture, Order
-    from wirelag.measure.loop import measure
+    from wirelag.errors import WirelagError
+    from wirelag.estimators.finecomb import Finecomb
+    from wirelag.estimators.fridge import Fridge
+    from wirelag.estimators.join import Join
+    from wirelag.estimators.lda import Lda
+    from wirelag.estimators.match import Match
+    from wirelag.estimators.pairs import Pairs
+    from wirelag.estimators.pirate import Pirate
+    from wirelag.estimators.protocol import Estimator, Meter
+    from wirelag.estimators.rda import Rda
+    from wirelag.estimators.rli import Rli
+    from wirelag.measure.compare import compare
+    from wirelag.measure.flows import flows
+    from wirelag.measure.info import info
+    from wirelag.measure.loop import run
+    from wirelag.measure.oneway import oneway
+    from wirelag.measure.path import path
+    from wirelag.measure.plan import plan
+    from wirelag.measure.response import response
+    from wirelag.measure.result import Entry, Result
+    from wirelag.measure.rtt import rtt
     from wirelag.packets.batch import Flag, Kind, PacketBatch, PacketId
     from wirelag.packets.filters import Filter
     from wirelag.report import Report
+    from wirelag.sim.scenario import Scenario
+    from wirelag.sim.simulation import simulate
 
 __version__ = "0.1.0"
-__all__ = ["Filter", "Flag", "Kind", "PacketBatch", "PacketId", "Report", "measure", "read"]
 
 _HOMES = {
+    "compare": "measure.compare",
+    "flows": "measure.flows",
+    "info": "measure.info",
+    "oneway": "measure.oneway",
+    "path": "measure.path",
+    "plan": "measure.plan",
+    "response": "measure.response",
+    "rtt": "measure.rtt",
+    "run": "measure.loop",
+    "simulate": "sim.simulation",
+    "Entry": "measure.result",
+    "Estimator": "estimators.protocol",
     "Filter": "packets.filters",
+    "Finecomb": "estimators.finecomb",
     "Flag": "packets.batch",
+    "Fridge": "estimators.fridge",
+    "Join": "estimators.join",
     "Kind": "packets.batch",
+    "Lda": "estimators.lda",
+    "Match": "estimators.match",
+    "Meter": "estimators.protocol",
     "PacketBatch": "packets.batch",
     "PacketId": "packets.batch",
+    "Pairs": "estimators.pairs",
+    "Pirate": "estimators.pirate",
+    "Rda": "estimators.rda",
     "Report": "report",
-    "measure": "measure.loop",
+    "Result": "measure.result",
+    "Rli": "estimators.rli",
+    "Scenario": "sim.scenario",
+    "WirelagError": "errors",
 }
+
+__all__ = [
+    "Entry",
+    "Estimator",
+    "Filter",
+    "Finecomb",
+    "Flag",
+    "Fridge",
+    "Join",
+    "Kind",
+    "Lda",
+    "Match",
+    "Meter",
+    "PacketBatch",
+    "PacketId",
+    "Pairs",
+    "Pirate",
+    "Rda",
+    "Report",
+    "Result",
+    "Rli",
+    "Scenario",
+    "WirelagError",
+    "compare",
+    "flows",
+    "info",
+    "oneway",
+    "path",
+    "plan",
+    "read",
+    "response",
+    "rtt",
+    "run",
+    "simulate",
+]
 
 
 def read(

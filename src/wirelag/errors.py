@@ -3,3 +3,11 @@
 
 class WirelagError(Exception):
     """One clear line that names the file, the place and the way out; the command line exits with 2."""
+
+
+class SettingError(WirelagError):
+    """A setting has a value that it cannot have. The command line names its option, Python its argument."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"{name}: {problem}")
+        self.name, self.problem = name, problem

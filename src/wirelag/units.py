@@ -1,7 +1,15 @@
 """Durations and sizes as people write and read them. Inside, times are integer ns and sizes are bytes."""
 
+from __future__ import annotations
+
 import re
-from typing import Final
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeAlias
+
+Duration: TypeAlias = str | timedelta | int
+"""A duration as Python code may give it: text with a unit ("10s"), a timedelta, or whole ns."""
+Size: TypeAlias = str | int
+"""A size as Python code may give it: text with a unit ("64KiB"), or bytes."""
 
 DURATIONS_NS: Final = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 SIZES: Final = {
@@ -53,6 +61,17 @@ def parse_duration_ns(text: str) -> int:
     return _parse(text, DURATIONS_NS, "duration", "500ms, 10s or 2m")
 
 
+def to_ns(duration: Duration) -> int:
+    """A duration in any of its forms as integer ns.
+
+    >>> to_ns(timedelta(milliseconds=500))
+    500000000
+    """
+    if isinstance(duration, timedelta):
+        return duration // timedelta(microseconds=1) * 1000
+    return duration if isinstance(duration, int) else parse_duration_ns(duration)
+
+
 def parse_size(text: str) -> int:
     """Read a size as bytes.
 
@@ -60,6 +79,21 @@ def parse_size(text: str) -> int:
     65536
     """
     return _parse(text, SIZES, "size", "64KiB or 1MiB")
+
+
+def parse_share(text: str) -> float:
+    """Read a share below 1, as a fraction or in percent.
+
+    >>> parse_share("5%")
+    0.05
+    """
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise ValueError(f"{_shortened(text)} is not a share: write 1% or 0.01")
+    return share
 
 
 def parse_rate(text: str) -> int:
@@ -106,6 +140,19 @@ def format_duration(ns: float) -> str:
     size = abs(ns)
     unit, factor = next((unit, factor) for unit, factor, limit in _STEPS_NS if size < 0.9995 * limit)
     return f"{_three_digits(ns / factor)} {unit}"
+
+
+def format_time(time_ns: int) -> str:
+    """Write a time in UTC, to the ms.
+
+    >>> format_time(1_714_564_800_250_000_000)
+    '2024-05-01 12:00:00.250'
+    """
+    try:
+        text = datetime.fromtimestamp(time_ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ns / 1e9:.3f}"
+    return f"{text}.{time_ns % 10**9 // 10**6:03d}"
 
 
 def format_size(size: float) -> str:

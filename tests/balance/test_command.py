@@ -27,12 +27,12 @@ from tests.support.effort import ALONE
 from tests.support.in_lab import IN_LAB
 from tests.support.places import ROOT
 from tests.support.waiting import PATIENCE_S, until
+from wirelag.balance.apply import Applier, whole
+from wirelag.balance.metrics import Totals
 from wirelag.balance.settings import Config
 from wirelag.balance.simulation import Farm
+from wirelag.balance.view import View, plain_lines
 from wirelag.capture.neighbours import mac_of
-from wirelag.cli.balance_apply import Applier, whole
-from wirelag.cli.balance_metrics import Totals
-from wirelag.cli.balance_view import View, plain_lines
 from wirelag.ebpf.service import Service
 from wirelag.errors import WirelagError
 
@@ -202,7 +202,7 @@ def runs(pid: str) -> bool:
 def test_a_command_that_takes_too_long_is_ended_with_all_it_has_started(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wirelag.cli.balance_apply.TIMEOUT_S", 2.0)
+    monkeypatch.setattr("wirelag.balance.apply.TIMEOUT_S", 2.0)
     said, started = list[str](), tmp_path / "started"
     applier = Applier(f"sh -c 'sleep 600 & echo $! > {started}; wait'", Service(SERVICE, (80,)), said.append)
     applier.offer(Config.load(str(config)).backends, dict.fromkeys(NAMES, 0.25))

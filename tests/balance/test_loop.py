@@ -10,7 +10,7 @@ from tests.support.balance_loop import NAMES, Memory, S, mac_given, of, steered,
 from tests.support.balancer_packets import CONFIG
 from wirelag.balance.loop import Balancer, fixed
 from wirelag.balance.settings import Config, Wanted
-from wirelag.cli.balance_view import TooShort, View
+from wirelag.balance.view import TooShort, View
 from wirelag.ebpf.service import Backend, Counts
 from wirelag.errors import WirelagError
 

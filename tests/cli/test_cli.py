@@ -63,9 +63,9 @@ def test_who_waits_at_a_terminal_sees_a_bar_and_others_do_not(tmp_path: Path, mo
     monkeypatch.setattr(progress, "PATIENCE_S", 0.0)
     with os.fdopen(theirs, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
-        list(progress.with_progress(Capture([str(path)]), quiet=True))
+        list(progress.progress(quiet=True)(Capture([str(path)])))
         terminal.write("|")
-        packets = sum(len(batch) for batch in progress.with_progress(Capture([str(path)]), quiet=False))
+        packets = sum(len(batch) for batch in progress.progress(quiet=False)(Capture([str(path)])))
     quiet, shown = everything(ours).split("|")
     assert packets == 20_000
     assert quiet == ""

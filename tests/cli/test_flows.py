@@ -12,14 +12,14 @@ import jsonschema
 import numpy as np
 import polars as pl
 import pytest
-import typer
 
 from tests.support import command
 from tests.support.frame_captures import write
 from tests.support.places import DATA, SCHEMAS
-from wirelag.cli.options import rate_of
+from wirelag.errors import SettingError
 from wirelag.sim.queue import QueueScenario, QueueSimulation, run
 from wirelag.sim.queue_frames import FIRST_PORT, downstream_frames, upstream_frames
+from wirelag.stats.queue_drain import parse_drain
 
 SCHEMA = SCHEMAS / "flows.json"
 PAYLOAD = 42  # of UDP over IPv4 over Ethernet
@@ -382,10 +382,10 @@ def test_wrong_options(queue: Queue) -> None:
     [("2Gbps", 250_000_000), ("100 Mbit/s", 12_500_000), ("1e9", 125_000_000), ("2.5gbps", 312_500_000)],
 )
 def test_rates(text: str, rate: int) -> None:
-    assert rate_of(text, "--drain") == rate
+    assert parse_drain(text) == rate
 
 
 @pytest.mark.parametrize("text", ["", "2", "GB", "2GB", "-1Gbps", "99Tbps", "nanbps", "1e99", "infbps"])
 def test_what_is_no_rate(text: str) -> None:
-    with pytest.raises(typer.BadParameter):
-        rate_of(text, "--drain")
+    with pytest.raises(SettingError):
+        parse_drain(text)

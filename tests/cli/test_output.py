@@ -15,9 +15,10 @@ import typer
 from tests.support import needs
 from tests.support.command import WIRELAG, Ran, wirelag
 from tests.support.simulated_captures import write_simulation
-from wirelag.cli.options import apart, rate_of, speed_of
-from wirelag.errors import WirelagError
+from wirelag.cli.options import check_outputs, speed_of
+from wirelag.errors import SettingError, WirelagError
 from wirelag.sim import Scenario, simulate
+from wirelag.stats.queue_drain import parse_drain
 from wirelag.units import parse_duration_ns, parse_rate, parse_size, parse_speed
 
 FULL = Path("/dev/full")
@@ -104,16 +105,16 @@ def test_outputs_are_files_of_their_own_however_spelled(
         return [path.format(name=tmp_path.name) for path in given]
 
     with pytest.raises(typer.BadParameter, match="every output needs a file of its own"):
-        apart({option: spelled(given) for option, given in outputs.items()})
+        check_outputs("table", {option: spelled(given) for option, given in outputs.items()})
     assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_what_is_no_file_may_be_shared(tmp_path: Path) -> None:
     free: dict[str, str | Iterable[str] | None] = {"-o": ["/dev/null", "/dev/null"], "--html": None}
-    apart(free, ["/dev/null", "-", str(tmp_path / "missing.pcap")])
-    apart({"-o": str(tmp_path / "a"), "--html": str(tmp_path / "b")}, [str(tmp_path / "c")])
+    check_outputs("table", free, ["/dev/null", "-", str(tmp_path / "missing.pcap")])
+    check_outputs("table", {"-o": str(tmp_path / "a"), "--html": str(tmp_path / "b")}, [str(tmp_path / "c")])
     with pytest.raises(typer.BadParameter, match="wants the name of a file"):
-        apart({"-o": None, "--html": "-"})
+        check_outputs("table", {"-o": None, "--html": "-"})
 
 
 # ---- where nothing can be written ----
@@ -122,7 +123,7 @@ def test_what_is_no_file_may_be_shared(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_told_first(folder: Path, tmp_path: Path) -> None:
     for path, why in ((tmp_path / "no" / "x", "No such file or directory"), (tmp_path, "Is a directory")):
         with pytest.raises(WirelagError) as told:
-            apart({"-o": None, "--html": str(path)})
+            check_outputs("table", {"-o": None, "--html": str(path)})
         assert str(told.value) == f"{path}: cannot write ({why}); choose another file with --html"
     ran = run(tmp_path, "simulate --packets 100 -o x.pcap --truth no/x.parquet", code=2)
     assert ran.stdout == ""
@@ -211,8 +212,8 @@ def test_numbers_without_end_are_too_large(text: str) -> None:
         with pytest.raises(ValueError, match=f"is too large a {what}$") as told:
             parse(text + unit)
         assert len(str(told.value)) < 100
-    with pytest.raises(typer.BadParameter, match="is too large a rate"):
-        rate_of(text + "Gbps", "--drain")
+    with pytest.raises(SettingError, match="is too large a rate"):
+        parse_drain(text + "Gbps")
 
 
 def test_speeds_are_read_alike_by_all_commands() -> None:

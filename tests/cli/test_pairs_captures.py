@@ -15,7 +15,7 @@ from wirelag import _kernels
 from wirelag.capture.pcap import CaptureFile
 from wirelag.errors import WirelagError
 from wirelag.estimators.pairs import Pairs, sent_by_client
-from wirelag.measure.loop import measure
+from wirelag.measure.loop import run
 from wirelag.packets.batch import Kind
 from wirelag.packets.intervals import Interval
 from wirelag.sim import Scenario, simulate
@@ -125,10 +125,10 @@ def many_exchanges(connections: int = 40) -> list[Row]:
 
 def test_intervals_hold_each_exchange_once() -> None:
     packets = batch_of(many_exchanges())
-    (whole,) = measure(Pairs(), {"tap": [packets]})
+    (whole,) = run(Pairs(), {"tap": [packets]})
     assert (whole.samples, whole.packets) == (400, len(packets))
     assert whole.mean == pytest.approx(0.0055)
-    parts = list(measure(Pairs(), {"tap": [packets]}, interval_ns=100_000_000))
+    parts = list(run(Pairs(), {"tap": [packets]}, interval_ns=100_000_000))
     assert len(parts) > 5
     assert sum(report.samples for report in parts) == 400
     assert sum(report.mean * report.samples for report in parts if report.mean) / 400 == pytest.approx(0.0055)

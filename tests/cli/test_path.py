@@ -352,7 +352,7 @@ def test_the_page_opens_in_a_browser_whatever_routers_are_called(tool: Callable[
     [
         (["--from", "A", "--to", "Q"], "there is no router Q"),
         (["--from", "A", "--to", "B"], "no report is of a segment on the path from A to B"),
-        (["--slow", "0s"], "longer than nothing"),
+        (["--slow", "0s"], "longer than 0"),
         (["--interval", "1s"], "reports have intervals already"),
         (["--estimator", "best"], "is not one of"),
     ],

@@ -342,7 +342,9 @@ def test_one_direction_can_be_asked_for_where_both_are(both: Path) -> None:
     found = asked(both, "--method", "auto")
     assert found["estimator"] == "pirate"
     assert found["clients"]["not_used"] > 0
-    assert "only the mean is known" in refused(both, "--method", "auto", "--sla", "p99<1s").replace("\n", " ")
+    assert "one direction gives only the mean" in refused(both, "--method", "auto", "--sla", "p99<1s").replace(
+        "\n", " "
+    )
 
 
 def test_the_first_time_of_a_capture_is_kept(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from tests.support.in_kernel import IN_KERNEL
 from tests.support.in_lab import IN_LAB
 from tests.support.places import SCHEMAS
 from tests.support.waiting import PATIENCE_S
-from wirelag.cli.watch_measures import Sums
+from wirelag.measure.live import Sums
 from wirelag.render.prometheus import BOUNDS_S, buckets, parse_address
 from wirelag.stats.distribution import Distribution
 

@@ -55,7 +55,7 @@ def packets(tmp_path_factory: pytest.TempPathFactory) -> PacketBatch:
 
 
 def answers(make: Callable[[], Estimator[Samples]], parts: list[PacketBatch], interval_ns: int | None) -> list[dict]:
-    return [report.to_json() for report in wirelag.measure(make(), {"tap": parts}, interval_ns, Grouping("server"))]
+    return [report.to_json() for report in wirelag.run(make(), {"tap": parts}, interval_ns, Grouping("server"))]
 
 
 @one_of_each
@@ -101,7 +101,7 @@ def hostile(rng: np.random.Generator, rows: int) -> PacketBatch:
 @one_of_each
 def test_anything_is_survived_and_no_delay_is_negative(make: Callable[[], Estimator[Samples]]) -> None:
     rng = np.random.default_rng(7)
-    reports = list(wirelag.measure(make(), {"tap": (hostile(rng, 4_000) for _ in range(10))}))
+    reports = list(wirelag.run(make(), {"tap": (hostile(rng, 4_000) for _ in range(10))}))
     assert all(report.min is None or report.min >= 0 for report in reports)
     assert sum(report.packets for report in reports) == 40_000
 
@@ -125,7 +125,7 @@ def test_memory_does_not_grow_with_what_arrives(make: Callable[[], Estimator[Sam
                 used.append(resident_kb())
 
     small = replace(make(), memory=min(make().memory, 8 << 20))  # type: ignore[attr-defined,type-var]
-    list(wirelag.measure(small, {"tap": stream()}))
+    list(wirelag.run(small, {"tap": stream()}))
     assert used[-1] - used[0] < 12 << 10  # kB: the memory there is to fill, and what the process took meanwhile
 
 
@@ -176,7 +176,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Sources:
 
 
 def answers_between(between: Between, sources: Sources, interval_ns: int | None) -> list[dict]:
-    return [report.to_json() for report in wirelag.measure(between, sources, interval_ns)]
+    return [report.to_json() for report in wirelag.run(between, sources, interval_ns)]
 
 
 @each_between
@@ -264,7 +264,7 @@ def test_memory_of_two_points_does_not_grow_with_what_arrives(between: Between) 
                 used.append(resident_kb())
 
     small = replace(between, memory=2 << 20) if isinstance(between, (Join, Rda)) else between
-    list(wirelag.measure(small, {"upstream": stream(), "downstream": stream()}))
+    list(wirelag.run(small, {"upstream": stream(), "downstream": stream()}))
     assert len(used) == 8
     assert used[-1] - used[0] < 12 << 10  # kB: 80 batches are 10 MB of ids and times at each point, and 1 MB is kept
 
@@ -319,7 +319,7 @@ def arrived(tmp_path_factory: pytest.TempPathFactory) -> PacketBatch:
 
 
 def answers_behind(behind: Rli, parts: list[PacketBatch], interval_ns: int | None) -> list[dict]:
-    return [report.to_json() for report in wirelag.measure(behind, {"downstream": parts}, interval_ns)]
+    return [report.to_json() for report in wirelag.run(behind, {"downstream": parts}, interval_ns)]
 
 
 def flows_behind(behind: Rli, packets: PacketBatch, interval_ns: int | None) -> list[Flows]:
@@ -392,7 +392,7 @@ def test_memory_with_references_does_not_grow_with_what_arrives(behind: Rli) -> 
             if i % 20 == 19:
                 used.append(resident_kb())
 
-    list(wirelag.measure(replace(behind, memory=1 << 20, most_flows=1 << 12), {"downstream": stream()}))
+    list(wirelag.run(replace(behind, memory=1 << 20, most_flows=1 << 12), {"downstream": stream()}))
     assert used[-1] - used[0] < 12 << 10  # kB: records of the 500,000 flows that left would take 68 MB
 
 

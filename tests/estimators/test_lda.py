@@ -70,7 +70,7 @@ def test_without_loss_the_mean_is_that_of_all_packets(estimator: Lda) -> None:
     ((crossing, _),) = crossings_of(trace, estimator.rows, estimator.shifts, [5])
     assert (crossing.used, crossing.sum_ns) == (50_000, int(trace.delays_ns.sum()))
     assert (crossing.sent, crossing.received, crossing.lost) == (50_000, 50_000, 0)
-    (report,) = wirelag.measure(estimator, trace.sources())
+    (report,) = wirelag.run(estimator, trace.sources())
     assert report.mean == int(trace.delays_ns.sum()) / 50_000 / 1e9
     assert report.details["lost"] == 0
 
@@ -244,7 +244,7 @@ def spans_right(spans: Sequence[Span], trace: Trace) -> list[bool]:
 @pytest.mark.parametrize("jitter", [False, True])
 def test_cut_at_delimiters_every_interval_is_right_and_cut_by_the_clock_rows_must_be_left_out(jitter: bool) -> None:
     trace = per_second(4.5, jitter)
-    reports = list(wirelag.measure(Lda(), trace.sources(), SECOND_NS))
+    reports = list(wirelag.run(Lda(), trace.sources(), SECOND_NS))
     assert len(reports) >= 4
     assert sum(report.details["sent"] for report in reports) == len(trace.sent_ns)
     for report in reports:
@@ -308,7 +308,7 @@ def test_heavy_tails_lose_no_row(name: str) -> None:
         delays_ns = 5000 * delays_of(name, 8000, seed)
         arrived = np.random.default_rng(seed).random(8000) > 0.01
         trace = Trace(np.arange(8000, dtype=np.int64) * EACH_NS, delays_ns, arrived, seed << 32)
-        (said,) = wirelag.measure(Lda(256, (0,), tail=512, seed=seed), trace.sources())
+        (said,) = wirelag.run(Lda(256, (0,), tail=512, seed=seed), trace.sources())
         left_out += said.details["unlike_rows"]
     assert left_out <= (4 if name == "Pareto 1.5" else 0)  # of 10,240; its variance is infinite, and no mean is sure
 
@@ -320,7 +320,7 @@ def test_delimiters_are_found_whatever_the_batches() -> None:
         point: [whole[start : start + 8200] for start in range(0, len(whole), 8200)]
         for point, (whole,) in sources.items()
     }
-    one, other = (list(wirelag.measure(Lda(), source, SECOND_NS)) for source in (sources, in_parts))
+    one, other = (list(wirelag.run(Lda(), source, SECOND_NS)) for source in (sources, in_parts))
     assert one == other
 
 

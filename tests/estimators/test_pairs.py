@@ -26,7 +26,7 @@ from tests.support.conversations import (
 from tests.support.effort import examples
 from wirelag import _kernels
 from wirelag.estimators.pairs import Pairs
-from wirelag.measure.loop import measure
+from wirelag.measure.loop import run
 from wirelag.packets.batch import Flag, Kind
 from wirelag.synopses.request_response import FLAGS, OVERLAPPING
 
@@ -137,7 +137,7 @@ def test_an_exchange_of_http_worked_out_by_hand() -> None:
         (9, 10 * ms, 11 * ms, 20 * ms, 31 * ms, -1, 6 * ms, 2 * ms, 500, 1400, 0, ends),
         (9, 40 * ms, 40 * ms, 47 * ms, 47 * ms, 9 * ms, 6 * ms, 2 * ms, 100, 50, 0, ends),
     ]
-    (report,) = measure(Pairs(), {"tap": [batch_of(talk.rows)]})
+    (report,) = run(Pairs(), {"tap": [batch_of(talk.rows)]})
     assert (report.samples, report.details["batches"]) == (2, 0)
     assert report.mean == pytest.approx(0.0135)
     told = {name: report.details[name] for name in ("first_byte", "network", "server", "transfer", "think", "felt")}

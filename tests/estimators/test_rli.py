@@ -339,7 +339,7 @@ def test_intervals_add_up() -> None:
 
 def test_it_is_driven_like_every_estimator() -> None:
     packets = seen(simulation(0.55))
-    reports = list(wirelag.measure(KNOWN, {"downstream": [packets[:70_000], packets[70_000:]]}, 10**8))
+    reports = list(wirelag.run(KNOWN, {"downstream": [packets[:70_000], packets[70_000:]]}, 10**8))
     assert 10 <= len(reports) <= 12
     assert sum(report.packets for report in reports) == len(packets)
     assert all(report.mean is not None and report.interval for report in reports)

@@ -23,9 +23,9 @@ from tests.support.rli_packets import (
     seen,
     set_sent,
 )
-from wirelag.cli.flow_source import Meters, _add_up
-from wirelag.cli.flow_table import Choice, _as_one, flow_rows
 from wirelag.estimators.rli import LEARNING, PATIENCE, Rli
+from wirelag.measure.flow_references import Meters, _add_up
+from wirelag.measure.flow_rows import Choice, _as_one, flow_rows
 from wirelag.packets.batch import Kind, PacketBatch
 from wirelag.packets.filters import Filter
 from wirelag.packets.intervals import Interval

@@ -14,8 +14,8 @@ import pytest
 from tests.support.command import wirelag
 from tests.support.effort import scaled
 from tests.support.places import SCHEMAS
-from wirelag.measure import compare as comparing
-from wirelag.measure.compare import Change, Comparison, ReportError, benjamini_hochberg, compare, simes
+from wirelag.measure import comparison as comparing
+from wirelag.measure.comparison import Change, Comparison, ReportError, benjamini_hochberg, compare, simes
 from wirelag.stats.distribution import Distribution
 from wirelag.synopses.samples import Samples, facts
 
@@ -372,10 +372,10 @@ def test_other_quantities_do_not_compare() -> None:
     ("content", "said"),
     [
         (None, "cannot read: No such file or directory; name a report in JSON"),
-        (b"\xd4\xc3\xb2\xa1", "is not JSON but something that is no text; write it with --format json -o FILE"),
+        (b"\xd4\xc3\xb2\xa1", "is not JSON but binary data; write it with --format json -o FILE"),
         (b"all 3", "is not JSON (line 1: Expecting value); write it with --format json -o FILE"),
         (b"{}\n{}\n", "holds several JSON objects, wants one; write it with --format json -o FILE, not jsonl"),
-        (b"[" * 100_000, "is no JSON that can be read; write it with --format json -o FILE"),
+        (b"[" * 100_000, "cannot be read as JSON; write it with --format json -o FILE"),
         (b"[]", "is not a report: wants one JSON object; write it with --format json -o FILE"),
         (b"{}", 'has no "quantity", and no report of delays; wants the JSON of wirelag rtt, response, oneway or flows'),
     ],

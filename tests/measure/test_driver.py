@@ -90,7 +90,7 @@ def test_any_split_gives_the_same_intervals(times_ns: list[int], cuts: list[int]
 @given(times, times, st.lists(st.integers(0, 60), max_size=6))
 def test_measure_reports_every_interval_that_any_point_saw(up: list[int], down: list[int], cuts: list[int]) -> None:
     sources = {"upstream": in_batches(up, cuts), "downstream": in_batches(down, cuts)}
-    reports = list(wirelag.measure(Counting(), sources, 10))
+    reports = list(wirelag.run(Counting(), sources, 10))
     assert sum(report.packets for report in reports) == len(up) + len(down)
     starts = [report.interval.start_ns for report in reports if report.interval]
     assert starts == sorted(set(starts))
@@ -105,13 +105,13 @@ def test_measure_reports_every_interval_that_any_point_saw(up: list[int], down: 
 
 def test_without_a_length_there_is_one_report_over_everything_even_over_nothing() -> None:
     sources = {"upstream": [packets_at([30, 5]), packets_at([90])], "downstream": [packets_at([40])]}
-    (report,) = wirelag.measure(Counting(), sources)
+    (report,) = wirelag.run(Counting(), sources)
     assert (report.interval, report.packets, report.details["lost"]) == (Interval(5, 91), 4, 2)
-    (report,) = wirelag.measure(Counting(), {"upstream": [], "downstream": []})
+    (report,) = wirelag.run(Counting(), {"upstream": [], "downstream": []})
     assert (report.interval, report.packets) == (Interval(0, 0), 0)
-    assert list(wirelag.measure(Counting(), {"upstream": [], "downstream": []}, 10)) == []
+    assert list(wirelag.run(Counting(), {"upstream": [], "downstream": []}, 10)) == []
 
 
 def test_packets_of_the_wrong_points_are_refused() -> None:
     with pytest.raises(ValueError, match="wants packets of upstream, downstream, not of tap"):
-        next(wirelag.measure(Counting(), {"tap": []}))
+        next(wirelag.run(Counting(), {"tap": []}))

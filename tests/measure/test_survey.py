@@ -10,8 +10,8 @@ import pytest
 from tests.support.captures import ethernet, ipv4, pcap, tcp
 from tests.support.command import wirelag
 from tests.support.simulated_captures import write_simulation
-from wirelag.measure import info as survey
-from wirelag.measure.info import Conversations, common_share
+from wirelag.measure import survey
+from wirelag.measure.survey import Conversations, common_share
 from wirelag.sim import Scenario, simulate
 
 

@@ -16,10 +16,10 @@ from tests.support.two_points import SECOND_NS
 from tests.support.waiting import PATIENCE_S
 from wirelag.agent.config import Config
 from wirelag.agent.settings import Settings
-from wirelag.cli.plan_agents import Wanted, write_agents
 from wirelag.collector.agents import ALIVE_NS, Agents
 from wirelag.collector.check import told
 from wirelag.collector.following import Follow, Following, called
+from wirelag.collector.plan_agents import Wanted, write_agents
 from wirelag.collector.settings import Settings as CollectorSettings
 from wirelag.errors import WirelagError
 from wirelag.network.msets import Referenced, Turning, referenced

@@ -14,15 +14,15 @@ import wirelag
 from tests.support import command
 from tests.support.frame_captures import write
 from tests.support.html_pages import HOSTILE, Walk, asked_by_the_page, browse, figures, saved
-from wirelag.cli.flow_page import entry
-from wirelag.cli.flow_table import flow_rows
 from wirelag.estimators.rli import Rli
+from wirelag.measure.flow_rows import flow_rows
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.intervals import Interval
-from wirelag.render.html import FlowsPage, SpanEntry, drawn, render_flows
+from wirelag.render.flows_page import _entry as entry
 from wirelag.render.html.charts import Scale
-from wirelag.render.html.flow_charts import MOST_POINTS, NAMED, SLOWEST, Points, over_time
-from wirelag.render.html.oneway_charts import MOST_PARTS
+from wirelag.render.html.flow_charts import MOST_POINTS, NAMED, SLOWEST, Points, drawn, over_time
+from wirelag.render.html.flows import FlowsPage, render_flows
+from wirelag.render.html.oneway_charts import MOST_PARTS, SpanEntry
 from wirelag.report import Report
 from wirelag.sim.queue import QueueScenario, run
 from wirelag.sim.queue_frames import downstream_frames
@@ -56,9 +56,22 @@ def measured(packets: PacketBatch) -> Flows:
 def made(flows: Flows, **others: Any) -> FlowsPage:
     """A page of flows, with what a command would say of them."""
     entries = [entry(row) for row in flow_rows(drawn(flows))]
-    page = FlowsPage("Delay of flows", "behind.pcap", "wirelag flows behind.pcap", "0", flows.report(), flows, entries,
-                     [], [], "flow", {"repeated": 7}, "2.02 Gbps", ["a note"], ["a warning"],
-                     {"packets": flows.packets})  # fmt: skip
+    page = FlowsPage(
+        title="Delay of flows",
+        subject="behind.pcap",
+        command_line="wirelag flows behind.pcap",
+        total=flows.report(),
+        flows=flows,
+        points=entries,
+        spans=[],
+        groups=[],
+        by="flow",
+        refused={"repeated": 7},
+        rate="2.02 Gbps",
+        notes=["a note"],
+        warnings=["a warning"],
+        counts={"packets": flows.packets},
+    )
     return replace(page, **others)
 
 

@@ -11,8 +11,8 @@ import pytest
 from tests.support.html_pages import HOSTILE, Walk, asked_by_the_page, browse, figures, saved
 from wirelag.estimators.join import Join
 from wirelag.packets.batch import PacketBatch
-from wirelag.render.html import ClockFit, OnewayPage, SpanEntry, render_oneway
 from wirelag.render.html.charts import Scale, Times
+from wirelag.render.html.oneway import ClockFit, OnewayPage, SpanEntry, render_oneway
 from wirelag.render.html.oneway_charts import MOST_PARTS, MOST_POINTS, clocks, parts, share
 from wirelag.report import Report
 from wirelag.synopses.crossing import Crossing
@@ -41,8 +41,19 @@ def made(offset_ns: int = 0, seconds: float = SECONDS, interval_ns: int | None =
     ]
     whole = total(spans)[0]
     report = whole.report("join")
-    return OnewayPage("One-way delay", "a to b", "wirelag oneway a b", "0", report, whole.tail,
-                      entries if interval_ns else [], [], "", [], None, [], [], {"packets": PACKETS})  # fmt: skip
+    return OnewayPage(
+        title="One-way delay",
+        subject="a to b",
+        command_line="wirelag oneway a b",
+        total=report,
+        tail=whole.tail,
+        spans=entries if interval_ns else [],
+        groups=[],
+        by="",
+        segments=[],
+        clock=None,
+        counts={"packets": PACKETS},
+    )
 
 
 def fit(offset_s: float = 0.02) -> ClockFit:
@@ -136,7 +147,9 @@ def test_any_offset_has_an_axis_that_can_be_read(offset_ns: int) -> None:
 
 @pytest.mark.acceptance
 def test_a_page_of_nothing_says_why(tool: Callable[[str], str], tmp_path: Path) -> None:
-    empty = OnewayPage("t", "s", "c", "0", nothing(), Tail.empty(), [], [], "", [], None, [], [], {})
+    empty = OnewayPage(
+        title="t", subject="s", total=nothing(), tail=Tail.empty(), spans=[], groups=[], by="", segments=[], clock=None
+    )
     text = render_oneway(empty)
     walk = Walk(text)
     assert "No delay could be measured: one point saw no packet." in walk.text
@@ -176,8 +189,22 @@ def test_hostile_words_are_only_words(tool: Callable[[str], str], tmp_path: Path
     entries.append((words, replace(nothing(), reason=words)))
     spans = [replace(span, report=replace(span.report, estimator=words, details={})) for span in page.spans]
     report = replace(page.total, estimator=words, details={"sent": 5})
-    hostile = OnewayPage(words, words, words, words, report, page.tail, spans, entries, words, entries,
-                         replace(fit(), text=words), HOSTILE, HOSTILE, dict.fromkeys(HOSTILE, 7))  # fmt: skip
+    hostile = OnewayPage(
+        title=words,
+        subject=words,
+        command_line=words,
+        version=words,
+        total=report,
+        tail=page.tail,
+        spans=spans,
+        groups=entries,
+        by=words,
+        segments=entries,
+        clock=replace(fit(), text=words),
+        notes=HOSTILE,
+        warnings=HOSTILE,
+        counts=dict.fromkeys(HOSTILE, 7),
+    )
     text = render_oneway(hostile)
     walk = Walk(text)
     assert sorted(tag for tag, _ in walk.tags).count("script") == 3

@@ -16,14 +16,15 @@ from tests.support import command
 from tests.support.html_pages import HOSTILE, Walk, asked_by_the_page, browse, figures, saved
 from tests.support.places import DATA
 from tests.support.simulated_captures import write_simulation
-from wirelag.cli.response_page import parts_of
-from wirelag.cli.response_table import answer_of
 from wirelag.estimators.pirate import Pirate
-from wirelag.render.html import ResponsePage, SpanEntry, render_response
-from wirelag.render.html.oneway_charts import MOST_PARTS
+from wirelag.measure.groups import Groups
+from wirelag.measure.response import GROUPS as RESPONSE_GROUPS
+from wirelag.measure.response import ResponseSettings, result_of
+from wirelag.render.html.oneway_charts import MOST_PARTS, SpanEntry
 from wirelag.render.html.page import MOST_BARS
-from wirelag.render.html.response import WAY_OUT
+from wirelag.render.html.response import WAY_OUT, ResponsePage, render_response
 from wirelag.render.html.response_charts import COLOURS, MOST_POINTS, SLOWEST, drawn, height, over_time
+from wirelag.render.response_page import parts_of
 from wirelag.sim import Scenario, simulate
 from wirelag.synopses.epochs import MEANING, REASONS, Epochs
 
@@ -49,15 +50,26 @@ def epochs() -> Epochs:
 
 def made(epochs: Epochs, interval_ns: int | None = None, by: str = "server", **others: Any) -> ResponsePage:
     """A page of epochs, with what the command would say of them."""
-    answer = answer_of(epochs, by, interval_ns, 1000, [])
+    groups = Groups(by, RESPONSE_GROUPS)
+    result = result_of(epochs, ResponseSettings(groups=groups, interval_ns=interval_ns))
     nothing = replace(epochs, rows=epochs.rows[:0]).report()
     spans = [
-        SpanEntry(when.start_ns / 1e9, when.end_ns / 1e9, line.report if line else nothing)
-        for when, line in parts_of(answer, epochs)
+        SpanEntry(when.start_ns / 1e9, when.end_ns / 1e9, entry.report if entry else nothing)
+        for when, entry in parts_of(result)
     ]
-    page = ResponsePage("Response latency", "mirror.pcap", "wirelag response mirror.pcap", "0", answer.total.report,
-                        epochs, spans, [(line.key, line.report) for line in answer.groups], by, ["a note"],
-                        ["a warning"], {"packets": epochs.packets})  # fmt: skip
+    page = ResponsePage(
+        title="Response latency",
+        subject="mirror.pcap",
+        command_line="wirelag response mirror.pcap",
+        total=result.report,
+        epochs=epochs,
+        spans=spans,
+        groups=[(entry.key, entry.report) for entry in result.groups],
+        by=by,
+        notes=["a note"],
+        warnings=["a warning"],
+        counts={"packets": epochs.packets},
+    )
     return replace(page, **others)
 
 

@@ -21,12 +21,14 @@ from wirelag.capture.files import Capture
 from wirelag.estimators.match import Match
 from wirelag.estimators.matchers import MATCHERS
 from wirelag.measure.loop import cut
+from wirelag.measure.result import Entry
 from wirelag.packets.intervals import Interval
-from wirelag.render.html import Entry, Page, Timeline, render
+from wirelag.render.html.page import Page, render
 from wirelag.report import Report
 from wirelag.sim import Scenario, simulate
 from wirelag.stats.distribution import Distribution
 from wirelag.synopses.samples import facts
+from wirelag.synopses.timeline import Timeline
 from wirelag.units import format_duration
 
 CHARTS = {"cdf", "quantiles", "heat", "groups"}
@@ -128,12 +130,13 @@ def test_names_and_the_command_line_are_escaped(made: Made) -> None:
 def _entry(name: str, delays_ns: list[int]) -> Entry:
     delays = Distribution()
     delays.add(np.array(delays_ns, np.int64))
-    return Entry(name, Report("match", "round_trip", **facts(delays)), delays)
+    return Entry("group", name, Report("match", "round_trip", **facts(delays)), delays)
 
 
 def _page(groups: list[Entry], total: Entry) -> str:
     words = "\n".join(HOSTILE)
-    page = Page(words, words, total, words, words, legs=groups, groups=groups, by=words, answers=HOSTILE)
+    page = Page(title=words, subject=words, total=total, command_line=words, version=words, by=words, notes=HOSTILE)
+    page = replace(page, legs=groups, groups=groups)
     second = Interval(10**18, 10**18 + 10**9)
     return render(replace(page, timeline=[(second, total.delays)], warnings=HOSTILE, counts=dict.fromkeys(HOSTILE, 7)))
 

@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import typer
-
 from wirelag.agent import in_kernel
 from wirelag.agent.settings import Settings, name_of
-from wirelag.cli.method import delimiters_of, estimator_of, grouping_of, packet_id_of
-from wirelag.errors import WirelagError
+from wirelag.errors import SettingError, WirelagError
+from wirelag.measure.groups import Groups
+from wirelag.measure.methods import GROUPS, Method
 from wirelag.network.segments import parse_segment
 from wirelag.packets.addresses import Direction
 from wirelag.packets.injection import Injection
@@ -274,20 +273,23 @@ def _terms(settings: Settings) -> Terms:
     if name == "rli" and (settings["cut.at"] == "packets" or settings["cut.control_port"] is not None):
         raise settings.wrong("cut.at", "only lda is cut at packets")
     try:
-        estimator: Any = estimator_of(
-            "lda" if name == "rli" else name,  # what all share is checked alike
+        method = Method(
+            estimator="lda" if name == "rli" else name,  # what all share is checked alike
             rows=settings["estimator.rows"],
             loss=settings["estimator.loss"],
-            packets=packets,
+            packets_per_interval=packets,
             banks=settings["estimator.banks"],
-            no_check=False,
             buckets=settings["estimator.buckets"],
-            rateless=False,
             deviation=settings["estimator.deviation"],
             tail=settings["estimator.tail"],
-            memory=str(settings["estimator.memory"]),
+            memory=settings["estimator.memory"],
             seed=seed,
+            cut=settings["cut.at"],
+            control_port=settings["cut.control_port"],
+            nat=settings["packet_id.nat"],
+            prefix=settings["packet_id.prefix"],
         )
+        estimator: Any = method.make()
         if name == "rli":
             estimator = _rli(settings)
         elif name == "rda" and settings["estimator.buckets"] is None:
@@ -295,19 +297,19 @@ def _terms(settings: Settings) -> Terms:
         elif name == "finecomb":
             estimator = replace(estimator, stash=min(estimator.stash, STASH))
         prefixes = settings["ipv4_prefix"], settings["ipv6_prefix"], settings["most_groups"]
-        grouping = grouping_of(settings["by"], *prefixes)
+        grouping = Groups(settings["by"], GROUPS, prefixes[2], *prefixes[:2]).grouping()
         return Terms(
             estimator,
-            packet_id_of(settings["packet_id.nat"], settings["packet_id.prefix"], seed),
+            method.packet_id(),
             interval_ns,
-            delimiters_of(estimator, interval_ns, settings["cut.at"], settings["cut.control_port"], packets),
+            method.delimiters(estimator, interval_ns, packets),
             "/".join(map(str, (grouping.by, *prefixes))) if grouping else None,
             None,
             "; ".join([w for w in (settings["filter"], settings["capture.tunnels"] and "inside tunnels") if w]) or None,
         )
-    except typer.BadParameter as error:
-        hint = error.param_hint if isinstance(error.param_hint, str) else ""
-        raise settings.wrong(name_of(hint) or hint or "estimator.name", error.message) from None
+    except SettingError as error:
+        option = "--" + error.name.replace("_", "-")
+        raise settings.wrong(name_of(option) or option, error.problem) from None
 
 
 def _rli(settings: Settings) -> Rli:

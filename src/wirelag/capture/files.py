@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Literal
@@ -35,6 +35,7 @@ class Capture:
         tunnels: bool = False,
         follow: bool = False,
         order: Order = "time",
+        names: Mapping[str, str] | None = None,
     ) -> None:
         if not paths:
             raise WirelagError("no capture was named")
@@ -48,7 +49,15 @@ class Capture:
         if len(paths) > 1 and filter.relative:
             filter = _absolute(filter, self.first_ns)
         self.files = [
-            CaptureFile(path, filter=filter, packet_id=packet_id, tunnels=tunnels, follow=follow) for path in paths
+            CaptureFile(
+                path,
+                filter=filter,
+                packet_id=packet_id,
+                tunnels=tunnels,
+                follow=follow,
+                name=names.get(path) if names else None,
+            )
+            for path in paths
         ]
 
     def __iter__(self) -> Iterator[PacketBatch]:
@@ -62,6 +71,11 @@ class Capture:
     def statistics(self) -> CaptureStatistics:
         """What was read so far, over all files."""
         return reduce(CaptureStatistics.__add__, (file.statistics for file in self.files))
+
+    @property
+    def names(self) -> list[str]:
+        """What the files are called."""
+        return [file.name for file in self.files]
 
     @property
     def warnings(self) -> list[str]:

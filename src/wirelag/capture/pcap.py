@@ -97,9 +97,10 @@ class CaptureFile:
         packet_id: PacketId | None = None,
         tunnels: bool = False,
         follow: bool = False,
+        name: str | None = None,
     ) -> None:
         self.path = path
-        self.name = "standard input" if path == STANDARD_INPUT else path
+        self.name = name or ("standard input" if path == STANDARD_INPUT else path)
         self.filter = filter or Filter()
         self.packet_id = packet_id
         self.tunnels = tunnels

@@ -22,21 +22,76 @@ from wirelag.synopses.samples import LEGS, SampleBatch
 PART_ROWS: Final = 1 << 18
 
 
-class SampleFile:
-    """A sink for samples: within its context every sample is kept, and at the end of it the file is there.
+class SampleColumns:
+    """Samples as columns in memory, 80 bytes each.
 
-    Columns are named as in the truth of a simulation: `kind` (the matcher), `leg`, `client`, `server`, `client_port`,
+    They are named as in the truth of a simulation: `kind` (the matcher), `leg`, `client`, `server`, `client_port`,
     `server_port`, `capture` and `response_number` (the response's file, and its number there), `request_ns`,
     `response_ns`, `delay_ns`, `weight`.
     """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._batches: list[dict[str, Array]] = []
+        self._names: dict[str, int] = {}  # matchers and captures, by their place
+
+    def add(self, packets: PacketBatch, samples: SampleBatch) -> None:
+        """Keep the samples of a packet batch."""
+        rows = samples.rows
+        from_server = samples.legs == 0  # a response comes from the side the delay is to
+        ends = {"src": packets.src[rows], "dst": packets.dst[rows]}
+        ports = {"src": packets.src_port[rows], "dst": packets.dst_port[rows]}
+        captures = np.array([self._place(block.name) for block in packets.blocks] or [self._place("")], np.int64)
+        kinds = np.array([self._place(name) for name in samples.kinds], np.int64)
+        self._batches.append(
+            {
+                "kind": kinds[samples.kind],
+                "leg": samples.legs.copy(),
+                "client": np.where(from_server[:, np.newaxis], ends["dst"], ends["src"]),
+                "server": np.where(from_server[:, np.newaxis], ends["src"], ends["dst"]),
+                "client_port": np.where(from_server, ports["dst"], ports["src"]),
+                "server_port": np.where(from_server, ports["src"], ports["dst"]),
+                "capture": captures[packets.source[rows]],
+                "response_number": packets.number[rows].astype(np.int64),
+                "request_ns": packets.time_ns[rows] - samples.delays_ns,
+                "response_ns": packets.time_ns[rows],
+                "delay_ns": samples.delays_ns.copy(),
+                "weight": np.ones(len(rows), np.int64) if samples.weights is None else samples.weights.copy(),
+            }
+        )
+        self.rows += len(rows)
+
+    def clear(self) -> None:
+        """Forget the samples, but not the names of matchers and captures."""
+        self._batches, self.rows = [], 0
+
+    def to_polars(self) -> pl.DataFrame:
+        """A row for each sample."""
+        nothing = {name: np.empty((0, 2) if name in ("client", "server") else 0, np.int64) for name in _ROW}
+        batches = self._batches or [nothing]
+        columns = {name: np.concatenate([batch[name] for batch in batches]) for name in _ROW}
+        names = pl.Series(list(self._names), dtype=pl.String)
+        texts = {
+            "kind": names.gather(columns["kind"]),
+            "leg": pl.Series(LEGS, dtype=pl.String).gather(columns["leg"]),
+            "client": _texts(columns["client"]),
+            "server": _texts(columns["server"]),
+            "capture": names.gather(columns["capture"]),
+        }
+        return pl.DataFrame(columns | texts, schema=_ROW)
+
+    def _place(self, name: str) -> int:
+        return self._names.setdefault(name, len(self._names))
+
+
+class SampleFile:
+    """A sink for samples: within its context every sample is kept, and at the end of it the file is there."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._folder = Path()
         self._parts: list[Path] = []
-        self._batches: list[dict[str, Array]] = []
-        self._rows = 0
-        self._names: dict[str, int] = {}  # of matchers and captures, by their place
+        self._columns = SampleColumns()
 
     def __enter__(self) -> SampleFile:
         target = Path(self.path)
@@ -63,55 +118,19 @@ class SampleFile:
 
     def add(self, packets: PacketBatch, samples: SampleBatch) -> None:
         """Keep the samples of a packet batch."""
-        rows = samples.rows
-        from_server = samples.legs == 0  # a response comes from the side the delay is to
-        ends = {"src": packets.src[rows], "dst": packets.dst[rows]}
-        ports = {"src": packets.src_port[rows], "dst": packets.dst_port[rows]}
-        captures = np.array([self._place(block.name) for block in packets.blocks] or [self._place("")], np.int64)
-        kinds = np.array([self._place(name) for name in samples.kinds], np.int64)
-        self._batches.append(
-            {
-                "kind": kinds[samples.kind],
-                "leg": samples.legs.copy(),
-                "client": np.where(from_server[:, np.newaxis], ends["dst"], ends["src"]),
-                "server": np.where(from_server[:, np.newaxis], ends["src"], ends["dst"]),
-                "client_port": np.where(from_server, ports["dst"], ports["src"]),
-                "server_port": np.where(from_server, ports["src"], ports["dst"]),
-                "capture": captures[packets.source[rows]],
-                "response_number": packets.number[rows].astype(np.int64),
-                "request_ns": packets.time_ns[rows] - samples.delays_ns,
-                "response_ns": packets.time_ns[rows],
-                "delay_ns": samples.delays_ns.copy(),
-                "weight": np.ones(len(rows), np.int64) if samples.weights is None else samples.weights.copy(),
-            }
-        )
-        self._rows += len(rows)
-        if self._rows >= PART_ROWS:
+        self._columns.add(packets, samples)
+        if self._columns.rows >= PART_ROWS:
             self._write_part()
 
-    def _place(self, name: str) -> int:
-        return self._names.setdefault(name, len(self._names))
-
     def _write_part(self) -> None:
-        if not self._batches:
-            if self._parts:
-                return
-            self._batches = [{name: np.empty((0, 2) if name in ("client", "server") else 0, np.int64) for name in _ROW}]
-        columns = {name: np.concatenate([batch[name] for batch in self._batches]) for name in self._batches[0]}
-        self._batches, self._rows = [], 0
-        names = pl.Series(list(self._names), dtype=pl.String)
-        texts = {
-            "kind": names.gather(columns["kind"]),
-            "leg": pl.Series(LEGS, dtype=pl.String).gather(columns["leg"]),
-            "client": _texts(columns["client"]),
-            "server": _texts(columns["server"]),
-            "capture": names.gather(columns["capture"]),
-        }
+        if not self._columns.rows and self._parts:
+            return
         part = self._folder / f"{len(self._parts):06d}.parquet"
         try:
-            pl.DataFrame(columns | texts, schema=_ROW).write_parquet(part)
+            self._columns.to_polars().write_parquet(part)
         except (OSError, pl.exceptions.ComputeError) as error:
             raise self._unwritable(error) from None
+        self._columns.clear()
         self._parts.append(part)
 
     def _unwritable(self, error: Exception) -> WirelagError:

@@ -25,6 +25,7 @@ try:
     from wirelag.cli.plan import plan
     from wirelag.cli.response import response
     from wirelag.cli.rtt import rtt
+    from wirelag.cli.run import with_usage
     from wirelag.cli.score import score
     from wirelag.cli.simulate import simulate
     from wirelag.cli.watch import watch
@@ -58,7 +59,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "score": score,
 }
 for _name, _command in COMMANDS.items():
-    app.command(_name)(_command)
+    app.command(_name)(with_usage(_command))
 
 
 def _print_version(wanted: bool) -> None:

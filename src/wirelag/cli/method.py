@@ -1,27 +1,18 @@
-"""The options of two-point methods, shared by `oneway` and `cut`: estimators, packet ids, delimiters."""
+"""The options of two-point methods, shared by `oneway`, `cut` and `path`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, Final
 
 import typer
 
-from wirelag.cli.options import METHOD, one_of, ranged, size_of
-
-if TYPE_CHECKING:
-    from wirelag.estimators.finecomb import Finecomb
-    from wirelag.estimators.join import Join
-    from wirelag.estimators.lda import Lda
-    from wirelag.estimators.rda import Rda
-    from wirelag.packets.addresses import Direction as Way
-    from wirelag.packets.batch import PacketId
-    from wirelag.packets.grouping import Grouping
-    from wirelag.packets.intervals import Delimiters
+from wirelag.checks import size_bytes
+from wirelag.cli.options import METHOD, replace_parameter
 
 IDS = "Which packets are the same"
-MOST_BANKS: Final = 8
-GROUPS: Final = ("flow", "source", "destination", "prefix", "dscp")
-_BY: Final = {"source": "client", "destination": "server"}  # a packet's source is what rtt calls the client
 
 Direction = Annotated[
     str | None,
@@ -112,133 +103,43 @@ ControlPort = Annotated[
     ),
 ]
 
-
-def direction_of(text: str) -> Way:
-    """The direction, or a usage error."""
-    from wirelag.packets.addresses import Direction as Way
-
-    try:
-        return Way.parse(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--direction") from None
-
-
-def packet_id_of(nat: bool, prefix: int, seed: int) -> PacketId:
-    """What packet ids are made of."""
-    from wirelag.packets.batch import PacketId
-
-    if not 0 <= prefix <= 64:
-        raise typer.BadParameter("goes from 0 to 64", param_hint="--prefix")
-    return PacketId(flow=not nat, prefix=prefix, seed=seed)
-
-
-def estimator_of(
-    name: str,
-    *,
-    rows: int | None,
-    loss: str | None,
-    packets: int | None,
-    banks: int,
-    no_check: bool,
-    buckets: int | None,
-    rateless: bool,
-    deviation: str,
-    tail: int,
-    memory: str,
-    seed: int,
-) -> Join | Lda | Finecomb | Rda:
-    """The estimator that the options ask for."""
-    one_of(name, ("join", "lda", "finecomb", "rda"), "--estimator")
-    one_of(deviation, ("rows", "collapse"), "--deviation")
-    size = size_of(memory, "--memory")
-    ranged(rows, 2, 1 << 24, "--rows")
-    ranged(banks, 2, 4, "--banks")
-    ranged(buckets, banks, 1 << 26, "--buckets")
-    ranged(tail, 1, 1 << 24, "--tail")
-    ranged(seed, 0, (1 << 64) - 1, "--seed")
-    ranged(packets, 1, 1 << 40, "--packets-per-interval")
-    ranged(size, 1 << 10, 1 << 37, "--memory")
-    if name == "join":
-        from wirelag.estimators.join import Join
-
-        return Join(size, seed)
-    if name == "lda":
-        return _lda(rows, loss, packets, deviation, tail, seed)
-    if name == "finecomb":
-        from wirelag.estimators.finecomb import Finecomb
-        from wirelag.estimators.lda import tuned
-
-        every = rows or 1024
-        shift = tuned(packets or 1_000_000, _shares(loss)[-1:], every)[0] if loss else 0
-        return Finecomb(every, shift, min(every, 4096), deviation, tail, seed)  # type: ignore[arg-type]
-    from wirelag.estimators.rda import Rda
-
-    return Rda(banks, buckets, not no_check, rateless, deviation=deviation, tail=tail, memory=size, seed=seed)  # type: ignore[arg-type]
+_OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
+    "nat": (Nat, False),
+    "prefix": (Prefix, 16),
+    "estimator": (EstimatorName, "join"),
+    "rows": (Rows, None),
+    "loss": (Losses, None),
+    "packets_per_interval": (PerInterval, None),
+    "banks": (Banks, 3),
+    "no_check": (NoCheck, False),
+    "buckets": (Buckets, None),
+    "rateless": (Rateless, False),
+    "deviation": (Deviation, "rows"),
+    "tail": (Tail, 2048),
+    "memory": (Memory, "512MiB"),
+    "seed": (Seed, 0),
+    "cut": (CutBy, None),
+    "control_port": (ControlPort, None),
+}
 
 
-def _lda(rows: int | None, loss: str | None, packets: int | None, deviation: str, tail: int, seed: int) -> Lda:
-    from wirelag.estimators.lda import Lda, tuned
+def with_method(without: tuple[str, ...] = (), **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The command with the options of a two-point method, which it gets as one `Method`, its argument `method`."""
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, default), annotation=kind)
+        for name, (kind, default) in _OPTIONS.items()
+        if name not in without
+    ]
 
-    every = rows or 1024
-    shifts = Lda().shifts
-    if loss is not None or packets is not None:
-        losses = _shares(loss or "0.1%,5%")
-        shifts = tuned(packets or 1_000_000, losses, max(1, every // len(losses)))
-    return Lda(max(2, every // len(shifts)), shifts, deviation, tail, seed)  # type: ignore[arg-type]
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def chosen(**given: Any) -> None:
+            from wirelag.measure.methods import Method
 
+            parts = {option.name: given.pop(option.name) for option in options}
+            parts["memory"] = size_bytes(parts["memory"], "memory")
+            command(**given, method=Method(**parts))
 
-def _shares(text: str) -> tuple[float, ...]:
-    shares = tuple(share_of(part, "--loss") for part in text.split(","))
-    if len(shares) > MOST_BANKS:
-        raise typer.BadParameter(f"has more than {MOST_BANKS} shares", param_hint="--loss")
-    return shares
+        return replace_parameter(chosen, command, "method", options)
 
-
-def share_of(text: str, option: str) -> float:
-    """A share such as 1% or 0.01, or a usage error."""
-    try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share < 1:
-        raise typer.BadParameter(f"{text!r} is not a share: write 1% or 0.01", param_hint=option)
-    return share
-
-
-def delimiters_of(
-    estimator: Join | Lda | Finecomb | Rda,
-    interval_ns: int | None,
-    cut_by: str | None,
-    port: int | None,
-    packets: int | None,
-) -> Delimiters | None:
-    """How intervals of so many packets are delimited: None means by the clock."""
-    from wirelag.packets.intervals import Delimiters
-
-    if cut_by is not None:
-        one_of(cut_by, ("packets", "clock"), "--cut")
-    if estimator.name != "lda":
-        if cut_by == "packets" or port is not None:
-            raise typer.BadParameter("only lda is cut at packets; the others need not be", param_hint="--cut")
-        return None
-    if interval_ns is None and (cut_by is not None or port is not None):
-        raise typer.BadParameter("cuts intervals, and there are none without --interval", param_hint="--cut")
-    if port is not None and cut_by == "clock":
-        raise typer.BadParameter("cuts at packets: leave out --cut clock", param_hint="--control-port")
-    ranged(port, 1, 65535, "--control-port")
-    if interval_ns is None or cut_by == "clock":
-        return None
-    return Delimiters(interval_ns, Delimiters.bits_for(packets) if packets else 10, estimator.seed, port)
-
-
-def grouping_of(by: str | None, ipv4_prefix: int, ipv6_prefix: int, most: int) -> Grouping | None:
-    """The classes of traffic that the options ask for."""
-    from wirelag.packets.grouping import Grouping
-
-    ranged(ipv4_prefix, 0, 32, "--ipv4-prefix")
-    ranged(ipv6_prefix, 0, 128, "--ipv6-prefix")
-    ranged(most, 1, 1 << 20, "--most-groups")
-    if by is None:
-        return None
-    one_of(by, GROUPS, "--by")
-    return Grouping(_BY.get(by, by), ipv4_prefix, ipv6_prefix, most)  # type: ignore[arg-type]
+    return decorate

@@ -3,48 +3,30 @@
 from __future__ import annotations
 
 import errno
+import functools
+import inspect
 import os
 import stat
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from wirelag.errors import WirelagError
-from wirelag.units import parse_duration_ns, parse_rate, parse_size, parse_speed
+from wirelag.units import parse_speed
 
 if TYPE_CHECKING:
-    from wirelag.packets.filters import Filter
-    from wirelag.stats.sla import Sla
+    pass
 
 FILTERS = "Which packets"
 ANSWER = "What to answer"
 METHOD = "How"
-LONGEST_NS = 100 * 365 * 86_400 * 10**9
 FORMATS = ("table", "json", "jsonl", "csv", "parquet")
 
 Captures = Annotated[
     list[str],
     typer.Argument(metavar="CAPTURE...", help="pcap or pcapng, also compressed (gzip, zstd, xz); - is standard input."),
 ]
-Hosts = Annotated[
-    list[str] | None, typer.Option("--host", metavar="ADDRESS", help="To or from this host.", rich_help_panel=FILTERS)
-]
-Nets = Annotated[
-    list[str] | None, typer.Option("--net", metavar="NETWORK", help="To or from this network.", rich_help_panel=FILTERS)
-]
-Ports = Annotated[
-    list[int] | None, typer.Option("--port", metavar="PORT", help="To or from this port.", rich_help_panel=FILTERS)
-]
-Protocols = Annotated[
-    list[str] | None,
-    typer.Option("--proto", metavar="NAME", help="tcp, udp, icmp, ... or a number.", rich_help_panel=FILTERS),
-]
-Start = Annotated[
-    str | None,
-    typer.Option("--from", metavar="TIME", help="2024-05-01T12:00:00Z, seconds, or +2s.", rich_help_panel=FILTERS),
-]
-End = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Up to this time.", rich_help_panel=FILTERS)]
 Tunnels = Annotated[
     bool, typer.Option("--tunnels", help="Look inside GRE, IP-in-IP, VXLAN, Geneve and GTP-U.", rich_help_panel=FILTERS)
 ]
@@ -82,88 +64,68 @@ Html = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 
 
-def make_filter(
-    hosts: list[str] | None,
-    nets: list[str] | None,
-    ports: list[int] | None,
-    protocols: list[str] | None,
-    start: str | None,
-    end: str | None,
-) -> Filter:
-    """The filter that the options ask for; a word that is wrong is a usage error."""
-    from wirelag.packets.filters import Filter
-
-    try:
-        return Filter.parse(
-            tuple(hosts or ()), tuple(nets or ()), tuple(ports or ()), tuple(protocols or ()), start, end
-        )
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+def _filter_option(flag: str, kind: Any, metavar: str, text: str) -> inspect.Parameter:
+    annotation = Annotated[kind | None, typer.Option(flag, metavar=metavar, help=text, rich_help_panel=FILTERS)]
+    name = {"--proto": "protocols", "--from": "start", "--to": "end"}.get(flag, flag[2:] + "s")
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def one_of(value: str, allowed: tuple[str, ...], option: str) -> None:
+_GIVEN: Final = ("wanted", "method")  # parameters that stand for several options
+_WHO: Final = (
+    _filter_option("--host", list[str], "ADDRESS", "To or from this host."),
+    _filter_option("--net", list[str], "NETWORK", "To or from this network."),
+    _filter_option("--port", list[int], "PORT", "To or from this port."),
+    _filter_option("--proto", list[str], "NAME", "tcp, udp, icmp, ... or a number."),
+)
+_WHEN: Final = (
+    _filter_option("--from", str, "TIME", "2024-05-01T12:00:00Z, seconds, or +2s."),
+    _filter_option("--to", str, "TIME", "Up to this time."),
+)
+
+
+def with_filter(command: Callable[..., None] | None = None, *, times: bool = True) -> Callable[..., Any]:
+    """The command with the options that choose packets, which it gets as one `Filter`, its argument `wanted`."""
+    options = (*_WHO, *_WHEN) if times else _WHO
+    if command is None:
+        return functools.partial(with_filter, times=times)
+
+    @functools.wraps(command)
+    def filtered(**given: Any) -> None:
+        parts = {option.name: given.pop(option.name) for option in options}
+        lists = {name: tuple(part) for name, part in parts.items() if isinstance(part, list)}
+        from wirelag.packets.filters import Filter
+
+        try:
+            wanted = Filter.parse(**lists, start=parts.get("start"), end=parts.get("end"))
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+        command(**given, wanted=wanted)
+
+    return replace_parameter(filtered, command, "wanted", options)
+
+
+def replace_parameter(
+    wrapper: Callable[..., None], command: Callable[..., None], replaced: str, by: Sequence[inspect.Parameter]
+) -> Callable[..., None]:
+    """The wrapper with the command's parameters, one of them replaced by several."""
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name == replaced:
+            parameters += by
+        else:
+            kind = parameter.annotation
+            kind = eval(kind, command.__globals__) if isinstance(kind, str) and name not in _GIVEN else kind
+            parameters.append(parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY))
+    signature = inspect.Signature(parameters, return_annotation=None)
+    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    wrapper.__signature__ = signature  # type: ignore[attr-defined]
+    return wrapper
+
+
+def one_of(value: str, allowed: Sequence[str], option: str) -> None:
     """A usage error unless the value is one of these."""
     if value not in allowed:
         raise typer.BadParameter(f"{value!r} is not one of {', '.join(allowed)}", param_hint=option)
-
-
-def ranged(value: int | None, least: int, most: int, option: str) -> None:
-    """A usage error unless the value lies between these."""
-    if value is not None and not least <= value <= most:
-        raise typer.BadParameter(f"{value} does not lie between {least} and {most}", param_hint=option)
-
-
-def duration_ns(text: str, option: str) -> int:
-    """A duration longer than nothing, or a usage error."""
-    try:
-        ns = parse_duration_ns(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
-    if not 0 < ns < LONGEST_NS:
-        raise typer.BadParameter("must be longer than nothing, and shorter than a century", param_hint=option)
-    return ns
-
-
-def offset_ns(text: str) -> int:
-    """A duration of any sign, or a usage error."""
-    try:
-        ns = parse_duration_ns(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--offset") from None
-    if abs(ns) >= LONGEST_NS:
-        raise typer.BadParameter("must be shorter than a century", param_hint="--offset")
-    return ns
-
-
-def questions_of(texts: list[str]) -> list[Sla]:
-    """The questions of --sla, or a usage error."""
-    from wirelag.stats.sla import Sla
-
-    try:
-        return [Sla.parse(text) for text in texts]
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--sla") from None
-
-
-def size_of(text: str, option: str) -> int:
-    """A size in bytes, or a usage error."""
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
-
-
-def rate_of(text: str, option: str) -> int:
-    """A queue's rate in bits a second as bytes a second, or a usage error."""
-    from wirelag.stats.queue_drain import FASTEST, SLOWEST
-
-    try:
-        rate = parse_rate(text) // 8
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
-    if not SLOWEST <= rate <= FASTEST:
-        raise typer.BadParameter("goes from 1Mbps to 8Tbps", param_hint=option)
-    return rate
 
 
 def speed_of(text: str) -> float | None:
@@ -174,11 +136,20 @@ def speed_of(text: str) -> float | None:
         raise typer.BadParameter(f"{error} (or max)", param_hint="--speed") from None
 
 
-def apart(outputs: Mapping[str, str | Iterable[str] | None], inputs: Iterable[str] = ()) -> None:
-    """Every output needs a file of its own that can be written and is no input; only -o can be standard output.
+def check_outputs(
+    form: str,
+    outputs: Mapping[str, str | Iterable[str] | None],
+    inputs: Iterable[str] = (),
+    forms: Sequence[str] = FORMATS,
+) -> None:
+    """A usage error unless the format is known and outputs can be written.
 
-    Told before anything is written. Files are the same by what they are, not by how they are spelled.
+    Every output needs a file of its own that can be written and is no input; only -o can be standard output.
+    This is checked before anything is written. Files are the same by what they are, not by how they are spelled.
     """
+    one_of(form, forms, "--format")
+    if form == "parquet" and outputs.get("-o") is None:
+        raise WirelagError("Parquet is not for a terminal: name a file with -o")
     read = {file for path in inputs if (file := _file_of(path, 0))}
     written: dict[str | tuple[int, int], str] = {}
     for option, given in outputs.items():
@@ -231,12 +202,11 @@ def _need_writable(path: str, option: str) -> None:
         raise WirelagError(f"{path}: cannot write ({why}); choose another file with {option}")
 
 
-def clock_text(time_ns: int) -> str:
-    """A time as people read it."""
-    from datetime import UTC, datetime
+def check_address(text: str) -> None:
+    """A usage error unless --prometheus has an address."""
+    from wirelag.render.prometheus import parse_address
 
     try:
-        text = datetime.fromtimestamp(time_ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (ValueError, OverflowError, OSError):
-        return f"{time_ns / 1e9:.3f}"
-    return f"{text}.{time_ns % 10**9 // 10**6:03d}"
+        parse_address(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--prometheus") from None

@@ -1,23 +1,26 @@
 """A progress bar on standard error, for work that takes more than a second and a person who waits for it."""
 
+from __future__ import annotations
+
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from wirelag.capture.files import Capture
+    from wirelag.capture.source import Packets
     from wirelag.packets.batch import PacketBatch
 
 PATIENCE_S = 1.0
 _WIDTH = 30
 
 
-def with_progress(capture: "Capture", quiet: bool) -> Iterator["PacketBatch"]:
-    """The batches of a capture, with a bar where somebody sees it."""
-    if quiet or not sys.stderr.isatty():
-        yield from capture
-        return
+def progress(quiet: bool) -> Callable[[Packets], Iterable[PacketBatch]]:
+    """How the batches of a source are taken: with a bar on a terminal, unless it is to be quiet."""
+    return iter if quiet or not sys.stderr.isatty() else _with_bar
+
+
+def _with_bar(capture: Packets) -> Iterator[PacketBatch]:
     shown = time.monotonic() + PATIENCE_S
     drawn = False
     try:
@@ -32,7 +35,7 @@ def with_progress(capture: "Capture", quiet: bool) -> Iterator["PacketBatch"]:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def _draw(capture: "Capture") -> None:
-    packets, done = capture.statistics.packets, capture.progress
+def _draw(capture: Packets) -> None:
+    packets, done = capture.statistics.packets, getattr(capture, "progress", None)
     bar = "" if done is None else f"{'#' * round(done * _WIDTH):-<{_WIDTH}} {done:4.0%} "
     print(f"\r\x1b[K{bar}{packets:,} packets", end="", file=sys.stderr, flush=True)

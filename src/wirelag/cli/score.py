@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wirelag.cli.output import read_report
+from wirelag.capture.report_file import read_report
 from wirelag.errors import WirelagError
 from wirelag.units import format_duration
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from wirelag.cli.options import apart
-from wirelag.cli.output import opened
+from wirelag.cli.options import check_outputs
 from wirelag.cli.simulate_queue import (
     Discipline,
     DrainRate,
@@ -18,9 +17,7 @@ from wirelag.cli.simulate_queue import (
     MostShare,
     Queue,
     given,
-    queue_captures,
     refuse_others,
-    simulate_queue,
 )
 from wirelag.errors import WirelagError
 from wirelag.units import parse_duration_ns
@@ -71,7 +68,7 @@ def simulate(
     ipv6: Annotated[float, typer.Option(metavar="P", help="Share of IPv6 connections.", rich_help_panel=TRAFFIC)] = 0.2,
     unanswered: Annotated[
         float,
-        typer.Option(metavar="P", help="Share of SYNs and queries that nobody answers.", rich_help_panel=TRAFFIC),
+        typer.Option(metavar="P", help="Share of SYNs and queries without a reply.", rich_help_panel=TRAFFIC),
     ] = 0.01,
     rtt: Annotated[
         str,
@@ -126,13 +123,15 @@ def simulate(
         raise typer.BadParameter(f"--points {points} needs {points} files, got {len(output)}", param_hint="-o")
     for path in output:
         _need_ending(path)
-    apart({"-o": output, "--truth": truth})
+    check_outputs("table", {"-o": output, "--truth": truth})
     if snaplen < 1:
         raise typer.BadParameter("must be at least 1", param_hint="--snaplen")
     if points == 1 and (_duration(clock_offset, "--clock-offset") or clock_skew):
         raise typer.BadParameter("a clock error needs --points 2", param_hint="--clock-offset, --clock-skew")
 
     if queue is not None:
+        from wirelag.sim.queue_settings import queue_captures, simulate_queue
+
         span = duration if given(context, "duration") else QUEUE_DURATION
         passed = simulate_queue(queue, seed, span, drain, limit, discipline, injection, most_share)
         _write(queue_captures(passed, snaplen), output, snaplen, quiet)
@@ -216,7 +215,8 @@ def _write(captures: Iterable[tuple[Iterable[Frames], str]], paths: list[str], s
 
 
 def _write_truth(truth: pl.DataFrame, path: str, quiet: bool) -> None:
-    with opened(path, binary=True, option="--truth") as file:
-        truth.write_parquet(file)
+    from wirelag.render.output import write_parquet
+
+    write_parquet(path, truth, "--truth")
     if not quiet:
         typer.echo(f"{path}: {truth.height:,} rows of truth", err=True)

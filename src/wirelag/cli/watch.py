@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -15,43 +14,28 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from wirelag.cli.options import (
-    ANSWER,
-    FILTERS,
-    METHOD,
-    Hosts,
-    Nets,
-    Ports,
-    Protocols,
-    Tunnels,
-    duration_ns,
-    make_filter,
-    one_of,
-    ranged,
-    size_of,
-    speed_of,
-)
+from wirelag.cli.options import ANSWER, FILTERS, METHOD, Tunnels, check_address, one_of, speed_of, with_filter
 from wirelag.errors import WirelagError
+from wirelag.measure.response import METHODS
+from wirelag.measure.rtt import GROUPS as RTT_GROUPS
 
 if TYPE_CHECKING:
     from wirelag.capture.live import Source
-    from wirelag.cli.watch_measures import Part, Responses, RoundTrips
+    from wirelag.measure.live import LiveInterval, LiveMeasure
+    from wirelag.measure.response import ResponseSettings
     from wirelag.packets.filters import Filter
-    from wirelag.packets.intervals import Interval
-
-    Measure = RoundTrips | Responses
 
 QUANTITIES: Final = ("rtt", "response")
-GROUPS: Final = {"rtt": ("flow", "client", "server", "subnet", "port"), "response": ("server", "flow", "client")}
-METHODS: Final = ("auto", "pairs", "blind", "modes", "gap", "ack", "window", "syn")
 LEAST_INTERVAL_NS: Final = 100 * 10**6
 INTERFACE: Final = "Where"
 
 
+@with_filter(times=False)
 def watch(
     words: Annotated[
         list[str], typer.Argument(metavar="[IFACE] rtt|response", help="Where to listen (not with -r), and for what.")
     ],
+    wanted: Filter,
     read: Annotated[
         list[str] | None,
         typer.Option("-r", "--read", metavar="CAPTURE", help="Replay this capture instead.", rich_help_panel=INTERFACE),
@@ -68,16 +52,12 @@ def watch(
             rich_help_panel=FILTERS,
         ),
     ] = None,
-    hosts: Hosts = None,
-    nets: Nets = None,
-    ports: Ports = None,
-    protocols: Protocols = None,
     tunnels: Tunnels = False,
     direction: Annotated[
         str, typer.Option(metavar="both|in|out", help="Packets that come in, go out, or both.", rich_help_panel=FILTERS)
     ] = "both",
     promiscuous: Annotated[
-        bool, typer.Option("--promiscuous", help="Also what is for other hosts.", rich_help_panel=INTERFACE)
+        bool, typer.Option("--promiscuous", help="Packets for other hosts, too.", rich_help_panel=INTERFACE)
     ] = False,
     clock: Annotated[
         str, typer.Option(metavar="kernel|hardware", help="Who stamps packets.", rich_help_panel=INTERFACE)
@@ -85,7 +65,9 @@ def watch(
     ring: Annotated[
         str, typer.Option(metavar="SIZE", help="Memory for packets that wait.", rich_help_panel=INTERFACE)
     ] = "64MiB",
-    cores: Annotated[int, typer.Option(metavar="N", help="That take packets in.", rich_help_panel=INTERFACE)] = 1,
+    cores: Annotated[
+        int, typer.Option(metavar="N", help="Processors that take packets in.", rich_help_panel=INTERFACE)
+    ] = 1,
     in_kernel: Annotated[
         bool,
         typer.Option(
@@ -111,11 +93,13 @@ def watch(
         str | None,
         typer.Option(metavar="SIZE", help="rtt: a fridge of this size, not exact matching.", rich_help_panel=METHOD),
     ] = None,
-    interval: Annotated[str, typer.Option(metavar="D", help="An answer each.", rich_help_panel=ANSWER)] = "1s",
+    interval: Annotated[
+        str, typer.Option(metavar="D", help="Report each interval of this length.", rich_help_panel=ANSWER)
+    ] = "1s",
     by: Annotated[
         str | None,
         typer.Option(
-            metavar="|".join(GROUPS["rtt"]), help="Groups; response: server, flow or client.", rich_help_panel=ANSWER
+            metavar="|".join(RTT_GROUPS), help="Groups; response: server, flow or client.", rich_help_panel=ANSWER
         ),
     ] = None,
     most_groups: Annotated[
@@ -137,57 +121,51 @@ def watch(
     Packets that the capture dropped are always shown. Ctrl-C ends it with a report over everything. Listening needs
     CAP_NET_RAW, which is given up once the socket is open.
     """
+    from wirelag.checks import duration_ns, size_bytes, within
+
     interface, quantity = _words(words, read or [], speed)
     one_of(output_format, ("table", "jsonl"), "--format")
     one_of(direction, ("both", "in", "out"), "--direction")
     one_of(clock, ("kernel", "hardware"), "--clock")
-    if by is not None:
-        one_of(by, GROUPS[quantity], "--by")
-    if method is not None:
-        one_of(method, METHODS, "--method")
-    ranged(most_groups, 1, 1000, "--most-groups")
-    interval_ns = duration_ns(interval, "--interval")
+    within(most_groups, 1, 1000, "most_groups")
+    interval_ns = duration_ns(interval, "interval")
     if interval_ns < LEAST_INTERVAL_NS:
-        raise typer.BadParameter("must be 100ms at least", param_hint="--interval")
-    length_ns = duration_ns(length, "--for") if length else None
-    wanted = make_filter(hosts, nets, ports, protocols, None, None)
-    ring_bytes = size_of(ring, "--ring")
-    ranged(ring_bytes, 1 << 18, 1 << 32, "--ring")
-    ranged(cores, 1, len(os.sched_getaffinity(0)), "--cores")
+        raise typer.BadParameter("must be at least 100ms", param_hint="--interval")
+    length_ns = duration_ns(length, "for") if length else None
+    ring_bytes = within(size_bytes(ring, "ring"), 1 << 18, 1 << 32, "ring")
+    within(cores, 1, len(os.sched_getaffinity(0)), "cores")
     if prometheus is not None:
-        _need_address(prometheus)
+        check_address(prometheus)
 
     from wirelag.capture.privileges import drop_privileges, no_threads
 
     no_threads()
-    measure = _measure(quantity, by, most_groups, server or [], method, table_memory, memory)
-    problem = None
+    table_bytes = size_bytes(table_memory, "table_memory")
+    response = _response_settings(quantity, by, most_groups, server or [], method, table_bytes)
+    measure = _measure(response, by, most_groups, table_bytes, memory)
+    problem, inside = None, None
     with ExitStack() as stack:
         source: Source
-        inside = None
         if in_kernel or then is not None:
-            from wirelag.cli.watch_kernel import InKernel, open_inside
+            from wirelag.measure.live_kernel import InKernel, open_inside
+            from wirelag.packets.filters import Filter
 
-            filtered = wanted != make_filter(None, None, None, None, None, None)
-            refused = {"-r": interface is None, "--filter": expression is not None, "--host, --net, --port": filtered}
+            refused = {
+                "-r": interface is None,
+                "--filter": expression is not None,
+                "--host, --net, --port": wanted != Filter(),
+            }
             refused |= {"--promiscuous": promiscuous, "--clock hardware": clock == "hardware"}
-            size = size_of(memory or table_memory, "--memory")
-            asked = InKernel(
-                quantity,
-                interface or "",
-                interval_ns,
-                direction,
-                tunnels,
-                then,
-                size,
-                method,
-                tuple(server or []),
-                by,
-                most_groups,
-            )
-            inside = open_inside(in_kernel, refused, asked)
+            refused |= {"--by": by is not None and response is None}
+            _refuse(in_kernel, refused)
+            size = size_bytes(memory, "memory") if memory else table_bytes
+            asked = InKernel(interface or "", interval_ns, direction, tunnels, then, size, _in_kernel(response))
+            opened = open_inside(asked)
+            for line in [opened] if isinstance(opened, str) else opened.notes:
+                print(f"warning: {line}", file=sys.stderr)
+            inside = None if isinstance(opened, str) else opened
         if inside is not None:
-            source, measure = inside
+            source, measure = inside.source, inside.measure
             stack.callback(source.close)
             drop_privileges()
         elif interface is None:
@@ -212,19 +190,20 @@ def watch(
             source = over_cores(cores, interval_ns, lambda fanout: listen(fanout=fanout))
             stack.callback(source.close)
             drop_privileges()
-        lock = threading.Lock()
         if prometheus is not None:
-            from wirelag.cli.watch_metrics import exporter
+            from wirelag.render.watch_metrics import exporter
 
-            stack.callback(exporter(prometheus, source, measure, lock).close)
+            stack.callback(exporter(prometheus, source, measure).close)
         stack.enter_context(_stopping(source))
         show = stack.enter_context(_shown(output_format, source, measure, by))
+        from wirelag.measure.live import watch as measured
+
         try:
-            _run(source, measure, interval_ns, length_ns, lock, show)
+            for part, dropped in measured(source, measure, interval_ns, length_ns):
+                show(part, dropped)
         except WirelagError as error:
             problem = error
-        with lock:
-            measure.finish()
+        measure.finish()
     if problem is None or inside is not None or source.statistics.packets:
         _conclude(output_format, source, measure, by)
     for line in source.warnings:
@@ -246,15 +225,6 @@ def _words(words: list[str], read: list[str], speed: str) -> tuple[str | None, s
     return (None if read else interfaces[0]), quantity
 
 
-def _need_address(text: str) -> None:
-    from wirelag.render.prometheus import parse_address
-
-    try:
-        parse_address(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--prometheus") from None
-
-
 def _replay(read: list[str], speed: str, live_only: dict[str, bool], wanted: Filter, tunnels: bool) -> Source:
     from wirelag.capture.live import Replay
 
@@ -263,38 +233,52 @@ def _replay(read: list[str], speed: str, live_only: dict[str, bool], wanted: Fil
     return Replay(read, speed=speed_of(speed), wanted=wanted, tunnels=tunnels)
 
 
-def _measure(
-    quantity: str,
-    by: str | None,
-    most_groups: int,
-    servers: list[str],
-    method: str | None,
-    table_memory: str,
-    memory: str | None,
-) -> Measure:
-    from wirelag.cli.watch_measures import Responses, RoundTrips
+def _refuse(in_kernel: bool, given: dict[str, bool]) -> None:
+    """Options that need the packets themselves."""
+    if not in_kernel:
+        raise typer.BadParameter("is for --in-kernel", param_hint="--then")
+    for flag, wanted in given.items():
+        if wanted:
+            raise typer.BadParameter("needs the packets themselves: leave it out, or --in-kernel", param_hint=flag)
 
-    size = size_of(table_memory, "--table-memory")
+
+def _in_kernel(response: ResponseSettings | None) -> ResponseSettings | None:
+    """In the kernel there is one direction: no pairs unless they are asked for."""
+    from dataclasses import replace
+
+    return replace(response, method="auto") if response and response.method is None else response
+
+
+def _response_settings(
+    quantity: str, by: str | None, most_groups: int, servers: list[str], method: str | None, memory: int
+) -> ResponseSettings | None:
+    from wirelag.measure.groups import Groups
+    from wirelag.measure.response import GROUPS, ResponseSettings, servers_of
+
     if quantity == "response":
-        if memory is not None:
-            raise typer.BadParameter("is for rtt; here it is --table-memory", param_hint="--memory")
-        from wirelag.cli.response import servers_of
-        from wirelag.estimators.pirate import Pirate
-
-        pirate = Pirate("auto" if method in (None, "pairs") else method, size)  # type: ignore[arg-type]
-        return Responses(pirate, method, servers_of(servers), by, most_groups)
+        groups = Groups(by, GROUPS, most_groups)
+        return ResponseSettings(method=method, servers=servers_of(servers), memory=memory, groups=groups)
     if servers or method:
         raise typer.BadParameter("is for response", param_hint="--server" if servers else "--method")
-    from wirelag.estimators.fridge import Fridge
-    from wirelag.estimators.match import Match
-    from wirelag.packets.grouping import Grouping
+    return None
 
-    grouping = Grouping(by, most=most_groups) if by else None  # type: ignore[arg-type]
-    if memory is None:
-        return RoundTrips(Match(memory=size).meter("tap"), "match", grouping)
-    size = size_of(memory, "--memory")
-    ranged(size, 1024, 1 << 32, "--memory")
-    return RoundTrips(Fridge(memory=size).meter("tap"), "fridge", grouping)
+
+def _measure(
+    response: ResponseSettings | None, by: str | None, most_groups: int, table_memory: int, memory: str | None
+) -> LiveMeasure:
+    from wirelag.checks import size_bytes, within
+    from wirelag.measure.groups import Groups
+    from wirelag.measure.live import Responses, RoundTrips
+    from wirelag.measure.rtt import RttSettings
+
+    if response is not None:
+        if memory is not None:
+            raise typer.BadParameter("is for rtt; here it is --table-memory", param_hint="--memory")
+        return Responses(response)
+    size = None if memory is None else within(size_bytes(memory, "memory"), 1024, 1 << 32, "memory")
+    groups = Groups(by, RTT_GROUPS, most_groups)
+    settings = RttSettings(table_memory=table_memory, memory=size, groups=groups)
+    return RoundTrips(settings.estimator().meter("tap"), settings.method, groups.grouping())
 
 
 @contextmanager
@@ -313,54 +297,27 @@ def _stopping(source: Source) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _run(
-    source: Source,
-    measure: Measure,
-    interval_ns: int,
-    length_ns: int | None,
-    lock: threading.Lock,
-    show: Callable[[Part, int], None],
-) -> None:
-    """Measure until there is no more to come."""
-    from wirelag.capture.live import by_clock
-
-    for interval, packets in by_clock(source, interval_ns):
-        if packets is not None:
-            measure.observe(packets)
-        else:
-            watched = _watched(interval, source)
-            with lock:
-                part = measure.cut(watched)
-            show(part, source.dropped_during(watched))
-        if length_ns is not None and source.now_ns() >= (source.began_ns or 0) + length_ns:
-            source.stop()
-
-
-def _watched(interval: Interval, source: Source) -> Interval:
-    """How much of it was watched: of the first interval and the last perhaps only a part."""
-    from wirelag.packets.intervals import Interval
-
-    end_ns = min(interval.end_ns, max(source.now_ns(), interval.start_ns + 1))
-    return Interval(min(max(interval.start_ns, source.began_ns or 0), end_ns - 1), end_ns)
-
-
 @contextmanager
-def _shown(form: str, source: Source, measure: Measure, by: str | None) -> Iterator[Callable[[Part, int], None]]:
+def _shown(
+    form: str, source: Source, measure: LiveMeasure, by: str | None
+) -> Iterator[Callable[[LiveInterval, int], None]]:
     """How an interval is shown: as a line of JSON, as a line, or as a view that changes in place."""
     if form == "jsonl":
         yield lambda part, dropped: _print(_as_json(part, dropped, source))
         return
-    from wirelag.cli.watch_view import View, plain_line
+    from wirelag.render.watch import View, plain_line
 
     if not sys.stdout.isatty():
         yield lambda part, dropped: _print(plain_line(part, dropped))
         return
     from rich.live import Live as Screen
 
-    view = View(source, measure, by)
+    from wirelag.measure.recent import Recent
+
+    view = View(source, measure.quantity, Recent(measure, by), by)
     with Screen(view.draw(), auto_refresh=False, transient=True) as screen:
 
-        def show(part: Part, dropped: int) -> None:
+        def show(part: LiveInterval, dropped: int) -> None:
             view.add(part)
             screen.update(view.draw(), refresh=True)
 
@@ -371,7 +328,7 @@ def _print(line: str) -> None:
     print(line, flush=True)
 
 
-def _as_json(part: Part, dropped: int, source: Source) -> str:
+def _as_json(part: LiveInterval, dropped: int, source: Source) -> str:
     plain = part.report.to_json("watch") | {"dropped": dropped, "capture": _capture(source)}
     plain["groups"] = [{"key": key} | report.to_json() for key, report in part.groups.items()]
     return json.dumps(plain)
@@ -382,15 +339,15 @@ def _capture(source: Source) -> dict[str, Any]:
     return {"received": known.received, "dropped": known.dropped, "freezes": known.freezes}
 
 
-def _conclude(form: str, source: Source, measure: Measure, by: str | None) -> None:
-    """What all of it said."""
+def _conclude(form: str, source: Source, measure: LiveMeasure, by: str | None) -> None:
+    """Report all of it."""
     from dataclasses import replace
 
-    from wirelag.cli.output import Line
-    from wirelag.cli.watch_view import coverage, table
+    from wirelag.measure.result import Entry
+    from wirelag.render.watch import coverage, table
 
     known = source.statistics
-    rows = measure.lines()
+    rows = measure.entries()
     rows[0].report = replace(rows[0].report, packets=known.packets, skipped=known.skipped)
     if not known.packets:
         rows[0].report = replace(rows[0].report, reason="there were no packets")
@@ -401,5 +358,5 @@ def _conclude(form: str, source: Source, measure: Measure, by: str | None) -> No
         plain["groups"] = [{"key": key} | said.to_json() for key, said, _ in groups]
         _print(json.dumps(plain))
         return
-    lines = table(rows, [Line("group", *one) for one in groups], f"by {by}, slowest first")
+    lines = table(rows, [Entry("group", *one) for one in groups], f"by {by}, slowest first")
     _print("\n".join([*lines, coverage(known)]))

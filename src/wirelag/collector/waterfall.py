@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from wirelag.cli.path import Found, Route
-from wirelag.cli.path_table import to_json
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
+from wirelag.measure.path import PathResult, Route
 from wirelag.network.cover import Cover
 from wirelag.network.localise import judge, trials
 from wirelag.network.reports import BOUND, SegmentReport, figures_of
@@ -53,4 +52,5 @@ def waterfall(
     paths = cover.paths(source, target)
     whole = {segment: report.whole for segment, report in reports.items()}
     route = Route(source, target, paths, judge(paths, whole, trials(whole, slow)), False)
-    return to_json(Found(topology, slow, reports, {}, [route], False, [], {}, [*topology.notes, *notes]))
+    result = PathResult(topology, slow, reports, {}, [route], False, [], {}, [*topology.notes, *notes])
+    return result.to_dict()

@@ -1,219 +1,137 @@
-"""What a capture holds, and what can be measured from it. Memory: at most 64 MB, whatever arrives.
-
-Conversations are kept by flow key, up to 2^20 of them; beyond that only those whose key begins with a zero bit more are
-kept, again and again. A flow key is a hash, so those are an even sample and counts are scaled up.
-"""
+"""What a capture holds, and which commands can measure it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-import numpy as np
-import numpy.typing as npt
+from wirelag.errors import WirelagError
+from wirelag.measure.result import Result
 
-from wirelag.packets.batch import Flag, Kind, PacketBatch, TcpFlag
+if TYPE_CHECKING:
+    from wirelag.capture.files import Capture
+    from wirelag.capture.pcap import CaptureStatistics
+    from wirelag.capture.source import PathOrFile
+    from wirelag.measure.points import Progress
+    from wirelag.measure.survey import Survey
+    from wirelag.packets.filters import Filter
 
-MOST_CONVERSATIONS: Final = 1 << 20
-MOST_IDS: Final = 1 << 12
-LEAST_ONE_WAY: Final = 0.1  # fewer one-way conversations are a few requests that nobody answered
-_PENDING_ROWS: Final = 1 << 18
-
-# What is remembered of a conversation, a bit each. TIMED: its messages say which request a response belongs to.
-FORWARD, BACKWARD, TO_SERVER, TO_CLIENT, SYN, SYN_ACK, TCP, TIMED = (1 << i for i in range(8))
-_TIMED_KINDS: Final = (Kind.DNS, Kind.NTP, Kind.ICMP, Kind.QUIC)
-_ASKING_KINDS: Final = (Kind.TCP, Kind.UDP, Kind.QUIC, Kind.DNS, Kind.NTP)  # clients ask, servers answer
+LINKS: Final = {
+    0: "NULL", 1: "Ethernet", 9: "PPP", 12: "raw IP", 14: "raw IP", 50: "PPP in HDLC", 51: "PPPoE", 101: "raw IP",
+    104: "Cisco HDLC", 108: "LOOP", 113: "Linux cooked (SLL)", 204: "PPP with direction", 228: "IPv4", 229: "IPv6",
+    276: "Linux cooked (SLL2)",
+}  # fmt: skip
 
 
-class Conversations:
-    """The conversations seen, a row of bits each."""
+@dataclass(repr=False)
+class InfoResult(Result):
+    """What captures hold, one by one and together, and what can be measured."""
 
-    def __init__(self) -> None:
-        self.keys: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
-        self.bits: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
-        self.scale = 1  # conversations that each kept one stands for
-        self._pending: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]] = []
-        self._pending_rows = 0
-
-    def add(self, keys: npt.NDArray[np.uint64], bits: npt.NDArray[np.uint8]) -> None:
-        """Take in packets: their flow keys and what each says about its conversation."""
-        self._pending.append(_joined(keys, bits))
-        self._pending_rows += len(self._pending[-1][0])
-        if self._pending_rows > _PENDING_ROWS:
-            self.settle()
-
-    def settle(self) -> None:
-        """Join what is pending with what is kept."""
-        tables = [(self.keys, self.bits), *self._pending]
-        self.keys, self.bits = _joined(np.concatenate([k for k, _ in tables]), np.concatenate([b for _, b in tables]))
-        self._pending, self._pending_rows = [], 0
-        self._thin()
-
-    def merge(self, other: Conversations) -> None:
-        """Take in the conversations of another capture."""
-        other.settle()
-        self._pending.append((other.keys, other.bits))
-        self.scale = max(self.scale, other.scale)
-        self.settle()
-
-    def _thin(self) -> None:
-        while True:
-            kept = self.keys < np.uint64(2**64 // self.scale - 1) if self.scale > 1 else slice(None)
-            self.keys, self.bits = self.keys[kept], self.bits[kept]
-            if len(self.keys) <= MOST_CONVERSATIONS:
-                return
-            self.scale *= 2
-
-    def count(self, mask: npt.NDArray[np.bool_] | None = None) -> int:
-        """How many conversations there are, or are in the mask."""
-        return (len(self.keys) if mask is None else int(np.count_nonzero(mask))) * self.scale
-
-    def have(self, bits: int) -> npt.NDArray[np.bool_]:
-        """Conversations with all of these bits."""
-        return np.asarray((self.bits & np.uint8(bits)) == bits)
+    command: ClassVar[str] = "info"
+    facts: dict[str, Any]
+    files: list[dict[str, Any]]
+    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)  # captures that could not be read at all
 
     @property
-    def both_ways(self) -> npt.NDArray[np.bool_]:
-        """Seen in both directions."""
-        return self.have(FORWARD | BACKWARD)
+    def commands(self) -> list[dict[str, Any]]:
+        """Which commands apply, and why."""
+        return list(self.facts["commands"])
 
-    @property
-    def client_only(self) -> npt.NDArray[np.bool_]:
-        """Seen from client to server only. A SYN tells which side is the client; without one, the higher port does."""
-        by_port = self.have(TO_SERVER) & ~self.have(TO_CLIENT) & ~self.have(SYN_ACK)
-        return ~self.both_ways & (self.have(SYN) | by_port)
+    def to_dict(self) -> dict[str, Any]:
+        several = "files" in self.facts
+        return self.facts if several else self.files[0] | self.facts
 
+    def rows(self) -> list[dict[str, Any]]:
+        names = ("file", "format", "packets", "bytes", "first", "last", "conversations")
+        return [{name: facts.get(name) for name in names} for facts in self.files]
 
-def _joined(
-    keys: npt.NDArray[np.uint64], bits: npt.NDArray[np.uint8]
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
-    """Each key once, with all bits of its rows."""
-    if not len(keys):
-        return keys, bits
-    order = np.argsort(keys)
-    keys = keys[order]
-    starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
-    return keys[starts], np.bitwise_or.reduceat(bits[order], starts)
+    def parts(self) -> Iterable[dict[str, Any]]:
+        return self.files
+
+    def table(self) -> list[str]:
+        from wirelag.render.info import table
+
+        return table(self.facts, self.files)
 
 
-def _conversation_bits(packets: PacketBatch) -> npt.NDArray[np.uint8]:
-    """What each packet says about its conversation."""
-    tcp = packets.of_kind(Kind.TCP)
-    opening = packets.message & np.uint8(TcpFlag.SYN | TcpFlag.ACK)
-    bits = np.where(packets.has(Flag.REVERSE), np.uint8(BACKWARD), np.uint8(FORWARD))
-    for bit, rows in (
-        (TO_SERVER, packets.dst_port < packets.src_port),
-        (TO_CLIENT, packets.dst_port > packets.src_port),
-        (SYN, tcp & (opening == TcpFlag.SYN)),
-        (SYN_ACK, tcp & (opening == TcpFlag.SYN | TcpFlag.ACK)),
-        (TCP, tcp),
-        (TIMED, np.isin(packets.kind, _TIMED_KINDS)),
-    ):
-        bits |= rows.astype(np.uint8) * np.uint8(bit)
-    return bits
+def info(
+    *sources: PathOrFile | Sequence[PathOrFile],
+    filter: Filter | None = None,
+    tunnels: bool = False,
+    progress: Progress = iter,
+) -> InfoResult:
+    """Say what is in captures and which commands can measure them, and why.
 
-
-class Survey:
-    """What was seen, packet by packet and conversation by conversation; the smallest packet ids on request."""
-
-    def __init__(self, with_ids: bool = False) -> None:
-        self.conversations = Conversations()
-        self.kinds = dict.fromkeys(Kind, 0)
-        self.flags = dict.fromkeys(Flag, 0)
-        self.with_ids = with_ids
-        self.ids: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
-
-    def observe(self, packets: PacketBatch) -> None:
-        """Take in packets."""
-        counts = np.bincount(packets.kind, minlength=len(Kind))
-        for kind in Kind:
-            self.kinds[kind] += int(counts[kind])
-        for flag in Flag:
-            self.flags[flag] += int(np.count_nonzero(packets.has(flag)))
-        whole = packets[~packets.has(Flag.LATER)]  # a later fragment has no ports, so no conversation
-        self.conversations.add(whole.flow_key, _conversation_bits(whole))
-        if self.with_ids:
-            self.ids = np.union1d(self.ids, packets.packet_id)[:MOST_IDS]
-
-    def merge(self, other: Survey) -> None:
-        """Take in the survey of another capture."""
-        self.conversations.merge(other.conversations)
-        for kind in Kind:
-            self.kinds[kind] += other.kinds[kind]
-        for flag in Flag:
-            self.flags[flag] += other.flags[flag]
-
-
-def common_share(one: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> float:
-    """The share of packets that two captures have in common, of the smaller one, from their smallest packet ids.
-
-    Ids are hashes: below the smaller of the two largest ids both lists are complete, and an even sample of all packets.
+    A capture that cannot be read is an error, unless others can: then `errors` has it.
     """
-    if not len(one) or not len(other):
-        return 0.0
-    complete = [ids[-1] for ids in (one, other) if len(ids) == MOST_IDS]
-    if complete:
-        one, other = (ids[ids <= min(complete)] for ids in (one, other))
-    return len(np.intersect1d(one, other)) / max(1, min(len(one), len(other)))
+    from wirelag.capture.files import Capture
+    from wirelag.capture.pcap import CaptureStatistics
+    from wirelag.capture.source import list_files
+    from wirelag.measure.survey import Survey, common_share, verdicts
+    from wirelag.packets.batch import PacketId
+
+    names = {path: name for source in sources for path, name in list_files(source).items()}
+    paths = [path for source in sources for path in list_files(source)]
+    several = len(paths) > 1
+    total, statistics = Survey(), CaptureStatistics()
+    result, ids = InfoResult({}, []), []
+    for path in paths:
+        survey = Survey(with_ids=several)
+        try:
+            capture = Capture(
+                [path], names=names, filter=filter, tunnels=tunnels, packet_id=PacketId() if several else None
+            )
+            for batch in progress(capture):
+                survey.observe(batch)
+        except WirelagError as error:
+            result.errors.append(str(error))
+            continue
+        result.warnings += capture.warnings
+        survey.conversations.settle()
+        result.files.append(_of_file(capture, survey))
+        ids.append(survey.ids)
+        statistics = statistics + capture.statistics
+        total.merge(survey)
+    if not result.files:
+        raise WirelagError("\n".join(result.errors))
+    common = max((common_share(a, b) for i, a in enumerate(ids) for b in ids[:i]), default=None)
+    commands = [{"command": one.command, "applies": one.applies, "why": one.why} for one in verdicts(total, common)]
+    result.facts = _facts(statistics, total) | {"commands": commands}
+    if several:
+        result.facts["files"] = result.files
+    return result
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether a command can measure what was captured, and why."""
-
-    command: str
-    applies: bool
-    why: str
+def _of_file(capture: Capture, survey: Survey) -> dict[str, Any]:
+    file = capture.files[0]
+    about = {"file": file.name, "format": capture.statistics.format, "compression": file.compression or None}
+    return about | _facts(capture.statistics, survey) | {"warnings": capture.warnings}
 
 
-def verdicts(survey: Survey, common: float | None = None) -> list[Verdict]:
-    """What can be measured; `common` is the largest share of packets that two of the captures have in common."""
-    survey.conversations.settle()
-    return [_rtt(survey), _response(survey), _oneway(common), _flows(survey, common)]
+def _facts(statistics: CaptureStatistics, survey: Survey) -> dict[str, Any]:
+    """What was counted, as the JSON has it."""
+    from wirelag.packets.batch import Flag, Kind
 
-
-def _rtt(survey: Survey) -> Verdict:
-    seen = survey.conversations
-    tcp = seen.count(seen.both_ways & seen.have(TCP))
-    others = seen.count(seen.both_ways & seen.have(TIMED))
-    if not tcp + others:
-        return Verdict("rtt", False, "no conversation that can be timed is seen in both directions")
-    parts = []
-    if tcp:
-        share = survey.flags[Flag.TIMESTAMPS] / survey.kinds[Kind.TCP]
-        parts.append(
-            f"{tcp:,} of {seen.count(seen.have(TCP)):,} TCP conversations ({share:.0%} of packets with timestamps)"
-        )
-    if others:
-        names = ", ".join(kind.name for kind in _TIMED_KINDS if survey.kinds[kind])
-        parts.append(f"{others:,} of {names}")
-    return Verdict("rtt", True, f"seen in both directions: {', and '.join(parts)}")
-
-
-def _response(survey: Survey) -> Verdict:
-    seen = survey.conversations
-    one_way, both, all_of_them = seen.count(seen.client_only), seen.count(seen.both_ways), seen.count()
-    if one_way >= LEAST_ONE_WAY * all_of_them > 0:
-        share = f"{one_way:,} of {all_of_them:,} conversations seen from the client's side alone"
-        return Verdict("response", True, f"client->server only: {share}")
-    if both and any(survey.kinds[kind] for kind in _ASKING_KINDS):
-        why = f"{both:,} of {all_of_them:,} conversations, requests with their responses"
-        return Verdict("response", True, f"seen in both directions: {why}")
-    return Verdict("response", False, "no packets from clients to servers")
-
-
-def _oneway(common: float | None) -> Verdict:
-    if common is None:
-        return Verdict("oneway", False, "one capture: name a second one of the same traffic, taken at another point")
-    if common < 0.01:
-        return Verdict("oneway", False, f"the captures have {common:.1%} of their packets in common")
-    return Verdict("oneway", True, f"two captures have {common:.0%} of their packets in common")
-
-
-def _flows(survey: Survey, common: float | None) -> Verdict:
-    references = survey.kinds[Kind.STAMP]
-    if references:
-        return Verdict("flows", True, f"{references:,} STAMP reference packets are there")
-    if common is not None and common >= 0.01:
-        return Verdict("flows", True, "packets common to two captures can stand in for reference packets")
-    return Verdict("flows", False, "no STAMP reference packets (UDP port 862)")
+    seen, tcp = survey.conversations, survey.kinds[Kind.TCP]
+    both = seen.count(seen.both_ways)
+    return {
+        "packets": statistics.packets,
+        "bytes": statistics.wire_bytes,
+        "first": None if statistics.first_ns is None else statistics.first_ns / 1e9,
+        "last": None if statistics.last_ns is None else statistics.last_ns / 1e9,
+        "time_resolution": statistics.resolution_ns / 1e9,
+        "backwards": statistics.backwards,
+        "snaplen": statistics.snaplen,
+        "snapped": statistics.snapped,
+        "filtered": statistics.filtered,
+        "skipped": statistics.skipped,
+        "links": [{"type": t, "name": LINKS.get(t), "packets": n} for t, n in statistics.links.items()],
+        "kinds": {kind.name.lower(): n for kind, n in survey.kinds.items() if n},
+        "flags": {str(flag.name).lower(): n for flag, n in survey.flags.items() if n and flag is not Flag.REVERSE},
+        "tcp_timestamps": survey.flags[Flag.TIMESTAMPS] / tcp if tcp else None,
+        "conversations": seen.count(),
+        "directions": {"both": both, "one": seen.count() - both, "client_only": seen.count(seen.client_only)},
+    }

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +58,24 @@ def split(batches: Iterable[PacketBatch], interval_ns: int | None) -> Iterator[t
         for start, end in pairwise(edges):
             index = int(indexes[start])
             yield Interval(index * interval_ns, (index + 1) * interval_ns), batch[start:end]
+
+
+Event: TypeAlias = "tuple[Interval, PacketBatch | None]"
+"""Packets of an interval; or None, and then the interval has ended."""
+
+
+def events(batches: Iterable[PacketBatch], interval_ns: int | None) -> Iterator[Event]:
+    """Packets with their interval, and its end, by the packets' times. Without a length, one interval has them all."""
+    current: Interval | None = None
+    for interval, packets in split(batches, interval_ns):
+        if interval_ns is None and current is not None:
+            interval = Interval(min(current.start_ns, interval.start_ns), max(current.end_ns, interval.end_ns))
+        elif current is not None and interval != current:
+            yield current, None
+        current = interval
+        yield interval, packets
+    if current is not None or interval_ns is None:
+        yield current or Interval(0, 0), None
 
 
 MARKERS: Final = 16  # in an interval, where its number of packets is known

@@ -57,6 +57,13 @@ class Server:
             raise ValueError(f"{text!r}: a port goes from 1 to 65535")
         return cls(net, number)
 
+    def __str__(self) -> str:
+        """As `parse` reads it, without the length of a prefix that is one address."""
+        text = str(self.net.network_address if self.net.num_addresses == 1 else self.net)
+        if not self.port:
+            return text
+        return f"[{text}]:{self.port}" if self.net.version == 6 else f"{text}:{self.port}"
+
     def rows(self, packets: PacketBatch) -> Bools:
         """Packets to these servers."""
         to = Direction((), (self.net,)).rows(packets)

@@ -44,6 +44,7 @@ def _bins_ns() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
 
 SHORTEST_NS, WIDTH_NS = _bins_ns()
 MIDDLES_NS: Final = SHORTEST_NS + WIDTH_NS / 2
+_OCTAVES: Final = np.log2(np.maximum(MIDDLES_NS, 1)).astype(int)  # of each bin
 
 
 def add_by_leg(
@@ -160,9 +161,13 @@ class Distribution:
         """The share of delays above a limit (to the precision of a bin)."""
         return float(self.weights[_first_above(limit_ns) :].sum()) / self.weight if self.weight else None
 
-    def share_error_above(self, limit_ns: int) -> float:
-        """The standard error of that share."""
-        return self.share_error(_first_above(limit_ns))
+    def share_above_ci(self, limit_ns: int) -> tuple[float, float] | None:
+        """The 95% interval of that share."""
+        share = self.share_above(limit_ns)
+        if share is None:
+            return None
+        error = Z95 * self.share_error(_first_above(limit_ns))
+        return max(0.0, share - error), min(1.0, share + error)
 
     def share_error(self, below: int) -> float:
         """The standard error of the share of delays that lie in bins below this one.
@@ -202,3 +207,7 @@ class Distribution:
             return None
         low, high = self.quantile_ns(q - error), self.quantile_ns(q + error)
         return (low, high) if low is not None and high is not None else None
+
+    def by_octave(self) -> npt.NDArray[np.float64]:
+        """How many delays there are in each octave of ns: all that a small picture shows of them."""
+        return np.bincount(_OCTAVES, weights=self.weights.astype(float), minlength=64).astype(np.float64)

@@ -7,6 +7,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wirelag.errors import SettingError
+from wirelag.units import parse_rate
+
 FEWEST_GAPS: Final = 32
 FEWEST_REFERENCES: Final = 8
 SLOWEST, FASTEST = 125_000, 10**12  # bytes a second
@@ -58,3 +61,18 @@ def serialises(drain: Drain, delays_ns: npt.NDArray[np.int64], sizes: npt.NDArra
     waited_ns = delays_ns - sizes.astype(np.float64) * 1e9 / drain.bytes_per_s
     noise_ns = 2 * drain.noise_ns
     return bool(np.abs(np.diff(waited_ns)).mean() <= 1.5 * np.abs(np.diff(delays_ns)).mean() + noise_ns)
+
+
+def parse_drain(text: str) -> int:
+    """Read the rate of a queue, in bits a second, as bytes a second.
+
+    >>> parse_drain("2Gbps")
+    250000000
+    """
+    try:
+        rate = parse_rate(text) // 8
+    except ValueError as error:
+        raise SettingError("drain", str(error)) from None
+    if not SLOWEST <= rate <= FASTEST:
+        raise SettingError("drain", "must be between 1Mbps and 8Tbps")
+    return rate

@@ -35,6 +35,9 @@ class Delays(Protocol):
     def share_above(self, limit_ns: int) -> float | None:
         """The share of delays above a limit."""
 
+    def share_above_ci(self, limit_ns: int) -> tuple[float, float] | None:
+        """The 95% interval of that share."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sla:
@@ -82,8 +85,15 @@ class Sla:
             return None
         return value <= self.bound if self.inclusive else value < self.bound
 
-    def answer(self, delays: Delays) -> str:
-        """The answer in words."""
+    def to_dict(self, delays: Delays) -> dict[str, str | bool | float | None]:
+        """The verdict as JSON has it: durations in seconds, shares as they are."""
+        value = self.value(delays)
+        if value is not None and self.limit_ns is None:
+            value /= 1e9
+        return {"question": self.text, "holds": self.holds(delays), "value": value}
+
+    def sentence(self, delays: Delays) -> str:
+        """The verdict in words."""
         value = self.value(delays)
         if value is None:
             return f"{self.text}: cannot say"
@@ -113,4 +123,7 @@ class Mean:
         """Not known."""
 
     def share_above(self, limit_ns: int) -> None:
+        """Not known."""
+
+    def share_above_ci(self, limit_ns: int) -> None:
         """Not known."""

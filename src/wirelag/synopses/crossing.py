@@ -90,9 +90,12 @@ class Crossing:
         return found[0][0] if found else None
 
     def share_above(self, limit_ns: int) -> float | None:
-        """The share of delays above a limit, from the sample."""
-        found = self.tail.share_above(limit_ns)
-        return None if found is None else found[0]
+        """The share of delays above a limit."""
+        return self.tail.share_above(limit_ns)
+
+    def share_above_ci(self, limit_ns: int) -> tuple[float, float] | None:
+        """The 95% interval of that share."""
+        return self.tail.share_above_ci(limit_ns)
 
     def add_delays(self, sent_ns: Times, delays_ns: Times, stands_for: int = 1) -> None:
         """Take in delays that are known one by one."""

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.stats.distribution import Z95, wilson
+from wirelag.stats.distribution import Z95, Distribution, wilson
 from wirelag.synopses.cache import Cached, join, level
 
 MOST: Final = 1 << 22
@@ -93,12 +93,20 @@ class Tail:
         squares = float((self.weights.astype(np.float64) ** 2).sum())
         return self.weight**2 / squares if squares else 0.0
 
-    def share_above(self, limit_ns: int) -> tuple[float, float, float] | None:
-        """The share of delays above a limit, and its 95% interval."""
-        if not len(self):
-            return None
-        share = float(self.weights[self.delays_ns > limit_ns].sum()) / self.weight
-        return share, *wilson(share, self.effective)
+    def distribution(self) -> Distribution:
+        """The delays in bins, without those below 0."""
+        delays, positive = Distribution(), self.delays_ns >= 0
+        delays.add(self.delays_ns[positive], self.weights[positive])
+        return delays
+
+    def share_above(self, limit_ns: int) -> float | None:
+        """The share of delays above a limit."""
+        return float(self.weights[self.delays_ns > limit_ns].sum()) / self.weight if len(self) else None
+
+    def share_above_ci(self, limit_ns: int) -> tuple[float, float] | None:
+        """The 95% interval of that share."""
+        share = self.share_above(limit_ns)
+        return None if share is None else wilson(share, self.effective)
 
     def quantiles_ns(self, shares: list[float]) -> list[tuple[float, tuple[float, float] | None]]:
         """Each quantile (of n sorted delays the one at place int(q n), from 0) and its 95% interval.

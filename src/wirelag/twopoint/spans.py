@@ -16,10 +16,11 @@ from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
 import numpy as np
 
+from wirelag.estimators.drive import cut_by_time
 from wirelag.estimators.protocol import Estimator, Meter
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
-from wirelag.packets.intervals import CONTROL, Delimiters, Interval, split, split_at_delimiters
+from wirelag.packets.intervals import CONTROL, Delimiters, Interval, split_at_delimiters
 from wirelag.synopses.crossing import Crossing
 from wirelag.synopses.delay_sample import MOST, Tail
 
@@ -87,7 +88,7 @@ class ClassMeter:
             share = min(memory, max(LEAST_MEMORY, memory // (grouping.most + 1)))
             self._of_class = replace(estimator, memory=share)  # type: ignore[type-var]
 
-    def observe(self, packets: PacketBatch) -> None:
+    def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
         """Take in packets, each also in its class."""
         self._meters[ALL].observe(packets)
         if self._grouping is None:
@@ -124,17 +125,8 @@ def cuts(
     if delimiters is not None:
         yield from _at_delimiters(meter, batches, delimiters)
         return
-    open_: Interval | None = None
-    for interval, packets in split(batches, interval_ns):
-        if interval_ns is None:
-            both = [interval, open_ or interval]
-            interval = Interval(min(i.start_ns for i in both), max(i.end_ns for i in both))
-        elif open_ is not None and interval != open_:
-            yield meter.cut(open_)
-        meter.observe(packets)
-        open_ = interval
-    if open_ is not None or interval_ns is None:
-        yield meter.cut(open_ or Interval(0, 0))
+    for _, cut in cut_by_time(meter, batches, interval_ns):
+        yield cut
 
 
 def _at_delimiters(meter: ClassMeter, batches: Iterable[PacketBatch], delimiters: Delimiters) -> Iterator[Cut]:

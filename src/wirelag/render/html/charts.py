@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from itertools import pairwise
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ from wirelag.stats.distribution import BINS, MIDDLES_NS, Distribution
 from wirelag.synopses.delay_sample import Tail
 from wirelag.units import format_duration
 
+if TYPE_CHECKING:
+    from wirelag.measure.result import Entry
+
 QUANTILES: Final = ("0.5", "0.9", "0.99")
 MOST_ROWS: Final = 60  # of the heat map
 MOST_LETTERS: Final = 64  # of a name beside a chart
@@ -28,15 +31,6 @@ DATED_S: Final = 30.0  # an axis this long has the time of day
 Figure = dict[str, Any]
 Floats = npt.NDArray[np.float64]
 Parts = Sequence[tuple[Interval, Distribution]]
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One answer and what it is of."""
-
-    name: str
-    report: Report
-    delays: Distribution
 
 
 def duration(seconds: float | None) -> str:
@@ -78,7 +72,7 @@ def cdf(entries: Sequence[Entry], what: str) -> Figure:
             {
                 "type": "scatter",
                 "mode": "lines",
-                "name": plain(entry.name),
+                "name": plain(entry.key),
                 "x": all_rounded(start + seconds.tolist()),
                 "y": all_rounded([0.0, *shares.tolist()]),
                 "text": [duration(x) for x in start + seconds.tolist()],
@@ -201,7 +195,7 @@ def heat(timeline: Parts) -> Figure:
 
 def bars(groups: Sequence[Entry]) -> Figure:
     """A line from p50 to p99 for each group, the slowest on top, with a mark for each quantile."""
-    names = [plain(entry.name) for entry in groups]
+    names = [plain(entry.key) for entry in groups]
     rows = list(range(len(groups)))
     marks = {q: [max(entry.report.quantiles[q] or 0.0, 1e-9) for entry in groups] for q in QUANTILES}
     ends: list[float | None] = []

@@ -11,19 +11,9 @@ import numpy as np
 
 from wirelag.render.html.charts import Figure, Floats, Scale, spoken
 from wirelag.render.html.flow_charts import NAMED, SLOWEST, Points, by_size, drawn, flow_text, over_time
+from wirelag.render.html.frame import Frame, bounds, chart, coverage, delay, document, folded, listed, table
 from wirelag.render.html.oneway_charts import SpanEntry, means
-from wirelag.render.html.page import (
-    MOST_BARS,
-    MOST_GROUPS,
-    bounds,
-    chart,
-    coverage,
-    delay,
-    document,
-    folded,
-    listed,
-    table,
-)
+from wirelag.render.html.page import MOST_BARS, MOST_GROUPS
 from wirelag.report import Report
 from wirelag.synopses.delay_sample import Tail
 from wirelag.synopses.flows import Flows
@@ -34,14 +24,10 @@ HIDDEN: Final = 100  # a fixed part of the delay so many times larger than the r
 Entries = Sequence[tuple[str, Report]]
 
 
-@dataclass(frozen=True, slots=True)
-class FlowsPage:
+@dataclass(frozen=True, kw_only=True)
+class FlowsPage(Frame):
     """All that a page about flows tells. Reports are of the quantity one_way, with `bytes` and `references`."""
 
-    title: str
-    subject: str  # what was measured: the names of the captures
-    command_line: str
-    version: str
     total: Report  # as `Flows.report` makes it
     flows: Flows  # those asked for, a record each
     points: Entries  # `flow_charts.drawn` of them, slowest first
@@ -50,9 +36,6 @@ class FlowsPage:
     by: str
     refused: Mapping[str, int]  # references, by reason
     rate: str  # at which the queue is drained, as people write it; empty if not known
-    notes: Sequence[str]
-    warnings: Sequence[str]
-    counts: Mapping[str, int]
 
 
 def render_flows(page: FlowsPage) -> str:
@@ -90,8 +73,8 @@ def render_flows(page: FlowsPage) -> str:
             text = f"{of}, by their mean; lines are 95% intervals."
             add(name, means(few), title, text, 110 + 26 * len(few), _entries_table(by, entries, count))
     sections.append(_method(page, less_s))
-    sections.append(coverage(page.counts, page.warnings, page.command_line))
-    return document(page.title, page.subject, page.version, "\n".join(sections), figures)
+    sections.append(coverage(page))
+    return document(page, "\n".join(sections), figures)
 
 
 # ---- a fixed part that hides everything else ----

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Final
@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from wirelag.render.html.charts import Figure, Scale, clock, duration
+from wirelag.render.html.frame import Frame, chart, coverage, delay, document, folded, listed, scale, table
 from wirelag.render.html.oneway_charts import (
     MOST_POINTS,
     ClockFit,
@@ -26,18 +27,7 @@ from wirelag.render.html.oneway_charts import (
     sample,
     share,
 )
-from wirelag.render.html.page import (
-    MOST_BARS,
-    MOST_GROUPS,
-    chart,
-    coverage,
-    delay,
-    document,
-    folded,
-    listed,
-    scale,
-    table,
-)
+from wirelag.render.html.page import MOST_BARS, MOST_GROUPS
 from wirelag.report import Report
 from wirelag.stats.distribution import Z95
 from wirelag.synopses.delay_sample import Tail
@@ -51,14 +41,10 @@ COUNTED: Final = ("received", "lost", "reordered", "duplicated", "ambiguous", "n
 Entries = Sequence[tuple[str, Report]]
 
 
-@dataclass(frozen=True, slots=True)
-class OnewayPage:
+@dataclass(frozen=True, kw_only=True)
+class OnewayPage(Frame):
     """All that a page about one-way delay tells. Reports are of the quantity one_way."""
 
-    title: str
-    subject: str  # what was measured: the names of the captures
-    command_line: str
-    version: str
     total: Report
     tail: Tail  # delays of a sample of packets, with which share they stand for
     spans: Sequence[SpanEntry]  # in order of time; empty without intervals
@@ -66,9 +52,6 @@ class OnewayPage:
     by: str
     segments: Entries  # in the order of the path
     clock: ClockFit | None
-    notes: Sequence[str]
-    warnings: Sequence[str]
-    counts: Mapping[str, int]
 
 
 def render_oneway(page: OnewayPage) -> str:
@@ -115,8 +98,8 @@ def render_oneway(page: OnewayPage) -> str:
     elif page.clock is not None:
         sections.append(f"<section><h2>The clocks</h2><p>{escape(page.clock.text)}</p></section>")
     sections.append(_numbers(page))
-    sections.append(coverage(page.counts, page.warnings, page.command_line))
-    return document(page.title, page.subject, page.version, "\n".join(sections), figures)
+    sections.append(coverage(page))
+    return document(page, "\n".join(sections), figures)
 
 
 def _with_share(page: OnewayPage) -> OnewayPage:

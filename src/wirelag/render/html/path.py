@@ -24,7 +24,7 @@ from wirelag.render.html.charts import (
     rounded,
     spoken,
 )
-from wirelag.render.html.page import chart, coverage, delay, document, listed, table
+from wirelag.render.html.frame import Frame, chart, coverage, delay, document, listed, table
 
 MOST_PATHS: Final = 4  # with a chart of their own
 MOST_LINES: Final = 6  # of segments over time
@@ -45,20 +45,14 @@ class RouteEntry:
     over_time: Sequence[Moment] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PathPage:
+@dataclass(frozen=True, kw_only=True)
+class PathPage(Frame):
     """All that a page about paths tells. With one route it is drawn, with several they are listed."""
 
-    title: str
-    subject: str
-    command_line: str
-    version: str
     routes: Sequence[RouteEntry]
     verdicts: Sequence[str]  # in words
     changes: Sequence[Change]
     unassigned: Mapping[str, tuple[int, float, str]]  # by router: packets, share, why
-    notes: Sequence[str]
-    counts: Mapping[str, int]
 
 
 def render_path(page: PathPage) -> str:
@@ -83,8 +77,8 @@ def render_path(page: PathPage) -> str:
         sections.append(_changes_table(page.changes))
     if page.unassigned:
         sections.append(_unassigned_table(page.unassigned))
-    sections.append(coverage(page.counts, page.notes, page.command_line))
-    return document(page.title, page.subject, page.version, "\n".join(sections), figures)
+    sections.append(coverage(page))
+    return document(page, "\n".join(sections), figures)
 
 
 # ---- charts ----

@@ -9,7 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from wirelag.render.html.charts import Figure, all_rounded, area, plain, rounded
-from wirelag.render.html.page import chart, document, folded, listed, table
+from wirelag.render.html.frame import Frame, chart, coverage, document, folded, listed, table
 from wirelag.units import format_size
 
 if TYPE_CHECKING:
@@ -26,20 +26,15 @@ DASHES: Final = ("solid", "dot", "dash")
 Curve = tuple[str, Sequence["Extent"]]  # its name, and what there is to measure after 0, 1, 2, ... upgrades
 
 
-@dataclass(frozen=True, slots=True)
-class PlanPage:
+@dataclass(frozen=True, kw_only=True)
+class PlanPage(Frame):
     """All that a page about a plan tells."""
 
-    title: str
-    subject: str
-    command_line: str
-    version: str
     plan: Plan
     curves: Sequence[Curve]  # that of the plan first
     costs: Sequence[RouterCost]
     costs_text: Sequence[str]  # what they are of, and their sum
     failure: Sequence[str]  # what changes if links fail
-    notes: Sequence[str]
 
 
 def render_plan(page: PlanPage) -> str:
@@ -61,11 +56,8 @@ def render_plan(page: PlanPage) -> str:
     if page.costs:
         text = "".join(f"<p>{escape(sentence)}.</p>" for sentence in page.costs_text)
         sections.append(f"<section><h2>Measuring inside routers</h2>{text}{_costs_table(page.costs)}</section>")
-    sections.append(
-        f"<section><h2>What this rests on</h2>{listed([*plan.topology.notes, *page.notes])}<h3>The command that made "
-        f"this page</h3><pre><code>{escape(page.command_line)}</code></pre></section>"
-    )
-    return document(page.title, page.subject, page.version, "\n".join(sections), figures)
+    sections.append(coverage(page))
+    return document(page, "\n".join(sections), figures)
 
 
 _HOPS_TEXT: Final = (

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from wirelag.render.html.charts import Entry, Figure, clock, duration, spoken
+from wirelag.render.html.charts import Figure, clock, duration, spoken
+from wirelag.render.html.frame import Frame, bounds, chart, coverage, delay, document, folded, listed, table
 from wirelag.render.html.oneway_charts import SpanEntry, means
-from wirelag.render.html.page import (
-    MOST_BARS,
-    MOST_GROUPS,
-    Page,
-    bounds,
-    chart,
-    coverage,
-    delay,
-    document,
-    folded,
-    listed,
-    render,
-    table,
-)
+from wirelag.render.html.page import MOST_BARS, MOST_GROUPS, Page, render
 from wirelag.render.html.response_charts import height, over_time, split
 from wirelag.report import Report
 from wirelag.synopses.epochs import MEANING, Epochs
+
+if TYPE_CHECKING:
+    from wirelag.measure.result import Entry
 
 WAY_OUT: Final = {
     "too_few": "Flows are short or slow: --fewest takes fewer responses, --epoch waits longer.",
@@ -44,22 +35,15 @@ WAY_OUT: Final = {
 Entries = Sequence[tuple[str, Report]]
 
 
-@dataclass(frozen=True, slots=True)
-class ResponsePage:
+@dataclass(frozen=True, kw_only=True)
+class ResponsePage(Frame):
     """All that a page about response latency tells. Reports are as `Epochs.report` makes them."""
 
-    title: str
-    subject: str  # what was measured: the names of the captures
-    command_line: str
-    version: str
     total: Report
     epochs: Epochs
     spans: Sequence[SpanEntry]  # in order of time, without gaps; empty if there are no epochs
     groups: Entries  # slowest first, then those without an answer
     by: str
-    notes: Sequence[str]
-    warnings: Sequence[str]
-    counts: Mapping[str, int]
 
 
 def render_response(page: ResponsePage) -> str:
@@ -84,8 +68,8 @@ def render_response(page: ResponsePage) -> str:
     elif few:
         sections.append(f"<section><h2>By {escape(page.by)}</h2>{_groups_table(page)}</section>")
     sections.append(_abstained(page.total))
-    sections.append(coverage(page.counts, page.warnings, page.command_line))
-    return document(page.title, page.subject, page.version, "\n".join(sections), figures)
+    sections.append(coverage(page))
+    return document(page, "\n".join(sections), figures)
 
 
 # ---- text ----
@@ -225,7 +209,7 @@ def render_pairs(page: Page) -> str:
 
 def _split_table(by: str, entries: Sequence[Entry]) -> str:
     rows = [
-        [escape(entry.name), f"{entry.report.samples:,}", delay(entry.report.mean),
+        [escape(entry.key), f"{entry.report.samples:,}", delay(entry.report.mean),
          *(delay(entry.report.details[name]) for name in ("network", "server", "transfer", "think", "batch"))]
         for entry in entries
     ]  # fmt: skip

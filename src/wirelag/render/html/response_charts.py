@@ -6,12 +6,11 @@ Input may be a million epochs; what is drawn is at most `MOST_POINTS` of them, t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from wirelag.render.html.charts import (
-    Entry,
     Figure,
     Scale,
     Times,
@@ -28,6 +27,9 @@ from wirelag.render.html.charts import (
 from wirelag.render.html.oneway_charts import SpanEntry
 from wirelag.report import Report
 from wirelag.synopses.epochs import REASONS, Epochs, ends_text
+
+if TYPE_CHECKING:
+    from wirelag.measure.result import Entry
 
 MOST_POINTS: Final = 3_000
 SLOWEST: Final = 100  # always drawn
@@ -208,7 +210,7 @@ def split(entries: Sequence[Entry]) -> Figure:
                 "marker": {"color": colour},
             }
         )  # fmt: skip
-    keys = {"tickvals": rows, "ticktext": [plain(entry.name) for entry in entries], "range": [len(rows) - 0.5, -0.5],
+    keys = {"tickvals": rows, "ticktext": [plain(entry.key) for entry in entries], "range": [len(rows) - 0.5, -0.5],
             "automargin": True, "showgrid": False}  # fmt: skip
     axis = linear_axis(0.0, max(ends, default=0.0), "mean")
     layout = {"xaxis": axis, "yaxis": keys, "barmode": "stack", "hovermode": "closest"}

@@ -1,0 +1,104 @@
+"""`wirelag balance --prometheus`: weights, latencies and loads of backends, as Prometheus reads them.
+
+Series are bounded by the number of backends; those of one that is gone end with it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from wirelag.ebpf.service import Counts
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+    from wirelag.balance.apply import Applier
+    from wirelag.balance.loop import Entry
+    from wirelag.render.prometheus import Exporter
+
+STANDINGS: Final = ("well", "slow", "silent", "unknown", "draining")
+COUNTERS: Final = {
+    "requests": "Requests that were sent to it.",
+    "opened": "Connections that were opened.",
+    "repeated": "Requests and SYNs that clients sent again.",
+    "packets": "Packets that were sent to it.",
+    "bytes": "Bytes of these.",
+    "abstained": "Epochs whose packets do not tell a latency.",
+}
+
+
+class Totals:
+    """What was seen since the start."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Counts] = {}
+        self._unknown: dict[str, int] = {}
+        self._moves = 0
+        self._last: Entry | None = None
+
+    def add(self, entry: Entry) -> None:
+        """Take in an interval."""
+        self._last = entry
+        self._moves += bool(entry.decision.changes)
+        names = dict.fromkeys([*entry.decision.weights, *entry.draining])
+        self._counts = {n: self._counts.get(n, Counts()) + entry.counts.get(n, Counts()) for n in names}
+        self._unknown = {
+            name: self._unknown.get(name, 0) + (entry.decision.latencies.get(name) is None) for name in names
+        }
+
+    def exporter(self, address: str, lock: threading.Lock, applier: Applier | None) -> Exporter:
+        """Serve it; `lock` is held while it changes."""
+        from wirelag.render.prometheus import Exporter
+
+        def collect() -> Iterable[Metric]:
+            with lock:
+                return list(self._metrics(applier))
+
+        return Exporter(address, collect)
+
+    def _metrics(self, applier: Applier | None) -> Iterable[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
+
+        entry = self._last
+        if entry is None:
+            return
+        decision = entry.decision
+
+        def family(kind: Any, name: str, text: str, values: dict[str, float]) -> Metric:
+            made = kind(f"wirelag_balance_{name}", text, labels=["backend"])
+            for backend, value in values.items():
+                made.add_metric([backend], value)
+            return made  # type: ignore[no-any-return]
+
+        weights = {name: decision.weights.get(name, 0.0) for name in self._counts}
+        yield family(GaugeMetricFamily, "weight", "Its share of new connections.", weights)
+        known = {name: latency.mean_ns / 1e9 for name, latency in decision.latencies.items() if latency}
+        text = "How late it answers; no value where that is not known."
+        yield family(GaugeMetricFamily, "latency_seconds", text, known)
+        open_now = {name: float(entry.counts.get(name, Counts()).connections) for name in self._counts}
+        yield family(GaugeMetricFamily, "connections", "Connections that are open.", open_now)
+        standing = GaugeMetricFamily("wirelag_balance_standing", "1 for what it is.", labels=["backend", "standing"])
+        for name in self._counts:
+            now = "draining" if name in entry.draining else decision.standings[name]
+            for one in STANDINGS:
+                standing.add_metric([name, one], float(one == now))
+        yield standing
+        summary = SummaryMetricFamily("wirelag_balance_response_seconds", "Responses it gave.", labels=["backend"])
+        for name, counts in self._counts.items():
+            summary.add_metric([name], counts.count, counts.sum_ns / 1e9)
+        yield summary
+        for what, text in COUNTERS.items():
+            values = {name: float(getattr(counts, what)) for name, counts in self._counts.items()}
+            yield family(CounterMetricFamily, what, text, values)
+        unknown = {name: float(count) for name, count in self._unknown.items()}
+        text = "Intervals in which its latency was not known."
+        yield family(CounterMetricFamily, "unknown_intervals", text, unknown)
+        yield CounterMetricFamily("wirelag_balance_moves", "Intervals that moved weights.", value=self._moves)
+        failed = CounterMetricFamily("wirelag_balance_failures", "What failed or found no room.", labels=["what"])
+        for what, count in entry.counters.items():
+            failed.add_metric([what], count)
+        if applier is not None:
+            failed.add_metric(["apply"], applier.failures)
+        yield failed

@@ -1,0 +1,145 @@
+"""What `wirelag balance` shows: each backend's share, latency and load, what moved and why."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from wirelag.ebpf.service import Counts
+from wirelag.units import format_duration, format_time
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from wirelag.balance.controller import Latency
+    from wirelag.balance.loop import Entry
+    from wirelag.balance.settings import Config
+
+BAR: Final = 20
+SHOWN_CHANGES: Final = 8
+SHOWN_BACKENDS: Final = 32
+SHORT: Final = 8  # requests in a connection: too few to tell a latency
+SURE: Final = 100  # epochs that told nothing
+STYLES: Final = {"slow": "bold yellow", "silent": "bold red", "unknown": "dim", "draining": "cyan"}
+
+
+def forecast(config: Config) -> list[str]:
+    """What would happen, for `--check`."""
+    service, fair = config.service, config.fair
+    ports = ", ".join(map(str, service.ports)) or "all ports"
+    total, floors = sum(fair.values()), config.policy.floors({name: 1 / len(fair) for name in fair})
+    policy = config.policy
+    pins = f"pinned in {config.pins}" if config.pins else "not pinned: it ends with its process"
+    lines = [
+        f"{config.path}: {service.address}, {service.protocol} {ports}, "
+        + (f"at {config.interface}" if config.interface else "no interface: for captures only"),
+        f"every {format_duration(config.interval_ns)}: who is above {policy.high:g} times the smallest latency loses "
+        f"weight, down to {max(floors.values()):.2%}; who is below {policy.low:g} times may gain",
+        f"table of {config.table_size:,} entries, room for {config.connections:,} connections, {pins}",
+    ]
+    for one in config.backends:
+        share = f"{fair[one.name] / total:.1%}" if one.name in fair else "drains"
+        mac = one.mac.hex(":") if one.mac else "MAC from the table of neighbours"
+        lines.append(f"{one.name}: {one.address}, {mac}, {share}")
+    return lines
+
+
+def plain_lines(entry: Entry) -> list[str]:
+    """What moved and why, in a line if anything did."""
+    by_reason: dict[str, list[str]] = {}
+    for change in sorted(entry.decision.changes, key=lambda change: change.after - change.before):
+        by_reason.setdefault(change.reason, []).append(f"{change.name} {change.after:.1%}")
+    said = "; ".join(f"{', '.join(shares)}: {reason}" for reason, shares in by_reason.items())
+    return [f"{format_time(entry.time_ns)}  {said}"] if said else []
+
+
+@dataclass(slots=True)
+class TooShort:
+    """Notices, once, that connections end before their packets tell a latency: weights cannot follow it then."""
+
+    abstained: int = 0
+    requests: int = 0
+    opened: int = 0
+    told: bool = False  # or there is nothing to tell
+
+    def add(self, entry: Entry) -> bool:
+        """Take in an interval; whether it is to be said now."""
+        self.told = self.told or any(counts.count for counts in entry.counts.values())
+        for counts in entry.counts.values():
+            self.abstained += counts.abstained
+            self.requests += counts.requests
+            self.opened += counts.opened
+        if self.told or self.abstained < SURE or self.requests > SHORT * self.opened:
+            return False
+        self.told = True
+        return True
+
+    @property
+    def line(self) -> str:
+        """What to say."""
+        each = self.requests / max(1, self.opened)
+        return f"connections too short to tell a latency ({each:.1f} requests each; it takes about 10): weights stay"
+
+
+class View:
+    """Keeps what is shown, and draws it."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._entry: Entry | None = None
+        self._changes: deque[str] = deque(maxlen=SHOWN_CHANGES)
+
+    def add(self, entry: Entry) -> None:
+        """Take in an interval."""
+        self._entry = entry
+        self._changes.extend(plain_lines(entry))
+
+    def draw(self) -> RenderableType:
+        """All of it, as something that rich prints."""
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        entry = self._entry
+        service = f"{self._config.service.address} at {self._config.interface or 'captures'}"
+        if entry is None:
+            return Text(f"{service}: waiting for the first interval to end")
+        table = Table(box=None, pad_edge=False)
+        table.add_column("backend")
+        table.add_column("share", justify="right")
+        table.add_column("", width=BAR)
+        table.add_column("latency")
+        for name in ("requests/s", "connections", "samples"):
+            table.add_column(name, justify="right")
+        table.add_column("standing")
+        names = list(dict.fromkeys([*entry.decision.weights, *entry.draining]))
+        per_second = 1e9 / self._config.interval_ns
+        for name in names[:SHOWN_BACKENDS]:
+            weight, counts = entry.decision.weights.get(name, 0.0), entry.counts.get(name, Counts())
+            standing = "draining" if name in entry.draining else entry.decision.standings[name]
+            table.add_row(
+                name,
+                f"{weight:.1%}",
+                "█" * round(BAR * weight),
+                latency_text(entry.decision.latencies.get(name), counts),
+                f"{counts.requests * per_second:,.0f}",
+                f"{counts.connections:,}",
+                f"{counts.count:,}",
+                standing,
+                style=STYLES.get(standing),
+            )
+        failed = ", ".join(f"{count:,} {what}" for what, count in entry.counters.items() if count)
+        head = f"{service}  {format_time(entry.time_ns)}  {'steers' if entry.steered else 'measures only'}"
+        more = [f"and {len(names) - SHOWN_BACKENDS} more"] if len(names) > SHOWN_BACKENDS else []
+        tail = [*more, *self._changes, *([f"counted: {failed}"] if failed else []), "Ctrl-C ends it"]
+        return Group(Text(head, style="bold"), table, Text("\n".join(tail), no_wrap=True, overflow="ellipsis"))
+
+
+def latency_text(latency: Latency | None, counts: Counts) -> str:
+    """The mean, and between what it lies, chance aside."""
+    if latency is None:
+        short = counts.abstained and not counts.count and counts.requests <= SHORT * counts.opened
+        return "connections too short to tell" if short else "not known"
+    mean, low, high = map(format_duration, (latency.mean_ns, latency.least_ns, latency.most_ns))
+    return f"{mean}, {low} to {high}"

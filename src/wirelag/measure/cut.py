@@ -1,0 +1,175 @@
+"""What one point keeps of each interval, as a file of synopses: to be compared with another point's by `oneway`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from wirelag.errors import SettingError, WirelagError
+from wirelag.measure.groups import Groups
+from wirelag.measure.methods import Method
+from wirelag.measure.oneway import direction_of
+from wirelag.measure.points import Reading
+
+if TYPE_CHECKING:
+    from wirelag.capture.files import Capture
+    from wirelag.packets.batch import PacketBatch
+    from wirelag.packets.grouping import Grouping
+    from wirelag.protocol.terms import Terms
+
+
+@dataclass
+class Written:
+    """A file of synopses, or of replies."""
+
+    path: str
+    records: int
+    bytes: int
+    packets: int = 0  # that were looked at
+    questions: int = 0  # that were asked
+    warnings: list[str] = field(default_factory=list)
+
+
+def terms_of(method: Method, interval_ns: int | None, groups: Groups, direction: str | None, reading: Reading) -> Terms:
+    """What both points must agree on."""
+    from wirelag.protocol.terms import Terms
+
+    if method.estimator == "join":
+        raise SettingError("estimator", "join needs every packet: give `oneway` both captures")
+    direction_of(direction)
+    estimator, grouping = method.make(), groups.grouping()
+    by = f"{grouping.by}/{groups.ipv4_prefix}/{groups.ipv6_prefix}/{groups.most}" if grouping else None
+    delimiters = method.delimiters(estimator, interval_ns, method.packets_per_interval)
+    return Terms(estimator, method.packet_id(), interval_ns, delimiters, by, direction, _filter_text(reading))
+
+
+def cut_captures(captures: Sequence[str], output: str, terms: Terms, reading: Reading, ahead_ns: int = 0) -> Written:
+    """Write a synopsis of each interval; `ahead_ns` is how far this point's clock is ahead."""
+    from wirelag.capture.synopsis_file import SynopsisWriter
+    from wirelag.estimators.rda import Rda
+    from wirelag.protocol.terms import About, records_of
+    from wirelag.twopoint.spans import Cut, cuts
+
+    capture, grouping, of, seen = _capture(captures, terms, reading), _grouping(terms.by), terms.two_point, _Seen()
+    batches = seen.watch(_selected(reading.progress(capture), terms.direction, ahead_ns))
+    with SynopsisWriter(output, About("synopses", terms, tuple(captures), ahead_ns)) as writer:
+        for part in cuts(of, "upstream", batches, terms.interval_ns, terms.delimiters, grouping):
+            kept = part
+            if isinstance(of, Rda):  # buckets are made now: this point cannot talk with the other one
+                kept = Cut(part.interval, {tag: of.bind(cached) for tag, cached in part.synopses.items()})
+            for record in records_of(kept, grouping.keys if grouping else {}):
+                writer.write(record)
+        overflow = bool(grouping and len(grouping.keys) > grouping.most)
+        writer.counted |= {"packets": capture.statistics.packets, "overflow": overflow, **seen.span()}
+    written = Written(output, writer.records, writer.bytes, seen.packets, warnings=list(capture.warnings))
+    if seen.both_ways and terms.direction is None:
+        written.warnings.append(
+            "packets travel both ways here, and those that go away from the other point will count as lost: "
+            "name the way with --direction 'SRC>DST'"
+        )
+    if seen.cut_payloads:
+        written.warnings.append(
+            f"{seen.cut_payloads:,} packets hold less payload than --prefix {terms.packet_id.prefix}: the "
+            f"other point may see another id for them; use the same, shorter --prefix at both"
+        )
+    return written
+
+
+def reply(captures: Sequence[str], output: str, questions: str, reading: Reading, ahead_ns: int = 0) -> Written:
+    """Write the times of what only one point saw: the capture is read again, and cut in the same way."""
+    from wirelag.capture.synopsis_file import SynopsisFile, SynopsisWriter
+    from wirelag.protocol.terms import About, answered, place
+    from wirelag.twopoint.spans import cuts
+
+    file = SynopsisFile(questions)
+    if file.about.kind != "ask":
+        raise WirelagError(
+            f"{questions}: holds no questions; `wirelag oneway A.syn B.syn --ask {questions}` writes them"
+        )
+    terms = file.about.terms
+    if _filter_text(reading) != terms.filter:
+        filters = terms.filter or "none"
+        raise WirelagError(f"{questions}: was cut with other filters ({filters}); give --answer the same")
+    try:
+        asked = {place(terms, record["start_ns"], record["class"]): record for record in file}
+    except KeyError as error:
+        raise WirelagError(f"{questions}: a record is not a question ({error})") from None
+    capture, grouping = _capture(captures, terms, reading), _grouping(terms.by)
+    batches = _selected(reading.progress(capture), terms.direction, ahead_ns)
+    with SynopsisWriter(output, About("times", terms, tuple(captures), ahead_ns)) as writer:
+        for part in cuts(terms.two_point, "upstream", batches, terms.interval_ns, terms.delimiters, grouping):
+            for tag, cached in part.synopses.items():
+                key = grouping.keys.get(tag) if grouping else None
+                question = asked.get(place(terms, part.interval.start_ns, key))
+                if question is not None:
+                    writer.write(answered(cached, question))
+    warnings = [*capture.warnings, *file.warnings]
+    return Written(output, writer.records, writer.bytes, questions=len(asked), warnings=warnings)
+
+
+def _capture(captures: Sequence[str], terms: Terms, reading: Reading) -> Capture:
+    from wirelag.capture.files import Capture
+
+    return Capture(captures, filter=reading.filter, packet_id=terms.packet_id, tunnels=reading.tunnels)
+
+
+def _filter_text(reading: Reading) -> str | None:
+    """Which packets were looked at, without times: each point has its own."""
+    parts = {"nets": reading.filter.nets, "ports": reading.filter.ports, "protocols": reading.filter.protocols}
+    words = [f"{name} {' '.join(sorted(map(str, values)))}" for name, values in parts.items() if values]
+    return "; ".join([*words, *(["inside tunnels"] if reading.tunnels else [])]) or None
+
+
+def _selected(batches: Iterable[PacketBatch], direction: str | None, ahead_ns: int) -> Iterator[PacketBatch]:
+    """Packets of the wanted direction, on the clock of the other points."""
+    way = direction_of(direction)
+    for batch in batches:
+        kept = batch if way is None else batch[way.rows(batch)]
+        yield kept.at_times(kept.time_ns - ahead_ns) if ahead_ns else kept
+
+
+def _grouping(by: str | None) -> Grouping | None:
+    """As it stands in the terms: the word, prefix lengths, and how many."""
+    from wirelag.packets.grouping import Grouping
+
+    if by is None:
+        return None
+    kind, ipv4_prefix, ipv6_prefix, most = by.split("/")
+    return Grouping(kind, int(ipv4_prefix), int(ipv6_prefix), int(most))  # type: ignore[arg-type]
+
+
+class _Seen:
+    """What passes: how much, when, and whether both ways."""
+
+    def __init__(self) -> None:
+        self.packets = 0
+        self.cut_payloads = 0
+        self.both_ways = False
+        self._first_ns: int | None = None
+        self._last_ns: int | None = None
+
+    def watch(self, batches: Iterable[PacketBatch]) -> Iterator[PacketBatch]:
+        """Let packets pass."""
+        import numpy as np
+
+        from wirelag.packets.batch import Flag
+
+        for batch in batches:
+            if not len(batch):
+                continue
+            self.packets += len(batch)
+            self.cut_payloads += int(batch.has(Flag.PREFIX_CUT).sum())
+            first_ns, last_ns = int(batch.time_ns.min()), int(batch.time_ns.max())
+            self._first_ns = first_ns if self._first_ns is None else min(self._first_ns, first_ns)
+            self._last_ns = last_ns if self._last_ns is None else max(self._last_ns, last_ns)
+            if not self.both_ways:
+                reverse = batch.has(Flag.REVERSE)
+                self.both_ways = bool(np.isin(batch.flow_key[reverse], batch.flow_key[~reverse]).any())
+            yield batch
+
+    def span(self) -> dict[str, int]:
+        """The first and the last time."""
+        if self._first_ns is None or self._last_ns is None:
+            return {}
+        return {"first_ns": self._first_ns, "last_ns": self._last_ns}

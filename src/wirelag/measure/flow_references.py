@@ -1,0 +1,250 @@
+"""Where references come from: packets that carry their time, or a capture of the other side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from wirelag.measure.flow_rows import Choice, FlowRow, summary
+from wirelag.measure.points import PointPair
+from wirelag.units import format_time
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from wirelag.capture.files import Capture
+    from wirelag.capture.pcap import CaptureStatistics
+    from wirelag.clocks.fit import Clock
+    from wirelag.estimators.rli import Rli
+    from wirelag.measure.points import CapturePoint, Progress
+    from wirelag.packets.addresses import Direction
+    from wirelag.packets.batch import PacketBatch
+    from wirelag.packets.filters import Filter
+    from wirelag.packets.intervals import Interval
+    from wirelag.report import Report
+    from wirelag.synopses.flows import Flows
+    from wirelag.twopoint.alignment import Alignment
+    from wirelag.twopoint.references import References
+
+NO_BETTER: Final = 0.9  # of the error of the mean: neighbours that foretell so badly foretell nothing
+MOST_PARTS: Final = 256  # intervals that are put together at once
+FEW_RECORDS: Final = 1 << 16
+REFUSED: Final = {
+    "foreign": "of another stream",
+    "size": "of another size",
+    "malformed": "without a time",
+    "time": "with a time far off",
+    "repeated": "repeated",
+    "sequence": "out of sequence",
+}
+
+
+@dataclass
+class Referred:
+    """Flows that were measured with references, and how."""
+
+    names: str  # of the captures
+    flows: Flows
+    intervals: list[tuple[Report, FlowRow]]
+    choice: Choice
+    statistics: CaptureStatistics
+    warnings: list[str]
+    notes: list[str] = field(default_factory=list)
+    clock: Clock | None = None  # of two captures
+
+
+def alone(
+    estimator: Rli, capture: Capture, way: Direction | None, interval_ns: int | None, wanted: Filter, progress: Progress
+) -> Referred:
+    """Measure with STAMP packets as references."""
+    choice = Choice(wanted)
+    packets: Iterable[PacketBatch] = progress(capture)
+    if way:
+        packets = (_travelling(batch, way, estimator) for batch in packets)
+    parts = _observed(packets, interval_ns, Meters(estimator))
+    together, lines = _add_up(parts, interval_ns, choice, estimator.most_flows)
+    names = ", ".join(capture.names)
+    found = Referred(names, together, lines, choice, capture.statistics, capture.warnings)
+    found.notes += _both_ways(together) if way is None else []
+    return found
+
+
+def _travelling(batch: PacketBatch, way: Direction, estimator: Rli) -> PacketBatch:
+    """Packets of this direction, and what may be a reference."""
+    import numpy as np
+
+    rows = way.rows(batch)
+    rows[estimator.possible(batch)] = True
+    return batch if rows.all() else batch[np.flatnonzero(rows)]
+
+
+def _both_ways(flows: Flows) -> list[str]:
+    """Half of what a tap in both directions sees did not pass the queue."""
+    import numpy as np
+
+    keys = flows.column("key")
+    back = int(np.isin(keys ^ np.uint64(1), keys).sum())
+    if 10 * back < len(keys) or not back:
+        return []
+    return [
+        f"{back:,} of {len(keys):,} flows are seen in both directions: those against the references did not pass "
+        f"the queue, and their delays mean nothing; choose with --direction 'SRC>DST'"
+    ]
+
+
+def against(
+    estimator: Rli,
+    points: list[CapturePoint],
+    way: Direction | None,
+    every: int,
+    interval_ns: int | None,
+    wanted: Filter,
+) -> Referred:
+    """Measure with some of the packets that both sides captured as references; each capture is read twice."""
+    from wirelag.packets.batch import PacketId
+    from wirelag.twopoint.references import References
+
+    up, down = points
+    pair = PointPair(up, down, PacketId(), 0)
+    alignment, _ = pair.align(way, "auto")
+    sent = (alignment.select("upstream", batch) for batch in up.batches(pair.packet_id))
+    references = References(sent, every, alignment.least_ns)
+    ways, notes = _ways(alignment, every)
+    meters = Meters(estimator, ways, references)
+    choice = Choice(wanted, alignment.courses["downstream"], way)
+    packets = (_not_backward(batch, alignment) for batch in down.batches(pair.packet_id))
+    together, lines = _add_up(_observed(packets, interval_ns, meters), interval_ns, choice, estimator.most_flows)
+    assert down.read
+    warnings = [line for point in points if point.read for line in point.read.warnings]
+    notes = [*pair.notes, *alignment.notes, *notes]
+    return Referred(down.name, together, lines, choice, down.read.statistics, warnings, notes, alignment.clock)
+
+
+def _ways(alignment: Alignment, every: int) -> tuple[npt.NDArray[np.uint64], list[str]]:
+    """Address pairs that go another way than the rest, and what is to be said of delays between references."""
+    from wirelag.twopoint.locality import locality
+
+    up_ns, down_ns = alignment.forward
+    thinning = max(1.0, alignment.common_packets / max(1, len(up_ns)))
+    apart = max(1, round(every / thinning / 2))
+    found = locality(down_ns, alignment.clock.correct(down_ns) - up_ns, alignment.forward_pairs, apart)
+    notes = []
+    if len(found.ways):
+        notes.append(
+            f"{len(found.ways):,} address pairs have delays of their own, so they go another way than the rest: "
+            f"each has its own references"
+        )
+    if found.error is not None and found.error > NO_BETTER and thinning <= every:
+        notes.append(
+            "packets near each other are not alike here: references foretell delays no better than their mean does, "
+            "and the means of flows with few packets say little"
+        )
+    return found.ways, notes
+
+
+class Meters:
+    """A meter for each way, the last for all that have none of their own; they share memory, buffer and records."""
+
+    def __init__(
+        self, estimator: Rli, ways: npt.NDArray[np.uint64] | None = None, references: References | None = None
+    ) -> None:
+        self._ways, self._references = ways, references
+        count = 1 if ways is None else len(ways) + 1
+        share = replace(
+            estimator,
+            memory=max(1 << 10, estimator.memory // count),
+            buffer=max(1, estimator.buffer // count),
+            most_flows=max(1, estimator.most_flows // count),
+        )
+        self._meters = [share.meter("downstream") for _ in range(count)]
+
+    def observe(self, batch: PacketBatch) -> None:
+        """Take in packets, with those that are references."""
+        if self._references is None or self._ways is None:
+            self._meters[0].observe(batch)
+            return
+        for way, part in self._parts(batch):
+            self._meters[way].observe_with(part, *self._references.find(part, way))
+
+    def _parts(self, batch: PacketBatch) -> Iterator[tuple[int, PacketBatch]]:
+        import numpy as np
+
+        from wirelag.packets.addresses import address_keys, pair_keys
+
+        if self._ways is None or not len(self._ways):
+            yield 0, batch
+            return
+        keys = pair_keys(address_keys(batch.src), address_keys(batch.dst))
+        place = np.searchsorted(self._ways, keys)
+        ways = np.where(np.isin(keys, self._ways), place, len(self._ways))
+        for way in range(len(self._meters)):
+            rows = np.flatnonzero(ways == way)
+            if len(rows):
+                yield way, batch[rows]
+
+    def cut(self, interval: Interval, last: bool) -> Flows:
+        """What all of them say of an interval; the queue is that of the last."""
+        from wirelag.synopses.flows import added
+
+        parts = [meter.cut(interval, last) for meter in self._meters]
+        return added(parts) if len(parts) > 1 else parts[0]
+
+
+def _not_backward(batch: PacketBatch, alignment: Alignment) -> PacketBatch:
+    """Whatever may have been in the queue, on upstream's clock: what upstream never saw took time on the link, too."""
+    import numpy as np
+
+    from wirelag.twopoint.direction import BACKWARD
+
+    if not len(batch):
+        return batch
+    courses = alignment.courses["downstream"].of(batch, alignment.direction)
+    kept = batch[np.flatnonzero(courses != BACKWARD)]
+    return kept.at_times(alignment.clock.correct(kept.time_ns)) if alignment.clock.corrects else kept
+
+
+def _observed(
+    packets: Iterable[PacketBatch], interval_ns: int | None, meters: Meters
+) -> Iterator[tuple[Interval, Flows]]:
+    """The flows of each interval; of everything, where there is no length."""
+    from wirelag.packets.intervals import Interval, split
+
+    now: Interval | None = None
+    for span, batch in split(packets, interval_ns):
+        if interval_ns is not None and now is not None and span != now:
+            yield now, meters.cut(now, False)
+            now = None
+        now = Interval(min(now.start_ns, span.start_ns), max(now.end_ns, span.end_ns)) if now else span
+        meters.observe(batch)
+    now = now or Interval(0, 0)
+    yield now, meters.cut(now, True)
+
+
+def _add_up(
+    parts: Iterable[tuple[Interval, Flows]], interval_ns: int | None, choice: Choice, most_flows: int
+) -> tuple[Flows, list[tuple[Report, FlowRow]]]:
+    """All intervals as one, and what each of them says.
+
+    Parts are put together when they have as many records as what is there, so that each record is moved a few times,
+    however many intervals there are. At most `most_flows` stay; there are never more than twice as many and a part.
+    """
+    from wirelag.synopses.flows import added
+
+    lines, together, fresh = [], [], 0
+    for when, part in parts:
+        if interval_ns is not None:
+            _, report, row = summary(part, choice, "interval", format_time(when.start_ns))
+            lines.append((report.during(when), row))
+        together.append(part)
+        fresh += len(part)
+        if len(together) > MOST_PARTS or fresh > max(FEW_RECORDS, len(together[0])):
+            together, fresh = [added(together).shortened(most_flows)], 0
+    return added(together).shortened(most_flows), lines
+
+
+def refused(flows: Flows) -> dict[str, int]:
+    """References that were not used, by reason."""
+    rejected = {name.removeprefix("rejected_"): n for name, n in flows.counts.items() if name.startswith("rejected_")}
+    return {REFUSED.get(name, name): n for name, n in rejected.items() if n}

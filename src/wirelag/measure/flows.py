@@ -1,0 +1,383 @@
+"""The one-way delay of every flow behind a queue, interpolated between sparse reference packets.
+
+References are STAMP packets that a sender injects before the queue, or packets that a second capture holds, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from wirelag.checks import duration_ns, one_of, size_bytes, within
+from wirelag.errors import SettingError, WirelagError
+from wirelag.measure.groups import Groups
+from wirelag.measure.oneway import direction_of
+from wirelag.measure.points import Progress, Reading, points_of
+from wirelag.measure.questions import Questions
+from wirelag.measure.result import Result
+from wirelag.units import Duration, Size, format_duration, format_rate
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from wirelag.capture.source import PathOrFile
+    from wirelag.clocks.fit import Clock
+    from wirelag.estimators.rli import Rli
+    from wirelag.measure.flow_references import Referred
+    from wirelag.measure.flow_rows import FlowRow
+    from wirelag.packets.addresses import Direction
+    from wirelag.packets.filters import Filter
+    from wirelag.report import Report
+    from wirelag.stats.sla import Mean
+    from wirelag.synopses.flows import Flows
+
+SOURCES: Final = ("stamp", "marked", "capture")
+METHODS: Final = ("busy", "linear", "left")
+GROUPS: Final = ("flow", "client", "server", "subnet", "port")
+SPARSE_NS: Final = 60 * 10**9  # captures: the longest time between two references that is interpolated
+TRUSTED_NS: Final = 1 << 34  # captures: references cannot be forged, so the delay may change by this much
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowsSettings:
+    """Where references come from, how delays between them are told, and what is reported."""
+
+    reference: str = "stamp"
+    method: str = "busy"
+    drain: int | None = None  # bytes a second; None: learned
+    overhead: int = 0
+    mark: int | None = None
+    every: int = 20
+    memory: int = 128 << 20
+    inactive_ns: int = 15 * 10**9
+    active_ns: int = 30 * 60 * 10**9
+    hold: float = 1.0
+    direction: Direction | None = None
+    interval_ns: int | None = None
+    groups: Groups = field(default_factory=lambda: Groups("flow", GROUPS))
+    most_flows: int = 20  # lines of the table
+    questions: Questions = field(default_factory=Questions)
+
+    def __post_init__(self) -> None:
+        one_of(self.reference, SOURCES, "reference")
+        one_of(self.method, METHODS, "method")
+        within(self.overhead, -100, 1000, "overhead")
+        within(self.memory, 1 << 10, 1 << 37, "memory")
+        within(self.every, 1, 1 << 20, "every")
+        within(self.most_flows, 0, 1 << 40, "most_flows")
+        if self.mark is not None:
+            within(self.mark, 0, 63, "mark")
+        if not 0 < self.hold <= 1:
+            raise SettingError("hold", "must be above 0 and at most 1")
+        if any(sla.name != "mean" for sla in self.questions.slas):
+            raise SettingError("sla", "only the mean is known here: ask mean<10ms")
+
+    def estimator(self) -> Rli:
+        """The estimator."""
+        from wirelag.estimators.rli import Rli
+
+        made = Rli(
+            self.method,  # type: ignore[arg-type]
+            self.memory,
+            self.drain,
+            overhead=self.overhead,
+            inactive_ns=self.inactive_ns,
+            active_ns=self.active_ns,
+            hold=self.hold,
+            mark=self.mark,
+        )
+        if self.reference != "capture":
+            return made
+        return replace(made, bracket_ns=SPARSE_NS, early_ns=TRUSTED_NS, late_ns=TRUSTED_NS)
+
+
+@dataclass(repr=False)
+class FlowsResult(Result):
+    """The delay of every flow, of groups of them, over time and together."""
+
+    command: ClassVar[str] = "flows"
+    report: Report
+    total: FlowRow
+    chosen: Flows
+    settings: FlowsSettings
+    intervals: list[tuple[Report, FlowRow]] = field(default_factory=list)
+    groups: list[FlowRow] = field(default_factory=list)
+    clock: Clock | None = None  # of two captures
+    subject: str = ""
+    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    coverage: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)  # references that were not used, by reason
+
+    @property
+    def by(self) -> str:
+        """What is listed."""
+        return self.settings.groups.by or "flow"
+
+    @property
+    def count(self) -> int:
+        """How many flows or groups there are."""
+        return len(self.chosen) if self.by == "flow" else len(self.groups)
+
+    @staticmethod
+    def rows_of(flows: Flows, most: int | None = None) -> Iterator[FlowRow]:
+        """A row for each of these flows, slowest first."""
+        from wirelag.measure.flow_rows import flow_rows
+
+        return flow_rows(flows, most)
+
+    def flows(self) -> Iterator[FlowRow]:
+        """A row for each flow, slowest first."""
+        return self.rows_of(self.chosen)
+
+    def shown(self) -> list[FlowRow]:
+        """The slowest flows or groups, as many as a table shows."""
+        most = self.settings.most_flows
+        return list(self.rows_of(self.chosen, most)) if self.by == "flow" else self.groups[:most]
+
+    @property
+    def _mean(self) -> Mean:
+        from wirelag.stats.sla import Mean
+
+        return Mean(None if self.report.mean is None else self.report.mean * 1e9)
+
+    @property
+    def verdicts(self) -> list[str]:
+        """Whether service-level agreements hold, in words."""
+        return self.settings.questions.sentences(self._mean)
+
+    @property
+    def holds(self) -> bool:
+        return self.settings.questions.of(self._mean).hold
+
+    def to_dict(self) -> dict[str, Any]:
+        return self._summary() | {"flows": [row.to_dict() for row in self.flows()]}
+
+    def _summary(self) -> dict[str, Any]:
+        plain = self.report.to_json("flows") | {"reference": self.settings.reference, "notes": self.notes}
+        if self.clock is not None:
+            plain["clock"] = self.clock.to_json()
+        plain |= self.settings.questions.of(self._mean).to_dict()
+        plain["intervals"] = [part.to_json() for part, _ in self.intervals]
+        plain["groups"] = [row.to_dict() for row in self.groups]
+        return plain
+
+    def to_json_text(self) -> Iterable[str]:
+        """The JSON in pieces, with the flows last, a line each: there may be a million."""
+        yield json.dumps(self._summary(), indent=2).removesuffix("\n}") + ',\n  "flows": ['
+        between = "\n    "
+        for row in self.flows():
+            yield between + json.dumps(row.to_dict())
+            between = ",\n    "
+        yield "\n  ]\n}\n"
+
+    def parts(self) -> Iterable[dict[str, Any]]:
+        return (part.to_json() for part in [part for part, _ in self.intervals] or [self.report])
+
+    def rows(self) -> list[dict[str, Any]]:
+        return self.to_polars().to_dicts()
+
+    def to_polars(self) -> pl.DataFrame:
+        from wirelag.render.flows import frame
+
+        return frame(self)
+
+    def table(self) -> list[str]:
+        from wirelag.render.flows import table
+
+        return table(self)
+
+    def page(self) -> str:
+        from wirelag.render.flows_page import page
+
+        return page(self)
+
+
+def flows(
+    source: PathOrFile | Sequence[PathOrFile],
+    *,
+    upstream: PathOrFile | None = None,
+    filter: Filter | None = None,
+    tunnels: bool = False,
+    direction: str | None = None,
+    method: str = "busy",
+    drain: str | None = None,
+    overhead: int = 0,
+    reference: str | None = None,
+    mark: int | None = None,
+    every: int = 20,
+    memory: Size = "128MiB",
+    inactive: Duration = "15s",
+    active: Duration = "30m",
+    hold: float = 1.0,
+    interval: Duration | None = None,
+    by: str = "flow",
+    most_flows: int = 20,
+    most_groups: int = 1000,
+    ipv4_prefix: int = 24,
+    ipv6_prefix: int = 48,
+    sla: Sequence[str] | str = (),
+    progress: Progress = iter,
+) -> FlowsResult:
+    """Measure the one-way delay of every flow, behind a queue, from sparse reference packets.
+
+    `source` was captured behind the queue. References are STAMP packets in it, or, with `upstream`, packets that this
+    capture from before the queue holds, too. `drain` is the rate of the queue ("2Gbps"); without it, it is learned.
+    """
+    from wirelag.stats.queue_drain import parse_drain
+
+    settings = FlowsSettings(
+        reference=_reference(reference, upstream, mark, source),
+        method=method,
+        drain=None if drain is None else parse_drain(drain),
+        overhead=overhead,
+        mark=mark,
+        every=every,
+        memory=size_bytes(memory, "memory"),
+        inactive_ns=duration_ns(inactive, "inactive"),
+        active_ns=duration_ns(active, "active"),
+        hold=hold,
+        direction=direction_of(direction),
+        interval_ns=None if interval is None else duration_ns(interval, "interval"),
+        groups=Groups(by, GROUPS, most_groups, ipv4_prefix, ipv6_prefix),
+        most_flows=most_flows,
+        questions=Questions.parse((), sla),
+    )
+    from wirelag.packets.filters import Filter
+
+    return measure_flows(source, upstream, settings, Reading(filter or Filter(), tunnels, progress))
+
+
+def _reference(
+    reference: str | None, upstream: PathOrFile | None, mark: int | None, captures: PathOrFile | Sequence[PathOrFile]
+) -> str:
+    """Where references come from: a second capture says by itself that it is wanted."""
+    source = reference or ("capture" if upstream else "stamp" if mark is None else "marked")
+    one_of(source, SOURCES, "reference")
+    if source != "capture" and upstream:
+        raise SettingError("upstream", "is for --reference capture")
+    if (source == "marked") != (mark is not None):
+        why = "needs the mark: --mark DSCP" if mark is None else "takes no --mark"
+        raise SettingError("reference", f"{source} {why}")
+    if source == "capture" and not upstream:
+        raise SettingError("reference", "needs the capture of the other side: --upstream FILE")
+    several = not isinstance(captures, str) and isinstance(captures, Sequence) and len(captures) > 1
+    if source == "capture" and several:
+        raise WirelagError("reference=capture takes one capture of each side")
+    return source
+
+
+def measure_flows(
+    source: PathOrFile | Sequence[PathOrFile], upstream: PathOrFile | None, settings: FlowsSettings, reading: Reading
+) -> FlowsResult:
+    """The same, with settings that are checked."""
+    from wirelag.capture.files import Capture
+    from wirelag.capture.source import list_files
+    from wirelag.measure.flow_references import against, alone, refused
+    from wirelag.measure.flow_rows import group_rows, summary
+    from wirelag.packets.batch import PacketId
+
+    estimator, wanted = settings.estimator(), reading.filter
+    # References and the queue are seen in all packets; which flows are wanted is chosen afterwards.
+    reading = replace(reading, filter=replace(wanted, nets=(), ports=(), protocols=()))
+    if upstream is not None:
+        points = points_of([upstream, source], reading)  # type: ignore[list-item]
+        found = against(estimator, points, settings.direction, settings.every, settings.interval_ns, wanted)
+    else:
+        files = list_files(source)
+        capture = Capture(
+            list(files), names=files, filter=reading.filter, packet_id=PacketId(), tunnels=reading.tunnels
+        )
+        found = alone(estimator, capture, settings.direction, settings.interval_ns, wanted, reading.progress)
+    _need_references(found, settings.reference)
+    statistics = found.statistics
+    chosen, report, total = summary(found.flows, found.choice, "all", "all")
+    report = replace(report, packets=statistics.packets, skipped=statistics.skipped)
+    grouping = settings.groups.grouping() if settings.groups.by != "flow" else None
+    counts = {"packets": statistics.packets, "of the flows asked for": chosen.counts.get("regular", 0)}
+    counts |= {"timed": report.samples, **{f"skipped: {why}": n for why, n in statistics.skipped.items()}}
+    return FlowsResult(
+        report,
+        total,
+        chosen,
+        settings,
+        intervals=found.intervals,
+        groups=list(group_rows(chosen, grouping)) if grouping else [],
+        clock=found.clock,
+        subject=found.names,
+        notes=[*found.notes, *_notes(chosen)],
+        warnings=found.warnings,
+        coverage=_coverage(found, chosen, report, settings.reference),
+        counts=counts,
+        refused=refused(chosen),
+    )
+
+
+def _need_references(found: Referred, source: str) -> None:
+    """No references: say why, and what to do."""
+    counts = found.flows.counts
+    if counts.get("accepted", 0):
+        return
+    refused = _refused_text(found.flows)
+    if source == "capture":
+        raise WirelagError(
+            f"{found.names}: no packet of both captures was drawn as a reference{refused and f' ({refused})'}; "
+            f"draw more of them: --every 5"
+        )
+    which = "UDP port 862" if source == "stamp" else "any UDP port, with the mark"
+    what = f"no reference packet could be used ({refused})" if refused else "there are no reference packets"
+    raise WirelagError(
+        f"{found.names}: {what}; let a STAMP sender (RFC 8762, {which}) before the queue send some along, "
+        f"or name what was captured there: --reference capture --upstream FILE"
+    )
+
+
+def _refused_text(flows: Flows) -> str:
+    from wirelag.measure.flow_references import refused
+
+    return ", ".join(f"{n:,} {why}" for why, n in refused(flows).items())
+
+
+def _notes(flows: Flows) -> list[str]:
+    """What a number alone would hide."""
+    notes, counts = [], flows.counts
+    if flows.fallback:
+        notes.append(f"busy works as linear does: {flows.fallback}" + ("" if flows.drain.bytes_per_s else " (--drain)"))
+    elif flows.method == "busy" and counts.get("untrusted", 0):
+        notes.append(f"{counts['untrusted']:,} packets were timed as linear does: the queue was not known yet")
+    if counts.get("rejected_time", 0) > counts.get("accepted", 0):
+        notes.append("most references have times far off: is the sender's clock set again and again?")
+    evicted = counts.get("evicted", 0)
+    if evicted:
+        notes.append(f"{evicted:,} flows were evicted because memory was full, and may have come back (--memory)")
+    if counts.get("unlisted", 0):
+        notes.append(f"{counts['unlisted']:,} records of flows are not listed: there were too many")
+    if counts.get("unheld", 0):
+        notes.append(f"{counts['unheld']:,} packets are in no flow (--hold)")
+    return notes
+
+
+def _coverage(found: Referred, flows: Flows, report: Report, source: str) -> list[str]:
+    """What the figures rest on."""
+    share, regular = report.details["coverage"], flows.counts.get("regular", 0)
+    lines = [f"{found.statistics.packets:,} packets; {flows.timed:,} of {regular:,} timed"]
+    lines[0] += "" if share is None else f" ({share:.2%})"
+    skipped = sum(found.statistics.skipped.values())
+    lines[0] += f"; {skipped:,} skipped" if skipped else ""
+    refused = _refused_text(flows)
+    used = f"{flows.counts.get('accepted', 0):,} references used"
+    lines.append(used + (f", not used: {refused}" if refused else ""))
+    parts = [f"method {flows.method}"]
+    if flows.drain.bytes_per_s:
+        parts.append(f"the queue is drained at {format_rate(8 * flows.drain.bytes_per_s)}")
+    if flows.base_ns is not None:
+        parts.append(f"the fixed part of the delay is {format_duration(flows.base_ns)}")
+    lines.append("; ".join(parts))
+    if source != "capture":
+        lines.append(
+            "delays are between two clocks, the sender's and the capture's: what they differ by is in all of them"
+        )
+    return lines

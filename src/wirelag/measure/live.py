@@ -1,0 +1,302 @@
+"""The questions of one point on live traffic: a report for each interval, and all of them in bounded memory."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+
+from wirelag.estimators.drive import drive
+from wirelag.estimators.protocol import Meter
+from wirelag.measure.response import BothWays, Heard, ResponseMeter, ResponseSettings, by_group
+from wirelag.measure.result import Entry
+from wirelag.measure.rtt import legs
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.grouping import OTHER_KEY, Grouping
+from wirelag.packets.intervals import Event, Interval
+from wirelag.report import Report
+from wirelag.stats.distribution import Z95, Distribution
+from wirelag.stats.random_groups import Crowds
+from wirelag.synopses.epochs import Epochs
+from wirelag.synopses.request_response import Exchanges
+from wirelag.synopses.samples import ALL, LEGS, Samples, facts
+
+if TYPE_CHECKING:
+    from wirelag.capture.live import Source
+    from wirelag.ebpf.pirate import KernelPirate
+
+FEWEST: Final = 4  # intervals that tell how sure a mean is
+
+
+@dataclass(slots=True)
+class Sums:
+    """Delays whose mean is known, but not each by itself; how sure it is, from how intervals differ."""
+
+    samples: int = 0
+    sum_ns: int = 0
+    parts: int = 0
+    _squares: tuple[int, int, int] = (0, 0, 0)  # sums over parts: of sum^2, sum * samples, samples^2
+
+    def add(self, samples: int, sum_ns: int) -> None:
+        """Take in an interval."""
+        self.samples += samples
+        self.sum_ns += sum_ns
+        self.parts += samples > 0
+        a, b, c = self._squares
+        self._squares = a + sum_ns * sum_ns, b + sum_ns * samples, c + samples * samples
+
+    def merge(self, other: Sums) -> None:
+        """Take in others, over other intervals."""
+        self.samples += other.samples
+        self.sum_ns += other.sum_ns
+        self.parts += other.parts
+        a, b, c = (one + more for one, more in zip(self._squares, other._squares, strict=True))
+        self._squares = a, b, c
+
+    @property
+    def mean(self) -> float | None:
+        """In seconds."""
+        return self.sum_ns / self.samples / 1e9 if self.samples else None
+
+    @property
+    def ci95(self) -> dict[str, tuple[float, float]]:
+        """Of the mean: a ratio of two sums over intervals."""
+        if self.parts < FEWEST or self.mean is None:
+            return {}
+        mean_ns = self.sum_ns / self.samples
+        a, b, c = self._squares
+        off = max(0.0, a - 2 * mean_ns * b + mean_ns * mean_ns * c)
+        bound = Z95 * math.sqrt(off * self.parts / (self.parts - 1)) / self.samples / 1e9
+        return {"mean": (max(0.0, self.mean - bound), self.mean + bound)}
+
+
+@dataclass(slots=True)
+class LiveInterval:
+    """The report of one interval, and of each group in it. Single delays are known, or only their sums are."""
+
+    interval: Interval
+    report: Report
+    delays: Distribution
+    crowds: Crowds | None = None  # how sure the delays make one
+    groups: dict[str, Report] = field(default_factory=dict)
+    group_delays: dict[str, Distribution] = field(default_factory=dict)
+
+
+class LiveGroups:
+    """Delays of each group, added up: the first `most` groups are kept, the rest is "other"."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.delays: dict[str, Distribution] = {}
+        self.sums: dict[str, Sums] = {}
+
+    def add(self, part: LiveInterval) -> None:
+        """Take in an interval."""
+        for key, report in part.groups.items():
+            name = key if key in self.sums or len(self.sums) < self.most else OTHER_KEY
+            mean_ns = (report.mean or 0.0) * 1e9
+            self.sums.setdefault(name, Sums()).add(report.samples, round(mean_ns * report.samples))
+            if key in part.group_delays:
+                self.delays.setdefault(name, Distribution()).merge(part.group_delays[key])
+
+    def reports(self, estimator: str, quantity: Any) -> Iterator[tuple[str, Report, Distribution]]:
+        """Each group with all that it said, slowest first; "other" last."""
+        found = []
+        for key, sums in self.sums.items():
+            delays = self.delays.get(key, Distribution())
+            found.append((key, Report(estimator, quantity, **numbers(delays, sums)), delays))
+        yield from sorted(found, key=lambda one: (one[0] == OTHER_KEY, -(one[1].mean or -1.0)))
+
+
+def numbers(delays: Distribution, sums: Sums, crowds: Crowds | None = None) -> dict[str, Any]:
+    """What a report says: all of a distribution, or the mean where no single delay is known."""
+    if delays.samples:
+        return facts(delays, crowds)
+    return {"samples": sums.samples, "mean": sums.mean, "ci95": sums.ci95}
+
+
+class RoundTrips:
+    """Requests with their responses, both legs."""
+
+    quantity: Final = "round_trip"
+
+    def __init__(self, meter: Meter[Samples], name: str, grouping: Grouping | None) -> None:
+        self.estimator = name
+        self.total = Samples()
+        self.groups = LiveGroups(grouping.most if grouping else 0)
+        self.lock = threading.Lock()  # held while what was added up changes
+        self._meter = meter
+        self._wanted, self._grouping = grouping, _anew(grouping)
+
+    def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
+        """Take in packets of the interval that is open."""
+        self._meter.observe(packets, self._grouping)
+
+    def cut(self, interval: Interval) -> LiveInterval:
+        """End an interval."""
+        samples = self._meter.cut(interval)
+        report = samples.report(self.estimator, "round_trip").during(interval)
+        part = LiveInterval(interval, report, samples.distribution(), samples.crowds)
+        if self._grouping:
+            for tag in samples.tags:
+                key = self._grouping.keys[tag]
+                part.groups[key] = samples.report(self.estimator, "round_trip", tag)
+                part.group_delays[key] = samples.distribution(tag)
+        # Tags are of this interval alone: a group that is silent costs nothing later.
+        self._grouping = _anew(self._wanted)
+        with self.lock:
+            self._add(samples)
+            self.groups.add(part)
+        return part
+
+    def finish(self) -> None:
+        """End: a request without its response has no delay."""
+
+    def _add(self, samples: Samples) -> None:
+        for leg in range(len(LEGS)):
+            mine = self.total.distributions.setdefault((ALL, leg), Distribution())
+            mine.merge(samples.distribution(leg=leg))
+        self.total.crowds.merge(samples.crowds)
+        self.total.packets += samples.packets
+        self.total.count(**samples.counts)
+
+    def report(self) -> Report:
+        """All intervals together."""
+        return self.total.report(self.estimator, "round_trip")
+
+    def delays(self) -> dict[str, Distribution]:
+        """All single delays, by the side they are to."""
+        return {side: self.total.distribution(leg=leg) for leg, side in enumerate(LEGS)}
+
+    def entries(self) -> list[Entry]:
+        """The final figures: of all, and of each leg."""
+        return [Entry("all", "all", self.report(), self.total.distribution()), *legs(self.estimator, self.total)]
+
+
+class Responses:
+    """Requests with their whole responses where both directions pass, else what the packets of clients tell."""
+
+    quantity: Final = "response"
+
+    def __init__(self, settings: ResponseSettings, meter: KernelPirate | None = None) -> None:
+        self.lock = threading.Lock()  # held while what was added up changes
+        self.groups = LiveGroups(settings.groups.most)
+        self.exchanges = Samples()
+        self.sums = Sums()
+        self.abstained: dict[str, int] = {}
+        self.epochs = 0
+        self._settings = settings
+        self._meter = ResponseMeter(settings, at_end=False, pirate=meter)
+        self._seen = BothWays()
+
+    @property
+    def both_ways(self) -> bool:
+        """Whether requests and responses are paired, as far as was seen."""
+        return self._seen.applies(self._settings.method)
+
+    @property
+    def estimator(self) -> str:
+        """The method that applies."""
+        return "pairs" if self.both_ways else "pirate"
+
+    def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
+        """Take in packets of the interval that is open."""
+        self._meter.observe(packets)
+
+    def cut(self, interval: Interval) -> LiveInterval:
+        """End an interval."""
+        return self._end(interval, self._meter.cut(interval))
+
+    def finish(self) -> None:
+        """End: flows that are open report what they can."""
+        self._end(Interval(0, 0), self._meter.finish())
+
+    def _end(self, interval: Interval, heard: Heard) -> LiveInterval:
+        with self.lock:
+            self._seen.add(heard)
+            crowds = self._add(heard.exchanges, heard.epochs)
+            found: Exchanges | Epochs = heard.exchanges if self.both_ways else heard.epochs
+            part = LiveInterval(interval, found.report().during(interval), found.delays, crowds)
+            by = self._settings.groups.by
+            for entry in by_group(found, by, self.groups.most) if by else []:
+                part.groups[entry.key] = entry.report
+                if self.both_ways:
+                    part.group_delays[entry.key] = entry.delays
+            self.groups.add(part)
+        return part
+
+    def _add(self, exchanges: Exchanges, epochs: Epochs) -> Crowds:
+        single, crowds = exchanges.single, Crowds()
+        if len(single):
+            keys, times_ns = np.ascontiguousarray(single.rows["key"]), np.ascontiguousarray(single.response_ns)
+            legs = np.zeros(len(single), np.uint8)
+            self.exchanges.add(None, legs, times_ns)
+            crowds.add(keys, np.arange(len(keys), dtype=np.uint32), legs, times_ns)
+            self.exchanges.crowds.merge(crowds)
+        answered = epochs.rows[epochs.rows["count"] > 0]
+        self.sums.add(int(answered["count"].sum()), int(answered["sum_ns"].sum()))
+        self.epochs += len(epochs)
+        for reason, count in epochs.report().details["abstained"].items():
+            self.abstained[reason] = self.abstained.get(reason, 0) + count
+        return crowds
+
+    def report(self) -> Report:
+        """All intervals together."""
+        if self.both_ways:
+            reason = None if self._seen.single else "no request was seen together with its whole response"
+            times = self.exchanges.distribution()
+            said = facts(times, self.exchanges.crowds)
+            return Report("pairs", "response", packets=self._seen.packets, reason=reason, **said)
+        return Report(
+            "pirate",
+            "response",
+            packets=self._seen.packets,
+            samples=self.sums.samples,
+            mean=self.sums.mean,
+            ci95=self.sums.ci95,
+            reason=None if self.sums.samples else "no epoch has an answer",
+            details={"epochs": self.epochs, "abstained": dict(self.abstained)},
+        )
+
+    def delays(self) -> dict[str, Distribution]:
+        """All single delays, where they are known; they are to the server, and back."""
+        return {"server": self.exchanges.distribution()} if self.both_ways else {}
+
+    def entries(self) -> list[Entry]:
+        """The final figures."""
+        delays = self.exchanges.distribution() if self.both_ways else Distribution()
+        return [Entry("all", "all", self.report(), delays)]
+
+
+LiveMeasure: TypeAlias = RoundTrips | Responses
+
+
+def watch(
+    source: Source, measure: LiveMeasure, interval_ns: int, length_ns: int | None = None
+) -> Iterator[tuple[LiveInterval, int]]:
+    """The report of each interval when it has ended, and how many packets were dropped in it; for `length_ns`."""
+    for interval, part in drive(measure, _watched(source, interval_ns, length_ns)):
+        yield part, source.dropped_during(interval)
+
+
+def _watched(source: Source, interval_ns: int, length_ns: int | None) -> Iterator[Event]:
+    """Events of a live source; the first interval and the last are as long as they were watched."""
+    from wirelag.capture.live import by_clock
+
+    for interval, packets in by_clock(source, interval_ns):
+        if packets is None:
+            end_ns = min(interval.end_ns, max(source.now_ns(), interval.start_ns + 1))
+            interval = Interval(min(max(interval.start_ns, source.began_ns or 0), end_ns - 1), end_ns)
+        yield interval, packets
+        if length_ns is not None and source.now_ns() >= (source.began_ns or 0) + length_ns:
+            source.stop()
+
+
+def _anew(grouping: Grouping | None) -> Grouping | None:
+    if grouping is None:
+        return None
+    return Grouping(grouping.by, grouping.ipv4_prefix, grouping.ipv6_prefix, grouping.most)

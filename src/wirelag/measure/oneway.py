@@ -1,0 +1,428 @@
+"""One-way delay, loss and reordering between points, from captures of the same traffic at each.
+
+Which packets travel from one point to the other and what their clocks differ by is found first, in a pass of its own:
+only what should have arrived can be lost. Without that, an offset would be read as delay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from itertools import pairwise
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from wirelag.checks import duration_ns, offset_ns, one_of, size_bytes
+from wirelag.errors import SettingError, WirelagError
+from wirelag.measure.groups import Groups
+from wirelag.measure.methods import GROUPS, Method
+from wirelag.measure.points import PointPair, Progress, Reading, Relation, points_of
+from wirelag.measure.questions import Questions
+from wirelag.measure.result import DelayResult, Entry
+from wirelag.units import Duration, Size, format_duration, format_time
+
+if TYPE_CHECKING:
+    from wirelag.capture.source import PathOrFile
+    from wirelag.clocks.fit import Clock
+    from wirelag.packets.addresses import Direction
+    from wirelag.packets.filters import Filter
+    from wirelag.packets.grouping import Grouping
+    from wirelag.synopses.crossing import Crossing
+    from wirelag.twopoint.alignment import Alignment
+    from wirelag.twopoint.spans import Span
+
+CLOCKS: Final = ("auto", "none")
+CLOCK_CUT: Final = (
+    "cut by the clock: packets in flight at an edge are in other intervals, and many buckets cannot be used; "
+    "lda wants both points to cut at the same packets (docs/concepts/lda.md has the error)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnewaySettings:
+    """The method, how clocks relate, and what is reported beside the total."""
+
+    method: Method = field(default_factory=Method)
+    direction: Direction | None = None
+    relation: Relation = "auto"
+    interval_ns: int | None = None
+    groups: Groups = field(default_factory=Groups)
+    questions: Questions = field(default_factory=Questions)
+    segment: str | None = None  # of a network, for `path`
+
+    def __post_init__(self) -> None:
+        self.method.delimiters(self.method.make(), self.interval_ns, None)  # a wrong choice is found before reading
+        if self.segment is not None:
+            from wirelag.network.segments import parse_segment
+
+            parse_segment(self.segment)
+
+
+@dataclass(repr=False)
+class OnewayResult(DelayResult):
+    """One-way delay: of everything, of each segment, over time, by class of traffic."""
+
+    command: ClassVar[str] = "oneway"
+    measured: Measured | None = None
+
+    @property
+    def clock(self) -> Clock:
+        """What the downstream clock differs by, and how that was found."""
+        assert self.measured is not None
+        return self.measured.clock
+
+    def table(self) -> list[str]:
+        from wirelag.render.oneway import table
+
+        return table(self)
+
+    def page(self) -> str:
+        from wirelag.render.oneway_page import page
+
+        return page(self)
+
+
+def oneway(
+    *points: PathOrFile | list[PathOrFile],
+    filter: Filter | None = None,
+    tunnels: bool = False,
+    direction: str | None = None,
+    nat: bool = False,
+    prefix: int = 16,
+    estimator: str = "join",
+    clock: str = "auto",
+    offset: Duration | None = None,
+    rows: int | None = None,
+    loss: str | None = None,
+    packets_per_interval: int | None = None,
+    banks: int = 3,
+    no_check: bool = False,
+    buckets: int | None = None,
+    rateless: bool = False,
+    deviation: str = "rows",
+    tail: int = 2048,
+    memory: Size = "512MiB",
+    seed: int = 0,
+    cut: str | None = None,
+    control_port: int | None = None,
+    interval: Duration | None = None,
+    segment: str | None = None,
+    by: str | None = None,
+    most_groups: int = 100,
+    ipv4_prefix: int = 24,
+    ipv6_prefix: int = 48,
+    above: Sequence[Duration] | Duration = (),
+    sla: Sequence[str] | str = (),
+    progress: Progress = iter,
+) -> OnewayResult:
+    """Measure one-way delay, loss and reordering between points, from captures of the same traffic at each.
+
+    `points` are captures in the order in which packets pass them (or files of `wirelag cut`); more than two give a
+    report for each segment. Clocks need not agree: `clock="auto"` corrects what they differ by, `offset` says it.
+    """
+    settings = OnewaySettings(
+        method=Method(
+            estimator=estimator,
+            rows=rows,
+            loss=loss,
+            packets_per_interval=packets_per_interval,
+            banks=banks,
+            no_check=no_check,
+            buckets=buckets,
+            rateless=rateless,
+            deviation=deviation,
+            tail=tail,
+            memory=size_bytes(memory, "memory"),
+            seed=seed,
+            cut=cut,
+            control_port=control_port,
+            nat=nat,
+            prefix=prefix,
+        ),
+        direction=direction_of(direction),
+        relation=one_of(clock, CLOCKS, "clock") if offset is None else offset_ns(offset, "offset"),  # type: ignore[arg-type]
+        interval_ns=None if interval is None else duration_ns(interval, "interval"),
+        groups=Groups(by, GROUPS, most_groups, ipv4_prefix, ipv6_prefix),
+        questions=Questions.parse(above, sla),
+        segment=segment,
+    )
+    from wirelag.packets.filters import Filter
+
+    return measure_oneway(points, settings, Reading(filter or Filter(), tunnels, progress))
+
+
+def direction_of(text: str | None) -> Direction | None:
+    """A direction as people write it, `SRC>DST`."""
+    from wirelag.packets.addresses import Direction
+
+    try:
+        return None if text is None else Direction.parse(text)
+    except ValueError as error:
+        raise SettingError("direction", str(error)) from None
+
+
+def measure_oneway(
+    points: Sequence[PathOrFile | list[PathOrFile]], settings: OnewaySettings, reading: Reading
+) -> OnewayResult:
+    """The same, with settings that are checked."""
+    from wirelag.measure.synopsis_files import are_synopses, measure_synopses
+
+    if len(points) < 2:
+        raise WirelagError("one-way delay needs two points: name a second capture of the same traffic")
+    if are_synopses(points):
+        measured = measure_synopses([str(point) for point in points], settings.relation)
+        return _result(measured, [], settings, measured.by)
+    stops = points_of(points, reading)
+    pairs = [(stops[0], stops[-1]), *(pairwise(stops) if len(stops) > 2 else [])]
+    measured, *segments = [
+        measure_pair(
+            PointPair(up, down, settings.method.packet_id(), settings.method.seed),
+            settings.method,
+            direction=settings.direction,
+            relation=settings.relation,
+            interval_ns=settings.interval_ns,
+            grouping=settings.groups.grouping(),
+        )
+        for up, down in pairs
+    ]
+    for part in segments:
+        if part.alignment and measured.alignment and not part.alignment.agrees(measured.alignment):
+            raise WirelagError(
+                f"{part.name}: packets travel the other way there than from {stops[0].name} to {stops[-1].name}: name "
+                f"the captures in the order in which packets pass them"
+            )
+        measured.notes += [f"{part.name}: {note}" for note in part.notes if note not in measured.notes]
+        measured.warnings += [line for line in part.warnings if line not in measured.warnings]
+    if settings.method.estimator == "lda" and settings.method.cut == "clock":
+        measured.warnings.append(CLOCK_CUT)
+    return _result(measured, segments, settings, settings.groups.by or "")
+
+
+# ---- two points ----
+
+
+@dataclass
+class Measured:
+    """What was found between two points."""
+
+    name: str
+    clock: Clock
+    estimator: str = ""
+    crossings: dict[int, Crossing] = field(default_factory=dict)  # everything in one, by class
+    entries: list[Entry] = field(default_factory=list)  # one for each interval
+    intervals: int = 0
+    undecoded: int = 0  # of them
+    lost_delimiters: int = 0
+    shortest_ns: int | None = None  # of intervals that the clock cut
+    keys: dict[int, str] = field(default_factory=dict)  # what classes are called
+    by: str = ""  # what classes are, in files of synopses
+    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    left_out: dict[str, int] = field(default_factory=dict)
+    packets: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    alignment: Alignment | None = None
+
+    @property
+    def whole(self) -> Crossing:
+        """Everything in one."""
+        return self.crossings[0]
+
+    def take(self, spans: Iterable[Span], over_time: bool) -> None:
+        """Add intervals up as they come; of each only its answer is kept."""
+        from wirelag.twopoint.spans import total
+
+        self.crossings = total(self._pass(spans, over_time))
+        self.whole.wire_bytes = sum(crossing.wire_bytes for crossing in self.crossings.values())
+
+    def _pass(self, spans: Iterable[Span], over_time: bool) -> Iterator[Span]:
+        from wirelag.stats.distribution import Distribution
+
+        nothing = Distribution()  # of intervals only the shape is kept
+        for span in spans:
+            self.intervals += 1
+            self.undecoded += span.whole.details.get("decoded") is False
+            self.lost_delimiters += span.lost_delimiters
+            if over_time:
+                report = span.whole.report(self.estimator).during(span.interval)
+                key, shape = format_time(span.interval.start_ns), span.whole.tail.distribution().by_octave()
+                self.entries.append(Entry("interval", key, report, nothing, shape))
+            yield span
+
+    def only_common_classes(self, known: set[int]) -> None:
+        """Leave out classes that one point did not keep."""
+        self.crossings = {
+            tag: crossing
+            for tag, crossing in self.crossings.items()
+            if tag == 0 or (tag in known and crossing.sent and crossing.received)
+        }
+
+
+def measure_pair(
+    pair: PointPair,
+    method: Method,
+    *,
+    direction: Direction | None = None,
+    relation: Relation = "auto",
+    interval_ns: int | None = None,
+    grouping: Grouping | None = None,
+) -> Measured:
+    """Read both captures once to see how they relate, and once more to measure."""
+    from wirelag.capture.pcap import CaptureStatistics
+    from wirelag.twopoint.spans import crossings
+
+    alignment, seen = pair.align(direction, relation)
+    expected = seen.packets
+    if interval_ns is not None:
+        first_ns, last_ns = seen.span_ns
+        expected = math.ceil(seen.packets * min(1.0, interval_ns / max(1, last_ns - first_ns)))
+    estimator = method.make(expected)
+    delimiters = method.delimiters(estimator, interval_ns, expected)
+    measured = Measured(pair.name, alignment.clock, estimator.name, alignment=alignment)
+    spans = crossings(estimator, pair.sources(alignment), interval_ns, delimiters, grouping, alignment.ahead_ns)
+    measured.take(spans, over_time=interval_ns is not None)
+    measured.shortest_ns = interval_ns if delimiters is None else None
+    statistics = [point.read.statistics for point in (pair.up, pair.down) if point.read]
+    measured.warnings = [line for point in (pair.up, pair.down) if point.read for line in point.read.warnings]
+    together = reduce(CaptureStatistics.__add__, statistics)
+    measured.packets, measured.skipped = together.packets, together.skipped
+    measured.keys = dict(grouping.keys) if grouping else {}
+    measured.notes = [*pair.notes, *alignment.notes]
+    measured.left_out = {
+        "backward": alignment.backward,
+        "elsewhere": alignment.elsewhere,
+        "outside": alignment.outside,
+    }
+    crossing = measured.whole
+    if not crossing.used and not len(crossing.tail) and interval_ns is not None:
+        far = format_duration(abs((statistics[1].first_ns or 0) - (statistics[0].first_ns or 0)))
+        raise WirelagError(
+            f"no packet was seen at both points in an interval and the next: times in {pair.down.name} are about "
+            f"{far} from those in {pair.up.name}; use --clock auto or --offset, or a longer --interval"
+        )
+    measured.notes += explanations(measured)
+    return measured
+
+
+def floor_of(crossing: Crossing) -> float | None:
+    """The shortest delay, of all or of the sample, in seconds."""
+    if crossing.min_ns is not None:
+        return crossing.min_ns / 1e9
+    return int(crossing.tail.delays_ns.min()) / 1e9 if len(crossing.tail) else None
+
+
+def explanations(measured: Measured) -> list[str]:
+    """What a mean would hide."""
+    from wirelag.stats.modes import explain_clusters
+
+    crossing, notes = measured.whole, []
+    sample = crossing.tail
+    if sample.negative and not any("negative delays" in note for note in measured.notes):
+        share = sample.negative / max(1, sample.weight)
+        notes.append(
+            f"{sample.negative:,} delays ({share:.1%}) are negative: these packets were seen downstream first, "
+            f"or the clocks differ (--offset, --clock)"
+        )
+    mean_ns = crossing.mean_ns
+    if crossing.net_loss and measured.shortest_ns and mean_ns is not None and measured.shortest_ns < 50 * mean_ns:
+        notes.append(
+            "intervals are hardly longer than the delay: packets that straddle an edge are left out, and those are the "
+            "slow ones; use rda, or a longer --interval"
+        )
+    spoiled = _spoiled(crossing)
+    if spoiled:
+        notes.append(spoiled)
+    clusters = explain_clusters(sample.sent_ns, sample.delays_ns)
+    if clusters:
+        begin_ns = int(sample.sent_ns.min())
+        told = "; ".join(cluster.describe(begin_ns) for cluster in clusters)
+        notes.append(f"delays fall into {len(clusters)} groups, far apart, whose mean says little: {told}")
+    share = crossing.details.get("share", 1.0)
+    if share < 1:
+        notes.append(f"{share:.1%} of packets were kept for want of memory (--memory); counts are scaled")
+    if measured.undecoded:
+        notes.append(f"{measured.undecoded} of {measured.intervals} intervals did not decode: they want more --buckets")
+    if measured.lost_delimiters:
+        notes.append(
+            f"{measured.lost_delimiters} delimiters were seen by one point alone: the intervals around them are joined"
+        )
+    return notes
+
+
+def _spoiled(crossing: Crossing) -> str | None:
+    """What sums cannot see, but a sample of single delays shows."""
+    sample, std = crossing.tail.delays_ns.astype(float), crossing.std_ns
+    if std is None or len(sample) < 100 or std <= 4 * sample.std() + 1000:
+        return None
+    single = format_duration(sample.std())
+    return (
+        f"the deviation is {format_duration(std)}, that of {len(sample):,} single delays {single}: "
+        f"buckets of equal count hold different packets (duplicates, reordering); do not trust the mean, use rda"
+    )
+
+
+# ---- what was measured, as a result ----
+
+
+def _result(measured: Measured, segments: list[Measured], settings: OnewaySettings, by: str) -> OnewayResult:
+    def entry(scope: str, key: str, crossing: Crossing) -> Entry:
+        return Entry(scope, key, crossing.report(measured.estimator), crossing.tail.distribution())
+
+    result = OnewayResult(entry("all", "all", measured.whole), by=by, measured=measured)
+    result.covering(measured.packets, measured.skipped)
+    result.subject, result.warnings, result.intervals = measured.name, measured.warnings, measured.entries
+    result.legs = [entry("segment", part.name, part.whole) for part in segments]
+    classes = {measured.keys[tag]: part for tag, part in measured.crossings.items() if tag}
+    groups = [entry("group", key, part) for key, part in classes.items()]
+    result.groups = sorted(groups, key=lambda one: (one.key == "other", -(one.report.mean or 0)))
+    result.extra = {"clock": measured.clock.to_json(), "left_out": measured.left_out}
+    if segments:
+        result.extra["segments"] = [
+            {"key": part.name, **leg.report.to_json(), "clock": part.clock.to_json()}
+            for part, leg in zip(segments, result.legs, strict=True)
+        ]
+    result.extra["notes"] = measured.notes
+    if settings.segment is not None:
+        result.extra |= {"segment": settings.segment, "floor": floor_of(measured.whole)}
+    result.counts = {"packets": measured.packets, **{f"skipped: {why}": n for why, n in measured.skipped.items()}}
+    result.counts |= {f"left out: {why}": n for why, n in measured.left_out.items()}
+    result.notes = [_coverage(measured), clock_text(measured.clock)]
+    result.ask(settings.questions, measured.whole, classes)
+    result.notes += measured.notes
+    return result
+
+
+def _coverage(measured: Measured) -> str:
+    crossing, left_out = measured.whole, measured.left_out
+    parts = [f"{crossing.sent:,} packets upstream, {crossing.received:,} downstream"]
+    if crossing.only_downstream:
+        parts.append(f"{crossing.only_downstream:,} seen downstream alone")
+    if crossing.duplicated:
+        parts.append(f"{crossing.duplicated:,} duplicated")
+    if crossing.ambiguous:
+        parts.append(f"{crossing.ambiguous:,} not timed (copies that differ in number)")
+    asked = measured.alignment is not None and measured.alignment.direction is not None
+    words = {
+        "backward": "travel the other way",
+        "elsewhere": "not of this direction" if asked else "between hosts that one point did not see",
+        "outside": "outside of the time both captures cover",
+    }
+    parts += [f"{left_out[name]:,} {text}" for name, text in words.items() if left_out.get(name)]
+    if measured.skipped:
+        parts.append(f"{sum(measured.skipped.values()):,} skipped")
+    parts.append(f"{crossing.wire_bytes:,} bytes between the points")
+    return "; ".join(parts)
+
+
+def clock_text(clock: Clock) -> str:
+    if clock.method == "none":
+        return "clock: nothing to correct"
+    parts = []
+    if clock.offset_ns:
+        bound = "" if clock.offset_bound_ns is None else f" (within {format_duration(clock.offset_bound_ns)})"
+        parts.append(f"{format_duration(abs(clock.offset_ns))} {'ahead' if clock.offset_ns > 0 else 'behind'}{bound}")
+    if clock.skew:
+        parts.append(f"{'gains' if clock.skew > 0 else 'loses'} {abs(clock.skew) * 1e6:.3g} ppm")
+    parts += [f"set by {format_duration(step.size_ns)} at {format_time(step.time_ns)}" for step in clock.steps]
+    return f"clock ({clock.method}): downstream {', '.join(parts) or 'as given'}; corrected"

@@ -1,0 +1,140 @@
+"""Captures that are read twice: once to see what they have in common, and once to measure."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from wirelag.errors import WirelagError
+
+if TYPE_CHECKING:
+    from wirelag.capture.files import Capture
+    from wirelag.capture.source import Packets, PathOrFile
+    from wirelag.packets.addresses import Direction
+    from wirelag.packets.batch import PacketBatch, PacketId
+    from wirelag.packets.filters import Filter
+    from wirelag.twopoint.alignment import Alignment
+    from wirelag.twopoint.sketch import Sighting
+
+STANDARD_INPUT: Final = "-"
+
+Progress: TypeAlias = "Callable[[Packets], Iterable[PacketBatch]]"
+Relation: TypeAlias = Literal["auto", "none"] | int
+"""Of the clocks of two points: how to find it, or an offset in ns."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How captures are read."""
+
+    filter: Filter
+    tunnels: bool = False
+    progress: Progress = iter
+
+
+class CapturePoint:
+    """The captures of one point, as often as they are needed."""
+
+    def __init__(self, files: Mapping[str, str], reading: Reading) -> None:
+        self.name = " and ".join(files.values())
+        self._files, self._reading = dict(files), reading
+        self._spool: Any = None
+        if STANDARD_INPUT in files:  # it can be read once, and is needed twice
+            self._spool = tempfile.NamedTemporaryFile(prefix="wirelag-")  # noqa: SIM115
+            shutil.copyfileobj(sys.stdin.buffer, self._spool)
+            self._spool.flush()
+            self._files = {self._spool.name if path == STANDARD_INPUT else path: name for path, name in files.items()}
+        self.read: Capture | None = None
+
+    def batches(self, packet_id: PacketId) -> Iterator[PacketBatch]:
+        """Its packets, with such ids."""
+        from wirelag.capture.files import Capture
+
+        how = self._reading
+        self.read = Capture(
+            list(self._files), names=self._files, filter=how.filter, packet_id=packet_id, tunnels=how.tunnels
+        )
+        return iter(how.progress(self.read))
+
+
+def points_of(sources: Iterable[PathOrFile | list[PathOrFile]], reading: Reading) -> list[CapturePoint]:
+    """A point for each source."""
+    from wirelag.capture.source import list_files
+
+    every = [list_files(source) for source in sources]
+    if sum(STANDARD_INPUT in files for files in every) > 1:
+        raise WirelagError("standard input is one capture: name a file for the other")
+    return [CapturePoint(files, reading) for files in every]
+
+
+class PointPair:
+    """Two points, and what they have in common."""
+
+    def __init__(self, up: CapturePoint, down: CapturePoint, packet_id: PacketId, seed: int) -> None:
+        self.up, self.down, self.packet_id, self._seed = up, down, packet_id, seed
+        self._shortest = packet_id.prefix
+        self.notes: list[str] = []
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return f"{self.up.name} > {self.down.name}"
+
+    def align(self, direction: Direction | None, clock: Relation) -> tuple[Alignment, Sighting]:
+        """See which packets travel from one point to the other, and how the clocks relate."""
+        from wirelag.twopoint.alignment import align
+
+        up, down = self._sight(self.up), self._sight(self.down)
+        # Both points must hash the same bytes: where one capture has less of a payload, neither uses more.
+        if self._shortest < self.packet_id.prefix:
+            self.notes.append(
+                f"packet ids use {self._shortest} bytes of payload instead of {self.packet_id.prefix}: "
+                f"the captures hold no more of some packets"
+            )
+            self.packet_id = replace(self.packet_id, prefix=self._shortest)
+            up, down = self._sight(self.up), self._sight(self.down)
+        names = (self.up.name, self.down.name)
+        alignment = align(up, down, names=names, direction=direction, clock=clock, nat=not self.packet_id.flow)
+        return alignment, up
+
+    def _sight(self, point: CapturePoint) -> Sighting:
+        from wirelag.packets.batch import Flag
+        from wirelag.twopoint.sketch import Sighting
+
+        sighting, short = Sighting(seed=self._seed), 0
+        for batch in point.batches(self.packet_id):
+            sighting.observe(batch)
+            short += int(batch.has(Flag.SHORT).sum())
+            cut = batch.has(Flag.PREFIX_CUT)
+            if cut.any():
+                held = batch.captured_length[cut].astype(int) - batch.payload_offset[cut]
+                self._shortest = max(0, min(self._shortest, int(held.min())))
+        self._note_what_spoils(point, short)
+        return sighting
+
+    def _note_what_spoils(self, point: CapturePoint, short: int) -> None:
+        """Cut headers and times out of order, which no method can make good."""
+        notes = []
+        if short:
+            notes.append(
+                f"{short:,} packets of {point.name} are captured without their whole headers: they cannot be known "
+                f"again elsewhere, and count as lost; capture at least 128 bytes of each"
+            )
+        back = point.read.statistics.backwards if point.read else 0
+        if point.read and back > point.read.statistics.packets // 100:
+            notes.append(
+                f"{back:,} times in {point.name} go back: with --interval packets fall into the wrong one; put it in "
+                f"order first (reordercap)"
+            )
+        self.notes += [note for note in notes if note not in self.notes]
+
+    def sources(self, alignment: Alignment) -> dict[str, Iterator[PacketBatch]]:
+        """The packets that travel from one point to the other, at both."""
+        return {
+            "upstream": (alignment.select("upstream", batch) for batch in self.up.batches(self.packet_id)),
+            "downstream": (alignment.select("downstream", batch) for batch in self.down.batches(self.packet_id)),
+        }

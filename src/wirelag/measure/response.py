@@ -1,0 +1,470 @@
+"""Response latency at one point: from a request to the last byte of its response, as the client sees it.
+
+Where both directions pass, requests are paired with their whole responses, exactly (`pairs`). Where only the packets
+of clients pass, `pirate` dates responses by them, and abstains where it cannot. Which of the two applies is decided
+here, for captures and for live traffic alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+
+from wirelag.checks import duration_ns, one_of, size_bytes, within
+from wirelag.errors import SettingError, WirelagError
+from wirelag.measure.groups import Groups
+from wirelag.measure.questions import Questions
+from wirelag.measure.result import DelayResult, Entry
+from wirelag.units import Duration, Size, format_time
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from wirelag.capture.source import Packets, PacketSource
+    from wirelag.ebpf.pirate import KernelPirate
+    from wirelag.estimators.pirate import Pirate, PirateMeter
+    from wirelag.packets.batch import PacketBatch
+    from wirelag.packets.filters import Filter
+    from wirelag.packets.grouping import Grouping
+    from wirelag.packets.intervals import Interval
+    from wirelag.packets.roles import Server
+    from wirelag.report import Report
+    from wirelag.stats.distribution import Distribution
+    from wirelag.stats.sla import Delays
+    from wirelag.synopses.epochs import Epochs
+    from wirelag.synopses.request_response import Exchanges
+
+METHODS: Final = ("auto", "pairs", "blind", "modes", "gap", "ack", "window", "syn")
+GROUPS: Final = ("server", "flow", "client")
+LONGEST_EPOCH_NS: Final = 1 << 34
+LONGEST_GAP_NS: Final = 1 << 40
+LEAST_MEMORY: Final = 8 << 10
+SHOWN: Final = 60  # intervals of interval="auto"
+MOST_ASKED: Final = 4  # packets of clients for one of a server, where both directions pass
+
+Progress = Callable[["Packets"], Iterable["PacketBatch"]]
+
+
+class Synopsis(Protocol):
+    """What reports are made of: epochs of flows, or exchanges."""
+
+    rows: Any
+    counts: dict[str, int]
+
+    def report(self) -> Report:
+        """The report over all of it."""
+
+    def of(self, rows: Any) -> Synopsis:
+        """Some of it."""
+
+    def groups(self, by: str) -> Iterator[tuple[str, Synopsis]]:
+        """By server, flow or client, the largest first."""
+
+    @property
+    def times_ns(self) -> Any:
+        """The time of each."""
+
+    @property
+    def delays(self) -> Distribution:
+        """Single response times, where they are known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResponseSettings:
+    """Which method dates responses, and what is reported beside the total."""
+
+    method: str | None = None  # None: pairs where both directions pass, else auto
+    servers: tuple[Server, ...] = ()
+    epoch_ns: int = 500_000_000
+    fewest: int = 4
+    gap_ns: int = 1_000_000
+    literal: bool = False
+    memory: int = 64 << 20
+    interval_ns: int | None = None
+    choose_interval: bool = False
+    groups: Groups = field(default_factory=lambda: Groups("server", GROUPS))
+    each_group: bool = False  # whether agreements must hold for each of them
+    questions: Questions = field(default_factory=Questions)
+
+    def __post_init__(self) -> None:
+        if self.method is not None:
+            one_of(self.method, METHODS, "method")
+        within(self.fewest, 1, 1 << 20, "fewest")
+        if self.epoch_ns > LONGEST_EPOCH_NS:
+            raise SettingError("epoch", "must be at most 17s")
+        if self.gap_ns > LONGEST_GAP_NS:
+            raise SettingError("gap", "must be at most 18min")
+        if self.memory < LEAST_MEMORY:
+            raise SettingError("memory", "must be at least 8KiB")
+
+    @property
+    def may_pair(self) -> bool:
+        """Whether requests and responses are paired where both directions pass."""
+        return self.method in (None, "pairs")
+
+    def pirate(self) -> Pirate:
+        """The estimator of one direction."""
+        from wirelag.estimators.pirate import Pirate
+
+        shortest_ns = self.epoch_ns if self.interval_ns is None else min(self.epoch_ns, self.interval_ns)
+        method: Any = "auto" if self.may_pair else self.method
+        return Pirate(method, self.memory, shortest_ns, self.fewest, self.gap_ns, self.literal)
+
+
+# ---- the meter of both methods, and which of them applies ----
+
+
+@dataclass
+class Heard:
+    """What packets of an interval said, and whose they were."""
+
+    epochs: Epochs
+    exchanges: Exchanges
+    from_clients: int = 0
+    from_servers: int = 0
+
+
+@dataclass
+class BothWays:
+    """Whether both directions pass: most requests were also seen answered, and each before the next."""
+
+    from_clients: int = 0
+    from_servers: int = 0
+    single: int = 0
+    overlapping: int = 0
+
+    @property
+    def packets(self) -> int:
+        """Of both."""
+        return self.from_clients + self.from_servers
+
+    def add(self, heard: Heard) -> None:
+        """Take in what an interval showed."""
+        self.from_clients += heard.from_clients
+        self.from_servers += heard.from_servers
+        self.single += len(heard.exchanges.single)
+        self.overlapping += heard.exchanges.overlapping
+
+    def applies(self, method: str | None) -> bool:
+        """Whether requests and responses are paired, as the method asks or, without one, as the packets show."""
+        if method is not None:
+            return method == "pairs"
+        return self.single > self.overlapping and self.from_servers * MOST_ASKED >= self.from_clients
+
+
+class ResponseMeter:
+    """Both methods over the same packets; `at_end` makes flows that are open report what they can at each cut."""
+
+    def __init__(
+        self, settings: ResponseSettings, at_end: bool, pirate: PirateMeter | KernelPirate | None = None
+    ) -> None:
+        from wirelag.estimators.pairs import Pairs
+        from wirelag.packets.roles import Roles
+
+        self._settings, self._at_end = settings, at_end
+        self._roles = Roles(settings.servers)
+        self._asked: npt.NDArray[np.bool_] | None = None  # rows of the batch at hand that clients sent
+        self._pirate = pirate or settings.pirate().meter("tap")
+        self._pairs = Pairs(settings.memory, from_client=lambda _: self._asked).meter("tap")  # type: ignore[arg-type, return-value]
+        self._clients = self._servers = 0
+
+    def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
+        """Take in packets."""
+        import numpy as np
+
+        self._asked = self._roles.from_client(packets)
+        rows = np.flatnonzero(self._asked)
+        self._clients += len(rows)
+        self._servers += len(packets) - len(rows)
+        # Also where only pairs were asked for: epochs tell which clients do not wait for a response.
+        self._pirate.observe(packets if len(rows) == len(packets) else packets[rows])
+        if self._settings.may_pair:
+            self._pairs.observe(packets)
+
+    def cut(self, interval: Interval) -> Heard:
+        """End an interval."""
+        return self._end(interval, self._pirate.finish() if self._at_end else self._pirate.cut(interval))
+
+    def finish(self) -> Heard:
+        """Nothing more will come: flows that are open report what they can."""
+        from wirelag.packets.intervals import Interval
+
+        return self._end(Interval(0, 0), self._pirate.finish())
+
+    def _end(self, interval: Interval, epochs: Epochs) -> Heard:
+        epochs = epochs.one_way()
+        heard = Heard(epochs, self._pairs.cut(interval).told_by(epochs), self._clients, self._servers)
+        self._clients = self._servers = 0
+        return heard
+
+
+@dataclass(frozen=True)
+class _Hearing:
+    """The meter as the loop takes it."""
+
+    settings: ResponseSettings
+    points: ClassVar[tuple[str, ...]] = ("tap",)
+
+    def meter(self, point: str) -> ResponseMeter:
+        return ResponseMeter(self.settings, at_end=True)
+
+    def estimate(self, *synopses: Heard) -> Report:
+        return synopses[0].epochs.report()
+
+
+# ---- the question ----
+
+
+@dataclass(repr=False)
+class ResponseResult(DelayResult):
+    """Response latency: of everything, over time, by server, flow or client."""
+
+    command: ClassVar[str] = "response"
+    found: Synopsis | None = None  # epochs, or exchanges
+    epochs: Epochs | None = None  # also where exchanges are reported
+    both_ways: bool = False
+    abstained: list[str] = field(default_factory=list)  # the notes about epochs without an estimate
+
+    def split(self, interval_ns: int) -> list[Entry]:
+        """The same over time, in other intervals."""
+        return over_time(self.found, interval_ns) if self.found is not None else []
+
+    def table(self) -> list[str]:
+        from wirelag.render.response import table
+
+        return table(self)
+
+    def page(self) -> str:
+        from wirelag.render.response_page import page
+
+        return page(self)
+
+
+def response(
+    source: PacketSource,
+    *,
+    filter: Filter | None = None,
+    tunnels: bool = False,
+    duration: Duration | None = None,
+    server: Sequence[str] | str = (),
+    method: str | None = None,
+    epoch: Duration = "500ms",
+    fewest: int = 4,
+    gap: Duration = "1ms",
+    literal: bool = False,
+    memory: Size = "64MiB",
+    interval: Duration | None = None,
+    by: str | None = None,
+    most_groups: int = 1000,
+    above: Sequence[Duration] | Duration = (),
+    sla: Sequence[str] | str = (),
+    progress: Progress | None = None,
+) -> ResponseResult:
+    """Measure response latency: from a request to the last byte of its response, as the client sees it.
+
+    The packets from clients to servers are enough, even if encrypted; where they cannot tell, it says so. `server`
+    says where servers are (`PREFIX[:PORT]`), else SYNs and ports tell. `interval="auto"` chooses one. Groups are
+    servers unless `by` says otherwise; with `by`, agreements must hold for each group.
+    """
+    settings = ResponseSettings(
+        method=method,
+        servers=servers_of([server] if isinstance(server, str) else server),
+        epoch_ns=duration_ns(epoch, "epoch"),
+        fewest=fewest,
+        gap_ns=duration_ns(gap, "gap"),
+        literal=literal,
+        memory=size_bytes(memory, "memory"),
+        interval_ns=None if interval in (None, "auto") else duration_ns(interval, "interval"),
+        choose_interval=interval == "auto",
+        groups=Groups(by or "server", GROUPS, most_groups),
+        each_group=by is not None,
+        questions=Questions.parse(above, sla),
+    )
+    from wirelag.capture.source import open_packets
+
+    listen_ns = None if duration is None else duration_ns(duration, "duration")
+    packets = open_packets(source, filter=filter, tunnels=tunnels, duration_ns=listen_ns)
+    return measure_response(packets, settings, progress=progress)
+
+
+def servers_of(texts: Iterable[str]) -> tuple[Server, ...]:
+    """Where servers are, as people write it."""
+    from wirelag.packets.roles import Server
+
+    try:
+        return tuple(Server.parse(text) for text in texts)
+    except ValueError as error:
+        raise SettingError("server", str(error)) from None
+
+
+def measure_response(
+    packets: Packets, settings: ResponseSettings, *, progress: Progress | None = None
+) -> ResponseResult:
+    """The same, with settings that are checked."""
+    from wirelag.measure.loop import cut
+
+    ((when, (heard,)),) = cut(_Hearing(settings), {"tap": (progress or iter)(packets)})
+    seen = BothWays()
+    seen.add(heard)
+    _need_clients(heard, packets, settings.servers)
+    if settings.choose_interval:
+        interval_ns = max(settings.epoch_ns, when.length_ns // SHOWN)
+        settings = replace(settings, interval_ns=interval_ns, choose_interval=False)
+    both_ways = seen.applies(settings.method)
+    if not both_ways and any(sla.name != "mean" for sla in settings.questions.slas):
+        raise SettingError("sla", "one direction gives only the mean: ask mean<10ms")
+    if not both_ways and settings.questions.above_ns:
+        raise SettingError("above", "one direction gives only the mean, not the share above a limit")
+    result = result_of(heard.exchanges if both_ways else heard.epochs, settings)
+    result.both_ways, result.epochs = both_ways, heard.epochs
+    _add_coverage(result, heard, packets)
+    return result
+
+
+def result_of(found: Synopsis, settings: ResponseSettings) -> ResponseResult:
+    """What epochs or exchanges say, of all of them, by group and over time."""
+    groups = settings.groups
+    result = ResponseResult(_entry("all", "all", found), by=groups.by or "", each=settings.each_group, found=found)
+    result.groups = by_group(found, groups.by, groups.most) if groups.by else []
+    result.intervals = over_time(found, settings.interval_ns) if settings.interval_ns else []
+    if "abstained" in result.report.details:
+        result.abstained = _abstained(result.report)
+    result.notes += result.abstained or _set_aside(result.report)
+    result.ask(settings.questions, _asked(result.total), {entry.key: _asked(entry) for entry in result.groups})
+    return result
+
+
+def _asked(entry: Entry) -> Delays:
+    """What questions are put to: single delays, or a mean alone."""
+    from wirelag.stats.sla import Mean
+
+    mean = entry.report.mean
+    return entry.delays if entry.delays.samples else Mean(None if mean is None else mean * 1e9)
+
+
+def _entry(scope: str, key: str, found: Synopsis, report: Report | None = None) -> Entry:
+    return Entry(scope, key, report or found.report(), found.delays)
+
+
+def by_group(found: Synopsis, by: str, most: int) -> list[Entry]:
+    """Slowest first, then those without an estimate; the groups beyond `most` are one, "other"."""
+    import numpy as np
+
+    entries: list[Entry] = []
+    rest: list[Any] = []
+    for key, part in found.groups(by):
+        if len(entries) < most - 1:
+            entries.append(_entry("group", key, part))
+        else:
+            rest.append(part.rows)
+    entries.sort(key=lambda entry: -(entry.report.mean if entry.report.mean is not None else -1.0))
+    if rest:
+        others = copy(found)
+        others.rows = np.concatenate(rest)
+        entries.append(_entry("group", "other", others))
+    return entries
+
+
+def over_time(found: Synopsis, interval_ns: int) -> list[Entry]:
+    """By the time of each."""
+    import numpy as np
+
+    from wirelag.packets.intervals import Interval
+
+    places = found.times_ns // interval_ns
+    order = np.argsort(places, kind="stable")
+    entries = []
+    for rows in np.split(order, np.flatnonzero(np.diff(places[order])) + 1) if len(order) else []:
+        place = int(places[rows[0]])
+        when = Interval(place * interval_ns, (place + 1) * interval_ns)
+        part = found.of(rows)
+        entries.append(_entry("interval", format_time(when.start_ns), part, part.report().during(when)))
+    return entries
+
+
+# ---- what is said beside the figures ----
+
+
+def _abstained(report: Report) -> list[str]:
+    """Epochs without an estimate, and why."""
+    from wirelag.synopses.epochs import MEANING
+
+    reasons: dict[str, int] = report.details["abstained"]
+    return [f"{n:,} epochs without an answer: {MEANING[reason]} ({reason})" for reason, n in reasons.items()]
+
+
+def _set_aside(report: Report) -> list[str]:
+    """Exchanges that give no single time, and why."""
+    if "pipelined" not in report.details:
+        return []
+    said, words = report.details, {
+        "pipelined": "overlap with others (their batches are timed as a whole)",
+        "joined": "began before the capture",
+        "cut": "did not end in it",
+        "unseen": "have bytes that did not pass here",
+        "overlapping": "are of clients that do not wait for one response before they ask again (--method auto)",
+    }  # fmt: skip
+    lines = [f"{said[name]:,} of {said['exchanges']:,} exchanges {why}" for name, why in words.items() if said[name]]
+    if said["retransmitted"]:
+        lines.append(
+            f"{said['retransmitted']:,} exchanges have packets that were sent twice: "
+            "requests are timed from the first copy"
+        )
+    return lines
+
+
+def _need_clients(heard: Heard, packets: Packets, servers: tuple[Server, ...]) -> None:
+    """Without a packet from a client there is nothing to report: say why, and what to do."""
+    names = ", ".join(packets.names)
+    if not heard.from_clients + heard.from_servers:
+        raise WirelagError(f"{names}: there are no packets to look at")
+    if servers and not heard.from_clients:
+        wanted = ", ".join(str(server) for server in servers)
+        raise WirelagError(f"{names}: no packet goes to {wanted}; name other servers: --server PREFIX")
+    if not heard.from_clients:
+        raise WirelagError(
+            f"{names}: all packets come from servers, and these alone do not tell when a request was sent; "
+            f"capture where requests pass, or say where servers are: --server PREFIX"
+        )
+
+
+def _add_coverage(result: ResponseResult, heard: Heard, packets: Packets) -> None:
+    statistics = packets.statistics
+    result.covering(statistics.packets, dict(statistics.skipped))
+    result.subject, result.warnings = ", ".join(packets.names), list(packets.warnings)
+    unused = 0 if result.both_ways else heard.from_servers
+    result.extra["clients"] = {"packets": heard.from_clients, "not_used": unused}
+    result.counts = {"packets": statistics.packets, "from clients to servers": heard.from_clients}
+    result.counts |= {"not from clients": unused} if unused else {}
+    result.counts |= {f"skipped: {why}": n for why, n in statistics.skipped.items()}
+    result.notes = _coverage(result, heard) + result.notes
+
+
+def _coverage(result: ResponseResult, heard: Heard) -> list[str]:
+    """What the figures rest on."""
+    assert result.found is not None
+    report, counts = result.report, result.found.counts
+    lines = [f"{report.packets:,} packets; {heard.from_clients:,} from clients to servers"]
+    skipped = sum(report.skipped.values())
+    lines[0] += f"; {skipped:,} skipped" if skipped else ""
+    if other := heard.epochs.counts.get("other", 0):
+        lines[0] += f"; {other:,} neither TCP nor a flow that blind can follow"
+    if evicted := counts.get("evicted", 0):
+        lines.append(f"{evicted:,} flows were evicted because memory was full (--memory)")
+    if not result.both_ways and counts.get("unlisted", 0):
+        lines.append(f"{counts['unlisted']:,} epochs are left out: there were too many")
+    if result.both_ways and (unheard := _unheard(heard)):
+        lines.append(
+            f"{len(unheard):,} servers are not in this table, because none of their responses was seen "
+            f"({', '.join(unheard[:3])}{', ...' if len(unheard) > 3 else ''}): --method auto measures them"
+        )
+    return lines
+
+
+def _unheard(heard: Heard) -> list[str]:
+    """Servers that clients asked and whose responses were not seen."""
+    answering = {name for name, _ in heard.exchanges.groups("server")}
+    return [name for name, _ in heard.epochs.groups("server") if name not in answering]

@@ -1,0 +1,299 @@
+"""One-way delay from files of synopses, which were cut at places that share no disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from os import PathLike, fspath
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag.errors import WirelagError
+from wirelag.measure.oneway import Measured, explanations
+from wirelag.measure.points import Relation
+
+if TYPE_CHECKING:
+    from wirelag.capture.synopsis_file import SynopsisFile
+    from wirelag.clocks.fit import Clock
+    from wirelag.estimators.rda import RdaSynopsis
+    from wirelag.packets.intervals import Interval
+    from wirelag.protocol.terms import Terms
+    from wirelag.synopses.cache import Cached
+    from wirelag.synopses.crossing import Crossing
+    from wirelag.twopoint.spans import Cut, Pair, Span
+
+UNCOVERED_NS = 10**9  # a second more at one point is no accident of starting
+OTHER_KEY = "other"
+
+Times = dict[tuple[int | None, str | None], "Cached"]  # by the beginning of the interval and class
+
+
+def are_synopses(points: Sequence[object]) -> bool:
+    """Whether points are files of synopses; a mixture with captures is an error."""
+    from wirelag.capture.synopsis_file import is_synopsis_file
+
+    kinds = {isinstance(point, str | PathLike) and is_synopsis_file(fspath(point)) for point in points}
+    if kinds == {True, False}:
+        raise WirelagError("captures and files of synopses cannot be mixed: cut the captures, too (`wirelag cut`)")
+    return kinds == {True}
+
+
+def measure_synopses(paths: list[str], relation: Relation) -> Measured:
+    """What two files, and the replies of both points if there are any, say about each other."""
+    files, terms, pairs, keys = _read(paths)
+    cut_files = [file for file in files if file.about.kind == "synopses"]
+    times = [_times(file, terms) for file in files if file.about.kind == "times"]
+    spans, missing = _cross(terms, pairs, keys, times)
+    warnings = [line for file in files for line in file.warnings]
+    measured = _sum_up(
+        f"{paths[0]} > {paths[1]}",
+        spans,
+        keys,
+        relation,
+        cut_files,
+        terms.estimator.name,
+        terms.interval_ns is not None,
+    )
+    measured.by = "" if terms.by is None else terms.by.split("/")[0]
+    # What travelled: all files, not only what one point would have to send the other.
+    measured.whole.wire_bytes = sum(file.bytes for file in files)
+    if not measured.whole.used and terms.interval_ns is not None and terms.delimiters is None:
+        raise WirelagError(
+            f"{paths[0]} and {paths[1]} have no packet in common in any interval: where the clocks differ by more than "
+            f"an interval, say by how much when cutting (`wirelag cut --offset`), or give `oneway` the captures"
+        )
+    measured.warnings += warnings
+    if missing:
+        measured.notes.append(
+            f"{missing:,} packets were seen at one point alone, and buckets with them are left out. For the exact mean "
+            f"a second round: `wirelag oneway {paths[0]} {paths[1]} --ask ask.syn`, then at each point `wirelag cut "
+            f"CAPTURE --answer ask.syn -o times.syn`, then `wirelag oneway {paths[0]} {paths[1]} TIMES TIMES`"
+        )
+    return measured
+
+
+def ask_points(paths: list[str], path: str) -> tuple[int, int]:
+    """Write what must be asked of both points in a second round; how many questions, and how many bytes."""
+    _, terms, pairs, keys = _read(paths)
+    return _write_ask(path, terms, pairs, keys)
+
+
+def _read(paths: list[str]) -> tuple[list[SynopsisFile], Terms, list[Pair], dict[int, str]]:
+    """The files, what they agree on, and the intervals that both points cut; what classes are called."""
+    from wirelag.capture.synopsis_file import SynopsisFile
+    from wirelag.protocol.terms import agree
+
+    files = [SynopsisFile(path) for path in paths]
+    terms = agree({file.path: file.about for file in files})
+    cut_files = [file for file in files if file.about.kind == "synopses"]
+    answers = [file for file in files if file.about.kind == "times"]
+    for cut_file, answer in zip(cut_files, answers, strict=False):
+        if answer.about.offset_ns != cut_file.about.offset_ns:
+            raise WirelagError(f"{answer.path}: was made with another --offset than {cut_file.path}; make it again")
+    if len(cut_files) != 2 or len(answers) not in (0, 2) or len(files) != len(cut_files) + len(answers):
+        raise WirelagError("wants two files of `wirelag cut`, and then the answers of both in the same order, if any")
+    tags: dict[str, int] = {}
+    ups, downs = (list(_cuts(file, terms, tags)) for file in cut_files)
+    for file, cuts in zip(cut_files, (ups, downs), strict=True):
+        if not file.whole and cuts:  # what it covered nobody wrote down
+            file.counted |= {"first_ns": cuts[0].interval.start_ns, "last_ns": cuts[-1].interval.end_ns - 1}
+    keys: dict[int, str] = {tag: key for key, tag in tags.items()}
+    pairs = _pairs(terms, ups, downs, cut_files)
+    if not pairs:
+        broken = "".join(f"; {line}" for file in files for line in file.warnings)
+        raise WirelagError(f"{paths[0]} and {paths[1]} have no interval in common{broken}")
+    return files, terms, pairs, keys
+
+
+def _cuts(file: SynopsisFile, terms: Terms, tags: dict[str, int]) -> Iterator[Cut]:
+    from wirelag.protocol.terms import cut_of
+
+    for _, records in groupby(file, key=lambda record: (record.get("start_ns"), record.get("name"))):
+        try:
+            yield cut_of(terms.two_point, records, tags)
+        except (KeyError, TypeError, ValueError) as error:
+            raise WirelagError(f"{file.path}: a record does not fit what the file says of itself ({error})") from None
+
+
+def _pairs(terms: Terms, ups: list[Cut], downs: list[Cut], files: list[SynopsisFile]) -> list[Pair]:
+    from wirelag.estimators.lda import Lda
+    from wirelag.twopoint.spans import Pair, paired_by_clock, paired_by_delimiters
+
+    if terms.delimiters is not None and isinstance(terms.estimator, Lda):
+        numbered = terms.delimiters.control_port is not None
+        return paired_by_delimiters(ups, downs, terms.estimator.added, numbered)
+    if terms.interval_ns is None:
+        return [Pair(up.interval, up.synopses, down.synopses, True) for up, down in zip(ups, downs, strict=False)]
+    # Where a capture began or ended inside an interval, the other point may have seen more of it.
+    first_ns = max((int(file.counted["first_ns"]) for file in files if "first_ns" in file.counted), default=0)
+    last_ns = min((int(file.counted["last_ns"]) for file in files if "last_ns" in file.counted), default=2**63)
+    return [
+        replace(pair, open_ended=pair.interval.start_ns < first_ns or pair.interval.end_ns > last_ns + 1)
+        for pair in paired_by_clock(ups, downs)
+    ]
+
+
+def _cross(terms: Terms, pairs: list[Pair], keys: dict[int, str], times: list[Times]) -> tuple[list[Span], int]:
+    """Crossings of all pairs, and how many packets have times that only a second round would tell."""
+    from wirelag.estimators.rda import Rda
+    from wirelag.packets.intervals import Interval
+    from wirelag.synopses.cache import Cached
+    from wirelag.twopoint.spans import crossed, settled
+
+    estimator = terms.two_point
+    if not isinstance(estimator, Rda):
+        nothing = estimator.meter("upstream").cut(Interval(0, 0))
+        return list(crossed(pairs, lambda _, __, up, down: estimator.cross(up, down), nothing, nothing)), 0
+    rounds = _Rounds(terms, keys, times)
+    empty = estimator.bind(Cached.empty(estimator.seed))
+    spans = list(crossed(pairs, rounds.cross, empty, empty))
+    return list(settled(spans, terms.interval_ns or 0)) if times else spans, rounds.missing
+
+
+class _Rounds:
+    """Crossings of rda's buckets, exact where both points have told the times of what differs."""
+
+    def __init__(self, terms: Terms, keys: dict[int, str], times: list[Times]) -> None:
+        self._terms, self._keys, self._times = terms, keys, times
+        self.missing = 0  # packets whose times nobody told
+
+    def cross(self, interval: Interval, tag: int, up: RdaSynopsis, down: RdaSynopsis) -> Crossing:
+        """What became of the packets of one interval and class."""
+        from wirelag.estimators.rda import Rda, likely_difference
+        from wirelag.protocol.terms import place
+        from wirelag.twopoint.spans import ALL
+
+        estimator = self._terms.estimator
+        assert isinstance(estimator, Rda)
+        if up.packets and down.packets and up.level != down.level:
+            raise WirelagError(
+                f"the points kept different shares of their packets (1/{2**up.level} and 1/{2**down.level}): "
+                f"cut both again with a larger --memory"
+            )
+        where = place(self._terms, interval.start_ns, self._keys.get(tag))
+        mine, theirs = (told.get(where) for told in self._times) if self._times else (None, None)
+        crossing, decoded = estimator.cross_bound(up, down, mine, theirs)
+        if mine is not None and theirs is not None:
+            _fit(decoded.upstream, mine, "first")
+            _fit(decoded.downstream, theirs, "second")
+        elif tag == ALL:
+            self.missing += len(decoded.numbers)
+        if not decoded.complete:
+            left = likely_difference(decoded.left, estimator.banks)
+            crossing.details["likely_difference"] = len(decoded.numbers) + left
+        return crossing
+
+
+def _fit(wanted: npt.NDArray[np.uint64], told: Cached, which: str) -> None:
+    """Whether answers are about the packets that were asked for: another capture's are not."""
+    from wirelag import _kernels
+
+    if not np.isin(wanted, _kernels.number_copies(told.ids)).all():
+        raise WirelagError(
+            f"the {which} file of answers does not hold what was asked of the {which} point: name answers in the order "
+            f"of the points, each made from the capture that its synopses were cut from, with the same options"
+        )
+
+
+def _times(file: SynopsisFile, terms: Terms) -> Times:
+    from wirelag.protocol.terms import place
+    from wirelag.synopses.cache import Cached
+
+    told: Times = {}
+    for record in file:
+        try:
+            where = place(terms, record["start_ns"], record["class"])
+            told[where] = Cached.from_fields(record, terms.estimator.seed)
+        except (KeyError, TypeError, ValueError) as error:
+            raise WirelagError(f"{file.path}: a record is no answer ({error})") from None
+    return told
+
+
+def _write_ask(path: str, terms: Terms, pairs: list[Pair], keys: dict[int, str]) -> tuple[int, int]:
+    from wirelag.capture.synopsis_file import SynopsisWriter
+    from wirelag.estimators.rda import Rda
+    from wirelag.protocol.terms import About, asked
+
+    if not isinstance(terms.estimator, Rda):
+        raise WirelagError(f"{terms.estimator.name} needs no second round: --ask is for rda")
+    with SynopsisWriter(path, About("ask", terms)) as writer:
+        for pair in pairs:
+            for record in asked(pair, terms.estimator, keys):
+                writer.write(record)
+    return writer.records, writer.bytes
+
+
+def _sum_up(
+    name: str,
+    spans: list[Span],
+    keys: dict[int, str],
+    relation: Relation,
+    files: list[SynopsisFile],
+    estimator: str,
+    over_time: bool,
+) -> Measured:
+    from wirelag.clocks.fit import Clock, fit
+    from wirelag.synopses.delay_sample import Tail
+    from wirelag.twopoint.direction import clock_behind
+    from wirelag.units import format_duration
+
+    closed = [span for span in spans if not span.open_ended]
+    if not closed and not all(file.whole for file in files):
+        broken = "; ".join(line for file in files for line in file.warnings)
+        raise WirelagError(f"too little is left to compare ({broken})")
+    closed = closed or spans
+    sample = Tail.together([span.whole.tail for span in closed])
+    if isinstance(relation, int):
+        clock: Clock = Clock.given(relation)
+    elif relation == "auto":
+        nothing = np.empty(0, np.int64)
+        order = np.argsort(sample.sent_ns, kind="stable")
+        sent_ns = sample.sent_ns[order]
+        clock = fit(sent_ns, sent_ns + sample.delays_ns[order], nothing, nothing)
+    else:
+        clock = Clock()
+    differences = sample.delays_ns
+    same_captures = files[0].about.names == files[1].about.names
+    if relation == "auto" and same_captures and len(differences) and not differences.any():
+        raise WirelagError(f"{name}: the same packets at the same times: is it one capture twice?")
+    if clock.method.startswith("minimum") and clock.offset_ns < 0 and not clock_behind(differences):
+        earlier = format_duration(-int(np.median(differences)))
+        raise WirelagError(
+            f"{name}: packets are seen in the second file first, by {earlier}: swap the files, or say what the clocks "
+            f"differ by (--offset)"
+        )
+    if clock.corrects:
+        for span in closed:
+            for crossing in span.crossings.values():
+                crossing.on_clock(clock, (span.interval.start_ns + span.interval.end_ns) // 2)
+    measured = Measured(name, clock, estimator, keys=keys, notes=list(clock.notes))
+    measured.take(closed, over_time=over_time)
+    measured.packets = sum(int(file.counted.get("packets", 0)) for file in files)
+    if len(closed) < len(spans):
+        measured.notes.append(
+            f"{len(spans) - len(closed)} intervals at the edges of the captures are left out: "
+            f"nobody can say that both points saw all of them"
+        )
+    elif not over_time:
+        measured.notes += _uncovered(files)
+    if any(file.counted.get("overflow") for file in files):
+        # Each point kept the classes that it saw first, and these differ.
+        measured.only_common_classes({tag for tag in keys if keys[tag] != OTHER_KEY})
+        measured.notes.append("there were more classes than --most-groups: only those that both points kept are shown")
+    measured.notes += explanations(measured)
+    return measured
+
+
+def _uncovered(files: list[SynopsisFile]) -> list[str]:
+    """Without intervals: where one capture covers time that the other does not, everything in it counts as lost."""
+    firsts = [int(file.counted["first_ns"]) for file in files if "first_ns" in file.counted]
+    lasts = [int(file.counted["last_ns"]) for file in files if "last_ns" in file.counted]
+    if len(firsts) < 2 or max(max(firsts) - min(firsts), max(lasts) - min(lasts)) < UNCOVERED_NS:
+        return []
+    return [
+        "the captures do not begin and end together, so packets outside of the common time count as lost or new: "
+        "cut both with --interval, and the edges are left out"
+    ]

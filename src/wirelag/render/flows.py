@@ -1,0 +1,55 @@
+"""What `wirelag flows` prints: its table, and its rows for files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from wirelag.render.tables import cut, duration
+from wirelag.units import format_size
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from wirelag.measure.flow_rows import FlowRow
+    from wirelag.measure.flows import FlowsResult
+
+WIDEST_KEY: Final = 52
+_COUNTS: Final = ("packets", "bytes", "timed", "references")
+
+
+def table(result: FlowsResult) -> list[str]:
+    """Everything, intervals, then the slowest flows or groups; the notes under it."""
+    intervals, shown = [row for _, row in result.intervals], result.shown()
+    width = min(WIDEST_KEY, max(len(row.key) for row in (result.total, *intervals, *shown)))
+    lines = [f"{'':<{width}}  {'packets':>10}  {'bytes':>8}  {'references':>10}  {'mean, 95% interval':^30}  deviation"]
+    lines.append(_line(result.total, width))
+    for title, rows in (("over time", intervals), (f"by {result.by}, slowest first", shown)):
+        if rows:
+            lines += [title, *(_line(row, width) for row in rows)]
+    if result.count > len(shown):
+        what = "flows" if result.by == "flow" else "groups"
+        lines.append(f"and {result.count - len(shown):,} more {what} (--most-flows, --format csv)")
+    return lines + result.coverage + result.notes + result.verdicts
+
+
+def _line(row: FlowRow, width: int) -> str:
+    mean = duration(row.mean) + (f", {duration(row.low)} to {duration(row.high)}" if row.low is not None else "")
+    counts = f"{row.packets:>10,}  {format_size(row.bytes):>8}  {row.references:>10,}"
+    return f"{cut(row.key, width):<{width}}  {counts}  {mean:^30}  {duration(row.std):>9}"
+
+
+def frame(result: FlowsResult) -> pl.DataFrame:
+    """A row for everything, each interval, group and flow; times in seconds."""
+    import polars as pl
+
+    ends: list[tuple[float | None, float | None]] = [(None, None)]
+    for report, _ in result.intervals:
+        assert report.interval
+        ends.append((report.interval.start_ns / 1e9, report.interval.end_ns / 1e9))
+    every = [result.total, *(row for _, row in result.intervals), *result.groups, *result.flows()]
+    names: dict[str, Any] = {"scope": pl.String, "key": pl.String} | dict.fromkeys(_COUNTS, pl.Int64)
+    names |= dict.fromkeys(("mean", "std", "mean_low", "mean_high"), pl.Float64)
+    figures = pl.DataFrame(every, schema=names, orient="row")
+    missing = [(None, None)] * (len(every) - len(ends))
+    times = pl.DataFrame([*ends, *missing], schema={"start": pl.Float64, "end": pl.Float64}, orient="row")
+    return pl.concat([figures[:, :2], times, figures[:, 2:]], how="horizontal")

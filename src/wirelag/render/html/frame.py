@@ -1,0 +1,139 @@
+"""The frame of every page: its title, what it rests on, and a document that needs nothing but itself.
+
+The page loads nothing: plotly.js and the data are inside, and a content security policy with the hashes of both scripts
+forbids everything else. What comes from a capture or from the command line is escaped. The same result gives the same
+bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from importlib import resources
+from pathlib import Path
+
+from wirelag import __version__
+from wirelag.render.html.charts import Figure, duration
+from wirelag.report import Report
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """What every page has; each kind of page adds what it shows."""
+
+    title: str
+    subject: str  # what was measured: the names of the captures
+    command_line: str = ""
+    notes: Sequence[str] = ()  # under the summary, a sentence each
+    warnings: Sequence[str] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)  # coverage: what, and how many packets
+    version: str = __version__
+
+
+def document(frame: Frame, body: str, figures: Mapping[str, Figure]) -> str:
+    """The page around its sections, with what draws the charts and a policy that lets nothing else in."""
+    data = json.dumps(figures, separators=(",", ":"), allow_nan=False)
+    for char in "<>&\u2028\u2029":
+        data = data.replace(char, f"\\u{ord(char):04x}")
+    scripts = [_plotly(), _beside("page.js")] if figures else []
+    hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts) or "'none'"
+    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
+    policy += "form-action 'none'; base-uri 'none'"
+    return "".join(
+        (
+            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
+            '<meta name="color-scheme" content="light dark">\n',
+            f'<meta name="generator" content="wirelag {escape(frame.version)}">\n',
+            f"<title>{escape(frame.title)}: {escape(frame.subject)}</title>\n",
+            f"<style>{_beside('page.css')}</style>\n</head>\n<body>\n",
+            f"<header><h1>{escape(frame.title)}</h1><p>{escape(frame.subject)}</p></header>\n<main>\n{body}\n</main>\n",
+            f"<footer>wirelag {escape(frame.version)}</footer>\n",
+            f'<script type="application/json" id="figures">{data}</script>\n' if figures else "",
+            *(f"<script>{script}</script>\n" for script in scripts),
+            "</body>\n</html>\n",
+        )
+    )
+
+
+def _beside(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def _plotly() -> str:
+    script = resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
+    # A browser reads line ends as \n, and so does the hash.
+    return script.replace("\r\n", "\n").replace("\r", "\n").replace("</script", "<\\/script")
+
+
+def _sha256(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+# ---- sections ----
+
+
+def chart(name: str, title: str, text: str, height: int = 380, below: str = "") -> str:
+    """A section with the place of a chart."""
+    return (
+        f'<section><h2>{escape(title)}</h2><p>{escape(text)}</p><div class="chart" id="{name}" role="img" '
+        f'aria-label="{escape(title)}" style="height:{height}px"><noscript>The chart needs JavaScript; the numbers '
+        f"are in the tables.</noscript></div>{below}</section>"
+    )
+
+
+def coverage(frame: Frame) -> str:
+    """What the page rests on: how many packets, what to know of them, and the command."""
+    rows = [[escape(what), f"{count:,}"] for what, count in frame.counts.items()]
+    known = table("Coverage", ("", "packets"), rows) if rows else ""
+    command = escape(frame.command_line)
+    made = f"<h3>The command that made this page</h3><pre><code>{command}</code></pre>" if command else ""
+    return f"<section><h2>What this rests on</h2>{known}{listed(frame.warnings)}{made}</section>"
+
+
+def listed(lines: Iterable[str]) -> str:
+    """Sentences as a list; nothing where there are none."""
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f"<ul>{items}</ul>" if items else ""
+
+
+def folded(title: str, content: str) -> str:
+    """What only those see who ask for it."""
+    return f"<details><summary>{escape(title)}</summary>{content}</details>"
+
+
+def scale(heat_map: Figure, what: str) -> str:
+    """What the colours of a heat map mean."""
+    most = heat_map["layout"]["meta"]["most"]
+    return f'<p class="scale">colours: 1 <i></i> {max(most, 2):,.0f} {what}</p>'
+
+
+# ---- tables ----
+
+
+def bounds(report: Report, name: str, otherwise: str) -> str:
+    """A 95% interval."""
+    low_high = report.ci95.get(name)
+    return f"{delay(low_high[0])} to {delay(low_high[1])}" if low_high else otherwise
+
+
+def delay(seconds: float | None) -> str:
+    """A delay for people, with the exact value for programs."""
+    return "-" if seconds is None else f'<data value="{seconds!r}">{duration(seconds)}</data>'
+
+
+def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table; the cells are HTML already, the first of a row names it."""
+    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
+    body = "".join(
+        f'<tr><th scope="row">{row[0]}</th>{"".join(f"<td>{cell}</td>" for cell in row[1:])}</tr>\n' for row in rows
+    )
+    return (
+        f'<div class="wide"><table><caption>{escape(caption)}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>"
+    )

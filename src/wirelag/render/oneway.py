@@ -1,0 +1,54 @@
+"""The table of `wirelag oneway`: a line for each report, with loss and reordering beside delay."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from wirelag.render.tables import UNKNOWN, Pictures, duration, layout, mean_with_bounds, quantiles
+
+if TYPE_CHECKING:
+    from wirelag.measure.oneway import OnewayResult
+    from wirelag.measure.result import Entry
+    from wirelag.report import Report
+
+_HEADS: Final = (("used", 9), ("lost", 14), ("reordered", 9), ("p50", 8), ("p99", 8), ("deviation", 9))
+
+
+def table(result: OnewayResult) -> list[str]:
+    """The table and the notes under it."""
+    pictures = Pictures(result.total.delays)
+    titles = "  ".join(f"{name:>{size}}" for name, size in _HEADS)
+    parts = [
+        ("", [result.total]),
+        ("by segment", result.legs),
+        ("over time", result.intervals),
+        (f"by {result.by}, slowest first", result.groups),
+    ]
+    head = f"{titles}  {'mean, 95% interval':^26}  {pictures.axis}"
+    return layout(parts, head, lambda entry: _cells(entry, pictures)) + result.notes
+
+
+def _cells(entry: Entry, pictures: Pictures) -> str:
+    report = entry.report
+    if not report.samples:
+        return f"{0:>9,}  {report.reason or 'no packet was seen at both points'}"
+    fields = (
+        f"{report.samples:>9,}",
+        f"{lost_text(report):>14}",
+        f"{_count(report.details['reordered']):>9}",
+        quantiles(report, ("0.5", "0.99")),
+        f"{duration(report.std):>9}",
+    )
+    return f"{'  '.join(fields)}  {mean_with_bounds(report):^26}  {pictures.of(entry)}"
+
+
+def lost_text(report: Report) -> str:
+    """What was lost, and which share of what was sent."""
+    lost, sent = report.details["lost"], report.details["sent"]
+    if lost is None or not sent:
+        return UNKNOWN
+    return f"{lost:,} ({lost / sent:.2%})"
+
+
+def _count(value: int | None) -> str:
+    return UNKNOWN if value is None else f"{value:,}"

@@ -1,0 +1,56 @@
+"""The page of `wirelag oneway`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from wirelag.render.html.oneway import ClockFit, OnewayPage, render_oneway
+from wirelag.render.html.oneway_charts import SpanEntry
+
+if TYPE_CHECKING:
+    from wirelag.measure.oneway import Measured, OnewayResult
+
+POINTS: Final = 200  # of the line that shows a clock's correction
+
+
+def page(result: OnewayResult) -> str:
+    """The page of what was measured."""
+    measured = result.measured
+    assert measured is not None
+    return render_oneway(
+        OnewayPage(
+            title="One-way delay",
+            subject=result.subject,
+            command_line=result.command_line,
+            total=result.report,
+            tail=measured.whole.tail,
+            spans=[
+                SpanEntry(entry.report.interval.start_ns / 1e9, entry.report.interval.end_ns / 1e9, entry.report)
+                for entry in result.intervals
+                if entry.report.interval
+            ],
+            groups=[(entry.key, entry.report) for entry in result.groups],
+            by=result.by,
+            segments=[(leg.key, leg.report) for leg in result.legs],
+            clock=_clock_fit(measured, result.notes[1]),
+            notes=result.notes,
+            warnings=result.warnings,
+            counts=result.counts,
+        )
+    )
+
+
+def _clock_fit(measured: Measured, text: str) -> ClockFit | None:
+    """The times of the same packets at both points, and what was taken from those downstream."""
+    if measured.alignment is None:
+        return None
+    clock, ways = measured.clock, []
+    for up_ns, down_ns in (measured.alignment.forward, measured.alignment.returning):
+        ways.append((down_ns / 1e9, (down_ns - up_ns) / 1e9))
+    every = np.concatenate([times for times, _ in ways])
+    line_ns = np.linspace(every.min() * 1e9, every.max() * 1e9, POINTS).astype(np.int64)
+    line = line_ns / 1e9, (line_ns - clock.correct(line_ns)) / 1e9
+    steps = [(step.time_ns / 1e9, step.size_ns / 1e9) for step in clock.steps]
+    return ClockFit(ways[0], (ways[1][0], -ways[1][1]), line, steps, text)

@@ -1,0 +1,72 @@
+"""Results as a table, JSON, JSON lines, CSV or Parquet, on standard output or in a file."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from wirelag.errors import WirelagError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from wirelag.measure.result import Result
+
+
+def write_result(result: Result, form: str, path: str | None) -> None:
+    """Print or write a result in one of the formats."""
+    if form == "parquet" and path is None:
+        raise WirelagError("Parquet is not for a terminal: name a file with -o")
+    if form in ("csv", "parquet"):
+        frame = result.to_polars()
+        with opened(path, binary=form == "parquet") as out:
+            frame.write_parquet(out) if form == "parquet" else out.write(frame.write_csv())
+        return
+    with opened(path) as out:
+        if form == "table":
+            out.write("\n".join(result.table()) + "\n")
+        elif form == "json":
+            out.writelines(result.to_json_text())
+        else:
+            out.writelines(json.dumps({"command": result.command} | part) + "\n" for part in result.parts())
+
+
+@contextmanager
+def opened(path: str | None, binary: bool = False, option: str = "-o") -> Iterator[IO[Any]]:
+    """A file to write to, or standard output; an error names the file."""
+    if path is None or path == "-":
+        with _gathered(sys.stdout.buffer) if binary else nullcontext(sys.stdout) as out:
+            yield out
+        return
+    try:
+        with Path(path).open("wb" if binary else "w") as file, _gathered(file) if binary else nullcontext(file) as out:
+            yield out
+    except OSError as error:
+        raise WirelagError(f"{path}: cannot write ({error.strerror}); choose another file with {option}") from None
+
+
+def write_parquet(path: str, frame: pl.DataFrame, option: str) -> None:
+    """Write a data frame to a file."""
+    with opened(path, binary=True, option=option) as out:
+        frame.write_parquet(out)
+
+
+@contextmanager
+def _gathered(out: IO[bytes]) -> Iterator[IO[bytes]]:
+    """All bytes at once: polars, where it writes to a full disk by itself, says that the table is wrong."""
+    gathered = io.BytesIO()
+    yield gathered
+    out.write(gathered.getbuffer())
+
+
+def write_html(path: str, page: str) -> None:
+    """Write a page, or say why that is not possible."""
+    try:
+        Path(path).write_bytes(page.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise WirelagError(f"{path}: cannot write ({error.strerror}); choose another file with --html") from None

@@ -1,0 +1,91 @@
+"""What `wirelag response` prints: its table, and the rows of its epochs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from wirelag.render.tables import duration, layout, mean_with_bounds, quantiles
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from wirelag.measure.response import ResponseResult
+    from wirelag.measure.result import Entry
+    from wirelag.report import Report
+    from wirelag.synopses.epochs import Epochs
+
+PARTS: Final = ("server", "network", "transfer", "think")  # of an exchange
+WIDEST_KEY: Final = 48
+
+
+def table(result: ResponseResult) -> list[str]:
+    """A line for everything, each interval and each group."""
+    cells, head = (_pairs_cells, _PAIRS_HEAD) if result.both_ways else (_epoch_cells, _EPOCHS_HEAD)
+
+    def line(entry: Entry) -> str:
+        return f"{entry.report.samples:>9,}  {cells(entry.report)}"
+
+    parts = [
+        ("", [result.total]),
+        ("over time", result.intervals),
+        (f"by {result.by}, slowest first", result.groups),
+    ]
+    return layout(parts, f"{'responses':>9}  {head}", line, WIDEST_KEY) + result.notes
+
+
+_PAIRS_HEAD: Final = f"{'p50':>8}  {'p99':>8}  {'mean, 95% interval':^28}  " + "  ".join(f"{name:>8}" for name in PARTS)
+_EPOCHS_HEAD: Final = (
+    f"{'mean, 95% interval':^28}  {'think':>8}  {'network':>8}  {'in flight':>9}  {'answered':>14}  confidence"
+)
+
+
+def _pairs_cells(report: Report) -> str:
+    """Exchanges that were seen both ways."""
+    if report.mean is None:
+        return report.reason or ""
+    parts = "  ".join(f"{duration(report.details[name]):>8}" for name in PARTS)
+    return f"{quantiles(report, ('0.5', '0.99'))}  {mean_with_bounds(report):^28}  {parts}"
+
+
+def _epoch_cells(report: Report) -> str:
+    """What the packets of clients tell."""
+    said = report.details
+    epochs = f"{said['answered']:,} of {said['epochs']:,}"
+    if report.mean is None:
+        why = max(said["abstained"], key=said["abstained"].get) if said["abstained"] else "no requests"
+        return f"{'cannot say: ' + why:^28}  {'-':>8}  {'-':>8}  {'-':>9}  {epochs:>14}  -"
+    return (
+        f"{mean_with_bounds(report):^28}  {duration(said['think']):>8}  {duration(said['network']):>8}  "
+        f"{said['in_flight']:>9.1f}  {epochs:>14}  {said['confidence']:.0%}"
+    )
+
+
+def epoch_rows(epochs: Epochs) -> pl.DataFrame:
+    """A row for each epoch; times since 1970 in ns, latencies in seconds, null where it abstained."""
+    import polars as pl
+
+    from wirelag.synopses.epochs import METHODS, REASONS, ends_text
+
+    rows = epochs.rows
+    plain: dict[str, Any] = {
+        "flow": [ends_text(words, "flow") for words in epochs.ends.tolist()],
+        "flow_key": rows["key"],
+        "start_ns": rows["start_ns"],
+        "end_ns": rows["end_ns"],
+        "responses": rows["count"],
+        "mean": _means(rows["sum_ns"], rows["count"]),
+        "batch": _means(rows["batch_sum_ns"], rows["batch_count"]),
+        "think": _means(rows["think_sum_ns"], rows["think_count"]),
+        "network": [None if n < 0 else n / 1e9 for n in rows["network_ns"].tolist()],
+        "in_flight": rows["in_flight"],
+        "requests": rows["requests"],
+        "lost": rows["lost"],
+        "method": [METHODS[i] for i in rows["method"]],
+        "reason": [REASONS[i] or None for i in rows["reason"]],
+        "confidence": rows["confidence"] / 100,
+    }
+    return pl.DataFrame(plain)
+
+
+def _means(sums_ns: Any, counts: Any) -> list[float | None]:
+    return [s / n / 1e9 if n else None for s, n in zip(sums_ns.tolist(), counts.tolist(), strict=True)]

@@ -1,0 +1,78 @@
+"""Tables for a terminal: the one layout, and the cells that several of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from wirelag.units import format_duration
+
+if TYPE_CHECKING:
+    from wirelag.measure.result import Entry
+    from wirelag.report import Report
+    from wirelag.stats.distribution import Distribution
+
+WIDEST_KEY: Final = 44
+UNKNOWN: Final = "-"
+BLOCKS: Final = "▁▂▃▄▅▆▇█"
+
+
+def layout(
+    parts: Sequence[tuple[str, Sequence[Entry]]], head: str, cells: Callable[[Entry], str], widest: int = WIDEST_KEY
+) -> list[str]:
+    """One line for each entry, its key and its cells, under the title of its part; parts without entries are left out.
+
+    A key that is too wide is cut.
+    """
+    width = min(widest, max(len(entry.key) for _, entries in parts for entry in entries))
+    lines = [f"{'':<{width}}  {head}"]
+    for title, entries in parts:
+        lines += [title] if title and entries else []
+        lines += [f"{cut(entry.key, width):<{width}}  {cells(entry)}" for entry in entries]
+    return lines
+
+
+def cut(text: str, width: int) -> str:
+    """The text, or as much of it as fits."""
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def duration(seconds: float | None) -> str:
+    """A duration as people read it, or a dash."""
+    return UNKNOWN if seconds is None else format_duration(seconds * 1e9)
+
+
+def mean_with_bounds(report: Report, otherwise: str = "") -> str:
+    """The mean and its 95% interval, or what is said where there is none."""
+    bounds = report.ci95.get("mean")
+    between = f"{duration(bounds[0])} to {duration(bounds[1])}" if bounds else otherwise
+    return ", ".join(part for part in (duration(report.mean), between) if part)
+
+
+def quantiles(report: Report, names: Sequence[str]) -> str:
+    """Quantiles side by side."""
+    return "  ".join(f"{duration(report.quantiles[name]):>8}" for name in names)
+
+
+class Pictures:
+    """Small pictures of distributions, all on one axis: a block for each octave of ns, as high as its share."""
+
+    def __init__(self, whole: Distribution) -> None:
+        self._first = self._last = 0
+        if whole.samples:
+            self._first = max((whole.min_ns or 1).bit_length() - 1, 0)
+            self._last = max((whole.max_ns or 1).bit_length() - 1, 0)
+
+    @property
+    def axis(self) -> str:
+        """What they show, from left to right."""
+        return f"{format_duration(2**self._first)} to {format_duration(2 ** (self._last + 1))}"
+
+    def of(self, entry: Entry) -> str:
+        """The picture of one entry; what lies outside of the axis is in its first or last block."""
+        shape = entry.delays.by_octave() if entry.shape is None else entry.shape
+        shares = shape[self._first : self._last + 1].copy()
+        shares[0] += shape[: self._first].sum()
+        shares[-1] += shape[self._last + 1 :].sum()
+        top = shares.max() or 1.0
+        return "".join(" " if share == 0 else BLOCKS[min(7, int(8 * share / top))] for share in shares)

@@ -1,0 +1,132 @@
+"""What `wirelag watch` shows: now, the last minutes, the slowest groups, drops and memory."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from wirelag.render.tables import BLOCKS, Pictures, duration, layout, mean_with_bounds
+from wirelag.stats.distribution import Distribution
+from wirelag.units import format_duration, format_size, format_time
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from wirelag.capture.live import LiveStatistics, Source
+    from wirelag.measure.live import LiveInterval
+    from wirelag.measure.recent import Recent
+    from wirelag.measure.result import Entry
+    from wirelag.report import Report
+
+SHOWN_INTERVALS: Final = 60
+
+
+class View:
+    """Keeps what is shown, and draws it."""
+
+    def __init__(self, source: Source, quantity: str, recent: Recent, by: str | None) -> None:
+        self._source, self._quantity, self._recent, self._by = source, quantity, recent, by
+        self._began_ns: int | None = None
+        self._past: deque[Report] = deque(maxlen=SHOWN_INTERVALS)
+        self._part: LiveInterval | None = None
+
+    def add(self, part: LiveInterval) -> None:
+        """Take in an interval."""
+        self._part = part
+        self._began_ns = self._began_ns or part.interval.start_ns
+        self._past.append(part.report)
+        self._recent.add(part)
+
+    def draw(self) -> RenderableType:
+        """All of it, as something that rich prints."""
+        from rich.text import Text
+
+        lines = [self._head()]
+        if self._part is None:
+            return Text("\n".join([*lines, "waiting for the first interval to end"]))
+        lines += table(
+            self._recent.entries(), self._recent.slowest(), f"by {self._by}, slowest of the last minute first"
+        )
+        lines += self._over_time()
+        text = Text("\n".join([*lines, "Ctrl-C ends it with a final report"]), no_wrap=True, overflow="ellipsis")
+        text.highlight_regex(r"[1-9][0-9,]* dropped[^;]*", "bold red")
+        text.highlight_regex(r"^(now|last .*?minutes?)", "bold")
+        return text
+
+    def _head(self) -> str:
+        since = "" if self._began_ns is None else format_duration(self._source.now_ns() - self._began_ns)
+        return f"{self._source.name}: {self._quantity.replace('_', ' ')}; {since or 'just begun'}; {self.status()}"
+
+    def status(self) -> str:
+        """What was seen and what was not, and the memory of this program."""
+        return f"{coverage(self._source.statistics)}; {format_size(memory_bytes())} of memory"
+
+    def _over_time(self) -> list[str]:
+        """The median, or the mean, and the 99th percentile of the last intervals."""
+        quantiles = any(report.quantiles for report in self._past)
+        wanted = (("p50", "0.5"), ("p99", "0.99")) if quantiles else (("mean", None),)
+        lines = []
+        for name, quantile in wanted:
+            values = [report.quantiles.get(quantile) if quantile else report.mean for report in self._past]
+            known = [value for value in values if value is not None]
+            if known:
+                scale = f"{duration(min(known))} to {duration(max(known))}"
+                lines.append(f"{name:<5}{_heights(values)}  {scale} in the last {len(values)} intervals")
+        return lines
+
+
+def _heights(values: list[float | None]) -> str:
+    """A block for each value, as high as it is; a gap where nothing is known."""
+    known = [value for value in values if value is not None]
+    low, high = min(known), max(known)
+    step = (high - low) / 7 or 1.0
+    return "".join(" " if value is None else BLOCKS[int((value - low) / step)] for value in values)
+
+
+def coverage(statistics: LiveStatistics) -> str:
+    """What was seen and what was not."""
+    parts = [f"{statistics.packets:,} packets", f"{statistics.dropped:,} dropped by the capture"]
+    skipped = sum(statistics.skipped.values())
+    if skipped:
+        parts.append(f"{skipped:,} skipped ({', '.join(f'{n:,} {why}' for why, n in statistics.skipped.items())})")
+    return "; ".join(parts)
+
+
+def table(rows: Sequence[Entry], groups: Sequence[Entry], title: str) -> list[str]:
+    """Lines for a person, with a small picture of each distribution."""
+    delays = Distribution()
+    for entry in (*rows, *groups):
+        delays.merge(entry.delays)
+    pictures = Pictures(delays)
+    head = f"{'samples':>9}  {'p50':>8}  {'p90':>8}  {'p99':>8}  {'mean, 95% interval':<28}"
+    head += f"  {pictures.axis}" if delays.samples else ""
+    return [line.rstrip() for line in layout([("", rows), (title, groups)], head, lambda one: _cells(one, pictures))]
+
+
+def _cells(entry: Entry, pictures: Pictures) -> str:
+    report = entry.report
+    if not report.samples:
+        return f"{0:>9,}  {report.reason or 'no samples'}"
+    values = "  ".join(f"{duration(report.quantiles.get(q)):>8}" for q in ("0.5", "0.9", "0.99"))
+    picture = pictures.of(entry) if entry.delays.samples else ""
+    return f"{report.samples:>9,}  {values}  {mean_with_bounds(report):<28}  {picture}"
+
+
+def plain_line(part: LiveInterval, dropped: int) -> str:
+    """One interval where there is no terminal."""
+    report = part.report
+    when = format_time(part.interval.start_ns)
+    if not report.samples:
+        return f"{when}  {0:>9,}  {report.reason or 'no samples'}; {dropped:,} dropped"
+    values = "  ".join(f"{q} {duration(report.quantiles.get(key))}" for q, key in (("p50", "0.5"), ("p99", "0.99")))
+    shown = values if report.quantiles else f"mean {duration(report.mean)}"
+    return f"{when}  {report.samples:>9,}  {shown}; {dropped:,} dropped"
+
+
+def memory_bytes() -> int:
+    """What this program has in memory, the ring too."""
+    resident = Path("/proc/self/statm").read_bytes().split()[1]
+    return int(resident) * os.sysconf("SC_PAGE_SIZE")
