@@ -3,7 +3,18 @@
 import re
 from typing import Final
 
-DURATIONS_NS: Final = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
+DURATIONS_NS: Final = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+    "d": 86_400 * 10**9,
+    "w": 7 * 86_400 * 10**9,
+    "y": 365 * 86_400 * 10**9,
+}
 SIZES: Final = {
     "": 1,
     "B": 1,
@@ -13,6 +24,7 @@ SIZES: Final = {
     "KiB": 2**10,
     "MiB": 2**20,
     "GiB": 2**30,
+    "TiB": 2**40,
 }
 RATES: Final = {"": 1, "bps": 1, "kbps": 10**3, "Mbps": 10**6, "Gbps": 10**9, "Tbps": 10**12}  # bits a second
 _STEPS_NS: Final = (

@@ -535,9 +535,9 @@ def test_check_says_what_would_happen(tmp_path: Path) -> None:
     ("words", "says"),
     [
         (["--listen", "0.0.0.0:0"], "needs a token"),
-        (["--listen", "nonsense"], "is nothing to listen on"),
+        (["--listen", "nonsense"], "is not ADDRESS:PORT"),
         (["--token-file", "/no/such/file"], "/no/such/file: cannot read"),
-        (["--segment", "A"], "is no segment"),
+        (["--segment", "A"], "is not a segment"),
         (["--retain", "intervals=soon"], "is not a duration"),
         (["--retain", "soon"], "is not WHAT=HOW"),
         (["--nats", "nats://example.org:4222"], "in plain text"),

@@ -11,7 +11,7 @@ from tests.support.agent_receiver import AGENT, LENGTH_NS, PORT, Receiver, synop
 from tests.support.in_kernel import IN_KERNEL
 from tests.support.in_lab import IN_LAB
 from wirelag.agent.config import Config
-from wirelag.agent.settings import Settings
+from wirelag.agent.settings import SCHEMA
 from wirelag.errors import WirelagError
 from wirelag.estimators.lda import Lda
 
@@ -74,7 +74,7 @@ def test_two_agents_in_the_kernel_measure_a_segment(network: Network, tmp_path: 
     ],
 )
 def test_what_the_kernel_cannot_do_is_told_beforehand(given: dict[str, object], said: str) -> None:
-    settings = Settings()
+    settings = SCHEMA.load(None)
     usual = {"--point": "a", "--interface": "eth0", "--estimator": "lda", "--cut": "clock", "--in-kernel": True}
     settings.put_flags(usual | given)
     with pytest.raises(WirelagError, match=said):

@@ -13,10 +13,11 @@ from typing import Final
 import numpy as np
 
 from wirelag.agent.clock import HostClock
-from wirelag.agent.config import MOST_SEGMENTS, Config, Measured
+from wirelag.agent.config import Config, Measured
 from wirelag.agent.cutting import Part
 from wirelag.agent.loop import encoded
 from wirelag.agent.past import Past
+from wirelag.agent.settings import MOST_SEGMENTS
 from wirelag.capture.bpf_filter import compile_filter
 from wirelag.capture.live import SNAP_BYTES
 from wirelag.capture.ring import ANY, link_of
@@ -37,6 +38,11 @@ EXAMPLES: Final = ipaddress.ip_network("2001:db8::/32")
 
 def forecast(config: Config) -> Iterator[str]:
     """A line each; a WirelagError for what would end it at once."""
+    yield from _lines(config)
+    yield config.given
+
+
+def _lines(config: Config) -> Iterator[str]:
     if config.interface is not None and config.interface != ANY:
         _look_at(config.interface, config.filter)
     if config.spool is not None:

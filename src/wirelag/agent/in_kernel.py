@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from wirelag.agent.settings import Settings
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
+from wirelag.settings import Settings
 from wirelag.twopoint.spans import ALL, Cut
 
 if TYPE_CHECKING:

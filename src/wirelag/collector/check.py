@@ -50,6 +50,7 @@ def told(settings: Settings) -> Iterator[str]:
     yield "  " + ", ".join(f"{name} for {format_duration(age)}" for name, age in ages)
     size, most = budget(settings) >> 20, keep.most_bytes >> 20
     yield f"  about {size} MiB for a segment with intervals of 1 s; {most} MiB in all at most"
+    yield settings.given
 
 
 def _followed(follow: Follow, net: Topology) -> Iterator[str]:
