@@ -12,7 +12,7 @@ from tests.support.agent_settings import config_of, problem_of, run
 from tests.support.rli_agent import INTERVAL_NS, LINEAR, NAMES, arrived, measured, message_of, parts_of, simulation
 from tests.support.rli_packets import STREAM
 from wirelag.collector.metrics import Metrics
-from wirelag.collector.store import Store
+from wirelag.collector.sqlite import Store
 from wirelag.collector.tally import Tally
 from wirelag.estimators.rli import Rli
 from wirelag.packets.addresses import Direction

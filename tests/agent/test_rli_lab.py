@@ -16,7 +16,7 @@ from tests.support.collector_process import Running, surely
 from tests.support.in_lab import IN_LAB
 from tests.support.rli_agent import arrived, measured, message_of, parts_of
 from wirelag.collector.openapi import REPORT
-from wirelag.collector.store import Store
+from wirelag.collector.sqlite import Store
 from wirelag.protocol.messages import Message
 from wirelag.transport import Address, sender
 

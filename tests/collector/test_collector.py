@@ -37,7 +37,7 @@ from tests.support.waiting import PATIENCE_S, until
 from wirelag.collector.check import HOUR_BYTES, MINUTE_BYTES, SINGLE_BYTES
 from wirelag.collector.loop import MOST_UNHEARD, Collector, Said
 from wirelag.collector.openapi import PARAMETERS, document, written
-from wirelag.collector.store import HOUR_NS, MINUTE_NS, Retention, Store
+from wirelag.collector.sqlite import HOUR_NS, MINUTE_NS, Retention, Store
 from wirelag.estimators.lda import Lda
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.messages import decode, encode

@@ -25,7 +25,7 @@ from wirelag.collector.agents import Agents
 from wirelag.collector.connections import SILENT_S
 from wirelag.collector.loop import Collector
 from wirelag.collector.metrics import Metrics
-from wirelag.collector.store import MINUTE_NS, Store
+from wirelag.collector.sqlite import MINUTE_NS, Store
 from wirelag.estimators.lda import Lda
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.messages import Message, decode, encode

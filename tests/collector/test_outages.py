@@ -11,7 +11,7 @@ from tests.support.agent_messages import EPOCH_NS, SECOND_NS, Agent, pair
 from tests.support.agent_messages import Path as Travelled
 from tests.support.collector_process import are_true
 from wirelag.collector.loop import Collector
-from wirelag.collector.store import Store
+from wirelag.collector.sqlite import Store
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
 from wirelag.protocol.messages import Message, encode

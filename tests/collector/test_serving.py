@@ -24,7 +24,7 @@ from wirelag.collector.check import told
 from wirelag.collector.loop import Collector
 from wirelag.collector.serve import Guard, listening
 from wirelag.collector.settings import Settings
-from wirelag.collector.store import Store
+from wirelag.collector.sqlite import Store
 from wirelag.collector.tally import Tally
 from wirelag.estimators.lda import Lda
 from wirelag.protocol.messages import encode

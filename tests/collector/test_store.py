@@ -18,7 +18,7 @@ from tests.support.agent_messages import SECOND_NS
 from tests.support.effort import examples
 from tests.support.places import ROOT
 from tests.support.stored_results import ALL_TIMES, START_NS, result
-from wirelag.collector.store import DAY_NS, HOUR_NS, MINUTE_NS, Retention, Store
+from wirelag.collector.sqlite import DAY_NS, HOUR_NS, MINUTE_NS, Retention, Store
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
 from wirelag.packets.intervals import Interval
@@ -267,7 +267,7 @@ sys.path.insert(0, {root!r})
 import numpy as np
 from tests.support.agent_messages import SECOND_NS
 from tests.support.stored_results import ALL_TIMES, START_NS, result
-from wirelag.collector.store import Store
+from wirelag.collector.sqlite import Store
 from wirelag.collector.tally import Tally
 store = Store(sys.argv[1])
 first = len(store.rows("A>B", None, SECOND_NS, ALL_TIMES, 10**6))
@@ -379,8 +379,8 @@ def test_answers_come_back_behind_their_synopses_whatever_the_clock_said(store: 
 
 
 def test_classes_are_bounded_and_old_ones_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wirelag.collector.store.MOST_OF_ONE", 5)
-    monkeypatch.setattr("wirelag.collector.store.MOST_CLASSES", 8)
+    monkeypatch.setattr("wirelag.collector.sqlite.MOST_OF_ONE", 5)
+    monkeypatch.setattr("wirelag.collector.sqlite.MOST_CLASSES", 8)
     store, made = Store(str(tmp_path / "store.db"), Retention(single_ns=HOUR_NS)), tally(np.full(9, 1000))
     path = tmp_path / "store.db"
 

@@ -21,7 +21,7 @@ from tests.support.live_system import (
     recorded,
     stalled,
 )
-from wirelag.collector.store import Store
+from wirelag.collector.sqlite import Store
 
 OUTAGE_S = float(os.environ.get("WIRELAG_OUTAGE_S", "30"))
 ROUNDS = int(os.environ.get("WIRELAG_ROUNDS", "5"))

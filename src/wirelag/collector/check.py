@@ -8,7 +8,7 @@ from pathlib import Path
 from wirelag.collector.following import Follow, called, pointed
 from wirelag.collector.serve import encryption, listening
 from wirelag.collector.settings import Settings
-from wirelag.collector.store import HOUR_NS, MINUTE_NS, SECOND_NS, Store
+from wirelag.collector.sqlite import HOUR_NS, MINUTE_NS, SECOND_NS, Store
 from wirelag.network.topology import Topology, read_topology
 from wirelag.units import format_duration
 

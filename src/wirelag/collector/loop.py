@@ -23,7 +23,7 @@ from wirelag.collector.agents import Agents
 from wirelag.collector.behind import Behind
 from wirelag.collector.following import Change, Follow, Following
 from wirelag.collector.metrics import Metrics
-from wirelag.collector.store import Store
+from wirelag.collector.sqlite import Store
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
 from wirelag.network.topology import Topology

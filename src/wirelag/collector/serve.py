@@ -41,7 +41,7 @@ try:
     from wirelag.collector.api import Api, wrong
     from wirelag.collector.following import pointed
     from wirelag.collector.loop import Collector
-    from wirelag.collector.store import Store
+    from wirelag.collector.sqlite import Store
     from wirelag.transport.http_inbox import HttpInbox
 except ImportError:
     raise WirelagError("a collector needs more than wirelag alone: pip install 'wirelag[live]'") from None
