@@ -6,7 +6,7 @@ from wirelag.cli import settings_tables
 from wirelag.cli.settings_tables import BEGIN, FOLDER, PAGES, page
 from wirelag.collector.following import Follow
 from wirelag.collector.settings import Settings
-from wirelag.collector.sqlite import Retention
+from wirelag.collector.store import Retention
 from wirelag.settings import Key, Schema
 
 

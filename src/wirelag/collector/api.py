@@ -17,7 +17,7 @@ from wirelag import __version__
 from wirelag.collector.following import Change
 from wirelag.collector.loop import Collector, Kept, News
 from wirelag.collector.openapi import document, values_of
-from wirelag.collector.sqlite import HOUR_NS, MINUTE_NS, SUMMED, Row
+from wirelag.collector.store import HOUR_NS, MINUTE_NS, SUMMED, Row
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
 from wirelag.protocol.results import Rank

@@ -8,7 +8,8 @@ from pathlib import Path
 from wirelag.collector.following import Follow, called, pointed
 from wirelag.collector.serve import encryption, listening
 from wirelag.collector.settings import Settings
-from wirelag.collector.sqlite import HOUR_NS, MINUTE_NS, SECOND_NS, Store
+from wirelag.collector.sqlite import SqliteStore
+from wirelag.collector.store import HOUR_NS, MINUTE_NS, SECOND_NS
 from wirelag.network.topology import Topology, read_topology
 from wirelag.units import format_duration
 
@@ -43,7 +44,7 @@ def told(settings: Settings) -> Iterator[str]:
             yield from _followed(settings.follow, net)
     there = Path(settings.store).exists()
     if there:
-        Store(settings.store).close()
+        SqliteStore(settings.store).close()
     yield f"keeps results in {settings.store} ({'goes on with what is there' if there else 'new'})"
     keep = settings.retention
     ages = (("intervals", keep.single_ns), ("minutes", keep.minutes_ns), ("hours", keep.hours_ns))

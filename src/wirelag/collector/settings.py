@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from wirelag.collector.following import Follow
-from wirelag.collector.sqlite import Retention
+from wirelag.collector.store import Retention
 from wirelag.errors import WirelagError
 from wirelag.protocol.messages import check_point
 from wirelag.protocol.results import Ends

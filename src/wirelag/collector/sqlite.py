@@ -1,10 +1,7 @@
-"""What the collector keeps: messages until they are used, and results. SQLite in WAL mode.
+"""The store in SQLite, in WAL mode.
 
-Laws. What `commit` returned from is on disk: it survives kill -9 and a power cut. A result of an interval is kept once,
-by (segment, class, length, beginning); one that knows less never takes the place of one that knows more, so whatever
-arrives again changes nothing. Minutes are sums over their parts and hours over minutes, made anew from all of
-them when one changes: nothing is counted twice. Each length is kept for its own time, and the file stays within its
-limit: then the oldest single intervals go first.
+One process writes; others may read the file at the same time. A sum is made anew from all of its parts when one
+changes. Columns that came later have a default, so that older files stay readable.
 """
 
 from __future__ import annotations
@@ -15,21 +12,17 @@ import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final
 
+from wirelag.collector.store import DAY_NS, HOUR_NS, MINUTE_NS, SECOND_NS, SUMMED, Put, Retention, Row
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.results import Rank
 from wirelag.stats.moments import Moments
 
-SECOND_NS: Final = 10**9
-MINUTE_NS: Final = 60 * SECOND_NS
-HOUR_NS: Final = 60 * MINUTE_NS
-DAY_NS: Final = 24 * HOUR_NS
-SUMMED: Final = (MINUTE_NS, HOUR_NS)
 LATE_NS: Final = 5 * SECOND_NS  # a minute is summed so long after its end
 VERSION: Final = 1
 MOST_CLASSES: Final = 1 << 16  # of all segments; more are not kept
@@ -60,42 +53,10 @@ create table if not exists agents (point text primary key, said text not null) w
 _CHANGES: Final = """create table if not exists changes (at_ns integer primary key, said text not null)"""
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """How long results are kept, by how much time one covers; and messages that wait for their other half."""
+class SqliteStore:
+    """A store in a file."""
 
-    single_ns: int = 2 * DAY_NS
-    minutes_ns: int = 60 * DAY_NS
-    hours_ns: int = 730 * DAY_NS
-    messages_ns: int = DAY_NS
-    most_bytes: int = 10 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A result as it was kept."""
-
-    segment: str
-    key: str | None
-    start_ns: int
-    length_ns: int
-    rank: Rank
-    tally: Tally
-
-    def to_json(self) -> dict[str, Any]:
-        """As the API has it."""
-        return self.tally.to_json(self.start_ns, self.length_ns, self.rank >= Rank.ALONE)
-
-
-class Put(NamedTuple):
-    """How much was known of an interval before, and whether what came took its place."""
-
-    before: Rank | None
-    taken: bool
-
-
-class Store:
-    """One process writes; others may read the file at the same time."""
+    errors: ClassVar[tuple[type[Exception], ...]] = (sqlite3.Error, OSError)
 
     def __init__(self, path: str, retention: Retention | None = None) -> None:
         self.path, self._keep = path, retention or Retention()
@@ -109,7 +70,7 @@ class Store:
             self._base = self._open()
             self._read_base = self._open()
             self._classes = self._count_classes()
-        except (OSError, sqlite3.Error) as error:
+        except self.errors as error:
             raise WirelagError(f"{path}: cannot be the collector's store ({error}); name another file") from None
 
     def _open(self) -> sqlite3.Connection:
@@ -235,7 +196,7 @@ class Store:
                 )
                 try:
                     self._sum(length_ns, start_ns, series)
-                except (sqlite3.Error, OSError):
+                except self.errors:
                     raise
                 except Exception as error:  # a series less, not a collector less
                     self.failed(f"a sum of series {series}", error)
