@@ -102,7 +102,10 @@ dscp = 46
         (LEAST + "rows = 5", "agent.toml: rows: unknown setting; did you mean estimator.rows?"),
         (LEAST + "[estimator]\nrows = 1", "agent.toml: estimator.rows: 1 is out of range: 2 to"),
         (LEAST + '[estimator]\nrows = "many"', "agent.toml: estimator.rows: 'many' is not a whole number"),
-        (LEAST + '[estimator]\nname = "join"', "estimator.name: 'join' would send every packet: take rda"),
+        (
+            LEAST + '[estimator]\nname = "join"',
+            "estimator.name: 'join' sends every packet, so it is for captures",
+        ),
         (LEAST + 'interval = "soon"', "agent.toml: interval: 'soon' is not a duration"),
         (LEAST + 'interval = "1ms"', "agent.toml: interval: 1ms is out of range: at least 10ms"),
         (LEAST + 'grace = "2s"', "agent.toml: grace: is longer than the interval"),

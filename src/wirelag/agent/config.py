@@ -11,24 +11,23 @@ from typing import TYPE_CHECKING, Any, Final
 from wirelag.agent import in_kernel
 from wirelag.agent.settings import MOST_SEGMENTS, SCHEMA
 from wirelag.errors import WirelagError
+from wirelag.estimators.catalogue import between_points, capabilities_of
+from wirelag.estimators.protocol import Sent, TwoPoint
 from wirelag.network.segments import parse_segment
 from wirelag.packets.addresses import Direction
+from wirelag.packets.batch import PacketId
 from wirelag.packets.injection import Injection
-from wirelag.protocol.terms import Terms, TwoPoint
+from wirelag.protocol.terms import Terms
 from wirelag.settings import Settings
 from wirelag.transport import Address
 
 if TYPE_CHECKING:
-    from wirelag.estimators.rli import Rli
     from wirelag.packets.grouping import Grouping
 
 EXPECTED: Final = 100_000  # packets of an interval, where the settings name none
 SPREAD: Final = 8  # ports that the references of a virtual link come from
 CREDIT_NS: Final = 10**9  # how long the share of references may be saved up
 REFERENCE_BYTES: Final = 92  # of the IP packet
-SYMBOL_ROWS: Final = 32  # beside the symbols of rda
-FLOW_BYTES: Final = 16 << 20  # of rli: 128 a flow, in an interval
-STASH: Final = 64  # packets of finecomb near the edges: all of them are sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,7 @@ class Config:
             raise settings.wrong("grace", "is longer than the interval")
         terms = _terms(settings)
         m_set = _pace(settings, terms)
-        if terms.estimator.name == "rli":
+        if terms.estimator.can.one_sided:
             measured, referred = _interpolated(settings, terms)
         else:
             measured, referred = _measured(settings, terms, m_set is not None), ()
@@ -157,10 +156,10 @@ class Config:
     @property
     def memory_bytes(self) -> int:
         """What the meters of the open interval may hold at most, the interval that is being sent, and past ones."""
-        each = sum(_meter_bytes(m.terms.estimator) * (2 if m.terms.by else 1) for m in self.measured)
+        each = sum(m.terms.estimator.bytes * (2 if m.terms.by else 1) for m in self.measured)
         if self.m_set is not None:
-            each += MOST_SEGMENTS * _meter_bytes(self.terms.estimator)
-        return 2 * each + (self.past_bytes if self.terms.estimator.name == "rda" else 0)
+            each += MOST_SEGMENTS * self.terms.estimator.bytes
+        return 2 * each + (self.past_bytes if self.terms.estimator.can.second_round else 0)
 
     def of_references(self, segment: str, source: str, target: str) -> Measured:
         """A segment that is measured by references between two addresses."""
@@ -176,14 +175,6 @@ class Config:
         link = parse_segment(segment).kind == "link"
         pace, spread = self.m_set, 1 if link else SPREAD
         return Reference(target, 0, pace.dscp, pace.injection, source, 1 if link else 0, spread, until_ns)
-
-
-def _meter_bytes(estimator: TwoPoint | Rli) -> int:
-    if estimator.name == "rda":
-        return estimator.memory  # type: ignore[union-attr]
-    if estimator.name == "rli":
-        return estimator.memory + 144 * estimator.most_flows // 2 + 112 * estimator.buffer  # type: ignore[union-attr]
-    return estimator.bytes  # type: ignore[union-attr]
 
 
 def _measured(settings: Settings, terms: Terms, by_collector: bool) -> tuple[Measured, ...]:
@@ -223,22 +214,22 @@ def _narrowed(terms: Terms, direction: str | None, references_only: bool) -> Ter
 
 def _terms(settings: Settings) -> Terms:
     """What both ends of a segment must agree on."""
-    name, interval_ns, seed = settings["estimator.name"], settings["interval"], settings["estimator.seed"]
+    name, interval_ns = settings["estimator.name"], settings["interval"]
+    can = capabilities_of(name)
+    assert can is not None
     packets, port = settings["estimator.packets_per_interval"], settings["cut.control_port"]
     if settings["cut.control_to"] is not None and port is None:
         raise settings.wrong("cut.control_port", "is missing: control packets need a port")
-    if name == "rli" and (settings["cut.at"] == "packets" or port is not None):
-        raise settings.wrong("cut.at", "only lda is cut at packets")
-    from wirelag.packets.batch import PacketId
-
-    estimator = _rli(settings) if name == "rli" else _two_point(settings, name)
+    if settings["by"] == "dscp" and not can.by_mark:
+        raise settings.wrong("by", f"{name} tells flows apart, not marks: write flow, source, destination or prefix")
+    estimator = _one_sided(settings) if can.one_sided else _two_point(settings, name)
     cut = interval_ns, settings["cut.at"], port, packets
     delimiters = _options(settings, lambda method: method.delimiters_of(estimator, *cut))
     prefixes = settings["ipv4_prefix"], settings["ipv6_prefix"], settings["most_groups"]
     grouping = _options(settings, lambda method: method.grouping_of(settings["by"], *prefixes))
     return Terms(
         estimator,
-        PacketId(flow=not settings["packet_id.nat"], prefix=settings["packet_id.prefix"], seed=seed),
+        PacketId(flow=not settings["packet_id.nat"], prefix=settings["packet_id.prefix"], seed=estimator.seed),
         interval_ns,
         delimiters,
         "/".join(map(str, (grouping.by, *prefixes))) if grouping else None,
@@ -260,28 +251,23 @@ def _options(settings: Settings, call: Callable[[Any], Any]) -> Any:
         raise settings.wrong(SCHEMA.name_of(hint) or hint or "estimator.name", error.message) from None
 
 
-def _two_point(settings: Settings, name: str) -> Any:
+def _two_point(settings: Settings, name: str) -> TwoPoint:
     given = {key: settings[f"estimator.{key}"] for key in ("rows", "loss", "banks", "buckets", "deviation", "tail")}
     given |= {
         "packets": settings["estimator.packets_per_interval"],
         "memory": str(settings["estimator.memory"]),
         "seed": settings["estimator.seed"],
     }
-    estimator = _options(settings, lambda method: method.estimator_of(name, no_check=False, rateless=False, **given))
-    if name == "rda" and settings["estimator.buckets"] is None:
-        return replace(estimator, short=True, rows=settings["estimator.rows"] or SYMBOL_ROWS)
-    if name == "finecomb":
-        return replace(estimator, stash=min(estimator.stash, STASH))
+    found = _options(settings, lambda method: method.estimator_of(name, no_check=False, rateless=False, **given))
+    estimator: TwoPoint = found.for_agent(settings["estimator.rows"])
     return estimator
 
 
-def _rli(settings: Settings) -> Rli:
+def _one_sided(settings: Settings) -> Sent:
     from wirelag.estimators.rli import Rli
 
-    if settings["by"] == "dscp":
-        raise settings.wrong("by", "rli tells flows apart, not what is marked: flow, source, destination or prefix")
-    memory = settings["estimator.memory"] if settings.given("estimator.memory") else FLOW_BYTES
-    return Rli(settings["estimator.method"], memory, most_flows=max(1, memory // 128), seed=settings["estimator.seed"])
+    memory = settings["estimator.memory"] if settings.given("estimator.memory") else None
+    return Rli.for_agent(settings["estimator.method"], memory, settings["estimator.seed"])
 
 
 def _collector(settings: Settings) -> Address | None:
@@ -324,8 +310,9 @@ def _pace(settings: Settings, terms: Terms) -> Pace | None:
         return None
     if settings["interface"] is None:
         raise settings.wrong("m_set.by", "needs an interface: captures cannot be told what to measure")
-    if terms.estimator.name == "rli":
-        raise settings.wrong("m_set.by", "measures references alone: lda, finecomb or rda do that")
+    if terms.estimator.can.one_sided:
+        known = ", ".join(between_points(live=True, one_sided=False))
+        raise settings.wrong("m_set.by", f"measures references alone: take one of {known}")
     if terms.delimiters is not None:
         raise settings.wrong("m_set.by", 'needs intervals that the clock cuts: cut.at = "clock"')
     return Pace(_injection(settings, "m_set."), settings["m_set.dscp"])
@@ -350,8 +337,8 @@ def _cores(settings: Settings, terms: Terms) -> int:
     most = os.cpu_count() or 1
     if cores > most:
         raise settings.wrong("capture.cores", f"{cores} is out of range: 1 to {most}, the cores of this host")
-    if cores > 1 and terms.estimator.name == "rli":
-        raise settings.wrong("capture.cores", "rli needs packets in their order: one core")
+    if cores > 1 and terms.estimator.can.ordered:
+        raise settings.wrong("capture.cores", f"{terms.estimator.name} needs packets in their order: one core")
     if cores > 1 and terms.delimiters is not None:
         raise settings.wrong("capture.cores", "needs intervals that the clock cuts (--cut clock)")
     return cores

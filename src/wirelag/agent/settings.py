@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from wirelag.estimators.catalogue import between_points
 from wirelag.network.segments import parse_segment
 from wirelag.packets.addresses import Direction
 from wirelag.settings import (
@@ -28,12 +29,12 @@ from wirelag.settings import (
 MOST_REFERENCES: Final = 64
 MOST_SEGMENTS: Final = 64
 MOST_SPREAD: Final = 64  # ports that the references of a virtual link come from
-ESTIMATORS: Final = ("lda", "finecomb", "rda", "rli")
+ESTIMATORS: Final = between_points(live=True)
 
 
 def _estimator(value: Any) -> str:
-    if value == "join":
-        raise ValueError("'join' would send every packet: take rda, which is as exact and sends fewer bytes")
+    if value in between_points(live=False):
+        raise ValueError(f"{value!r} sends every packet, so it is for captures; known: {', '.join(ESTIMATORS)}")
     return str(choice(*ESTIMATORS).read(value))
 
 
