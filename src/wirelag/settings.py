@@ -204,6 +204,17 @@ class Schema:
             return next((key for key in self.tables[table][1] if key.name == name), None)
         return next((key for key in self.keys if key.name == name), None)
 
+    def folders(self) -> list[str]:
+        """The tables that keys are in, written [name]."""
+        return list(dict.fromkeys(key.name.partition(".")[0] for key in self.keys if "." in key.name))
+
+    def nearest(self, name: str) -> str:
+        """What may have been meant by an unknown name."""
+        table, _, rest = name.partition(".")
+        if table in self.tables:
+            return meant(rest.partition(".")[2], [key.name for key in self.tables[table][1]])
+        return meant(name, [key.name for key in self.keys] + ([] if rest else [*self.folders(), *self.tables]))
+
     def name_of(self, flag: str) -> str | None:
         """The setting that a flag sets."""
         return next((key.name for key in self.keys if key.flag == flag), None)
@@ -224,10 +235,7 @@ class Settings:
         """Set a value, or note why that cannot be."""
         key = self._schema.key(name)
         if key is None:
-            table, _, rest = name.partition(".")
-            inner = self._schema.tables.get(table)
-            known = [key.name for key in (inner[1] if inner else self._schema.keys)]
-            self.problems.append(f"{place}: unknown setting{meant(rest.partition('.')[2] if inner else name, known)}")
+            self.problems.append(f"{place}: unknown setting{self._schema.nearest(name)}")
             return
         self._written[name] = value, place
         try:
@@ -237,7 +245,7 @@ class Settings:
 
     def put_document(self, document: Mapping[str, Any]) -> None:
         """Set what a TOML document says."""
-        folders = {key.name.partition(".")[0] for key in self._schema.keys if "." in key.name}
+        folders = self._schema.folders()
         for name, value in document.items():
             if name in self._schema.tables:
                 self._tables.add(name)
@@ -289,8 +297,9 @@ class Settings:
             return
         if max(counts.values()) > self._schema.tables[table][0]:
             raise WirelagError(f"{', '.join(counts)}: given too often: at most {self._schema.tables[table][0]} times")
-        for name in [name for name in self._values if name.startswith(f"{table}.")]:
-            del self._values[name], self._written[name]
+        for name in [name for name in self._written if name.startswith(f"{table}.")]:
+            del self._written[name]
+            self._values.pop(name, None)
         self._rows[table] = [str(number) for number in range(max(counts.values()))]
         for number in range(len(self._rows[table])):
             for key, (flag, value) in given.items():
@@ -347,6 +356,7 @@ class Settings:
         number, _, inner = rest.partition(".")
         if inner and table in self._rows:
             name = f"{table}.{self._rows[table][int(number)]}.{inner}"
+        name = name if name.isprintable() else repr(name)
         return f"{self._where}: {name}" if self._where else name
 
 
@@ -356,7 +366,6 @@ def meant(name: str, known: Iterable[str]) -> str:
     close = get_close_matches(name, known, 1, 0.6)
     close = close or [one for one in known if one.rpartition(".")[2] == name.rpartition(".")[2]]
     beside = [one for one in known if one.rpartition(".")[0] == folder]
-    beside = beside or list(dict.fromkeys(one.partition(".")[0] for one in known))
     return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(beside)}"
 
 

@@ -70,43 +70,31 @@ _SHIPPED: Final = Policy()
 # fmt: off
 SCHEMA: Final = Schema(
     (
-        Key("interface", TEXT, None, "where packets for the service arrive (with `--dry-run` and `--apply`: where the "
-            "balancer sends them)"),
+        Key("interface", TEXT, None, "where packets for the service arrive"),
         Key("interval", duration("100ms", "60s"), "500ms", "how often weights are set"),
         Key("drain", listed(NAME), None, "names of backends that get no new connections"),
         Key("drain_limit", duration("0s", "7d"), "5m", "how long a backend that drains keeps its connections"),
-        Key("pins", Kind("path, or `false`", _pins), True, "a folder in bpffs; `false`: nothing is pinned, the "
-            "balancer ends with its process", otherwise="`/sys/fs/bpf/wirelag/NAME-OF-THE-FILE`"),
+        Key("pins", Kind("path, or `false`", _pins), True, "a folder in bpffs; `false`: nothing is pinned",
+            otherwise="`/sys/fs/bpf/wirelag/NAME-OF-THE-FILE`"),
         Key("prometheus", Kind("`ADDRESS:PORT`", _listen), None, "as `--prometheus`"),
         Key("service.address", ADDRESS, None, "the address that clients connect to", required=True),
         Key("service.ports", listed(whole(1, 65535)), None, "the ports that clients connect to", otherwise="all ports"),
         Key("service.protocol", choice("tcp", "udp"), "tcp", "of the service"),
-        Key("policy.high", number(1.05, 100), _SHIPPED.high, "a backend above this multiple of the smallest latency "
-            "loses weight"),
-        Key("policy.low", number(1, 100), _SHIPPED.low, "a backend below this multiple of the smallest latency may "
-            "gain"),
-        Key("policy.floor", SHARE, None, "the least share of new connections. What is slow gets this much, so that it "
-            "can show when it is well; from 1% of requests on, p99 is theirs", otherwise='`"0.8%"`, or a tenth of an '
+        Key("policy.high", number(1.05, 100), _SHIPPED.high, "weight is lost above this multiple of the least latency"),
+        Key("policy.low", number(1, 100), _SHIPPED.low, "weight may be gained below this multiple of it"),
+        Key("policy.floor", SHARE, None, "the least share of new connections", otherwise='`"0.8%"`, or a tenth of an '
             'equal share where that is less'),
-        Key("policy.increment", number(0.01, 10), _SHIPPED.increment, "how much a backend may gain in an interval, in "
-            "fair shares"),
+        Key("policy.increment", number(0.01, 10), _SHIPPED.increment, "most gain of an interval, in fair shares"),
         Key("policy.most", number(1, 1000), _SHIPPED.most, "how much a backend may have, in fair shares"),
-        Key("policy.quiet", whole(1, 1000), _SHIPPED.quiet, "after so many quiet intervals weights go back to fair "
-            "shares"),
-        Key("policy.regression", number(0.01, 1), _SHIPPED.regression, "the part of that way that they go each "
-            "interval"),
-        Key("policy.enough", whole(1, 1 << 20), _SHIPPED.enough, "a latency is the mean of so many samples, of several "
-            "intervals if it takes them"),
-        Key("policy.chance", number(1e-9, 0.5), _SHIPPED.chance, "how often chance may make any backend of an interval "
-            "look slow"),
+        Key("policy.quiet", whole(1, 1000), _SHIPPED.quiet, "quiet intervals before weights go back to fair shares"),
+        Key("policy.regression", number(0.01, 1), _SHIPPED.regression, "the part of that way of each interval"),
+        Key("policy.enough", whole(1, 1 << 20), _SHIPPED.enough, "samples that a latency is the mean of"),
+        Key("policy.chance", number(1e-9, 0.5), _SHIPPED.chance, "how often chance may make a backend look slow"),
         Key("policy.fading", number(0, 1), _SHIPPED.fading, "the weight of a slow backend's past, one interval later"),
-        Key("policy.forget", whole(1, 10_000), _SHIPPED.forget, "a latency is unknown after so many intervals without "
-            "samples"),
-        Key("policy.attempts", whole(1, 1 << 20), _SHIPPED.attempts, "a backend is silent once so many answers are "
-            "missing"),
+        Key("policy.forget", whole(1, 10_000), _SHIPPED.forget, "intervals without samples until a latency is unknown"),
+        Key("policy.attempts", whole(1, 1 << 20), _SHIPPED.attempts, "missing answers until a backend is silent"),
         Key("table.size", Kind("prime, 101 to 2^24", _prime), SIZE, "entries; at least 100 for each backend"),
-        Key("table.connections", whole(1024, 1 << 26), 1 << 17, "connections that are remembered until they end or are "
-            "idle"),
+        Key("table.connections", whole(1024, 1 << 26), 1 << 17, "connections that are remembered"),
         Key("table.idle", duration("1s", "1d"), "5m", "how long a connection may be idle"),
     ),
     {

@@ -60,21 +60,17 @@ def _names(value: Any) -> dict[str, str]:
 SEGMENTS: Final = listed(Kind("`A>B`, or a table", _ends))
 # fmt: off
 SCHEMA: Final = Schema((
-    Key("listen", Kind("`ADDRESS:PORT`", _listen), LISTEN, "where to listen; anything but loopback needs `token_file`; "
-        "`[::]` is all addresses, of IPv4, too", "--listen"),
+    Key("listen", Kind("`ADDRESS:PORT`", _listen), LISTEN, "where to listen; beyond loopback with `token_file` only",
+        "--listen"),
     Key("store", PATH, "wirelag.db", "the file that keeps results", "--store"),
-    Key("token_file", PATH, None, "a token in each line, at least 16 characters: alone it may do everything; with the "
-        "name of a point behind it, it may only send as that point", "--token-file"),
+    Key("token_file", PATH, None, "tokens, one in each line", "--token-file"),
     Key("certificate", PATH, None, "for HTTPS, with `key`", "--certificate"),
     Key("key", PATH, None, "of the certificate", "--key"),
-    Key("segments", SEGMENTS, None, 'what is measured: `["A>B", { name = "B[A>C]", upstream = "b-in", downstream = '
-        '"b-out" }]`', "--segment", "those that agents name"),
-    Key("topology", TEXT, None, "for paths: a file in any format that `wirelag plan` reads, or `ospf:`", "--topology"),
+    Key("segments", SEGMENTS, None, "what is measured", "--segment", "those that agents name"),
+    Key("topology", TEXT, None, "for paths: a file as `wirelag plan` reads it, or `ospf:`", "--topology"),
     Key("slow", duration("0s"), "1ms", "a segment on a path is blamed if it adds more than this", "--slow"),
-    Key("names", Kind("table", _names), None, 'of routers in the topology, as their agents are called: `{ "10.255.0.1" '
-        '= "Bonn" }`'),
-    Key("follow.every", duration("50ms"), "1s", "read the topology this often, and tell agents what to measure",
-        "--follow"),
+    Key("names", Kind("table", _names), None, "names of routers in the topology, as their agents have them"),
+    Key("follow.every", duration("50ms"), "1s", "how often the topology is read and agents are told", "--follow"),
     Key("follow.overlap", duration("0s"), "30s", "how long removed segments are still measured"),
     Key("follow.upgraded", listed(TEXT), None, "routers that measure", "--upgraded", "those whose agents are alive"),
     Key("nats.url", TEXT, None, "take messages from this broker, too: `tls://HOST:4222`", "--nats"),
