@@ -37,8 +37,10 @@ class Kind:
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str):
         raise ValueError(f'{_shown(value)} is not text: write it in quotes, "like this"')
+    if not value.strip():
+        raise ValueError("is empty: write a value, or leave the setting out")
     return value
 
 
@@ -362,11 +364,11 @@ class Settings:
 
 def meant(name: str, known: Iterable[str]) -> str:
     """The end of an error about an unknown name: the nearest known one, or all of the same table."""
-    known, folder = list(known), name.rpartition(".")[0]
-    close = get_close_matches(name, known, 1, 0.6)
-    close = close or [one for one in known if one.rpartition(".")[2] == name.rpartition(".")[2]]
-    beside = [one for one in known if one.rpartition(".")[0] == folder]
-    return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(beside)}"
+    known, (folder, _, last) = list(known), name.rpartition(".")
+    beside = {one.rpartition(".")[2]: one for one in known if one.rpartition(".")[0] == folder}
+    close = [beside[one] for one in get_close_matches(last, beside, 1, 0.6)]
+    close = close or [one for one in known if one.rpartition(".")[2] == last]
+    return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(beside.values() or known)}"
 
 
 def read_toml(path: str) -> dict[str, Any]:

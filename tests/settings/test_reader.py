@@ -65,7 +65,7 @@ def test_what_a_kind_reads(kind: Kind, value: Any, read: Any) -> None:
     ("kind", "value", "said"),
     [
         (TEXT, 5, "5 is not text"),
-        (TEXT, " ", "' ' is not text"),
+        (TEXT, " ", "is empty"),
         (FLAG, 1, "1 is neither true nor false"),
         (SHARE, "2", "'2' is not a share"),
         (RATE, "0bps", "'0bps' is out of range"),

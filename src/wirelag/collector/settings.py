@@ -116,9 +116,7 @@ class Settings:
             raise read.wrong("token_file", f"is missing: listening on {host} needs a token; name a file that holds one")
         certificate, key = read["certificate"], read["key"]
         if (certificate is None) != (key is None):
-            raise read.wrong(
-                "certificate" if key is None else "key", "needs the other: certificate and key go together"
-            )
+            raise read.wrong("key" if key is None else "certificate", "is missing: certificate and key go together")
         for file in filter(None, (certificate, key)):
             _text_of(file)
         if read.given("follow") and not read.given("topology"):
