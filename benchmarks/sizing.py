@@ -22,7 +22,7 @@ from lab import flood, system
 from lab.network import Network
 from wirelag.agent.config import Config
 from wirelag.agent.forecast import message_bytes
-from wirelag.agent.settings import Settings
+from wirelag.agent.settings import SCHEMA
 
 ESTIMATORS = ("lda", "finecomb", "rda")
 COUNTS = (0, 1_000, 100_000, 1_000_000)
@@ -44,7 +44,7 @@ def peak_mib(pid: int) -> float:
 
 def config(estimator: str) -> Config:
     """Of an agent that has one segment, and is otherwise as agents are."""
-    settings = Settings()
+    settings = SCHEMA.load(None)
     for name, value in (("point", "edge1"), ("interface", "lo"), ("estimator.name", estimator)):
         settings.put(name, value, name)
     return Config.of(settings)

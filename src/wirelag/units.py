@@ -1,17 +1,31 @@
-"""Durations and sizes as people write and read them. Inside, times are integer ns and sizes are bytes."""
+"""Durations, sizes, rates and shares as people write and read them. Inside, times are ns and sizes are bytes."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
+
+from wirelag.errors import SettingError
 
 Duration: TypeAlias = str | timedelta | int
 """A duration as Python code may give it: text with a unit ("10s"), a timedelta, or whole ns."""
 Size: TypeAlias = str | int
 """A size as Python code may give it: text with a unit ("64KiB"), or bytes."""
 
-DURATIONS_NS: Final = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
+DURATIONS_NS: Final = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+    "d": 86_400 * 10**9,
+    "w": 7 * 86_400 * 10**9,
+    "y": 365 * 86_400 * 10**9,
+}
 SIZES: Final = {
     "": 1,
     "B": 1,
@@ -21,7 +35,9 @@ SIZES: Final = {
     "KiB": 2**10,
     "MiB": 2**20,
     "GiB": 2**30,
+    "TiB": 2**40,
 }
+LONGEST_NS: Final = 100 * 365 * 86_400 * 10**9
 RATES: Final = {"": 1, "bps": 1, "kbps": 10**3, "Mbps": 10**6, "Gbps": 10**9, "Tbps": 10**12}  # bits a second
 _STEPS_NS: Final = (
     ("ns", 1, 10**3),
@@ -172,3 +188,49 @@ def _three_digits(x: float) -> str:
     if size >= 99.95 or x == int(x):
         return f"{x:,.0f}"
     return f"{x:.1f}" if size >= 9.995 else f"{x:.2f}"
+
+
+# ---- settings: the value, or an error that names the setting ----
+
+
+def one_of(value: str, allowed: Collection[str], name: str) -> str:
+    """The value, if it is one of these."""
+    if value not in allowed:
+        raise SettingError(name, f"{value!r} is not one of {', '.join(allowed)}")
+    return value
+
+
+def within(value: int, least: int, most: int, name: str) -> int:
+    """The value, if it lies between these."""
+    if not least <= value <= most:
+        raise SettingError(name, f"{value} is not between {least} and {most}")
+    return value
+
+
+def duration_ns(value: Duration, name: str) -> int:
+    """A duration of at least 1 ns and less than 100 years."""
+    ns = offset_ns(value, name)
+    if ns <= 0:
+        raise SettingError(name, "must be longer than 0")
+    return ns
+
+
+def offset_ns(value: Duration, name: str) -> int:
+    """A duration of either sign, less than 100 years."""
+    try:
+        ns = to_ns(value)
+    except ValueError as error:
+        raise SettingError(name, str(error)) from None
+    if abs(ns) >= LONGEST_NS:
+        raise SettingError(name, "must be shorter than 100 years")
+    return ns
+
+
+def size_bytes(value: Size, name: str) -> int:
+    """A size in bytes."""
+    if isinstance(value, int):
+        return value
+    try:
+        return parse_size(value)
+    except ValueError as error:
+        raise SettingError(name, str(error)) from None

@@ -18,10 +18,11 @@ from tests.support.captures import ethernet, ipv4, pcap, udp
 from tests.support.m_sets import AGENT, config_of
 from tests.support.two_points import EPOCH_NS, SECOND_NS
 from tests.support.waiting import PATIENCE_S, until
-from wirelag.agent.config import MOST_SEGMENTS, Config, Reference
+from wirelag.agent.config import Config, Reference
 from wirelag.agent.cutting import Part
 from wirelag.agent.msets import Cutters, m_set_of
 from wirelag.agent.references import Emitter
+from wirelag.agent.settings import MOST_SEGMENTS
 from wirelag.errors import WirelagError
 from wirelag.packets.batch import PacketBatch, PacketId
 from wirelag.packets.intervals import Interval
@@ -86,11 +87,11 @@ def test_an_m_set_that_cannot_be_is_refused(wrong: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (('by = "collector"', 'by = "me"'), "m_set.by: 'me' is not known"),
-        (('interface = "lo"', 'read = "a.pcap"'), "m_set.by: is for an interface"),
+        (('by = "collector"', 'by = "me"'), "m_set.by: 'me' is not one of collector"),
+        (('interface = "lo"', 'read = "a.pcap"'), "m_set.by: needs an interface"),
         (("[m_set]", '[estimator]\nname = "lda"\n[m_set]'), "m_set.by: needs intervals that the clock cuts"),
-        (('every = "10ms"', 'every = "1us"'), "m_set.every: is too often"),
-        (('every = "10ms"', "dscp = 64"), "m_set.dscp: goes from 0 to 63"),
+        (('every = "10ms"', 'every = "1us"'), "m_set.every: 1us is out of range: at least 1ms"),
+        (('every = "10ms"', "dscp = 64"), "m_set.dscp: 64 is out of range: 0 to 63"),
     ],
 )
 def test_what_is_wrong_is_told(change: tuple[str, str], said: str, tmp_path: Path) -> None:
@@ -103,8 +104,8 @@ def test_what_is_wrong_is_told(change: tuple[str, str], said: str, tmp_path: Pat
     [
         ('from = "::1"', "are of different families"),
         ('from = "here"', "'here' is not an address"),
-        ("hops = 256", "goes from 1 to 255"),
-        ("spread = 0", "goes from 1 to 64 ports"),
+        ("hops = 256", "256 is out of range: 0 to 255"),
+        ("spread = 0", "0 is out of range: 1 to 64"),
         ("spread = 2\nsource_port = 5000", "leave source_port out"),
     ],
 )

@@ -12,7 +12,7 @@ from tests.support.agent_settings import config_of, problem_of, run
 from tests.support.rli_agent import INTERVAL_NS, LINEAR, NAMES, arrived, measured, message_of, parts_of, simulation
 from tests.support.rli_packets import STREAM
 from wirelag.collector.metrics import Metrics
-from wirelag.collector.store import Store
+from wirelag.collector.sqlite import SqliteStore
 from wirelag.collector.tally import Tally
 from wirelag.estimators.rli import Rli
 from wirelag.packets.addresses import Direction
@@ -174,7 +174,7 @@ def test_numbers_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
     message = message_of(parts_of(arrived(), measured())[0])
     with pytest.raises(ValueError, match=r"whole number|variance|than there are"):
         Interpolated.from_fields(message.records[0] | wrong)
-    with pytest.raises(ValueError, match="one point says alone"):
+    with pytest.raises(ValueError, match="one point measures alone"):
         About.from_fields(About("synopses", message.terms).to_fields())
 
 
@@ -187,7 +187,7 @@ def test_a_message_without_everything_says_nothing() -> None:
 
 def test_results_at_rest_and_in_metrics(tmp_path: Path) -> None:
     results = results_of([message_of(part) for part in parts_of(arrived(), measured())])
-    store, metrics = Store(str(tmp_path / "db")), Metrics()
+    store, metrics = SqliteStore(str(tmp_path / "db")), Metrics()
     store.begin()
     for result in results:
         tally = Tally.of(result, None)
@@ -220,10 +220,10 @@ def test_settings(tmp_path: Path) -> None:
     apart = config_of(AGENT + SEGMENT + 'references = "192.0.2.1>192.0.2.2"\n', tmp_path)
     assert apart.measured[0].references_way == Direction.parse("192.0.2.1>192.0.2.2")
     for text, problem in {
-        AGENT: "segments.0.name: is missing",
-        AGENT + '[[segments]]\nname = "A>B"\n': "segments.0.direction: is missing",
-        AGENT + SEGMENT + 'packets = "references"\n': "segments.0.packets: rli measures the packets between",
-        AGENT + SEGMENT + 'references = "x"\n': "segments.0.references: 'x' is not a direction",
+        AGENT: "segments.0.name (--segment): is missing",
+        AGENT + '[[segments]]\nname = "A>B"\n': "segments.A>B.direction (--direction): is missing",
+        AGENT + SEGMENT + 'packets = "references"\n': "segments.A>B.packets: rli measures the packets between",
+        AGENT + SEGMENT + 'references = "x"\n': "segments.A>B.references: 'x' is not a direction",
         AGENT + 'method = "best"\n' + SEGMENT: "estimator.method: 'best' is not one of linear, left, busy",
         'by = "dscp"\n' + AGENT + SEGMENT: "by: rli tells flows apart",
         AGENT + SEGMENT + '[m_set]\nby = "collector"\n': "m_set.by: measures references alone",

@@ -16,7 +16,7 @@ from tests.support.collector_process import Running, surely
 from tests.support.in_lab import IN_LAB
 from tests.support.rli_agent import arrived, measured, message_of, parts_of
 from wirelag.collector.openapi import REPORT
-from wirelag.collector.store import Store
+from wirelag.collector.sqlite import SqliteStore
 from wirelag.protocol.messages import Message
 from wirelag.transport import Address, sender
 
@@ -38,7 +38,7 @@ def arrived_mean_ns(done: Done, start_ns: int, end_ns: int) -> tuple[int, float]
 def test_the_mean_is_within_its_interval_and_references_tell_their_loss(tmp_path: Path) -> None:
     setting = Setting("rli", references="10ms", by="flow", seconds=20, rate=4000, payload=900, wire=QUEUE)
     done = run(setting, tmp_path)
-    store = Store(str(tmp_path / "store.db"))
+    store = SqliteStore(str(tmp_path / "store.db"))
     first_ns, last_ns = done.began_ns + 2 * SECOND_NS, done.ended_ns - SECOND_NS
     rows = [r for r in store.rows("client>server1", None, SECOND_NS, (first_ns, last_ns), 100) if r.start_ns < last_ns]
     classes = [key for _, key in store.series() if key]

@@ -254,8 +254,8 @@ def test_no_thread_of_an_agent_or_a_watch_keeps_a_capability(network: Network, t
     ("words", "says"),
     [
         (["watch", "lo", "rtt", "--cores", "9999"], "--cores"),
-        (["agent", "--point", "p", "--interface", "lo", "--cores", "9999", "--check"], "must be between 1 and"),
-        (["agent", "--point", "p", "--interface", "lo", "--cores", "0", "--check"], "must be between 1 and"),
+        (["agent", "--point", "p", "--interface", "lo", "--cores", "9999", "--check"], "is out of range: 1 to"),
+        (["agent", "--point", "p", "--interface", "lo", "--cores", "0", "--check"], "is out of range: 1 to"),
         (
             ["agent", "--point", "p", "--interface", "lo", "--cores", "2", "--estimator", "lda", "--check"],
             "needs intervals that the clock cuts",

@@ -37,7 +37,8 @@ from tests.support.waiting import PATIENCE_S, until
 from wirelag.collector.check import HOUR_BYTES, MINUTE_BYTES, SINGLE_BYTES
 from wirelag.collector.loop import MOST_UNHEARD, Collector, Said
 from wirelag.collector.openapi import PARAMETERS, document, written
-from wirelag.collector.store import HOUR_NS, MINUTE_NS, Retention, Store
+from wirelag.collector.sqlite import SqliteStore
+from wirelag.collector.store import HOUR_NS, MINUTE_NS, Retention
 from wirelag.estimators.lda import Lda
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.messages import decode, encode
@@ -349,7 +350,7 @@ def test_what_a_full_disk_did_not_take_is_not_acknowledged_and_comes_again(
     path = Travelled.made(30, 200, 12, loss=0.0)
     agents = pair(path, Lda(64, (0,), tail=100))
     messages = [encode(one) for two in zip(*(agent.messages(0, 31) for agent in agents), strict=True) for one in two]
-    store = Store(str(tmp_path / "store.db"))
+    store = SqliteStore(str(tmp_path / "store.db"))
     collector = Collector(Rounds([Ends("A>B", "A", "B")]), store, lambda: EPOCH_NS + 32 * SECOND_NS)
     (pages,) = store._base.execute("pragma page_count").fetchone()
     store._base.execute(f"pragma max_page_count = {pages + 3}")
@@ -368,7 +369,7 @@ def test_what_a_full_disk_did_not_take_is_not_acknowledged_and_comes_again(
 
 def test_a_listener_that_does_not_keep_up_is_sent_away(tmp_path: Path) -> None:
     async def slow() -> None:
-        store = Store(str(tmp_path / "store.db"))
+        store = SqliteStore(str(tmp_path / "store.db"))
         collector = Collector(Rounds([]), store)
         listening = collector.listen()
         first = asyncio.ensure_future(anext(listening))
@@ -385,12 +386,12 @@ def test_a_listener_that_does_not_keep_up_is_sent_away(tmp_path: Path) -> None:
 # ---- for years ----
 
 
-def fed(folder: Path, intervals: int, each: int = 20) -> tuple[list[int], Collector, Store]:
+def fed(folder: Path, intervals: int, each: int = 20) -> tuple[list[int], Collector, SqliteStore]:
     """Two agents' synopses of so many seconds under an injected clock; memory in pages at ten times on the way."""
     agents = pair(Travelled.made(1, 100, 11, loss=0.0), Lda(16, (0,), tail=32))
     first = [agent.messages(0, 1)[0] for agent in agents]
     now_ns = [EPOCH_NS]
-    store = Store(str(folder / "store.db"), Retention(single_ns=HOUR_NS, messages_ns=HOUR_NS))
+    store = SqliteStore(str(folder / "store.db"), Retention(single_ns=HOUR_NS, messages_ns=HOUR_NS))
     collector = Collector(Rounds([Ends("A>B", "A", "B")]), store, lambda: now_ns[0])
     pages = []
     for start in range(0, intervals, each):
@@ -535,9 +536,9 @@ def test_check_says_what_would_happen(tmp_path: Path) -> None:
     ("words", "says"),
     [
         (["--listen", "0.0.0.0:0"], "needs a token"),
-        (["--listen", "nonsense"], "is nothing to listen on"),
+        (["--listen", "nonsense"], "is not ADDRESS:PORT"),
         (["--token-file", "/no/such/file"], "/no/such/file: cannot read"),
-        (["--segment", "A"], "is no segment"),
+        (["--segment", "A"], "is not a segment"),
         (["--retain", "intervals=soon"], "is not a duration"),
         (["--retain", "soon"], "is not WHAT=HOW"),
         (["--nats", "nats://example.org:4222"], "in plain text"),

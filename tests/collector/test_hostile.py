@@ -25,7 +25,8 @@ from wirelag.collector.agents import Agents
 from wirelag.collector.connections import SILENT_S
 from wirelag.collector.loop import Collector
 from wirelag.collector.metrics import Metrics
-from wirelag.collector.store import MINUTE_NS, Store
+from wirelag.collector.sqlite import SqliteStore
+from wirelag.collector.store import MINUTE_NS
 from wirelag.estimators.lda import Lda
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.messages import Message, decode, encode
@@ -297,7 +298,7 @@ def test_what_an_agent_says_of_itself_breaks_no_answer(tmp_path: Path, number: f
     with pytest.raises(ValueError, match=r"JSON|whole number|no plain value"):
         decode(encode(told_by(message, spooled=number)))
     kept = {"C": {"packets": 0, "unseen": 0, "messages": 1, "bytes": 9, "says": {"spooled": number, "lost_parts": 1}}}
-    store = Store(str(tmp_path / "store.db"))  # of a collector that took it
+    store = SqliteStore(str(tmp_path / "store.db"))  # of a collector that took it
     store.begin()
     store.put_agents(kept)
     store.commit()
@@ -323,7 +324,7 @@ def test_a_minute_that_cannot_be_summed_costs_its_series_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whatever is wrong with a row of the store: that series has no minute, the others have."""
-    store = Store(str(tmp_path / "store.db"))
+    store = SqliteStore(str(tmp_path / "store.db"))
     rounds = Rounds([Ends("A>B", "A", "B"), Ends("C>D", "C", "D")])
     running = Collector(rounds, store, lambda: EPOCH_NS + 300 * SECOND_NS)
     path = Travelled.made(3, 200, 35, loss=0.0)

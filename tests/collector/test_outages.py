@@ -11,7 +11,7 @@ from tests.support.agent_messages import EPOCH_NS, SECOND_NS, Agent, pair
 from tests.support.agent_messages import Path as Travelled
 from tests.support.collector_process import are_true
 from wirelag.collector.loop import Collector
-from wirelag.collector.store import Store
+from wirelag.collector.sqlite import SqliteStore
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
 from wirelag.protocol.messages import Message, encode
@@ -28,7 +28,7 @@ class Offline:
         self.start()
 
     def start(self) -> None:
-        self.collector = Collector(Rounds([Ends("A>B", "A", "B")]), Store(self._file), self._tick)
+        self.collector = Collector(Rounds([Ends("A>B", "A", "B")]), SqliteStore(self._file), self._tick)
         self.collector._ask_for = self.asked.extend  # type: ignore[method-assign]
         assert self.collector._resume() is not None
 

@@ -24,7 +24,7 @@ from wirelag.collector.check import told
 from wirelag.collector.loop import Collector
 from wirelag.collector.serve import Guard, listening
 from wirelag.collector.settings import Settings
-from wirelag.collector.store import Store
+from wirelag.collector.sqlite import SqliteStore
 from wirelag.collector.tally import Tally
 from wirelag.estimators.lda import Lda
 from wirelag.protocol.messages import encode
@@ -146,7 +146,7 @@ def test_a_broker_that_does_not_answer_holds_up_nobody(tmp_path: Path) -> None:
             self.asked.set()
 
     async def run() -> int:
-        collector = Collector(Rounds([ENDS]), Store(str(tmp_path / "store.db")))
+        collector = Collector(Rounds([ENDS]), SqliteStore(str(tmp_path / "store.db")))
         stuck, inbox = Stuck(), Inbox()
         working = asyncio.create_task(collector.run([stuck, inbox]))
         try:
@@ -169,7 +169,7 @@ def test_a_full_disk_is_told_at_once(tmp_path: Path) -> None:
     messages = [encode(one) for one in pair(recent(2, 50, 4), LDA)[0].messages(0, 2)]
 
     async def run() -> list[bool]:
-        store = Store(str(tmp_path / "store.db"))
+        store = SqliteStore(str(tmp_path / "store.db"))
         collector = Collector(Rounds([ENDS]), store)
         answers: list[bool] = []
 
@@ -234,7 +234,7 @@ def test_a_collector_whose_clock_is_behind_leaves_messages_to_agents(
 ) -> None:
     now = [EPOCH_NS - 3600 * SECOND_NS]
     agents = pair(Travelled.made(4, 100, 5, loss=0.0), LDA)
-    store = Store(str(tmp_path / "store.db"))
+    store = SqliteStore(str(tmp_path / "store.db"))
     collector = Collector(Rounds([ENDS]), store, lambda: now[0])
     both = [encode(one) for two in zip(*(agent.messages(0, 5) for agent in agents), strict=True) for one in two]
     assert collector._take(both) == []

@@ -18,7 +18,8 @@ from tests.support.agent_messages import SECOND_NS
 from tests.support.effort import examples
 from tests.support.places import ROOT
 from tests.support.stored_results import ALL_TIMES, START_NS, result
-from wirelag.collector.store import DAY_NS, HOUR_NS, MINUTE_NS, Retention, Store
+from wirelag.collector.sqlite import SqliteStore
+from wirelag.collector.store import DAY_NS, HOUR_NS, MINUTE_NS, Retention
 from wirelag.collector.tally import Tally
 from wirelag.errors import WirelagError
 from wirelag.packets.intervals import Interval
@@ -30,7 +31,7 @@ def tally(delays_ns: np.ndarray, lost: int = 0) -> Tally:
     return Tally.of(result(delays_ns, lost=lost), None)
 
 
-def fill(store: Store, seconds: range, seed: int = 1) -> np.ndarray:
+def fill(store: SqliteStore, seconds: range, seed: int = 1) -> np.ndarray:
     rng = np.random.default_rng(seed)
     everything = []
     store.begin()
@@ -44,8 +45,8 @@ def fill(store: Store, seconds: range, seed: int = 1) -> np.ndarray:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(str(tmp_path / "store.db"))
+def store(tmp_path: Path) -> SqliteStore:
+    return SqliteStore(str(tmp_path / "store.db"))
 
 
 # ---- tallies ----
@@ -113,7 +114,7 @@ def test_bins_survive_packing(delays_ns: np.ndarray, weight: int) -> None:
 # ---- results ----
 
 
-def test_what_knows_less_never_takes_the_place_of_what_knows_more(store: Store) -> None:
+def test_what_knows_less_never_takes_the_place_of_what_knows_more(store: SqliteStore) -> None:
     orders = [list(Rank), list(reversed(Rank)), [Rank.FIRST, Rank.SETTLED, Rank.UNSEEN, Rank.SETTLED]]
     for number, order in enumerate(orders):
         interval = Interval(START_NS + number * SECOND_NS, START_NS + (number + 1) * SECOND_NS)
@@ -125,7 +126,7 @@ def test_what_knows_less_never_takes_the_place_of_what_knows_more(store: Store) 
     assert [(row.rank, row.tally.moments.used) for row in rows] == [(Rank.SETTLED, 13)] * 3
 
 
-def test_putting_again_counts_nothing_twice(store: Store) -> None:
+def test_putting_again_counts_nothing_twice(store: SqliteStore) -> None:
     for _ in range(3):
         fill(store, range(120))
         store.begin()
@@ -137,7 +138,7 @@ def test_putting_again_counts_nothing_twice(store: Store) -> None:
     assert hour.tally.intervals == 120
 
 
-def test_minutes_and_hours_have_the_right_quantiles(store: Store) -> None:
+def test_minutes_and_hours_have_the_right_quantiles(store: SqliteStore) -> None:
     delays_ns = fill(store, range(0, 3600, 7))
     store.begin()
     while store.sum_up(START_NS + 3 * HOUR_NS):
@@ -153,7 +154,7 @@ def test_minutes_and_hours_have_the_right_quantiles(store: Store) -> None:
     assert said["lost"] == sum(second % 3 for second in range(0, 3600, 7))
 
 
-def test_a_late_second_changes_its_minute_and_hour(store: Store) -> None:
+def test_a_late_second_changes_its_minute_and_hour(store: SqliteStore) -> None:
     fill(store, range(59))
     store.begin()
     store.sum_up(START_NS + 2 * HOUR_NS)
@@ -167,7 +168,7 @@ def test_a_late_second_changes_its_minute_and_hour(store: Store) -> None:
     assert [row.tally.intervals for row in store.rows("A>B", None, HOUR_NS, ALL_TIMES, 10)] == [60]
 
 
-def test_classes_and_lengths_are_kept_apart(store: Store) -> None:
+def test_classes_and_lengths_are_kept_apart(store: SqliteStore) -> None:
     store.begin()
     for key in (None, "10.0.0.0/24"):
         for length_ns in (SECOND_NS, 10 * SECOND_NS):
@@ -178,7 +179,7 @@ def test_classes_and_lengths_are_kept_apart(store: Store) -> None:
     assert store.lengths_ns("A>B", "nothing") == []
 
 
-def test_sums_that_no_column_holds_survive(store: Store) -> None:
+def test_sums_that_no_column_holds_survive(store: SqliteStore) -> None:
     made = tally(np.full(10, 1000))
     made.moments.sum_ns = -(10**30)
     store.begin()
@@ -191,7 +192,9 @@ def test_sums_that_no_column_holds_survive(store: Store) -> None:
 
 
 def test_what_is_old_goes_and_what_it_added_up_to_stays(tmp_path: Path) -> None:
-    store = Store(str(tmp_path / "store.db"), Retention(single_ns=HOUR_NS, minutes_ns=DAY_NS, hours_ns=10 * DAY_NS))
+    store = SqliteStore(
+        str(tmp_path / "store.db"), Retention(single_ns=HOUR_NS, minutes_ns=DAY_NS, hours_ns=10 * DAY_NS)
+    )
     fill(store, range(300))
     store.begin()
     store.sum_up(START_NS + 2 * HOUR_NS)
@@ -207,7 +210,7 @@ def test_what_is_old_goes_and_what_it_added_up_to_stays(tmp_path: Path) -> None:
 
 
 def test_the_file_stays_within_its_limit(tmp_path: Path) -> None:
-    store = Store(str(tmp_path / "store.db"), Retention(most_bytes=400_000))
+    store = SqliteStore(str(tmp_path / "store.db"), Retention(most_bytes=400_000))
     for hour in range(12):
         fill(store, range(3600 * hour, 3600 * hour + 400))
         store.begin()
@@ -227,7 +230,7 @@ def test_a_year_fits_into_what_is_said(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     lengths = (SECOND_NS, 500, SINGLE_BYTES), (MINUTE_NS, 30_000, MINUTE_BYTES), (HOUR_NS, 1_800_000, HOUR_BYTES)
     for length_ns, samples, most in lengths:
-        store = Store(str(tmp_path / f"{length_ns}.db"))
+        store = SqliteStore(str(tmp_path / f"{length_ns}.db"))
         empty = store.used_bytes
         made = [tally(rng.lognormal(15, 0.7, samples).astype(np.int64), 3) for _ in range(5)]
         store.begin()
@@ -242,7 +245,7 @@ def test_a_year_fits_into_what_is_said(tmp_path: Path) -> None:
 # ---- messages ----
 
 
-def test_messages_are_kept_until_they_are_done(store: Store) -> None:
+def test_messages_are_kept_until_they_are_done(store: SqliteStore) -> None:
     store.begin()
     for i in range(5):
         store.put_message(f"key{i}", "AB"[i % 2], START_NS + i // 2, b"body%d" % i, 100 + i)
@@ -267,9 +270,9 @@ sys.path.insert(0, {root!r})
 import numpy as np
 from tests.support.agent_messages import SECOND_NS
 from tests.support.stored_results import ALL_TIMES, START_NS, result
-from wirelag.collector.store import Store
+from wirelag.collector.sqlite import SqliteStore
 from wirelag.collector.tally import Tally
-store = Store(sys.argv[1])
+store = SqliteStore(sys.argv[1])
 first = len(store.rows("A>B", None, SECOND_NS, ALL_TIMES, 10**6))
 for number in range(first, first + 10**6):
     one = result(np.full(50, 1000 + number), START_NS + number * SECOND_NS)
@@ -299,7 +302,7 @@ def test_kill_9_at_any_time_loses_nothing_that_was_committed(tmp_path: Path) -> 
         with sqlite3.connect(path) as base:
             assert base.execute("pragma integrity_check").fetchone() == ("ok",)
         base.close()
-        store = Store(path)
+        store = SqliteStore(path)
         rows = store.rows("A>B", None, SECOND_NS, ALL_TIMES, 10**6)
         numbers = [(row.start_ns - START_NS) // SECOND_NS for row in rows]
         assert numbers == list(range(len(numbers)))
@@ -320,18 +323,18 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
     base.close()
     for path in (text, other, tmp_path / "no" / "folder.db", tmp_path):
         with pytest.raises(WirelagError, match=str(path)) as caught:
-            Store(str(path))
+            SqliteStore(str(path))
         assert "\n" not in str(caught.value)
 
 
-def test_others_cannot_read_it(store: Store) -> None:
+def test_others_cannot_read_it(store: SqliteStore) -> None:
     assert Path(store.path).stat().st_mode & 0o077 == 0
 
 
 # ---- limits ----
 
 
-def test_numbers_beyond_63_bits_come_back_as_numbers(store: Store) -> None:
+def test_numbers_beyond_63_bits_come_back_as_numbers(store: SqliteStore) -> None:
     made = tally(np.full(9, 1000))
     made.sent, made.clock_error_ns, made.references_lost, made.moments.sum_ns = 2**63, 2**64, 2**70, -(2**65)
     store.put("A>B", None, Interval(START_NS, START_NS + SECOND_NS), Rank.SETTLED, made)
@@ -345,7 +348,7 @@ def test_numbers_beyond_63_bits_come_back_as_numbers(store: Store) -> None:
 
 
 def test_a_late_interval_does_not_undo_a_minute_whose_parts_are_gone(tmp_path: Path) -> None:
-    store = Store(str(tmp_path / "store.db"), Retention(single_ns=HOUR_NS))
+    store = SqliteStore(str(tmp_path / "store.db"), Retention(single_ns=HOUR_NS))
     fill(store, range(59))
     store.sum_up(START_NS + 2 * HOUR_NS)
     store.prune(START_NS + 2 * HOUR_NS)
@@ -357,7 +360,7 @@ def test_a_late_interval_does_not_undo_a_minute_whose_parts_are_gone(tmp_path: P
     assert hour.tally.intervals == 59
 
 
-def test_loss_that_is_known_stays_known(store: Store) -> None:
+def test_loss_that_is_known_stays_known(store: SqliteStore) -> None:
     interval = Interval(START_NS, START_NS + SECOND_NS)
     known, unknown = tally(np.full(9, 1000), lost=4), tally(np.full(9, 1000), lost=4)
     unknown.loss_sent, unknown.lost, unknown.reason = 0, 0.0, "a point no longer has the times"
@@ -368,7 +371,7 @@ def test_loss_that_is_known_stays_known(store: Store) -> None:
     assert row.to_json()["lost"] == 4
 
 
-def test_answers_come_back_behind_their_synopses_whatever_the_clock_said(store: Store) -> None:
+def test_answers_come_back_behind_their_synopses_whatever_the_clock_said(store: SqliteStore) -> None:
     for second in (1, 0):
         for kind, arrived_ns in (("times", 5), ("synopsis", 7), ("synopsis", 6)):
             name = f"{kind}-{second}-{arrived_ns}"
@@ -379,9 +382,9 @@ def test_answers_come_back_behind_their_synopses_whatever_the_clock_said(store: 
 
 
 def test_classes_are_bounded_and_old_ones_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wirelag.collector.store.MOST_OF_ONE", 5)
-    monkeypatch.setattr("wirelag.collector.store.MOST_CLASSES", 8)
-    store, made = Store(str(tmp_path / "store.db"), Retention(single_ns=HOUR_NS)), tally(np.full(9, 1000))
+    monkeypatch.setattr("wirelag.collector.sqlite.MOST_OF_ONE", 5)
+    monkeypatch.setattr("wirelag.collector.sqlite.MOST_CLASSES", 8)
+    store, made = SqliteStore(str(tmp_path / "store.db"), Retention(single_ns=HOUR_NS)), tally(np.full(9, 1000))
     path = tmp_path / "store.db"
 
     def put(segment: str, second: int) -> int:
@@ -393,7 +396,7 @@ def test_classes_are_bounded_and_old_ones_make_room(tmp_path: Path, monkeypatch:
     assert put("A>B", 1) == 1
     assert store.beyond == 2 + 4 + 7 + 7
     store.close()
-    store = Store(str(path), Retention(single_ns=HOUR_NS))
+    store = SqliteStore(str(path), Retention(single_ns=HOUR_NS))
     assert put("A>B", 1) == 1
     while store.sum_up(START_NS + 3 * HOUR_NS):
         pass
@@ -403,7 +406,7 @@ def test_classes_are_bounded_and_old_ones_make_room(tmp_path: Path, monkeypatch:
 
 
 def test_a_store_of_minutes_alone_stays_within_its_limit_too(tmp_path: Path) -> None:
-    store, made = Store(str(tmp_path / "store.db"), Retention(most_bytes=100_000)), tally(np.arange(900) * 1000)
+    store, made = SqliteStore(str(tmp_path / "store.db"), Retention(most_bytes=100_000)), tally(np.arange(900) * 1000)
     store.begin()
     for minute in range(600):
         start_ns = START_NS + minute * MINUTE_NS

@@ -11,7 +11,7 @@ from tests.support.agent_receiver import AGENT, LENGTH_NS, PORT, Receiver, synop
 from tests.support.in_kernel import IN_KERNEL
 from tests.support.in_lab import IN_LAB
 from wirelag.agent.config import Config
-from wirelag.agent.settings import Settings
+from wirelag.agent.settings import SCHEMA
 from wirelag.errors import WirelagError
 from wirelag.estimators.lda import Lda
 
@@ -64,17 +64,17 @@ def test_two_agents_in_the_kernel_measure_a_segment(network: Network, tmp_path: 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"--estimator": "rda"}, "in the kernel there is only lda"),
+        ({"--estimator": "rda"}, "rda cannot run in the kernel; known: lda"),
         ({"--cut": None}, "write clock"),
-        ({"--interval": "50ms"}, "100 ms or more"),
-        ({"--filter": "tcp"}, r"filter.*is not to be had in the kernel"),
-        ({"--by": "flow"}, r"by.*is not to be had in the kernel"),
+        ({"--interval": "50ms"}, "at least 100 ms"),
+        ({"--filter": "tcp"}, r"filter.*is not available in the kernel"),
+        ({"--by": "flow"}, r"by.*is not available in the kernel"),
         ({"--in-kernel": False, "--then": "/sys/fs/bpf/x"}, "add in_kernel"),
         ({"--interface": None, "-r": ["x.pcap"]}, "captures are not read inside the kernel"),
     ],
 )
 def test_what_the_kernel_cannot_do_is_told_beforehand(given: dict[str, object], said: str) -> None:
-    settings = Settings()
+    settings = SCHEMA.load(None)
     usual = {"--point": "a", "--interface": "eth0", "--estimator": "lda", "--cut": "clock", "--in-kernel": True}
     settings.put_flags(usual | given)
     with pytest.raises(WirelagError, match=said):

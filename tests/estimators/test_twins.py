@@ -24,10 +24,11 @@ from wirelag import _kernels
 from wirelag.estimators.finecomb import Finecomb, FinecombSynopsis
 from wirelag.estimators.lda import Lda, LdaSynopsis, tuned
 from wirelag.estimators.protocol import Meter
-from wirelag.estimators.rda import Rda, cells, copies_of, less
+from wirelag.estimators.rda import Rda, cells, copies_of
 from wirelag.packets.intervals import Interval
 from wirelag.stats.moments import bound_ns
 from wirelag.stats.row_sums import Rows
+from wirelag.synopses.buckets import less
 from wirelag.synopses.cache import SINGLE, Cached, CacheMeter, level
 from wirelag.synopses.cache import join as join_caches
 from wirelag.synopses.crossing import Crossing, joined

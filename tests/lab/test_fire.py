@@ -21,7 +21,7 @@ from tests.support.live_system import (
     recorded,
     stalled,
 )
-from wirelag.collector.store import Store
+from wirelag.collector.sqlite import SqliteStore
 
 OUTAGE_S = float(os.environ.get("WIRELAG_OUTAGE_S", "30"))
 ROUNDS = int(os.environ.get("WIRELAG_ROUNDS", "5"))
@@ -150,7 +150,7 @@ def test_an_agent_that_drops_a_tenth_leaves_the_loss_as_it_is(host: str, estimat
             system.caught_up(since_ns)
         truth = end()
         reports = system.reports()
-    store = Store(str(tmp_path / "store.db"))
+    store = SqliteStore(str(tmp_path / "store.db"))
     kept = {row.start_ns: row.tally for row in store.rows(SEGMENT, None, LENGTH_NS, (0, 2**62), 10_000)}
     store.close()
     sent = lost = told = told_of = unseen = within = count = 0.0

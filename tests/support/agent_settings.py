@@ -6,14 +6,14 @@ import pytest
 
 from tests.support.command import wirelag
 from wirelag.agent.config import Config
-from wirelag.agent.settings import Settings
+from wirelag.agent.settings import SCHEMA
 from wirelag.errors import WirelagError
 
 
 def config_of(text: str, folder: Path) -> Config:
     path = folder / "agent.toml"
     path.write_text(text)
-    return Config.of(Settings.load(str(path)))
+    return Config.of(SCHEMA.load(str(path)))
 
 
 def problem_of(text: str, folder: Path) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.support.waiting import PATIENCE_S
 from wirelag.agent.config import Config
-from wirelag.agent.settings import Settings
+from wirelag.agent.settings import SCHEMA
 from wirelag.network.topology import Topology
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.messages import Message, encode
@@ -25,7 +25,7 @@ every = "10ms"
 def config_of(folder: Path, text: str = AGENT) -> Config:
     path = folder / "agent.toml"
     path.write_text(text)
-    return Config.of(Settings.load(str(path)))
+    return Config.of(SCHEMA.load(str(path)))
 
 
 def write_network(path: Path, topology: Topology) -> None:

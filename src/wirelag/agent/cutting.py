@@ -25,6 +25,7 @@ from wirelag.packets.batch import Kind, PacketBatch
 from wirelag.packets.intervals import Edge, Interval, split, split_at_delimiters
 from wirelag.packets.stamp import PORT
 from wirelag.protocol.messages import Seen
+from wirelag.protocol.terms import one_sided
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.delay_sample import spared
 from wirelag.synopses.flows import Flows
@@ -231,7 +232,7 @@ class _Interpolating:
 
 def _stream(measured: Measured, unseen: Unseen, inside: KernelMeter | None) -> _Stream | _Interpolating:
     estimator = measured.terms.estimator
-    if isinstance(estimator, Rli):
+    if one_sided(estimator):
         return _Interpolating(measured, estimator, unseen)
     return _Stream(measured, unseen, inside)
 

@@ -13,20 +13,19 @@ from typing import Final
 import numpy as np
 
 from wirelag.agent.clock import HostClock
-from wirelag.agent.config import MOST_SEGMENTS, Config, Measured
+from wirelag.agent.config import Config, Measured
 from wirelag.agent.cutting import Part
 from wirelag.agent.loop import encoded
 from wirelag.agent.past import Past
+from wirelag.agent.settings import MOST_SEGMENTS
 from wirelag.capture.bpf_filter import compile_filter
 from wirelag.capture.live import SNAP_BYTES
 from wirelag.capture.ring import ANY, link_of
 from wirelag.errors import WirelagError
-from wirelag.estimators.rda import Rda
-from wirelag.estimators.rli import Rli
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.messages import Message, Seen
-from wirelag.protocol.terms import Terms
+from wirelag.protocol.terms import Terms, second_round
 from wirelag.twopoint.spans import ALL, Cut
 from wirelag.units import format_duration, format_rate, format_size
 
@@ -37,6 +36,11 @@ EXAMPLES: Final = ipaddress.ip_network("2001:db8::/32")
 
 def forecast(config: Config) -> Iterator[str]:
     """A line each; a WirelagError for what would end it at once."""
+    yield from _lines(config)
+    yield config.given
+
+
+def _lines(config: Config) -> Iterator[str]:
     if config.interface is not None and config.interface != ANY:
         _look_at(config.interface, config.filter)
     if config.spool is not None:
@@ -77,7 +81,7 @@ def forecast(config: Config) -> Iterator[str]:
         yield _sent(config, each, per_s)
     yield f"memory: at most {format_size(config.memory_bytes + config.ring_bytes)}" + (
         f", {format_size(config.past_bytes)} of it for past intervals, which the collector may ask about"
-        if first.estimator.name == "rda"
+        if first.estimator.can.second_round
         else ""
     )
     yield _clock(config)
@@ -122,7 +126,7 @@ def message_bytes(measured: Measured, count: int) -> int:
     interval = Interval(0, interval_ns)
     random = np.random.default_rng(1)
     meter = measured.terms.estimator.meter("upstream")
-    if not isinstance(measured.terms.estimator, Rli):  # of it a few numbers are sent, however many packets there are
+    if not measured.terms.estimator.can.one_sided:  # of it a few numbers are sent, however many packets there are
         ids = random.integers(0, 1 << 64, count, np.uint64)
         meter.observe(PacketBatch({"time_ns": np.sort(random.integers(0, interval_ns, count)), "packet_id": ids}))
     part = Part(measured, Cut(interval, {ALL: meter.cut(interval)}), {}, False, Seen(count, 0, interval_ns))
@@ -131,7 +135,7 @@ def message_bytes(measured: Measured, count: int) -> int:
 
 
 def _by_symbols(terms: Terms) -> bool:
-    return isinstance(terms.estimator, Rda) and terms.estimator.short
+    return second_round(terms.estimator) and terms.estimator.short
 
 
 def _look_at(interface: str, expression: str | None) -> None:
@@ -165,7 +169,7 @@ def _by(by: str | None) -> str:
 
 def _packets(measured: Measured) -> str:
     which = "reference packets" if measured.references_only else "packets"
-    if isinstance(measured.terms.estimator, Rli):
+    if measured.terms.estimator.can.one_sided:
         way = measured.references_way
         apart = "" if way == measured.way else ", which have other addresses"
         return f"packets {measured.terms.direction} between references{apart}; loss is not known, but of references"

@@ -1,19 +1,20 @@
-"""An agent whose meter runs inside the kernel: lda, cut by the clock. What looks at single packets is not to be had."""
+"""An agent whose meter runs inside the kernel, cut by the clock. What looks at single packets is not available."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
-from wirelag.agent.settings import Settings
+from wirelag.estimators.catalogue import between_points
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
+from wirelag.settings import Settings
 from wirelag.twopoint.spans import ALL, Cut
 
 if TYPE_CHECKING:
     from wirelag.agent.config import Config, Measured
-    from wirelag.ebpf.lda import KernelLda
     from wirelag.ebpf.source import KernelSource
 
 
@@ -27,14 +28,15 @@ def check(settings: Settings, measured: tuple[Measured, ...]) -> None:
     if not settings["capture.in_kernel"]:
         return
     terms = measured[0].terms
-    if terms.estimator.name != "lda":
-        raise settings.wrong("estimator.name", f"{terms.estimator.name} keeps packets: in the kernel there is only lda")
+    if not terms.estimator.can.in_kernel:
+        known = ", ".join(between_points(in_kernel=True))
+        raise settings.wrong("estimator.name", f"{terms.estimator.name} cannot run in the kernel; known: {known}")
     if terms.delimiters is not None:
         raise settings.wrong("cut.at", "in the kernel intervals are cut by the clock: write clock (--cut clock)")
     if settings["interface"] is None:
         raise settings.wrong("read", "captures are not read inside the kernel: leave in_kernel (--in-kernel) out")
     if settings["interval"] < SHORTEST_NS or settings["interval"] < 2 * settings["grace"]:
-        raise settings.wrong("interval", "is too short: in the kernel it has 100 ms or more, and twice the grace")
+        raise settings.wrong("interval", "is too short: in the kernel at least 100 ms, and twice the grace")
     for name, given in {
         "by": terms.by is not None,
         "filter": settings["filter"] is not None,
@@ -43,13 +45,13 @@ def check(settings: Settings, measured: tuple[Measured, ...]) -> None:
         "segments.0.packets": measured[0].references_only,
     }.items():
         if given:
-            raise settings.wrong(name, "is not to be had in the kernel: leave in_kernel (--in-kernel) out")
+            raise settings.wrong(name, "is not available in the kernel: leave in_kernel (--in-kernel) out")
 
 
 class KernelMeter:
     """The meter as an agent cuts it; it has no classes, and packets do not come by here."""
 
-    def __init__(self, inside: KernelLda) -> None:
+    def __init__(self, inside: Any) -> None:
         self._inside = inside
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
@@ -63,14 +65,13 @@ class KernelMeter:
 def open_kernel(config: Config, tell: Callable[[str], None]) -> tuple[KernelSource, KernelMeter] | None:
     """Attach; None, and a line that says why, where that cannot be, unless another program is to run after ours."""
     from wirelag.ebpf.dataplane import UnavailableError
-    from wirelag.ebpf.lda import KernelLda
     from wirelag.ebpf.source import KernelSource
 
     measured = config.measured[0]
     assert config.interface is not None
     try:
-        inside = KernelLda(
-            measured.terms.estimator,  # type: ignore[arg-type]
+        inside = _program(measured.terms.estimator.name)(
+            measured.terms.estimator,
             config.interface,
             config.interval_ns,
             packet_id=measured.terms.packet_id,
@@ -87,3 +88,8 @@ def open_kernel(config: Config, tell: Callable[[str], None]) -> tuple[KernelSour
         tell(note)
     source = KernelSource(config.interface, statistics=inside.statistics, check=inside.hooks.check, close=inside.close)
     return source, KernelMeter(inside)
+
+
+def _program(name: str) -> Any:
+    """The meter of a method in the kernel: it has the same stem in ebpf/."""
+    return getattr(import_module(f"wirelag.ebpf.{name}"), f"Kernel{name.capitalize()}")

@@ -31,8 +31,6 @@ from wirelag.capture.live import Live, Replay
 from wirelag.capture.privileges import drop_privileges
 from wirelag.ebpf.source import KernelSource
 from wirelag.errors import WirelagError
-from wirelag.estimators.rda import Rda
-from wirelag.estimators.rli import Rli
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.messages import MOST_BYTES, Message, Seen, decode, encode
 from wirelag.protocol.terms import records_of
@@ -50,8 +48,8 @@ LAST_S: Final = 3.0  # for what is left to be sent at the end; the rest waits on
 
 def encoded(part: Part, message: Message, past: Past) -> tuple[bytes, str]:
     """A part as a message's bytes, and its key; classes are left out where they are too many for one message."""
-    part = _summed(part) if isinstance(part.measured.terms.estimator, Rli) else part
-    cut = past.bound(part) if isinstance(part.measured.terms.estimator, Rda) else part.cut
+    part = _summed(part) if part.measured.terms.estimator.can.one_sided else part
+    cut = past.bound(part) if part.measured.terms.estimator.can.second_round else part.cut
     records = list(records_of(cut, part.keys))
     records[0]["overflow"] = part.overflow
     if part.closed_by is not None:
@@ -243,7 +241,7 @@ class Agent:
         self.intervals += 1
         self.packets += part.seen.packets
         self.unseen += part.seen.unseen
-        if isinstance(terms.estimator, Rda):
+        if terms.estimator.can.second_round:
             self._past.keep(part)
         about = Message(
             "synopsis",

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from wirelag.agent.config import MOST_SEGMENTS, Config, Measured, Reference
+from wirelag.agent.config import Config, Measured, Reference
 from wirelag.agent.cutting import AtPackets, ByClock, Part, Unseen, cutter
 from wirelag.agent.in_kernel import KernelMeter
+from wirelag.agent.settings import MOST_SEGMENTS
 from wirelag.errors import WirelagError
 from wirelag.packets.batch import PacketBatch
 from wirelag.protocol.messages import Message

@@ -17,11 +17,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from wirelag.agent.cutting import Part
-from wirelag.estimators.rda import Rda
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.messages import MOST_BYTES, Message, encode, terms_name
 from wirelag.protocol.pairing import MOST_BUCKETS, answer
 from wirelag.protocol.reconcile import MOST_SYMBOLS
+from wirelag.protocol.terms import second_round
 from wirelag.synopses.cache import ENTRY_BYTES, Cached
 from wirelag.synopses.reordering import with_order
 from wirelag.synopses.symbols import SymbolSynopsis, enough
@@ -65,7 +65,7 @@ class Past:
     def bound(self, part: Part) -> Cut:
         """The part's caches as buckets, as they are sent."""
         estimator, interval, synopses = part.measured.terms.estimator, part.cut.interval, {}
-        assert isinstance(estimator, Rda)
+        assert second_round(estimator)
         for tag, cached in part.cut.synopses.items():
             key = part.measured.segment, None if tag == ALL else part.keys[tag]
             with self._lock:
@@ -132,7 +132,7 @@ class Past:
         self, ask: Message, classes: Mapping[str | None, Cached] | None, record: Mapping[str, Any]
     ) -> dict[str, Any]:
         estimator = ask.terms.estimator
-        if not isinstance(estimator, Rda):
+        if not second_round(estimator):
             why = f"{estimator.name} keeps nothing that could be asked for"
         elif classes is not None:
             seen = classes.get(record["class"], Cached.empty(estimator.seed))  # a class without packets is empty

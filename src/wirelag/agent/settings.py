@@ -1,271 +1,135 @@
-"""What an agent can be told: one table of settings, read from a TOML file and from the command line.
-
-Law: a setting has the same meaning in both places, and the command line wins. Whatever is wrong is told in one line
-with the place where it stands.
-"""
+"""The settings of an agent, as a schema: what a file and the command line may say."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
-from wirelag.errors import WirelagError
-from wirelag.settings import read_toml
-from wirelag.units import parse_duration_ns, parse_rate, parse_size, parse_speed
+from wirelag.estimators.catalogue import between_points
+from wirelag.network.segments import parse_segment
+from wirelag.packets.addresses import Direction
+from wirelag.settings import (
+    ADDRESS,
+    FLAG,
+    PATH,
+    RATE,
+    SHARE,
+    SPEED,
+    TEXT,
+    Key,
+    Kind,
+    Schema,
+    choice,
+    duration,
+    listed,
+    named,
+    size,
+    whole,
+)
 
-LONGEST_NS: Final = 100 * 365 * 86_400 * 10**9
-LARGEST: Final = 1 << 50
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError("is not a text")
-    return value
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple):
-        value = [value]
-    return tuple(map(_text, value))
-
-
-def _number(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{value!r} is not a whole number")
-    return value
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{value!r} is not true or false")
-    return value
+MOST_REFERENCES: Final = 64
+MOST_SEGMENTS: Final = 64
+MOST_SPREAD: Final = 64  # ports that the references of a virtual link come from
+ESTIMATORS: Final = between_points(live=True)
 
 
-def _duration(value: Any) -> int:
-    ns = parse_duration_ns(_text(value))
-    if not 0 < ns < LONGEST_NS:
-        raise ValueError("must be longer than nothing, and shorter than a century")
-    return ns
+def _estimator(value: Any) -> str:
+    if value in between_points(live=False):
+        raise ValueError(f"{value!r} sends every packet, so it is for captures; known: {', '.join(ESTIMATORS)}")
+    return str(choice(*ESTIMATORS).read(value))
 
 
-def _size(value: Any) -> int:
-    size = parse_size(_text(value))
-    if not 0 < size < LARGEST:
-        raise ValueError("must be more than nothing, and less than a petabyte")
-    return size
+def _direction(value: Any) -> str:
+    Direction.parse(TEXT.read(value))
+    return str(value)
 
 
-def _rate(value: Any) -> int:
-    """Bits a second as bytes a second."""
-    rate = parse_rate(_text(value)) // 8
-    if not 0 < rate < 1 << 40:
-        raise ValueError("must be more than nothing, and less than 8 Tbps")
-    return rate
+DIRECTION: Final = Kind("`SRC>DST`", _direction)
+# It becomes part of URLs, subjects and file names.
+POINT: Final = named("[A-Za-z0-9_-]{1,64}", "1 to 64 letters, digits, - and _")
+SEGMENT: Final = Kind("segment", lambda value: str(parse_segment(TEXT.read(value))))
+ESTIMATOR: Final = Kind(choice(*ESTIMATORS).words, _estimator)
 
-
-def _share(value: Any) -> float:
-    text = str(value)
-    try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        share = -1.0
-    if not 0 < share <= 1:
-        raise ValueError(f"{text!r} is not a share: write 0.5% or 0.005")
-    return share
-
-
-def _speed(value: Any) -> float:
-    return parse_speed(str(value))
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A setting: how it is read, what it is where nobody says, and its flag on the command line."""
-
-    read: Callable[[Any], Any]
-    default: Any = None
-    flag: str | None = None
-
-
-KEYS: Final[Mapping[str, Key]] = {
-    "point": Key(_text, flag="--point"),
-    "interface": Key(_text, flag="--interface"),
-    "read": Key(_texts, flag="-r"),
-    "speed": Key(_speed, 1.0, "--speed"),
-    "filter": Key(_text, flag="--filter"),
-    "interval": Key(_duration, 10**9, "--interval"),
-    "grace": Key(_duration, 50 * 10**6, "--grace"),
-    "status": Key(_duration, 10 * 10**9, "--status"),
-    "by": Key(_text, flag="--by"),
-    "most_groups": Key(_number, 100, "--most-groups"),
-    "ipv4_prefix": Key(_number, 24, "--ipv4-prefix"),
-    "ipv6_prefix": Key(_number, 48, "--ipv6-prefix"),
-    "collector.url": Key(_text, flag="--collector"),
-    "collector.token_file": Key(_text, flag="--token-file"),
-    "collector.ca": Key(_text, flag="--ca"),
-    "collector.from": Key(_text, flag="--from"),
-    "collector.insecure": Key(_flag, False, "--insecure"),
-    "capture.promiscuous": Key(_flag, False, "--promiscuous"),
-    "capture.tunnels": Key(_flag, False, "--tunnels"),
-    "capture.ring": Key(_size, 64 << 20, "--ring"),
-    "capture.cores": Key(_number, 1, "--cores"),
-    "capture.in_kernel": Key(_flag, False, "--in-kernel"),
-    "capture.then": Key(_text, flag="--then"),
-    "estimator.name": Key(_text, "rda", "--estimator"),
-    "estimator.rows": Key(_number, flag="--rows"),
-    "estimator.method": Key(_text, "linear"),
-    "estimator.loss": Key(_text, flag="--loss"),
-    "estimator.packets_per_interval": Key(_number, flag="--packets-per-interval"),
-    "estimator.banks": Key(_number, 3, "--banks"),
-    "estimator.buckets": Key(_number, flag="--buckets"),
-    "estimator.deviation": Key(_text, "rows", "--deviation"),
-    "estimator.tail": Key(_number, 512, "--tail"),
-    "estimator.memory": Key(_size, 64 << 20, "--memory"),
-    "estimator.past": Key(_size, 256 << 20, "--past"),
-    "estimator.seed": Key(_number, 0, "--seed"),
-    "packet_id.nat": Key(_flag, False, "--nat"),
-    "packet_id.prefix": Key(_number, 16, "--prefix"),
-    "cut.at": Key(_text, flag="--cut"),
-    "cut.control_port": Key(_number, flag="--control-port"),
-    "cut.control_to": Key(_text, flag="--control-to"),
-    "spool.folder": Key(_text, flag="--spool"),
-    "spool.most": Key(_size, 1 << 30, "--spool-most"),
-    "clock.error": Key(_duration, flag="--clock-error"),
-    "receive_references": Key(_flag, False, "--receive-references"),
-    "m_set.by": Key(_text, flag="--m-set"),
-    "m_set.every": Key(_duration, 100 * 10**6),
-    "m_set.link": Key(_rate, 125_000_000),
-    "m_set.share": Key(_share, 0.005),
-    "m_set.dscp": Key(_number, 0),
-}
-# Tables of which there may be several, each with these settings.
-SEGMENT: Final[Mapping[str, Key]] = {
-    "name": Key(_text),
-    "direction": Key(_text),
-    "packets": Key(_text, "all"),
-    "references": Key(_text),
-}
-REFERENCE: Final[Mapping[str, Key]] = {
-    "to": Key(_text),
-    "from": Key(_text),
-    "hops": Key(_number, 0),
-    "spread": Key(_number, 1),
-    "source_port": Key(_number, 0),
-    "every": Key(_duration, 10 * 10**6),
-    "link": Key(_rate, 125_000_000),
-    "share": Key(_share, 0.005),
-    "dscp": Key(_number, 0),
-}
-TABLES: Final[Mapping[str, Mapping[str, Key]]] = {"segments": SEGMENT, "references": REFERENCE}
-
-
-class Settings:
-    """Values by name, those of TABLES by name and number (`segments.0.name`); and where each of them stands."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, Any] = {}
-        self._places: dict[str, str] = {}
-
-    @classmethod
-    def load(cls, path: str) -> Settings:
-        """What a TOML file says."""
-        settings = cls()
-        for name, value in _flat(read_toml(path), path):
-            settings.put(name, value, f"{path}: {name}")
-        return settings
-
-    def put(self, name: str, value: Any, place: str) -> None:
-        """Set it; a WirelagError with its place where that cannot be."""
-        key = _key_of(name)
-        if key is None:
-            raise WirelagError(f"{place}: there is no such setting{_meant(name)}")
-        try:
-            self._values[name] = key.read(value)
-        except ValueError as error:
-            raise WirelagError(f"{place}: {error}") from None
-        self._places[name] = place
-
-    def put_flags(self, given: Mapping[str, Any]) -> None:
-        """What the command line says, by flag; None: nothing."""
-        for name, key in KEYS.items():
-            if key.flag and (value := given.get(key.flag)) is not None:
-                self.put(name, value, key.flag)
-
-    def put_tables(self, table: str, given: Mapping[str, tuple[str, Any]]) -> None:
-        """A table for each value of the flags that may be given several times; others are the same for all of them.
-
-        They take the place of all tables of that name in the file.
-        """
-        given = {key: (flag, value) for key, (flag, value) in given.items() if value not in (None, [])}
-        counts = {flag: len(value) for flag, value in given.values() if isinstance(value, list)}
-        if not counts:
-            for flag, _ in given.values():
-                raise WirelagError(f"{flag}: says something about {table}, but none is named")
-            return
-        if len(set(counts.values())) > 1:
-            raise WirelagError(f"{' and '.join(counts)} must be given the same number of times")
-        for name in [name for name in self._values if name.startswith(f"{table}.")]:
-            del self._values[name], self._places[name]
-        for number in range(max(counts.values())):
-            for key, (flag, value) in given.items():
-                self.put(f"{table}.{number}.{key}", value[number] if isinstance(value, list) else value, flag)
-
-    def __getitem__(self, name: str) -> Any:
-        """The value, or what it is where nobody says."""
-        key = _key_of(name)
-        assert key is not None, name
-        return self._values.get(name, key.default)
-
-    def given(self, name: str) -> bool:
-        """Whether somebody says."""
-        return name in self._values
-
-    def count(self, table: str) -> int:
-        """How many of a table there are."""
-        return len({name.split(".")[1] for name in self._values if name.startswith(f"{table}.")})
-
-    def wrong(self, name: str, problem: str) -> WirelagError:
-        """An error that names the place of a setting."""
-        key = _key_of(name)
-        elsewhere = f"{name} ({key.flag})" if key and key.flag else name
-        return WirelagError(f"{self._places.get(name, elsewhere)}: {problem}")
-
-
-def name_of(flag: str) -> str | None:
-    """The setting that a flag sets."""
-    return next((name for name, key in KEYS.items() if key.flag == flag), None)
-
-
-def _key_of(name: str) -> Key | None:
-    table, _, rest = name.partition(".")
-    if table in TABLES:
-        return TABLES[table].get(rest.partition(".")[2])
-    return KEYS.get(name)
-
-
-def _flat(document: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
-    for name, value in document.items():
-        if name in TABLES:
-            if not isinstance(value, list) or not all(isinstance(part, dict) for part in value):
-                raise WirelagError(f"{path}: {name}: write [[{name}]]")
-            for number, part in enumerate(value):
-                if not part:
-                    raise WirelagError(f"{path}: {name}.{number}: is empty")
-                yield from ((f"{name}.{number}.{inner}", v) for inner, v in part.items())
-        elif isinstance(value, dict):
-            yield from ((f"{name}.{inner}", v) for inner, v in value.items())
-        else:
-            yield name, value
-
-
-def _meant(name: str) -> str:
-    from difflib import get_close_matches
-
-    known: Iterable[str] = KEYS
-    table, _, rest = name.partition(".")
-    if table in TABLES:
-        known, name = TABLES[table], rest.partition(".")[2]
-    close = get_close_matches(name, known, 1, 0.6)
-    close = close or [key for key in known if key.rpartition(".")[2] == name.rpartition(".")[2]]
-    return f"; did you mean {close[0]}?" if close else ""
+# fmt: off
+SCHEMA: Final = Schema(
+    (
+        Key("point", POINT, None, "the name of this vantage point; unique at its collector", "--point", required=True),
+        Key("interface", TEXT, None, "the interface to listen at; `any` is every Ethernet port", "--interface"),
+        Key("read", listed(PATH), None, "captures to read instead, as if they happened now", "-r"),
+        Key("speed", SPEED, "1x", "how fast to read them", "--speed"),
+        Key("filter", TEXT, None, "packets as tcpdump selects them; the same at both ends", "--filter"),
+        Key("interval", duration("10ms"), "1s", "length of intervals", "--interval"),
+        Key("grace", duration(), "50ms", "how long after its end an interval is cut if no later packet comes",
+            "--grace"),
+        Key("status", duration(), "10s", "how often the collector hears of the agent's own state", "--status"),
+        Key("by", choice("flow", "source", "destination", "prefix", "dscp"), None, "a synopsis for each class, too",
+            "--by"),
+        Key("most_groups", whole(1, 1 << 20), 100, "classes of an interval; the rest is `other`", "--most-groups"),
+        Key("ipv4_prefix", whole(0, 32), 24, "of networks in `by`", "--ipv4-prefix"),
+        Key("ipv6_prefix", whole(0, 128), 48, "of networks in `by`", "--ipv6-prefix"),
+        Key("collector.url", TEXT, None, "`https://HOST:PORT`, `tls://HOST:PORT` (NATS); plain text within the host",
+            "--collector"),
+        Key("collector.token_file", PATH, None, "a file with the token, or `user:password` for NATS", "--token-file"),
+        Key("collector.ca", PATH, None, "who signs the collector's certificate", "--ca", "the system's"),
+        Key("collector.from", ADDRESS, None, "the address to send from (HTTPS), for a router its own", "--from"),
+        Key("collector.insecure", FLAG, False, "allow plain text to other hosts, and any certificate", "--insecure"),
+        Key("capture.promiscuous", FLAG, False, "packets for other hosts, too", "--promiscuous"),
+        Key("capture.tunnels", FLAG, False, "look inside GRE, IP-in-IP, VXLAN, Geneve and GTP-U", "--tunnels"),
+        Key("capture.ring", size(), "64MiB", "memory for packets that wait to be read", "--ring"),
+        Key("capture.cores", whole(1, 4096), 1, "cores that capture, at most those of the host", "--cores"),
+        Key("capture.in_kernel", FLAG, False, "measure [inside the kernel](../guides/in-the-kernel.md), by eBPF",
+            "--in-kernel"),
+        Key("capture.then", PATH, None, "with `in_kernel`: the pinned XDP program that runs after ours", "--then"),
+        Key("estimator.name", ESTIMATOR, "rda", "the method", "--estimator"),
+        Key("estimator.method", choice("linear", "left", "busy"), "linear", "of rli ([flows](flows.md))"),
+        Key("estimator.rows", whole(2, 1 << 24), None, "of lda (all banks) and finecomb; of rda for sigma", "--rows",
+            "1024; rda: 32"),
+        Key("estimator.loss", TEXT, None, 'lda, finecomb: shares of loss to tune for, `"0.1%,5%"`', "--loss"),
+        Key("estimator.packets_per_interval", whole(1, 1 << 40), None, "packets to tune for", "--packets-per-interval"),
+        Key("estimator.banks", whole(2, 4), 3, "of rda", "--banks"),
+        Key("estimator.buckets", whole(2, 1 << 26), None, "of rda: send so many buckets, not symbols", "--buckets"),
+        Key("estimator.deviation", choice("rows", "collapse"), "rows", "`collapse`: as in the papers", "--deviation"),
+        Key("estimator.tail", whole(1, 1 << 24), 512, "most packets whose times are sent for quantiles", "--tail"),
+        Key("estimator.memory", size("1KiB", "128GiB"), "64MiB", "of rda for packets, of rli for flows", "--memory",
+            "`64MiB`; rli: `16MiB`"),
+        Key("estimator.past", size(), "256MiB", "of rda, for past intervals that may be asked about", "--past"),
+        Key("estimator.seed", whole(0, (1 << 64) - 1), 0, "of all coins, and of packet ids", "--seed"),
+        Key("packet_id.nat", FLAG, False, "addresses and ports change in between", "--nat"),
+        Key("packet_id.prefix", whole(0, 64), 16, "bytes of payload that tell packets apart", "--prefix"),
+        Key("cut.at", choice("packets", "clock"), None, "where intervals end", "--cut",
+            "lda: `packets`; others: `clock`"),
+        Key("cut.control_port", whole(1, 65535), None, "lda: control packets to it end intervals", "--control-port"),
+        Key("cut.control_to", ADDRESS, None, "lda: send control packets to this address", "--control-to"),
+        Key("spool.folder", PATH, None, "where messages wait until the collector has them", "--spool", "see below"),
+        Key("spool.most", size(), "1GiB", "bytes of them; beyond that the oldest are dropped", "--spool-most"),
+        Key("clock.error", duration(), None, "the clock is right within this; nothing else is asked", "--clock-error"),
+        Key("receive_references", FLAG, False, "receive reference packets (port 862)", "--receive-references"),
+        Key("m_set.by", choice("collector"), None, "who names [segments](#m-sets-of-the-collector) to measure",
+            "--m-set"),
+        Key("m_set.every", duration("1ms"), "100ms", "how often a reference packet goes to each of them"),
+        Key("m_set.link", RATE, "1Gbps", "the rate of the links"),
+        Key("m_set.share", SHARE, "0.5%", "the share of the link's bytes that references never exceed"),
+        Key("m_set.dscp", whole(0, 63), 0, "their class of service"),
+    ),
+    {
+        "segments": (MOST_SEGMENTS, (
+            Key("name", SEGMENT, None, "the segment that this point is an end of: `A>B`, `A>>D`, `B[A>C]`",
+                "--segment"),
+            Key("direction", DIRECTION, None, "its packets, between addresses or networks", "--direction", "both"),
+            Key("packets", choice("all", "references"), "all", "`references`: the reference packets alone"),
+            Key("references", DIRECTION, None, "of rli: its references, if their addresses differ",
+                otherwise="its direction"),
+        )),
+        "references": (MOST_REFERENCES, (
+            Key("to", ADDRESS, None, "the address that reference packets (STAMP) go to", "--reference", required=True),
+            Key("from", ADDRESS, None, "the address that they come from", otherwise="as routes have it"),
+            Key("hops", whole(0, 255), 0, "how far they go at most, 1 for a link; 0: as far as usual"),
+            Key("spread", whole(1, MOST_SPREAD), 1, "ports that they come from in turn, for equal paths"),
+            Key("every", duration("1ms"), "10ms", "how often", "--every"),
+            Key("link", RATE, "1Gbps", "the rate of the link", "--link"),
+            Key("share", SHARE, "0.5%", "the share of the link's bytes that references never exceed", "--share"),
+            Key("source_port", whole(0, 65535), 0, "the port that they come from; 0: any"),
+            Key("dscp", whole(0, 63), 0, "their class of service"),
+        )),
+    },
+)
+# fmt: on

@@ -1,31 +1,113 @@
-"""What a load balancer shall do: one TOML file, read and checked as a whole.
+"""The settings of a load balancer: a schema, and what its values become.
 
-Law: all that is wrong is told at once, a line each, with the place where it stands and the way out.
+Law: all problems are told at once, a line each, with its place and the way out.
 """
 
 from __future__ import annotations
 
-import ipaddress
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
 from wirelag.balance.controller import Policy
 from wirelag.balance.maglev import SIZE, is_prime
 from wirelag.ebpf.service import Service
-from wirelag.errors import WirelagError
-from wirelag.settings import read_toml
-from wirelag.units import parse_duration_ns
+from wirelag.settings import (
+    ADDRESS,
+    SHARE,
+    TEXT,
+    Key,
+    Kind,
+    Schema,
+    Settings,
+    choice,
+    duration,
+    listed,
+    meant,
+    named,
+    number,
+    read_toml,
+    whole,
+)
 
 MOST_BACKENDS: Final = 1024
-NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 PINS: Final = "/sys/fs/bpf/wirelag"
 
-Read = Callable[[Any], Any]
+
+def _pins(value: Any) -> str | bool:
+    if not isinstance(value, bool | str) or value == "":
+        raise ValueError(f"{value!r} is not a folder in bpffs, nor false (nothing is pinned)")
+    return value
+
+
+def _mac(value: Any) -> bytes:
+    if not re.fullmatch(r"[0-9a-fA-F]{2}([:-][0-9a-fA-F]{2}){5}", str(value)):
+        raise ValueError(f"{value!r} is not a MAC address: write 02:00:00:00:00:01")
+    mac = bytes.fromhex(re.sub("[:-]", "", value))
+    if mac[0] & 1 or mac == bytes(6):
+        raise ValueError(f"{value} is not the address of one host")
+    return mac
+
+
+def _prime(value: Any) -> int:
+    size: int = whole(101, 1 << 24).read(value)
+    if not is_prime(size):
+        raise ValueError(f"{size} is not prime; 65537 is")
+    return size
+
+
+def _listen(value: Any) -> str:
+    port = str(TEXT.read(value)).rpartition(":")[2]
+    if not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{value!r} is not an address: write 127.0.0.1:9465, or a port alone")
+    return str(value)
+
+
+NAME: Final = named("[A-Za-z0-9_.-]{1,64}", "1 to 64 letters, digits, dots, - and _")
+_SHIPPED: Final = Policy()
+# fmt: off
+SCHEMA: Final = Schema(
+    (
+        Key("interface", TEXT, None, "where packets for the service arrive"),
+        Key("interval", duration("100ms", "60s"), "500ms", "how often weights are set"),
+        Key("drain", listed(NAME), None, "names of backends that get no new connections"),
+        Key("drain_limit", duration("0s", "7d"), "5m", "how long a backend that drains keeps its connections"),
+        Key("pins", Kind("path, or `false`", _pins), True, "a folder in bpffs; `false`: nothing is pinned",
+            otherwise="`/sys/fs/bpf/wirelag/NAME-OF-THE-FILE`"),
+        Key("prometheus", Kind("`ADDRESS:PORT`", _listen), None, "as `--prometheus`"),
+        Key("service.address", ADDRESS, None, "the address that clients connect to", required=True),
+        Key("service.ports", listed(whole(1, 65535)), None, "the ports that clients connect to", otherwise="all ports"),
+        Key("service.protocol", choice("tcp", "udp"), "tcp", "of the service"),
+        Key("policy.high", number(1.05, 100), _SHIPPED.high, "weight is lost above this multiple of the least latency"),
+        Key("policy.low", number(1, 100), _SHIPPED.low, "weight may be gained below this multiple of it"),
+        Key("policy.floor", SHARE, None, "the least share of new connections", otherwise='`"0.8%"`, or a tenth of an '
+            'equal share where that is less'),
+        Key("policy.increment", number(0.01, 10), _SHIPPED.increment, "most gain of an interval, in fair shares"),
+        Key("policy.most", number(1, 1000), _SHIPPED.most, "how much a backend may have, in fair shares"),
+        Key("policy.quiet", whole(1, 1000), _SHIPPED.quiet, "quiet intervals before weights go back to fair shares"),
+        Key("policy.regression", number(0.01, 1), _SHIPPED.regression, "the part of that way of each interval"),
+        Key("policy.enough", whole(1, 1 << 20), _SHIPPED.enough, "samples that a latency is the mean of"),
+        Key("policy.chance", number(1e-9, 0.5), _SHIPPED.chance, "how often chance may make a backend look slow"),
+        Key("policy.fading", number(0, 1), _SHIPPED.fading, "the weight of a slow backend's past, one interval later"),
+        Key("policy.forget", whole(1, 10_000), _SHIPPED.forget, "intervals without samples until a latency is unknown"),
+        Key("policy.attempts", whole(1, 1 << 20), _SHIPPED.attempts, "missing answers until a backend is silent"),
+        Key("table.size", Kind("prime, 101 to 2^24", _prime), SIZE, "entries; at least 100 for each backend"),
+        Key("table.connections", whole(1024, 1 << 26), 1 << 17, "connections that are remembered"),
+        Key("table.idle", duration("1s", "1d"), "5m", "how long a connection may be idle"),
+    ),
+    {
+        "backends": (MOST_BACKENDS, (
+            Key("name", NAME, None, "up to 64 letters, digits, dots, - and _", required=True),
+            Key("address", ADDRESS, None, "the backend's own address", required=True),
+            Key("mac", Kind("MAC address", _mac), None, "where its frames go", otherwise="the kernel's table of "
+                "neighbours is asked"),
+            Key("weight", number(0, 1e6), 1.0, "its fair share in proportion to the others'; 0 drains it"),
+        )),
+    },
+)
+# fmt: on
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +141,30 @@ class Config:
     @classmethod
     def load(cls, path: str) -> Config:
         """What a file says; a WirelagError with a line for each problem."""
-        return _Reader(path, read_toml(path)).config()
+        settings = SCHEMA.read(read_toml(path), path)
+        draining, pins = settings["drain"] or (), settings["pins"]
+        rows = {at: _backend(settings, at) for at in settings.rows("backends")}
+        backends = {at: one for at, one in rows.items() if one is not None}
+        if not rows and not settings.given("backends"):
+            settings.note("backends", "is missing: write [[backends]], with name and address, for each backend")
+        _check_names(settings, backends, draining)
+        _check_policy(settings, backends, draining)
+        settings.check()
+        return cls(
+            path,
+            settings["interface"],
+            Service(settings["service.address"], settings["service.ports"] or (), settings["service.protocol"]),
+            tuple(backends.values()),
+            frozenset(draining),
+            settings["drain_limit"],
+            settings["interval"],
+            Policy(**{one.name: settings[f"policy.{one.name}"] for one in fields(Policy)}),
+            settings["table.size"],
+            settings["table.connections"],
+            settings["table.idle"],
+            f"{PINS}/{Path(path).stem}" if pins is True else pins or None,
+            settings["prometheus"],
+        )
 
     @property
     def fair(self) -> dict[str, float]:
@@ -67,291 +172,40 @@ class Config:
         return {one.name: one.weight for one in self.backends if one.name not in self.draining and one.weight}
 
 
-class _Reader:
-    """Reads values one by one, and remembers what was wrong with them."""
+def _backend(settings: Settings, at: str) -> Wanted | None:
+    name, address, mac, weight = (settings[at + key] for key in ("name", "address", "mac", "weight"))
+    return None if name is None or address is None else Wanted(name, address, mac, weight)
 
-    def __init__(self, path: str, document: Mapping[str, Any]) -> None:
-        self._path, self._document = path, document
-        self.problems: list[str] = []
 
-    def config(self) -> Config:
-        self._unknown("", self._document, [*KEYS, *TABLES, "backends"])
-        top = self._table("", self._document, KEYS)
-        parts = {}
-        for name, keys in TABLES.items():
-            part = self._document.get(name, {})
-            if not isinstance(part, dict):
-                self.wrong(name, f"is a table: write [{name}]")
-                part = {}
-            self._unknown(f"{name}.", part, keys)
-            parts[name] = self._table(f"{name}.", part, keys)
-        backends = self._backends()
-        self._names(backends, top["drain"] or ())
-        table = parts["table"]
-        policy = self._policy(parts["policy"], backends, top["drain"] or (), table["size"])
-        service = self._service(parts["service"], backends)
-        if self.problems:
-            raise WirelagError("\n".join(self.problems))
-        assert service is not None
-        assert policy is not None
-        return Config(
-            self._path,
-            top["interface"],
-            service,
-            tuple(backends),
-            frozenset(top["drain"] or ()),
-            top["drain_limit"],
-            top["interval"],
-            policy,
-            table["size"],
-            table["connections"],
-            table["idle"],
-            f"{PINS}/{Path(self._path).stem}" if top["pins"] is True else top["pins"] or None,
-            top["prometheus"],
+def _check_names(settings: Settings, backends: Mapping[str, Wanted], draining: Sequence[str]) -> None:
+    """No two backends are the same, none is the service, and those that drain exist."""
+    seen: dict[tuple[str, Any], str] = {}
+    for at, one in backends.items():
+        for what, value in (("name", one.name), ("address", one.address), ("mac", one.mac)):
+            if value is not None and (other := seen.setdefault((what, value), at)) != at:
+                text = value if isinstance(value, str) else value.hex(":")
+                who = "two backends have it" if what == "name" else f"{backends[other].name} has it, too"
+                settings.note(at + what, f"{text}: {who}")
+        if one.address == settings["service.address"]:
+            settings.note(at + "address", "is the service's: give the backend's own")
+    names = [one.name for one in backends.values()]
+    for name in draining:
+        if name not in names and names:
+            settings.note("drain", f"unknown backend {name}{meant(name, names)}")
+
+
+def _check_policy(settings: Settings, backends: Mapping[str, Wanted], draining: Sequence[str]) -> None:
+    low, high, floor = (settings[f"policy.{name}"] for name in ("low", "high", "floor"))
+    if low > high:
+        settings.note("policy.low", f"{low:g} is above policy.high, {high:g}")
+    taking = sum(1 for one in backends.values() if one.weight and one.name not in draining)
+    if backends and not taking:
+        settings.note("backends", "all of them drain or have weight 0: none is left for new connections")
+    most = 0.5 / max(1, taking)
+    if floor is not None and floor > most:
+        settings.note(
+            "policy.floor", f"{floor:.3g} is too much for {taking} backends: at most {most:.3g}, half a fair share"
         )
-
-    def wrong(self, name: str, problem: str) -> None:
-        self.problems.append(f"{self._path}: {name}: {problem}")
-
-    def _unknown(self, place: str, table: Mapping[str, Any], known: Iterable[str]) -> None:
-        known = list(known)
-        for name in table:
-            if name not in known:
-                close = get_close_matches(name, known, 1, 0.6)
-                self.wrong(place + name, f"there is no such setting{f'; did you mean {close[0]}?' if close else ''}")
-
-    def _table(self, place: str, table: Mapping[str, Any], keys: Mapping[str, tuple[Read, Any]]) -> dict[str, Any]:
-        found = {}
-        for name, (read, default) in keys.items():
-            found[name] = default
-            if name in table:
-                try:
-                    found[name] = read(table[name])
-                except ValueError as error:
-                    self.wrong(place + name, str(error))
-        return found
-
-    def _backends(self) -> list[Wanted]:
-        given = self._document.get("backends", [])
-        if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
-            self.wrong("backends", "write [[backends]] for each of them")
-            return []
-        if not given:
-            self.wrong("backends", "there are none: write [[backends]], with name and address, for each of them")
-        if len(given) > MOST_BACKENDS:
-            self.wrong("backends", f"{len(given)} are too many: {MOST_BACKENDS} at most")
-            return []
-        found = []
-        for number, one in enumerate(given):
-            place = f"backends.{one['name'] if isinstance(one.get('name'), str) else number}."
-            before = len(self.problems)
-            self._unknown(place, one, BACKEND)
-            values = self._table(place, one, BACKEND)
-            for name in ("name", "address"):
-                if name not in one:
-                    self.wrong(place + name, "is missing")
-            if len(self.problems) == before:
-                found.append(Wanted(values["name"], values["address"], values["mac"], values["weight"]))
-        return found
-
-    def _names(self, backends: list[Wanted], draining: tuple[str, ...]) -> None:
-        """No two are the same, and who is named is there."""
-        seen: dict[tuple[str, Any], str] = {}
-        for one in backends:
-            for what, value in (("name", one.name), ("address", one.address), ("mac", one.mac)):
-                other = seen.setdefault((what, value), one.name)
-                text = value if isinstance(value, str) else one.mac.hex(":") if one.mac else None
-                if text is not None and (other != one.name or (what == "name" and self._twice(backends, value))):
-                    who = "two backends have it" if what == "name" else f"{other} has it, too"
-                    line = f"{self._path}: backends.{one.name}.{what}: {text}: {who}"
-                    if line not in self.problems:
-                        self.problems.append(line)
-        names = [one.name for one in backends]
-        for name in draining:
-            if name not in names and backends:
-                close = get_close_matches(name, names, 1, 0.6)
-                self.wrong("drain", f"there is no backend {name}{f'; did you mean {close[0]}?' if close else ''}")
-
-    @staticmethod
-    def _twice(backends: list[Wanted], name: Any) -> bool:
-        return [one.name for one in backends].count(name) > 1
-
-    def _policy(
-        self, part: dict[str, Any], backends: list[Wanted], draining: tuple[str, ...], size: int
-    ) -> Policy | None:
-        if part["low"] > part["high"]:
-            self.wrong("policy.low", f"{part['low']:g} is above the high watermark, {part['high']:g}")
-        taking = [one for one in backends if one.weight and one.name not in draining]
-        if backends and not taking:
-            self.wrong("backends", "all of them drain or have weight 0: nobody is left for new connections")
-        most = 0.5 / max(1, len(taking))
-        if part["floor"] is not None and part["floor"] > most:
-            problem = (
-                f"{part['floor']:.3g} is too much for {len(taking)} backends: {most:.3g} at most, half a fair share"
-            )
-            self.wrong("policy.floor", problem)
-        if size < 100 * len(taking):
-            self.wrong(
-                "table.size", f"{size} is too small for {len(taking)} backends: take a prime above {100 * len(taking)}"
-            )
-        return None if self.problems else Policy(**part)
-
-    def _service(self, part: dict[str, Any], backends: list[Wanted]) -> Service | None:
-        if part["address"] is None:
-            self.wrong("service.address", "is missing: what do clients connect to?")
-            return None
-        for one in backends:
-            if one.address == part["address"]:
-                self.wrong(f"backends.{one.name}.address", "is the service's: give the backend's own")
-        return Service(part["address"], part["ports"] or (), part["protocol"])
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{value!r} is not a text")
-    return value
-
-
-def _pins(value: Any) -> str | bool:
-    if isinstance(value, bool):
-        return value
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{value!r} is not a folder in bpffs, nor false (nothing is pinned)")
-    return value
-
-
-def _name(value: Any) -> str:
-    if not NAME.fullmatch(_text(value)):
-        raise ValueError(f"{value!r} is no name: up to 64 letters, digits, dots, - and _")
-    return str(value)
-
-
-def _names(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        raise ValueError('is a list of names: write ["web1"]')
-    return tuple(map(_name, value))
-
-
-def _address(value: Any) -> str:
-    try:
-        return str(ipaddress.ip_address(_text(value)))
-    except ValueError:
-        raise ValueError(f"{value!r} is not an address: write 192.0.2.1 or 2001:db8::1") from None
-
-
-def _mac(value: Any) -> bytes:
-    if not re.fullmatch(r"[0-9a-fA-F]{2}([:-][0-9a-fA-F]{2}){5}", str(value)):
-        raise ValueError(f"{value!r} is not a MAC address: write 02:00:00:00:00:01")
-    mac = bytes.fromhex(re.sub("[:-]", "", value))
-    if mac[0] & 1 or mac == bytes(6):
-        raise ValueError(f"{value} is not the address of one host")
-    return mac
-
-
-def _ports(value: Any) -> tuple[int, ...]:
-    ports = value if isinstance(value, list) else [value]
-    for port in ports:
-        if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
-            raise ValueError(f"{port!r} is not a port: they go from 1 to 65535")
-    return tuple(dict.fromkeys(ports))
-
-
-def _protocol(value: Any) -> str:
-    if value not in ("tcp", "udp"):
-        raise ValueError(f"{value!r} is not one of tcp, udp")
-    return str(value)
-
-
-def _duration(least_ns: int, most_ns: int) -> Read:
-    def read(value: Any) -> int:
-        ns = parse_duration_ns(_text(value))
-        if not least_ns <= ns <= most_ns:
-            raise ValueError(f"{value} is not within {least_ns / 1e9:g} s and {most_ns / 1e9:g} s")
-        return ns
-
-    return read
-
-
-def _number(least: float, most: float) -> Read:
-    def read(value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ValueError(f"{value!r} is not a number")
-        if not least <= value <= most:
-            raise ValueError(f"{value:g} is not within {least:g} and {most:g}")
-        return value
-
-    return read
-
-
-def _whole(least: int, most: int) -> Read:
-    def read(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"{value!r} is not a whole number")
-        return int(_number(least, most)(value))
-
-    return read
-
-
-def _share(value: Any) -> float:
-    text = str(value)
-    try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        share = -1.0
-    if not 0 < share < 1:
-        raise ValueError(f'{text!r} is not a share: write "0.5%" or 0.005')
-    return share
-
-
-def _size(value: Any) -> int:
-    size: int = _whole(101, 1 << 24)(value)
-    if not is_prime(size):
-        raise ValueError(f"{size} is not prime; 65537 is")
-    return size
-
-
-def _listen(value: Any) -> str:
-    port = str(_text(value)).rpartition(":")[2]
-    if not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"{value!r} is not an address: write 127.0.0.1:9465, or a port alone")
-    return str(value)
-
-
-SECOND: Final = 10**9
-KEYS: Final[Mapping[str, tuple[Read, Any]]] = {
-    "interface": (_text, None),
-    "interval": (_duration(SECOND // 10, 60 * SECOND), SECOND // 2),
-    "drain": (_names, None),
-    "drain_limit": (_duration(0, 7 * 86_400 * SECOND), 300 * SECOND),
-    "pins": (_pins, True),
-    "prometheus": (_listen, None),
-}
-_SHIPPED: Final = Policy()
-TABLES: Final[Mapping[str, Mapping[str, tuple[Read, Any]]]] = {
-    "service": {"address": (_address, None), "ports": (_ports, None), "protocol": (_protocol, "tcp")},
-    "policy": {
-        "high": (_number(1.05, 100), _SHIPPED.high),
-        "low": (_number(1, 100), _SHIPPED.low),
-        "floor": (_share, _SHIPPED.floor),
-        "increment": (_number(0.01, 10), _SHIPPED.increment),
-        "most": (_number(1, 1000), _SHIPPED.most),
-        "quiet": (_whole(1, 1000), _SHIPPED.quiet),
-        "regression": (_number(0.01, 1), _SHIPPED.regression),
-        "enough": (_whole(1, 1 << 20), _SHIPPED.enough),
-        "chance": (_number(1e-9, 0.5), _SHIPPED.chance),
-        "fading": (_number(0, 1), _SHIPPED.fading),
-        "forget": (_whole(1, 10_000), _SHIPPED.forget),
-        "attempts": (_whole(1, 1 << 20), _SHIPPED.attempts),
-    },
-    "table": {
-        "size": (_size, SIZE),
-        "connections": (_whole(1024, 1 << 26), 1 << 17),
-        "idle": (_duration(SECOND, 86_400 * SECOND), 300 * SECOND),
-    },
-}
-BACKEND: Final[Mapping[str, tuple[Read, Any]]] = {
-    "name": (_name, None),
-    "address": (_address, None),
-    "mac": (_mac, None),
-    "weight": (_number(0, 1e6), 1.0),
-}
+    size = settings["table.size"]
+    if size < 100 * taking:
+        settings.note("table.size", f"{size} is too small for {taking} backends: take a prime above {100 * taking}")

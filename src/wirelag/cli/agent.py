@@ -123,9 +123,9 @@ def agent(
 
     no_threads()
     from wirelag.agent.config import Config
-    from wirelag.agent.settings import Settings
+    from wirelag.agent.settings import SCHEMA
 
-    settings = Settings.load(file) if file else Settings()
+    settings = SCHEMA.load(file)
     given = {
         "--point": point, "--interface": interface, "-r": read, "--speed": speed, "--filter": expression,
         "--promiscuous": promiscuous, "--tunnels": tunnels, "--ring": ring, "--cores": cores, "--nat": nat,

@@ -55,7 +55,7 @@ def balance(
     """
     from wirelag.balance.run import Run, check_here, tell
     from wirelag.balance.settings import Config
-    from wirelag.checks import duration_ns
+    from wirelag.units import duration_ns
 
     one_of(method, ("modes", "auto"), "--method")
     form = output_format or ("jsonl" if dry_run else "table")

@@ -71,10 +71,10 @@ def cut(
     if output == "-":
         raise typer.BadParameter("needs the name of a file", param_hint="-o")
     check_outputs("table", {"-o": output}, [*captures, *([answer] if answer else [])])
-    from wirelag.checks import duration_ns, offset_ns
     from wirelag.measure.cut import cut_captures, reply, terms_of
     from wirelag.measure.groups import Groups
     from wirelag.measure.points import Reading
+    from wirelag.units import duration_ns, offset_ns
 
     reading, ahead_ns = Reading(wanted, tunnels, progress(quiet)), offset_ns(offset, "offset") if offset else 0
     if answer is not None:

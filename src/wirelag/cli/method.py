@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from wirelag.checks import size_bytes
 from wirelag.cli.options import METHOD, replace_parameter
+from wirelag.units import size_bytes
 
 IDS = "Which packets are the same"
 

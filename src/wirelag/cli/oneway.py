@@ -98,11 +98,11 @@ def oneway(
     More than two captures, in the order of the path, give a line for each segment. Clocks need not agree.
     """
     check_outputs(output_format, {"-o": output, "--html": html, "--ask": ask}, points)
-    from wirelag.checks import duration_ns, offset_ns, one_of
     from wirelag.measure.groups import Groups
     from wirelag.measure.oneway import OnewaySettings, direction_of, measure_oneway
     from wirelag.measure.points import Reading
     from wirelag.measure.questions import Questions as Asked
+    from wirelag.units import duration_ns, offset_ns, one_of
 
     settings = OnewaySettings(
         method=method,

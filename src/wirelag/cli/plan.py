@@ -116,9 +116,9 @@ def plan(
     pieces, and the closer a slow hop is placed.
     """
     check_outputs(output_format, {"-o": output, "--html": html}, [topology])
-    from wirelag.checks import duration_ns
     from wirelag.measure.plan import plan as make
     from wirelag.measure.plan import routers_of
+    from wirelag.units import duration_ns
 
     duration_ns(every, "every")
     result = make(

@@ -6,7 +6,6 @@ from typing import Annotated, Final
 
 import typer
 
-
 QUEUE: Final = "Queue"
 OF_QUEUES: Final = ("drain", "limit", "discipline", "injection", "most_share")
 OF_OTHERS: Final = (

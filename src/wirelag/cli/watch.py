@@ -121,7 +121,7 @@ def watch(
     Packets that the capture dropped are always shown. Ctrl-C ends it with a report over everything. Listening needs
     CAP_NET_RAW, which is given up once the socket is open.
     """
-    from wirelag.checks import duration_ns, size_bytes, within
+    from wirelag.units import duration_ns, size_bytes, within
 
     interface, quantity = _words(words, read or [], speed)
     one_of(output_format, ("table", "jsonl"), "--format")
@@ -266,10 +266,10 @@ def _response_settings(
 def _measure(
     response: ResponseSettings | None, by: str | None, most_groups: int, table_memory: int, memory: str | None
 ) -> LiveMeasure:
-    from wirelag.checks import size_bytes, within
     from wirelag.measure.groups import Groups
     from wirelag.measure.live import Responses, RoundTrips
     from wirelag.measure.rtt import RttSettings
+    from wirelag.units import size_bytes, within
 
     if response is not None:
         if memory is not None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from wirelag.collector.following import Follow, called, pointed
 from wirelag.collector.serve import encryption, listening
 from wirelag.collector.settings import Settings
-from wirelag.collector.store import HOUR_NS, MINUTE_NS, SECOND_NS, Store
+from wirelag.collector.sqlite import SqliteStore
+from wirelag.collector.store import HOUR_NS, MINUTE_NS, SECOND_NS
 from wirelag.network.topology import Topology, read_topology
 from wirelag.units import format_duration
 
@@ -43,13 +44,14 @@ def told(settings: Settings) -> Iterator[str]:
             yield from _followed(settings.follow, net)
     there = Path(settings.store).exists()
     if there:
-        Store(settings.store).close()
+        SqliteStore(settings.store).close()
     yield f"keeps results in {settings.store} ({'goes on with what is there' if there else 'new'})"
     keep = settings.retention
     ages = (("intervals", keep.single_ns), ("minutes", keep.minutes_ns), ("hours", keep.hours_ns))
     yield "  " + ", ".join(f"{name} for {format_duration(age)}" for name, age in ages)
     size, most = budget(settings) >> 20, keep.most_bytes >> 20
     yield f"  about {size} MiB for a segment with intervals of 1 s; {most} MiB in all at most"
+    yield settings.given
 
 
 def _followed(follow: Follow, net: Topology) -> Iterator[str]:

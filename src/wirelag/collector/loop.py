@@ -9,7 +9,6 @@ sent away.
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import sys
 import time
 from collections import Counter
@@ -228,8 +227,8 @@ class Collector:
             self.store.commit()
             if self.store.beyond:
                 self.counted["results of classes beyond the limit"] = self.store.beyond
-        except (sqlite3.Error, OSError) as error:
-            with suppress(sqlite3.Error):
+        except self.store.errors as error:
+            with suppress(*self.store.errors):
                 self.store.rollback()
             self.counted["store failed"] += 1
             if not self._disk_full:
@@ -255,7 +254,7 @@ class Collector:
             put = [
                 self.store.put(result.segment, key, result.interval, result.rank, one) for key, one in tallies.items()
             ]
-        except (sqlite3.Error, OSError):
+        except self.store.errors:
             raise
         except Exception as error:
             self._failed(f"a result of {result.segment}", error)
@@ -299,7 +298,7 @@ class Collector:
             for i, data in enumerate(batch):
                 try:
                     found += self._take_one(data, i, now_ns)
-                except (sqlite3.Error, OSError):
+                except self.store.errors:
                     raise
                 except Exception as error:
                     self._failed("a message", error)
@@ -320,9 +319,9 @@ class Collector:
                 self.store.begin()
                 self.store.put_change(change.at_ns, change.to_json())
                 self.store.commit()
-            except sqlite3.Error:  # m-sets follow all the same
+            except self.store.errors:  # m-sets follow all the same
                 self.counted["store failed"] += 1
-                with suppress(sqlite3.Error):
+                with suppress(*self.store.errors):
                     self.store.rollback()
         return [message for point, has_ns in alive.items() for message in self._m_set(point, has_ns)]
 
@@ -427,7 +426,7 @@ class Collector:
             names = {one.segment for one in self.rounds.segments}
             self.latest = {name: one for name, one in self.latest.items() if name in names}
             self.settled = {name: one for name, one in self.settled.items() if name in names}
-            with suppress(sqlite3.Error):
+            with suppress(*self.store.errors):
                 self.store.begin()
                 self.store.prune(self.clock())
                 self.store.commit()

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from wirelag.agent.config import MOST_SEGMENTS, SPREAD
+from wirelag.agent.config import SPREAD
+from wirelag.agent.settings import MOST_SEGMENTS
 from wirelag.collector.following import pointed
 from wirelag.errors import WirelagError
 from wirelag.network.msets import Referenced, referenced

@@ -41,7 +41,7 @@ try:
     from wirelag.collector.api import Api, wrong
     from wirelag.collector.following import pointed
     from wirelag.collector.loop import Collector
-    from wirelag.collector.store import Store
+    from wirelag.collector.sqlite import SqliteStore
     from wirelag.transport.http_inbox import HttpInbox
 except ImportError:
     raise WirelagError("a collector needs more than wirelag alone: pip install 'wirelag[live]'") from None
@@ -250,7 +250,7 @@ async def serve(settings: Settings) -> None:
 
 async def _serve(settings: Settings) -> None:
     context = encryption(settings)
-    store = Store(settings.store, settings.retention)
+    store = SqliteStore(settings.store, settings.retention)
     rounds = Rounds(settings.ends, named_by_agents=not settings.ends or settings.follow is not None)
     collector = Collector(rounds, store, follow=settings.follow)
     following = None

@@ -1,8 +1,7 @@
-"""What a collector can be told, by a TOML file and by flags; flags win. Whatever is wrong is told in one line."""
+"""The settings of a collector: a schema, and what its values become."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,97 +12,13 @@ from wirelag.collector.store import Retention
 from wirelag.errors import WirelagError
 from wirelag.protocol.messages import check_point
 from wirelag.protocol.results import Ends
+from wirelag.settings import FLAG, PATH, TEXT, Key, Kind, Schema, duration, listed, named, size
+from wirelag.settings import Settings as Read
 from wirelag.transport import Address, loopback
-from wirelag.units import parse_duration_ns, parse_size
 
 LISTEN: Final = "127.0.0.1:8321"
-STORE: Final = "wirelag.db"
 LEAST_TOKEN: Final = 16
-POINT: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # as agents have it
-DAYS: Final = {"d": 86400, "w": 7 * 86400, "y": 365 * 86400}  # seconds, beside the units of durations
-KEYS: Final = {
-    "listen": str, "store": str, "token_file": str, "certificate": str, "key": str, "segments": list, "topology": str,
-    "slow": str, "nats": dict, "retain": dict, "follow": dict, "names": dict,
-}  # fmt: skip
-NATS: Final = {"url": str, "secret_file": str, "ca": str, "insecure": bool}
-FOLLOW: Final = {"every": str, "overlap": str, "upgraded": list}
-SHORTEST_NS: Final = 50 * 10**6  # between two readings of the topology
-RETAIN: Final = ("intervals", "minutes", "hours", "messages", "size")
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """All of them, checked."""
-
-    host: str
-    port: int
-    store: str = STORE
-    tokens: Mapping[str, str | None] | None = field(default=None, repr=False)  # and the point that each is for
-    certificate: str | None = None
-    key: str | None = None
-    ends: tuple[Ends, ...] = ()
-    topology: str | None = None
-    slow_ns: int = 10**6
-    nats: Address | None = None
-    retention: Retention = field(default_factory=Retention)
-    names: Mapping[str, str] = field(default_factory=dict)  # of routers, as agents are called
-    follow: Follow | None = None  # None: the topology is read once
-
-    @classmethod
-    def of(cls, plain: Mapping[str, Any], where: str) -> Settings:
-        """From plain values; `where` they stand, for errors."""
-        for name, value in plain.items():
-            if name not in KEYS:
-                raise WirelagError(f"{where}: there is no {name!r}; known are {', '.join(KEYS)}")
-            if not isinstance(value, KEYS[name]):
-                raise WirelagError(f"{where}: {name} must be {_kind(KEYS[name])}")
-        host, port = _listen(plain.get("listen", LISTEN), where)
-        tokens = _tokens(plain["token_file"]) if "token_file" in plain else None
-        if tokens is None and not loopback(host):
-            raise WirelagError(
-                f"{where}: listening on {host} needs a token: name a file that holds one (token_file, --token-file)"
-            )
-        certificate, key = plain.get("certificate"), plain.get("key")
-        if (certificate is None) != (key is None):
-            raise WirelagError(f"{where}: a certificate and its key go together")
-        for file in filter(None, (certificate, key)):
-            _read(file)
-        try:
-            slow_ns = duration_ns(plain.get("slow", "1ms"))
-            retention = _retention(plain.get("retain", {}), where)
-            names = _names(plain.get("names", {}), where)
-            follow = _follow(plain["follow"], names, where) if "follow" in plain else None
-        except ValueError as error:
-            raise WirelagError(f"{where}: {error}") from None
-        if follow is not None and "topology" not in plain:
-            raise WirelagError(f"{where}: what shall be followed? Name the topology: a file, or ospf: (--topology)")
-        return cls(
-            host,
-            port,
-            plain.get("store", STORE),
-            tokens,
-            certificate,
-            key,
-            tuple(_ends(one, where) for one in plain.get("segments", [])),
-            plain.get("topology"),
-            slow_ns,
-            _nats(plain["nats"], where) if "nats" in plain else None,
-            retention,
-            names,
-            follow,
-        )
-
-
-def duration_ns(text: str) -> int:
-    """A duration, also in days, weeks and years.
-
-    >>> duration_ns("2d") // 10**9
-    172800
-    """
-    number, unit = text[:-1], text[-1:]
-    if unit in DAYS and number.replace(".", "", 1).isdigit():
-        return round(float(number) * DAYS[unit] * 10**9)
-    return parse_duration_ns(text)
+POINT: Final = named("[A-Za-z0-9_-]{1,64}", "1 to 64 letters, digits, - and _")  # as agents have it
 
 
 def ends_of(text: str) -> Ends:
@@ -116,38 +31,124 @@ def ends_of(text: str) -> Ends:
     up, comma, down = points.partition(",") if equals else name.replace(">>", ">").partition(">")
     up, down = up.strip(), down.strip()
     if not comma or up == down or not up or not down or ">" in down:
-        raise WirelagError(f"{text!r} is no segment: write A>B, or NAME=UPSTREAM,DOWNSTREAM")
-    try:
-        return Ends(name.strip(), check_point(up), check_point(down))
-    except ValueError as error:
-        raise WirelagError(f"{text!r}: {error}") from None
+        raise ValueError(f"{text!r} is not a segment: write A>B, or NAME=UPSTREAM,DOWNSTREAM")
+    return Ends(name.strip(), check_point(up), check_point(down))
 
 
-def _ends(one: Any, where: str) -> Ends:
-    if isinstance(one, str):
-        return ends_of(one)
-    if isinstance(one, dict) and one.keys() == {"name", "upstream", "downstream"}:
-        return ends_of(f"{one['name']}={one['upstream']},{one['downstream']}")
-    raise WirelagError(f"{where}: a segment is a text, or a table of name, upstream and downstream")
+def _ends(value: Any) -> Ends:
+    if isinstance(value, str):
+        return ends_of(value)
+    if isinstance(value, dict) and value.keys() == {"name", "upstream", "downstream"}:
+        return ends_of(f"{value['name']}={value['upstream']},{value['downstream']}")
+    raise ValueError("a segment is text, or a table of name, upstream and downstream")
 
 
-def _listen(text: str, where: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
+def _listen(value: Any) -> tuple[str, int]:
+    host, colon, port = TEXT.read(value).rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise WirelagError(f"{where}: {text!r} is nothing to listen on: write ADDRESS:PORT, {LISTEN} for example")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{value!r} is not ADDRESS:PORT: write {LISTEN} for example")
     return host, int(port)
+
+
+def _names(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r} is not a table: write {{ router = point }}")
+    return {router: POINT.read(name) for router, name in value.items()}
+
+
+SEGMENTS: Final = listed(Kind("`A>B`, or a table", _ends))
+# fmt: off
+SCHEMA: Final = Schema((
+    Key("listen", Kind("`ADDRESS:PORT`", _listen), LISTEN, "where to listen; beyond loopback with `token_file` only",
+        "--listen"),
+    Key("store", PATH, "wirelag.db", "the file that keeps results", "--store"),
+    Key("token_file", PATH, None, "tokens, one in each line", "--token-file"),
+    Key("certificate", PATH, None, "for HTTPS, with `key`", "--certificate"),
+    Key("key", PATH, None, "of the certificate", "--key"),
+    Key("segments", SEGMENTS, None, "what is measured", "--segment", "those that agents name"),
+    Key("topology", TEXT, None, "for paths: a file as `wirelag plan` reads it, or `ospf:`", "--topology"),
+    Key("slow", duration("0s"), "1ms", "a segment on a path is blamed if it adds more than this", "--slow"),
+    Key("names", Kind("table", _names), None, "names of routers in the topology, as their agents have them"),
+    Key("follow.every", duration("50ms"), "1s", "how often the topology is read and agents are told", "--follow"),
+    Key("follow.overlap", duration("0s"), "30s", "how long removed segments are still measured"),
+    Key("follow.upgraded", listed(TEXT), None, "routers that measure", "--upgraded", "those whose agents are alive"),
+    Key("nats.url", TEXT, None, "take messages from this broker, too: `tls://HOST:4222`", "--nats"),
+    Key("nats.secret_file", PATH, None, "a file with its token, or `user:password`", "--nats-secret"),
+    Key("nats.ca", PATH, None, "who signs the broker's certificate", "--ca", "the system's"),
+    Key("nats.insecure", FLAG, False, "allow plain text to other hosts, and any certificate", "--insecure"),
+    Key("retain.intervals", duration("0s"), "2d", "how long single intervals are kept", "--retain"),
+    Key("retain.minutes", duration("0s"), "60d", "sums of a minute", "--retain"),
+    Key("retain.hours", duration("0s"), "2y", "sums of an hour", "--retain"),
+    Key("retain.messages", duration("0s"), "1d", "messages that wait for their other half", "--retain"),
+    Key("retain.size", size("0B"), "10GiB", "of the store; beyond it the oldest single intervals go", "--retain"),
+))
+# fmt: on
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All of them, checked."""
+
+    host: str
+    port: int
+    store: str
+    tokens: Mapping[str, str | None] | None = field(default=None, repr=False)  # and the point that each is for
+    certificate: str | None = None
+    key: str | None = None
+    ends: tuple[Ends, ...] = ()
+    topology: str | None = None
+    slow_ns: int = 10**6
+    nats: Address | None = None
+    retention: Retention = field(default_factory=Retention)
+    names: Mapping[str, str] = field(default_factory=dict)  # of routers, as agents are called
+    follow: Follow | None = None  # None: the topology is read once
+    given: str = ""  # which settings were given, in words
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any], where: str) -> Settings:
+        """From plain values; errors say `where` they are."""
+        read = SCHEMA.read(plain, where)
+        read.check()
+        host, port = read["listen"]
+        tokens = _tokens(read["token_file"]) if read.given("token_file") else None
+        if tokens is None and not loopback(host):
+            raise read.wrong("token_file", f"is missing: listening on {host} needs a token; name a file that holds one")
+        certificate, key = read["certificate"], read["key"]
+        if (certificate is None) != (key is None):
+            raise read.wrong("key" if key is None else "certificate", "is missing: certificate and key go together")
+        for file in filter(None, (certificate, key)):
+            _text_of(file)
+        if read.given("follow") and not read.given("topology"):
+            raise read.wrong("topology", "is missing: name the topology to follow, a file or ospf:")
+        names = read["names"] or {}
+        return cls(
+            host,
+            port,
+            read["store"],
+            tokens,
+            certificate,
+            key,
+            read["segments"] or (),
+            read["topology"],
+            read["slow"],
+            _nats(read) if read.given("nats") else None,
+            Retention(*(read[f"retain.{name}"] for name in ("intervals", "minutes", "hours", "messages", "size"))),
+            names,
+            _follow(read, names) if read.given("follow") else None,
+            read.stated(),
+        )
 
 
 def _tokens(path: str) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
-    for number, line in enumerate(_read(path).splitlines(), 1):
+    for number, line in enumerate(_text_of(path).splitlines(), 1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
         if len(words) > 2 or len(words[0]) < LEAST_TOKEN or not words[0].isascii():
             raise WirelagError(
-                f"{path}: line {number} is no token of {LEAST_TOKEN} characters or more, with a point or without"
+                f"{path}: line {number} is not a token of at least {LEAST_TOKEN} characters, with a point or without"
             )
         found[words[0]] = words[1] if len(words) == 2 else None
     if None not in found.values():
@@ -155,60 +156,20 @@ def _tokens(path: str) -> dict[str, str | None]:
     return found
 
 
-def _nats(plain: Mapping[str, Any], where: str) -> Address:
-    for name, value in plain.items():
-        if name not in NATS or not isinstance(value, NATS[name]):
-            raise WirelagError(f"{where}: nats.{name} is not known, or not {_kind(NATS.get(name, str))}")
-    if "url" not in plain:
-        raise WirelagError(f"{where}: nats.url is missing: write tls://HOST:4222")
-    secret = _read(plain["secret_file"]).strip() if "secret_file" in plain else None
-    return Address(plain["url"], secret, plain.get("ca"), plain.get("insecure", False))
+def _follow(read: Read, names: Mapping[str, str]) -> Follow:
+    return Follow(read["follow.every"], read["follow.overlap"], read["follow.upgraded"], names)
 
 
-def _retention(plain: Mapping[str, Any], where: str) -> Retention:
-    for name, value in plain.items():
-        if name not in RETAIN or not isinstance(value, str):
-            raise WirelagError(f"{where}: retain.{name} is not one of {', '.join(RETAIN)}, or no text")
-    usual = Retention()
-    ages = {name: duration_ns(plain[name]) for name in RETAIN[:4] if name in plain}
-    return Retention(
-        ages.get("intervals", usual.single_ns),
-        ages.get("minutes", usual.minutes_ns),
-        ages.get("hours", usual.hours_ns),
-        ages.get("messages", usual.messages_ns),
-        parse_size(plain["size"]) if "size" in plain else usual.most_bytes,
-    )
+def _nats(read: Read) -> Address:
+    if read["nats.url"] is None:
+        raise read.wrong("nats.url", "is missing: write tls://HOST:4222")
+    secret = _text_of(read["nats.secret_file"]).strip() if read["nats.secret_file"] else None
+    return Address(read["nats.url"], secret, read["nats.ca"], read["nats.insecure"])
 
 
-def _names(plain: Mapping[str, Any], where: str) -> dict[str, str]:
-    for router, name in plain.items():
-        if not isinstance(name, str) or not POINT.fullmatch(name):
-            raise WirelagError(f"{where}: names: {router} cannot be called {name!r}: up to 64 letters, digits, - and _")
-    return dict(plain)
-
-
-def _follow(plain: Mapping[str, Any], names: Mapping[str, str], where: str) -> Follow:
-    for name, value in plain.items():
-        if name not in FOLLOW or not isinstance(value, FOLLOW[name]):
-            raise WirelagError(f"{where}: follow.{name} is not one of {', '.join(FOLLOW)}, or not as it should be")
-    usual = Follow()
-    every_ns = duration_ns(plain["every"]) if "every" in plain else usual.every_ns
-    overlap_ns = duration_ns(plain["overlap"]) if "overlap" in plain else usual.overlap_ns
-    if every_ns < SHORTEST_NS:
-        raise WirelagError(f"{where}: follow.every is too often: 50ms or more")
-    upgraded = plain.get("upgraded")
-    if upgraded is not None and not all(isinstance(one, str) for one in upgraded):
-        raise WirelagError(f"{where}: follow.upgraded is a list of routers")
-    return Follow(every_ns, overlap_ns, None if upgraded is None else tuple(upgraded), names)
-
-
-def _read(path: str) -> str:
+def _text_of(path: str) -> str:
     try:
         return Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise WirelagError(f"{path}: cannot read ({reason})") from None
-
-
-def _kind(kind: type) -> str:
-    return {str: "a text", list: "a list", dict: "a table", bool: "true or false"}[kind]

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from wirelag.estimators.catalogue import capabilities_of
 from wirelag.protocol.pairing import Key
 from wirelag.protocol.results import Result
 from wirelag.stats.distribution import SHORTEST_NS, WIDTH_NS, Z95, Distribution
@@ -195,8 +196,9 @@ class Tally:
 
     @property
     def counts_sent(self) -> bool:
-        """Whether the method sees what is sent; rli sees what arrives."""
-        return self.estimator != "rli"
+        """Whether the method sees what is sent; a one-sided one sees only what arrives."""
+        can = capabilities_of(self.estimator)
+        return can is None or not can.one_sided
 
     def _references(self) -> dict[str, int] | None:
         """Of everything; classes have none of their own."""

@@ -13,7 +13,7 @@ SIGMETRICS 2011.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.codec import array_of, pack
+from wirelag.estimators.protocol import Capabilities
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
@@ -34,6 +35,7 @@ from wirelag.synopses.delay_sample import Tail
 NAME: Final = "finecomb"
 COIN: Final = 3
 BUCKET_BYTES: Final = 24
+SENT_STASH: Final = 64  # packets near the edges, where all of them are sent each interval
 
 Words = npt.NDArray[np.uint64]
 Times = npt.NDArray[np.int64]
@@ -74,11 +76,24 @@ class Finecomb:
 
     name: ClassVar[str] = NAME
     points: ClassVar[tuple[str, ...]] = ("upstream", "downstream")
+    can: ClassVar[Capabilities] = Capabilities()
 
     @property
     def bytes(self) -> int:
         """The memory of a meter."""
         return BUCKET_BYTES * self.rows + 16 * (self.stash + self.tail)
+
+    def of_class(self, most: int) -> Finecomb:
+        """The estimator of one of so many classes: the same."""
+        return self
+
+    def for_agent(self, rows: int | None) -> Finecomb:
+        """With a small stash."""
+        return replace(self, stash=min(self.stash, SENT_STASH))
+
+    def cost(self, packets: int, loss: float) -> tuple[int, int]:
+        """Bytes of a synopsis, and of what is sent of it: the same for any traffic."""
+        return self.bytes, self.bytes
 
     def meter(self, point: str) -> FinecombMeter:
         """A fresh meter for one point."""

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.estimators.matchers import MATCHERS, matcher_bits
+from wirelag.estimators.protocol import Capabilities
 from wirelag.packets.batch import Array, PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
@@ -201,6 +202,7 @@ class Fridge:
     sinks: tuple[Sink, ...] = field(default=(), compare=False, repr=False)
 
     points: ClassVar[tuple[str, ...]] = ("tap",)
+    can: ClassVar[Capabilities] = Capabilities(in_kernel=True)
 
     def first(self) -> Fridges:
         """The fridges to begin with."""

@@ -10,12 +10,13 @@ The ground truth of the other methods; it costs a wire some 13 bytes a packet, w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 from wirelag.codec import pack
+from wirelag.estimators.protocol import Capabilities
 from wirelag.report import Report
-from wirelag.synopses.cache import ENTRY_BYTES, Cached, CacheMeter
+from wirelag.synopses.cache import ENTRY_BYTES, Cached, CacheMeter, class_memory
 from wirelag.synopses.crossing import Crossing, joined
 
 NAME: Final = "join"
@@ -30,6 +31,7 @@ class Join:
 
     name: ClassVar[str] = NAME
     points: ClassVar[tuple[str, ...]] = ("upstream", "downstream")
+    can: ClassVar[Capabilities] = Capabilities(live=False)  # it would send every packet
 
     @property
     def capacity(self) -> int:
@@ -39,6 +41,10 @@ class Join:
     def meter(self, point: str) -> CacheMeter:
         """A fresh meter for one point."""
         return CacheMeter(self.capacity, self.seed)
+
+    def of_class(self, most: int) -> Join:
+        """The estimator of one of so many classes."""
+        return replace(self, memory=class_memory(self.memory, most))
 
     def added(self, first: Cached, second: Cached) -> Cached:
         """Two neighbouring intervals at one point as one."""

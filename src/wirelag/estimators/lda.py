@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.codec import array_of, pack
+from wirelag.estimators.protocol import Capabilities
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
@@ -81,12 +82,24 @@ class Lda:
 
     name: ClassVar[str] = NAME
     points: ClassVar[tuple[str, ...]] = ("upstream", "downstream")
-    delimited: ClassVar[bool] = True  # both points must cut at the same packets
+    can: ClassVar[Capabilities] = Capabilities(delimited=True, in_kernel=True)
 
     @property
     def bytes(self) -> int:
         """The memory of a meter."""
         return BUCKET_BYTES * self.rows * len(self.shifts) + 16 * self.tail
+
+    def of_class(self, most: int) -> Lda:
+        """The estimator of one of so many classes: the same."""
+        return self
+
+    def for_agent(self, rows: int | None) -> Lda:
+        """The same: its rows are small."""
+        return self
+
+    def cost(self, packets: int, loss: float) -> tuple[int, int]:
+        """Bytes of a synopsis, and of what is sent of it: the same for any traffic."""
+        return self.bytes, self.bytes
 
     def meter(self, point: str) -> LdaMeter:
         """A fresh meter for one point."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from wirelag import _kernels
 from wirelag.estimators.matchers import MATCHERS, matcher_bits
+from wirelag.estimators.protocol import Capabilities
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
@@ -36,6 +37,7 @@ class Match:
     sinks: tuple[Sink, ...] = field(default=(), compare=False, repr=False)
 
     points: ClassVar[tuple[str, ...]] = ("tap",)
+    can: ClassVar[Capabilities] = Capabilities()
 
     def meter(self, point: str) -> MatchMeter:
         """A fresh meter."""

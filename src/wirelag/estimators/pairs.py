@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
+from wirelag.estimators.protocol import Capabilities
 from wirelag.packets.batch import Array, Kind, PacketBatch, TcpFlag
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
@@ -46,6 +47,7 @@ class Pairs:
 
     name: ClassVar[str] = "pairs"
     points: ClassVar[tuple[str, ...]] = ("tap",)
+    can: ClassVar[Capabilities] = Capabilities()
 
     def __post_init__(self) -> None:
         if self.most < 1:

@@ -19,6 +19,7 @@ from typing import ClassVar, Final, Literal
 import numpy as np
 
 from wirelag import _kernels
+from wirelag.estimators.protocol import Capabilities
 from wirelag.packets.batch import Array, PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
@@ -50,6 +51,7 @@ class Pirate:
 
     name: ClassVar[str] = NAME
     points: ClassVar[tuple[str, ...]] = ("tap",)
+    can: ClassVar[Capabilities] = Capabilities(in_kernel=True)
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:

@@ -1,16 +1,35 @@
-"""The two protocols that every method follows: a meter at a vantage point, an estimator over what meters yield."""
+"""The protocols that methods follow: a meter at a vantage point, an estimator over what meters yield.
+
+Law: what a method can do is said here, by its `can`. No other room compares a method's name.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
 from wirelag.report import Report
+from wirelag.synopses.crossing import Crossing
 
 S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a method can do beyond `meter` and `estimate`."""
+
+    live: bool = True  # on live traffic: what it keeps and sends does not grow with the packets
+    in_kernel: bool = False  # ebpf/ has a program of its name
+    delimited: bool = False  # both points must cut at the same packets; neighbouring synopses can be added
+    second_round: bool = False  # the collector may ask for more, so agents keep the past
+    one_sided: bool = False  # the downstream point measures alone, between references of the upstream one
+    ordered: bool = False  # packets must come in order of time, so on one core
+    by_mark: bool = True  # classes of traffic may be those of DSCP
 
 
 class Meter(Protocol[S_co]):
@@ -40,4 +59,59 @@ class Estimator(Protocol[S]):
 
     def estimate(self, *synopses: S) -> Report:
         """What the synopses of one interval say, in the order of `points`."""
+        ...
+
+
+class Sent(Estimator[Any], Protocol):
+    """An estimator whose synopses agents send."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    name: ClassVar[str]
+    can: ClassVar[Capabilities]
+
+    @property
+    def seed(self) -> int:
+        """Of its coins."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """The memory of a meter."""
+        ...
+
+    def synopsis(self, fields: Mapping[str, Any]) -> Any:
+        """A synopsis as it arrives; a ValueError where the fields are not one."""
+        ...
+
+
+class TwoPoint(Sent, Protocol):
+    """One for which both points keep synopses."""
+
+    @property
+    def tail(self) -> int:
+        """Packets whose times are kept for quantiles."""
+        ...
+
+    def cross(self, up: Any, down: Any) -> Crossing:
+        """What became of an interval's packets."""
+        ...
+
+    def of_class(self, most: int) -> Any:
+        """The estimator of one of so many classes, which together take as much memory as everything."""
+        ...
+
+    def for_agent(self, rows: int | None) -> Any:
+        """The same, with a synopsis that is small enough to be sent each interval; `rows` where they were chosen."""
+        ...
+
+    def cost(self, packets: int, loss: float) -> tuple[int, int]:
+        """Bytes of a synopsis of so many packets, and of what is sent of it where this share of them is lost."""
+        ...
+
+
+class Additive(TwoPoint, Protocol):
+    """One whose synopses of neighbouring intervals can be added."""
+
+    def added(self, first: Any, second: Any) -> Any:
+        """Two of them as one."""
         ...

@@ -15,18 +15,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.codec import Fields, array_of, number_of, pack
+from wirelag.codec import Fields, number_of, pack
+from wirelag.estimators.protocol import Capabilities
 from wirelag.report import Report
 from wirelag.stats.moments import Moments
 from wirelag.stats.row_sums import Deviation, Rows
-from wirelag.synopses.cache import ENTRY_BYTES, PAIRED, SINGLE, Cached, CacheMeter, join
+from wirelag.synopses.buckets import gathered, less, spread
+from wirelag.synopses.cache import ENTRY_BYTES, PAIRED, SINGLE, Cached, CacheMeter, class_memory, join
 from wirelag.synopses.crossing import Crossing, joined
 from wirelag.synopses.delay_sample import Tail, spared
 from wirelag.synopses.symbols import FIRST, NUMBER_BITS, SymbolSynopsis, numbers_of, symbols_of
@@ -35,6 +37,8 @@ NAME: Final = "rda"
 STRATA: Final = 24 * 81 * 3  # words
 BUCKET_WIRE_BYTES: Final = 22  # ids, check, count and sum, packed
 LEAST_WIRE_BYTES: Final = 48 << 10  # strata and the fewest buckets: fewer packets than that holds are sent as they are
+DIFFERENCE_BYTES: Final = 30  # on the wire, for each packet that only one point saw
+SENT_ROWS: Final = 32  # beside the symbols of an agent
 ATTEMPTS: Final = 3  # to decode, each with twice as many buckets
 SYMBOLS: Final = 128  # to begin with; then half as many again
 
@@ -118,28 +122,6 @@ def copies_of(cached: Cached, own: Words, numbers: Words, ids: Words) -> Cached:
     return cached.only(np.isin(cached.ids, wanted))
 
 
-def spread(words: Words, names: tuple[str, ...]) -> dict[str, Words]:
-    """Field after field instead of bucket after bucket: each packs into the bytes it needs."""
-    return {name: words[i :: len(names)] for i, name in enumerate(names)}
-
-
-def gathered(fields: Fields, names: tuple[str, ...]) -> Words:
-    """The opposite of `spread`."""
-    columns = [array_of(fields, name, np.uint64) for name in names]
-    if len({len(column) for column in columns}) > 1:
-        raise ValueError(f"{', '.join(names)} are not of the same length")
-    return np.column_stack(columns).reshape(-1)
-
-
-def less(down: Words, up: Words, fields: int) -> Words:
-    """The difference of buckets or symbols of so many fields: ids, check and count alone."""
-    ups, downs = up.reshape(-1, fields), down.reshape(-1, fields)
-    apart = np.empty((len(ups), 3), np.uint64)
-    apart[:, :2] = downs[:, :2] ^ ups[:, :2]
-    apart[:, 2] = downs[:, 2] - ups[:, 2]
-    return apart.reshape(-1)
-
-
 # ---- the estimator ----
 
 
@@ -201,6 +183,25 @@ class Rda:
 
     name: ClassVar[str] = NAME
     points: ClassVar[tuple[str, ...]] = ("upstream", "downstream")
+    can: ClassVar[Capabilities] = Capabilities(second_round=True)
+
+    @property
+    def bytes(self) -> int:
+        """The memory of a meter."""
+        return self.memory
+
+    def of_class(self, most: int) -> Rda:
+        """The estimator of one of so many classes."""
+        return replace(self, memory=class_memory(self.memory, most))
+
+    def for_agent(self, rows: int | None) -> Rda:
+        """With symbols, unless a number of buckets was chosen."""
+        return self if self.buckets else replace(self, short=True, rows=rows or SENT_ROWS)
+
+    def cost(self, packets: int, loss: float) -> tuple[int, int]:
+        """Bytes of a synopsis, and of what is sent of it."""
+        whole = ENTRY_BYTES * packets
+        return whole, min(whole, LEAST_WIRE_BYTES + round(DIFFERENCE_BYTES * packets * loss))
 
     def meter(self, point: str) -> CacheMeter:
         """A fresh meter for one point: buckets are made when their number is known."""

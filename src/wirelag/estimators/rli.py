@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
+from wirelag.estimators.protocol import Capabilities
 from wirelag.packets.batch import Array, Flag, Kind, PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
@@ -41,6 +42,8 @@ Method = Literal["linear", "left", "busy"]
 
 NAME: Final = "rli"
 METHODS: Final = ("linear", "left", "busy")
+FLOW_MEMORY: Final = 16 << 20  # of an agent, for the flows of an interval
+FLOW_BYTES, RECORD_BYTES, WAITING_BYTES = 128, 144, 112  # of a flow, of its record, of a packet that waits
 CERTAIN: Final = 1 << 32  # probability 1, as the kernel counts
 REGULAR, REFERENCE, OTHER, ANOTHER = 0, 1, 2, 3  # kinds of rows; the last are references of another stream
 PATIENCE: Final = 64  # valid references of other streams, until a stream is given up
@@ -88,6 +91,7 @@ class Rli:
 
     name: ClassVar[str] = NAME
     points: ClassVar[tuple[str, ...]] = ("downstream",)
+    can: ClassVar[Capabilities] = Capabilities(one_sided=True, ordered=True, by_mark=False)
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -96,6 +100,17 @@ class Rli:
             raise ValueError("hold is 0 to 1, most_flows at least 1, overhead -100 to 1000 bytes")
         if self.mark is not None and not 0 <= self.mark <= 63:
             raise ValueError("a mark is a DSCP, 0 to 63")
+
+    @property
+    def bytes(self) -> int:
+        """The memory of a meter, with a synopsis half full."""
+        return self.memory + RECORD_BYTES * self.most_flows // 2 + WAITING_BYTES * self.buffer
+
+    @classmethod
+    def for_agent(cls, method: Method, memory: int | None, seed: int) -> Rli:
+        """For an agent, where an interval has that much memory for its flows."""
+        memory = memory or FLOW_MEMORY
+        return cls(method, memory, most_flows=max(1, memory // FLOW_BYTES), seed=seed)
 
     def kernel(self, drain: Drain) -> _kernels.Rli:
         """An empty table, for a queue that is drained so."""

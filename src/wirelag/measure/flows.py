@@ -10,14 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from wirelag.checks import duration_ns, one_of, size_bytes, within
 from wirelag.errors import SettingError, WirelagError
 from wirelag.measure.groups import Groups
 from wirelag.measure.oneway import direction_of
 from wirelag.measure.points import Progress, Reading, points_of
 from wirelag.measure.questions import Questions
 from wirelag.measure.result import Result
-from wirelag.units import Duration, Size, format_duration, format_rate
+from wirelag.units import Duration, Size, duration_ns, format_duration, format_rate, one_of, size_bytes, within
 
 if TYPE_CHECKING:
     import polars as pl

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from wirelag.checks import one_of, within
+from wirelag.units import one_of, within
 
 if TYPE_CHECKING:
     from wirelag.packets.grouping import Grouping

@@ -41,7 +41,7 @@ def _between(
     estimator: Crosses, sources: Mapping[str, Iterable[PacketBatch]], interval_ns: int | None
 ) -> Iterator[Report]:
     delimiters = None
-    if interval_ns is not None and getattr(estimator, "delimited", False):
+    if interval_ns is not None and estimator.can.delimited:
         delimiters = Delimiters(interval_ns, seed=getattr(estimator, "seed", 0))
     for span in crossings(estimator, sources, interval_ns, delimiters):
         yield span.whole.report(estimator.name).during(span.interval)

@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from wirelag.checks import one_of, within
 from wirelag.errors import SettingError
-from wirelag.units import parse_share
+from wirelag.units import one_of, parse_share, within
 
 if TYPE_CHECKING:
     from wirelag.packets.batch import PacketId
@@ -111,7 +110,7 @@ class Method:
         """Which packets end intervals of about this many packets; None: the clock does."""
         from wirelag.packets.intervals import Delimiters
 
-        if not getattr(estimator, "delimited", False):
+        if not estimator.can.delimited:
             if self.cut == "packets" or self.control_port is not None:
                 raise SettingError("cut", "only lda is cut at packets; the others need not be")
             return None

@@ -13,14 +13,13 @@ from functools import reduce
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from wirelag.checks import duration_ns, offset_ns, one_of, size_bytes
 from wirelag.errors import SettingError, WirelagError
 from wirelag.measure.groups import Groups
 from wirelag.measure.methods import GROUPS, Method
 from wirelag.measure.points import PointPair, Progress, Reading, Relation, points_of
 from wirelag.measure.questions import Questions
 from wirelag.measure.result import DelayResult, Entry
-from wirelag.units import Duration, Size, format_duration, format_time
+from wirelag.units import Duration, Size, duration_ns, format_duration, format_time, offset_ns, one_of, size_bytes
 
 if TYPE_CHECKING:
     from wirelag.capture.source import PathOrFile

@@ -9,13 +9,12 @@ from os import PathLike, fspath
 from pathlib import Path as File
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from wirelag.checks import duration_ns
 from wirelag.errors import SettingError, WirelagError
 from wirelag.measure.methods import Method
 from wirelag.measure.points import Progress, Reading
 from wirelag.measure.questions import Questions
 from wirelag.measure.result import Result
-from wirelag.units import Duration
+from wirelag.units import Duration, duration_ns
 
 if TYPE_CHECKING:
     from wirelag.measure.path_captures import Network

@@ -9,11 +9,10 @@ from functools import cached_property
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from wirelag.checks import duration_ns, one_of, size_bytes, within
 from wirelag.errors import SettingError, WirelagError
 from wirelag.measure.methods import Method
 from wirelag.measure.result import Result
-from wirelag.units import Duration, parse_share
+from wirelag.units import Duration, duration_ns, one_of, parse_share, size_bytes, within
 from wirelag.units import Size as Bytes
 
 if TYPE_CHECKING:

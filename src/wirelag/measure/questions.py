@@ -9,10 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from wirelag.checks import duration_ns
 from wirelag.errors import SettingError
 from wirelag.stats.sla import Delays, Sla
-from wirelag.units import Duration, format_duration
+from wirelag.units import Duration, duration_ns, format_duration
 
 MOST_NAMED: Final = 3  # groups in a sentence
 

@@ -12,12 +12,11 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
-from wirelag.checks import duration_ns, one_of, size_bytes, within
 from wirelag.errors import SettingError, WirelagError
 from wirelag.measure.groups import Groups
 from wirelag.measure.questions import Questions
 from wirelag.measure.result import DelayResult, Entry
-from wirelag.units import Duration, Size, format_time
+from wirelag.units import Duration, Size, duration_ns, format_time, one_of, size_bytes, within
 
 if TYPE_CHECKING:
     import numpy as np

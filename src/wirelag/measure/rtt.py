@@ -12,12 +12,11 @@ from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
-from wirelag.checks import duration_ns, one_of, size_bytes
 from wirelag.errors import SettingError
 from wirelag.measure.groups import Groups
 from wirelag.measure.questions import Questions
 from wirelag.measure.result import DelayResult, Entry
-from wirelag.units import Duration, Size, format_time
+from wirelag.units import Duration, Size, duration_ns, format_time, one_of, size_bytes
 
 if TYPE_CHECKING:
     from wirelag.capture.source import Packets, PacketSource

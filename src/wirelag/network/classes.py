@@ -12,12 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from wirelag.synopses.cache import ENTRY_BYTES
-
 if TYPE_CHECKING:
-    from wirelag.estimators.finecomb import Finecomb
-    from wirelag.estimators.lda import Lda
-    from wirelag.estimators.rda import Rda
+    from wirelag.estimators.protocol import TwoPoint
     from wirelag.network.plan import Plan
 
 COPIES: Final = 2  # one fills while the other is sent
@@ -25,7 +21,6 @@ ENDS: Final = 2
 ANSWER_BYTES: Final = 48  # key, sent, received, mean, deviation, interval: 8 bytes each
 PAYLOAD_BYTES: Final = 1472  # of a UDP packet in a frame of Ethernet
 HEADER_BYTES: Final = 66  # what such a packet has besides: preamble, Ethernet, IPv4, UDP, check, gap
-DIFFERENCE_BYTES: Final = 30  # rda: on the wire, for each packet that only one end saw
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +31,9 @@ class Size:
     wire_bytes: int
 
     @classmethod
-    def of(cls, estimator: Lda | Finecomb | Rda, packets: int, loss: float) -> Size:
-        """With so many packets in an interval, of which this share gets lost; only rda minds."""
-        if estimator.name != "rda":
-            return cls(estimator.bytes, estimator.bytes)  # type: ignore[union-attr]
-        from wirelag.estimators.rda import LEAST_WIRE_BYTES
-
-        whole = ENTRY_BYTES * packets
-        return cls(whole, min(whole, LEAST_WIRE_BYTES + round(DIFFERENCE_BYTES * packets * loss)))
+    def of(cls, estimator: TwoPoint, packets: int, loss: float) -> Size:
+        """With so many packets in an interval, of which this share gets lost."""
+        return cls(*estimator.cost(packets, loss))
 
 
 @dataclass(frozen=True, slots=True)

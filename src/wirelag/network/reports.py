@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any, Final
 
 from wirelag.errors import WirelagError
+from wirelag.estimators.catalogue import capabilities_of, crosses
 from wirelag.network.certainty import Error, batch_error
 from wirelag.network.changes import scatter
 from wirelag.network.localise import Basis, Figures
@@ -85,7 +86,7 @@ def report_of(content: Mapping[str, Any], name: str, segment: Segment | None = N
         what = f"is what wirelag {command} prints" if isinstance(command, str) else 'has no "quantity"'
         raise WirelagError(f"{name}: {what}, and no report of a segment; wants the JSON of wirelag oneway or flows")
     segment = segment or _said(content, name)
-    errors = BOUND if command == "oneway" or content.get("estimator") in ("join", "lda", "finecomb", "rda") else Z95
+    errors = BOUND if command == "oneway" or crosses(content.get("estimator")) else Z95
     try:
         whole = figures_of(content, errors)
         intervals = [figures_of(_object(one), errors) for one in _list(content.get("intervals"))]
@@ -184,12 +185,17 @@ def _same_time(reports: Sequence[SegmentReport]) -> None:
     _same_edges([report for report in reports if report.length])
 
 
+def _delimited(report: SegmentReport) -> bool:
+    can = capabilities_of(report.estimator)
+    return can is not None and can.delimited
+
+
 def _same_edges(reports: Sequence[SegmentReport]) -> None:
-    """Intervals must be the same ones. Those of lda end at packets: of them about the same length is enough."""
+    """Intervals must be the same ones. Those that end at packets need only about the same length."""
     if not reports:
         return
     short, long = (pick(reports, key=lambda one: one.length or 0.0) for pick in (min, max))
-    fixed = [one for one in reports if one.estimator != "lda"]
+    fixed = [one for one in reports if not _delimited(one)]
     equal = [abs((one.length or 0.0) - (fixed[0].length or 0.0)) < 1e-6 for one in fixed]
     if not all(equal) or (long.length or 0.0) > 2 * (short.length or 0.0):
         raise WirelagError(

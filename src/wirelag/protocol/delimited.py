@@ -12,18 +12,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
-from wirelag.estimators.lda import Lda
+from wirelag.estimators.protocol import Additive
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.loss import loss_of
 from wirelag.protocol.messages import ClockReading, Message, Seen
 from wirelag.protocol.pairing import WRONG, Key
 from wirelag.protocol.results import Rank, Result, together
+from wirelag.protocol.terms import delimited
 from wirelag.synopses.crossing import Crossing
 
 Sides = tuple[list[Message], list[Message]]
 
 
-def crossed(estimator: Lda, sides: Sides) -> dict[Key, Crossing]:
+def crossed(estimator: Additive, sides: Sides) -> dict[Key, Crossing]:
     """What became of the packets between two delimiters, by class; a ValueError where a synopsis is none."""
     up, down = ([{one["class"]: estimator.synopsis(one) for one in cut.records} for cut in side] for side in sides)
     keys: list[Key] = [None, *sorted({key for cut in (*up, *down) for key in cut if key is not None})]
@@ -37,7 +38,7 @@ def crossed(estimator: Lda, sides: Sides) -> dict[Key, Crossing]:
 def result_of(segment: str, sides: Sides) -> Result:
     """The result of what lies between two delimiters; it is kept as if it were as long as intervals should be."""
     first, terms, reason = sides[0][0], sides[0][0].terms, None
-    assert isinstance(terms.estimator, Lda)
+    assert delimited(terms.estimator)
     assert terms.delimiters is not None
     crossings: dict[Key, Crossing] = {}
     seen = _seen(sides[0]), _seen(sides[1])

@@ -23,11 +23,10 @@ import numpy as np
 
 from wirelag.codec import MOST_COUNT, apart, array_of, from_json, number_of, pack, together
 from wirelag.errors import WirelagError
-from wirelag.estimators.rda import Rda
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.dictionary import lengthen, shorten
 from wirelag.protocol.reconcile import check_answer, check_ask
-from wirelag.protocol.terms import Terms
+from wirelag.protocol.terms import Terms, second_round
 from wirelag.synopses.cache import Cached
 
 MAGIC: Final = b"WLAG"
@@ -197,7 +196,8 @@ def _opening(plain: Record) -> Message:
 def _terms(plain: Mapping[str, Any]) -> Terms:
     """Terms whose parameters are what they are by default: numbers, texts, numbers in a row."""
     terms = Terms.from_fields(plain)
-    for group in (terms.estimator, terms.packet_id, *filter(None, [terms.delimiters])):
+    groups: list[Any] = [terms.estimator, terms.packet_id, *filter(None, [terms.delimiters])]
+    for group in groups:
         for parameter in fields(group):
             if not _fits(getattr(group, parameter.name), parameter.default):
                 raise ValueError(f"has terms that this version does not know ({parameter.name})")
@@ -233,7 +233,7 @@ def _ask(record: Record, terms: Terms) -> None:
     """For the times of some packets, or for a synopsis of that many buckets."""
     if number_of(record, "cache_level") > 64:
         raise ValueError("asks for a level that no cache has")
-    if isinstance(terms.estimator, Rda) and terms.estimator.short:
+    if second_round(terms.estimator) and terms.estimator.short:
         check_ask(record)
     elif "buckets" in record:
         number_of(record, "buckets")
@@ -245,7 +245,7 @@ def _times(record: Record, terms: Terms) -> None:
     """What was asked for, or the reason why it is not there."""
     if "reason" in record:
         _text(record["reason"])
-    elif isinstance(terms.estimator, Rda) and terms.estimator.short:
+    elif second_round(terms.estimator) and terms.estimator.short:
         check_answer(terms.estimator, record)
     elif "bucket_ids" in record:
         terms.estimator.synopsis(record)

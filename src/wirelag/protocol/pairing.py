@@ -18,7 +18,7 @@ from wirelag.estimators.rda import ATTEMPTS, Rda, Words, cells, likely_differenc
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.messages import Message, Record
 from wirelag.protocol.reconcile import UNSEEN, Reconciling, answer_symbols
-from wirelag.protocol.terms import Terms, answered
+from wirelag.protocol.terms import Terms, answered, second_round
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.crossing import Crossing
 
@@ -140,11 +140,9 @@ class Pairing:
         estimator = self.terms.two_point
         for key in self._classes():
             try:
-                if isinstance(estimator, Rda) and estimator.short:
-                    for side, record in self._cross_symbols(estimator, key):
-                        wanted[side].append(record)
-                elif isinstance(estimator, Rda):
-                    for side, record in self._cross_rda(estimator, key):
+                if second_round(estimator):
+                    ask = self._cross_symbols if estimator.short else self._cross_buckets
+                    for side, record in ask(estimator, key):
                         wanted[side].append(record)
                 else:
                     nothing = estimator.meter(estimator.points[UP]).cut(Interval(0, 0))
@@ -184,7 +182,7 @@ class Pairing:
         values = (self.interval.start_ns, self.interval.end_ns, self.interval.name, key)
         return dict(zip(WHERE, values, strict=True))
 
-    def _cross_rda(self, estimator: Rda, key: Key) -> Iterator[tuple[int, Record]]:
+    def _cross_buckets(self, estimator: Rda, key: Key) -> Iterator[tuple[int, Record]]:
         up, down = self._alike(estimator, key)
         more = self.attempts < ATTEMPTS
         level, size = max(up.level, down.level), max(len(up.buckets), len(down.buckets)) // 4

@@ -16,8 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from wirelag.estimators.lda import Lda
-from wirelag.estimators.rli import Rli
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.delimited import Chain, result_of
 from wirelag.protocol.loss import Loss, loss_of, unknown
@@ -159,7 +157,7 @@ class Rounds:
         if message.type == "ask":
             return "not for a collector"
         if message.terms.delimiters is not None:
-            if not isinstance(message.terms.estimator, Lda) or interval.length_ns <= 0:
+            if not message.terms.estimator.can.delimited or interval.length_ns <= 0:
                 return "no interval between packets"
         elif not length_ns or interval.length_ns != length_ns or interval.start_ns % length_ns:
             return "no interval of a clock"
@@ -197,7 +195,7 @@ class Rounds:
             self._names += Counter()  # points that have named none take no memory
 
     def _synopsis(self, segment: _Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
-        if isinstance(message.terms.estimator, Rli):
+        if message.terms.estimator.can.one_sided:
             return self._said_alone(segment, side, message, now_ns)
         if message.terms.delimiters is not None:
             return self._delimited(segment, side, message, now_ns)
@@ -219,7 +217,7 @@ class Rounds:
         return self._finish(segment, place, now_ns)
 
     def _said_alone(self, segment: _Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
-        """Of rli: downstream says all there is; upstream speaks by its references."""
+        """One-sided: downstream says all there is; upstream speaks by its references."""
         start_ns = message.interval.start_ns
         if SIDES[side] == "upstream":
             return []

@@ -1,4 +1,4 @@
-"""Results of rli, which the downstream point says alone. No I/O.
+"""Results of one-sided methods (rli), which the downstream point measures alone. No I/O.
 
 Law: references are the upstream point's word. They carry its time, its numbers, and how wrong its clock may be; so an
 interval needs no message of that point, and where no reference came, it has said nothing. What was sent is not known:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeGuard
 
 import numpy as np
 
 from wirelag import _kernels
 from wirelag.errors import WirelagError
-from wirelag.estimators.finecomb import Finecomb
-from wirelag.estimators.lda import Lda
+from wirelag.estimators.catalogue import between_points, estimator_class
+from wirelag.estimators.protocol import Additive, Sent, TwoPoint
 from wirelag.estimators.rda import Rda, copies_of
 from wirelag.estimators.rli import Rli
 from wirelag.packets.batch import PacketId
@@ -24,17 +24,34 @@ from wirelag.synopses.cache import Cached
 from wirelag.twopoint.spans import ALL, Cut, Pair, Synopses
 
 VERSION: Final = 2
-TwoPoint = Lda | Finecomb | Rda  # both points keep a synopsis; of Rli only the downstream one does
-ESTIMATORS: Final[Mapping[str, type[TwoPoint | Rli]]] = {"lda": Lda, "finecomb": Finecomb, "rda": Rda, "rli": Rli}
-
 Kind = Literal["synopses", "ask", "times"]
+
+
+def crosses(estimator: Sent) -> TypeGuard[TwoPoint]:
+    """Whether both points keep synopses."""
+    return not estimator.can.one_sided
+
+
+def one_sided(estimator: Sent) -> TypeGuard[Rli]:
+    """Whether the downstream point measures alone: then by references, as rli does."""
+    return estimator.can.one_sided
+
+
+def second_round(estimator: Sent) -> TypeGuard[Rda]:
+    """Whether the collector may ask for more: then by symbols or buckets, as rda does."""
+    return estimator.can.second_round
+
+
+def delimited(estimator: Sent) -> TypeGuard[Additive]:
+    """Whether packets may cut its intervals."""
+    return estimator.can.delimited
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What two points must agree on, or their synopses say nothing about each other."""
 
-    estimator: TwoPoint | Rli
+    estimator: Sent
     packet_id: PacketId = field(default_factory=PacketId)
     interval_ns: int | None = None
     delimiters: Delimiters | None = None
@@ -45,8 +62,8 @@ class Terms:
     @property
     def two_point(self) -> TwoPoint:
         """The estimator, where both points keep synopses; else a ValueError."""
-        if isinstance(self.estimator, Rli):
-            raise ValueError("is of rli, which one point says alone")
+        if not crosses(self.estimator):
+            raise ValueError(f"is of {self.estimator.name}, which one point measures alone")
         return self.estimator
 
     def to_fields(self) -> dict[str, Any]:
@@ -66,7 +83,7 @@ class Terms:
     def from_fields(cls, plain: Mapping[str, Any]) -> Terms:
         """The opposite of `to_fields`; a ValueError where something is unknown."""
         try:
-            kind = ESTIMATORS[plain["estimator"]]
+            kind = _kind(plain["estimator"])
             parameters = {f.name: _tuple(plain["parameters"][f.name]) for f in fields(kind)}
             delimiters = plain["delimiters"]
             return cls(
@@ -112,8 +129,9 @@ class About:
         if version != VERSION:
             raise ValueError(f"has version {version} of the format, this wirelag reads {VERSION}: cut it again")
         terms = Terms.from_fields(plain)
-        if isinstance(terms.estimator, Rli):
-            raise ValueError("is of rli, which one point says alone: wirelag flows measures it, from captures")
+        if not crosses(terms.estimator):
+            name = terms.estimator.name
+            raise ValueError(f"is of {name}, which one point measures alone: wirelag flows does that, from captures")
         return cls(plain["kind"], terms, tuple(plain["names"]), plain["offset_ns"])
 
 
@@ -183,6 +201,13 @@ def answered(cached: Cached, ask: Mapping[str, Any]) -> dict[str, Any]:
     more_elsewhere = distinct[np.isin(own[len(cached) :], numbers)]
     entries = copies_of(cached, own[: len(cached)], numbers, more_elsewhere)
     return {name: ask[name] for name in ("start_ns", "end_ns", "name", "class")} | entries.to_fields()
+
+
+def _kind(name: Any) -> Any:
+    """The class of an estimator that agents run."""
+    if name not in between_points(live=True):
+        raise KeyError(name)
+    return estimator_class(name)
 
 
 def _tuple(value: Any) -> Any:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from wirelag.checks import duration_ns, one_of, within
 from wirelag.errors import SettingError
 from wirelag.stats.queue_drain import parse_drain
-from wirelag.units import format_rate
+from wirelag.units import duration_ns, format_rate, one_of, within
 
 if TYPE_CHECKING:
     from wirelag.packets.injection import Injection

@@ -20,12 +20,18 @@ from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
 
+LEAST_MEMORY: Final = 64 << 10  # of a class
 ENTRY_BYTES: Final = 16
 HIGHEST: Final = 30  # level of a cache that somebody sends: 2^30 packets, of which one was kept
 CACHE: Final = 1  # purposes of coins
 
 Ids = npt.NDArray[np.uint64]
 Times = npt.NDArray[np.int64]
+
+
+def class_memory(memory: int, most: int) -> int:
+    """The memory of one of so many classes: together they have as much again as everything."""
+    return min(memory, max(LEAST_MEMORY, memory // (most + 1)))
 
 
 @dataclass(frozen=True, slots=True)

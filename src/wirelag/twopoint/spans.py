@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 import numpy as np
 
 from wirelag.estimators.drive import cut_by_time
-from wirelag.estimators.protocol import Estimator, Meter
+from wirelag.estimators.protocol import Capabilities, Estimator, Meter
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import CONTROL, Delimiters, Interval, split_at_delimiters
@@ -25,7 +25,6 @@ from wirelag.synopses.crossing import Crossing
 from wirelag.synopses.delay_sample import MOST, Tail
 
 ALL: Final = 0  # the tag of everything, beside the classes
-LEAST_MEMORY: Final = 64 << 10  # of a class
 PATIENCE_NS: Final = 10**9  # a packet is not lost before so long after its interval, or the interval's own length
 
 Synopses = dict[int, Any]  # by class
@@ -38,9 +37,14 @@ class Crosses(Estimator[Any], Protocol):
     """An estimator of two points."""
 
     name: ClassVar[str]
+    can: ClassVar[Capabilities]
 
     def cross(self, up: Any, down: Any) -> Crossing:
         """What became of an interval's packets."""
+        ...
+
+    def of_class(self, most: int) -> Any:
+        """The estimator of one of so many classes."""
         ...
 
 
@@ -83,10 +87,8 @@ class ClassMeter:
         self._estimator, self._point, self._grouping = estimator, point, grouping
         self._meters: dict[int, Meter[Any]] = {ALL: estimator.meter(point)}
         self._of_class: Crosses = estimator
-        memory = getattr(estimator, "memory", None)
-        if grouping is not None and memory is not None:  # classes share as much again as everything has
-            share = min(memory, max(LEAST_MEMORY, memory // (grouping.most + 1)))
-            self._of_class = replace(estimator, memory=share)  # type: ignore[type-var]
+        if grouping is not None:
+            self._of_class = estimator.of_class(grouping.most)
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
         """Take in packets, each also in its class."""

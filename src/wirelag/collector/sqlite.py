@@ -1,0 +1,367 @@
+"""The store in SQLite, in WAL mode.
+
+One process writes; others may read the file at the same time. A sum is made anew from all of its parts when one
+changes. Columns that came later have a default, so that older files stay readable.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from wirelag.collector.store import DAY_NS, HOUR_NS, MINUTE_NS, SECOND_NS, SUMMED, Put, Retention, Row
+from wirelag.collector.tally import Tally
+from wirelag.errors import WirelagError
+from wirelag.packets.intervals import Interval
+from wirelag.protocol.results import Rank
+from wirelag.stats.moments import Moments
+
+LATE_NS: Final = 5 * SECOND_NS  # a minute is summed so long after its end
+VERSION: Final = 1
+MOST_CLASSES: Final = 1 << 16  # of all segments; more are not kept
+MOST_OF_ONE: Final = 1 << 13  # of one segment, so that it cannot use up those of others
+
+_SINGLE: Final = (
+    "estimator", "intervals", "missed", "covered_ns", "sent", "received", "loss_sent", "lost", "lost_low", "lost_high",
+    "reordered", "duplicated", "unseen_up", "unseen_down", "clock_error_ns", "unsynchronised", "min_ns", "max_ns",
+    "samples", "squares", "negative", "reason",
+)  # fmt: skip
+_TEXTS: Final = {"estimator", "reason"}
+_MOMENTS: Final = tuple(one.name for one in fields(Moments))
+# Columns that an older file does not have.
+_LATER: Final = ("references_received", "references_lost", "checked", "overtaken")
+_COLUMNS: Final = (*_SINGLE, *_MOMENTS, "bins", *_LATER)
+_SCHEMA: Final = f"""
+create table if not exists series (id integer primary key, segment text not null, class text not null,
+    unique (segment, class));
+create table if not exists results (series integer not null, length_ns integer not null, start_ns integer not null,
+    rank integer not null, {", ".join(_COLUMNS)}, primary key (series, length_ns, start_ns)) without rowid;
+create table if not exists stale (length_ns integer not null, start_ns integer not null, series integer not null,
+    primary key (length_ns, start_ns, series)) without rowid;
+create table if not exists messages (key text primary key, point text not null, start_ns integer not null,
+    arrived_ns integer not null, body blob not null) without rowid;
+create index if not exists messages_by_place on messages (start_ns, point);
+create table if not exists agents (point text primary key, said text not null) without rowid;
+"""
+_CHANGES: Final = """create table if not exists changes (at_ns integer primary key, said text not null)"""
+
+
+class SqliteStore:
+    """A store in a file."""
+
+    errors: ClassVar[tuple[type[Exception], ...]] = (sqlite3.Error, OSError)
+
+    def __init__(self, path: str, retention: Retention | None = None) -> None:
+        self.path, self._keep = path, retention or Retention()
+        self._series: dict[tuple[str, str], int] = {}
+        self.beyond = 0  # results of classes for which there was no room
+        self._reading = threading.Lock()
+        self.failed: Callable[[str, Exception], None] = _raise  # what to do where something cannot be added up
+        try:
+            if not Path(path).exists():
+                os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+            self._base = self._open()
+            self._read_base = self._open()
+            self._classes = self._count_classes()
+        except self.errors as error:
+            raise WirelagError(f"{path}: cannot be the collector's store ({error}); name another file") from None
+
+    def _open(self) -> sqlite3.Connection:
+        base = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=10.0)
+        (version,) = base.execute("pragma user_version").fetchone()
+        if version not in (0, VERSION):
+            raise WirelagError(f"{self.path}: has version {version} of the store, this wirelag writes {VERSION}")
+        if version == 0:
+            if base.execute("select count(*) from sqlite_master").fetchone()[0]:
+                raise WirelagError(f"{self.path}: is another program's database; name another file")
+            base.execute("pragma auto_vacuum = incremental")
+            base.executescript(f"pragma journal_mode = wal; begin; {_SCHEMA} pragma user_version = {VERSION}; commit;")
+        base.execute(_CHANGES)
+        there = {row[1] for row in base.execute("pragma table_info(results)")}
+        for name in _LATER:
+            if name not in there:
+                base.execute(f"alter table results add column {name} default 0")
+        base.execute("pragma synchronous = full")
+        base.execute("pragma journal_size_limit = 67108864")
+        return base
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._read_base.close()
+        self._base.close()
+
+    # ---- writing ----
+
+    def begin(self) -> None:
+        """What follows is kept together, or not at all."""
+        self._base.execute("begin immediate")
+
+    def commit(self) -> None:
+        """It is on disk then."""
+        self._base.execute("commit")
+
+    def rollback(self) -> None:
+        """It never was."""
+        if self._base.in_transaction:
+            self._base.execute("rollback")
+        self._forget_series()
+
+    def put_message(self, key: str, point: str, start_ns: int, data: bytes, now_ns: int) -> None:
+        """Keep a message until it is no longer needed."""
+        self._base.execute(
+            "insert or ignore into messages values (?, ?, ?, ?, ?)", (key, point, start_ns, now_ns, data)
+        )
+
+    def drop_messages(self, keys: Iterable[str]) -> None:
+        """These are no longer needed."""
+        self._base.executemany("delete from messages where key = ?", ((key,) for key in keys))
+
+    def messages_about(self, start_ns: int, points: Iterable[str], around_ns: int = 0) -> list[bytes]:
+        """What these points said about an interval, or ones that begin so near, and nobody has used yet."""
+        query = (
+            "select body from messages where start_ns between ? and ? and point = ? order by start_ns, arrived_ns, key"
+        )
+        between = start_ns - around_ns, start_ns + around_ns
+        return [body for point in points for (body,) in self._base.execute(query, (*between, point))]
+
+    def newest_message_ns(self) -> int | None:
+        """When the latest interval began of which a message is kept."""
+        found = self._base.execute("select max(start_ns) from messages").fetchone()[0]
+        return None if found is None else int(found)
+
+    def messages_since(self, start_ns: int) -> Iterator[bytes]:
+        """What is known of intervals from then on and nobody has used yet: synopses before answers, as each arrived."""
+        query = (
+            "select body from messages where start_ns >= ? order by start_ns, substr(key, 1, 1) = 't', arrived_ns, key"
+        )
+        for (body,) in self._base.execute(query, (start_ns,)):
+            yield body
+
+    def put(self, segment: str, key: str | None, interval: Interval, rank: Rank, tally: Tally) -> Put:
+        """Keep a result, unless one is there that knows more."""
+        series = self._series_of(segment, key)
+        if series is None:
+            self.beyond += 1
+            return Put(None, taken=False)
+        where = (series, interval.length_ns, interval.start_ns)
+        before = self._base.execute(
+            "select rank, loss_sent from results where series = ? and length_ns = ? and start_ns = ?", where
+        ).fetchone()
+        if before is not None and (before[0] > rank or (before[0] == rank and before[1] and not tally.loss_sent)):
+            return Put(Rank(before[0]), taken=False)
+        self._write(where, rank, tally)
+        if interval.length_ns < MINUTE_NS and rank != Rank.FIRST:
+            self._mark(MINUTE_NS, interval.start_ns, series)
+        elif MINUTE_NS <= interval.length_ns < HOUR_NS and rank != Rank.FIRST:
+            self._mark(HOUR_NS, interval.start_ns, series)
+        return Put(None if before is None else Rank(before[0]), taken=True)
+
+    def rank_of(self, segment: str, interval: Interval) -> Rank | None:
+        """How much is known of an interval."""
+        query = "select rank from results where series = ? and length_ns = ? and start_ns = ?"
+        where = (self._series_of(segment, None), interval.length_ns, interval.start_ns)
+        found = self._base.execute(query, where).fetchone()
+        return None if found is None else Rank(found[0])
+
+    def put_agents(self, said: Mapping[str, Mapping[str, Any]]) -> None:
+        """What is known of agents."""
+        rows = ((point, json.dumps(one)) for point, one in said.items())
+        self._base.executemany("insert or replace into agents values (?, ?)", rows)
+
+    def put_change(self, at_ns: int, said: Mapping[str, Any]) -> None:
+        """What was different in the network from then on."""
+        self._base.execute("insert or replace into changes values (?, ?)", (at_ns, json.dumps(said)))
+
+    def agents(self) -> dict[str, dict[str, Any]]:
+        """The same, read back."""
+        return {point: json.loads(said) for point, said in self._base.execute("select point, said from agents")}
+
+    def sum_up(self, now_ns: int, most: int = 500) -> int:
+        """Minutes and hours whose parts have changed, made anew; how many. `failed` hears of one that cannot be."""
+        done = 0
+        for length_ns in SUMMED:
+            query = "select start_ns, series from stale where length_ns = ? and start_ns < ? limit ?"
+            stale = self._base.execute(query, (length_ns, now_ns - length_ns - LATE_NS, most)).fetchall()
+            for start_ns, series in stale:
+                self._base.execute(
+                    "delete from stale where length_ns = ? and start_ns = ? and series = ?",
+                    (length_ns, start_ns, series),
+                )
+                try:
+                    self._sum(length_ns, start_ns, series)
+                except self.errors:
+                    raise
+                except Exception as error:  # a series less, not a collector less
+                    self.failed(f"a sum of series {series}", error)
+            done += len(stale)
+        return done
+
+    def _sum(self, length_ns: int, start_ns: int, series: int) -> None:
+        lower, upper = (0, MINUTE_NS) if length_ns == MINUTE_NS else (MINUTE_NS, HOUR_NS)
+        query = (
+            f"select {', '.join(_COLUMNS)} from results where series = ? and length_ns >= ? and length_ns < ? "
+            "and start_ns >= ? and start_ns < ?"
+        )
+        whole, parts = Tally(), 0
+        for row in self._base.execute(query, (series, lower, upper, start_ns, start_ns + length_ns)):
+            whole.add(_tally(row))
+            parts += 1
+        query = "select intervals + missed from results where series = ? and length_ns = ? and start_ns = ?"
+        before = self._base.execute(query, (series, length_ns, start_ns)).fetchone()
+        if before is not None and before[0] > whole.intervals + whole.missed:
+            return  # some of its parts are no longer kept: the sum that had them knows more
+        if parts:
+            self._write((series, length_ns, start_ns), Rank.SETTLED, whole)
+            if length_ns == MINUTE_NS:
+                self._mark(HOUR_NS, start_ns, series)
+
+    def prune(self, now_ns: int) -> None:
+        """Let go of what is older than it is kept for; where the file is too large, of some of the oldest as well.
+
+        Single intervals go first, then minutes, then hours; and series that have nothing left. Where there are many
+        classes, those of which nothing new is known make room.
+        """
+        keep = self._keep
+        spans = (
+            (0, MINUTE_NS, keep.single_ns),
+            (MINUTE_NS, HOUR_NS, keep.minutes_ns),
+            (HOUR_NS, DAY_NS, keep.hours_ns),
+        )
+        for lower, upper, age_ns in spans:
+            self._base.execute(
+                "delete from results where length_ns >= ? and length_ns < ? and start_ns < ?",
+                (lower, upper, now_ns - age_ns),
+            )
+        self._base.execute("delete from messages where start_ns < ?", (now_ns - keep.messages_ns,))
+        self._base.execute("delete from changes where at_ns < ?", (now_ns - keep.hours_ns,))
+        if self.used_bytes > keep.most_bytes:
+            for lower, upper, _ in spans:
+                where = "from results where length_ns >= ? and length_ns < ?"
+                (oldest,) = self._base.execute(f"select min(start_ns) {where}", (lower, upper)).fetchone()
+                if oldest is not None:
+                    until = oldest + max(HOUR_NS, (now_ns - oldest) // 10)
+                    self._base.execute(f"delete {where} and start_ns < ?", (lower, upper, until))
+                    break
+        crowded = self._classes.total() > MOST_CLASSES // 2
+        for segment in [name for name, count in self._classes.items() if crowded or count > MOST_OF_ONE // 2]:
+            self._base.execute(
+                "delete from results where series in (select id from series where segment = ? and class != '' and "
+                "not exists (select 1 from results where series = series.id and start_ns >= ?))",
+                (segment, now_ns - keep.single_ns),
+            )
+        self._base.execute("delete from series where not exists (select 1 from results where series = series.id)")
+        self._base.execute("delete from stale where series not in (select id from series)")
+        self._forget_series()
+
+    def shrink(self) -> None:
+        """Give free pages back; not within `begin` and `commit`."""
+        self._base.execute("pragma incremental_vacuum(4096)").fetchall()
+
+    @property
+    def used_bytes(self) -> int:
+        """What is in use of the file."""
+        pages, free, size = (
+            self._base.execute(f"pragma {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+        )
+        return int((pages - free) * size)
+
+    def _series_of(self, segment: str, key: str | None) -> int | None:
+        """Of a segment always; of a class as long as there is room for one more."""
+        name = segment, key or ""
+        if name not in self._series:
+            query = "select id from series where segment = ? and class = ?"
+            found = self._base.execute(query, name).fetchone()
+            if found is None:
+                if key and (self._classes[segment] >= MOST_OF_ONE or self._classes.total() >= MOST_CLASSES):
+                    return None
+                self._classes[segment] += bool(key)
+                found = self._base.execute("insert into series (segment, class) values (?, ?) returning id", name)
+                found = found.fetchone()
+            self._series[name] = found[0]
+        return self._series[name]
+
+    def _count_classes(self) -> Counter[str]:
+        return Counter(
+            dict(self._base.execute("select segment, count(*) from series where class != '' group by segment"))
+        )
+
+    def _forget_series(self) -> None:
+        self._series.clear()
+        self._classes = self._count_classes()
+
+    def _mark(self, length_ns: int, start_ns: int, series: int) -> None:
+        where = (length_ns, start_ns // length_ns * length_ns, series)
+        self._base.execute("insert or ignore into stale values (?, ?, ?)", where)
+
+    def _write(self, where: tuple[int, int, int], rank: Rank, tally: Tally) -> None:
+        values = [getattr(tally, name) for name in _SINGLE] + [getattr(tally.moments, name) for name in _MOMENTS]
+        values += [tally.packed_bins(), *(getattr(tally, name) for name in _LATER)]
+        plain = [str(value) if isinstance(value, int) and abs(value) >= 2**63 else value for value in values]
+        marks = ", ".join("?" * (4 + len(_COLUMNS)))
+        row = (*where, int(rank), *plain)
+        self._base.execute(f"insert or replace into results values ({marks})", row)
+
+    # ---- reading, from any thread ----
+
+    def series(self) -> list[tuple[str, str | None]]:
+        """Segments and their classes, of which anything was ever known."""
+        with self._reading:
+            rows = self._read_base.execute("select segment, class from series order by segment, class").fetchall()
+        return [(segment, key or None) for segment, key in rows]
+
+    def changes(self, times_ns: tuple[int, int], most: int) -> list[dict[str, Any]]:
+        """Of the network, the latest first."""
+        query = "select said from changes where at_ns >= ? and at_ns < ? order by at_ns desc limit ?"
+        with self._reading:
+            return [json.loads(said) for (said,) in self._read_base.execute(query, (*times_ns, most))]
+
+    def lengths_ns(self, segment: str, key: str | None) -> list[int]:
+        """How long the intervals of a series are that were kept."""
+        query = (
+            "select min(length_ns) from results where length_ns > ? and "
+            "series = (select id from series where segment = ? and class = ?)"
+        )
+        found = [0]
+        with self._reading:
+            while (length := self._read_base.execute(query, (found[-1], segment, key or "")).fetchone()[0]) is not None:
+                found.append(length)
+        return found[1:]
+
+    def rows(self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int) -> list[Row]:
+        """Results of intervals of a length that begin within these times, in order; the latest, if they are more."""
+        query = (
+            f"select start_ns, rank, {', '.join(_COLUMNS)} from results where length_ns = ? and start_ns >= ? "
+            "and start_ns < ? and series = (select id from series where segment = ? and class = ?) "
+            "order by start_ns desc limit ?"
+        )
+        with self._reading:
+            found = self._read_base.execute(query, (length_ns, *times_ns, segment, key or "", most)).fetchall()
+        return [Row(segment, key, start, length_ns, Rank(rank), _tally(rest)) for start, rank, *rest in found][::-1]
+
+    @property
+    def file_bytes(self) -> int:
+        """What the file and its journal take on disk."""
+        files = (Path(self.path + end) for end in ("", "-wal"))
+        return sum(file.stat().st_size for file in files if file.exists())
+
+
+def _raise(what: str, error: Exception) -> None:
+    raise error
+
+
+def _tally(row: Iterable[Any]) -> Tally:
+    values = dict(zip(_COLUMNS, row, strict=True))
+    for name in values.keys() - _TEXTS:
+        if isinstance(values[name], str):  # more than 63 bits
+            values[name] = int(values[name])
+    bins, moments = values.pop("bins"), {name: values.pop(name) for name in _MOMENTS}
+    tally = Tally(**values, moments=Moments(**moments))
+    tally.unpack_bins(bins)
+    return tally
