@@ -6,6 +6,7 @@ import importlib
 import json
 import pkgutil
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,35 @@ def test_every_page_is_in_the_index(room: str) -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     pages = [f"{room}/{page.name}" for page in (ROOT / "docs" / room).iterdir()]
     assert [page for page in pages if f"({page})" not in index] == []
+
+
+WIDEST = 120  # characters of a line of prose
+# Generated, and one that is being rewritten.
+WIDE = {"cli.md", "python.md"}
+PROSE = sorted(
+    [
+        *(page for page in PAGES if page.name not in WIDE | {"ARCHITECTURE.md"}),
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "experiments" / "README.md",
+    ]
+)
+
+
+def _prose(text: str) -> Iterator[tuple[int, str]]:
+    """The numbers and lines of a page outside of fenced blocks, tables, HTML and lines that are one link."""
+    fenced = False
+    for number, line in enumerate(text.splitlines(), 1):
+        fence = line.lstrip().startswith("```")
+        fenced ^= fence
+        bare = line.lstrip(" -*")
+        if not (fence or fenced or bare.startswith(("|", "<")) or re.fullmatch(r"\[[^]]*\](\(|: )\S+", bare)):
+            yield number, line
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_of_prose_are_not_too_long(page: Path) -> None:
+    long = [number for number, line in _prose(page.read_text(encoding="utf-8")) if len(line) > WIDEST]
+    assert not long, f"{page}: lines {long} have more than {WIDEST} characters"
 
 
 def _rooms(text: str) -> set[str]:
