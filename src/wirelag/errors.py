@@ -1,5 +1,5 @@
-"""What a user is told when something cannot be done: one line, no traceback."""
+"""The error that a user sees when something cannot be done: one line, no traceback."""
 
 
 class WirelagError(Exception):
-    """One clear line that names the file, the place and the way out; the command line exits with 2."""
+    """One clear line: what is wrong, where, and what to do. The command line exits with 2."""

@@ -144,7 +144,7 @@ def test_relative_times_count_from_the_first_packet_of_all_captures(whole: Path,
         ({"ports": (70_000,)}, "is not a port"),
         ({"protocols": ("xtp",)}, "is not a protocol"),
         ({"start": "yesterday"}, "is not a time"),
-        ({"start": "+2s", "end": "+1s"}, "nothing lies between"),
+        ({"start": "+2s", "end": "+1s"}, "the time range from"),
         ({"start": "+2s", "end": "2030-01-01"}, "or neither"),
     ],
 )

@@ -259,7 +259,7 @@ def test_another_version_is_named() -> None:
 
 def test_what_goes_on_behind_its_end() -> None:
     assert "checksum" in refused(encode(MESSAGES["status"]) + b"x")
-    assert refused(repaired(encode(MESSAGES["status"]) + b"x")) == "is damaged: it goes on behind its end"
+    assert refused(repaired(encode(MESSAGES["status"]) + b"x")) == "is damaged: it has extra bytes at the end"
 
 
 def test_a_large_one_is_refused_before_it_is_looked_at() -> None:
