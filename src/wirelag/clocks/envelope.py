@@ -38,7 +38,7 @@ class Step:
 
 @dataclass(slots=True)
 class Way:
-    """One direction: arrival times of its packets (ns since the origin, downstream), and their delays minus a constant."""
+    """One direction: arrival times of its packets (downstream, ns since the origin), and their delays minus a base."""
 
     time: Floats
     delay: Floats
@@ -289,8 +289,7 @@ def _when(ways: list[Way], at: int, size: float) -> tuple[float, float]:
     """The time range that contains a step, from the packets around it.
 
     The direction whose delays rose has packets below its new minimum only before the step; the one whose delays fell
-    has
-    packets below its old minimum only after it.
+    has packets below its old minimum only after it.
     """
     rose, fell = (ways[0], ways[1]) if size > 0 else (ways[1], ways[0])
     times = [way.minima_time[max(at - 2, 0) : at + 2] for way in ways]

@@ -47,8 +47,7 @@ class Clock:
     """The correction subtracted from downstream times to put them on upstream's clock.
 
     It is `offset_ns` at `origin_ns`, plus `skew` seconds per second since then, plus the size of each step from its
-    time
-    on. `offset_bound_ns` bounds the error of the offset; None if no offset was estimated, or no bound is known.
+    time on. `offset_bound_ns` bounds the error of the offset; None if no offset was estimated, or no bound is known.
     """
 
     offset_ns: float = 0
@@ -149,8 +148,7 @@ def _slope(way: Way) -> tuple[float, bool]:
     """The slope of the smallest delays, and whether they have an edge.
 
     If many packets come close to the smallest possible delay, the hull is exact. If few do, and each sample of packets
-    has
-    its own minimum, the line through the middle of the block minima is better.
+    has its own minimum, the line through the middle of the block minima is better.
     """
     slope, above = way.residuals()
     edge = bool(np.median(above) - above.min() < 2 * spread_of(above))

@@ -23,8 +23,7 @@ class Grouping:
     """Maps each sample to a group: a small number (its tag) and a key (its name).
 
     `subnet` is the network of the side that the delay is to; `prefix` is both networks, with the given prefix lengths
-    for
-    IPv4 and IPv6. Packets of one direction are grouped as samples of leg 1: their source is the client.
+    for IPv4 and IPv6. Packets of one direction are grouped as samples of leg 1: their source is the client.
     """
 
     by: By

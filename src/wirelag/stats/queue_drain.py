@@ -23,8 +23,7 @@ def learn_drain(time_ns: npt.NDArray[np.int64], size: npt.NDArray[Any]) -> Drain
     """Learn drain rate and clock noise from packets in the order in which they left the queue.
 
     Within a busy period, the gap before a packet is its own serialisation time; no gap is shorter. So many large
-    packets
-    have the same gap per byte, and few have a shorter one.
+    packets have the same gap per byte, and few have a shorter one.
     """
     gaps, sizes = np.diff(time_ns).astype(np.float64), np.maximum(size[1:], 1).astype(np.float64)
     if len(gaps) < FEWEST_GAPS:

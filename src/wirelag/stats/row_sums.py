@@ -72,7 +72,7 @@ class Rows:
         return float((rest * rest / counts).sum()) / freedom
 
     def _collapsed(self, mean_ns: float) -> float | None:
-        """The papers' estimator: usable rows in pairs with opposite signs, F - mu^2. For comparison; it can be far off."""
+        """The papers' estimator: usable rows in pairs with opposite signs, F - mu^2. For comparison; often far off."""
         squares, total = 0.0, 0
         for counts, sums_ns, usable in zip(self.counts, self.sums_ns, self.usable, strict=True):
             places = np.flatnonzero(usable)
