@@ -63,7 +63,7 @@ class FinecombSynopsis:
 
 @dataclass(frozen=True, slots=True)
 class Finecomb:
-    """The estimator: `rows`, one of which takes 1 packet in 2^shift, and the number of stashed packets near the edges."""
+    """The estimator: `rows`, one of which takes 1 packet in 2^shift, and the packets to stash near the edges."""
 
     rows: int = 1024
     shift: int = 0

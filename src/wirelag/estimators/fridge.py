@@ -132,7 +132,7 @@ def plan(
 
 
 def _survived(rate_per_s: float | None, delays: Distribution | None) -> Floats:
-    """The requests that delays must survive, one row per case: one if delays are known, else log-uniform up to each longest."""
+    """The requests that delays must survive, one row per case: one if delays are known, else log-uniform."""
     if delays is not None and rate_per_s is not None:
         ranks = np.cumsum(delays.weights)
         return np.asarray(MIDDLES_NS[np.searchsorted(ranks, _POINTS * delays.weight)] / 1e9 * rate_per_s).reshape(1, -1)
@@ -269,9 +269,7 @@ class FridgeMeter:
         self._open = _Generation(fridges, estimator.kernel(fridges, estimator.seed))
         self._drained: _Generation | None = None
         self._samples = Samples()
-        self._kept: list[
-            tuple[Array, ...]
-        ] = []  # for inverse-variance only, which needs all samples of an interval together
+        self._kept: list[tuple[Array, ...]] = []  # inverse-variance needs an interval's samples together
 
     @property
     def fridges(self) -> Fridges:

@@ -228,7 +228,7 @@ class Rda:
                 return crossing
 
     def converse(self, up: Cached) -> Generator[Ask, Fields, Crossing]:
-        """The upstream side of a conversation about an interval: yields questions, takes replies, returns a crossing."""
+        """The upstream side of a conversation about an interval: yields questions, gets replies, returns a crossing."""
         return (yield from self._by_symbols(up) if self.rateless else self._by_buckets(up))
 
     def _by_buckets(self, up: Cached) -> Generator[Ask, Fields, Crossing]:
