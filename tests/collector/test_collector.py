@@ -236,7 +236,7 @@ def test_what_an_agent_never_told_is_unseen_never_zero(running: Running) -> None
     assert [one["start"] - path.start_ns / 1e9 for one in missing] == [2.0, 3.0]
     for one in missing:
         assert (one["mean"], one["lost"], one["loss"], one["covered"]) == (None, None, None, 0.0)
-        assert one["reason"] == "B has said nothing of it"
+        assert one["reason"] == "B has sent nothing about it"
     before = next(one for one in running.reports() if one["start"] == path.start_ns / 1e9 + 1)
     assert before["lost"] is None
 

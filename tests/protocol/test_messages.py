@@ -366,7 +366,7 @@ RECORDS: dict[str, tuple[str, dict[str, Any]]] = {
     "a class that is a number": ("ask", PLACE | {"class": 5, "numbers": IDS, "cache_level": 0}),
     "no numbers": ("ask", PLACE | {"cache_level": 0}),
     "numbers that are none": ("ask", PLACE | {"cache_level": 0, "numbers": "1, 2"}),
-    "a level that no cache has": ("ask", PLACE | {"numbers": IDS, "cache_level": 65}),
+    "an impossible cache level": ("ask", PLACE | {"numbers": IDS, "cache_level": 65}),
     "less than no buckets": ("ask", PLACE | {"buckets": -1, "cache_level": 0}),
     "not flat": ("ask", PLACE | {"numbers": IDS, "cache_level": 0, "more": {"and": "more"}}),
     "too many fields": ("ask", PLACE | {"numbers": IDS, "cache_level": 0} | {str(i): i for i in range(64)}),
@@ -389,7 +389,7 @@ def test_banks_of_nothing_divide_by_nothing() -> None:
     names, arrays = taken_apart(encode(MESSAGES["synopsis"]))
     plain = opening(type="synopsis", terms=TERMS | {"parameters": TERMS["parameters"] | {"banks": 0}})
     records = [json.dumps(record).encode() for record in json.loads(names)[1:]]
-    assert refused(with_opening(plain, *records, arrays=arrays)) == "does not hold together (ZeroDivisionError)"
+    assert refused(with_opening(plain, *records, arrays=arrays)) == "is inconsistent (ZeroDivisionError)"
 
 
 def large(count: int) -> bytes:
