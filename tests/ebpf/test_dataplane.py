@@ -77,7 +77,7 @@ def test_pins_outlive_what_made_them(bpffs: Path) -> None:
         found = Map.pinned(path)
         assert (found.kind, found.key_size, found.value_size, found.entries) == (bpf.HASH, 4, 4, 5)
         assert found.lookup(3) == (33).to_bytes(4, "little")
-        with pytest.raises(WirelagError, match=r"is pinned there|is no XDP program"):
+        with pytest.raises(WirelagError, match=r"is pinned there|is not an XDP program"):
             dataplane.pinned_program(str(path))
     finally:
         path.unlink()
@@ -105,7 +105,7 @@ def test_damaged_objects_are_refused_in_a_line(tmp_path: Path) -> None:
     with pytest.raises(WirelagError, match=r"it is damaged|it has no"):
         Dataplane(path)
     path.write_text("no object")
-    with pytest.raises(WirelagError, match="is no object file for eBPF"):
+    with pytest.raises(WirelagError, match="is not an eBPF object file"):
         Dataplane(path)
     with pytest.raises(WirelagError, match="cannot read"):
         Dataplane(tmp_path / "nothing")

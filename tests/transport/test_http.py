@@ -117,7 +117,7 @@ def test_a_message_that_will_never_be_taken_is_not_sent_for_ever(tmp_path: Path)
             await soon(taker)
             assert (outbox.refused, outbox.sent) == (3, 1)
             assert told == [
-                f"{url}: refuses a message: it is no message of wirelag",
+                f"{url}: refuses a message: it is not a wirelag message",
                 f"{url}: refuses a message: it has 3000 bytes, more than the 2000 that are taken",
                 f"{url}: a message of {17 << 20} bytes is too large (at most {16 << 20})",
             ]
