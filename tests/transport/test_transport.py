@@ -225,7 +225,7 @@ ADDRESSES = {
     "ftp://127.0.0.1": "not an address of a collector",
     "127.0.0.1:8321": "not an address of a collector",
     "https://": "not an address of a collector",
-    "https://127.0.0.1:99999": "no URL",
+    "https://127.0.0.1:99999": "not a URL",
     "https://me:hidden@192.0.2.1": "secrets do not belong into an address",
     "https://192.0.2.1/?token=hidden": "secrets do not belong into an address",
 }

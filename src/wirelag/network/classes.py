@@ -1,10 +1,10 @@
-"""Measurement equivalence classes: what it costs to measure inside routers.
+"""Measurement equivalence classes: the cost of measuring inside routers.
 
-Law: packets that enter a router at one port, leave it at another and are of one class of service are treated alike,
-and one synopsis is enough for them: one where they enter, one where they leave. A router with d ports and k classes has
-d^2 k such pairs of synopses (the paper's sum of d^2, for k = 1). All count, for routes change. Each synopsis is there
-twice: one fills while the other is sent. After an interval the ingress sends its own to the egress, which works out the
-answer; the answers of all travel to the monitoring station.
+Law: packets that enter a router at one port, leave it at another and share a class of service are treated alike, and
+one pair of synopses is enough for them: one at the ingress, one at the egress. A router with d ports and k classes has
+d^2 k such pairs (the paper's sum of d^2, for k = 1). All count, because routes change. Each synopsis exists twice: one
+fills while the other is sent. After an interval the ingress sends its synopsis to the egress, which computes the
+figures; the figures of all go to the monitoring station.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 COPIES: Final = 2  # one fills while the other is sent
 ENDS: Final = 2
 ANSWER_BYTES: Final = 48  # key, sent, received, mean, deviation, interval: 8 bytes each
-PAYLOAD_BYTES: Final = 1472  # of a UDP packet in a frame of Ethernet
-HEADER_BYTES: Final = 66  # what such a packet has besides: preamble, Ethernet, IPv4, UDP, check, gap
-DIFFERENCE_BYTES: Final = 30  # rda: on the wire, for each packet that only one end saw
+PAYLOAD_BYTES: Final = 1472  # payload of a UDP packet in an Ethernet frame
+HEADER_BYTES: Final = 66  # overhead of such a packet: preamble, Ethernet, IPv4, UDP, check, gap
+DIFFERENCE_BYTES: Final = 30  # rda: bytes on the wire per packet that only one end saw
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A synopsis: its memory at one end, and what it sends to the other after an interval, at most."""
+    """A synopsis: its memory at one end, and the most that it sends to the other after an interval."""
 
     bytes: int
     wire_bytes: int
 
     @classmethod
     def of(cls, estimator: Lda | Finecomb | Rda, packets: int, loss: float) -> Size:
-        """With so many packets in an interval, of which this share gets lost; only rda minds."""
+        """For this many packets in an interval, and this loss rate, which only rda depends on."""
         if estimator.name != "rda":
             return cls(estimator.bytes, estimator.bytes)  # type: ignore[union-attr]
         from wirelag.estimators.rda import LEAST_WIRE_BYTES
@@ -48,25 +48,25 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class RouterCost:
-    """What measuring inside one router takes."""
+    """The cost of measuring inside one router."""
 
     router: str
     ports: int  # to neighbours, and one to the outside
-    ways: int  # from port to port
-    used: int  # of them, by shortest paths as they are
+    ways: int  # pairs of ports
+    used: int  # of these, used by current shortest paths
     synopses: int  # at both ends, without the copies
     memory_bytes: int
-    control_bps: float  # between ports: synopses
-    answer_bps: float  # to the monitoring station
+    control_bps: float  # synopses between ports
+    answer_bps: float  # figures to the monitoring station
 
 
 def framed(payload: int) -> int:
-    """Bytes on a wire for so many bytes sent in UDP packets as large as Ethernet takes them."""
+    """Bytes on the wire for this payload in UDP packets of the largest Ethernet size."""
     return payload + HEADER_BYTES * -(-payload // PAYLOAD_BYTES)
 
 
 def router_cost(plan: Plan, router: str, size: Size, classes: int, interval_ns: int) -> RouterCost:
-    """What measuring inside a router takes, whether it is upgraded or not."""
+    """The cost of measuring inside a router, upgraded or not."""
     ports = plan.degree(router) + 1
     ways = ports * ports
     pairs = ways * classes
