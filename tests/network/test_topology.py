@@ -87,7 +87,7 @@ REFUSED = [
     ("a b 1_000\n", "line 1: the weight 1_000 is not a number"),
     (
         f"?SNDlib native format\nNODES (\n a\n b\n)\nLINKS (\n l ( a b ) {' ' * 90_000}x)\n)\n",
-        "line 7: has 90,012 letters",
+        "line 7: has 90,012 characters",
     ),
     ("a b 2\nb a 0\n", "line 2: the weight 0 is not above 0"),
     ("a b 2\nb a -1\n", "line 2: the weight -1 is not above 0"),
@@ -103,7 +103,7 @@ REFUSED = [
     ("", "unknown format; wirelag reads"),
     ("once upon a time\n", "unknown format; wirelag reads"),
     ("first,second,third\na,b,1\n", "unknown format; wirelag reads"),
-    ("3 2\n0 1 2\n1 3 4\n", "it promises 3 routers and 2 links"),
+    ("3 2\n0 1 2\n1 3 4\n", "it announces 3 routers and 2 links"),
     ("3 1 2\n1\n0 1 100Gbps 1us 0\n", "it announces 2 links, 2 lines, but has 1"),
     ("3 1 2\n1\n0 1 100Gbps 1us 0\n1 3 1Gbps 1us 0\n", "line 4: there is no router 3"),
     ("900000000 1 1\n1\n0 1 100Gbps 1us 0\n", "line 1: 900000000 devices and only 1 links"),
