@@ -237,7 +237,7 @@ def test_check_says_what_would_happen(tmp_path: Path) -> None:
     path.write_text(AGENT + SEGMENT)
     code, said = run(str(path), "--check")
     assert code == 0
-    assert "packets 10.1.0.0/16>10.2.0.0/16 between references; loss is not known, but of references" in said
+    assert "packets 10.1.0.0/16>10.2.0.0/16 between references; only the loss of references is known" in said
     path.write_text(AGENT.replace('"B"', '"A"') + SEGMENT)
     code, said = run(str(path), "--check")
     assert code == 0
