@@ -474,10 +474,10 @@ def test_the_document_is_up_to_date() -> None:
 def test_wrong_parameters_are_told(running: Running) -> None:
     for query, says in (
         ({}, "segment is missing"),
-        ({"segment": "A>B", "from": "nan"}, "from is a number from 0 to"),
-        ({"segment": "A>B", "limit": "0"}, "limit is a number from 1 to 10000"),
-        ({"segment": "A>B", "resolution": "week"}, "resolution is one of interval, minute, hour"),
-        ({"segment": "A>B", "colour": "red"}, "'colour' is no parameter"),
+        ({"segment": "A>B", "from": "nan"}, "from must be a number from 0 to"),
+        ({"segment": "A>B", "limit": "0"}, "limit must be a number from 1 to 10000"),
+        ({"segment": "A>B", "resolution": "week"}, "resolution must be one of interval, minute, hour"),
+        ({"segment": "A>B", "colour": "red"}, "'colour' is not a parameter"),
     ):
         status, text = running.get("/api/v1/reports", None, **query)
         assert status == 400
