@@ -1,11 +1,11 @@
-"""What a packet costs in the balancer's program, beside a program that only passes it (BPF_PROG_TEST_RUN; needs root).
+"""The cost of a packet in the balancer's program, relative to one that only passes it (BPF_PROG_TEST_RUN; needs root).
 
     python benchmarks/balance.py
 
-A frame runs a million times through each, in turns; the smallest mean of several counts. As a datagram each is a
-request: the whole path of `modes`, and once more with all its modes in use and a gap that none of them takes (50,000
-times: no epoch ends then). A segment of TCP that comes again is a retransmission: the longer way through headers, the
-shorter one through `modes`. The clock is part of it.
+A frame runs a million times through each, in turn; the smallest mean of several counts. Each datagram is a request: the
+whole path of `modes`, and once more with all its modes in use and a gap that none of them takes (50,000 times: no epoch
+ends then). A repeated TCP segment is a retransmission: the longer path through headers, the shorter one through
+`modes`. Reading the clock is included.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from wirelag.ebpf.service import Backend, Service
 
 LIMIT = 6.5
 REPEAT, ROUNDS = 1_000_000, 7
-WITHIN = 50_000  # packets of a connection that its epoch lasts for: it counts them in 16 bits
+WITHIN = 50_000  # packets of a connection per epoch: it counts them in 16 bits
 LONG_NS = 10**12
 TABLE, GROUPS = 65_537, 1 << 13
 VIP, CLIENT, PORT = "10.0.0.100", "10.0.0.1", 80
-MAC = bytes.fromhex("020000000002")  # of the interface and of the backend: a frame is the same again after a run
+MAC = bytes.fromhex("020000000002")  # of the interface and of the backend: a frame is unchanged by a run
 PASSES = bytes.fromhex("b700000002000000 9500000000000000")  # return XDP_PASS
 FRONT_BYTES, MODE_WORDS, COUNTS = 32, 4, slice(24, 30)
 ONLY, ONE_MODE, ALL_MODES, AGAIN = (
@@ -39,7 +39,7 @@ ONLY, ONE_MODE, ALL_MODES, AGAIN = (
 
 
 def frame(protocol: int) -> bytes:
-    """To the service, with 60 bytes for it."""
+    """A frame to the service, with 60 bytes of payload."""
     if protocol == socket.IPPROTO_TCP:
         head = struct.pack(">HHIIBBHHH", 40_000, PORT, 1, 1, 0x50, 0x18, 500, 0, 0)
     else:
@@ -66,7 +66,7 @@ class Case:
         self.full = full
 
     def _fill(self) -> None:
-        """An epoch that has just begun; modes at gaps of 1 s, 2 s, 4 s, ...: far from each other, and from a run's."""
+        """Set up a new epoch; modes at gaps of 1 s, 2 s, 4 s, ...: far from each other, and from a run's."""
         connections = self.plane.maps["connections"].memory().view(CONNECTION)
         flow = connections["flow"][np.flatnonzero(connections["seen"])[0]]
         flow[COUNTS] = 0
@@ -75,14 +75,14 @@ class Case:
         modes[:] = np.stack([gaps, gaps, gaps, np.ones_like(gaps)], 1)
 
     def run_ns(self) -> int:
-        """What a packet costs, on average."""
+        """The mean cost of a packet."""
         if self.full:
             self._fill()
         return self.program.run(self.frame, WITHIN if self.full else REPEAT).duration_ns
 
 
 def costs() -> dict[str, float]:
-    """Of each case as a multiple of passing; `pass`: that in ns."""
+    """The cost of each case as a multiple of `pass`, which is in ns."""
     passing = Program.load("passes", bpf.XDP, PASSES, b"GPL\0", 0, b"", 37)
     tcp, udp = socket.IPPROTO_TCP, socket.IPPROTO_UDP
     cases = {ONLY: Case(0, udp), ONE_MODE: Case(1, udp), ALL_MODES: Case(1, udp, full=True), AGAIN: Case(1, tcp)}

@@ -1,11 +1,11 @@
-"""What a packet costs in our programs, beside a program that only passes it (BPF_PROG_TEST_RUN; needs root).
+"""The cost of a packet in our programs, relative to one that only passes it (BPF_PROG_TEST_RUN; needs root).
 
     python benchmarks/dataplane.py
 
-A frame runs a million times through each, in turns; the smallest mean of several counts. Before each run another
-program makes it the next packet of a connection, or of one of many, so that nobody sees the same packet twice; what
-that costs is taken off. `told`: the program is told the time, as in tests. `clock`: it reads the kernel's clock; the
-second row has what that alone costs. The balancer always reads it (benchmarks/balance.py says what its rows are).
+A frame runs a million times through each, in turn; the smallest mean of several counts. Before each run another program
+turns it into the next packet of a connection, or of one of many, so that no program sees the same packet twice; its
+cost is subtracted. `told`: the program gets the time from outside, as in tests. `clock`: it reads the kernel's clock;
+the second row is the cost of that alone. The balancer always reads it (benchmarks/balance.py explains its rows).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ BEGINS_NS = 2 * LONG_NS
 PASSES = struct.pack("<BBhi", 0xB7, 0, 0, 2) + struct.pack("<BBhi", 0x95, 0, 0, 0)
 READS_CLOCK = struct.pack("<BBhi", 0x85, 0, 0, 5) + PASSES  # bpf_ktime_get_ns
 
-Opened = tuple[Program, Map | None]  # a program, and the variables that tell it the time
+Opened = tuple[Program, Map | None]  # a program, and the variables that hold its time
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A program: what it may cost, as a multiple of passing, and how it is opened, told the time or not."""
+    """A program: its limit, as a multiple of passing, and how it is opened, with the time given or not."""
 
     name: str
     limit: float | None
@@ -70,7 +70,7 @@ def bare(code: bytes) -> Callable[[ExitStack, bool], Opened]:
 
 
 def hooked(stack: ExitStack, hooks: Hooks, program: str) -> Opened:
-    """A program that has intervals; it must have used every packet in the end, or it cost too little."""
+    """A program that has intervals; check at the end that it used every packet, or it cost too little."""
     hooks.plane.variable("replay_ns").view(np.uint64)[0] = BEGINS_NS
 
     def check() -> None:
@@ -113,7 +113,7 @@ CASES = (
 
 
 def cost_ns(case: Case, told: bool) -> float:
-    """Of one packet, as if it came alone."""
+    """The cost of one packet, as if it came alone."""
     with ExitStack() as stack:
         program, clock = case.open(stack, told)
         only_passes, _ = bare(PASSES)(stack, told)
@@ -134,7 +134,7 @@ def cost_ns(case: Case, told: bool) -> float:
 
 
 def row(name: str, told: float | None, clock: float, base: float, limit: float | None) -> bool:
-    """Print it; whether it is within its limit: told the time where it can be."""
+    """Print it; return whether it is within its limit: with the time given, if possible."""
     cells = ["", ""] if told is None else [f"{told:.0f} ns", f"{told / base:.2f}"]
     cells += [f"{limit:.1f}" if limit else "", f"{clock:.0f} ns", f"{clock / base:.2f}"]
     print(f"{name:38}" + "".join(f"{cell:>8}" for cell in cells))
@@ -142,7 +142,7 @@ def row(name: str, told: float | None, clock: float, base: float, limit: float |
 
 
 def main() -> int:
-    """A row each; whether all are within their limits."""
+    """Print one row each; return whether all are within their limits."""
     base = cost_ns(CASES[0], True)
     print(f"{'program':38}{'told':>8}{'ratio':>8}{'limit':>8}{'clock':>8}{'ratio':>8}")
     within = [row("pass", base, base, base, None)]

@@ -1,4 +1,4 @@
-"""What `benchmarks/run.py` measures of the receiver of `rli`: packets of a million flows, references among them."""
+"""Benchmarks of the receiver of `rli` for `benchmarks/run.py`: packets of a million flows, with references."""
 
 import subprocess
 import sys
@@ -17,18 +17,18 @@ from wirelag.stats.queue_drain import Drain
 
 FLOWS = 1_000_000
 PACKETS = 2_000_000
-EVERY = 49  # packets: a reference
+EVERY = 49  # packets per reference
 BURST = 40  # packets
-LINK = 1_250_000_000  # bytes a second
+LINK = 1_250_000_000  # bytes per second
 SIZE = 500
 RECORD_BYTES = 144
-CUT_BYTES = 32 << 20  # while a table empties, a part of it is there twice more
-RLI = Rli(memory=256 << 20, bytes_per_s=LINK, noise_ns=0.0)  # two slots for each flow: with one, many would leave
+CUT_BYTES = 32 << 20  # while a table empties, a part of it exists twice more
+RLI = Rli(memory=256 << 20, bytes_per_s=LINK, noise_ns=0.0)  # two slots per flow: with one, many would be evicted
 STREAM = 1 << 40
 
 
 def columns() -> list[PacketBatch]:
-    """Batches as a reader makes them: every flow twice, in no order; bursts of packets wait for the link."""
+    """Batches as from a reader: every flow twice, in random order; bursts of packets wait for the link."""
     whole: dict[str, Any] = {
         name: np.zeros((PACKETS, width) if width > 1 else PACKETS, dtype) for name, dtype, width in COLUMNS
     }
@@ -53,14 +53,14 @@ def columns() -> list[PacketBatch]:
 
 
 def observed(meter: RliMeter, batches: list[PacketBatch]) -> RliMeter:
-    """All packets."""
+    """Process all packets."""
     for batch in batches:
         meter.observe(batch)
     return meter
 
 
 def a_second_later(batches: list[PacketBatch]) -> None:
-    """The same packets again; references count on."""
+    """Shift the same packets by a second; references continue counting."""
     for batch in batches:
         batch.time_ns += 10**9
         rows = batch.kind == Kind.STAMP
@@ -69,13 +69,13 @@ def a_second_later(batches: list[PacketBatch]) -> None:
 
 
 def packets_per_s(rounds: int = 10) -> tuple[float, float]:
-    """Of the meter, and of its kernel alone, once all flows are in the table: the best round, in processor time."""
+    """Rates of the meter, and of its kernel alone, with all flows in the table: the best round, in processor time."""
     batches = columns()
     return PACKETS / min(_meter_s(batches, rounds)), PACKETS / min(_kernel_s(batches, rounds))
 
 
 def _meter_s(batches: list[PacketBatch], rounds: int) -> Iterator[float]:
-    """Seconds that each round takes behind the first, which fills the table."""
+    """Seconds of each round after the first, which fills the table."""
     meter = observed(RLI.meter("downstream"), batches)
     for _ in range(rounds):
         a_second_later(batches)
@@ -85,7 +85,7 @@ def _meter_s(batches: list[PacketBatch], rounds: int) -> Iterator[float]:
 
 
 def _kernel_s(batches: list[PacketBatch], rounds: int) -> Iterator[float]:
-    """The same for columns that are ready, without addresses."""
+    """The same for prepared columns, without addresses."""
     kernel = RLI.kernel(Drain(LINK, 0.0))
     for round_ in range(rounds + 1):
         a_second_later(batches)
@@ -126,7 +126,7 @@ print(meter.memory, len(flows), observing * 1024, (private() - before) * 1024)
 
 
 def memory() -> tuple[int, int, int, int]:
-    """Bytes of table and buffer, records at the cut, and by how much memory had grown at its peak: before, after it."""
+    """Bytes of table and buffer, records at the cut, and the peak growth of memory before and after it."""
     words = [sys.executable, "-c", _OBSERVE_AND_CUT, str(Path(__file__).parent)]
     table, records, observing, cutting = map(int, subprocess.run(words, check=True, capture_output=True).stdout.split())
     return table, records, observing, cutting

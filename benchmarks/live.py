@@ -1,4 +1,4 @@
-"""Live capture and agents under a flood: the highest rate without drops, what a packet costs; tcpdump beside it.
+"""Live capture and agents under a flood: the highest rate without drops, the cost of a packet; tcpdump as baseline.
 
 The source sends from one core, the capture has the other to itself. Capture, agents and tcpdump get a ring of 64 MiB.
 `python benchmarks/live.py` runs it; as root, for the lab.
@@ -26,22 +26,22 @@ from wirelag.capture.live import RING_BYTES, Live
 from wirelag.estimators.match import Match
 
 SECONDS = 4
-RATE = 500_000  # packets a second that must come without drops
+RATE = 500_000  # packets per second that must come without drops
 
 
 @dataclass(frozen=True)
 class Flood:
-    """What one flood showed."""
+    """The result of one flood."""
 
-    rate: float  # packets a second that the source sent
+    rate: float  # packets per second that the source sent
     sent: int
     received: int
     dropped: int
-    cpu_ns: float  # of the capture, for each packet it received
+    cpu_ns: float  # of the capture, per received packet
 
     @property
     def accounted(self) -> bool:
-        """Whether every packet was received or is known to be dropped."""
+        """Whether every packet was received or counted as dropped."""
         return self.received + self.dropped == self.sent
 
 
@@ -85,7 +85,7 @@ def captured(
 
 
 def by_tcpdump(network: Network, folder: Path, rate: float | None) -> Flood:
-    """`tcpdump -w`, of as many bytes of each packet."""
+    """Run `tcpdump -w`, with the same snap length."""
     options = f"-i {flood.SOURCE} -n -s 512 -B {RING_BYTES >> 10} -Z root -w /dev/null"
     beside = network.start(flood.SINK, ["tcpdump", *options.split()], folder / "tcpdump.txt")
     beside.wait_for_line("listening on")
@@ -102,7 +102,7 @@ def by_tcpdump(network: Network, folder: Path, rate: float | None) -> Flood:
 
 
 def by_agent(network: Network, folder: Path, estimator: str, rate: float | None) -> Flood:
-    """`wirelag agent`, a synopsis each second; nobody takes its messages, so they wait on disk."""
+    """Run `wirelag agent`, a synopsis per second; its messages are not collected, so they wait on disk."""
     command = [sys.executable, "-m", "wirelag.cli", "agent", "--point", "bench", "--interface", flood.SOURCE]
     command += ["--estimator", estimator, "--cut", "clock"] if estimator == "lda" else ["--estimator", estimator]
     command += ["--filter", f"udp port {flood.PORT}", "--spool", str(folder / "spool")]
@@ -111,7 +111,7 @@ def by_agent(network: Network, folder: Path, estimator: str, rate: float | None)
     before = _cpu_of(agent.pid)
     process = flood.start(network, round(SECONDS * (rate or 1.5e6)), rate, folder / "flood.txt")
     sent, seconds = flood.result(process.finish(120))
-    time.sleep(0.5)  # what is in the ring is taken in, and the last interval is on its way to the disk
+    time.sleep(0.5)  # until the ring is empty and the last interval is written to disk
     cpu_ns = _cpu_of(agent.pid) - before
     said = agent.stop(signal.SIGTERM)
     network.processes.remove(agent)
@@ -123,7 +123,7 @@ def by_agent(network: Network, folder: Path, estimator: str, rate: float | None)
 
 
 def _cpu_of(pid: int) -> float:
-    """Of a process that runs."""
+    """Processor time of a running process."""
     times = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(times[11]) + int(times[12])) * 1e9 / os.sysconf("SC_CLK_TCK")
 
@@ -134,7 +134,7 @@ def _cpu_ns() -> float:
 
 
 def main() -> None:
-    """Print all, and exit with 1 if packets were dropped at the rate that must be held, or were not accounted for."""
+    """Print all, and exit with 1 if packets were dropped at the required rate, or were not accounted for."""
     with tempfile.TemporaryDirectory() as name, cable() as network:
         folder = Path(name)
         held = captured(network, folder, RATE)

@@ -1,4 +1,4 @@
-"""What `benchmarks/run.py` measures of the two-point methods."""
+"""Benchmarks of the two-point methods for `benchmarks/run.py`."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ _RNG = np.random.default_rng(1)
 
 
 def columns(packets: int) -> list[PacketBatch]:
-    """Batches as a reader makes them: ids and times."""
+    """Batches as from a reader: ids and times."""
     ids = _RNG.integers(0, 2**64, packets, dtype=np.uint64)
     times_ns = 1_700_000_000 * 10**9 + np.arange(packets, dtype=np.int64) * 1_000
     whole = PacketBatch({"packet_id": ids, "time_ns": times_ns})
@@ -29,7 +29,7 @@ def columns(packets: int) -> list[PacketBatch]:
 
 
 def lda_of(batches: list[PacketBatch]) -> LdaSynopsis:
-    """A meter over batches that are in memory."""
+    """A meter over batches in memory."""
     meter = LDA.meter("upstream")
     for batch in batches:
         meter.observe(batch)
@@ -37,7 +37,7 @@ def lda_of(batches: list[PacketBatch]) -> LdaSynopsis:
 
 
 def lda_of_file(path: Path) -> LdaSynopsis:
-    """A meter over a capture; reading it is part of it."""
+    """A meter over a capture, including reading it."""
     meter = LDA.meter("upstream")
     for batch in wirelag.read(str(path)):
         meter.observe(batch)
@@ -45,7 +45,7 @@ def lda_of_file(path: Path) -> LdaSynopsis:
 
 
 def reconciliation() -> tuple[Rda, npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """The buckets of two points with 100,000 packets each, of which 10,000 are at one of them alone."""
+    """The buckets of two points with 100,000 packets each, 10,000 of which only one of them saw."""
     rda = Rda()
     each = -(-int(1.8 * DIFFERENCE + 96) // rda.banks)
     numbers = _RNG.integers(0, 2**64, 110_000, dtype=np.uint64)

@@ -1,4 +1,4 @@
-"""What `benchmarks/run.py` measures of `pirate`: requests of many connections, each with the response before it."""
+"""Benchmarks of `pirate` for `benchmarks/run.py`: requests of many connections, each after a response."""
 
 import time
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ PACKETS = 2_000_000
 CYCLE_NS = 25_000_000  # from a request to the next one of its connection: 20 of them are an epoch
 REQUEST, RESPONSE = 120, 700  # bytes
 ASKS = TcpFlag.ACK | TcpFlag.PSH
-PIRATE = Pirate(memory=256 << 20)  # four slots for each flow: with two, some groups are full
+PIRATE = Pirate(memory=256 << 20)  # four slots per flow: with two, some groups are full
 
 
 def columns(flows: int = FLOWS) -> list[PacketBatch]:
-    """Batches as a reader makes them: every flow once a cycle, each time in another order; first all connect."""
+    """Batches as from a reader: every flow once per cycle, each time in another order; first all connect."""
     whole: dict[str, Any] = {
         name: np.zeros((PACKETS, width) if width > 1 else PACKETS, dtype) for name, dtype, width in COLUMNS
     }
@@ -43,7 +43,7 @@ def columns(flows: int = FLOWS) -> list[PacketBatch]:
 
 
 def later(batches: list[PacketBatch], flows: int = FLOWS) -> None:
-    """The same connections go on."""
+    """Continue the same connections."""
     cycles = PACKETS // flows
     for batch in batches:
         batch.time_ns += cycles * CYCLE_NS
@@ -56,7 +56,7 @@ def later(batches: list[PacketBatch], flows: int = FLOWS) -> None:
 
 
 def packets_per_s(flows: int = FLOWS, rounds: int = 10) -> tuple[float, float]:
-    """Of the meter, and of its kernel alone, once all flows are in the table: the best round, in processor time."""
+    """Rates of the meter, and of its kernel alone, with all flows in the table: the best round, in processor time."""
     batches = columns(flows)
     return PACKETS / min(_meter_s(batches, flows, rounds)), PACKETS / min(_kernel_s(batches, flows, rounds))
 
@@ -69,7 +69,7 @@ def _observed_s(meter: PirateMeter, batches: list[PacketBatch]) -> float:
 
 
 def _meter_s(batches: list[PacketBatch], flows: int, rounds: int) -> Iterator[float]:
-    """Seconds that each round takes behind the first, which fills the table."""
+    """Seconds of each round after the first, which fills the table."""
     meter = PIRATE.meter("tap")
     _observed_s(meter, batches)
     for _ in range(rounds):
@@ -78,7 +78,7 @@ def _meter_s(batches: list[PacketBatch], flows: int, rounds: int) -> Iterator[fl
 
 
 def _kernel_s(batches: list[PacketBatch], flows: int, rounds: int) -> Iterator[float]:
-    """The same for columns that are ready, without addresses."""
+    """The same for prepared columns, without addresses."""
     kernel = PIRATE.kernel(METHODS.index("auto"), PIRATE.memory // 2)
     for round_ in range(rounds + 1):
         later(batches, flows)

@@ -1,4 +1,4 @@
-"""What `benchmarks/run.py` measures of `plan`: a network of the size of the paper's, and one of 5,000 routers."""
+"""Benchmarks of `plan` for `benchmarks/run.py`: a network of the size of the paper's, and one of 5,000 routers."""
 
 import random
 import time
@@ -8,11 +8,11 @@ from wirelag.network.topology import Link, Topology
 
 SPRINT = 315, 972, 45  # routers, links, upgrades
 LARGE = 5_000, 10_000, 45
-NEAR = 200  # a router's first link leads to one of so many before it
+NEAR = 200  # a router's first link leads to one of this many before it
 
 
 def network(routers: int, links: int) -> Topology:
-    """A connected network with equal costs, as large as is asked for."""
+    """A connected network of this size with equal costs."""
     rng = random.Random(1)
     pairs = {(i, rng.randrange(max(0, i - NEAR), i)) for i in range(1, routers)}
     while len(pairs) < links:
@@ -25,7 +25,7 @@ def network(routers: int, links: int) -> Topology:
 
 
 def planned_s(routers: int, links: int, upgrades: int) -> float:
-    """Seconds for a plan with so many upgrades."""
+    """Seconds for a plan with this many upgrades."""
     topology = network(routers, links)
     start = time.perf_counter()
     Plan(topology).choose(upgrades)

@@ -1,4 +1,4 @@
-"""What the reading benchmarks run."""
+"""Benchmarks of reading captures."""
 
 import subprocess
 import sys
@@ -10,13 +10,13 @@ from wirelag.packets.batch import PacketId
 
 
 def read_columns(path: Path, ids: bool) -> int:
-    """Read a capture to columns; how many packets."""
+    """Read a capture to columns; return the number of packets."""
     capture = CaptureFile(str(path), packet_id=PacketId() if ids else None)
     return sum(len(batch) for batch in capture)
 
 
 def decompress(path: Path) -> int:
-    """Decompress a file with the library that reading uses; how many bytes."""
+    """Decompress a file with the library that reading uses; return the number of bytes."""
     stream, buffer, size = open_stream(str(path)), memoryview(bytearray(1 << 21)), 0
     while got := stream.readinto(buffer):
         size += got
@@ -35,7 +35,7 @@ print(int(fields["VmHWM"]) - int(fields["RssFile"]))
 
 
 def memory_of_reading(path: Path, gigabytes: float) -> int:
-    """Bytes of private memory at the peak of reading so much from a pipe: the capture's records again and again."""
+    """Peak private memory in bytes while reading this much from a pipe: the capture's records, repeated."""
     data = path.read_bytes()
     header, records = data[:24], data[24:]
     with subprocess.Popen(

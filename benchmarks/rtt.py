@@ -1,4 +1,4 @@
-"""What the benchmarks of round-trip delay run: reading a capture and measuring it, exactly and in a fridge."""
+"""Benchmarks of round-trip delay: reading a capture and measuring it, exactly and in a fridge."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ MATCH = Match(("tcp",))
 
 
 def measured(path: Path, meter: MatchMeter | FridgeMeter) -> Samples:
-    """Read a capture, and nothing that is not needed, into a meter."""
+    """Read a capture, decoding only what is needed, into a meter."""
     for batch in CaptureFile(str(path), packet_id=None):
         meter.observe(batch)
     return meter.cut(Interval(0, 1))
@@ -33,6 +33,6 @@ print(int(fields["VmHWM"]) - int(fields["RssFile"]))
 
 
 def memory_of_matching(path: Path) -> int:
-    """Bytes of private memory at the peak of matching a capture."""
+    """Peak private memory in bytes while matching a capture."""
     words = [sys.executable, "-c", _MATCH_A_FILE, str(path), str(Path(__file__).parent)]
     return int(subprocess.run(words, check=True, capture_output=True).stdout) * 1024

@@ -1,8 +1,8 @@
-"""How fast, beside other tools, in one run on one core: everything is printed as a ratio.
+"""Speed relative to other tools, in one run on one core: everything is printed as a ratio.
 
     python benchmarks/run.py [--packets 2000000]
 
-Each pair is run alternately several times and the best of each is taken, so that a noisy machine disturbs both alike.
+Each pair is run alternately several times and the best of each is taken, so that noise affects both alike.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def best_s(works: dict[str, Callable[[], object]], rounds: int = 7) -> dict[str,
 
 
 def program(*words: str | Path) -> Callable[[], object]:
-    """A program whose output nobody reads."""
+    """A program whose output is discarded."""
     command = [str(word) for word in words]
     return lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -51,7 +51,7 @@ def line(what: str, ratio: float, target: str, holds: bool) -> bool:
 
 
 def reading(capture: Path, packets: int) -> list[bool]:
-    """Reading to columns beside tcpdump and tshark."""
+    """Reading to columns, compared with tcpdump and tshark."""
     short = capture.with_name("short.pcap")
     subprocess.run(["editcap", "-r", capture, short, f"1-{TSHARK_PACKETS}"], check=True)
     best = best_s(
@@ -75,7 +75,7 @@ def reading(capture: Path, packets: int) -> list[bool]:
 
 
 def compressed(capture: Path) -> list[bool]:
-    """Reading gzip beside decompressing it and nothing else."""
+    """Reading gzip, compared with only decompressing it."""
     packed = capture.with_suffix(".pcap.gz")
     with packed.open("wb") as out:
         subprocess.run(["gzip", "-6", "-c", capture], check=True, stdout=out)
@@ -95,7 +95,7 @@ def compressed(capture: Path) -> list[bool]:
 
 
 def starting(capture: Path) -> list[bool]:
-    """How long a command takes to start."""
+    """The start-up time of a command."""
     small = capture.with_name("small.pcap")
     subprocess.run(["editcap", "-r", capture, small, "1-1000"], check=True)
     best = best_s(
@@ -113,14 +113,14 @@ def starting(capture: Path) -> list[bool]:
 
 
 def memory(capture: Path) -> list[bool]:
-    """Private memory at its peak while 1 GB is read, from a pipe that repeats the capture."""
+    """Peak private memory while 1 GB is read, from a pipe that repeats the capture."""
     peak = memory_of_reading(capture, gigabytes=1.0)
     print(f"peak of private memory over 1 GB of packets: {peak / 1e6:.0f} MB")
     return [line("private memory / 200 MB", peak / 200e6, "<= 1", peak <= 200e6)]
 
 
 def round_trips(capture: Path, packets: int) -> list[bool]:
-    """Round-trip delays, exact and from a fridge of 2^16 slots, beside tcptrace and tshark; reading is part of it."""
+    """Round-trip delays, exact and from a fridge of 2^16 slots, compared with tcptrace and tshark; includes reading."""
     short = capture.with_name("short.pcap")
     subprocess.run(["editcap", "-r", capture, short, f"1-{TSHARK_PACKETS}"], check=True)
     best = best_s(
@@ -151,7 +151,7 @@ def round_trips(capture: Path, packets: int) -> list[bool]:
 
 
 def two_points(capture: Path) -> list[bool]:
-    """LDA's meter, and what an estimate costs once an interval has ended."""
+    """LDA's meter, and the cost of an estimate once an interval has ended."""
     batches = columns(PACKETS)
     rda, ups, downs = reconciliation()
     lda, up, down = estimate()
@@ -180,7 +180,7 @@ def two_points(capture: Path) -> list[bool]:
 
 
 def flows(capture: Path) -> list[bool]:
-    """The receiver of rli at a million flows; `wirelag flows` beside tools that list flows, too."""
+    """The receiver of rli at a million flows; `wirelag flows` compared with other tools that list flows."""
     meter, kernel = (rate / 1e6 for rate in receiver.packets_per_s())
     print(f"rli, {receiver.FLOWS:,} flows in its table: meter {meter:.3g} Mpps, its kernel {kernel:.3g} Mpps")
     table, records, observing, cutting = receiver.memory()
@@ -221,7 +221,7 @@ def one_way_mirror() -> list[bool]:
 
 
 def plans() -> list[bool]:
-    """Which routers to upgrade, of as many as Sprint has, and of 5,000; in seconds of this machine."""
+    """Which routers to upgrade, for the size of Sprint, and for 5,000; in seconds on this machine."""
     small, large = planning.planned_s(*planning.SPRINT), planning.planned_s(*planning.LARGE)
     print(f"plan: 315 routers, 45 upgrades {small:.2f} s; 5,000 routers, 45 upgrades {large:.0f} s")
     return [

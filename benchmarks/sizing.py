@@ -1,4 +1,4 @@
-"""What the live system costs: bytes for each interval, processor time for each million packets, memory. Needs root.
+"""The cost of the live system: bytes per interval, processor time per million packets, memory. Needs root.
 
 `python benchmarks/sizing.py [--seconds 4] [--rate 200000]` prints the tables of docs/reference/operations.md.
 """
@@ -31,13 +31,13 @@ FEW_S = 5.0
 
 
 def processor_s(pid: int) -> float:
-    """That a process has used so far."""
+    """Processor time used by a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def peak_mib(pid: int) -> float:
-    """The most memory that a process has had, its share of the ring with it."""
+    """Peak memory of a process, including its share of the ring."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
@@ -51,13 +51,13 @@ def config(estimator: str) -> Config:
 
 
 def ask(network: Network, path: str) -> Any:
-    """The collector, in the sink's namespace."""
+    """Ask the collector, in the sink's namespace."""
     with network.inside(flood.SINK), urllib.request.urlopen(f"http://127.0.0.1:{system.PORT}{path}") as answer:
         return json.load(answer)
 
 
 def told(network: Network) -> dict[str, Any]:
-    """What the collector knows of the agent, once it knows anything."""
+    """The collector's state of the agent, once there is any."""
     end = time.monotonic() + 20
     while time.monotonic() < end:
         if (found := ask(network, "/api/v1/agents")["agents"]) and found[0]["last_interval"]:
@@ -68,7 +68,7 @@ def told(network: Network) -> dict[str, Any]:
 
 
 def one_agent(estimator: str, rate: float, seconds: float) -> str:
-    """An agent that hears a flood, and then nothing."""
+    """An agent under a flood, and then idle."""
     with tempfile.TemporaryDirectory() as name, Network("sizing") as network:
         folder = Path(name)
         flood.build(network)
@@ -101,7 +101,7 @@ def one_agent(estimator: str, rate: float, seconds: float) -> str:
 
 
 def all_of_it(seconds: float) -> str:
-    """The lab's whole system: what its collector uses, and what its agents send, where 1% is lost."""
+    """The lab's whole system: the cost of its collector, and the traffic of its agents with 1% loss."""
     found: list[tuple[float, float, float, float, float]] = []
     lab: list[system.System] = []
 

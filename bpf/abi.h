@@ -1,6 +1,6 @@
-/* What all programs here share: the kernel's helpers that they call, how maps are written down, the clock.
+/* What all programs here share: the kernel helpers that they call, map definitions, the clock.
  *
- * Nothing but clang and the C library's headers is needed to compile them. Helpers are known to the kernel by their number. */
+ * Only clang and the C library's headers are needed to compile them. The kernel knows helpers by their number. */
 #ifndef WIRELAG_ABI_H
 #define WIRELAG_ABI_H
 
@@ -28,8 +28,8 @@ static void (*const bpf_ringbuf_submit)(void *data, __u64 flags) = (void *)132;
 static void (*const bpf_ringbuf_discard)(void *data, __u64 flags) = (void *)133;
 static long (*const bpf_loop)(__u32 count, void *function, void *context, __u64 flags) = (void *)181;
 
-/* A word that tells other CPUs that what was written before it is there. */
-#ifdef WL_ORDERED_STORES /* processors that show stores to others in their order */
+/* A store that publishes everything written before it to other CPUs. */
+#ifdef WL_ORDERED_STORES /* processors whose stores become visible in order */
 #define WL_PUBLISH(place, with)                         \
     do {                                                \
         asm volatile("" ::: "memory");                  \
@@ -39,9 +39,9 @@ static long (*const bpf_loop)(__u32 count, void *function, void *context, __u64 
 #define WL_PUBLISH(place, with) ((void)__sync_lock_test_and_set((place), (with)))
 #endif
 
-/* The clock is CLOCK_REALTIME, as captures have it: the one that is never set (the quickest to read), less what the user's side
- * knows. What is run over packets of the past is told the time instead. Constants are set before loading, and the verifier takes
- * out what they exclude. */
+/* The clock is CLOCK_REALTIME, as in captures: the one that is never set (the quickest to read), minus a difference that user
+ * space maintains. Replayed programs get the time from outside. Constants are set before loading, and the verifier removes what
+ * they exclude. */
 const volatile u32 replayed;
 u64 replay_ns, ahead_ns;
 

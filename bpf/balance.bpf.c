@@ -1,10 +1,10 @@
 /* A load balancer in XDP: layer-2 direct server return, with Pirate's `modes` in the same pass.
  *
- * Law: only packets to the service are touched; all others pass as they are. A connection stays with the backend that its first
- * packet was given. What the table of connections cannot hold follows the Maglev table, so that it stays, too, while weights do.
- * ICMP errors about a connection go where the connection goes. A frame that is not addressed to this interface passes: what a
- * switch floods back is not sent again. Whatever does not work is counted. User space (io/dataplane_balance.py) writes settings,
- * backends and the half of the Maglev table that is not in use, and reads the rest; nothing here waits for it. */
+ * Law: only packets to the service are touched; all others pass unchanged. A connection stays with the backend of its first
+ * packet. Connections that do not fit into the table follow the Maglev table, so they stay too while weights do. ICMP errors
+ * about a connection follow the connection. A frame that is not addressed to this interface passes: frames that a switch floods
+ * back are not sent again. Every failure is counted. User space (ebpf/balance.py) writes settings, backends and the unused half
+ * of the Maglev table, and reads the rest; nothing here waits for it. */
 #include "balance_maps.h"
 #include "hash.h"
 
@@ -16,7 +16,7 @@ const volatile u32 measures = 1; /* 0: balance only */
 struct arrival {
     struct wl_endpoint client; /* its port, and above it the service's */
     struct wl_client_packet packet;
-    u8 error; /* ICMP: it is about a packet of the connection */
+    u8 error; /* ICMP: about a packet of the connection */
 };
 
 WL_INLINE void fault(u32 which)
@@ -50,13 +50,13 @@ WL_INLINE int is_served(const struct balance_settings *s, u16 port)
     return served;
 }
 
-/* An IPv4 address as the lower half of one of IPv6. */
+/* An IPv4 address as the lower half of an IPv6 address. */
 WL_INLINE u64 mapped(u32 address)
 {
     return 0xffffull << 32 | address;
 }
 
-/* What follows the IP header, `bytes` long. */
+/* Read what follows the IP header, `bytes` long. */
 WL_INLINE int read_transport(const struct balance_settings *s, const u8 *at, const u8 *end, u32 bytes, struct arrival *a)
 {
     u32 head = 8;
@@ -81,7 +81,7 @@ WL_INLINE int read_transport(const struct balance_settings *s, const u8 *at, con
     return 1;
 }
 
-/* Where an error quotes what a backend sent: the service's port, then the client's. */
+/* Read an error that quotes a backend's packet: the service's port, then the client's. */
 WL_INLINE int read_quoted(const struct balance_settings *s, const u8 *at, const u8 *end, struct arrival *a)
 {
     if (at + 4 > end || !is_served(s, wl_be16(at)))
@@ -197,14 +197,15 @@ WL_INLINE struct connection *find_in(u32 index, u64 key)
 
 WL_INLINE int is_over(const struct balance_settings *s, const struct connection *c, u32 now)
 {
-    /* Whoever only sends SYNs does not fill the table for long. */
+    /* A client that only sends SYNs does not fill the table for long. */
     u32 limit = c->closed || c->flow.front.flags & WL_FRONT_WAITS ? s->closing : s->idle;
 
     return wl_behind(now, c->seen) > (int)limit; /* another CPU may have seen it later than now */
 }
 
-/* A slot that is empty, or whose connection is over. While it is being filled it has no key: another CPU that has a packet of the
- * same connection just then fills one more, with the same backend. Where a late packet is just being measured, it is left alone. */
+/* Fill a slot that is empty, or whose connection is over. While being filled it has no key: if another CPU gets a packet of the
+ * same connection at that moment, it fills one more, with the same backend. A slot in which a late packet is being measured is
+ * left alone. */
 WL_INLINE struct connection *insert_in(const struct balance_settings *s, u32 index, u64 key, u16 backend, u32 now)
 {
     struct group *group = bpf_map_lookup_elem(&groups, &index);
@@ -255,7 +256,7 @@ WL_INLINE u16 choice(const struct balance_settings *s, u64 key)
     return chosen ? *chosen : NO_BACKEND;
 }
 
-/* Where its frames go; 0: it is not there. Read once: it may be taken away at any moment. */
+/* The MAC address of a backend; 0: absent. Read once: it may be removed at any moment. */
 WL_INLINE u64 mac_of(u32 number)
 {
     struct backend *backend = bpf_map_lookup_elem(&backends, &number);
@@ -263,7 +264,7 @@ WL_INLINE u64 mac_of(u32 number)
     return backend ? *(volatile const u64 *)&backend->mac : 0;
 }
 
-/* ---- the measure ---- */
+/* ---- measurement ---- */
 
 WL_INLINE void measure(const struct balance_settings *s, struct connection *c, const struct wl_client_packet *p, struct tally *t)
 {
@@ -282,7 +283,7 @@ WL_INLINE void measure(const struct balance_settings *s, struct connection *c, c
     t->abstained += !epoch.count;
 }
 
-/* What a packet tells of its connection; `moved`: what was measured before was of another backend. */
+/* Measure a packet of its connection; `moved`: earlier measurements were of another backend. */
 WL_INLINE void take(const struct balance_settings *s, const struct arrival *a, struct connection *c, struct tally *t, u8 moved)
 {
     c->seen = seen_at(a);
@@ -337,7 +338,7 @@ int wl_balance(struct xdp_md *context)
     number = opens ? choice(s, key) : c->backend;
     to = mac_of(number);
     if (!to && !opens) {
-        if (!c->closed) /* else nobody waits for an answer: a last word, after its server has left */
+        if (!c->closed) /* else no response is awaited: a last packet, after its server has left */
             fault(ORPHANED);
         moved = 1;
         number = choice(s, key);
@@ -353,7 +354,7 @@ int wl_balance(struct xdp_md *context)
     if (a.error)
         return forward(context, to);
     if (c) {
-        /* Only who has chosen says so: another CPU may have given the slot away, or user space taken the backend out. */
+        /* Only the CPU that chose records it: another may have reassigned the slot, or user space removed the backend. */
         if (opens || moved)
             c->backend = (u16)number;
         if (opens)

@@ -1,4 +1,4 @@
-/* The maps of the balancer. User space has the same structures in io/balance_maps.py. */
+/* The maps of the balancer. User space has the same structures in ebpf/balance_maps.py. */
 #ifndef WIRELAG_BALANCE_MAPS_H
 #define WIRELAG_BALANCE_MAPS_H
 
@@ -7,15 +7,15 @@
 
 #define PORTS 8
 #define GROUP 8            /* connections that share a line of keys */
-#define TAKEN 1            /* no key: a slot that is being filled */
+#define TAKEN 1            /* not a key: a slot being filled */
 #define NO_BACKEND 0xffffu /* in the Maglev table */
-#define SEEN_SHIFT 24      /* times of connections are in units of 2^24 ns: a word of 32 bits is full after two years */
+#define SEEN_SHIFT 24      /* times of connections are in units of 2^24 ns: 32 bits last two years */
 #define NAME_BYTES 64
 #define ADDRESS_BYTES 48
 
 struct balance_settings {
-    u32 abi;    /* which layout all of these maps have; user space knows its number */
-    u32 active; /* which half of the Maglev table is in use */
+    u32 abi;    /* version of the layout of all these maps; user space has the same number */
+    u32 active; /* the half of the Maglev table in use */
     u64 vip_high, vip_low;
     u64 seed;
     u16 ports[PORTS]; /* all are set: fewer are repeated */
@@ -28,22 +28,22 @@ struct balance_settings {
 };
 
 struct backend {
-    u64 mac;                                       /* six bytes in their order, written at once; 0: it is not there */
-    char name[NAME_BYTES], address[ADDRESS_BYTES]; /* for who takes over */
+    u64 mac;                                       /* six bytes in order, written at once; 0: absent */
+    char name[NAME_BYTES], address[ADDRESS_BYTES]; /* for the process that takes over */
 };
 
-/* Of one backend on one CPU; they only grow. */
+/* Counters of one backend on one CPU; they only grow. */
 struct tally {
     u64 packets, bytes, opened;
-    u64 requests, repeated; /* repeated: requests and SYNs that were sent again */
+    u64 requests, repeated; /* repeated: retransmitted requests and SYNs */
     u64 sum_ns, count;      /* of response latencies */
-    u64 abstained;          /* epochs without an answer */
+    u64 abstained;          /* epochs without an estimate */
 };
 
 enum fault {
-    TABLE_FULL, /* packets of connections that found no room */
+    TABLE_FULL, /* packets of connections that did not fit */
     UNSERVED,   /* dropped: there is no backend */
-    ORPHANED,   /* connections that moved: their backend is gone */
+    ORPHANED,   /* connections that moved because their backend is gone */
     BUSY,       /* not measured: another CPU had the connection */
     FRAGMENTS,
     MALFORMED,
@@ -63,7 +63,7 @@ struct connection {
     struct wl_modes_flow flow;
 };
 
-/* Who takes over finds what another version left: whoever changes one of these changes ABI in io/balance_maps.py. */
+/* A takeover finds the maps of another version: if you change one of these, change ABI in ebpf/balance_maps.py. */
 _Static_assert(sizeof(struct balance_settings) == 96 && sizeof(struct backend) == 120, "settings or backends: another ABI");
 _Static_assert(sizeof(struct tally) == 64 && FAULTS == 6, "counters: another ABI");
 _Static_assert(sizeof(struct connection) == 160, "connections: another ABI");
@@ -77,7 +77,7 @@ struct {
     __type(value, struct balance_settings);
 } settings SEC(".maps");
 
-/* Two halves: user space fills the one that is not in use, then swaps them by one store. */
+/* Two halves: user space fills the unused one, then swaps them by one store. */
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(map_flags, BPF_F_MMAPABLE);

@@ -1,13 +1,12 @@
-/* Fridges inside the kernel: requests wait in slots that all CPUs share, samples are added up where they are found
- * (kernels/fridge.h).
+/* Fridges in the kernel: requests wait in slots that all CPUs share; samples are summed where they are found (kernels/fridge.h).
  *
- * A slot that another CPU changes at this moment is left alone: the request is not kept, the response not found, and it is counted.
- * On one CPU the same packets give the same samples as outside. Samples go into bins of the CPU that found them. */
+ * A slot that another CPU is changing is left alone: the request is not kept, the response not found, and it is counted. On one
+ * CPU the same packets give the same samples as in user space. Samples go into bins of the CPU that found them. */
 #include "hook.h"
 
 #include "turn.h"
 
-/* A slot is claimed by an id that no request has. */
+/* A claimed slot has an id that no request has. */
 #define WL_BUSY (~0ull)
 #define WL_SHARED_SLOTS
 #define WL_SLOT_AT(f, place) wl_slot_at(place)
@@ -57,7 +56,7 @@ struct {
     __type(value, struct wl_slot);
 } slots SEC(".maps");
 
-struct { /* of each CPU, side and leg */
+struct { /* per CPU, side and leg */
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(map_flags, BPF_F_MMAPABLE);
     __uint(max_entries, 1);
@@ -65,7 +64,7 @@ struct { /* of each CPU, side and leg */
     __type(value, struct wl_in_bin);
 } bins SEC(".maps");
 
-struct { /* of each CPU, side, leg and crowd */
+struct { /* per CPU, side, leg and crowd */
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(map_flags, BPF_F_MMAPABLE);
     __uint(max_entries, 1);

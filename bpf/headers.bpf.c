@@ -1,4 +1,4 @@
-/* The frame decoder inside the kernel: proof that kernels/headers.h and fast.h pass the verifier, and give the same row there.
+/* The frame decoder in the kernel: proof that kernels/headers.h and fast.h pass the verifier, and give the same row there.
  * Loaded and run by the tests; measuring programs include the same headers. */
 #include "abi.h"
 

@@ -1,7 +1,7 @@
-/* What meters share: a hook on what comes in (XDP) or goes out (tc), frames into rows, intervals with two sides.
+/* What meters share: a hook on incoming (XDP) or outgoing (tc) packets, frames into rows, intervals with two sides.
  *
- * Law: a meter leaves every packet as it is and lets it pass, whatever happens. What it could not do it counts.
- * A file that defines WL_EGRESS before it includes the program makes the same program for tc. */
+ * Law: a meter never changes a packet and always lets it pass. It counts what it could not do. A file that defines WL_EGRESS
+ * before it includes the program makes the same program for tc. */
 #ifndef WIRELAG_HOOK_H
 #define WIRELAG_HOOK_H
 
@@ -10,7 +10,7 @@
 #ifdef WL_EGRESS
 #define WL_CONTEXT struct __sk_buff
 #define WL_HOOK "tc"
-#define WL_PASS (-1) /* whatever comes next decides */
+#define WL_PASS (-1) /* the next program decides */
 #else
 #define WL_CONTEXT struct xdp_md
 #define WL_HOOK "xdp"
@@ -21,9 +21,9 @@
 
 _Static_assert((WL_REASONS & (WL_REASONS + 1)) == 0, "counters by reason are found by a mask");
 
-#define WL_SEEN_BYTES 256u /* of a frame: all headers and what ids take of the payload */
+#define WL_SEEN_BYTES 256u /* bytes of a frame: all headers and the payload prefix of ids */
 
-/* Constants are read through a pointer of which clang knows nothing: it would take what stands in the file for their value. */
+/* Constants are read through a pointer that clang cannot see through: it would use the value in the file. */
 #define WL_CONSTANT(type, name)                     \
     ({                                              \
         const type *_known = (const type *)&(name); \
@@ -42,7 +42,7 @@ struct {
     __uint(value_size, 4);
 } then SEC(".maps");
 
-/* Where frames are decoded that are not plain; each CPU has its own. */
+/* Where frames that are not plain are decoded, one per CPU. */
 struct {
     __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
     __uint(max_entries, 1);
@@ -50,10 +50,10 @@ struct {
     __type(value, struct wl_decoding);
 } decodings SEC(".maps");
 
-/* Any frame: a function that the verifier checks once. WL_REASONS where a map failed. */
+/* Decode any frame: a function that the verifier checks once. WL_REASONS if a map failed. */
 __attribute__((noinline)) int wl_decode_any(WL_CONTEXT *context)
 {
-    struct wl_decode_options wanted = *WL_CONSTANT(struct wl_decode_options, options); /* functions are handed no constants */
+    struct wl_decode_options wanted = *WL_CONSTANT(struct wl_decode_options, options); /* functions cannot be passed constants */
     struct wl_decoding *decoding;
     __u32 zero = 0, length;
 
@@ -68,8 +68,8 @@ __attribute__((noinline)) int wl_decode_any(WL_CONTEXT *context)
     return wl_decode(context, length, WL_LINK_ETHERNET, &wanted, decoding);
 }
 
-/* The row of a frame; gives WL_OK, or why there is none. It is copied where the frame is not plain, so that clang keeps the row of
- * a plain one in registers. */
+/* The row of a frame; returns WL_OK, or why there is none. It is copied if the frame is not plain, so that clang keeps the row
+ * of a plain one in registers. */
 WL_INLINE int wl_row_of(WL_CONTEXT *context, struct wl_row *row)
 {
     const struct wl_decode_options *wanted = WL_CONSTANT(struct wl_decode_options, options);
@@ -80,11 +80,11 @@ WL_INLINE int wl_row_of(WL_CONTEXT *context, struct wl_row *row)
 #ifdef WL_EGRESS
     const u8 *frame = (const u8 *)(long)context->data, *end = (const u8 *)(long)context->data_end;
 
-    /* Headers of TCP are in the first piece of memory: who looks at nothing else needs no more. */
+    /* TCP headers are in the first piece of memory: a meter that needs only these needs no more. */
     if (!wanted->prefix && wl_fast(frame, end, wanted, row) && row->kind == WL_TCP)
         return WL_OK;
-    /* The rest cannot be seen unless it is moved there. No byte of the packet changes, but where TCP keeps it for another try the
-     * kernel copies the headers. */
+    /* The rest must be pulled in to be visible. No byte of the packet changes, but if TCP keeps it for retransmission the kernel
+     * copies the headers. */
     if (frame + WL_SEEN_BYTES > end && (u64)(end - frame) < context->len)
         bpf_skb_pull_data(context, context->len < WL_SEEN_BYTES ? context->len : WL_SEEN_BYTES);
 #endif
@@ -104,7 +104,7 @@ WL_INLINE int wl_pass_on(WL_CONTEXT *context)
 {
 #ifndef WL_EGRESS
     if (then_wanted)
-        bpf_tail_call(context, &then, 0); /* comes back only if there is none */
+        bpf_tail_call(context, &then, 0); /* returns only if there is none */
 #endif
     return WL_PASS;
 }

@@ -1,25 +1,25 @@
-/* LDA inside the kernel: every packet's time into its bucket (kernels/lda.h), and a sample of packets for the tail
+/* LDA in the kernel: every packet's time into its bucket (kernels/lda.h), and a sample of packets for the tail
  * (kernels/cache.h).
  *
- * Each CPU has buckets and a sample of its own, twice: nothing is shared, nothing is locked, and the user's side adds them up. What
- * a full cache gives up stays where it is, and the level says so: the user's side leaves it out. */
+ * Each CPU has its own buckets and sample, twice: nothing is shared or locked, and user space adds them up. Entries that a full
+ * cache drops stay in place, below its level: user space skips them. */
 #include "hook.h"
 
 #include "cache.h"
 #include "lda.h"
 #include "turn.h"
 
-#define WL_ZEROS 128 /* a power of two, for the verifier; a coin has 64 at most */
+#define WL_ZEROS 128 /* a power of two, for the verifier; a coin has at most 64 */
 
 const volatile struct wl_lda lda;
 const volatile u64 tail_key;
 const volatile u32 bucket_count, tail_most, tail_room; /* of one side */
 const volatile u64 source_net[4], destination_net[4];  /* which packets: address, mask */
 
-/* What a side counted beside its buckets. */
+/* Counters of a side besides its buckets. */
 struct wl_lda_side {
     u64 packets;
-    u32 level, live, kept, overflowed; /* the tail's: its level, entries of that level, all entries, those without room */
+    u32 level, live, kept, overflowed; /* the tail's level, entries of that level, all entries, those that did not fit */
     u32 by_zeros[WL_ZEROS];
 };
 
@@ -64,7 +64,7 @@ WL_INLINE int wl_travels(const struct wl_row *row)
            (row->dst_high & destination_net[2]) == destination_net[0] && (row->dst_low & destination_net[3]) == destination_net[1];
 }
 
-/* As a cache keeps it, whose level rises when it is full. */
+/* Keep a packet as a cache does, whose level rises when it is full. */
 static __attribute__((noinline)) void wl_keep(struct wl_lda_cpu *mine, u32 sides, u64 id, s64 time_ns, u64 coin)
 {
     struct wl_lda_side *here = &mine->side[sides & 1];

@@ -1,3 +1,3 @@
-/* What goes out: the same program for tc. */
+/* Outgoing packets: the same program for tc. */
 #define WL_EGRESS
 #include "lda.bpf.c"

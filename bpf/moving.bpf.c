@@ -1,6 +1,6 @@
-/* What a program costs: run over one frame again and again, it must not see the same packet each time. This makes the frame
- * (Ethernet, IPv4, TCP with timestamps) the next one of many connections, each of which sends a request after a response, and hands
- * it to the program in `next`. For test runs alone: it changes packets. */
+/* For measuring the cost of a program: repeated over one frame, it must not see the same packet each time. This turns the frame
+ * (Ethernet, IPv4, TCP with timestamps) into the next one of many connections, each of which sends a request after a response,
+ * and passes it to the program in `next`. For test runs only: it changes packets. */
 #include "abi.h"
 
 #define SHORTEST (14 + 20 + 32)
@@ -37,7 +37,7 @@ int wl_moving(struct xdp_md *context)
     flow = mine;
     frame[18] = (u8)(turn >> 8); /* the packet's number */
     frame[19] = (u8)turn;
-    wl_put(frame + 26, 0x0A000000 + mine); /* from where */
+    wl_put(frame + 26, 0x0A000000 + mine); /* source address */
     wl_put(frame + 38, turn * request);
     wl_put(frame + 42, turn * response);
     wl_put(frame + 58, turn * (turn_ns / 1000000));
@@ -46,7 +46,7 @@ int wl_moving(struct xdp_md *context)
     return XDP_ABORTED;
 }
 
-/* The least that a program does. */
+/* The least that a program can do. */
 SEC("xdp")
 int wl_pass(struct xdp_md *context)
 {

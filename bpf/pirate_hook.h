@@ -1,20 +1,20 @@
-/* Client packets into epochs, inside the kernel (docs/concepts/pirate.md, "In the kernel"). A program defines WL_FLOW, WL_PACKET
- * and WL_FINISH, its method's, and WL_STEP, which says whether WL_PACKET is inlined; then it includes this.
+/* Client packets into epochs, in the kernel (docs/concepts/pirate.md, "In the kernel"). A program defines WL_FLOW, WL_PACKET and
+ * WL_FINISH of its method, and WL_STEP, which decides whether WL_PACKET is inlined; then it includes this.
  *
- * Law: the same packets give the same epochs as kernels/module_pirate.cpp gives: the table, its groups and whom they evict are the
- * same. A packet is never dropped, changed or held up: a group that another processor keeps busy is left alone, and that is
- * counted. So is everything else that does not work. */
+ * Law: the same packets give the same epochs as in kernels/module_pirate.cpp: the table, its groups and its evictions are the
+ * same. A packet is never dropped, changed or delayed: if another processor holds a group, the packet is skipped and counted. So
+ * is every other failure. */
 #ifndef WIRELAG_PIRATE_HOOK_H
 #define WIRELAG_PIRATE_HOOK_H
 
 #include "coin.h"
 #include "fast.h"
 
-#define WL_SLOTS 8   /* of a group: its keys are one line of memory, its times another */
-#define WL_TRIES 64  /* at a group that another processor has: some microseconds */
-#define WL_SERVERS 8 /* that can be told apart */
+#define WL_SLOTS 8   /* of a group: its keys are one cache line, its times another */
+#define WL_TRIES 64  /* for a group that another processor holds: some microseconds */
+#define WL_SERVERS 8 /* servers that can be distinguished */
 
-/* Who travels: all; to the side with the likelier port of a server; to one of the servers. */
+/* Which packets count: all; those to the side with the likelier server port; those to one of the servers. */
 enum wl_clients { WL_ALL, WL_BY_PORTS, WL_TO_SERVERS };
 
 struct wl_server {
@@ -24,11 +24,11 @@ struct wl_server {
 
 struct wl_group {
     u64 keys[WL_SLOTS];
-    u64 times[WL_SLOTS]; /* of the last packet, in ns, twice; the lowest bit of the first: some processor has the group */
+    u64 times[WL_SLOTS]; /* of the last packet, in ns, doubled; the lowest bit of the first: a processor holds the group */
     WL_FLOW flows[WL_SLOTS];
 };
 
-/* Who talks to whom: addresses; ports, whether it is a tunnel, protocol. */
+/* Endpoints: addresses; ports, whether it is a tunnel, protocol. */
 struct wl_name {
     u64 words[5];
 };
@@ -44,13 +44,13 @@ struct wl_told {
     struct wl_name name;
 };
 
-/* A processor's own: what it counted, and what it is at. A line of memory is never of two. */
+/* Per processor: its counters, and its current packet. No cache line is shared. */
 struct wl_work {
     u64 packets, bad_time, opened, evicted;
-    u64 other; /* neither TCP nor, where they are wanted, a flow without it */
+    u64 other; /* neither TCP nor, if wanted, a flow without it */
     u64 from_servers;
-    u64 busy;   /* packets left alone */
-    u64 untold; /* epochs for which the ring had no room */
+    u64 busy;   /* packets skipped */
+    u64 untold; /* epochs that did not fit into the ring */
     u64 failed; /* look-ups */
     u64 not_handed_on;
     u64 undecoded[WL_REASONS];
@@ -90,7 +90,7 @@ struct {
     __uint(max_entries, 1 << 22);
 } epochs SEC(".maps");
 
-/* Another program, which has the packet afterwards. */
+/* Another program, which gets the packet afterwards. */
 struct {
     __uint(type, BPF_MAP_TYPE_PROG_ARRAY);
     __uint(max_entries, 1);
@@ -134,7 +134,7 @@ WL_INLINE int wl_is_wanted(const struct wl_row *row)
     return k == WL_TCP || (without_tcp && (k == WL_UDP || k == WL_QUIC || k == WL_ESP || k == WL_WIREGUARD || k == WL_OTHER));
 }
 
-/* Flow keys tell directions apart, and flows of a pair of addresses by the SPI or the receiver's index, where there is one. */
+/* Flow keys distinguish directions and, within a pair of addresses, flows by SPI or receiver index, if there is one. */
 WL_INLINE u64 wl_client_key(const struct wl_row *row)
 {
     u64 key = row->flow_key ^ !!(row->flags & WL_REVERSE);
@@ -145,7 +145,7 @@ WL_INLINE u64 wl_client_key(const struct wl_row *row)
     return key ? key : 1;
 }
 
-/* A row into w->packet, if it is a client's. */
+/* Copy a row into w->packet, if it is a client's. */
 WL_INLINE int wl_take_row(struct wl_work *w, const struct wl_row *row, u32 length)
 {
     u32 tcp = row->kind == WL_TCP, numbered = !(row->flags & (WL_IPV6 | WL_FRAGMENT)) && row->ip_id;
@@ -172,7 +172,7 @@ WL_INLINE int wl_take_row(struct wl_work *w, const struct wl_row *row, u32 lengt
     return 1;
 }
 
-/* All 64 bits of it are wanted: else the compiler keeps halves of pointers, which the verifier does not allow. */
+/* All 64 bits are used: else the compiler keeps halves of pointers, which the verifier does not allow. */
 WL_INLINE u32 wl_length(const struct xdp_md *context)
 {
     u64 length = (u64)((const u8 *)(long)context->data_end - (const u8 *)(long)context->data);
@@ -190,7 +190,7 @@ __attribute__((noinline)) int wl_decode_any(struct xdp_md *context, struct wl_wo
     return wl_decode(context, wl_length(context), WL_LINK_ETHERNET, &w->options, &w->decoding);
 }
 
-/* A frame that the fast decoder leaves. */
+/* A frame that the fast decoder does not handle. */
 WL_INLINE int wl_take_any(struct xdp_md *context, struct wl_work *w)
 {
     u32 reason = wl_decode_any(context, w);
@@ -211,7 +211,7 @@ WL_INLINE void wl_give(struct wl_work *w, const struct wl_name *name, u64 key)
         w->untold++;
 }
 
-/* An epoch ended with the packet. */
+/* Report an epoch that ended with the packet. */
 __attribute__((noinline)) int wl_tell_epoch(struct wl_work *w, u32 group, u32 slot)
 {
     struct wl_names *n = bpf_map_lookup_elem(&names, &group);
@@ -230,7 +230,7 @@ WL_INLINE s64 wl_slot_ns(const struct wl_group *g, u32 slot)
     return (s64)(g->times[slot] >> 1);
 }
 
-/* A slot for a new flow: an empty one, or that of the flow that was silent for longest. */
+/* A slot for a new flow: an empty one, or that of the flow that was silent longest. */
 __attribute__((noinline)) u32 wl_open(struct wl_work *w, struct wl_group *g, u32 group)
 {
     struct wl_names *n = bpf_map_lookup_elem(&names, &group);
@@ -272,13 +272,13 @@ __attribute__((noinline)) u32 wl_open(struct wl_work *w, struct wl_group *g, u32
     return slot;
 }
 
-/* Whether an epoch ended. */
+/* Process the packet; return whether an epoch ended. */
 WL_STEP int wl_step(WL_FLOW *flow, struct wl_work *w)
 {
     return flow && w ? WL_PACKET(flow, &w->packet, &settings, &w->told.epoch) : 0;
 }
 
-/* Whether the group is now this processor's. */
+/* Try to lock the group; return whether this processor now holds it. */
 WL_INLINE int wl_enter_group(struct wl_group *g)
 {
     WL_LOOP for (u32 i = 0; i < WL_TRIES; i++)
@@ -296,7 +296,7 @@ WL_INLINE void wl_leave_group(struct wl_group *g)
     WL_PUBLISH(&g->times[0], g->times[0] & ~1ull);
 }
 
-/* The packet's flow, in a group that is this processor's. */
+/* Follow the packet's flow, in a group that this processor holds. */
 WL_INLINE void wl_follow(struct xdp_md *context, struct wl_work *w, struct wl_group *g, u32 group)
 {
     u64 key = w->packet.key;
@@ -308,7 +308,7 @@ WL_INLINE void wl_follow(struct xdp_md *context, struct wl_work *w, struct wl_gr
         wl_decode_any(context, w); /* for its name */
         slot = wl_open(w, g, group);
     }
-    *(volatile u32 *)&w->slot = slot; /* else the verifier walks on from here for each slot by itself */
+    *(volatile u32 *)&w->slot = slot; /* else the verifier would continue from here once per slot */
     slot = *(volatile u32 *)&w->slot;
     if (slot >= WL_SLOTS)
         return;

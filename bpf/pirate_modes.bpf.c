@@ -1,4 +1,4 @@
-/* Pirate's method `modes` inside the kernel, as its paper has it. */
+/* Pirate's method `modes` in the kernel, as in its paper. */
 #include "abi.h"
 
 #include "pirate_modes.h"

@@ -1,5 +1,5 @@
-/* What a program costs that waits for responses: this makes one frame (Ethernet, IPv4, TCP with timestamps) the next one of a
- * connection, turn by turn from either side: each answers the one before and asks for the next. For test runs alone. */
+/* For measuring the cost of a program that waits for responses: this turns one frame (Ethernet, IPv4, TCP with timestamps) into
+ * the next one of a connection, alternating sides: each responds to the one before and requests the next. For test runs only. */
 #include "abi.h"
 
 #define SHORTEST (14 + 20 + 32)

@@ -1,23 +1,23 @@
-/* Intervals inside the kernel: while one is filled, the user's side reads and empties the one before (intervals.py is the law).
+/* Intervals in the kernel: while one is filled, user space reads and empties the previous one (intervals.py is the law).
  *
- * Each CPU turns by itself, at its first packet of a later interval: even intervals on side 0, odd ones on side 1. A time that goes
- * back stays in the interval that is open, but where the clock itself was set back. A side that was not emptied yet, or that was
- * emptied while it was open, takes nothing: its packets are counted as missed. */
+ * Each CPU turns by itself, at its first packet of a later interval: even intervals on side 0, odd ones on side 1. A time that
+ * goes back stays in the open interval, unless the clock itself was set back. A side that is not emptied yet, or was emptied
+ * while open, takes nothing: its packets count as missed. */
 #ifndef WIRELAG_TURN_H
 #define WIRELAG_TURN_H
 
 #include "abi.h"
 
-#define WL_BACK_NS 1000000000 /* by more than this a time goes back only if the clock was set */
+#define WL_BACK_NS 1000000000 /* a time that goes back by more than this means that the clock was set */
 
 const volatile u64 interval_ns = 1000000000;
-u64 closed_ns; /* the user's side has read all intervals that ended by then */
+u64 closed_ns; /* user space has read all intervals that ended by then */
 
 struct wl_turn {
     u64 start_ns;
     u32 side, refused;
-    u64 name[2]; /* the number of the interval on each side, from 1 on; 0: empty */
-    u64 missed;  /* packets that found their side taken, or without a name */
+    u64 name[2]; /* the number of the interval on each side, from 1; 0: empty */
+    u64 missed;  /* packets whose side was taken or unnamed */
 };
 
 static __attribute__((noinline)) void wl_turn_over(struct wl_turn *turn, u64 time_ns)
@@ -34,7 +34,7 @@ static __attribute__((noinline)) void wl_turn_over(struct wl_turn *turn, u64 tim
         turn->name[number & 1] = number + 1;
 }
 
-/* The side that a packet belongs to; whether it may be used. */
+/* The side that a packet belongs to; returns whether it may be used. */
 WL_INLINE int wl_turn_at(struct wl_turn *turn, s64 now_ns, u32 *side)
 {
     u64 closed = *(volatile u64 *)&closed_ns, time_ns = (u64)now_ns < closed ? closed : (u64)now_ns;

@@ -1,9 +1,9 @@
-/* libFuzzer target: a capture file of either format, walked record by record and decoded, as kernels/module.cpp does.
+/* libFuzzer target: a capture file of either format, walked record by record and decoded, as in kernels/module_reader.cpp.
  *
- * Input: the file. It is handed over in parts, whose sizes depend on its content, each in memory of exactly that size: a
- * record that lies across parts is carried over. Law: nothing outside of a part is read, every step gets ahead or asks for
- * more, and the packets do not depend on the parts.
- * With -DREPLAY it is a program of its own: replays the files that are named as arguments and prints their packets. */
+ * Input: the file. It is passed in parts, whose sizes depend on its content, each in memory of exactly that size; a record that
+ * spans parts is carried over. Law: nothing outside of a part is read, every step advances or asks for more, and the packets do
+ * not depend on the parts. With -DREPLAY it is a program of its own: it replays the files named as arguments and prints their
+ * packets. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +42,7 @@ static void packet(const struct wl_record *record, const struct wl_filter *filte
     totals->hash = wl_hash_word(totals->hash, decoding.row.packet_id);
 }
 
-/* Walk through one part; gives back how many bytes were used, or -1 where the file is broken. */
+/* Walk through one part; returns the number of bytes used, or -1 if the file is broken. */
 static long walk(struct wl_file *file, const u8 *part, size_t size, const struct wl_filter *filter, struct totals *totals)
 {
     const u8 *at = part, *end = part + size;
@@ -101,7 +101,7 @@ static struct totals read_in_parts(const u8 *data, size_t size, size_t step)
     return totals;
 }
 
-/* Whole and in parts; gives back the number of packets. */
+/* Read the file whole and in parts; returns the number of packets. */
 static u64 read_twice(const u8 *data, size_t size)
 {
     struct totals whole = read_in_parts(data, size, size);

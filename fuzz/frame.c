@@ -1,7 +1,7 @@
 /* libFuzzer target: one frame, any link type, any options.
  *
- * Input: 16 bytes of parameters, then the frame. Law: whatever the bytes, wl_decode() reads nothing outside of the frame,
- * gives a reason or a row, and gives the same again for the same input. */
+ * Input: 16 bytes of parameters, then the frame. Law: for any bytes, wl_decode() reads nothing outside of the frame, returns a
+ * reason or a row, and returns the same again for the same input. */
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static void check(int holds)
         abort();
 }
 
-/* What no row may say, whatever came in. */
+/* Check what must hold for every row. */
 static void check_row(const struct wl_row *row)
 {
     check(row->kind <= WL_STAMP);
@@ -50,7 +50,7 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t size)
     size -= PARAMETERS;
     if (data[3] & 1)
         wire_length = (u32)size;
-    copy = malloc(size ? size : 1); /* of exactly this size: a read behind it is seen */
+    copy = malloc(size ? size : 1); /* of exactly this size, so that a read after it is detected */
     check(copy != NULL);
     memcpy(copy, data + PARAMETERS, size);
     frame = (struct wl_frame){copy, copy + size};

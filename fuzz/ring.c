@@ -1,4 +1,4 @@
-/* libFuzzer target: one block of a packet socket's ring, walked packet by packet and decoded, as kernels/module_live.cpp does.
+/* libFuzzer target: one block of a packet socket's ring, walked packet by packet and decoded, as in kernels/module_live.cpp.
  *
  * Input: the block, in memory of exactly that size. Law: nothing outside of it is read or written, the walk ends after at most
  * as many packets as fit, and every frame lies inside. */

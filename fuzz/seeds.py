@@ -1,4 +1,4 @@
-"""Seeds for the fuzzers: captures of the shared data and the tests' built frames. Usage: seeds.py CORPUS_FOLDER."""
+"""Seeds for the fuzzers: the shared captures and the tests' frames. Usage: seeds.py CORPUS_FOLDER."""
 
 import hashlib
 import random
@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.support.captures import LINK_TYPES, capture_paths, packets, pcap, plain_bytes, random_frame
 from tests.support.ring_blocks import packed_block
 
-LARGEST = 20_000  # bytes of a seed; of larger captures the first packets
+LARGEST = 20_000  # bytes of a seed; larger captures give their first packets
 LINKS = [0, 1, 1, 1, 9, 12, 14, 50, 51, 101, 104, 108, 113, 204, 228, 229, 276, 105]  # as in frame.c
 
 
@@ -21,7 +21,7 @@ def save(folder: Path, data: bytes) -> None:
 
 
 def frame_seed(link_type: int, frame: bytes, number: int) -> bytes:
-    """The parameters that frame.c takes off the front, then the frame."""
+    """The parameters that frame.c reads first, then the frame."""
     return struct.pack("<BBBBQI", LINKS.index(link_type), 30 + number % 2, 16, 1, 0, len(frame)) + frame
 
 

@@ -1,4 +1,4 @@
-/* Arrays that Python hands over, and memory that the kernels work in. */
+/* Arrays from Python, and memory for the kernels. */
 #ifndef WIRELAG_ARRAYS_HPP
 #define WIRELAG_ARRAYS_HPP
 
@@ -20,7 +20,7 @@ extern "C" {
 template <typename T> using Column = nanobind::ndarray<const T, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
 template <typename T> using Room = nanobind::ndarray<T, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
 
-/* A column of the batch, of its own type and of the batch's length. */
+/* A column of the batch, checked for type and length. */
 template <typename T> Column<T> column(nanobind::handle packets, const char *name, size_t rows)
 {
     Column<T> values = nanobind::cast<Column<T>>(packets.attr(name), false);
@@ -30,7 +30,7 @@ template <typename T> Column<T> column(nanobind::handle packets, const char *nam
     return values;
 }
 
-/* A column, and where its values lie: an array looks that up at every access. */
+/* A column and the address of its values, which an array would look up at every access. */
 template <typename T> struct Values {
     Column<T> array;
     const T *values;
@@ -45,7 +45,7 @@ template <typename T> struct Values {
     }
 };
 
-/* The columns of a batch that matching looks at. */
+/* The columns of a batch that matching uses. */
 struct SeenColumns {
     nanobind::handle packets;
     size_t rows = nanobind::len(packets);
@@ -75,7 +75,7 @@ struct Free {
     }
 };
 
-/* Memory that is zero and costs nothing until it is used. */
+/* Zeroed memory that costs nothing until it is used. */
 template <typename T> std::unique_ptr<T[], Free> zeroed(size_t count)
 {
     T *memory = static_cast<T *>(std::calloc(count, sizeof(T)));
@@ -85,7 +85,7 @@ template <typename T> std::unique_ptr<T[], Free> zeroed(size_t count)
     return std::unique_ptr<T[], Free>(memory);
 }
 
-/* Every packet touches lines anywhere in a table: with small pages finding these takes as long as fetching them. */
+/* Every packet touches lines anywhere in a table: with small pages, address translation costs as much as fetching. */
 inline void in_large_pages(void *memory, size_t bytes)
 {
 #ifdef MADV_HUGEPAGE
@@ -93,7 +93,7 @@ inline void in_large_pages(void *memory, size_t bytes)
     uintptr_t end = (reinterpret_cast<uintptr_t>(memory) + bytes) & ~mask;
 
     if (begin < end)
-        madvise(reinterpret_cast<void *>(begin), end - begin, MADV_HUGEPAGE); /* a wish: nothing depends on it */
+        madvise(reinterpret_cast<void *>(begin), end - begin, MADV_HUGEPAGE); /* a hint: nothing depends on it */
 #else
     (void)memory, (void)bytes;
 #endif

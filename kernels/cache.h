@@ -1,20 +1,21 @@
-/* Caches of packets, their copies, and the join of two caches (docs/reference/crossing.md is the law; tests/oracles/join.py its twin).
+/* Caches of packets, their copies, and the join of two caches (docs/reference/crossing.md is the law; tests/oracles/join.py its
+ * twin).
  *
- * Law: what a cache keeps is decided by the id's coin and the level alone, so that two points keep the same packets and never
- * evict one side alone. Memory, and the loops over it, are the caller's. */
+ * Law: only the id's coin and the level decide what a cache keeps, so two points keep the same packets and never evict on one
+ * side only. The caller owns the memory and the loops over it. */
 #ifndef WIRELAG_CACHE_H
 #define WIRELAG_CACHE_H
 
 #include "coin.h"
 
-/* What becomes of an entry in the join. */
+/* The fate of an entry in the join. */
 enum wl_fate { WL_PAIRED, WL_SINGLE, WL_AMBIGUOUS };
 
 struct wl_joined {
     u64 pairs, only_upstream, only_downstream, duplicated, ambiguous;
 };
 
-/* Whether a cache of this level keeps a packet with this coin. The highest level that anything reaches is 65: then nothing is. */
+/* Whether a cache of this level keeps a packet with this coin. The highest reachable level is 65, which keeps nothing. */
 WL_INLINE int wl_cache_wants(u64 coin, u32 level)
 {
     return wl_leading_zeros(coin) >= level;
@@ -26,7 +27,7 @@ WL_INLINE u64 wl_copy_number(u64 id, u64 n)
     return n ? wl_mix(id + n * WL_GOLDEN) : id;
 }
 
-/* Join an id that has so many entries at each point, at least one in all; the fate of these entries. */
+/* Join an id with this many entries at each point, at least one in total; return the fate of these entries. */
 WL_INLINE enum wl_fate wl_join_id(struct wl_joined *j, u64 upstream, u64 downstream)
 {
     u64 both = upstream < downstream ? upstream : downstream;

@@ -1,7 +1,7 @@
 /* Coins of the two-point estimators (docs/reference/crossing.md, "Coins").
  *
- * Law: a coin is a hash of (packet id, seed, purpose), so that both points throw the same one; never of the interval, so that
- * synopses of neighbouring intervals can be added. */
+ * Law: a coin is a hash of (packet id, seed, purpose), so both points toss the same one; never of the interval, so synopses of
+ * neighbouring intervals can be added. */
 #ifndef WIRELAG_COIN_H
 #define WIRELAG_COIN_H
 
@@ -17,7 +17,7 @@ enum wl_purpose {
     WL_COIN_RATELESS = 7,
     WL_COIN_FLOW = 8,
     WL_COIN_HOLD = 9,
-    WL_COIN_THINNING = 10, /* 10 to 13 are thrown from Python alone */
+    WL_COIN_THINNING = 10, /* 10 to 13 are used from Python only */
     WL_COIN_REFERENCE = 11,
     WL_COIN_ADDRESS = 12,
     WL_COIN_LISTED = 13,
@@ -25,7 +25,7 @@ enum wl_purpose {
     WL_COIN_MINHASH = 1024,
 };
 
-/* What a seed and a purpose add to ids: computed once, outside of loops. */
+/* The contribution of seed and purpose: computed once, outside of loops. */
 WL_INLINE u64 wl_coin_key(u64 seed, u64 purpose)
 {
     return wl_mix(seed * WL_GOLDEN + purpose);

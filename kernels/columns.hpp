@@ -1,4 +1,4 @@
-/* The columns of a packet batch as they lie in memory, for the loops of the extension. */
+/* The columns of a packet batch in memory, for the loops of the extension. */
 #ifndef WIRELAG_COLUMNS_HPP
 #define WIRELAG_COLUMNS_HPP
 
@@ -9,7 +9,7 @@ extern "C" {
 #include "records.h"
 }
 
-/* The columns of a packet batch, in the order in which they lie in its memory: name, C type, how many per row. */
+/* The columns of a packet batch, in the order of its memory: name, C type, values per row. */
 #define WL_COLUMNS(X)          \
     X(time_ns, s64, 1)         \
     X(number, u64, 1)          \
@@ -59,11 +59,11 @@ constexpr const char *dtype_of(u8)
     return "uint8";
 }
 
-/* Rows of a batch. Measured: with fewer the Python around them shows, with more they leave the cache. Not a power of two, or
- * the same row of every column would fall into the same few lines of the cache. */
+/* Rows of a batch. Measured: with fewer, the Python overhead shows; with more, they leave the cache. Not a power of two, or the
+ * same row of every column would map to the same few cache lines. */
 constexpr size_t batch_rows = 8192 + 8;
 
-/* One batch's memory, column after column. */
+/* The memory of one batch, column by column. */
 struct Columns {
 #define X(name, type, width) type name[batch_rows * width];
     WL_COLUMNS(X)

@@ -1,4 +1,4 @@
-/* What decoding works on: the row, the cursor that reads the frame, and stages.
+/* The state of decoding: the row, the cursor that reads the frame, and stages.
  *
  * Safety: every read goes through wl_has(), which compares with the end of the captured bytes. */
 #ifndef WIRELAG_DECODING_H
@@ -8,7 +8,7 @@
 
 #define WL_MOST_TAGS 8       /* VLAN tags and MPLS labels before one IP header */
 #define WL_MOST_EXTENSIONS 8 /* extension headers of one IP packet */
-#define WL_MOST_OPTIONS 40   /* bytes of TCP options, and so options */
+#define WL_MOST_OPTIONS 40   /* bytes of TCP options, which bounds their number */
 #define WL_MOST_TUNNELS 4
 #define WL_MOST_PREFIX 64
 
@@ -33,7 +33,7 @@ enum wl_flag {
     WL_UNSIZED = 1 << 13,
 };
 
-/* What a packet id is made of. */
+/* The parts of a packet id. */
 enum wl_field { WL_FIELD_FLOW = 1, WL_FIELD_LENGTH = 2, WL_FIELD_IP_ID = 4, WL_FIELD_TRANSPORT = 8 };
 
 enum wl_link { /* as numbered in capture files */
@@ -84,7 +84,7 @@ struct wl_row {
     u8 protocol, traffic_class, kind, message;
 };
 
-/* What is known of an IP packet beside its row. Lengths are as claimed. */
+/* Fields of an IP packet that are not in its row. Lengths are as claimed. */
 struct wl_packet {
     u32 wire_length;
     u32 ip_length, ip_payload; /* the payload shrinks as extension headers are passed */
@@ -92,15 +92,15 @@ struct wl_packet {
     u32 icmp, icmp_rest;       /* type and code; bytes 4 to 7 */
 };
 
-/* Where a stage stands, and the end of what it may read. */
+/* The position of a stage, and the end of what it may read. */
 struct wl_cursor {
     const u8 *frame, *at, *end;
 #ifdef __bpf__
-    u32 left; /* the verifier accepts only the frame's own end, so the end of an IP payload is counted beside it */
+    u32 left; /* the verifier accepts only the frame's own end, so the end of an IP payload is counted separately */
 #endif
 };
 
-/* A cursor between two stages. The verifier follows no pointer through memory, so there it is kept in numbers. */
+/* A cursor between two stages. The verifier does not track pointers through memory, so in eBPF it is stored as numbers. */
 #ifdef __bpf__
 struct wl_place {
     u32 offset, left;
@@ -111,23 +111,23 @@ struct wl_place {
 };
 #endif
 
-/* One frame under way: what is kept from stage to stage. */
+/* A frame being decoded: the state kept from stage to stage. */
 struct wl_decoding {
-    struct wl_place place;   /* where the next stage reads on */
-    struct wl_place options; /* the TCP options not looked at yet */
+    struct wl_place place;   /* where the next stage continues */
+    struct wl_place options; /* the TCP options not read yet */
     u32 type;                /* the ethertype found last */
     struct wl_packet packet;
     struct wl_row row;
 };
 
-/* A stage of decoding. In the extension all stages are inlined. In eBPF each is a function of its own, which the verifier
- * checks once and for all inputs: the stages' costs add up, where inlined they would multiply and exceed its limit. */
+/* A stage of decoding. In the extension all stages are inlined. In eBPF each is a separate function, which the verifier checks
+ * once for all inputs: so the stages' costs add up; inlined they would multiply and exceed its limit. */
 #ifdef __bpf__
 #ifndef WL_CONTEXT
 #define WL_CONTEXT struct xdp_md
 #endif
 #define WL_STAGE __attribute__((noinline))
-#define WL_MOST_OFFSET 0x3FFF /* the verifier wants to see a bound */
+#define WL_MOST_OFFSET 0x3FFF /* the verifier needs a bound */
 #else
 struct wl_frame {
     const u8 *data, *data_end;
@@ -136,7 +136,7 @@ struct wl_frame {
 #define WL_STAGE WL_INLINE
 #endif
 
-/* May the next n bytes be read? */
+/* Whether the next n bytes may be read. */
 WL_INLINE int wl_has(const struct wl_cursor *c, u32 n)
 {
 #ifdef __bpf__
@@ -154,7 +154,7 @@ WL_INLINE void wl_pass(struct wl_cursor *c, u32 n)
 #endif
 }
 
-/* From here on, nothing behind the next n bytes is read. */
+/* Read nothing after the next n bytes. */
 WL_INLINE void wl_limit(struct wl_cursor *c, u32 n)
 {
 #ifdef __bpf__
@@ -171,7 +171,7 @@ WL_INLINE u32 wl_offset(const struct wl_cursor *c)
     return (u32)(c->at - c->frame);
 }
 
-/* Take up reading at a place; whether it lies inside the frame. */
+/* Continue reading at a place; return whether it lies inside the frame. */
 WL_INLINE int wl_resume(struct wl_cursor *c, WL_CONTEXT *context, const struct wl_place *place)
 {
 #ifdef __bpf__

@@ -1,4 +1,4 @@
-/* Delays into bins and sums (distribution.py says what they guarantee). A bin is 1/128 of an octave; integer only. */
+/* Delays into bins and sums (distribution.py states the guarantees). A bin is 1/128 of an octave; integer only. */
 #ifndef WIRELAG_DISTRIBUTION_H
 #define WIRELAG_DISTRIBUTION_H
 
@@ -9,7 +9,7 @@
 #define WL_BINS ((WL_BIN_OCTAVES << WL_BIN_BITS) + (2 << WL_BIN_BITS))
 #define WL_LONGEST_NS ((1ull << (WL_BIN_BITS + 1 + WL_BIN_OCTAVES)) - 1)
 
-/* Sums that do not fit into 64 bits have two words, the lower one first. */
+/* Sums that do not fit into 64 bits have two words, lower word first. */
 struct wl_sums {
     u64 samples;
     u64 weight;
@@ -30,10 +30,10 @@ WL_INLINE u32 wl_bin(u64 delay_ns)
 
 #define WL_CROWD_BITS 5
 #define WL_CROWDS (1 << WL_CROWD_BITS)
-#define WL_COARSE_BITS 3 /* crowds have bins of eight: what tells a variance need not be fine, and should stay in the cache */
+#define WL_COARSE_BITS 3 /* crowds use bins of eight: a variance need not be fine, and should stay in the cache */
 #define WL_COARSE_BINS (WL_BINS >> WL_COARSE_BITS)
 
-/* The crowd of a connection: the upper bits of its flow key, which no table looks at. */
+/* The crowd of a connection: the upper bits of its flow key, which no table uses. */
 WL_INLINE u32 wl_crowd(u64 flow_key)
 {
     return (u32)(flow_key >> (64 - WL_CROWD_BITS));
@@ -50,7 +50,7 @@ WL_INLINE void wl_add_product(u64 sum[2], u64 a, u64 b)
     sum[1] += high + (sum[0] < low);
 }
 
-/* One delay into its bin, whose weight and square these are, and into the sums. */
+/* Add one delay to its bin (weight and square) and to the sums. */
 WL_INLINE void wl_distribute_into(u64 *in_bin, u64 *squares, struct wl_sums *sums, u64 delay_ns, u64 weight)
 {
     *in_bin += weight;
@@ -60,7 +60,7 @@ WL_INLINE void wl_distribute_into(u64 *in_bin, u64 *squares, struct wl_sums *sum
     sums->samples++;
     sums->weight += weight;
     wl_add_product(sums->sum_ns, delay_ns, weight);
-    wl_add_product(sums->sum_squares, delay_ns * weight, delay_ns); /* a delay of 2^43 ns leaves a weight 21 bits */
+    wl_add_product(sums->sum_squares, delay_ns * weight, delay_ns); /* a delay of 2^43 ns leaves 21 bits for the weight */
 }
 
 WL_INLINE void wl_distribute(u64 *weights, u64 *squares, struct wl_sums *sums, u64 delay_ns, u64 weight)

@@ -1,9 +1,9 @@
-/* The frames that nearly all traffic is made of, decoded in one go: Ethernet, IPv4 without options or IPv6 without extension
- * headers, whole packets, TCP with no options but timestamps, UDP.
+/* Fast path for the frames that make up nearly all traffic: Ethernet, IPv4 without options or IPv6 without extension headers,
+ * unfragmented packets, TCP with no options but timestamps, UDP.
  *
- * Law: of a frame that it takes, the row is that of wl_decode, bit for bit (tests compare them); any other frame is left to
- * wl_decode. In eBPF its parts that nobody asks for are not even computed, since all of it is inlined: wl_decode's stages, which
- * the verifier checks one by one, must put every row into memory. */
+ * Law: for a frame that it accepts, the row is that of wl_decode, bit for bit (tests compare them); any other frame is left to
+ * wl_decode. In eBPF unused parts are not even computed, because everything is inlined: wl_decode's stages, which the verifier
+ * checks one by one, must write every row to memory. */
 #ifndef WIRELAG_FAST_H
 #define WIRELAG_FAST_H
 
@@ -11,7 +11,7 @@
 
 #define WL_ETHERNET_HEADER 14
 
-/* The IP header; the cursor then stands behind it. Whether it is a plain one. */
+/* Read the IP header and move the cursor behind it; return whether it is a plain one. */
 WL_INLINE int wl_fast_ip(struct wl_cursor *c, struct wl_packet *packet, struct wl_row *row)
 {
     u32 type = wl_be16(c->at + 12);
@@ -54,7 +54,7 @@ WL_INLINE int wl_fast_tcp(const struct wl_cursor *c, const struct wl_packet *pac
     return 1;
 }
 
-/* Flow key, direction and packet id, where the id takes 16 bytes of the payload or it has none. The cursor stands at the IP
+/* Flow key, direction and packet id, if the id takes 16 bytes of the payload or there is no payload. The cursor is at the IP
  * payload. */
 WL_INLINE int wl_fast_identify(
     struct wl_cursor c, const struct wl_packet *packet, const struct wl_decode_options *options, struct wl_row *row)
@@ -76,7 +76,7 @@ WL_INLINE int wl_fast_identify(
     return 1;
 }
 
-/* Decode one frame; 0 where wl_decode must. */
+/* Decode one frame; 0 if wl_decode must. */
 WL_INLINE int wl_fast(const u8 *frame, const u8 *end, const struct wl_decode_options *options, struct wl_row *row)
 {
 #ifdef __bpf__
@@ -101,7 +101,7 @@ WL_INLINE int wl_fast(const u8 *frame, const u8 *end, const struct wl_decode_opt
             return 0;
         row->flags |= WL_TUNNEL;
     }
-    if (!wl_fast_identify(c, &packet, options, row)) /* what is inside UDP does not change the id */
+    if (!wl_fast_identify(c, &packet, options, row)) /* the contents of UDP do not change the id */
         return 0;
     wl_udp_inside(c, row);
     return 1;

@@ -1,4 +1,4 @@
-/* Which packets a command wants to see. Alternatives of one sort are joined by "or", the sorts by "and". */
+/* The packets that a command wants. Alternatives of one kind are joined by "or", the kinds by "and". */
 #ifndef WIRELAG_FILTER_H
 #define WIRELAG_FILTER_H
 
@@ -16,7 +16,7 @@ struct wl_filter {
     u32 net_count, port_count, protocol_count;
     struct wl_net nets[WL_MOST_NETS];
     u16 ports[WL_MOST_PORTS];
-    u64 protocols[4]; /* a bit for each */
+    u64 protocols[4]; /* one bit each */
 };
 
 WL_INLINE int wl_wants_time(const struct wl_filter *filter, s64 time_ns)

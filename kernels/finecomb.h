@@ -1,5 +1,5 @@
-/* FineComb: LDA's rows with a parity that shows, and a stash that repairs, what crossed the edge of an interval
- * (docs/reference/crossing.md is the law; tests/oracles/finecomb.py its twin). All memory is the caller's. */
+/* FineComb: LDA's rows plus a parity that reveals, and a stash that repairs, what crossed the edge of an interval
+ * (docs/reference/crossing.md is the law; tests/oracles/finecomb.py its twin). The caller owns all memory. */
 #ifndef WIRELAG_FINECOMB_H
 #define WIRELAG_FINECOMB_H
 
@@ -17,14 +17,14 @@ struct wl_finecomb_bucket {
     u64 count, sum, parity;
 };
 
-/* A stashed packet that may be taken out of its row, at its point. */
+/* A stashed packet that may be removed from its row, at its point. */
 struct wl_candidate {
     u64 row, id;
     s64 time_ns;
     u32 downstream;
 };
 
-/* The index of a packet's bucket; negative where it is not sampled. Without branches, as in lda.h. */
+/* The index of a packet's bucket; negative if it is not sampled. Without branches, as in lda.h. */
 WL_INLINE s64 wl_finecomb_place(const struct wl_finecomb *f, u64 id)
 {
     u64 coin = wl_coin(id, f->key);
@@ -52,10 +52,10 @@ WL_INLINE int wl_finecomb_whole(const struct wl_finecomb_bucket *up, const struc
     return up->count == down->count && up->parity == down->parity;
 }
 
-/* The first mask of candidates without which both points agree, or 0; masks is how many may still be tried.
+/* The first mask of candidates without which both points agree, or 0; masks is the number that may still be tried.
  *
- * From one mask to the next bits 0 to k flip, where k is the number of trailing zeros of the next: its last is set and those below
- * are cleared. So what changes is known for each k beforehand, and a mask costs one step however many candidates it has. */
+ * From one mask to the next, bits 0 to k flip, where k is the number of trailing zeros of the next: bit k is set and those below
+ * are cleared. So the change for each k is known beforehand, and a mask costs one step however many candidates it has. */
 WL_INLINE u32 wl_finecomb_mask(const struct wl_finecomb_bucket *up, const struct wl_finecomb_bucket *down,
     const struct wl_candidate *candidates, u32 count, u32 *masks)
 {

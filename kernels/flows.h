@@ -1,8 +1,8 @@
 /* A table of flows in bounded memory (docs/reference/rli.md, "The flow table").
  *
- * Law: a flow lives in one of the 8 slots of its group, the keys of which are one line of the cache; who finds no room there takes
- * the place of the flow that was silent for longest. A record that leaves goes to the caller. All memory is the caller's.
- * Not for eBPF: a callback takes what leaves. */
+ * Law: a flow lives in one of the 8 slots of its group, whose keys are one cache line; if the group is full, a new flow replaces
+ * the one that was silent longest. A record that leaves goes to the caller. The caller owns all memory. Not for eBPF: a callback
+ * takes the leaving records. */
 #ifndef WIRELAG_FLOWS_H
 #define WIRELAG_FLOWS_H
 
@@ -10,11 +10,11 @@
 #include "distribution.h"
 
 #define WL_GROUP 8                 /* slots */
-#define WL_FLOWS_AHEAD 12          /* packets whose slots are fetched before they are touched */
-#define WL_SWEEP 16                /* packets after which a group is looked at for flows that ended */
-#define WL_NAME_WORDS 5            /* addresses, ports, protocol: what a reader needs and no arithmetic */
+#define WL_FLOWS_AHEAD 12          /* packets whose slots are prefetched */
+#define WL_SWEEP 16                /* packets between checks of a group for ended flows */
+#define WL_NAME_WORDS 5            /* addresses, ports, protocol: for display, not for arithmetic */
 #define WL_SLOT_BYTES 112          /* key, record, name */
-#define WL_MOST_PACKETS (1u << 22) /* of a record: a delay is less than 2^41 ns, so that 64 bits hold their sum */
+#define WL_MOST_PACKETS (1u << 22) /* of a record: a delay is less than 2^41 ns, so 64 bits hold their sum */
 
 enum wl_left { WL_LEFT_INACTIVE, WL_LEFT_ACTIVE, WL_LEFT_EVICTED, WL_LEFT_CUT, WL_LEFT_REASONS };
 
@@ -22,7 +22,7 @@ struct wl_totals {
     u64 packets, bytes, timed, sum_ns[2], squares[2]; /* sum: signed */
 };
 
-/* What every packet of a flow changes: one line of the cache. */
+/* Fields that every packet of a flow changes: one cache line. */
 struct wl_flow_record {
     s64 first_ns, last_ns;
     u64 bytes, sum_ns, squares[2];
@@ -33,9 +33,9 @@ struct wl_name {
     u64 words[WL_NAME_WORDS];
 };
 
-/* Addresses, ports and protocols of rows, which are read only of those that open a flow. */
+/* Addresses, ports and protocols of rows, which are read only for packets that open a flow. */
 struct wl_ends {
-    const u64 *src, *dst; /* two words each; 0: nobody knows */
+    const u64 *src, *dst; /* two words each; 0: unknown */
     const u16 *src_port, *dst_port;
     const u8 *protocol;
 };
@@ -44,9 +44,9 @@ struct wl_ends {
 struct wl_arrival {
     s64 time_ns, delay_ns;
     u64 key, row;
-    u32 size, bracket, group, name; /* name: its place among those of packets that wait */
+    u32 size, bracket, group, name; /* name: its index among the names of waiting packets */
     u8 held, timed;                 /* held: its coin lets it open a flow */
-    u8 start, mark;                 /* of a busy period; of no flow */
+    u8 start, mark;                 /* start of a busy period; a mark belongs to no flow */
 };
 
 /* A record that left. */
@@ -63,8 +63,8 @@ struct wl_flows {
     u64 *keys; /* 0: empty */
     struct wl_flow_record *slots;
     struct wl_name *names;         /* of the packets that opened the slots */
-    const struct wl_name *waiting; /* of packets that wait */
-    struct wl_ends arriving;       /* of rows from first_row on, which nobody has copied yet */
+    const struct wl_name *waiting; /* of waiting packets */
+    struct wl_ends arriving;       /* of rows from first_row on, not copied yet */
     u64 first_row;
     struct wl_totals totals;
     u64 cursor, unheld;
@@ -79,7 +79,7 @@ WL_INLINE void wl_flows_fetch_keys(const struct wl_flows *f, struct wl_arrival *
     __builtin_prefetch(&f->keys[(u64)p->group * WL_GROUP], 1);
 }
 
-/* The slot of a key in a group, WL_GROUP if it has none. */
+/* The slot of a key in a group; WL_GROUP if it has none. */
 WL_INLINE u32 wl_flows_find(const u64 *keys, u64 key)
 {
     u32 found = WL_GROUP;
@@ -122,7 +122,7 @@ WL_INLINE void wl_flows_open(struct wl_flows *f, u64 place, const struct wl_arri
                                                                 : f->waiting[p->name];
 }
 
-/* For how long a flow was silent. What was seen in the future, before the clock was set back, was silent for ever. */
+/* How long a flow was silent. A flow seen in the future, before the clock was set back, was silent for ever. */
 WL_INLINE u64 wl_flows_silent(const struct wl_flow_record *flow, s64 now_ns)
 {
     return (u64)now_ns - (u64)flow->last_ns;
@@ -136,7 +136,7 @@ WL_INLINE u32 wl_flows_ended(const struct wl_flows *f, const struct wl_flow_reco
     return now_ns - flow->first_ns > f->active_ns || flow->packets == WL_MOST_PACKETS ? WL_LEFT_ACTIVE : WL_LEFT_REASONS;
 }
 
-/* A place for a new flow: the first empty one, or that of the flow that was silent for longest. */
+/* A slot for a new flow: the first empty one, or that of the flow that was silent longest. */
 WL_INLINE u64 wl_flows_room(struct wl_flows *f, u64 begin, s64 now_ns)
 {
     u64 oldest = begin;
@@ -222,7 +222,7 @@ WL_INLINE void wl_flows_enter(struct wl_flows *f, const struct wl_arrival *p)
         wl_flows_sweep(f, p->time_ns);
 }
 
-/* All flows of a group leave. */
+/* Remove all flows of a group. */
 WL_INLINE void wl_flows_cut(struct wl_flows *f, u64 group)
 {
     for (u64 place = group * WL_GROUP; place < (group + 1) * WL_GROUP; place++)

@@ -1,4 +1,4 @@
-/* Frames into rows, and what is counted on the way: the part that files and interfaces share. */
+/* Frames into rows, with counters: the part common to files and interfaces. */
 #ifndef WIRELAG_FRAMES_HPP
 #define WIRELAG_FRAMES_HPP
 
@@ -53,7 +53,7 @@ inline wl_filter make_filter(
     return filter;
 }
 
-/* The memory of a batch as Python hands it over. */
+/* The memory of a batch from Python. */
 inline Columns *columns_in(const Memory &memory)
 {
     if (memory.shape(0) < sizeof(Columns))
@@ -63,7 +63,7 @@ inline Columns *columns_in(const Memory &memory)
     return reinterpret_cast<Columns *>(memory.data());
 }
 
-/* Which frames are wanted and how they are decoded. */
+/* Which frames are wanted, and how to decode them. */
 struct Frames {
     struct Counts {
         u64 packets, wire_bytes, captured_bytes, filtered, backwards, snapped;
@@ -77,7 +77,7 @@ struct Frames {
     bool relative; /* the filter's times count from the first packet */
     Counts counts = {};
 
-    /* The caller keeps `now`, a copy of the counts that no store into a column can be thought to change. */
+    /* The caller keeps `now`, a copy of the counters that no store into a column can alias. */
     void packet(const wl_record &record, u32 link, u64 frame_offset, Columns *columns, size_t &row, Counts &now)
     {
         wl_frame frame = {record.frame, record.frame + record.captured_length};

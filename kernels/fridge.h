@@ -1,10 +1,10 @@
-/* Fridges: requests wait in arrays that new requests overwrite, and each that survives stands for those that did not
+/* Fridges: requests wait in arrays in which new requests overwrite old ones; each survivor stands for those that did not survive
  * (docs/reference/fridge.md is the law; tests/oracles/fridge.py its twin).
  *
- * Law: an id's fridge and slot are hashes of the id, so a sample that survived x requests was to be seen with probability
- * q = sum over fridges of p (1 - p/M)^x, and counts 1/q. Integer only, no loop but over fridges (8) or stages (4); all memory is
- * the caller's. A packet is handled in two steps, so that a loop can fetch the slots of many packets before it touches one:
- * wl_fridge_read finds the ids, wl_fridge_visit their slots; wl_fridge_packet then changes the slots. */
+ * Law: an id's fridge and slot are hashes of the id, so a sample that survived x requests was seen with probability q = sum over
+ * fridges of p (1 - p/M)^x, and counts 1/q. Integer only; loops only over fridges (8) or stages (4); the caller owns all memory.
+ * A packet is handled in two steps, so that a loop can prefetch the slots of many packets: wl_fridge_read finds the ids,
+ * wl_fridge_visit their slots; wl_fridge_packet then changes the slots. */
 #ifndef WIRELAG_FRIDGE_H
 #define WIRELAG_FRIDGE_H
 
@@ -12,15 +12,15 @@
 
 #define WL_MOST_FRIDGES 8
 #define WL_MOST_STAGES 4
-#define WL_HALVINGS 256                  /* the table's steps from 1 to 1/2 */
-#define WL_NOWHERE (~0ull)               /* the place of an id that no fridge takes */
+#define WL_HALVINGS 256                  /* steps of the table from 1 to 1/2 */
+#define WL_NOWHERE (~0ull)               /* place of an id that no fridge takes */
 #define WL_CERTAIN (1ull << 32)          /* probability 1 */
-#define WL_OCTAVE 48                     /* bits behind the point of a decay */
+#define WL_OCTAVE 48                     /* fractional bits of a decay */
 #define WL_HOPELESS (40ull << WL_OCTAVE) /* a decay after which nothing is left of 2^32 */
 #define WL_MOST_SURVIVED (1ull << 32)
 
-/* Slots and counts are the caller's own. Inside the kernel they lie in maps and all CPUs share them: whoever changes a slot claims
- * it first, and it may fail to. */
+/* Slots and counters belong to the caller. In the kernel they lie in maps shared by all CPUs: a slot must be claimed before it
+ * is changed, and claiming may fail. */
 #ifndef WL_SHARED_SLOTS
 #define WL_SLOT_AT(f, place) (&(f)->slots[place])
 #define WL_CLAIM(slot, seen) 1
@@ -41,7 +41,7 @@ struct wl_fridge {
     u64 begin, slots;  /* its part of all slots; a power of two (of each stage, with expiry) */
     u64 probability;   /* of entry, in 2^-32 */
     u64 edge;          /* the sum of the probabilities so far: coins below it are taken */
-    u64 decay;         /* -log2(1 - p/M): octaves that each request takes from the probability, in 2^-48 */
+    u64 decay;         /* -log2(1 - p/M): octaves by which each request reduces the probability, in 2^-48 */
     u64 hopeless_from; /* survived requests from which on the decay is at least WL_HOPELESS */
 };
 
@@ -53,18 +53,18 @@ struct wl_fridges {
     struct wl_fridge fridge[WL_MOST_FRIDGES];
     struct wl_slot *slots;
     u64 arrivals;
-    u32 draining;                 /* requests are passed over: what waits is answered, nothing new enters */
+    u32 draining;                 /* requests are ignored: waiting ones get responses, no new one enters */
     u32 halving[WL_HALVINGS + 1]; /* 2^31 * 2^(-j/256) */
 };
 
-/* What a packet has to do with. An id of 0 is none. */
+/* The ids that a packet concerns; 0: none. */
 struct wl_errand {
-    u64 answers, else_answers; /* the second only where the first is not in its slot */
+    u64 answers, else_answers; /* the second only if the first is not in its slot */
     u64 asks;
-    u8 leg, kind; /* of what it answers */
+    u8 leg, kind; /* of the request that it answers */
 };
 
-/* Where an id lives. */
+/* The place of an id. */
 struct wl_place_of_id {
     u64 id, place;
     u32 fridge;
@@ -80,10 +80,10 @@ struct wl_weighed {
     s64 delay_ns;
     u64 survived, weight;
     u8 leg, kind, fridge;
-    u8 asked, went_back; /* whether the packet was counted as a request, or answered one from the future */
+    u8 asked, went_back; /* whether the packet counted as a request; whether it answered one from the future */
 };
 
-/* ---- which packet asks, which one answers ---- */
+/* ---- requests and responses ---- */
 
 WL_INLINE u64 wl_fridge_id(const struct wl_seen *p, u32 matcher, u32 asking, u64 word)
 {
@@ -92,8 +92,8 @@ WL_INLINE u64 wl_fridge_id(const struct wl_seen *p, u32 matcher, u32 asking, u64
     return id ? id : 1;
 }
 
-/* The leg of a request that this packet answers, where ports tell: its sender, our receiver, is the client if its port is not the
- * smaller one. */
+/* The leg of a request that this packet answers, decided by ports: its receiver is the client unless its port is the smaller
+ * one. */
 WL_INLINE u8 wl_leg_by_ports(const struct wl_seen *p)
 {
     return p->dst_port >= p->src_port ? WL_LEG_SERVER : WL_LEG_CLIENT;
@@ -191,20 +191,20 @@ WL_INLINE void wl_fridge_read(u32 matchers, const struct wl_seen *p, struct wl_e
         wl_read_exchange(p, d, WL_MATCH_ICMP, p->message == (v6 ? 128 : 8), p->message == (v6 ? 129 : 0), p->seq, e);
 }
 
-/* ---- where an id lives ---- */
+/* ---- the place of an id ---- */
 
 WL_INLINE u64 wl_stage_place(const struct wl_fridges *f, u64 id, u32 stage)
 {
     return stage * f->fridge[0].slots + (wl_mix((id ^ f->seed) + stage) & (f->fridge[0].slots - 1));
 }
 
-/* Fields are written one by one where they stay: a struct handed back and copied whole would wait for its parts to be stored. */
+/* Fields are written one by one in place: returning and copying a struct would wait for its parts to be stored. */
 WL_INLINE void wl_find_place(const struct wl_fridges *f, u64 id, struct wl_place_of_id *at)
 {
     u64 coin, place = WL_NOWHERE;
     u32 fridge = 0;
 
-    if (id && f->variant == WL_FRIDGE_EXPIRY) { /* the first stage; wl_stage_place knows the others */
+    if (id && f->variant == WL_FRIDGE_EXPIRY) { /* the first stage; wl_stage_place finds the others */
         place = wl_stage_place(f, id, 0);
     } else if (id) {
         coin = f->fridge[0].edge == WL_CERTAIN ? 0 : wl_mix(id + f->seed) >> 32;
@@ -229,7 +229,7 @@ WL_INLINE void wl_fridge_visit(const struct wl_fridges *f, const struct wl_erran
 
 /* ---- weights ---- */
 
-/* What is left of a fridge's entry probability after `survived` requests, in 2^-32. */
+/* The rest of a fridge's entry probability after `survived` requests, in 2^-32. */
 WL_INLINE u64 wl_probability_left(const struct wl_fridges *f, const struct wl_fridge *fridge, u64 survived)
 {
     u64 decayed, octaves, part, t;
@@ -247,7 +247,7 @@ WL_INLINE u64 wl_probability_left(const struct wl_fridges *f, const struct wl_fr
     return fridge->probability * t >> 31 >> octaves;
 }
 
-/* How many delays a sample stands for: 1/q, rounded by a coin so that its mean is right. */
+/* The number of delays that a sample stands for: 1/q, rounded by a coin so that its mean is right. */
 WL_INLINE u64 wl_union_weight(const struct wl_fridges *f, u64 id, u64 survived)
 {
     u64 q = 0;
@@ -280,7 +280,7 @@ WL_INLINE struct wl_slot *wl_holder(struct wl_fridges *f, const struct wl_place_
     return 0;
 }
 
-/* The slot that a new request takes, or 0. */
+/* The slot for a new request, or 0. */
 WL_INLINE struct wl_slot *wl_taker(struct wl_fridges *f, const struct wl_place_of_id *at, s64 now_ns)
 {
     if (at->place == WL_NOWHERE)
@@ -296,7 +296,7 @@ WL_INLINE struct wl_slot *wl_taker(struct wl_fridges *f, const struct wl_place_o
     return 0;
 }
 
-/* Whether it is a request that counts. */
+/* Handle a request; return whether it counts. */
 WL_INLINE u8 wl_fridge_ask(struct wl_fridges *f, const struct wl_place_of_id *at, s64 now_ns)
 {
     struct wl_slot *slot;
@@ -314,7 +314,7 @@ WL_INLINE u8 wl_fridge_ask(struct wl_fridges *f, const struct wl_place_of_id *at
     return 1;
 }
 
-/* Whether it was waiting; then there is a sample, unless time went back. */
+/* Handle a response; return whether its request was waiting. Then there is a sample, unless time went back. */
 WL_INLINE int wl_fridge_answer(
     struct wl_fridges *f, const struct wl_place_of_id *at, s64 now_ns, struct wl_weighed *sample, int *taken)
 {
@@ -339,7 +339,7 @@ WL_INLINE int wl_fridge_answer(
     return 1;
 }
 
-/* Take in one packet whose slots are known; whether it completes a sample. */
+/* Process one packet whose slots are known; return whether it completes a sample. */
 WL_INLINE int wl_fridge_packet(struct wl_fridges *f, const struct wl_visit *v, s64 now_ns, struct wl_weighed *sample)
 {
     int taken = 0;

@@ -1,9 +1,9 @@
 /* The hashes: packet id and flow key (docs/reference/columns.md, "Hashes").
  *
- * Law: a hash is the mix of a sum of terms that do not depend on each other, so that a processor overlaps them; and a sum
- * does not know its order, so that a flow key is the same in both directions. Terms that are hashes themselves take two steps:
- * after one, the differences of neighbouring values are nearly the same, and cancel out in the sum.
- * Integer only: the same header compiles into the extension and into eBPF. */
+ * Law: a hash is the mix of a sum of independent terms, so that a processor overlaps them; a sum does not depend on order, so a
+ * flow key is the same in both directions. Terms that are hashes themselves take two steps: after one, the differences of
+ * neighbouring values are nearly the same, and cancel out in the sum. Integer only: the same header compiles into the extension
+ * and into eBPF. */
 #ifndef WIRELAG_HASH_H
 #define WIRELAG_HASH_H
 
@@ -23,11 +23,11 @@ WL_INLINE u64 wl_mix(u64 x)
     return x;
 }
 
-/* The key of the i-th field of a packet id: fixed at compile time. */
+/* The key of the i-th field of a packet id, fixed at compile time. */
 #define WL_KEY(i) (wl_mix((i) * WL_GOLDEN) | 1)
 
-/* One step: for a given hash the next one is a bijection of the word, so that inputs which differ in one word never
- * collide; the shift brings what the multiplication left in the upper half back into the lower one. */
+/* One step: for a given hash the next one is a bijection of the word, so inputs that differ in one word never collide; the shift
+ * brings the upper half of the product back into the lower one. */
 WL_INLINE u64 wl_hash_word(u64 hash, u64 word)
 {
     hash = (hash ^ word) * WL_FACTOR;
@@ -50,8 +50,8 @@ WL_INLINE u64 wl_flow_key(u64 seed, const struct wl_endpoint *a, const struct wl
     return wl_mix(wl_endpoint_hash(seed, a) + wl_endpoint_hash(seed, b) + protocol);
 }
 
-/* Whether a comes behind b in the order of endpoints; it makes the direction bit. Without branches: traffic goes both
- * ways, and a processor guesses wrong half of the time. */
+/* Whether a comes after b in the order of endpoints, which gives the direction bit. Without branches: traffic goes both ways,
+ * and a processor would mispredict half of the time. */
 WL_INLINE u32 wl_endpoint_after(const struct wl_endpoint *a, const struct wl_endpoint *b)
 {
     u32 port = a->port > b->port;

@@ -1,8 +1,8 @@
 /* One frame into one row (docs/reference/columns.md is the law; tests/oracles/headers.py its independent twin).
  *
- * Safety: every read goes through wl_has(), which compares with the end of the captured bytes, and every loop has a
- * constant bound. Written this way the kernel's verifier accepts it, and that proves it cannot read out of bounds.
- * Integer only; no state between frames. */
+ * Safety: every read goes through wl_has(), which compares with the end of the captured bytes, and every loop has a constant
+ * bound. So the kernel's verifier accepts it, which proves that it cannot read out of bounds. Integer only; no state between
+ * frames. */
 #ifndef WIRELAG_HEADERS_H
 #define WIRELAG_HEADERS_H
 
@@ -14,7 +14,7 @@
 
 /* ---- hashes of the finished row ---- */
 
-/* Flow key and direction; gives back the word that stands for both in the packet id. */
+/* Flow key and direction; returns the word that stands for both in the packet id. */
 WL_INLINE u64 wl_flow(u64 seed, struct wl_row *row)
 {
     struct wl_endpoint src = {row->src_high, row->src_low, row->src_port};
@@ -30,7 +30,7 @@ WL_INLINE u64 wl_flow(u64 seed, struct wl_row *row)
     return from + 2 * to;
 }
 
-/* Hash `want` payload bytes, as far as captured; whether all of them were. The cursor stands at the payload. */
+/* Hash `want` payload bytes, as far as captured; return whether all were. The cursor is at the payload. */
 WL_INLINE int wl_hash_prefix(struct wl_cursor c, u32 want, u64 *hash)
 {
     u64 word = 0;
@@ -54,7 +54,7 @@ WL_INLINE int wl_hash_prefix(struct wl_cursor c, u32 want, u64 *hash)
     return bytes == want;
 }
 
-/* The payload's part of the packet id: a hash of its own, so that it need not wait for the headers'. */
+/* The payload's part of the packet id: a separate hash, so that it need not wait for the headers'. */
 WL_INLINE u64 wl_payload_hash(struct wl_cursor c, const struct wl_decode_options *options, struct wl_row *row)
 {
     u32 want = options->prefix < row->payload_length ? options->prefix : row->payload_length;
@@ -68,10 +68,10 @@ WL_INLINE u64 wl_payload_hash(struct wl_cursor c, const struct wl_decode_options
     } else if (want) {
         row->flags |= WL_PREFIX_CUT;
     }
-    return wl_hash_word(hash, 0); /* it is added to other terms, so one step more, as for endpoints */
+    return wl_hash_word(hash, 0); /* it is added to other terms, so one more step, as for endpoints */
 }
 
-/* The packet id, from the word that wl_flow gave and the payload's part. */
+/* The packet id, from the result of wl_flow and the payload's part. */
 WL_INLINE void wl_add_up(u64 flow, u64 payload, u32 fields, const struct wl_packet *packet, struct wl_row *row)
 {
     u64 network = row->protocol, sum = payload;
@@ -88,13 +88,13 @@ WL_INLINE void wl_add_up(u64 flow, u64 payload, u32 fields, const struct wl_pack
         sum += ((u64)row->tsecr << 32 | row->tsval) * WL_KEY(3);
         sum += ((u32)row->window << 8 | (row->message & 0x3F)) * WL_KEY(4);
     } else if (fields & WL_FIELD_TRANSPORT && row->kind == WL_ICMP) {
-        /* Address translation rewrites the identifier as it does a port. */
+        /* Address translation rewrites the identifier like a port. */
         sum += (packet->icmp + (fields & WL_FIELD_FLOW ? (u64)packet->icmp_rest << 32 : 0)) * WL_KEY(2);
     }
     row->packet_id = wl_mix(sum);
 }
 
-/* Flow key, direction and packet id. The cursor stands at the IP payload, behind extension headers. */
+/* Flow key, direction and packet id. The cursor is at the IP payload, after extension headers. */
 WL_INLINE void wl_identify(
     const struct wl_cursor *c, const struct wl_packet *packet, const struct wl_decode_options *options, struct wl_row *row)
 {
@@ -212,7 +212,7 @@ WL_INLINE int wl_network(WL_CONTEXT *context, struct wl_decoding *d)
     return reason;
 }
 
-/* Go inside the tunnel that the row describes; whether there was an IP packet. If not, nothing has changed. */
+/* Enter the tunnel that the row describes; return whether it contains an IP packet. If not, nothing has changed. */
 WL_STAGE int wl_stage_inside(WL_CONTEXT *context, struct wl_decoding *d)
 {
     struct wl_decoding carrier;

@@ -4,7 +4,7 @@
 
 #include "decoding.h"
 
-/* The IP length where the header gives none: up to the end of the frame on the wire. */
+/* The IP length if the header gives none: up to the end of the frame on the wire. */
 WL_INLINE u32 wl_unsized(const struct wl_cursor *c, const struct wl_packet *packet, u32 header, struct wl_row *row)
 {
     u32 before = wl_offset(c);

@@ -1,8 +1,8 @@
 /* LDA: packets counted and their times summed in rows (docs/reference/crossing.md is the law; tests/oracles/lda.py its twin).
  *
- * Law: bank and row are the id's coin, so that both points put a packet into the same bucket; all arithmetic wraps, so that the
- * difference of two sums is exact whatever the clock says. No branch: which bank a packet goes to is a coin, and a processor
- * would guess wrong. All memory is the caller's. */
+ * Law: the id's coin selects bank and row, so both points put a packet into the same bucket; all arithmetic wraps, so the
+ * difference of two sums is exact whatever the clock shows. No branches: the bank is random, and a processor would mispredict
+ * it. The caller owns all memory. */
 #ifndef WIRELAG_LDA_H
 #define WIRELAG_LDA_H
 
@@ -13,7 +13,7 @@
 
 struct wl_lda {
     u64 key, rows;
-    u64 limit[WL_LDA_BANKS]; /* of half the coins that a bank samples; 0: there is no such bank */
+    u64 limit[WL_LDA_BANKS]; /* half of the coins that a bank samples; 0: no such bank */
     u8 bank[65];             /* by the coin's leading zeros: 1 for the first, 0 for packets that are not sampled */
 };
 
@@ -21,7 +21,7 @@ struct wl_lda_bucket {
     u64 count, sum;
 };
 
-/* Rows are at most 2^32, shifts ascending. */
+/* There are at most 2^32 rows; shifts ascend. */
 WL_INLINE void wl_lda_start(struct wl_lda *l, u64 seed, u64 rows, const u32 shifts[WL_LDA_BANKS], u32 banks)
 {
     l->key = wl_coin_key(seed, WL_COIN_LDA);
@@ -37,7 +37,7 @@ WL_INLINE void wl_lda_start(struct wl_lda *l, u64 seed, u64 rows, const u32 shif
     }
 }
 
-/* The bank of a coin, 1 for the first; 0: not sampled. eBPF cannot count zeros, and leaves out banks that are not there. */
+/* The bank of a coin, 1 for the first; 0: not sampled. eBPF cannot count zeros, and skips missing banks. */
 WL_INLINE s64 wl_lda_bank(const struct wl_lda *l, u64 coin)
 {
 #ifdef __bpf__
@@ -53,7 +53,7 @@ WL_INLINE s64 wl_lda_bank(const struct wl_lda *l, u64 coin)
 #endif
 }
 
-/* The index of a packet's bucket; negative where it is not sampled. */
+/* The index of a packet's bucket; negative if it is not sampled. */
 WL_INLINE s64 wl_lda_place(const struct wl_lda *l, u64 id)
 {
     u64 coin = wl_coin(id, l->key);

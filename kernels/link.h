@@ -152,7 +152,7 @@ WL_INLINE enum wl_reason wl_tags(struct wl_cursor *c, u16 *type, u16 *flags)
     u32 tags = 0, snaps = 0;
     enum wl_reason reason = WL_OK;
 
-    /* All tags, one SNAP header, one PPPoE header, and the IP version behind them. */
+    /* All tags, one SNAP header, one PPPoE header, and the IP version after them. */
     for (int i = 0; i < WL_MOST_TAGS + 3; i++) {
         u16 now = *type;
 

@@ -1,14 +1,14 @@
 /* Requests and their responses at one point (docs/reference/matching.md is the law; tests/oracles/match.py its twin).
  *
- * State is kept only for connections and for what is in flight, in memory that the caller hands over and that never grows: sets of
- * eight, in which the one not used for the longest time gives way. Integer only, every loop bounded. */
+ * State exists only for connections and packets in flight, in the caller's memory, which never grows: sets of eight, in which
+ * the least recently used entry is replaced. Integer only, every loop bounded. */
 #ifndef WIRELAG_MATCH_H
 #define WIRELAG_MATCH_H
 
 #include "headers.h"
 
-#define WL_SET 8              /* connections, or waiting ids, that share a set */
-#define WL_MOST_SEGMENTS 1024 /* in flight, a direction of a connection */
+#define WL_SET 8              /* connections, or waiting ids, per set */
+#define WL_MOST_SEGMENTS 1024 /* in flight, per direction of a connection */
 #define WL_MOST_STAMPS 32
 
 enum wl_matcher {
@@ -26,7 +26,7 @@ enum wl_tcp_flag { WL_FIN = 1, WL_SYN = 2, WL_RST = 4, WL_ACK = 16 };
 
 enum wl_leg { WL_LEG_SERVER, WL_LEG_CLIENT };
 
-/* The columns that matching looks at. */
+/* The columns that matching uses. */
 struct wl_seen {
     s64 time_ns;
     u64 flow_key, transaction;
@@ -46,8 +46,8 @@ enum wl_mark { WL_AGAIN = 1, WL_SACKED = 2, WL_OF_SYN = 4 };
 struct wl_segment {
     s64 time_ns;
     u32 start, end;
-    u32 next; /* in the list, or among the free ones; 0 is none */
-    u32 seen; /* the packet that brought it last, by their count */
+    u32 next; /* in the list, or among the free ones; 0: none */
+    u32 seen; /* the packet that last carried it, by packet count */
     u16 ip_id;
     u8 marks;
 };
@@ -63,7 +63,7 @@ enum wl_known {
     WL_CLOSED = 128
 };
 
-/* What one end of a connection sends. */
+/* The packets sent by one end of a connection. */
 struct wl_side {
     s64 flip_ns;
     u32 next, acked, syn, stamp;
@@ -73,7 +73,7 @@ struct wl_side {
 };
 
 struct wl_connection {
-    u64 key, used; /* when it was used last, by the count of packets; 0: nobody lives here */
+    u64 key, used; /* time of last use, by packet count; 0: empty */
     struct wl_side side[2];
     u8 client; /* the direction of the client's packets */
 };
@@ -87,7 +87,7 @@ struct wl_waiting {
 
 struct wl_match {
     u32 matchers;   /* bits */
-    u32 first_copy; /* time what was sent again from its first copy */
+    u32 first_copy; /* time retransmitted data from its first copy */
     struct wl_connection *connections;
     u64 connection_sets; /* powers of two */
     struct wl_waiting *waiting;
@@ -116,7 +116,7 @@ WL_INLINE void wl_release(struct wl_match *m, struct wl_side *side, u32 last_to_
     m->free = first;
 }
 
-/* Forget all that a side has in flight. */
+/* Forget everything that a side has in flight. */
 WL_INLINE void wl_forget(struct wl_match *m, struct wl_side *side)
 {
     if (side->first)
@@ -124,7 +124,7 @@ WL_INLINE void wl_forget(struct wl_match *m, struct wl_side *side)
     side->in_flight = 0;
 }
 
-/* A segment behind `before` (0: in front of all). Where there is no room, all that the side has in flight makes room. */
+/* Insert a segment after `before` (0: at the front). If there is no room, everything that the side has in flight is dropped. */
 WL_INLINE struct wl_segment *wl_insert(struct wl_match *m, struct wl_side *side, u32 before, u32 most)
 {
     struct wl_segment *segment;
@@ -196,7 +196,7 @@ WL_INLINE struct wl_connection *wl_connection_of(struct wl_match *m, const struc
     return oldest;
 }
 
-/* Port reuse: a SYN that was not seen before begins a new connection, a SYN/ACK a new side. */
+/* Port reuse: a SYN that was not seen before starts a new connection, a SYN/ACK a new side. */
 WL_INLINE void wl_open(struct wl_match *m, struct wl_connection *c, const struct wl_seen *p, u32 d)
 {
     struct wl_side *side = &c->side[d];
@@ -237,7 +237,7 @@ WL_INLINE int wl_ends_first(const struct wl_match *m, const struct wl_side *side
     return side->first && m->segments[side->first].end == end;
 }
 
-/* The other side acknowledges what `side` sent, up to `ack`: take it away; the segment that may be timed, or 0. */
+/* The other side acknowledges `side`'s data up to `ack`: remove it; return the segment that may be timed, or 0. */
 WL_INLINE u32 wl_acknowledge(struct wl_match *m, struct wl_side *side, u32 ack)
 {
     u32 at = side->first, last = 0, timed = 0;
@@ -252,7 +252,7 @@ WL_INLINE u32 wl_acknowledge(struct wl_match *m, struct wl_side *side, u32 ack)
 
         if (wl_after(segment->end, ack))
             break;
-        /* What was seen last triggered the acknowledgement; counts of packets wrap, their differences do not. */
+        /* The segment seen last triggered the acknowledgement; packet counts wrap, their differences do not. */
         if (!timed || m->first_copy || (u32)m->clock - segment->seen <= (u32)m->clock - m->segments[timed].seen)
             timed = at;
         last = at;
@@ -260,18 +260,18 @@ WL_INLINE u32 wl_acknowledge(struct wl_match *m, struct wl_side *side, u32 ack)
         at = segment->next;
     }
     if (last) {
-        if (m->segments[last].end != ack) /* what came last was not seen, or is part of a segment */
+        if (m->segments[last].end != ack) /* the last segment was not seen, or acknowledged in part */
             timed = 0;
         else if (!m->first_copy && m->segments[timed].marks & (WL_SACKED | WL_AGAIN))
             timed = 0;
         wl_release(m, side, last);
     }
-    if (side->known & WL_KNOWN_NEXT && wl_after(ack, side->next)) { /* of something not seen */
+    if (side->known & WL_KNOWN_NEXT && wl_after(ack, side->next)) { /* of data that was not seen */
         side->next = ack;
         wl_forget(m, side);
         return 0;
     }
-    return timed; /* released, but untouched until the next segment begins */
+    return timed; /* released, but untouched until the next segment is inserted */
 }
 
 WL_INLINE void wl_sack(struct wl_match *m, const struct wl_side *side, u32 left, u32 right)
@@ -297,7 +297,7 @@ WL_INLINE void wl_send(struct wl_match *m, struct wl_side *side, u32 before, u32
     segment->marks = p->message & WL_SYN ? WL_OF_SYN : 0;
 }
 
-/* A copy of what was sent, or what comes late. */
+/* A retransmission, or data that arrives late. */
 WL_INLINE void wl_send_again(struct wl_match *m, struct wl_side *side, u32 start, u32 end, const struct wl_seen *p)
 {
     u32 at = side->first, before = 0, overlaps = 0;
@@ -453,7 +453,7 @@ WL_INLINE void wl_request(struct wl_match *m, u64 id, u8 leg, const struct wl_se
     *oldest = (struct wl_waiting){id, m->clock, p->time_ns, p->ip_id, leg, 0};
 }
 
-/* Whether it was waiting; then there is a sample, unless it was sent again or time went back. */
+/* Handle a response; return whether its request was waiting. Then there is a sample, unless it was repeated or time went back. */
 WL_INLINE int wl_response(struct wl_match *m, u64 id, u32 matcher, const struct wl_seen *p, struct wl_sample *sample, int *taken)
 {
     struct wl_waiting *set = wl_waiting_set(m, id);
@@ -496,7 +496,7 @@ WL_INLINE int wl_match_duration(struct wl_match *m, const struct wl_seen *p, u32
     return taken;
 }
 
-/* A question and its answer, as the two bits tell. */
+/* A query and its response, told apart by the two bits. */
 WL_INLINE int wl_match_exchange(
     struct wl_match *m, const struct wl_seen *p, u32 d, u32 matcher, int asks, int answers, u64 word, struct wl_sample *sample)
 {
@@ -539,7 +539,7 @@ WL_INLINE int wl_match_any_tcp(struct wl_match *m, const struct wl_seen *p, u32 
     return 0;
 }
 
-/* Take in one packet; whether it completes a sample. */
+/* Process one packet; return whether it completes a sample. */
 WL_INLINE int wl_match_packet(struct wl_match *m, const struct wl_seen *p, struct wl_sample *sample)
 {
     u32 d = !!(p->flags & WL_REVERSE);

@@ -1,4 +1,4 @@
-/* The extension. No algorithm lives here or beside it: the files named module_* check arrays and loop over the kernels. */
+/* The extension. It contains no algorithms: the files module_* check arrays and loop over the kernels. */
 #include "module.hpp"
 
 NB_MODULE(_kernels, m)

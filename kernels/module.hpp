@@ -1,4 +1,4 @@
-/* What each file of the extension adds to it. */
+/* The functions by which each file extends the extension. */
 #ifndef WIRELAG_MODULE_HPP
 #define WIRELAG_MODULE_HPP
 

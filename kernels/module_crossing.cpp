@@ -21,7 +21,7 @@ using namespace nb::literals;
 
 namespace {
 
-constexpr size_t burst = 256; /* packets that are sorted out, without a branch, before the first of them is taken in */
+constexpr size_t burst = 256; /* packets that are sorted out, without a branch, before the first is processed */
 constexpr u64 most_rows = 1ull << 32;
 constexpr size_t least_room = 1024;
 
@@ -29,7 +29,7 @@ enum Usable : u8 { broken, whole, repaired };
 
 template <typename T> using Filled = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
 
-/* An array as it is: one that had to be converted would be a copy, and what is added to a copy is lost. */
+/* An array without conversion: a converted one would be a copy, and additions to a copy are lost. */
 template <typename Array> Array exactly(nb::handle given, const char *name)
 {
     Array array;
@@ -55,7 +55,7 @@ struct Packets {
     }
 };
 
-/* The rows of an estimator, as the structs they are. */
+/* The rows of an estimator, as structs. */
 template <typename Bucket> Bucket *buckets_of(const Room<u64> &memory, u64 count)
 {
     if (memory.shape(0) != count * (sizeof(Bucket) / sizeof(u64)))
@@ -175,7 +175,7 @@ class Cache {
         times_ns.push_back(time_ns);
     }
 
-    /* It halves the entries, as coins fall; whatever they are, a level is passed once: at most 65 times. */
+    /* Raise the level, which halves the entries by coins; a level is passed once: at most 65 times. */
     void raise()
     {
         size_t kept = 0;
@@ -196,8 +196,8 @@ struct Entry {
     u32 row;
 };
 
-/* Ids in order, equal ones in order of arrival. By digits, lowest first: the time is the same whatever the ids are, where a hash
- * table could be made to collide. A digit that all ids share costs nothing. */
+/* Ids in order, equal ones in order of arrival. Radix sort, lowest digit first: the time does not depend on the ids, whereas a
+ * hash table could be made to collide. A digit that all ids share costs nothing. */
 class Sorted {
   public:
     size_t count;
@@ -226,7 +226,7 @@ class Sorted {
         }
     }
 
-    /* Where the entries that have the id of this one end. */
+    /* The end of the entries with the same id as this one. */
     size_t end_of(size_t begin) const
     {
         size_t end = begin;
@@ -341,7 +341,7 @@ template <typename Place, typename Add> void add_packets(const Packets &packets,
     }
 }
 
-/* The kernel of these banks; shifts are checked. */
+/* The kernel for these banks, with checked shifts. */
 wl_lda lda_of(u64 rows, const std::vector<u32> &shifts, u64 seed)
 {
     u32 ascending[WL_LDA_BANKS] = {};
@@ -388,8 +388,7 @@ void finecomb(nb::handle given_ids, nb::handle given_times, nb::handle given_buc
         [&](s64 place, u64 id, s64 time_ns) { wl_finecomb_add(&buckets[place], id, time_ns); });
 }
 
-/* Stashed packets whose id the other stash does not have, in order of rows; in one row those upstream first, in order of arrival.
- */
+/* Stashed packets whose id the other stash does not have, in order of rows; within a row, upstream's first, in order of arrival. */
 std::vector<wl_candidate> candidates_of(const Packets &up, const Packets &down, const wl_finecomb &kernel)
 {
     std::vector<wl_candidate> candidates;

@@ -18,9 +18,9 @@ using namespace nb::literals;
 
 namespace {
 
-constexpr size_t burst = 64; /* packets whose slots are fetched before the first of them is touched */
+constexpr size_t burst = 64; /* packets whose slots are prefetched */
 
-/* Octaves that one request takes from a sample's probability, in 2^-48. With long double: a float's 53 bits would have to hold 1 -
+/* Octaves by which one request reduces a sample's probability, in 2^-48. With long double: a double's 53 bits could not hold 1 -
  * p/M. */
 u64 decay_of(u64 probability, u64 slots)
 {
@@ -135,7 +135,7 @@ class Fridge {
     {
         return went_back;
     }
-    /* As a program in the kernel takes it: its slots are elsewhere. */
+    /* The settings for a program in the kernel, whose slots are elsewhere. */
     nb::bytes settings() const
     {
         wl_fridges plain = meter;

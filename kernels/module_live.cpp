@@ -1,4 +1,4 @@
-/* A packet socket's ring to columns: takes blocks that the kernel has filled, decodes where packets lie, gives blocks back. */
+/* A packet socket's ring to columns: takes blocks that the kernel has filled, decodes packets in place, returns the blocks. */
 #include <mutex>
 
 #include "frames.hpp"
@@ -13,9 +13,9 @@ using namespace nb::literals;
 
 namespace {
 
-/* Law: a block is the kernel's until its status says otherwise (acquire), and ours until we say so (release). It is given
- * back by the `take` after the one that finished it: until then the rows of the last batch can be looked up in it. One thread
- * takes, others may ask for `statistics`. */
+/* Law: a block belongs to the kernel until its status says otherwise (acquire), and to us until we release it. It is returned by
+ * the `take` after the one that finished it: until then the rows of the last batch can be looked up in it. One thread takes;
+ * others may read `statistics`. */
 class Ring {
   public:
     Ring(Memory memory, size_t block_bytes, u32 link, bool incoming, bool outgoing, bool hardware, bool tunnels, u32 fields,
@@ -31,7 +31,7 @@ class Ring {
             throw std::invalid_argument("the ring is not aligned");
     }
 
-    /* Decode into `batch`, at most to the end of a block. Gives the number of rows, or -1 if the kernel has filled no block. */
+    /* Decode into `batch`, at most to the end of a block. Returns the number of rows, or -1 if the kernel has filled no block. */
     long take(const Memory &batch)
     {
         Columns *columns = columns_in(batch);
@@ -44,7 +44,7 @@ class Ring {
         return static_cast<long>(walk(columns));
     }
 
-    /* Give back the block at hand, looked at or not: its memory may be gone soon. */
+    /* Return the current block, read or not: its memory may soon be gone. */
     void finish()
     {
         if (held)

@@ -23,7 +23,7 @@ size_t power_of_two(size_t most)
     return n;
 }
 
-constexpr size_t ahead = 16; /* rows whose memory is fetched before it is needed */
+constexpr size_t ahead = 16; /* rows whose memory is prefetched */
 
 class Match {
   public:
@@ -87,7 +87,7 @@ class Match {
     std::unique_ptr<wl_segment[], Free> segment_memory;
 };
 
-/* One distribution as it lies in memory. */
+/* One distribution in memory. */
 struct Distribution {
     u64 weights[WL_BINS], squares[WL_BINS];
     wl_sums sums;
@@ -95,7 +95,7 @@ struct Distribution {
 
 constexpr size_t distribution_words = sizeof(Distribution) / sizeof(u64);
 
-/* Delays into one distribution, or, where legs are told, each into that of its leg: two, one behind the other. */
+/* Add delays to one distribution or, with legs, each to that of its leg: two in a row. */
 void distribute(Room<u64> memory, const Column<s64> &delays_ns, const Column<s64> &of_each, const Column<u8> &legs)
 {
     size_t count = delays_ns.shape(0), given = of_each.shape(0), told = legs.shape(0);
@@ -107,7 +107,7 @@ void distribute(Room<u64> memory, const Column<s64> &delays_ns, const Column<s64
         throw std::invalid_argument("there is not a weight, or not a leg, for each delay");
     nb::gil_scoped_release release;
     for (size_t i = 0; i < count; i++) {
-        Distribution &mine = distributions[told ? legs.data()[i] & 1 : 0]; /* not a branch: legs come as they like */
+        Distribution &mine = distributions[told ? legs.data()[i] & 1 : 0]; /* no branch: legs are unpredictable */
         s64 delay = delays_ns.data()[i], weight = given ? of_each.data()[i] : 1;
 
         wl_distribute(mine.weights, mine.squares, &mine.sums, delay < 0 ? 0 : static_cast<u64>(delay), static_cast<u64>(weight));

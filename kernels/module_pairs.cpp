@@ -21,9 +21,9 @@ const char *const count_names[WL_PAIR_COUNTS] = {"passed", "bad_time", "backward
 
 static_assert(sizeof(wl_pair_flow) <= 192);
 constexpr size_t slot_bytes = sizeof(wl_pair_flow) + sizeof(wl_name) + 2 * sizeof(u64);
-constexpr size_t ahead = 16; /* rows whose memory is fetched before it is needed */
+constexpr size_t ahead = 16; /* rows whose memory is prefetched */
 
-/* An exchange as it is handed over: 16 words. */
+/* An exchange as passed to Python: 16 words. */
 struct Exchange {
     u64 key;
     wl_exchange exchange;
@@ -85,7 +85,7 @@ class Pairs {
         return exchanges.size();
     }
 
-    /* Exchanges into rows of 16 words, as many as there are; they are then gone. */
+    /* Move all exchanges into rows of 16 words. */
     size_t take(nb::ndarray<u64, nb::ndim<2>, nb::c_contig, nb::device::cpu> room)
     {
         size_t count = exchanges.size();
@@ -116,7 +116,7 @@ class Pairs {
     wl_pairs meter = {};
     wl_pair_ended ended = {};
     u64 groups, clock = 0, coin_key = wl_coin_key(0, WL_COIN_FLOW);
-    std::unique_ptr<u64[], Free> keys, used; /* key 0: empty; used: by the count of packets */
+    std::unique_ptr<u64[], Free> keys, used; /* key 0: empty; used: by packet count */
     std::unique_ptr<wl_pair_flow[], Free> flows;
     std::unique_ptr<wl_name[], Free> ends;
     std::vector<Exchange> exchanges;
@@ -132,7 +132,7 @@ class Pairs {
             exchanges.push_back({keys[place], ended.exchange[i], name});
     }
 
-    /* A slot for a flow that has none: the first empty one, or that of the flow not used for longest. */
+    /* A slot for a new flow: the first empty one, or that of the least recently used flow. */
     u64 room(u64 begin)
     {
         u64 oldest = begin;

@@ -22,17 +22,17 @@ using namespace nb::literals;
 namespace {
 
 constexpr size_t group_slots = 8, line = 64;
-constexpr size_t ahead = 4; /* rows whose slots are fetched before they are touched; a power of two */
+constexpr size_t ahead = 4; /* rows whose slots are prefetched; a power of two */
 const std::vector<std::string> epoch_columns = {"key", "start_ns", "end_ns", "sum_ns", "count", "reason", "method", "in_flight",
     "batch_sum_ns", "batch_count", "think_sum_ns", "think_count", "requests", "lost", "network_ns", "confidence", "src_high",
     "src_low", "dst_high", "dst_low", "ports"};
 
-/* Who talks to whom: addresses; ports, whether it is a tunnel, protocol. */
+/* Endpoints: addresses; ports, whether it is a tunnel, protocol. */
 struct Name {
     u64 words[5];
 };
 
-/* The columns of a batch that tell of clients. */
+/* The columns of a batch that describe client packets. */
 struct ClientColumns {
     using Addresses = nb::ndarray<const u64, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
@@ -69,7 +69,7 @@ struct ClientColumns {
         return (k == WL_UDP || k == WL_QUIC || k == WL_ESP || k == WL_WIREGUARD || k == WL_OTHER) && is_whole(i);
     }
 
-    /* Flow keys tell directions apart, and flows of a pair of addresses by the SPI or the receiver's index, where there is one. */
+    /* Flow keys distinguish directions and, within a pair of addresses, flows by SPI or receiver index, if there is one. */
     u64 key(size_t i) const
     {
         u64 of_flow = flow_key[i] ^ !!(flags[i] & WL_REVERSE);
@@ -104,7 +104,7 @@ struct Given {
     Name name;
 };
 
-/* A method as the table sees it: a record of so many bytes, and what a packet and an end do to it. */
+/* A method as the table sees it: the size of its record, and its functions for a packet and an end. */
 struct Method {
     size_t bytes;
     int (*packet)(void *, const wl_client_packet *, const wl_pirate *, wl_epoch *);
@@ -155,7 +155,7 @@ class Pirate {
                  payload.shape(0), ip_id.shape(0), mss.shape(0), tcp_flags.shape(0), has.shape(0)})
             if (other != rows)
                 throw std::invalid_argument("columns of different lengths");
-        /* An array looks up where its values lie at every access. */
+        /* An array looks up the address of its values at every access. */
         const s64 *times_ns = time_ns.data();
         const u64 *keys = key.data();
         const u32 *seqs = seq.data(), *acks = ack.data(), *tsvals = tsval.data(), *tsecrs = tsecr.data();
@@ -173,7 +173,7 @@ class Pirate {
             [](size_t) { return Name{}; });
     }
 
-    /* Those packets of a batch that have, or have not, a TCP header, and can be told; gives their number. */
+    /* Process the packets of a batch with, or without, a TCP header, if measurable; returns their number. */
     size_t observe_batch(nb::handle packets, bool with_tcp, bool without)
     {
         const ClientColumns columns(packets);
@@ -192,7 +192,7 @@ class Pirate {
         return chosen.size();
     }
 
-    /* All flows end; the table is then empty. */
+    /* End all flows, which empties the table. */
     void cut(s64 now_ns)
     {
         need_time(now_ns);
@@ -204,7 +204,7 @@ class Pirate {
             }
     }
 
-    /* Flows of a table inside the kernel end: groups as bpf/pirate_hook.h has them, and their names. */
+    /* End the flows of a table in the kernel: groups in the layout of bpf/pirate_hook.h, and their names. */
     void finish_groups(nb::ndarray<const u8, nb::ndim<2>, nb::c_contig, nb::device::cpu> of,
         nb::ndarray<const u64, nb::ndim<3>, nb::c_contig, nb::device::cpu> their_names, s64 now_ns)
     {
@@ -239,7 +239,7 @@ class Pirate {
         return given.size();
     }
 
-    /* Epochs into rows of words, as many as there are; they are then gone. */
+    /* Move all epochs into rows of words. */
     size_t take(nb::ndarray<u64, nb::ndim<2>, nb::c_contig, nb::device::cpu> room)
     {
         size_t count = given.size();
@@ -272,7 +272,7 @@ class Pirate {
         return d;
     }
 
-    /* What a table inside the kernel has to be told to be the same. */
+    /* The parameters that make a table in the kernel the same. */
     u64 group_count() const
     {
         return groups;
@@ -292,10 +292,10 @@ class Pirate {
     wl_pirate settings;
     u64 groups, coin_key;
     u64 packets = 0, bad_time = 0, opened = 0, evicted = 0;
-    std::unique_ptr<u8[], Free> table; /* groups: 8 keys, 8 times, 8 records; a line more, so that they begin where a line does */
+    std::unique_ptr<u8[], Free> table; /* groups: 8 keys, 8 times, 8 records; one extra line, so that they start at a line */
     std::unique_ptr<Name[], Free> names;
     std::vector<Given> given;
-    std::vector<u32> chosen; /* rows of the batch at hand */
+    std::vector<u32> chosen; /* rows of the current batch */
     std::vector<u64> chosen_keys;
 
     static void need_time(s64 now_ns)
@@ -346,7 +346,7 @@ class Pirate {
         return wl_scaled(wl_coin(key, coin_key), groups) * group_slots;
     }
 
-    /* The slot of a key, the end of its group if it has none. */
+    /* The slot of a key; the end of its group if it has none. */
     size_t find(size_t first, u64 key) const
     {
         size_t slot = first;
@@ -365,7 +365,7 @@ class Pirate {
         return first;
     }
 
-    /* Inlined by order: gcc takes a function that only fetches for one without effect, and leaves out calls of it. */
+    /* Always inlined: gcc considers a function that only prefetches to be without effect, and drops calls of it. */
     [[gnu::always_inline]] void fetch_flow(size_t first, u64 key) const
     {
         size_t slot = find(first, key);
@@ -374,7 +374,7 @@ class Pirate {
             return;
         for (size_t at = 0; at < method.bytes; at += line)
             __builtin_prefetch(flow_of(slot) + at, 1);
-        __builtin_prefetch(flow_of(slot) + method.bytes - 1, 1); /* records begin anywhere in a line */
+        __builtin_prefetch(flow_of(slot) + method.bytes - 1, 1); /* records start anywhere in a line */
     }
 
     void finish(size_t slot, s64 now_ns)
@@ -387,7 +387,7 @@ class Pirate {
         given.push_back({epoch, names[slot]});
     }
 
-    /* A slot for a new flow: an empty one, or that of the flow that was silent for longest. */
+    /* A slot for a new flow: an empty one, or that of the flow that was silent longest. */
     size_t open(size_t first, u64 key)
     {
         size_t slot = first;
@@ -405,7 +405,7 @@ class Pirate {
         return slot;
     }
 
-    /* Rows in order; where their flows lie is fetched some rows before. */
+    /* Process rows in order, with their flows prefetched some rows ahead. */
     template <typename Key, typename Packet, typename Ends> void enter_all(size_t rows, Key key, Packet packet, Ends ends)
     {
         size_t groups_of[2 * ahead];

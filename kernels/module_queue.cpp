@@ -23,7 +23,7 @@ using Red = std::tuple<u64, u64, u64, u64, u64>;                                
 using Rule = std::tuple<u64, u64, u64, u64, u64, s64, s64, u64, u64, u64, u32>; /* as in wl_injection */
 using Passed = std::tuple<Array<s64>, Array<s64>, Array<s64>, Array<s64>, u64>;
 
-constexpr u64 reference_numbers = 1ull << 63; /* coins of references are not those of packets */
+constexpr u64 reference_numbers = 1ull << 63; /* coins of references differ from those of packets */
 
 template <typename T> Array<T> copied(const std::vector<T> &values)
 {
@@ -65,7 +65,7 @@ wl_injection rule_of(const Rule &rule)
     return in;
 }
 
-/* Whether times never go back and nothing is too large, before anything is computed from them. */
+/* Check that times never go back and nothing is too large, before anything is computed from them. */
 bool possible(const s64 *time_ns, const u32 *size, size_t count)
 {
     for (size_t i = 0; i < count; i++)

@@ -27,7 +27,7 @@ using Decoded = std::tuple<Array<u64>, Array<s64>, bool>;
 constexpr size_t bucket_words = sizeof(wl_bucket) / sizeof(u64), cell_words = sizeof(wl_cell) / sizeof(u64);
 constexpr size_t strata_words = WL_STRATA * WL_STRATUM_CELLS * cell_words;
 
-/* An array of Python's that owns its memory. */
+/* A Python array that owns its memory. */
 template <typename T> Array<T> owned(std::unique_ptr<T[], Free> memory, size_t count)
 {
     nb::capsule owner(memory.get(), [](void *values) noexcept { std::free(values); });
@@ -73,7 +73,7 @@ void fill(Column<u64> numbers, Column<s64> times_ns, Room<u64> buckets, u32 bank
         wl_rda_add(&rda, into, number[i], time_ns[i]);
 }
 
-/* A difference, and the memory that decoding it takes. */
+/* A difference, and the memory for decoding it. */
 class Peel {
   public:
     Peel(const wl_rda &rda, Room<u64> difference)
@@ -276,7 +276,7 @@ class RatelessDecoder {
     std::vector<u64> ids, counts;
     std::vector<wl_turn> turns;
 
-    /* Room for so many symbols, by powers of two: what was found is put into its chains again. */
+    /* Make room for this many symbols, by powers of two, and rebuild the chains of finds. */
     void grow(size_t count)
     {
         size_t room = std::max<size_t>(64, symbols_.size());

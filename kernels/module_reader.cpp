@@ -53,8 +53,8 @@ class Reader {
     {
     }
 
-    /* Decode records of data[start:stop], which lies at byte `base + start` of the file, into `memory`. Gives back where
-     * it stopped, the number of rows, the status, and how many bytes the next record takes. */
+    /* Decode records of data[start:stop], which lies at byte `base + start` of the file, into `memory`. Returns where it
+     * stopped, the number of rows, the status, and the size of the next record. */
     std::tuple<size_t, size_t, int, u64> feed(const Bytes &data, size_t start, size_t stop, u64 base, const Memory &memory)
     {
         if (start > stop || stop > data.shape(0))
@@ -88,7 +88,7 @@ class Reader {
 
     std::tuple<size_t, size_t, int, u64> walk(const u8 *begin, const u8 *at, const u8 *end, u64 base, Columns *columns)
     {
-        /* Copies that no store into a column can be thought to change: the compiler keeps them in registers. */
+        /* Copies that no store into a column can alias: the compiler keeps them in registers. */
         Frames::Counts now = frames.counts;
         wl_file reading = file;
         wl_record record = {};
@@ -156,7 +156,7 @@ class Reader {
     wl_file file = {};
     std::vector<wl_interface> descriptions;
     std::vector<Interface> interfaces; /* of this section */
-    std::map<u32, u64> earlier;        /* packets by link type of the sections before */
+    std::map<u32, u64> earlier;        /* packets by link type of previous sections */
     u64 interfaces_seen = 0;
     u32 snaplen = 0;
     double coarsest_ns = 0;
@@ -165,7 +165,7 @@ class Reader {
 nb::object decode_frame(nb::bytes frame, u32 wire_length, u32 link_type, bool tunnels, u32 fields, u32 prefix, u64 seed)
 {
     wl_decode_options options = decode_options(tunnels, fields, prefix, seed);
-    /* A copy of exactly this size, so that a sanitizer sees a read behind the frame. */
+    /* A copy of exactly this size, so that a sanitizer detects a read after the frame. */
     std::vector<u8> copy(frame.size());
     wl_frame bytes = {copy.data(), copy.data() + copy.size()};
     wl_decoding decoding;

@@ -29,7 +29,7 @@ const char *const reason_names[WL_LEFT_REASONS] = {"inactive", "active", "evicte
 constexpr u64 large_table = 192ull << 20;
 constexpr size_t record_words = 13 + WL_NAME_WORDS;
 
-/* A line of the cache: the keys of a group, or one record. */
+/* A cache line: the keys of a group, or one record. */
 struct Line {
     u64 words[8];
 };
@@ -37,10 +37,10 @@ static_assert(sizeof(wl_flow_record) == sizeof(Line));
 static_assert(sizeof(u64) + sizeof(wl_flow_record) + sizeof(wl_name) == WL_SLOT_BYTES);
 static_assert(sizeof(wl_buffered) + sizeof(wl_name) == 112);
 
-constexpr u64 group_bytes = 1024; /* of the caller's memory, for a group */
+constexpr u64 group_bytes = 1024; /* of the caller's memory, per group */
 static_assert(WL_GROUP * WL_SLOT_BYTES <= group_bytes);
 
-/* Source, destination, ports and protocol of each row, five words, as a flow's record has them. */
+/* Source, destination, ports and protocol of each row, in five words, as in a flow's record. */
 void fill_endpoints(
     Wide<const u64> src, Wide<const u64> dst, Column<u16> src_port, Column<u16> dst_port, Column<u8> protocol, Wide<u64> endpoints)
 {
@@ -97,7 +97,7 @@ class Rli {
         keys = zeroed<Line>(meter.flows.groups + 1);
         slots = zeroed<Line>(meter.flows.groups * WL_GROUP + 1);
         names = zeroed<wl_name>(meter.flows.groups * WL_GROUP);
-        if (memory >= large_table) { /* touching little of one would cost as much as touching all */
+        if (memory >= large_table) { /* touching a part of it would cost as much as touching all */
             in_large_pages(keys.get(), (meter.flows.groups + 1) * sizeof(Line));
             in_large_pages(slots.get(), (meter.flows.groups * WL_GROUP + 1) * sizeof(Line));
         }
@@ -175,7 +175,7 @@ class Rli {
                 waiting_names[meter.count - 1] = {};
         }
         for (u64 i = meter.flows.arriving.src ? meter.count : 0;
-            i-- > 0;) { /* of packets that still wait, names are needed when the rows are gone */
+            i-- > 0;) { /* waiting packets need their names when the rows are gone */
             const wl_arrival &packet = waiting[i].packet;
 
             if (!packet.mark && packet.row < meter.flows.first_row)
@@ -192,7 +192,7 @@ class Rli {
         wl_rli_drain(&meter, bytes_per_s, idle_ns);
     }
 
-    /* Whether there are more: a table of a million flows need not be in memory twice. */
+    /* Returns whether there are more: a table of a million flows need not be in memory twice. */
     bool cut(u64 most, bool settle)
     {
         nb::gil_scoped_release release;
@@ -221,7 +221,7 @@ class Rli {
         return left.size();
     }
 
-    /* Records into rows of 18 words, as many as there are; they are then gone. One word is left for the error of a record. */
+    /* Move all records into rows of 18 words. One word is reserved for the error of a record. */
     size_t take(Wide<u64> room)
     {
         size_t records = left.size();
@@ -263,7 +263,7 @@ class Rli {
         return {t.packets, t.bytes, t.timed, t.sum_ns[0], t.sum_ns[1], t.squares[0], t.squares[1]};
     }
 
-    /* For each segment the number of errors, and their squares (two words). */
+    /* The number of errors of each segment, and their squares (two words). */
     std::vector<u64> errors() const
     {
         std::vector<u64> all;
@@ -292,7 +292,7 @@ class Rli {
     wl_rli meter = {};
     std::vector<wl_leaver> left;
     u64 cut_group = 0;
-    std::unique_ptr<Line[], Free> keys, slots; /* one line more than is used: they begin where a line does */
+    std::unique_ptr<Line[], Free> keys, slots; /* one line more than used: they start at a line */
     std::unique_ptr<wl_buffered[], Free> waiting;
     std::unique_ptr<wl_name[], Free> names, waiting_names;
 

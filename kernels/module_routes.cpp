@@ -41,7 +41,7 @@ nb::object as_int(wl_sum value)
 
 /* Links by the router at one end. */
 struct ByRouter {
-    std::vector<u32> first, other, link; /* link: its place as it was given */
+    std::vector<u32> first, other, link; /* link: its index as given */
     std::vector<s64> weight;
 
     ByRouter(u32 routers, const u32 *ends, const u32 *others, const s64 *weights, size_t count)
@@ -67,8 +67,8 @@ struct ByRouter {
     }
 };
 
-/* The split set: all shortest paths without a router in between that can measure. Memory: 4 bytes for each pair of routers, and
- * a bit for each router and link. */
+/* The split set: all shortest paths without a measuring router in between. Memory: 4 bytes per pair of routers, and one bit per
+ * router and link. */
 class SplitSet {
   public:
     SplitSet(u32 routers, Column<u32> sources, Column<u32> targets, Column<s64> weights)
@@ -199,10 +199,10 @@ class SplitSet {
     size_t links;
     ByRouter out, in;
     size_t words, inner_words;
-    std::unique_ptr<u32[], Free> order; /* of each source, the routers that its paths reach, the nearest first */
+    std::unique_ptr<u32[], Free> order; /* for each source, the routers that its paths reach, nearest first */
     std::vector<u32> reached;
-    std::unique_ptr<u64[], Free> marked; /* of each source, the links on its shortest paths */
-    std::unique_ptr<u64[], Free> inner;  /* of each source, the routers in between on its paths */
+    std::unique_ptr<u64[], Free> marked; /* for each source, the links on its shortest paths */
+    std::unique_ptr<u64[], Free> inner;  /* for each source, the routers in between on its paths */
     std::vector<u8> cut;
     std::vector<wl_sum> count, reduction;
     std::vector<u32> shortest, longest;
@@ -275,7 +275,7 @@ class SplitSet {
         }
     }
 
-    /* Count what a source has. What its paths do not reach any more they never will again, and is forgotten. */
+    /* Count the paths of a source. Routers that its paths no longer reach are dropped for good. */
     void add(u32 source)
     {
         wl_ways w = counted(source);

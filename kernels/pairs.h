@@ -1,18 +1,19 @@
-/* Requests and responses of a connection seen both ways (docs/reference/pairs.md is the law; tests/oracles/pairs.py its twin).
+/* Requests and responses of a connection seen in both directions (docs/reference/pairs.md is the law; tests/oracles/pairs.py its
+ * twin).
  *
- * A flow has what it was asked and, before that, the exchange that is being answered: whether a request came behind a response or
- * in the middle of one is known only when the server's next bytes tell what it had received. Integer only, one packet at a time,
- * every loop bounded; the flow record is the caller's. */
+ * A flow holds the pending request and, before it, the exchange being answered: whether a request came after a response or in
+ * the middle of one is known only when the server's next bytes show what it had received. Integer only, one packet at a time,
+ * every loop bounded; the caller owns the flow record. */
 #ifndef WIRELAG_PAIRS_H
 #define WIRELAG_PAIRS_H
 
 #include "match.h"
 
 #define WL_PAIR_HOLES 3
-#define WL_PAIR_FAR (1 << 28)     /* sequence numbers further apart have nothing to do with each other */
+#define WL_PAIR_FAR (1 << 28)     /* sequence numbers further apart are unrelated */
 #define WL_PAIR_LONGEST (1 << 24) /* payload */
 #define WL_PAIR_NO_TRIP 0xFFFFFFFFu
-#define WL_PAIR_MOST 2 /* exchanges that one packet ends */
+#define WL_PAIR_MOST 2 /* exchanges that one packet may end */
 
 enum wl_pair_flag {
     WL_IS_PIPELINED = 1,
@@ -23,7 +24,7 @@ enum wl_pair_flag {
     WL_IS_FLAG = 31
 };
 
-/* Beside these, in the same byte, and nobody else's business. */
+/* In the same byte as these, for internal use. */
 enum wl_pair_writes { WL_PAIR_PUSHED = 32, WL_PAIR_SEVERAL = 64, WL_PAIR_REPLIED = 128, WL_PAIR_PSH = 8 };
 
 enum wl_pair_count {
@@ -40,7 +41,7 @@ enum wl_pair_count {
 enum wl_pair_bit {
     WL_PAIR_ASKED = 1,
     WL_PAIR_CURRENT = 2,
-    WL_PAIR_RESTED = 4, /* last_ns is that of an exchange that ended */
+    WL_PAIR_RESTED = 4, /* last_ns is that of an ended exchange */
     WL_PAIR_ACKED = 8,
     WL_PAIR_BEHIND = 16,
     WL_PAIR_IS_JOINED = 32,
@@ -54,11 +55,11 @@ struct wl_pair_hole {
     u32 start, end;
 };
 
-/* What one end of a connection sends. */
+/* The packets sent by one end of a connection. */
 struct wl_pair_side {
     s64 timed_ns;
-    u32 timed_end, trip_ns; /* trip_ns: the least */
-    u32 high;               /* UDP: the name of the last datagram */
+    u32 timed_end, trip_ns; /* trip_ns: the minimum */
+    u32 high;               /* UDP: the id of the last datagram */
     struct wl_pair_hole holes[WL_PAIR_HOLES];
     u8 count, known;
 };
@@ -75,7 +76,7 @@ struct wl_pair_flow {
 
 struct wl_exchange {
     s64 begin_ns, request_ns, first_ns, last_ns, idle_ns;
-    s64 network_server_ns, network_client_ns; /* -1: not known */
+    s64 network_server_ns, network_client_ns; /* -1: unknown */
     u64 request_bytes, response_bytes, flags;
 };
 
@@ -84,7 +85,7 @@ struct wl_pairs {
     u64 counts[WL_PAIR_COUNTS];
 };
 
-/* Exchanges that a packet ended. */
+/* Exchanges ended by a packet. */
 struct wl_pair_ended {
     struct wl_exchange exchange[WL_PAIR_MOST];
     u32 count;
@@ -161,7 +162,7 @@ WL_INLINE void wl_pair_answer(struct wl_pair_flow *f, u64 bytes, struct wl_pair_
     f->bits = (u8)((f->bits & ~WL_PAIR_ASKED) | WL_PAIR_CURRENT);
 }
 
-/* A flag for what is asked, or else for the exchange that is being answered. */
+/* Set a flag on the pending request, or else on the exchange being answered. */
 WL_INLINE void wl_pair_mark(struct wl_pair_flow *f, u8 flag)
 {
     if (f->bits & WL_PAIR_ASKED)
@@ -170,7 +171,7 @@ WL_INLINE void wl_pair_mark(struct wl_pair_flow *f, u8 flag)
         f->flags |= flag;
 }
 
-/* The server sends what nobody asked for: after a long silence, or where no request was seen. */
+/* The server sends unsolicited data: after a long silence, or without a request seen. */
 WL_INLINE void wl_pair_unasked(struct wl_pairs *m, struct wl_pair_flow *f, struct wl_pair_ended *ended)
 {
     m->counts[WL_PAIR_UNASKED]++;
@@ -180,7 +181,7 @@ WL_INLINE void wl_pair_unasked(struct wl_pairs *m, struct wl_pair_flow *f, struc
     f->bits &= (u8)~WL_PAIR_RESTED;
 }
 
-/* Whether what is asked goes on; if not, it was given up. */
+/* Whether the pending request goes on; if not, it was abandoned. */
 WL_INLINE int wl_pair_goes_on(struct wl_pairs *m, struct wl_pair_flow *f)
 {
     if (f->bits & WL_PAIR_ASKED && f->now_ns - f->asked_request_ns > m->silence_ns)
@@ -188,7 +189,7 @@ WL_INLINE int wl_pair_goes_on(struct wl_pairs *m, struct wl_pair_flow *f)
     return f->bits & WL_PAIR_ASKED;
 }
 
-/* ---- what a side sends ---- */
+/* ---- data of one side ---- */
 
 WL_INLINE s64 wl_pair_distance(u32 from, u32 to)
 {
@@ -207,7 +208,7 @@ WL_INLINE void wl_pair_time(struct wl_pair_side *side, s64 now_ns, u32 end)
     side->known |= WL_PAIR_TIMED;
 }
 
-/* Holes that the other side knows nothing of: they are acknowledged, and were never seen here. */
+/* Forget holes that the other side has acknowledged: they were never seen here. */
 WL_INLINE int wl_pair_forget_acked(struct wl_pair_side *side, u32 ack)
 {
     u8 kept = 0, before = side->count;
@@ -219,7 +220,7 @@ WL_INLINE int wl_pair_forget_acked(struct wl_pair_side *side, u32 ack)
     return kept < before;
 }
 
-/* A hole at the end of the list; of too many the oldest goes, and nobody will know when it was filled. */
+/* Add a hole at the end of the list; if there are too many, drop the oldest, whose filling then goes unnoticed. */
 WL_INLINE void wl_pair_add_hole(struct wl_pair_flow *f, struct wl_pair_side *side, u32 start, u32 end)
 {
     if (side->count >= WL_PAIR_HOLES) {
@@ -231,7 +232,7 @@ WL_INLINE void wl_pair_add_hole(struct wl_pair_flow *f, struct wl_pair_side *sid
     side->holes[side->count++] = (struct wl_pair_hole){start, end};
 }
 
-/* Fresh bytes of [start, end), which are then no longer fresh. */
+/* The number of new bytes in [start, end), which then are no longer new. */
 WL_INLINE u32 wl_pair_fresh(struct wl_pair_flow *f, struct wl_pair_side *side, u32 start, u32 end)
 {
     s64 from = wl_pair_distance(side->high, start), to = wl_pair_distance(side->high, end);
@@ -273,7 +274,7 @@ WL_INLINE u32 wl_pair_fresh(struct wl_pair_flow *f, struct wl_pair_side *side, u
 
 /* ---- TCP ---- */
 
-/* Whether the packet needs no further look. */
+/* Handle a SYN; return whether the packet is done. */
 WL_INLINE int wl_pair_syn(
     struct wl_pairs *m, struct wl_pair_flow *f, const struct wl_seen *p, u32 d, u32 client, struct wl_pair_ended *ended)
 {
@@ -464,7 +465,7 @@ WL_INLINE void wl_pair_tcp(
 
 /* ---- UDP ---- */
 
-/* Whether a datagram has the name of the last one of its side; it then has it. Only some protocols name what they ask. */
+/* Whether a datagram has the id of its side's last one, and record it. Only some protocols have ids. */
 WL_INLINE int wl_pair_is_copy(struct wl_pair_side *side, const struct wl_seen *p)
 {
     u32 name = (u32)(p->transaction ^ p->transaction >> 32);
@@ -504,7 +505,7 @@ WL_INLINE void wl_pair_udp(struct wl_pairs *m, struct wl_pair_flow *f, const str
 
 /* ---- one packet ---- */
 
-/* Whether a packet belongs to a flow at all; counts those that do not. */
+/* Whether a packet belongs to a flow; counts those that do not. */
 WL_INLINE int wl_pair_wanted(struct wl_pairs *m, const struct wl_seen *p)
 {
     int is_udp = p->kind == WL_UDP || p->kind == WL_DNS || p->kind == WL_NTP;
@@ -530,7 +531,7 @@ WL_INLINE void wl_pair_first(struct wl_pair_flow *f, const struct wl_seen *p, u3
         f->bits |= WL_PAIR_IS_JOINED;
 }
 
-/* Any packet of it, the first as well; `client` matters where it opens a connection. */
+/* Any packet of it, including the first; `client` matters if it opens a connection. */
 WL_INLINE void wl_pair_packet(
     struct wl_pairs *m, struct wl_pair_flow *f, const struct wl_seen *p, u32 client, struct wl_pair_ended *ended)
 {
@@ -547,7 +548,7 @@ WL_INLINE void wl_pair_packet(
         wl_pair_udp(m, f, p, d, ended);
 }
 
-/* The exchange that a cut ends, if there is one. */
+/* The exchange ended by a cut, if any. */
 WL_INLINE void wl_pair_cut(struct wl_pair_flow *f, struct wl_pair_ended *ended)
 {
     ended->count = 0;

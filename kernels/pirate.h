@@ -1,7 +1,7 @@
 /* Pirate: response latency from client packets alone: what all methods share (docs/reference/pirate.md is the law).
  *
- * Law: a method takes in the packets that one client sends to one server, one at a time, and gives an answer, or the reason why
- * there is none, for every epoch. Integer only; all memory is the caller's. */
+ * Law: a method processes the packets that one client sends to one server, one at a time, and returns for every epoch an
+ * estimate, or the reason for having none. Integer only; the caller owns all memory. */
 #ifndef WIRELAG_PIRATE_H
 #define WIRELAG_PIRATE_H
 
@@ -11,8 +11,8 @@
 #define _Static_assert static_assert
 #endif
 
-/* A rule of some size. In eBPF it is a function of its own, which the verifier checks once and for all inputs, null among them; and
- * a loop stays one, for the verifier walks through all ways of what is unrolled. */
+/* A larger rule. In eBPF it is a separate function, which the verifier checks once for all inputs, including null; loops are not
+ * unrolled, because the verifier would walk every path. */
 #ifdef __bpf__
 #define WL_RULE __attribute__((noinline))
 #define WL_LOOP _Pragma("clang loop unroll(disable)")
@@ -36,7 +36,7 @@ enum wl_pirate_reason {
     WL_PIRATE_ANSWERED,
     WL_PIRATE_TOO_FEW,
     WL_PIRATE_SPONTANEOUS, /* open loop: requests that no response triggered */
-    WL_PIRATE_JOINED,      /* in mid-flow: in flight not known */
+    WL_PIRATE_JOINED,      /* in mid-flow: packets in flight unknown */
     WL_PIRATE_THINK,       /* think time that cannot be told from latency */
     WL_PIRATE_REORDERED,
     WL_PIRATE_COALESCED, /* several requests in a packet */
@@ -57,7 +57,7 @@ struct wl_client_packet {
     s64 time_ns;
     u64 key;
     u32 seq, ack, tsval, tsecr;
-    u32 length, payload; /* of the IP packet; above the transport header */
+    u32 length, payload; /* length of the IP packet; payload above the transport header */
     u16 ip_id, mss;      /* mss: of a SYN, else 0 */
     u8 tcp_flags, has;
 };
@@ -68,19 +68,19 @@ struct wl_pirate {
     u8 literal;           /* modes: Algorithm 2 read literally */
 };
 
-/* What a flow says of an epoch. */
+/* The result of a flow for an epoch. */
 struct wl_epoch {
     u64 key;
     s64 start_ns, end_ns;
-    s64 sum_ns;                                 /* of latencies, count of them */
-    s64 batch_sum_ns, think_sum_ns, network_ns; /* network_ns: SYN -> ACK, -1: not known */
+    s64 sum_ns;                                 /* sum of `count` latencies */
+    s64 batch_sum_ns, think_sum_ns, network_ns; /* network_ns: SYN -> ACK, -1: unknown */
     u32 count, batch_count, think_count;        /* count 0: abstained */
     u32 requests, lost;
     u16 in_flight;
     u8 reason, method, confidence; /* confidence: 0 to 100 */
 };
 
-/* How far a is behind b, on a circle of 2^32: times, sequence numbers, timestamps. */
+/* How far a is behind b, modulo 2^32: times, sequence numbers, timestamps. */
 WL_INLINE int wl_behind(u32 a, u32 b)
 {
     return (int)(a - b);

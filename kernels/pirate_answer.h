@@ -1,12 +1,12 @@
-/* Pirate, method auto: what an epoch says (docs/reference/pirate.md, "The epoch ends").
+/* Pirate, method auto: the result of an epoch (docs/reference/pirate.md, "The epoch ends").
  *
- * Law: mean latency = integral of N dt / completions; or the reason why that cannot be known. */
+ * Law: mean latency = integral of N dt / completions; or the reason why that is unknown. */
 #ifndef WIRELAG_PIRATE_ANSWER_H
 #define WIRELAG_PIRATE_ANSWER_H
 
 #include "pirate_sizes.h"
 
-/* A client that thinks for long, and a server whose clock ticks more slowly than it answers. */
+/* A client with long think times, and a server whose clock ticks more slowly than it responds. */
 WL_INLINE int wl_auto_coarse(const struct wl_auto_flow *f, s64 sum)
 {
     s64 tick = wl_tick_ns(f->echo_tick & 15) >> 10;
@@ -45,7 +45,7 @@ WL_INLINE u8 wl_auto_confidence(const struct wl_auto_flow *f, u32 count)
     return (u8)(doubt < 100 ? 100 - doubt : 0);
 }
 
-/* The mean latency of an epoch; for decisions it changes by no more than a factor of two. */
+/* Learn the mean latency of an epoch; the value used for decisions changes by at most a factor of two. */
 WL_INLINE void wl_auto_learn_latency(struct wl_auto_flow *f, u32 mean)
 {
     f->latency = mean;
@@ -54,7 +54,7 @@ WL_INLINE void wl_auto_learn_latency(struct wl_auto_flow *f, u32 mean)
     f->steady = mean < f->steady >> 1 ? f->steady >> 1 : mean;
 }
 
-/* The sum of latencies by Little's law: what is still outstanding takes its age away. -1: that leaves nothing. */
+/* The sum of latencies by Little's law, minus the ages of outstanding requests. -1: nothing is left. */
 WL_INLINE s64 wl_auto_little(const struct wl_auto_flow *f)
 {
     s64 sum = wl_min(f->area, 1ll << 50) - wl_auto_ages(f, f->last);
@@ -62,7 +62,7 @@ WL_INLINE s64 wl_auto_little(const struct wl_auto_flow *f)
     return f->completions && sum >= 0 ? sum : -1;
 }
 
-/* The epoch ends. Whether it has something to say. */
+/* End the epoch; return whether it has a result. */
 WL_RULE int wl_auto_end(struct wl_auto_flow *f, const struct wl_pirate *settings, s64 end_ns, struct wl_epoch *out)
 {
     int alone, busy, given;

@@ -1,7 +1,7 @@
 /* Pirate, method auto: Little's law without assuming a closed loop (docs/reference/pirate.md, "auto", is the law).
  *
- * Law: mean latency = integral of N dt / completions, N being requests sent less responses completed. All else here dates
- * completions and counts requests, from the client's packets alone. Times are in units of 1.024 us, on a circle of 2^32; each
+ * Law: mean latency = integral of N dt / completions, with N = requests sent minus responses completed. Everything else here
+ * dates completions and counts requests, from the client's packets alone. Times are in units of 1.024 us, modulo 2^32; each
  * function is a rule of the law, with its name. */
 #ifndef WIRELAG_PIRATE_AUTO_H
 #define WIRELAG_PIRATE_AUTO_H
@@ -9,21 +9,21 @@
 #include "pirate_answer.h"
 
 #define WL_AUTO_SOON WL_UNITS(64)           /* requests of one burst are not further apart */
-#define WL_AUTO_WOKEN WL_UNITS(128)         /* what a client takes to read a response that its kernel has acknowledged */
-#define WL_AUTO_STEP WL_UNITS(100000)       /* time that goes back by more was set back */
+#define WL_AUTO_WOKEN WL_UNITS(128)         /* time for a client to read a response that its kernel has acknowledged */
+#define WL_AUTO_STEP WL_UNITS(100000)       /* a time that goes back by more was set back */
 #define WL_AUTO_IDLE WL_UNITS(500000)       /* a silence after which nothing is outstanding */
-#define WL_AUTO_LOST_AFTER WL_UNITS(200000) /* the least timeout after which a request is sent again */
+#define WL_AUTO_LOST_AFTER WL_UNITS(200000) /* the shortest timeout after which a request is retransmitted */
 #define WL_AUTO_SEEMS_LOST WL_UNITS(150000)
 #define WL_AUTO_DELAYED WL_UNITS(30000) /* an acknowledgement this late was delayed on purpose */
-#define WL_AUTO_STRAY (1 << 22)         /* bytes that a sequence number may be off */
-#define WL_AUTO_JUMP (1 << 28)          /* bytes that an acknowledgement may advance */
+#define WL_AUTO_STRAY (1 << 22)         /* bytes by which a sequence number may be off */
+#define WL_AUTO_JUMP (1 << 28)          /* bytes by which an acknowledgement may advance */
 #define WL_AUTO_LARGEST (1 << 18)       /* payload */
 #define WL_AUTO_STRAYS 8
-#define WL_AUTO_MANY 32768 /* completions or requests that end an epoch: one packet brings fewer than as many more */
-#define WL_AUTO_SURE 32    /* votes on what the numbers of packets count, at most */
+#define WL_AUTO_MANY 32768 /* completions or requests that end an epoch: one packet brings fewer than that */
+#define WL_AUTO_SURE 32    /* most votes on what packet numbers count */
 #define WL_AUTO_ORDERED 4  /* votes */
 
-/* The busy period that ended at `at`, if nothing is outstanding. */
+/* End the busy period at `at`, if nothing is outstanding. */
 WL_INLINE void wl_auto_busy_ends(struct wl_auto_flow *f, u32 at)
 {
     if (f->outstanding || f->deferred || !WL_ON(f, WL_AUTO_BUSY_KNOWN))
@@ -32,7 +32,7 @@ WL_INLINE void wl_auto_busy_ends(struct wl_auto_flow *f, u32 at)
     f->busy_count++;
 }
 
-/* c responses ended at `at`, which is not behind t. */
+/* c responses ended at `at`, which is not after t. */
 WL_INLINE void wl_auto_complete(struct wl_auto_flow *f, u32 t, u32 c, u32 at)
 {
     f->area -= (s64)c * (u32)(t - at);
@@ -54,7 +54,7 @@ WL_INLINE void wl_auto_afresh(struct wl_auto_flow *f, u32 t)
     f->requested = t;
 }
 
-/* What is so old, or came after such a silence, that nothing of before it counts. */
+/* Discard state that is too old, or precedes a long silence. */
 WL_RULE int wl_auto_forget(struct wl_auto_flow *f, const struct wl_auto_now *n)
 {
     if (!f || !n)
@@ -69,7 +69,7 @@ WL_RULE int wl_auto_forget(struct wl_auto_flow *f, const struct wl_auto_now *n)
     return 0;
 }
 
-/* Deferred responses end. */
+/* End deferred responses. */
 WL_RULE int wl_auto_settle(struct wl_auto_flow *f, const struct wl_auto_now *n)
 {
     u32 waited, most, c;
@@ -91,17 +91,17 @@ WL_RULE int wl_auto_settle(struct wl_auto_flow *f, const struct wl_auto_now *n)
     return 0;
 }
 
-/* Time passes: area grows, deferred responses end. */
+/* Advance time: the area grows, deferred responses end. */
 WL_INLINE void wl_auto_pass(struct wl_auto_flow *f, const struct wl_auto_now *n)
 {
-    if (n->dt > WL_AUTO_IDLE || n->t - f->requested > WL_AUTO_OLD) /* else the call would be for nothing */
+    if (n->dt > WL_AUTO_IDLE || n->t - f->requested > WL_AUTO_OLD) /* else the call would do nothing */
         wl_auto_forget(f, n);
     f->area += (s64)(f->outstanding + f->deferred) * n->dt;
     if (f->deferred && n->dt > WL_AUTO_SOON)
         wl_auto_settle(f, n);
 }
 
-/* What a number says, if most say it: so many more for yes, fewer for no. */
+/* Vote on what a number means: add for yes, subtract for no. */
 WL_INLINE u8 wl_auto_believe(u8 votes, int yes, u32 cost)
 {
     if (yes)
@@ -109,8 +109,8 @@ WL_INLINE u8 wl_auto_believe(u8 votes, int yes, u32 cost)
     return (u8)(votes > cost ? votes - cost : 0);
 }
 
-/* A packet whose number is older than one that was seen left the client before it, if numbers count up; what is missing between
- * two numbers got lost, if they count this flow's packets alone. Other hosts count all that they send, or draw numbers. */
+/* If numbers count up, a packet with an older number than one seen before left the client earlier; if they count this flow's
+ * packets only, missing numbers are losses. Other hosts count everything that they send, or use random numbers. */
 WL_INLINE void wl_auto_identify(struct wl_auto_flow *f, const struct wl_client_packet *p, struct wl_auto_now *n)
 {
     u16 ahead = (u16)(p->ip_id - f->last_id);
@@ -131,7 +131,7 @@ WL_INLINE void wl_auto_identify(struct wl_auto_flow *f, const struct wl_client_p
         WL_MORE(f->reordered);
 }
 
-/* When the bytes that an advance acknowledges had come. */
+/* When the bytes acknowledged by an advance had arrived. */
 WL_INLINE u32 wl_auto_date(struct wl_auto_flow *f, struct wl_auto_now *n, u32 advance, u32 *spread)
 {
     int one = f->outstanding <= 1 || (WL_ON(f, WL_AUTO_RESPONSE) ? advance <= f->response : advance >= wl_auto_mss(f));
@@ -158,7 +158,7 @@ WL_INLINE u32 wl_auto_date(struct wl_auto_flow *f, struct wl_auto_now *n, u32 ad
     return at;
 }
 
-/* Bytes behind what seemed to be the end of a response belong to it, unless it paused for long. */
+/* Bytes after the apparent end of a response belong to it, unless it paused for long. */
 WL_INLINE void wl_auto_extend(struct wl_auto_flow *f, u32 advance, u32 at)
 {
     int longer = wl_behind(at, f->completed);
@@ -170,7 +170,7 @@ WL_INLINE void wl_auto_extend(struct wl_auto_flow *f, u32 advance, u32 at)
     f->completed = at;
 }
 
-/* Sizes are not known, and no request followed the response that seemed to end just now: it did not. */
+/* Whether the response that just seemed to end goes on: sizes are unknown, and no request followed it. */
 WL_INLINE int wl_auto_goes_on(const struct wl_auto_flow *f, u32 at)
 {
     int longer = wl_behind(at, f->completed);
@@ -211,7 +211,7 @@ WL_INLINE void wl_auto_advance(struct wl_auto_flow *f, struct wl_auto_now *n, u3
     f->flight = 0;
 }
 
-/* When the request was sent first: what got lost before us was sent earlier than what we see. */
+/* When the request was first sent: what was lost before us was sent earlier than what we see. */
 WL_INLINE u32 wl_auto_sent(struct wl_auto_flow *f, const struct wl_auto_now *n, int opens)
 {
     u32 at = n->t;
@@ -230,7 +230,7 @@ WL_INLINE u32 wl_auto_sent(struct wl_auto_flow *f, const struct wl_auto_now *n, 
     return n->t - at > WL_AUTO_BACK ? n->t - WL_AUTO_BACK : at;
 }
 
-/* What speaks against an answer. */
+/* Reasons to doubt an estimate. */
 WL_INLINE void wl_auto_doubts(struct wl_auto_flow *f, const struct wl_auto_now *n, u32 k, int opens)
 {
     u32 gap = n->t - f->requested;
@@ -246,7 +246,7 @@ WL_INLINE void wl_auto_doubts(struct wl_auto_flow *f, const struct wl_auto_now *
         WL_MORE(f->spontaneous);
 }
 
-/* The client has read what its kernel acknowledged by the time it sends the next request, if that is soon. */
+/* The client has read what its kernel acknowledged when it sends the next request, if that is soon. */
 WL_INLINE void wl_auto_read(struct wl_auto_flow *f, u32 at)
 {
     int later = wl_behind(at, f->completed);
@@ -256,7 +256,7 @@ WL_INLINE void wl_auto_read(struct wl_auto_flow *f, u32 at)
     f->unread = 0;
 }
 
-/* The time from a response to the next request: the client's, or too short to be. */
+/* The time from a response to the next request: think time, unless it is too short. */
 WL_INLINE void wl_auto_think(struct wl_auto_flow *f, u32 thought)
 {
     f->think_count++;
@@ -266,7 +266,7 @@ WL_INLINE void wl_auto_think(struct wl_auto_flow *f, u32 thought)
         f->busy_sum += thought;
 }
 
-/* Responses that must have ended before the client sent k more requests. */
+/* End responses that must have ended before the client sent k more requests. */
 WL_INLINE void wl_auto_make_room(struct wl_auto_flow *f, const struct wl_auto_now *n, u32 k, int opens)
 {
     u32 waited = n->t - f->advanced, over;
@@ -294,7 +294,7 @@ WL_INLINE void wl_auto_make_room(struct wl_auto_flow *f, const struct wl_auto_no
     wl_auto_complete(f, n->t, over, f->advanced);
 }
 
-/* A flight begins: remember how things were before it, and before the one before. */
+/* A flight begins: remember the state before it, and before the previous one. */
 WL_INLINE void wl_auto_turn(struct wl_auto_flow *f)
 {
     f->forced = 0;
@@ -392,7 +392,7 @@ WL_INLINE void wl_auto_payload(struct wl_auto_flow *f, const struct wl_client_pa
         wl_auto_request(f, n, k);
 }
 
-/* A new record: with a SYN all bytes will be counted, otherwise the flow is joined where it is. */
+/* Start a record: after a SYN all bytes are counted, otherwise the flow is joined in the middle. */
 WL_INLINE void wl_auto_open(struct wl_auto_flow *f, const struct wl_client_packet *p, int syn)
 {
     __builtin_memset(f, 0, sizeof(*f));
@@ -408,7 +408,7 @@ WL_INLINE void wl_auto_open(struct wl_auto_flow *f, const struct wl_client_packe
     }
 }
 
-/* The first packet that is no SYN. */
+/* The first packet that is not a SYN. */
 WL_INLINE void wl_auto_begin(struct wl_auto_flow *f, const struct wl_client_packet *p, const struct wl_auto_now *n)
 {
     u32 stamps = p->has & WL_HAS_TIMESTAMPS && p->tsecr;
@@ -427,7 +427,7 @@ WL_INLINE void wl_auto_begin(struct wl_auto_flow *f, const struct wl_client_pack
     wl_auto_measure_from(f, p, n);
 }
 
-/* Numbers that no packet of this connection can have. */
+/* Whether the numbers cannot belong to a packet of this connection. */
 WL_INLINE int wl_auto_is_stray(const struct wl_auto_flow *f, const struct wl_client_packet *p)
 {
     int ahead = wl_behind(p->seq, f->next_seq);
@@ -436,7 +436,7 @@ WL_INLINE int wl_auto_is_stray(const struct wl_auto_flow *f, const struct wl_cli
            (p->tcp_flags & WL_CLIENT_ACK && wl_behind(p->ack, f->acked) > WL_AUTO_JUMP);
 }
 
-/* What a packet of TCP says, in the order of the law. */
+/* Process a TCP packet, in the order of the law. */
 WL_INLINE void wl_auto_take(struct wl_auto_flow *f, const struct wl_client_packet *p, struct wl_auto_now *n)
 {
     int advance = p->tcp_flags & WL_CLIENT_ACK ? wl_behind(p->ack, f->acked) : 0;
@@ -470,7 +470,7 @@ WL_INLINE void wl_auto_take(struct wl_auto_flow *f, const struct wl_client_packe
     f->last = n->t;
 }
 
-/* A clock was set back: what is outstanding stays so, but since when is not known. */
+/* A clock was set back: what is outstanding stays so, but its start is unknown. */
 WL_INLINE void wl_auto_step_back(struct wl_auto_flow *f, const struct wl_client_packet *p, u32 t)
 {
     u16 outstanding = (u16)(f->outstanding + f->deferred);
@@ -482,7 +482,7 @@ WL_INLINE void wl_auto_step_back(struct wl_auto_flow *f, const struct wl_client_
     f->start_ns = p->time_ns;
 }
 
-/* Where time goes back, or jumps, nothing is measured. */
+/* If time goes back, or jumps, nothing is measured. */
 WL_INLINE void wl_auto_step(struct wl_auto_flow *f, const struct wl_client_packet *p, struct wl_auto_now *n, s64 elapsed)
 {
     if (elapsed > 1ll << WL_AUTO_LONGEST || elapsed < -(1ll << WL_AUTO_LONGEST)) {
@@ -498,7 +498,7 @@ WL_INLINE void wl_auto_step(struct wl_auto_flow *f, const struct wl_client_packe
     n->dt = n->t - f->last;
 }
 
-/* Whether the packet is of the connection that the record is about. */
+/* Whether the packet belongs to the record's connection. */
 WL_INLINE int wl_auto_belongs(struct wl_auto_flow *f, const struct wl_client_packet *p)
 {
     if (!(p->has & WL_HAS_TCP) || !WL_ON(f, WL_AUTO_OPEN) || !wl_auto_is_stray(f, p)) {
@@ -510,7 +510,8 @@ WL_INLINE int wl_auto_belongs(struct wl_auto_flow *f, const struct wl_client_pac
     return 0;
 }
 
-/* An epoch ends with a request, if there is one: by then the client has read what came before. One that is spoilt ends at once. */
+/* Whether the epoch is over. It ends with a request, if there is one: by then the client has read what came before. A spoilt one
+ * ends at once. */
 WL_INLINE int wl_auto_is_over(const struct wl_auto_flow *f, const struct wl_client_packet *p, const struct wl_pirate *settings)
 {
     s64 elapsed = p->time_ns - f->start_ns;
@@ -522,7 +523,7 @@ WL_INLINE int wl_auto_is_over(const struct wl_auto_flow *f, const struct wl_clie
     return elapsed >= 4 * settings->epoch_ns;
 }
 
-/* The caller knows the key of a flow without a packet. */
+/* End a flow. The caller knows its key without a packet. */
 WL_INLINE int wl_auto_finish(struct wl_auto_flow *f, const struct wl_pirate *settings, s64 now_ns, struct wl_epoch *out)
 {
     int given = WL_ON(f, WL_AUTO_OPEN) && wl_auto_end(f, settings, now_ns, out);

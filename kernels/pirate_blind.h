@@ -1,35 +1,35 @@
 /* blind: response latency from the sizes and times of client packets alone (docs/reference/pirate-blind.md is the law;
  * tests/oracles/pirate_blind.py its twin).
  *
- * Law: in a closed loop what is in flight stays the same, so the mean latency is that many times the mean gap between requests.
- * The opening flight tells how many. Where the gaps say that it is no closed loop, or another one, there is no answer. Integer
- * only; all memory is the caller's. */
+ * Law: in a closed loop the number in flight is constant, so the mean latency is that number times the mean gap between
+ * requests. The opening flight shows the number. If the gaps contradict a closed loop, or show another one, there is no
+ * estimate. Integer only; the caller owns all memory. */
 #ifndef WIRELAG_PIRATE_BLIND_H
 #define WIRELAG_PIRATE_BLIND_H
 
 #include "pirate_front.h"
 
-#define WL_BLIND_GREETING 1200      /* bytes: the first packet of QUIC is at least as long */
-#define WL_BLIND_GREETINGS 8        /* packets of a handshake, at most */
-#define WL_BLIND_SMALL 144          /* bytes: an ACK is no longer, whatever it is wrapped in */
+#define WL_BLIND_GREETING 1200      /* bytes: minimum length of the first packet of QUIC */
+#define WL_BLIND_GREETINGS 8        /* most packets of a handshake */
+#define WL_BLIND_SMALL 144          /* bytes: maximum length of an ACK, however wrapped */
 #define WL_BLIND_SYN_STEP 4         /* bytes by which a SYN is longer than its ACK: 4, 8, 12 or 16 */
-#define WL_BLIND_SACK 12            /* bytes by which an ACK is longer that has a block of SACK */
-#define WL_BLIND_LINK 6             /* bytes between sizes of one sort */
+#define WL_BLIND_SACK 12            /* bytes that a SACK block adds to an ACK */
+#define WL_BLIND_LINK 6             /* bytes between sizes of one kind */
 #define WL_BLIND_WIDTH 24           /* bytes between the shortest and the longest ACK */
-#define WL_BLIND_FAR_NS (1ll << 20) /* a round trip that tells a flight from what it triggers */
+#define WL_BLIND_FAR_NS (1ll << 20) /* a round trip that separates a flight from what it triggers */
 #define WL_BLIND_FLIGHT_NS (1ll << 17)
 #define WL_BLIND_NEAR_NS 100000ll
 #define WL_BLIND_SILENCE_NS 200000000ll
-#define WL_BLIND_THINKING_NS 50000000ll /* silence behind an ACK */
+#define WL_BLIND_THINKING_NS 50000000ll /* silence after an ACK */
 #define WL_BLIND_THINK_NS (1ll << 20)
 #define WL_BLIND_LONGEST_NS (1ll << 40)
 #define WL_BLIND_MOST 64    /* requests in flight */
 #define WL_BLIND_INITIAL 10 /* segments of an initial congestion window */
-#define WL_BLIND_GAPS 512   /* and lags: after so many, half of them is forgotten */
+#define WL_BLIND_GAPS 512   /* and lags: after this many, half of them are forgotten */
 #define WL_BLIND_LAGS 1024
 #define WL_BLIND_LONGEST_LAG ((1u << 20) - 1) /* units */
 #define WL_BLIND_BLOCK 32                     /* lags */
-#define WL_BLIND_SPACED 32                    /* units: what one host sends is apart by less, though nobody waits for anybody */
+#define WL_BLIND_SPACED 32                    /* units: packets of one host are closer, without waiting for anything */
 
 enum wl_blind_stage { WL_BLIND_EMPTY, WL_BLIND_HELD, WL_BLIND_GREETS, WL_BLIND_READY, WL_BLIND_OPENING, WL_BLIND_OPEN };
 
@@ -38,7 +38,7 @@ enum wl_blind_flag {
     WL_BLIND_FULL = 2,    /* the last packet that is not small was full */
     WL_BLIND_QUIET = 4,   /* there was a small packet since the last request */
     WL_BLIND_ENDLESS = 8, /* the opening flight */
-    WL_BLIND_TOLD = 16,   /* in flight is known by the round trip */
+    WL_BLIND_TOLD = 16,   /* the number in flight is known from the round trip */
     WL_BLIND_JOINED = 32,
     WL_BLIND_CROWD = 64, /* another connection began in it */
     WL_BLIND_BLOCK_BEFORE = 128
@@ -52,10 +52,10 @@ struct wl_blind_flow {
     u32 rtt_ns, longest_ns; /* longest: gap of the flight */
     u32 requests, count;
     u32 total, block, block_before, previous, shortest, second; /* units */
-    u16 low, top;                                               /* bytes; low: of the row that is held back, too */
+    u16 low, top;                                               /* bytes; low: also of the row that is held back */
     u16 gaps, bare, alone, runs, bursts, run;
     u16 lags, low_lags, spread;
-    u16 opened, usual; /* lengths of the first request, and of those behind it */
+    u16 opened, usual; /* lengths of the first request, and of later ones */
     u16 syn, alike;    /* lengths of a SYN, and of what may be several; 0: none */
     u8 blocks, calm, of_block, in_flight, sure, since, greeted, stage, flags;
 };
@@ -65,13 +65,13 @@ struct wl_blind_flow {
 #endif
 static_assert(sizeof(struct wl_blind_flow) <= 152, "the flow record of blind");
 
-/* What a gap in a closed loop is no shorter than: three quarters of a round trip. */
+/* The lower bound of a gap in a closed loop: three quarters of a round trip. */
 WL_INLINE s64 wl_blind_floor(const struct wl_blind_flow *f)
 {
     return f->rtt_ns - (f->rtt_ns >> 2);
 }
 
-/* By halves: compilers for eBPF have no instruction that counts zeros, and do not make one up. */
+/* By halves: eBPF has no instruction that counts zeros, and its compilers do not emulate one. */
 WL_INLINE u32 wl_bits(u64 a)
 {
     u32 bits = 0;
@@ -100,7 +100,7 @@ WL_INLINE int wl_blind_is_syn(u16 first, u16 second)
     return first <= WL_BLIND_SMALL && first > second && less <= 4 * WL_BLIND_SYN_STEP && less % WL_BLIND_SYN_STEP == 0;
 }
 
-/* A packet of a handshake that is not over. Requests may ride on one that is not padded. */
+/* A packet of an unfinished handshake. Requests may be piggybacked on one that is not padded. */
 WL_INLINE void wl_blind_greet(struct wl_blind_flow *f, u16 length)
 {
     if (length < WL_BLIND_GREETING && length > f->opened)
@@ -115,13 +115,13 @@ WL_INLINE void wl_blind_greet(struct wl_blind_flow *f, u16 length)
 
 /* Ordinary packets */
 
-/* Does it show that another connection begins in this flow, or did when it began? */
+/* Whether it shows that another connection begins in this flow, or did when it began. */
 WL_INLINE int wl_blind_begins_another(const struct wl_blind_flow *f, u16 length)
 {
     return (f->syn && length == f->syn) || (f->alike && wl_blind_is_syn(f->alike, length));
 }
 
-/* Is it of the sort that only acknowledges? Its size widens that sort. */
+/* Whether it only acknowledges; its size widens that class. */
 WL_INLINE int wl_blind_is_small(struct wl_blind_flow *f, u16 length)
 {
     u16 low = length < f->low ? length : f->low, top = length > f->top ? length : f->top;
@@ -146,7 +146,7 @@ WL_INLINE void wl_blind_close(struct wl_blind_flow *f, s64 now_ns)
     f->since = 0;
 }
 
-/* A flight of so many has no end. */
+/* A flight of this many has no end. */
 WL_INLINE void wl_blind_endless(struct wl_blind_flow *f, s64 now_ns)
 {
     f->in_flight = f->rtt_ns && f->sure < WL_BLIND_MOST ? f->sure : 1;
@@ -199,7 +199,7 @@ WL_INLINE void wl_blind_burst(struct wl_blind_flow *f, s64 gap_ns)
     }
 }
 
-/* Half of the lags is forgotten, and so is the shortest. */
+/* Forget half of the lags, and the shortest. */
 WL_INLINE void wl_blind_forget(struct wl_blind_flow *f)
 {
     f->lags >>= 1;
@@ -219,7 +219,7 @@ WL_INLINE u64 wl_squared_difference(u32 a, u32 b)
     return apart * apart;
 }
 
-/* Blocks of lags are calm that differ less than the lags in them should make them. */
+/* Blocks of lags are calm if they differ less than the lags in them would suggest. */
 WL_INLINE void wl_blind_block(struct wl_blind_flow *f, u32 lag)
 {
     int uneven;
@@ -263,7 +263,7 @@ WL_INLINE void wl_blind_lag(struct wl_blind_flow *f, s64 now_ns)
         wl_blind_forget(f);
 }
 
-/* A request behind the opening flight; closes: the first of them. */
+/* A request after the opening flight; closes: the first of them. */
 WL_INLINE void wl_blind_measure(struct wl_blind_flow *f, s64 now_ns, s64 gap_ns, int closes)
 {
     s64 latency_ns = f->in_flight * f->mean_ns, quiet_ns = now_ns - f->small_ns;
@@ -305,15 +305,15 @@ WL_INLINE void wl_blind_request(struct wl_blind_flow *f, s64 now_ns, u16 length)
     f->flags &= (u8)~WL_BLIND_QUIET;
 }
 
-/* Why not */
+/* Reasons for no estimate */
 
-/* Do lags balance each other, as those of several loops do? */
+/* Whether lags balance each other, as those of several loops do. */
 WL_INLINE int wl_blind_balance(const struct wl_blind_flow *f)
 {
     return f->blocks >= 8 && 2 * f->calm > f->blocks;
 }
 
-/* Small packets between some requests of QUIC and not between others: there are several at a time. */
+/* Small packets between some requests of QUIC but not others: several are in flight. */
 WL_INLINE int wl_blind_mixed(const struct wl_blind_flow *f)
 {
     if (!(f->flags & WL_BLIND_SIZED) || f->rtt_ns || f->in_flight > 1)
@@ -326,7 +326,7 @@ WL_INLINE int wl_blind_thinks(const struct wl_blind_flow *f)
     return (f->in_flight == 1 ? 32u : 4u * f->in_flight) * f->alone > f->gaps;
 }
 
-/* Could requests at random look like this? */
+/* Whether random requests could look like this. */
 WL_INLINE int wl_blind_chance(const struct wl_blind_flow *f)
 {
     u32 in_flight = f->in_flight, dense = 2 * in_flight + 1, mean;
@@ -377,7 +377,7 @@ WL_INLINE int wl_blind_end(struct wl_blind_flow *f, const struct wl_pirate *s, s
     return told;
 }
 
-/* A packet of a flow that has begun; the epoch is looked at behind requests. */
+/* A packet of a flow that has begun; the epoch is checked after requests. */
 WL_INLINE int wl_blind_ordinary(struct wl_blind_flow *f, s64 now_ns, u16 length, const struct wl_pirate *s, struct wl_epoch *out)
 {
     int continues = f->flags & WL_BLIND_FULL;

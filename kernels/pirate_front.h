@@ -1,16 +1,16 @@
-/* What gap, modes, ack and window share: which packets are requests, and when an epoch ends (docs/reference/pirate-modes.md, "What
- * they share").
+/* What gap, modes, ack and window share: which packets are requests, and when an epoch ends (docs/reference/pirate-modes.md,
+ * "What they share").
  *
- * Law: pure ACKs and retransmissions are no requests; a full packet is continued by the next. Integer only; all memory is the
- * caller's. */
+ * Law: pure ACKs and retransmissions are not requests; a full packet is continued by the next. Integer only; the caller owns all
+ * memory. */
 #ifndef WIRELAG_PIRATE_FRONT_H
 #define WIRELAG_PIRATE_FRONT_H
 
 #include "pirate.h"
 
 #define WL_PIRATE_LATEST (1ll << 62)
-#define WL_FULL_LENGTH 1400          /* bytes: who sends such a packet has more to send */
-#define WL_RETRANSMITTED (1 << 24)   /* bytes that a retransmission may lie behind */
+#define WL_FULL_LENGTH 1400          /* bytes: after such a packet the sender has more to send */
+#define WL_RETRANSMITTED (1 << 24)   /* bytes by which a retransmission may lie behind */
 #define WL_EPOCH_LONGEST 4           /* epoch lengths */
 #define WL_MOST_GAPS 65535           /* of an epoch */
 #define WL_MOST_NETWORK 0xffffffffll /* ns */
@@ -29,21 +29,21 @@ enum wl_front_flag {
 /* What the methods share. */
 struct wl_front {
     s64 start_ns, last_ns;
-    u32 network_ns; /* 0: not known */
+    u32 network_ns; /* 0: unknown */
     u32 next;
     u16 requests, gaps, lost;
     u8 flags, spare;
 };
 
-/* What a packet is to a method. */
+/* The meaning of a packet for a method. */
 struct wl_turn {
-    s64 time_ns, gap_ns; /* gap: from the request packet before it */
-    u8 anew;             /* a SYN, and not a repeated one: the flow begins again */
+    s64 time_ns, gap_ns; /* gap: since the previous request packet */
+    u8 anew;             /* a SYN that is not a repetition: the flow begins again */
     u8 ends;             /* FIN or RST */
     u8 acks;             /* it has an ACK number */
     u8 packet;           /* of a request */
     u8 first;            /* the first request packet of the flow */
-    u8 continues;        /* the packet before it was full */
+    u8 continues;        /* the previous packet was full */
 };
 
 WL_INLINE void wl_begin_telling(struct wl_epoch *out, const struct wl_pirate *s, s64 start_ns, s64 end_ns)
@@ -56,7 +56,7 @@ WL_INLINE void wl_begin_telling(struct wl_epoch *out, const struct wl_pirate *s,
     out->network_ns = -1;
 }
 
-/* Tells an epoch with what is the same in all methods. */
+/* Fill in the fields of an epoch that are the same in all methods. */
 WL_INLINE void wl_tell(struct wl_epoch *out, u8 method, u8 reason, s64 sum_ns, u64 count)
 {
     if (reason || count > ~0u)
@@ -109,7 +109,7 @@ WL_INLINE void wl_front_open(struct wl_front *f, const struct wl_client_packet *
     }
 }
 
-/* Step 5: does the packet carry a request, or a part of one, for the first time? */
+/* Step 5: whether the packet carries a new request, or a new part of one. */
 WL_INLINE int wl_front_carries(struct wl_front *f, const struct wl_client_packet *p)
 {
     u32 end = p->seq + p->payload;
@@ -144,7 +144,7 @@ WL_INLINE void wl_front_request(struct wl_front *f, const struct wl_client_packe
     f->flags |= (u8)(WL_FRONT_ANY | (p->length >= WL_FULL_LENGTH ? WL_FRONT_FULL : 0));
 }
 
-/* What all methods do with a packet, before their own part. */
+/* The common part of all methods for a packet. */
 WL_INLINE struct wl_turn wl_front_take(struct wl_front *f, const struct wl_client_packet *p)
 {
     struct wl_turn turn = {0};
@@ -158,7 +158,7 @@ WL_INLINE struct wl_turn wl_front_take(struct wl_front *f, const struct wl_clien
     return turn;
 }
 
-/* Step 7: is the epoch over? */
+/* Step 7: whether the epoch is over. */
 WL_INLINE int wl_front_over(const struct wl_front *f, const struct wl_pirate *s, const struct wl_turn *turn, u64 completions)
 {
     s64 long_ns = turn->time_ns - f->start_ns;
@@ -170,13 +170,13 @@ WL_INLINE int wl_front_over(const struct wl_front *f, const struct wl_pirate *s,
     return long_ns >= s->epoch_ns && (completions >= s->fewest || long_ns >= WL_EPOCH_LONGEST * s->epoch_ns);
 }
 
-/* When the epoch that ends with this packet ends. */
+/* The end time of the epoch that ends with this packet. */
 WL_INLINE s64 wl_front_ending(const struct wl_front *f, const struct wl_turn *turn)
 {
     return turn->anew ? f->last_ns : turn->time_ns;
 }
 
-/* The epoch ends: 1 if there is something to tell. The method adds its answer, and empties its sums. */
+/* End the epoch: 1 if there is something to report. The method adds its estimate, and resets its sums. */
 WL_INLINE int wl_front_end(struct wl_front *f, const struct wl_pirate *s, s64 end_ns, struct wl_epoch *out)
 {
     int told = f->requests || f->gaps || f->lost;
@@ -191,7 +191,7 @@ WL_INLINE int wl_front_end(struct wl_front *f, const struct wl_pirate *s, s64 en
     return told;
 }
 
-/* After the epoch: a flow that is over is as at first; after a SYN it waits, and is open. */
+/* After the epoch: an ended flow is reset; after a SYN it waits, and is open. */
 WL_INLINE struct wl_front wl_front_anew(const struct wl_turn *turn)
 {
     struct wl_front f = {0};

@@ -1,8 +1,8 @@
 /* gap, modes, ack, window, syn: response latency from gaps between client packets (docs/reference/pirate-modes.md is the law;
  * tests/oracles/pirate_modes.py its twin).
  *
- * Law: a request that a response triggered comes after a gap, or after the client's ACK has moved; the time from one such request
- * to the next is a response latency. Integer only; all memory is the caller's. */
+ * Law: a request triggered by a response comes after a gap, or after the client's ACK has moved; the time from one such request
+ * to the next is a response latency. Integer only; the caller owns all memory. */
 #ifndef WIRELAG_PIRATE_MODES_H
 #define WIRELAG_PIRATE_MODES_H
 
@@ -13,10 +13,10 @@
 #define WL_LONGEST_LAG (1ll << 40) /* ns */
 #define WL_MOST_UNITS (~0u)
 #define WL_LITERAL_NEAR 64          /* units */
-#define WL_SIGNIFICANT 16           /* a mode counts that has one part in so many */
+#define WL_SIGNIFICANT 16           /* a mode counts if it has at least 1 in this many */
 #define WL_PROMINENT 4              /* times as long as gaps below it */
-#define WL_THINK_NS (1ll << 20)     /* silence after an ACK that is no mere scheduling */
-#define WL_THINK_SHARE 32           /* one request in so many may follow silence */
+#define WL_THINK_NS (1ll << 20)     /* silence after an ACK that is more than scheduling */
+#define WL_THINK_SHARE 32           /* at most 1 request in this many may follow silence */
 #define WL_REOPENING_NS (1ll << 29) /* silence after which nothing is in flight */
 
 struct wl_mode {
@@ -46,7 +46,7 @@ struct wl_in_flight_flow {
     struct wl_front front;
     s64 mark_ns, sum_ns, moved_ns;
     u32 ack, count, alone;
-    u16 in_flight, since; /* in_flight 0: not known */
+    u16 in_flight, since; /* in_flight 0: unknown */
 };
 
 struct wl_syn_flow {
@@ -127,7 +127,7 @@ WL_INLINE int wl_gap_finish(struct wl_gap_flow *f, const struct wl_pirate *s, s6
 
 /* modes */
 
-/* How far two gaps of one mode may be apart, x the larger. */
+/* How far apart two gaps of one mode may be; x is the larger. */
 WL_INLINE u32 wl_near(u32 x, u8 literal)
 {
     return literal ? WL_LITERAL_NEAR : 20 + (x >> 2) + (x >> 3);
@@ -147,7 +147,7 @@ WL_INLINE int wl_mode_takes(const struct wl_mode *m, u32 gap, u8 literal)
     return m->count && apart <= wl_near(gap < m->low ? m->low : gap, literal);
 }
 
-/* Mode i and the next become one, if they are near. */
+/* Merge mode i and the next, if they are near. */
 WL_RULE int wl_modes_merge(struct wl_modes_flow *f, u32 i, u8 literal)
 {
     struct wl_mode *a, *b;
@@ -170,7 +170,7 @@ WL_RULE int wl_modes_merge(struct wl_modes_flow *f, u32 i, u8 literal)
     return 0;
 }
 
-/* A gap that no mode is near to is one of its own, in its place, if there is room. */
+/* Insert a gap that is near no mode as a new mode, in order, if there is room. */
 WL_RULE int wl_modes_insert(struct wl_modes_flow *f, u32 gap, u8 candidate)
 {
     struct wl_mode added = {gap, gap, gap, 1, candidate};
@@ -191,7 +191,7 @@ WL_RULE int wl_modes_insert(struct wl_modes_flow *f, u32 gap, u8 candidate)
     return 0;
 }
 
-/* The first mode that takes the gap, WL_MODES if none does. */
+/* The first mode that takes the gap; WL_MODES if none does. */
 WL_INLINE u32 wl_modes_find(const struct wl_modes_flow *f, u32 gap, u8 literal)
 {
     u32 i = 0;
@@ -223,9 +223,9 @@ WL_INLINE void wl_modes_add(struct wl_modes_flow *f, u32 gap, u8 candidate, u8 l
     }
 }
 
-/* What the modes of an epoch say. */
+/* The result of an epoch's modes. */
 struct wl_mode_sum {
-    u32 count; /* of the inter-batch gap, 0: there is none */
+    u32 count; /* of the inter-batch gap; 0: there is none */
     u32 below; /* gaps of it and of all modes below it */
     u64 units;
     u8 prominent;
@@ -277,7 +277,7 @@ WL_INLINE void wl_modes_take(struct wl_modes_flow *f, const struct wl_pirate *s,
         wl_modes_add(f, units < WL_LONGEST_GAP ? (u32)units : WL_LONGEST_GAP, !turn->continues, s->literal);
 }
 
-/* Not worked out before it is asked for. */
+/* Computed only on request. */
 WL_INLINE u64 wl_modes_completions(const struct wl_modes_flow *f, const struct wl_pirate *s, s64 now_ns)
 {
     struct wl_mode_sum said;
@@ -333,7 +333,7 @@ WL_INLINE int wl_modes_finish(struct wl_modes_flow *f, const struct wl_pirate *s
 
 /* ack and window */
 
-/* The client's ACK: 1 if it moved. */
+/* Process the client's ACK; return 1 if it moved. */
 WL_INLINE int wl_ack_moves(
     struct wl_front *f, u32 *ack, s64 *moved_ns, const struct wl_client_packet *p, const struct wl_turn *turn)
 {
@@ -346,7 +346,7 @@ WL_INLINE int wl_ack_moves(
     return moves;
 }
 
-/* A response was acknowledged, then the client was silent, then it asked again: did it think? */
+/* Whether the client thought: a response was acknowledged, then it was silent, then it sent a request. */
 WL_INLINE int wl_thought(s64 silent_ns, s64 latency_ns)
 {
     return silent_ns > WL_THINK_NS && silent_ns > latency_ns >> 3;
@@ -434,7 +434,7 @@ WL_INLINE void wl_in_flight_ack(struct wl_in_flight_flow *f, const struct wl_cli
     }
 }
 
-/* Every in_flight-th request is looked at: the lags follow each other without a break. */
+/* Every in_flight-th request counts: the lags follow each other without a break. */
 WL_INLINE void wl_in_flight_take(struct wl_in_flight_flow *f, const struct wl_pirate *s, const struct wl_turn *turn)
 {
     s64 lag_ns = wl_lag(f->mark_ns, turn);

@@ -1,22 +1,22 @@
-/* Pirate, method auto: the record of a flow, and what TCP timestamps tell (docs/reference/pirate.md, "The record", "Clocks").
+/* Pirate, method auto: the record of a flow, and the use of TCP timestamps (docs/reference/pirate.md, "The record", "Clocks").
  *
- * Law: a client echoes the time at which the server sent what it now acknowledges. So the echo tells how late a packet is after the
- * response, once the tick of the server's clock is known. */
+ * Law: a client echoes the time at which the server sent what it now acknowledges. So the echo shows how late a packet is after
+ * the response, once the tick of the server's clock is known. */
 #ifndef WIRELAG_PIRATE_RECORD_H
 #define WIRELAG_PIRATE_RECORD_H
 
 #include "pirate.h"
 
 #define WL_UNITS(us) ((u32)((us) * 1000ull >> 10))
-#define WL_AUTO_OLD (1u << 30)  /* units: times that are older are forgotten */
+#define WL_AUTO_OLD (1u << 30)  /* units: older times are forgotten */
 #define WL_AUTO_BACK (1u << 24) /* units: nothing is dated back further */
 #define WL_AUTO_LONGEST 38      /* ns, as a power of two: a silence that ends everything, and the longest latency */
 #define WL_AUTO_MOST 1024       /* outstanding requests */
 #define WL_AUTO_CROWDS 3
-#define WL_AUTO_CROWD 255          /* requests of a crowd, at most */
+#define WL_AUTO_CROWD 255          /* most requests of a crowd */
 #define WL_MSS_VALID 4             /* votes */
 #define WL_MSS_TOLD 255            /* by the SYN */
-#define WL_TICK_LEAST (1u << 17)   /* units: the shortest measure of a clock */
+#define WL_TICK_LEAST (1u << 17)   /* units: the shortest measurement of a clock */
 #define WL_TICK_LONGEST (1u << 20) /* units: by then a clock has ticked, if it does */
 #define WL_TICK_ASSUMED 4          /* 1 ms */
 #define WL_TICK_NO_DOUBT 15
@@ -25,51 +25,51 @@
 #define WL_MORE(count) ((count) = (u16)((count) < 65535 ? (count) + 1 : 65535))
 
 enum wl_auto_flag {
-    WL_AUTO_MEASURED = 1,      /* a measure was sure of the server's tick */
-    WL_AUTO_OPEN = 2,          /* another packet than a SYN was seen */
+    WL_AUTO_MEASURED = 1,      /* a measurement was certain of the server's tick */
+    WL_AUTO_OPEN = 2,          /* a packet other than a SYN was seen */
     WL_AUTO_STAMPED = 4,       /* there are timestamps */
     WL_AUTO_RESPONSE = 8,      /* the size of responses is known */
     WL_AUTO_REQUEST = 16,      /* that of requests, too */
-    WL_AUTO_ABSOLUTE = 32,     /* bytes are counted from the first one on, which was a SYN */
-    WL_AUTO_HOLE = 64,         /* bytes are missing that were sent before the last ones */
+    WL_AUTO_ABSOLUTE = 32,     /* bytes are counted from the first one, which was a SYN */
+    WL_AUTO_HOLE = 64,         /* bytes sent before the last ones are missing */
     WL_AUTO_FULL = 128,        /* a payload of this flight filled its packet */
     WL_AUTO_DONE = 256,        /* completed is known, in this busy period */
     WL_AUTO_MISSIZED = 512,    /* the size of responses was wrong */
     WL_AUTO_IN_STEP = 1024,    /* what is outstanding is known */
     WL_AUTO_ADVANCED = 2048,   /* advanced is known */
     WL_AUTO_BUSY_KNOWN = 4096, /* busy_since is known */
-    WL_AUTO_PUSHES = 8192,     /* the client marks the ends of what it writes */
-    WL_AUTO_SPOILT = 16384,    /* in this epoch something wrong was believed */
-    WL_AUTO_NOT_TCP = 32768    /* in this epoch a packet had no TCP header */
+    WL_AUTO_PUSHES = 8192,     /* the client marks the ends of its writes */
+    WL_AUTO_SPOILT = 16384,    /* something wrong was believed in this epoch */
+    WL_AUTO_NOT_TCP = 32768    /* a packet of this epoch had no TCP header */
 };
 
 struct wl_auto_flow {
     s64 start_ns;                                  /* of the epoch */
-    s64 base_ns;                                   /* the least of time less echo */
-    s64 area;                                      /* units: of N dt, with what those outstanding bring from before the epoch */
-    u32 busy_sum, flight_sum, think_sum;           /* units, on the circle: parts of the epoch, so they fit */
-    u32 last, advanced, requested, completed;      /* when: a packet, an advance, a request, a completion */
+    s64 base_ns;                                   /* the minimum of time minus echo */
+    s64 area;                                      /* units: integral of N dt, with the ages that requests had before the epoch */
+    u32 busy_sum, flight_sum, think_sum;           /* units, modulo 2^32: parts of the epoch, so they fit */
+    u32 last, advanced, requested, completed;      /* times of: a packet, an advance, a request, a completion */
     u32 busy_since, deferred_at, hole_at, base_at; /* base_at: when own_ahead last changed */
-    u32 flight_at, flight_before_at;               /* when this flight began, and the one before */
+    u32 flight_at, flight_before_at;               /* start of this flight, and of the previous one */
     u32 turn_at, turn_before_at;                   /* the last advances before these */
-    u32 crowd_at[WL_AUTO_CROWDS];                  /* requests, the newest first: when, on average */
-    u32 tick_from, tick_gap, tick_echo, tick_own;  /* the measure of clocks */
+    u32 crowd_at[WL_AUTO_CROWDS];                  /* requests, newest first: mean times */
+    u32 tick_from, tick_gap, tick_echo, tick_own;  /* the measurement of clocks */
     u32 next_seq, counted_seq, acked, first_ack;
     u32 boundary, hole_from, fresh; /* fresh: response bytes since the last request */
     u32 response, origin, total;    /* total: requests since origin, an acknowledgement */
-    u32 echo_origin, own_ahead;     /* timestamps: an echo; the least by which the client's clock is ahead of it */
+    u32 echo_origin, own_ahead;     /* timestamps: an echo; the minimum by which the client's clock is ahead of it */
     int usual;                      /* lateness of prompt acknowledgements */
     u32 handshake, latency, steady; /* units; steady: latency for decisions */
-    u16 completions, busy_count, flight_count, requests, think_count; /* an epoch ends before they do */
+    u16 completions, busy_count, flight_count, requests, think_count; /* an epoch ends before they overflow */
     u16 outstanding, deferred, in_flight, flight, last_flight, largest_flight;
-    u16 turn_fresh, turn_before_fresh; /* fresh, as a flight began, in units of 16 bytes */
+    u16 turn_fresh, turn_before_fresh; /* fresh at the start of a flight, in units of 16 bytes */
     u16 last_id, spontaneous, lost, lone, reordered, coalesced;
     u16 mss, mean_request; /* mean_request: in 1/8 bytes */
     u16 request, hole_length, flags;
     u8 crowd_size[WL_AUTO_CROWDS];
     u8 turn_outstanding, turn_before_outstanding; /* at most 255 */
     u8 response_votes, request_votes, mean_votes, mss_votes;
-    u8 echo_tick, own_tick;                        /* the tick's number; << 4: what a measure said instead */
+    u8 echo_tick, own_tick;                        /* the tick's number; << 4: what a measurement gave instead */
     u8 forced, strays, unread, id_order, id_steps; /* unread: responses that ended with the last advance */
 };
 
@@ -81,7 +81,7 @@ struct wl_auto_now {
     u32 ghost, ghost_at; /* bytes of a request that was lost before us, and when it was sent */
     u16 id_ahead;
     u8 older, behind, pushed; /* behind: its bytes are not the newest */
-    u8 stamped, timed;        /* late is known, if the clock ticks as is assumed; it surely does */
+    u8 stamped, timed;        /* late is known, if the clock ticks as assumed; the clock surely does */
 };
 
 WL_INLINE s64 wl_min(s64 a, s64 b)
@@ -113,7 +113,7 @@ WL_INLINE void wl_auto_remember(struct wl_auto_flow *f, u32 at, u32 k)
     f->crowd_size[0] = (u8)size;
 }
 
-/* For how long those outstanding have been so at t, all together. The oldest crowd that is known stands for what is older. */
+/* The sum of the ages of outstanding requests at t. The oldest known crowd stands for older ones. */
 WL_INLINE s64 wl_auto_ages(const struct wl_auto_flow *f, u32 t)
 {
     u32 left = (u32)f->outstanding + f->deferred;
@@ -131,8 +131,8 @@ WL_INLINE s64 wl_auto_ages(const struct wl_auto_flow *f, u32 t)
     return ages;
 }
 
-/* An epoch begins at t. All that is of it begins at 0, but: what is outstanding brings its age with it; who thinks, thinks again.
- */
+/* Start an epoch at t. Everything starts at 0, except that outstanding requests keep their age, and a client that thinks
+ * continues to. */
 WL_INLINE void wl_auto_begin_epoch(struct wl_auto_flow *f, u32 t)
 {
     f->area = wl_auto_ages(f, t);
@@ -167,7 +167,7 @@ WL_INLINE s64 wl_tick_ns(u32 number)
     }
 }
 
-/* The tick of a clock that moved by `ticks` in `span` units, 0 if there is none that fits. */
+/* The tick of a clock that moved by `ticks` in `span` units; 0 if none fits. */
 WL_INLINE u8 wl_tick_of(u32 span, u32 ticks)
 {
     s64 span_ns = (s64)span << 10;
@@ -183,7 +183,7 @@ WL_INLINE u8 wl_tick_of(u32 span, u32 ticks)
     return 0;
 }
 
-/* A clock is believed to have another tick when two measures in a row say so; whether it now is. */
+/* A clock gets another tick when two measurements in a row agree on it; return whether it now has. */
 WL_INLINE int wl_tick_settle(u8 *tick, u8 measured)
 {
     u8 believed = *tick & 15, doubted = *tick >> 4;
@@ -208,8 +208,8 @@ WL_INLINE void wl_auto_measure_from(struct wl_auto_flow *f, const struct wl_clie
     f->tick_own = p->tsval;
 }
 
-/* A clock with another tick: from the first packet on, which was prompt, if no measure had been sure of the old one; else from
- * here. */
+/* A clock gets another tick: from the first packet on, which was prompt, if no measurement had been certain of the old one; else
+ * from here. */
 WL_INLINE void wl_auto_clock_from(struct wl_auto_flow *f, const struct wl_client_packet *p, u32 t)
 {
     f->usual = (int)(wl_tick_ns(f->echo_tick & 15) >> 11);
@@ -231,7 +231,7 @@ WL_INLINE void wl_auto_first_clock(struct wl_auto_flow *f, const struct wl_clien
     wl_auto_clock_from(f, p, t);
 }
 
-/* Measure both clocks between advances. A packet is late by no more than the silence before it: silences bound the error. */
+/* Measure both clocks between advances. A packet is late by at most the silence before it: silences bound the error. */
 WL_INLINE void wl_auto_tick(struct wl_auto_flow *f, const struct wl_client_packet *p, const struct wl_auto_now *n, int advances)
 {
     u32 span;
@@ -261,7 +261,7 @@ WL_INLINE void wl_auto_tick(struct wl_auto_flow *f, const struct wl_client_packe
     wl_auto_measure_from(f, p, n);
 }
 
-/* How late the packet is after the response that it echoes; not more than the client's own clock says. */
+/* How late the packet is after the response that it echoes; at most what the client's own clock shows. */
 WL_INLINE u32 wl_auto_late(struct wl_auto_flow *f, const struct wl_client_packet *p, const struct wl_auto_now *n)
 {
     s64 tick = wl_tick_ns(f->echo_tick & 15), seen, late;
@@ -289,7 +289,7 @@ WL_INLINE u32 wl_auto_late(struct wl_auto_flow *f, const struct wl_client_packet
     return (u32)wl_min(late, WL_AUTO_OLD);
 }
 
-/* A packet that is later than this is late because the client waited. */
+/* A packet later than this is late because the client waited. */
 WL_INLINE u32 wl_auto_patience(const struct wl_auto_flow *f)
 {
     s64 patience = wl_max(3 * WL_UNITS(1000) / 2, 3 * wl_tick_ns(f->echo_tick & 15) >> 11);

@@ -1,6 +1,6 @@
-/* Pirate, method auto: which packets are requests, and how many, and what size responses have (docs/reference/pirate.md, "Sizes").
+/* Pirate, method auto: which packets are requests, how many, and the size of responses (docs/reference/pirate.md, "Sizes").
  *
- * Law: where all requests, or all responses, have one size, bytes count them exactly; a size is valid while most of what is seen is
+ * Law: if all requests, or all responses, have one size, bytes count them exactly; a size is valid while most of what is seen is
  * a multiple of it. */
 #ifndef WIRELAG_PIRATE_SIZES_H
 #define WIRELAG_PIRATE_SIZES_H
@@ -10,7 +10,7 @@
 #define WL_AUTO_QUICK WL_UNITS(256) /* below this latency acknowledgements lag behind what the client reads */
 #define WL_AUTO_VALID 8             /* votes that make a size valid */
 
-/* Divisions are slow, and most of these are of a size by itself. */
+/* Divisions are slow, and most of these divide a size by itself. */
 WL_INLINE u32 wl_quotient(u32 a, u32 b)
 {
     if (a < b)
@@ -41,7 +41,7 @@ WL_INLINE int wl_auto_sized(const struct wl_auto_flow *f)
     return WL_ON(f, WL_AUTO_RESPONSE) && (wl_auto_exact(f) || f->latency == 0 || f->latency >= WL_AUTO_QUICK);
 }
 
-/* +1 for a multiple, -2 for what is none; a divisor takes the candidate's place. 1: the candidate changed, 2: it was given up. */
+/* +1 for a multiple, -2 otherwise; a divisor replaces the candidate. 1: the candidate changed, 2: it was given up. */
 WL_INLINE u32 wl_auto_vote(u32 *candidate, u8 *votes, u32 value, u32 least)
 {
     if (*votes == 0) {
@@ -62,7 +62,7 @@ WL_INLINE u32 wl_auto_vote(u32 *candidate, u8 *votes, u32 value, u32 least)
     return 0;
 }
 
-/* Without a SYN the advances of a long response tell its segments' size. */
+/* Without a SYN, the advances of a long response show its segment size. */
 WL_INLINE void wl_auto_learn_mss(struct wl_auto_flow *f, u32 advance)
 {
     u32 candidate = f->mss;
@@ -73,7 +73,7 @@ WL_INLINE void wl_auto_learn_mss(struct wl_auto_flow *f, u32 advance)
     f->mss = (u16)candidate;
 }
 
-/* More, or far fewer, responses than requests: the size of responses is not what it was taken for. */
+/* More, or far fewer, responses than requests: the assumed size of responses is wrong. */
 WL_RULE int wl_auto_missized(struct wl_auto_flow *f)
 {
     if (!f)
@@ -102,7 +102,7 @@ WL_INLINE u32 wl_auto_responses(struct wl_auto_flow *f)
     return c < f->outstanding ? c : f->outstanding;
 }
 
-/* Whether the payload has bytes of a request that was not seen before; what is sent again is lost once. */
+/* Whether the payload has new bytes of a request; a retransmission means a loss. */
 WL_INLINE int wl_auto_is_new(struct wl_auto_flow *f, const struct wl_client_packet *p, struct wl_auto_now *n)
 {
     int ahead = wl_behind(p->seq, f->next_seq);
@@ -139,8 +139,8 @@ WL_INLINE int wl_auto_is_new(struct wl_auto_flow *f, const struct wl_client_pack
     return 0;
 }
 
-/* A packet that is filled, or whose end the client does not mark, is continued by what follows before an answer: a large request is
- * written in parts. Whether this one continues. */
+/* Whether this packet continues the last one. A full packet, or one whose end the client does not mark, is continued by what
+ * follows before a response: a large request is written in parts. */
 WL_INLINE int wl_auto_continues(struct wl_auto_flow *f, const struct wl_auto_now *n, int full)
 {
     int continues = WL_ON(f, WL_AUTO_FULL) && !f->fresh;
@@ -168,7 +168,7 @@ WL_INLINE void wl_auto_request_size(struct wl_auto_flow *f, u32 payload)
         f->flags |= WL_AUTO_REQUEST;
 }
 
-/* Requests in a payload by their mean size: a payload near a multiple of it is that many. 1 where that is not known. */
+/* Requests in a payload by their mean size: a payload near a multiple of it is that many; 1 if unknown. */
 WL_INLINE u32 wl_auto_by_mean(struct wl_auto_flow *f, u32 payload)
 {
     u32 eighths = payload * 8, mean = f->mean_request, k = mean ? wl_quotient(eighths + mean / 2, mean) : 0;
@@ -191,8 +191,8 @@ WL_INLINE u32 wl_auto_by_mean(struct wl_auto_flow *f, u32 payload)
     return 1;
 }
 
-/* How many requests the payload begins. Several in one packet are those of a client that keeps several in flight, and no more than
- * it does; else a large one is a large one. */
+/* The number of requests that begin in the payload. Several in one packet come from a client that keeps several in flight, and
+ * are no more than that; otherwise it is one large request. */
 WL_INLINE u32 wl_auto_requests(struct wl_auto_flow *f, const struct wl_auto_now *n, int continues, int full)
 {
     u32 k = !continues;
@@ -214,7 +214,7 @@ WL_INLINE u32 wl_auto_requests(struct wl_auto_flow *f, const struct wl_auto_now 
     return k > f->in_flight || k > 64 ? 1 : k;
 }
 
-/* The size of responses, once bytes and requests agree on it; what is outstanding follows from it, if all bytes were seen. */
+/* Adopt a response size once bytes and requests agree on it; what is outstanding follows from it, if all bytes were seen. */
 WL_INLINE void wl_auto_adopt(struct wl_auto_flow *f, u32 k)
 {
     u32 bytes = f->acked - f->origin, parts, sent, done;
@@ -254,7 +254,7 @@ WL_INLINE void wl_auto_adopt(struct wl_auto_flow *f, u32 k)
     f->flags |= WL_AUTO_SPOILT;
 }
 
-/* Where bytes count responses, requests follow whole ones, at least every ninth time. */
+/* Where bytes count responses, requests follow whole ones at least every ninth time. */
 WL_INLINE void wl_auto_still_sized(struct wl_auto_flow *f)
 {
     if (f->acked == f->boundary)
@@ -263,8 +263,8 @@ WL_INLINE void wl_auto_still_sized(struct wl_auto_flow *f)
         wl_auto_missized(f);
 }
 
-/* The bytes that a round of requests brought are a vote for the size of responses: those of this round, or, where the next response
- * began to come, all since the size came up. */
+/* The bytes brought by a round of requests vote for the size of responses: those of this round or, if the next response had
+ * begun to arrive, all since the size came up. */
 WL_INLINE void wl_auto_response_size(struct wl_auto_flow *f, u32 k)
 {
     u32 bytes = f->fresh, all = f->acked - f->origin;
@@ -281,7 +281,7 @@ WL_INLINE void wl_auto_response_size(struct wl_auto_flow *f, u32 k)
         else if (f->in_flight > 1 && off < f->response && -off < f->response)
             return;
         else
-            f->response_votes = 0; /* two sizes are none */
+            f->response_votes = 0; /* two sizes mean no size */
     }
     if (wl_auto_vote(&f->response, &f->response_votes, bytes, 16) && WL_ON(f, WL_AUTO_RESPONSE))
         wl_auto_missized(f);

@@ -1,15 +1,15 @@
 /* A queue that drains at a fixed rate, and the sender that puts reference packets into it (docs/reference/injection.md).
  *
- * Law of the queue: first in, first out. A packet is there from the instant its last byte arrives until its last byte has left;
- * both ends of that are integer ns, what a division leaves is carried over inside a busy period. DropTail refuses a packet that
- * finds `limit` others; RED (Floyd and Jacobson, 1993) also refuses by the mean length, with a coin that is a hash of the
- * packet's number and the seed, so that runs with and without references throw the same coins for the same packets.
+ * Law of the queue: first in, first out. A packet is inside from the arrival of its last byte until the departure of its last
+ * byte; both are integer ns, and the remainder of a division is carried over within a busy period. DropTail drops a packet that
+ * finds `limit` others; RED (Floyd and Jacobson, 1993) also drops by the mean length, with a coin that is a hash of the packet's
+ * number and the seed, so that runs with and without references use the same coins for the same packets.
  *
- * Law of injection: a reference is due when `packets since the last one * rate` reaches 1, or when tau_ns have passed since then,
- * and is sent wait_ns behind the packet that made it due: one right behind it would wait out that packet's own transmission.
- * It waits for the next packet while its bytes are not within the link's share for references, counted from the first packet on;
- * one that is due by time is left out then. The rate falls with the utilisation, on an ellipse.
- * Fractions are in 2^-32. Not for eBPF: 128-bit arithmetic at references. */
+ * Law of injection: a reference is due when `packets since the last one * rate` reaches 1, or when tau_ns have passed since
+ * then, and is sent wait_ns after the packet that made it due: directly after it, it would wait for that packet's own
+ * transmission. It waits for the next packet while its bytes exceed the link's share for references, counted from the first
+ * packet on; one that is due by time is then skipped. The rate falls with the utilisation, on an ellipse. Fractions are in
+ * 2^-32. Not for eBPF: 128-bit arithmetic at references. */
 #ifndef WIRELAG_QUEUE_H
 #define WIRELAG_QUEUE_H
 
@@ -19,13 +19,13 @@
 #define WL_NEVER 9223372036854775807ll
 #define WL_ONE (1ull << 32)
 #define WL_SECOND 1000000000ull
-#define WL_LONGEST_NS (1ll << 40) /* between references, as far as the means care */
+#define WL_LONGEST_NS (1ll << 40) /* longest time between references, for the means */
 
 typedef unsigned __int128 wl_wide;
 
 struct wl_red {
-    u64 from, to;      /* mean length in packets from which some, from which all are refused; to 0: DropTail */
-    u64 weight, steep; /* of a packet in the mean length; probability of refusal at `to` */
+    u64 from, to;      /* mean length in packets from which some, from which all are dropped; to 0: DropTail */
+    u64 weight, steep; /* of a packet in the mean length; drop probability at `to` */
     s64 slot_ns;       /* an idle queue's mean length shrinks as if a packet came this often */
 };
 
@@ -33,23 +33,23 @@ struct wl_queue {
     u64 bytes_per_s, limit;
     struct wl_red red;
     u64 key;
-    s64 *leaving_ns; /* ring of `limit`: when those inside will have left */
+    s64 *leaving_ns; /* ring of `limit`: departure times of those inside */
     u64 head, length;
     s64 free_ns;
-    u64 left_over; /* of the division by bytes_per_s */
+    u64 left_over; /* remainder of the division by bytes_per_s */
     u64 mean;      /* length, 2^-32 packets */
-    s64 passed;    /* packets since the last refusal, -1 below `from` */
+    s64 passed;    /* packets since the last drop, -1 below `from` */
 };
 
 struct wl_injection {
     u64 rate_least, rate_most, busy_least, busy_most, alpha;
     s64 tau_ns, wait_ns;                 /* tau_ns 0: never by time */
-    u64 bytes_per_s, share_per_s, depth; /* depth: the most credit, what 1 s brings at most; 0: no bound */
+    u64 bytes_per_s, share_per_s, depth; /* depth: the most credit, at most that of 1 s; 0: no bound */
     u32 size;
-    /* what changes */
+    /* variable state */
     u32 started;
     u64 rate, packets, bytes;
-    s64 last_ns, due_ns; /* due_ns WL_NEVER: none under way */
+    s64 last_ns, due_ns; /* due_ns WL_NEVER: none pending */
     u64 mean_bytes, mean_ns;
     u64 credit; /* bytes * 10^9 */
     s64 credit_ns;
@@ -110,7 +110,7 @@ WL_INLINE int wl_red_refuses(struct wl_queue *q, s64 time_ns, u64 number)
     return (wl_coin(number, q->key) >> 32) * (WL_ONE - chance * (u64)q->passed) >> 32 < chance;
 }
 
-/* A packet arrives: when its last byte has left, or WL_DROPPED. Times must not go back. */
+/* A packet arrives: returns when its last byte has left, or WL_DROPPED. Times must not go back. */
 WL_INLINE s64 wl_queue_arrive(struct wl_queue *q, s64 time_ns, u32 size, u64 number)
 {
     u64 work;
@@ -144,7 +144,7 @@ WL_INLINE s64 wl_injection_due(const struct wl_injection *in)
     return in->started && in->tau_ns ? in->last_ns + in->tau_ns : WL_NEVER;
 }
 
-/* A reference is decided on at time_ns: pay for it and work out the rate from now on. */
+/* Decide on a reference at time_ns: pay for it and compute the new rate. */
 WL_INLINE void wl_injection_decide(struct wl_injection *in, s64 time_ns)
 {
     s64 passed_ns = time_ns - in->last_ns;
@@ -188,7 +188,7 @@ WL_INLINE int wl_injection_affords(struct wl_injection *in, s64 time_ns)
     return in->credit >= in->size * WL_SECOND;
 }
 
-/* The reference that was due is sent; 0: by time, and left out. */
+/* Send the reference that was due; 0: due by time, and skipped. */
 WL_INLINE int wl_injection_send(struct wl_injection *in)
 {
     s64 time_ns = in->last_ns + in->tau_ns;

@@ -1,9 +1,8 @@
-/* Rateless symbols: a difference of any size, told in about 1.4 symbols for each number of it (docs/reference/crossing.md,
- * "Rateless").
+/* Rateless symbols: a difference of any size, encoded in about 1.4 symbols per number (docs/reference/crossing.md, "Rateless").
  *
- * Law: symbol i has each number with probability 2 / (i + 2), decided by draws of the number's own, so that both points make the
- * same symbols and may go on as long as the other needs more. A product of 128 bits is never needed: what is looked for is the root
- * of a quotient. Integer only. */
+ * Law: symbol i contains each number with probability 2 / (i + 2), decided by draws of the number itself, so both points make
+ * the same symbols and can continue as long as the other needs more. No 128-bit product is needed: the result is the root of a
+ * quotient. Integer only. */
 #ifndef WIRELAG_RATELESS_H
 #define WIRELAG_RATELESS_H
 
@@ -15,7 +14,7 @@ struct wl_rateless {
     u64 check_key, draw_key;
 };
 
-/* The next symbol that a number is in, and how many draws led there. */
+/* The next symbol that contains a number, and the number of draws so far. */
 struct wl_turn {
     u32 symbol, draws;
 };
@@ -26,7 +25,7 @@ WL_INLINE void wl_rateless_begin(struct wl_rateless *rateless, u64 seed)
     rateless->draw_key = wl_coin_key(seed, WL_COIN_RATELESS);
 }
 
-/* The root of n, rounded down: each step of Newton's doubles the bits, and the last is off by one at most. */
+/* The root of n, rounded down: each Newton step doubles the bits, and the last is off by at most one. */
 WL_INLINE u64 wl_root(u64 n)
 {
     u32 shift;
@@ -46,8 +45,8 @@ WL_INLINE u64 wl_root(u64 n)
     return root - (root > 0xFFFFFFFFull || root * root > n);
 }
 
-/* The smallest j > i with (j + 1)(j + 2) r > (i + 1)(i + 2) 2^32, for r from 1 to 2^32. As (j + 1)(j + 2) is an integer, it has to
- * exceed the quotient rounded down, q; and n (n + 1) > q first where n is the root of q, or one more. */
+/* The smallest j > i with (j + 1)(j + 2) r > (i + 1)(i + 2) 2^32, for r from 1 to 2^32. As (j + 1)(j + 2) is an integer, it must
+ * exceed the quotient rounded down, q; and n (n + 1) > q first holds where n is the root of q, or one more. */
 WL_INLINE u32 wl_next_symbol(u32 i, u64 r)
 {
     u64 product = ((u64)i + 1) * ((u64)i + 2);
@@ -66,8 +65,8 @@ WL_INLINE void wl_turn_next(struct wl_turn *turn, u64 coin)
     turn->symbol = wl_next_symbol(turn->symbol, (wl_mix(coin + turn->draws * WL_GOLDEN) >> 32) + 1);
 }
 
-/* Take a number out of its symbols before `end` (put it in: count is -1); the first of `symbols` is symbol `begin`, at which its
- * turn is at the earliest. */
+/* Take a number out of its symbols before `end` (put it in: count is -1); the first of `symbols` is symbol `begin`, and the
+ * number's turn is not before that. */
 WL_INLINE void wl_rateless_take_out(
     const struct wl_rateless *rateless, struct wl_turn *turn, struct wl_cell *symbols, u32 begin, u32 end, u64 number, u64 count)
 {
@@ -83,20 +82,20 @@ WL_INLINE void wl_rateless_take_out(
 
 /* ---- decoding ---- */
 
-/* All arrays have room for `arrived` entries; `chain` has a power of two, zero at first. */
+/* All arrays have room for `arrived` entries; `chain` has a power of two, initially zero. */
 struct wl_rateless_decoder {
     struct wl_rateless rateless;
     struct wl_cell *symbols;
-    u32 arrived, received; /* symbols that are there; those that had their turn */
-    u32 *waiting;          /* pure symbols; each at most once */
+    u32 arrived, received; /* symbols that have arrived; those processed */
+    u32 *waiting;          /* pure symbols, each at most once */
     u8 *waits;
     u32 waiting_count;
     u64 *ids, *counts;
-    struct wl_turn *turns; /* of what was found */
+    struct wl_turn *turns; /* of found numbers */
     u32 found;
     u32 *chain, *next; /* finds by their coin, counted from 1 */
     u32 chain_mask;
-    u64 check_mask, count_mask; /* the bits of checks and counts that were sent; of counts two or more */
+    u64 check_mask, count_mask; /* the bits of checks and counts that were sent; two or more for counts */
     u32 fake;
 };
 
@@ -110,7 +109,7 @@ WL_INLINE int wl_rateless_belongs(const struct wl_rateless *rateless, u64 number
     return turn.symbol == symbol;
 }
 
-/* Where few bits of the check are sent, that the number belongs there says more than they do. */
+/* If few bits of the check are sent, the fact that the number belongs there is stronger evidence. */
 WL_INLINE int wl_symbol_pure(const struct wl_rateless_decoder *d, u32 i)
 {
     const struct wl_cell *symbol = &d->symbols[i];
@@ -137,8 +136,8 @@ WL_INLINE void wl_rateless_link(struct wl_rateless_decoder *d, u32 find, u64 coi
     *chain = find + 1;
 }
 
-/* A number is found and taken out of all symbols that are there. Each find empties the symbol that gave it away, for good: more
- * finds than symbols, or one that comes again, are fakes. */
+/* A number is found and taken out of all symbols that have arrived. Each find empties its symbol for good: more finds than
+ * symbols, or a repeated one, are fakes. */
 static inline void wl_rateless_find(struct wl_rateless_decoder *d, u64 number, u64 count)
 {
     u64 coin = wl_coin(number, d->rateless.draw_key), check = wl_check(number, d->rateless.check_key);
@@ -160,7 +159,7 @@ static inline void wl_rateless_find(struct wl_rateless_decoder *d, u64 number, u
     wl_rateless_link(d, d->found++, coin);
 }
 
-/* Symbols have arrived: each loses what was found before it came, then has its turn. */
+/* Symbols have arrived: each loses what was found before it came, then is processed. */
 static inline void wl_rateless_receive(struct wl_rateless_decoder *d)
 {
     for (u32 i = 0; i < d->found; i++)
@@ -177,7 +176,7 @@ static inline void wl_rateless_receive(struct wl_rateless_decoder *d)
     }
 }
 
-/* Nothing is left in any symbol. The first one alone would not do: a fake that is the XOR of all that is left empties it. */
+/* Whether all symbols are empty. Checking only the first is not enough: a fake that is the XOR of all that is left empties it. */
 static inline int wl_rateless_complete(const struct wl_rateless_decoder *d)
 {
     u64 left = !d->received || d->fake;

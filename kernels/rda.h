@@ -1,9 +1,9 @@
 /* RDA: which packets only one of two points saw, and a synopsis without them (docs/reference/crossing.md, "RDA").
  *
- * Law: a bucket is a sum over the numbers in it, so that what both points have cancels out in the difference of two synopses; a
- * bucket that one number is left in gives it away, and once taken out of its other buckets that one may free others. Filling is
- * one packet at a time, and compiles for eBPF; decoding is for whoever has both synopses. The difference comes from somebody else:
- * every loop is bounded by what the caller handed over, whatever is in it. */
+ * Law: a bucket is a sum over its numbers, so common ones cancel out in the difference of two synopses; a bucket with one number
+ * left reveals it, and removing that from its other buckets may free more. Filling is one packet at a time, and compiles for
+ * eBPF; decoding needs both synopses. The difference comes from another host: every loop is bounded by what the caller passed,
+ * whatever is in it. */
 #ifndef WIRELAG_RDA_H
 #define WIRELAG_RDA_H
 
@@ -45,7 +45,7 @@ WL_INLINE u64 wl_check(u64 number, u64 check_key)
     return wl_coin(number, check_key) & WL_CHECK_MASK;
 }
 
-/* Where a number is, one place for each bank; gives how many. In one array equal places are taken once. */
+/* The places of a number, one per bank; returns how many. In one array equal places count once. */
 WL_INLINE u32 wl_rda_places(const struct wl_rda *rda, u64 number, u64 places[WL_RDA_BANKS])
 {
     u32 count = 0;
@@ -82,8 +82,8 @@ WL_INLINE void wl_rda_add(const struct wl_rda *rda, struct wl_bucket *buckets, u
 
 /* ---- decoding ---- */
 
-/* A difference that is being decoded. With c cells and k banks: room for (k + 1) c in the queue (all may be pure at first, and each
- * find adds at most k), for c finds, and for `rows` chains of finds. */
+/* A difference being decoded. With c cells and k banks: room for (k + 1) c in the queue (all may be pure at first, and each find
+ * adds at most k), for c finds, and for `rows` chains of finds. */
 struct wl_peel {
     struct wl_rda rda;
     struct wl_cell *cells;
@@ -93,7 +93,7 @@ struct wl_peel {
     u64 *ids, *counts;
     u64 found;
     u32 *chain, *next; /* finds by their place in the first bank, counted from 1 */
-    u64 *changed;      /* bits: cells that no own number was tried on since they changed; null where there are none */
+    u64 *changed;      /* bits: cells on which no own number was tried since they changed; null without own numbers */
     u32 fake;
 };
 
@@ -145,8 +145,7 @@ WL_INLINE int wl_rda_over(const struct wl_peel *p)
     return p->fake || p->found == p->cell_count;
 }
 
-/* A number is found and taken out; what is pure then enters the queue. One that was found before is a fake: nothing is taken out.
- */
+/* A number is found and removed; cells that become pure enter the queue. A number found before is a fake: nothing is removed. */
 static inline void wl_rda_find(struct wl_peel *p, u64 number, u64 count)
 {
     u64 places[WL_RDA_BANKS], check = wl_check(number, p->rda.check_key);
@@ -183,7 +182,7 @@ WL_INLINE void wl_rda_drain(struct wl_peel *p)
     }
 }
 
-/* All that gives itself away. */
+/* Decode all pure cells. */
 static inline void wl_rda_decode(struct wl_peel *p)
 {
     for (u64 place = 0; place < p->cell_count; place++)
@@ -201,12 +200,12 @@ WL_INLINE int wl_rda_complete(const struct wl_peel *p)
     return !left && !p->fake;
 }
 
-/* ---- with the numbers of one point at hand ---- */
+/* ---- with the numbers of one point ---- */
 
-/* Own numbers by cell, in order of the cache: those of cell i from begin[i] on, up to begin[i + 1]. */
+/* Own numbers by cell, in cache order: those of cell i are from begin[i] up to begin[i + 1]. */
 struct wl_own {
     u64 *numbers; /* banks times as many as there are */
-    u64 *begin;   /* one more than cells, zero at first */
+    u64 *begin;   /* one more than cells, initially zero */
 };
 
 static inline void wl_own_sort(struct wl_own *own, const struct wl_rda *rda, const u64 *numbers, u64 count)
@@ -228,7 +227,7 @@ static inline void wl_own_sort(struct wl_own *own, const struct wl_rda *rda, con
     }
 }
 
-/* Split a cell of two into an own number and another one; gives whether it could. */
+/* Split a cell of two into an own number and another one; return whether it worked. */
 static inline int wl_rda_split(struct wl_peel *p, const struct wl_own *own, u64 place)
 {
     const struct wl_cell cell = p->cells[place];
@@ -250,9 +249,9 @@ static inline int wl_rda_split(struct wl_peel *p, const struct wl_own *own, u64 
     return 0;
 }
 
-/* Rounds over all cells until one finds nothing. On a cell that has not changed since own numbers failed to split it they fail
- * again, so that only changed cells are looked at: with c cells and k banks at most (k + 1) c looks, each at the own numbers of one
- * cell; k (k + 1) n numbers in all if the n own ones are spread evenly. */
+/* Rounds over all cells until one finds nothing. If own numbers failed to split a cell, they fail again until it changes, so
+ * only changed cells are tried: with c cells and k banks at most (k + 1) c tries, each over the own numbers of one cell; k (k +
+ * 1) n numbers in total if the n own ones are spread evenly. */
 static inline void wl_rda_decode_with(struct wl_peel *p, const struct wl_own *own)
 {
     u64 words = (p->cell_count + 63) >> 6;
@@ -294,7 +293,7 @@ WL_INLINE void wl_strata_add(const struct wl_rda *rda, u64 stratum_key, struct w
         wl_take_out(&strata[stratum * WL_STRATUM_CELLS + places[i]], number, check, ~0ull);
 }
 
-/* Decodes stratum after stratum where it lies; gives the size. */
+/* Decode stratum by stratum in place; return the size. */
 static inline u64 wl_strata_estimate(const struct wl_rda *rda, struct wl_cell *strata)
 {
     u64 count = 0;

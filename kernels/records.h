@@ -1,7 +1,7 @@
-/* Records of a capture file: pcap and pcapng, both byte orders, out of a buffer that holds a part of the file.
+/* Records of a capture file: pcap and pcapng, both byte orders, from a buffer that holds a part of the file.
  *
- * Law: wl_next() looks at the bytes [at, end), consumes one record or asks for more, and never trusts a length field:
- * a record either lies inside the buffer or is not touched. No allocation: the caller keeps the interfaces. */
+ * Law: wl_next() reads the bytes [at, end), consumes one record or asks for more, and never trusts a length field: a record
+ * either lies inside the buffer or is not touched. No allocation: the caller keeps the interfaces. */
 #ifndef WIRELAG_RECORDS_H
 #define WIRELAG_RECORDS_H
 
@@ -17,9 +17,9 @@ enum wl_step {
     WL_STEP_PACKET,
     WL_STEP_INTERFACE, /* file->fresh describes it: append it to the interfaces */
     WL_STEP_SECTION,   /* forget the interfaces */
-    WL_STEP_OTHER,     /* something that carries no packet was passed */
-    WL_STEP_MORE,      /* the record does not end inside the buffer; wl_record.length says what it takes, if known */
-    WL_STEP_BROKEN,    /* file->broken says why */
+    WL_STEP_OTHER,     /* something without a packet was passed */
+    WL_STEP_MORE,      /* the record does not end inside the buffer; wl_record.length is its size, if known */
+    WL_STEP_BROKEN,    /* file->broken is the reason */
 };
 
 enum wl_broken {
@@ -35,7 +35,7 @@ enum wl_broken {
     WL_BROKEN_INTERFACES,
 };
 
-/* Where packets come from, and the unit of their timestamps. */
+/* The source of packets, and the unit of their timestamps. */
 struct wl_interface {
     u32 link, snaplen;
     u8 resolution; /* as if_tsresol: 10^-n, or 2^-n with the top bit set */
@@ -46,7 +46,7 @@ struct wl_file {
     enum wl_format format;
     int swapped; /* the file's byte order is not this machine's */
     u32 record_header;
-    int lengths_swapped; /* pcap before 2.4 has captured and wire length the other way round */
+    int lengths_swapped; /* pcap before 2.4 has captured and wire length swapped */
     u32 sections;
     const struct wl_interface *interfaces;
     u32 interface_count;
@@ -100,7 +100,7 @@ WL_INLINE s64 wl_saturate(__int128 ns)
     return ns < INT64_MIN ? INT64_MIN : (s64)ns;
 }
 
-/* A timestamp in an interface's unit as ns since 1970. Exact, and saturating where no int64 can say it. */
+/* A timestamp in an interface's unit as ns since 1970. Exact; saturates outside of int64. */
 static inline s64 wl_time_ns(u64 stamp, const struct wl_interface *interface)
 {
     u32 exponent = interface->resolution & 0x7F;
@@ -204,7 +204,7 @@ static inline void wl_interface_options(struct wl_file *file, const u8 *at, cons
     }
 }
 
-/* A packet whose header of `header` bytes is at `body`: is the frame inside the block? */
+/* A packet whose header of `header` bytes is at `body`: check that the frame lies inside the block. */
 WL_INLINE enum wl_step wl_block_packet(struct wl_file *file, const u8 *body, const u8 *end, u32 header, struct wl_record *record)
 {
     if (record->captured_length > WL_MOST_FRAME)

@@ -1,7 +1,7 @@
-/* Packets of one block of a packet socket's ring (TPACKET_V3, linux/if_packet.h), where they lie.
+/* Packets of one block of a packet socket's ring (TPACKET_V3, linux/if_packet.h), in place.
  *
- * Law: what the kernel wrote is not trusted. A packet either lies inside the block or ends it, and a block ends after as many
- * packets as fit into it. Not for eBPF: a ring is there to hand packets to a program. */
+ * Law: the kernel's data is not trusted. A packet either lies inside the block or ends it, and a block ends after as many
+ * packets as fit into it. Not for eBPF: a ring passes packets to user space. */
 #ifndef WIRELAG_RING_H
 #define WIRELAG_RING_H
 
@@ -9,23 +9,23 @@
 
 #include "records.h"
 
-#define WL_RING_SENDER TPACKET_ALIGN(sizeof(struct tpacket3_hdr)) /* where a packet's sockaddr_ll begins */
+#define WL_RING_SENDER TPACKET_ALIGN(sizeof(struct tpacket3_hdr)) /* offset of a packet's sockaddr_ll */
 #define WL_RING_HEADER (WL_RING_SENDER + sizeof(struct sockaddr_ll))
 #define WL_TAG_BYTES 4
 
 struct wl_block {
     u8 *at, *end; /* the header of the next packet; the end of the block */
-    u32 left;     /* packets that the block still has */
+    u32 left;     /* packets left in the block */
 };
 
-/* Whether outgoing or incoming packets are wanted, and stamps of the card only. */
+/* Whether outgoing or incoming packets are wanted, and only hardware timestamps. */
 struct wl_ring_wish {
     u32 incoming, outgoing, hardware;
 };
 
 enum wl_ring_step { WL_RING_PACKET, WL_RING_UNWANTED, WL_RING_END };
 
-/* Begin with a block that the kernel has handed over. */
+/* Start with a block that the kernel has handed over. */
 WL_INLINE struct wl_block wl_block_begin(u8 *block, u32 bytes)
 {
     struct tpacket_block_desc description;
@@ -38,7 +38,7 @@ WL_INLINE struct wl_block wl_block_begin(u8 *block, u32 bytes)
     return (struct wl_block){block + first, block + bytes, description.hdr.bh1.num_pkts};
 }
 
-/* The kernel takes a VLAN tag out of the frame: put it back, into the room before the frame. */
+/* The kernel removes a VLAN tag from the frame: put it back, into the space before the frame. */
 WL_INLINE void wl_put_tag_back(const struct tpacket3_hdr *header, struct wl_record *record, u8 *frame)
 {
     u32 type = header->tp_status & TP_STATUS_VLAN_TPID_VALID ? header->hv1.tp_vlan_tpid : 0x8100;
@@ -67,7 +67,7 @@ WL_INLINE enum wl_ring_step wl_block_next(struct wl_block *block, const struct w
         return WL_RING_END;
     block->left--;
     if (header.tp_next_offset < WL_RING_HEADER || header.tp_next_offset > room)
-        block->left = 0; /* the last packet of a block says 0 */
+        block->left = 0; /* the last packet of a block has 0 */
     else
         block->at += header.tp_next_offset;
     if (sender.sll_pkttype == PACKET_OUTGOING ? !wish->outgoing : !wish->incoming)

@@ -1,9 +1,9 @@
-/* RLI: packets between two references get the delay that these had (docs/reference/rli.md is the law; tests/oracles/rli.py its twin).
+/* RLI: packets between two references get the delay of these (docs/reference/rli.md is the law; tests/oracles/rli.py its twin).
  *
  * Law: a queue serves in order. So packets have delays on a line between two anchors: references and the packet before one; and
- * behind the last anchor of a busy period, or its start (a moment without a queue), as far above it as queues grew before.
- * Integer only; all memory is the caller's. wl_rli_row takes in a row; packets wait in a list, and a reference, or the end of the
- * list, settles them into the flow table (flows.h). Not for eBPF: the list is as long as the caller likes. */
+ * after the last anchor of a busy period, or its start (a moment without a queue), as far above it as queues grew before.
+ * Integer only; the caller owns all memory. wl_rli_row processes a row; packets wait in a list, and a reference, or the end of
+ * the list, settles them into the flow table (flows.h). Not for eBPF: the list has any length. */
 #ifndef WIRELAG_RLI_H
 #define WIRELAG_RLI_H
 
@@ -12,7 +12,7 @@
 #define WL_RLI_LONGEST (1ll << 62)
 #define WL_RLI_FAR (1ll << 40)  /* ns between two clocks */
 #define WL_RLI_AHEAD (1u << 20) /* references that may be lost in a row */
-#define WL_RLI_RUN 8            /* rejected references that belong together, for a new beginning */
+#define WL_RLI_RUN 8            /* rejected references that belong together, for a restart */
 #define WL_RLI_MOST_SIZE ((1u << 18) - 1)
 #define WL_RLI_WAITED_NS 10000 /* at a start nothing waits longer */
 #define WL_RLI_NEAR_NS 1000    /* delays that may be those of an empty queue */
@@ -24,7 +24,7 @@ enum wl_rli_kind {
     WL_RLI_REGULAR,
     WL_RLI_REFERENCE,
     WL_RLI_OTHER,
-    WL_RLI_ANOTHER /* a reference: of another stream than before */
+    WL_RLI_ANOTHER /* a reference of another stream than before */
 };
 enum wl_rli_count {
     WL_RLI_BAD_TIME,
@@ -47,14 +47,14 @@ enum wl_rli_count {
     WL_RLI_COUNTS
 };
 
-/* What waits for a reference; a mark is no packet of a flow. */
+/* An entry that waits for a reference; a mark is not a packet of a flow. */
 struct wl_buffered {
     struct wl_arrival packet;
     s64 serialisation_ns;
     u64 id;
 };
 
-/* What is known of a moment of the queue: its delay without serialisation. */
+/* The known state of the queue at a moment: its delay without serialisation. */
 struct wl_anchor {
     s64 time_ns, begin_ns, queue_ns; /* begin: when it began to leave */
     u8 there, start;
@@ -77,12 +77,12 @@ struct wl_reference {
 
 struct wl_rli {
     u32 method;
-    u64 bytes_per_s, factor; /* ns a byte, in 2^-32 */
+    u64 bytes_per_s, factor; /* ns per byte, in 2^-32 */
     u64 buffer, hold, hold_key;
     s64 idle_ns, bracket_ns, early_ns, late_ns, base_ns;
 
     struct wl_buffered *waiting;
-    u64 count, settled; /* settled: packets that were timed so far */
+    u64 count, settled; /* settled: packets timed so far */
 
     s64 last_ns;
     u64 rows;
@@ -96,7 +96,7 @@ struct wl_rli {
     u64 checks, misses, contests, foretold_ns, straight_ns;
     struct wl_lesson pending;
     struct wl_growth growth[WL_RLI_SEGMENTS][WL_RLI_SEGMENTS];
-    u64 errors[WL_RLI_SEGMENTS], error_squares[WL_RLI_SEGMENTS][2]; /* by what was foretold */
+    u64 errors[WL_RLI_SEGMENTS], error_squares[WL_RLI_SEGMENTS][2]; /* by prediction */
     u64 counts[WL_RLI_COUNTS];
     struct wl_flows flows;
 };
@@ -187,7 +187,7 @@ WL_INLINE struct wl_anchor wl_start_anchor(const struct wl_rli *r, const struct 
     return (struct wl_anchor){w->packet.time_ns, w->packet.time_ns - w->serialisation_ns, r->base, 1, 1};
 }
 
-/* Entry i goes into the table, with a delay or without; a mark does not. */
+/* Move entry i into the table, with or without a delay; skip marks. */
 WL_INLINE void wl_rli_enter(struct wl_rli *r, u64 i, int timed, s64 queue_ns)
 {
     struct wl_buffered *w = &r->waiting[i];
@@ -200,7 +200,7 @@ WL_INLINE void wl_rli_enter(struct wl_rli *r, u64 i, int timed, s64 queue_ns)
     wl_flows_enter(&r->flows, &w->packet);
 }
 
-/* Fetch what an entry will touch. */
+/* Prefetch what an entry will touch. */
 WL_INLINE void wl_rli_fetch(const struct wl_rli *r, u64 i)
 {
     if (i < r->count)
@@ -254,7 +254,7 @@ WL_INLINE void wl_rli_settle_without(struct wl_rli *r)
     wl_rli_settled(r);
 }
 
-/* Linear, left, and what has no delay. */
+/* Linear, left, and entries without a delay. */
 WL_INLINE void wl_rli_settle_plain(struct wl_rli *r, const struct wl_anchor *right, int usable)
 {
     struct wl_line line = {0};
@@ -275,7 +275,7 @@ WL_INLINE void wl_rli_settle_plain(struct wl_rli *r, const struct wl_anchor *rig
         r->counts[WL_RLI_UNTRUSTED] += packets;
 }
 
-/* The anchor behind entry i - 1, and its place: a start, the known last packet, or the right reference. */
+/* The anchor after entry i - 1, and its place: a start, the known last packet, or the right reference. */
 WL_INLINE u64 wl_next_anchor(
     const struct wl_rli *r, u64 i, const struct wl_anchor *known, const struct wl_anchor *right, struct wl_anchor *next)
 {
@@ -327,7 +327,7 @@ WL_INLINE void wl_rli_settle(struct wl_rli *r, const struct wl_anchor *known, co
 
 /* ---- an accepted reference ---- */
 
-/* A moment at which nothing was in the queue: what base is, and whether starts are what they seem. */
+/* A moment with an empty queue: update base, and whether starts are real. */
 WL_INLINE void wl_rli_empty(struct wl_rli *r, const struct wl_anchor *a)
 {
     s64 above = a->queue_ns - r->base, near = r->idle_ns + WL_RLI_NEAR_NS;
@@ -349,13 +349,13 @@ WL_INLINE void wl_rli_empty(struct wl_rli *r, const struct wl_anchor *a)
     }
 }
 
-/* Whether it was sent before the left reference, and left the queue behind it: a queue serves in order. */
+/* Whether it was sent before the left reference but left the queue after it, although a queue serves in order. */
 WL_INLINE int wl_rli_overtakes(const struct wl_rli *r, s64 sent_ns)
 {
     return r->left.there && sent_ns < r->left.begin_ns - r->left.queue_ns - r->early_ns;
 }
 
-/* The last packet, if the reference knows when it was sent. */
+/* The last packet, if the reference carries its send time. */
 WL_INLINE struct wl_anchor wl_rli_known(struct wl_rli *r, const struct wl_reference *f)
 {
     const struct wl_buffered *w;
@@ -386,7 +386,7 @@ WL_INLINE u64 wl_rli_apart(s64 a, s64 b)
     return apart < 1ull << 32 ? apart : 1ull << 32;
 }
 
-/* How wrong the method was about `last`, or about the left reference; and whether a straight line is far better than busy. */
+/* The error of the method for `last`, or for the left reference; and whether a straight line is far better than busy. */
 WL_INLINE void wl_rli_error(
     struct wl_rli *r, const struct wl_anchor *origin, const struct wl_anchor *last, const struct wl_anchor *a)
 {
@@ -488,7 +488,7 @@ WL_INLINE void wl_rli_forget(struct wl_rli *r)
     r->run = 0;
 }
 
-/* What waits was measured against something false: it stays without a delay. */
+/* Waiting packets were measured against something false: leave them without a delay. */
 WL_INLINE void wl_rli_restart(struct wl_rli *r)
 {
     r->counts[WL_RLI_RESTARTS]++;
@@ -496,7 +496,7 @@ WL_INLINE void wl_rli_restart(struct wl_rli *r)
     wl_rli_settle_without(r);
 }
 
-/* Another drain rate: references so far had the old one's serialisation taken from their delays. */
+/* Change the drain rate: references so far had the old one's serialisation subtracted from their delays. */
 WL_INLINE void wl_rli_drain(struct wl_rli *r, u64 bytes_per_s, s64 idle_ns)
 {
     wl_rli_settle_without(r);
@@ -518,7 +518,7 @@ WL_INLINE void wl_rli_wait(struct wl_rli *r, const struct wl_buffered *w)
     r->count++;
 }
 
-/* Whether a reference is rejected, and why: its place among the counts, or 0. */
+/* Why a reference is rejected, as its index in the counts; 0: it is not. */
 WL_INLINE u32 wl_rli_verdict(const struct wl_rli *r, u32 sequence, const struct wl_anchor *a)
 {
     u32 ahead = sequence - r->last_sequence;
@@ -534,7 +534,7 @@ WL_INLINE u32 wl_rli_verdict(const struct wl_rli *r, u32 sequence, const struct 
     return 0;
 }
 
-/* Whether enough rejected references belong together: many if nothing else was heard for long, two against one that is alone. */
+/* Whether enough rejected references belong together: many if nothing else was heard for long, two against a single one. */
 WL_INLINE int wl_rli_begins_anew(struct wl_rli *r, u32 verdict, u32 sequence, const struct wl_anchor *a)
 {
     u32 ahead = sequence - r->run_sequence;
@@ -548,7 +548,7 @@ WL_INLINE int wl_rli_begins_anew(struct wl_rli *r, u32 verdict, u32 sequence, co
     return verdict == WL_RLI_REJECTED_TIME && r->run >= 2 && r->left.there && !r->before_left.there;
 }
 
-/* Whether the reference is accepted; then it has been taken in. */
+/* Judge a reference; return whether it is accepted, and then processed. */
 WL_INLINE int wl_rli_judge(struct wl_rli *r, const struct wl_reference *f, s64 t, s64 serialisation_ns, int start)
 {
     struct wl_anchor a = {t, t - serialisation_ns, 0, 1, (u8)start};
@@ -570,7 +570,7 @@ WL_INLINE int wl_rli_judge(struct wl_rli *r, const struct wl_reference *f, s64 t
     return 1;
 }
 
-/* Take in one row; f only of a reference. The row's number is in r->rows. */
+/* Process one row; f only for a reference. The row's number is in r->rows. */
 WL_INLINE void wl_rli_row(struct wl_rli *r, u32 kind, s64 time_ns, u32 size, u64 key, u64 id, const struct wl_reference *f)
 {
     struct wl_buffered w = {0};

@@ -1,11 +1,11 @@
 /* Shortest paths from one router, cut at the routers that can measure (docs/reference/plan.md).
  *
- * Law: the paths to measure are all shortest paths, of all ordered pairs, without a router that can measure in between. They
- * need no list: those from one source are walks in the graph of its shortest paths, and walks are counted by adding up over it,
- * forwards (ways that lead to a router) and backwards (ways on from it). A router is in between on `ways * on` of them, and that
- * many go away when it can measure, for the two parts of each are there already.
- * Law of numbers: a count stops at WL_MOST_WAYS and says so; below, all is exact. Products and sums of them fit in 128 bits.
- * Not for eBPF: loops are as long as the network is large. Weights are at least 1, or walks would not end. */
+ * Law: the paths to measure are all shortest paths, of all ordered pairs, without a measuring router in between. They need no
+ * list: those from one source are walks in the graph of its shortest paths, and walks are counted by summation, forwards (ways
+ * to a router) and backwards (ways on from it). A router is in between on `ways * on` of them, and that many are removed when it
+ * can measure, because the two parts of each are there already. Law of numbers: a count is capped at WL_MOST_WAYS and flagged;
+ * below, everything is exact. Products and sums of them fit into 128 bits. Not for eBPF: loops grow with the network. Weights
+ * are at least 1, or walks would not end. */
 #ifndef WIRELAG_ROUTES_H
 #define WIRELAG_ROUTES_H
 
@@ -17,7 +17,7 @@
 
 typedef unsigned __int128 wl_sum;
 
-/* Links by the router at one of their ends: those of r are first[r] up to first[r + 1]. */
+/* Links by the router at one end: those of r are first[r] up to first[r + 1]. */
 struct wl_links {
     u32 routers;
     const u32 *first, *other;
@@ -29,12 +29,12 @@ struct wl_ahead {
     u32 router;
 };
 
-/* What is counted from one source, for each router. */
+/* The counts from one source, for each router. */
 struct wl_ways {
-    u64 *ways, *hops;        /* paths from the source to it, and their hops added up */
+    u64 *ways, *hops;        /* paths from the source to it, and the sum of their hops */
     u64 *on, *on_hops;       /* ways on from it to any router, and their hops */
     u32 *shortest, *longest; /* of the paths to it, in hops */
-    u32 capped;              /* a count stopped */
+    u32 capped;              /* a count was capped */
 };
 
 WL_INLINE u64 wl_capped(u64 value, u32 *capped)
@@ -82,8 +82,8 @@ WL_INLINE struct wl_ahead wl_next_ahead(struct wl_ahead *heap, u32 *length)
     return top;
 }
 
-/* Dijkstra. `cost` of each router, WL_FAR if it cannot be reached; `order`: those that can, the nearest first. The heap has room
- * for a router for each link and one more. Returns how many there are. */
+/* Dijkstra. `cost` of each router, WL_FAR if unreachable; `order`: reachable routers, nearest first. The heap has room for one
+ * router per link plus one. Returns the number of reachable routers. */
 WL_INLINE u32 wl_shortest(const struct wl_links *out, u32 source, s64 *cost, u32 *order, struct wl_ahead *heap)
 {
     u32 length = 0, reached = 0;
@@ -111,7 +111,7 @@ WL_INLINE u32 wl_shortest(const struct wl_links *out, u32 source, s64 *cost, u32
     return reached;
 }
 
-/* Which links (by their place in `in`) lie on a shortest path from the source. */
+/* The links (by their place in `in`) on shortest paths from the source. */
 WL_INLINE void wl_mark_links(const struct wl_links *in, const s64 *cost, const u32 *order, u32 reached, u64 *marked)
 {
     for (u32 i = 0; i < reached; i++)
@@ -120,7 +120,7 @@ WL_INLINE void wl_mark_links(const struct wl_links *in, const s64 *cost, const u
                 wl_set_bit(marked, e);
 }
 
-/* Whether paths of `source` go on over this link: they end at routers that can measure. */
+/* Whether paths of `source` continue over this link: they end at routers that can measure. */
 WL_INLINE u32 wl_goes_on(const struct wl_links *in, u32 source, u32 e, const u64 *marked, const u8 *cut)
 {
     u32 from = in->other[e];
@@ -128,7 +128,7 @@ WL_INLINE u32 wl_goes_on(const struct wl_links *in, u32 source, u32 e, const u64
     return wl_bit(marked, e) && (from == source || !cut[from]);
 }
 
-/* Count the paths from order[0] to each router of `order`. What no path reaches has no ways, and neither has what is not in it. */
+/* Count the paths from order[0] to each router of `order`. Routers that no path reaches, or not in `order`, have no ways. */
 WL_INLINE void wl_ways_to(
     const struct wl_links *in, const u32 *order, u32 reached, const u64 *marked, const u8 *cut, struct wl_ways *w)
 {
@@ -161,7 +161,7 @@ WL_INLINE void wl_ways_to(
     }
 }
 
-/* Count the ways on from each router; after wl_ways_to. on[source] is how many paths there are, on_hops[source] their hops. */
+/* Count the ways on from each router, after wl_ways_to. on[source] is the number of paths, on_hops[source] their hops. */
 WL_INLINE void wl_ways_on(
     const struct wl_links *in, const u32 *order, u32 reached, const u64 *marked, const u8 *cut, struct wl_ways *w)
 {

@@ -4,7 +4,7 @@
 
 #include "decoding.h"
 
-/* Above the transport header: what is left is the payload. */
+/* Enter the transport header: the rest is the payload. */
 WL_INLINE void wl_enter_transport(
     const struct wl_cursor *c, const struct wl_packet *packet, u32 header, u8 kind, struct wl_row *row)
 {
@@ -22,12 +22,12 @@ WL_INLINE void wl_timestamps(const u8 *at, struct wl_row *row)
     row->tsecr = wl_be32(at + 4);
 }
 
-/* Pass one TCP option; whether there may be another. */
+/* Pass one TCP option; return whether there may be another. */
 WL_INLINE int wl_tcp_option(struct wl_cursor *c, struct wl_row *row)
 {
     u32 length;
 
-    if (!wl_has(c, 2)) /* what a single byte could say changes nothing */
+    if (!wl_has(c, 2)) /* a single byte cannot change anything */
         return 0;
     if (c->at[0] == 1) {
         wl_pass(c, 1);
@@ -49,7 +49,7 @@ WL_INLINE int wl_tcp_option(struct wl_cursor *c, struct wl_row *row)
     return 1;
 }
 
-/* The options: nearly all packets have two bytes of padding and the timestamps, and nothing else. */
+/* Read the options: nearly all packets have two bytes of padding and the timestamps, and nothing else. */
 WL_INLINE void wl_tcp_options(struct wl_cursor c, u32 header, struct wl_decoding *d)
 {
     wl_pass(&c, 20);
@@ -155,7 +155,7 @@ WL_INLINE int wl_either_port(const struct wl_row *row, u16 port)
     return row->src_port == port || row->dst_port == port;
 }
 
-/* What a UDP payload is. The cursor stands at the payload. */
+/* Classify a UDP payload. The cursor is at the payload. */
 WL_INLINE void wl_udp_payload(const struct wl_cursor *c, struct wl_row *row)
 {
     if (!wl_has(c, 1))
@@ -191,7 +191,7 @@ WL_INLINE void wl_udp_payload(const struct wl_cursor *c, struct wl_row *row)
     }
 }
 
-/* Of a UDP header that is there. */
+/* Read a UDP header that was captured. */
 WL_INLINE void wl_udp_header(const struct wl_cursor *c, const struct wl_packet *packet, struct wl_row *row)
 {
     u32 length = wl_be16(c->at + 4);

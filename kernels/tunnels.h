@@ -1,4 +1,4 @@
-/* From a carrier's IP payload to the ethertype inside; WL_NOT_IP where a tunnel is not followed (columns.md, "Tunnels"). */
+/* From a carrier's IP payload to the ethertype inside; WL_NOT_IP if a tunnel is not followed (columns.md, "Tunnels"). */
 #ifndef WIRELAG_TUNNELS_H
 #define WIRELAG_TUNNELS_H
 

@@ -20,7 +20,7 @@ typedef int64_t s64;
 
 #define WL_INLINE static inline __attribute__((always_inline))
 
-/* Reads need no alignment. For eBPF clang would make them byte by byte, though its machines read whole words wherever they are. */
+/* Reads need no alignment. For eBPF, clang would read byte by byte, though its machines read unaligned words. */
 #ifdef __bpf__
 typedef u16 __attribute__((may_alias)) wl_any16;
 typedef u32 __attribute__((may_alias)) wl_any32;
@@ -59,7 +59,7 @@ WL_INLINE u32 wl_le32(const u8 *p)
     return __builtin_bswap32(wl_be32(p));
 }
 
-/* Of 0 there are 64. eBPF has no instruction for it. */
+/* 64 for 0. eBPF has no instruction for it. */
 WL_INLINE u32 wl_leading_zeros(u64 x)
 {
 #ifdef __bpf__

@@ -1,1 +1,1 @@
-"""A network of namespaces with real servers, clients that log what they saw, and a recorder between them."""
+"""A network of namespaces with real servers, clients that log what they see, and a recorder between them."""

@@ -1,4 +1,4 @@
-"""`python -m lab`: run scenarios, record routers, try the live system, score answers, clean up. Needs root."""
+"""`python -m lab`: run scenarios, record routers, try the live system, score estimates, clean up. Needs root."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _score(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Parse the command line and do what it says."""
+    """Parse the command line and run the command."""
     parser = argparse.ArgumentParser(prog="python -m lab", description=__doc__)
     commands = parser.add_subparsers(required=True)
     one = commands.add_parser("run", help="run a scenario")

@@ -1,9 +1,9 @@
-"""A balancer and its servers: clients ask a service, `wirelag balance` at the point spreads their connections.
+"""A balancer and its servers: clients use a service, and `wirelag balance` at the point distributes their connections.
 
     client -- switch -- point (XDP), server1 .. server4
 
-Servers answer the client directly. They wait and do not compute, so that the machine is not what is measured; any of
-them can be made slow and well again while they run.
+Servers reply to the client directly. They wait instead of computing, so that the machine is not what is measured; each
+can be made slow and healthy again while they run.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from lab.network import FIRST_SERVER, POINT, SERVICE_ADDRESS, Network
 from lab.processes import Process
 from lab.servers import Httpd
 
-STEERING = "XDP at"  # what the command says when packets are taken
-EQUAL = {"policy": {"high": 100, "attempts": 1 << 20}}  # nobody is ever slow, or silent
+STEERING = "XDP at"  # printed by the command when it handles packets
+EQUAL = {"policy": {"high": 100, "attempts": 1 << 20}}  # no backend is ever slow or silent
 
 
 @dataclass(frozen=True)
 class Site:
-    """What is there; `site(...)` builds it."""
+    """The running site; `site(...)` builds it."""
 
     network: Network
     folder: Path
@@ -44,11 +44,11 @@ class Site:
 
     @property
     def config(self) -> Path:
-        """The file that the command reads."""
+        """The settings file of the command."""
         return self.folder / "lb.toml"
 
     def configure(self, numbers: Sequence[int], changes: Mapping[str, Any] | None = None) -> None:
-        """Write the file: these servers; `changes` are settings, in tables."""
+        """Write the file with these servers; `changes` are settings, in tables."""
         service = {"address": SERVICE_ADDRESS, "ports": [Httpd.port]}
         tables = {"interface": "eth0", "pins": str(self.pins), "service": service, **(changes or {})}
         lines = [f"{name} = {json.dumps(value)}" for name, value in tables.items() if not isinstance(value, dict)]
@@ -61,7 +61,7 @@ class Site:
         self.config.write_text("\n".join(lines) + "\n")
 
     def steer(self, name: str = "balance", before: Sequence[str] = ()) -> Process:
-        """Start the command, with these words `before` it; when this returns, packets are balanced."""
+        """Start the command, with the words `before` it; when this returns, packets are balanced."""
         command = [
             *before,
             sys.executable,
@@ -78,11 +78,11 @@ class Site:
         return process
 
     def slow(self, number: int) -> None:
-        """Its service times are five times as long, for all that is asked from now on."""
+        """Make its service times five times as long, for all requests from now on."""
         os.kill(self.servers[number].pid, signal.SIGUSR1)
 
     def well(self, number: int) -> None:
-        """As they were."""
+        """Restore its service times."""
         os.kill(self.servers[number].pid, signal.SIGUSR2)
 
     def ask(self, connections: int, seconds: float, load: Load) -> Process:
@@ -90,7 +90,7 @@ class Site:
         return load.start(self.network, Task(SERVICE_ADDRESS, Httpd.port, connections, seconds, self.seed, self.folder))
 
     def asked(self) -> npt.NDArray[np.void]:
-        """All requests that ended, also those that failed."""
+        """All requests that ended, including failed ones."""
         return read_log(self.folder / LOG)
 
 
@@ -98,15 +98,15 @@ class Site:
 def site(
     name: str, folder: Path, seed: int, servers: int = 4, service: str = "exponential:10000", workers: int = 8
 ) -> Iterator[Site]:
-    """Build it, servers running; leave nothing behind. Pins are in a bpffs of this process."""
+    """Build it with running servers; leave nothing behind. Pins are in a bpffs of this process."""
     bpffs = private_bpffs()
     folder.mkdir(parents=True, exist_ok=True)
     with Network(name, servers=servers) as network:
         pins = bpffs / network.prefix.rstrip("-")
-        # What the point sends back by XDP reaches the switch only where its port collects packets (GRO).
+        # Packets that the point sends back by XDP reach the switch only if its port collects packets (GRO).
         network.run("switch", "ethtool", "-K", f"port{POINT}", "gro", "on")
         network.run("client", "sysctl", "-qw", "net.ipv4.tcp_tw_reuse=1")
-        network.run("point", "sysctl", "-qw", "net.ipv4.ip_forward=0")  # whatever arrives has been balanced
+        network.run("point", "sysctl", "-qw", "net.ipv4.ip_forward=0")  # all packets that arrive have been balanced
         started = {}
         for number, host in enumerate(network.servers, 1):
             server = Httpd(service=service, order="worker", workers=workers, number=number)
@@ -120,6 +120,6 @@ def site(
 
 
 def entries(process: Process) -> list[dict[str, Any]]:
-    """What the command has said so far, an interval each."""
+    """The output of the command so far, one entry per interval."""
     lines = process.said().splitlines()
     return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]

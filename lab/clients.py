@@ -1,4 +1,4 @@
-"""Clients as they run in the lab. Ours log every request; wrk and redis-benchmark, which we did not write, do not."""
+"""The lab's clients. Ours log every request; wrk and redis-benchmark, which are not ours, do not."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ class Task:
 
 @dataclass(frozen=True)
 class Load:
-    """The lab's own client; patterns, formats and distributions are explained in load.c and lab.h."""
+    """The lab's own client; load.c and lab.h explain patterns, formats and distributions."""
 
     pattern: str = "sliding"  # batch, pages, open
     in_flight: int = 1
     format: str = "http"  # memcached, redis, udp
-    response: str = "constant:500"  # bytes asked for
-    request: str = ""  # bytes; empty: as short as it can be
+    response: str = "constant:500"  # bytes requested
+    request: str = ""  # bytes; empty: as short as possible
     post: int = 0  # bytes of a body
     objects: str = "uniform:4:21"  # of a page
     think: str = "constant:0"  # microseconds
     think_share: float = 0.0
     rate: float = 100.0  # of an open loop, per connection
     pace_us: int = 0
-    each: int = 0  # requests of a connection before a new one takes its place
-    lifetime: str = ""  # of a connection, microseconds; then a new one takes its place
-    patience_us: int = 0  # then a request has failed, and is logged so; 0: whatever fails ends the client
+    each: int = 0  # requests of a connection before a new one replaces it
+    lifetime: str = ""  # of a connection, in microseconds; then a new one replaces it
+    patience_us: int = 0  # after which a request has failed, and is logged so; 0: any failure ends the client
     tcp_info: bool = False  # log the kernel's round-trip time with each response
 
     logs: ClassVar[bool] = True
 
     def start(self, network: Network, task: Task) -> Process:
-        """On the client."""
+        """Start it on the client."""
         arguments = [
             *(f"address={task.address}", f"port={task.port}", f"connections={task.connections}"),
             *(f"seconds={task.seconds}", f"seed={task.seed}", f"log={task.folder / LOG}"),
@@ -81,7 +81,7 @@ class Http3Load:
     logs: ClassVar[bool] = True
 
     def start(self, network: Network, task: Task) -> Process:
-        """On the client."""
+        """Start it on the client."""
         script = [sys.executable, str(ROOT / "http3_client.py"), task.address, str(task.port), str(task.connections)]
         arguments = [str(self.in_flight), str(self.response), str(task.seconds), str(task.folder / LOG)]
         return network.start("client", [*script, *arguments], task.folder / "client.txt")
@@ -96,7 +96,7 @@ class Wrk:
     logs: ClassVar[bool] = False
 
     def start(self, network: Network, task: Task) -> Process:
-        """On the client."""
+        """Start it on the client."""
         options = ["-t", "1", "-c", str(task.connections), "-d", f"{max(1, round(task.seconds))}s", "--latency"]
         command = ["wrk", *options, f"http://{task.address}:{task.port}/{self.response}"]
         return network.start("client", command, task.folder / "client.txt")
@@ -107,12 +107,12 @@ class RedisBenchmark:
     """GET, with `in_flight` in a pipeline: that many requests in one packet, as a batch."""
 
     in_flight: int = 1
-    rate: int = 5000  # roughly what comes through here: it is bounded by count, not by time
+    rate: int = 5000  # roughly the achievable rate: the run is bounded by count, not by time
 
     logs: ClassVar[bool] = False
 
     def start(self, network: Network, task: Task) -> Process:
-        """On the client."""
+        """Start it on the client."""
         options = ["-c", str(task.connections), "-P", str(self.in_flight), "-n", str(int(self.rate * task.seconds))]
         command = ["redis-benchmark", "-h", task.address, "-p", str(task.port), "-t", "get", "-q", *options]
         return network.start("client", command, task.folder / "client.txt")

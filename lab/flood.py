@@ -1,7 +1,7 @@
 """A flood of small datagrams from one host to another, at a given rate or as fast as one core sends.
 
-`build` makes both hosts; `start` runs this file at the source, which says how many packets its interface carried. One
-call of the kernel sends many datagrams (UDP_SEGMENT), which the kernel takes apart before they reach the interface.
+`build` creates both hosts; `start` runs this file at the source, which prints the number of packets that its interface
+sent. One system call sends many datagrams (UDP_SEGMENT), which the kernel splits before they reach the interface.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from pathlib import Path
 from lab.network import Network
 from lab.processes import ROOT, Process
 
-SOURCE, SINK = "source", "sink"  # hosts; and the interfaces that lead there
+SOURCE, SINK = "source", "sink"  # hosts, and the interfaces that lead there
 SOURCE_ADDRESS, SINK_ADDRESS = "10.77.0.1", "10.77.0.2"
 PORT = 9
 PAYLOAD_BYTES = 22  # 64 bytes with all headers
-TOGETHER = 120  # datagrams of a call
+TOGETHER = 120  # datagrams per call
 FLOWS = 64
 UDP_SEGMENT = 103
 
 
 def build(network: Network) -> None:
-    """The two hosts, with a cable between. The sink takes no datagram: they end at its interface."""
+    """Create the two hosts and a cable. The sink accepts no datagrams: they end at its interface."""
     network.clear()
     network.add(SOURCE)
     network.add(SINK)
@@ -35,13 +35,13 @@ def build(network: Network) -> None:
 
 
 def start(network: Network, packets: int, rate: float | None, output: Path, core: int = 0) -> Process:
-    """Begin to send from this core; without a rate as fast as it goes."""
+    """Start sending from this core; without a rate, as fast as possible."""
     arguments = [sys.executable, str(ROOT / "flood.py"), str(packets), str(rate or 0)]
     return network.start(SOURCE, ["taskset", "-c", str(core), "env", f"PYTHONPATH={ROOT.parent}", *arguments], output)
 
 
 def result(said: str) -> tuple[int, float]:
-    """Packets that were sent, and the seconds that took, of what it printed."""
+    """Packets sent, and the seconds that took, from its output."""
     found = re.search(r"sent=(\d+) seconds=([0-9.]+)", said)
     if found is None:
         raise OSError(f"the flood failed: {said.strip()}")
@@ -49,7 +49,7 @@ def result(said: str) -> tuple[int, float]:
 
 
 def flood(packets: int, rate: float) -> None:
-    """Send, at least so many; `rate` 0: as fast as it goes."""
+    """Send at least this many packets; `rate` 0: as fast as possible."""
     flows = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(FLOWS)]
     for one in flows:
         one.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, PAYLOAD_BYTES)
@@ -67,7 +67,7 @@ def flood(packets: int, rate: float) -> None:
 
 
 def carried(interface: str) -> int:
-    """Packets that an interface of this namespace has sent, by its own count."""
+    """Packets sent by an interface of this namespace, by its own counter."""
     for line in Path("/proc/thread-self/net/dev").read_text().splitlines():
         name, _, counts = line.strip().partition(":")
         if name == interface:

@@ -1,7 +1,7 @@
-"""FRRouting on one router: zebra and ospfd in its namespace, apart from the system's own, and what they say.
+"""FRRouting on one router: zebra and ospfd in its namespace, separate from the system's own, and their output.
 
-Hellos are frequent and routes are computed at once, so that a network agrees within seconds. A neighbour is given up
-only after ten seconds of silence: on a busy machine nothing but a failed link may change a route.
+Hellos are frequent and routes are computed at once, so that a network converges within seconds. A neighbour is given up
+only after ten seconds of silence: even on a busy machine only a failed link may change a route.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Frr:
     router: str
 
     def start(self, router_id: str, costs: Mapping[str, int], passive: str) -> None:
-        """Speak OSPF on these interfaces; make known, but do not speak on, the passive one."""
+        """Run OSPF on these interfaces; advertise the passive one without running OSPF on it."""
         self._folder.mkdir(parents=True)
-        shutil.chown(self._folder, "frr", "frr")  # whom the daemons run as
+        shutil.chown(self._folder, "frr", "frr")  # the daemons' user
         for daemon, settings in (("zebra", ""), ("ospfd", _settings(router_id, costs, passive))):
             (self._folder / f"{daemon}.conf").write_text(settings)
             files = {"-f": f"{daemon}.conf", "-i": f"{daemon}.pid", "-z": "zserv.api", "--vty_socket": ""}
@@ -39,12 +39,12 @@ class Frr:
             process.wait_for_file(self._folder / f"{daemon}.vty")
 
     def database(self) -> str:
-        """What the router knows of all others, as vtysh prints it."""
+        """The router's database, as vtysh prints it."""
         questions = [word for command in COMMANDS for word in ("-c", command)]
         return self.network.run(self.router, "vtysh", "--vty_socket", str(self._folder), *questions)
 
     def next_hops(self) -> dict[str, frozenset[str]]:
-        """The forwarding table as the kernel has it: the interfaces to each prefix, several if costs are equal."""
+        """The kernel's forwarding table: the interfaces to each prefix, several if costs are equal."""
         listed = json.loads(self.network.run(self.router, "ip", "-j", "route"))
         return {
             route["dst"]: frozenset(hop["dev"] for hop in route.get("nexthops", [route]))

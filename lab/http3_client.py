@@ -1,6 +1,6 @@
 """An HTTP/3 client by aioquic: http3_client.py ADDRESS PORT CONNECTIONS IN_FLIGHT BYTES SECONDS LOG.
 
-Each connection keeps so many requests in flight, each on a stream of its own. The log is that of load.c.
+Each connection keeps IN_FLIGHT requests in flight, each on its own stream. The log has the format of load.c.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Protocol(QuicConnectionProtocol):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._http = H3Connection(self._quic)
-        self._asked: dict[int, tuple[int, int]] = {}  # by stream: when, and how many were in flight then
+        self._asked: dict[int, tuple[int, int]] = {}  # by stream: send time, and number in flight then
         self._done = asyncio.Event()
         self._port = 0
         self._round = 0
 
     async def work(self) -> None:
-        """Until the time is over and all is answered."""
+        """Run until the time is over and all requests have responses."""
         assert self._transport is not None
         self._port = self._transport.get_extra_info("sockname")[1]
         for _ in range(self.in_flight):

@@ -1,7 +1,7 @@
-"""An HTTP/3 server by aioquic: http3_server.py ADDRESS PORT SERVICE_US SEED FOLDER. GET /BYTES gives that many bytes.
+"""An HTTP/3 server by aioquic: http3_server.py ADDRESS PORT SERVICE_US SEED FOLDER. GET /BYTES returns that many bytes.
 
 Service times are constant:US or exponential:US; requests are served in parallel.
-The certificate is made anew in the folder.
+A new certificate is made in the folder.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Protocol(QuicConnectionProtocol):
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate that nobody has signed but itself, and its key."""
+    """A self-signed certificate, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "lab")])
     now = datetime.datetime.now(datetime.UTC)
@@ -85,7 +85,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
 
 
 async def main(address: str, port: int, service: str, seed: int, folder: Path) -> None:
-    """Serve until it is ended."""
+    """Serve until stopped."""
     configuration = QuicConfiguration(is_client=False, alpn_protocols=H3_ALPN)
     configuration.load_cert_chain(*certificate(folder))
     Protocol.service = Service(service, seed)

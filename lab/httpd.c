@@ -1,14 +1,13 @@
 /* An HTTP/1.1 server whose service times are drawn from a distribution.
  *
- * GET or POST /BYTES is answered with that many bytes, or with as many as `size` says. Requests of a connection are
- * answered in their order; they may come pipelined, with bodies.
- * Law: a request that is complete at t, with service time s, is answered at
- *   order=parallel  t + s, but not before the one ahead of it in its connection
- *   order=serial    s after the later of t and the answer ahead of it in its connection
- *   order=worker    s after the later of t and the time when the first of `workers` is free, whatever the connection
- * SIGUSR1: service times of new requests are `slow` times as long; SIGUSR2: as they were. number: the answers say who gives them.
- * burn=1: s is computing time, not waiting time, so that a CPU quota is felt; one request at a time.
- * pieces=N gap-us=G: an answer goes out in N pieces, G apart. pace-mbit: TCP sends no faster than this. */
+ * GET or POST /BYTES returns that many bytes, or as many as `size` says. Requests of a connection are answered in order; they
+ * may be pipelined, with bodies. Law: a request that is complete at t, with service time s, is answered at
+ *   order=parallel  t + s, but not before the previous one of its connection
+ *   order=serial    s after the later of t and the previous response of its connection
+ *   order=worker    s after the later of t and the time when the first of `workers` is free, for all connections
+ * SIGUSR1: service times of new requests are `slow` times as long; SIGUSR2: as before. number: responses carry the server's
+ * number. burn=1: s is computing time, not waiting time, so that a CPU quota matters; one request at a time. pieces=N gap-us=G:
+ * a response is sent in N pieces, G apart. pace-mbit: TCP sends no faster than this. */
 #include "lab.h"
 
 #include <arpa/inet.h>
@@ -21,7 +20,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define QUEUE 256 /* requests of a connection that wait for their answer; a power of two */
+#define QUEUE 256 /* requests of a connection that wait for their response; a power of two */
 #define HEAD_BYTES 4096
 #define BODY_BYTES 65536
 #define MOST_WORKERS 256
@@ -33,16 +32,16 @@ struct request {
 
 struct connection {
     int fd;
-    s64 due_ns;  /* its time in the heap, 0: not there */
+    s64 due_ns;  /* its time in the heap; 0: not there */
     s64 last_ns; /* when the last request in the queue is answered */
     struct request queue[QUEUE];
     u32 first, count;
     char in[HEAD_BYTES];
     u32 in_bytes;
-    s64 in_body, in_size; /* of the request's body: bytes to come; of the answer: bytes wanted */
-    char out[128];        /* what is left of the head of the answer */
+    s64 in_body, in_size; /* of the request's body: bytes to come; of the response: bytes requested */
+    char out[128];        /* the rest of the head of the response */
     u32 out_bytes;
-    s64 out_body; /* what is left of this piece */
+    s64 out_body; /* the rest of this piece */
     s64 pieces_left;
 };
 
@@ -65,7 +64,7 @@ static void listen_to(struct connection *c)
     check(epoll_ctl(poll_fd, EPOLL_CTL_MOD, c->fd, &(struct epoll_event){.events = in | out, .data.fd = c->fd}), "epoll_ctl");
 }
 
-/* What the heap still has of it is recognised by its time. */
+/* A stale entry in the heap is recognised by its time. */
 static void drop(struct connection *c)
 {
     close(c->fd);
@@ -113,7 +112,7 @@ static void enqueue(struct connection *c, s64 bytes)
         make_due(c, at);
 }
 
-/* Take one request, or a part of it, off the bytes read; how many of them, 0 if more are needed, -1 if it makes no sense. */
+/* Parse one request, or a part of it; returns the bytes used, 0 if more are needed, -1 if it is invalid. */
 static int take(struct connection *c, const char *bytes, u32 count)
 {
     const char *end, *field;
@@ -139,7 +138,7 @@ static int take(struct connection *c, const char *bytes, u32 count)
     return (int)(end + 4 - bytes);
 }
 
-/* Whether the connection lives on. */
+/* Returns whether the connection stays open. */
 static int receive(struct connection *c)
 {
     u32 used = 0, room = HEAD_BYTES - 1 - c->in_bytes;
@@ -166,7 +165,7 @@ static void burn_ns(s64 ns)
         ;
 }
 
-/* Send what can be sent of this piece. Whether the connection lives on. */
+/* Send as much of this piece as possible. Returns whether the connection stays open. */
 static int transmit(struct connection *c)
 {
     while (c->out_bytes || c->out_body) {
@@ -183,7 +182,7 @@ static int transmit(struct connection *c)
     return 1;
 }
 
-/* After a piece: the next one of the same answer, or the next answer. */
+/* After a piece: schedule the next one of the same response, or the next response. */
 static void schedule(struct connection *c)
 {
     if (c->due_ns || c->out_bytes || c->out_body)
@@ -194,7 +193,7 @@ static void schedule(struct connection *c)
         make_due(c, c->queue[c->first].answer_ns);
 }
 
-/* The next piece of the first request's answer is due. Whether the connection lives on. */
+/* The next piece of the first request's response is due. Returns whether the connection stays open. */
 static int answer(struct connection *c)
 {
     struct request *r = &c->queue[c->first];

@@ -71,7 +71,7 @@ static inline struct timespec timespec_of(s64 ns)
     return (struct timespec){.tv_sec = ns / SECOND, .tv_nsec = ns % SECOND};
 }
 
-/* Without it the kernel may wake a program 50 us late. */
+/* Otherwise the kernel may wake a program 50 us late. */
 static inline void wake_punctually(void)
 {
     prctl(PR_SET_TIMERSLACK, 1);
@@ -92,7 +92,7 @@ static inline u64 random_u64(struct random *random)
     return x ^ x >> 31;
 }
 
-/* In (0, 1): a logarithm of it is finite. */
+/* In (0, 1), so that its logarithm is finite. */
 static inline double random_unit(struct random *random)
 {
     return ((random_u64(random) >> 11) + 0.5) * 0x1p-53;
@@ -212,7 +212,7 @@ static inline void read_settings(int count, char **arguments, const struct setti
 
 /* ---- what is due ---- */
 
-/* Things by the time at which they are due; of those due at the same time, the first that came. */
+/* Items by due time; of those due at the same time, the first added. */
 struct due {
     s64 at_ns;
     u64 order;

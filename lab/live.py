@@ -1,8 +1,8 @@
-"""Two agents and a collector at work for a while, captures beside them, and what they cost.
+"""Two agents and a collector running for a while, with captures beside them, and their costs.
 
     client (agent, tcpdump) --[wire]-- switch -- server1 (agent, tcpdump)
 
-The collector is a host of its own; cables that carry nothing else lead to it, so that what they carry is the cost.
+The collector is a separate host; dedicated cables lead to it, so that their traffic is the cost.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PORT, TRAFFIC_PORT, CONTROL_PORT, REFERENCE_PORT = 8321, 5201, 5862, 862
 HOSTS = ("client", "server1")
 HEADER_BYTES = 42  # Ethernet, IPv4, UDP
 SNAP_BYTES = 96
-QUIET_S = 1.5  # after the traffic: the last intervals settle
+QUIET_S = 1.5  # after the traffic, while the last intervals settle
 USUAL = Direction(delay_us=2000, jitter_us=200, loss=0.01, held=0.05, hold_us=1000)
 
 Times = npt.NDArray[np.int64]
@@ -43,12 +43,12 @@ class Setting:
 
     estimator: str = "rda"
     options: str = ""  # lines of the agents' [estimator]
-    references: str = ""  # how often the client's agent sends them, for rli
+    references: str = ""  # interval at which the client's agent sends them, for rli
     by: str = ""  # classes of traffic
-    controlled: bool = False  # packets that the client's agent sends cut the intervals, not the clock
+    controlled: bool = False  # control packets of the client's agent cut the intervals, not the clock
     seconds: int = 60
-    rate: int = 8000  # packets a second
-    payload: int = 1400  # nearly as much as Ethernet carries
+    rate: int = 8000  # packets per second
+    payload: int = 1400  # almost the maximum of Ethernet
     interval: str = "1s"
     wire: Direction = USUAL
     captured: bool = True
@@ -56,13 +56,13 @@ class Setting:
 
 @dataclass(frozen=True)
 class Truth:
-    """The join of both captures: when each packet was sent, and its delay; -1: it never arrived."""
+    """The join of both captures: send time and delay of each packet; -1: it never arrived."""
 
     sent_ns: Times
     delays_ns: Times
 
     def during(self, start_ns: int, end_ns: int) -> tuple[int, int, int]:
-        """How many arrived of those that were sent in this time, their summed delay, and how many did not."""
+        """Of the packets sent in this time: how many arrived, their summed delay, and how many did not."""
         delays_ns = self.delays_ns[(self.sent_ns >= start_ns) & (self.sent_ns < end_ns)]
         arrived = delays_ns[delays_ns >= 0]
         return len(arrived), int(arrived.sum()), len(delays_ns) - len(arrived)
@@ -74,7 +74,7 @@ class Truth:
 
     @property
     def overtaken(self) -> float:
-        """The share of packets that arrived directly behind one that was sent after them."""
+        """The share of packets that arrived directly behind one sent later."""
         arrived = self.delays_ns >= 0
         sent_ns = self.sent_ns[arrived][np.argsort((self.sent_ns + self.delays_ns)[arrived], kind="stable")]
         return float((sent_ns[1:] < sent_ns[:-1]).mean())
@@ -82,23 +82,23 @@ class Truth:
 
 @dataclass(frozen=True)
 class Done:
-    """What happened."""
+    """The record of a run."""
 
     setting: Setting
     began_ns: int  # the traffic
     ended_ns: int
     events: list[dict[str, Any]] = field(repr=False)
     truth: Truth | None
-    cable_bytes: int  # of the collector's cables, both ways, with all headers, while the traffic ran
+    cable_bytes: int  # of the collector's cables, both directions, with all headers, during the traffic
 
     def during(self, what: str) -> list[dict[str, Any]]:
         """Events about whole intervals of the traffic."""
         last_ns = self.ended_ns - 2 * 10**9
-        first_ns = self.began_ns + 3 * 10**9  # until then agents learn how much differs
+        first_ns = self.began_ns + 3 * 10**9  # until then agents learn the size of differences
         return [one for one in self.events if one["what"] == what and first_ns <= one.get("start_ns", 0) <= last_ns]
 
     def results(self) -> dict[int, dict[str, Any]]:
-        """The last result of every interval, by its beginning; with `ready_ns`, when it was first complete."""
+        """The last result of every interval, by start; with `ready_ns`, when it was first complete."""
         found: dict[int, dict[str, Any]] = {}
         for one in self.during("result"):
             before = found.get(one["start_ns"], {"rank": -1})
@@ -156,7 +156,7 @@ def _cables(network: Network) -> None:
 
 
 def _carried(network: Network) -> int:
-    """Bytes over both cables so far, both ways."""
+    """Bytes over both cables so far, both directions."""
     lines = network.run("collector", "cat", "/proc/net/dev").splitlines()
     counts = [line.split() for line in lines if re.match(r"\s*to[12]:", line)]
     return sum(int(one[1]) + int(one[9]) for one in counts)
@@ -229,7 +229,7 @@ def _references(setting: Setting, host: str) -> str:
 
 
 def _settled(log: Path, ended_ns: int) -> None:
-    """Until the interval behind the traffic's end has its result, and a moment more."""
+    """Wait until the interval after the traffic's end has its result, and a moment longer."""
     limit = time.monotonic() + PATIENCE_S
     while time.monotonic() < limit:
         lines = [json.loads(line) for line in log.read_text().splitlines()[-40:] if line.endswith("}")]
@@ -239,7 +239,7 @@ def _settled(log: Path, ended_ns: int) -> None:
 
 
 def _join(up: Path, down: Path) -> Truth:
-    """Which packets of one capture are in the other."""
+    """Find the packets of one capture in the other."""
     columns = []
     for path in (up, down):
         batches = list(Capture([str(path)], packet_id=PacketId()))

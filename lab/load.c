@@ -1,16 +1,15 @@
-/* A client that logs, for every request, when it was sent and when the last byte of its response had come.
+/* A client that logs, for every request, when it was sent and when the last byte of its response arrived.
  *
  * Patterns, for each connection (W: in-flight):
  *   sliding  W requests in flight; each response makes room for one
  *   batch    W requests, all their responses, then the next W
  *   pages    a page, then its objects with at most W in flight, then the next page
- *   open     requests at random times (rate per second and connection), whatever has been answered
- * Before it sends what a response made room for, the client thinks: in think-share of the cases, for think-us.
- * A connection may have a lifetime: after it, and when all is answered, a new one takes its place.
- * patience-us: what was not answered by then, and what a broken connection leaves, is logged as failed, and a new connection takes
- * its place. Without it whatever fails ends the program.
- * Every request is a send of its own; its time is taken just before. A request is answered when all bytes of its response
- * were read. Times are CLOCK_MONOTONIC; the log begins with what CLOCK_REALTIME has more. */
+ *   open     requests at random times (rate per second and connection), regardless of responses
+ * Before it uses the room made by a response, the client thinks: with probability think-share, for think-us. A connection may
+ * have a lifetime: after it, and when all responses have come, a new one replaces it. patience-us: requests without a response
+ * by then, and those of a broken connection, are logged as failed, and a new connection replaces it. Without it any failure ends
+ * the program. Every request is a separate send; its time is taken just before. A request is answered when all bytes of its
+ * response were read. Times are CLOCK_MONOTONIC; the log begins with CLOCK_REALTIME minus CLOCK_MONOTONIC. */
 #include "lab.h"
 
 #include <arpa/inet.h>
@@ -36,23 +35,23 @@ struct entry { /* of the log */
     u32 round; /* batch or page */
     u16 port, in_flight;
     u32 rtt_us;         /* the kernel's smoothed round-trip time then, if tcp-info=1 */
-    u16 failed, server; /* failed: it was not answered, but given up then; server: who answered, if it said so */
+    u16 failed, server; /* failed: no response, given up then; server: who responded, if stated */
 };
 
 struct connection {
     int fd;
     u16 port;
-    u32 room; /* requests it may send now */
+    u32 room; /* requests that it may send now */
     u64 asked, answered;
     struct entry waiting[WAITING];
-    u32 round, objects;      /* objects of this page that were not yet asked for */
-    int is_page;             /* what is in flight is the page itself */
-    s64 free_ns;             /* paced: when the next request may leave */
-    s64 opened_ns, until_ns; /* until_ns: the end of its lifetime, 0: it has none */
+    u32 round, objects;      /* objects of this page not yet requested */
+    int is_page;             /* the page itself is in flight */
+    s64 free_ns;             /* paced: when the next request may be sent */
+    s64 opened_ns, until_ns; /* until_ns: the end of its lifetime; 0: none */
     u16 server;
     char head[HEAD_BYTES];
     u32 head_bytes;
-    s64 body; /* bytes of the response to come, -1: its head is not complete */
+    s64 body; /* bytes of the response to come; -1: its head is incomplete */
 };
 
 static struct distribution response = {'c', {500}}, request, objects = {'u', {1, 20}}, think = {'c', {0}}, lifetime;
@@ -66,9 +65,9 @@ static struct heap timers; /* of connections: index << 8 | requests that it may 
 static struct entry *entries;
 static s64 begun_ns;                                                           /* when the first connections were made */
 static u64 entry_count, entry_room, asked_count, answered_count, failed_count; /* answered: or failed */
-static s64 end_ns, looked_ns; /* looked_ns: when it was last looked for what takes too long */
+static s64 end_ns, looked_ns;                                                  /* looked_ns: time of the last check for timeouts */
 static int poll_fd, is_udp;
-static volatile sig_atomic_t is_over; /* SIGTERM: nothing more is asked */
+static volatile sig_atomic_t is_over; /* SIGTERM: no more requests */
 static char text[REQUEST_BYTES];
 
 static s64 now_ns(void)
@@ -118,7 +117,7 @@ static void log_entry(const struct entry *e)
     entries[entry_count++] = *e;
 }
 
-/* The connection is of no more use: what it owes has failed; without anything owed, the attempt to connect has. */
+/* Give up a connection: its outstanding requests have failed; without any, the attempt to connect has. */
 static void __attribute__((format(printf, 2, 3))) give_up(struct connection *c, const char *why, ...)
 {
     struct entry attempt = {.asked_ns = c->opened_ns, .answered_ns = now_ns(), .port = c->port, .failed = 1};
@@ -144,7 +143,7 @@ static void __attribute__((format(printf, 2, 3))) give_up(struct connection *c, 
     open_connection(c);
 }
 
-/* What has taken longer than the client is patient for. */
+/* Give up connections that exceed the patience. */
 static void look_for_late(void)
 {
     s64 since_ns = now_ns() - patience_us * MICROSECOND;
@@ -161,7 +160,7 @@ static void look_for_late(void)
 
 /* ---- requests ---- */
 
-/* A request of the wanted length, or as short as it can be; its length. */
+/* Compose a request of the wanted length, or as short as possible; returns its length. */
 static size_t compose(const struct connection *c)
 {
     s64 bytes = (s64)draw(&response, &numbers), wanted = request.kind ? (s64)draw(&request, &numbers) : 0;
@@ -223,7 +222,7 @@ static void ask_for_all(struct connection *c)
     }
 }
 
-/* It is connected: the first requests. */
+/* Connected: send the first requests. */
 static void begin(struct connection *c)
 {
     struct sockaddr_in here;
@@ -245,14 +244,14 @@ static void begin(struct connection *c)
         after(c, -log(random_unit(&numbers)) / rate * SECOND, 1);
         return;
     }
-    /* The first time connections begin apart: where all take as long they would answer at once for ever, and wait for each other.
-     */
+    /* Initially connections start apart: with equal service times they would otherwise stay in step for ever, and wait for each
+     * other. */
     after(c, now_ns() < begun_ns + BEGINNING ? (c - connections) * APART : 0, c->is_page ? 1 : in_flight);
 }
 
 /* ---- responses ---- */
 
-/* How many bytes follow the head of a response. */
+/* The number of bytes after the head of a response. */
 static s64 body_bytes(const char *head)
 {
     s64 bytes = 0;
@@ -267,7 +266,7 @@ static s64 body_bytes(const char *head)
     fail("not what was asked for: %.40s", head);
 }
 
-/* Who answers, 0: it does not say. */
+/* The server that responded; 0: not stated. */
 static u16 server_of(const char *head)
 {
     const char *field = *format == 'h' ? strcasestr(head, "\nserver:") : NULL;
@@ -275,10 +274,10 @@ static u16 server_of(const char *head)
     return field ? (u16)atoi(field + 8) : 0;
 }
 
-/* What a response makes room for. */
+/* Use the room made by a response. */
 static void proceed(struct connection *c)
 {
-    u32 left = c->asked - c->answered + c->room, room = 0; /* asked for or about to be */
+    u32 left = c->asked - c->answered + c->room, room = 0; /* requested or about to be */
 
     if (*pattern == 's') {
         room = 1;
@@ -343,7 +342,7 @@ static void answered(struct connection *c, u64 number, s64 at_ns)
     }
 }
 
-/* Go through bytes of responses that were read at this time. */
+/* Process bytes of responses that were read at this time. */
 static void take(struct connection *c, const char *bytes, s64 count, s64 at_ns)
 {
     const char *ending = *format == 'h' ? "\r\n\r\n" : "\r\n";
@@ -419,7 +418,7 @@ static void wake(struct due timer)
 
 /* ---- the log ---- */
 
-/* What CLOCK_REALTIME has more than CLOCK_MONOTONIC: of several tries the one with the least time between the two readings. */
+/* CLOCK_REALTIME minus CLOCK_MONOTONIC: of several tries, the one with the least time between the two readings. */
 static s64 realtime_offset(void)
 {
     s64 offset = 0, least = INT64_MAX;
@@ -466,8 +465,8 @@ int main(int count, char **arguments)
         {"think-us", DISTRIBUTION, &think},
         {"think-share", NUMBER, &think_share},
         {"rate", NUMBER, &rate},
-        {"pace-us", INTEGER, &pace_us}, /* between two requests of a connection, at least */
-        {"each", INTEGER, &each},       /* requests of a connection; then a new one takes its place */
+        {"pace-us", INTEGER, &pace_us}, /* minimum time between two requests of a connection */
+        {"each", INTEGER, &each},       /* requests of a connection; then a new one replaces it */
         {"lifetime-us", DISTRIBUTION, &lifetime},
         {"patience-us", INTEGER, &patience_us},
         {"tcp-info", INTEGER, &wants_info},

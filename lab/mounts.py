@@ -1,7 +1,7 @@
-"""Mounts that one process has to itself: a bpffs of its own, whatever the machine has or lacks.
+"""Mounts private to one process: its own bpffs, whatever the machine has or lacks.
 
-Law: they go with the process, also after kill -9, so there is nothing to remove. Network namespaces are still seen, and
-swept, by everybody.
+Law: they disappear with the process, even after kill -9, so there is nothing to remove. Network namespaces are still
+visible to all, and swept.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ MS_BIND, MS_REC, MS_PRIVATE, MS_SHARED = 0x1000, 0x4000, 0x40000, 0x100000  # <s
 
 @cache
 def private_bpffs() -> Path:
-    """An empty bpffs for this thread and all that it starts from now on; the same one when called again.
+    """An empty bpffs for this thread and everything it starts from now on; repeated calls return the same one.
 
-    Threads that run already stay outside, and no longer follow when the working folder changes: call it early.
+    Threads already running stay outside, and no longer follow changes of the working folder: call it early.
     """
     _share(NAMESPACES)
     libc = ctypes.CDLL(None, use_errno=True)
@@ -37,7 +37,7 @@ def private_bpffs() -> Path:
 
 
 def _share(folder: Path) -> None:
-    """What is mounted in this folder from now on, all mount namespaces see: as `ip netns add` does it, but in time."""
+    """Make later mounts in this folder visible in all mount namespaces, as `ip netns add` does, but in time."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -45,7 +45,7 @@ def _share(folder: Path) -> None:
         try:
             _mount("none", folder, "", MS_REC | MS_SHARED)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # it is no mount yet
+            if error.errno != errno.EINVAL:  # it is not a mount yet
                 raise
             _mount(str(folder), folder, "", MS_REC | MS_BIND)
             _mount("none", folder, "", MS_REC | MS_SHARED)

@@ -2,10 +2,10 @@
 
     client --[wire]-- switch -- point, servers
 
-The service's address is on the loopback of each server; the client sends to it by way of the point, which forwards.
-The servers answer directly. So the point sees what the client sends, and nothing else.
+The service's address is on the loopback of each server; the client sends to it through the point, which forwards. The
+servers reply directly. So the point sees only what the client sends.
 
-A namespace's name tells which process made it: what is left of processes that are gone is removed by the next `up`.
+A namespace's name identifies the process that made it: the next `up` removes those of processes that are gone.
 A network of another shape calls `clear`, `add` and `link` instead of `up`.
 """
 
@@ -26,7 +26,7 @@ from lab.processes import Process, owner_lives, owner_name
 from lab.quota import sweep_quotas
 
 NAMESPACES = Path("/run/netns")
-FOLDERS = Path("/run/lab")  # short paths: a socket's may have 107 bytes
+FOLDERS = Path("/run/lab")  # short paths: a socket's path may have 107 bytes
 PREFIX = "lab"
 CLIENT, POINT, FIRST_SERVER = 1, 2, 11  # last byte of their addresses
 CLIENT_ADDRESS = f"10.5.0.{CLIENT}"
@@ -46,9 +46,9 @@ class Network:
     """`with Network("name") as network:` builds it, and leaves nothing behind."""
 
     def __init__(self, name: str, servers: int = 1, wired: bool = False) -> None:
-        """`name`: differs from that of other networks of this process. `wired`: a wire can be put before the client."""
+        """`name`: unique among the networks of this process. `wired`: a wire can be placed before the client."""
         self.prefix = f"{PREFIX}-{owner_name()}-{name}-"
-        self.folder = FOLDERS / self.prefix  # what is put there goes with the network
+        self.folder = FOLDERS / self.prefix  # its contents are removed with the network
         self.wired = wired
         self.servers = {f"server{i + 1}": FIRST_SERVER + i for i in range(servers)}
         self.processes: list[Process] = []
@@ -65,7 +65,7 @@ class Network:
         self.down()
 
     def up(self) -> None:
-        """Build it anew; remove what processes left behind that are gone."""
+        """Build it anew; remove the leftovers of processes that are gone."""
         self.clear()
         try:
             self._build()
@@ -74,39 +74,39 @@ class Network:
             raise
 
     def clear(self) -> None:
-        """Nothing is left of this network, nor of processes that are gone."""
+        """Remove everything of this network, and of processes that are gone."""
         sweep()
         self.down()
 
     def down(self) -> None:
-        """End what runs in it and remove it, as far as it is there."""
+        """Stop everything in it and remove it, as far as it exists."""
         for process in reversed(self.processes):
-            process.stop(seconds=5)  # its last output is not needed any more
+            process.stop(seconds=5)  # its last output is no longer needed
         self.processes.clear()
         _remove(name for name in _names() if name.startswith(self.prefix))
 
     def add(self, host: str, *settings: str) -> None:
-        """A host without interfaces, with these settings of its kernel."""
+        """Add a host without interfaces, with these kernel settings."""
         _run("ip", "netns", "add", self.namespace(host))
         self.run(host, "sysctl", "-qw", *QUIET, *settings)
         self.ip(host, "link set lo up")
 
     def link(self, host: str, name: str, peer: str, peer_name: str, mac: str = "") -> None:
-        """A cable from one host to another; `mac`: of the peer's end."""
+        """Connect two hosts by a cable; `mac`: of the peer's end."""
         address = f" address {mac}" if mac else ""
         there = f"peer name {peer_name} netns {self.namespace(peer)}{address}"
         self.ip(host, f"link add {name} mtu 1500 type veth {there}")
         for end, interface in ((host, name), (peer, peer_name)):
-            # What is captured is what a cable would carry: no segments joined, no checksums left out.
+            # Captures must show what a cable would carry: no merged segments, no missing checksums.
             self.run(end, *f"ethtool -K {interface} tso off gso off gro off tx off".split())
             self.ip(end, f"link set {interface} up")
 
     def ip(self, host: str, arguments: str) -> None:
-        """The command `ip` on this host."""
+        """Run `ip` on this host."""
         _run("ip", "-n", self.namespace(host), *arguments.split())
 
     def namespace(self, host: str) -> str:
-        """The namespace of `client`, `point`, `server1`, `switch`, `wire`, or one that was added."""
+        """The namespace of `client`, `point`, `server1`, `switch`, `wire`, or of an added host."""
         return self.prefix + host
 
     def command(self, host: str, arguments: Sequence[str]) -> list[str]:
@@ -114,7 +114,7 @@ class Network:
         return ["nsenter", f"--net={NAMESPACES / self.namespace(host)}", *arguments]
 
     def run(self, host: str, *arguments: str) -> str:
-        """Run a short command on this host; what it prints."""
+        """Run a short command on this host; return its output."""
         return _run(*self.command(host, arguments))
 
     def start(self, host: str, arguments: Sequence[str], output: Path) -> Process:
@@ -125,7 +125,7 @@ class Network:
 
     @contextlib.contextmanager
     def inside(self, host: str) -> Iterator[None]:
-        """Sockets that this thread opens are the host's."""
+        """Let sockets that this thread opens belong to the host."""
         libc = ctypes.CDLL(None, use_errno=True)
         home = os.open(f"/proc/self/task/{threading.get_native_id()}/ns/net", os.O_RDONLY)
         there = os.open(NAMESPACES / self.namespace(host), os.O_RDONLY)
@@ -158,20 +158,20 @@ class Network:
         self.ip("point", f"route add {SERVICE_ADDRESS}/32 via 10.5.0.{FIRST_SERVER}")
 
     def _connect(self, host: str, number: int) -> None:
-        """The host's interface, and what leads from it to the switch."""
+        """Create the host's interface, and its connection to the switch."""
         if self.wired and host == "client":
             self.link("wire", "near", host, "eth0", _mac(number))
             self.link("wire", "far", "switch", f"port{number}")
         else:
             self.link("switch", f"port{number}", host, "eth0", _mac(number))
         self.ip("switch", f"link set port{number} master br0")
-        # The switch knows who is where: it never floods, so no host sees what is meant for another.
+        # The switch has static entries: it never floods, so no host sees another's packets.
         self.run("switch", *f"bridge fdb replace {_mac(number)} dev port{number} master static".split())
         self.ip(host, f"addr add 10.5.0.{number}/24 dev eth0")
 
 
 def sweep() -> list[str]:
-    """Remove the namespaces of processes that are gone, and their folders; their names."""
+    """Remove the namespaces and folders of processes that are gone; return their names."""
     left = [name for name in _names() if not owner_lives(name.split("-")[1])]
     _remove(left)
     sweep_quotas()
@@ -184,7 +184,7 @@ def _names() -> list[str]:
 
 
 def _remove(names: Iterator[str] | Sequence[str]) -> None:
-    """Another process may remove the same: what is gone is no error."""
+    """Another process may remove the same: a missing one is not an error."""
     for name in names:
         shutil.rmtree(FOLDERS / name, ignore_errors=True)
         if not (NAMESPACES / name).exists():

@@ -1,4 +1,4 @@
-"""Programs that the lab starts: ready when they say so or listen, stopped in order, and their owner by name."""
+"""Programs that the lab starts: waiting until they are ready, stopping them in order, and naming their owner."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
-PATIENCE_S = 180.0  # for what never comes: the busiest machine is faster
+PATIENCE_S = 180.0  # generous: even the busiest machine is faster
 LISTENING, BOUND = "0A", "07"  # in /proc/net/tcp and /proc/net/udp
 
 
@@ -31,7 +31,7 @@ def _build() -> None:
 
 
 class Process:
-    """A program whose output, standard output and errors, goes to a file."""
+    """A program whose standard output and errors go to a file."""
 
     def __init__(self, command: Sequence[str], output: Path) -> None:
         """Start it."""
@@ -39,14 +39,14 @@ class Process:
         self.name = Path(command[2] if command[0] == "nsenter" else command[0]).name
         with output.open("wb") as file:
             self._popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
-        self.pid = self._popen.pid  # nsenter becomes the program: it is the program's, too
+        self.pid = self._popen.pid  # nsenter becomes the program, so it is the program's, too
 
     def wait_for_line(self, pattern: str) -> None:
-        """Until it has printed a line that holds `pattern`."""
+        """Wait until it has printed a line that contains `pattern`."""
         self._wait(lambda: re.search(pattern, self.said()) is not None, f"did not say {pattern!r}")
 
     def wait_for_port(self, port: int, udp: bool = False) -> None:
-        """Until its namespace listens at this port."""
+        """Wait until its namespace listens at this port."""
         table = Path(f"/proc/{self.pid}/net/{'udp' if udp else 'tcp'}")
         listening = BOUND if udp else LISTENING
         line = re.compile(rf"\s*\d+: [0-9A-F]+:{port:04X} \S+ {listening} ")
@@ -59,20 +59,20 @@ class Process:
         self._wait(listens, f"does not listen at port {port}")
 
     def wait_for_file(self, path: Path) -> None:
-        """Until it has made this file, or socket."""
+        """Wait until it has created this file or socket."""
         self._wait(path.exists, f"did not make {path.name}")
 
     def wait_until_idle(self) -> None:
-        """Until it sleeps: a program of one thread that takes what comes has taken all by then."""
+        """Wait until it sleeps: a single-threaded program has then processed everything."""
         state = Path(f"/proc/{self.pid}/stat")
         self._wait(lambda: state.read_text().rpartition(")")[2].split()[0] == "S", "is busy for ever")
 
     def said(self) -> str:
-        """What it has printed so far."""
+        """Its output so far."""
         return self.output.read_text(errors="replace")
 
     def finish(self, seconds: float = PATIENCE_S) -> str:
-        """Wait until it ends by itself, and well; what it printed."""
+        """Wait until it ends successfully; return its output."""
         try:
             code = self._popen.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -83,7 +83,7 @@ class Process:
         return self.said()
 
     def stop(self, number: int = signal.SIGTERM, seconds: float = PATIENCE_S) -> str:
-        """End it, by force if it takes longer than `seconds`; what it printed."""
+        """Stop it, by force after `seconds`; return its output."""
         if self._popen.poll() is None:
             self._popen.send_signal(number)
             try:
@@ -107,12 +107,12 @@ class Process:
 
 
 def owner_name() -> str:
-    """Names the running process. Numbers of processes are used again: its start is part of the name."""
+    """A name for the running process. Process ids are reused, so it includes the start time."""
     return f"{os.getpid()}s{_start(os.getpid())}"
 
 
 def owner_lives(name: str) -> bool:
-    """Whether the process of that name still runs."""
+    """Whether the process of this name still runs."""
     pid, _, start = name.partition("s")
     return pid.isdigit() and _start(int(pid)) == start
 

@@ -1,4 +1,4 @@
-"""A share of one core for a process, by a control group of either version."""
+"""A share of one core for a process, by a control group of version 1 or 2."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PERIOD_US = 20_000
 
 @contextlib.contextmanager
 def cpu_quota(pid: int, share: float) -> Iterator[None]:
-    """The process gets no more than this share of a core; the group is removed when it has ended."""
+    """Limit the process to this share of a core; the group is removed when it has ended."""
     root = _root()
     sweep_quotas()
     _hand_on_cpu(root)
@@ -48,13 +48,13 @@ def _root() -> Path:
 
 
 def _hand_on_cpu(root: Path) -> None:
-    """Groups of version 2 have the quotas that the group above hands on, which systemd may not have needed yet."""
+    """Groups of version 2 have only the controllers that the parent group enables, which systemd may not have done."""
     handed_on = root / "cgroup.subtree_control"
     if handed_on.exists() and "cpu" not in handed_on.read_text().split():
         handed_on.write_text("+cpu")
 
 
 def _remove(group: Path) -> None:
-    """One that something still runs in stays, for the next sweep."""
+    """Remove a group; one that is still in use stays, for the next sweep."""
     with contextlib.suppress(OSError):
         group.rmdir()

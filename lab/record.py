@@ -1,4 +1,4 @@
-"""What comes in at a host, on the clock CLOCK_REALTIME: recorded, or measured inside the kernel."""
+"""Incoming packets of a host, on CLOCK_REALTIME: recorded, or measured in the kernel."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SNAP_BYTES = 128
 
 
 class Recorder:
-    """Records from when it is made until `stop`."""
+    """Records from its creation until `stop`."""
 
     def __init__(self, network: Network, path: Path, host: str = "point", both: bool = False) -> None:
-        """At the point: what the client sends. At the client with `both`: both directions."""
+        """At the point: the client's packets. At the client with `both`: both directions."""
         self.path = path
-        # The point forwards by the interface that it receives by: only what comes in counts.
+        # The point forwards through the interface that it receives on: only incoming packets count.
         options = [] if both else ["-Q", "in"]
         what = f"host {SERVICE_ADDRESS}" if both else f"dst host {SERVICE_ADDRESS}"
         command = [
@@ -35,8 +35,8 @@ class Recorder:
         self._process.wait_for_line("listening on")
 
     def stop(self) -> None:
-        """Nothing that came before is missing from the file, or this fails."""
-        self._process.wait_until_idle()  # told to end, it leaves what it has not read yet
+        """Stop; fail if any earlier packet is missing from the file."""
+        self._process.wait_until_idle()  # when stopped, it drops what it has not read yet
         said = self._process.stop(signal.SIGINT)
         dropped = re.search(r"(\d+) packets? dropped by kernel", said)
         if dropped is None or int(dropped[1]):
@@ -44,16 +44,16 @@ class Recorder:
 
 
 class InKernel:
-    """Measures at the point, from when it is made until `stop`, which leaves epochs and what they cost in files."""
+    """Measures at the point, from its creation until `stop`, which writes epochs and their cost to files."""
 
     def __init__(self, network: Network, path: Path, method: Method) -> None:
-        """On the client's packets, beside the recorder."""
+        """Measure the client's packets, beside the recorder."""
         self.path = path
         with network.inside("point"):
             self._meter = KernelPirate(Pirate(method), "eth0", servers=(Server.parse(SERVICE_ADDRESS),))
 
     def stop(self) -> None:
-        """All that came was measured, or this fails."""
+        """Stop; fail if any packet was not measured."""
         with self._meter as meter:
             epochs = meter.finish()
             times, ns = meter.ran()

@@ -3,7 +3,7 @@
     host of A -- [A] == links of the topology == [B] -- host of B
 
 Router A is a namespace, its host another. A's interface to-B leads to router B, its interface host to its host.
-A queue of a given rate can be put at any port; it lies between the taps of its router.
+A queue of a given rate can be placed at any port; it lies between the taps of its router.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from lab.traffic import USUAL, Traffic
 from wirelag.network.routes import Routes
 from wirelag.network.topology import Topology
 
-FORWARDING = ("net.ipv4.ip_forward=1", "net.ipv4.fib_multipath_hash_policy=1")  # a flow keeps to one of equal paths
+FORWARDING = ("net.ipv4.ip_forward=1", "net.ipv4.fib_multipath_hash_policy=1")  # a flow stays on one of equal paths
 BURST_BYTES = 2000  # of the queue's bucket: little more than one packet leaves at once
-LONGEST_MS = 500  # that a packet may wait: hardly any is dropped
+LONGEST_MS = 500  # longest wait of a packet: hardly any is dropped
 LOOK_S = 0.02
 BUSY = 0.7
 MOST_COST = 65_535
-LONGEST_NAME = 12  # of an interface, less the three of `to-`
+LONGEST_NAME = 12  # of an interface, minus the three of `to-`
 
 
 class Routers:
-    """`with Routers("name", topology) as routers:` builds them and waits until they agree; leaves nothing behind."""
+    """`with Routers("name", topology) as routers:` builds them and waits until they converge; leaves nothing behind."""
 
     def __init__(self, name: str, topology: Topology) -> None:
-        """`name`: differs from that of other networks of this process. The topology's weights are OSPF's costs."""
+        """`name`: unique among the networks of this process. The topology's weights are OSPF's costs."""
         if too_long := [router for router in topology.routers if len(router) > LONGEST_NAME]:
             raise OSError(f"no interface can be named after {too_long[0]}: more than {LONGEST_NAME} letters")
         pairs = {(link.source, link.target) for link in topology.links}
@@ -61,7 +61,7 @@ class Routers:
         self.down()
 
     def up(self) -> None:
-        """Build them anew and wait until every router forwards as the topology says."""
+        """Build them anew and wait until every router forwards according to the topology."""
         if not (DAEMONS / "ospfd").exists():
             raise OSError("there is no FRRouting here; on Debian: apt-get install frr")
         self.network.clear()
@@ -73,11 +73,11 @@ class Routers:
             raise
 
     def down(self) -> None:
-        """End what runs on them and remove them, as far as they are there."""
+        """Stop everything on them and remove them, as far as they exist."""
         self.network.down()
 
     def converge(self) -> None:
-        """Wait until the kernels' forwarding tables are what the topology's shortest paths ask for."""
+        """Wait until the kernels' forwarding tables match the topology's shortest paths."""
         routes = Routes(self.topology)
         deadline = time.monotonic() + PATIENCE_S
         for router in self.topology.routers:
@@ -93,20 +93,20 @@ class Routers:
                 time.sleep(LOOK_S)
 
     def fail(self, one: str, other: str) -> None:
-        """A link fails: both ends lose it, and the routers find other ways."""
+        """Fail a link at both ends; the routers find other paths."""
         self.topology = self.topology.without((one, other))
         self.network.ip(one, f"link set to-{other} down")
         self.converge()
 
     def database(self, path: Path) -> None:
-        """What the first router knows of all, and the routers' names, which OSPF does not know."""
+        """Save the first router's database of all, and the routers' names, which OSPF does not have."""
         names = {self._router_id(router): router for router in self.topology.routers}
         said = Frr(self.network, self.topology.routers[0]).database()
         path.write_text(f"{said}{json.dumps({'hostnames': names})}\n")
 
     @contextlib.contextmanager
     def slow(self, router: str, neighbour: str, mbit: float, longest_ms: int = LONGEST_MS) -> Iterator[None]:
-        """The router's port to this neighbour sends no faster than this: what comes faster waits, or is dropped."""
+        """Limit the rate of the router's port to this neighbour: packets that come faster wait, or are dropped."""
         queue = f"tbf rate {round(mbit * 1e6)}bit burst {BURST_BYTES} latency {longest_ms}ms"
         self.network.run(router, *f"tc qdisc replace dev to-{neighbour} root {queue}".split())
         try:
@@ -117,10 +117,10 @@ class Routers:
 
     @contextlib.contextmanager
     def taps(self, folder: Path) -> Iterator[None]:
-        """Keep what passes every port of every router in this folder, and nothing from before."""
+        """Record the packets of every port of every router in this folder, and remove older records."""
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob("*.pcap"):
-            old.unlink()  # a port may have failed since
+            old.unlink()  # a port may have failed meanwhile
         where = [f"folder={folder}", f"namespaces={NAMESPACES / self.network.prefix}"]
         command = [program("taps"), *where, f"routers={','.join(self.topology.routers)}"]
         process = Process(command, folder / "taps.txt")
@@ -128,7 +128,7 @@ class Routers:
         process.wait_for_line("recording")
         yield
         process.stop()
-        process.finish(0)  # it says so if it missed packets
+        process.finish(0)  # it fails if it missed packets
         self.network.processes.remove(process)
         (folder / "taps.txt").unlink()
 
@@ -141,10 +141,10 @@ class Routers:
         busy: float = BUSY,
         longest_ms: int = LONGEST_MS,
     ) -> None:
-        """Send traffic and keep what passes, with the database: `ospf.json` and `captures`.
+        """Send traffic and record it with the database: `ospf.json` and `captures`.
 
         `slow`: at these ports, from a router to a neighbour, packets wait. They send for the share `busy` of the time;
-        what would wait for longer than `longest_ms` is dropped.
+        packets that would wait longer than `longest_ms` are dropped.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self.database(folder / "ospf.json")

@@ -1,4 +1,4 @@
-"""Run a scenario: a capture at the vantage point, and what the client saw, on the capture's clock."""
+"""Run a scenario: a capture at the vantage point, and the client's log, on the capture's clock."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from lab.wire import statistics
 from tests.oracles.headers import endpoint, mix
 from wirelag.estimators.pirate import Method
 
-MAPPED = 0xFFFF << 32  # the lower half of an IPv4 address written as one of IPv6
+MAPPED = 0xFFFF << 32  # the lower half of an IPv4 address written as IPv6
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a scenario left in its folder."""
+    """The files of a scenario's run."""
 
     capture: Path  # client packets at the point
     truth: Path | None  # None: the client does not log
-    both: Path | None  # both directions at the client, where the scenario wants it
-    epochs: Path | None = None  # what was measured inside the kernel, at the point
+    both: Path | None  # both directions at the client, if the scenario wants it
+    epochs: Path | None = None  # measured in the kernel, at the point
 
 
 def run(scenario: Scenario, seed: int, folder: Path, in_kernel: Method | None = None) -> Run:
-    """Run it and keep capture.pcap, truth.parquet, both.pcap and what the programs printed in the folder.
+    """Run it and keep capture.pcap, truth.parquet, both.pcap and the programs' output in the folder.
 
-    With `in_kernel` this method of `pirate` measures inside the kernel, too, beside the capture: epochs.npy.
+    With `in_kernel` this method of `pirate` also measures in the kernel, beside the capture: epochs.npy.
     """
     folder.mkdir(parents=True, exist_ok=True)
     folder = folder.resolve()
@@ -74,7 +74,7 @@ def run(scenario: Scenario, seed: int, folder: Path, in_kernel: Method | None = 
             clients = [scenario.client.start(network, task) for task in tasks]
         for client in clients:
             client.finish(2 * scenario.seconds + PATIENCE_S)
-        time.sleep(0.02 + 2e-9 * delay_ns)  # the last packets are still on the wire
+        time.sleep(0.02 + 2e-9 * delay_ns)  # the last packets may still be on the wire
         for recorder in recorders:
             recorder.stop()
         if wire:
@@ -86,7 +86,7 @@ def run(scenario: Scenario, seed: int, folder: Path, in_kernel: Method | None = 
 
 
 def _at_the_point(network: Network, result: Run, in_kernel: Method | None) -> list[Recorder | InKernel]:
-    """What listens there; what is inside the kernel begins first, so that it has not less."""
+    """The recorders there; the one in the kernel starts first, so that it sees no less."""
     inside = [InKernel(network, result.epochs, in_kernel)] if in_kernel and result.epochs else []
     return [*inside, Recorder(network, result.capture)]
 
@@ -98,7 +98,7 @@ def flow_key(client_port: int, server_port: int, protocol: int) -> int:
 
 
 def _task(scenario: Scenario, seed: int, folder: Path, tunnel: Tunnel | None) -> Task:
-    """What the client does, or one of those that each have a tunnel."""
+    """The task of the client, or of one of those that each have a tunnel."""
     address = SERVICE_ADDRESS
     if tunnel:
         address, seed, folder = tunnel.server_address, seed * 1000 + tunnel.number, folder / f"client{tunnel.number}"
@@ -107,7 +107,7 @@ def _task(scenario: Scenario, seed: int, folder: Path, tunnel: Tunnel | None) ->
 
 
 def _truth(scenario: Scenario, task: Task, tunnel: Tunnel | None, delay_ns: int) -> pl.DataFrame:
-    """One row per request that was answered; times as the point would see them, so later by the wire's delay."""
+    """One row per answered request; times as the point would see them, so later by the wire's delay."""
     entries = read_log(task.folder / LOG)
     server_port, protocol = scenario.server.port, scenario.server.protocol
     ports = pl.Series(entries["port"])

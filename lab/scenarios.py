@@ -1,7 +1,7 @@
-"""What is measured in the lab, as data: a server, a client, a wire.
+"""The lab's scenarios as data: a server, a client, a wire.
 
-`held_back` gives the same scenario with other service times and sizes: parameters are chosen on
-one and scored on the other.
+`held_back` returns the same scenario with other service times and sizes: parameters are chosen on one and scored on the
+other.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Scenario:
     wire: Wire | None = None
     connections: int = 20
     seconds: float = 6.0
-    tunnels: int = 0  # so many clients, the connections of each in one flow of datagrams
-    join_after_s: float = 0.0  # the recorder starts that long after the client
+    tunnels: int = 0  # number of clients, the connections of each in one flow of datagrams
+    join_after_s: float = 0.0  # the recorder starts this long after the client
     timestamps: bool = True  # of TCP
-    both: bool = False  # record both directions at the client, too
+    both: bool = False  # also record both directions at the client
 
 
 def _few(scenario: Scenario) -> Scenario:
-    """Servers that take no time: few connections, for longer, so that clients need not wait for a processor."""
+    """Servers without service time: few connections, for longer, so that clients need not wait for a processor."""
     return replace(scenario, connections=4, seconds=28)
 
 
@@ -56,7 +56,7 @@ def _single() -> list[Scenario]:
 
 
 def _several() -> list[Scenario]:
-    """Several in flight. Parallel servers take longer, so that clients ask about as often."""
+    """Several in flight. Parallel servers take longer, so that clients send about as often."""
     scenarios = []
     for w, order in product((4, 16), ("parallel", "serial")):
         server = Httpd("exponential:2000" if order == "serial" else f"exponential:{w * 1250}", order)
@@ -112,7 +112,7 @@ SCENARIOS = {scenario.name: scenario for scenario in (*_single(), *_several(), *
 
 
 def held_back(scenario: Scenario, service: float = 1.6, size: float = 0.7) -> Scenario:
-    """The same with service times and sizes times these factors."""
+    """The same with service times and sizes multiplied by these factors."""
     server, client = scenario.server, scenario.client
     if isinstance(server, Httpd | Udpd | Http3):
         server = replace(server, service=_times(server.service, service))
@@ -126,7 +126,7 @@ def held_back(scenario: Scenario, service: float = 1.6, size: float = 0.7) -> Sc
 
 
 def _times(distribution: str, factor: float) -> str:
-    """The numbers of a distribution that are times or sizes, not shares or exponents, times this factor."""
+    """A distribution with its times or sizes, but not shares or exponents, multiplied by this factor."""
     name, *numbers = distribution.split(":")
     scaled = {"constant": 1, "uniform": 2, "exponential": 1, "bimodal": 2, "pareto": 1, "lognormal": 1, "page": 0}[name]
     return ":".join([name, *(str(round(float(x) * factor)) if i < scaled else x for i, x in enumerate(numbers))])

@@ -1,8 +1,8 @@
-"""How far answers are from what the client saw.
+"""The error of estimates against what the client saw.
 
-An answer is about a flow and an epoch [start_ns, end_ns): the mean latency of the responses that ended in it. Its error
-is signed and relative to the truth's mean over the same responses. Batches: from a batch's first request to the end of
-its last response.
+An estimate is for a flow and an epoch [start_ns, end_ns): the mean latency of the responses that ended in it. Its error
+is signed and relative to the true mean over the same responses. Batches: from a batch's first request to the end of its
+last response.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ CLOSE, FAR_OFF = 0.15, 0.50
 
 @dataclass(frozen=True)
 class Score:
-    """Of the epochs in which the client got at least one response."""
+    """The score of the epochs in which the client got at least one response."""
 
     epochs: int
     abstained: float  # share
-    median: float  # of the signed errors of those answered; NaN: none was
-    close: float  # share of those answered within 15%
-    far_off: float  # share of those answered that are off by more than 50%
+    median: float  # of the signed errors of estimates; NaN: there was none
+    close: float  # share of estimates within 15%
+    far_off: float  # share of estimates off by more than 50%
 
     def __str__(self) -> str:
         """One line."""
@@ -41,10 +41,10 @@ def batches(truth: pl.DataFrame) -> pl.DataFrame:
 def errors(truth: pl.DataFrame, epochs: pl.DataFrame) -> pl.DataFrame:
     """`epochs` (flow_key, start_ns, end_ns, mean_ns; null: abstained) with `true_ns` and `error`.
 
-    Epochs in which no response ended are left out: there is no truth about them.
+    Epochs in which no response ended are left out: they have no truth.
     """
     flow = pl.col("flow_key")
-    # Sums up to each response, so that an epoch's is the difference of two look-ups.
+    # Cumulative sums, so that an epoch's sum is the difference of two look-ups.
     ends = truth.sort("t_response_ns").select(
         "flow_key",
         pl.col("t_response_ns").alias("at_ns"),
@@ -87,7 +87,7 @@ def score(truth: pl.DataFrame, epochs: pl.DataFrame) -> Score:
 
 
 def main(truth_path: Path, epochs_path: Path) -> None:
-    """Print the score of the answers in a file."""
+    """Print the score of the estimates in a file."""
     truth, epochs = pl.read_parquet(truth_path), pl.read_parquet(epochs_path)
     print(score(truth, epochs))
     if "batch_mean_ns" in epochs.columns:

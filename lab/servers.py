@@ -1,7 +1,6 @@
-"""Servers as they run in the lab: each starts on a host and is ready when `start` returns.
+"""The lab's servers: each starts on a host and is ready when `start` returns.
 
-Sizes are part of what a client asks for: the path /500, the key v500. Nginx, memcached and redis are given
-these beforehand.
+Sizes are part of a request: the path /500, the key v500. Nginx, memcached and redis get these beforehand.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ TCP, UDP = 6, 17
 
 @dataclass(frozen=True)
 class Httpd:
-    """The lab's own HTTP/1.1 server; distributions are written as in lab.h, service times in microseconds."""
+    """The lab's own HTTP/1.1 server; distributions are as in lab.h, service times in microseconds."""
 
     service: str = "constant:2000"
     order: str = "parallel"  # serial: one request of a connection at a time; worker: one of all
-    size: str = ""  # of responses, whatever the client asks for
-    pieces: int = 1  # a response goes out in so many,
+    size: str = ""  # of responses, whatever the client requests
+    pieces: int = 1  # a response is sent in this many,
     gap_us: int = 0  # this far apart
     pace_mbit: int = 0
     burn: bool = False  # service time is computing time
-    cpu_share: float = 0.0  # of one core; 0: as much as there is
+    cpu_share: float = 0.0  # of one core; 0: unlimited
     workers: int = 1  # in the order `worker`
-    slow: float = 5.0  # SIGUSR1 makes service times so many times as long, SIGUSR2 as they were
-    number: int = 0  # the answers say who gives them; 0: they do not
+    slow: float = 5.0  # SIGUSR1 multiplies service times by this, SIGUSR2 restores them
+    number: int = 0  # in responses, to identify the server; 0: none
 
     port: ClassVar[int] = 80
     protocol: ClassVar[int] = TCP
@@ -41,7 +40,7 @@ class Httpd:
     def start(
         self, network: Network, folder: Path, seed: int, address: str = SERVICE_ADDRESS, host: str = "server1"
     ) -> Process:
-        """On this server."""
+        """Start it on this server."""
         arguments = [
             *(f"address={address}", f"port={self.port}", f"seed={seed}", f"service-us={self.service}"),
             *(f"order={self.order}", f"pieces={self.pieces}", f"gap-us={self.gap_us}"),
@@ -63,7 +62,7 @@ class Udpd:
     protocol: ClassVar[int] = UDP
 
     def start(self, network: Network, folder: Path, seed: int, address: str = SERVICE_ADDRESS) -> Process:
-        """On the first server."""
+        """Start it on the first server."""
         arguments = [f"address={address}", f"port={self.port}", f"service-us={self.service}", f"order={self.order}"]
         return _started(network, [program("udpd"), *arguments, f"seed={seed}"], folder, self.port, udp=True)
 
@@ -78,7 +77,7 @@ class Http3:
     protocol: ClassVar[int] = UDP
 
     def start(self, network: Network, folder: Path, seed: int, address: str = SERVICE_ADDRESS) -> Process:
-        """On the first server, with a certificate of its own."""
+        """Start it on the first server, with its own certificate."""
         script = [sys.executable, str(ROOT / "http3_server.py"), address, str(self.port), self.service, str(seed)]
         return _started(network, [*script, str(folder)], folder, self.port, udp=True)
 
@@ -93,7 +92,7 @@ class Nginx:
     protocol: ClassVar[int] = TCP
 
     def start(self, network: Network, folder: Path, seed: int, address: str = SERVICE_ADDRESS) -> Process:
-        """On the first server; files and settings are in the folder."""
+        """Start it on the first server; files and settings are in the folder."""
         files = folder / "files"
         files.mkdir(exist_ok=True)
         for size in self.sizes:
@@ -122,7 +121,7 @@ class Memcached:
     protocol: ClassVar[int] = TCP
 
     def start(self, network: Network, folder: Path, seed: int, address: str = SERVICE_ADDRESS) -> Process:
-        """On the first server, with two threads."""
+        """Start it on the first server, with two threads."""
         command = ["memcached", "-u", "root", "-l", address, "-p", str(self.port), "-U", "0", "-t", "2", "-c", "4096"]
         process = _started(network, command, folder, self.port)
         stores = [f"set v{size} 0 0 {size}\r\n{'x' * size}\r\n" for size in self.sizes]
@@ -140,7 +139,7 @@ class Redis:
     protocol: ClassVar[int] = TCP
 
     def start(self, network: Network, folder: Path, seed: int, address: str = SERVICE_ADDRESS) -> Process:
-        """On the first server."""
+        """Start it on the first server."""
         options = ["--save", "", "--appendonly", "no", "--protected-mode", "no", "--dir", str(folder)]
         command = ["redis-server", "--bind", address, "--port", str(self.port), *options]
         process = _started(network, command, folder, self.port)
@@ -160,7 +159,7 @@ def _started(
 
 
 def _fill(network: Network, address: str, port: int, stores: Sequence[str], answer: str) -> None:
-    """Send each of the stores from the server itself; each must be answered so."""
+    """Send each of the stores from the server itself, and check the reply."""
     with (
         network.inside("server1"),
         socket.create_connection((address, port), PATIENCE_S) as connection,

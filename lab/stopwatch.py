@@ -1,4 +1,4 @@
-"""`wirelag collect` with a stopwatch: what arrived, was asked and was said, and when, as a line of JSON each.
+"""`wirelag collect` with a stopwatch: what arrived, was asked and was sent, and when, as one line of JSON each.
 
 `python stopwatch.py LOG collect ...` is the command itself; LOG gets the lines. Times are ns since 1970.
 """
@@ -18,7 +18,7 @@ from wirelag.protocol.results import Outcome
 
 
 class Timed(loop.Collector):
-    """Writes down what happens."""
+    """Logs all events."""
 
     log: TextIO
 

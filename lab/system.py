@@ -2,8 +2,8 @@
 
     client (agent) --[wire: delay, jitter, loss, reordering]-- switch -- server (agent)
 
-The collector listens on this machine's loopback, so that a browser finds it. Agents reach it by a door: a port on the
-loopback of their own host that leads there, past the wire. When it ends nothing is left: no host, no file, no process.
+The collector listens on this machine's loopback, so that a browser finds it. Agents reach it through a door: a port on
+the loopback of their own host that leads there, bypassing the wire. When it ends no host, file or process is left.
 """
 
 from __future__ import annotations
@@ -36,40 +36,40 @@ PORT = 8321
 SERVER_ADDRESS = f"10.5.0.{FIRST_SERVER}"
 POINTS = {"client": "client", "server": "server1"}  # and their hosts
 SEGMENTS = {"client>server": (CLIENT_ADDRESS, SERVER_ADDRESS), "server>client": (SERVER_ADDRESS, CLIENT_ADDRESS)}
-# With 1% lost and 5% held back for longer than the gap to the next packet.
+# 1% lost, and 5% held back for longer than the gap to the next packet.
 WIRE = Wire(
     Direction(delay_us=5000, jitter_us=500, loss=0.01, held=0.05, hold_us=3000),
     Direction(delay_us=8000, jitter_us=2000, loss=0.01, held=0.05, hold_us=3000),
 )
 LOAD = Load(pattern="open", rate=10.0, response="lognormal:4000:1:60000")
 CONNECTIONS = 20
-ROUND_S = 300.0  # the client keeps a log of its requests: it begins anew before that is large
-TOLD_S, FIRST_S = 5.0, 0.5  # how often it is told, and asked whether there is anything to tell
+ROUND_S = 300.0  # the client logs its requests in memory: it restarts before the log is large
+TOLD_S, FIRST_S = 5.0, 0.5  # interval of reports, and of checks whether there is anything to report
 NOTHING = "not yet"
 
 
 @dataclass(frozen=True)
 class System:
-    """Where it is."""
+    """The running system."""
 
     url: str
     token: str
     folder: Path
 
     def ask(self, path: str) -> Any:
-        """What the collector's API answers."""
+        """The response of the collector's API."""
         request = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {self.token}"})
         with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             return json.load(answer)
 
     def lines(self) -> list[str]:
-        """Its segments, as far as they were measured."""
+        """Its segments, as far as measured."""
         return [_line(one["segment"], one["settled"]) for one in self.ask("/api/v1/segments")["segments"]]
 
 
 @contextlib.contextmanager
 def built(network: Network, folder: Path, port: int, seed: int) -> Iterator[System]:
-    """The wire, the server and the collector."""
+    """Build the wire, the server and the collector."""
     try:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
@@ -92,7 +92,7 @@ def built(network: Network, folder: Path, port: int, seed: int) -> Iterator[Syst
 
 
 def agent(network: Network, folder: Path, point: str) -> Process:
-    """The agent of a point, listening."""
+    """Start the agent of a point."""
     settings = folder / f"{point}.toml"
     segments = "".join(
         f'[[segments]]\nname = "{name}"\ndirection = "{source}>{target}"\n'
@@ -115,7 +115,7 @@ error = "1us"  # both hosts have this machine's clock
 
 
 def run(seconds: float | None, port: int, seed: int, say: Callable[[str], None]) -> list[str]:
-    """Until so many seconds have passed, or SIGINT, or SIGTERM; what the segments said at last."""
+    """Run for this many seconds, or until SIGINT or SIGTERM; return the segments' last reports."""
     ended = threading.Event()
     before = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -138,7 +138,7 @@ def run(seconds: float | None, port: int, seed: int, say: Callable[[str], None])
 def _live(
     network: Network, system: System, seconds: float, seed: int, ended: threading.Event, say: Callable[[str], None]
 ) -> list[str]:
-    """Traffic, and what is measured of it; the last of that."""
+    """Run traffic and report measurements; return the last ones."""
     began, lines = time.monotonic(), [""]
     while time.monotonic() < began + seconds and not ended.is_set():
         client = LOAD.start(network, Task(SERVER_ADDRESS, Httpd.port, CONNECTIONS, ROUND_S, seed, system.folder))
@@ -147,7 +147,7 @@ def _live(
             try:
                 lines = system.lines()
             except OSError:
-                if ended.wait(FIRST_S):  # Ctrl-C ends the collector, too
+                if ended.wait(FIRST_S):  # Ctrl-C also ends the collector
                     break
                 raise
             if not any(NOTHING in line for line in lines):
@@ -162,7 +162,7 @@ def _live(
 
 @contextlib.contextmanager
 def _door(network: Network, host: str, port: int) -> Iterator[None]:
-    """What connects to PORT on the host's loopback speaks to this port of ours."""
+    """Forward connections to PORT on the host's loopback to this port of ours."""
 
     def pass_on(source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
-/* A tap at every port of every router, in both directions, on one clock: CLOCK_REALTIME, as the kernel sets it when a packet
- * comes in, and when the driver gets one that goes out. So what waits in a router's queue waits between its two taps.
+/* A tap at every port of every router, in both directions, on one clock: CLOCK_REALTIME, set by the kernel when a packet comes
+ * in, and when the driver gets an outgoing one. So packets in a router's queue wait between its two taps.
  *
- * The interface to-B of router A fills A.in.B.pcap and A.out.B.pcap; its interface host fills A.in.pcap and A.out.pcap. All
- * IPv4 packets are kept but those of OSPF itself. Law: what passed a tap before SIGTERM is in its file, or this fails. */
+ * The interface to-B of router A fills A.in.B.pcap and A.out.B.pcap; its interface host fills A.in.pcap and A.out.pcap. All IPv4
+ * packets except OSPF's are kept. Law: every packet that passed a tap before SIGTERM is in its file, or this fails. */
 #include "lab.h"
 
 #include <arpa/inet.h>
@@ -52,7 +52,7 @@ static FILE *create(const char *folder, const char *router, const char *directio
     return file;
 }
 
-/* In the namespace of the router. The filter is there before the first packet is. */
+/* Open it in the router's namespace. The filter is set before the first packet. */
 static void open_tap(const char *folder, const char *router, const char *neighbour, unsigned interface)
 {
     struct sock_filter code[] = {
@@ -79,7 +79,7 @@ static void open_tap(const char *folder, const char *router, const char *neighbo
     check(bind(tap->socket, (struct sockaddr *)&at, sizeof at), router);
 }
 
-/* A link that has failed has no taps, as it has no place in the database. */
+/* A failed link has no taps, as it is not in the database. */
 static int carries(const char *interface)
 {
     int fd = check(socket(AF_INET, SOCK_DGRAM, 0), "socket");
@@ -115,7 +115,7 @@ static void open_router(const char *folder, const char *namespaces, const char *
     if_freenameindex(interfaces);
 }
 
-/* Whether there was a packet. */
+/* Returns whether there was a packet. */
 static int keep_one(struct tap *tap)
 {
     char frame[SNAP_BYTES], control[256];
@@ -127,7 +127,7 @@ static int keep_one(struct tap *tap)
     FILE *file;
 
     if (length < 0)
-        return errno == ENETDOWN; /* said once when a link fails; packets may come behind it */
+        return errno == ENETDOWN; /* reported once when a link fails; packets may follow */
     for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c)) {
         if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_TIMESTAMPNS) {
             struct timespec time;
@@ -152,7 +152,7 @@ static void keep_all(void)
             ;
 }
 
-/* A write that failed long ago is remembered by the file, not by fclose. */
+/* An earlier failed write is remembered by the file, not by fclose. */
 static void finish(FILE *file, const char *folder)
 {
     int failed = ferror(file);
@@ -182,7 +182,7 @@ int main(int count, char **arguments)
     free(names);
     puts("recording");
     fflush(stdout);
-    /* The kernel has set the times: to look now and then costs less than to be woken by every packet. */
+    /* The kernel has set the times: polling costs less than a wake-up per packet. */
     while (!ended) {
         keep_all();
         nanosleep(&pause, NULL);

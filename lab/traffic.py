@@ -21,17 +21,17 @@ LEAD_S = 0.05  # between making the sockets and the first packet
 
 @dataclass(frozen=True)
 class Traffic:
-    """What every host sends to every other. Same seed: the same packets, at the same times if the machine keeps up."""
+    """What every host sends to every other. The same seed gives the same packets, at the same times if possible."""
 
     seconds: float = 3.0
-    rate: float = 200.0  # packets a second of a pair
-    burst: float = 4.0  # packets, on average; one after the other, of one flow
+    rate: float = 200.0  # packets per second of a pair
+    burst: float = 4.0  # packets, on average; back to back, of one flow
     least: int = 100  # bytes of payload
     most: int = 1400
-    flows: int = 64  # of a pair: what equal paths share
+    flows: int = 64  # of a pair, to be shared by equal paths
 
     def loads(self, topology: Topology) -> dict[tuple[str, str], float]:
-        """Mbit/s on each link that carries any, where equal paths get equal shares."""
+        """Mbit/s on each link with traffic, if equal paths get equal shares."""
         routes = Routes(topology)
         mbit = self.rate * (HEADER_BYTES + (self.least + self.most) / 2) * 8e-6
         loads: dict[tuple[str, str], float] = {}
@@ -42,7 +42,7 @@ class Traffic:
         return loads
 
     def send(self, network: Network, addresses: Mapping[str, str], seed: int) -> int:
-        """Send it all, from and to these hosts by name; how many packets."""
+        """Send everything, from and to these hosts by name; return the number of packets."""
         hosts = list(addresses)
         plan = self.plan(seed, len(hosts))
         filler = np.random.default_rng(seed).bytes(self.most)
@@ -54,7 +54,7 @@ class Traffic:
                 for one in sockets:
                     open_sockets.enter_context(one)
                 receiver, *flows = sockets
-                receiver.bind((address, PORT))  # nobody reads: it keeps the host from refusing what comes
+                receiver.bind((address, PORT))  # never read: it keeps the host from rejecting packets
                 for number, sender in enumerate(flows, 1):
                     sender.bind((address, PORT + number))
                 senders.append(flows)
@@ -68,7 +68,7 @@ class Traffic:
         return len(plan)
 
     def plan(self, seed: int, hosts: int) -> list[tuple[float, int, int, int, int]]:
-        """When, from, to, flow, bytes of every packet, in order of time."""
+        """Time, source, destination, flow and bytes of every packet, in order of time."""
         random = np.random.default_rng(seed)
         pairs = hosts * (hosts - 1)
         count = random.poisson(self.seconds * self.rate / self.burst * pairs)

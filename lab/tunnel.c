@@ -1,5 +1,5 @@
-/* A tunnel: IP packets of a TUN device, each in a datagram. One end names the other (to=, to-port=); the other end learns where
- * to send from what it gets. */
+/* A tunnel: IP packets of a TUN device, each in a datagram. One end names the other (to=, to-port=); the other end learns its
+ * peer from received packets. */
 #include "lab.h"
 
 #include <arpa/inet.h>

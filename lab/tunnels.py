@@ -1,4 +1,4 @@
-"""Tunnels between client and server: all connections in one of them are one flow of datagrams at the point."""
+"""Tunnels between client and server: at the point, all connections in a tunnel are one flow of datagrams."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from lab.processes import program
 
 @dataclass(frozen=True)
 class Tunnel:
-    """One of several, by number."""
+    """One tunnel, by number."""
 
     number: int
 
     @property
     def client_port(self) -> int:
-        """Of its datagrams."""
+        """Client port of its datagrams."""
         return 7000 + self.number
 
     @property
     def server_port(self) -> int:
-        """Of its datagrams."""
+        """Server port of its datagrams."""
         return 8000 + self.number
 
     @property
     def server_address(self) -> str:
-        """The server's, for those who come by this tunnel."""
+        """The server's address inside this tunnel."""
         return f"10.9.{self.number}.2"
 
     def dig(self, network: Network, folder: Path) -> None:
-        """Make it, both ends. The server's learns where the client is from what comes."""
+        """Create both ends. The server's end learns the client's address from received packets."""
         there = [f"to={SERVICE_ADDRESS}", f"to-port={self.server_port}"]
         self._end(network, folder, "server1", self.server_address, self.server_port, [f"address={SERVICE_ADDRESS}"])
         self._end(network, folder, "client", f"10.9.{self.number}.1", self.client_port, there)

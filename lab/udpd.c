@@ -1,6 +1,6 @@
-/* A server of requests and responses in datagrams. A request is a number (8 bytes), the bytes wanted (4), and padding; the
- * response has the same number and that many bytes, after a service time drawn from a distribution.
- * order=parallel: each after its own service time. order=worker: one after the other. */
+/* A server of requests and responses in datagrams. A request is a number (8 bytes), the bytes requested (4), and padding; the
+ * response has the same number and that many bytes, after a service time drawn from a distribution. order=parallel: each after
+ * its own service time. order=worker: one after the other. */
 #include "lab.h"
 
 #include <arpa/inet.h>

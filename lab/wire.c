@@ -1,8 +1,8 @@
 /* A wire between two interfaces: delay, jitter, loss, reordering and rate, for each direction.
  *
- * Law: a frame leaves at its arrival (the kernel's timestamp) + its turn on a link of this rate + delay + jitter. Jitter
- * alone keeps the order. A share of the frames is held back for up to hold-us more; those may be overtaken.
- * `up` is from interface a to interface b, `down` the other way. At SIGTERM it says what it did, as JSON. */
+ * Law: a frame leaves at its arrival (the kernel's timestamp) + its turn on a link of this rate + delay + jitter. Jitter alone
+ * preserves the order. A share of the frames is held back for up to hold-us more; those may be overtaken. `up` is from interface
+ * a to interface b, `down` the reverse. At SIGTERM it prints statistics as JSON. */
 #include "lab.h"
 
 #include <arpa/inet.h>
@@ -14,7 +14,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#define FRAMES 32768 /* on the wire at most, in both directions */
+#define FRAMES 32768 /* most on the wire, in both directions */
 #define FRAME_BYTES 2048
 #define AT_ONCE 64
 #define LATENESS_BINS 20000 /* of 1 us */
@@ -25,7 +25,7 @@ struct direction {
     int from, to; /* sockets */
     struct random random;
     struct heap waiting;
-    s64 free_ns; /* when the link has sent all that came before */
+    s64 free_ns; /* when the link has sent everything before */
     s64 last_ns; /* when the last frame that keeps its place leaves */
     u64 received, sent, lost, held, refused;
 };
@@ -61,7 +61,7 @@ static int open_interface(const char *name)
     return fd;
 }
 
-/* When this frame leaves, or -1: never. Draws the same numbers for every frame, so that settings do not shift them. */
+/* The departure time of this frame; -1: never. Draws the same numbers for every frame, so that settings do not shift them. */
 static s64 leaves_ns(struct direction *d, s64 arrived_ns, u32 length)
 {
     double lost = random_unit(&d->random), held = random_unit(&d->random);
@@ -100,7 +100,7 @@ static s64 arrival_ns(struct msghdr *message)
     return clock_ns(CLOCK_REALTIME);
 }
 
-/* Take in what has arrived; whether there was anything. */
+/* Receive what has arrived; returns whether there was anything. */
 static int receive(struct direction *d)
 {
     static struct mmsghdr messages[AT_ONCE];
@@ -214,7 +214,7 @@ int main(int count, char **arguments)
     for (u32 i = 0; i < FRAMES; i++)
         unused[unused_count++] = i;
 
-    /* The signals are taken only while it waits: none is missed between the check and the wait. */
+    /* Signals are accepted only while it waits: none is missed between the check and the wait. */
     sigemptyset(&none);
     sigemptyset(&ending);
     sigaddset(&ending, SIGTERM);

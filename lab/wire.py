@@ -13,17 +13,17 @@ from lab.processes import Process, program
 
 @dataclass(frozen=True)
 class Direction:
-    """What happens to frames that go one way."""
+    """Properties of one direction."""
 
     delay_us: int = 0
-    jitter_us: int = 0  # more or less than the delay, uniform; keeps the order
+    jitter_us: int = 0  # above or below the delay, uniform; preserves the order
     loss: float = 0.0
-    held: float = 0.0  # share that is held back and may be overtaken
+    held: float = 0.0  # share held back, which may be overtaken
     hold_us: int = 0  # for at most this long, uniform
-    mbit: float = 0.0  # 0: as fast as it comes
+    mbit: float = 0.0  # 0: unlimited
 
     def arguments(self, name: str) -> list[str]:
-        """As the program reads them."""
+        """Arguments for the program."""
         return [
             f"{name}-delay-us={self.delay_us}",
             f"{name}-jitter-us={self.jitter_us}",
@@ -42,7 +42,7 @@ class Wire:
     down: Direction = field(default_factory=Direction)
 
     def start(self, network: Network, folder: Path, seed: int) -> Process:
-        """Nothing gets through before it has started."""
+        """Start it; nothing gets through before."""
         arguments = ["a=near", "b=far", f"seed={seed}", *self.up.arguments("up"), *self.down.arguments("down")]
         process = network.start("wire", [program("wire"), *arguments], folder / "wire.txt")
         process.wait_for_line("^ready")
@@ -50,6 +50,6 @@ class Wire:
 
 
 def statistics(wire: Process) -> dict[str, Any]:
-    """Stop the wire; what it did."""
+    """Stop the wire; return its statistics."""
     answer: dict[str, Any] = json.loads(wire.stop().splitlines()[-1])
     return answer

@@ -1,8 +1,8 @@
-"""Numbers and arrays by name, as bytes: what a synopsis and a message look like on a wire or in a file.
+"""Named numbers and arrays as bytes: the encoding of synopses and messages, on the wire and in files.
 
-Law: an array of integers takes the fewest bytes per value that hold its largest value above its smallest. What was
-packed unpacks to equal values, or to a ValueError that says what is wrong; never to anything else. Memory: arrays take
-8 times the bytes that they came in, and half a MiB: only so many values may take no byte at all.
+Law: an integer array takes the fewest bytes per value that hold the range from its smallest to its largest value.
+`unpack` returns values equal to those packed, or raises a ValueError that names the problem; nothing else.
+Memory: at most 8 times the bytes received, plus 0.5 MiB, because at most `FREE` values may take no byte at all.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, Final
 import numpy as np
 
 Fields = Mapping[str, Any]
-_HEAD: Final = struct.Struct("<II")  # length of the names and numbers, checksum of everything behind
-FREE: Final = 1 << 16  # values of arrays that may take no byte, in all
-MOST_COUNT: Final = 1 << 48  # what one number may count: sums of many still fit into 63 bits
+_HEAD: Final = struct.Struct("<II")  # length of the names and numbers, checksum of all that follows
+FREE: Final = 1 << 16  # array values that may take no byte, in total
+MOST_COUNT: Final = 1 << 48  # largest value of one counter: sums of many still fit into 63 bits
 
 
 def pack(fields: Fields) -> bytes:
-    """Plain values (numbers, texts, lists) and arrays of integers."""
+    """Encode plain values (numbers, text, lists) and integer arrays."""
     names, arrays = apart([fields])
     head = json.dumps(names[0], separators=(",", ":")).encode()
     body = head + arrays
@@ -30,18 +30,18 @@ def pack(fields: Fields) -> bytes:
 
 
 def unpack(data: bytes) -> dict[str, Any]:
-    """The opposite of `pack`; a ValueError where the bytes are not whole."""
+    """Decode what `pack` encoded; raise a ValueError if the bytes are incomplete or damaged."""
     if len(data) < _HEAD.size:
         raise ValueError("is cut short")
     length, checksum = _HEAD.unpack_from(data)
     body = memoryview(data)[_HEAD.size :]
     if length > len(body) or zlib.crc32(body) != checksum:
-        raise ValueError("is damaged: the checksum is another one")
+        raise ValueError("is damaged: the checksum does not match")
     return together([from_json(bytes(body[:length]))], body[length:])[0]
 
 
 def from_json(text: bytes) -> Any:
-    """What JSON says, or a ValueError."""
+    """Decode JSON; raise a ValueError if it is not valid."""
     try:
         return json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError):
@@ -49,12 +49,12 @@ def from_json(text: bytes) -> Any:
 
 
 def _no_number(word: str) -> Any:
-    """NaN and Infinity are no JSON, whatever Python says."""
+    """Refuse NaN and Infinity, which Python accepts but JSON does not have."""
     raise ValueError(word)
 
 
 def apart(several: Iterable[Fields]) -> tuple[list[dict[str, Any]], bytes]:
-    """What can be written as JSON, and all arrays one behind the other."""
+    """Split fields into their JSON part and the bytes of all arrays, concatenated."""
     found, parts, free = list[dict[str, Any]](), list[bytes](), FREE
     for fields in several:
         names: dict[str, Any] = {}
@@ -70,7 +70,7 @@ def apart(several: Iterable[Fields]) -> tuple[list[dict[str, Any]], bytes]:
 
 
 def together(several: Any, body: memoryview | bytes, most: int | None = None) -> list[dict[str, Any]]:
-    """The opposite of `apart`; nothing takes memory before it is known to be there. `most`: values, in all."""
+    """The inverse of `apart`. It checks lengths before it allocates. `most`: array values in total."""
     found, place, free, left = list[dict[str, Any]](), 0, FREE, len(body) + FREE if most is None else most
     for names in several:
         if not isinstance(names, dict):
@@ -86,28 +86,28 @@ def together(several: Any, body: memoryview | bytes, most: int | None = None) ->
             if end > len(body):
                 raise ValueError(f"is cut short in {name}")
             if free < 0 or left < 0:
-                raise ValueError(f"is damaged: {name} has more values than may be")
+                raise ValueError(f"is damaged: {name} has more values than allowed")
             fields[name] = _unsqueeze(body[place:end], dtype, count, base, width)
             place = end
         found.append(fields)
     if place != len(body):
-        raise ValueError("is damaged: it goes on behind its end")
+        raise ValueError("is damaged: it has extra bytes at the end")
     return found
 
 
 def array_of(fields: Fields, name: str, dtype: type[np.uint64] | type[np.int64]) -> np.ndarray[Any, Any]:
-    """The array of this name, or a ValueError."""
+    """Return the array of this name, or raise a ValueError."""
     value = fields.get(name)
     if not isinstance(value, np.ndarray) or value.ndim != 1:
-        raise ValueError(f"{name} is missing, or no array")
+        raise ValueError(f"{name} is missing or not an array")
     return value.astype(dtype)
 
 
 def number_of(fields: Fields, name: str) -> int:
-    """The number of this name, 0 or more and below MOST_COUNT, or a ValueError."""
+    """Return the counter of this name, from 0 to below MOST_COUNT, or raise a ValueError."""
     value = fields.get(name)
     if not isinstance(value, int) or not 0 <= value < MOST_COUNT:
-        raise ValueError(f"{name} is missing, or no number that counts something")
+        raise ValueError(f"{name} is missing or not a valid count")
     return value
 
 
@@ -119,7 +119,7 @@ def _shape(name: str, shape: Any) -> tuple[str, int, int, int]:
 
 
 def _squeeze(values: np.ndarray[Any, Any], free: int) -> tuple[int, int, bytes]:
-    """Base, width and bytes. Sums that fell below 0 are near to others only as signed numbers."""
+    """Base, width and bytes. Sums that wrapped below 0 are close to the others only as signed numbers."""
     if not len(values):
         return 0, 0, b""
     signed, unsigned = values.view(np.int64), values.view(np.uint64)

@@ -1,4 +1,4 @@
-"""What a user is told when something cannot be done: one line, no traceback."""
+"""The error that a user sees when something cannot be done: one line, no traceback."""
 
 
 class WirelagError(Exception):

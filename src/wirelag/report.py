@@ -1,6 +1,6 @@
-"""Reports: what is said, with its uncertainty and its coverage.
+"""Reports: figures with their uncertainty and coverage.
 
-Times are seconds, as in the JSON contract. A number that cannot be given is None, and `reason` says why.
+Times are seconds, as in the JSON contract. A figure that cannot be given is None, and `reason` holds the reason.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Quantity = Literal["round_trip", "response", "one_way"]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One answer: over an interval, over a group of packets, or over everything."""
+    """Figures over one interval, one group of packets, or everything."""
 
     estimator: str
     quantity: Quantity
@@ -31,14 +31,14 @@ class Report:
     skipped: Mapping[str, int] = field(default_factory=dict)
     reason: str | None = None
     interval: Interval | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)  # what this quantity has beside the common fields
+    details: Mapping[str, Any] = field(default_factory=dict)  # fields that only this quantity has
 
     def during(self, interval: Interval) -> Report:
-        """The same, said of this interval."""
+        """The same report for this interval."""
         return replace(self, interval=interval)
 
     def to_json(self, command: str | None = None, intervals: Sequence[Report] = ()) -> dict[str, Any]:
-        """The report as the JSON contract has it: a dict of plain values, times in seconds."""
+        """The report as a dict of plain values, as the JSON contract defines it; times in seconds."""
         plain: dict[str, Any] = {"command": command} if command else {}
         plain |= {"estimator": self.estimator, "quantity": self.quantity}
         if self.interval:

@@ -60,7 +60,7 @@ def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:
     # Whole numbers stay exact: a float would lose ns of a time since 1970.
     try:
         return int(found[1]) * factor if found[1].lstrip("+-").isdigit() else round(float(found[1]) * factor)
-    except (OverflowError, ValueError):  # a float without end, or more digits than Python reads
+    except (OverflowError, ValueError):  # an infinite float, or more digits than Python reads
         raise ValueError(f"{_shortened(text)} is too large a {what}") from None
 
 
@@ -122,7 +122,7 @@ def parse_rate(text: str) -> int:
 
 
 def parse_speed(text: str) -> float:
-    """Read how many times as fast as it happened.
+    """Read a playback speed as a factor: 10x is ten times as fast as recorded.
 
     >>> parse_speed("10x")
     10.0

@@ -293,8 +293,8 @@ def test_the_past_is_bounded_and_says_what_it_does_not_know() -> None:
         return decode(past.answer(ask)[0]).records[0].get("reason")
 
     assert reason(parts[-1].cut.interval) is None
-    assert reason(parts[0].cut.interval) == "no longer kept: past intervals have 0 MiB"
-    assert reason(Interval(0, INTERVAL_NS)) == "the agent was started again since"
+    assert reason(parts[0].cut.interval) == "no longer kept: the limit for past intervals is 0 MiB"
+    assert reason(Interval(0, INTERVAL_NS)) == "the agent was restarted since"
 
 
 # ---- the clock ----

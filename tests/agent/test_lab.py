@@ -202,7 +202,7 @@ def test_killed_and_cut_off_nothing_is_missing_or_counted_twice(agents: Agents, 
         wanted = {"wanted": np.ones(1, np.uint64), "difference": 1, "cache_level": 0}
         receiver.ask(replace(ask, records=(question | wanted,)))
         messages = receiver.wait(lambda m: any(x.type == "times" for x in m))
-    assert next(m for m in messages if m.type == "times").records[0]["reason"] == "the agent was started again since"
+    assert next(m for m in messages if m.type == "times").records[0]["reason"] == "the agent was restarted since"
     found = synopses(messages, "client")
     told = sorted(found)
     steps = [(b - a) // LENGTH_NS for a, b in pairwise(told)]

@@ -209,7 +209,7 @@ def test_references_turn(heard: Heard, tmp_path: Path) -> None:
     until(lambda: emitter.failed and time.time_ns() > until_ns, "a stream that cannot be sent, and the other's end")
     _heard_beside(emitter, heard.socket)  # what was sent before
     assert _heard_beside(emitter, heard.socket) == 0  # the one has ended, so has the other when its time was over
-    assert said == ["127.0.0.2: cannot send packets (Cannot assign requested address); it is tried again and again"]
+    assert said == ["127.0.0.2: cannot send packets (Cannot assign requested address); still trying"]
     emitter.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "references"]
 

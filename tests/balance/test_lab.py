@@ -160,7 +160,7 @@ def test_a_dead_backend_keeps_nobody_from_being_served(place: Site) -> None:
 
     shutil.rmtree(place.pins)
     anew = place.steer("anew")
-    assert "server3: 10.5.0.13: nobody at eth0 answers for it" in anew.said()
+    assert "server3: 10.5.0.13: no reply on eth0" in anew.said()
     until(lambda: set(last(anew)) == {"server1", "server2"}, "server3 left out")
     place.network.ip("server3", "link set eth0 up")
     until(lambda: set(last(anew)) == {"server1", "server2", "server3"}, "server3 noticed")

@@ -144,7 +144,7 @@ def test_relative_times_count_from_the_first_packet_of_all_captures(whole: Path,
         ({"ports": (70_000,)}, "is not a port"),
         ({"protocols": ("xtp",)}, "is not a protocol"),
         ({"start": "yesterday"}, "is not a time"),
-        ({"start": "+2s", "end": "+1s"}, "nothing lies between"),
+        ({"start": "+2s", "end": "+1s"}, "the time range from"),
         ({"start": "+2s", "end": "2030-01-01"}, "or neither"),
     ],
 )
@@ -170,7 +170,7 @@ def bad_inputs(directory: Path) -> dict[str, tuple[Path, str]]:
         "text": (directory / "text.pcap", "it looks like text"),
         "short": (directory / "short.pcap", "too short for a capture"),
         "random": (directory / "random.bin", "neither a pcap nor a pcapng"),
-        "empty gzip": (directory / "empty.pcap.gz", "nothing inside the gzip file"),
+        "empty gzip": (directory / "empty.pcap.gz", "the gzip file has no content"),
     }
 
 
@@ -204,7 +204,7 @@ def test_a_file_one_may_not_read(tmp_path: Path) -> None:
             list(Capture([str(path)]))
         told = f"WirelagError {raised.value}"
     assert told.startswith("WirelagError")
-    assert "you may not read this file" in told
+    assert "permission denied" in told
 
 
 def test_a_capture_cut_in_a_record_gives_what_is_before_a_warning_and_exit_code_0(whole: Path, tmp_path: Path) -> None:
@@ -232,5 +232,5 @@ def test_a_reader_who_leaves_early_sees_no_traceback(whole: Path) -> None:
 def test_standard_input_is_read_and_named(whole: Path) -> None:
     ran = wirelag_info("-", stdin=whole.read_bytes())
     assert ran.stdout.startswith("standard input (pcap)")
-    with pytest.raises(WirelagError, match="standard input cannot be put in order"):
+    with pytest.raises(WirelagError, match="standard input cannot be merged"):
         Capture(["-", str(whole)])

@@ -253,8 +253,8 @@ def test_the_kernel_filters_as_tcpdump_does(network: Network) -> None:
     [
         ({"interface": "eth77"}, r"eth77: there is no such interface; there are lo, source"),
         ({"filter": "host and and"}, r"filter 'host and and': .*; write it as for tcpdump"),
-        ({"clock": "hardware"}, r"source: this card does not stamp packets"),
-        ({"ring_bytes": 1 << 44}, r"source: a ring has 256 KiB to 4 GiB, not 17,592,186,044,416 bytes"),
+        ({"clock": "hardware"}, r"source: this card does not timestamp packets"),
+        ({"ring_bytes": 1 << 44}, r"source: a ring must have 256 KiB to 4 GiB, not 17,592,186,044,416 bytes"),
     ],
 )
 def test_what_cannot_be_is_one_line(network: Network, options: dict[str, Any], message: str) -> None:

@@ -366,14 +366,14 @@ def test_wrong_questions(net: Path, reports: list[str], words: list[str], says: 
     [
         ({"segment": "A>Z"}, "there is no router Z"),
         ({"segment": "A>C"}, "has no link from A to C"),
-        ({"segment": "A=C"}, "names no segment"),
-        ({"segment": None}, "does not say which segment"),
+        ({"segment": "A=C"}, "is not a segment"),
+        ({"segment": None}, "does not name its segment"),
         ({"quantity": "round_trip", "command": "rtt"}, "is what wirelag rtt prints"),
-        ({"quantity": None}, "no report of a segment"),
+        ({"quantity": None}, "not a report of a segment"),
         ({"mean": None, "reason": "one point saw no packet"}, "one point saw no packet"),
         ({"mean": "fast"}, '"mean" is not a number'),
         ({"sent": -1}, '"sent" is not a count'),
-        ({"intervals": [1]}, "is no object"),
+        ({"intervals": [1]}, "is not an object"),
         ({"segment": "F>C"}, "are both of segment F>C"),
     ],
 )
@@ -403,7 +403,7 @@ def test_folders_that_are_none(net: Path, quiet: Path, tmp_path: Path) -> None:
     for name, says in (
         ("A.in.Z.pcap", "there is no router Z"),
         ("A.out.C.pcap", "has no link from A to C"),
-        ("all.pcap", "does not say which port"),
+        ("all.pcap", "does not tell the port"),
     ):
         folder = tmp_path / name.removesuffix(".pcap")
         folder.mkdir()
@@ -428,4 +428,4 @@ def test_oneway_writes_what_path_reads(net: Path, slow: tuple[Path, Truth], tmp_
         assert content["floor"] == pytest.approx(min(delays), abs=1e-7)
         found = json.loads(wirelag("path", net, file, *AC, "--format", "json"))
         assert found["segments"][0]["mean"] == pytest.approx(fmean(delays), abs=1e-7)
-    assert "names no segment" in wirelag("oneway", *ends, "--segment", "F-C", code=2)
+    assert "is not a segment" in wirelag("oneway", *ends, "--segment", "F-C", code=2)

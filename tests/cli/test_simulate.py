@@ -34,7 +34,7 @@ def test_distributions(text: str, mean_ns: float, median_ns: float) -> None:
     ("text", "says"),
     [
         ("gauss:1ms,2ms", "is not a distribution"),
-        ("lognormal:20ms", "has 1 parameters, wants 2"),
+        ("lognormal:20ms", "has 1 parameters instead of 2"),
         ("lognormal:20ms,wide", "is not a positive number"),
         ("weibull:1ms,0", "is not a positive number"),
         ("uniform:5ms,1ms", "lowest duration first"),

@@ -237,7 +237,7 @@ def test_what_an_agent_never_told_is_unseen_never_zero(running: Running) -> None
     assert [one["start"] - path.start_ns / 1e9 for one in missing] == [2.0, 3.0]
     for one in missing:
         assert (one["mean"], one["lost"], one["loss"], one["covered"]) == (None, None, None, 0.0)
-        assert one["reason"] == "B has said nothing of it"
+        assert one["reason"] == "B has sent nothing about it"
     before = next(one for one in running.reports() if one["start"] == path.start_ns / 1e9 + 1)
     assert before["lost"] is None
 
@@ -475,10 +475,10 @@ def test_the_document_is_up_to_date() -> None:
 def test_wrong_parameters_are_told(running: Running) -> None:
     for query, says in (
         ({}, "segment is missing"),
-        ({"segment": "A>B", "from": "nan"}, "from is a number from 0 to"),
-        ({"segment": "A>B", "limit": "0"}, "limit is a number from 1 to 10000"),
-        ({"segment": "A>B", "resolution": "week"}, "resolution is one of interval, minute, hour"),
-        ({"segment": "A>B", "colour": "red"}, "'colour' is no parameter"),
+        ({"segment": "A>B", "from": "nan"}, "from must be a number from 0 to"),
+        ({"segment": "A>B", "limit": "0"}, "limit must be a number from 1 to 10000"),
+        ({"segment": "A>B", "resolution": "week"}, "resolution must be one of interval, minute, hour"),
+        ({"segment": "A>B", "colour": "red"}, "'colour' is not a parameter"),
     ):
         status, text = running.get("/api/v1/reports", None, **query)
         assert status == 400

@@ -295,7 +295,7 @@ def test_no_number_of_a_message_ends_the_collector(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 10**400, 2**63])
 def test_what_an_agent_says_of_itself_breaks_no_answer(tmp_path: Path, number: float) -> None:
     message = replace(pair(recent(1, 50, 33), RDA)[0].messages(0, 1)[0], point="C")
-    with pytest.raises(ValueError, match=r"JSON|whole number|no plain value"):
+    with pytest.raises(ValueError, match=r"JSON|integer|not a plain value"):
         decode(encode(told_by(message, spooled=number)))
     kept = {"C": {"packets": 0, "unseen": 0, "messages": 1, "bytes": 9, "says": {"spooled": number, "lost_parts": 1}}}
     store = SqliteStore(str(tmp_path / "store.db"))  # of a collector that took it

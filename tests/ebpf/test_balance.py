@@ -407,7 +407,7 @@ def test_a_table_has_its_size_and_only_backends(run: Run) -> None:
         run.balancer.set_table(np.zeros(TABLE + 1, np.int32))
     with pytest.raises(ValueError, match="slots of backends"):
         run.balancer.set_table(np.full(TABLE, 9, np.int32))
-    with pytest.raises(WirelagError, match="there is room for 16"):
+    with pytest.raises(WirelagError, match="only 16 fit"):
         run.balancer.set_backends(backends(*"abcdefghijklmnopq"))
     with pytest.raises(WirelagError, match="backend x"):
         run.balancer.set_backends([Backend("x", "10.1.0.1", bytes(6))])

@@ -199,7 +199,7 @@ def test_where_the_driver_cannot_it_runs_behind_it(network: Network, tmp_path: P
     network.ip("left", f"addr add {LEFT}/24 dev deck")
     network.ip("left", "link set deck up")
     process = start(network, tmp_path, "deck")
-    assert "deck: its driver runs no XDP programs; ours runs behind it (generic mode)" in process.said()
+    assert "deck: its driver does not support XDP; ours runs behind it (generic mode)" in process.said()
     assert attached(network, "left", "deck") == ("generic", 1)
     took_ns = talk(network, 100)
     until(lambda: samples(process) > 90, "samples")

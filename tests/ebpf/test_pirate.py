@@ -261,7 +261,7 @@ def test_who_is_a_client() -> None:
 @pytest.mark.parametrize(
     ("make", "line"),
     [
-        (lambda: KernelPirate(Pirate("gap")), "the method gap does not run in the kernel: take auto or modes"),
+        (lambda: KernelPirate(Pirate("gap")), "the method gap does not run in the kernel: use auto or modes"),
         (lambda: KernelPirate(Pirate(), servers=[Server.parse("::/0")] * 9), "8 servers at most"),
         (lambda: KernelPirate(Pirate("modes"), "no0such0if"), "no0such0if: there is no such interface"),
         (

@@ -383,7 +383,7 @@ def test_plans_keep_their_memory_and_use_half_of_it_at_least(memory: int) -> Non
         assert memory / 2 - 24 <= chosen.bytes <= memory
         assert sum(chosen.probabilities) <= CERTAIN
         _kernels.Fridge(DNS, chosen.slots, chosen.probabilities)
-    with pytest.raises(ValueError, match="23 bytes hold no slot"):
+    with pytest.raises(ValueError, match="23 bytes are too few for a slot"):
         plan(23)
 
 

@@ -389,7 +389,7 @@ def test_fewer_values_than_were_asked_for_end_a_conversation(estimator: Rda) -> 
     next(talk)
     talk.send({"level": 0, "packets": 20_000, "entries": 20_000})
     nothing = np.empty(0, np.uint64)
-    with pytest.raises(ValueError, match="answered with 0 bucket_ids"):
+    with pytest.raises(ValueError, match="sent 0 bucket_ids"):
         talk.send(dict.fromkeys(("bucket_ids", "bucket_checks", "bucket_counts", "row_counts", "row_sums"), nothing))
 
 

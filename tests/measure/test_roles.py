@@ -112,7 +112,7 @@ def test_servers_as_people_write_them(text: str, net: str, port: int) -> None:
              "10.0.0.0/40", "[2001:db8::1]:", "[2001:db8::1]:http", "2001:db8::1::2"]
 )  # fmt: skip
 def test_what_is_no_server(text: str) -> None:
-    with pytest.raises(ValueError, match=r"write 10\.0\.0\.0/8|a port goes from 1 to 65535"):
+    with pytest.raises(ValueError, match=r"write 10\.0\.0\.0/8|the port must be 1 to 65535"):
         Server.parse(text)
 
 

@@ -104,7 +104,7 @@ def test_plain_json_has_addresses(tmp_path: Path) -> None:
     for wrong, said in (
         ({"addresses": {"C": "10.0.0.1"}}, "there is no router C"),
         ({"addresses": {"A": "here"}}, "here is not an address"),
-        ({"addresses": ["10.0.0.1"]}, "an address for each router"),
+        ({"addresses": ["10.0.0.1"]}, "one address per router"),
     ):
         path.write_text(json.dumps({"links": [{"source": "A", "target": "B"}]} | wrong))
         with pytest.raises(WirelagError, match=said):

@@ -91,7 +91,7 @@ def test_a_link_counts_only_if_both_ends_tell_of_it() -> None:
     topology = settled(router, network)
     assert costs(topology) == {(1, 3): 10, (3, 1): 30}
     assert topology.notes == (
-        "3 links that only one end tells of: left out, as OSPF does",
+        "3 links advertised by only one end: left out, as in OSPF",
         "2 routers without a link",
     )
 
@@ -117,7 +117,7 @@ def test_areas_are_kept_apart() -> None:
     del areas["0.0.0.1"][0]["routerLinks"]["link0"]
     topology = settled(router, network)
     assert costs(topology) == COSTS
-    assert topology.notes[0] == "2 areas: routes between them are taken to be the shortest, unlike in OSPF"
+    assert topology.notes[0] == "2 areas: routes between them are assumed to be the shortest, unlike in OSPF"
 
 
 def without_networks(router: dict[str, Any], network: dict[str, Any]) -> list[object]:
@@ -141,10 +141,10 @@ def with_odd_mask(router: dict[str, Any], network: dict[str, Any]) -> list[objec
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (without_networks, "routers share networks, and those are missing; save what vtysh"),
-        (without_routers, "no links of routers in this dump; save what vtysh"),
+        (without_networks, "the networks that routers share are missing; save the output of vtysh"),
+        (without_routers, "no router links in this dump; save the output of vtysh"),
         (without_cost, "router 10.255.0.4: a link without tos0Metric, its cost"),
-        (with_odd_mask, "router 10.255.0.4: 10.0.31.0/255.0.255.0 is no network"),
+        (with_odd_mask, "router 10.255.0.4: 10.0.31.0/255.0.255.0 is not a network"),
     ],
 )
 def test_what_is_refused(change: Callable[..., list[object]], what: str) -> None:
@@ -165,15 +165,15 @@ def test_a_running_router_is_asked_through_vtysh(tmp_path: Path, monkeypatch: py
         commands = "-c|show ip ospf database router json|-c|show ip ospf database network json|"
         assert asked.read_text() == options + commands
     vtysh.write_text("#!/bin/sh\necho ospfd is not running\n")
-    with pytest.raises(WirelagError, match=r"^ospf:: vtysh tells of no links \(ospfd is not running\)"):
+    with pytest.raises(WirelagError, match=r"^ospf:: vtysh shows no links \(ospfd is not running\)"):
         read_topology("ospf:")
     vtysh.unlink()
-    with pytest.raises(WirelagError, match=r"^ospf:: there is no vtysh here; save what vtysh -c 'show ip ospf"):
+    with pytest.raises(WirelagError, match=r"^ospf:: vtysh not found; save the output of vtysh -c 'show ip ospf"):
         read_topology("ospf:")
 
 
 @pytest.mark.skipif(shutil.which("vtysh") is None, reason=needs.program("vtysh"))
 def test_no_router_runs(tmp_path: Path) -> None:
     # The second is what vtysh says to an ordinary user.
-    with pytest.raises(WirelagError, match=r"tells of no links \(.*(failed to connect to any daemons|privileged user)"):
+    with pytest.raises(WirelagError, match=r"shows no links \(.*(failed to connect to any daemons|privileged user)"):
         read_topology(f"ospf:{tmp_path}/")

@@ -193,7 +193,7 @@ def test_drawn_routers_follow_from_the_seed() -> None:
 
 def test_what_it_needs_is_said_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wirelag.network.plan._memory", lambda: 100)
-    with pytest.raises(WirelagError, match=r"6 routers need .* of memory, and there is 100 B; plan a part"):
+    with pytest.raises(WirelagError, match=r"6 routers need .* of memory, but only 100 B are available; plan a part"):
         Plan(SIX)
 
 

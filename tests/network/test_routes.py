@@ -131,7 +131,7 @@ def test_names(text: str, segment: Segment) -> None:
 
 @pytest.mark.parametrize("text", NO_SEGMENTS)
 def test_what_names_no_segment(text: str) -> None:
-    with pytest.raises(WirelagError, match="names no segment: a link is A>B"):
+    with pytest.raises(WirelagError, match="is not a segment: a link is A>B"):
         parse_segment(text)
 
 

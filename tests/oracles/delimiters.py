@@ -1,7 +1,6 @@
 """Delimiters in plain Python: where packets themselves cut the time, and which intervals of two points belong together.
 
-The tests' oracle for markers and control packets. It follows `docs/reference/crossing.md`, section "Delimiters", and
-looks at nothing else.
+The tests' oracle for markers and control packets. It follows only `docs/reference/crossing.md`, section "Delimiters".
 """
 
 from collections import Counter
@@ -15,7 +14,7 @@ CONTROL = 1 << 63
 
 
 class Control(NamedTuple):
-    """A control packet, among the packets: it delimits and is not measured."""
+    """A control packet among the packets: it delimits and is not measured."""
 
     number: int
 
@@ -26,7 +25,7 @@ class Control(NamedTuple):
 
 @dataclass
 class Piece:
-    """What a point saw between two cuts. The name is the id of what opened it; what nothing opened has none."""
+    """The packets of a point between two cuts. The name is the id of the packet that opened it, if any did."""
 
     name: int | None
     packets: list[Packet] = field(default_factory=list)
@@ -34,7 +33,7 @@ class Piece:
 
 @dataclass
 class Paired:
-    """What both points saw between the same two cuts. None: the first piece has no opening, the last no end."""
+    """The packets of both points between the same two cuts. None: the first piece has no opening, the last no end."""
 
     opened: int | None
     ended: int | None
@@ -50,7 +49,7 @@ def is_marker(packet_id: int, bits: int, seed: int) -> bool:
 
 
 def cutting_rows(packets: Sequence[Packet], length_ns: int, bits: int, seed: int) -> list[int]:
-    """The rows of the markers that open an interval: none at most half a length away has a smaller coin."""
+    """The rows of the markers that open an interval: no marker within half a length has a smaller coin."""
     markers: list[tuple[int, int, int]] = []  # row, time, coin
     latest_ns: int | None = None
     for row, (packet_id, time_ns) in enumerate(packets):
@@ -66,7 +65,7 @@ def cutting_rows(packets: Sequence[Packet], length_ns: int, bits: int, seed: int
 
 
 def by_markers(packets: Sequence[Packet], length_ns: int, bits: int, seed: int) -> list[Piece]:
-    """The first piece, which may be empty, is the one without a name. A marker is in the piece that it opens."""
+    """Pieces cut at markers. The first, possibly empty, has no name. A marker belongs to the piece that it opens."""
     cuts = cutting_rows(packets, length_ns, bits, seed)
     ends = [*cuts, len(packets)]
     named = [Piece(packets[row][0], list(packets[row:end])) for row, end in zip(cuts, ends[1:], strict=True)]
@@ -74,7 +73,7 @@ def by_markers(packets: Sequence[Packet], length_ns: int, bits: int, seed: int) 
 
 
 def by_control(arrivals: Iterable[Packet | Control]) -> list[Piece]:
-    """One that has the number of one of the last 8 that cut is a copy of it."""
+    """Pieces cut at control packets. A packet with the number of one of the last 8 that cut is a copy."""
     pieces = [Piece(None)]
     for arrival in arrivals:
         if isinstance(arrival, Control):
@@ -86,7 +85,7 @@ def by_control(arrivals: Iterable[Packet | Control]) -> list[Piece]:
 
 
 def lost_controls(arrivals: Iterable[Packet | Control]) -> int:
-    """The numbers that are missing between the smallest and the largest."""
+    """The count of numbers missing between the smallest and the largest."""
     came = {arrival.number for arrival in arrivals if isinstance(arrival, Control)}
     return max(came) - min(came) + 1 - len(came) if came else 0
 
@@ -95,10 +94,10 @@ def lost_controls(arrivals: Iterable[Packet | Control]) -> int:
 
 
 def common_cuts(upstream: Sequence[Piece], downstream: Sequence[Piece]) -> list[int]:
-    """The names both points cut at, as many as can be in the order of both.
+    """The names at which both points cut, as many as possible in the order of both.
 
-    A name that a point cut at twice (a copy of the marker) could be either: it is no common cut. Of the longest
-    sequences the one that ends last upstream is taken, and so on backwards.
+    A name at which a point cut twice (a copy of the marker) is ambiguous: it is not a common cut. Of the longest
+    sequences, the one that ends last upstream is taken, and so on backwards.
     """
     there, here = unique_places(upstream), unique_places(downstream)
     names = sorted(there.keys() & here.keys(), key=lambda name: there[name])
@@ -120,7 +119,7 @@ def unique_places(pieces: Sequence[Piece]) -> dict[int, int]:
 
 
 def pair(upstream: Sequence[Piece], downstream: Sequence[Piece]) -> list[Paired]:
-    """Between two common cuts that are neighbours, everything that either point cut is one interval."""
+    """Merge everything that either point cut between two neighbouring common cuts into one interval."""
     cuts = common_cuts(upstream, downstream)
     sent, came = gather(upstream, cuts), gather(downstream, cuts)
     edges = [None, *cuts, None]

@@ -1,7 +1,7 @@
 """FineComb in plain Python: rows with a parity, and a stash of the packets at the edges that may repair them.
 
-The independent twin of `kernels/finecomb.h`, and the tests' oracle for it. Both follow `docs/reference/crossing.md`;
-neither looks at the other. After Lee and others, *Fine-Grained Latency and Loss Measurements in the Presence of
+The independent twin of `kernels/finecomb.h`, and the tests' oracle for it. Both follow only
+`docs/reference/crossing.md`. After Lee and others, *Fine-Grained Latency and Loss Measurements in the Presence of
 Reordering*.
 """
 
@@ -18,7 +18,7 @@ MOST_MASKS = 1 << 22
 
 
 class Bucket(NamedTuple):
-    """How many packets, the sum of their times and the XOR of their ids."""
+    """The number of packets, the sum of their times and the XOR of their ids."""
 
     packets: int = 0
     sum: int = 0
@@ -67,11 +67,11 @@ def fill(packets: Sequence[Packet], rows: int, shift: int, stash_size: int, seed
 
 @dataclass
 class Repaired:
-    """Both points' buckets after repair. Those that are not whole even then are None."""
+    """Both points' buckets after repair. Those that still differ are None."""
 
     buckets: list[tuple[Bucket, Bucket] | None]
-    repaired: list[int]  # the rows that a mask made whole
-    masks: int  # how many were tried
+    repaired: list[int]  # rows that a mask repaired
+    masks: int  # number of masks tried
 
 
 def same(upstream: Bucket, downstream: Bucket) -> bool:
@@ -79,7 +79,7 @@ def same(upstream: Bucket, downstream: Bucket) -> bool:
 
 
 def candidates(upstream: Synopsis, downstream: Synopsis, row: int) -> list[tuple[Packet, bool]]:
-    """The stashed packets of a row that only one stash has, and whether it is the one upstream."""
+    """The stashed packets of a row that only one stash has, and whether that is upstream's."""
     both = {packet[0] for packet in upstream.stash} & {packet[0] for packet in downstream.stash}
     stashed = [(packet, True) for packet in upstream.stash] + [(packet, False) for packet in downstream.stash]
     return [(packet, sent) for packet, sent in stashed if packet[0] not in both and upstream.row(packet) == row]
@@ -117,10 +117,10 @@ def first_that_fits(
     return None
 
 
-# What lda's mathematics is about
+# Input of lda's mathematics
 
 
 def usable(repaired: Repaired) -> Banks:
-    """The rows that are whole or repaired and have a packet: one bank."""
+    """The rows that agree or were repaired and have a packet: one bank."""
     whole = [pair for pair in repaired.buckets if pair is not None]
     return [[Row(signed(b.sum - a.sum), a.packets) for a, b in whole if a.packets != 0]]

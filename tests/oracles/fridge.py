@@ -1,11 +1,11 @@
-"""Fridges in plain Python: packets in, the samples of delay out, each with its weight.
+"""Fridges in plain Python: packets in, weighted samples of delay out.
 
 The independent twin of `kernels/fridge.h`, and the tests' oracle for it. Both follow `docs/reference/fridge.md`,
-section by section; neither looks at the other. After Zheng, Chen, Braverman and Rexford, *Unbiased Delay Measurement in
-the Data Plane*. Here only clarity counts: a dict holds the slots that are not empty, by place.
+section by section, and not each other. After Zheng, Chen, Braverman and Rexford, *Unbiased Delay Measurement in the
+Data Plane*. Only clarity counts here: a dict holds the occupied slots, by place.
 
-What a packet asks and answers depends on the packet alone; whether anything comes of it, on the slots alone. So the
-first is done by functions, and the second by `Fridge`.
+What a packet asks and answers depends only on the packet; the outcome depends only on the slots. So functions do the
+former, and `Fridge` the latter.
 """
 
 from decimal import Decimal, localcontext
@@ -35,25 +35,25 @@ VARIANTS = ("union", "overwrite", "expiry")
 UNION, OVERWRITE, EXPIRY = range(len(VARIANTS))
 
 CERTAIN = 2**32  # the probability 1
-EXPONENT_BITS = 48  # of c and e: binary places
+EXPONENT_BITS = 48  # fractional bits of c and e
 NO_CHANCE = 40 << EXPONENT_BITS  # an exponent from which on a fridge adds nothing
 DIGITS = 100  # more than any probability / slots has: every rounding is that of the exact number
 
 
 class Sample(NamedTuple):
-    """A delay, the row of the response that ended it, and how many such delays it stands for."""
+    """A delay, the row of the response that ended it, and the number of delays that it stands for."""
 
     row: int
     delay_ns: int
     leg: int
     kind: int
     fridge: int
-    x: int  # the requests it survived
+    x: int  # requests that it survived
     weight: int
 
 
 class Slot(NamedTuple):
-    """A request that waits, and its number among all requests."""
+    """A waiting request, and its number among all requests."""
 
     id: int
     time_ns: int
@@ -61,14 +61,14 @@ class Slot(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a slot is: in which fridge (or stage, with expiry), and there the how-manieth."""
+    """The position of a slot: fridge (or stage, with expiry) and index."""
 
     fridge: int
     slot: int
 
 
 class Turn(NamedTuple):
-    """What a packet says, as words of ids: first it answers a request of this leg, then it asks."""
+    """A packet's meaning, as words of ids: first it answers a request of this leg, then it asks."""
 
     answers: int | None = None
     leg: int = SERVER
@@ -108,9 +108,9 @@ class Fridge:
             if matcher is None:
                 continue
             turn = turn_of(matcher, packet)
-            # The response comes first: it has not survived what its own packet asks.
+            # The response comes first: it has not survived its own packet's request.
             if turn.answers is not None:
-                # Either side may end what one side began; all else is answered by the other side.
+                # Either side may end what one side began; everything else is answered by the other side.
                 directions = (0, 1) if matcher == FLOW_DURATION else (1 - packet.direction,)
                 ids = [id_of(matcher, packet, direction, turn.answers) for direction in directions]
                 sample = self.response(row, packet.time_ns, turn.leg, matcher, ids)
@@ -123,7 +123,7 @@ class Fridge:
     # Slots
 
     def places(self, waits_as: int) -> list[Place]:
-        """Where this id may be, in the order of looking; it is in one place at most."""
+        """The possible places of this id, in search order; it is in at most one."""
         if self.variant == EXPIRY:
             size = self.sizes[0] // self.stages
             return [Place(s, mix((waits_as ^ self.seed) + s) & (size - 1)) for s in range(self.stages)]
@@ -142,12 +142,12 @@ class Fridge:
         return None
 
     def may_take(self, place: Place, now_ns: int) -> bool:
-        """A fridge lets anything be overwritten; the array with expiry only what has waited too long."""
+        """A fridge allows any slot to be overwritten; the array with expiry only those that have waited too long."""
         slot = self.held.get(place)
         return self.variant != EXPIRY or slot is None or now_ns - slot.time_ns > self.expiry_ns
 
     def request(self, waits_as: int, now_ns: int) -> None:
-        """The first copy counts, where it is still held. All others arrive, also those that find no place."""
+        """The first copy counts, if it is still held. All others count as arrivals, even those without a place."""
         if self.find(waits_as) is not None:
             return
         self.arrivals += 1
@@ -157,7 +157,7 @@ class Fridge:
                 return
 
     def response(self, row: int, now_ns: int, leg: int, kind: int, ids: list[int]) -> Sample | None:
-        """Take away the first of these ids that is held: the sample it gives, if time went forward."""
+        """Remove the first of these ids that is held; return its sample, if time went forward."""
         for waits_as in ids:
             place = self.find(waits_as)
             if place is None:
@@ -175,7 +175,7 @@ class Fridge:
     # Weights
 
     def weight(self, waits_as: int, x: int) -> int:
-        """One over the chance of surviving x requests in any fridge, rounded at random so that the mean is right."""
+        """One over the probability of surviving x requests in any fridge, randomly rounded to keep the mean right."""
         if self.variant != UNION:
             return 1
         chances = (chance(p, c, x) for p, c in zip(self.probabilities, self.exponents, strict=True))
@@ -184,11 +184,11 @@ class Fridge:
         return (exact + (mix(waits_as ^ step(self.seed, self.arrivals)) & 65535)) >> 16
 
 
-# Which packet asks, which one answers
+# Requests and responses
 
 
 def id_of(matcher: int, packet: Packet, direction: int, word: int) -> int:
-    """What a request in this direction waits as: as in matching, but 0 is kept for the empty slot."""
+    """The id under which a request in this direction waits: as in matching, but 0 is reserved for the empty slot."""
     return request_id(matcher, packet, direction, word) or 1
 
 
@@ -198,7 +198,7 @@ def turn_of(matcher: int, packet: Packet) -> Turn:
 
 
 def tcp(packet: Packet) -> Turn:
-    """Of the packets that one acknowledgement covers only the last is answered."""
+    """Of the packets covered by one acknowledgement, only the last is answered."""
     size = (packet.payload_length + packet.has(SYN) + packet.has(FIN)) % 2**32
     return Turn(
         answers=packet.ack if packet.has(ACK) and not packet.has(RST) else None,
@@ -218,12 +218,12 @@ def tcp_timestamps(packet: Packet) -> Turn:
 
 
 def leg_by_ports(packet: Packet) -> int:
-    """The leg of what this packet answers. A slot has no room for it, but the request had the same ports, swapped."""
+    """The leg of what this packet answers. A slot does not store it, but the request had the same ports, swapped."""
     return SERVER if packet.dst_port >= packet.src_port else CLIENT
 
 
 def handshake(packet: Packet) -> Turn:
-    """2^32 sets apart what waits for the ACK behind a SYN/ACK from what waits for a SYN/ACK."""
+    """2^32 separates requests that wait for the ACK after a SYN/ACK from those that wait for a SYN/ACK."""
     expected = (packet.seq + 1) % 2**32
     if packet.has(SYN) and not packet.has(ACK):
         return Turn(asks=expected)
@@ -253,7 +253,7 @@ def ntp(packet: Packet) -> Turn:
 
 
 def icmp(packet: Packet) -> Turn:
-    """The identifier is in the flow key already."""
+    """The identifier is already in the flow key."""
     request, response = (128, 129) if packet.protocol == ICMPV6 else (8, 0)
     if packet.message == response:
         return Turn(answers=packet.seq)
@@ -261,7 +261,7 @@ def icmp(packet: Packet) -> Turn:
 
 
 def quic_spin(packet: Packet) -> Turn:
-    """Passed over: a flip has no id."""
+    """Ignored: a flip has no id."""
     return Turn()
 
 
@@ -269,7 +269,7 @@ def quic_spin(packet: Packet) -> Turn:
 
 
 def exponent(probability: int, slots: int) -> int:
-    """What one request takes off a fridge's log2 of survival, -log2(1 - p/M), with 48 binary places."""
+    """By how much one request reduces the log2 of survival, -log2(1 - p/M), with 48 fractional bits."""
     if probability == CERTAIN and slots == 1:
         return 2**54
     with localcontext(prec=DIGITS):
@@ -287,7 +287,7 @@ TABLE = powers()
 
 
 def chance(probability: int, exponent: int, x: int) -> int:
-    """Of entering a fridge and surviving x requests there, p (1 - p/M)^x, in units of 2^-32."""
+    """The probability of entering a fridge and surviving x requests there, p (1 - p/M)^x, in units of 2^-32."""
     e = min(x, 2**32) * exponent
     if e >= NO_CHANCE:
         return 0

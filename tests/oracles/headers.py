@@ -1,10 +1,10 @@
-"""The frame decoder in plain Python: one frame in, one row of a packet batch (or the reason why there is none) out.
+"""The frame decoder in plain Python: one frame in, one row of a packet batch (or the reason for having none) out.
 
 The independent twin of `kernels/headers.h`, and the tests' oracle for it. Both follow `docs/reference/columns.md`,
-section by section; neither looks at the other. Here only clarity counts, speed does not.
+section by section, and not each other. Only clarity counts here, not speed.
 
-Up to the transport header, offsets count from the frame's first byte: what must not be read is cut off the end of
-`data`, never off its start.
+Up to the transport header, offsets count from the frame's first byte: unreadable bytes are cut off the end of `data`,
+never off its start.
 """
 
 from typing import NamedTuple
@@ -34,11 +34,11 @@ ECHO = {1: {0, 8, 13, 14, 15, 16, 17, 18}, 58: {128, 129}}
 
 
 class NoRowError(Exception):
-    """The frame does not lead to a whole, possible IP header; the argument is the reason."""
+    """The frame does not lead to a complete, valid IP header; the argument is the reason."""
 
 
 class Found(NamedTuple):
-    """Where an IP header should begin, which version the layer below announced, and the flags of the layers passed."""
+    """Where an IP header should begin, the version announced by the layer below, and the flags of the layers passed."""
 
     at: int
     version: int
@@ -49,7 +49,7 @@ class IP(NamedTuple):
     """An IP header and its extension headers. `end` is on the wire and may lie beyond the captured bytes."""
 
     start: int
-    body: int  # behind the IP header and the passed extension headers
+    body: int  # after the IP header and the passed extension headers
     end: int
     src: int
     dst: int
@@ -61,7 +61,7 @@ class IP(NamedTuple):
 
 
 class Extensions(NamedTuple):
-    """What the extension headers changed."""
+    """The changes made by extension headers."""
 
     body: int
     protocol: int
@@ -80,7 +80,7 @@ def decode(
     prefix: int = 16,
     seed: int = 0,
 ) -> Columns | str:
-    """The columns of the frame's row, or the reason why it has none."""
+    """The columns of the frame's row, or the reason for having none."""
     try:
         found = link(frame, link_type)
         ip = ip_header(frame, found, wire_length)
@@ -195,7 +195,7 @@ def with_flags(found: Found, flags: int) -> Found:
 
 
 def mpls(data: bytes, at: int, layers: int = 0) -> Found:
-    """`layers` counts the VLAN tags already passed: they and the labels share one bound."""
+    """`layers` counts the VLAN tags already passed: tags and labels share one bound."""
     bottom = False
     while not bottom:
         layers += 1
@@ -322,7 +322,7 @@ def extensions(data: bytes, at: int, protocol: int, known: set[int], flags: int)
 
 
 def extension_size(data: bytes, at: int, protocol: int) -> int:
-    """Never below 8: so many bytes must be there even where the length byte is not."""
+    """Never below 8: this many bytes must be captured even if the length byte is not."""
     if protocol == 44 or at + 8 > len(data):
         return 8
     return 8 + data[at + 1] * (4 if protocol == 51 else 8)
@@ -422,7 +422,7 @@ def udp(body: bytes, room: int) -> Columns:
 
 
 def application(payload: bytes, payload_length: int, ports: set[int]) -> Columns:
-    """What a UDP payload is recognised as; the first that holds."""
+    """Classify a UDP payload; the first match counts."""
     captured = len(payload)
     first = payload[0] if payload else 0
 
@@ -511,7 +511,7 @@ def esp(body: bytes, room: int) -> Columns:
 
 
 def is_carrier(columns: Columns) -> bool:
-    """Decided by protocol and ports alone: a carrier stays one where the packet inside cannot be reached."""
+    """Decided by protocol and ports alone: a carrier remains one even if the packet inside cannot be reached."""
     if columns["flags"] & (LATER | SHORT):
         return False
     src_port, dst_port = columns["src_port"], columns["dst_port"]
@@ -520,7 +520,7 @@ def is_carrier(columns: Columns) -> bool:
 
 
 def tunnel(data: bytes, ip: IP, columns: Columns) -> Found:
-    """Where the inner packet begins; any reason for having none is as good as another."""
+    """Where the inner packet begins; the reason for having none does not matter."""
     if ip.protocol in (4, 41):
         return by_nibble(data, ip.body, "malformed")
     if ip.protocol == 47:
@@ -580,7 +580,7 @@ def gtp_u(data: bytes, at: int) -> Found:
 
 
 def gtp_u_extensions(data: bytes, at: int) -> int:
-    """The byte before `at` always tells whether another extension header follows."""
+    """The byte before `at` always shows whether another extension header follows."""
     passed = 0
     while read(data, at - 1, 1) != 0:
         size = 4 * read(data, at, 1)

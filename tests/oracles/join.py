@@ -1,9 +1,9 @@
 """Two points in plain Python: coins, caches, copies, and the exact join of two caches.
 
 The independent twin of `kernels/coin.h` and `kernels/cache.h`, and the tests' oracle for them. All follow
-`docs/reference/crossing.md`, section by section; neither looks at the other. Here only clarity counts.
+`docs/reference/crossing.md`, section by section, and not each other. Only clarity counts here.
 
-A packet is (id, time_ns). Lists of packets are in the order of arrival.
+A packet is (id, time_ns). Lists of packets are in order of arrival.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ def coin(packet_id: int, seed: int, purpose: int) -> int:
 
 
 def lz(x: int) -> int:
-    """How many leading zero bits 64 bits have."""
+    """The number of leading zero bits of 64."""
     return 64 - x.bit_length()
 
 
@@ -47,7 +47,7 @@ def signed(x: int) -> int:
 
 @dataclass
 class Cache:
-    """At most `capacity` packets: all whose coin has `level` leading zeros, and the level is the lowest possible."""
+    """At most `capacity` packets: all whose coin has `level` leading zeros, at the lowest possible level."""
 
     capacity: int
     seed: int = 0
@@ -83,7 +83,7 @@ def levelled(one: Cache, other: Cache) -> tuple[list[Packet], list[Packet]]:
 
 
 def added(one: Cache, other: Cache) -> Cache:
-    """The cache of two intervals, one behind the other."""
+    """The cache of two successive intervals."""
     before, after = levelled(one, other)
     cache = Cache(one.capacity, one.seed, max(one.level, other.level), before + after)
     while len(cache.entries) > cache.capacity:
@@ -95,7 +95,7 @@ def added(one: Cache, other: Cache) -> Cache:
 
 
 def copies(ids: Iterable[int]) -> list[int]:
-    """For each packet, how many with its id came before."""
+    """For each packet, the number of earlier ones with its id."""
     seen: Counter[int] = Counter()
     result = []
     for packet_id in ids:
@@ -109,13 +109,13 @@ def number(packet_id: int, copy: int) -> int:
 
 
 def numbers(entries: Sequence[Packet]) -> list[int]:
-    """What goes into buckets instead of ids: as good as unique at one point."""
+    """What buckets use instead of ids: practically unique at one point."""
     ids = [packet_id for packet_id, _ in entries]
     return [number(packet_id, copy) for packet_id, copy in zip(ids, copies(ids), strict=True)]
 
 
 def numbered(entries: Sequence[Packet]) -> list[Packet]:
-    """The entries with their numbers for ids."""
+    """The entries with numbers instead of ids."""
     return [(x, time_ns) for x, (_, time_ns) in zip(numbers(entries), entries, strict=True)]
 
 
@@ -123,7 +123,7 @@ def numbered(entries: Sequence[Packet]) -> list[Packet]:
 
 
 class Pair(NamedTuple):
-    """One packet at both points: its places in the levelled caches, and how long it took."""
+    """One packet at both points: its places in the levelled caches, and its delay."""
 
     upstream: int
     downstream: int
@@ -132,7 +132,7 @@ class Pair(NamedTuple):
 
 @dataclass
 class Joined:
-    """Two levelled caches, joined. Pairs are in the order of arrival downstream."""
+    """Two levelled caches, joined. Pairs are in order of arrival downstream."""
 
     pairs: list[Pair] = field(default_factory=list)
     only_upstream: int = 0
@@ -172,7 +172,7 @@ def places_of(entries: Sequence[Packet]) -> dict[int, list[int]]:
 
 
 def reordered(pairs: Sequence[Pair]) -> int:
-    """RFC 4737: how many came after one that was sent later."""
+    """RFC 4737: the number of packets that came after one sent later."""
     largest, count = -1, 0
     for pair in pairs:
         count += pair.upstream < largest
@@ -185,7 +185,7 @@ def reordered(pairs: Sequence[Pair]) -> int:
 
 @dataclass
 class Crossing:
-    """What is said about the packets sent in one interval (and about those that nobody sent, when they came)."""
+    """The figures of the packets sent in one interval (and of unsent ones, by arrival)."""
 
     level: int
     delays_ns: list[int]
@@ -194,14 +194,14 @@ class Crossing:
     duplicated: int
     ambiguous: int
     reordered: int
-    undecided: int  # alone, and the next interval's caches keep too few packets to tell
+    undecided: int  # single, and the next interval's caches keep too few packets to decide
 
 
 def crossings(intervals: Sequence[tuple[Cache, Cache]], reach: int = 1, ahead_ns: int = 1 << 62) -> list[Crossing]:
-    """Each interval joined (upstream, downstream); what is single is looked for in the next ones at the other point.
+    """Join each interval (upstream, downstream); look for single packets in the next ones at the other point.
 
-    As soon as an interval is there: in the `reach` ones before it, the oldest first. What is single downstream may also
-    have been sent in a later interval, by a clock that is ahead.
+    Search as soon as an interval is complete, in the `reach` ones before it, oldest first. A packet that is single
+    downstream may also have been sent in a later interval, if a clock is ahead.
     """
     levels = [max(upstream.level, downstream.level) for upstream, downstream in intervals]
     joins = [join(*levelled(upstream, downstream)) for upstream, downstream in intervals]

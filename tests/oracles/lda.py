@@ -1,10 +1,10 @@
-"""The lossy difference aggregator in plain Python: sums of times in rows, and what two points' rows say together.
+"""The lossy difference aggregator in plain Python: sums of times in rows, and what two points' rows yield together.
 
-The independent twin of `kernels/lda.h`, and the tests' oracle for it. Both follow `docs/reference/crossing.md`; neither
-looks at the other. After Kompella and others, *Router Support for Fine-Grained Latency Measurements*. Means and
-variances are exact fractions: what is rounded is rounded by others.
+The independent twin of `kernels/lda.h`, and the tests' oracle for it. Both follow only `docs/reference/crossing.md`.
+After Kompella and others, *Router Support for Fine-Grained Latency Measurements*. Means and variances are exact
+fractions; only callers round.
 
-`finecomb`, `rda` and `rateless` repair their buckets and then say the same about them, so they use this mathematics.
+`finecomb`, `rda` and `rateless` repair their buckets and then use the same mathematics.
 """
 
 import math
@@ -20,7 +20,7 @@ LARGEST_SHIFT = 31
 
 
 class Bucket(NamedTuple):
-    """How many packets, and the sum of their times."""
+    """The number of packets, and the sum of their times."""
 
     packets: int = 0
     sum: int = 0
@@ -30,7 +30,7 @@ class Bucket(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A bucket that both points agree upon: the summed delay of its packets, and how many they are."""
+    """A bucket on which both points agree: the summed delay of its packets, and their number."""
 
     delay_ns: int  # D
     packets: int  # n
@@ -42,7 +42,7 @@ Banks = list[list[Row]]
 
 
 def place(packet_id: int, rows: int, shifts: Sequence[int], seed: int) -> int | None:
-    """The index of a packet's bucket, bank after bank; None if it is not sampled."""
+    """The index of a packet's bucket, bank by bank; None if it is not sampled."""
     h = coin(packet_id, seed, LDA)
     sampling = [bank for bank, shift in enumerate(shifts) if lz(h) >= shift]
     return sampling[-1] * rows + scaled(h, rows) if sampling else None
@@ -72,13 +72,13 @@ def agree(upstream: Bucket, downstream: Bucket) -> Row | None:
 
 
 def usable(upstream: Sequence[Bucket], downstream: Sequence[Bucket], rows: int) -> Banks:
-    """The usable buckets of each bank, in the order of the rows."""
+    """The usable buckets of each bank, in row order."""
     agreed = [agree(a, b) for a, b in zip(upstream, downstream, strict=True)]
     return [[row for row in agreed[i : i + rows] if row is not None] for i in range(0, len(agreed), rows)]
 
 
 def unlike(banks: Banks, delays: Sequence[tuple[int, int]]) -> Banks:
-    """Rows whose sums delays cannot explain. `delays`: when each of a sample was sent, and its delay."""
+    """Rows whose sums delays cannot explain. `delays`: send time and delay of each sampled packet."""
     rows = [row for bank in banks for row in bank]
     if min(len(rows), len(delays)) < 16:
         return [[] for _ in banks]
@@ -99,7 +99,7 @@ def unlike(banks: Banks, delays: Sequence[tuple[int, int]]) -> Banks:
 
 
 def used(banks: Banks) -> int:
-    """How many packets the mean is made of."""
+    """The number of packets in the mean."""
     return sum(row.packets for bank in banks for row in bank)  # S
 
 
@@ -109,7 +109,7 @@ def mean(banks: Banks) -> Fraction | None:
 
 
 def variance(banks: Banks, mu: Fraction | None = None) -> Fraction | None:
-    """The between-rows estimator. One row says nothing about the deviation."""
+    """The between-rows estimator. One row gives no deviation."""
     mu = mean(banks) if mu is None else mu
     rows = [row for bank in banks for row in bank]
     if mu is None or len(rows) < 2:
@@ -119,7 +119,7 @@ def variance(banks: Banks, mu: Fraction | None = None) -> Fraction | None:
 
 
 def collapsed(banks: Banks) -> list[Row]:
-    """The usable rows of a bank two and two, each two as one whose packets have signs. An odd last row is left."""
+    """The usable rows of a bank in pairs, each merged into one whose packets have signs. An odd last row is left."""
     return [
         Row(one.delay_ns - other.delay_ns, one.packets + other.packets)
         for bank in banks
@@ -128,19 +128,19 @@ def collapsed(banks: Banks) -> list[Row]:
 
 
 def second_moment(pairs: Sequence[Row]) -> Fraction | None:
-    """Equation 5 of the paper: what the squares of delays are on average."""
+    """Equation 5 of the paper: the mean square of delays."""
     count = sum(row.packets for row in pairs)
     return Fraction(sum(row.delay_ns**2 for row in pairs), count) if count else None  # F
 
 
 def collapsed_variance(pairs: Sequence[Row], mu: Fraction | None) -> Fraction | None:
-    """The papers' variance (equation 3, corrected). It may be far below 0, which is cut off."""
+    """The papers' variance (equation 3, corrected). It may be far below 0, and is clipped there."""
     moment = second_moment(pairs)
     return None if moment is None or mu is None else max(Fraction(), moment - mu**2)
 
 
 def bound(deviation: float, packets: int, delta: float) -> float:
-    """How far the mean may be from the truth, but for a probability of delta."""
+    """How far the mean may be from the truth, except with probability delta."""
     return deviation * math.sqrt(2 * math.log(2 / delta) / packets)
 
 

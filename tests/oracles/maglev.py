@@ -1,6 +1,6 @@
 """The weighted Maglev table in plain Python: the independent twin of `kernels/maglev.h`, and the tests' oracle for it.
 
-Both follow `docs/concepts/balancing.md`; neither looks at the other.
+Both follow only `docs/concepts/balancing.md`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ def table(weights: Mapping[str, float], size: int) -> list[str]:
 
 
 def order(name: str, size: int) -> Iterator[int]:
-    """The permutation of a backend: all entries, as it wants them."""
+    """The permutation of a backend: all entries, in its order of preference."""
     words = blake2b(name.encode(), digest_size=16).digest()
     offset = int.from_bytes(words[:8], "little") % size
     skip = int.from_bytes(words[8:], "little") % (size - 1) + 1

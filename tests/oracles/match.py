@@ -1,11 +1,11 @@
-"""Matching requests and responses in plain Python: packets in, the samples of delay they give out.
+"""Matching requests and responses in plain Python: packets in, samples of delay out.
 
 The independent twin of `kernels/match.h`, and the tests' oracle for it. Both follow `docs/reference/matching.md`,
-section by section; neither looks at the other. Here only clarity counts: what waits is kept in dicts and lists, without
-bounds but those which that page names for a single connection.
+section by section, and not each other. Only clarity counts here: waiting requests are kept in dicts and lists, bounded
+only as that page demands for a single connection.
 
-A matcher answers one question: which request, if any, does this packet answer? Turning that into a sample is done in
-one place, `Match.observe`, so a delay below zero is counted there and the matchers need not know.
+A matcher decides which request, if any, a packet answers. Only `Match.observe` turns that into a sample, so it counts
+negative delays, and the matchers ignore them.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ class Sample(NamedTuple):
 
 
 class Request(NamedTuple):
-    """When something was asked, the leg of the delay until its answer, and whether it was asked again."""
+    """The time of a request, the leg of the delay until its response, and whether it was repeated."""
 
     time_ns: int
     leg: int
@@ -52,7 +52,7 @@ class Request(NamedTuple):
 
 
 class Packet(NamedTuple):
-    """One row: the columns that matching looks at."""
+    """One row: the columns that matching uses."""
 
     time_ns: int
     flow_key: int
@@ -82,35 +82,35 @@ class Packet(NamedTuple):
 
 @dataclass
 class Segment:
-    """Sequence numbers in flight, from `start` up to but without `end`."""
+    """Sequence numbers in flight, from `start` up to, but excluding, `end`."""
 
     start: int
     end: int
     time_ns: int
     ip_id: int
     syn: bool
-    seen: int  # which packet of all it came with last
+    seen: int  # the packet that last carried it, by count
     again: bool = False
     sacked: bool = False
 
 
 @dataclass
 class Direction:
-    """What is known of one direction of a connection and goes when a SYN/ACK begins it anew."""
+    """The state of one direction of a connection, which a SYN/ACK resets."""
 
     segments: list[Segment] = field(default_factory=list)  # in order of start, never overlapping
-    next: int | None = None  # the end of what was sent
-    acked: int | None = None  # up to where the other side has acknowledged
-    tsval: int | None = None  # the greatest seen
+    next: int | None = None  # the end of the data sent
+    acked: int | None = None  # the other side's cumulative acknowledgement
+    tsval: int | None = None  # the largest seen
     waiting: list[tuple[int, int]] = field(default_factory=list)  # timestamps without an echo: (tsval, time), in order
 
 
 @dataclass
 class Connection:
-    """What shares a flow key. Pairs are by direction."""
+    """Everything that shares a flow key. Pairs are by direction."""
 
     client: int  # the client's direction
-    syn: tuple[int, int] | None = None  # the SYN it began with: (direction, seq)
+    syn: tuple[int, int] | None = None  # the SYN that opened it: (direction, seq)
     syn_acks: list[int | None] = field(default_factory=lambda: [None, None])  # seq of the last one
     directions: list[Direction] = field(default_factory=lambda: [Direction(), Direction()])
     closed: list[bool] = field(default_factory=lambda: [False, False])  # the last packet: window 0 and no SYN
@@ -123,7 +123,7 @@ class Connection:
 
 
 class Match:
-    """The matchers whose bits are set in `matchers`, and what waits for an answer in each."""
+    """The matchers whose bits are set in `matchers`, and the requests that wait in each."""
 
     def __init__(self, matchers: int, first_copy: bool = False) -> None:
         self.matchers = matchers
@@ -154,7 +154,7 @@ class Match:
     # Matchers
 
     def matcher(self, packet: Packet) -> int | None:
-        """The one matcher that a packet goes to."""
+        """The one matcher for a packet."""
         if packet.flags & PASSED_OVER:
             return None
         match packet.kind:
@@ -183,7 +183,7 @@ class Match:
     # By id
 
     def request(self, matcher: int, packet: Packet, word: int, leg: int = SERVER) -> None:
-        """Of what is asked again nobody knows which copy is answered, unless it was the network that made the copy."""
+        """If a request is repeated, it is unknown which copy is answered, unless the network made the copy."""
         waits_as = request_id(matcher, packet, packet.direction, word)
         first = self.waiting.get(waits_as)
         if first is None:
@@ -192,13 +192,13 @@ class Match:
             self.waiting[waits_as] = first._replace(again=True)
 
     def response(self, matcher: int, packet: Packet, word: int, direction: int | None = None) -> Request | None:
-        """Take away the request this answers; unless told, it went in the other direction."""
+        """Remove the request that this answers; by default it went in the other direction."""
         if direction is None:
             direction = 1 - packet.direction
         return self.waiting.pop(request_id(matcher, packet, direction, word), None)
 
     def handshake(self, packet: Packet) -> Request | None:
-        """2^32 sets apart what waits for the ACK behind a SYN/ACK from what waits for a SYN/ACK."""
+        """2^32 separates requests that wait for the ACK after a SYN/ACK from those that wait for a SYN/ACK."""
         expected = (packet.seq + 1) % 2**32
         if packet.has(SYN) and not packet.has(ACK):
             self.request(HANDSHAKE, packet, expected)
@@ -235,7 +235,7 @@ class Match:
         return None
 
     def icmp(self, packet: Packet) -> Request | None:
-        """The identifier is in the flow key already."""
+        """The identifier is already in the flow key."""
         request, response = (128, 129) if packet.protocol == ICMPV6 else (8, 0)
         if packet.message == response:
             return self.response(ICMP, packet, packet.seq)
@@ -246,11 +246,11 @@ class Match:
     # By connection
 
     def connection(self, packet: Packet) -> Connection:
-        """The connection of a TCP packet, after what a SYN makes it forget."""
+        """The connection of a TCP packet, after a SYN has reset it."""
         known = self.connections.get(packet.flow_key)
         start = (packet.direction, packet.seq)
         if packet.has(SYN) and not packet.has(ACK):
-            # Any SYN but a copy begins anew, so the one it began with is the only one it has seen.
+            # Any SYN but a copy starts anew, so the one that opened it is the only one seen.
             if known is None or known.syn != start:
                 known = self.connections[packet.flow_key] = Connection(client=packet.direction, syn=start)
             return known
@@ -284,7 +284,7 @@ class Match:
         return request
 
     def acknowledge(self, sent: Direction, ack: int, leg: int) -> Request | None:
-        """Take away what `ack` covers; the request is the segment that may be timed, if there is one."""
+        """Remove what `ack` covers; the request is the segment that may be timed, if any."""
         if sent.acked is not None and not after(ack, sent.acked):
             repeated = self.first_copy and ack == sent.acked and ends_first(sent, ack)
             if not repeated:
@@ -298,30 +298,30 @@ class Match:
             sent.segments = []
             return None
         if not taken or taken[-1].end != ack:
-            # What was answered last was not seen, or is part of a segment, sent nobody knows when.
+            # The last acknowledged data was not seen, or is part of a segment: its send time is unknown.
             return None
         if self.first_copy:
             return Request(taken[-1].time_ns, leg)
-        # What was seen last triggered the acknowledgement; the newer end wins where one packet brought both.
+        # The segment seen last triggered the acknowledgement; the newer end wins if one packet carried both.
         trigger = max(reversed(taken), key=lambda segment: segment.seen)
-        # Karn's rule: of a segment sent twice nobody knows which copy was answered.
+        # Karn's rule: if a segment was sent twice, it is unknown which copy was acknowledged.
         return None if trigger.again or trigger.sacked else Request(trigger.time_ns, leg)
 
     def data(self, sent: Direction, packet: Packet, closed: bool) -> None:
-        """Note what a packet sends; `closed`: the other side has closed its window."""
+        """Record the data of a packet; `closed`: the other side has closed its window."""
         size = (packet.payload_length + packet.has(SYN) + packet.has(FIN)) % 2**32
         if size == 0:
             return
         start, end = packet.seq, (packet.seq + size) % 2**32
 
         if size == 1 and packet.payload_length == 1 and start == sent.next and closed:
-            # A probe: when it is answered is up to the receiver's window, not to the network.
+            # A probe: the receiver's window, not the network, decides when it is answered.
             sent.next = end
         elif sent.next is None or not before(start, sent.next):
             self.put(sent, len(sent.segments), self.segment_of(packet, start, end))
             sent.next = end
         elif sent.acked is not None and not after(end, sent.acked):
-            # Old news, or a keep-alive.
+            # Old data, or a keep-alive.
             if self.first_copy and end == sent.acked and not ends_first(sent, end):
                 self.put(sent, 0, self.segment_of(packet, start, end))
         else:
@@ -331,11 +331,11 @@ class Match:
         return Segment(start, end, packet.time_ns, packet.ip_id, packet.has(SYN), self.packets)
 
     def copy_or_late(self, sent: Direction, packet: Packet, start: int, end: int) -> None:
-        """Data that begins before the end of what was sent, and has not been acknowledged as a whole."""
+        """Data that begins before the end of what was sent, and is not completely acknowledged."""
         assert sent.next is not None
         overlapping = [s for s in sent.segments if before(s.start, end) and before(start, s.end)]
         for segment in overlapping:
-            # Where the IP id is the same too it was the network that made the copy, and the first counts.
+            # If the IP id is also the same, the network made the copy, and the first counts.
             same = (segment.start, segment.end, segment.ip_id) == (start, end, packet.ip_id)
             if not (same and packet.ip_id != 0):
                 segment.again = True
@@ -350,7 +350,7 @@ class Match:
             self.put(sent, place, self.segment_of(packet, start, end))
 
     def put(self, sent: Direction, place: int, segment: Segment) -> None:
-        """Where there would be too many segments those that are there are forgotten; the new one stays."""
+        """If there would be too many segments, the existing ones are forgotten; the new one stays."""
         if len(sent.segments) == MAX_SEGMENTS:
             self.evicted += MAX_SEGMENTS
             sent.segments.clear()
@@ -395,7 +395,7 @@ class Match:
         spin = packet.message & SPIN
         request = None
         if connection.spin[d] not in (None, spin):
-            # A flip is the other side's, come back: it is as if that side had asked.
+            # A flip reflects the other side's: it counts as that side's request.
             last_ns = connection.flip_ns[d]
             if last_ns is not None:
                 request = Request(last_ns, connection.leg(o))
@@ -415,7 +415,7 @@ def ends_first(sent: Direction, end: int) -> bool:
 
 
 def after(a: int, b: int) -> bool:
-    """Sequence numbers and timestamps go round; at half the circle neither is after the other."""
+    """Sequence numbers and timestamps wrap; at half the circle neither is after the other."""
     return 0 < (a - b) % 2**32 < 2**31
 
 
@@ -427,7 +427,7 @@ def before(a: int, b: int) -> bool:
 
 
 def request_id(matcher: int, packet: Packet, direction: int, word: int) -> int:
-    """What a request in this direction waits as."""
+    """The id under which a request in this direction waits."""
     return mix(step(packet.flow_key, word) + matcher + 16 * direction)
 
 
@@ -446,7 +446,7 @@ def client_by_ports(packet: Packet) -> int:
 
 
 def sack(sent: Direction, block: int) -> None:
-    """Mark the segments inside the block, left edge * 2^32 + right edge; 0 is none."""
+    """Mark the segments inside the block, left edge * 2^32 + right edge; 0: none."""
     if block == 0:
         return
     left, right = divmod(block, 2**32)
@@ -456,7 +456,7 @@ def sack(sent: Direction, block: int) -> None:
 
 
 def echo(sent: Direction, tsecr: int) -> int | None:
-    """When the timestamp that is echoed was sent; it and all before it wait no longer."""
+    """The send time of the echoed timestamp; it and all before it stop waiting."""
     for i, (tsval, time_ns) in enumerate(sent.waiting):
         if tsval == tsecr:
             del sent.waiting[: i + 1]

@@ -1,7 +1,7 @@
-"""Which packets were overtaken, in plain Python: the tests' oracle for `order.py`.
+"""Which packets were overtaken, in plain Python: the tests' oracle for `synopses/reordering.py`.
 
-After RFC 4737, section 5: a packet is n-reordered, with n = 1, where the one that arrived just before it was sent after
-it. It follows `docs/reference/messages.md`, "Order", and looks at nothing else.
+After RFC 4737, section 5: a packet is n-reordered, with n = 1, if the one that arrived just before it was sent after
+it. It follows only `docs/reference/messages.md`, "Order".
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -13,9 +13,9 @@ from tests.oracles.join import Packet
 def overtaken(
     sent: Iterable[Packet], arrived: Sequence[Packet], chosen: Collection[int], start_ns: int
 ) -> tuple[int, int]:
-    """Of chosen ids: of how many it is known, and how many were.
+    """Of the chosen ids: for how many it is known, and how many were overtaken.
 
-    `sent` also has what was sent before the interval began, `arrived` is that of the interval. Without copies.
+    `sent` includes packets sent before the interval, `arrived` is that of the interval. Without copies.
     """
     sent_ns = dict(sent)
     checked = overtaken = 0

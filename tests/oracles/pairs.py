@@ -1,7 +1,7 @@
-"""Requests and responses of connections seen both ways, in plain Python: packets in, exchanges out.
+"""Requests and responses of connections seen in both directions, in plain Python: packets in, exchanges out.
 
 The independent twin of `kernels/pairs.h`, and the tests' oracle for it. Both follow `docs/reference/pairs.md`, section
-by section; neither looks at the other.
+by section, and not each other.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ Hole = tuple[int, int]
 
 
 class Packet(NamedTuple):
-    """One row: the columns that are looked at."""
+    """One row: the columns that are used."""
 
     time_ns: int
     flow_key: int
@@ -70,7 +70,7 @@ class Exchange(NamedTuple):
 
 @dataclass
 class Request:
-    """What the server was asked and has not begun to answer."""
+    """A request that the server has not begun to answer."""
 
     begin: int
     last: int
@@ -83,7 +83,7 @@ class Request:
 
 @dataclass
 class Answering:
-    """The exchange that is being answered."""
+    """The exchange being answered."""
 
     request: Request
     idle: int
@@ -95,7 +95,7 @@ class Answering:
 
 @dataclass
 class Side:
-    """What one end sends."""
+    """The packets sent by one end."""
 
     trip: int | None = None
     high: int | None = None
@@ -107,13 +107,13 @@ class Side:
         self.high, self.syn_seen, self.timed, self.holes = high, False, None, []
 
     def acknowledge(self, ack: int) -> bool:
-        """Forget holes that are acknowledged; whether there were any."""
+        """Forget acknowledged holes; return whether there were any."""
         before = len(self.holes)
         self.holes = [hole for hole in self.holes if after(hole[1], ack)]
         return len(self.holes) < before
 
     def fill(self, start: int, size: int) -> int:
-        """Take in data; how many bytes of it are fresh."""
+        """Add data; return the number of new bytes."""
         assert self.high is not None
         place = distance(self.high, start)
         data = range(place, distance(self.high, (start + size) % CIRCLE))
@@ -143,7 +143,7 @@ def after(a: int, b: int) -> bool:
 
 
 def distance(of: int, to: int) -> int:
-    """From one sequence number to another, the shorter way round."""
+    """The distance between two sequence numbers, the shorter way round."""
     return (to - of + 2**31) % CIRCLE - 2**31
 
 
@@ -210,7 +210,7 @@ class Flow:
             self.current.request.flags |= flag
 
     def goes_on(self) -> Request | None:
-        """What is asked, unless it was given up by now."""
+        """The pending request, unless it was abandoned by now."""
         if self.asked is not None and self.now - self.asked.last > self.pairs.silence_ns:
             self.drop()
         return self.asked
@@ -452,7 +452,7 @@ def is_wanted(packet: Packet) -> bool:
 
 
 def turned(ends: Ends) -> Ends:
-    """The same from the other end."""
+    """The same seen from the other end."""
     src_port, dst_port, protocol = ends[4] >> 32 & 0xFFFF, ends[4] >> 16 & 0xFFFF, ends[4] & 0xFF
     return (ends[2], ends[3], ends[0], ends[1], dst_port << 32 | src_port << 16 | protocol)
 

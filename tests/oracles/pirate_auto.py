@@ -1,11 +1,11 @@
-"""Response latency by Little's law, in plain Python: what clients send in, epochs out. The method `auto`.
+"""Response latency by Little's law, in plain Python: client packets in, epochs out. The method `auto`.
 
 The independent twin of `kernels/pirate_auto.h`, and the tests' oracle for it. Both follow `docs/reference/pirate.md`,
-section by section; neither looks at the other. Here only clarity counts: integers have no width, but for what lives on
-the circle of 32 bits.
+section by section, and not each other. Only clarity counts here: integers have no width, except those on the circle of
+32 bits.
 
-`Table` keeps the flows, `Flow` takes the packets of one and ends its epochs, `Record` (`pirate_record.py`) is what is
-known of it, `Clock` (`pirate_clocks.py`) what timestamps tell.
+`Table` keeps the flows, `Flow` processes the packets of one and ends its epochs, `Record` (`pirate_record.py`) is its
+state, `Clock` (`pirate_clocks.py`) interprets timestamps.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ MANY = 2**15  # completions or requests
 
 @dataclass(frozen=True)
 class Epoch:
-    """What is said of an epoch, in the order in which the kernel tells it; if there is no answer much of it is 0."""
+    """The result of an epoch, in the kernel's order; without an estimate much of it is 0."""
 
     key: int
     start_ns: int
@@ -48,7 +48,7 @@ class Epoch:
 
 
 def answer(record: Record, settings: Settings, now_ns: int, key: int) -> Epoch:
-    """What is said of the epoch that ends; what is learned from it."""
+    """The result of the epoch that ends; also learns from it."""
     sums, fewest = record.sums, settings.fewest
     if record.w == 1 and sums.busy_count >= fewest:
         total, count = signed(sums.busy_sum), sums.busy_count
@@ -86,7 +86,7 @@ def answer(record: Record, settings: Settings, now_ns: int, key: int) -> Epoch:
 
 
 def littles(record: Record) -> int:
-    """The sum of latencies by Little's law; -1: it says nothing."""
+    """The sum of latencies by Little's law; -1: none."""
     total = min(record.sums.area, 2**50) - record.ages(record.last)
     return total if record.sums.completions and total >= 0 else -1
 
@@ -111,7 +111,7 @@ def reason_of(record: Record, fewest: int, total: int) -> str:
 
 
 def is_coarse(record: Record, total: int) -> bool:
-    """Whether its clients think for long, and its clock ticks more slowly than it answers."""
+    """Whether its clients have long think times, and its clock ticks more slowly than it responds."""
     sums, tick = record.sums, record.clock.echo_tick.ns >> 10
     thinks = circle(sums.think_sum) > 2 * tick * sums.think_count
     return record.is_stamped and thinks and total < tick * sums.completions
@@ -140,7 +140,7 @@ def confidence(record: Record, count: int) -> int:
 
 
 class Flow:
-    """The packets of a flow, in order. A record without a flag is None."""
+    """The packets of a flow, in order. A value without its flag is None."""
 
     def __init__(self, settings: Settings, key: int) -> None:
         self.settings = settings
@@ -196,7 +196,7 @@ class Flow:
 
 
 class Table:
-    """Groups of 8 slots, and the epochs that were given."""
+    """Groups of 8 slots, and the epochs that ended."""
 
     def __init__(self, settings: Settings, memory: int, seed: int) -> None:
         self.settings = settings

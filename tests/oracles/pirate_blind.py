@@ -1,10 +1,10 @@
 """Response latency from the sizes and times of client packets, in plain Python.
 
 The independent twin of `kernels/pirate_blind.h`, and the tests' oracle for it. Both follow
-`docs/reference/pirate-blind.md`, section by section; neither looks at the other.
+`docs/reference/pirate-blind.md`, section by section, and not each other.
 
-`Blind` is for one flow: `packet` and `finish` give an epoch, or None. It finds the requests; what they say of a closed
-loop is gathered by `Opening`, `Bursts` and `Lags`.
+`Blind` is for one flow: `packet` and `finish` return an epoch, or None. It finds the requests; `Opening`, `Bursts` and
+`Lags` collect the evidence for a closed loop.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ def most_of(rtt: int) -> int:
 
 @dataclass
 class Sizes:
-    """The sort of packets that only acknowledge; it grows with what belongs to it."""
+    """The class of packets that only acknowledge; it grows with its members."""
 
     low: int
     top: int
@@ -53,7 +53,7 @@ class Sizes:
 
 @dataclass
 class Opening:
-    """The flight that opens the flow: how many are in flight."""
+    """The flight that opens the flow: the number in flight."""
 
     rtt: int
     first: int
@@ -90,7 +90,7 @@ class Opening:
                 self.w, self.told = self.sure if self.sure < MOST_IN_FLIGHT else 1, True
 
     def may_be_chance(self, mean: int) -> bool:
-        """Requests at random begin with such a flight now and then."""
+        """Random requests occasionally begin with such a flight."""
         if self.rtt > FAR_NS or self.told:
             return False
         doubt = 3 if self.rtt > 0 and self.sure < self.w else 0
@@ -180,7 +180,7 @@ class Blind:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.held: tuple[int, int] | None = None  # the first row: t and length
-        self.greeted = 0  # rows of a greeting; it is over when `begun`
+        self.greeted = 0  # rows of a greeting, which is over when `begun`
         self.begun = self.joined = self.crowd = False
         self.syn = self.alike = 0
         self.t = self.rtt = 0

@@ -1,4 +1,4 @@
-"""What TCP timestamps tell of a client's lateness, in plain Python: a part of `pirate_auto.py`.
+"""A client's lateness from TCP timestamps, in plain Python: a part of `pirate_auto.py`.
 
 Follows the section "Clocks" of `docs/reference/pirate.md`.
 """
@@ -23,7 +23,7 @@ def units(us: int) -> int:
 
 
 def said(ticks: int, span: int) -> int:
-    """Which tick it is that was counted so often in a span."""
+    """The tick that was counted this often in a span."""
     if ticks < 8:
         return UNKNOWN
     for tick, ns in enumerate(TICKS_NS):
@@ -55,14 +55,14 @@ class Tick:
 
 @dataclass
 class Clock:
-    """The clocks of the server (echo) and of the client (own), as far as they are known."""
+    """The clocks of the server (echo) and of the client (own), as far as known."""
 
     echo_tick: Tick = field(default_factory=Tick)
     own_tick: Tick = field(default_factory=Tick)
     echo_origin: int = 0
-    own_ahead: int = 0  # the least by which the client's clock is ahead of the echo
+    own_ahead: int = 0  # the minimum by which the client's clock is ahead of the echo
     base_ns: int = 0
-    is_sure: bool = False  # a measure was sure of the tick
+    is_sure: bool = False  # a measurement was certain of the tick
     base_at: int = 0
     usual: int = 0
     measured_from: int = 0
@@ -80,7 +80,7 @@ class Clock:
         self.measured_echo, self.measured_own = row.tsecr, row.tsval
 
     def measure(self, row: ClientPacket, t: int, dt: int, advance: int) -> bool:
-        """Ticks; whether that of the echo turned out to be another one."""
+        """Measure ticks; return whether the echo's changed."""
         span = circle(t - self.measured_from)
         gap = self.measured_gap = max(self.measured_gap, dt)
         if advance <= 0:
@@ -104,7 +104,7 @@ class Clock:
         return echo_changed
 
     def lateness(self, row: ClientPacket, t: int, dt: int) -> int:
-        """How much later the client sent this than it usually does after a response; only if the echo tick is known."""
+        """How much later than usual the client sent this after a response; only if the echo tick is known."""
         tick_ns = self.echo_tick.ns
         if apart(row.tsecr, self.echo_origin) >= 2**30:
             self.echo_origin = circle(self.echo_origin + 2**30)

@@ -1,11 +1,11 @@
 """Response latency from gaps between client packets, in plain Python: gap, modes, ack, window, syn.
 
 The independent twin of `kernels/pirate_modes.h`, and the tests' oracle for it. Both follow
-`docs/reference/pirate-modes.md`, section by section; neither looks at the other. After Vannarth Shobhana et al.,
-*Measuring Response Latencies Under Asymmetric Routing*.
+`docs/reference/pirate-modes.md`, section by section, and not each other. After Vannarth Shobhana et al., *Measuring
+Response Latencies Under Asymmetric Routing*.
 
-`Front` is what the methods share, for one flow: `packet` and `finish` give an epoch, or None. What is a method's own
-is a `Rule`; `Syn` is simpler than that.
+`Front` is common to the methods, for one flow: `packet` and `finish` return an epoch, or None. A `Rule` is specific to
+a method; `Syn` is simpler than that.
 """
 
 from bisect import bisect
@@ -28,7 +28,7 @@ LONGEST_LAG_NS = 2**40
 
 
 class ClientPacket(NamedTuple):
-    """A packet from the client to the server, field by field as the kernels take it in."""
+    """A packet from the client to the server, with the kernels' fields."""
 
     time_ns: int
     key: int = 1
@@ -60,7 +60,7 @@ class Settings(NamedTuple):
 
 @dataclass(frozen=True)
 class Epoch:
-    """What a flow says of an epoch; here without its key."""
+    """The result of a flow for an epoch, here without its key."""
 
     start_ns: int
     end_ns: int
@@ -91,7 +91,7 @@ def burst_size(requests: int, bursts: int) -> int:
 
 @dataclass(frozen=True)
 class Said:
-    """An answer of a method: how the epoch's fields are filled."""
+    """A method's result: the values of the epoch's fields."""
 
     reason: str
     sum_ns: int
@@ -101,7 +101,7 @@ class Said:
 
 @dataclass
 class Flow:
-    """What the methods share; everything here is forgotten with the flow."""
+    """The common state of the methods; all of it is forgotten with the flow."""
 
     waits: bool = False
     last: int = 0
@@ -117,7 +117,7 @@ class Flow:
 
 
 class Turn(NamedTuple):
-    """A request packet, as a method takes it in."""
+    """A request packet as input of a method."""
 
     t: int
     gap_ns: int | None
@@ -125,7 +125,7 @@ class Turn(NamedTuple):
 
 
 class Rule(Protocol):
-    """What is a method's own."""
+    """The part that is specific to a method."""
 
     def after_syn(self) -> None:
         """The flow began with a SYN."""
@@ -242,7 +242,7 @@ class Front:
 
 
 class Gap:
-    """Algorithm 1: a gap longer than a fixed one begins a burst."""
+    """Algorithm 1: a gap longer than a fixed one starts a burst."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -331,7 +331,7 @@ class Modes:
             self.merge(i)
 
     def merge(self, i: int) -> None:
-        """Mode i and the next, if both are there and near."""
+        """Merge mode i and the next, if both exist and are near."""
         if i < 0 or i + 1 >= len(self.modes):
             return
         a, b = self.modes[i : i + 2]
@@ -344,7 +344,7 @@ class Modes:
         return flow.gaps - sum(mode.count for mode in self.modes)
 
     def batch(self, flow: Flow) -> int | None:
-        """Which mode is the inter-batch gap."""
+        """The mode that is the inter-batch gap."""
         total = self.discarded(flow) + sum(mode.candidates for mode in self.modes)
         for i in reversed(range(len(self.modes))):
             candidates = self.modes[i].candidates

@@ -1,4 +1,4 @@
-"""What a record of `auto` is made of, in plain Python: a part of `pirate_auto.py`.
+"""The parts of a record of `auto`, in plain Python: a part of `pirate_auto.py`.
 
 Follows the section "The record" of `docs/reference/pirate.md`.
 """
@@ -10,12 +10,12 @@ from tests.oracles.pirate_clocks import circle
 from tests.oracles.pirate_modes import MOST, ClientPacket
 from tests.oracles.pirate_modes import behind as apart
 
-CROWDS, CROWD = 3, 255  # requests are remembered in so many, of at most that many
+CROWDS, CROWD = 3, 255  # requests are remembered in this many crowds, of at most that many
 
 
 @dataclass
 class Hole:
-    """Bytes that did not come yet, though later ones did."""
+    """Bytes that have not come yet, though later ones have."""
 
     start: int
     length: int
@@ -23,7 +23,7 @@ class Hole:
 
 @dataclass
 class Turn:
-    """What was so as a flight of requests began."""
+    """The state at the start of a flight of requests."""
 
     n: int = 0
     at: int = 0
@@ -31,7 +31,7 @@ class Turn:
 
 
 class Crowds:
-    """Requests that were sent, the newest first: how many, and when on average."""
+    """Requests sent, newest first: number and mean time."""
 
     def __init__(self) -> None:
         self.crowds: list[tuple[int, int]] = []
@@ -46,7 +46,7 @@ class Crowds:
             self.crowds[0] = (size + k, circle(at + later * k // (size + k)))
 
     def ages(self, n: int, t: int) -> int:
-        """Of the n that were sent last, all together; the oldest crowd stands for what is older."""
+        """The sum of the ages of the last n; the oldest crowd stands for older ones."""
         total = 0
         for i, (size, at) in enumerate(self.crowds):
             of_these = min(n, size) if i + 1 < len(self.crowds) else n
@@ -57,7 +57,7 @@ class Crowds:
 
 @dataclass
 class Sums:
-    """What is of an epoch. `doubts` has what saturates; the sums of parts of it are on the circle."""
+    """The sums of an epoch. `doubts` saturate; sums of parts of the epoch are on the circle."""
 
     area: int = 0
     completions: int = 0
@@ -78,7 +78,7 @@ class Sums:
 
 @dataclass
 class Seen:
-    """A packet that is taken, and what is found out about it. Not stamped: `late` is None; no ghost: `ghost` is 0."""
+    """A packet, and what was inferred about it. Not stamped: `late` is None; no ghost: `ghost` is 0."""
 
     row: ClientPacket
     t: int

@@ -1,7 +1,7 @@
-"""What is known of one flow for the method `auto`, in plain Python: requests are counted, completions dated.
+"""The state of one flow for the method `auto`, in plain Python: it counts requests and dates completions.
 
 Follows `docs/reference/pirate.md` from "A packet" to "k requests"; `pirate_auto.py` has the rest. Names are the law's:
-`n` is what is outstanding (N), `w` what is in flight (W), `knows_response` is R and `knows_request` Q.
+`n` is the number outstanding (N), `w` the number in flight (W), `knows_response` is R and `knows_request` Q.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ TOLD_BY_SYN = 255  # votes
 
 
 class Record:
-    """What is known of a flow. Its first packet makes it (Open); the first that is no SYN begins it (Begin)."""
+    """The state of a flow. Its first packet creates it (Open); the first that is not a SYN begins it (Begin)."""
 
     def __init__(self, row: ClientPacket) -> None:
         t = circle(row.time_ns >> 10)
@@ -127,7 +127,7 @@ class Record:
         self.hole = None
 
     def ages(self, t: int) -> int:
-        """For how long those outstanding have been so, all together."""
+        """The sum of the ages of outstanding requests."""
         return self.crowds.ages(self.n + self.deferred, t)
 
     def begin_epoch(self, t: int) -> None:
@@ -230,7 +230,7 @@ class Record:
         self.flight = 0
 
     def dated(self, p: Seen) -> tuple[int, int]:
-        """When responses ended, and over how long a time they may have."""
+        """When responses ended, and the uncertainty of that time."""
         at, spread = p.t, 0
         is_one = self.n <= 1 or (p.advance <= self.response.bytes if self.knows_response else p.advance >= self.segment)
         if p.ghost and self.n == 1 and self.deferred == 0 and self.latency > 0:
@@ -251,7 +251,7 @@ class Record:
         return at, spread
 
     def responses(self) -> int:
-        """How many ended with this advance."""
+        """The number that ended with this advance."""
         new = circle(self.acked - self.boundary)
         if self.is_sized:
             c = new // self.response.bytes
@@ -373,7 +373,7 @@ class Record:
 
     @property
     def uncounted(self) -> int:
-        """Requests that were sent and not counted, if they are of one size."""
+        """Requests that were sent and not counted, if they have one size."""
         return circle(self.next_seq - self.counted_seq) // self.request.bytes
 
     def size_responses(self, k: int) -> None:
@@ -406,7 +406,7 @@ class Record:
             self.missized()
 
     def adopt(self, k: int) -> None:
-        """So many responses make a round; and if all bytes since the beginning are known: what is outstanding."""
+        """Adopt the size of k responses per round and, if all bytes since the start are known, set the outstanding."""
         response, acked = self.response, circle(self.acked - self.origin)
         if acked == 0:
             return
@@ -491,7 +491,7 @@ class Record:
             self.missized()
 
     def silence(self, t: int) -> int:
-        """Since the last advance; -1: there was none."""
+        """Time since the last advance; -1: there was none."""
         return circle(t - self.advanced) if self.has_advanced else -1
 
     def sent(self, p: Seen, opens: bool) -> int:
@@ -509,7 +509,7 @@ class Record:
         return circle(p.t - min(circle(p.t - s), 2**24))
 
     def read(self, s: int) -> None:
-        """What ended with the last advance was read by then, if that was just now."""
+        """Responses that ended with the last advance have been read by then, if that was recent."""
         later = apart(s, self.completed)
         if self.is_done and 0 < later <= units(128):
             self.sums.area += self.unread * later

@@ -1,4 +1,4 @@
-"""Sizes that most of what is seen is a multiple of, in plain Python: a part of `pirate_auto.py`.
+"""Sizes of which most values are multiples, in plain Python: a part of `pirate_auto.py`.
 
 Follows the section "Sizes" of `docs/reference/pirate.md`.
 """
@@ -10,13 +10,13 @@ TRUSTED, MOST_VOTES = 8, 32
 
 @dataclass
 class Size:
-    """A size that values are multiples of."""
+    """A size of which values are multiples."""
 
     bytes: int = 0
     votes: int = 0
 
     def vote(self, value: int, least: int) -> str:
-        """What became of the size: "changed", "given up", or nothing."""
+        """The fate of the size: "changed", "given up", or nothing."""
         if self.votes == 0:
             self.bytes, self.votes = value, 1
         elif value % self.bytes == 0:
@@ -34,13 +34,13 @@ class Size:
 
 @dataclass
 class Mean:
-    """A size, in 1/8 bytes, that values are about multiples of."""
+    """A size, in 1/8 bytes, of which values are roughly multiples."""
 
     eighths: int = 0
     votes: int = 0
 
     def multiple(self, payload: int) -> int | None:
-        """How many of it are in a payload, as far as one can trust that."""
+        """How many of it are in a payload, if that can be trusted."""
         p, mean = 8 * payload, self.eighths
         j = (p + mean // 2) // mean if mean else 0
         if j > 0 and 16 * abs(p - j * mean) <= min(j, 4) * mean:

@@ -2,7 +2,7 @@
 
 The independent twin of `kernels/routes.h`, and the tests' oracle for it, written from section VI of the paper:
 Algorithm 1 to the letter, with S a set (as a multiset nothing would ever improve), and m-sets by cutting each router's
-shortest-path graph. Only for small networks: the paths are all there at once.
+shortest-path graph. Only for small networks: all paths are in memory at once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ Rule = Literal["count", "reduction"]
 
 
 def shortest_paths(routers: Sequence[str], links: Links) -> set[Path]:
-    """All shortest paths between all ordered pairs, equal costs included."""
+    """All shortest paths between all ordered pairs, including equal costs."""
     links = list(links)
     found: set[Path] = set()
     for source in routers:
@@ -44,7 +44,7 @@ def upgrades(
     """Algorithm 1: the routers to upgrade in order, and the split set. Of equals the first is taken."""
     split, chosen = set(paths), []  # S, U
     for _ in range(wanted):
-        gain = dict.fromkeys(routers, 0)  # count[r], zero again in each iteration
+        gain = dict.fromkeys(routers, 0)  # count[r], reset in each iteration
         if rule == "count":
             for path in split:
                 for router in path[1:-1]:
@@ -73,12 +73,12 @@ def cut(paths: set[Path], router: str) -> set[Path]:
 
 
 def probe_hops(paths: set[Path]) -> int:
-    """The hops of all paths added up."""
+    """The sum of the hops of all paths."""
     return sum(len(path) - 1 for path in paths)
 
 
 def m_set(source: str, paths: set[Path], upgraded: Sequence[str]) -> set[Path]:
-    """What a router watches, as the paths to it: its shortest-path graph, cut where a router can measure."""
+    """The paths that a router watches: its shortest-path graph, cut at routers that can measure."""
     watched: set[Path] = set()
     reached: set[Path] = {(source,)}
     while reached:

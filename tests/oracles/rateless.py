@@ -1,9 +1,9 @@
-"""Rateless symbols in plain Python: as many as it takes, whatever the size of the difference.
+"""Rateless symbols in plain Python: as many as needed, whatever the size of the difference.
 
-The independent twin of `kernels/rateless.h`, and the tests' oracle for it. Both follow `docs/reference/crossing.md`;
-neither looks at the other. After Yang and others, *Practical Rateless Set Reconciliation*.
+The independent twin of `kernels/rateless.h`, and the tests' oracle for it. Both follow only
+`docs/reference/crossing.md`. After Yang and others, *Practical Rateless Set Reconciliation*.
 
-Times do not ride in symbols but in rows beside them, as `lda` has, and those are repaired.
+Times are not in symbols but in rows beside them, as in `lda`, and those are repaired.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ EMPTY = Difference(0, 0, 0)
 
 
 class Symbol(NamedTuple):
-    """The XOR of numbers and of their checks, and how many they are."""
+    """The XOR of numbers and of their checks, and their count."""
 
     ids: int = 0
     check: int = 0
@@ -33,7 +33,7 @@ class Symbol(NamedTuple):
 
 
 def indices(x: int, seed: int) -> Iterator[int]:
-    """The symbols that a number is in: symbol i with probability 2/(i + 2)."""
+    """The symbols that contain a number: symbol i with probability 2/(i + 2)."""
     i, t = 0, 0
     while True:
         yield i
@@ -45,7 +45,7 @@ def indices(x: int, seed: int) -> Iterator[int]:
 def following(i: int, r: int) -> int:
     """The smallest j > i with (j + 1)(j + 2) r > (i + 1)(i + 2) 2^32."""
     most = ((i + 1) * (i + 2) << 32) // r
-    j = max(i + 1, isqrt(most) - 2)  # whatever is smaller has too small a product
+    j = max(i + 1, isqrt(most) - 2)  # anything smaller has too small a product
     while (j + 1) * (j + 2) <= most:
         j += 1
     return j
@@ -71,10 +71,9 @@ def difference(upstream: Symbol, downstream: Symbol) -> Difference:
 
 
 class Decoder:
-    """Takes differences of symbols, in order, until it knows all that only one point has.
+    """Takes differences of symbols, in order, until it knows everything that only one point has.
 
-    A number is found once: one that comes again is a fake, and is left where it is. Of checks and counts so many bits
-    were sent.
+    A number is found once: a repeated one is a fake, and stays in place. Only some bits of checks and counts were sent.
     """
 
     def __init__(self, seed: int, check_bits: int = 32, count_bits: int = 64) -> None:
@@ -87,7 +86,7 @@ class Decoder:
         return bool(self.symbols) and all(self.sent(symbol) == EMPTY for symbol in self.symbols)
 
     def sent(self, symbol: Difference) -> Difference:
-        """What is known of a symbol."""
+        """The bits of a symbol that were sent."""
         return Difference(symbol.ids, symbol.check % self.checks, symbol.surplus % self.counts)
 
     def add(self, symbol: Difference) -> None:
@@ -110,7 +109,7 @@ class Decoder:
         return belongs and all(x != known for known, _ in self.found)
 
     def take_out(self, x: int, count: int) -> list[int]:
-        """Which symbols are pure then, in order."""
+        """The symbols that become pure, in order."""
         self.found.append((x, count))
         changed = list(takewhile(lambda i: i < len(self.symbols), indices(x, self.seed)))
         for i in changed:
@@ -119,7 +118,7 @@ class Decoder:
 
 
 def decode(upstream: Iterable[Symbol], downstream: Iterable[Symbol], seed: int) -> tuple[Decoder, int]:
-    """Decode symbols until that is complete, or there are no more; and how many that took."""
+    """Decode symbols until complete, or until there are no more; also return how many that took."""
     decoder = Decoder(seed)
     for a, b in zip(upstream, downstream, strict=False):
         decoder.add(difference(a, b))
@@ -138,7 +137,7 @@ def fill_rows(entries: Sequence[Packet], rows: int, seed: int) -> list[lda.Bucke
 def repair_rows(
     upstream: Sequence[Packet], downstream: Sequence[Packet], found: Found, rows: int, seed: int
 ) -> lda.Banks:
-    """The rows without all that differs. To fill anew is to take out; decoding was complete."""
+    """The rows without everything that differs, refilled; decoding was complete."""
     ids = differing(found, upstream, downstream)
     sent, came = (lda.fill(without(entries, ids), rows, (0,), seed) for entries in (upstream, downstream))
     return lda.usable(sent, came, rows)

@@ -1,10 +1,10 @@
-"""The reconcilable difference aggregator in plain Python: buckets that tell which packets only one point has.
+"""The reconcilable difference aggregator in plain Python: buckets that reveal which packets only one point has.
 
-The independent twin of `kernels/rda.h`, and the tests' oracle for it. Both follow `docs/reference/crossing.md`; neither
-looks at the other. After Fu and others, *Every Timestamp Counts*, and Eppstein and others, *What's the Difference?*.
+The independent twin of `kernels/rda.h`, and the tests' oracle for it. Both follow only `docs/reference/crossing.md`.
+After Fu and others, *Every Timestamp Counts*, and Eppstein and others, *What's the Difference?*.
 
-Cells are the buckets of all banks, bank after bank. `simple` is the paper's sRDA: one array without banks. Entries are
-those of a levelled cache; what goes into buckets are their numbers.
+Cells are the buckets of all banks, bank by bank. `simple` is the paper's sRDA: one array without banks. Entries are
+those of a levelled cache; buckets hold their numbers.
 """
 
 import math
@@ -39,7 +39,7 @@ Found = list[tuple[int, int]]  # numbers, with -1: only upstream, 1: only downst
 
 
 class Bucket(NamedTuple):
-    """The XOR of numbers and of their checks, how many they are, and the sum of times."""
+    """The XOR of numbers and of their checks, their count, and the sum of times."""
 
     ids: int = 0  # ID
     check: int = 0  # IDSH
@@ -48,11 +48,11 @@ class Bucket(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A bucket downstream less the one upstream."""
+    """A downstream bucket minus the upstream one."""
 
     ids: int
     check: int
-    surplus: int  # signed: packets downstream less packets upstream
+    surplus: int  # signed: packets downstream minus packets upstream
 
     def less(self, x: int, check: int, count: int) -> "Difference":
         return Difference(self.ids ^ x, self.check ^ check, signed(self.surplus - count))
@@ -86,7 +86,7 @@ class Layout:
         return check(x, self.seed)
 
     def agrees(self, checks: int, *numbers: int) -> bool:
-        """Whether a cell's checks are those of these numbers; without check nobody looks."""
+        """Whether a cell's checks are those of these numbers; True without checks."""
         return not self.checked or checks == reduce(xor, map(self.check, numbers))
 
 
@@ -126,7 +126,7 @@ def difference(upstream: Sequence[Bucket], downstream: Sequence[Bucket]) -> list
 
 
 class Decoded(NamedTuple):
-    """What only one point has, whether that is all, and what is left in the cells."""
+    """What only one point has, whether that is all, and the rest in the cells."""
 
     found: Found
     complete: bool
@@ -141,7 +141,7 @@ def decode(
     own: Sequence[int] = (),
     simple: bool = False,
 ) -> Decoded:
-    """Decode a difference; `own` are the numbers of the cache upstream, where it is at hand."""
+    """Decode a difference; `own` are the numbers of the cache upstream, if available."""
     decoder = Decoder(cells, Layout(banks, len(cells), seed, checked, simple))
     decoder.peel()
     if own:
@@ -150,7 +150,7 @@ def decode(
 
 
 class Decoder:
-    """Takes pure cells out until there are none, and with a cache at hand pairs of packets, too."""
+    """Removes pure cells until there are none and, with a cache, pairs of packets too."""
 
     def __init__(self, cells: Sequence[Difference], layout: Layout) -> None:
         self.cells = list(cells)
@@ -170,7 +170,7 @@ class Decoder:
         return self.fake or len(self.found) >= len(self.cells)
 
     def take_out(self, x: int, count: int) -> None:
-        """A number that comes again is a fake: it is left where it is, and that is the end."""
+        """A repeated number is a fake: it stays in place, and decoding ends."""
         if any(x == known for known, _ in self.found):
             self.fake = True
             return
@@ -187,7 +187,7 @@ class Decoder:
                 self.take_out(self.cells[i].ids, self.cells[i].surplus)
 
     def peel_with(self, own: Sequence[int]) -> None:
-        """Round after round, look for cells that are one of upstream's own numbers and one other number."""
+        """Round after round, look for cells with one of upstream's own numbers and one other number."""
         here: list[list[int]] = [[] for _ in self.cells]
         for y in own:
             for i in self.layout.places(y):
@@ -217,7 +217,7 @@ class Decoder:
 
 
 def differing(found: Found, upstream: Sequence[Packet], downstream: Sequence[Packet]) -> set[int]:
-    """The ids of which the points have different numbers of copies, as far as found. What neither has is a fake."""
+    """The ids with different numbers of copies at the points, as far as found. Ids that neither has are fakes."""
     there, here = (
         dict(zip(numbers(entries), [packet_id for packet_id, _ in entries], strict=True))
         for entries in (upstream, downstream)
@@ -227,16 +227,16 @@ def differing(found: Found, upstream: Sequence[Packet], downstream: Sequence[Pac
 
 
 def without(entries: Sequence[Packet], ids: set[int]) -> list[Packet]:
-    """What repair leaves, with numbers for ids; copies keep the numbers that they had."""
+    """What repair leaves, with numbers instead of ids; copies keep their numbers."""
     return [
         (x, time_ns) for x, (packet_id, time_ns) in zip(numbers(entries), entries, strict=True) if packet_id not in ids
     ]
 
 
 def repair(upstream: Sequence[Packet], downstream: Sequence[Packet], decoded: Decoded, layout: Layout) -> lda.Banks:
-    """The usable buckets of each bank. To fill anew without the packets is to take them out of the sums.
+    """The usable buckets of each bank. Refilling without the packets is the same as removing them from the sums.
 
-    Where a fake was found the counts of the points may differ; such a bucket is not used.
+    If a fake was found, the counts of the points may differ; such a bucket is not used.
     """
     ids = differing(decoded.found, upstream, downstream)
     sent, came = put_all(without(upstream, ids), layout), put_all(without(downstream, ids), layout)
@@ -249,7 +249,7 @@ def repair(upstream: Sequence[Packet], downstream: Sequence[Packet], decoded: De
 
 
 def mean(banks: lda.Banks, complete: bool) -> Fraction | None:
-    """Exact if all was decoded: any one bank has every packet that crossed."""
+    """Exact if everything was decoded: any one bank has every packet that crossed."""
     return lda.mean(banks[:1] if complete else banks)
 
 
@@ -257,7 +257,7 @@ def variance(banks: lda.Banks, complete: bool) -> Fraction | None:
     return lda.variance(banks, mean(banks, complete))
 
 
-# How large is the difference?
+# The size of the difference
 
 
 def strata(entries: Sequence[Packet], seed: int) -> list[list[Bucket]]:
@@ -285,12 +285,12 @@ def minima(entries: Sequence[Packet], n: int, seed: int) -> list[int]:
 
 
 def minhash_estimate(one: Sequence[int], other: Sequence[int], entries: int) -> Fraction:
-    """The size of the difference, from the minima of both points and how many entries they have together."""
+    """The size of the difference, from the minima of both points and their total number of entries."""
     same = Fraction(sum(a == b for a, b in zip(one, other, strict=True)), len(one))  # J
     return (1 - same) / (1 + same) * entries
 
 
 def buckets_for(size: int, banks: int) -> int:
-    """How many buckets a bank needs for a difference of about this size."""
+    """Buckets that a bank needs for a difference of about this size."""
     cells: Fraction = max(Fraction(LEAST_CELLS), Fraction(9, 5) * size + 96)
     return math.ceil(cells / banks)

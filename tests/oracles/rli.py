@@ -1,10 +1,10 @@
-"""RLI in plain Python: rows at the receiver in, records of flows out, with the delays that were interpolated.
+"""RLI in plain Python: rows at the receiver in, flow records with interpolated delays out.
 
 The independent twin of `kernels/rli.h`, and the tests' oracle for it. Both follow `docs/reference/rli.md`, section by
-section; neither looks at the other. After Lee, Duffield and Kompella, *Not All Microseconds are Equal*. Here only
-clarity counts: integers have no width, but for the words that leave.
+section, and not each other. After Lee, Duffield and Kompella, *Not All Microseconds are Equal*. Only clarity counts
+here: integers have no width, except the words that leave.
 
-`Rli` takes rows and judges references, `Delays` says what a packet that waited took, `Table` keeps the flows.
+`Rli` processes rows and judges references, `Delays` computes the delay of a waiting packet, `Table` keeps the flows.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from tests.oracles.join import coin, scaled
 
 METHODS = ("linear", "left", "busy")
 LINEAR, LEFT, BUSY = range(len(METHODS))
-REGULAR, REFERENCE, ANOTHER = 0, 1, 3  # kinds, the last of another stream; all else are other
+REGULAR, REFERENCE, ANOTHER = 0, 1, 3  # kinds; ANOTHER: of another stream; all others are other
 REASONS = ("inactive", "active", "evicted", "cut")
 INACTIVE, ACTIVE, EVICTED, CUT = range(len(REASONS))
 GROUP, HOLD = 8, 9  # purposes of coins
@@ -30,7 +30,7 @@ RUN = 8  # rejected references that agree
 SLOTS = 8  # of a group
 GROUP_BYTES = 1024
 FULL_SLOT = 2**22  # packets
-SWEEP = 16  # packets for each group that is looked at
+SWEEP = 16  # packets per group that is checked
 SEGMENTS = 32
 
 
@@ -53,7 +53,7 @@ class Settings(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """What a reference says; `previous_ns` None: nothing of the packet before it."""
+    """The contents of a reference; `previous_ns` None: nothing about the packet before it."""
 
     sequence: int
     sent_ns: int
@@ -62,7 +62,7 @@ class Reference(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A packet as the receiver saw it. A reference, and no other, has what it says."""
+    """A packet as the receiver saw it. Only a reference has contents."""
 
     time_ns: int
     kind: int
@@ -73,7 +73,7 @@ class Row(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What waits for a reference; a mark is no packet of a flow."""
+    """An entry that waits for a reference; a mark is not a packet of a flow."""
 
     t: int
     b: int
@@ -103,7 +103,7 @@ class Lesson(NamedTuple):
 
 
 class Run(NamedTuple):
-    """The last of the rejected references that agree, and how many they are."""
+    """The last of the rejected references that agree, and their number."""
 
     length: int
     sequence: int
@@ -122,7 +122,7 @@ def bits(a: int) -> int:
 
 
 def between(q: int, dq: int, dx: int, x: int) -> int:
-    """On the line from an anchor with delay q to one dx behind it and dq above it."""
+    """On the line from an anchor with delay q to one dx after it and dq above it."""
     slope = 0 if dx <= 0 else clamp(dq, -(2**36), 2**36) * 2**24 // dx
     return q + (slope * clamp(x, 0, max(0, dx)) >> 24)
 
@@ -132,7 +132,7 @@ def between(q: int, dq: int, dx: int, x: int) -> int:
 
 @dataclass
 class Totals:
-    """Of packets; sums are of the delays of those that are timed."""
+    """Totals of packets; sums are of the delays of timed ones."""
 
     packets: int = 0
     bytes: int = 0
@@ -156,7 +156,7 @@ class Totals:
 
 @dataclass
 class Record:
-    """A slot that is not empty, and what leaves it."""
+    """An occupied slot, and the record that leaves it."""
 
     key: int
     first_ns: int
@@ -165,10 +165,10 @@ class Record:
     totals: Totals = field(default_factory=Totals)
     brackets: int = 0
     last_bracket: int = 0
-    reason: int = -1  # it is still open
+    reason: int = -1  # still open
 
     def words(self) -> list[int]:
-        """As unsigned words, in the order in which the kernel tells them."""
+        """As unsigned words, in the kernel's order."""
         times = [self.key, self.first_ns, self.last_ns]
         return [*times, *self.totals.words(), self.brackets, self.reason]
 
@@ -203,7 +203,7 @@ class Table:
             self.sweep(entry.t)
 
     def find(self, entry: Entry) -> Record | None:
-        """The record of a packet's flow, opened for it if need be; None if it is not held."""
+        """The record of a packet's flow, opened if needed; None if it is not held."""
         key = entry.key or 1
         group = self.groups[scaled(coin(key, self.settings.seed, GROUP), len(self.groups))]
         new = Record(key, entry.t, entry.row)
@@ -227,7 +227,7 @@ class Table:
         return new
 
     def ended(self, record: Record, now_ns: int) -> int | None:
-        """Why a record has to leave now, if it has to."""
+        """Why a record must leave now, if it must."""
         if silent(record, now_ns) > self.settings.inactive_ns:
             return INACTIVE
         if now_ns - record.first_ns > self.settings.active_ns or record.totals.packets == FULL_SLOT:
@@ -240,7 +240,7 @@ class Table:
         self.left.append(record)
 
     def sweep(self, now_ns: int) -> None:
-        """Look at the group at the cursor for what has ended."""
+        """Check the group at the cursor for ended flows."""
         group = self.groups[self.cursor]
         for i, record in enumerate(group):
             reason = None if record is None else self.ended(record, now_ns)
@@ -275,7 +275,7 @@ def cell_at(anchor: Anchor, base: int, distance: int) -> tuple[int, int]:
 
 @dataclass
 class Delays:
-    """What tells a delay: references on the left, an empty queue's delay, how queues grow."""
+    """The state that determines a delay: references on the left, an empty queue's delay, how queues grow."""
 
     settings: Settings
     left: Anchor | None = None  # l
@@ -293,7 +293,7 @@ class Delays:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether `busy` works as such."""
+        """Whether `busy` is in effect."""
         starts_empty = self.checks >= 16 and 256 * self.misses <= self.checks
         beaten = self.contests >= 16 and self.foretold > 4 * self.straight
         return self.may_be_trusted and starts_empty and not beaten
@@ -303,7 +303,7 @@ class Delays:
         return self.settings.method == BUSY and self.settings.bytes_per_s > 0
 
     def empty(self, t: int, q: int) -> None:
-        """Nothing was in the queue at t, and the delay was q."""
+        """The queue was empty at t, and the delay was q."""
         near, above = self.settings.idle_ns + 1000, q - self.base
         if not self.is_firm or t - self.empty_ns >= self.settings.base_ns or above < -near:
             self.fine, self.empty_ns, self.is_firm = 256 * q, t, True
@@ -333,14 +333,14 @@ class Delays:
         cell.slope = clamp(cell.grown * 2**16 // max(1, cell.distance), -(2**30), 2**16)
 
     def anchor(self, entries: Sequence[Entry], left: Anchor) -> Anchor:
-        """Of what comes behind these entries: the last start among them, or the left reference."""
+        """The anchor for what follows these entries: the last start among them, or the left reference."""
         for entry in reversed(entries):
             if entry.is_start:
                 return Anchor(entry.t, entry.b, self.base)
         return left
 
     def by_left(self, entries: Sequence[Entry], i: int, left: Anchor) -> int:
-        """Of an entry with no reference behind it."""
+        """The delay of an entry with no reference after it."""
         if not self.is_trusted:
             return left.q
         entry = entries[i]
@@ -349,7 +349,7 @@ class Delays:
     def by_anchors(
         self, entries: Sequence[Entry], left: Anchor, known: int | None, right: Anchor, ends: bool
     ) -> list[int]:
-        """Of all entries, with `busy`: by the anchors before and behind each. `known` is of the last entry.
+        """The delays of all entries, with `busy`: by the anchors before and after each. `known`: of the last entry.
 
         `ends`: the right reference is a start.
         """
@@ -378,7 +378,7 @@ class Delays:
 
 
 class Rli:
-    """A receiver. `counts` are by name; of `errors` by segment: how many, and the sum of their squares."""
+    """A receiver. `counts` are by name; `errors` by segment: number, and sum of their squares."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -452,7 +452,7 @@ class Rli:
         self.forget()
         self.settings = self.delays.settings = self.settings._replace(bytes_per_s=bytes_per_s, idle_ns=idle_ns)
 
-    # What waits
+    # Waiting entries
 
     def wait(self, entry: Entry) -> None:
         if len(self.waiting) >= self.settings.buffer:
@@ -461,7 +461,7 @@ class Rli:
         self.waiting.append(entry)
 
     def settle(self) -> None:
-        """Without a reference on the right."""
+        """Settle without a reference on the right."""
         timed = self.totals.timed
         left, alone = self.delays.left, self.delays.before is None
         for i, entry in enumerate(self.waiting):
@@ -476,7 +476,7 @@ class Rli:
         self.settled(timed)
 
     def settle_with(self, right: Anchor, known: int | None, ends: bool) -> None:
-        """With a reference on the right; `known`: the delay of the packet before it, `ends`: it is a start."""
+        """Settle with a reference on the right; `known`: the delay of the packet before it, `ends`: it is a start."""
         timed, left = self.totals.timed, self.delays.left
         if left is None or right.t - left.t > self.settings.bracket_ns:
             for entry in self.waiting:
@@ -497,7 +497,7 @@ class Rli:
         self.settled(timed)
 
     def settled(self, timed: int) -> None:
-        """All of them; so many packets had a delay before."""
+        """Clear the list; `timed`: packets with a delay before."""
         self.counts["together"] += (self.totals.timed - timed) ** 2
         self.waiting = []
 
@@ -595,7 +595,7 @@ class Rli:
         self.bracket = (self.bracket + 1) % 2**32
 
     def previous(self, reference: Reference) -> int | None:
-        """The delay of the last entry, if the reference tells it."""
+        """The delay of the last entry, if the reference carries it."""
         if reference.previous_ns is None:
             return None
         if not self.waiting or self.waiting[-1].is_mark or self.waiting[-1].id != reference.previous_id:
@@ -611,7 +611,7 @@ class Rli:
         return None
 
     def newest(self, here: Anchor, left: Anchor, known: int | None, is_start: bool) -> tuple[Anchor, Anchor, bool]:
-        """The packet before the reference if known, else the reference; its anchor; is it a start."""
+        """The packet before the reference if known, else the reference; its anchor; whether it is a start."""
         if known is None:
             return here, self.delays.anchor(self.waiting, left), is_start
         p = self.waiting[-1]
@@ -626,7 +626,7 @@ class Rli:
         return Lesson(cell_at(anchor, self.delays.base, x), newest.q - anchor.q, x)
 
     def contest(self, by_busy: int, by_line: int) -> None:
-        """Note both errors about the same reference's neighbourhood."""
+        """Record both errors at the same reference."""
         delays = self.delays
         delays.foretold += min(abs(by_busy), 2**32)
         delays.straight += min(abs(by_line), 2**32)
@@ -635,7 +635,7 @@ class Rli:
             delays.foretold, delays.straight, delays.contests = delays.foretold >> 1, delays.straight >> 1, 2**11
 
     def err(self, here: Anchor, left: Anchor, known: int | None, is_start: bool) -> None:
-        """Note how wrong an estimate would have been of what is known."""
+        """Record the error that an estimate of a known delay would have had."""
         before = self.delays.before
         newest, anchor, begins = self.newest(here, left, known, is_start)
         by_line: int | None = None

@@ -147,5 +147,5 @@ def test_few_bytes_take_little_memory() -> None:
     assert same(unpack(twice), {"a": equal, "b": equal})
     for arrays in (["<u8", FREE + 1, 0, 0],), (["<u8", FREE, 0, 0], ["<u8", 1, 0, 0]):
         head = json.dumps({str(i): {"array": shape} for i, shape in enumerate(arrays)}).encode()
-        with pytest.raises(ValueError, match="more values than may be"):
+        with pytest.raises(ValueError, match="more values than allowed"):
             unpack(with_checksum(head))

@@ -73,7 +73,7 @@ def test_what_waits_for_long_is_paired_when_it_comes(estimator: Rda) -> None:
     for _ in range(5):
         late.wait(5 * SECOND_NS)
     assert {one.rank for one in late.best.values()} == {Rank.UNSEEN}
-    assert all("B has said nothing" in (one.reason or "") for one in late.best.values())
+    assert all("B has sent nothing" in (one.reason or "") for one in late.best.values())
     late.take(down)
     for one in late.best.values():
         if one.rank == Rank.SETTLED:
@@ -360,7 +360,7 @@ def test_memory_is_bounded_and_everything_is_let_go() -> None:
     done = talk(agents, most_bytes=most)
     done.take(agents[0].messages(0, 200))
     assert done.rounds._bytes <= most
-    assert done.rounds.counted["let go for want of memory"] > 100
+    assert done.rounds.counted["dropped because memory was full"] > 100
     done.wait(2 * LINGER_NS)
     assert done.rounds._bytes == 0
     assert not any(segment.places for segment in done.rounds._segments.values())

@@ -333,7 +333,7 @@ QUEUE = ["--queue", "0.7"]
         ([*QUEUE, "--injection", "1-in-n"], "is not one of adaptive"),
         ([*QUEUE, "--injection", "1-in-n:0"], "0 is not between 1"),
         ([*QUEUE, "--injection", "tau:soon"], "'soon' is not a duration"),
-        ([*QUEUE, "--injection", "tau:1ns"], "tau is 1 us to 18 minutes"),
+        ([*QUEUE, "--injection", "tau:1ns"], "tau must be 1 us to 18 minutes"),
         ([*QUEUE, "--injection", "tau:1us", "--duration", "60s"], "--injection: 16,777,216 references by time or more"),
         ([*QUEUE, "--injection", "both:10"], "is not one of adaptive"),
     ],

@@ -225,7 +225,7 @@ ADDRESSES = {
     "ftp://127.0.0.1": "not an address of a collector",
     "127.0.0.1:8321": "not an address of a collector",
     "https://": "not an address of a collector",
-    "https://127.0.0.1:99999": "no URL",
+    "https://127.0.0.1:99999": "not a URL",
     "https://me:hidden@192.0.2.1": "secrets do not belong into an address",
     "https://192.0.2.1/?token=hidden": "secrets do not belong into an address",
 }
@@ -296,7 +296,7 @@ def test_the_broker_must_be_who_it_claims_to_be(tmp_path: Path, certificate: tup
         port = free_port()
         url, right = f"tls://127.0.0.1:{port}", f"wirelag:{PASSWORD}"
         with broker(tmp_path, port, certificate):
-            assert "certificate is not to be trusted" in await fails(sender(Address(url, right), POINT))
+            assert "certificate is not trusted" in await fails(sender(Address(url, right), POINT))
             assert "Authorization Violation" in await fails(sender(Address(url, f"me:{PASSWORD}x", ca=ca), POINT))
             assert "Authorization Violation" in await fails(sender(Address(url, None, ca=ca), POINT))
             assert "start the collector" in await fails(sender(Address(url, right, ca=ca), POINT))

@@ -1,1 +1,1 @@
-"""The agent: at a vantage point, it keeps a synopsis of each interval and sends it to the collector."""
+"""The agent: it keeps a synopsis of each interval at a vantage point, and sends it to the collector."""

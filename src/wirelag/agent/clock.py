@@ -1,9 +1,9 @@
-"""How right the clock of this host is: by chrony or PTP where they run, else by what the kernel was told.
+"""The accuracy of this host's clock: from chrony or PTP if they run, else from the kernel.
 
-Law: the error is a bound as those who keep the clock state it, not a guess of ours. chrony: distance from its source's
-reference, |offset| + dispersion + delay / 2. PTP: |offset from the master| + |path delay|, since a path may be as
-asymmetric as it is long. The kernel: `maxerror` of adjtimex, which grows while nobody corrects the clock. A clock that
-stepped since the last reading is not synchronised, and wrong by the step at least.
+Law: the error is a bound stated by whatever keeps the clock, not our guess. chrony: distance from its source's
+reference, |offset| + dispersion + delay / 2. PTP: |offset from the master| + |path delay|, because a path may be as
+asymmetric as it is long. The kernel: `maxerror` of adjtimex, which grows while the clock is not corrected. A clock that
+stepped since the last reading is not synchronised, and wrong by at least the step.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Final
 
 from wirelag.protocol.messages import ClockReading
 
-STEP_NS: Final = 1_000_000  # more than any slewing does between two readings
-ASK_S: Final = 8.0  # how often chrony and PTP are asked: programs are not started at every interval
+STEP_NS: Final = 1_000_000  # more than any slewing between two readings
+ASK_S: Final = 8.0  # interval of queries to chrony and PTP: programs are not started at every interval
 PATIENCE_S: Final = 1.0
-DRIFT: Final = 500e-6  # by which a bound grows while nobody corrects the clock; the kernel counts so, too
+DRIFT: Final = 500e-6  # growth of a bound while the clock is not corrected; the kernel uses the same
 UNSYNCHRONISED: Final = 0x40  # STA_UNSYNC
 FAILED: Final = 5  # TIME_ERROR
 LARGEST_NS: Final = 1 << 62
@@ -42,7 +42,7 @@ class _Timex(ctypes.Structure):
 
 
 def kernel_reading() -> ClockReading:
-    """What adjtimex says."""
+    """The reading of adjtimex."""
     timex = _Timex()
     try:
         answer = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(timex))
@@ -55,7 +55,7 @@ def kernel_reading() -> ClockReading:
 
 
 def chrony_reading(text: str) -> ClockReading | None:
-    """What `chronyc -c tracking` says; None: nothing that can be used.
+    """Parse `chronyc -c tracking`; None if unusable.
 
     >>> chrony_reading(
     ...     "A9FEA97B,169.254.169.123,4,1700000000.1,0.000012,-0.00001,0.00002,1.5,0.001,0.03,0.0004,0.0001,16.2,Normal"
@@ -74,7 +74,7 @@ def chrony_reading(text: str) -> ClockReading | None:
 
 
 def ptp_reading(text: str) -> ClockReading | None:
-    r"""What `pmc 'GET CURRENT_DATA_SET' 'GET PORT_DATA_SET'` says; None: no clock that follows another.
+    r"""Parse `pmc 'GET CURRENT_DATA_SET' 'GET PORT_DATA_SET'`; None if the clock does not follow another.
 
     >>> ptp_reading("portState SLAVE\n offsetFromMaster -120.0\n meanPathDelay 480.0")
     ClockReading(synchronised=True, error_ns=600, source='ptp')
@@ -87,12 +87,12 @@ def ptp_reading(text: str) -> ClockReading | None:
 
 
 class HostClock:
-    """Reads the clock's own account of itself: `reading` is cheap, `ask` starts programs and may take seconds."""
+    """Reads the clock's state: `reading` is cheap, `ask` starts programs and may take seconds."""
 
     def __init__(self, stated_ns: int | None = None) -> None:
-        """`stated_ns`: the bound that somebody vouches for, instead of asking."""
+        """`stated_ns`: a bound stated by the user, used instead of asking."""
         self._stated_ns = stated_ns
-        self._told: tuple[ClockReading, int] | None = None  # and when, on the clock that never steps
+        self._told: tuple[ClockReading, int] | None = None  # with its time, on a clock that never steps
         self._apart_ns = _apart_ns()
 
     def ask(self) -> None:
@@ -102,7 +102,7 @@ class HostClock:
             self._told = (found, time.clock_gettime_ns(time.CLOCK_BOOTTIME)) if found else None
 
     def reading(self) -> ClockReading:
-        """How right the clock is, now."""
+        """The accuracy of the clock now."""
         apart_ns = _apart_ns()
         step_ns, self._apart_ns = abs(apart_ns - self._apart_ns), apart_ns
         found = self.steady()
@@ -111,7 +111,7 @@ class HostClock:
         return found
 
     def steady(self) -> ClockReading:
-        """The same, for whoever may not take a step away from those who ask `reading`; from any thread."""
+        """The same without consuming a step that `reading` must report; from any thread."""
         if self._stated_ns is not None:
             return ClockReading(True, self._stated_ns, "stated")
         if self._told is None:
@@ -122,7 +122,7 @@ class HostClock:
 
 
 def _asked() -> ClockReading | None:
-    """What a program says that keeps the clock; None: none runs."""
+    """The reading of a program that keeps the clock; None if none runs."""
     if found := ptp_reading(_said("pmc", "-u", "-b", "0", "GET CURRENT_DATA_SET", "GET PORT_DATA_SET")):
         return found
     return chrony_reading(_said("chronyc", "-c", "tracking"))
@@ -140,7 +140,7 @@ def _said(program: str, *arguments: str) -> str:
 
 
 def _apart_ns() -> int:
-    """By how much the clock differs from one that never steps; read together, or nearly so."""
+    """The difference between the clock and one that never steps, read almost simultaneously."""
     for _ in range(5):
         before_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         now_ns = time.clock_gettime_ns(time.CLOCK_REALTIME)

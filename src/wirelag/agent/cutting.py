@@ -1,11 +1,11 @@
 """Packets of a capture into parts: what this point kept of each interval of each segment. No I/O.
 
-Law: by the clock every interval gets a part, also one without packets, from the one in which the agent began to the one
-in which it ended; what it was not running for is not covered. Interval k is cut at the first packet of k + 1, or when
-nothing waits in the capture and the clock is `grace` past its end. A packet that comes later than that is counted in
-the interval that is open (intervals.py), but where the clock itself was set back by more than a second. At delimiters a
-part is given half an interval after its end, once no other packet can take the delimiter's place. What the capture
-dropped in an interval is unseen in it.
+Law: by the clock, every interval gets a part, even without packets, from the one in which the agent started to the one
+in which it ended; time during which it did not run is not covered. Interval k is cut at the first packet of k + 1, or
+when the capture is empty and the clock is `grace` past its end. A later packet counts in the open interval
+(intervals.py), unless the clock itself was set back by more than a second. At delimiters, a part is complete half an
+interval after its end, once no other packet can replace the delimiter. Packets that the capture dropped in an interval
+are unseen in it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from wirelag.synopses.delay_sample import spared
 from wirelag.synopses.flows import Flows
 from wirelag.twopoint.spans import ALL, ClassMeter, Cut
 
-READINGS: Final = 1000  # of the capture's counters that are kept for an interval
-BACK_NS: Final = 10**9  # by more than this a time goes back only if the clock was set
-LONGEST_GAP: Final = 60  # intervals without a packet that are told one by one; beyond, the clock has stepped
+READINGS: Final = 1000  # readings of the capture's counters kept for an interval
+BACK_NS: Final = 10**9  # a time that goes back by more than this means that the clock was set
+LONGEST_GAP: Final = 60  # intervals without a packet that are reported one by one; beyond, the clock has stepped
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,26 +43,26 @@ class Part:
     measured: Measured
     cut: Cut
     keys: Mapping[int, str]  # of classes
-    overflow: bool  # there were more classes than may be told apart
+    overflow: bool  # there were more classes than allowed
     seen: Seen
-    closed_by: int | None = None  # the delimiter that ended it, for good
+    closed_by: int | None = None  # the delimiter that ended it, final
 
 
 class Unseen:
     """Packets that the capture dropped, by interval.
 
-    The kernel counts them and says nothing of times: between two readings they are spread evenly. Intervals that follow
-    one another have all of them together, each once.
+    The kernel counts them without times: they are spread evenly between two readings. Successive intervals contain all
+    of them, each once.
     """
 
     def __init__(self, interval_ns: int, began_ns: int = 0) -> None:
-        """None were dropped before it began."""
+        """No packet was dropped before `began_ns`."""
         self._least_ns = interval_ns // READINGS
         self._times_ns: list[int] = [began_ns]
         self._totals: list[int] = [0]
 
     def read(self, total: int, now_ns: int) -> None:
-        """So many were dropped until now."""
+        """Record the total dropped until now."""
         now_ns = max(now_ns, self._times_ns[-1])
         if len(self._times_ns) > 1 and now_ns - self._times_ns[-2] < self._least_ns:
             self._times_ns[-1], self._totals[-1] = now_ns, total
@@ -71,11 +71,11 @@ class Unseen:
             self._totals.append(total)
 
     def begin_anew(self, now_ns: int) -> None:
-        """The clock has stepped back to now."""
+        """Restart: the clock has stepped back to now."""
         self._times_ns, self._totals = [now_ns], self._totals[-1:]
 
     def during(self, interval: Interval) -> int:
-        """Those of an interval that has ended; earlier ones are not asked for again."""
+        """Drops of an interval that has ended; earlier ones are not requested again."""
         first, last = (self._until(ns) for ns in (interval.start_ns, interval.end_ns))
         old = max(0, bisect_right(self._times_ns, interval.start_ns - self._least_ns) - 1)
         del self._times_ns[:old], self._totals[:old]
@@ -90,10 +90,10 @@ class Unseen:
 
 
 class _Share:
-    """A segment's part of what a capture drops: the kernel counts drops, but does not look at them.
+    """A segment's share of a capture's drops: the kernel counts drops without looking at them.
 
-    Law: a capture drops packets of a segment as often as it takes them in. Of an interval in which it took in nothing,
-    the share is that of the one before.
+    Law: a capture drops packets of a segment in proportion to those captured. For an interval without captured packets,
+    the share is that of the previous one.
     """
 
     def __init__(self, unseen: Unseen) -> None:
@@ -102,12 +102,12 @@ class _Share:
         self._last = 1.0
 
     def count(self, captured: int, selected: int) -> None:
-        """Packets of the capture, and how many of them are the segment's."""
+        """Count packets of the capture, and those of the segment."""
         self._captured += captured
         self._selected += selected
 
     def seen(self, packets: int, interval: Interval, covered_ns: int) -> Seen:
-        """What is said of an interval that has ended."""
+        """The coverage of an interval that has ended."""
         if self._captured:
             self._last = self._selected / self._captured
         unseen, captured = round(self._unseen.during(interval) * self._last), self._captured
@@ -119,10 +119,10 @@ class _Stream:
     """The meters of one segment."""
 
     def __init__(self, measured: Measured, unseen: Unseen, inside: KernelMeter | None = None) -> None:
-        """`inside`: the meter, where it runs inside the kernel."""
+        """`inside`: the meter, if it runs in the kernel."""
         self.measured, self._share, self._inside = measured, _Share(unseen), inside
         delimiters = measured.terms.delimiters
-        # Meters look at ids and times alone; classes and control packets are told by more.
+        # Meters need only ids and times; classes and control packets need more.
         self._few = measured.terms.by is None and (delimiters is None or delimiters.control_port is None)
         self._begin()
 
@@ -133,7 +133,7 @@ class _Stream:
         )
 
     def selected(self, packets: PacketBatch) -> PacketBatch:
-        """Those of this segment, of packets that are shown to it once."""
+        """The packets of this segment; each packet must be passed once."""
         selected = self._selected(packets)
         self._share.count(len(packets), len(selected))
         return selected
@@ -152,23 +152,23 @@ class _Stream:
         return packets[wanted]
 
     def _control(self, packets: PacketBatch) -> npt.NDArray[np.bool_]:
-        """Control packets are no packets of the segment, but cut it."""
+        """Mask of control packets: they do not belong to the segment, but cut it."""
         delimiters = self.measured.terms.delimiters
         port = delimiters.control_port if delimiters else None
         return np.asarray(packets.of_kind(Kind.UDP) & (packets.dst_port == (port or 0)))
 
     def observe(self, packets: PacketBatch) -> None:
-        """Take in packets of this segment."""
+        """Add packets of this segment."""
         if len(packets):
             self.meter.observe(packets)
 
     def cut(self, interval: Interval) -> Cut:
-        """What was kept of it, without classes that had no packets."""
+        """The cut of an interval, without empty classes."""
         cut = self.meter.cut(interval)
         return Cut(interval, {tag: s for tag, s in cut.synopses.items() if tag == ALL or s.packets})
 
     def _spared(self, cut: Cut) -> Cut:
-        """With the tail's sample as it is sent."""
+        """With the tail's sample reduced to what is sent."""
         most = self.measured.terms.two_point.tail
         synopses = {
             tag: one if isinstance(one, Cached) else replace(one, tail=spared(one.tail, most))
@@ -177,7 +177,7 @@ class _Stream:
         return Cut(cut.interval, synopses)
 
     def part(self, cut: Cut, covered_ns: int) -> Part:
-        """The part; where classes were too many, the next interval begins with none."""
+        """The part; if there were too many classes, the next interval starts with none."""
         grouping = self._grouping
         overflow = grouping is not None and len(grouping.keys) > grouping.most
         seen = self._share.seen(cut.synopses[ALL].packets, cut.interval, covered_ns)
@@ -188,17 +188,17 @@ class _Stream:
 
 
 class _Interpolating:
-    """A segment's packets among its references, for rli: one meter for good, since what it knows of them goes on.
+    """A segment's packets among its references, for rli: one persistent meter, because its state continues.
 
-    A packet is told of in the interval in which the reference behind it comes. Classes are made of flows once an
-    interval is over: which are the largest and the slowest is not known before.
+    A packet counts in the interval in which the reference after it arrives. Flows become classes once an interval is
+    over: the largest and the slowest are not known before.
     """
 
     def __init__(self, measured: Measured, estimator: Rli, unseen: Unseen) -> None:
         self.measured, self._share, self._meter = measured, _Share(unseen), RliMeter(estimator)
 
     def selected(self, packets: PacketBatch) -> PacketBatch:
-        """Those of this segment, and its references, of packets that are shown to it once."""
+        """The packets of this segment and its references; each packet must be passed once."""
         selected = self._selected(packets)
         self._share.count(len(packets), len(selected))
         return selected
@@ -212,12 +212,12 @@ class _Interpolating:
         return packets if wanted.all() else packets[wanted]
 
     def observe(self, packets: PacketBatch) -> None:
-        """Take in packets of this segment."""
+        """Add packets of this segment."""
         if len(packets):
             self._meter.observe(packets)
 
     def cut(self, interval: Interval) -> Cut:
-        """What references have settled since the last cut; without classes no flow is told of."""
+        """What references have settled since the last cut; without classes no flow is listed."""
         flows = self._meter.cut(interval, last=False)
         if self.measured.terms.by is None:
             flows = replace(flows, records=flows.records[:0].copy())
@@ -258,14 +258,14 @@ class ByClock:
         self._began_ns, self._open = now_ns, now_ns // self._interval_ns
 
     def begin_anew(self, now_ns: int) -> Iterator[Part]:
-        """The clock has stepped back to now: what is open is over, and intervals are counted from here."""
+        """The clock has stepped back to now: end the open interval, and count intervals from here."""
         if self._began_ns is not None and now_ns < self._open * self._interval_ns - BACK_NS:
             yield from self._cut()
             self.begin(now_ns)
             self._unseen.begin_anew(now_ns)
 
     def take(self, packets: PacketBatch) -> Iterator[Part]:
-        """Packets, in the order in which they were captured."""
+        """Add packets, in capture order."""
         for interval, some in split([packets], self._interval_ns):
             if self._began_ns is None:
                 self.begin(int(some.time_ns[0]))
@@ -274,18 +274,18 @@ class ByClock:
                 stream.observe(stream.selected(some))
 
     def passed(self, now_ns: int) -> Iterator[Part]:
-        """Nothing waits in the capture, and it is so late."""
+        """The capture is empty, and it is `now_ns`."""
         if self._began_ns is not None:
             yield from self._advance((now_ns - self._grace_ns) // self._interval_ns)
 
     def end(self, now_ns: int) -> Iterator[Part]:
-        """Nothing comes any more: what is open is covered up to now."""
+        """End of input: the open interval is covered up to now."""
         if self._began_ns is not None:
             yield from self._advance(now_ns // self._interval_ns)
             yield from self._cut(now_ns)
 
     def _advance(self, index: int) -> Iterator[Part]:
-        if index - self._open > LONGEST_GAP:  # the clock has stepped: what lies between was seen by nobody
+        if index - self._open > LONGEST_GAP:  # the clock has stepped: nothing in between was seen
             yield from self._cut()
             self._open = index
         while self._open < index:
@@ -312,15 +312,15 @@ class _Delimited:
         self._next = PacketBatch.empty()
         self._pieces = split_at_delimiters(self._fed(), delimiters)
         self._opened: Interval | None = None
-        self._waiting: Cut | None = None  # the interval before it, whose end may yet be taken back
-        self._closed_by: int | None = None  # what ended that one
+        self._waiting: Cut | None = None  # the interval before it, whose end may still be revoked
+        self._closed_by: int | None = None  # the delimiter that ended that one
 
     def _fed(self) -> Iterator[PacketBatch]:
         while True:
             yield self._next
 
     def take(self, packets: PacketBatch) -> Iterator[Part]:
-        """Packets; the last piece of a batch has no edge behind it."""
+        """Add packets; the last piece of a batch has no edge after it."""
         self._next = self.stream.selected(packets)
         for piece, edge in self._pieces:
             if len(piece):
@@ -345,12 +345,12 @@ class _Delimited:
         self._opened = Interval(edge.time_ns, edge.time_ns + 1, edge.name)
 
     def passed(self, now_ns: int) -> Iterator[Part]:
-        """The delimiter behind what waits is one for good."""
+        """The delimiter after the waiting interval is final."""
         if self._waiting is not None and self._waiting.interval.end_ns + self._half_ns < now_ns:
             yield from self._let_go()
 
     def end(self) -> Iterator[Part]:
-        """What is left."""
+        """The rest."""
         yield from self._let_go()
         if self._opened is not None:
             self._waiting, self._closed_by = self.stream.cut(self._opened), None
@@ -380,10 +380,10 @@ class AtPackets:
         self._latest_ns = 0
 
     def begin(self, now_ns: int) -> None:
-        """The first interval begins with the first packet, not now."""
+        """Do nothing: the first interval starts with the first packet."""
 
     def begin_anew(self, now_ns: int) -> Iterator[Part]:
-        """The clock has stepped back to now: what is open is over."""
+        """The clock has stepped back to now: end the open interval."""
         if now_ns < self._latest_ns - BACK_NS:
             yield from self.end(now_ns)
             self._unseen.begin_anew(now_ns)
@@ -391,7 +391,7 @@ class AtPackets:
             self._segments = [_Delimited(each, self._unseen) for each in self._measured]
 
     def take(self, packets: PacketBatch) -> Iterator[Part]:
-        """Packets, in the order in which they were captured."""
+        """Add packets, in capture order."""
         for segment in self._segments:
             yield from segment.take(packets)
         if len(packets):
@@ -399,12 +399,12 @@ class AtPackets:
             yield from self.passed(self._latest_ns)
 
     def passed(self, now_ns: int) -> Iterator[Part]:
-        """It is so late."""
+        """It is `now_ns`."""
         for segment in self._segments:
             yield from segment.passed(now_ns)
 
     def end(self, now_ns: int) -> Iterator[Part]:
-        """Nothing comes any more."""
+        """End of input."""
         for segment in self._segments:
             yield from segment.end()
 
@@ -416,7 +416,7 @@ def cutter(
     unseen: Unseen,
     inside: KernelMeter | None = None,
 ) -> ByClock | AtPackets:
-    """As the terms have it."""
+    """The cutter that the terms require."""
     if measured[0].terms.delimiters is None:
         return ByClock(measured, interval_ns, grace_ns, unseen, inside)
     return AtPackets(measured, unseen)

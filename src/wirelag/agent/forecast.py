@@ -1,4 +1,4 @@
-"""What an agent would do, in plain words: memory, bytes for each interval, its share of the traffic, the clock."""
+"""What an agent would do, in words: memory, bytes per interval, its share of the traffic, the clock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from wirelag.twopoint.spans import ALL, Cut
 from wirelag.units import format_duration, format_rate, format_size
 
 WATCHED_S: Final = 1.0
-DIFFERENCE_BYTES: Final = 17  # of symbols and times, at one point, for a packet that differs
+DIFFERENCE_BYTES: Final = 17  # bytes of symbols and times, at one point, per packet that differs
 EXAMPLES: Final = ipaddress.ip_network("2001:db8::/32")
 
 
@@ -47,7 +47,7 @@ def _lines(config: Config) -> Iterator[str]:
         _look_into(Path(config.spool))
     yield _where(config)
     if config.in_kernel:
-        yield "measured inside the kernel, which takes CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
+        yield "measured in the kernel, which needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
     first = config.terms
     length = format_duration(config.interval_ns)
     if first.delimiters is None:
@@ -56,7 +56,7 @@ def _lines(config: Config) -> Iterator[str]:
         cut = "at packets that both ends see"
     else:
         cut = f"at control packets to port {first.delimiters.control_port}"
-        cut += f", which go to {config.control[0]}" if config.control else ", which somebody else sends"
+        cut += f", which go to {config.control[0]}" if config.control else ", sent by another program"
     yield f"intervals of {length}, cut {cut}; {first.estimator.name}" + (
         f", classes by {_by(first.by)}" * bool(first.by)
     )
@@ -76,7 +76,7 @@ def _lines(config: Config) -> Iterator[str]:
     each = sum(message_bytes(measured, config.expected_packets) for measured in sent)
     per_s = each * 1e9 / config.interval_ns
     if not sent:
-        yield "nothing is measured here: every packet passes unseen, and only word of the agent itself is sent"
+        yield "nothing is measured here: no packet is captured, and only the agent's status is sent"
     else:
         yield _sent(config, each, per_s)
     yield f"memory: at most {format_size(config.memory_bytes + config.ring_bytes)}" + (
@@ -94,7 +94,7 @@ def _lines(config: Config) -> Iterator[str]:
             f"; never more than {format_rate(bound)} ({injection.most_share:.3g} of the link)" + _unfilled(stream.to)
         )
     if config.collector is None:
-        yield "no collector is named: the agent cannot start without one"
+        yield "no collector is configured: the agent cannot start without one"
         return
     hours = format_duration(config.spool_bytes / max(per_s, 1) * 1e9)
     yield (
@@ -116,12 +116,12 @@ def _sent(config: Config, each: int, per_s: float) -> str:
 
 
 def _unfilled(address: str) -> str:
-    """A plan that knows no address writes one of those that documentation has."""
-    return "; FILL IN: this is no router's address" if ipaddress.ip_address(address) in EXAMPLES else ""
+    """A plan without addresses uses one of the documentation ranges."""
+    return "; FILL IN: this is not a router's address" if ipaddress.ip_address(address) in EXAMPLES else ""
 
 
 def message_bytes(measured: Measured, count: int) -> int:
-    """How large the message about an interval of so many packets is: one is made."""
+    """The size of the message about an interval of this many packets, by building one."""
     interval_ns = measured.terms.interval_ns or 10**9
     interval = Interval(0, interval_ns)
     random = np.random.default_rng(1)
@@ -139,7 +139,7 @@ def _by_symbols(terms: Terms) -> bool:
 
 
 def _look_at(interface: str, expression: str | None) -> None:
-    """An interface that is there and up; and a filter that can be read, as far as one may open it."""
+    """Check that an interface exists and is up, and that a filter compiles, if permitted to open it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         link_type, _ = link_of(any_socket, interface)
     if expression is not None and os.geteuid() == 0:
@@ -149,7 +149,7 @@ def _look_at(interface: str, expression: str | None) -> None:
 def _look_into(folder: Path) -> None:
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise WirelagError(f"{folder}: no folder for messages that wait: {there} cannot be written; name another one")
+        raise WirelagError(f"{folder}: no folder for messages that wait: {there} is not writable; name another one")
 
 
 def _where(config: Config) -> str:
@@ -172,14 +172,14 @@ def _packets(measured: Measured) -> str:
     if measured.terms.estimator.can.one_sided:
         way = measured.references_way
         apart = "" if way == measured.way else ", which have other addresses"
-        return f"packets {measured.terms.direction} between references{apart}; loss is not known, but of references"
+        return f"packets {measured.terms.direction} between references{apart}; only the loss of references is known"
     if measured.terms.direction is None:
-        return f"{which} of both directions; where some go away from the other point, name the direction"
+        return f"{which} of both directions; if some travel away from the other point, set the direction"
     return f"{which} {measured.terms.direction}"
 
 
 def _share(config: Config, per_s: float) -> str:
-    """Of the traffic that passes now."""
+    """Share of the current traffic."""
     if config.interface is None:
         return ""
     before = _counted(config.interface)
@@ -189,7 +189,7 @@ def _share(config: Config, per_s: float) -> str:
     time.sleep(WATCHED_S)
     passed = ((_counted(config.interface) or before) - before) / (time.monotonic() - began)
     if passed <= 0:
-        return "; nothing passes the interface now"
+        return "; no packets pass the interface now"
     share = per_s / passed
     return f"; the interface now carries {format_rate(8 * passed)}, of which that is {share:.2%}"
 
@@ -207,7 +207,7 @@ def _clock(config: Config) -> str:
     clock.ask()
     reading = clock.reading()
     if reading.source == "stated":
-        return f"clock: taken to be right within {format_duration(reading.error_ns)}, as stated"
+        return f"clock: assumed right within {format_duration(reading.error_ns)}, as stated"
     if not reading.synchronised:
         return (
             f"clock: NOT synchronised ({reading.source}): delays will be wrong by what the clocks differ; "

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from wirelag.ebpf.source import KernelSource
 
 
-SHORTEST_NS: Final = 100 * 10**6  # of intervals: what ended is read while the next one is filled
+SHORTEST_NS: Final = 100 * 10**6  # shortest interval: one is read while the next is filled
 
 
 def check(settings: Settings, measured: tuple[Measured, ...]) -> None:
-    """A WirelagError where the kernel cannot do what is asked."""
+    """Raise a WirelagError if the kernel cannot do what is configured."""
     if settings["capture.then"] is not None and not settings["capture.in_kernel"]:
         raise settings.wrong("capture.then", "runs after a program in the kernel: add in_kernel (--in-kernel)")
     if not settings["capture.in_kernel"]:
@@ -49,21 +49,21 @@ def check(settings: Settings, measured: tuple[Measured, ...]) -> None:
 
 
 class KernelMeter:
-    """The meter as an agent cuts it; it has no classes, and packets do not come by here."""
+    """The kernel's meter in the form that an agent cuts; it has no classes, and gets no packets here."""
 
     def __init__(self, inside: Any) -> None:
         self._inside = inside
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
-        """The kernel has seen them."""
+        """Do nothing: the kernel has seen them."""
 
     def cut(self, interval: Interval) -> Cut:
-        """What was kept of it."""
+        """The cut of an interval."""
         return Cut(interval, {ALL: self._inside.cut(interval)})
 
 
 def open_kernel(config: Config, tell: Callable[[str], None]) -> tuple[KernelSource, KernelMeter] | None:
-    """Attach; None, and a line that says why, where that cannot be, unless another program is to run after ours."""
+    """Attach; return None and report why if that fails, unless another program must run after ours."""
     from wirelag.ebpf.dataplane import UnavailableError
     from wirelag.ebpf.source import KernelSource
 

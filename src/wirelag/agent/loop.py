@@ -1,8 +1,8 @@
-"""The agent at work: a thread captures and cuts, another sends references, and an event loop sends and answers.
+"""The running agent: one thread captures and cuts, another sends references, and an event loop sends and replies.
 
-Law: the capture never waits for anything but packets. What it cut is on disk before it is sent, and stays there until
-the collector has it. On SIGTERM or SIGINT the open interval is sent with what it covers. After a kill nothing is made
-up: intervals that nobody finished are not reported at all.
+Law: the capture waits for nothing but packets. Every cut is on disk before it is sent, and stays there until the
+collector has it. On SIGTERM or SIGINT the open interval is sent with its coverage. After a kill nothing is invented:
+unfinished intervals are not reported at all.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from wirelag.units import format_duration
 
 MOST_WAITING: Final = 256  # parts between capture and disk
 NOTHING: Final = "less 0"  # a filter that no packet passes
-LAST_S: Final = 3.0  # for what is left to be sent at the end; the rest waits on disk
+LAST_S: Final = 3.0  # to send what is left at the end; the rest waits on disk
 
 
 def encoded(part: Part, message: Message, past: Past) -> tuple[bytes, str]:
@@ -64,7 +64,7 @@ def encoded(part: Part, message: Message, past: Past) -> tuple[bytes, str]:
 
 
 def _summed(part: Part) -> Part:
-    """What is sent of flows: everything, and classes."""
+    """The part of flows that is sent: everything, and classes."""
     flows, grouping = part.cut.synopses[ALL], part.measured.grouping()
     classes, more = ([], False) if grouping is None else by_class(flows, grouping)
     synopses = {ALL: interpolated(flows)} | {i: one for i, (_, one) in enumerate(classes, 1)}
@@ -73,12 +73,12 @@ def _summed(part: Part) -> Part:
 
 
 def _about(m_set: MSet) -> dict[str, int]:
-    """What the collector is told of it."""
+    """The m-set's description for the collector."""
     return {"m_set_ns": m_set.since_ns, "segments": len(m_set.measured), "segments_left_out": m_set.left_out}
 
 
 class Agent:
-    """`run` returns when it was told to stop, or when captures are over."""
+    """`run` returns when stopped, or at the end of the captures."""
 
     def __init__(self, config: Config, tell: Callable[[str], None]) -> None:
         """Open everything that may fail; `tell` gets a line whenever something changes."""
@@ -107,7 +107,7 @@ class Agent:
             return source
         interface, wanted = config.interface, config.filter
         if not config.measured and config.m_set is None:
-            wanted = NOTHING  # it sends references, and nothing is measured here
+            wanted = NOTHING  # it only sends references; nothing is measured here
         if interface is None:
             return Replay(config.captures, speed=config.speed, packet_id=packet_id, tunnels=config.tunnels)
 
@@ -125,8 +125,8 @@ class Agent:
         return over_cores(config.cores, config.interval_ns, listen)
 
     def run(self) -> None:
-        """Until SIGTERM, SIGINT, or the end of captures; a WirelagError if the interface has gone."""
-        drop_privileges(stay=True)  # before any thread begins, so that none keeps them; the spool is the user's
+        """Run until SIGTERM, SIGINT, or the end of captures; a WirelagError if the interface is gone."""
+        drop_privileges(stay=True)  # before any thread starts, so that none keeps them; the spool is the user's
         try:
             asyncio.run(self._main())
         finally:
@@ -139,7 +139,7 @@ class Agent:
             raise self._problem
 
     def stop(self) -> None:
-        """Cut what is open, send it, and end."""
+        """Cut the open interval, send it, and end."""
         if self._stopped_ns is None:
             self._stopped_ns = self._source.now_ns()
             self._source.stop()
@@ -154,7 +154,7 @@ class Agent:
                 now_ns = source.now_ns() if len(batch) else source.quiet_ns
                 for part in self._cutters.take(batch, now_ns, dropped):
                     hand(part)
-        except Exception as error:  # told by whoever waits for the thread
+        except Exception as error:  # reported by the thread that joins it
             self._problem = error
         finally:
             for part in self._cutters.end(source.now_ns() if self._stopped_ns is None else self._stopped_ns):
@@ -198,7 +198,7 @@ class Agent:
             self._part()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Nothing beside the capture ends by itself: where it does, so does the agent."""
+        """Nothing but the capture ends by itself: if a task does, so does the agent."""
         if not task.cancelled() and (problem := task.exception()) is not None:
             self._problem = self._problem or problem
             self.stop()
@@ -220,13 +220,13 @@ class Agent:
 
     def _take(self, part: Part | None) -> None:
         if len(self._parts) >= MOST_WAITING:
-            self._parts.popleft()  # the disk is too slow: a gap, and it is counted
+            self._parts.popleft()  # the disk is too slow: drop it, and count it
             self.lost_parts += 1
         self._parts.append(part)
         self._some.set()
 
     async def _ship(self) -> None:
-        """Parts as messages into the outbox, until the last one."""
+        """Put parts as messages into the outbox, until the last one."""
         while True:
             await self._some.wait()
             self._some.clear()
@@ -257,7 +257,7 @@ class Agent:
         await self._put(data, key)
 
     async def _put(self, data: bytes, key: str) -> None:
-        """Where the disk does not take it, the collector may yet."""
+        """Put a message; if the disk fails, try to send it."""
         try:
             await self._outbox.put(data, key)
         except WirelagError as problem:
@@ -268,24 +268,24 @@ class Agent:
                 self.tell(str(problem))
 
     async def _answers(self) -> None:
-        """What the collector asks, and the m-sets that it tells."""
+        """Reply to the collector's questions, and follow its m-sets."""
         async for data in self._sender.asks():
             try:
                 ask = await asyncio.to_thread(decode, data)
             except ValueError as error:
-                self.tell(f"a question of the collector {error}")
+                self.tell(f"a question from the collector {error}")
                 continue
             if ask.point != self.config.point:
                 continue
             if ask.type == "ask":
                 data, key = await asyncio.to_thread(self._past.answer, ask)
-                with contextlib.suppress(WirelagError):  # then the collector asks again, or does without
+                with contextlib.suppress(WirelagError):  # the collector asks again, or does without
                     await self._outbox.answer(data, key)
             elif ask.type == "m-set" and self.config.m_set is not None:
                 await self._turn(m_set_of(ask, self.config))
 
     async def _turn(self, m_set: MSet) -> None:
-        """Measure this from now on, and say so; one that was told of before it comes too late."""
+        """Measure this from now on, and report it; an older one is ignored."""
         if self._m_set is not None and m_set.since_ns < self._m_set.since_ns:
             return
         before, self._m_set = self._m_set, m_set
@@ -312,11 +312,11 @@ class Agent:
             await asyncio.sleep(self.config.status_ns / 1e9)
 
     async def _status(self, ending: bool = False) -> None:
-        """How the agent is. It is old soon: while nobody can be reached none is kept."""
+        """Send the agent's status. It is soon outdated: none is kept while the collector is unreachable."""
         if self._outbox.reachable is False:
             return
         config, now_ns = self.config, time.time_ns()
-        interval = Interval(now_ns, now_ns)  # each is a message of its own
+        interval = Interval(now_ns, now_ns)  # each is a separate message
         record = {"start_ns": interval.start_ns, "end_ns": interval.end_ns, "name": None, "class": None} | {
             "version": __version__,
             "began_ns": self._began_ns,

@@ -1,8 +1,8 @@
-"""What an agent cuts: the segments of its settings, and those of the m-set that the collector tells it.
+"""What an agent cuts: the segments of its settings, and those of the m-set that the collector sends.
 
-Law: settings come first: a segment that they name is never the collector's. A segment of the m-set is cut by the clock
-like all others, from the moment it is told of until it is left out or its time is over; the first interval and the last
-say how much of them was covered. Segments that stay are not touched when others come and go.
+Law: settings come first: a segment named there never belongs to the collector. A segment of the m-set is cut by the
+clock like all others, from its announcement until it is removed or its time is over; the first and last interval state
+how much of them was covered. Segments that stay are not affected when others come and go.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ FOREVER_NS: Final = 2**62
 
 @dataclass(frozen=True, slots=True)
 class MSet:
-    """What the collector wants measured here, and since when it wants that."""
+    """The segments that the collector wants measured here, and since when."""
 
     since_ns: int
     measured: dict[Measured, int]  # and until when
     references: tuple[Reference, ...]
-    left_out: int  # beyond what one agent measures, or what is no segment
+    left_out: int  # beyond the limit of one agent, or invalid
 
     def held(self, now_ns: int) -> dict[Measured, int]:
-        """What is left of it."""
+        """The segments that are still valid."""
         return {one: until_ns for one, until_ns in self.measured.items() if now_ns < until_ns}
 
 
 def m_set_of(message: Message, config: Config) -> MSet:
-    """What a message asks for, as far as this agent can do it."""
+    """The segments requested by a message, as far as this agent can measure them."""
     own = {one.segment for one in config.measured}
     measured: dict[Measured, int] = {}
     references: list[Reference] = []
@@ -72,10 +72,10 @@ class _Cutting:
 
 
 class Cutters:
-    """Packets into parts, for whatever is measured now. All but `turn` is called by one thread."""
+    """Packets into parts, for everything measured now. All methods but `turn` are called by one thread."""
 
     def __init__(self, config: Config, began_ns: int, live: bool, inside: KernelMeter | None = None) -> None:
-        """`live`: packets are dropped, and the clock is the host's. `inside`: the meter, where the kernel measures."""
+        """`live`: packets may be dropped, and the clock is the host's. `inside`: the meter, if the kernel measures."""
         self._config, self._live, self._inside = config, live, inside
         self._told: queue.SimpleQueue[MSet] = queue.SimpleQueue()
         self._own: list[_Cutting] = []
@@ -88,18 +88,18 @@ class Cutters:
         unseen = Unseen(config.interval_ns, began_ns)
         if dropped:
             unseen.read(dropped, began_ns)
-            unseen.begin_anew(began_ns)  # what was dropped before is not its own
+            unseen.begin_anew(began_ns)  # earlier drops do not count for it
         cutting = _Cutting(cutter(measured, config.interval_ns, config.grace_ns, unseen, self._inside), unseen)
         if self._live:
             cutting.cuts.begin(began_ns)
         return cutting
 
     def turn(self, m_set: MSet) -> None:
-        """Any thread: this is the m-set from the next packets on."""
+        """Set the m-set from the next packets on; from any thread."""
         self._told.put(m_set)
 
     def take(self, packets: PacketBatch, now_ns: int, dropped: int) -> Iterator[Part]:
-        """Packets, or none, and how late it is; `dropped`: so many until now."""
+        """Add packets, or none, at `now_ns`; `dropped`: total so far."""
         while not self._told.empty():
             yield from self._turn(self._told.get(), now_ns, dropped)
         for one in self._all():
@@ -112,7 +112,7 @@ class Cutters:
                 yield from self._turned.pop(measured).cuts.end(one.until_ns)
 
     def end(self, now_ns: int) -> Iterator[Part]:
-        """Nothing comes any more."""
+        """End of input."""
         for one in self._all():
             yield from one.cuts.end(now_ns)
 

@@ -1,10 +1,10 @@
-"""What rda kept of past intervals, so that the collector can ask for it: times of single packets, more buckets.
+"""What rda kept of past intervals, for the collector's questions: times of single packets, more buckets.
 
-Law: at most `most_bytes`, 16 a packet; the oldest interval goes first. A question about something that is not there
-(any longer, or since the agent began anew) is answered at once with the reason, never with a guess. Symbols are sent
-for the largest difference that the collector named in the last LATELY intervals. Where more buckets were asked for,
-later intervals have as many from the start, up to the next multiple of MEMORY intervals since 1970: both points, which
-are asked alike, have the same number then, and go back to less at the same time.
+Law: at most `most_bytes`, 16 per packet; the oldest interval is dropped first. A question about something that is not
+kept (any longer, or since a restart) is answered at once with the reason, never with a guess. Symbols are sent for the
+largest difference that the collector named in the last LATELY intervals. If more buckets were requested, later
+intervals have as many from the start, up to the next multiple of MEMORY intervals since 1970: both points get the same
+requests, so they have the same number, and return to fewer at the same time.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from wirelag.twopoint.spans import ALL, Cut
 
 MEMORY: Final = 64
 LATELY: Final = 8
-LEAST_BYTES: Final = 1 << 10  # of an interval, however empty: the number of intervals is bounded, too
+LEAST_BYTES: Final = 1 << 10  # per interval, however empty: the number of intervals is bounded too
 
-_Place = tuple[str | None, str, int]  # segment, terms, and the interval's beginning
+_Place = tuple[str | None, str, int]  # segment, terms, and the interval's start
 
 
 class Past:
-    """Intervals that can be asked about. Threads may share it."""
+    """Intervals that the collector can ask about. Threads may share it."""
 
     def __init__(self, point: str, most_bytes: int, began_ns: int) -> None:
         self._point, self._most_bytes, self._began_ns = point, most_bytes, began_ns
@@ -43,7 +43,7 @@ class Past:
         self._lock = threading.Lock()
         self.bytes = 0
         self._wanted: dict[tuple[str | None, str | None], int] = {}  # buckets, by segment and class
-        self._block = 0  # of MEMORY intervals, for which they are wanted
+        self._block = 0  # block of MEMORY intervals for which they are wanted
         self._differed: dict[tuple[str | None, str | None], dict[int, int]] = {}  # by interval
         self.answered = 0
         self.refused = 0
@@ -79,7 +79,7 @@ class Past:
         return Cut(interval, synopses)
 
     def _symbols(self, key: tuple[str | None, str | None], interval: Interval) -> int | None:
-        """How many symbols this interval will want; None where nothing is known."""
+        """Symbols that this interval needs; None if unknown."""
         lately_ns = interval.start_ns - LATELY * interval.length_ns
         known = {start_ns: size for start_ns, size in self._differed.get(key, {}).items() if start_ns >= lately_ns}
         if not known:
@@ -89,12 +89,12 @@ class Past:
         return enough(max(known.values()))
 
     def _want(self, ask: Message) -> None:
-        """Remember how much was asked for, and forget what was long ago: classes come and go."""
+        """Remember how much was requested, and forget old requests: classes come and go."""
         lately_ns = ask.interval.start_ns - LATELY * ask.interval.length_ns
         with self._lock:
             self._differed = {key: known for key, known in self._differed.items() if max(known) >= lately_ns}
             for record in ask.records:
-                if record.get("difference"):  # where only the order is asked for there was none
+                if record.get("difference"):  # if only the order is requested there was none
                     known = self._differed.setdefault((ask.segment, record["class"]), {})
                     known[ask.interval.start_ns] = min(int(record["difference"]), MOST_SYMBOLS)
             block = _block(ask.interval)
@@ -107,7 +107,7 @@ class Past:
                     self._wanted[key] = max(self._wanted.get(key, 0), min(int(record["buckets"]), MOST_BUCKETS))
 
     def answer(self, ask: Message) -> tuple[bytes, str]:
-        """The answer to a question, with a record for each of its records: a message's bytes, and its key."""
+        """The reply to a question, with one record per record: a message's bytes, and its key."""
         start_ns = ask.interval.start_ns
         with self._lock:
             classes = self._kept.get((ask.segment, terms_name(ask.terms), start_ns))
@@ -141,9 +141,9 @@ class Past:
             except ValueError as error:
                 why = str(error)
         elif ask.interval.start_ns < self._began_ns:
-            why = "the agent was started again since"
+            why = "the agent was restarted since"
         else:
-            why = f"no longer kept: past intervals have {self._most_bytes >> 20} MiB"
+            why = f"no longer kept: the limit for past intervals is {self._most_bytes >> 20} MiB"
         return _refused(record, why)
 
 

@@ -1,8 +1,8 @@
 """Packets that an agent sends: STAMP reference packets at a bounded rate, and control packets that cut intervals.
 
-Law: a stream has one reference each `every`, never more than its share of the link's bytes (injection.py); one that was
-due while the host was busy is left out, not sent late in a burst. Each says how wrong its time may be (STAMP's error
-estimate): by the clock's error, and by how long the host takes to send one.
+Law: a stream has one reference per `every`, never more than its share of the link's bytes (injection.py); one that was
+due while the host was busy is skipped, not sent late in a burst. Each states the error of its time (STAMP's error
+estimate): the clock's error, plus the time that the host takes to send one.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from wirelag.packets.stamp import PORT, UNSYNCHRONISED_PTP, error_estimate, payl
 from wirelag.protocol.messages import ClockReading
 
 SO_ATTACH_FILTER: Final = 26
-CLOCK_NS: Final = 10**8  # how often the clock's error is looked at
-RECENT: Final = 16  # references over which the time it takes to send one is averaged
-NOTHING: Final = struct.pack("HBBI", 0x06, 0, 0, 0)  # a filter that lets nothing pass: return 0
+CLOCK_NS: Final = 10**8  # interval at which the clock's error is read
+RECENT: Final = 16  # references over which the sending time is averaged
+NOTHING: Final = struct.pack("HBBI", 0x06, 0, 0, 0)  # a filter that drops everything: return 0
 
 
 @dataclass(slots=True)
@@ -39,15 +39,15 @@ class _References:
 
     stream: Reference
     injector: Injector
-    opened: list[socket.socket]  # none yet: when the first is sent
+    opened: list[socket.socket]  # empty until the first is sent
     clock: Callable[[], ClockReading]
     sequence: int = 0
-    late_ns: float = 0.0  # from the time that is in a packet until it is gone, at most
-    error_ns: int | None = None  # of the clock; None: it is not synchronised
-    read_ns: int = 0  # when that was
+    late_ns: float = 0.0  # upper bound of the time from a packet's timestamp to its departure
+    error_ns: int | None = None  # of the clock; None: not synchronised
+    read_ns: int = 0  # when it was read
 
     def open(self) -> None:
-        """A socket for each port they come from."""
+        """Open a socket for each source port."""
         stream = self.stream
         self.opened = [
             _socket(stream.to, stream.dscp, stream.source_port, stream.source, stream.hops)
@@ -77,12 +77,12 @@ class _References:
 
     @property
     def every_ns(self) -> int:
-        """How often one is due."""
+        """Time between two references."""
         return self.stream.injection.tau_ns
 
     @property
     def phase_ns(self) -> int:
-        """When, in each such time: another for each stream, or they would wait for each other, at all hosts at once."""
+        """Phase within this time: different for each stream, or streams would collide, at all hosts at once."""
         return crc32(repr((self.stream.to, self.stream.source, self.stream.source_port)).encode()) % self.every_ns
 
     @property
@@ -102,7 +102,7 @@ class _Control:
     phase_ns: int = field(default=0, init=False)  # at the edges of intervals
 
     def send(self, now_ns: int) -> bool:
-        """Their number is that of the interval."""
+        """Send them; their number is that of the interval."""
         for _ in range(CONTROL_COPIES):
             self.opened[0].sendto(control_payload(now_ns // self.every_ns), self.to)
         return False
@@ -119,15 +119,15 @@ class Emitter:
         tell: Callable[[str], None],
         clock: Callable[[], ClockReading] = ClockReading,
     ) -> None:
-        """Open the sockets; `tell` is told when sending fails, and when it works again. `clock`: how right it is."""
+        """Open the sockets; `tell` is called when sending fails and when it works again. `clock`: its accuracy."""
         self.sent = self.failed = self._refused = 0
         self._tell, self._clock = tell, clock
         self._failing: set[int] = set()
         self._changed = threading.Condition()
         self._ended = False
         self._senders: dict[int, _References | _Control] = {}
-        self._turned: dict[Reference, int] = {}  # streams that `turn` began
-        self._due: list[tuple[int, int]] = []  # when, and which sender: a heap
+        self._turned: dict[Reference, int] = {}  # streams started by `turn`
+        self._due: list[tuple[int, int]] = []  # time and sender: a heap
         self._number = 0
         for stream in references:
             sender = self._stream(stream)
@@ -143,17 +143,17 @@ class Emitter:
 
     @property
     def refused(self) -> int:
-        """References that the share did not allow."""
+        """References that exceeded the share."""
         with self._changed:
             now = sum(each.injector.refused for each in self._senders.values() if isinstance(each, _References))
             return self._refused + now
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start sending."""
         self._thread.start()
 
     def turn(self, references: Iterable[Reference]) -> None:
-        """Send these beside those of the beginning, and nothing else; streams that stay go on as they are."""
+        """Send these besides the initial ones, and nothing else; streams that stay continue unchanged."""
         wanted = set(references)
         with self._changed:
             for stream in [one for one in self._turned if one not in wanted]:
@@ -163,7 +163,7 @@ class Emitter:
             self._changed.notify()
 
     def close(self) -> None:
-        """Send no more."""
+        """Stop sending."""
         with self._changed:
             self._ended = True
             self._changed.notify()
@@ -174,7 +174,7 @@ class Emitter:
 
     def _stream(self, stream: Reference) -> _References:
         injector = Injector(stream.injection)
-        injector.packet(time.time_ns(), 0)  # from here on time counts
+        injector.packet(time.time_ns(), 0)  # time counts from here on
         return _References(stream, injector, [], self._clock)
 
     def _add(self, sender: _References | _Control) -> int:
@@ -219,7 +219,7 @@ class Emitter:
             self.failed += 1
             if number not in self._failing:
                 self._failing.add(number)
-                self._tell(f"{_to(sender)}: cannot send packets ({error.strerror}); it is tried again and again")
+                self._tell(f"{_to(sender)}: cannot send packets ({error.strerror}); still trying")
 
 
 def _next_ns(now_ns: int, sender: _References | _Control) -> int:
@@ -232,7 +232,7 @@ def _to(sender: _References | _Control) -> str:
 
 
 def _socket(to: str, dscp: int, source_port: int, source: str | None = None, hops: int = 0) -> socket.socket:
-    """Not connected: that nobody listens there is no error."""
+    """An unconnected socket: a missing listener is not an error."""
     six = ipaddress.ip_address(to).version == 6
     opened = socket.socket(socket.AF_INET6 if six else socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
     level = socket.IPPROTO_IPV6 if six else socket.IPPROTO_IP
@@ -250,7 +250,7 @@ def _socket(to: str, dscp: int, source_port: int, source: str | None = None, hop
 
 
 def sink(port: int = PORT) -> list[socket.socket]:
-    """Sockets that take references and drop them in the kernel, so that their sender gets no errors back."""
+    """Sockets that receive references and drop them in the kernel, so that their sender gets no errors."""
     program = ctypes.create_string_buffer(NOTHING)
     filtered = struct.pack("HP", 1, ctypes.addressof(program))
     opened: list[socket.socket] = []
@@ -263,7 +263,7 @@ def sink(port: int = PORT) -> list[socket.socket]:
             each.close()
         raise WirelagError(
             f"port {port}: cannot receive references ({error.strerror}); below 1024 that needs CAP_NET_BIND_SERVICE, "
-            f"and nobody else may have it"
+            f"and no other program may use it"
         ) from None
     return opened
 

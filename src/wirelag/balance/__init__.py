@@ -1,1 +1,1 @@
-"""Balancing by latency: which backend new connections go to, and how much of the load each one gets."""
+"""Balancing by latency: which backend new connections go to, and the share of the load that each gets."""

@@ -1,19 +1,19 @@
-"""How much of the load each backend shall get, from how late they answered: no I/O, no clock, an interval at a time.
+"""The share of the load for each backend, from response latencies: no I/O, no clock, one interval at a time.
 
 Laws:
-- Weights add up to 1. None is under its floor: whoever gets nothing cannot show that it is well again.
-- Latency is a sum over a count, over all connections of a backend and as many past intervals as there is reason to
-  trust. What contradicts the past replaces it. No samples mean unknown, never unchanged.
-- A backend is slow when it is above the high watermark by more than chance. What chance can do follows from the number
-  of samples, from how much the means of intervals scatter, and from how many backends it may wrong. A slow one loses
-  the part of its weight by which its latency is above the watermark, to those below the low one that are at least as
-  fresh, which take a limited increment each, up to a few times their fair share. (Near the watermark steps are small:
-  where load makes the latency, large ones would swing.)
-- After some quiet intervals weights go back to fair shares; while anyone is slow, only among those that are well.
-- One that is asked and never answers, where others do, is silent, and loses all down to its floor.
+- Weights add up to 1. None is below its floor: a backend without traffic cannot show that it has recovered.
+- Latency is a sum over a count, over all connections of a backend and as many past intervals as can be trusted. What
+  contradicts the past replaces it. No samples mean unknown, never unchanged.
+- A backend is slow if it is significantly above the high watermark. Significance follows from the number of samples,
+  the scatter of interval means, and the number of backends tested. A slow backend loses the part of its weight by which
+  its latency exceeds the watermark, to backends below the low watermark that are at least as fresh; each of these gains
+  a limited increment, up to a few times its fair share. (Near the watermark steps are small: where load causes the
+  latency, large ones would oscillate.)
+- After some quiet intervals weights return to fair shares; while any backend is slow, only among the healthy ones.
+- A backend that gets requests and never responds, while others do, is silent, and is cut down to its floor.
 
-After appendix C of B. V. Shobhana and others, *Measuring Response Latencies Under Asymmetric Routing*, 2026; how it
-differs, and why: docs/concepts/balancing.md.
+After appendix C of B. V. Shobhana and others, *Measuring Response Latencies Under Asymmetric Routing*, 2026;
+docs/concepts/balancing.md has the differences and their reasons.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ from wirelag.units import format_duration
 
 Standing = Literal["well", "slow", "silent", "unknown"]
 SILENT: Final = "is asked and does not answer"
-SCATTER: Final = 64  # means of intervals from which it is learned how much they scatter
-TELLING: Final = 8  # samples without which a mean says nothing of that
-MEDIAN_OF_SQUARES: Final = 0.455  # of normal numbers with a deviation of 1
+SCATTER: Final = 64  # interval means from which their scatter is learned
+TELLING: Final = 8  # samples below which a mean shows nothing about that
+MEDIAN_OF_SQUARES: Final = 0.455  # of normal deviates
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The numbers that decide. Watermarks are multiples of the smallest latency, times are intervals."""
+    """The parameters. Watermarks are multiples of the smallest latency, times are intervals."""
 
     high: float = 1.5
     low: float = 1.2
-    floor: float | None = None  # of all weight; None: 0.8%, or a tenth of an equal share where that is less
-    increment: float = 0.25  # what a backend may gain in an interval, of its fair share
-    most: float = 3.0  # what a backend may have, in fair shares
+    floor: float | None = None  # share of all weight; None: 0.8%, or a tenth of an equal share if that is less
+    increment: float = 0.25  # largest gain of a backend per interval, in fair shares
+    most: float = 3.0  # largest weight of a backend, in fair shares
     quiet: int = 3
-    regression: float = 0.25  # of the way back to fair shares, an interval
-    enough: int = 1024  # samples that a latency is made of, if it takes several intervals
-    chance: float = 0.005  # how often chance may make any backend of an interval look slow
-    fading: float = 0.8  # what the past of a slow backend is worth after an interval: it shall be able to recover
-    forget: int = 5  # so long a latency is worth something when nothing is heard
-    attempts: int = 20  # answers that are missing, and a backend is silent
+    regression: float = 0.25  # part of the way back to fair shares, per interval
+    enough: int = 1024  # samples of a latency, if it takes several intervals
+    chance: float = 0.005  # probability per interval that chance makes any backend look slow
+    fading: float = 0.8  # weight of a slow backend's past after an interval, so that it can recover
+    forget: int = 5  # intervals without samples after which a latency is void
+    attempts: int = 20  # missing responses after which a backend is silent
 
     def floors(self, fair: Mapping[str, float]) -> dict[str, float]:
-        """The least weight of each."""
+        """The least weight of each backend."""
         floor = min(0.008, 0.1 / max(1, len(fair))) if self.floor is None else self.floor
         return {name: min(floor, share) for name, share in fair.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """A mean, and how far chance may have moved it: by `doubt` standard errors, if latencies scatter by their mean."""
+    """A mean and its uncertainty: `doubt` standard errors, if latencies scatter by their mean."""
 
     sum_ns: float
     samples: float
@@ -73,16 +73,16 @@ class Latency:
 
     @property
     def least_ns(self) -> float:
-        """The truth is hardly smaller."""
+        """A lower bound of the truth."""
         return self.mean_ns / (1 + self.doubt / math.sqrt(self.samples))
 
     @property
     def most_ns(self) -> float:
-        """The truth is hardly larger: few samples of skewed latencies are much more often too small than too large."""
+        """An upper bound of the truth: few samples of skewed latencies are much more often too small than too large."""
         return self.mean_ns * math.exp(self.doubt / math.sqrt(self.samples) + self.doubt / self.samples)
 
     def exceeds(self, other: Latency, factor: float) -> bool:
-        """Whether it is more than so many times the other, chance aside."""
+        """Whether it is significantly more than `factor` times the other."""
         return self.least_ns > factor * other.most_ns
 
 
@@ -98,7 +98,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What an interval led to."""
+    """The result of an interval."""
 
     weights: dict[str, float]
     standings: dict[str, Standing]
@@ -108,23 +108,23 @@ class Decision:
 
 @dataclass(slots=True)
 class _Past:
-    """What is remembered of a backend."""
+    """The state of a backend."""
 
     latency: Latency | None = None
-    unheard: int = 0  # intervals since there were samples
-    unasked: int = 0  # intervals since anything was asked
-    missing: float = 0.0  # answers that it owes
-    further: int = 0  # requests beyond the first of each connection since then: somebody answered these
+    unheard: int = 0  # intervals without samples
+    unasked: int = 0  # intervals without requests
+    missing: float = 0.0  # responses that it owes
+    further: int = 0  # later requests on its connections since then, which prove responses
     slow: bool = False
     silent: bool = False
-    suspect: bool = False  # was slow or silent when last heard of
+    suspect: bool = False  # was slow or silent when last heard
     connections: int = 0  # at the end of the last interval
     freshness: float | None = None
 
 
 @dataclass(slots=True)
 class Controller:
-    """Weights that follow latency. `fair` are shares as they were configured; `weights` those to begin with."""
+    """Weights that follow latency. `fair` are the configured shares; `weights` the initial ones."""
 
     fair: dict[str, float]
     policy: Policy = field(default_factory=Policy)
@@ -139,14 +139,14 @@ class Controller:
         self._enter(fair, {name: begin.get(name, 0.0) for name in fair} if begin else _shares(fair))
 
     def change(self, fair: Mapping[str, float]) -> tuple[Change, ...]:
-        """Other backends or other shares from now on. A new one begins at its floor; the others keep their measure."""
+        """Change backends or shares. A new backend starts at its floor; the others keep their proportions."""
         before = dict(self.weights)
         self._enter(fair, {name: self.weights.get(name, 0.0) for name in fair})
         gone, new = before.keys() - fair.keys(), fair.keys() - before.keys()
         return _changes(before, self.weights, dict.fromkeys(gone, "removed") | dict.fromkeys(new, "added"))
 
     def step(self, counts: Mapping[str, Counts]) -> Decision:
-        """Take in an interval: what each backend got and answered in it."""
+        """Process an interval: the traffic and latencies of each backend."""
         self._learn(counts)
         doubt = self._doubt()
         changed = [self._hear(name, counts.get(name, Counts()), doubt) for name in self.fair]
@@ -170,7 +170,7 @@ class Controller:
         self._quiet = 0
 
     def _learn(self, counts: Mapping[str, Counts]) -> None:
-        """Squares of how far means are from the past; on average 1 where latencies scatter by their mean."""
+        """Learn squared deviations of means from the past; 1 on average if latencies scatter by their mean."""
         for name, past in self._past.items():
             now, old = counts.get(name, Counts()), past.latency
             if old is not None and not past.slow and now.count >= TELLING:
@@ -178,14 +178,14 @@ class Controller:
                 self._scatter.append((ratio - 1) ** 2 / (1 / now.count + 1 / old.samples))
 
     def _doubt(self) -> float:
-        """Standard errors that are put down to chance. The median: one that gets slow makes nobody else uncertain."""
+        """Standard errors attributed to chance. The median: one backend that gets slow makes no other uncertain."""
         scatter = median(self._scatter) / MEDIAN_OF_SQUARES if len(self._scatter) == SCATTER else 1.0
         return NormalDist().inv_cdf(1 - self.policy.chance / len(self.fair)) * math.sqrt(max(1.0, scatter))
 
     def _hear(self, name: str, now: Counts, doubt: float) -> bool:
-        """Take in samples of a backend; whether its latency is another than before."""
+        """Add samples of a backend; return whether its latency changed."""
         past, policy = self._past[name], self.policy
-        open_for = (past.connections + now.connections) / 2  # what drains has few connections at the end, but had more
+        open_for = (past.connections + now.connections) / 2  # a draining backend has few at the end, but had more
         past.freshness = now.requests / open_for if open_for else None
         past.connections = now.connections
         if now.count <= 0:
@@ -194,11 +194,11 @@ class Controller:
             past.further += now.requests - now.opened
             if past.unheard >= policy.forget:
                 past.latency = None
-            if past.unasked >= policy.forget:  # what it once was says little any more
+            if past.unasked >= policy.forget:  # its old latency is outdated
                 past.suspect = past.suspect or past.slow or past.silent
                 past.slow, past.silent, past.missing = False, False, 0.0
             return False
-        old, new = past.latency, Latency(max(now.sum_ns, now.count), now.count, doubt)  # a ns at least
+        old, new = past.latency, Latency(max(now.sum_ns, now.count), now.count, doubt)  # at least 1 ns
         past.unheard, past.unasked, past.missing, past.further = 0, 0, 0.0, -now.connections
         past.silent = past.suspect = False
         if old is None:
@@ -213,9 +213,10 @@ class Controller:
         return False
 
     def _miss(self, counts: Mapping[str, Counts]) -> None:
-        """Count the answers that are owed: as many as others gave for as much that was asked.
+        """Count the responses owed: as many as others gave for the same number of requests.
 
-        Without any, a backend is silent; but where connections go on asking, responses came, too late to be measured.
+        A backend without any is silent; unless its connections keep sending requests: then responses came, too late to
+        measure.
         """
         answers, asked = (sum(f(counts[n]) for n in self.fair if n in counts) for f in (lambda c: c.count, _asked))
         for name, past in self._past.items():
@@ -226,7 +227,7 @@ class Controller:
                     past.silent, past.slow, past.latency = past.further <= 0, past.further > 0, None
 
     def _judge(self) -> Latency | None:
-        """Say who is slow, in comparison with the smallest latency."""
+        """Decide who is slow, compared with the smallest latency."""
         known = [past.latency for past in self._past.values() if past.latency is not None]
         if not known:
             return None
@@ -239,7 +240,7 @@ class Controller:
         return smallest
 
     def _shift(self, ill: list[str], smallest: Latency, said: dict[str, str]) -> bool:
-        """Move weight from those that are slow or silent to those that can take it."""
+        """Move weight from slow or silent backends to those that can take it."""
         floors = self.policy.floors(self.fair)
         taken = dict[str, float]()
         for name in ill:
@@ -263,12 +264,12 @@ class Controller:
         return True
 
     def _room(self, name: str) -> float:
-        """What a backend can take. Also the fastest takes no more than it can bear: it may be fast because it fails."""
+        """The weight that a backend can take. Even the fastest has a limit: it may be fast because it fails."""
         policy, fair = self.policy, self.fair[name]
         return max(0.0, min(policy.increment * fair, policy.most * fair - self.weights[name]))
 
     def _takers(self, ill: Iterable[str], smallest: Latency) -> list[str]:
-        """Below the low watermark, and at least as many requests for each connection as any slow one has."""
+        """Backends below the low watermark with at least as many requests per connection as any slow one."""
         pasts = [self._past[name] for name in ill if self._past[name].slow]
         freshest = max((past.freshness for past in pasts if past.freshness is not None), default=0.0)
         limit_ns = self.policy.low * smallest.most_ns
@@ -280,7 +281,7 @@ class Controller:
         return found
 
     def _even(self, ill: set[str], said: dict[str, str]) -> None:
-        """Go some of the way to fair shares of what those that are well have together."""
+        """Move part of the way to fair shares of the healthy backends' total."""
         well = [name for name in self.fair if name not in ill and not self._waits(name)]
         together, fair = (sum(shares[name] for name in well) for shares in (self.weights, self.fair))
         gains, losses = dict[str, float](), dict[str, float]()
@@ -302,7 +303,7 @@ class Controller:
             self.weights = settled(self.weights, self.policy.floors(self.fair))
 
     def _waits(self, name: str) -> bool:
-        """Whether it is a suspect whose turn to be tried has not come: that is when nothing has come to it for long."""
+        """Whether it is a suspect that is not to be tried yet: it is tried after a long time without traffic."""
         past = self._past[name]
         return past.suspect and (past.unasked == 0 or past.unasked % self.policy.forget > 0)
 
@@ -314,10 +315,10 @@ class Controller:
 
 
 def settled(weights: Mapping[str, float], floors: Mapping[str, float]) -> dict[str, float]:
-    """Weights that add up to 1, none under its floor; what is above floors keeps its proportions."""
+    """Weights that add up to 1, none below its floor; the parts above floors keep their proportions."""
     over = {name: max(0.0, weight - floors[name]) for name, weight in weights.items()}
     room, total = 1 - sum(floors[name] for name in weights), sum(over.values())
-    if total <= 0:  # all are at their floors: nobody has more reason than another
+    if total <= 0:  # all are at their floors: share equally
         over, total = dict(floors), sum(floors.values())
     return {name: floors[name] + part * room / total for name, part in over.items()}
 
@@ -325,10 +326,10 @@ def settled(weights: Mapping[str, float], floors: Mapping[str, float]) -> dict[s
 def _filled(
     weights: Mapping[str, float], fair: Mapping[str, float], room: Mapping[str, float], total: float
 ) -> dict[str, float]:
-    """How `total` is given to those with room: first to whom has least of its fair share, until they are level."""
+    """Distribute `total` to backends with room: first to those with the least of their fair share, until level."""
     low, high = 0.0, max((weights[name] + room[name]) / fair[name] for name in room)
     given = dict[str, float]()
-    for _ in range(60):  # by bisection: halved so often, the level is exact
+    for _ in range(60):  # bisection: after 60 steps the level is exact
         level = (low + high) / 2
         given = {name: min(room[name], max(0.0, level * fair[name] - weights[name])) for name in room}
         low, high = (level, high) if sum(given.values()) < total else (low, level)
@@ -346,7 +347,7 @@ def _shares(fair: Mapping[str, float]) -> dict[str, float]:
 
 def _slowness(latency: Latency | None, smallest: Latency) -> str:
     if latency is None:
-        return "slow, with too few answers to tell how much"
+        return "slow, with too few responses to tell how much"
     times = latency.mean_ns / smallest.mean_ns
     against = f"{format_duration(round(latency.mean_ns))} against {format_duration(round(smallest.mean_ns))}"
     return f"slow, {times:.1f} times the fastest ({against})"

@@ -1,7 +1,7 @@
-"""The balancer, an interval at a time: readings in, weights out, a table where they moved; backends come and go.
+"""The balancer, one interval at a time: readings in, weights out, a new table if they moved; backends come and go.
 
-Law: a backend that leaves keeps its connections until they have ended, or until the limit for draining has passed. One
-whose MAC address nobody knows is left out until it answers; it keeps nobody else from being served.
+Law: a backend that leaves keeps its connections until they have ended, or until the drain limit has passed. A backend
+with an unknown MAC address is left out until it is resolved; the others are served meanwhile.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIXED: Final = ("interface", "service", "interval_ns", "table_size", "connection
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one interval said and did."""
+    """The record of one interval."""
 
     time_ns: int
     decision: Decision
@@ -32,7 +32,7 @@ class Entry:
     steered: bool  # whether the weights are in use
 
     def to_json(self) -> dict[str, Any]:
-        """As data; times in seconds. What is not known is null, and `standing` says why."""
+        """As data; times in seconds. Unknown values are null, and `standing` holds the reason."""
         changes = {change.name: change for change in self.decision.changes}
         names = dict.fromkeys([*self.decision.weights, *self.draining])
         return {
@@ -76,25 +76,25 @@ class Balancer:
         mac_of: Callable[[Wanted], bytes],
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`mac_of` raises a WirelagError where nobody answers; `tell` gets lines for people."""
+        """`mac_of` raises a WirelagError if an address is not resolved; `tell` gets lines for people."""
         self.config, self._dataplane, self._mac_of, self._tell = config, dataplane, mac_of, tell
-        self._leaving: dict[str, tuple[Wanted, int]] = {}  # for how many intervals it drains
-        self._missing: dict[str, Wanted] = {}  # who does not answer for its MAC address
+        self._leaving: dict[str, tuple[Wanted, int]] = {}  # intervals that it has drained
+        self._missing: dict[str, Wanted] = {}  # backends with an unresolved MAC address
         self._macs, self._missing = self._resolved(config)
         self._slots: dict[str, int] = {}
         self._set_weights: dict[str, float] | None = None
-        self.heard: dict[str, int] = {}  # packets of each, since the start
+        self.heard: dict[str, int] = {}  # packets of each since the start
         weights = self._begin()
         self.controller = Controller(self._taking(), config.policy, weights)
         self._steer()
 
     @property
     def draining(self) -> tuple[str, ...]:
-        """Backends that get no new connections but have had some."""
+        """Backends that get no new connections but still have some."""
         return tuple(self._leaving)
 
     def step(self, reading: Reading) -> Entry:
-        """Take in an interval."""
+        """Process an interval."""
         decision = self.controller.step(reading.backends)
         for name, counts in reading.backends.items():
             self.heard[name] = self.heard.get(name, 0) + counts.packets
@@ -111,9 +111,9 @@ class Balancer:
         )
 
     def reload(self, config: Config) -> tuple[Change, ...]:
-        """Go on with other settings; who is gone or drains keeps its connections for a while."""
+        """Apply new settings; removed or draining backends keep their connections for a while."""
         config = replace(config, **{name: getattr(self.config, name) for name in FIXED})
-        macs, missing = self._resolved(config)  # fails, if it does, before anything has changed
+        macs, missing = self._resolved(config)  # may fail, before anything has changed
         before = {one.name: one for one in self.config.backends}
         kept = self.config, self._macs, self._missing, self._leaving
         self.config, self._macs, self._missing = config, self._macs | macs, missing
@@ -141,23 +141,23 @@ class Balancer:
         return changes
 
     def _look_for_missing(self) -> None:
-        """Ask for one of those who did not answer."""
+        """Try to resolve one of the missing backends."""
         for name, one in list(self._missing.items())[:1]:
             del self._missing[name]
             try:
                 self._macs[name] = self._mac_of(one)
             except WirelagError:
-                self._missing[name] = one  # the last in line
+                self._missing[name] = one  # to the end of the queue
                 continue
             self._tell(f"{name}: {one.address} answers now, and gets connections")
             self._change(self._taking())
 
     def _taking(self) -> dict[str, float]:
-        """Who gets new connections, with their fair shares."""
+        """Backends that get new connections, with their fair shares."""
         return {name: share for name, share in self.config.fair.items() if name not in self._missing}
 
     def _begin(self) -> dict[str, float]:
-        """List the backends; the weights of a table that was taken over."""
+        """List the backends; return the weights of a table that was taken over."""
         dataplane = self._dataplane
         if dataplane is None:
             return {}
@@ -172,7 +172,7 @@ class Balancer:
         return {name: found[name] for name in taking} if any(found.get(name) for name in taking) else {}
 
     def _resolved(self, config: Config) -> tuple[dict[str, bytes], dict[str, Wanted]]:
-        """Where frames for those go that get new connections, as it is answered or was known before; who is missing."""
+        """The MAC addresses of backends that get new connections, resolved or known before; and those missing."""
         if self._dataplane is None:
             return {}, {}
         known = {(one.name, one.address): one.mac for one in self._dataplane.backends()}
@@ -207,7 +207,7 @@ class Balancer:
 
     def _drain(self, reading: Reading) -> None:
         ended = {}
-        for name, (one, intervals) in self._leaving.items():  # counted, for a clock may be set
+        for name, (one, intervals) in self._leaving.items():  # counted, because a clock may be set
             self._leaving[name] = (one, intervals + 1)
             last = reading.backends.get(name, NOTHING)
             left = last.connections + last.closing
@@ -220,7 +220,7 @@ class Balancer:
             self._list()
 
     def _steer(self, anew: bool = False) -> None:
-        """Hand over a table, where weights are others than those of the last one."""
+        """Install a table, if weights differ from those of the last one."""
         weights = self.controller.weights
         if self._dataplane is not None and (anew or weights != self._set_weights):
             self._dataplane.set_table(maglev(weights, self._slots, self.config.table_size))
@@ -228,7 +228,7 @@ class Balancer:
 
 
 def fixed(before: Config, after: Config) -> list[str]:
-    """Settings that differ, but can only be had by starting anew."""
+    """Settings that differ, but need a restart."""
     return [name.removesuffix("_ns") for name in FIXED if getattr(before, name) != getattr(after, name)]
 
 

@@ -1,8 +1,8 @@
 """The weighted Maglev table: which backend a new connection goes to, by the hash of its addresses and ports.
 
-Guarantees: shares are those of the weights within 1% where the table has 100 entries for each backend; who has any
-weight has an entry; equal names and weights give the same table everywhere and at any time, in whatever order they
-are listed; when weights change, few entries change that would not have to (docs/concepts/balancing.md has numbers).
+Guarantees: shares match the weights within 1% if the table has 100 entries per backend; every backend with a weight has
+an entry; equal names and weights give the same table everywhere and always, in whatever order they are listed; when
+weights change, few entries change unnecessarily (docs/concepts/balancing.md has numbers).
 Cost: 65,537 entries and 100 backends take milliseconds, without the GIL.
 """
 
@@ -18,7 +18,7 @@ from wirelag import _kernels
 from wirelag.ebpf.service import Table
 
 SIZE: Final = 65_537
-PARTS: Final = 1 << 30  # weights are whole parts of this many
+PARTS: Final = 1 << 30  # weights are integer parts of this total
 
 
 def maglev(weights: Mapping[str, float], slots: Mapping[str, int], size: int = SIZE) -> Table:
@@ -26,7 +26,7 @@ def maglev(weights: Mapping[str, float], slots: Mapping[str, int], size: int = S
     names = sorted(weights)
     total = sum(weights.values())
     if total <= 0 or min(weights.values()) < 0:
-        raise ValueError("weights are not negative, and one of them is not 0")
+        raise ValueError("weights must not be negative, and one must be above 0")
     parts = np.array([_parts(weights[name], total) for name in names], np.uint32)
     first, skip = (np.array(column, np.uint32) for column in zip(*(_order(name, size) for name in names), strict=True))
     table = np.empty(size, np.int32)
@@ -35,7 +35,7 @@ def maglev(weights: Mapping[str, float], slots: Mapping[str, int], size: int = S
 
 
 def shares(table: Table, slots: Mapping[str, int]) -> dict[str, float]:
-    """How much of a table is whose: weights as they are in use."""
+    """Each backend's share of a table: the weights in use."""
     entries = np.bincount(table, minlength=max(slots.values(), default=0) + 1)
     return {name: float(entries[slot]) / len(table) for name, slot in slots.items()}
 
@@ -50,7 +50,7 @@ def _parts(weight: float, total: float) -> int:
 
 
 def _order(name: str, size: int) -> tuple[int, int]:
-    """The entry that a backend wants first, and how far the next is from each."""
+    """The entry that a backend prefers, and the step to its next ones."""
     digest = hashlib.blake2b(name.encode(), digest_size=16).digest()
     first, skip = int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
     return first % size, 1 + skip % (size - 1)

@@ -1,13 +1,13 @@
-"""Backends with queues behind a load balancer: how late requests are, by how backends are chosen.
+"""Backends with queues behind a load balancer: request latency by how backends are chosen.
 
-Connections live for an exponential time and have one request in flight at a time. They come back as soon as they end
-(a closed loop of `clients`), or arrive at random (an open one of `arrivals` a second). A server has workers and one
-queue; it may be slow by a factor, or dead, for a while. Latency of servers is learned as `pirate` would: sums of
-epochs of half a second in each connection, told when they have ended, none from fewer than four responses.
+Connections live for an exponential time and have one request in flight at a time. They return as soon as they end (a
+closed loop of `clients`), or arrive at random (an open loop of `arrivals` per second). A server has workers and one
+queue; it may be slow by a factor, or dead, for a while. Server latency is learned as `pirate` would: sums over epochs
+of half a second in each connection, available when they have ended, none from fewer than four responses.
 
-What choosers may know differs. `equal` and `latency` know what a balancer with direct server return sees.
+Choosers differ in what they know. `equal` and `latency` know what a balancer with direct server return sees.
 `least-connections` needs the ends of connections, which it also sees. `peak-ewma` needs each response: no such
-balancer can have it, it is here to compare with.
+balancer can have it; it is here for comparison.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Chooser = Literal["equal", "latency", "least-connections", "peak-ewma"]
 
 EPOCH_S: Final = 0.5
 FEWEST: Final = 4
-DECAY_S: Final = 10.0  # of peak-ewma, as Finagle has it
+DECAY_S: Final = 10.0  # of peak-ewma, as in Finagle
 
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """A server that is slow for a while; a factor of 0: it is dead."""
+    """A server that is slow for a while; a factor of 0 means dead."""
 
     server: int
     start_s: float
@@ -42,14 +42,14 @@ class Slowdown:
 
 @dataclass(frozen=True, slots=True)
 class Farm:
-    """Servers, the load on them, and what goes wrong."""
+    """Servers, their load, and their failures."""
 
     servers: int = 4
     workers: int = 8
     service_s: float = 0.005
-    shape: int = 2  # of service times: the sum of so many exponential parts
+    shape: int = 2  # of service times: the sum of this many exponential parts
     clients: int = 64
-    arrivals: float = 0.0  # connections a second, instead of clients
+    arrivals: float = 0.0  # connections per second, instead of clients
     think_s: float = 0.0
     lifetime_s: float = 1.0
     timeout_s: float = 3.0
@@ -69,15 +69,15 @@ class Sent(NamedTuple):
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of it."""
+    """The result."""
 
-    latencies: list[float] = field(default_factory=list)  # in seconds, also of requests that were given up
+    latencies: list[float] = field(default_factory=list)  # in seconds, including requests that were given up
     failed: int = 0
     decisions: list[tuple[float, Decision]] = field(default_factory=list)
     sent: list[Sent] = field(default_factory=list)
 
     def quantile(self, q: float) -> float:
-        """Of all requests."""
+        """The quantile over all requests."""
         ordered = sorted(self.latencies)
         return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
 
@@ -108,7 +108,7 @@ class _Connection:
     epoch_s: float = 0.0
     sum_s: float = 0.0
     count: int = 0
-    number: int = 0  # of the request in flight; a timeout of an earlier one means nothing
+    number: int = 0  # number of the request in flight; a timeout of an earlier one is ignored
     closed: bool = False
 
 
@@ -180,7 +180,7 @@ class _Run:
         return server.ewma_s * math.exp((server.stamp_s - self.now_s) / DECAY_S) * (server.outstanding + 1)
 
     def _ask(self, connection: _Connection) -> None:
-        """The next request, or the end of a connection."""
+        """Send the next request, or end the connection."""
         server = connection.server
         if self.now_s - connection.epoch_s >= EPOCH_S or self.now_s >= connection.end_s:
             if connection.count >= FEWEST:
@@ -216,7 +216,7 @@ class _Run:
             self._serve(server, server.queue.popleft())
         if connection.closed:
             return
-        if not server.factor:  # it died over it
+        if not server.factor:  # it died meanwhile
             number = connection.number
             self.at(connection.sent_s + self.farm.timeout_s, lambda: self._give_up(connection, number))
             return
@@ -230,7 +230,7 @@ class _Run:
         self.at(self.now_s + think_s, lambda: self._ask(connection))
 
     def _learn(self, server: _Server, latency_s: float) -> None:
-        """Peak-EWMA: a rise counts at once, a fall with time."""
+        """Peak-EWMA: a rise counts at once, a fall over time."""
         server.outstanding -= 1
         kept = math.exp((server.stamp_s - self.now_s) / DECAY_S)
         server.ewma_s = latency_s if latency_s > server.ewma_s else server.ewma_s * kept + latency_s * (1 - kept)
@@ -267,5 +267,5 @@ class _Run:
 
 
 def simulate(farm: Farm, chooser: Chooser, policy: Policy | None = None, interval_s: float = 1.0) -> Outcome:
-    """Run a farm with backends chosen in some way."""
+    """Run a farm with this chooser."""
     return _Run(farm, chooser, policy or Policy(), interval_s).run()

@@ -1,1 +1,1 @@
-"""Packets of files and interfaces, and the files that wirelag writes."""
+"""Packets from files and interfaces, and the files that wirelag writes."""

@@ -1,4 +1,4 @@
-"""tcpdump expressions as filters inside the kernel, compiled by libpcap (which tcpdump brings along)."""
+"""tcpdump expressions as filters in the kernel, compiled by libpcap (which comes with tcpdump)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, Final
 from wirelag.errors import WirelagError
 
 INSTRUCTION_BYTES: Final = 8
-_RETURN: Final = 0x06  # BPF_RET | BPF_K: take so many bytes of the packet
+_RETURN: Final = 0x06  # BPF_RET | BPF_K: accept this many bytes of the packet
 _LOAD, _IF_EQUAL = 0x20, 0x15  # BPF_LD | BPF_W | BPF_ABS, BPF_JMP | BPF_JEQ | BPF_K
-_DEVICE: Final = 0xFFFFF008  # SKF_AD_OFF + SKF_AD_IFINDEX: the number of the device that the packet is seen at
+_DEVICE: Final = 0xFFFFF008  # SKF_AD_OFF + SKF_AD_IFINDEX: the number of the device that sees the packet
 _ERROR_BYTES: Final = 256
 _MASK_UNKNOWN: Final = 0xFFFFFFFF
 
@@ -23,12 +23,12 @@ class _Program(ctypes.Structure):
 
 
 def take(snap_bytes: int) -> bytes:
-    """A filter that takes the first bytes of every packet; with 0 it takes no packet."""
+    """A filter that accepts the first bytes of every packet; with 0 it accepts no packet."""
     return _RETURN.to_bytes(2, "little") + bytes(2) + snap_bytes.to_bytes(4, "little")
 
 
 def without(devices: Iterable[int]) -> bytes:
-    """The beginning of a filter: none of what is seen at these devices is taken; of others the rest of it says."""
+    """The beginning of a filter that rejects packets seen at these devices; the rest of it decides on others."""
     steps = [struct.pack("<HBBI", _LOAD, 0, 0, _DEVICE)]
     for number in devices:
         steps += struct.pack("<HBBI", _IF_EQUAL, 0, 1, number), take(0)
@@ -38,7 +38,7 @@ def without(devices: Iterable[int]) -> bytes:
 def compile_filter(expression: str, interface: str, link_type: int, snap_bytes: int) -> bytes:
     """The instructions of a tcpdump expression for this interface.
 
-    libpcap opens the interface for it: only then does it know how this kernel keeps VLAN tags.
+    libpcap opens the interface for this: only then does it know how this kernel stores VLAN tags.
     """
     pcap = _libpcap()
     said = ctypes.create_string_buffer(_ERROR_BYTES)

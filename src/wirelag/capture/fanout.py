@@ -1,10 +1,10 @@
-"""Packets of an interface over several cores: a ring and a thread each, which decode at the same time.
+"""Packets of an interface over several cores: one ring and one thread per core, which decode in parallel.
 
-Laws. These are the packets that one ring would bring, each once; both directions of a flow come from the same ring, in
-their order (later fragments, which have no ports, may come from another). Before the first packet of an interval come
-all packets of earlier ones, so every cut is the same for all rings. What one ring is ahead of another waits, in memory
-that is bounded: beyond it the ring itself fills, and drops are counted as always. A meter sees all rings, one after
-another: what it says does not depend on their number.
+Laws. The packets are those that one ring would deliver, each once; both directions of a flow come from the same ring,
+in order (later fragments, which have no ports, may come from another). All packets of earlier intervals come before
+the first packet of an interval, so every cut is the same for all rings. A ring that is ahead of others waits in bounded
+memory: beyond it the ring itself fills, and drops are counted as always. A meter sees all rings, one after another:
+its results do not depend on their number.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from wirelag.capture.ring import NEW_GROUP
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.intervals import Interval
 
-MOST_WAITING: Final = 64  # batches of a ring
+MOST_WAITING: Final = 64  # batches per ring
 FOREVER_NS: Final = 2**62
-BACK_NS: Final = 10**9  # by more than this a time goes back only if the clock was set
+BACK_NS: Final = 10**9  # a time that goes back by more than this means that the clock was set
 
 _Came = queue.SimpleQueue[tuple["_Shard", PacketBatch | None, int]]
 
 
 @dataclass(slots=True, eq=False)
 class _Shard:
-    """A ring, and what it has brought that nobody has taken yet."""
+    """A ring, and its batches that have not been taken yet."""
 
     live: Live
     room: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(MOST_WAITING))
     waiting: deque[PacketBatch] = field(default_factory=deque)
-    seen_ns: int = 0  # all that passed before is here
+    seen_ns: int = 0  # everything before this time has arrived
     quiet: bool = False
     ended: bool = False
     problem: Exception | None = None
 
     def take(self, batch: PacketBatch | None, seen_ns: int) -> None:
-        """What its thread says; None: that was all."""
+        """Take a batch from its thread; None: the ring has ended."""
         self.seen_ns, self.quiet = seen_ns, batch is None or not len(batch)
         if batch is None:
             self.ended = True
@@ -54,7 +54,7 @@ class _Shard:
             self.room.release()
 
     def before(self, edge_ns: int) -> Iterator[PacketBatch]:
-        """Packets up to an edge; those of a clock that was set back since are not waited for."""
+        """Packets up to an edge; packets stamped before the clock was set back are not awaited."""
         while self.waiting:
             batch = self.waiting[0]
             latest_ns = np.maximum.accumulate(batch.time_ns)
@@ -73,7 +73,7 @@ class _Shard:
 
 
 class Fanout:
-    """Rings of one group as one source; see `Source`. `interval_ns`: how far apart cuts are."""
+    """The rings of one group as one source; see `Source`. `interval_ns`: distance between cuts."""
 
     def __init__(self, lives: Sequence[Live], interval_ns: int) -> None:
         self._lives, self._interval_ns = lives, interval_ns
@@ -83,7 +83,7 @@ class Fanout:
         self._late_ns = 2 * self.poll_ms * 10**6  # the kernel hands over a block that is not full
 
     def __enter__(self) -> Fanout:
-        """Itself; leaving closes it."""
+        """Return itself; leaving the context closes it."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -91,7 +91,7 @@ class Fanout:
         self.close()
 
     def __iter__(self) -> Iterator[PacketBatch]:
-        """Batches until `stop` or `close`; a WirelagError if the interface goes down, after all that it brought."""
+        """Batches until `stop` or `close`; a WirelagError if the interface goes down, after all packets received."""
         shards = [_Shard(live) for live in self._lives]
         came: _Came = queue.SimpleQueue()
         over = threading.Event()
@@ -124,7 +124,7 @@ class Fanout:
                 raise shard.problem
 
     def _ready(self, shards: Sequence[_Shard]) -> Iterator[PacketBatch]:
-        """Packets of intervals that no ring can bring earlier ones of, interval by interval."""
+        """Packets of intervals that no ring can add earlier packets to, interval by interval."""
         last_ns = self._edge_after(min(shard.seen_ns for shard in shards))
         edge_ns = 0
         while edge_ns < last_ns:
@@ -137,7 +137,7 @@ class Fanout:
         return (time_ns // self._interval_ns + 1) * self._interval_ns
 
     def _read(self, shard: _Shard, came: _Came, over: threading.Event) -> None:
-        """In a thread: all that a ring brings."""
+        """Read a ring to its end, in a thread."""
         try:
             for batch in shard.live:
                 seen_ns = int(batch.time_ns.max()) if len(batch) else shard.live.quiet_ns - self._late_ns
@@ -145,24 +145,24 @@ class Fanout:
                 if over.is_set():
                     return
                 came.put((shard, batch, seen_ns))
-        except Exception as error:  # raised where the batches go
+        except Exception as error:  # re-raised by the consumer
             shard.problem = error
         finally:
             came.put((shard, None, FOREVER_NS))
 
     @staticmethod
     def now_ns() -> int:
-        """The time on the clock of the packets."""
+        """The time on the packets' clock."""
         return time.time_ns()
 
     @property
     def warnings(self) -> list[str]:
-        """What could not be read, a line each."""
+        """Warnings about what could not be read, one line each."""
         return [line for live in self._lives for line in live.warnings]
 
     @property
     def statistics(self) -> LiveStatistics:
-        """What all rings saw so far."""
+        """Counts over all rings so far."""
         parts = [live.statistics for live in self._lives]
         sums = {
             one.name: sum(getattr(part, one.name) for part in parts)
@@ -178,19 +178,19 @@ class Fanout:
         return sum(live.dropped_during(interval) for live in self._lives)
 
     def stop(self) -> None:
-        """End the iteration after what has arrived up to now. A signal's handler may call it."""
+        """End the iteration after the packets received so far. May be called in a signal handler."""
         now_ns = time.time_ns()
         for live in self._lives:
             live.stop(now_ns)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         for live in self._lives:
             live.close()
 
 
 def over_cores(cores: int, interval_ns: int, listen: Callable[[int | None], Live]) -> Live | Fanout:
-    """An interface over so many cores; `listen` opens a ring of a group, where it is given one."""
+    """An interface over this many cores; `listen` opens a ring, in the given group if there is one."""
     if cores == 1:
         return listen(None)
     lives = [listen(NEW_GROUP)]

@@ -20,10 +20,10 @@ Order = Literal["time", "given"]
 
 
 class Capture:
-    """Capture files read as one: iterate over it for packet batches; then ask for `statistics` and `warnings`.
+    """Capture files read as one: iterate over it for packet batches; then read `statistics` and `warnings`.
 
-    With `order="time"` files are merged by capture time, whatever their names (rotated sets, several interfaces);
-    packets of one file keep their order. With `order="given"` they follow one another.
+    With `order="time"`, files are merged by capture time, whatever their names (rotated sets, several interfaces);
+    packets of one file keep their order. With `order="given"`, files follow one another.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class Capture:
         names: Mapping[str, str] | None = None,
     ) -> None:
         if not paths:
-            raise WirelagError("no capture was named")
+            raise WirelagError("no capture given; name at least one file")
         if len(paths) > 1 and follow:
             raise WirelagError("only one growing capture can be followed at a time")
         if paths.count(STANDARD_INPUT) > 1 or (len(paths) > 1 and STANDARD_INPUT in paths and order == "time"):
-            raise WirelagError("standard input cannot be put in order of time with other captures: name it alone")
+            raise WirelagError("standard input cannot be merged by time with other captures: use it alone")
         filter = filter or Filter()
         self.order = order
         self.first_ns: list[int | None] = [_first_ns(path) for path in paths] if len(paths) > 1 else [None]
@@ -69,7 +69,7 @@ class Capture:
 
     @property
     def statistics(self) -> CaptureStatistics:
-        """What was read so far, over all files."""
+        """Counts over all files so far."""
         return reduce(CaptureStatistics.__add__, (file.statistics for file in self.files))
 
     @property
@@ -79,12 +79,12 @@ class Capture:
 
     @property
     def warnings(self) -> list[str]:
-        """What could not be read, a line each."""
+        """Warnings about what could not be read, one line each."""
         return [line for file in self.files for line in file.warnings]
 
     @property
     def progress(self) -> float | None:
-        """How much of all files has been read, from 0 to 1, where that is known."""
+        """The share of all files that has been read, from 0 to 1, if known."""
         parts = [file.progress for file in self.files]
         known = [part for part in parts if part is not None]
         return sum(known) / len(parts) if len(known) == len(parts) else None
@@ -98,7 +98,7 @@ def _first_ns(path: str) -> int | None:
 
 
 def _absolute(filter: Filter, first_ns: list[int | None]) -> Filter:
-    """Times that count from the first packet of all files, as times."""
+    """A filter with times relative to the first packet of all files, made absolute."""
     start = min((ns for ns in first_ns if ns is not None), default=0)
     return replace(
         filter,
@@ -109,7 +109,7 @@ def _absolute(filter: Filter, first_ns: list[int | None]) -> Filter:
 
 
 class _Head:
-    """The batch of a file that is next in the merge, and the time up to which the file has come at each of its rows."""
+    """The next batch of a file in the merge, and the latest time of the file at each of its rows."""
 
     def __init__(self, file: CaptureFile) -> None:
         self.batches = iter(file)
@@ -118,7 +118,7 @@ class _Head:
         self._latest_ns = EARLIEST_NS
 
     def refill(self) -> bool:
-        """Whether there are rows, after reading on if need be."""
+        """Read on if needed; return whether there are rows."""
         while not len(self.batch):
             batch = next(self.batches, None)
             if batch is None:
@@ -138,7 +138,7 @@ class _Head:
 
 
 def _in_order_of_time(files: Sequence[CaptureFile], first_ns: Sequence[int]) -> Iterator[PacketBatch]:
-    """Merge; a file is opened when its first packet's turn comes, so that a long rotated set has one or two open."""
+    """Merge; a file is opened when its first packet is due, so that a long rotated set has one or two files open."""
     waiting = sorted(zip(first_ns, range(len(files)), strict=True), reverse=True)
     heads: list[_Head] = []
     while waiting or heads:

@@ -1,8 +1,8 @@
-"""The clock of programs in the kernel, bpf_ktime_get_ns: CLOCK_MONOTONIC, which is never set and no namespace shifts.
+"""The clock of programs in the kernel, bpf_ktime_get_ns: CLOCK_MONOTONIC, which is never set or shifted by a namespace.
 
-Law: CLOCK_REALTIME and it run at the same rate, also while NTP corrects them; they move against each other only when
-the time is set, at a leap second, and while the host sleeps. So one is the other and a difference, read again now and
-then, right within SETTLED_NS.
+Law: it and CLOCK_REALTIME run at the same rate, even while NTP corrects them; their difference changes only when the
+time is set, at a leap second, and while the host sleeps. So one is converted to the other by a difference, which is
+read regularly and is accurate to SETTLED_NS.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ def _shifted_ns() -> int:
     """How far this process's time namespace is ahead of the kernel."""
     try:
         lines = Path("/proc/self/timens_offsets").read_text(encoding="ascii").splitlines()
-    except OSError:  # a kernel without such namespaces
+    except OSError:  # the kernel has no time namespaces
         return 0
     offsets = {name: int(seconds) * 10**9 + int(ns) for name, seconds, ns in map(str.split, lines)}
     return offsets.get("monotonic", 0)
 
 
 def now_ns() -> int:
-    """By the programs' clock."""
+    """The time on the programs' clock."""
     return time.monotonic_ns() - _shifted_ns()
 
 
 def ahead_ns() -> tuple[int, int]:
-    """By how much the programs' clock is ahead of CLOCK_REALTIME, right within; of several readings the quickest."""
+    """How far the programs' clock is ahead of CLOCK_REALTIME, and the error bound; the quickest of several readings."""
 
     def read() -> tuple[int, int]:
         before_ns, real_ns, after_ns = now_ns(), time.time_ns(), now_ns()
@@ -47,7 +47,7 @@ def ahead_ns() -> tuple[int, int]:
 
 
 def follow_clock(variable: npt.NDArray[np.int64]) -> None:
-    """A program's `ahead_ns`: as it is now, and as it was where only the reading differs."""
+    """Update a program's `ahead_ns`, unless it differs only by the error of the reading."""
     found_ns, within_ns = ahead_ns()
     if abs(found_ns - int(variable[0])) > max(SETTLED_NS, within_ns):
         variable[0] = found_ns

@@ -1,6 +1,6 @@
-"""Packets as they pass an interface, as packet batches; and captures replayed at their own speed, the same way.
+"""Packets of an interface as packet batches; and captures replayed at their own speed, in the same way.
 
-Law: what the kernel had no room for is counted (`dropped`) and never silent: received + dropped is all that passed the
+Law: packets that did not fit into the ring are always counted (`dropped`): received + dropped is all that passed the
 filter. Memory: the ring, and a few batches. Packets are decoded where the kernel put them.
 """
 
@@ -31,19 +31,19 @@ from wirelag.packets.intervals import Interval, split
 
 RING_BYTES: Final = 64 << 20
 POLL_MS: Final = 20
-SNAP_BYTES: Final = 512  # of each packet: its headers, also inside tunnels, and more of the payload than ids take
+SNAP_BYTES: Final = 512  # bytes of each packet: its headers, even inside tunnels, and more payload than ids need
 NO_ID: Final = PacketId(flow=False, length=False, ip_id=False, transport=False, prefix=0)
 _MOST_GAPS: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class LiveStatistics:
-    """What was seen so far. Packets that were dropped passed the filter but found no room: nobody saw them."""
+    """Counts so far. Dropped packets passed the filter but did not fit into the ring."""
 
-    received: int = 0  # packets the kernel put into the ring
-    dropped: int = 0  # packets it had no room for
+    received: int = 0  # packets that the kernel put into the ring
+    dropped: int = 0  # packets that did not fit
     freezes: int = 0  # how often the ring was found full
-    packets: int = 0  # received and looked at, whether they gave a row or not
+    packets: int = 0  # packets received and decoded, with or without a row
     wire_bytes: int = 0
     filtered: int = 0
     backwards: int = 0
@@ -52,7 +52,7 @@ class LiveStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Packets that were dropped between two readings of the kernel's counters."""
+    """Packets dropped between two readings of the kernel's counters."""
 
     start_ns: int
     end_ns: int
@@ -60,45 +60,45 @@ class Gap:
 
 
 class Source(Protocol):
-    """What `Live` and `Replay` have in common."""
+    """The common interface of `Live` and `Replay`."""
 
     name: str
     poll_ms: int
-    began_ns: int | None  # when it began to listen; None before the first packet of a capture
+    began_ns: int | None  # when it started to listen; None before the first packet of a capture
 
     @property
     def quiet_ns(self) -> int:
-        """With an empty batch: when nothing waited to be taken in. Later, something may."""
+        """Valid with an empty batch: the time at which nothing was waiting."""
 
     @property
     def warnings(self) -> list[str]:
-        """What could not be read, a line each."""
+        """Warnings about what could not be read, one line each."""
 
     def __iter__(self) -> Iterator[PacketBatch]:
-        """Packet batches, also empty ones."""
+        """Packet batches, including empty ones."""
 
     def now_ns(self) -> int:
-        """The time on the clock of the packets."""
+        """The time on the packets' clock."""
 
     @property
     def statistics(self) -> LiveStatistics:
-        """What was seen so far."""
+        """Counts so far."""
 
     def dropped_during(self, interval: Interval) -> int:
         """Packets that may have been dropped in an interval that has ended."""
 
     def stop(self) -> None:
-        """End the iteration after what has arrived."""
+        """End the iteration after the packets received so far."""
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
 
 
 def by_clock(source: Source, interval_ns: int) -> Iterator[tuple[Interval, PacketBatch | None]]:
     """Packets with their interval; None with an interval that has ended.
 
-    An interval ends at the first packet of a later one; or when the clock says so and nothing waits in the ring: what
-    passed up to three polls ago has been seen by then. Intervals without packets end, too, unless the clock jumps.
+    An interval ends at the first packet of a later one, or when the clock has passed its end and the ring is empty:
+    packets up to three polls old have been seen by then. Intervals without packets end too, unless the clock jumps.
     """
     grace_ns = 3 * source.poll_ms * 10**6
     current: Interval | None = None
@@ -119,7 +119,7 @@ def by_clock(source: Source, interval_ns: int) -> Iterator[tuple[Interval, Packe
             else:
                 continue
             current = Interval(start_ns, start_ns + interval_ns)
-    except WirelagError:  # the interface has gone: what it brought before counts
+    except WirelagError:  # the interface is gone: packets received before count
         if current is not None:
             yield current, None
         raise
@@ -128,15 +128,14 @@ def by_clock(source: Source, interval_ns: int) -> Iterator[tuple[Interval, Packe
 
 
 class Live:
-    """An interface: iterate over it for packet batches, at least one every `poll_ms`, also empty ones.
+    """An interface: iterate over it for packet batches, at least one every `poll_ms`, possibly empty.
 
-    A batch's frames (`PacketBatch.frame`) can be looked up until the next batch is asked for. `filter` is an expression
-    as tcpdump takes it, applied by the kernel; `wanted` is applied while decoding. Instances with the same `fanout`
-    number, in any process, share the packets among them: both directions of a flow come to the same one. One thread
-    iterates, others may ask and stop.
+    A batch's frames (`PacketBatch.frame`) are available until the next batch. `filter` is a tcpdump expression, applied
+    by the kernel; `wanted` is applied while decoding. Instances with the same `fanout` number, in any process, share
+    the packets: both directions of a flow go to the same one. One thread iterates; others may query and stop it.
 
-    `clock`: who stamps packets, the kernel or the card. Cards keep a clock of their own, which something must set
-    (phc2sys); and they stamp only what comes in.
+    `clock`: whether the kernel or the card timestamps packets. A card has its own clock, which must be synchronised
+    (phc2sys), and timestamps only incoming packets.
     """
 
     def __init__(
@@ -155,7 +154,7 @@ class Live:
         snap_bytes: int = SNAP_BYTES,
         poll_ms: int = POLL_MS,
     ) -> None:
-        """Listen from now on; what arrives waits in the ring."""
+        """Start listening; arriving packets wait in the ring."""
         self.name = interface
         self.poll_ms = poll_ms
         self.warnings: list[str] = []
@@ -176,7 +175,7 @@ class Live:
             self._ring.block_bytes,
             self._ring.link_type,
             incoming=direction != "out" or self._ring.loopback,
-            # A loopback shows every packet twice: as it goes out, and as it comes in.
+            # A loopback shows every packet twice: outgoing and incoming.
             outgoing=direction != "in" and not self._ring.loopback,
             hardware=clock == "hardware",
             tunnels=tunnels,
@@ -196,7 +195,7 @@ class Live:
         self._closed = False
 
     def __enter__(self) -> Live:
-        """Itself; leaving closes it."""
+        """Return itself; leaving the context closes it."""
         return self
 
     def __exit__(
@@ -207,18 +206,18 @@ class Live:
 
     @staticmethod
     def now_ns() -> int:
-        """The time on the clock of the packets."""
+        """The time on the packets' clock."""
         return time.time_ns()
 
     @property
     def group(self) -> int:
-        """The number of those that share packets with this one, as `fanout` takes it."""
+        """The number of the group that shares packets with this one, for `fanout`."""
         return self._ring.group()
 
     def __iter__(self) -> Iterator[PacketBatch]:
-        """Batches until `stop` or `close`; a WirelagError if the interface goes down, after all that it brought.
+        """Batches until `stop` or `close`; a WirelagError if the interface goes down, after all packets received.
 
-        After an empty batch all has been seen that passed two polls before `quiet_ns`, also where nobody wanted it.
+        After an empty batch, all packets up to two polls before `quiet_ns` have been seen, including unwanted ones.
         """
         pieces = Pieces(_kernels.BATCH_BYTES)
         poll = select.poll()
@@ -243,7 +242,7 @@ class Live:
                 told_ns = time.monotonic_ns()
             if down and not poll.poll(3 * self.poll_ms):
                 raise WirelagError(f"{self.name}: the interface went down or has gone; nothing more comes from it")
-            # What came last lies in a block that the kernel hands over when its time is up.
+            # The last packets lie in a block that the kernel hands over when its timeout expires.
             stopping = self._stopped_ns is not None
             ready = poll.poll(self.poll_ms * (3 if stopping else 1))
             self._count()
@@ -253,7 +252,7 @@ class Live:
 
     @property
     def statistics(self) -> LiveStatistics:
-        """What was seen so far; asks the kernel."""
+        """Counts so far, including the kernel's."""
         if not self._closed:
             self._count()
         known = self._reader.statistics()
@@ -267,8 +266,8 @@ class Live:
     def dropped_during(self, interval: Interval) -> int:
         """Packets that the kernel may have dropped in this interval, which must have ended.
 
-        The kernel counts, and says nothing of times: its counters are read with every batch. What was dropped between
-        two readings with an edge between them is counted on both sides of it, so that no drop is ever taken for loss.
+        The kernel counts drops without times: its counters are read with every batch. Drops between two readings on
+        different sides of an edge count on both sides, so that no drop is ever taken for loss.
         """
         if not self._closed:
             self._count()
@@ -277,18 +276,18 @@ class Live:
         return sum(gap.packets for gap in gaps if gap.end_ns >= interval.start_ns and gap.start_ns < interval.end_ns)
 
     def stop(self, at_ns: int | None = None) -> None:
-        """End the iteration after what has arrived up to now, or then. A signal's handler may call it."""
+        """End the iteration after the packets received until now, or until `at_ns`. Signal handlers may call it."""
         self._stopped_ns = time.time_ns() if at_ns is None else at_ns
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if not self._closed:
             self._count()
             self._closed = True
             self._ring.close()
 
     def _count(self, least_ms: int = 0) -> None:
-        """Read the kernel's counters, which begin anew then."""
+        """Read the kernel's counters, which resets them."""
         if 0 <= time.time_ns() - self._counted_ns < least_ms * 10**6:
             return
         with self._counting:
@@ -309,7 +308,7 @@ class Live:
 
 
 class Replay:
-    """Captures as if they were live: batches come when their packets came, `speed` times as fast, empty ones between.
+    """Captures as if they were live: batches come when their packets did, `speed` times as fast, empty ones between.
 
     With `speed=None` they come as fast as they can be read.
     """
@@ -335,14 +334,14 @@ class Replay:
         self._stopped = False
 
     def now_ns(self) -> int:
-        """The time on the clock of the packets."""
+        """The time on the packets' clock."""
         if self.speed is None or self.began_ns is None:
             return self._latest_ns
         return self.began_ns + int((time.monotonic_ns() - self._began_here_ns) * self.speed)
 
     @property
     def quiet_ns(self) -> int:
-        """Nothing waits that is due."""
+        """No packet that is due is waiting."""
         return self.now_ns()
 
     def __iter__(self) -> Iterator[PacketBatch]:
@@ -371,7 +370,7 @@ class Replay:
 
     @property
     def statistics(self) -> LiveStatistics:
-        """What was seen so far; nothing is dropped."""
+        """Counts so far; nothing is dropped."""
         known = self.capture.statistics
         return LiveStatistics(
             known.packets,
@@ -384,11 +383,11 @@ class Replay:
 
     @property
     def warnings(self) -> list[str]:
-        """What could not be read, a line each."""
+        """Warnings about what could not be read, one line each."""
         return self.capture.warnings
 
     def dropped_during(self, interval: Interval) -> int:
-        """None."""
+        """Always 0."""
         return 0
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Which MAC address an IP address has, as the kernel's table of neighbours knows it."""
+"""The MAC address of an IP address, from the kernel's neighbour table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE_S: Final = 1.0
 
 
 def mac_of(address: str, interface: str, patience_s: float = PATIENCE_S) -> bytes:
-    """Its MAC address on the interface's link; the kernel is made to ask for it, if it must."""
+    """The MAC address on the interface's link; the kernel is made to resolve it if needed."""
     wanted = ipaddress.ip_address(address)
     try:
         index = socket.if_nametoindex(interface)
@@ -42,18 +42,18 @@ def mac_of(address: str, interface: str, patience_s: float = PATIENCE_S) -> byte
                 if kind in (_DONE, _ERROR) and not asked:
                     asked = True
                     _make_it_ask(family, address, interface)
-    raise WirelagError(f"{address}: nobody at {interface} answers for it: write its mac into the settings")
+    raise WirelagError(f"{address}: no reply on {interface}: set its mac in the settings")
 
 
 def _make_it_ask(family: int, address: str, interface: str) -> None:
-    """An empty datagram to the discard port: before it can go, the neighbour must be known."""
+    """Send an empty datagram to the discard port: the kernel must first resolve the neighbour."""
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as datagram:
         datagram.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
         datagram.sendto(b"", (address, 9))
 
 
 def _entry(body: bytes, index: int) -> tuple[bytes, bytes] | None:
-    """Address and MAC address of a neighbour on this link."""
+    """IP and MAC address of a neighbour on this link."""
     _, at, flags = struct.unpack_from("=BxxxiH", body)
     if at != index or not flags & _VALID:
         return None

@@ -1,4 +1,4 @@
-"""What the kernel says of its network devices (man 7 rtnetlink), in the network namespace of this thread."""
+"""The kernel's network devices (man 7 rtnetlink), in the network namespace of this thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def messages(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def attributes(data: bytes) -> dict[int, bytes]:
-    """Values by number; the last of each."""
+    """Values by number; the last one of each."""
     found = dict[int, bytes]()
     while len(data) >= 4:
         length, kind = struct.unpack_from("=HH", data)
@@ -38,9 +38,9 @@ def attributes(data: bytes) -> dict[int, bytes]:
 
 
 def devices_above() -> list[int]:
-    """The numbers of devices that see packets which another device sees as well: those on top of others, and loopback.
+    """The numbers of devices that see packets which another device also sees: stacked devices, and loopback.
 
-    A bridge, a bond and a VRF lie on the devices that name them as their master, a VLAN on its link.
+    A bridge, a bond and a VRF lie on the devices that name them as master; a VLAN lies on its link.
     """
     above = set[int]()
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _ROUTE) as netlink:

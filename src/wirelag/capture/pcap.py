@@ -1,4 +1,4 @@
-"""Capture files as packet batches: pcap and pcapng, block by block, in memory that does not grow with the file."""
+"""Capture files as packet batches: pcap and pcapng, read in blocks, in memory that does not grow with the file."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from wirelag.packets.batch import Block, PacketBatch, PacketId
 from wirelag.packets.filters import Filter
 
 BLOCK_BYTES: Final = 1 << 21
-_LEAST_ROOM: Final = 1 << 16  # a block with less room is replaced
+_LEAST_ROOM: Final = 1 << 16  # a block with less space is replaced
 _POLL_S: Final = 0.1
 _MOST_PIECES: Final = 4
-_UNUSED: Final = 3  # references: the list's, the loop's and the question's own
+_UNUSED: Final = 3  # references: the list's, the loop's and the check's own
 
 
 @dataclass(slots=True)
 class CaptureStatistics:
-    """What was read so far, rows or not."""
+    """Counts so far, with or without rows."""
 
     format: str = ""
     packets: int = 0
@@ -34,7 +34,7 @@ class CaptureStatistics:
     captured_bytes: int = 0
     first_ns: int | None = None
     last_ns: int | None = None
-    backwards: int = 0  # packets with a time before that of the packet before them
+    backwards: int = 0  # packets with a time before the previous packet's
     filtered: int = 0
     snapped: int = 0  # packets longer on the wire than in the file
     skipped: dict[str, int] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class CaptureStatistics:
     resolution_ns: float = 0.0
 
     def __add__(self, other: CaptureStatistics) -> CaptureStatistics:
-        """The two taken together."""
+        """The sum of the two."""
         total = CaptureStatistics()
         for name in (item.name for item in fields(self)):
             setattr(total, name, _together(name, getattr(self, name), getattr(other, name)))
@@ -66,14 +66,14 @@ def _together(name: str, one: Any, other: Any) -> Any:
 
 
 class Pieces:
-    """Pieces of memory of one size, used again when nobody looks at them: fresh pages cost more than decoding does."""
+    """Pieces of memory of one size, reused when unreferenced: fresh pages cost more than decoding."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._pieces: list[npt.NDArray[np.uint8]] = []
 
     def take(self) -> npt.NDArray[np.uint8]:
-        """A piece that no batch and no column refers to."""
+        """A piece that no batch or column refers to."""
         for piece in self._pieces:
             if sys.getrefcount(piece) == _UNUSED:
                 return piece
@@ -84,9 +84,9 @@ class Pieces:
 
 
 class CaptureFile:
-    """One capture, read as packet batches by iterating over it, from its beginning each time.
+    """One capture, read as packet batches by iterating over it, from the beginning each time.
 
-    What could not be read is said in `warnings`; what can never be read raises a `WirelagError`.
+    `warnings` lists what could not be read; a file that cannot be read at all raises a `WirelagError`.
     """
 
     def __init__(
@@ -107,18 +107,18 @@ class CaptureFile:
         self.follow = follow
         self.compression = ""
         self.warnings: list[str] = []
-        self.bytes_read = 0  # of the file, decompressed
+        self.bytes_read = 0  # bytes of the file, decompressed
         self._reader: _kernels.Reader | None = None
         self._stream: Stream | None = None
 
     @property
     def progress(self) -> float | None:
-        """How much of the file has been read, from 0 to 1; None where its size is not known."""
+        """The share of the file that has been read, from 0 to 1; None if its size is unknown."""
         return self._stream.progress if self._stream else 0.0
 
     @property
     def statistics(self) -> CaptureStatistics:
-        """What was read so far."""
+        """Counts so far."""
         if self._reader is None:
             return CaptureStatistics()
         known = self._reader.statistics()
@@ -148,8 +148,8 @@ class CaptureFile:
     def _batches(self, stream: Stream) -> Iterator[PacketBatch]:
         reader = self._reader = self._new_reader()
         blocks, batches = Pieces(BLOCK_BYTES), Pieces(_kernels.BATCH_BYTES)
-        block, base = blocks.take(), 0  # the block begins at byte `base` of the file
-        start = stop = 0  # what of the block is not decoded yet
+        block, base = blocks.take(), 0  # the block starts at byte `base` of the file
+        start = stop = 0  # the part of the block not decoded yet
         status, needed = _kernels.MORE, 0
         while status != _kernels.BROKEN:
             if len(block) - stop < _LEAST_ROOM:
@@ -178,12 +178,12 @@ class CaptureFile:
         return got
 
     def _conclude(self, stream: Stream, offset: int, rest: npt.NDArray[np.uint8]) -> None:
-        """Say what stopped the reading: nothing, a file that breaks off, or something that is not a capture."""
+        """Report what stopped the reading: the end, a truncated file, or something that is not a capture."""
         assert self._reader is not None
         known = self._reader.statistics()
         if stream.broken:
             self.warnings.append(
-                f"{self.name}: {stream.broken}, after byte {self.bytes_read:,}; what was before is read"
+                f"{self.name}: {stream.broken}, after byte {self.bytes_read:,}; everything before it was read"
             )
         if not known["format"]:
             raise WirelagError(f"{self.name}: {_why_no_capture(known['broken'], rest.tobytes()[:64], stream)}")
@@ -198,7 +198,7 @@ class CaptureFile:
 
 def _why_no_capture(broken: str, head: bytes, stream: Stream) -> str:
     if not head:
-        return f"there is nothing inside the {stream.compression} file" if stream.compression else "the file is empty"
+        return f"the {stream.compression} file has no content" if stream.compression else "the file is empty"
     if not broken:
         return f"only {len(head)} bytes, too short for a capture"
     if all(byte >= 32 or byte in b"\t\r\n\f" for byte in head):

@@ -1,4 +1,4 @@
-"""Give up all privileges once what needed them is open: nothing that packets do to the program can use them then."""
+"""Dropping all privileges once everything that needs them is open, so that no packet can exploit them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import sys
 from typing import Final
 
 NOBODY: Final = 65534
-PERFMON, ADMIN = 38, 21  # numbers of capabilities; the second has all that the first has
+PERFMON, ADMIN = 38, 21  # numbers of capabilities; the second includes the first
 _CAPABILITY_VERSION: Final = 0x20080522
 _NO_NEW_PRIVILEGES, _AMBIENT, _CLEAR_ALL = 38, 47, 4
 
 
 def no_threads() -> None:
-    """Have numpy start none, where it is not imported yet: a thread's capabilities are its own, and it would keep them.
+    """Keep numpy, if not imported yet, from starting threads: each would keep its own capabilities.
 
     These threads multiply matrices, which nothing here does.
     """
@@ -25,18 +25,18 @@ def no_threads() -> None:
 
 
 def may_trace() -> bool:
-    """Whether it has CAP_PERFMON: with it the kernel's verifier lets programs reckon with pointers."""
+    """Whether the process has CAP_PERFMON: with it, the verifier allows pointer arithmetic."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as file:
         held = next((int(line.split()[1], 16) for line in file if line.startswith("CapEff:")), 0)
     return bool(held & (1 << PERFMON | 1 << ADMIN))
 
 
 def drop_privileges(stay: bool = False) -> None:
-    """Go on as the user who called sudo, or as nobody; without capabilities in any case. Called before threads start.
+    """Continue as the user who called sudo, or as nobody, without capabilities. Call it before threads start.
 
-    Law: what is open stays open, nothing new can be opened that needs a privilege. Modules are still to be imported:
-    where that user cannot read them, root stays root, but without capabilities. `stay`: so it does in any case, since
-    files that are its own have yet to be written.
+    Law: what is open stays open; nothing that needs a privilege can be opened any more. Modules may still be imported:
+    if that user cannot read them, root stays root, but without capabilities. `stay`: stay root in any case, to write
+    files that belong to root.
     """
     if os.geteuid() == 0 and not stay:
         _leave_root()
@@ -44,7 +44,7 @@ def drop_privileges(stay: bool = False) -> None:
     libc.prctl(_AMBIENT, _CLEAR_ALL, 0, 0, 0)
     libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     if libc.capset(struct.pack("Ii", _CAPABILITY_VERSION, 0), bytes(24)):
-        raise OSError(ctypes.get_errno(), "cannot give up capabilities")
+        raise OSError(ctypes.get_errno(), "cannot drop capabilities")
 
 
 def _leave_root() -> None:
@@ -54,7 +54,7 @@ def _leave_root() -> None:
         os.setgroups([])
         os.setresgid(group, group, 0)
         os.setresuid(user, user, 0)
-    except PermissionError:  # root without the right to become somebody else, as in some containers
+    except PermissionError:  # root that may not change its user, as in some containers
         return
     if all(os.access(path, os.R_OK) for path in imported_from):
         os.setresgid(group, group, group)
@@ -66,7 +66,7 @@ def _leave_root() -> None:
 
 
 def _whom() -> tuple[int, int]:
-    """The user and the group to go on as."""
+    """The user and the group to continue as."""
     user, group = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
     if user.isdigit() and group.isdigit() and int(user):
         return int(user), int(group)

@@ -1,4 +1,4 @@
-"""A packet socket with a ring of memory that the kernel fills: opened, counted, closed (man 7 packet, TPACKET_V3)."""
+"""A packet socket with a ring that the kernel fills: opening, counters, closing (man 7 packet, TPACKET_V3)."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ Clock = Literal["kernel", "hardware"]
 Direction = Literal["both", "in", "out"]
 
 BLOCK_BYTES: Final = 1 << 20
-LEAST_BLOCK_BYTES: Final = 1 << 17  # a frame with all its headers fits, however long
+LEAST_BLOCK_BYTES: Final = 1 << 17  # large enough for a frame of any length with all its headers
 LEAST_BLOCKS: Final = 8
 LEAST_RING_BYTES, MOST_RING_BYTES = 1 << 18, 1 << 32
-ANY: Final = "any"  # every Ethernet port of this host, each packet once: it never goes down
-LINKS: Final = {  # as the kernel numbers link layers (linux/if_arp.h), and as capture files do
+ANY: Final = "any"  # every Ethernet port of this host, each packet once; never goes down
+LINKS: Final = {  # numbers of link layers: the kernel's (linux/if_arp.h), and those of capture files
     1: 1, 772: 1,  # Ethernet, loopback
     519: 101, 65534: 101, 768: 101, 769: 101, 776: 101,  # IP alone: raw, tun and WireGuard, tunnels
     778: 228, 823: 229,  # GRE over IPv4 and IPv6
 }  # fmt: skip
 EVERY_PROTOCOL: Final = 3
-FRAME_BYTES: Final = 1 << 11  # asked for by the kernel, but without a meaning in version 3
+FRAME_BYTES: Final = 1 << 11  # required by the kernel, but without meaning in version 3
 TAG_BYTES: Final = 4
-NEW_GROUP: Final = -1  # of rings that share packets: a number that nobody has
+NEW_GROUP: Final = -1  # a new group of rings that share packets: the kernel picks a free number
 IFF_UP, IFF_LOOPBACK = 0x1, 0x8
 _SIOCGIFFLAGS, _SIOCGIFHWADDR, _SIOCETHTOOL, _SIOCSHWTSTAMP = 0x8913, 0x8927, 0x8946, 0x89B0
 _GET_TIMESTAMPING: Final = 0x41  # of ethtool
@@ -46,7 +46,7 @@ _TIMESTAMP, _FANOUT, _IGNORE_OUTGOING = 17, 18, 23
 _SOL_PACKET: Final = 263
 _VERSION_3: Final = 2
 _PROMISCUOUS: Final = 1
-_FANOUT_HASH, _UNIQUE = 0, 0x2000  # without the flag that joins fragments: they would be other packets
+_FANOUT_HASH, _UNIQUE = 0, 0x2000  # without the flag that joins fragments, which would change packets
 
 
 @dataclass(slots=True)
@@ -61,16 +61,16 @@ class Ring:
     _map: mmap.mmap
 
     def counters(self) -> tuple[int, int, int]:
-        """Since last asked: packets that passed the filter, those without room among them, how often that began."""
+        """Since the last call: packets that passed the filter, those dropped, and how often dropping started."""
         found = struct.unpack("3I", self.socket.getsockopt(_SOL_PACKET, _STATISTICS, 12))
         return found[0], found[1], found[2]
 
     def group(self) -> int:
-        """The number of the rings that share packets with this one; 0: none do."""
+        """The number of the group of rings that share packets with this one; 0: none."""
         return int(self.socket.getsockopt(_SOL_PACKET, _FANOUT)) & 0xFFFF
 
     def close(self) -> None:
-        """Receive nothing more. The memory goes when nobody looks at it any longer."""
+        """Stop receiving. The memory is released when no longer referenced."""
         self.socket.close()
 
 
@@ -86,9 +86,9 @@ def open_ring(
     direction: Direction,
     clock: Clock,
 ) -> Ring:
-    """Listen. No packet gets in before all of this is set."""
+    """Open a ring. No packet enters before everything is set up."""
     if not LEAST_RING_BYTES <= ring_bytes <= MOST_RING_BYTES:
-        raise WirelagError(f"{interface}: a ring has 256 KiB to 4 GiB, not {ring_bytes:,} bytes")
+        raise WirelagError(f"{interface}: a ring must have 256 KiB to 4 GiB, not {ring_bytes:,} bytes")
     try:
         opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
     except PermissionError:
@@ -100,7 +100,7 @@ def open_ring(
         raise WirelagError(f"{interface}: no packet socket here ({error.strerror}); read a capture with -r") from None
     try:
         link_type, loopback = link_of(opened, interface)
-        beside = "lo" if interface == ANY else interface  # its headers are Ethernet's, too
+        beside = "lo" if interface == ANY else interface  # it also has Ethernet headers
         program = compile_filter(expression, beside, link_type, snap_bytes) if expression else take(snap_bytes)
         if interface == ANY:
             program = without(devices_above()) + program
@@ -154,15 +154,15 @@ def link_of(opened: socket.socket, name: str) -> tuple[int, bool]:
     if not flags & IFF_UP:
         raise WirelagError(f"{name}: the interface is down; bring it up with: ip link set {name} up")
     if hardware not in LINKS:
-        raise WirelagError(f"{name}: its link layer (number {hardware}) is none that wirelag reads")
+        raise WirelagError(f"{name}: unknown link layer (number {hardware}); wirelag reads Ethernet, IP and GRE")
     return LINKS[hardware], bool(flags & IFF_LOOPBACK)
 
 
 def _stamp_in_hardware(opened: socket.socket, interface: str) -> None:
-    """Have the card stamp every packet that comes in."""
+    """Make the card timestamp every incoming packet."""
     info = ctypes.create_string_buffer(struct.pack("I", _GET_TIMESTAMPING), 44)
     no_stamps = WirelagError(
-        f"{interface}: this card does not stamp packets; take the kernel's stamps (--clock kernel)"
+        f"{interface}: this card does not timestamp packets; use the kernel's timestamps (--clock kernel)"
     )
     try:
         fcntl.ioctl(opened, _SIOCETHTOOL, struct.pack("16sP16x", interface.encode(), ctypes.addressof(info)))
@@ -172,7 +172,7 @@ def _stamp_in_hardware(opened: socket.socket, interface: str) -> None:
         fcntl.ioctl(opened, _SIOCSHWTSTAMP, struct.pack("16sP16x", interface.encode(), ctypes.addressof(wish)))
         opened.setsockopt(_SOL_PACKET, _TIMESTAMP, _RAW_HARDWARE)
     except PermissionError:
-        raise WirelagError(f"{interface}: stamps of the card need CAP_NET_ADMIN beside CAP_NET_RAW") from None
+        raise WirelagError(f"{interface}: hardware timestamps need CAP_NET_ADMIN and CAP_NET_RAW") from None
     except OSError:
         raise no_stamps from None
 
@@ -184,7 +184,7 @@ def _attach(opened: socket.socket, program: bytes) -> None:
 
 
 def _bind_everywhere(opened: socket.socket) -> None:
-    """Listen at all interfaces: number 0 (man 7 packet), which Python's own `bind` cannot name."""
+    """Listen at all interfaces: number 0 (man 7 packet), which Python's `bind` cannot express."""
     address = struct.pack("=HHi12x", socket.AF_PACKET, socket.htons(EVERY_PROTOCOL), 0)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.bind(opened.fileno(), address, len(address)):
@@ -197,7 +197,7 @@ def _power_of_two(number: int) -> int:
 
 def _why(error: OSError, ring_bytes: int) -> str:
     if error.errno == errno.ENOMEM:
-        return f"the kernel has no {ring_bytes >> 20} MiB for the ring; ask for less"
+        return f"the kernel has no {ring_bytes >> 20} MiB for the ring; choose a smaller ring"
     if error.errno == errno.ENODEV:
         return "the interface has gone"
     if error.errno in (errno.EPERM, errno.EACCES):

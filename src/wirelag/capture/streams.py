@@ -1,6 +1,6 @@
-"""Byte streams of capture files: plain, gzip, zstd or xz by their content, a path or standard input.
+"""Byte streams of capture files: plain, gzip, zstd or xz, detected by content; a path or standard input.
 
-What was decompressed before a file breaks off is never lost: the stream gives it, then ends, and says why in `broken`.
+Data decompressed before a file breaks off is never lost: the stream returns it, then ends; `broken` holds the reason.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Stream:
         self.broken = ""
 
     def readinto(self, buffer: memoryview) -> int:
-        """Fill the start of the buffer; 0 at the end (for now: a growing file may go on)."""
+        """Fill the start of the buffer; 0 at the end (for now: a growing file may continue)."""
         if self.head:
             n = min(len(self.head), len(buffer))
             buffer[:n], self.head = self.head[:n], self.head[n:]
@@ -41,7 +41,7 @@ class Stream:
 
     @property
     def progress(self) -> float | None:
-        """How much of the file has been read, from 0 to 1; None for a pipe."""
+        """The share of the file that has been read, from 0 to 1; None for a pipe."""
         if self.raw.closed:
             return 1.0
         size = os.fstat(self.raw.fileno()).st_size
@@ -61,7 +61,7 @@ class Stream:
 
 
 class _Decompressed(Stream):
-    """Behind a decompressor with the interface of bz2 and lzma; members that follow each other are one stream."""
+    """A stream behind a decompressor with the interface of bz2 and lzma; concatenated members are one stream."""
 
     def __init__(self, name: str, raw: io.RawIOBase, head: bytes, compression: str) -> None:
         super().__init__(name, raw, head)
@@ -110,9 +110,9 @@ class _Decompressed(Stream):
 
 
 class _ZstdFrames:
-    """Follows zstd's frames from block to block: the library does not tell one that breaks off from one that ends.
+    """Follows zstd's frames block by block: the library does not distinguish a truncated frame from a complete one.
 
-    The format is RFC 8878: a header whose first byte tells its length, blocks of 3 bytes and their content, a checksum.
+    The format is RFC 8878: a header whose first byte gives its length, blocks of 3 bytes plus content, a checksum.
     """
 
     def __init__(self) -> None:
@@ -124,11 +124,11 @@ class _ZstdFrames:
 
     @property
     def complete(self) -> bool:
-        """Whether a frame has ended, and no other has begun."""
+        """Whether a frame has ended and no other has begun."""
         return self._next == self._magic and not self._part and not self._passed_over
 
     def feed(self, data: bytes) -> None:
-        """Follow so many bytes more."""
+        """Follow these bytes."""
         at = 0
         while at < len(data):
             if self._passed_over:
@@ -170,7 +170,7 @@ class _ZstdFrames:
 
 
 class _Zstd(Stream):
-    """Zstandard frames; the library has an interface of its own."""
+    """Zstandard frames; the library has its own interface."""
 
     def __init__(self, name: str, raw: io.RawIOBase, head: bytes) -> None:
         super().__init__(name, raw, head)
@@ -196,7 +196,7 @@ class _Zstd(Stream):
 
 
 class _Source:
-    """The compressed bytes under a `_Zstd`, as its library wants to read them."""
+    """The compressed bytes under a `_Zstd`, in the form that its library reads."""
 
     def __init__(self, stream: _Zstd) -> None:
         self.stream = stream
@@ -240,6 +240,6 @@ def _open(path: str) -> io.RawIOBase:
             f"{path}: this is a directory; name the captures in it, as {path.rstrip('/')}/*.pcap"
         ) from None
     except PermissionError:
-        raise WirelagError(f"{path}: you may not read this file; ask its owner, or try sudo") from None
+        raise WirelagError(f"{path}: permission denied; ask its owner for read access, or use sudo") from None
     except OSError as error:
         raise WirelagError(f"{path}: cannot be opened ({error.strerror})") from None

@@ -1,7 +1,7 @@
-"""Files of synopses: what a point kept, to be taken to another place.
+"""Files of synopses: what a point kept, for use elsewhere.
 
-A line that names the format, then packed records (packing.py), each behind its length: what it is, one for each
-interval and class, and the end with what was counted. A file that breaks off gives what is whole, and a warning.
+One line that names the format, then packed records (codec.py), each preceded by its length: the opening, one record per
+interval and class, and the end with the counters. A truncated file yields its complete records, and a warning.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_BYTES: Final = 1 << 30
 
 
 def is_synopsis_file(path: str) -> bool:
-    """Whether a file begins like one."""
+    """Whether a file starts like a file of synopses."""
     try:
         with Path(path).open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -31,7 +31,7 @@ def is_synopsis_file(path: str) -> bool:
 
 
 class SynopsisWriter:
-    """Writes records as they come; `close` (or the end of `with`) writes what was counted."""
+    """Writes records as they come; `close` (or the end of `with`) writes the counters."""
 
     def __init__(self, path: str, about: About) -> None:
         self.path = path
@@ -46,7 +46,7 @@ class SynopsisWriter:
         self._record(about.to_fields())
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """One interval of one class."""
+        """Write one interval of one class."""
         self._record(record)
         self.records += 1
 
@@ -79,13 +79,13 @@ class SynopsisWriter:
 
 
 class SynopsisFile:
-    """Reads a file of synopses: `about` first, then iterate over the records; then ask for `counted` and `warnings`."""
+    """Reads a file of synopses: `about` first, then iterate over the records; then read `counted` and `warnings`."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.counted: dict[str, Any] = {}
         self.warnings: list[str] = []
-        self.whole = False  # once its end was read
+        self.whole = False  # True once its end was read
         try:
             data = Path(path).read_bytes()
         except OSError as error:
@@ -96,7 +96,7 @@ class SynopsisFile:
         self._parts = self._split(data)
         first = next(self._parts, None)
         if first is None:
-            raise WirelagError(f"{path}: breaks off before it says what it is; cut it again")
+            raise WirelagError(f"{path}: ends before its header is complete; cut it again")
         try:
             self.about = About.from_fields(first)
         except (ValueError, KeyError, TypeError) as error:
@@ -121,4 +121,4 @@ class SynopsisFile:
                 self.counted, self.whole = record, True
                 return
             yield record
-        self.warnings.append(f"{self.path}: breaks off; what is whole was read")
+        self.warnings.append(f"{self.path}: the file is truncated; its complete records were read")

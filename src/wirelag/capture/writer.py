@@ -1,4 +1,4 @@
-"""Writes captures: pcap with ns timestamps or pcapng, plain, gzip or zstd, by the file's name."""
+"""Writes captures: pcap with ns timestamps or pcapng, plain, gzip or zstd, according to the file name."""
 
 import struct
 import sys
@@ -35,8 +35,8 @@ ENHANCED_PACKET: Final = 6
 class CaptureWriter:
     """Appends batches of frames to a capture; a context manager.
 
-    The format follows from the name: `.pcapng` or else pcap, with `.gz` or `.zst` behind it compressed; `-` is
-    standard output. Frame i is `buffer[offset[i] : offset[i] + captured[i]]`.
+    The format follows from the name: `.pcapng`, else pcap; a further `.gz` or `.zst` compresses; `-` is standard
+    output. Frame i is `buffer[offset[i] : offset[i] + captured[i]]`.
     """
 
     def __init__(self, path: str, snaplen: int = 262_144, link_type: int = ETHERNET) -> None:
@@ -65,7 +65,7 @@ class CaptureWriter:
             raise self._failure(error) from error
 
     def __enter__(self) -> "CaptureWriter":
-        """Use the writer as it is."""
+        """Return the writer itself."""
         return self
 
     def __exit__(
@@ -144,14 +144,14 @@ def _pcapng_records(time_ns: Ints, buffer: Bytes, offset: Ints, captured: Ints, 
 
 
 def _scatter(out: Bytes, place: Ints, items: npt.NDArray[Any]) -> None:
-    """Put every item, whatever its type, at its place in the bytes."""
+    """Store every item, of any type, at its place in the bytes."""
     kind = f"V{items.dtype.itemsize}"
     if len(items):
         _places(out, kind)[place] = items.view(kind)
 
 
 def _copy(out: Bytes, place: Ints, source: Bytes, offset: Ints, size: Ints) -> None:
-    """Copy pieces of different sizes: all pieces of one size are one assignment."""
+    """Copy pieces of different sizes: all pieces of one size in one assignment."""
     order = np.argsort(size, kind="stable")
     sizes, first = np.unique(size[order], return_index=True)
     for bytes_each, rows in zip(sizes.tolist(), np.split(order, first[1:]), strict=True):

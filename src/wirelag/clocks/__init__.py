@@ -1,1 +1,1 @@
-"""What the clocks of two points differ by."""
+"""The difference between the clocks of two points."""

@@ -1,6 +1,6 @@
 """The smallest delays of two directions, block by block, and where they jump.
 
-Queues make delays longer, never shorter: the smallest ones of a while show the path and the clocks alone.
+Queues only lengthen delays: the smallest delays of a period show the path and the clocks alone.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from wirelag.units import format_duration
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-BLOCK_PACKETS: Final = 16  # packets of a direction that a block should have
+BLOCK_PACKETS: Final = 16  # packets of a direction per block
 FEWEST_BLOCKS: Final = 8
 MOST_BLOCKS: Final = 64
 MOST_STEPS: Final = 4
 CLEAR: Final = 6.0  # spreads of the block minima by which a drift or a step must stand out
-PRECISION_NS: Final = 1_000.0  # of timestamps: what is smaller is no sign of anything
-_MARGIN: Final = 3  # blocks on each side of a step, at least
-_REACH: Final = 8  # and at most
-_LAG: Final = 4  # blocks between which a slope is taken
+PRECISION_NS: Final = 1_000.0  # precision of timestamps: smaller changes mean nothing
+_MARGIN: Final = 3  # minimum of blocks on each side of a step
+_REACH: Final = 8  # maximum of blocks on each side
+_LAG: Final = 4  # distance in blocks over which a slope is taken
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The downstream clock was set at `time_ns` (on itself), ahead by `size_ns`."""
+    """The downstream clock was set ahead by `size_ns` at `time_ns` (its own time)."""
 
     time_ns: int
     size_ns: int
@@ -38,18 +38,18 @@ class Step:
 
 @dataclass(slots=True)
 class Way:
-    """One direction: when its packets were downstream (ns since the origin), and their delays less a constant."""
+    """One direction: arrival times of its packets (downstream, ns since the origin), and their delays minus a base."""
 
     time: Floats
     delay: Floats
-    base_ns: int  # taken from all delays, so that they fit into floats
-    detour: Floats  # jumps of this direction alone: no clock did that, but a slope is looked for around them
-    minima: Floats  # smallest delay of each block, NaN where there are too few packets
+    base_ns: int  # subtracted from all delays, so that they fit into floats
+    detour: Floats  # jumps of this direction alone: not the clock's, but removed before a slope is fitted
+    minima: Floats  # smallest delay of each block; NaN if it has too few packets
     minima_time: Floats
     edge: bool = True  # packets come close to the smallest possible delay
 
     def move(self, after: float, size: float, clock: bool) -> None:
-        """Take a jump out, of the clock or of this direction alone."""
+        """Remove a jump, of the clock or of this direction alone."""
         if clock:
             self.delay = self.delay - np.where(self.time >= after, size, 0.0)
         else:
@@ -57,7 +57,7 @@ class Way:
         self.minima = np.where(self.minima_time >= after, self.minima - size, self.minima)
 
     def leave_out(self, earliest: float, latest: float) -> None:
-        """Forget packets between two times: nobody knows on which side of a step they were."""
+        """Drop packets between two times: it is unknown on which side of a step they were."""
         kept = (self.time < earliest) | (self.time > latest)
         self.time, self.delay, self.detour = self.time[kept], self.delay[kept], self.detour[kept]
 
@@ -67,11 +67,11 @@ class Way:
 
     @property
     def enough(self) -> bool:
-        """Whether there are enough blocks to speak of skew and steps."""
+        """Whether there are enough blocks to estimate skew and steps."""
         return int((~np.isnan(self.minima)).sum()) >= FEWEST_BLOCKS
 
     def residuals(self) -> tuple[float, Floats]:
-        """The slope of the line through the block minima, and what they are above or below it."""
+        """The slope of the line through the block minima, and their distances from it."""
         there = ~np.isnan(self.minima)
         time, y = self.minima_time[there], self.minima[there]
         scale = max(float(np.ptp(time)), 1.0)
@@ -89,7 +89,7 @@ def two_ways(seen: list[tuple[Ints, Ints]], origin: int, notes: list[str]) -> li
     for times, delays in seen:
         order = np.argsort(times, kind="stable")
         base = int(np.sort(delays)[len(delays) // 2])
-        # Unsigned: times that are nonsense may be further apart than an int64 reaches.
+        # Unsigned: nonsensical times may be further apart than an int64 reaches.
         time = (times[order] - origin).view(np.uint64).astype(np.float64)
         delay = delays[order].astype(np.float64) - base if _wild(delays) else (delays[order] - base).astype(np.float64)
         impossible = _impossible(delay)
@@ -98,8 +98,8 @@ def two_ways(seen: list[tuple[Ints, Ints]], origin: int, notes: list[str]) -> li
             notes.append(f"{count:,} packets with times far apart from all others were not used to compare the clocks")
             time, delay = time[~impossible], delay[~impossible]
         ways.append(Way(time, delay, base, np.zeros(len(time)), np.empty(0), np.empty(0)))
-    # Blocks of equally many packets, the same times for both directions. But a block lasts a while: all packets of a
-    # burst see the same queue, and would be many blocks that say the same.
+    # Blocks have equally many packets, and the same times for both directions. But a block has a minimum length: all
+    # packets of a burst see the same queue, and would make many blocks that show the same.
     blocks = int(min(MOST_BLOCKS, *(len(way.time) // BLOCK_PACKETS for way in ways)))
     if blocks >= FEWEST_BLOCKS:
         together = np.sort(np.concatenate([way.time for way in ways]))
@@ -110,7 +110,7 @@ def two_ways(seen: list[tuple[Ints, Ints]], origin: int, notes: list[str]) -> li
 
 
 def _apart(edges: Floats, least: float) -> Floats:
-    """The edges that come at least so long after the one before."""
+    """The edges at least `least` after the previous one."""
     kept: list[float] = []
     for edge in edges.tolist():
         if edge - (kept[-1] if kept else 0.0) >= least:
@@ -119,12 +119,12 @@ def _apart(edges: Floats, least: float) -> Floats:
 
 
 def _wild(delays: Ints) -> bool:
-    """Whether delays are so far apart that their differences do not fit into 64 bits."""
+    """Whether delays are so far apart that their differences overflow 64 bits."""
     return int(delays.max()) - int(delays.min()) >= 2**63
 
 
 def _impossible(delay: Floats) -> npt.NDArray[np.bool_]:
-    """A few packets much below all others: two different packets taken for one. One of them would decide everything."""
+    """A few packets far below all others: two different packets taken for one. A single one would decide the fit."""
     most = max(3, len(delay) // 1000)
     if len(delay) < 4 * BLOCK_PACKETS:
         return np.zeros(len(delay), np.bool_)
@@ -135,7 +135,7 @@ def _impossible(delay: Floats) -> npt.NDArray[np.bool_]:
 
 
 def _minima(way: Way, edges: Floats) -> tuple[Floats, Floats]:
-    """The smallest delay of each block, and when it was."""
+    """The smallest delay of each block, and its time."""
     block = np.searchsorted(edges, way.time, side="right")
     count = np.bincount(block, minlength=len(edges) + 1)
     order = np.lexsort((way.delay, block))
@@ -146,12 +146,12 @@ def _minima(way: Way, edges: Floats) -> tuple[Floats, Floats]:
 
 
 def spread_of(minima: Floats) -> float:
-    """How much block minima scatter: a fifth of them may be anything; never below what timestamps can tell."""
+    """Spread of block minima: up to a fifth may be outliers; never below the precision of timestamps."""
     return max(float(np.quantile(np.abs(minima - np.median(minima)), 0.8)) / 1.28, PRECISION_NS)
 
 
 def line_through(columns: Floats, y: Floats, rounds: int = 12) -> Floats:
-    """Least absolute deviations: a block full of congestion does not move the line."""
+    """Least absolute deviations: a congested block does not move the line."""
     weight = np.ones(len(y))
     for _ in range(rounds):
         weighed = columns * weight[:, None]
@@ -167,18 +167,18 @@ class _Jump:
 
     size: float
     spread: float
-    local: float  # the same from a few blocks on both sides only
+    local: float  # the same from only a few blocks on both sides
 
     @property
     def clear(self) -> float:
-        """By how many spreads it stands out; 0 where it is a slow change and no jump."""
+        """By how many spreads it stands out; 0 if it is a slow change instead of a jump."""
         sudden = self.size * self.local > 0 and abs(self.local) > 0.6 * abs(self.size)
         return abs(self.size) / self.spread if sudden else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """Blocks that have a minimum, their minima without the slope, and how much neighbours differ by chance."""
+    """Blocks that have a minimum, their minima without the slope, and the chance difference between neighbours."""
 
     blocks: npt.NDArray[np.int64]
     minima: Floats
@@ -186,7 +186,7 @@ class _Level:
 
     @classmethod
     def of(cls, way: Way, slope: float | None = None) -> _Level:
-        """Without a slope it is the median over blocks a few apart: a step lies between few of them."""
+        """Without a given slope, use the median over blocks a few apart: a step affects few of those."""
         blocks = np.flatnonzero(~np.isnan(way.minima))
         time, y = way.minima_time[blocks], way.minima[blocks]
         if slope is None:
@@ -195,7 +195,7 @@ class _Level:
         return cls(blocks, y, max(1.048 * float(np.median(np.abs(np.diff(y)))), PRECISION_NS))
 
     def jump(self, at: int) -> tuple[_Jump, float]:
-        """The jump between block `at` - 1 and block `at`, and how much better two levels explain the blocks around."""
+        """The jump between blocks `at` - 1 and `at`, and how much better two levels explain the blocks around it."""
         place = int(np.searchsorted(self.blocks, at))
         before, after = self.minima[max(place - _REACH, 0) : place], self.minima[place : place + _REACH]
         if min(len(before), len(after)) < _MARGIN:
@@ -203,24 +203,24 @@ class _Level:
         around = np.concatenate([before, after])
         levels = np.repeat([np.median(before), np.median(after)], [len(before), len(after)])
         gain = float(np.abs(around - np.median(around)).sum() - np.abs(around - levels).sum())
-        # The block with the jump in it belongs to either side: a median of three does not mind.
+        # The block that contains the jump belongs to either side: a median of three tolerates that.
         local = float(np.median(after[:_MARGIN]) - np.median(before[-_MARGIN:]))
         spread = max(self.still, spread_of(around - levels))
         return _Jump(float(levels[-1] - levels[0]), spread, local), gain / self.still
 
 
 def find_steps(ways: list[Way], origin: int) -> tuple[list[Step], float, list[str]] | None:
-    """Steps of the clock, how unsure their sizes are, and notes of other jumps.
+    """Steps of the clock, the uncertainty of their sizes, and notes on other jumps.
 
-    Jumps are taken out of the directions that have them. None where the path itself jumps again and
-    again, as that hides what a clock does.
+    Jumps are removed from the directions that have them. None if the path itself jumps repeatedly, as that hides what a
+    clock does.
     """
     steps: list[Step] = []
     notes: list[str] = []
     blur, detours = 0.0, 0
     for _ in range(MOST_STEPS):
         at, jumps = _best_jump(ways)
-        # A slope that is a little wrong looks like a jump: one that is real stands out above the line through all, too.
+        # A slightly wrong slope looks like a jump: a real jump also stands out above the line through all blocks.
         clear = [
             min(jump.clear, _Level.of(way, way.residuals()[0]).jump(at)[0].clear)
             for way, jump in zip(ways, jumps, strict=True)
@@ -255,7 +255,7 @@ def find_steps(ways: list[Way], origin: int) -> tuple[list[Step], float, list[st
 
 
 def _best_jump(ways: list[Way]) -> tuple[int, list[_Jump]]:
-    """The place where a jump explains most, in both directions together."""
+    """The place where a jump explains most, both directions together."""
     levels = [_Level.of(way) for way in ways]
     best, place, found = -1.0, 0, [_Jump(0.0, 1.0, 0.0) for _ in ways]
     for at in range(1, len(ways[0].minima)):
@@ -286,10 +286,10 @@ def _jump_note(jumps: list[_Jump], time: float) -> str:
 
 
 def _when(ways: list[Way], at: int, size: float) -> tuple[float, float]:
-    """Between which times a step was, from the packets around it.
+    """The time range that contains a step, from the packets around it.
 
-    The direction whose delays rose has packets below its new minimum only before it; the one whose delays fell has
-    packets below its old minimum only afterwards.
+    The direction whose delays rose has packets below its new minimum only before the step; the one whose delays fell
+    has packets below its old minimum only after it.
     """
     rose, fell = (ways[0], ways[1]) if size > 0 else (ways[1], ways[0])
     times = [way.minima_time[max(at - 2, 0) : at + 2] for way in ways]

@@ -1,9 +1,9 @@
-"""How the clocks of two points relate, from the times of the same packets at both.
+"""The relation of two points' clocks, from the times of the same packets at both.
 
-Law: a clock is corrected only where there is something to correct; captures on one clock stay as they are. A clock
-that runs fast makes the smallest delays of one direction rise and those of the other fall by the same slope; a clock
-that is set makes them jump by opposite amounts at the same time. Congestion and routes do neither. Where every constant
-offset leaves negative delays, the clock did something, and an offset without skew or steps is not the whole answer.
+Law: a clock is corrected only if there is something to correct; captures on one clock stay as they are. A clock that
+runs fast makes the smallest delays of one direction rise and those of the other fall with the same slope; a clock that
+is set makes them jump by opposite amounts at the same time. Congestion and routes do neither. If every constant offset
+leaves negative delays, the clock drifted or was set, and an offset without skew or steps is not the whole correction.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from wirelag.units import format_duration
 
 __all__ = ["FEWEST", "LONGEST_DELAY_NS", "Clock", "Step", "fit"]
 
-FEWEST: Final = 8  # packets without copies: with fewer, the others are compared, too
+FEWEST: Final = 8  # packets without copies: with fewer, the others are compared too
 MOST_SKEW: Final = 1e-3
-LONGEST_DELAY_NS: Final = 10 * 10**9  # a one-way delay of this size is an offset
+LONGEST_DELAY_NS: Final = 10 * 10**9  # a one-way delay this large is an offset
 _LONGEST_NS: Final = 2**63 - 1
-_BINS: Final = 1 << 13  # minima that a convex hull is made of
-_AGREED: Final = 0.05  # what hulls of both directions and both halves may differ by if a clock is the only reason
-_NEAR: Final = 0.05  # of the span: how close to the first packet a clock that drifts may have been right
+_BINS: Final = 1 << 13  # number of minima from which a convex hull is computed
+_AGREED: Final = 0.05  # by how much hulls of both directions and both halves may differ if only a clock is the cause
+_NEAR: Final = 0.05  # share of the span: how close to the first packet a drifting clock may have been right
 _ALIKE: Final = (0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # quantiles by which two directions are compared
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """What must be taken from downstream times so that they are on upstream's clock.
+    """The correction subtracted from downstream times to put them on upstream's clock.
 
-    That is `offset_ns` at `origin_ns`, and `skew` seconds per second since, and the size of each step from its time on.
-    `offset_bound_ns` says how far off the offset may be; None where none was estimated, or nobody can say.
+    It is `offset_ns` at `origin_ns`, plus `skew` seconds per second since then, plus the size of each step from its
+    time on. `offset_bound_ns` bounds the error of the offset; None if no offset was estimated, or no bound is known.
     """
 
     offset_ns: float = 0
@@ -60,7 +60,7 @@ class Clock:
 
     @classmethod
     def given(cls, offset_ns: int) -> Clock:
-        """A clock whose offset is known."""
+        """A clock with a given offset."""
         return cls(offset_ns=offset_ns, method="given", offset_bound_ns=0.0)
 
     @property
@@ -69,7 +69,7 @@ class Clock:
         return bool(round(self.offset_ns) or self.skew or self.steps)
 
     def correct(self, times_ns: Ints) -> Ints:
-        """Downstream times on upstream's clock; the same array where there is nothing to correct."""
+        """Downstream times on upstream's clock; the same array if there is nothing to correct."""
         if not self.corrects:
             return times_ns
         corrected = times_ns - np.int64(min(max(round(self.offset_ns), -_LONGEST_NS), _LONGEST_NS))
@@ -91,7 +91,7 @@ class Clock:
 
 
 def fit(forward_up_ns: Ints, forward_down_ns: Ints, backward_up_ns: Ints, backward_down_ns: Ints) -> Clock:
-    """How the clocks relate, from packets that travel up->down (forward) and down->up (backward, may be empty)."""
+    """Relate the clocks, from packets that travel up->down (forward) and down->up (backward, may be empty)."""
     if not len(forward_down_ns):
         return Clock()
     origin = int(min(forward_down_ns.min(), backward_down_ns.min() if len(backward_down_ns) else forward_down_ns.min()))
@@ -124,7 +124,7 @@ def fit(forward_up_ns: Ints, forward_down_ns: Ints, backward_up_ns: Ints, backwa
 
 
 def _possible(ways: list[Way], skew: float, blur: float) -> bool:
-    """Whether some offset leaves no delay negative: else it is not the clock that did this."""
+    """Whether some offset leaves no delay negative; if not, the skew is not the clock's."""
     slack = 2 * (PRECISION_NS + blur) + sum(spread_of(way.residuals()[1]) for way in ways)
     return len(ways) == 1 or ways[0].smallest_ns(skew) + ways[1].smallest_ns(-skew) > -slack
 
@@ -147,8 +147,8 @@ def _step_note(step: Step, origin: int) -> str:
 def _slope(way: Way) -> tuple[float, bool]:
     """The slope of the smallest delays, and whether they have an edge.
 
-    Where many packets come close to the smallest possible delay, the hull is exact. Where few do and each sample of
-    packets has a minimum of its own, the line through the middle of the block minima is better.
+    If many packets come close to the smallest possible delay, the hull is exact. If few do, and each sample of packets
+    has its own minimum, the line through the middle of the block minima is better.
     """
     slope, above = way.residuals()
     edge = bool(np.median(above) - above.min() < 2 * spread_of(above))
@@ -156,8 +156,8 @@ def _slope(way: Way) -> tuple[float, bool]:
 
 
 def _hull_slope(times: Floats, delays: Floats) -> float:
-    """The slope of the line below all delays that comes closest to them: the hull's edge over the mean time."""
-    # In bins the smallest delay is enough: a hull has few corners.
+    """The slope of the line below all delays that is closest to them: the hull's edge over the mean time."""
+    # The smallest delay per bin is enough: a hull has few corners.
     span = max(float(times[-1] - times[0]), 1.0)
     bins = ((times - times[0]) * (_BINS / span)).astype(np.int64)
     order = np.lexsort((delays, bins))
@@ -179,7 +179,7 @@ def _hull_slope(times: Floats, delays: Floats) -> float:
 
 
 def _find_skew(ways: list[Way]) -> float:
-    """The skew, where the minima drift by clearly more than they scatter, and both directions agree."""
+    """The skew, if the minima drift clearly more than they scatter, and both directions agree."""
     slopes, spreads, spans = [], [], []
     for way, sign in zip(ways, (1, -1), strict=False):
         there = ~np.isnan(way.minima)
@@ -214,7 +214,7 @@ def _find_skew(ways: list[Way]) -> float:
 def _agreed(ways: list[Way], slopes: list[float]) -> bool:
     """Whether the hulls of both directions, and of each half of them, have one slope: load would not do that.
 
-    That holds however much the minima of blocks scatter, as few of them decide where a hull is.
+    This holds however much the block minima scatter, because few of them determine a hull.
     """
     all_slopes = list(slopes)
     for way, sign in zip(ways, (1, -1), strict=True):
@@ -229,9 +229,9 @@ def _agreed(ways: list[Way], slopes: list[float]) -> bool:
 
 
 def _needed_skew(ways: list[Way]) -> float:
-    """The skew of a clock that is certain to drift, as no constant offset fits: what both hulls say, if that fits.
+    """The skew of a clock that must drift because no constant offset fits: the slope of both hulls, if it fits.
 
-    A step would not be mistaken for it: where no constant offset fits around a step, no line does.
+    It cannot be confused with a step: where no constant offset fits around a step, no line does.
     """
     slopes = [sign * _hull_slope(way.time, way.delay) for way, sign in zip(ways, (1, -1), strict=True)]
     skew = sum(slopes) / 2
@@ -243,10 +243,10 @@ def _needed_skew(ways: list[Way]) -> float:
 def _sharpen(
     ways: list[Way], steps: list[Step], skew: float, blur: float, origin: int
 ) -> tuple[list[Step], float, float]:
-    """Steps, skew, and how unsure the sizes are, from all packets between steps: from blocks they are only rough.
+    """Refine steps, skew and the uncertainty of sizes with all packets between steps: blocks give only rough values.
 
-    Where packets come close to the smallest possible delay, that is the same before and after a step. Each direction
-    gives a size; half of what they differ by is how unsure it is.
+    If packets come close to the smallest possible delay, that delay is the same before and after a step. Each direction
+    gives a size; half of their difference is the uncertainty.
     """
     _, edge = zip(*map(_slope, ways), strict=True)
     if not all(edge):
@@ -258,7 +258,7 @@ def _sharpen(
         parts.append(list(zip(np.split(way.time, at), np.split(way.delay - way.detour, at), strict=True)))
     if min(len(time) for way_parts in parts for time, _ in way_parts) < 4 * BLOCK_PACKETS:
         return steps, skew, blur
-    if skew:  # between steps, as it would take up a part of them
+    if skew:  # between steps, because it would absorb a part of them
         slopes = [np.array([_hull_slope(time, delay) for time, delay in way_parts]) for way_parts in parts]
         spans = [float(np.ptp(time)) ** 2 for time, _ in parts[0]]
         skew = float(np.average(slopes[0] - slopes[1], weights=spans)) / 2
@@ -275,7 +275,7 @@ def _sharpen(
 
 
 def _straight(way: Way, slope: float, spread: float) -> bool:
-    """Whether both halves rise alike, as they do with a clock and not with load."""
+    """Whether both halves rise alike, as with a clock and unlike with load."""
     there = np.flatnonzero(~np.isnan(way.minima))
     for half in (there[: len(there) // 2], there[len(there) // 2 :]):
         time, y = way.minima_time[half], way.minima[half]
@@ -289,19 +289,19 @@ def _straight(way: Way, slope: float, spread: float) -> bool:
 def _offset(
     ways: list[Way], skew: float, steps: list[Step], blur: float, notes: list[str]
 ) -> tuple[int, int, float | None, str]:
-    """Offset, how long before the origin it was that, its bound and the word for it.
+    """The offset, how long before the origin it applied, its bound, and the name of the method.
 
     Delays are not negative: that leaves a range of offsets.
     """
     highest = ways[0].smallest_ns(skew)
     if len(ways) == 1:
         delays = ways[0].delay - skew * ways[0].time + ways[0].base_ns
-        # A few negative delays are not a clock's doing.
+        # A few negative delays do not come from a clock.
         if highest < LONGEST_DELAY_NS and np.count_nonzero(delays < -PRECISION_NS) < 0.01 * len(delays):
             return 0, 0, None, ""
         notes.append(
-            f"the clocks differ by about {format_duration(abs(highest))}, and with packets of one direction only nobody"
-            " can say how much of it is delay: what is given is delay above the smallest one"
+            f"the clocks differ by about {format_duration(abs(highest))}; packets of one direction only cannot show how"
+            " much of it is delay: what is given is delay above the smallest one"
         )
         return highest, 0, None, "minimum"
     lowest = -ways[1].smallest_ns(-skew)
@@ -309,14 +309,14 @@ def _offset(
     if lowest > highest:
         return _moving_offset(ways, skew, slack, (highest, lowest), notes)
     middle = min(max(_middle(ways, skew), lowest), highest)
-    # Between two steps the clock may have been right: then it needs no correction there.
+    # Between two steps the clock may have been right: there it needs no correction.
     right = [
         0,
         *(-int(size) for size in np.cumsum([step.size_ns for step in steps], dtype=np.int64) if abs(size) > slack),
     ]
     possible = [offset for offset in right if lowest - slack <= offset <= highest + slack]
     offset = min(possible, key=lambda offset: abs(offset - middle)) if possible else middle
-    # A clock that drifts and was right near the first packet was so when the smallest delays were the same both ways.
+    # If a drifting clock was right near the first packet, it was right when the smallest delays were equal both ways.
     near = skew and possible and abs(middle - offset) <= _NEAR * abs(skew) * ways[0].time[-1]
     early = round((middle - offset) / skew) if near else 0
     there = middle if near else offset
@@ -333,9 +333,9 @@ def _offset(
 def _moving_offset(
     ways: list[Way], skew: float, slack: float, between: tuple[int, int], notes: list[str]
 ) -> tuple[int, int, float | None, str]:
-    """The offset where none leaves all delays positive, as the clock drifts in a way that was not found out.
+    """The offset if none leaves all delays positive, because the clock drifts in an unknown way.
 
-    Each while has a range of offsets of its own; the bound reaches over all of them.
+    Each period has its own range of offsets; the bound covers all of them.
     """
     offset = min(max(_middle(ways, skew), between[0]), between[1])
     if between[0] - slack <= 0 <= between[1] + slack:
@@ -346,10 +346,10 @@ def _moving_offset(
         count = min(max(len(flat) // BLOCK_PACKETS, 1), MOST_BLOCKS)
         whiles.append(np.array([part.min() for part in np.array_split(flat, count)]))
     bound = max(float(np.abs(smallest).max()) for smallest in whiles) + slack - PRECISION_NS
-    # Delays that are negative all the time are not those of a clock that drifts: the direction is the wrong one.
+    # Delays that are always negative do not come from a drifting clock: the direction is wrong.
     if between[1] - between[0] > 2 * slack and sum(float(np.median(smallest)) for smallest in whiles) > 0:
         notes.append(
-            "the clocks drift: whatever offset is corrected, some delays are negative, and no skew or step was found"
+            "the clocks drift: every constant offset leaves some delays negative, and no skew or step was found"
             f" that explains it; delays are wrong by up to {format_duration(bound)}, and not all by the same amount"
         )
     return offset, 0, bound if offset or skew else None, "offset" if offset else ""
@@ -358,8 +358,8 @@ def _moving_offset(
 def _middle(ways: list[Way], skew: float) -> int:
     """The offset that makes the smallest delays the same both ways.
 
-    Where few packets come close to it but delays are spread alike in both directions, all of them together say the same
-    with less chance.
+    If few packets come close to the smallest delay, but delays are distributed alike in both directions, all packets
+    together give the same offset with less variance.
     """
     smallest = (ways[0].smallest_ns(skew) - ways[1].smallest_ns(-skew)) // 2
     if all(way.edge for way in ways):

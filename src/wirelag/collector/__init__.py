@@ -1,1 +1,1 @@
-"""The collector: messages of agents into results, kept in a store and served. `wirelag collect` runs it."""
+"""The collector: it turns agents' messages into results, stores them and serves them. `wirelag collect` runs it."""

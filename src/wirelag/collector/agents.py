@@ -1,6 +1,6 @@
-"""What is known of agents: when each was last heard, its clock, what its capture dropped, what it says of itself.
+"""The state of agents: when each was last heard, its clock, its capture's drops, its own status.
 
-Memory: MOST agents; of more only their number is known. Messages, their bytes and packets count as often as they come.
+Memory: MOST agents; beyond that only messages are counted. Messages, bytes and packets count as often as they arrive.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, Final
 from wirelag.protocol.messages import Message
 
 MOST: Final = 4096
-MOST_NAMES: Final = 64  # that an agent says something of
+MOST_NAMES: Final = 64  # status fields of an agent
 MOST_NAME: Final = 64  # characters of such a name
-ALIVE_NS: Final = 30 * 10**9  # without a word, then an agent counts as gone
+ALIVE_NS: Final = 30 * 10**9  # after this silence an agent counts as gone
 
 
 class Agents:
-    """By name; what is kept is plain values."""
+    """Agents by name, as plain values."""
 
     def __init__(self, kept: Mapping[str, dict[str, Any]]) -> None:
         self._known = {point: said | {"says": _says(said.get("says", {}))} for point, said in kept.items()}
@@ -27,7 +27,7 @@ class Agents:
         self.more = 0  # messages of agents beyond MOST
 
     def heard(self, message: Message, size: int, now_ns: int) -> bool:
-        """A message of an agent has arrived; whether it is one of those that are known."""
+        """Record an agent's message; return whether the agent is one of those kept."""
         if message.point not in self._known and len(self._known) >= MOST:
             self.more += 1
             return False
@@ -49,14 +49,14 @@ class Agents:
         return True
 
     def changed(self) -> dict[str, dict[str, Any]]:
-        """What is new since this was last asked."""
+        """The agents that changed since the last call."""
         changed, self._changed = self._changed, set()
         return {point: self._known[point] for point in changed}
 
     def following(self, now_ns: int, began_ns: int = 0) -> dict[str, int]:
-        """Agents that are alive and take their m-set from the collector, and since when the one holds that they have.
+        """Live agents that take their m-set from the collector, and since when their current one is valid.
 
-        What the collector did not hear before it began is nobody's silence.
+        Silence before the collector started does not count against an agent.
         """
         found = {}
         for point, said in self._known.items():
@@ -68,7 +68,7 @@ class Agents:
         return found
 
     def all(self, now_ns: int) -> list[dict[str, Any]]:
-        """As the API has it; times in seconds."""
+        """The JSON of the API; times in seconds."""
         return [_shown(point, dict(said), now_ns) for point, said in sorted(self._known.items())]
 
 
@@ -80,7 +80,7 @@ def _shown(point: str, said: dict[str, Any], now_ns: int) -> dict[str, Any]:
         "alive": silent_ns < ALIVE_NS,
         "heard": said.get("heard_ns", 0) / 1e9,
         "silent": silent_ns / 1e9,
-        "behind": said.get("behind_ns", 0) / 1e9,  # its clock and the network's delay together
+        "behind": said.get("behind_ns", 0) / 1e9,  # its clock difference plus the network delay
         "last_interval": said["last_ns"] / 1e9 if "last_ns" in said else None,
         "estimator": said.get("estimator"),
         "packets": said["packets"],
@@ -93,7 +93,7 @@ def _shown(point: str, said: dict[str, Any], now_ns: int) -> dict[str, Any]:
 
 
 def _says(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What can be shown of what an agent says of itself."""
+    """The fields of an agent's status that can be shown."""
     fitting = (name for name, value in record.items() if len(name) <= MOST_NAME and _plain(value))
     return {name: record[name] for name in islice(fitting, MOST_NAMES)}
 

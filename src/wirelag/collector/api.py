@@ -1,4 +1,4 @@
-"""The JSON API of the collector, and its stream of results. What it answers is in openapi.py."""
+"""The JSON API of the collector, and its event stream. openapi.py describes the responses."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from wirelag.protocol.results import Rank
 if TYPE_CHECKING:
     from wirelag.network.topology import Topology
 
-ALIVE_S: Final = 15.0  # a line to listeners, though nothing happened
-USUAL: Final = 1000  # reports
-MOST_SUMMED: Final = 4000  # intervals that a path is added up from
+ALIVE_S: Final = 15.0  # interval of keepalives to idle listeners
+USUAL: Final = 1000  # reports by default
+MOST_SUMMED: Final = 4000  # intervals from which a path is added up
 USUAL_CHANGES: Final = 20
 FOREVER_NS: Final = 2**62
 NO_TOPOLOGY: Final = "no topology is configured, or none was read yet: start the collector with --topology"
@@ -36,19 +36,19 @@ Handler = Callable[[dict[str, Any]], Awaitable[Response]]
 
 
 class Api:
-    """Answers requests from what a collector knows."""
+    """Serves requests from a collector's state."""
 
     def __init__(self, collector: Collector, topology: Topology | None, slow: float) -> None:
         self._of, self._fixed, self._slow = collector, topology, slow
 
     @property
     def _topology(self) -> Topology | None:
-        """As it is now, where it is followed."""
+        """The current topology, if it is followed."""
         following = self._of.following
         return self._fixed if following is None else following.topology
 
     def routes(self) -> list[BaseRoute]:
-        """For the collector's application."""
+        """The routes of the collector's application."""
         return [
             Route("/openapi.json", self._document),
             Route("/metrics", self._metrics),
@@ -81,7 +81,7 @@ class Api:
             return await answer
         except WirelagError as error:
             return wrong(404, str(error))
-        except Exception as error:  # one answer less, not a collector less
+        except Exception as error:  # lose one response rather than the collector
             self._of.counted["internal errors"] += 1
             print(f"wirelag: {path} failed ({type(error).__name__}: {error}); please report it", file=sys.stderr)
             return wrong(500, "the collector failed to answer; its log says why")
@@ -94,19 +94,19 @@ class Api:
 
     async def _exposition(self) -> Response:
         agents, counted = self._of.agents.all(self._of.clock()), self.counted()
-        # With as many segments and points as there may be it takes tenths of a second: messages do not wait for it.
+        # With many segments and points it takes tenths of a second: messages must not wait for it.
         text, kind = await asyncio.to_thread(self._of.metrics.text, agents, counted, self._of.store.file_bytes)
         return Response(text, media_type=kind)
 
     def counted(self) -> dict[str, int]:
-        """Messages by what became of them, at every place where something can."""
+        """Messages by outcome, from all components."""
         counted = dict(self._of.counted) | dict(self._of.rounds.counted)
         for inbox in self._of.inboxes:
             for why, count in inbox.counts.items():
                 counted[f"{inbox.scheme} {why}"] = count
         return counted
 
-    # ---- answers ----
+    # ---- responses ----
 
     async def _segments(self, values: dict[str, Any]) -> Response:
         ends = {one.segment: one for one in self._of.rounds.segments}
@@ -139,7 +139,7 @@ class Api:
         segment, key, resolution = values["segment"], values.get("class"), values.get("resolution", "interval")
         lengths = await asyncio.to_thread(self._of.store.lengths_ns, segment, key)
         if not lengths and segment not in {one.segment for one in self._of.rounds.segments}:
-            raise WirelagError(f"nothing is known of segment {segment}" + (f", class {key}" if key else ""))
+            raise WirelagError(f"unknown segment {segment}" + (f", class {key}" if key else ""))
         length_ns, times_ns, most = _length(lengths, resolution), _times(values), int(values.get("limit", USUAL))
         rows: list[Row] = []
         if resolution == "interval":
@@ -150,11 +150,11 @@ class Api:
         gaps = [
             [(one.start_ns + one.length_ns) / 1e9, other.start_ns / 1e9]
             for one, other in pairwise(rows)
-            if other.start_ns - one.start_ns >= 2 * one.length_ns  # where packets cut, lengths differ a little
+            if other.start_ns - one.start_ns >= 2 * one.length_ns  # if packets cut, lengths differ a little
         ]
         plain = {"segment": segment, "class": key, "resolution": resolution, "gaps": gaps}
         plain["length"] = None if length_ns is None else length_ns / 1e9
-        # A long answer takes tenths of a second: messages do not wait for it.
+        # A long response takes tenths of a second: messages must not wait for it.
         return await asyncio.to_thread(lambda: JSONResponse(plain | {"reports": [row.to_json() for row in rows]}))
 
     async def _agents(self, values: dict[str, Any]) -> Response:
@@ -180,7 +180,7 @@ class Api:
         from wirelag.collector.waterfall import waterfall
 
         now_ns = self._of.clock()
-        changed = 0 if following is None else following.changed_ns / 1e9  # before, packets took other ways
+        changed = 0 if following is None else following.changed_ns / 1e9  # before that, packets took other paths
         times_ns = _times({"from": max(now_ns / 1e9 - 300, changed)} | values)
         tallies = []
         for segment in sorted({name for name, _ in await asyncio.to_thread(self._of.store.series)}):
@@ -239,7 +239,7 @@ class Api:
     async def _singles(
         self, segment: str, key: str | None, lengths_ns: list[int], times_ns: tuple[int, int], most: int
     ) -> list[Row]:
-        """Intervals as agents cut them, in order of time: they may have cut others before."""
+        """Intervals as cut by agents, in order of time; lengths may have changed over time."""
         single = [length for length in lengths_ns if length not in SUMMED] or lengths_ns[:1]
         rows = [row for length in single for row in await self._rows(segment, key, length, times_ns, most)]
         return sorted(rows, key=lambda row: row.start_ns)[-most:]
@@ -251,13 +251,13 @@ class Api:
 
 
 def wrong(status: int, line: str) -> Response:
-    """What is wrong, as JSON."""
+    """An error as JSON."""
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
     return JSONResponse({"error": line}, status, headers)
 
 
 def _length(lengths_ns: list[int], resolution: str) -> int | None:
-    """The length that is meant by a resolution: where intervals are longer than a minute, minutes are intervals."""
+    """The interval length for a resolution: if intervals are longer than a minute, minutes are intervals."""
     single = [length for length in lengths_ns if length not in SUMMED]
     if resolution == "interval":
         return next(iter(single or lengths_ns), None)

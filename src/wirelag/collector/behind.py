@@ -1,7 +1,7 @@
-"""Whose clock is wrong: this host's, or that of a point whose packets are in what is the future here.
+"""Whose clock is wrong: this host's, or that of a point whose packets lie in the future.
 
-Law: who is ahead alone is wrong, and what they say fits nothing. Where all who speak are ahead, this host is behind:
-what they say is right, so they must keep it.
+Law: if one point alone is ahead, it is wrong, and its messages fit nothing. If all points are ahead, this host is
+behind: their messages are right, so they must keep them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ MOST_POINTS: Final = 4096
 
 
 class Behind:
-    """Listens to points; `steady_ns` of its methods is a clock that nobody sets."""
+    """Watches the times of points; `steady_ns` is a clock that is never set."""
 
     def __init__(self) -> None:
-        self._heard: dict[str, tuple[int, bool]] = {}  # by point: when, and whether it was ahead
+        self._heard: dict[str, tuple[int, bool]] = {}  # by point: time, and whether it was ahead
 
     def is_behind(self, message: Message, now_ns: int, steady_ns: int) -> bool:
-        """Whether a message is ahead of this host's clock and that clock is to blame."""
+        """Whether a message is ahead of this host's clock and that clock is wrong."""
         end_ns = message.interval.end_ns
-        if end_ns < now_ns - LATELY_NS:  # it waited on a disk, and says nothing of clocks
+        if end_ns < now_ns - LATELY_NS:  # it waited on disk, and shows nothing about clocks
             return False
         ahead = end_ns > now_ns + AHEAD_NS
         self._heard.pop(message.point, None)

@@ -1,6 +1,6 @@
-"""Connections that only take up room, closed and counted: the server itself waits for them for ever.
+"""Closes and counts connections that only occupy resources: the server itself waits for them for ever.
 
-Law: whoever sends a whole request and reads the answer is left alone, however long the answer takes.
+Law: a client that sends a whole request and reads the response is left alone, however long the response takes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 TICK_S: Final = 1.0
 SILENT_S: Final = 10.0  # without a whole request
-UNREAD_S: Final = 60.0  # with an answer that is not read
+UNREAD_S: Final = 60.0  # with a response that is not read
 
 Idle = dict[H11Protocol, tuple[RequestResponseCycle, float]]  # the last request of each, and since when it is idle
 
 
 async def close_idle(server: uvicorn.Server, counted: Counter[str]) -> None:
-    """Look at all connections now and then, for ever."""
+    """Check all connections regularly, without end."""
     since: Idle = {}
     while True:
         await asyncio.sleep(TICK_S)

@@ -1,8 +1,8 @@
-"""The collector follows the network: the topology as it is now, who measures, and each agent's m-set. No I/O.
+"""Following the network: its current topology, who measures, and each agent's m-set. No I/O.
 
-Laws. Whatever changes is told once, with its time. An m-set is told whole, under the time since which it holds, until
-its agent says that it has it: so a message that gets lost, or comes twice, changes nothing. Routers are called as
-agents are: by their names in the settings, else by their own with - for what a point's name cannot have.
+Laws. Every change is reported once, with its time. An m-set is sent as a whole, with the time since which it is valid,
+until its agent confirms it: so a lost or repeated message changes nothing. Routers are named like their agents: by the
+names in the settings, else by their own, with - for characters that a point's name cannot have.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wirelag.network.plan import Plan
 from wirelag.network.segments import Segment
 from wirelag.network.topology import Topology
 
-MOST_NAMED: Final = 100  # names in a list of what has changed
+MOST_NAMED: Final = 100  # names in a list of changes
 LONGEST_NAME: Final = 64  # of a point
 _UNFIT: Final = re.compile(r"[^A-Za-z0-9_-]")
 Records = tuple[dict[str, Any], ...]
@@ -30,49 +30,49 @@ class Follow:
 
     every_ns: int = 10**9
     overlap_ns: int = 30 * 10**9
-    upgraded: tuple[str, ...] | None = None  # routers that measure; None: those whose agents are alive
+    upgraded: tuple[str, ...] | None = None  # routers that measure; None: those with a live agent
     names: Mapping[str, str] = field(default_factory=dict)
 
 
 def called(router: str, names: Mapping[str, str]) -> str:
-    """What the agent of a router is called."""
+    """The name of a router's agent."""
     return names.get(router) or _UNFIT.sub("-", router)[:LONGEST_NAME]
 
 
 def pointed(topology: Topology, names: Mapping[str, str]) -> Topology:
-    """The same with routers called as their agents are."""
+    """The topology with routers named like their agents."""
     return topology.renamed({router: called(router, names) for router in topology.routers})
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What was seen to be different, at a time. Lists have MOST_NAMED names at most."""
+    """A change that was detected at a time. Lists have at most MOST_NAMED names."""
 
     at_ns: int
     links_up: tuple[str, ...] = ()
     links_down: tuple[str, ...] = ()
-    costs: tuple[str, ...] = ()  # links that cost more or less than before
-    routers: tuple[str, ...] = ()  # that came or went
+    costs: tuple[str, ...] = ()  # links whose cost changed
+    routers: tuple[str, ...] = ()  # routers that appeared or disappeared
     upgraded: tuple[str, ...] = ()  # routers that measure from now on
-    no_longer: tuple[str, ...] = ()  # and that did
+    no_longer: tuple[str, ...] = ()  # routers that stopped measuring
     new: tuple[str, ...] = ()  # segments
     gone: tuple[str, ...] = ()
-    rerouted: tuple[str, ...] = ()  # virtual links over other routers: what they were is not comparable
+    rerouted: tuple[str, ...] = ()  # virtual links over other routers: not comparable with before
 
     def to_json(self) -> dict[str, Any]:
-        """As the API has it."""
+        """The JSON of the API."""
         names = [name for name in self.__slots__ if name != "at_ns"]
         return {"at": self.at_ns / 1e9} | {name: list(getattr(self, name)[:MOST_NAMED]) for name in names}
 
     def __str__(self) -> str:
-        """In words, for the log."""
+        """The change in words, for the log."""
         names = [name for name in self.__slots__ if name != "at_ns"]
         return "; ".join(f"{_words(name)} {_some(found)}" for name in names if (found := getattr(self, name)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What decides m-sets: while it is the same they are."""
+    """What determines m-sets: while it is unchanged, so are they."""
 
     weights: Mapping[tuple[str, str], int]
     addresses: Mapping[str, str]
@@ -83,25 +83,25 @@ class _Seen:
 
 
 class Following:
-    """What is known of the network, and what follows for agents."""
+    """The state of the network, and what follows for agents."""
 
     def __init__(self, follow: Follow) -> None:
         self._follow = follow
         self._turning = Turning(follow.overlap_ns)
         self._before: _Seen | None = None
         self._plan: Plan | None = None
-        self._m_sets: dict[str, tuple[int, Records]] = {}  # by point: since when, what
+        self._m_sets: dict[str, tuple[int, Records]] = {}  # by point: valid since, records
         self.problem: str | None = None  # why the topology could not be read
         self.changed_ns = 0
 
     @property
     def every_s(self) -> float:
-        """Between two readings of the topology."""
+        """Seconds between two readings of the topology."""
         return self._follow.every_ns / 1e9
 
     @property
     def topology(self) -> Topology | None:
-        """As it was last read."""
+        """The topology as last read."""
         return None if self._plan is None else self._plan.topology
 
     @property
@@ -110,7 +110,7 @@ class Following:
         return () if self._before is None else self._before.upgraded
 
     def take(self, topology: Topology, alive: Collection[str], now_ns: int) -> Change | None:
-        """The topology was read, and these agents ask for their m-set; what is different from before."""
+        """Take a new reading of the topology, and the agents that want an m-set; return what changed."""
         self.problem = None
         self._turning.pass_time(now_ns)
         topology = pointed(topology, self._follow.names)
@@ -136,7 +136,7 @@ class Following:
         return frozenset(called(router, self._follow.names) for router in routers)
 
     def _rerouted(self, plan: Plan) -> list[Segment]:
-        """Virtual links that stay, and cost something else or have more or fewer paths."""
+        """Remaining virtual links whose cost or number of paths changed."""
         before = self._plan
         if before is None:
             return []
@@ -152,7 +152,7 @@ class Following:
         return found
 
     def _tell(self, now_ns: int) -> None:
-        """m-sets that are different from those last told hold from now on."""
+        """Make m-sets that differ from those last sent valid from now on."""
         records: dict[str, list[dict[str, Any]]] = {point: [] for point in self._m_sets}
         for one, until_ns in self._turning.held():
             about = {"segment": str(one.segment), "source": one.source, "target": one.target, "until_ns": until_ns}
@@ -163,12 +163,12 @@ class Following:
                 self._m_sets[point] = now_ns, tuple(own)
 
     def m_set(self, point: str, has_ns: int) -> tuple[int, Records] | None:
-        """What an agent must be told, which has an m-set that holds since then; None: nothing."""
+        """The m-set to send to an agent that has one valid since `has_ns`; None if there is nothing to send."""
         told = self._m_sets.get(point)
         return None if told is None or told[0] == has_ns else told
 
     def to_json(self) -> dict[str, Any]:
-        """As the API has it, without changes."""
+        """The JSON of the API, without changes."""
         topology = self.topology
         ending = [(one, until_ns / 1e9) for one, until_ns in self._turning.ending.values()]
         segments = [(one, None) for one in self._turning.current.values()] + ending
@@ -191,7 +191,7 @@ class Following:
         }
 
     def failed(self, error: WirelagError) -> bool:
-        """The topology could not be read: it stays as it was. Whether that is news."""
+        """Keep the topology after a failed reading; return whether the problem is new."""
         news, self.problem = self.problem is None, str(error)
         return news
 

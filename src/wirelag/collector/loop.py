@@ -1,9 +1,9 @@
-"""The collector at work: messages come in, are kept, become results; results are kept and told to whoever listens.
+"""The running collector: messages come in, are stored, become results; results are stored and sent to listeners.
 
-Laws. A message is acknowledged once it and all that follows from it are on disk. Work is done when a message arrives;
-a clock is only looked at to give up waiting. After kill -9 what was kept is taken in again, and questions are asked
-again. What cannot be read is counted and acknowledged: it would not get better. A listener that does not keep up is
-sent away.
+Laws. A message is acknowledged once it and everything derived from it are on disk. Work is done when a message arrives;
+the clock only serves to stop waiting. After kill -9, stored messages are processed again, and questions are asked
+again. Unreadable messages are counted and acknowledged: they would not get better. A listener that does not keep up is
+disconnected.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from wirelag.protocol.terms import Terms
 from wirelag.transport import Acknowledge, Inbox
 from wirelag.units import format_duration
 
-BATCH: Final = 256  # messages that are committed together
-NEAR: Final = 4  # intervals to both sides, in which the other halves of those may lie that packets cut
+BATCH: Final = 256  # messages per commit
+NEAR: Final = 4  # intervals on both sides that may contain the other halves of those cut by packets
 TICK_S: Final = 1.0
 PRUNE_NS: Final = 600 * 10**9
 MOST_LISTENERS: Final = 256
-MOST_ASKS: Final = 1024  # that wait for an inbox; the oldest go
-MOST_UNHEARD: Final = 256  # results that wait for a listener
+MOST_ASKS: Final = 1024  # asks waiting for an inbox; the oldest are dropped
+MOST_UNHEARD: Final = 256  # results waiting for a listener
 MOST_UNSAVED: Final = 100_000
 
 Arrived = tuple[bytes, Acknowledge, Inbox]
@@ -48,28 +48,28 @@ Arrived = tuple[bytes, Acknowledge, Inbox]
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A result of a whole segment as it is told to listeners."""
+    """A result of a whole segment, as sent to listeners."""
 
     segment: str
     report: dict[str, Any]
 
 
-News = list[Said] | Change  # what listeners are told
+News = list[Said] | Change  # what listeners receive
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A result, what it says of the whole segment, how much was known before, and whether it knows more than that."""
+    """A result, its report of the whole segment, the rank before, and whether it knows more."""
 
     result: Result
     tally: Tally
-    report: dict[str, Any]  # as the API has it
+    report: dict[str, Any]  # the JSON of the API
     before: Rank | None
     taken: bool
 
 
 class Collector:
-    """Takes from inboxes until it is stopped."""
+    """Processes messages from inboxes until it is stopped."""
 
     def __init__(
         self, rounds: Rounds, store: Store, clock: Callable[[], int] = time.time_ns, follow: Follow | None = None
@@ -83,15 +83,15 @@ class Collector:
         self.latest: dict[str, Kept] = {}  # by segment
         self.settled: dict[str, Kept] = {}
         self._arrived: asyncio.Queue[Arrived] = asyncio.Queue(4 * BATCH)
-        self._asked: list[tuple[Inbox, asyncio.Queue[tuple[str, bytes]]]] = []  # what waits for each inbox
+        self._asked: list[tuple[Inbox, asyncio.Queue[tuple[str, bytes]]]] = []  # asks waiting for each inbox
         self._loop: asyncio.AbstractEventLoop
         self._listeners: set[asyncio.Queue[News | None]] = set()
         self._worker = ThreadPoolExecutor(1, "collector")  # the store and the rounds belong to this thread
-        self._spoke: dict[str, int] = {}  # points of the last batch, and which message of it was theirs
-        self._left: set[int] = set()  # messages of the last batch that were not taken
+        self._spoke: dict[str, int] = {}  # points of the last batch, and the index of their message
+        self._left: set[int] = set()  # messages of the last batch that were not accepted
         self._behind = Behind()
         self._apart: dict[str, str | None] = {}  # why segments cannot be measured
-        self._by_point: dict[str, Inbox] = {}  # by which way a point was last heard
+        self._by_point: dict[str, Inbox] = {}  # the inbox by which a point was last heard
         self._began_ns = clock()
         self._terms: dict[str, Terms] = {}  # of points that follow
         self._unsaved: list[Result] = []
@@ -99,7 +99,7 @@ class Collector:
         self._disk_full = False
 
     async def run(self, inboxes: list[Inbox], read: Callable[[], Topology] | None = None) -> None:
-        """Until cancelled. `read` asks for the topology as it is now, where that is followed."""
+        """Run until cancelled. `read` returns the current topology, if it is followed."""
         self.inboxes, self._loop = inboxes, asyncio.get_running_loop()
         self._asked = [(inbox, asyncio.Queue(MOST_ASKS)) for inbox in inboxes]
         self._tell(await self._in_worker(self._resume) or [])
@@ -114,14 +114,14 @@ class Collector:
                 group.create_task(self._follow(read))
 
     async def close(self) -> None:
-        """Send listeners away, and let the store go."""
+        """Disconnect listeners, and close the store."""
         for listener in list(self._listeners):
             self._dismiss(listener)
         await self._in_worker(self.store.close)
         self._worker.shutdown()
 
     async def listen(self) -> AsyncIterator[News]:
-        """Results and changes of the network as they come; it ends if one does not keep up, or too many listen."""
+        """Results and changes of the network as they come; ends if a listener does not keep up, or too many listen."""
         if len(self._listeners) >= MOST_LISTENERS:
             return
         mine: asyncio.Queue[News | None] = asyncio.Queue(MOST_UNHEARD)
@@ -144,7 +144,7 @@ class Collector:
             while len(batch) < BATCH and not self._arrived.empty():
                 batch.append(self._arrived.get_nowait())
             found = await self._in_worker(self._take, [data for data, _, _ in batch])
-            left = range(len(batch)) if found is None else self._left  # not kept: who sent them will send them again
+            left = range(len(batch)) if found is None else self._left  # not stored: their senders will repeat them
             await asyncio.gather(*(acknowledge(i not in left) for i, (_, acknowledge, _) in enumerate(batch)))
             if found is None:
                 continue
@@ -152,7 +152,7 @@ class Collector:
             self._tell(found)
 
     def _send(self, ask: Message) -> None:
-        """Ask an agent: at once, not when the store has been written, since what is not answered is asked again."""
+        """Ask an agent at once, before the store is written: what is not answered is asked again."""
         data, by = encode(ask), self._by_point.get(ask.point)
         self.counted["asked bytes"] += len(data)
         for inbox, asked in self._asked:
@@ -164,10 +164,10 @@ class Collector:
             asked.put_nowait((ask.point, data))
 
     async def _ask(self, inbox: Inbox, asked: asyncio.Queue[tuple[str, bytes]]) -> None:
-        """Each inbox by itself: a broker that does not answer holds up nobody who does not use it."""
+        """Serve each inbox separately: an unresponsive broker delays only those who use it."""
         while True:
             point, data = await asked.get()
-            with suppress(WirelagError):  # it is asked again after a restart, or the result does without
+            with suppress(WirelagError):  # it is asked again after a restart, or the result does without it
                 await inbox.ask(point, data)
 
     async def _tick(self) -> None:
@@ -184,14 +184,14 @@ class Collector:
             try:
                 topology = await asyncio.to_thread(read)
                 alive = await self._in_worker(self._alive)
-                change = await asyncio.to_thread(following.take, topology, alive, self.clock())  # it may take long
+                change = await asyncio.to_thread(following.take, topology, alive, self.clock())  # may take long
                 for told in await self._in_worker(self._followed, alive, change):
                     self._send(told)
                 self._tell(change or [])
-            except WirelagError as error:  # what was known before holds
+            except WirelagError as error:  # the previous topology stays valid
                 self.counted["topology not read"] += 1
                 if following.failed(error):
-                    print(f"wirelag: {error}; going on with the topology as it was", file=sys.stderr, flush=True)
+                    print(f"wirelag: {error}; keeping the previous topology", file=sys.stderr, flush=True)
             await asyncio.sleep(following.every_s)
 
     async def _in_worker(self, work: Callable[..., Any], *arguments: Any) -> Any:
@@ -213,7 +213,7 @@ class Collector:
     # ---- in the worker ----
 
     def _kept(self, work: Callable[[int], list[Outcome]]) -> list[Said] | None:
-        """Do some work and keep all that follows from it; None where the disk does not take it."""
+        """Do some work and store everything derived from it; None if the disk fails."""
         now_ns = self.clock()
         try:
             self.store.begin()
@@ -246,7 +246,7 @@ class Collector:
             self._loop.call_soon_threadsafe(self._send, ask)
 
     def _keep(self, result: Result) -> Kept | None:
-        """None where its numbers cannot be said: then it is not kept either, and others are."""
+        """Store a result; None if its figures are invalid: then it is skipped, and others are stored."""
         try:
             tallies = {key: Tally.of(result, key) for key in {None: 0, **result.crossings}}
             interval = result.interval
@@ -262,7 +262,7 @@ class Collector:
         return Kept(result, tallies[None], report, *put[0])
 
     def _failed(self, what: str, error: Exception) -> None:
-        """Whatever a message holds, it costs what it is about and not the collector."""
+        """Report an internal error: a bad message may cost its own result, not the collector."""
         self.counted["internal errors"] += 1
         print(f"wirelag: {what} caused {type(error).__name__}: {error}", file=sys.stderr)
 
@@ -286,7 +286,7 @@ class Collector:
         self.metrics.pass_time(now_ns)
 
     def _say_apart(self, segment: str, tally: Tally) -> None:
-        """Say once that the points of a segment cannot be compared."""
+        """Report once that the points of a segment cannot be compared."""
         reason = None if tally.comparable else tally.reason
         if reason is not None and self._apart.get(segment) != reason:
             print(f"wirelag: {segment} is not measured: {reason}", file=sys.stderr, flush=True)
@@ -311,7 +311,7 @@ class Collector:
         return self.agents.following(self.clock(), self._began_ns)
 
     def _followed(self, alive: Mapping[str, int], change: Change | None) -> list[Message]:
-        """Keep what has changed; what agents must be told that have other m-sets than they should."""
+        """Store a change; return the messages for agents whose m-sets are outdated."""
         if change is not None:
             self.counted["topology changes"] += 1
             print(f"wirelag: topology: {change}", file=sys.stderr, flush=True)
@@ -326,7 +326,7 @@ class Collector:
         return [message for point, has_ns in alive.items() for message in self._m_set(point, has_ns)]
 
     def _m_set(self, point: str, has_ns: int) -> list[Message]:
-        """For an agent that has another one."""
+        """The message for an agent with an outdated m-set."""
         found = None if self.following is None else self.following.m_set(point, has_ns)
         if found is None or point not in self._terms:
             return []
@@ -377,14 +377,14 @@ class Collector:
         return found + self._into_rounds(message, now_ns)
 
     def _is_behind(self, message: Message, now_ns: int) -> bool:
-        """Whether this host's clock is wrong, not the point's: all who speak are ahead of it."""
+        """Whether this host's clock is wrong, not the point's: all points are ahead of it."""
         if not self._behind.is_behind(message, now_ns, time.monotonic_ns()):
             return False
         if not self.counted["clock is behind"]:
             ahead = format_duration(message.interval.end_ns - now_ns)
             print(
                 f"wirelag: the clock of this host is behind: {message.point} is {ahead} ahead of it, and so is whoever "
-                f"else speaks; agents keep their messages until it is right",
+                f"else sends; agents keep their messages until it is right",
                 file=sys.stderr,
                 flush=True,
             )
@@ -399,7 +399,7 @@ class Collector:
             return [Done((message.key,))]
 
     def _again(self, data: bytes, now_ns: int) -> list[Outcome]:
-        """A message that was kept, if it is not in use."""
+        """Process a stored message again, if it is not in use."""
         try:
             message = decode(data)
         except ValueError:
@@ -408,7 +408,7 @@ class Collector:
 
     def _resume(self) -> list[Said] | None:
         def work(now_ns: int) -> list[Outcome]:
-            newest_ns = self.store.newest_message_ns()  # not now: an outage may have been long
+            newest_ns = self.store.newest_message_ns()  # not the current time: an outage may have been long
             kept = [] if newest_ns is None else list(self.store.messages_since(newest_ns - 2 * LINGER_NS))
             return [outcome for data in kept for outcome in self._again(data, now_ns)]
 

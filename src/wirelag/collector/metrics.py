@@ -1,4 +1,4 @@
-"""What Prometheus sees of the collector. Times are seconds, sizes bytes, counters only grow while the process lives.
+"""The collector's Prometheus metrics. Times are seconds, sizes bytes; counters grow while the process lives.
 
 Label sets are bounded: MOST_SEGMENTS segments and MOST_POINTS points by name, all others together as `other`.
 """
@@ -25,41 +25,41 @@ if TYPE_CHECKING:
 
 MOST_SEGMENTS: Final = 500
 MOST_POINTS: Final = 1000
-MOST_SILENT: Final = 100_000  # intervals that may be waited for, and remembered
+MOST_SILENT: Final = 100_000  # intervals that may be awaited and remembered
 OTHER: Final = "other"
 BOUNDS: Final = (*(float(f"{m}e{e}") for e in range(-5, 1) for m in (1, 2.5, 5)), 10.0)  # seconds
 READY: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-LIVE_NS: Final = 60 * 10**9  # what comes later was on an agent's disk: it says nothing about how fast results are
+LIVE_NS: Final = 60 * 10**9  # later results were on an agent's disk: they say nothing about the collector's speed
 _SIZES: Final = {"bytes": "in", "asked bytes": "out"}
 _BOUNDS_NS: Final = np.array(BOUNDS) * 1e9
 
 
 @dataclass(slots=True)
 class _Sums:
-    """Of one segment."""
+    """The sums of one segment."""
 
     delays: Any = field(default_factory=lambda: np.zeros(len(BOUNDS) + 1))
     seconds: float = 0.0
-    interpolated: float = 0.0  # summed delays that rli gave to packets
+    interpolated: float = 0.0  # summed delays that rli assigned to packets
     counts: Counter[str] = field(default_factory=Counter)
-    lost: float = 0.0  # the most that they ever came to
+    lost: float = 0.0  # maximum so far
     error_ns: int = 0
     synchronised: bool = True
-    ci95_ns: tuple[float, float] | None = None  # of the mean of the last interval, with the clocks' error
+    ci95_ns: tuple[float, float] | None = None  # of the last interval's mean, including the clocks' error
 
 
 class Metrics:
-    """Filled by the collector, read by whoever scrapes."""
+    """Filled by the collector, read by scrapes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._segments: dict[str, _Sums] = {}
-        self._silent: dict[tuple[str, Interval], int] = {}  # since when one point is missed, in order
+        self._silent: dict[tuple[str, Interval], int] = {}  # since when one point is missing, in order
         self._unseen: dict[tuple[str, Interval], None] = {}  # those that count as unseen
         self._ready = {stage: (np.zeros(len(READY) + 1), [0.0]) for stage in ("first", "complete", "settled")}
 
     def ready(self, result: Result, now_ns: int) -> None:
-        """A result was kept so long after its interval's end."""
+        """Record how long after its interval's end a result was stored."""
         late_ns = now_ns - result.interval.end_ns
         if result.rank == Rank.UNSEEN or not 0 <= late_ns < LIVE_NS:
             return
@@ -69,21 +69,21 @@ class Metrics:
             counts[int(np.searchsorted(READY, late_ns / 1e9))] += 1
             seconds[0] += late_ns / 1e9
 
-    # An interval counts once: as unseen where one point has said nothing of it for LINGER_NS. What that point had on
-    # its disk may come later still: its packets count then, the interval does not count again.
+    # An interval counts once: as unseen if one point has sent nothing about it for LINGER_NS. Messages from that
+    # point's disk may come later still: their packets then count, the interval does not count again.
 
     def missed(self, segment: str, interval: Interval, now_ns: int) -> None:
-        """One point has said nothing of an interval so far."""
+        """Record that one point has sent nothing about an interval so far."""
         with self._lock:
             self._silent[segment, interval] = now_ns
 
     def came(self, segment: str, interval: Interval) -> None:
-        """It has now."""
+        """Record that it has now."""
         with self._lock:
             self._silent.pop((segment, interval), None)
 
     def pass_time(self, now_ns: int) -> None:
-        """Count intervals that were waited for in vain."""
+        """Count intervals that were awaited in vain."""
         with self._lock:
             while self._silent:
                 segment, interval = where = next(iter(self._silent))
@@ -96,7 +96,7 @@ class Metrics:
                 del self._unseen[next(iter(self._unseen))]
 
     def settled(self, segment: str, tally: Tally, interval: Interval | None = None) -> None:
-        """An interval is known; this is called once for each."""
+        """Record a known interval; called once for each."""
         with self._lock:
             sums, counted = self._sums(segment), False
             if interval is not None:
@@ -108,7 +108,7 @@ class Metrics:
             weights[0] += tally.negative
             sums.delays += weights
             mean_ns = tally.moments.mean_ns
-            # The mean is exact, the sample is not: so the sum of what is counted has the exact mean.
+            # The mean is exact, the sample is not: so the histogram's sum uses the exact mean.
             sums.seconds += 0.0 if mean_ns is None else max(0.0, mean_ns) / 1e9 * float(weights.sum())
             sums.error_ns, sums.synchronised = tally.clock_error_ns, not tally.unsynchronised
             bound_ns = tally.moments.bound_ns(0.05)
@@ -129,7 +129,7 @@ class Metrics:
                 sums.counts["references_received"] += tally.references_received
                 sums.counts["references_lost"] += tally.references_lost
                 sums.counts["knows references"] = 1
-            sums.lost = max(sums.lost, sums.counts["lost"])  # what counts never goes back
+            sums.lost = max(sums.lost, sums.counts["lost"])  # a counter never decreases
             for name in ("checked", "overtaken"):
                 sums.counts[name] += getattr(tally, name)
             if tally.duplicated is not None:
@@ -141,7 +141,7 @@ class Metrics:
             segment = OTHER
         return self._segments.setdefault(segment, _Sums())
 
-    # ---- as Prometheus reads it ----
+    # ---- exposition ----
 
     def text(self, agents: list[dict[str, Any]], counted: Mapping[str, int], store_bytes: int) -> tuple[bytes, str]:
         """The exposition and its media type."""
@@ -175,7 +175,7 @@ class Metrics:
             name: CounterMetricFamily(f"wirelag_references_{name}", text, labels=by)
             for name, text in (
                 ("received", "Reference packets that were used (rli)."),
-                ("lost", "Reference packets whose numbers never came (rli)."),
+                ("lost", "Reference packets that never arrived (rli)."),
             )
         }
         counters = {
@@ -190,8 +190,8 @@ class Metrics:
         order = {
             name: CounterMetricFamily(f"wirelag_order_{name}_packets", text, labels=by)
             for name, text in (
-                ("checked", "Packets whose order was looked at (rda)."),
-                ("overtaken", "Of these: arrived directly behind a packet that was sent after them."),
+                ("checked", "Packets whose order was checked (rda)."),
+                ("overtaken", "Of these: arrived directly behind a packet sent later."),
             )
         }
         judged = CounterMetricFamily(
@@ -206,9 +206,9 @@ class Metrics:
             labels=["segment", "outcome"],
         )
         error = GaugeMetricFamily(
-            "wirelag_segment_clock_error_seconds", "Delays are right within this, as far as clocks go.", labels=by
+            "wirelag_segment_clock_error_seconds", "Error bound of delays due to the clocks.", labels=by
         )
-        synchronised = GaugeMetricFamily("wirelag_segment_clocks_synchronised", "Whether both clocks are.", labels=by)
+        synchronised = GaugeMetricFamily("wirelag_segment_clocks_synchronised", "Whether both are in sync.", labels=by)
         ci95 = GaugeMetricFamily(
             "wirelag_segment_mean_ci95_seconds",
             "The 95% interval of the mean delay of the last interval, with the clocks' error.",
@@ -244,12 +244,12 @@ class Metrics:
         from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         ready = HistogramMetricFamily(
-            "wirelag_report_ready_seconds", "How long after its interval's end a report is kept.", labels=["stage"]
+            "wirelag_report_ready_seconds", "Time from the end of an interval to its stored report.", labels=["stage"]
         )
         with self._lock:
             for stage, (counts, seconds) in self._ready.items():
                 ready.add_metric([stage], _cumulative(READY, counts), seconds[0])
-        messages = CounterMetricFamily("wirelag_messages", "Messages by what became of them.", labels=["outcome"])
+        messages = CounterMetricFamily("wirelag_messages", "Messages by outcome.", labels=["outcome"])
         size = CounterMetricFamily("wirelag_message_bytes", "Control traffic.", labels=["direction"])
         for outcome, count in sorted(counted.items()):
             if outcome in _SIZES:
@@ -269,29 +269,29 @@ def _of_agents(agents: list[dict[str, Any]]) -> list[Metric]:
 
     by = ["point"]
     gauges: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
-        "wirelag_agent_up": ("Whether the agent was heard of lately.", lambda one: float(one["alive"])),
-        "wirelag_agent_last_message_timestamp_seconds": ("When it was last heard of.", lambda one: one["heard"]),
-        "wirelag_agent_clock_error_seconds": ("Its clock is right within this.", lambda one: one["clock"]["error"]),
-        "wirelag_agent_clock_synchronised": ("Whether it is.", lambda one: float(one["clock"]["synchronised"])),
+        "wirelag_agent_up": ("Whether the agent was heard recently.", lambda one: float(one["alive"])),
+        "wirelag_agent_last_message_timestamp_seconds": ("Time of its last message.", lambda one: one["heard"]),
+        "wirelag_agent_clock_error_seconds": ("Error bound of its clock.", lambda one: one["clock"]["error"]),
+        "wirelag_agent_clock_synchronised": ("Whether it is in sync.", lambda one: float(one["clock"]["synchronised"])),
         "wirelag_agent_behind_seconds": (
-            "The collector's clock less the agent's, with the way between them.", lambda one: one["behind"],
+            "The collector's clock minus the agent's, plus network delay.", lambda one: one["behind"],
         ),
         "wirelag_agent_last_interval_timestamp_seconds": (
-            "The end of the last interval that it told of.", lambda one: one["last_interval"],
+            "End of the last interval that it reported.", lambda one: one["last_interval"],
         ),
-        "wirelag_agent_spool_bytes": ("What waits on its disk.", lambda one: one["says"].get("spooled_bytes")),
-        "wirelag_agent_spool_messages": ("How many messages that is.", lambda one: one["says"].get("spooled")),
+        "wirelag_agent_spool_bytes": ("Bytes waiting on its disk.", lambda one: one["says"].get("spooled_bytes")),
+        "wirelag_agent_spool_messages": ("Messages waiting on its disk.", lambda one: one["says"].get("spooled")),
     }  # fmt: skip
     counters: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
-        "wirelag_agent_packets": ("Packets it took in.", lambda one: one["packets"]),
+        "wirelag_agent_packets": ("Packets that it captured.", lambda one: one["packets"]),
         "wirelag_agent_packets_unseen": ("Packets its capture dropped.", lambda one: one["unseen"]),
         "wirelag_agent_messages": ("Messages it sent.", lambda one: one["messages"]),
         "wirelag_agent_message_bytes": ("Their size.", lambda one: one["bytes"]),
         "wirelag_agent_messages_dropped": (
-            "Messages it gave up since it began: its spool was full, or they were refused.", _given_up,
+            "Messages dropped since its start: spool full, or refused.", _given_up,
         ),
         "wirelag_agent_intervals_lost": (
-            "Intervals it gave up since it began: no disk took them.", lambda one: one["says"].get("lost_parts"),
+            "Intervals dropped since its start: the disk failed.", lambda one: one["says"].get("lost_parts"),
         ),
     }  # fmt: skip
     families: list[Metric] = []
@@ -313,7 +313,7 @@ def _of_agents(agents: list[dict[str, Any]]) -> list[Metric]:
 
 
 def _number(value: Any) -> float | None:
-    """What an agent says of itself may be anything, or missing."""
+    """A number from an agent's status, which may hold anything or nothing."""
     try:
         return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
     except OverflowError:

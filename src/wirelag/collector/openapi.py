@@ -1,4 +1,4 @@
-"""The API in words that programs read: OpenAPI 3.1. What is said of parameters here is what `values_of` checks."""
+"""The API in machine-readable form: OpenAPI 3.1. `values_of` checks parameters by the same description."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wirelag import __version__
 from wirelag.synopses.crossing import QUANTILES
 
 LATEST: Final = 4e9  # seconds since 1970, in 2096
-MOST: Final = 10_000  # reports of an answer
+MOST: Final = 10_000  # reports per response
 RESOLUTIONS: Final = ("interval", "minute", "hour")
 Schema = dict[str, Any]
 
@@ -26,35 +26,35 @@ PARAMETERS: Final[Mapping[str, tuple[tuple[str, bool, Schema, str], ...]]] = {
     "/api/v1/status": (),
     "/api/v1/reports": (
         _SEGMENT,
-        ("class", False, _NAME, "A class of its traffic; everything without."),
-        ("resolution", False, {"type": "string", "enum": list(RESOLUTIONS)}, "What a report covers; interval without."),
+        ("class", False, _NAME, "A class of its traffic; default: everything."),
+        ("resolution", False, {"type": "string", "enum": list(RESOLUTIONS)}, "What a report covers; else interval."),
         _FROM,
         _TO,
-        ("limit", False, {"type": "integer", "minimum": 1, "maximum": MOST}, "The latest so many; 1000 without."),
+        ("limit", False, {"type": "integer", "minimum": 1, "maximum": MOST}, "Latest reports; default: 1000."),
     ),
     "/api/v1/path": (
         ("source", True, _NAME, "The router where the path begins."),
-        ("target", True, _NAME, "The router where it ends."),
+        ("target", True, _NAME, "The router where the path ends."),
         _FROM,
         _TO,
     ),
     "/api/v1/topology": (
         _FROM,
         _TO,
-        ("limit", False, {"type": "integer", "minimum": 1, "maximum": 1000}, "The latest changes; 20 without."),
+        ("limit", False, {"type": "integer", "minimum": 1, "maximum": 1000}, "Latest changes; default: 20."),
     ),
     "/api/v1/events": (),
 }
 
 
 def values_of(path: str, query: list[tuple[str, str]]) -> dict[str, Any]:
-    """The parameters of a request, checked; a ValueError says what is wrong."""
+    """The checked parameters of a request; a ValueError names the problem."""
     given = dict(query)
     if len(given) < len(query):
-        raise ValueError("a parameter is there twice")
+        raise ValueError("a parameter is given twice")
     known = {name: (required, schema) for name, required, schema, _ in PARAMETERS[path]}
     if unknown := sorted(given.keys() - known.keys()):
-        raise ValueError(f"{unknown[0][:40]!r} is no parameter of {path}")
+        raise ValueError(f"{unknown[0][:40]!r} is not a parameter of {path}")
     for name, (required, _) in known.items():
         if required and name not in given:
             raise ValueError(f"{name} is missing")
@@ -64,18 +64,18 @@ def values_of(path: str, query: list[tuple[str, str]]) -> dict[str, Any]:
 def _value(name: str, text: str, schema: Schema) -> Any:
     if schema["type"] == "string":
         if "enum" in schema and text not in schema["enum"]:
-            raise ValueError(f"{name} is one of {', '.join(schema['enum'])}")
+            raise ValueError(f"{name} must be one of {', '.join(schema['enum'])}")
         if "enum" not in schema and not (
             0 < len(text) <= schema["maxLength"] and text.isascii() and text.isprintable()
         ):
-            raise ValueError(f"{name} is no name")
+            raise ValueError(f"{name} is not a valid name")
         return text
     try:
         number = int(text) if schema["type"] == "integer" else float(text)
     except ValueError:
         number = math.nan
     if "_" in text or not schema["minimum"] <= number <= schema["maximum"]:
-        raise ValueError(f"{name} is a number from {schema['minimum']:g} to {schema['maximum']:g}")
+        raise ValueError(f"{name} must be a number from {schema['minimum']:g} to {schema['maximum']:g}")
     return number
 
 
@@ -111,32 +111,32 @@ REPORT: Final = _object(
         "estimator": _TEXT,
         "mean": _said(_MAYBE_NUMBER, "One-way delay in seconds, as all of these."),
         "std": _MAYBE_NUMBER,
-        "min": _said(_MAYBE_NUMBER, "Null where only some delays are known one by one (samples < used); so is max."),
+        "min": _said(_MAYBE_NUMBER, "Null if only some delays are known individually (samples < used); so is max."),
         "max": _MAYBE_NUMBER,
         "quantiles": _object(dict.fromkeys(QUANTILES, _MAYBE_NUMBER))
-        | {"description": "Null where the sample is too small to say within which bounds one lies: ask for minutes."},
+        | {"description": "Null if the sample is too small for bounds: request minutes."},
         "ci95": {
             "type": "object",
             "additionalProperties": _BOUNDS,
-            "description": "95% intervals of mean, quantiles and loss. Those of delays hold the clocks' error bound; "
-            "where a clock is not synchronised there are none.",
+            "description": "95% intervals of mean, quantiles and loss. Those of delays include the clocks' error; "
+            "there are none if a clock is not synchronised.",
         },
         "used": _said(_COUNT, "Packets whose delays are in the mean."),
         "samples": _said(_COUNT, "Single delays behind the quantiles."),
-        "sent": _said({"type": ["integer", "null"]}, "Seen upstream; null of rli, which sees what arrives."),
+        "sent": _said({"type": ["integer", "null"]}, "Seen upstream; null for rli, which sees only what arrives."),
         "received": _COUNT,
-        "lost": _said(_MAYBE_NUMBER, "Seen upstream, never arrived; null where nobody can say."),
+        "lost": _said(_MAYBE_NUMBER, "Seen upstream, never arrived; null if unknown."),
         "loss": _said(_MAYBE_NUMBER, "The share, of packets sent in intervals whose loss is known."),
         "reordered": {"type": ["integer", "null"]},
         "order": _said(
             _object({"checked": _COUNT, "overtaken": _COUNT, "share": _NUMBER, "ci95": _BOUNDS})
             | {"type": ["object", "null"]},
-            "Of rda: packets that were looked at, and how many of them came directly behind one that was sent later.",
+            "For rda: packets checked, and how many of them came directly behind one sent later.",
         ),
         "duplicated": {"type": ["integer", "null"]},
         "references": _said(
             _object({"received": _COUNT, "lost": _COUNT}) | {"type": ["object", "null"]},
-            "Reference packets of rli, by their numbers; null of other methods.",
+            "Reference packets of rli, by sequence number; null for other methods.",
         ),
         "unseen": _said(
             _object({"upstream": _COUNT, "downstream": _COUNT}), "Packets that captures dropped: never loss."
@@ -145,43 +145,43 @@ REPORT: Final = _object(
         "missed": _said(_COUNT, "Intervals that only one point saw."),
         "covered": _said(_NUMBER, "The share of the time that both points covered."),
         "clock": _object({"error": _NUMBER, "synchronised": _TRUTH}),
-        "reason": _said(_MAYBE_TEXT, "Why numbers are missing."),
+        "reason": _said(_MAYBE_TEXT, "Why figures are missing."),
     }
 )
 _AGENT: Final = _object(
     {
         "point": _TEXT,
         "alive": _TRUTH,
-        "heard": _said(_NUMBER, "When, in seconds since 1970."),
-        "silent": _said(_NUMBER, "For so many seconds."),
-        "behind": _said(_NUMBER, "The collector's clock less the agent's, and the way between them; seconds."),
-        "last_interval": _said(_MAYBE_NUMBER, "The end of the last interval that it told of."),
+        "heard": _said(_NUMBER, "Time of its last message, in seconds since 1970."),
+        "silent": _said(_NUMBER, "Seconds since its last message."),
+        "behind": _said(_NUMBER, "The collector's clock minus the agent's, plus network delay; seconds."),
+        "last_interval": _said(_MAYBE_NUMBER, "The end of the last interval that it reported."),
         "estimator": _MAYBE_TEXT,
         "packets": _COUNT,
         "unseen": _COUNT,
         "messages": _COUNT,
         "bytes": _COUNT,
         "clock": _object({"error": _NUMBER, "synchronised": _TRUTH, "source": _TEXT}),
-        "says": _said({"type": "object"}, "What it says of itself."),
+        "says": _said({"type": "object"}, "Its own status."),
     }
 )
 _CHANGE: Final = _object(
     {
-        "at": _said(_NUMBER, "When it was seen, in seconds since 1970."),
+        "at": _said(_NUMBER, "When it was detected, in seconds since 1970."),
         "links_up": _array(_TEXT),
         "links_down": _array(_TEXT),
-        "costs": _said(_array(_TEXT), "Links that cost something else."),
-        "routers": _said(_array(_TEXT), "That came or went."),
+        "costs": _said(_array(_TEXT), "Links whose cost changed."),
+        "routers": _said(_array(_TEXT), "Routers that appeared or disappeared."),
         "upgraded": _said(_array(_TEXT), "Routers that measure from now on."),
-        "no_longer": _said(_array(_TEXT), "And that did."),
+        "no_longer": _said(_array(_TEXT), "Routers that stopped measuring."),
         "new": _said(_array(_TEXT), "Segments."),
         "gone": _array(_TEXT),
-        "rerouted": _said(_array(_TEXT), "Virtual links over other routers: what they were is not comparable."),
+        "rerouted": _said(_array(_TEXT), "Virtual links over other routers: not comparable with before."),
     }
 )
 _ANSWERS: Final[Mapping[str, tuple[str, Schema]]] = {
     "/api/v1/segments": (
-        "Segments; of each the latest report, and the latest that is settled.",
+        "Segments, each with its latest report and its latest settled one.",
         _object(
             {
                 "now": _NUMBER,
@@ -209,11 +209,11 @@ _ANSWERS: Final[Mapping[str, tuple[str, Schema]]] = {
                 "resolution": {"type": "string", "enum": list(RESOLUTIONS)},
                 "length": _said(_MAYBE_NUMBER, "Of an interval, in seconds."),
                 "reports": _array(REPORT),
-                "gaps": _said(_array(_BOUNDS), "From when to when nothing is known."),
+                "gaps": _said(_array(_BOUNDS), "Time ranges without reports."),
             }
         ),
     ),
-    "/api/v1/agents": ("What is known of agents.", _object({"now": _NUMBER, "agents": _array(_AGENT)})),
+    "/api/v1/agents": ("The state of agents.", _object({"now": _NUMBER, "agents": _array(_AGENT)})),
     "/api/v1/status": (
         "The collector itself.",
         _object(
@@ -228,13 +228,13 @@ _ANSWERS: Final[Mapping[str, tuple[str, Schema]]] = {
         ),
     ),
     "/api/v1/topology": (
-        "The network as it is now, what is measured in it, and what has changed (from, to, limit).",
+        "The current network, its measured segments, and changes (from, to, limit).",
         _object(
             {
                 "now": _NUMBER,
-                "follows": _said(_TRUTH, "Whether it is read again and again."),
+                "follows": _said(_TRUTH, "Whether it is read repeatedly."),
                 "topology": _MAYBE_TEXT,
-                "problem": _said(_MAYBE_TEXT, "Why it could not be read just now: it is as it was."),
+                "problem": _said(_MAYBE_TEXT, "Why it could not be read: the previous one stays."),
                 "routers": _array(_TEXT),
                 "links": _array(_object({"source": _TEXT, "target": _TEXT, "weight": _NUMBER})),
                 "upgraded": _said(_array(_TEXT), "Routers that measure."),
@@ -244,27 +244,27 @@ _ANSWERS: Final[Mapping[str, tuple[str, Schema]]] = {
                             {
                                 "segment": _TEXT,
                                 "source": _said(_MAYBE_TEXT, "The address that its references come from."),
-                                "target": _said(_MAYBE_TEXT, "And go to."),
-                                "until": _said(_MAYBE_NUMBER, "It ends then: routes may not have converged yet."),
+                                "target": _said(_MAYBE_TEXT, "The address that they go to."),
+                                "until": _said(_MAYBE_NUMBER, "When it ends: routes may not have converged yet."),
                                 "reason": _said(_MAYBE_TEXT, "Why it is not measured."),
                             }
                         )
                     ),
-                    "Links and virtual links that references measure: m-sets of all agents.",
+                    "Links and virtual links measured by references: m-sets of all agents.",
                 ),
-                "changes": _said(_array(_CHANGE), "The latest first."),
+                "changes": _said(_array(_CHANGE), "Latest first."),
             }
         ),
     ),
     "/api/v1/path": (
-        "What the segments of a path add up to, as `wirelag path --format json` says it.",
+        "The sum of a path's segments, in the format of `wirelag path --format json`.",
         {"type": "object", "required": ["command", "segments", "paths"]},
     ),
 }
 
 
 def document() -> dict[str, Any]:
-    """The whole of it."""
+    """The whole document."""
     wrong = _answer("What is wrong.", _object({"error": _TEXT}))
     paths: dict[str, Any] = {}
     for path, parameters in PARAMETERS.items():
@@ -302,7 +302,7 @@ def _answer(text: str, schema: Schema) -> dict[str, Any]:
 
 
 def written() -> str:
-    """As docs/reference/openapi.json has it."""
+    """The contents of docs/reference/openapi.json."""
     return json.dumps(document(), indent=1) + "\n"
 
 

@@ -1,8 +1,8 @@
-"""The collector's server: who may ask, where answers come from, and its life from start to end.
+"""The collector's server: access control, routes, and its life from start to end.
 
-Laws. With tokens every request needs one: `Authorization: Bearer`, or for the page a session that a token opened.
-Without tokens only loopback is listened on, and only requests that name it are answered, so that no page of another
-site can ask. Nothing secret is logged. The page asks nobody but this server.
+Laws. With tokens every request needs one: `Authorization: Bearer`, or for the page a session opened with a token.
+Without tokens it listens on loopback only, and serves only requests that name it, so that no page of another site can
+use it. No secret is logged. The page talks only to this server.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ try:
     from wirelag.collector.sqlite import SqliteStore
     from wirelag.transport.http_inbox import HttpInbox
 except ImportError:
-    raise WirelagError("a collector needs more than wirelag alone: pip install 'wirelag[live]'") from None
+    raise WirelagError("a collector needs optional packages: pip install 'wirelag[live]'") from None
 
 from wirelag.network.topology import read_topology
 from wirelag.protocol.session import Rounds
@@ -68,20 +68,20 @@ _TYPES: Final = {"js": "text/javascript", "css": "text/css"}
 
 
 class Guard:
-    """Lets in who may come; adds headers that keep browsers from asking elsewhere."""
+    """Checks access; adds headers that keep browsers from contacting other sites."""
 
     def __init__(self, app: ASGIApp, tokens: Mapping[str, str | None] | None, encrypted: bool) -> None:
         self._app, self._encrypted = app, encrypted
         self._tokens = None if tokens is None else [token for token, point in tokens.items() if point is None]
-        self._sessions: dict[str, float] = {}  # until when
+        self._sessions: dict[str, float] = {}  # by session: when it expires
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI wants it."""
+        """The ASGI interface."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
 
-        agents = scope["path"].startswith("/v1/")  # no browsers: to them headers are nothing but bytes
+        agents = scope["path"].startswith("/v1/")  # not browsers: headers would only cost bytes
 
         async def with_headers(message: dict[str, object]) -> None:
             if message["type"] == "http.response.start" and not (agents and message["status"] < 400):  # type: ignore[operator]
@@ -97,7 +97,7 @@ class Guard:
             named = _HOST.fullmatch(request.headers.get("host", ""))
             if named is not None and loopback(named[1].strip("[]")):
                 return None
-            return wrong(403, "this collector has no token: it answers to loopback only")
+            return wrong(403, "this collector has no token: it serves loopback only")
         path = request.scope["path"]  # as routes see it; `url` is made from what the client calls this host
         if path.startswith("/v1/"):  # messages have tokens of their own
             return None
@@ -112,7 +112,7 @@ class Guard:
 
     def _right(self, given: str) -> bool:
         matches = [hmac.compare_digest(token.encode(), given.encode()) for token in self._tokens or ()]
-        return any(matches)  # all are compared: how long that takes says nothing
+        return any(matches)  # all are compared, so that timing reveals nothing
 
     def _in_session(self, request: Request) -> bool:
         return self._sessions.get(request.cookies.get(COOKIE, ""), 0.0) > time.monotonic()
@@ -124,7 +124,7 @@ class Guard:
                 async for part in request.stream():
                     body += part
                     if len(body) > MOST_LOGIN:
-                        return wrong(413, "that is no token")
+                        return wrong(413, "that is not a token")
         except TimeoutError:
             return wrong(408, "the token did not come in time")
         given = parse_qs(body.decode(errors="replace")).get("token", [""])[0].strip()
@@ -144,7 +144,7 @@ class Guard:
 
 
 def application(collector: Collector, settings: Settings, inbox: HttpInbox) -> ASGIApp:
-    """All that is served."""
+    """The whole application."""
     topology = None
     if settings.topology is not None and settings.follow is None:
         topology = read_topology(settings.topology)
@@ -165,7 +165,7 @@ async def _asset(request: Request) -> Response:
         text = await asyncio.to_thread(_plotly)
         return Response(text, media_type=_TYPES["js"], headers={"Cache-Control": "private, max-age=86400"})
     if name not in ("page.js", "map.js", "page.css"):
-        return Response("there is nothing here", 404, media_type="text/plain")
+        return Response("not found", 404, media_type="text/plain")
     return Response(_text(name), media_type=_TYPES[name.rpartition(".")[2]], headers={"Cache-Control": "no-cache"})
 
 
@@ -183,21 +183,21 @@ def _login_page(problem: str = "") -> str:
     return _text("login.html").replace("<!-- problem -->", said)
 
 
-# ---- life ----
+# ---- life cycle ----
 
 
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the collector's."""
+        """Do nothing: the collector handles signals."""
         yield
 
 
 def listening(settings: Settings) -> socket.socket:
-    """The socket; one line where it cannot be had."""
+    """The listening socket; a one-line error if it cannot be opened."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
-        both = settings.host == "::" and socket.has_dualstack_ipv6()  # [::] is every address, also of IPv4
+        both = settings.host == "::" and socket.has_dualstack_ipv6()  # [::] is every address, including IPv4
         where = settings.host, settings.port
         return socket.create_server(where, family=family, backlog=512, dualstack_ipv6=both)
     except (OSError, OverflowError) as error:
@@ -207,7 +207,7 @@ def listening(settings: Settings) -> socket.socket:
 
 @contextmanager
 def alone(store: str) -> Iterator[None]:
-    """No other collector writes to a store meanwhile; who dies lets it go."""
+    """Lock the store against other collectors; the lock ends with the process."""
     path = f"{store}.lock"
     try:
         file = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
@@ -219,7 +219,7 @@ def alone(store: str) -> Iterator[None]:
         except OSError:
             who = os.read(file, 20).decode(errors="replace").strip()
             raise WirelagError(
-                f"{store}: another collector (process {who}) writes to it; end it, or name another store with --store"
+                f"{store}: another collector (process {who}) writes to it; stop it, or name another store with --store"
             ) from None
         os.truncate(file, 0)
         os.write(file, str(os.getpid()).encode())
@@ -229,7 +229,7 @@ def alone(store: str) -> Iterator[None]:
 
 
 def encryption(settings: Settings) -> ssl.SSLContext | None:
-    """TLS as settings have it."""
+    """TLS according to the settings."""
     if settings.certificate is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -243,7 +243,7 @@ def encryption(settings: Settings) -> ssl.SSLContext | None:
 
 
 async def serve(settings: Settings) -> None:
-    """Collect until somebody ends it (SIGINT, SIGTERM)."""
+    """Collect until stopped (SIGINT, SIGTERM)."""
     with alone(settings.store):
         await _serve(settings)
 
@@ -256,7 +256,7 @@ async def _serve(settings: Settings) -> None:
     following = None
     if settings.follow is not None and settings.topology is not None:
         following = partial(read_topology, settings.topology)
-        following()  # a topology that cannot be read now is a wrong setting, later it is an outage
+        following()  # a topology that cannot be read now is a wrong setting; later it is an outage
     inbox = HttpInbox(settings.tokens)
     inboxes: list[Inbox] = [inbox]
     if settings.nats is not None:
@@ -289,7 +289,7 @@ async def _serve(settings: Settings) -> None:
     try:
         await asyncio.wait([working, serving, closing, waiting], return_when=asyncio.FIRST_COMPLETED)
         if closing.done():
-            closing.result()  # it never ends but by an error
+            closing.result()  # it ends only by an error
     finally:
         for one in inboxes:
             await one.close()

@@ -1,7 +1,7 @@
-"""What is kept of an interval: numbers that can be added up, so that a minute says what its seconds say.
+"""The stored figures of an interval, which can be added up, so that a minute is the sum of its seconds.
 
 Guarantee: counts, means and deviations of a sum are those of all packets in it; a quantile is that of the sampled
-delays of all parts, to the precision of a bin (distribution.py). Loss is over the parts that know theirs. The clock's
+delays of all parts, to the precision of a bin (distribution.py). Loss is over the parts with known loss. The clock's
 bound is the worst of the parts, and widens every interval of a delay.
 """
 
@@ -32,38 +32,38 @@ class Tally:
     """One interval of one class of one segment, or several added up."""
 
     estimator: str = ""
-    intervals: int = 0  # that both points saw
-    missed: int = 0  # that only one saw
-    covered_ns: int = 0  # how much time both points covered
+    intervals: int = 0  # seen by both points
+    missed: int = 0  # seen by one point only
+    covered_ns: int = 0  # time that both points covered
     moments: Moments = field(default_factory=Moments)
     sent: int = 0
     received: int = 0
-    loss_sent: int = 0  # of what was sent: where loss is known
-    lost: float = 0.0  # of these; less than nothing in single intervals (losses.py)
-    lost_low: float = 0.0  # of sums the sums of these: wider than need be, since errors of single intervals cancel out
+    loss_sent: int = 0  # packets sent in intervals with known loss
+    lost: float = 0.0  # of these; may be negative in single intervals (loss.py)
+    lost_low: float = 0.0  # in a sum, the sum of bounds: too wide, because errors of single intervals cancel out
     lost_high: float = 0.0
     reordered: int | None = None
     duplicated: int | None = None
     references_received: int = 0  # of rli
     references_lost: int = 0
-    checked: int = 0  # packets whose order was looked at
+    checked: int = 0  # packets whose order was checked
     overtaken: int = 0
     unseen_up: int = 0  # dropped by captures
     unseen_down: int = 0
     clock_error_ns: int = 0
-    unsynchronised: int = 0  # intervals in which a clock was not
+    unsynchronised: int = 0  # intervals with an unsynchronised clock
     min_ns: int | None = None
     max_ns: int | None = None
     samples: int = 0  # single delays
-    squares: int = 0  # of their weights
-    negative: int = 0  # of their weight: delays below nothing
-    bins: Ints = field(default_factory=lambda: _NO_BINS)  # of the others
+    squares: int = 0  # squares of their weights
+    negative: int = 0  # weight of negative delays
+    bins: Ints = field(default_factory=lambda: _NO_BINS)  # weights of the others
     weights: Ints = field(default_factory=lambda: _NO_BINS)
-    reason: str | None = None  # why numbers are missing
+    reason: str | None = None  # why figures are missing
 
     @classmethod
     def of(cls, result: Result, key: Key) -> Tally:
-        """What a result says of a class."""
+        """The tally of a result's class."""
         up, down = result.seen
         unseen = [0 if seen is None else seen.unseen for seen in (up, down)] if key is None else [0, 0]
         clock = result.clock
@@ -77,7 +77,7 @@ class Tally:
         tally.clock_error_ns, tally.unsynchronised = clock.error_ns, int(not clock.synchronised)
         crossing = result.crossings.get(key)
         if crossing is None:
-            if result.reason is not None:  # both spoke, and cannot be compared
+            if result.reason is not None:  # both sent, but cannot be compared
                 tally.covered_ns = 0
                 tally.sent, tally.received = (up.packets, down.packets) if key is None else (0, 0)
             return tally
@@ -104,11 +104,11 @@ class Tally:
         distribution.add(tail.delays_ns[real], tail.weights[real])
         self.bins = np.flatnonzero(distribution.weights)
         self.weights = distribution.weights[self.bins].astype(np.int64)
-        if self.min_ns is None:  # of the sample: what is known
+        if self.min_ns is None:  # from the sample, for lack of better
             self.min_ns, self.max_ns = int(tail.delays_ns.min()), int(tail.delays_ns.max())
 
     def add(self, other: Tally) -> None:
-        """Take in another interval."""
+        """Add another interval."""
         first = not self.intervals
         for name in ("reordered", "duplicated"):
             mine, theirs = 0 if first else getattr(self, name), getattr(other, name)
@@ -127,10 +127,10 @@ class Tally:
         weights[np.searchsorted(bins, other.bins)] += other.weights
         self.bins, self.weights = bins, weights
 
-    # ---- what it says ----
+    # ---- figures ----
 
     def quantile_ns(self, q: float) -> float | None:
-        """The delay below which a share of q lies; None where it is below nothing."""
+        """The delay below which a share of q lies; None if it is negative."""
         weight = self.negative + int(self.weights.sum())
         rank = min(max(q, 0.0) * weight, weight - 1)
         if not weight or rank < self.negative:
@@ -144,7 +144,7 @@ class Tally:
         return min(max(found, self.min_ns or 0.0), found if self.max_ns is None else float(self.max_ns))
 
     def to_json(self, start_ns: int, length_ns: int, settled: bool) -> dict[str, Any]:
-        """As the API has it; times in seconds."""
+        """The JSON of the API; times in seconds."""
         clock = self.clock_error_ns
         mean, bound = self.moments.mean_ns, self.moments.bound_ns(0.05)
         bounds = {q: self._bounds_ns(float(q)) for q in QUANTILES}
@@ -191,7 +191,7 @@ class Tally:
 
     @property
     def comparable(self) -> bool:
-        """Whether what both points said can be compared: False where they are set up differently."""
+        """Whether both points' synopses can be compared: False if they are set up differently."""
         return not self.intervals or self.covered_ns > 0 or self.reason is None
 
     @property
@@ -201,7 +201,7 @@ class Tally:
         return can is None or not can.one_sided
 
     def _references(self) -> dict[str, int] | None:
-        """Of everything; classes have none of their own."""
+        """References of the whole segment; classes have none of their own."""
         counts = {"received": self.references_received, "lost": self.references_lost}
         return counts if any(counts.values()) else None
 
@@ -225,11 +225,11 @@ class Tally:
         steps = np.diff(self.bins, prepend=0).astype("<u2").view(np.uint8).reshape(-1, 2).T
         weights = self.weights.astype("<u8").view(np.uint8).reshape(-1, 8).T
         used = (int(self.weights.max(initial=0)).bit_length() + 7) // 8
-        # Byte after byte of all of them: the high ones are mostly nothing, and take nothing.
+        # Transposed by byte: the high bytes are mostly 0, and compress to nothing.
         return zlib.compress(bytes([used]) + steps.tobytes() + weights[:used].tobytes(), 6)
 
     def unpack_bins(self, data: bytes) -> None:
-        """The opposite."""
+        """The inverse of `packed_bins`."""
         plain = np.frombuffer(zlib.decompress(data), np.uint8)
         used = int(plain[0])
         count = (len(plain) - 1) // (2 + used)

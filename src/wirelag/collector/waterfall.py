@@ -1,4 +1,4 @@
-"""What segments add up to along a path, from what the collector keeps: `wirelag path` on live results."""
+"""The sum of segments along a path, from stored results: `wirelag path` on live results."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def waterfall(
     slow: float,
     upgraded: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The path as docs/reference/schema/path.json has it, from what is known of each segment.
+    """The path in the format of docs/reference/schema/path.json, from the figures of each segment.
 
-    `upgraded`: routers that measure, beside those whose insides are among the segments.
+    `upgraded`: measuring routers, besides those whose insides are among the segments.
     """
     for router in (source, target):
         topology.check(router)
@@ -41,7 +41,7 @@ def waterfall(
         except WirelagError as error:
             notes.append(str(error))
             continue
-        # Loss is that of the intervals which know theirs.
+        # Loss is that of the intervals with known loss.
         known = {"sent": tally.loss_sent, "lost": max(0, round(tally.lost)) if tally.loss_sent else None}
         figures = figures_of(tally.to_json(0, 1, True) | known | {"samples": tally.moments.used}, BOUND)
         if figures.mean is not None:

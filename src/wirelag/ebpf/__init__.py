@@ -1,1 +1,1 @@
-"""Programs inside the kernel: loading, attaching, reading what they counted."""
+"""Programs inside the kernel: loading, attaching, reading their counters."""

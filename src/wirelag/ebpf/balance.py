@@ -1,8 +1,8 @@
-"""The balancer in the kernel (bpf/balance.bpf.c): loaded, pinned, taken over, steered and read.
+"""The balancer in the kernel (bpf/balance.bpf.c): loading, pinning, takeover, control and reading.
 
-Law: link and maps are pinned in bpffs, so that packets flow on whoever dies. Who comes next with the same service and
-sizes finds all connections, the last table and the names of its backends there, and puts its own program in place of
-the old one without a packet between them. One process steers at a time. Without pins all of it ends with its process.
+Law: link and maps are pinned in bpffs, so packets keep flowing if the process dies. The next process with the same
+service and sizes finds all connections, the last table and the names of its backends there, and replaces the old
+program with its own atomically. One process controls it at a time. Without pins everything ends with the process.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def open_balancer(
 ) -> Balancer:
     """Load and pin it, or take over what is pinned there. `connections`: slots, rounded up to a power of two.
 
-    Without `pins` it is new, and ends when it is closed or its process ends, however that comes.
+    Without `pins` it is new, and ends when it is closed or its process ends in any way.
     """
     if most_backends >= NO_BACKEND:
-        raise WirelagError(f"{most_backends} backends: there may be {NO_BACKEND - 1}")
+        raise WirelagError(f"{most_backends} backends are too many: the limit is {NO_BACKEND - 1}")
     groups = 1 << max(0, (connections - 1).bit_length() - 3)
     sizes = {
         "maglev": 2 * table_size,
@@ -70,7 +70,7 @@ def open_balancer(
             prepare(plane.maps, wanted, mac, new=not old)
         except OSError as error:
             where = folder or interface
-            raise WirelagError(f"{where}: its maps cannot be shared ({error.strerror}): ask for less") from None
+            raise WirelagError(f"{where}: its maps cannot be shared ({error.strerror}): use smaller sizes") from None
         words = "taken over" if old else ""
         if link is None:
             link = (
@@ -84,7 +84,7 @@ def open_balancer(
             try:
                 link.update(plane.programs["wl_balance"])
             except OSError as error:
-                raise WirelagError(f"{interface}: cannot put our program there ({error.strerror})") from None
+                raise WirelagError(f"{interface}: cannot install our program ({error.strerror})") from None
         kept = held.pop_all()
 
     def end(leave: bool) -> None:
@@ -97,7 +97,7 @@ def open_balancer(
 
 
 def problems(interface: str, pins: str | None) -> list[str]:
-    """Why there can be no balancer here, as far as that is known without trying."""
+    """Why a balancer cannot run here, as far as known without trying."""
     found = []
     try:
         _interface(interface)
@@ -112,7 +112,7 @@ def problems(interface: str, pins: str | None) -> list[str]:
 
 
 def remove_balancer(pins: str) -> bool:
-    """Take out what is pinned there, of whatever version and wherever it is attached; whether there was anything."""
+    """Remove what is pinned there, of any version and wherever attached; return whether there was anything."""
     folder = Path(pins)
     with contextlib.ExitStack() as held:
         held.callback(os.close, _lock(folder))
@@ -126,7 +126,7 @@ def remove_balancer(pins: str) -> bool:
 
 
 def _interface(name: str) -> tuple[int, bytes]:
-    """Its index and its MAC address."""
+    """The index and the MAC address of an interface."""
     with socket.socket() as any_socket:
         try:
             index = socket.if_nametoindex(name)
@@ -135,7 +135,7 @@ def _interface(name: str) -> tuple[int, bytes]:
             raise WirelagError(f"{name}: there is no such interface; `ip link` lists them") from None
     mac = answer[18:24]
     if not any(mac):
-        raise WirelagError(f"{name}: has no MAC address, and frames cannot be sent on by one")
+        raise WirelagError(f"{name}: has no MAC address, so it cannot forward frames")
     return index, mac
 
 
@@ -146,22 +146,20 @@ def _need_bpffs(folder: Path) -> None:
     try:
         there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     except PermissionError:
-        raise WirelagError(f"{folder}: cannot look there (Permission denied): run as root") from None
+        raise WirelagError(f"{folder}: permission denied: run as root") from None
     if not _is_bpffs(there):
         out = "mount it (mount -t bpf bpf /sys/fs/bpf), or set pins = false: the balancer then ends with its process"
         raise WirelagError(f"{folder}: pins must be in bpffs: {out}")
 
 
 def _lock(folder: Path) -> int:
-    """The folder, which one process has at a time; only in bpffs, so that nothing else is ever removed from it."""
+    """Lock the folder for one process; only in bpffs, so that nothing else is ever removed from it."""
     _need_bpffs(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise WirelagError(
-            f"{folder}: cannot pin there ({error.strerror}): run as root, or give us the folder"
-        ) from None
+        raise WirelagError(f"{folder}: cannot pin there ({error.strerror}): run as root, or change its owner") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -183,14 +181,14 @@ def _is_bpffs(path: Path) -> bool:
 def _pinned(
     folder: Path, sizes: dict[str, int], wanted: npt.NDArray[np.void], index: int
 ) -> tuple[dict[str, Map], Link | None]:
-    """What is there to take over, unless it does not fit; no link: its interface is gone.
+    """What can be taken over, unless it does not fit; no link if its interface is gone.
 
-    A start that did not get as far as its link is removed. Nothing else is changed.
+    A start that failed before its link was pinned is removed. Nothing else is changed.
     """
     if not (folder / "link").exists():
         _unpin(folder)
         return {}, None
-    out = "; --remove ends that one, and its connections with it"
+    out = "; --remove ends that one and its connections"
     with contextlib.ExitStack() as opened:
         try:
             link = Link.pinned(folder / "link")
@@ -215,7 +213,7 @@ def _pinned(
 
 
 def _misfit(maps: dict[str, Map], sizes: dict[str, int], wanted: npt.NDArray[np.void]) -> str:
-    """Why these maps are not what is wanted; empty: they are."""
+    """Why these maps do not fit; empty if they do."""
     for name, shape in shapes("balance").items():
         if name in maps:
             one = maps[name]
@@ -235,7 +233,7 @@ def _misfit(maps: dict[str, Map], sizes: dict[str, int], wanted: npt.NDArray[np.
 
 
 def _attached(plane: Dataplane, interface: str) -> Link:
-    """The program at its interface."""
+    """Attach the program to its interface."""
     try:
         return plane.programs["wl_balance"].attach_xdp(interface)
     except OSError as error:
@@ -246,12 +244,12 @@ def _attached(plane: Dataplane, interface: str) -> Link:
 
 
 def _attached_and_pinned(plane: Dataplane, folder: Path, interface: str, new: bool) -> Link:
-    """The link is pinned last: where it is, all is there."""
+    """Attach and pin. The link is pinned last: if it exists, everything does."""
     try:
         for name in MAPS if new else ():
             plane.maps[name].pin(folder / name)
         link = _attached(plane, interface)
-        (folder / "link").unlink(missing_ok=True)  # of an interface that is gone
+        (folder / "link").unlink(missing_ok=True)  # left by an interface that is gone
         link.pin(folder / "link")
     except BaseException as error:
         if new:
@@ -263,8 +261,8 @@ def _attached_and_pinned(plane: Dataplane, folder: Path, interface: str, new: bo
 
 
 def _unpin(folder: Path) -> None:
-    """Remove what is ours."""
-    for name in ("link", *MAPS):  # the link first: packets pass before anything else is gone
+    """Remove our pins."""
+    for name in ("link", *MAPS):  # the link first: packets pass before anything else is removed
         (folder / name).unlink(missing_ok=True)
 
 

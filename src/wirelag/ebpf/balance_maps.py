@@ -1,7 +1,7 @@
-"""What the balancer's program (bpf/balance.bpf.c) and user space share: its maps, written and read.
+"""The maps that the balancer's program (bpf/balance.bpf.c) and user space share: writing and reading.
 
-Law: nothing here waits for packets, and no packet for anything here. The Maglev table has two halves; the one that is
-not in use is filled, then one word says which is. A backend's MAC address is one word, too.
+Law: neither side ever waits for the other. The Maglev table has two halves: the unused one is filled, then one word
+switches to it. A backend's MAC address is one word, too.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from wirelag.ebpf.bpf import Map
 from wirelag.ebpf.service import Backend, Counts, Reading, Service, Table
 from wirelag.errors import WirelagError
 
-ABI: Final = 3  # of all that is pinned; another number, and it is not taken over
+ABI: Final = 3  # version of everything pinned; another one is not taken over
 NO_BACKEND: Final = 0xFFFF
 GROUP: Final = 8
 TAKEN: Final = 1  # a slot of the connection table that is being filled
 SEEN_SHIFT: Final = 24
-LONGEST: Final = (1 << 31) - 1  # of these units: times of connections are compared on a circle
+LONGEST: Final = (1 << 31) - 1  # limit in these units: times of connections are compared modulo 2^32
 MOST_PORTS: Final = 8
 NAME_BYTES: Final = 64
 ADDRESS_BYTES: Final = 48
@@ -34,7 +34,7 @@ MAPS: Final = ("settings", "maglev", "backends", "tallies", "faults", "groups", 
 MAPPED: Final = ("settings", "maglev", "backends", "groups", "connections")
 FAULTS: Final = ("table_full", "unserved", "orphaned", "busy", "fragments", "malformed")
 
-FLOW_FLAGS, WAITS = 30, 1  # in what `modes` keeps of a connection: a byte, and its bit: nothing came behind the SYN
+FLOW_FLAGS, WAITS = 30, 1  # in a connection's `modes` record: the flags' byte, and the bit for nothing after the SYN
 
 # The program's own structures.
 SETTINGS: Final = np.dtype(
@@ -57,7 +57,7 @@ TALLY_WORDS: Final = 8
 
 
 class Balancer:
-    """Backends, table and counts of a program that has these maps. It meets the protocol of balance/dataplane.py."""
+    """Backends, table and counters of a program with these maps. Implements the protocol of service.py."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Balancer:
         alive: Callable[[], bool] = lambda: True,
         end: Callable[[bool], None] = lambda leave: None,
     ) -> None:
-        """`mac`: of its interface; `alive`: is that still there; `end`: what else is to be done at the end."""
+        """`mac`: MAC address of its interface; `alive`: whether that still exists; `end`: what to do on close."""
         self.description, self._alive, self._end = description, alive, end
         self.maps = {name: maps[name] for name in MAPS}
         self._mac = np.frombuffer(mac, np.uint8)
@@ -82,7 +82,7 @@ class Balancer:
     # ---- backends and the table ----
 
     def backends(self) -> tuple[Backend, ...]:
-        """Those that it knows; after a takeover those of before."""
+        """The known backends; after a takeover, those from before."""
         known = self._backends[list(self._slots().values())]
         return tuple(
             Backend(one["name"].decode(), one["address"].decode(), int(one["mac"]).to_bytes(8, "little")[:6])
@@ -90,23 +90,23 @@ class Balancer:
         )
 
     def table(self) -> Table | None:
-        """The table in use; None where there was none yet."""
+        """The table in use; None if there is none yet."""
         half = self._half(int(self._settings["active"][0]))
         return None if half[0] == NO_BACKEND else half.astype(np.int32)
 
     def set_backends(self, backends: Sequence[Backend]) -> dict[str, int]:
-        """All that may get packets, with the slot of each. A name keeps its slot; who is not listed gets nothing."""
+        """Set the backends that may get packets; return their slots. A name keeps its slot; others get nothing."""
         for one in backends:
             if len(one.name.encode()) > NAME_BYTES or len(one.mac) != 6 or not any(one.mac):
                 raise WirelagError(f"backend {one.name}: a name has at most {NAME_BYTES} bytes, a MAC address 6, not 0")
         if len(backends) > len(self._backends):
-            raise WirelagError(f"{len(backends)} backends: there is room for {len(self._backends)}; ask for more")
+            raise WirelagError(f"{len(backends)} backends, but only {len(self._backends)} fit; allow more")
         slots = self._slots()
         for name in slots.keys() - {one.name for one in backends}:
             self._forget(slots.pop(name))
         for one in backends:
             if one.name not in slots:
-                # The one that was free for longest: a CPU may still be at a packet for who had it before.
+                # The slot free for longest: a CPU may still be handling a packet for its previous owner.
                 slots[one.name] = number = self._free.pop(0)
                 self._before[number] = self._tally(number)
                 self._backends["name"][number] = one.name.encode()
@@ -115,14 +115,14 @@ class Balancer:
         return {one.name: slots[one.name] for one in backends}
 
     def set_table(self, table: Table) -> None:
-        """Where new connections go from now on, all at once."""
+        """Set, atomically, where new connections go."""
         known = self._backends["mac"] != 0
         if len(table) != self._settings["table_size"][0] or not known[np.unique(table)].all():
-            raise ValueError("a table has the size that was asked for, and only slots of backends")
+            raise ValueError("a table must have the configured size and only slots of backends")
         other = 1 - int(self._settings["active"][0])
         self._half(other)[:] = table
         self._settings["active"] = other
-        # From here on packets are taken; before the first table all of them pass.
+        # From here on packets are handled; before the first table all of them pass.
         self._settings["mac"][0] = self._mac
 
     def _half(self, which: int) -> npt.NDArray[np.uint16]:
@@ -133,7 +133,7 @@ class Balancer:
         return {self._backends["name"][i].decode(): int(i) for i in np.flatnonzero(self._backends["mac"])}
 
     def _forget(self, number: int) -> None:
-        """It is gone, and so are its connections: whoever gets its slot later does not inherit them."""
+        """Remove a backend with its connections, so that the next owner of its slot does not inherit them."""
         self._backends["mac"][number] = 0
         self._backends["name"][number] = b""
         of_it = self._connections["backend"] == number
@@ -141,10 +141,10 @@ class Balancer:
         del self._before[number]
         self._free.append(number)
 
-    # ---- what happened ----
+    # ---- reading ----
 
     def read(self, now_ns: int | None = None) -> Reading:
-        """What happened since the last reading. A CPU may be between two counters: the next reading has the rest."""
+        """Counts since the last reading. A CPU may be between two counters: the next reading has the rest."""
         if not self._alive():
             raise WirelagError(f"{self.description}: the interface is gone; start again when it is back")
         open_now, closing = self._connections_of(ktime.now_ns() if now_ns is None else now_ns)
@@ -177,13 +177,14 @@ class Balancer:
         return {name: int(np.frombuffer(value, np.uint64).sum()) for name, value in zip(FAULTS, values, strict=True)}
 
     def _connections_of(self, now_ns: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-        """How many each backend has that are not over (as the program sees it): open ones, and those that close.
+        """Connections of each backend that are not over (as the program sees it): open and closing ones.
 
-        Fields are read where they are: the whole table would be a copy of a hundred megabytes.
+        Fields are read in place: the whole table would be a copy of 100 MB.
         """
         every = self._connections
         now = np.uint32((now_ns >> SEEN_SHIFT) & 0xFFFFFFFF)
-        # A packet may have come since: its time is later than ours, and modulo 2^32 that is an age of many days.
+        # A packet may have come since: its time is later than ours, and modulo 2^32 that looks like an age of many
+        # days.
         age = (now - every["seen"]).astype(np.int32)
         closed = every["closed"] != 0
         soon = closed | (every["flow"][:, FLOW_FLAGS] & WAITS != 0)
@@ -193,16 +194,16 @@ class Balancer:
         return count[0], count[1]
 
     def close(self, leave: bool) -> None:
-        """End; with `leave` traffic flows on as it does, else all of it passes again."""
+        """End; with `leave`, traffic keeps flowing through the balancer, else all of it passes again."""
         self._end(leave)
 
 
 def wanted_settings(
     service: Service, table_size: int, groups: int, idle_ns: int, closing_ns: int, epoch_ns: int, fewest: int
 ) -> npt.NDArray[np.void]:
-    """Settings of a program that is new; `groups` is a power of two."""
+    """Settings of a new program; `groups` is a power of two."""
     if len(service.ports) > MOST_PORTS:
-        raise WirelagError(f"{len(service.ports)} ports: at most {MOST_PORTS} can be served, or all (none is named)")
+        raise WirelagError(f"{len(service.ports)} ports: at most {MOST_PORTS} can be served; name none to serve all")
     address = ipaddress.ip_address(service.address)
     number = int(address) | (0xFFFF << 32 if address.version == 4 else 0)
     s = np.zeros(1, SETTINGS)
@@ -217,8 +218,8 @@ def wanted_settings(
 
 
 def prepare(maps: Mapping[str, Map], wanted: npt.NDArray[np.void], mac: bytes, new: bool) -> None:
-    """Settings as they are wanted; what is in use keeps its seed, its table and its connections."""
-    for name in MAPPED:  # whatever may fail, fails before a packet comes
+    """Apply the settings; a program in use keeps its seed, table and connections."""
+    for name in MAPPED:  # anything that may fail does so before the first packet
         maps[name].memory()
     here = maps["settings"].memory().view(SETTINGS)
     if new:
@@ -226,5 +227,5 @@ def prepare(maps: Mapping[str, Map], wanted: npt.NDArray[np.void], mac: bytes, n
         here[0] = wanted[0]
     for name in ("idle", "closing", "epoch_ns", "fewest"):
         here[name] = wanted[name]
-    if here["mac"].any():  # the interface may have another by now
+    if here["mac"].any():  # the interface may have a new one
         here["mac"][0] = np.frombuffer(mac, np.uint8)

@@ -1,8 +1,8 @@
-"""eBPF maps, programs and links through bpf(2): nothing but the kernel is needed at run time.
+"""eBPF maps, programs and links through bpf(2): only the kernel is needed at run time.
 
-Law: what the kernel holds lives as long as its file descriptor here or its pin in bpffs. A link that is closed is
-detached, and the kernel closes it when the process ends, however it ends. Failures are OSErrors with the kernel's
-number; dataplane.py says them in a line.
+Law: a kernel object lives as long as its file descriptor here or its pin in bpffs. Closing a link detaches it, and the
+kernel closes it when the process ends in any way. Failures are OSErrors with the kernel's number; dataplane.py turns
+them into one line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy.typing as npt
 MapKey = bytes | int
 Bytes = npt.NDArray[np.uint8]
 
-_NUMBERS: Final = {"x86_64": 321, "ppc64le": 361, "s390x": 351}  # of the system call; 280 on all newer machines
+_NUMBERS: Final = {"x86_64": 321, "ppc64le": 361, "s390x": 351}  # numbers of the system call; 280 on all newer machines
 _MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _NEXT, _PROGRAM_LOAD, _PIN, _GET = range(8)
 _RUN, _INFO, _BTF_LOAD, _FREEZE, _BATCH, _BATCH_DELETE, _LINK, _LINK_UPDATE = 10, 15, 18, 22, 24, 25, 28, 29
 HASH, ARRAY, PROGRAMS, PER_CPU_HASH, PER_CPU_ARRAY, LRU_PER_CPU, RING = 1, 2, 3, 5, 6, 10, 27
@@ -41,13 +41,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def cpus() -> int:
-    """How many CPUs there may ever be: so many values a per-CPU map has."""
+    """The number of possible CPUs, which is the number of values in a per-CPU map."""
     text = Path("/sys/devices/system/cpu/possible").read_text(encoding="ascii")
     return max(int(part.rpartition("-")[2]) for part in text.strip().split(",")) + 1
 
 
 def call(command: int, attributes: bytes) -> tuple[int, bytes]:
-    """The system call: what it gives back, and the attributes as it leaves them."""
+    """The system call: returns its result, and the attributes as the kernel left them."""
     memory = ctypes.create_string_buffer(attributes, len(attributes))
     given = _libc.syscall(_NUMBERS.get(platform.machine(), 280), command, memory, len(attributes))
     if given < 0:
@@ -57,7 +57,7 @@ def call(command: int, attributes: bytes) -> tuple[int, bytes]:
 
 
 class RefusedError(OSError):
-    """The kernel said no; `left` are the attributes as it left them."""
+    """The kernel refused; `left` are the attributes as it left them."""
 
     def __init__(self, number: int, text: str, left: bytes) -> None:
         super().__init__(number, text)
@@ -74,32 +74,32 @@ def _room(data: bytes | int) -> ctypes.Array[ctypes.c_char]:
 
 
 def close(fd: int) -> None:
-    """Let something of the kernel's go; if it is pinned, it stays."""
+    """Release a kernel object; if it is pinned, it stays."""
     if fd >= 0:
         os.close(fd)
 
 
 def pin(fd: int, path: str | Path) -> None:
-    """Have it outlive the process, as a file in bpffs."""
+    """Make it outlive the process, as a file in bpffs."""
     name = _room(os.fsencode(path))
     call(_PIN, struct.pack("<QII", _at(name), fd, 0))
 
 
 def fetch(path: str | Path) -> int:
-    """The descriptor of what is pinned there."""
+    """The descriptor of the object pinned there."""
     name = _room(os.fsencode(path))
     return call(_GET, struct.pack("<QII", _at(name), 0, 0))[0]
 
 
 def info(fd: int, size: int) -> bytes:
-    """What the kernel says of it."""
+    """The kernel's description of an object."""
     found = _room(size)
     call(_INFO, struct.pack("<IIQ", fd, size, _at(found)))
     return found.raw[:size]
 
 
 class Map:
-    """Keys and values that programs and we share. A per-CPU value has a part for each CPU, rounded up to 8 bytes."""
+    """Keys and values shared with programs. A per-CPU value has one part per CPU, rounded up to 8 bytes."""
 
     def __init__(self, fd: int, name: str, kind: int, key_size: int, value_size: int, entries: int) -> None:
         self.fd = fd
@@ -119,7 +119,7 @@ class Map:
         flags: int = 0,
         btf: tuple[int, int, int] = (0, 0, 0),
     ) -> Map:
-        """A new one; `btf` is the descriptor of the types, and those of key and value."""
+        """Create a map; `btf` is the descriptor of the types, and the types of key and value."""
         short = "".join(c for c in name if c.isalnum() or c in "_.")[:15].encode()
         head = struct.pack("<IIIII", kind, key_size, value_size, entries, flags)
         fd, _ = call(_MAP_CREATE, head + struct.pack("<II16sIIII", 0, 0, short, 0, *btf))
@@ -127,25 +127,25 @@ class Map:
 
     @classmethod
     def pinned(cls, path: str | Path) -> Map:
-        """The one that is pinned there."""
+        """Open the map pinned there."""
         fd = fetch(path)
         kind, _, key_size, value_size, entries = struct.unpack_from("<5I", info(fd, 80))
         return cls(fd, Path(path).name, kind, key_size, value_size, entries)
 
     def close(self) -> None:
-        """Let it go."""
+        """Release it."""
         close(self.fd)
         self.fd = -1
 
     def pin(self, path: str | Path) -> None:
-        """Have it outlive the process, as a file in bpffs."""
+        """Make it outlive the process, as a file in bpffs."""
         pin(self.fd, path)
 
     def _key(self, key: MapKey) -> ctypes.Array[ctypes.c_char]:
         return _room(key.to_bytes(self.key_size, "little") if isinstance(key, int) else key)
 
     def lookup(self, key: MapKey) -> bytes | None:
-        """The value, or None where there is none."""
+        """The value, or None if there is none."""
         place, value = self._key(key), _room(self._width)
         try:
             call(_LOOKUP, struct.pack("<I4xQQQ", self.fd, _at(place), _at(value), 0))
@@ -156,7 +156,7 @@ class Map:
         return value.raw
 
     def update(self, key: MapKey, value: bytes | int | Program, flags: int = 0) -> None:
-        """Set a value; of a program array a program."""
+        """Set a value; in a program array, a program."""
         if isinstance(value, Program):
             value = value.fd
         if isinstance(value, int):
@@ -167,7 +167,7 @@ class Map:
         call(_UPDATE, struct.pack("<I4xQQQ", self.fd, _at(place), _at(memory), flags))
 
     def delete(self, key: MapKey) -> bool:
-        """Whether it was there."""
+        """Delete a key; return whether it existed."""
         place = self._key(key)
         try:
             call(_DELETE, struct.pack("<I4xQQQ", self.fd, _at(place), 0, 0))
@@ -178,7 +178,7 @@ class Map:
         return True
 
     def items(self, delete: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """All keys with their values, thousands in one call; `delete`: they are taken out."""
+        """All keys with their values, thousands per call; with `delete` they are removed."""
         at_once, before = min(self.entries, _AT_ONCE), None
         keys, values = _room(self.key_size * at_once), _room(self._width * at_once)
         while True:
@@ -189,7 +189,7 @@ class Map:
             try:
                 _, left = call(_BATCH_DELETE if delete else _BATCH, attributes)
             except RefusedError as refused:
-                if refused.errno == errno.ENOSPC and at_once < self.entries:  # a hash bucket larger than the room
+                if refused.errno == errno.ENOSPC and at_once < self.entries:  # a hash bucket is larger than the buffer
                     at_once = min(self.entries, at_once * 4)
                     keys, values = _room(self.key_size * at_once), _room(self._width * at_once)
                     continue
@@ -216,12 +216,12 @@ class Map:
         return self._memory
 
     def freeze(self) -> None:
-        """From now on nobody here changes it, so that the verifier may take its values for constants."""
+        """Make it read-only for user space, so that the verifier may treat its values as constants."""
         call(_FREEZE, struct.pack("<I", self.fd))
 
 
 class RingBuffer:
-    """What programs submit, in order. Memory: the map's."""
+    """Records that programs submit, in order. Memory: the map's."""
 
     def __init__(self, source: Map) -> None:
         self._map, self._size, page = source, source.entries, mmap.PAGESIZE
@@ -232,11 +232,11 @@ class RingBuffer:
         self._records = memoryview(theirs)[page:]
 
     def fileno(self) -> int:
-        """To wait for records with poll."""
+        """The descriptor to poll for records."""
         return self._map.fd
 
     def drain(self) -> list[bytes]:
-        """All that is there; the room is free again then."""
+        """All available records; their space is then free again."""
         found, at, end = [], int(self._read[0]), int(self._written[0])
         while at < end:
             place = at & (self._size - 1)
@@ -253,10 +253,10 @@ class RingBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What became of a test run."""
+    """The outcome of a test run."""
 
     result: int
-    duration_ns: int  # of one of them, on average
+    duration_ns: int  # average of one run
     frame: bytes
 
 
@@ -271,7 +271,7 @@ class Program:
     def load(
         cls, name: str, kind: int, code: bytes, license: bytes, btf: int, functions: bytes, attach: int, level: int = 0
     ) -> Program:
-        """Have it verified; an OSError with the verifier's log as its `log`."""
+        """Load and verify it; an OSError carries the verifier's log as `log`."""
         log = _room(1 << 22 if level else 0)
         text, legal, known = _room(code), _room(license), _room(functions)
         head = struct.pack("<IIQQ", kind, len(code) // 8, _at(text), _at(legal))
@@ -284,7 +284,7 @@ class Program:
                 fd, _ = call(_PROGRAM_LOAD, head + said + named)
                 break
             except OSError as error:
-                if error.errno == errno.EAGAIN and left:  # a signal came while it was being verified
+                if error.errno == errno.EAGAIN and left:  # a signal interrupted the verifier
                     continue
                 error.log = log.value.decode(errors="replace")  # type: ignore[attr-defined]
                 raise
@@ -292,22 +292,22 @@ class Program:
 
     @classmethod
     def pinned(cls, path: str | Path) -> Program:
-        """The one that is pinned there."""
+        """Open the program pinned there."""
         fd = fetch(path)
         (kind,) = struct.unpack_from("<I", info(fd, 80))
         return cls(fd, Path(path).name, kind)
 
     def close(self) -> None:
-        """Let it go; where it is attached, it stays."""
+        """Release it; where it is attached, it stays."""
         close(self.fd)
         self.fd = -1
 
     def pin(self, path: str | Path) -> None:
-        """Have it outlive the process, as a file in bpffs."""
+        """Make it outlive the process, as a file in bpffs."""
         pin(self.fd, path)
 
     def run(self, frame: bytes, repeat: int = 1, context: bytes = b"") -> Ran:
-        """Have it look at a frame that nobody sent."""
+        """Run it on a given frame."""
         given, after, around = _room(frame), _room(len(frame) + 256), _room(context)
         sizes = struct.pack("<IIIIQQII", self.fd, 0, len(frame), len(frame) + 256, _at(given), _at(after), repeat, 0)
         rest = struct.pack("<IIQQIII4x", len(context), 0, _at(around) if context else 0, 0, 0, 0, 0)
@@ -316,7 +316,7 @@ class Program:
         return Ran(result, duration_ns, after.raw[:size])
 
     def attach_xdp(self, interface: str, mode: Literal["native", "generic", "any"] = "any") -> Link:
-        """Run it on all that comes in: in the driver, or where the driver cannot, behind it."""
+        """Run it on all incoming packets: in the driver, or behind it if the driver does not support XDP."""
         index = socket.if_nametoindex(interface)
         if mode != "any":
             return Link(_link(self.fd, index, _ON_XDP, MODES[mode]), mode)
@@ -328,11 +328,11 @@ class Program:
         return self.attach_xdp(interface, "generic")
 
     def attach_egress(self, interface: str) -> Link:
-        """Run it on all that goes out."""
+        """Run it on all outgoing packets."""
         return Link(_link(self.fd, socket.if_nametoindex(interface), _TCX_EGRESS, 0), "tcx")
 
     def attach_ingress(self, interface: str) -> Link:
-        """Run it on all that comes in, behind XDP."""
+        """Run it on all incoming packets, behind XDP."""
         return Link(_link(self.fd, socket.if_nametoindex(interface), _TCX_INGRESS, 0), "tcx")
 
 
@@ -341,7 +341,7 @@ def _link(program: int, index: int, where: int, flags: int) -> int:
 
 
 class Link:
-    """A program at an interface, as long as this is open or pinned."""
+    """A program attached to an interface, as long as this is open or pinned."""
 
     def __init__(self, fd: int, mode: str) -> None:
         self.fd = fd
@@ -349,7 +349,7 @@ class Link:
 
     @classmethod
     def pinned(cls, path: str | Path) -> Link:
-        """The one that is pinned there."""
+        """Open the link pinned there."""
         return cls(fetch(path), "pinned")
 
     def close(self) -> None:
@@ -358,15 +358,15 @@ class Link:
         self.fd = -1
 
     def pin(self, path: str | Path) -> None:
-        """Have it outlive the process, as a file in bpffs."""
+        """Make it outlive the process, as a file in bpffs."""
         pin(self.fd, path)
 
     def update(self, program: Program) -> None:
-        """Have another program in its place, without a packet between them."""
+        """Replace its program atomically."""
         call(_LINK_UPDATE, struct.pack("<IIII", self.fd, program.fd, 0, 0))
 
     def alive(self) -> bool:
-        """Whether the interface is still there."""
+        """Whether the interface still exists."""
         with contextlib.suppress(OSError):
             kind, _, _, _, index = struct.unpack_from("<IIIII", info(self.fd, 64))
             return bool(index) and kind != 0
@@ -374,6 +374,6 @@ class Link:
 
 
 def load_types(data: bytes) -> int:
-    """Hand types (BTF) to the kernel; the descriptor."""
+    """Load types (BTF) into the kernel; return the descriptor."""
     memory = _room(data)
     return call(_BTF_LOAD, struct.pack("<QQIII4x", _at(memory), 0, len(data), 0, 0))[0]

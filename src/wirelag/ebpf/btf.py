@@ -1,7 +1,7 @@
-"""BTF, the types of an eBPF object: sizes, variables and their places, what the kernel wants to know of functions.
+"""BTF, the types of an eBPF object: sizes, variables and their offsets, and the function types for the kernel.
 
-Law: clang leaves the sizes of sections and the places of variables in them open; they are filled in from the symbols,
-since the kernel takes no BTF without them.
+Law: clang leaves the sizes of sections and the offsets of variables empty; they are filled in from the symbols, because
+the kernel refuses BTF without them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DEEPEST: Final = 32  # a type that refers to itself never ends
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type: what it is, its name, its size or the type that it refers to, and what follows in the file."""
+    """A type: its kind, its name, its size or the type that it refers to, and the data that follows it."""
 
     kind: int
     name: str
@@ -31,19 +31,19 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Btf:
-    """All types, and for each section of code the functions in it."""
+    """All types, and the functions of each section of code."""
 
     data: bytes
     types: list[Kind]
     strings: bytes
-    functions: dict[str, dict[int, int]]  # the type of the function that begins at an offset of a section
+    functions: dict[str, dict[int, int]]  # by section and offset: the function's type
 
     @classmethod
     def read(cls, data: bytes, extra: bytes, sizes: Mapping[str, int], offsets: Mapping[str, int]) -> Btf:
-        """From .BTF and .BTF.ext; sizes of sections and offsets of variables are put in."""
+        """Parse .BTF and .BTF.ext, and fill in the sizes of sections and the offsets of variables."""
         magic, _, _, header, types_at, types_size, strings_at, strings_size = struct.unpack_from("<HBBIIIII", data)
         if magic != 0xEB9F:
-            raise ValueError("its BTF has another byte order, or is none")
+            raise ValueError("its BTF is invalid, or has another byte order")
         filled = bytearray(data)
         strings = data[header + strings_at : header + strings_at + strings_size]
         types = [Kind(0, "void", 0)]
@@ -73,7 +73,7 @@ class Btf:
         """Bytes of a type."""
         of = self.types[number]
         if depth > _DEEPEST:
-            raise ValueError("its types go round in circles")
+            raise ValueError("its types refer to each other in a circle")
         if of.kind in _SIZED:
             return of.size
         if of.kind == _POINTER:
@@ -90,7 +90,7 @@ class Btf:
                     yield self.types[number].name, offset, size, self.types[number].size
 
     def map_members(self, number: int) -> dict[str, int]:
-        """What the members of a map's struct say: types for key and value, numbers for the others."""
+        """The members of a map's struct: types for key and value, numbers for the others."""
         said = {}
         for name, member, _ in self.types[number].rest:
             pointed = self.types[member].size

@@ -1,7 +1,7 @@
-"""Our eBPF programs: objects that came with the package, loaded with their sizes and constants, ready to be attached.
+"""Our eBPF programs: the package's object files, loaded with their sizes and constants, ready to be attached.
 
-Law: what goes wrong is a WirelagError in one line that says what to do about it. A measuring program leaves every
-packet as it is, and is gone when its process is gone.
+Law: every failure is a WirelagError of one line that says what to do. A measuring program never changes a packet, and
+disappears with its process.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from wirelag.ebpf.elf import Function, MapShape, ObjectFile, Symbol
 from wirelag.errors import WirelagError
 
 CAPABILITIES: Final = "CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
-OLDEST: Final = (6, 1)  # of long-term kernels; verifiers before were not tried
+OLDEST: Final = (6, 1)  # a long-term kernel; older verifiers were not tried
 OLDEST_EGRESS: Final = (6, 6)  # tcx
 _MAP_FD, _MAP_VALUE, _CALL, _FUNCTION_ADDRESS = 1, 2, 1, 4  # in an instruction's source register
 _LOAD_IMMEDIATE, _CALL_CODE = 0x18, 0x85
-_WITHOUT_TYPES: Final = (3, 4, 12, 13, 27)  # kinds of maps that take none: programs, perf events, maps, ring buffers
-_KINDS: Final = {"xdp": (bpf.XDP, 37), "tc": (bpf.CLASSIFIER, 0)}  # by the section's name: kind, where it is attached
+_WITHOUT_TYPES: Final = (3, 4, 12, 13, 27)  # kinds of maps without types: programs, perf events, maps, ring buffers
+_KINDS: Final = {"xdp": (bpf.XDP, 37), "tc": (bpf.CLASSIFIER, 0)}  # by section name: kind, attach type
 
 
 class UnavailableError(WirelagError):
-    """The kernel cannot, or may not, run our programs here: what they do can be done outside of it."""
+    """The kernel cannot, or may not, run our programs here; the same work can be done in user space."""
 
 
 def kernel() -> tuple[int, int]:
@@ -48,19 +48,19 @@ def shipped(stem: str) -> Path:
     for folder in _package_folders():
         if (folder / "bpf" / path.name).exists():
             return folder / "bpf" / path.name
-    raise UnavailableError(f"{path.name} is missing: wirelag was built without clang: install it, then wirelag again")
+    raise UnavailableError(f"{path.name} is missing: wirelag was built without clang: install clang, rebuild wirelag")
 
 
 def _package_folders() -> list[Path]:
-    """All folders of the package: an editable installation has the sources in one and what was built in another."""
+    """All folders of the package: an editable installation has sources and build results in different folders."""
     found = importlib.util.find_spec("wirelag")
     return [Path(folder) for folder in (found.submodule_search_locations if found else None) or ()]
 
 
 class Dataplane:
-    """An object, loaded.
+    """A loaded object file.
 
-    `sizes` are entries by map, `constants` the `const volatile` variables, `shared` maps that others have made.
+    `sizes` are entries by map, `constants` the `const volatile` variables, `shared` maps created by others.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Dataplane:
             raise
 
     def __enter__(self) -> Dataplane:
-        """Itself; leaving closes it."""
+        """Return itself; leaving the context closes it."""
         return self
 
     def __exit__(
@@ -99,14 +99,14 @@ class Dataplane:
         self.close()
 
     def run_then(self, path: str) -> None:
-        """Have a program that is pinned there see each packet afterwards."""
+        """Let the program pinned there see each packet afterwards."""
         try:
             self.maps["then"].update(0, pinned_program(path))
         except OSError as error:
-            raise WirelagError(f"{path}: cannot run after ours ({error.strerror}): is it an XDP program?") from None
+            raise WirelagError(f"{path}: cannot run after ours ({error.strerror}): check that it is XDP") from None
 
     def close(self) -> None:
-        """Detach its programs and let all go that is not pinned or shared."""
+        """Detach its programs and release everything that is not pinned or shared."""
         for link in self.links:
             link.close()
         for program in self.programs.values():
@@ -127,7 +127,7 @@ class Dataplane:
         statistics: bool,
     ) -> None:
         for unknown in [name for name in sizes if name not in self._object.maps]:
-            raise KeyError(f"{self.name}: there is no map {unknown}")
+            raise KeyError(f"{self.name}: unknown map {unknown}")
         self._types = bpf.load_types(self._object.btf.data)
         for name, shape in self._object.maps.items():
             self.maps[name] = shared[name] if name in shared else self._create(shape, sizes.get(name, shape.entries))
@@ -152,7 +152,7 @@ class Dataplane:
         return Map.create(shape.name, shape.kind, shape.key_size, shape.value_size, entries, shape.flags, types)
 
     def _create_sections(self, constants: Mapping[str, int | bytes], shared: Mapping[str, Map]) -> None:
-        """Variables live in arrays of one entry, a section each."""
+        """Create the variables: arrays of one entry, one per section."""
         left = dict(constants)
         for section in self._object.sections:
             first = section.name.split(".")[1] if section.name.startswith(".") else ""
@@ -177,10 +177,10 @@ class Dataplane:
             if first == "rodata":
                 one.freeze()
         for unknown in left:
-            raise KeyError(f"{self.name}: there is no constant {unknown}")
+            raise KeyError(f"{self.name}: unknown constant {unknown}")
 
     def _linked(self, program: Function) -> tuple[bytes, bytes]:
-        """A program with all functions that it calls behind it, and where each of them begins, with its type."""
+        """A program followed by all functions that it calls, and the start of each with its type."""
         code, order, starts = bytearray(program.code), [program], {(program.section, program.start): 0}
         for function in order:  # grows while it runs
             for offset, symbol, at in self._references(function):
@@ -206,7 +206,7 @@ class Dataplane:
 
     @staticmethod
     def _references(function: Function) -> list[tuple[int, Symbol | None, int]]:
-        """Instructions that refer to something else: offset, to what, and what they add. Without a symbol: a call."""
+        """Instructions that refer to something else: offset, target, and addend. Without a symbol: a call."""
         found: list[tuple[int, Symbol | None, int]] = []
         for offset in range(0, len(function.code), 8):
             code, registers = function.code[offset], function.code[offset + 1]
@@ -217,7 +217,7 @@ class Dataplane:
         return found
 
     def _called(self, function: Function, offset: int, symbol: Symbol | None, immediate: int) -> tuple[int, int]:
-        """Section and offset of the function that an instruction means."""
+        """Section and offset of the function that an instruction calls."""
         if symbol is None:
             return function.section, function.start + offset + 8 * (immediate + 1)
         if function.code[offset] == _LOAD_IMMEDIATE:
@@ -248,7 +248,7 @@ class Dataplane:
             source = _MAP_VALUE
         code[at + 1] = code[at + 1] & 15 | source << 4
 
-    # ---- once it is loaded ----
+    # ---- after loading ----
 
     def variable(self, name: str) -> Bytes:
         """The bytes of a variable that is not constant, as programs see them."""
@@ -256,10 +256,10 @@ class Dataplane:
             for found, offset, size, _ in self._object.btf.variables(section):
                 if found == name:
                     return self.maps[section].memory()[offset : offset + size]
-        raise KeyError(f"{self.name}: there is no variable {name}")
+        raise KeyError(f"{self.name}: unknown variable {name}")
 
     def attach_xdp(self, program: str, interface: str) -> Link:
-        """Have it see what comes in: natively, or generically where the driver cannot; `Link.mode` says which."""
+        """Attach to incoming packets: natively, or generically if the driver does not support XDP; see `Link.mode`."""
         try:
             link = self.programs[program].attach_xdp(interface)
         except OSError as error:
@@ -268,9 +268,9 @@ class Dataplane:
         return link
 
     def attach_egress(self, program: str, interface: str) -> Link:
-        """Have it see what goes out."""
+        """Attach to outgoing packets."""
         if kernel() < OLDEST_EGRESS:
-            raise UnavailableError(f"{interface}: {_too_old(OLDEST_EGRESS, 'what goes out can be seen')}")
+            raise UnavailableError(f"{interface}: {_too_old(OLDEST_EGRESS, 'measuring outgoing packets needs')}")
         try:
             link = self.programs[program].attach_egress(interface)
         except OSError as error:
@@ -280,7 +280,7 @@ class Dataplane:
 
 
 def check_interface(name: str, index: int) -> None:
-    """A WirelagError if it went down or has gone."""
+    """Raise a WirelagError if the interface went down or is gone."""
     try:
         with socket.socket() as any_socket:
             said = fcntl.ioctl(any_socket, 0x8913, struct.pack("16s16x", name.encode()))  # SIOCGIFFLAGS
@@ -292,7 +292,7 @@ def check_interface(name: str, index: int) -> None:
 
 
 def shapes(stem: str) -> dict[str, MapShape]:
-    """What the maps of an object are made of; nothing is loaded."""
+    """The shapes of an object's maps; nothing is loaded."""
     return _read(shipped(stem)).maps
 
 
@@ -306,7 +306,7 @@ def _read(path: Path) -> ObjectFile:
 
 
 def pinned_program(path: str) -> Program:
-    """An XDP program that somebody else has pinned, to run after ours."""
+    """An XDP program pinned by somebody else, to run after ours."""
     try:
         program = Program.pinned(path)
     except OSError as error:
@@ -314,27 +314,27 @@ def pinned_program(path: str) -> Program:
             f"{path}: no program is pinned there ({error.strerror}); bpftool prog pin ... makes one"
         ) from None
     if program.kind != bpf.XDP:
-        raise WirelagError(f"{path}: is no XDP program")
+        raise WirelagError(f"{path}: is not an XDP program")
     return program
 
 
-# ---- what went wrong, in a line ----
+# ---- failures, in one line each ----
 
 
 def _too_old(needed: tuple[int, int], what: str) -> str:
-    return f"Linux {platform.release()} is too old: {what} from {needed[0]}.{needed[1]} on"
+    return f"Linux {platform.release()} is too old: {what} {needed[0]}.{needed[1]} or newer"
 
 
 def _refused(name: str, error: OSError) -> str:
-    # Without CAP_PERFMON the verifier refuses what it would let pass with it, and says nothing of the capability.
+    # Without CAP_PERFMON the verifier refuses what it would otherwise accept, and does not mention the capability.
     if error.errno in (errno.EPERM, errno.EACCES) and (not getattr(error, "log", "") or not may_trace()):
         return f"{name}: the kernel does not permit eBPF programs: run as root, or with {CAPABILITIES}"
     if error.errno == errno.ENOSYS:
         return f"{name}: this kernel has no eBPF"
     if kernel() < OLDEST:
-        return f"{name}: {_too_old(OLDEST, 'our programs run')}"
+        return f"{name}: {_too_old(OLDEST, 'our programs need')}"
     if error.errno == errno.ENOMEM:
-        return f"{name}: the kernel has no memory for its maps: ask for less"
+        return f"{name}: the kernel has no memory for its maps: use smaller sizes"
     lines = [line.strip() for line in getattr(error, "log", "").splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith(("processed ", "verification time", "stack depth"))]
     said = lines[-1] if lines else error.strerror
@@ -347,5 +347,5 @@ def _not_attached(interface: str, error: OSError) -> str:
     if error.errno in (errno.EPERM, errno.EACCES):
         return f"{interface}: attaching is not permitted: run as root, or with {CAPABILITIES}"
     if error.errno == errno.EBUSY:
-        return f"{interface}: another XDP program is there: pin it, detach it, and have it run after ours with --then"
+        return f"{interface}: another XDP program is there: pin it, detach it, and run it after ours with --then"
     return f"{interface}: cannot attach ({error.strerror})"

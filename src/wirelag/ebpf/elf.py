@@ -1,7 +1,7 @@
 """An object file with eBPF programs: its sections, functions, maps and variables. No system calls.
 
-Law: whatever the file holds, reading it ends in an `ObjectFile` or in a ValueError. Maps and variables are described by
-their BTF types, as clang writes them with -g; a program is a function in a section that is named after where it runs.
+Law: for any input, reading ends in an `ObjectFile` or a ValueError. Maps and variables are described by their BTF
+types, as clang writes them with -g; a program is a function in a section named after its attach point.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FUNCTION, _OBJECT = 2, 1
 _CODE, _SYMBOLS, _RELOCATIONS, _EMPTY = 1, 2, 9, 8
 _EXECUTABLE: Final = 4
 _BPF: Final = 247
-MOST_BYTES: Final = 1 << 26  # of variables
+MOST_BYTES: Final = 1 << 26  # total size of variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A program, or a function that programs call; `relocations` by the offset of the instruction in it."""
+    """A program, or a function called by programs; `relocations` by the offset of the instruction in it."""
 
     name: str
     section: int
@@ -56,7 +56,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class MapShape:
-    """What a map is made of."""
+    """The kind, sizes and types of a map."""
 
     name: str
     kind: int
@@ -64,13 +64,13 @@ class MapShape:
     value_size: int
     entries: int
     flags: int = 0
-    key_type: int = 0  # in the BTF; 0 is none
+    key_type: int = 0  # number in the BTF; 0: none
     value_type: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectFile:
-    """What a loader needs to know."""
+    """The contents that a loader needs."""
 
     sections: list[Section]
     functions: dict[tuple[int, int], Function]  # by section and offset
@@ -80,7 +80,7 @@ class ObjectFile:
 
     @classmethod
     def read(cls, data: bytes) -> ObjectFile:
-        """From the bytes of a file; a ValueError where that is none."""
+        """Parse the bytes of a file; a ValueError if they are invalid."""
         try:
             return cls._read(data)
         except (struct.error, IndexError, UnicodeDecodeError, KeyError, OverflowError, MemoryError) as error:
@@ -89,7 +89,7 @@ class ObjectFile:
     @classmethod
     def _read(cls, data: bytes) -> ObjectFile:
         if data[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<H", data, 18)[0] != _BPF:
-            raise ValueError("it is no object file for eBPF")
+            raise ValueError("it is not an eBPF object file")
         sections = _sections(data)
         symbols = _symbols(sections)
         btf = next((section.data for section in sections if section.name == ".BTF"), None)
@@ -108,7 +108,7 @@ class ObjectFile:
         )
 
     def programs(self) -> Iterator[Function]:
-        """Functions that something outside calls."""
+        """Functions called from outside."""
         for function in self.functions.values():
             if self.sections[function.section].name != ".text":
                 yield function

@@ -1,8 +1,7 @@
-"""Fridges in the kernel: the synopsis of estimators/fridge.py, from the samples that bpf/fridge.bpf.c adds up.
+"""Fridges in the kernel: the synopsis of estimators/fridge.py, from samples that bpf/fridge.bpf.c sums.
 
-Guarantee: of the same packets on one CPU it is the same synopsis, bit for bit, as that of a meter whose fridges do not
-change. On several CPUs a slot that two of them want at once serves one, and the other is counted as `busy`. Memory: the
-slots, and 909 KB for each CPU.
+Guarantee: on one CPU, the same packets give the same synopsis, bit for bit, as a meter with fixed fridges. If several
+CPUs want a slot at once, one gets it, and the others are counted as `busy`. Memory: the slots, and 909 KB per CPU.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ COUNTERS: Final = counters_of(
 
 
 class KernelFridge:
-    """The meter of one point, inside the kernel. Without an interface it is told of packets of the past by `hooks`."""
+    """The meter of one point, in the kernel. Without an interface, packets are replayed to it through `hooks`."""
 
     def __init__(
         self,
@@ -63,7 +62,7 @@ class KernelFridge:
         self._packets = 0
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
-        """Packets are seen where they pass, not here."""
+        """Do nothing: packets are observed in the kernel."""
 
     def cut(self, interval: Interval) -> Samples:
         """The samples whose response came in an interval that is over."""
@@ -84,11 +83,11 @@ class KernelFridge:
 
     @property
     def busy(self) -> int:
-        """How often a slot was another CPU's at the moment."""
+        """How often a slot was in use by another CPU."""
         return int(self.hooks.plane.variable("busy").view(np.uint64)[0])
 
     def statistics(self) -> LiveStatistics:
-        """What was seen in intervals that are over."""
+        """Counts of intervals that are over."""
         known = self.hooks.seen()
         return LiveStatistics(self._packets, known.dropped, packets=self._packets, skipped=known.skipped)
 

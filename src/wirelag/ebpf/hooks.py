@@ -1,8 +1,8 @@
-"""A meter's programs at an interface: XDP on what comes in, tc on what goes out, with the same maps.
+"""A meter's programs at an interface: XDP for incoming packets, tc for outgoing ones, with the same maps.
 
-Law: intervals have two sides (bpf/turn.h). While the kernel fills one, `ended` hands out the other, and empties it; an
-interval that was not fetched before the next but one begins is lost, and its packets are counted as missed. All reading
-is of memory that is shared with the kernel: once it is open, no privilege is needed.
+Law: intervals have two sides (bpf/turn.h). While the kernel fills one, `ended` yields the other and empties it; an
+interval that is not fetched before the next but one begins is lost, and its packets count as missed. All reads are from
+memory shared with the kernel: once it is open, no privilege is needed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from wirelag.packets.intervals import Interval
 
 Direction = Literal["both", "in", "out"]
 
-BACK_NS: Final = 10**9  # by more than this a time goes back only if the clock was set
+BACK_NS: Final = 10**9  # a time that goes back by more than this means that the clock was set
 REASONS: Final = ("ok", "link_type", "not_ip", "cut", "malformed", "layers", "no_timestamp", "failed")
 TURN: Final = [("start_ns", "u8"), ("side", "u4"), ("refused", "u4"), ("name", "u8", 2), ("missed", "u8")]
 
 
 def counters_of(side: list[tuple[Any, ...]]) -> np.dtype[Any]:
-    """What a CPU counts: `side` is what a method counts on each side of its interval."""
+    """The counters of a CPU; `side` are a method's counters on each side of its interval."""
     return np.dtype([*TURN, ("at", np.dtype(side), 2), ("skipped", "u8", len(REASONS)), ("failed", "u8")])
 
 
@@ -43,7 +43,7 @@ def decoding(packet_id: PacketId | None, tunnels: bool) -> bytes:
 
 
 class Hooks:
-    """Programs of one stem, attached or, without an interface, only loaded, for packets of the past."""
+    """Programs of one stem, attached or, without an interface, only loaded, to replay packets."""
 
     def __init__(
         self,
@@ -58,14 +58,14 @@ class Hooks:
         then: str | None = None,
         replayed: bool | None = None,
     ) -> None:
-        """`sizes` are of one CPU, but for maps whose name begins with `slots`, which all share.
+        """`sizes` are per CPU, except maps whose name begins with `slots`, which all CPUs share.
 
-        `replayed`: programs are told the time; where nobody says, they are if there is no interface.
+        `replayed`: programs get the time from outside; the default is to do so if there is no interface.
         """
         self.interface, self.interval_ns = interface, interval_ns
         self.cpus = cpus()
         self.notes: list[str] = []
-        self._given_up = 0  # packets that were counted, but in an interval that nobody can ask for any more
+        self._given_up = 0  # packets counted in intervals that can no longer be fetched
         self._planes: list[Dataplane] = []
         every = {name: size if name.startswith("slots") else size * self.cpus for name, size in sizes.items()}
         told = {
@@ -101,9 +101,9 @@ class Hooks:
         (program,) = self.plane.programs
         if then is not None:
             if direction == "out":
-                raise WirelagError(f"{then}: runs after what sees packets that come in; --direction out has none")
+                raise WirelagError(f"{then}: runs after our program for incoming packets; --direction out has none")
             self.plane.run_then(then)
-        # A loopback shows every packet twice: as it goes out, and as it comes in.
+        # A loopback shows every packet twice: outgoing and incoming.
         if direction != "in" and interface != "lo":
             shared = {
                 name: one for name, one in self.plane.maps.items() if name not in (".rodata", "then", "decodings")
@@ -114,7 +114,7 @@ class Hooks:
         if direction != "out":
             link = self.plane.attach_xdp(program, interface)
             if link.mode == "generic":
-                self.notes.append(f"{interface}: its driver runs no XDP programs; ours runs behind it (generic mode)")
+                self.notes.append(f"{interface}: its driver does not support XDP; ours runs behind it (generic mode)")
         self._index = socket.if_nametoindex(interface)
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class Hooks:
             plane.close()
 
     def keep_time(self) -> None:
-        """The programs' clock is never set; ours may be. Where it was set back, intervals begin anew."""
+        """Follow our clock: the programs' clock is never set, ours may be. If it was set back, intervals start anew."""
         now_ns = time.time_ns()
         follow_clock(self._ahead_ns)
         if self.interface is not None and now_ns < int(self._closed_ns[0]) - BACK_NS:
@@ -131,13 +131,13 @@ class Hooks:
             self._give_up_after(now_ns // self.interval_ns + 2)
 
     def check(self) -> None:
-        """A WirelagError if the interface went down or has gone."""
+        """Raise a WirelagError if the interface went down or is gone."""
         self.keep_time()
         if self.interface is not None:
             check_interface(self.interface, self._index)
 
     def run(self, frame: bytes, time_ns: int) -> int:
-        """Have the program look at a frame of the past; what becomes of it."""
+        """Run the program on a replayed frame; return its verdict."""
         self.plane.variable("replay_ns").view(np.uint64)[0] = time_ns
         (program,) = self.plane.programs.values()
         return program.run(frame).result
@@ -145,18 +145,18 @@ class Hooks:
     # ---- intervals ----
 
     def ended(self, interval: Interval) -> Iterator[tuple[Any, int]]:
-        """What each CPU counted in an interval that is over, and the number of its side; both are emptied behind it."""
+        """The counters of each CPU for an interval that is over, and the number of its side; both are then emptied."""
         name = interval.start_ns // self.interval_ns + 1
         self._closed_ns[0] = max(int(self._closed_ns[0]), name * self.interval_ns)
         self.keep_time()
         for cpu, counted in enumerate(self.counters):
             for side in range(2):
                 found = int(counted["name"][side])
-                if found == 0 or found > name:  # who asks late leaves alone what is being filled
+                if found == 0 or found > name:  # a late call leaves the side being filled alone
                     continue
                 if found == name:
                     yield counted["at"][side], cpu * 2 + side
-                else:  # nobody asked for it in time
+                else:  # it was not fetched in time
                     self._given_up += int(counted["at"][side]["packets"])
                 self._empty(cpu, side)
 
@@ -168,13 +168,13 @@ class Hooks:
         counted["name"][side] = 0
 
     def _give_up_after(self, name: int) -> None:
-        """Intervals of a time that will come again: a clock was set back, and they would stand in its way."""
+        """Give up intervals of a time that will come again after a clock was set back: they would block it."""
         for cpu, side in np.argwhere(self.counters["name"] > name).tolist():
             self._given_up += int(self.counters[cpu]["at"][side]["packets"])
             self._empty(cpu, side)
 
     def seen(self) -> LiveStatistics:
-        """All that was counted so far."""
+        """All counts so far."""
         missed = int(self.counters["missed"].sum()) + self._given_up
         skipped = self.counters["skipped"].sum(axis=0).tolist()
         return LiveStatistics(dropped=missed, skipped={r: n for r, n in zip(REASONS, skipped, strict=True) if n})

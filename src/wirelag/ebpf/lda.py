@@ -1,7 +1,7 @@
-"""LDA in the kernel: the synopsis of estimators/lda.py, from the buckets that bpf/lda.bpf.c fills.
+"""LDA in the kernel: the synopsis of estimators/lda.py, from buckets that bpf/lda.bpf.c fills.
 
-Guarantee: of the same packets it is the same synopsis, bit for bit, on one CPU; on several the order of the tail's
-entries is that of their times. Memory: for each CPU twice the buckets, and twice 16 times the tail.
+Guarantee: on one CPU, the same packets give the same synopsis, bit for bit; on several, the tail's entries are ordered
+by time. Memory per CPU: twice the buckets, and twice 16 times the tail.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wirelag.packets.filters import Filter
 from wirelag.packets.intervals import Interval
 from wirelag.synopses.cache import CACHE, Cached
 
-ROOM: Final = 16  # times the tail: each time its level rises, half of it is filled anew
+ROOM: Final = 16  # times the tail: whenever its level rises, half of it is refilled
 COUNTERS: Final = counters_of(
     [
         ("packets", "u8"),
@@ -35,7 +35,7 @@ COUNTERS: Final = counters_of(
 
 
 class KernelLda:
-    """The meter of one point, inside the kernel. Without an interface it is told of packets of the past by `hooks`."""
+    """The meter of one point, in the kernel. Without an interface, packets are replayed to it through `hooks`."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class KernelLda:
         self._packets = 0
 
     def cut(self, interval: Interval) -> LdaSynopsis:
-        """What was counted in an interval that is over."""
+        """The counts of an interval that is over."""
         estimator = self._estimator
         buckets = np.zeros(2 * estimator.rows * len(estimator.shifts), np.uint64)
         tail = Cached.empty(estimator.seed)
@@ -97,7 +97,7 @@ class KernelLda:
         return LdaSynopsis(buckets, tail)
 
     def statistics(self) -> LiveStatistics:
-        """What was seen in intervals that are over."""
+        """Counts of intervals that are over."""
         known = self.hooks.seen()
         return LiveStatistics(self._packets, known.dropped, packets=self._packets, skipped=known.skipped)
 
@@ -107,11 +107,11 @@ class KernelLda:
 
 
 def _nets(course: Course | None) -> list[bytes]:
-    """Address and mask of each end, as the program has them."""
+    """Address and mask of each end, in the program's format."""
     found = []
     for nets in (course.source, course.destination) if course else ((), ()):
         if len(nets) > 1:
-            raise WirelagError("direction: in the kernel there is one net on each side; leave --in-kernel out")
+            raise WirelagError("direction: the kernel supports one net on each side; omit --in-kernel")
         words = Filter(nets=nets).kernel_arguments()["nets"]
         found.append(np.array(words[0] if words else (0, 0, 0, 0), np.uint64).tobytes())
     return found

@@ -1,8 +1,8 @@
-"""`pirate` inside the kernel: what comes in at an interface into the same epochs as the meter that reads captures.
+"""`pirate` in the kernel: packets incoming at an interface, turned into the same epochs as from captures.
 
-Law: the same packets give the same epochs. The table is inside the kernel (bpf/pirate_hook.h), epochs leave it through
-a ring as they end, and flows that are open at the end are finished here, by the same C. What did not work is in the
-counts. Memory: the estimator's, inside the kernel, and a ring of 4 MiB.
+Law: the same packets give the same epochs. The table is in the kernel (bpf/pirate_hook.h); epochs leave it through a
+ring as they end; open flows are finished here at the end, by the same C. Failures are counted.
+Memory: the estimator's, in the kernel, and a ring of 4 MiB.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ Array = npt.NDArray[Any]
 
 STEMS: Final = {"auto": "pirate_auto", "modes": "pirate_modes"}
 RECORDS: Final = {"auto": 240, "modes": 144}  # bytes of a flow
-BESIDES: Final = 8 + 8  # its key, and the time of its last packet; one bit of these is the lock of a group
+BESIDES: Final = 8 + 8  # its key, and the time of its last packet; one bit of these is a group's lock
 MOST_SERVERS: Final = 8
-SLOTS: Final = 8  # of a group
+SLOTS: Final = 8  # slots per group
 RING_BYTES: Final = 4 << 20
 ALL, BY_PORTS, TO_SERVERS = range(3)
 PROGRAM: Final = "wl_pirate"
-MAPPED: Final = 0xFFFF << 32  # IPv4, as an address of IPv6
-# struct wl_told: when, struct wl_epoch, the name.
+MAPPED: Final = 0xFFFF << 32  # IPv4 as an IPv6 address
+# struct wl_told: time, struct wl_epoch, name.
 _SMALL: Final = (
     *((name, "<u4") for name in ("count", "batch_count", "think_count", "requests", "lost")),
     ("in_flight", "<u2"),
@@ -53,7 +53,7 @@ TOLD: Final = np.dtype(
     [("at_ns", "<i8"), ("key", "<u8"), *((name, "<i8") for name in _WORDS), *_SMALL, ("", "V7")]
     + [(name, "<u8") for name in _ENDS]
 )
-# struct wl_work begins with these, then what was not decoded, by reason.
+# struct wl_work begins with these; then undecoded packets by reason.
 COUNTS: Final = (
     *("packets", "bad_time", "flows", "evicted", "other", "from_servers"),
     *("busy", "untold", "failed", "not_handed_on"),
@@ -62,11 +62,11 @@ REASONS: Final = ("ok", "link_type", "not_ip", "cut", "malformed", "layers", "no
 
 
 class KernelPirate:
-    """A meter like `PirateMeter`, that is shown no packets: it sees those that come in at an interface.
+    """A meter like `PirateMeter` that gets no packets: it sees those incoming at an interface.
 
-    Without servers the ports tell who is the client (`all_are_clients`: everybody is). `then` is a pinned XDP program
-    that has each packet afterwards. With `replayed` nothing is attached: `replay` shows it frames; `clock`
-    is then the variables of another program that tells the time.
+    Without servers, the ports decide who is the client (`all_are_clients`: everyone is). `then` is a pinned XDP program
+    that gets each packet afterwards. With `replayed` nothing is attached: `replay` passes it frames; `clock` is then
+    the variables of another program that provides the time.
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class KernelPirate:
         clock: Map | None = None,
     ) -> None:
         if estimator.method not in STEMS:
-            raise WirelagError(f"the method {estimator.method} does not run in the kernel: take auto or modes")
+            raise WirelagError(f"the method {estimator.method} does not run in the kernel: use auto or modes")
         if len(servers) > MOST_SERVERS:
             raise WirelagError(
-                f"in the kernel there are {MOST_SERVERS} servers at most: name a prefix that has them all"
+                f"the kernel supports at most {MOST_SERVERS} servers: name a prefix that covers them all"
             )
         self.estimator = estimator
         self._table = estimator.kernel(METHODS.index(estimator.method), estimator.memory)
@@ -130,11 +130,11 @@ class KernelPirate:
         if self._interface is None:
             return
         if self._plane.attach_xdp(PROGRAM, self._interface).mode == "generic":
-            self.notes.append(f"{self._interface}: its driver runs no XDP programs; ours runs behind it (generic mode)")
+            self.notes.append(f"{self._interface}: its driver does not support XDP; ours runs behind it (generic mode)")
         self._index = socket.if_nametoindex(self._interface)
 
     def __enter__(self) -> KernelPirate:
-        """Itself; leaving closes it."""
+        """Return itself; leaving the context closes it."""
         return self
 
     def __exit__(
@@ -144,11 +144,11 @@ class KernelPirate:
         self.close()
 
     def close(self) -> None:
-        """Detach it, and let its tables go."""
+        """Detach it, and release its tables."""
         self._plane.close()
 
     def _settle(self) -> None:
-        """What may change while it runs: settings and the clock's seconds."""
+        """Update what may change while it runs: settings and the clock's seconds."""
         chosen = self.estimator
         words = np.array([chosen.epoch_ns, chosen.gap_ns], np.int64).tobytes()
         rest = np.array([chosen.fewest], np.uint32).tobytes() + bytes([chosen.literal, 0, 0, 0])
@@ -157,16 +157,16 @@ class KernelPirate:
 
     @property
     def program(self) -> Program:
-        """What is attached."""
+        """The attached program."""
         return self._plane.programs[PROGRAM]
 
     @property
     def variables(self) -> Map:
-        """What it is told while it runs, the time among it."""
+        """Its variables at run time, including the time."""
         return self._plane.maps[".bss"]
 
     def replay(self, frame: bytes, time_ns: int) -> None:
-        """Have it see a frame as if it came in then."""
+        """Run it on a frame as if it arrived at that time."""
         self._replay_ns[0] = time_ns
         self.program.run(frame)
 
@@ -176,23 +176,23 @@ class KernelPirate:
         return times, ns
 
     def check(self) -> None:
-        """A WirelagError if the interface went down or has gone."""
+        """Raise a WirelagError if the interface went down or is gone."""
         follow_clock(self._ahead_ns)
         if self._interface is not None:
             check_interface(self._interface, self._index)
 
     def statistics(self) -> LiveStatistics:
-        """What was seen so far; dropped is what could not be measured."""
+        """Counts so far; dropped packets could not be measured."""
         counts = self.counts()
         skipped = {name: counts[name] for name in REASONS[1:] if counts[name]}
         seen = sum(counts[name] for name in ("packets", "other", "from_servers"))
         return LiveStatistics(seen, counts["busy"] + counts["failed"], packets=seen, skipped=skipped)
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
-        """Packets are seen where they pass, not here."""
+        """Do nothing: packets are observed in the kernel."""
 
     def collect(self) -> None:
-        """Take epochs out of the ring, as many as are listed; to be called often enough that it does not fill."""
+        """Read epochs from the ring, as many as are listed; call it often enough that the ring does not fill."""
         told = self._ring.drain()
         kept = told[: max(0, self.estimator.most_epochs - sum(map(len, self._told)))]
         self._unlisted += len(told) - len(kept)
@@ -200,7 +200,7 @@ class KernelPirate:
             self._told.append(np.frombuffer(b"".join(kept), TOLD))
 
     def cut(self, interval: Interval) -> Epochs:
-        """The epochs that ended before the interval's end; flows that are open go on."""
+        """The epochs that ended before the interval's end; open flows continue."""
         follow_clock(self._ahead_ns)
         self.collect()
         told = np.concatenate([np.empty(0, TOLD), *self._told])
@@ -209,7 +209,7 @@ class KernelPirate:
         return self._said(_rows(told[inside]))
 
     def finish(self) -> Epochs:
-        """Detach it; the epochs of all flows, also of those that are still open."""
+        """Detach it; return the epochs of all flows, including open ones."""
         for link in self._plane.links:
             link.close()
         self.collect()
@@ -232,24 +232,24 @@ class KernelPirate:
         return Epochs(listed, since["packets"], since).possible()
 
     def counts(self) -> dict[str, int]:
-        """What it counted since it was loaded, on all processors."""
+        """Counters since it was loaded, over all CPUs."""
         words = self._work[:, : len(COUNTS) + len(REASONS)].sum(0).tolist()
         undecoded = dict(zip(REASONS, words[len(COUNTS) :], strict=False))
         return dict(zip(COUNTS, words, strict=False)) | {name: n for name, n in undecoded.items() if name != "ok"}
 
     def keys(self) -> list[int]:
-        """The flows that it holds."""
+        """The keys of its flows."""
         keys = self._groups[:, : 8 * SLOTS].copy().view(np.uint64)
         return [int(key) for key in keys[keys > 0]]
 
     @property
     def memory(self) -> int:
-        """Bytes of tables, inside the kernel."""
+        """Size of the tables in the kernel, in bytes."""
         return sum(self._plane.maps[name].value_size for name in ("groups", "names")) * self._table.groups
 
 
 def _rows(told: Array) -> Array:
-    """As the C meter has them."""
+    """Rows in the format of the C meter."""
     rows = np.zeros(len(told), EPOCH)
     for name in EPOCH.names or ():
         rows[name] = told[name]
@@ -257,7 +257,7 @@ def _rows(told: Array) -> Array:
 
 
 def _server(server: Server) -> bytes:
-    """As struct wl_server."""
+    """A server as struct wl_server."""
     net = server.net
     address, mask = int(net.network_address), int(net.netmask)
     if isinstance(net, IPv4Network):

@@ -1,6 +1,6 @@
-"""What carries packets to backends, as the controller's loop sees it; the kernel's program is one such thing.
+"""The interface between the controller's loop and what forwards packets to backends, such as the kernel's program.
 
-Law: a connection stays with its backend as long as that is listed, whatever becomes of the table.
+Law: a connection stays with its backend as long as that is listed, whatever happens to the table.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Table = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What clients connect to: an address and its ports; no port: all of them."""
+    """The service that clients connect to: an address and its ports; without ports, all of them."""
 
     address: str
     ports: tuple[int, ...]
@@ -26,30 +26,30 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A server, and where frames for it go."""
+    """A server, and the destination of frames for it."""
 
     name: str
-    address: str  # its own, not the service's
+    address: str  # its own address, not the service's
     mac: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a backend got and how late it answered. Latencies are sums: a mean of means would be another number."""
+    """Traffic and latencies of a backend. Latencies are sums: a mean of means would be another number."""
 
     sum_ns: int = 0
-    count: int = 0  # of latencies in the sum
-    abstained: int = 0  # epochs whose packets do not tell a latency
+    count: int = 0  # latencies in the sum
+    abstained: int = 0  # epochs whose packets reveal no latency
     requests: int = 0
     connections: int = 0  # open at the end
     opened: int = 0
     packets: int = 0
     bytes: int = 0
-    repeated: int = 0  # requests and SYNs that clients sent again
-    closing: int = 0  # not open: clients have sent all, and may still be answered
+    repeated: int = 0  # requests and SYNs that clients repeated
+    closing: int = 0  # not open: clients have sent everything, and may still get responses
 
     def __add__(self, later: Counts) -> Counts:
-        """Both intervals, one after the other."""
+        """The sum of two successive intervals."""
         return Counts(
             self.sum_ns + later.sum_ns,
             self.count + later.count,
@@ -66,34 +66,34 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What happened since the last one, by the name of the backend."""
+    """Counts since the last reading, by name of the backend."""
 
     time_ns: int
     backends: Mapping[str, Counts]
-    counters: Mapping[str, int]  # what failed or found no room, since the start
+    counters: Mapping[str, int]  # failures and overflows since the start
 
 
 class Dataplane(Protocol):
-    """Packets to backends by a table of slots."""
+    """Forwards packets to backends by a table of slots."""
 
     @property
     def description(self) -> str:
-        """What it is and where, in a line."""
+        """What it is and where, in one line."""
 
     def backends(self) -> tuple[Backend, ...]:
-        """Those that it knows; after a takeover those of before."""
+        """The known backends; after a takeover, those from before."""
 
     def table(self) -> Table | None:
-        """The table in use; None where there was none yet."""
+        """The table in use; None if there is none yet."""
 
     def set_backends(self, backends: Sequence[Backend]) -> dict[str, int]:
-        """All that may get packets, with the slot of each. A name keeps its slot; who is not listed gets nothing."""
+        """Set the backends that may get packets; return their slots. A name keeps its slot; others get nothing."""
 
     def set_table(self, table: Table) -> None:
-        """Where new connections go from now on, all at once."""
+        """Set, atomically, where new connections go."""
 
     def read(self) -> Reading:
-        """What happened since the last reading."""
+        """Counts since the last reading."""
 
     def close(self, leave: bool) -> None:
-        """End; with `leave` traffic flows on as it does."""
+        """End; with `leave`, traffic keeps flowing."""

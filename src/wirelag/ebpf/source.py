@@ -1,4 +1,4 @@
-"""Packets that are measured inside the kernel, as a source: it has no packets, but a clock and counters."""
+"""Packets measured in the kernel, as a source: it yields no packets, but has a clock and counters."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from wirelag.packets.batch import PacketBatch
 from wirelag.packets.intervals import Interval
 
 HELD_UP_NS: Final = 5_000_000
-POLL_MS: Final = 10  # an interval is read well before its side is needed again
+POLL_MS: Final = 10  # short enough to read an interval well before its side is reused
 
 
 class KernelSource:
-    """Empty batches, one every `poll_ms`; each time `collect` fetches what waits, and `check` says if it is over."""
+    """Empty batches, one every `poll_ms`; each time, `collect` fetches what waits, and `check` raises if it is over."""
 
     def __init__(
         self,
@@ -30,12 +30,12 @@ class KernelSource:
         self.warnings: list[str] = []
         self.began_ns: int | None = time.time_ns()
         self._statistics, self._check, self._collect, self._close = statistics, check, collect, close
-        self._told = 0  # drops that some interval has
+        self._told = 0  # drops already assigned to an interval
         self._stopped = False
 
     @staticmethod
     def now_ns() -> int:
-        """The time on the clock of the packets up to which all is there: a CPU may be held up in the middle of one."""
+        """The time on the packets' clock up to which everything has arrived: a CPU may be delayed within a packet."""
         return time.time_ns() - HELD_UP_NS
 
     @property
@@ -44,7 +44,7 @@ class KernelSource:
         return self.now_ns()
 
     def __iter__(self) -> Iterator[PacketBatch]:
-        """Until `stop`; a WirelagError if the interface has gone."""
+        """Run until `stop`; a WirelagError if the interface is gone."""
         nothing = PacketBatch.empty()
         while not self._stopped:
             time.sleep(self.poll_ms / 1e3)
@@ -54,11 +54,11 @@ class KernelSource:
 
     @property
     def statistics(self) -> LiveStatistics:
-        """What was seen so far."""
+        """Counts so far."""
         return self._statistics()
 
     def dropped_during(self, interval: Interval) -> int:
-        """Packets that found no room since this was asked last."""
+        """Packets dropped since the last call."""
         before, self._told = self._told, self._statistics().dropped
         return self._told - before
 

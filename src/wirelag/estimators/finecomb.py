@@ -1,10 +1,10 @@
-"""The mean and deviation of one-way delay from counters that notice what differs, and repair the edges.
+"""Mean and deviation of one-way delay from counters that detect differences and repair the interval's edges.
 
-Guarantee: that of LDA, and a bucket whose packets differ between the points is never used (but for a chance of 2^-64,
-and for identical packets, two of which cancel out), also where their number is the same. Packets that crossed an edge
-of the interval are taken out again where the stash holds them; what was lost cannot be. Repair tries 4,096 sets of
-packets for a bucket and 2^22 in all, then it ends. Memory: 24 bytes a bucket and 16 a stashed packet, whatever
-arrives, and the tail's sample.
+Guarantee: that of LDA; in addition, a bucket whose packets differ between the points is never used, even if their
+number is the same (except with probability 2^-64, and for identical packets, two of which cancel out). Packets that
+crossed an edge of the interval are removed if the stash holds them; lost packets cannot be. Repair tries 4,096 sets of
+packets per bucket and 2^22 in total, then stops. Memory: 24 bytes per bucket and 16 per stashed packet, whatever
+arrives, plus the tail's sample.
 
 Lee, Goldberg, Kompella and Varghese, "Fine-Grained Latency and Loss Measurements in the Presence of Reordering",
 SIGMETRICS 2011.
@@ -52,11 +52,11 @@ class FinecombSynopsis:
 
     @property
     def packets(self) -> int:
-        """All that were seen."""
+        """All packets seen."""
         return self.tail.packets
 
     def to_fields(self) -> dict[str, Any]:
-        """Numbers and arrays by name, as a synopsis travels."""
+        """Named numbers and arrays, as a synopsis travels."""
         counts, sums, parities = (self.buckets[i::3] for i in range(3))
         fields = {"counts": counts, **lowered("sums", sums, counts, self.tail.times_ns), "parities": parities}
         stash = {"stash_ids": self.stash_ids, "stash_times_ns": self.stash_times_ns}
@@ -65,7 +65,7 @@ class FinecombSynopsis:
 
 @dataclass(frozen=True, slots=True)
 class Finecomb:
-    """The estimator: rows, of which a packet in 2^shift goes into one, and how many packets near the edges to stash."""
+    """The estimator: `rows`, one of which takes 1 packet in 2^shift, and the packets to stash near the edges."""
 
     rows: int = 1024
     shift: int = 0
@@ -80,7 +80,7 @@ class Finecomb:
 
     @property
     def bytes(self) -> int:
-        """The memory of a meter."""
+        """The memory of a meter in bytes."""
         return BUCKET_BYTES * self.rows + 16 * (self.stash + self.tail)
 
     def of_class(self, most: int) -> Finecomb:
@@ -100,11 +100,11 @@ class Finecomb:
         return FinecombMeter(self)
 
     def estimate(self, *synopses: FinecombSynopsis) -> Report:
-        """What the buckets of one interval say."""
+        """The report of one interval's buckets."""
         return self.cross(*synopses).report(NAME)
 
     def cross(self, up: FinecombSynopsis, down: FinecombSynopsis) -> Crossing:
-        """Buckets with the same packets at both points, as they are or once repaired."""
+        """The crossing from buckets with the same packets at both points, as they are or after repair."""
         ups, downs = up.buckets.copy(), down.buckets.copy()
         usable, tries = _kernels.finecomb_repair(
             ups, downs, up.stash_ids, up.stash_times_ns, down.stash_ids, down.stash_times_ns, self.rows, self.seed
@@ -127,7 +127,7 @@ class Finecomb:
         )
 
     def synopsis(self, fields: Mapping[str, Any]) -> FinecombSynopsis:
-        """The opposite of `to_fields`."""
+        """The inverse of `to_fields`."""
         counts, parities = (array_of(fields, name, np.uint64) for name in ("counts", "parities"))
         columns = [counts, raised("sums", fields, counts), parities]
         if any(len(column) != self.rows for column in columns):
@@ -156,7 +156,7 @@ class FinecombMeter:
         self._first = self._last = (np.empty(0, np.uint64), np.empty(0, np.int64))
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
-        """Add times up, each in its bucket; stash the first and the last."""
+        """Add each time to its bucket; stash the first and the last packets."""
         of = self._estimator
         ids, times_ns = packets.packet_id, packets.time_ns
         _kernels.finecomb(ids, times_ns, self._buckets, of.rows, of.shift, of.seed)
@@ -172,7 +172,7 @@ class FinecombMeter:
         self._last = ids[start:].copy(), times_ns[start:].copy()
 
     def cut(self, interval: Interval) -> FinecombSynopsis:
-        """The buckets and the stash; they are empty then."""
+        """The buckets and the stash, which are then emptied."""
         stash = _behind(self._first, self._last)
         synopsis = FinecombSynopsis(self._buckets, *stash, self._tail.cut(interval))
         self._begin()

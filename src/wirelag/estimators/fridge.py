@@ -1,13 +1,14 @@
-"""Delays in a few kilobytes. Guarantee: the number of delays in any range is estimated without bias, in any memory.
+"""Round-trip delays in a few kilobytes.
 
-Memory: 24 bytes a slot, `memory` bytes in all, whatever arrives; half of it is kept for the fridges of the interval
-before, unless the slots are chosen by hand. The synopsis has 76 KB at most for each group and leg.
+Guarantee: the number of delays in any range is estimated without bias, in any memory.
+Memory: 24 bytes per slot, `memory` bytes in total, whatever arrives; half of it is reserved for the previous
+interval's fridges, unless the slots are set by hand. The synopsis takes at most 76 KB per group and leg.
 
 Requests wait in arrays in which new requests overwrite old ones, so long delays are seen less often than short ones.
-A delay that survived x requests was to be seen with probability q = sum over fridges of p (1 - p/M)^x, and counts as
-1/q delays. After Y. Zheng, X. Chen, M. Braverman and J. Rexford, *Unbiased Delay Measurement in the Data Plane*, 2022,
-with the exponent put right, and with this union weight in place of the paper's inverse variances, which are biased.
-The law is docs/reference/fridge.md.
+A delay that survived x requests was seen with probability q = sum over fridges of p (1 - p/M)^x, and counts as 1/q
+delays. After Y. Zheng, X. Chen, M. Braverman and J. Rexford, *Unbiased Delay Measurement in the Data Plane*, 2022,
+with a corrected exponent, and with this union weight instead of the paper's inverse variances, which are biased.
+docs/reference/fridge.md is the law.
 """
 
 from __future__ import annotations
@@ -33,29 +34,29 @@ Floats = npt.NDArray[np.float64]
 Variant = Literal["union", "inverse-variance", "overwrite", "expiry"]
 
 AUTO: Final = ("tcp", "dns", "ntp", "icmp")  # quic-spin has no ids to wait for
-CERTAIN: Final = 1 << 32  # probability 1, as the kernel counts
+CERTAIN: Final = 1 << 32  # probability 1 in the kernel
 _KERNEL_VARIANTS: Final = {"union": 0, "inverse-variance": 0, "overwrite": 1, "expiry": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class Fridges:
-    """How many slots each fridge has (M, a power of two) and the probability to enter it (p, in 2^-32)."""
+    """The slots of each fridge (M, a power of two) and the probability to enter it (p, in 2^-32)."""
 
     slots: tuple[int, ...]
     probabilities: tuple[int, ...]
 
     @property
     def bytes(self) -> int:
-        """The memory of all slots."""
+        """The memory of all slots in bytes."""
         return _kernels.SLOT_BYTES * sum(self.slots)
 
     def seen(self, survived: Array) -> Floats:
-        """The probability q with which a delay that survived so many requests is seen in any fridge."""
+        """The probability q that a delay that survived `survived` requests is seen in any fridge."""
         parts = zip(self.slots, self.probabilities, strict=True)
         return np.asarray(sum(_seen(m, p / CERTAIN, survived) for m, p in parts), np.float64)
 
 
-# ---- weights, in floats: what the kernel's integers are held against, and what the paper has ----
+# ---- weights as floats: the reference for the kernel's integers, and the paper's ----
 
 
 def _seen(slots: int, probability: float, survived: Array) -> Floats:
@@ -66,14 +67,14 @@ def _seen(slots: int, probability: float, survived: Array) -> Floats:
 
 
 def union_weights(fridges: Fridges, survived: Array) -> Floats:
-    """1/q: unbiased, and needs no bins. As in the kernel, q is 2^-32 at least."""
+    """1/q: unbiased, without bins. As in the kernel, q is at least 2^-32."""
     return np.asarray(1 / np.maximum(fridges.seen(survived), 1 / CERTAIN), np.float64)
 
 
 def single_weights(slots: int, probability: float, survived: Array, hit: float | None = None) -> Floats:
-    """The weight 1 / (p (1 - hit)^x) of one fridge alone.
+    """The weight 1 / (p (1 - hit)^x) of a single fridge.
 
-    Unbiased are two pairs: x = all requests with hit = p/M (the default), and x = those that entered with hit = 1/M.
+    Two pairs are unbiased: x = all requests with hit = p/M (the default), and x = those that entered with hit = 1/M.
     Any other pair is wrong; the paper's text mixes them.
     """
     decay = math.log1p(-(probability / slots if hit is None else hit))
@@ -81,9 +82,9 @@ def single_weights(slots: int, probability: float, survived: Array, hit: float |
 
 
 def inverse_variance_weights(fridges: Fridges, fridge: Array, survived: Array, bins: Array) -> Floats:
-    """The paper's section 4.2: in each bin of delay the fridges' estimates, weighed by the inverses of their variances.
+    """The paper's section 4.2: per bin of delay, the fridges' estimates weighted by their inverse variances.
 
-    Biased, because an estimate and its variance come from the same samples: a fridge that saw too little looks sure.
+    Biased, because an estimate and its variance come from the same samples: a fridge that saw too little looks certain.
     """
     own = np.empty(len(fridge), np.float64)
     for k, (slots, p) in enumerate(zip(fridges.slots, fridges.probabilities, strict=True)):
@@ -95,29 +96,29 @@ def inverse_variance_weights(fridges: Fridges, fridge: Array, survived: Array, b
     return np.asarray(own * (sureness / np.bincount(bin_of_cell, sureness)[bin_of_cell])[cell], np.float64)
 
 
-# ---- how to spend the memory ----
+# ---- how to divide the memory ----
 
 SMALLEST_ENTRY: Final = 24  # probabilities are tried down to 2^-24
-FEWEST_TO_ADAPT: Final = 100  # samples: with fewer the delays are not known
-WORTH_IT: Final = 1.2  # to plan anew: a standard error that much smaller
+FEWEST_TO_ADAPT: Final = 100  # samples: with fewer, the delays are unknown
+WORTH_IT: Final = 1.2  # replan if the standard error shrinks by this factor
 _LONGEST_MS: Final = 2.0 ** np.arange(4, 13)  # unknown delays: the longest is 16 to 4096 ms
-_MOST_SURVIVED: Final = 2.0 ** np.arange(6, 23)  # unknown rate: what the longest has to survive
+_MOST_SURVIVED: Final = 2.0 ** np.arange(6, 23)  # unknown rate: requests that the longest delay has to survive
 _POINTS: Final = (np.arange(48) + 0.5) / 48  # ranks that stand for all delays
 
 
 def plan(
     memory: int, rate_per_s: float | None = None, delays: Distribution | None = None, fridges: int | None = None
 ) -> Fridges:
-    """The fridges that give the smallest standard error in this memory.
+    """The fridges with the smallest standard error in this memory.
 
     The variance of the estimated number of delays is the sum over delays of 1/q(x) - 1, with x = rate * delay. Known
-    delays want one fridge, made for them, and a second one only for the room that the first, a power of two, leaves.
-    Unknown ones want three (unless told otherwise), such that the error is at worst, over all lengths that the delays
-    may have, the smallest multiple of the best one possible.
+    delays need one fridge, made for them, and a second one only for the space that the first, a power of two, leaves.
+    Unknown delays need three by default. They are chosen to minimise, over all lengths that the delays may have, the
+    worst ratio of the error to the smallest possible error.
     """
     room = memory // _kernels.SLOT_BYTES
     if room < 1:
-        raise ValueError(f"{memory} bytes hold no slot of {_kernels.SLOT_BYTES} bytes")
+        raise ValueError(f"{memory} bytes are too few for a slot of {_kernels.SLOT_BYTES} bytes")
     known = delays is not None and delays.samples > 0 and rate_per_s is not None
     survived = _survived(rate_per_s, delays if known else None)
     one = _choices(_equal(room, 1))
@@ -132,7 +133,7 @@ def plan(
 
 
 def _survived(rate_per_s: float | None, delays: Distribution | None) -> Floats:
-    """What delays have to survive, a row for each case: one if they are known, else log-uniform up to each longest."""
+    """The requests that delays must survive, one row per case: one if delays are known, else log-uniform."""
     if delays is not None and rate_per_s is not None:
         ranks = np.cumsum(delays.weights)
         return np.asarray(MIDDLES_NS[np.searchsorted(ranks, _POINTS * delays.weight)] / 1e9 * rate_per_s).reshape(1, -1)
@@ -141,7 +142,7 @@ def _survived(rate_per_s: float | None, delays: Distribution | None) -> Floats:
 
 
 def _equal(room: int, count: int) -> tuple[int, ...]:
-    """Equal powers of two, then one after the other doubled where that fits."""
+    """Equal powers of two, then doubled one after the other while they fit."""
     slots = [1 << (room // count).bit_length() - 1] * count
     for k in range(count):
         if sum(slots) + slots[k] <= room:
@@ -150,15 +151,15 @@ def _equal(room: int, count: int) -> tuple[int, ...]:
 
 
 def _greedy(room: int) -> tuple[int, ...]:
-    """The largest power of two, and the largest one in the room that it leaves."""
+    """The largest power of two, and the largest one in the remaining space."""
     first = 1 << room.bit_length() - 1
     return (first, 1 << (room - first).bit_length() - 1) if room > first else (first,)
 
 
 def _choices(slots: tuple[int, ...]) -> list[tuple[tuple[int, ...], Array]]:
-    """Slots, in both orders, with all entry probabilities to try (a row for each, in 2^-32, the largest first).
+    """Slots, in both orders, with all entry probabilities to try (one row each, in 2^-32, largest first).
 
-    Probabilities are powers of two at (nearly) equal distances; where the first is 1, it is what the others leave.
+    Probabilities are powers of two at (nearly) equal distances; if the first is 1, it takes what the others leave.
     """
     powers = {
         tuple(first + halves * k // 2 for k in range(len(slots)))
@@ -171,7 +172,7 @@ def _choices(slots: tuple[int, ...]) -> list[tuple[tuple[int, ...], Array]]:
 
 
 def _inflation(slots: tuple[int, ...], entries: Array, survived: Floats) -> Floats:
-    """How much larger the standard error is than if every delay were seen: for each choice (row) and case (column)."""
+    """By how much the standard error exceeds that of seeing every delay: for each choice (row) and case (column)."""
     seen = np.zeros((len(entries), *survived.shape))
     for k, size in enumerate(slots):
         p = (entries[:, k] / CERTAIN).reshape(-1, 1, 1)
@@ -186,9 +187,9 @@ def _inflation(slots: tuple[int, ...], entries: Array, survived: Floats) -> Floa
 class Fridge:
     """The estimator of round-trip delay in bounded memory.
 
-    Either `memory` bytes, which are planned, and planned anew between intervals as rate and delays change; or `slots`
-    and entry `probabilities` by hand, which stay. The variants other than `union` are there to be compared with it.
-    Its meters hand every sample to the `sinks`, too.
+    Either `memory` bytes, planned and replanned between intervals as rate and delays change, or fixed `slots` and entry
+    `probabilities`. The variants other than `union` serve for comparison.
+    Its meters also pass every sample to the `sinks`.
     """
 
     matchers: tuple[str, ...] = AUTO
@@ -197,7 +198,7 @@ class Fridge:
     probabilities: tuple[float, ...] = ()
     seed: int = 0
     variant: Variant = "union"
-    stages: int = 1  # of `expiry`
+    stages: int = 1  # stages of `expiry`
     expiry_ns: int = 1 << 29
     sinks: tuple[Sink, ...] = field(default=(), compare=False, repr=False)
 
@@ -205,7 +206,7 @@ class Fridge:
     can: ClassVar[Capabilities] = Capabilities(in_kernel=True)
 
     def first(self) -> Fridges:
-        """The fridges to begin with."""
+        """The initial fridges."""
         if self.slots:
             probabilities = self.probabilities or (1 / len(self.slots),) * len(self.slots)
             return Fridges(self.slots, tuple(round(p * CERTAIN) for p in probabilities))
@@ -233,14 +234,14 @@ class Fridge:
         return FridgeMeter(self)
 
     def estimate(self, *synopses: Samples) -> Report:
-        """What one interval's samples say."""
+        """The report of one interval's samples."""
         (samples,) = synopses
         return samples.report("fridge", "round_trip")
 
 
 @dataclass(slots=True)
 class _Generation:
-    """Fridges under way, and what they had counted at the last cut."""
+    """Fridges in use, and their counters at the last cut."""
 
     fridges: Fridges
     kernel: _kernels.Fridge
@@ -249,7 +250,7 @@ class _Generation:
     backwards: int = 0
 
     def counts(self) -> dict[str, int]:
-        """What was counted since this was asked last."""
+        """Counts since the last call."""
         arrivals, backwards = self.kernel.arrivals, self.kernel.backwards
         counted = {"requests": arrivals - self.arrivals, "backwards": backwards - self.backwards}
         self.arrivals, self.backwards = arrivals, backwards
@@ -257,11 +258,11 @@ class _Generation:
 
 
 class FridgeMeter:
-    """The fridges at one point; samples since the last cut.
+    """The fridges at one point, and samples since the last cut.
 
-    When the plan changes, new fridges take the new requests, with coins of their own: the seed is hashed with the time.
-    The old ones are drained: no request enters, so what waits there survives, and its weight is that of the requests
-    before. So every delay has the weight of the fridges that it was in, and the sum stays unbiased.
+    When the plan changes, new requests enter new fridges, with coins of their own: the seed is hashed with the time.
+    The old fridges are drained: no request enters, so waiting requests survive, with the weight of the requests before.
+    So every delay has the weight of its own fridges, and the sum stays unbiased.
     """
 
     def __init__(self, estimator: Fridge) -> None:
@@ -270,7 +271,7 @@ class FridgeMeter:
         self._open = _Generation(fridges, estimator.kernel(fridges, estimator.seed))
         self._drained: _Generation | None = None
         self._samples = Samples()
-        self._kept: list[tuple[Array, ...]] = []  # of inverse-variance alone: it needs an interval's samples together
+        self._kept: list[tuple[Array, ...]] = []  # inverse-variance needs an interval's samples together
 
     @property
     def fridges(self) -> Fridges:
@@ -279,11 +280,11 @@ class FridgeMeter:
 
     @property
     def bytes(self) -> int:
-        """The memory of all slots, of those being drained, too."""
+        """The memory of all slots in bytes, including those being drained."""
         return self._open.kernel.slot_bytes + (self._drained.kernel.slot_bytes if self._drained else 0)
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
-        """Put requests into the fridges and take out what is answered; the samples go into their groups."""
+        """Put requests into the fridges, take out those with a response, and add the samples to their groups."""
         rows, delays_ns, legs, _, fridge, survived, weights = columns = self._found(packets)
         self._samples.packets += len(packets)
         if not len(rows):
@@ -306,13 +307,13 @@ class FridgeMeter:
         if not self._drained:
             return _observe(self._open.kernel, packets)
         old, new = _observe(self._drained.kernel, packets), _observe(self._open.kernel, packets)
-        fresh = ~np.isin(new[0], old[0])  # a request sent again after the edge: its first copy counts
+        fresh = ~np.isin(new[0], old[0])  # a request repeated after the edge: its first copy counts
         both = [np.concatenate((a, b[fresh])) for a, b in zip(old, new, strict=True)]
         order = np.argsort(both[0], kind="stable")
         return tuple(column[order] for column in both)
 
     def cut(self, interval: Interval) -> Samples:
-        """The samples whose response came in this interval; requests without one yet stay."""
+        """The samples whose response came in this interval; requests without a response stay."""
         if self._kept:
             self._add_kept()
         counted = self._open.counts()
@@ -325,7 +326,7 @@ class FridgeMeter:
         return samples
 
     def _adapt(self, interval: Interval, requests: int, delays: Distribution) -> None:
-        """Plan anew if that is worth it, and if nothing that waits in drained fridges is given up too early."""
+        """Replan if that is worth it and discards nothing that still waits in drained fridges."""
         since_ns = interval.start_ns if self._open.since_ns is None else self._open.since_ns
         self._open.since_ns = since_ns
         long_enough = interval.end_ns - since_ns >= 2 * (delays.max_ns or 0)
@@ -342,7 +343,7 @@ class FridgeMeter:
             self.replace(better, interval.end_ns)
 
     def replace(self, fridges: Fridges, now_ns: int) -> None:
-        """From now on requests enter these fridges; the ones so far are drained."""
+        """Let requests enter these fridges from now on; drain the previous ones."""
         self._open.kernel.drain()
         self._drained = self._open
         kernel = self._estimator.kernel(fridges, _hashed(self._estimator.seed, now_ns))
@@ -351,7 +352,7 @@ class FridgeMeter:
     def _add_kept(self) -> None:
         tags, legs, delays_ns, fridge, survived = (np.concatenate(column) for column in zip(*self._kept, strict=True))
         self._kept = []
-        bins = np.searchsorted(MIDDLES_NS, delays_ns) * 16 // BINS  # octaves and more: finer ones are more biased
+        bins = np.searchsorted(MIDDLES_NS, delays_ns) * 16 // BINS  # octaves and wider: finer bins are more biased
         weights = inverse_variance_weights(self._open.fridges, fridge, survived, bins)
         coins = np.random.default_rng(self._estimator.seed).random(len(weights))
         self._samples.add(tags, legs, delays_ns, np.floor(weights + coins).astype(np.int64))

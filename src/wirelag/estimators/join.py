@@ -1,11 +1,11 @@
 """Every packet at both points: the one-way delay of each, exact.
 
-Guarantee: every packet whose id occurs equally often at both points has its delay; nothing is estimated. What occurs
-more often at one point than at the other is counted, and not timed. Where an interval holds more packets than
-fit, both points keep the same share of them (caches.py), and counts are scaled. Memory: 16 bytes a packet and point
-within an interval, `memory` at most.
+Guarantee: every packet whose id occurs equally often at both points gets its delay; nothing is estimated. Ids that
+occur more often at one point than at the other are counted but not timed. If an interval has more packets than fit,
+both points keep the same share of them (synopses/cache.py), and counts are scaled. Memory: 16 bytes per packet and
+point within an interval, at most `memory`.
 
-The ground truth of the other methods; it costs a wire some 13 bytes a packet, which is what they avoid.
+It is the ground truth for the other methods; it sends some 13 bytes per packet, which they avoid.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Join:
 
     @property
     def capacity(self) -> int:
-        """Packets that a point holds."""
+        """Packets that a point holds at most."""
         return max(1, self.memory // 2 // ENTRY_BYTES)
 
     def meter(self, point: str) -> CacheMeter:
@@ -47,15 +47,15 @@ class Join:
         return replace(self, memory=class_memory(self.memory, most))
 
     def added(self, first: Cached, second: Cached) -> Cached:
-        """Two neighbouring intervals at one point as one."""
+        """Merge two neighbouring intervals of one point."""
         return first.followed_by(second, self.capacity)
 
     def estimate(self, *synopses: Cached) -> Report:
-        """What the caches of one interval say, by themselves."""
+        """The report of one interval's caches."""
         return self.cross(*synopses).report(NAME)
 
     def cross(self, up: Cached, down: Cached) -> Crossing:
-        """Delays of what both points saw, and the rest."""
+        """The crossing: delays of packets seen at both points, and counts of the others."""
         crossing = joined(up, down)
         crossing.wire_bytes = len(pack(down.to_fields()))
         return crossing

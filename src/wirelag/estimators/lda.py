@@ -1,10 +1,10 @@
-"""The mean and deviation of one-way delay, and loss, from a few kilobytes of counters at each point.
+"""Mean and deviation of one-way delay, and loss, from a few kilobytes of counters at each point.
 
-Guarantee: with S packets in buckets that no loss touched, the mean is within sigma sqrt(2 ln(2/delta) / S) of the
-truth with probability 1 - delta; without loss it is exact. Both points must cut at the same packets (delimiters,
-intervals.py). A bucket that lost a packet and got one of another interval has the same count and other packets: its sum
-shows it, unless it is off by less than a 32nd of the interval (`_unlike`). RDA does not mind.
-Memory: 16 bytes a bucket, whatever arrives, and the tail's sample.
+Guarantee: with S packets in buckets without loss, the mean is within sigma sqrt(2 ln(2/delta) / S) of the truth with
+probability 1 - delta; without any loss it is exact. Both points must cut at the same packets (delimiters,
+intervals.py). A bucket that lost one packet and gained one of another interval has the right count but wrong packets:
+its sum reveals it, unless the error is less than 1/32 of the interval (`_unlike`). RDA does not have this limit.
+Memory: 16 bytes per bucket, whatever arrives, plus the tail's sample.
 
 Kompella, Levchenko, Snoeren and Varghese, "Router Support for Fine-Grained Latency Measurements", ToN 2012.
 """
@@ -35,17 +35,17 @@ from wirelag.synopses.delay_sample import Tail
 NAME: Final = "lda"
 BUCKET_BYTES: Final = 16
 RAREST: Final = 31  # the largest shift
-FEWEST: Final = 16  # rows, and delays sampled, to say which row stands out
-SIGMAS: Final = 1.4826  # a deviation for a median distance
-FAR: Final = 24  # times the largest delay that was sampled is more than they reach
-SPREADS: Final = 8  # and so many deviations more than they add up to
-FINE: Final = 32  # a sum that is off by less than this part of the interval is let pass
+FEWEST: Final = 16  # rows and sampled delays needed to detect outlier rows
+SIGMAS: Final = 1.4826  # standard deviation per median distance
+FAR: Final = 24  # an outlier exceeds this many times the largest sampled delay,
+SPREADS: Final = 8  # plus this many deviations of a row's sum
+FINE: Final = 32  # errors of a sum below this fraction of the interval pass
 
 
 def tuned(packets: int, losses: tuple[float, ...], rows: int, alpha: float = 1.0) -> tuple[int, ...]:
-    """Shifts of banks, one for each share of loss, for an interval of so many packets.
+    """Shifts of the banks, one for each loss rate, for an interval of `packets` packets.
 
-    With L packets lost a bank of m rows keeps alpha exp(-alpha) m/(L + 1) of those received if it samples with
+    With L packets lost, a bank of m rows keeps alpha exp(-alpha) m/(L + 1) of those received if it samples with
     probability alpha m / (L + 1): the most at alpha = 1. The paper's 0.5 comes from a looser bound.
     """
     wanted = (min(1.0, alpha * rows / (packets * loss + 1)) for loss in losses)
@@ -61,18 +61,18 @@ class LdaSynopsis:
 
     @property
     def packets(self) -> int:
-        """All that were seen."""
+        """All packets seen."""
         return self.tail.packets
 
     def to_fields(self) -> dict[str, Any]:
-        """Numbers and arrays by name, as a synopsis travels."""
+        """Named numbers and arrays, as a synopsis travels."""
         counts, sums = self.buckets[0::2], self.buckets[1::2]
         return {"counts": counts, **lowered("sums", sums, counts, self.tail.times_ns), **self.tail.to_fields("tail_")}
 
 
 @dataclass(frozen=True, slots=True)
 class Lda:
-    """The estimator: `rows` of each bank, and the shifts of the banks (bank j samples a packet in 2^shift)."""
+    """The estimator: the `rows` of each bank, and the banks' shifts (bank j samples 1 packet in 2^shift)."""
 
     rows: int = 256
     shifts: tuple[int, ...] = (0, 4, 8, 12)
@@ -86,7 +86,7 @@ class Lda:
 
     @property
     def bytes(self) -> int:
-        """The memory of a meter."""
+        """The memory of a meter in bytes."""
         return BUCKET_BYTES * self.rows * len(self.shifts) + 16 * self.tail
 
     def of_class(self, most: int) -> Lda:
@@ -106,11 +106,11 @@ class Lda:
         return LdaMeter(self)
 
     def estimate(self, *synopses: LdaSynopsis) -> Report:
-        """What the buckets of one interval say."""
+        """The report of one interval's buckets."""
         return self.cross(*synopses).report(NAME)
 
     def cross(self, up: LdaSynopsis, down: LdaSynopsis) -> Crossing:
-        """Usable are buckets that counted the same number of packets at both points."""
+        """The crossing from buckets that counted the same number of packets at both points."""
         counts = up.buckets[0::2].copy()
         usable = counts == down.buckets[0::2]
         tail = Tail.between(up.tail, down.tail)
@@ -129,11 +129,11 @@ class Lda:
         )
 
     def added(self, first: LdaSynopsis, second: LdaSynopsis) -> LdaSynopsis:
-        """Two neighbouring intervals at one point as one."""
+        """Merge two neighbouring intervals of one point."""
         return LdaSynopsis(first.buckets + second.buckets, first.tail.followed_by(second.tail, self.tail))
 
     def synopsis(self, fields: Mapping[str, Any]) -> LdaSynopsis:
-        """The opposite of `to_fields`."""
+        """The inverse of `to_fields`."""
         counts = array_of(fields, "counts", np.uint64)
         sums = raised("sums", fields, counts)
         if len(counts) != self.rows * len(self.shifts):
@@ -142,11 +142,11 @@ class Lda:
 
 
 def _unlike(rows: Rows, tail: Tail) -> npt.NDArray[np.bool_]:
-    """Rows of equal counts that hold other packets: one got lost, one came from another interval.
+    """Rows with equal counts but different packets: one was lost, one came from another interval.
 
-    Law: the times of two such packets differ by anything up to the interval's length, delays by far less. A row goes
-    where its sum is off by more than a 32nd of the interval, and by more than 24 times the largest delay of the sample
-    (which is of one packet in many) with 8 deviations of a row's sum. Where all counts are the same nothing goes.
+    Law: the times of two such packets differ by anything up to the interval's length, delays by far less. A row is
+    dropped if its sum is off by more than 1/32 of the interval, and by more than 24 times the largest sampled delay (a
+    sample of 1 packet in many) plus 8 deviations of a row's sum. If all counts are equal, no row is dropped.
     """
     found = np.zeros_like(rows.usable)
     if min(int(rows.usable.sum()), len(tail)) < FEWEST:
@@ -172,12 +172,12 @@ class LdaMeter:
         return np.zeros(2 * self._estimator.rows * len(self._estimator.shifts), np.uint64)
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
-        """Add times up, each in its bucket."""
+        """Add each time to its bucket."""
         of = self._estimator
         _kernels.lda(packets.packet_id, packets.time_ns, self._buckets, of.rows, of.shifts, of.seed)
         self._tail.observe(packets)
 
     def cut(self, interval: Interval) -> LdaSynopsis:
-        """The buckets; they are empty then."""
+        """The buckets, which are then emptied."""
         buckets, self._buckets = self._buckets, self._empty()
         return LdaSynopsis(buckets, self._tail.cut(interval))

@@ -1,11 +1,12 @@
-"""Every request matched with its response: exact. Guarantee: one sample per response that can be timed, none guessed.
+"""Every request matched with its response: exact.
 
-Memory: `memory` bytes for connections and for what is in flight; where that is not enough, what was not used for the
-longest time gives way and is counted as `evicted`. The synopsis has 76 KB at most for each group and leg.
+Guarantee: one sample per response that can be timed; none is guessed.
+Memory: `memory` bytes for connections and packets in flight; when it is full, the least recently used entry is dropped
+and counted as `evicted`. The synopsis takes at most 76 KB per group and leg.
 
-TCP data is timed by the acknowledgement that covers it, never what was sent twice (P. Karn and C. Partridge, *Improving
-Round-Trip Time Estimates in Reliable Transport Protocols*, SIGCOMM 1987) and never what was acknowledged selectively
-before. What asks and what answers is written down in docs/reference/matching.md.
+TCP data is timed by the acknowledgement that covers it; retransmitted data never is (P. Karn and C. Partridge,
+*Improving Round-Trip Time Estimates in Reliable Transport Protocols*, SIGCOMM 1987), nor is data selectively
+acknowledged before. docs/reference/matching.md defines requests and responses.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ AUTO: Final = ("tcp", "dns", "ntp", "icmp", "quic-spin")
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The exact estimator of round-trip delay at one point. Its meters hand every sample to the `sinks`, too."""
+    """The exact estimator of round-trip delay at one point. Its meters also pass every sample to the `sinks`."""
 
     matchers: tuple[str, ...] = AUTO
     first_copy: bool = False
@@ -44,16 +45,16 @@ class Match:
         return MatchMeter(self)
 
     def estimate(self, *synopses: Samples) -> Report:
-        """What one interval's samples say."""
+        """The report of one interval's samples."""
         (samples,) = synopses
         return samples.report("match", "round_trip")
 
 
 class MatchMeter:
-    """Connections and what is in flight at one point; samples since the last cut."""
+    """Connections and packets in flight at one point, and samples since the last cut."""
 
     def __init__(self, estimator: Match) -> None:
-        # Half for connections, a quarter each for segments in flight and for what waits by id.
+        # Half for connections, a quarter each for segments in flight and for requests waiting by id.
         self._kernel = _kernels.Match(
             matcher_bits(estimator.matchers),
             estimator.first_copy,
@@ -66,7 +67,7 @@ class MatchMeter:
         self._counted = {"evicted": 0, "backwards": 0}
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
-        """Match packets, and put the samples into their groups."""
+        """Match packets, and add the samples to their groups."""
         found = self.match(packets)
         self._samples.packets += len(packets)
         if len(found.rows):
@@ -85,7 +86,7 @@ class MatchMeter:
         return SampleBatch(rows[:count], delays_ns[:count], legs[:count], MATCHERS, kinds[:count])
 
     def cut(self, interval: Interval) -> Samples:
-        """The samples whose response came in this interval; requests without one yet stay."""
+        """The samples whose response came in this interval; requests without a response stay."""
         counted = {"evicted": self._kernel.evicted, "backwards": self._kernel.backwards}
         self._samples.count(**{name: n - self._counted[name] for name, n in counted.items()})
         samples, self._samples, self._counted = self._samples, Samples(), counted

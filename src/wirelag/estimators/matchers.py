@@ -1,4 +1,4 @@
-"""The matchers, in the order of their bits: what is a request and its response (docs/reference/matching.md)."""
+"""The matchers in the order of their bits; each defines a request and its response (docs/reference/matching.md)."""
 
 from typing import Final
 
@@ -6,5 +6,5 @@ MATCHERS: Final = ("tcp", "tcp-timestamps", "handshake", "flow-duration", "dns",
 
 
 def matcher_bits(names: tuple[str, ...]) -> int:
-    """The matchers as the kernels take them."""
+    """The matchers as bits for the kernels."""
     return sum(1 << MATCHERS.index(name) for name in names)

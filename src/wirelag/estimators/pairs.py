@@ -1,12 +1,12 @@
-"""The true response time of every exchange, where both directions of a connection pass the point of capture.
+"""The true response time of every exchange, if both directions of a connection pass the capture point.
 
-Guarantee: times are differences of two capture times, none is guessed. Where requests and responses overlap, where
-bytes did not pass here or where the beginning or the end was not seen, an exchange is flagged and gives no single time.
-Each is split into network, server and transfer time. The law, and what cannot be seen, is docs/reference/pairs.md.
+Guarantee: times are differences of two capture times; none is guessed. If requests and responses overlap, bytes are
+missing, or the beginning or end was not captured, an exchange is flagged and gives no single time.
+Each time is split into network, server and transfer time. docs/reference/pairs.md is the law and lists the limits.
 
-Memory: `memory` bytes of flow table, 248 a flow; where that is not enough, what was not used for longest gives way and
-is counted as `evicted`. The synopsis has at most `most` exchanges of 128 bytes; beyond that a coin decides which stay,
-and `unlisted` counts the others.
+Memory: `memory` bytes of flow table, 248 per flow; when it is full, the least recently used flow is dropped and counted
+as `evicted`. The synopsis has at most `most` exchanges of 128 bytes; beyond that a coin decides which ones stay, and
+`unlisted` counts the others.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from wirelag.packets.intervals import Interval
 from wirelag.report import Report
 from wirelag.synopses.request_response import EXCHANGE, Exchanges
 
-_LISTED: Final = 13  # the purpose of the coin that decides which exchanges stay
+_LISTED: Final = 13  # purpose of the coin that decides which exchanges stay
 _NONE: Final = np.empty(0, EXCHANGE)
 
 FromClient: TypeAlias = Callable[[PacketBatch], npt.NDArray[np.bool_]]
-"""Which rows a client sent; what it says of the first packet of a connection decides."""
+"""A function that returns the rows sent by a client; the first packet of a connection decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
     """The estimator of response time at a point that sees both directions.
 
-    A response is over when the server was silent for `silence_ns`, if nothing else ends it before.
+    A response ends when the server has been silent for `silence_ns`, unless something else ends it before.
     """
 
     memory: int = 64 << 20
@@ -51,20 +51,20 @@ class Pairs:
 
     def __post_init__(self) -> None:
         if self.most < 1:
-            raise ValueError("a synopsis has at least one exchange")
+            raise ValueError("a synopsis must hold at least one exchange")
 
     def meter(self, point: str) -> PairsMeter:
         """A fresh meter."""
         return PairsMeter(self)
 
     def estimate(self, *synopses: Exchanges) -> Report:
-        """What one interval's exchanges say."""
+        """The report of one interval's exchanges."""
         (exchanges,) = synopses
         return exchanges.report()
 
 
 class PairsMeter:
-    """Connections at one point; exchanges since the last cut."""
+    """Connections at one point, and exchanges since the last cut."""
 
     def __init__(self, estimator: Pairs) -> None:
         self._kernel = _kernels.Pairs(estimator.memory, estimator.silence_ns)
@@ -76,7 +76,7 @@ class PairsMeter:
     def _start_anew(self) -> None:
         self._parts: list[Array] = []
         self._listed = self._unlisted = self._packets = 0
-        self._share = np.uint64(0)  # exchanges stay whose coin is at least this
+        self._share = np.uint64(0)  # exchanges stay if their coin is at least this
 
     @property
     def memory(self) -> int:
@@ -84,7 +84,7 @@ class PairsMeter:
         return self._kernel.memory
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
-        """Take in packets of both directions."""
+        """Add packets of both directions."""
         ends = np.empty((len(packets), 5), np.uint64)
         _kernels.fill_endpoints(packets.src, packets.dst, packets.src_port, packets.dst_port, packets.protocol, ends)
         self._kernel.observe(packets, self._from_client(packets).astype(np.uint8), ends)
@@ -92,7 +92,7 @@ class PairsMeter:
         self._take()
 
     def cut(self, interval: Interval) -> Exchanges:
-        """The exchanges that ended in this interval; what is under way stays."""
+        """The exchanges that ended in this interval; open ones stay."""
         self._kernel.cut()
         self._take()
         now = self._kernel.counts()
@@ -121,7 +121,7 @@ class PairsMeter:
 
 
 def sent_by_client(packets: PacketBatch) -> npt.NDArray[np.bool_]:
-    """Rows that a client sent: by their SYN, else towards the smaller port."""
+    """Rows sent by a client: according to the SYN, else towards the smaller port."""
     flags = np.where(packets.kind == np.uint8(Kind.TCP), packets.message, 0)
     by_ports = packets.src_port >= packets.dst_port
     return np.asarray(np.where((flags & TcpFlag.SYN) != 0, (flags & TcpFlag.ACK) == 0, by_ports))

@@ -1,14 +1,14 @@
-"""Response latency when only the packets of clients are seen: direct server return, asymmetric routes, hidden headers.
+"""Response latency from the packets of clients only: direct server return, asymmetric routes, hidden headers.
 
-Guarantee: an answer is a mean over an epoch of one flow (half a second, at least four responses); where the packets do
-not tell it, an epoch has the reason instead. How near answers are, and which traffic misleads each method all the same,
-is measured in experiments/README.md and stated in docs/concepts/pirate.md. Memory: `memory` bytes of flow tables, 256 a
-flow and its name for `auto`, the flow silent for longest leaves first and is counted; a synopsis has at most
-`most_epochs` epochs of 168 bytes.
+Guarantee: an estimate is a mean over an epoch of one flow (half a second, at least four responses); if the packets do
+not reveal it, the epoch has a reason instead. experiments/README.md measures the accuracy, and docs/concepts/pirate.md
+states it, with the traffic that misleads each method. Memory: `memory` bytes of flow tables, 256 per flow (for `auto`
+plus its name); the flow that was silent longest is dropped first and counted; a synopsis has at most `most_epochs`
+epochs of 168 bytes.
 
 `gap` and `modes` are Algorithms 1 and 2 of B. V. Shobhana, Y. Chien, M. Doughten, J. Diamant, B. Nath, S. L. Feibish
-and S. Narayana, *Measuring Response Latencies Under Asymmetric Routing*, 2026, `modes` with what makes them robust;
-`ack`, `window`, `auto` and `blind` are ours. The laws: docs/reference/pirate.md, pirate-modes.md, pirate-blind.md.
+and S. Narayana, *Measuring Response Latencies Under Asymmetric Routing*, 2026, with `modes` made robust; `ack`,
+`window`, `auto` and `blind` are ours. The laws: docs/reference/pirate.md, pirate-modes.md, pirate-blind.md.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ BLIND: Final = METHODS.index("blind")
 class Pirate:
     """The estimator of response latency from client packets alone.
 
-    `auto` is `blind` for flows without TCP headers. `gap_ns` is the threshold of `gap`. With `literal` `modes` is the
-    paper's Algorithm 2 to the letter, which one outlier misleads.
+    `auto` uses `blind` for flows without TCP headers. `gap_ns` is the threshold of `gap`. With `literal`, `modes` is
+    the paper's Algorithm 2 to the letter, which one outlier misleads.
     """
 
     method: Method = "auto"
@@ -55,26 +55,26 @@ class Pirate:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise ValueError(f"the method is one of {', '.join(METHODS)}")
+            raise ValueError(f"unknown method; use one of {', '.join(METHODS)}")
         if self.most_epochs < 1:
-            raise ValueError("most_epochs is at least 1")
+            raise ValueError("most_epochs must be at least 1")
 
     def kernel(self, method: int, memory: int) -> _kernels.Pirate:
         """An empty table of flows."""
         return _kernels.Pirate(method, memory, self.epoch_ns, self.fewest, self.gap_ns, self.literal, self.seed)
 
     def meter(self, point: str) -> PirateMeter:
-        """A fresh meter; it is given packets from clients to servers (`Roles` says which these are)."""
+        """A fresh meter; it expects packets from clients to servers (see `Roles`)."""
         return PirateMeter(self)
 
     def estimate(self, *synopses: Epochs) -> Report:
-        """What all flows of one interval say together; `Epochs.groups` says it of each."""
+        """The report over all flows of one interval; `Epochs.groups` has each flow."""
         (epochs,) = synopses
         return epochs.report()
 
 
 class PirateMeter:
-    """Client packets into epochs. It keeps no batch."""
+    """Turns client packets into epochs. It keeps no batch."""
 
     def __init__(self, estimator: Pirate) -> None:
         self._estimator = estimator
@@ -83,7 +83,7 @@ class PirateMeter:
         memory = estimator.memory // 2 if both else estimator.memory
         self._tcp = estimator.kernel(method, memory)
         self._hidden = estimator.kernel(BLIND, memory) if both else self._tcp
-        self._epochs: tuple[list[Array], list[Array]] = ([], [])  # of flows with and without TCP headers
+        self._epochs: tuple[list[Array], list[Array]] = ([], [])  # epochs of flows with and without TCP headers
         self._most = max(1, estimator.most_epochs // (2 if both else 1))
         self._listed = [0, 0]
         self._packets = self._unlisted = self._other = 0
@@ -91,7 +91,7 @@ class PirateMeter:
         self._counted: dict[str, int] = {}
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
-        """Take in packets of clients."""
+        """Add packets of clients."""
         self._packets += len(packets)
         if not len(packets):
             return
@@ -104,7 +104,7 @@ class PirateMeter:
         self._collect()
 
     def cut(self, interval: Interval) -> Epochs:
-        """The epochs that ended in the interval; those that are open go on."""
+        """The epochs that ended in the interval; open ones continue."""
         self._collect()
         counts = self._counts()
         since = {name: n - self._counted.get(name, 0) for name, n in counts.items()}
@@ -116,18 +116,18 @@ class PirateMeter:
         return found
 
     def finish(self) -> Epochs:
-        """The epochs of all flows, also of those that are still open: nothing more will come."""
+        """The epochs of all flows, including open ones, at the end of the input."""
         for kernel in {id(kernel): kernel for kernel in (self._tcp, self._hidden)}.values():
             kernel.cut(self._last_ns)
         return self.cut(Interval(0, 0))
 
     @property
     def memory(self) -> int:
-        """Bytes of tables."""
+        """Size of the tables in bytes."""
         return self._tcp.memory + (self._hidden.memory if self._hidden is not self._tcp else 0)
 
     def _collect(self) -> None:
-        """Keep epochs that ended, as many as there is room for."""
+        """Keep ended epochs, as many as fit."""
         for place, kernel in enumerate((self._tcp, self._hidden)):
             if not kernel.epochs:
                 continue
@@ -136,7 +136,7 @@ class PirateMeter:
             listed = min(len(room), self._most - self._listed[place])
             self._unlisted += len(room) - listed
             self._listed[place] += listed
-            if listed:  # a copy of a part: a view would keep all of it
+            if listed:  # copy the part: a view would keep the whole array
                 self._epochs[place].append(room if listed == len(room) else room[:listed].copy())
 
     def _counts(self) -> dict[str, int]:

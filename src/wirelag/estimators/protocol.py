@@ -36,19 +36,19 @@ class Meter(Protocol[S_co]):
     """Live state at one vantage point."""
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
-        """Take in packets of the interval that is open, and tag samples with their group.
+        """Add packets of the open interval, and tag samples with their group.
 
-        The batch is not kept and not changed.
+        It neither keeps nor changes the batch.
         """
         ...
 
     def cut(self, interval: Interval) -> S_co:
-        """End the interval and yield its synopsis; what straddles the edge stays inside."""
+        """End the interval and return its synopsis; state that straddles the edge stays inside."""
         ...
 
 
 class Estimator(Protocol[S]):
-    """Parameters and mathematics, no I/O: a frozen dataclass."""
+    """Parameters and mathematics without I/O: a frozen dataclass."""
 
     points: ClassVar[tuple[str, ...]]
     """The vantage points: `("tap",)`, or `("upstream", "downstream")`."""
@@ -58,7 +58,7 @@ class Estimator(Protocol[S]):
         ...
 
     def estimate(self, *synopses: S) -> Report:
-        """What the synopses of one interval say, in the order of `points`."""
+        """The report of one interval's synopses, given in the order of `points`."""
         ...
 
 

@@ -1,13 +1,12 @@
-"""One-way delay, its mean exact under loss and reordering, from a synopsis the size of what went wrong.
+"""One-way delay with an exact mean under loss and reordering, from a synopsis as large as the difference.
 
-Guarantee: once the difference between what both points saw is decoded, the mean is that of all packets both saw, to
-the last nanosecond; loss, duplicates and packets in flight at the edges are known one by one. Where it is not
-decoded, the mean is over the buckets that no difference touched, and the report says so. Memory: 16 bytes a packet of
-the interval, `memory` at most (beyond, both points keep the same share); on the wire some 30 bytes for each packet
-that differs.
+Guarantee: once the difference between the two points' packets is decoded, the mean is that of all packets seen at both,
+exact to the nanosecond; lost, duplicated and in-flight packets are known one by one. If it is not decoded, the mean is
+over the buckets without a difference, and the report says so. Memory: 16 bytes per packet of the interval, at most
+`memory` (beyond that, both points keep the same share); on the wire some 30 bytes per packet that differs.
 
 Fu, Barlet-Ros and Li, "Every Timestamp Counts: Accurate Tracking of Network Latencies using Reconcilable Difference
-Aggregator", ToN 2018. Default are three banks with a check, not the paper's two without: see docs/concepts/rda.md.
+Aggregator", ToN 2018. The default is three banks with a check, not the paper's two without: see docs/concepts/rda.md.
 Rateless symbols after Yang, Gilad and Alizadeh, "Practical Rateless Set Reconciliation", SIGCOMM 2024.
 """
 
@@ -50,27 +49,27 @@ Words = npt.NDArray[np.uint64]
 _NONE: Final = np.empty(0, np.uint64)
 
 
-# ---- what travels between the points ----
+# ---- messages between the points ----
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What upstream wants to know: `about` an interval, its `strata`, `buckets`, `symbols`, `times`, or the `whole`."""
+    """A question of upstream: `about` an interval, its `strata`, `buckets`, `symbols`, `times`, or the `whole`."""
 
     what: str
-    level: int = 0  # of the caches: both points look at this share of packets
-    count: int = 0  # of buckets or symbols
-    numbers: Words = field(default_factory=lambda: _NONE)  # seen downstream alone: their times are wanted,
-    ids: Words = field(default_factory=lambda: _NONE)  # and those of all copies of these
+    level: int = 0  # level of the caches: both points use this share of packets
+    count: int = 0  # number of buckets or symbols
+    numbers: Words = field(default_factory=lambda: _NONE)  # packets seen downstream only, whose times are wanted,
+    ids: Words = field(default_factory=lambda: _NONE)  # and ids, of all whose copies the times are wanted
 
     def to_fields(self) -> dict[str, Any]:
-        """As it travels."""
+        """The question as it travels."""
         plain = {"what": self.what, "level": self.level, "count": self.count}
         return {**plain, "numbers": self.numbers, "ids": self.ids}
 
 
 class Responder:
-    """The downstream side of a conversation about one interval: answers what it is asked."""
+    """The downstream side of a conversation about one interval: it answers questions."""
 
     def __init__(self, estimator: Rda, cached: Cached) -> None:
         self._of = estimator
@@ -79,7 +78,7 @@ class Responder:
         self._symbols: _kernels.RatelessEncoder | None = None
 
     def answer(self, ask: Ask) -> dict[str, Any]:
-        """Fields that answer it."""
+        """The fields of the reply."""
         if ask.level > self._cached.level:
             self._cached = self._cached.at_level(ask.level)
             self._numbers = self._of.numbers(self._cached.ids)
@@ -103,21 +102,21 @@ class Responder:
             return {"ids": entries.ids, "times_ns": entries.times_ns}
         if ask.what == "whole":
             return cached.to_fields()
-        raise ValueError(f"nobody can answer {ask.what!r}")
+        raise ValueError(f"unknown question {ask.what!r}")
 
     def _tail(self) -> dict[str, Any]:
         return self._cached.at_most(self._of.tail).to_fields("tail_") if self._of.tail else {}
 
 
 def strata(numbers: Words, seed: int) -> Words:
-    """What tells the size of a difference."""
+    """A sketch from which the size of a difference is estimated."""
     words = np.zeros(STRATA, np.uint64)
     _kernels.strata_fill(numbers, words, seed)
     return words
 
 
 def copies_of(cached: Cached, own: Words, numbers: Words, ids: Words) -> Cached:
-    """All entries of ids that are wanted, or of which one copy's number is."""
+    """All entries with a wanted id, or with the id of a wanted number."""
     wanted = np.union1d(ids, cached.ids[np.isin(own, numbers)])
     return cached.only(np.isin(cached.ids, wanted))
 
@@ -127,7 +126,7 @@ def copies_of(cached: Cached, own: Words, numbers: Words, ids: Words) -> Cached:
 
 @dataclass(frozen=True, slots=True)
 class RdaSynopsis:
-    """Buckets of one interval at one point, made when it was cut: for points that cannot talk."""
+    """The buckets of one interval at one point, made when it was cut: for points that cannot exchange messages."""
 
     buckets: Words
     entries: int
@@ -136,46 +135,46 @@ class RdaSynopsis:
 
     @property
     def packets(self) -> int:
-        """All that were seen."""
+        """All packets seen."""
         return self.tail.packets
 
     def to_fields(self) -> dict[str, Any]:
-        """Numbers and arrays by name, as a synopsis travels."""
+        """Named numbers and arrays, as a synopsis travels."""
         about = {"entries": self.entries, "cache_level": self.level}
         return {**spread(self.buckets, BUCKET), **about, **self.tail.to_fields("tail_")}
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The difference of two points: numbers seen upstream (-1) or downstream (1) alone, and what is left undecoded."""
+    """The difference of two points: numbers seen only upstream (-1) or only downstream (1), and the undecoded rest."""
 
     numbers: Words
     sides: npt.NDArray[np.int64]
     complete: bool
-    left: Words  # of the difference, bucket after bucket
+    left: Words  # undecoded rest of the difference, bucket by bucket
 
     @property
     def upstream(self) -> Words:
-        """Seen upstream alone."""
+        """Numbers seen only upstream."""
         return self.numbers[self.sides < 0]
 
     @property
     def downstream(self) -> Words:
-        """Seen downstream alone."""
+        """Numbers seen only downstream."""
         return self.numbers[self.sides > 0]
 
 
 @dataclass(frozen=True, slots=True)
 class Rda:
-    """The estimator. `buckets` in all, or as many as the difference needs (late binding, the default)."""
+    """The estimator. `buckets` in total, or as many as the difference needs (late binding, the default)."""
 
     banks: int = 3
     buckets: int | None = None
     check: bool = True
     rateless: bool = False
-    short: bool = False  # ids of 44 bits, and symbols instead of buckets where points cannot talk
+    short: bool = False  # 44-bit ids, and symbols instead of buckets, where points cannot exchange messages
     cache_assisted: bool = True
-    rows: int = 1024  # of rateless symbols, for the deviation
+    rows: int = 1024  # rows beside rateless symbols, for the deviation
     deviation: Deviation = "rows"
     tail: int = 2048
     memory: int = 512 << 20
@@ -204,7 +203,7 @@ class Rda:
         return whole, min(whole, LEAST_WIRE_BYTES + round(DIFFERENCE_BYTES * packets * loss))
 
     def meter(self, point: str) -> CacheMeter:
-        """A fresh meter for one point: buckets are made when their number is known."""
+        """A fresh meter for one point; buckets are made once their number is known."""
         return CacheMeter(max(1, self.memory // 2 // ENTRY_BYTES), self.seed, NUMBER_BITS if self.short else 64)
 
     def numbers(self, ids: Words) -> Words:
@@ -212,11 +211,11 @@ class Rda:
         return numbers_of(ids) if self.short else _kernels.number_copies(ids)
 
     def estimate(self, *synopses: Cached) -> Report:
-        """What the caches of one interval say, by themselves."""
+        """The report of one interval's caches."""
         return self.cross(*synopses).report(NAME)
 
     def cross(self, up: Cached, down: Cached) -> Crossing:
-        """Let both points talk about an interval, and count the bytes that they would send."""
+        """Run the conversation about an interval, and count the bytes that it would send."""
         talk, responder, wire_bytes = self.converse(up), Responder(self, down), 0
         ask = next(talk)
         while True:
@@ -230,7 +229,7 @@ class Rda:
                 return crossing
 
     def converse(self, up: Cached) -> Generator[Ask, Fields, Crossing]:
-        """The upstream side of a conversation about an interval: asks, takes answers, ends with the result."""
+        """The upstream side of a conversation about an interval: yields questions, gets replies, returns a crossing."""
         return (yield from self._by_symbols(up) if self.rateless else self._by_buckets(up))
 
     def _by_buckets(self, up: Cached) -> Generator[Ask, Fields, Crossing]:
@@ -280,41 +279,41 @@ class Rda:
     def _ask_times(
         self, up: Cached, own: Words, decoded: Decoded, about: Fields
     ) -> Generator[Ask, Fields, tuple[Cached, Cached]]:
-        """All entries, at both points, of ids that differ."""
+        """All entries at both points with ids that differ."""
         mine = copies_of(up, own, decoded.upstream, _NONE)
         times = yield Ask("times", up.level, numbers=decoded.downstream, ids=_elsewhere_too(mine, decoded))
         theirs = Cached.from_fields({**times, "level": up.level, "packets": about["packets"]}, self.seed)
         return copies_of(up, own, decoded.upstream, np.unique(theirs.ids)), theirs
 
     def _sample(self, up: Cached, answer: Fields) -> tuple[Tail, int]:
-        """The tail's delays, and its level."""
+        """The delays of the tail's sample, and its level."""
         if not self.tail:
             return Tail.empty(), up.level
         down = Cached.from_fields(answer, self.seed, "tail_")
         return Tail.between(up, down), max(up.level, down.level)
 
     def _about(self, about: Fields) -> Fields:
-        """What the other point says of itself; a ValueError where it cannot be true, since memory depends on it."""
+        """The other point's description of its cache; a ValueError if impossible, because memory depends on it."""
         level, entries, packets = (about[name] for name in ("level", "entries", "packets"))
         if not (0 <= level <= 65 and 0 <= entries <= self.memory // 2 // ENTRY_BYTES and entries <= packets):
             raise ValueError(f"the other point cannot have {entries} of {packets} packets at level {level}")
         return about
 
     def _small(self, entries: int, least_bytes: int) -> bool:
-        """Whether the packets themselves take less than the least that there is to send, and the tail's sample."""
+        """Whether the packets themselves take fewer bytes than the smallest exchange with the tail's sample."""
         return ENTRY_BYTES * entries < least_bytes + 12 * min(self.tail, entries)
 
     def _whole(self, up: Cached) -> Generator[Ask, Fields, Crossing]:
-        """Where packets themselves take fewer bytes than what tells their difference: what downstream cached."""
+        """Fetch downstream's whole cache, if that takes fewer bytes than the difference."""
         crossing = joined(up, Cached.from_fields((yield Ask("whole", up.level)), self.seed))
-        crossing.reordered = None  # of a decoded difference nobody could say
+        crossing.reordered = None  # unknown after decoding a difference
         crossing.details |= {"decoded": True, "difference": None}
         return crossing
 
     # ---- buckets ----
 
     def filled(self, numbers: Words, times_ns: npt.NDArray[np.int64], each: int) -> Words:
-        """Buckets, so many in each bank, with these packets in them."""
+        """Buckets, `each` per bank, filled with these packets."""
         words = np.zeros(self.banks * each * 4, np.uint64)
         _kernels.rda_fill(numbers, times_ns, words, self.banks, self.seed)
         return words
@@ -326,7 +325,7 @@ class Rda:
         return words
 
     def decode(self, ups: Words, downs: Words, own: Words = _NONE) -> Decoded:
-        """What only one of the points saw."""
+        """Decode the packets that only one of the points saw."""
         left = less(downs, ups, 4)
         numbers, sides, complete = _kernels.rda_decode(left, self.banks, self.seed, self.check, own)
         return Decoded(numbers, sides, complete, left)
@@ -334,7 +333,7 @@ class Rda:
     def repaired(
         self, ups: Words, downs: Words, decoded: Decoded, mine: Cached, theirs: Cached, sample: tuple[Tail, int]
     ) -> Crossing:
-        """The crossing, once the packets that differ (all copies of their ids) are taken out of the buckets."""
+        """The crossing after the packets that differ (all copies of their ids) are removed from the buckets."""
         usable = ~decoded.left.reshape(-1, 3).any(axis=1)
         each = len(ups) // 4 // self.banks
         up_rest, down_rest = (
@@ -349,7 +348,7 @@ class Rda:
     def from_rows(
         self, ups: Words, downs: Words, decoded: Decoded, mine: Cached, theirs: Cached, sample: tuple[Tail, int]
     ) -> Crossing:
-        """The same from rows; where not all is decoded, from those that no number touched that is."""
+        """The same from rows; if not all is decoded, from rows without a decoded number."""
         up_rest, down_rest = (
             words.reshape(-1, 2) - self.row_sums(*self._apart(entries, fates)).reshape(-1, 2)
             for words, entries, fates in _with_fates(ups, downs, mine, theirs)
@@ -363,10 +362,10 @@ class Rda:
     def _summed(self, rows: Rows, decoded: Decoded, mine: Cached, theirs: Cached, sample: tuple[Tail, int]) -> Crossing:
         variance = rows.variance_ns2(self.deviation)
         banks = len(rows.counts)
-        if decoded.complete:  # every bank holds every packet once: the first is enough, and exact
+        if decoded.complete:  # every bank holds every packet once: the first is exact
             rows = Rows(rows.counts[:1], rows.sums_ns[:1], rows.usable[:1], rows.base_ns)
             used, sum_ns = rows.used, rows.sum_ns
-        else:  # a packet is in several usable buckets, or in one, or in none
+        else:  # a packet may be in several usable buckets, or in none
             used = math.ceil(rows.used / banks)
             sum_ns = round(rows.sum_ns * used / rows.used) if rows.used else 0
         crossing = Crossing(
@@ -380,14 +379,14 @@ class Rda:
         return crossing
 
     def _apart(self, entries: Cached, fates: npt.NDArray[np.uint8]) -> tuple[Words, npt.NDArray[np.int64]]:
-        """Numbers and times of what must be taken out: all that is not paired."""
+        """Numbers and times of the packets to remove: all that are not paired."""
         out = fates != PAIRED
         return self.numbers(entries.ids)[out], entries.times_ns[out]
 
-    # ---- points that cannot talk ----
+    # ---- points that cannot exchange messages ----
 
     def bind(self, cached: Cached) -> RdaSynopsis | SymbolSynopsis:
-        """Buckets, or symbols, of a number that was fixed beforehand."""
+        """Buckets or symbols, in a number fixed beforehand."""
         if self.short:
             numbers = self.numbers(cached.ids)
             words = symbols_of(numbers, 0, self.buckets or min(FIRST, 8 + len(cached)), self.seed)
@@ -399,19 +398,19 @@ class Rda:
         return RdaSynopsis(self.filled(numbers, cached.times_ns, each), len(cached), cached.level, tail)
 
     def synopsis(self, fields: Mapping[str, Any]) -> RdaSynopsis | SymbolSynopsis:
-        """The opposite of `to_fields`."""
+        """The inverse of `to_fields`."""
         if self.short:
             return SymbolSynopsis.from_fields(fields, self.rows, self.seed)
         buckets = gathered(fields, BUCKET)
         if not len(buckets) or len(buckets) % (4 * self.banks):
-            raise ValueError(f"{len(buckets) // 4} buckets are not {self.banks} banks")
+            raise ValueError(f"{len(buckets) // 4} buckets do not make {self.banks} banks")
         tail = Cached.from_fields(fields, self.seed, "tail_")
         return RdaSynopsis(buckets, number_of(fields, "entries"), number_of(fields, "cache_level"), tail)
 
     def cross_bound(
         self, up: RdaSynopsis, down: RdaSynopsis, mine: Cached | None = None, theirs: Cached | None = None
     ) -> tuple[Crossing, Decoded]:
-        """The crossing from buckets alone; exact once both points have told the times of what differs."""
+        """The crossing from buckets alone; exact once both points have sent the times of the packets that differ."""
         decoded = self.decode(up.buckets, down.buckets)
         sample = Tail.between(up.tail, down.tail), max(up.tail.level, down.tail.level)
         if mine is not None and theirs is not None:
@@ -440,7 +439,7 @@ def _finished(crossing: Crossing, up: Cached, about: Fields, details: dict[str, 
 
 
 def stand_for(crossing: Crossing, sent: int, received: int, level: int) -> None:
-    """What was used stands for its share of packets; where not all decoded, for all that both points can have seen."""
+    """Scale the used packets to their share; if not all decoded, to all packets that both points can have seen."""
     moments = crossing.moments
     weight = moments.used << level if crossing.details["decoded"] else min(sent, received)
     variance = moments.squares_ns2 / moments.known if moments.known else None
@@ -449,27 +448,27 @@ def stand_for(crossing: Crossing, sent: int, received: int, level: int) -> None:
 
 
 def cells(difference: int) -> int:
-    """How many buckets a difference of about this size wants."""
+    """Buckets needed for a difference of about this size."""
     return max(1023, math.ceil(1.8 * difference) + 96)
 
 
 def likely_difference(left: Words, banks: int) -> int:
-    """The size of a difference that did not decode, from the share of empty buckets (linear counting)."""
+    """Estimate a difference that did not decode, from the share of empty buckets (linear counting)."""
     full = left.reshape(banks, -1, 3).any(axis=2)
     empty = max(1, int((~full).sum()))
     return round(-int(full.shape[1]) * math.log(empty / full.size))
 
 
 def _of_length(answer: Fields, names: tuple[str, ...], length: int) -> Fields:
-    """The answer, if it has as many values as were asked for; a ValueError else."""
+    """The reply, if it has as many values as requested; else a ValueError."""
     for name in names:
         if len(answer[name]) != length:
-            raise ValueError(f"the other point answered with {len(answer[name])} {name}, not {length}")
+            raise ValueError(f"the other point sent {len(answer[name])} {name} instead of {length}")
     return answer
 
 
 def _elsewhere_too(mine: Cached, decoded: Decoded) -> Words:
-    """Ids that differ in the number of copies alone: where copy 0 is not seen here alone, downstream has some."""
+    """Ids that differ only in the number of copies: unless copy 0 is seen only here, downstream has some."""
     return np.setdiff1d(mine.ids, decoded.upstream)
 
 
@@ -479,7 +478,7 @@ def _with_fates(ups: Words, downs: Words, mine: Cached, theirs: Cached) -> tuple
 
 
 def _count(crossing: Crossing, mine: Cached, theirs: Cached) -> None:
-    """What the points have not in common."""
+    """Count the packets that the points do not have in common."""
     found, each = join(mine.ids, theirs.ids), mine.stands_for
     crossing.only_upstream, crossing.only_downstream = found.only_upstream * each, found.only_downstream * each
     crossing.duplicated, crossing.ambiguous = found.duplicated * each, found.ambiguous * each

@@ -1,18 +1,18 @@
-"""The one-way delay of every flow, from sparse reference packets that carry the time at which they were sent.
+"""The one-way delay of every flow, from sparse reference packets that carry their send time.
 
-Guarantee: with `linear` and `left` a packet's delay lies between those of the references around it in time, and every
-flow's mean comes with an interval that is made from how well references foretell each other. A reference that is lost,
-copied, late or forged (wrong size, stream, time or sequence) is counted and not used. Memory: `memory` bytes of flow
-table, 128 a flow (112 of them are used); 112 for each of the `buffer` packets that wait for the next reference; a
-synopsis has at most `most_flows` records of 144.
+Guarantee: with `linear` and `left`, a packet's delay lies between those of the references around it in time, and every
+flow's mean has an interval derived from how well references predict each other. A reference that is lost, copied, late
+or forged (wrong size, stream, time or sequence) is counted and not used. Memory: `memory` bytes of flow table, 128 per
+flow (112 of them used); 112 for each of the `buffer` packets that wait for the next reference; a synopsis has at most
+`most_flows` records of 144 bytes.
 
 `linear` and `left` are RLI and RLI-L of M. Lee, N. Duffield and R. Kompella, *Not All Microseconds are Equal:
-Fine-Grained Per-Flow Measurements with Reference Latency Interpolation*, 2010. `busy` is ours: it knows that a queue
-was empty where the link was idle, asks the sender for the time of the packet before each reference, and learns how
-delay grows behind the last thing it knows. It needs the drain rate of the queue; where that is not known, or where
-packets wait although the queue should be empty, it works as `linear` does, and says so. The fixed part of the delay,
-propagation and what the clocks differ by, is the delay of references that found the queue empty (until there is one:
-the smallest delay), less serialisation. The law is docs/reference/rli.md.
+Fine-Grained Per-Flow Measurements with Reference Latency Interpolation*, 2010. `busy` is ours: it infers that the queue
+was empty where the link was idle, uses the send time of the packet before each reference, and learns how delay grows
+after the last known state. It needs the drain rate of the queue; if that is unknown, or packets wait although the
+queue should be empty, it falls back to `linear` and reports that. The fixed part of the delay, propagation and clock
+difference, is the delay of references that found the queue empty (until there is one: the smallest delay), minus
+serialisation. docs/reference/rli.md is the law.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ PATIENCE: Final = 64  # valid references of other streams, until a stream is giv
 FARTHEST_NS: Final = 1 << 40  # between the two times of a reference
 AHEAD: Final = 1 << 20  # references that may be lost in a row
 LEARNING: Final = 1 << 13  # packets from which the drain rate is learned
-FED: Final = 1 << 16  # packets at a time
-ROUNDING_NS: Final = 4  # of both clocks and of serialisation
+FED: Final = 1 << 16  # packets per call
+ROUNDING_NS: Final = 4  # rounding of both clocks and of serialisation
 UDP: Final = 17
 NO_ERRORS: Final = ((0, 0),) * 32
-SIGMAS: Final = 10  # of clock noise: what is longer is a gap
+SIGMAS: Final = 10  # standard deviations of clock noise: a longer gap is real
 
 
 @dataclass(frozen=True, slots=True)
 class Rli:
     """The estimator of every flow's one-way delay.
 
-    `bytes_per_s` is the drain rate (None: learned from the first packets; 0: not known), `noise_ns` the standard
-    deviation of the receiver's clock (None: learned), `overhead` what the wire adds to a packet's captured length (24
-    bytes for the wire of an Ethernet, -14 for a queue that counts without its header). `hold` below 1 is sample and
-    hold: a packet opens a flow with that probability. `stream` is the flow key of the references, direction included;
-    None: that of the first valid one, which whoever can send packets may choose. It is given up when others come and
-    it does not: when 64 valid packets of other streams, or twice as many as it had, came without one of its own. So a
-    few false packets in front do not matter. With `mark`, UDP packets with this DSCP are looked at, on any port,
-    instead of those on STAMP's own.
+    `bytes_per_s` is the drain rate (None: learned from the first packets; 0: unknown), `noise_ns` the standard
+    deviation of the receiver's clock (None: learned), `overhead` the bytes that the wire adds to a captured packet (24
+    for Ethernet; -14 for a queue that does not count the Ethernet header). `hold` below 1 means sample and hold: a
+    packet opens a flow with that probability. `stream` is the flow key of the references, direction included; None
+    takes that of the first valid one, which anyone who can send packets may choose. It is given up when other streams
+    continue and it does not: when 64 valid packets of other streams, or twice as many as it had, came without one of
+    its own. So a few forged packets at the start do no harm. With `mark`, references are UDP packets with this DSCP, on
+    any port, instead of those on STAMP's own port.
     """
 
     method: Method = "busy"
@@ -95,11 +95,11 @@ class Rli:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise ValueError(f"the method is one of {', '.join(METHODS)}")
+            raise ValueError(f"unknown method; use one of {', '.join(METHODS)}")
         if not 0 <= self.hold <= 1 or self.most_flows < 1 or not -100 <= self.overhead <= 1000:
-            raise ValueError("hold is 0 to 1, most_flows at least 1, overhead -100 to 1000 bytes")
+            raise ValueError("hold must be 0 to 1, most_flows at least 1, overhead -100 to 1000 bytes")
         if self.mark is not None and not 0 <= self.mark <= 63:
-            raise ValueError("a mark is a DSCP, 0 to 63")
+            raise ValueError("a mark must be a DSCP, 0 to 63")
 
     @property
     def bytes(self) -> int:
@@ -113,7 +113,7 @@ class Rli:
         return cls(method, memory, most_flows=max(1, memory // FLOW_BYTES), seed=seed)
 
     def kernel(self, drain: Drain) -> _kernels.Rli:
-        """An empty table, for a queue that is drained so."""
+        """An empty table for a queue with this drain."""
         return _kernels.Rli(
             METHODS.index(self.method), self.memory, drain.bytes_per_s, self.buffer, _idle_ns(drain), self.bracket_ns,
             self.early_ns, self.late_ns, self.base_ns, self.inactive_ns, self.active_ns, round(self.hold * CERTAIN),
@@ -121,7 +121,7 @@ class Rli:
         )  # fmt: skip
 
     def possible(self, packets: PacketBatch) -> npt.NDArray[np.intp]:
-        """Rows that may be references: by their port, or by their mark."""
+        """Rows that may be references: by port or by mark."""
         if self.mark is None:
             return np.flatnonzero(packets.kind == np.uint8(Kind.STAMP))
         marked = (packets.protocol == np.uint8(UDP)) & (packets.dscp == np.uint8(self.mark))
@@ -132,26 +132,26 @@ class Rli:
         return RliMeter(self)
 
     def estimate(self, *synopses: Flows) -> Report:
-        """What all flows of one interval say together; `Flows.table` says it of each."""
+        """The report over all flows of one interval; `Flows.table` has each flow."""
         (flows,) = synopses
         return flows.report()
 
     def synopsis(self, fields: Mapping[str, Any]) -> Interpolated:
-        """What travels of an interval."""
+        """The inverse of the synopsis' `to_fields`."""
         return Interpolated.from_fields(fields)
 
 
 class _Stream(NamedTuple):
-    """Whose packets are the references."""
+    """The stream of the references."""
 
     key: int
     length: int  # 0: none came yet
-    own: int  # valid ones so far, up to PATIENCE
-    others: int  # valid ones of other streams since its last
+    own: int  # its valid references so far, up to PATIENCE
+    others: int  # valid references of other streams since its last one
 
 
 class _Rows(NamedTuple):
-    """What the kernel looks at; the last four have an entry for each reference."""
+    """Input of the kernel; the last four have one entry per reference."""
 
     time_ns: Ints
     kind: npt.NDArray[np.uint8]
@@ -169,7 +169,7 @@ class _Rows(NamedTuple):
     previous_id: Words
 
     def part(self, start: int, end: int) -> _Rows:
-        """Some rows, with their references."""
+        """A range of rows, with their references."""
         if start == 0 and end >= len(self.time_ns):
             return self
         first = int(np.count_nonzero(_refer(self.kind[:start])))
@@ -181,18 +181,18 @@ class _Rows(NamedTuple):
 class RliMeter:
     """Packets at the far end, with references among them. It keeps no batch.
 
-    The drain rate is learned from the first LEARNING packets, which are kept until then. If a cut comes before, what
-    they say so far is used for now.
+    It learns the drain rate from the first LEARNING packets, which it keeps until then. At an earlier cut, it uses the
+    estimate so far.
     """
 
     def __init__(self, estimator: Rli) -> None:
         self._estimator = estimator
         self._kernel: _kernels.Rli | None = None
         self._drain = Drain(0, 0.0)
-        self._first: list[_Rows] = []  # until the drain rate is learned
-        self._learns = 0  # packets that are still needed for that
+        self._first: list[_Rows] = []  # rows kept until the drain rate is learned
+        self._learns = 0  # packets still needed for that
         self._stream = _Stream(estimator.stream or 0, 0, 0, 0)
-        self._sequence = 0  # of references that came without
+        self._sequence = 0  # sequence number for references without one
         self._records: list[Words] = []
         self._listed = 0
         self._packets = 0
@@ -201,10 +201,10 @@ class RliMeter:
         self._totals = [0] * 7
         self._errors = [0] * 96
         self._accepted = _Picture()
-        self._last: int | None = None  # the number of the last reference that was accepted
-        self._missing = 0  # numbers that were passed over
-        self._sender = (0, 0)  # references that state an error of their clock, and the sum of these
-        self._vague = False  # one of them states none
+        self._last: int | None = None  # sequence number of the last accepted reference
+        self._missing = 0  # sequence numbers skipped
+        self._sender = (0, 0)  # references with an error estimate, and the sum of their errors
+        self._vague = False  # a reference has no error estimate
         known = estimator.bytes_per_s is not None and (estimator.noise_ns is not None or not estimator.bytes_per_s)
         if known or estimator.method != "busy":
             self._begin(Drain(estimator.bytes_per_s or 0, estimator.noise_ns or 0.0))
@@ -212,7 +212,7 @@ class RliMeter:
             self._learns = LEARNING
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
-        """Take in packets; STAMP packets that belong to the stream are the references."""
+        """Add packets; STAMP packets of the stream are the references."""
         keys = _keys(packets)
         stamps = self._estimator.possible(packets)
         read = parse(packets, stamps, anywhere=self._estimator.mark is not None)
@@ -230,20 +230,20 @@ class RliMeter:
         )  # fmt: skip
 
     def observe_with(self, packets: PacketBatch, reference_rows: npt.NDArray[np.intp], sent_ns: Ints) -> None:
-        """Take in packets some of which are references because both ends captured them; rows in rising order."""
+        """Add packets, some of which are references because both ends captured them; rows in rising order."""
         kinds = np.zeros(len(packets), np.uint8)
         kinds[reference_rows] = REFERENCE
         if len(sent_ns) != len(reference_rows) or (np.diff(reference_rows) <= 0).any():
-            raise ValueError("every reference row, in rising order, has its time")
+            raise ValueError("every reference row needs a time, and rows must rise")
         sequence = (self._sequence + np.arange(1, len(sent_ns) + 1)).astype(np.uint32)
         self._sequence = (self._sequence + len(sent_ns)) % CERTAIN
         nothing = np.full(len(sent_ns), NONE, np.int64), np.zeros(len(sent_ns), np.uint64)
         self._take(self._rows(packets, kinds, _keys(packets), sequence, sent_ns.astype(np.int64), *nothing))
 
     def cut(self, interval: Interval, last: bool = True) -> Flows:
-        """All flows of the interval; what is known of the queue stays.
+        """All flows of the interval; the state of the queue stays.
 
-        If it is not the `last`, packets that wait for a reference go on waiting, and are in the next.
+        If it is not the `last`, packets that wait for a reference keep waiting, and count in the next interval.
         """
         if not self._kernel:
             if not self._first:
@@ -288,25 +288,25 @@ class RliMeter:
 
     @property
     def memory(self) -> int:
-        """Bytes of table and buffer."""
+        """Size of table and buffer in bytes."""
         return self._kernel.memory if self._kernel else 0
 
     def _hear(self, packets: PacketBatch, rows: npt.NDArray[np.intp]) -> None:
-        """How wrong their times are, as their sender says. A mean is wrong by no more than they are in the mean."""
+        """Record the errors that the sender states for its times. The error of a mean is at most their mean."""
         synchronised, found_ns = errors_ns(packets, rows)
         self._vague |= not synchronised.all()
         count, sum_ns = self._sender
         self._sender = count + len(rows), sum_ns + exact_sum(found_ns)
 
     def _count(self, sequence: npt.NDArray[np.uint32]) -> None:
-        """Numbers between those that were accepted; a leap is another beginning, not loss."""
+        """Count skipped sequence numbers; a large jump is a restart, not loss."""
         first = sequence[:1] if self._last is None else np.array([self._last], np.uint32)
         steps = np.diff(np.concatenate((first, sequence)))  # modulo 2^32
         self._missing += int((steps[(steps > 0) & (steps <= AHEAD)] - 1).sum())
         self._last = int(sequence[-1])
 
     def _kinds(self, keys: Words, lengths: Array, times_ns: Ints, sent_ns: Ints) -> npt.NDArray[np.uint8]:
-        """Which possible references are those of the stream; those of another one are packets like others."""
+        """The kind of each possible reference: of the stream, or of another one (an ordinary packet)."""
         if not len(keys):
             return np.empty(0, np.uint8)
         readable = sent_ns != NONE
@@ -326,7 +326,7 @@ class RliMeter:
     def _streams(
         self, keys: Words, lengths: Array, near: npt.NDArray[np.bool_]
     ) -> tuple[Words | np.uint64, Ints | int, list[int]]:
-        """The stream that is pinned at each row, key and length, and the rows at which another one takes its place."""
+        """The pinned stream at each row (key and length), and the rows at which another stream replaces it."""
         key, length, own, others = self._stream
         valid = near & ((lengths == PAYLOAD_BYTES) | (lengths == STANDARD_BYTES))
         if self._estimator.stream is not None:
@@ -352,7 +352,7 @@ class RliMeter:
         return (
             np.repeat(np.array([key for key, _ in pinned], np.uint64), spans),
             np.repeat(np.array([length for _, length in pinned], np.int64), spans),
-            begins[1:] if length else begins[2:],  # the first takes nobody's place
+            begins[1:] if length else begins[2:],  # the first replaces no other
         )
 
     def _rows(
@@ -392,7 +392,7 @@ class RliMeter:
             self._feed(self._kernel, rows)
 
     def _learn(self) -> None:
-        """Begin, or go on, with what the first packets say of the queue."""
+        """Start, or continue, with the drain estimated from the first packets."""
         estimator = self._estimator
         times, kinds, sizes = (np.concatenate([rows[i] for rows in self._first]) for i in range(3))
         drain, referred = learn_drain(times, sizes), _refer(kinds)
@@ -416,7 +416,7 @@ class RliMeter:
         return self._kernel
 
     def _feed(self, kernel: _kernels.Rli, rows: _Rows) -> None:
-        for start in range(0, len(rows.time_ns), FED):  # so that what leaves is taken in time
+        for start in range(0, len(rows.time_ns), FED):  # so that records are collected in time
             part = rows.part(start, start + FED)
             accepted = np.zeros(len(part.sent_ns), np.uint8)
             kernel.observe(
@@ -430,7 +430,7 @@ class RliMeter:
             self._collect()
 
     def _all_records(self, kernel: _kernels.Rli, last: bool) -> Words:
-        """Those that left and those of open flows; the table empties bit by bit, so that few are in memory twice."""
+        """Records that left and those of open flows; the table empties in steps, so that few are in memory twice."""
         kernel.cut(0, last)
         self._collect()
         records = np.empty((self._listed + kernel.open, len(RECORD)), np.uint64)
@@ -445,7 +445,7 @@ class RliMeter:
         return records[:most]
 
     def _collect(self) -> None:
-        """Keep records that left, as many as there is room for."""
+        """Keep records that left, as many as fit."""
         if not self._kernel or not self._kernel.records:
             return
         room = np.empty((self._kernel.records, len(RECORD)), np.uint64)
@@ -458,14 +458,14 @@ class RliMeter:
 
 
 class _Picture:
-    """Some of the references that were accepted, by their number: so that it does not matter how they came."""
+    """A sample of the accepted references, chosen by sequence number, so that batching does not matter."""
 
     def __init__(self) -> None:
-        self._kept: list[Ints] = []  # when, how late
+        self._kept: list[Ints] = []  # time, delay
         self._length, self._count, self._every = 0, 0, 1
 
     def add(self, rows: _Rows, accepted: npt.NDArray[np.bool_]) -> None:
-        """The references of some rows, of which these were accepted."""
+        """Add the accepted references of some rows."""
         arrived_ns = rows.time_ns[_refer(rows.kind)][accepted]
         first = -self._count % self._every
         self._count += len(arrived_ns)
@@ -477,7 +477,7 @@ class _Picture:
             self._thin()
 
     def shown(self) -> Ints:
-        """SHOWN at most."""
+        """At most SHOWN references."""
         while self._length > SHOWN:
             self._thin()
         return np.concatenate([np.empty((0, 2), np.int64), *self._kept])
@@ -488,12 +488,12 @@ class _Picture:
 
 
 def _keys(packets: PacketBatch) -> Words:
-    """Flow keys that tell directions apart."""
+    """Flow keys that distinguish directions."""
     return np.asarray(packets.flow_key ^ packets.has(Flag.REVERSE).astype(np.uint64))
 
 
 def _refer(kinds: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-    """Which of these kinds are references."""
+    """Mask of the kinds that are references."""
     return np.asarray((kinds == REFERENCE) | (kinds == ANOTHER))
 
 
@@ -506,5 +506,5 @@ def _no_records() -> Words:
 
 
 def _since(now: list[int], before: list[int]) -> int:
-    """What two words have grown by."""
+    """The increase of a two-word counter."""
     return (now[0] - before[0] + WRAP * (now[1] - before[1])) % WRAP**2

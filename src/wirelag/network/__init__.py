@@ -1,1 +1,1 @@
-"""The network as a whole: routers, links, segments, what to measure where."""
+"""The network as a whole: routers, links, segments, and what to measure where."""

@@ -1,8 +1,8 @@
-"""A folder of captures at the ports of routers: which file is which port.
+"""A folder of captures at router ports: which file belongs to which port.
 
-`<router>.in.<neighbour>.pcap` is what arrived at a router from a neighbour, `<router>.out.<neighbour>.pcap` what left
-it towards one; `<router>.in.pcap` and `<router>.out.pcap` are what entered and left the network there. All are on one
-clock.
+`<router>.in.<neighbour>.pcap` holds packets that arrived from a neighbour, `<router>.out.<neighbour>.pcap` packets that
+left towards one; `<router>.in.pcap` and `<router>.out.pcap` hold packets that entered and left the network there. All
+captures use one clock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WAY: Final = re.compile(r"\.(in|out)(?=\.|$)")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Port:
-    """One way through a port of a router; EDGE is the port to the outside."""
+    """One direction of a router's port; EDGE is the port to the outside."""
 
     router: str
     way: Way
@@ -36,7 +36,7 @@ class Port:
 
 
 class Folder:
-    """Which captures there are, by port."""
+    """The captures of a folder, by port."""
 
     def __init__(self, path: str, topology: Topology) -> None:
         self.name, self.topology, self.routes = path, topology, Routes(topology)
@@ -48,19 +48,19 @@ class Folder:
                     raise WirelagError(f"{file}: is a second capture of the port of {self.files[port]}; leave one out")
                 self.files[port] = str(file)
         if not self.files:
-            raise WirelagError(f"{path}: holds no captures of ports; they are named {NAMES}")
+            raise WirelagError(f"{path}: holds no captures of ports; name them {NAMES}")
 
     def _port(self, file: Path) -> Port:
         stem, routers = _ENDING.sub("", file.name), set(self.topology.routers)
         ways = list(_WAY.finditer(stem))
-        for found in ways:  # the name of a router may look like a way
+        for found in ways:  # a router's name may contain .in or .out
             router, neighbour = stem[: found.start()], stem[found.end() + 1 :]
             if router in routers and (not neighbour or neighbour in routers):
                 port = Port(router, "in" if found[1] == "in" else "out", neighbour or EDGE)
                 self._need_link(port, file)
                 return port
         if not ways:
-            raise WirelagError(f"{file}: does not say which port it is of; captures are named {NAMES}")
+            raise WirelagError(f"{file}: the name does not tell the port; name captures {NAMES}")
         router, neighbour = stem[: ways[0].start()], stem[ways[0].end() + 1 :]
         try:
             self.topology.check(router)
@@ -79,15 +79,15 @@ class Folder:
 
     @cached_property
     def routers(self) -> frozenset[str]:
-        """Those that were captured at any port."""
+        """The routers with any captured port."""
         return frozenset(port.router for port in self.files)
 
     def ports(self, router: str, way: Way) -> list[Port]:
-        """Those of a router that were captured."""
+        """The captured ports of a router."""
         return [port for port in self.files if port.router == router and port.way == way]
 
     def ends(self, segment: Segment) -> tuple[list[Port], list[Port]] | None:
-        """Where a segment begins and ends, if all of that was captured."""
+        """The ports at which a segment begins and ends, if all of them were captured."""
         if segment.kind == "inside":
             up, down = {Port(segment.at, "in", segment.before)}, {Port(segment.at, "out", segment.after)}
         elif segment.kind == "link":
@@ -102,11 +102,11 @@ class Folder:
         return self.routes.paths(segment.at, segment.after)
 
     def passed(self, segment: Segment) -> frozenset[str]:
-        """Captured routers on other equal paths between the ends of a virtual link: what passes them is not on it."""
+        """Captured routers on other equal paths between the ends of a virtual link: their packets are not on it."""
         return self.routers & {router for path in self._between(segment) for router in path[1:-1]}
 
     def segments(self, paths: Iterable[Sequence[str]]) -> set[Segment]:
-        """All that can be measured on these paths."""
+        """All segments on these paths that can be measured."""
         found: set[Segment] = set()
         for path in paths:
             found |= {one for one in segments_of(path, path) if self.ends(one)}

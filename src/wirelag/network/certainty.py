@@ -1,19 +1,19 @@
-"""How sure a mean delay is, where packets that follow each other wait in the same queue.
+"""The uncertainty of a mean delay if successive packets wait in the same queue.
 
-Law of errors: delays of neighbours are alike, so that n of them say less than n. Time is cut into equal batches; what
-the sums of batches differ by from what their counts ask for, also from batch to batch up to a quarter of the time
-apart (overlapping batches of that length), is the variance of the mean. It has about five degrees of freedom, however
-long the time.
+Law of errors: delays of neighbouring packets are correlated, so n of them count for fewer than n. Time is cut into
+equal batches. The variance of the mean follows from how the sums of batches deviate from their counts times the mean,
+including covariances of batches up to a quarter of the time apart (overlapping batches of that length). It has about
+five degrees of freedom, however long the time.
 
-Law of ratios: a queue that is longer on average varies more, so that what is sure to be above a limit is told better by
-ratios than by differences: where errors were learned from batches, what lies above the floor is compared as a
-logarithm, and so is its interval made. Upwards
-that is half as long again: a short recording more often misses the rare long waits than it has too many of them.
+Law of ratios: a queue that is longer on average varies more, so ratios show better than differences what exceeds a
+limit: if errors were learned from batches, the part above the floor is compared as a logarithm, and its interval is
+built the same way. Upwards the interval is 1.5 times as long: a short recording more often misses the rare long waits
+than it has too many of them.
 
-What holds, by simulation of a queue of 500 packets a second in bursts of four that is busy 70% of the time
-(tests/network/test_certainty.py): the true mean is in the intervals of 90% of recordings of 1.5 s, of 95% and more
-from 3 s on; and in at most 5% a limit that is the true mean is called exceeded. Busier queues want longer recordings:
-at 85% that is so from 10 s on.
+Simulated guarantee, for a queue of 500 packets/s in bursts of four at 70% utilisation
+(tests/network/test_certainty.py): the interval contains the true mean in 90% of recordings of 1.5 s, and in 95% or more
+from 3 s on; a limit equal to the true mean is called exceeded in at most 5%. Busier queues need longer recordings: at
+85%, from 10 s on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from wirelag.stats.distribution import Z95
 LEVEL: Final = 0.05
 BATCHES: Final = 32
 FEWEST: Final = 4  # batches
-UPWARDS: Final = 1.5  # how much longer intervals are upwards
+UPWARDS: Final = 1.5  # factor by which intervals are longer upwards
 
 Bounds = tuple[float, float]
 Error = tuple[float, float]  # a standard error, and its degrees of freedom
@@ -39,7 +39,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def batch_error(sums: Numbers, counts: Numbers) -> Error | None:
-    """The error of all sums over all counts, of batches in order of time; None where there are too few."""
+    """The error of sum(sums) / sum(counts), for batches in order of time; None if there are too few."""
     totals, weights = np.asarray(sums, np.float64), np.asarray(counts, np.float64)
     if len(totals) >= 2 * BATCHES:
         firsts = np.arange(0, len(totals), len(totals) // BATCHES)
@@ -62,7 +62,7 @@ def sample_error(sent_ns: Ints, delays_ns: Ints, weights: Ints) -> Error | None:
         return None
     since = (sent_ns - sent_ns.min()).astype(np.float64)
     batch = np.minimum((since * (BATCHES / (since.max() + 1))).astype(np.int64), BATCHES - 1)
-    above = (delays_ns - delays_ns.min()).astype(np.float64) / 1e9  # a clock's offset would leave floats no digits
+    above = (delays_ns - delays_ns.min()).astype(np.float64) / 1e9  # a clock offset would use up the digits of a float
     found = batch_error(
         np.bincount(batch, above * weights, BATCHES), np.bincount(batch, weights.astype(np.float64), BATCHES)
     )
@@ -70,7 +70,7 @@ def sample_error(sent_ns: Ints, delays_ns: Ints, weights: Ints) -> Error | None:
 
 
 def together(errors: Sequence[Error]) -> Error:
-    """The error of a sum (Welch and Satterthwaite)."""
+    """The error of a sum (Welch-Satterthwaite)."""
     error = math.hypot(*(one for one, _ in errors))
     if not error:
         return 0.0, math.inf
@@ -78,7 +78,7 @@ def together(errors: Sequence[Error]) -> Error:
 
 
 def half95(freedom: float) -> float:
-    """How many standard errors a 95% interval reaches: the opposite of `p_beyond`."""
+    """Half-width of a 95% interval in standard errors: the inverse of `p_beyond`."""
     if math.isinf(freedom):
         return Z95
     deviate = Z95 * (8 * freedom + 3) / (8 * freedom + 1)
@@ -86,21 +86,21 @@ def half95(freedom: float) -> float:
 
 
 def bounds(value: float, error: Error, above: float | None = None) -> Bounds:
-    """The 95% interval of a value, of which so much lies above a floor; None if nobody knows."""
+    """The 95% interval of a value, of which `above` lies above a floor (None: unknown)."""
     half = half95(error[1]) * error[0]
     if above is None or above <= 0:
         return value - half, value + half
     ratio = half / above
     up = UPWARDS * ratio
-    up = math.expm1(up) if up <= 1 else up * math.expm1(1)  # an error far above its value says no more
+    up = math.expm1(up) if up <= 1 else up * math.expm1(1)  # beyond that the error exceeds the value
     return value + above * math.expm1(-ratio), value + above * up
 
 
 def p_beyond(excess: float, error: float, freedom: float = math.inf) -> float:
-    """How often chance alone would go so far above nothing."""
+    """The probability that chance alone exceeds 0 by this much."""
     if error == 0:
         return 0.0 if excess > 0 else 1.0
     t = excess / error
-    if math.isfinite(freedom):  # Wallace 1959: the normal deviate of about the same probability, never too far out
+    if math.isfinite(freedom):  # Wallace 1959: a normal deviate of about the same probability, conservative
         t = math.copysign((8 * freedom + 1) / (8 * freedom + 3) * math.sqrt(freedom * math.log1p(t * t / freedom)), t)
     return math.erfc(t / math.sqrt(2)) / 2

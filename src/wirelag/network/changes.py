@@ -1,13 +1,13 @@
-"""Which segment moved from one interval to another, and by how much.
+"""Which segment's delay changed between intervals, when and by how much.
 
-Law: a segment moved where what is before differs from what is behind by more than `slow` by more than chance, at a
-level of 5% over all intervals of all segments (Bonferroni). What is before and behind reaches as far as the whole time,
-halves of it, quarters and so on (seeded binary segmentation, Kovács and others 2023): so a move is found that is taken
-back later. The surest is called first, and nothing more that reaches over it. So where nothing moves by more than
-`slow`, in at most 5% of cases anything is called, as far as errors are right. Those are learned from how intervals vary
+Law: a segment changed if the levels before and after differ by more than `slow`, significantly at a level of 5% over
+all intervals of all segments (Bonferroni). Before and after are taken over the whole time, halves of it, quarters and
+so on (seeded binary segmentation, Kovács and others 2023), so a change that is reverted later is found too. The most
+significant change is reported first, and none that overlaps it. So if nothing changes by more than `slow`, a change is
+reported in at most 5% of cases, provided that the errors are right. Errors are learned from the variation of intervals
 within each part, and compared as ratios above the floor (certainty.py). With fewer than four intervals in a part they
-are what the reports say, times how far neighbouring intervals scatter beyond that: the median of their squared
-differences, in units of what errors say, over that of a normal deviate. A few real moves do not touch a median.
+are the errors of the reports, scaled by how much more neighbouring intervals scatter: the median of their squared
+differences, in units of the stated errors, over that of a normal deviate. A few real changes do not affect a median.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from wirelag.network.certainty import LEVEL, Bounds, Error, batch_error, bounds,
 from wirelag.network.localise import Figures
 from wirelag.network.segments import Segment
 
-FEWEST: Final = 6  # intervals from which scatter is learned
-APART: Final = (1, 2, 4)  # intervals that are compared for it
-LEAST: Final = 4.0  # degrees of freedom, where a part has too few intervals to learn an error from
-MOST_CUTS: Final = 500  # that are tried in a part
+FEWEST: Final = 6  # intervals needed to learn the scatter
+APART: Final = (1, 2, 4)  # distances between the intervals compared
+LEAST: Final = 4.0  # degrees of freedom if a part has too few intervals to learn an error
+MOST_CUTS: Final = 500  # cuts tried in a part
 Level = tuple[float, Error]
 
-_MEDIAN: Final = 0.4549364  # of the square of a normal deviate
+_MEDIAN: Final = 0.4549364  # median of the square of a normal deviate
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A segment that moved; times in seconds since 1970, delays in seconds."""
+    """A segment whose delay changed; times in seconds since 1970, delays in seconds."""
 
     segment: Segment
-    since: float  # when what it is compared with began
-    at: float  # when the first interval began in which it had moved
+    since: float  # start of the period before
+    at: float  # start of the first interval after the change
     before: float
     after: float
     ci95: Bounds  # of the difference
@@ -47,12 +47,12 @@ class Change:
 
     @property
     def difference(self) -> float:
-        """After less before."""
+        """After minus before."""
         return self.after - self.before
 
 
 def changes(series: Mapping[Segment, Sequence[Figures]], slow: float) -> list[Change]:
-    """What moved, in order of time; of each segment the intervals in order."""
+    """The changes in order of time; each segment's intervals must be in order."""
     usable = {segment: [one for one in several if _usable(one)] for segment, several in series.items()}
     tests = sum(max(0, len(several) - 1) for several in usable.values())
     found = [change for segment, several in usable.items() for change in _moves(segment, several, slow, tests)]
@@ -60,7 +60,7 @@ def changes(series: Mapping[Segment, Sequence[Figures]], slow: float) -> list[Ch
 
 
 def scatter(several: Sequence[Figures]) -> float:
-    """How many times as far as their errors say the means of intervals scatter; at least once."""
+    """How much more the means of intervals scatter than their errors state; at least 1."""
     known = [(one.mean, one.error) for one in several if one.mean is not None and one.error is not None]
     if len(known) < FEWEST:
         return 1.0
@@ -77,7 +77,7 @@ def _usable(one: Figures) -> bool:
 
 
 class _Series:
-    """The intervals of a segment, each counting with its samples."""
+    """The intervals of a segment, weighted by their samples."""
 
     def __init__(self, several: Sequence[Figures]) -> None:
         self.counts = np.array([max(1.0, one.samples) for one in several])
@@ -88,11 +88,11 @@ class _Series:
         )
 
     def mean(self, start: int, end: int) -> float:
-        """Of these intervals."""
+        """The mean of these intervals."""
         return float((self._summed[end] - self._summed[start]) / (self._counted[end] - self._counted[start]))
 
     def error(self, start: int, end: int) -> Error:
-        """Of that mean: what reports say, or what is seen if that is more."""
+        """The error of that mean: the reports', or the observed one if larger."""
         told = math.sqrt(max(0.0, self._doubts[end] - self._doubts[start])) / (
             self._counted[end] - self._counted[start]
         )
@@ -123,7 +123,7 @@ def _moves(segment: Segment, several: Sequence[Figures], slow: float, tests: int
 
 
 def _reaches(count: int) -> Iterator[tuple[int, int]]:
-    """From where to where is looked for a move: everything, then shorter stretches that overlap by half."""
+    """The ranges to search: everything, then shorter ranges that overlap by half."""
     length = count
     while length >= 2:
         step = max(1, length // 2)
@@ -134,7 +134,7 @@ def _reaches(count: int) -> Iterator[tuple[int, int]]:
 
 
 def _surest(series: _Series, start: int, end: int, floor: float, slow: float) -> tuple[float, int]:
-    """Where both sides differ most surely, and how often chance alone does that."""
+    """The most significant difference of two sides, and its p-value."""
     best = 1.0, start
     for at in range(start + 1, end, 1 + (end - start) // MOST_CUTS):
         one, other = series.mean(start, at), series.mean(at, end)
@@ -145,15 +145,15 @@ def _surest(series: _Series, start: int, end: int, floor: float, slow: float) ->
 
 
 def _apart(one: Level, other: Level, floor: float, slow: float) -> float:
-    """How often chance alone would set two levels so much farther apart than `slow`."""
+    """The p-value of two levels this much farther apart than `slow`."""
     (low, low_error), (high, high_error) = sorted((one, other))
     seen, allowed = high - floor, low - floor + slow
     error = math.hypot(high_error[0] / seen, low_error[0] / allowed)
     p_value = p_beyond(math.log(seen / allowed), error, min(low_error[1], high_error[1]))
-    return min(1.0, 2 * p_value)  # up or down
+    return min(1.0, 2 * p_value)  # two-sided
 
 
 def _floor(several: Sequence[Figures]) -> float:
-    """What no interval is below: the shortest delay, where it is known."""
+    """The lower bound of all intervals: the shortest delay, if known."""
     floors = [one.floor for one in several if one.floor is not None]
     return min((*floors, 0.0 if not floors else math.inf, *(one.mean or 0.0 for one in several)))

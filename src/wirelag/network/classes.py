@@ -1,10 +1,10 @@
-"""Measurement equivalence classes: what it costs to measure inside routers.
+"""Measurement equivalence classes: the cost of measuring inside routers.
 
-Law: packets that enter a router at one port, leave it at another and are of one class of service are treated alike,
-and one synopsis is enough for them: one where they enter, one where they leave. A router with d ports and k classes has
-d^2 k such pairs of synopses (the paper's sum of d^2, for k = 1). All count, for routes change. Each synopsis is there
-twice: one fills while the other is sent. After an interval the ingress sends its own to the egress, which works out the
-answer; the answers of all travel to the monitoring station.
+Law: packets that enter a router at one port, leave it at another and share a class of service are treated alike, and
+one pair of synopses is enough for them: one at the ingress, one at the egress. A router with d ports and k classes has
+d^2 k such pairs (the paper's sum of d^2, for k = 1). All count, because routes change. Each synopsis exists twice: one
+fills while the other is sent. After an interval the ingress sends its synopsis to the egress, which computes the
+figures; the figures of all go to the monitoring station.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HEADER_BYTES: Final = 66  # what such a packet has besides: preamble, Ethernet, 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A synopsis: its memory at one end, and what it sends to the other after an interval, at most."""
+    """A synopsis: its memory at one end, and the most that it sends to the other after an interval."""
 
     bytes: int
     wire_bytes: int
@@ -38,25 +38,25 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class RouterCost:
-    """What measuring inside one router takes."""
+    """The cost of measuring inside one router."""
 
     router: str
     ports: int  # to neighbours, and one to the outside
-    ways: int  # from port to port
-    used: int  # of them, by shortest paths as they are
+    ways: int  # pairs of ports
+    used: int  # of these, used by current shortest paths
     synopses: int  # at both ends, without the copies
     memory_bytes: int
-    control_bps: float  # between ports: synopses
-    answer_bps: float  # to the monitoring station
+    control_bps: float  # synopses between ports
+    answer_bps: float  # figures to the monitoring station
 
 
 def framed(payload: int) -> int:
-    """Bytes on a wire for so many bytes sent in UDP packets as large as Ethernet takes them."""
+    """Bytes on the wire for this payload in UDP packets of the largest Ethernet size."""
     return payload + HEADER_BYTES * -(-payload // PAYLOAD_BYTES)
 
 
 def router_cost(plan: Plan, router: str, size: Size, classes: int, interval_ns: int) -> RouterCost:
-    """What measuring inside a router takes, whether it is upgraded or not."""
+    """The cost of measuring inside a router, upgraded or not."""
     ports = plan.degree(router) + 1
     ways = ports * ports
     pairs = ways * classes

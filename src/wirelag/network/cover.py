@@ -1,9 +1,9 @@
-"""Routes cut into the segments that were measured, and whether segments fit a topology.
+"""Routes cut into the measured segments, and whether segments fit a topology.
 
-Law: of all ways to cover a path with segments that have a report, the one is taken that leaves the fewest pieces
-without, and of these the finest. What a router does at the ends of a path is a piece only where that router reports on
-its inside at all: at others a server beside it sends and receives. A virtual link has the paths without a router that
-measures; so it stands in for one with such a router only where no other path of equal cost joins its ends.
+Law: of all ways to cover a path with segments that have a report, take the one with the fewest pieces without a report,
+and of these the finest. The inside of a router at the end of a path is a piece only if that router reports on its
+inside at all: at others a server beside it sends and receives. A virtual link covers the paths without a measuring
+router; so it stands in for one with such a router only if no other path of equal cost joins its ends.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from wirelag.network.routes import Routes
 from wirelag.network.segments import ANY, EDGE, Segment
 from wirelag.network.topology import Topology
 
-Shares = Mapping[tuple[str, str], float]  # of what a router sends to a target: to each next hop
-_Found = tuple[int, int, tuple[Segment, ...], tuple[Segment, ...]]  # pieces without a report, -pieces, these, those
+Shares = Mapping[tuple[str, str], float]  # share of a router's traffic to a target that goes to each next hop
+_Found = tuple[int, int, tuple[Segment, ...], tuple[Segment, ...]]  # unreported pieces, -pieces, reported, not
 
 
 class Cover:
@@ -28,9 +28,9 @@ class Cover:
     def __init__(
         self, topology: Topology, measured: Collection[Segment], upgraded: Collection[str] = (), whole: bool = False
     ) -> None:
-        """`upgraded`: routers that measure, beside those whose insides are among the segments.
+        """`upgraded`: measuring routers, besides those whose insides are among the segments.
 
-        `whole`: what the first router and the last one do is part of every path, whether they report or not.
+        `whole`: the insides of the first and last router are part of every path, whether they report or not.
         """
         self.topology, self.routes, self.measured = topology, Routes(topology), frozenset(measured)
         self._whole = whole
@@ -38,7 +38,7 @@ class Cover:
         self._reporting, self._upgraded = frozenset(inside), frozenset(inside) | frozenset(upgraded)
 
     def paths(self, source: str, target: str, shares: Shares | None = None) -> list[Path]:
-        """The equal paths of a route; `shares` are those that were seen, where they were."""
+        """The equal paths of a route; `shares` are the observed ones, if any."""
         found = []
         for routers in self.routes.paths(source, target):
             share = self._share(routers, shares or {})
@@ -56,8 +56,8 @@ class Cover:
         return share
 
     def cut(self, path: tuple[str, ...]) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:
-        """Its segments that have a report, and those that have none."""
-        last = len(path) - 1  # from behind: what is best from each ingress and egress on
+        """The segments of a path with a report, and those without."""
+        last = len(path) - 1  # backwards: the best cover from each ingress and egress on
         leaving: dict[int, _Found] = {}
         entering: dict[int, _Found] = {}
         for i in range(last, -1, -1):
@@ -81,7 +81,7 @@ class Cover:
         return entering[0][2], entering[0][3]
 
     def _contains(self, piece: tuple[str, ...]) -> bool:
-        """Whether the virtual link between the ends of a piece of a path has that piece in it."""
+        """Whether the virtual link between the ends of a piece of a path includes that piece."""
         if not self._upgraded & set(piece[1:-1]):
             return True
         return all(len(self.routes.next_hops(router, piece[-1])) == 1 for router in piece[:-1])
@@ -93,7 +93,7 @@ class Cover:
         return missing + 1, pieces, covered, (segment, *without)
 
     def pairs(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[str, str]]:
-        """Those with a path that may hold a segment with a report."""
+        """The pairs with a path that may include a segment with a report."""
         behind: dict[str, dict[str, int]] = {}
         pieces: dict[tuple[str, str], int] = {}
         weights = {(link.source, link.target): link.weight for link in self.topology.links}
@@ -113,7 +113,7 @@ class Cover:
         return found
 
     def check(self, segment: Segment, name: str) -> None:
-        """Refuse a segment that the topology does not have; `name` is where it is from."""
+        """Refuse a segment that the topology does not have; `name` is its source."""
         routers = [one for one in (segment.at, segment.before, segment.after) if one not in (EDGE, ANY)]
         try:
             for router in routers:
@@ -123,7 +123,7 @@ class Cover:
         if segment.kind == "virtual":
             if self.routes.cost(segment.at, segment.after) is None:
                 raise WirelagError(
-                    f"{name}: is of segment {segment}, but {self.topology.name} has no path there; {_STALE}"
+                    f"{name}: is of segment {segment}, but {self.topology.name} has no such path; {_STALE}"
                 )
             return
         pairs = [(segment.at, segment.after)]
@@ -141,11 +141,11 @@ class Cover:
         return frozenset((link.source, link.target) for link in self.topology.links)
 
 
-_STALE = "if links changed meanwhile, read the topology anew and leave out what was measured before"
+_STALE = "if links changed meanwhile, reread the topology and leave out older measurements"
 
 
 def _runs(missing: tuple[Segment, ...]) -> tuple[Segment, ...]:
-    """Links without a report that follow each other, with the routers between them, as one."""
+    """Successive links without a report, with the routers between them, merged."""
     found: list[Segment] = []
     for segment in missing:
         # A run is a link, the inside of the router it leads to, and the link from there.

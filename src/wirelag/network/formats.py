@@ -1,4 +1,4 @@
-"""Which format a topology has, told by its content; the name of the file means nothing."""
+"""The format of a topology, detected by content; the file name does not matter."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from wirelag.network import formats_graphs, formats_json, formats_lines, formats
 from wirelag.network.formats_draft import Draft
 
 _LARGEST: Final = 64 << 20  # bytes, decompressed
-_TAR: Final = slice(257, 262)  # where an archive says `ustar`
+_TAR: Final = slice(257, 262)  # where an archive has `ustar`
 
 
 def read_draft(source: str) -> Draft:
-    """Read a file, a member of an archive, or what a running router knows."""
+    """Read a file, a member of an archive, or the database of a running router."""
     if source.startswith(ospf.RUNNING):
         return draft_of(source, ospf.ask(source))
     return draft_of(source, _text(source, _content(source)))
 
 
 def draft_of(name: str, text: str) -> Draft:
-    """Read a topology that is in memory already."""
+    """Read a topology from memory."""
     start = text[:4096].lstrip()
     if start.startswith(("{", "[")):
         return formats_json.read(name, text)
@@ -47,13 +47,13 @@ def _content(source: str) -> bytes:
         return _member(archive, member)
     content = _bytes(source)
     if content[_TAR] == b"ustar":
-        raise WirelagError(f"{source}: an archive; name a file in it, as {source}:{_names(source, content)[0]}")
+        raise WirelagError(f"{source}: this is an archive; name a file in it, as {source}:{_names(source, content)[0]}")
     return content
 
 
 def _bytes(path: str) -> bytes:
     if path == "-" or Path(path).is_dir():
-        raise WirelagError(f"{path}: a topology is read from a file; name that")
+        raise WirelagError(f"{path}: a topology must be a file; name one")
     stream = open_stream(path)
     content = bytearray()
     buffer = memoryview(bytearray(1 << 18))
@@ -70,7 +70,7 @@ def _bytes(path: str) -> bytes:
 
 
 def _names(archive: str, content: bytes) -> list[str]:
-    """Files of an archive."""
+    """The files of an archive."""
     try:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as opened:
             names = [member.name for member in opened if member.isreg()]
@@ -94,13 +94,13 @@ def _member(archive: str, name: str) -> bytes:
 
 
 def _text(name: str, content: bytes) -> str:
-    """As UTF-8, or else as Latin-1, in which old maps were written."""
+    """Decode as UTF-8, or else as Latin-1, in which old maps were written."""
     if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return content.decode("utf-16", "replace")
     if b"\0" in content:
-        raise WirelagError(f"{name}: this is no text, so it cannot be a topology")
+        raise WirelagError(f"{name}: not text, so it cannot be a topology")
     if not content.strip():
-        raise WirelagError(f"{name}: there is nothing in it")
+        raise WirelagError(f"{name}: the file is empty")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:

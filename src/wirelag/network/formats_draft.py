@@ -1,6 +1,6 @@
-"""A topology as its file has it, and how it is settled: names made unique, weights whole, links merged.
+"""A topology as read from a file, and its clean-up: unique names, integer weights, merged links.
 
-What is harmless is mended and noted; what makes routes wrong is refused, with its place in the file.
+Harmless defects are repaired and noted; defects that make routes wrong are refused, with their place in the file.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from wirelag.network.segments import ANY
 from wirelag.network.topology import Link, Network, Topology
 
 Weight: TypeAlias = str | int | Decimal | None
-Ways: TypeAlias = Literal["listed", "both", "mirrored"]  # mirrored: both, unless the file lists the other one as well
+Ways: TypeAlias = Literal["listed", "both", "mirrored"]  # mirrored: both, unless the file lists the reverse too
 _LARGEST: Final = 10**15  # of a sum of weights, in units: below it floats are exact too
 _FORBIDDEN: Final = str.maketrans({"[": "(", "]": ")", ">": "-"})  # they have a meaning in names of segments
 _WEIGHTS: Final = ("weight", "cost", "metric", "dist", "distance", "length")
 
 
 class Written(NamedTuple):
-    """A link as the file has it; routers by their keys."""
+    """A link as in the file; routers by key."""
 
     source: str
     target: str
@@ -35,7 +35,7 @@ class Written(NamedTuple):
 
 @dataclass
 class Draft:
-    """What a format's reader found. Keys are what the file calls routers by: ids, or the names themselves."""
+    """The result of a format's reader. Keys are the file's identifiers of routers: ids, or the names themselves."""
 
     name: str
     ways: Ways
@@ -44,10 +44,10 @@ class Draft:
     prefixes: dict[str, tuple[Network, ...]] = field(default_factory=dict)  # by key
     notes: list[str] = field(default_factory=list)
     addresses: dict[str, str] = field(default_factory=dict)  # by key
-    ports: dict[tuple[str, str], list[tuple[Weight, str, str]]] = field(default_factory=dict)  # of links: addresses
+    ports: dict[tuple[str, str], list[tuple[Weight, str, str]]] = field(default_factory=dict)  # addresses of links
 
     def refusal(self, place: str, what: str) -> WirelagError:
-        """The one line for the user."""
+        """The error message, in one line."""
         return WirelagError(f"{self.name}: {place}: {what}" if place else f"{self.name}: {what}")
 
     def add_router(self, key: str, name: str, place: str) -> None:
@@ -59,10 +59,10 @@ class Draft:
         self.routers[key] = name
 
     def add_link(self, source: str, target: str, weight: Weight, place: str, declared: bool = True) -> None:
-        """Add a link; its routers must be there already if the file declares routers."""
+        """Add a link; if the file declares routers, the link's must have been declared."""
         for key in (source, target):
             if not key:
-                raise self.refusal(place, "a link that lacks one of its ends")
+                raise self.refusal(place, "this link lacks one of its ends")
             if key not in self.routers:
                 if declared:
                     raise self.refusal(place, f"there is no router {shown(key)}")
@@ -70,7 +70,7 @@ class Draft:
         self.links.append(Written(source, target, weight, place))
 
     def settle(self) -> Topology:
-        """Make it a topology."""
+        """Turn it into a topology."""
         notes = list(self.notes)
         names = self._names(notes)
         links = [link for link in self.links if link.source != link.target]
@@ -97,7 +97,7 @@ class Draft:
         )
 
     def _names(self, notes: list[str]) -> dict[str, str]:
-        """A name for each key. One that several routers have is followed by their keys."""
+        """A unique name for each key; names of several routers get their keys appended."""
         written = {key: " ".join(name.split()) or key for key, name in self.routers.items()}
         clean = {key: "star" if name == ANY else name.translate(_FORBIDDEN) for key, name in written.items()}
         if changed := sum(clean[key] != written[key] for key in clean):
@@ -119,7 +119,7 @@ class Draft:
         return names
 
     def _weights(self, links: Sequence[Written], notes: list[str]) -> list[Fraction]:
-        """Every link's weight; 1 if no link has any."""
+        """The weight of every link; 1 if no link has one."""
         if all(link.weight is None for link in links):
             notes.append("no weights: every link counts as 1")
             return [Fraction(1)] * len(links)
@@ -135,13 +135,13 @@ class Draft:
         if not value.is_finite() or value <= 0:
             raise self.refusal(link.place, f"the weight {shown(link.weight)} is not above 0, as routes need it")
         if abs(value.adjusted()) > 30 or len(value.as_tuple().digits) > 60:
-            raise self.refusal(link.place, f"the weight {shown(link.weight)} is out of all proportion")
+            raise self.refusal(link.place, f"the weight {shown(link.weight)} is too large or too small")
         return value
 
     def _whole(
         self, links: Sequence[Written], weights: Sequence[Fraction], notes: list[str]
     ) -> tuple[list[int], Decimal]:
-        """Weights as multiples of a unit, 1 or 0.1 or 0.01 and so on, that divides all of them."""
+        """Weights as multiples of a unit (1, 0.1, 0.01 ...) that divides all of them."""
         parts = math.lcm(*{weight.denominator for weight in weights})
         decimals = next(some for some in range(100) if 10**some % parts == 0)
         most = max(weights) * len(self.routers)
@@ -152,11 +152,11 @@ class Draft:
         if most * 10**decimals >= _LARGEST or 0 in whole:
             place = links[weights.index(max(weights))].place
             least = f"{float(min(weights)):g}"
-            raise self.refusal(place, f"this weight is too far above the least, {least}, to add both without rounding")
+            raise self.refusal(place, f"this weight is too large to add to the smallest, {least}, without rounding")
         return whole, Decimal(1).scaleb(-decimals)
 
     def _merged(self, links: Sequence[Written], weights: Sequence[int], notes: list[str]) -> dict[tuple[str, str], int]:
-        """The cheapest link of each ordered pair, in the order of the file."""
+        """The cheapest link of each ordered pair, in file order."""
         cheapest: dict[tuple[str, str], int] = {}
         listed: set[tuple[str, str]] = set()
         for (source, target, *_), weight in zip(links, weights, strict=True):
@@ -173,12 +173,12 @@ class Draft:
 
 
 def _cheapness(port: tuple[Weight, str, str]) -> Decimal:
-    """Of parallel links the cheapest is kept, and so are its addresses."""
+    """Sort key: of parallel links the cheapest is kept, with its addresses."""
     return Decimal(port[0] or 1)
 
 
 def weigh(draft: Draft, links: Sequence[Mapping[str, object]]) -> str | None:
-    """Which attribute is the weight, where a format fixes none: the first of the usual ones that all links have."""
+    """The weight attribute, if the format does not fix one: the first of the usual ones that all links have."""
     for attribute in _WEIGHTS:
         if links and all(link.get(attribute) not in (None, "") for link in links):
             if attribute != _WEIGHTS[0]:
@@ -188,7 +188,7 @@ def weigh(draft: Draft, links: Sequence[Mapping[str, object]]) -> str | None:
 
 
 def _gaps(routers: Iterable[str], pairs: Collection[tuple[str, str]]) -> list[str]:
-    """What keeps routers from reaching each other."""
+    """Notes on what keeps routers from reaching each other."""
     lead = {router: router for router in routers}
 
     def leader(router: str) -> str:
@@ -217,6 +217,6 @@ def count(number: int, what: str) -> str:
 
 
 def shown(text: object, most: int = 40) -> str:
-    """What a file has, fit for a message: one line, short."""
+    """Part of a file, shortened to one line for a message."""
     line = "".join(letter if letter.isprintable() else "?" for letter in str(text)[: most + 1])
     return line if len(line) <= most else line[: most - 3] + "..."

@@ -1,4 +1,4 @@
-"""GraphML and GML, as the Topology Zoo has them."""
+"""GraphML and GML, as used by the Topology Zoo."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wirelag.network.formats_xml import Element, parse_xml
 
 _TOKEN: Final = re.compile(r'\s+|#[^\n]*|(?P<mark>[\[\]])|"(?P<text>[^"]*)"|(?P<word>[^\s\[\]"]+)')
 _DEEPEST: Final = 50
-Block: TypeAlias = "dict[str, list[str | Block]]"  # what a key of GML has, each time it is there
+Block: TypeAlias = "dict[str, list[str | Block]]"  # all values of each GML key
 
 
 def read_xml(name: str, text: str) -> Draft:
@@ -76,13 +76,13 @@ def _parse_gml(name: str, text: str) -> Block:
     while at < len(text):
         token = _TOKEN.match(text, at)
         if token is None:
-            raise WirelagError(f"{name}: line {_line(text, at)}: a text in quotes that does not end")
+            raise WirelagError(f"{name}: line {_line(text, at)}: a quoted text does not end")
         kind, value = token.lastgroup, token[token.lastgroup or 0]
         if kind == "word" and not key:
             key = value.lower()
         elif kind == "mark" and value == "[" and key:
             if len(stack) > _DEEPEST:
-                raise WirelagError(f"{name}: line {_line(text, at)}: GML that is nested too deeply for a topology")
+                raise WirelagError(f"{name}: line {_line(text, at)}: GML nested too deeply for a topology")
             block: Block = {}
             stack[-1].setdefault(key, []).append(block)
             stack.append(block)
@@ -93,10 +93,10 @@ def _parse_gml(name: str, text: str) -> Block:
             stack[-1].setdefault(key, []).append(html.unescape(value))
             key = ""
         elif kind is not None:
-            raise WirelagError(f"{name}: line {_line(text, at)}: not GML; {shown(value)} has no place here")
+            raise WirelagError(f"{name}: line {_line(text, at)}: not GML; unexpected {shown(value)}")
         at = token.end()
     if len(stack) > 1 or key:
-        raise WirelagError(f"{name}: this GML breaks off")
+        raise WirelagError(f"{name}: this GML is truncated")
     return top
 
 

@@ -1,4 +1,4 @@
-"""JSON: our own plain format, graphs of NetworkX and topohub, and dumps of OSPF."""
+"""JSON: our own plain format, graphs of NetworkX and topohub, and OSPF dumps."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from wirelag.network.formats_draft import Draft, Weight, shown, weigh
 
 
 def read(name: str, text: str) -> Draft:
-    """Read any of them."""
+    """Read any of these."""
     documents = list(_documents(name, text))
     if ospf.is_dump(documents):
         return ospf.read_dump(name, documents)
     document = documents[0]
     if len(documents) > 1 or not isinstance(document, dict):
         raise WirelagError(
-            f'{name}: JSON, but no topology; it should be {{"links": [{{"source": "a", "target": "b"}}]}}'
+            f'{name}: JSON, but not a topology; it should be {{"links": [{{"source": "a", "target": "b"}}]}}'
         )
     if "nodes" in document:
         return _graph(name, document)
@@ -31,10 +31,10 @@ def read(name: str, text: str) -> Draft:
 
 
 def _documents(name: str, text: str) -> Iterator[Any]:
-    """One document after the other, as several commands of one vtysh print them."""
+    """Successive documents, as one vtysh call with several commands prints them."""
 
     def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is not a number of JSON")
+        raise ValueError(f"{constant} is not a JSON number")
 
     decoder = json.JSONDecoder(parse_float=Decimal, parse_constant=refuse)
     at = len(text) - len(text.lstrip())
@@ -46,7 +46,7 @@ def _documents(name: str, text: str) -> Iterator[Any]:
         except (ValueError, InvalidOperation) as error:
             raise WirelagError(f"{name}: not JSON ({shown(error)})") from None
         except RecursionError:
-            raise WirelagError(f"{name}: JSON that is nested too deeply for a topology") from None
+            raise WirelagError(f"{name}: JSON nested too deeply for a topology") from None
         yield document
         while at < len(text) and text[at].isspace():
             at += 1
@@ -70,7 +70,7 @@ def _plain(name: str, document: dict[str, Any]) -> Draft:
 
 
 def _graph(name: str, document: dict[str, Any]) -> Draft:
-    """A graph as NetworkX writes it, and topohub with it."""
+    """A graph as written by NetworkX or topohub."""
     draft = Draft(name, "listed" if document.get("directed") is True else "both")
     for at, router in enumerate(_list(draft, document, "nodes")):
         place = f"nodes[{at}]"
@@ -131,7 +131,7 @@ def _prefixes(draft: Draft, prefixes: object) -> None:
 
 def _addresses(draft: Draft, addresses: object) -> None:
     if not isinstance(addresses, dict):
-        raise draft.refusal("addresses", "this should be an object: an address for each router")
+        raise draft.refusal("addresses", "this should be an object with one address per router")
     for router, address in addresses.items():
         if router not in draft.routers:
             raise draft.refusal("addresses", f"there is no router {shown(router)}")

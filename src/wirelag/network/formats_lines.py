@@ -1,4 +1,4 @@
-"""Formats with a link on each line: Rocketfuel, Inet, HPCC, REPETITA, CSV."""
+"""Formats with one link per line: Rocketfuel, Inet, HPCC, REPETITA, CSV."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COLUMNS: Final = (
 
 
 def read(name: str, text: str) -> Draft:
-    """Read what has no mark of its own: it is told by the words of its first lines."""
+    """Read formats without a signature: the words of the first lines decide."""
     lines = _lines(text)
     first, second, third = ([*(words for _, words in lines[:3]), [], [], []])[:3]
     if len(first) == 2 and _whole(first) and len(second) == 3:
@@ -46,7 +46,7 @@ def _whole(words: Sequence[str]) -> bool:
 
 
 def _rocketfuel(name: str, lines: Lines) -> Draft:
-    """`from to weight`, each direction on a line of its own; names have no spaces."""
+    """`from to weight`, one line per direction; names have no spaces."""
     draft = Draft(name, "listed")
     for at, words in lines:
         source, target, weight = _exactly(draft, at, words, 3, "two routers and a weight")
@@ -55,7 +55,7 @@ def _rocketfuel(name: str, lines: Lines) -> Draft:
 
 
 def _inet(name: str, lines: Lines) -> Draft:
-    """How many routers and links; `router x y` for each router, `one other distance` for each link."""
+    """The numbers of routers and links; `router x y` for each router, `one other distance` for each link."""
     draft = Draft(name, "both")
     routers, links = map(int, lines[0][1])
     _promised(draft, len(lines) - 1, routers + links, f"{routers} routers and {links} links")
@@ -69,7 +69,7 @@ def _inet(name: str, lines: Lines) -> Draft:
 
 
 def _hpcc(name: str, lines: Lines) -> Draft:
-    """How many devices, switches and links; the switches; `one other rate delay errors` for each link."""
+    """The numbers of devices, switches and links; the switches; `one other rate delay errors` for each link."""
     draft = Draft(name, "both", notes=["every link counts as 1, as in the simulator this is written for"])
     devices, _, links = map(int, lines[0][1])
     if devices > 10 * links + 10:
@@ -90,11 +90,11 @@ def read_repetita(name: str, text: str) -> Draft:
     lines = _lines(text)
     header = next((at for at, (_, words) in enumerate(lines) if words[0] == "EDGES"), None)
     if header is None:
-        raise draft.refusal("", "a table NODES, but no table EDGES")
+        raise draft.refusal("", "it has a table NODES but no table EDGES")
     for table, what in ((lines[:header], "routers"), (lines[header:], "links")):
         promise = table[0][1][1:]
         if len(promise) != 1 or not _whole(promise):
-            raise draft.refusal(f"line {table[0][0]}", f"this should say how many {what} there are")
+            raise draft.refusal(f"line {table[0][0]}", f"this should be the number of {what}")
         _promised(draft, len(table) - 2, int(promise[0]), f"{promise[0]} {what}")
     for key, (at, words) in enumerate(lines[2:header]):
         draft.add_router(str(key), words[0], f"line {at}")
@@ -107,9 +107,9 @@ def read_repetita(name: str, text: str) -> Draft:
 
 
 def _csv(name: str, text: str) -> Draft:
-    """Columns source, target and perhaps weight; named in the first line, or in this order."""
+    """Columns source, target and optionally weight; named in the first line, or in this order."""
     draft = Draft(name, "mirrored")
-    # A line that begins with # becomes an empty one, so that the numbers of the others stay right.
+    # Comment lines become empty, so that line numbers stay right.
     lines = ["\n" if line.startswith("#") else line for line in io.StringIO(text, newline="")]
     mark, columns, header = _layout(name, lines)
     rows = csv.reader(lines, delimiter=mark, skipinitialspace=True, strict=True)
@@ -131,7 +131,7 @@ def _csv(name: str, text: str) -> Draft:
 
 
 def _layout(name: str, lines: Sequence[str]) -> tuple[str, list[int], bool]:
-    """What is between fields, where source, target and weight are, and whether the first line says so."""
+    """The separator, the positions of source, target and weight, and whether the first line is a header."""
     bare: list[tuple[str, list[int], bool]] = []
     for mark in "\t;,":
         try:
@@ -157,11 +157,11 @@ def _exactly(draft: Draft, at: int, words: list[str], many: int, what: str) -> l
 
 def _promised(draft: Draft, there: int, promised: int, what: str) -> None:
     if there != promised:
-        raise draft.refusal("", f"it promises {what}, {promised} lines, and has {there}")
+        raise draft.refusal("", f"it announces {what}, {promised} lines, but has {there}")
 
 
 def _unknown(name: str) -> WirelagError:
     return WirelagError(
-        f"{name}: no topology that wirelag knows; it reads Rocketfuel, Inet, HPCC, GraphML, GML, SNDlib, REPETITA,"
+        f"{name}: unknown format; wirelag reads Rocketfuel, Inet, HPCC, GraphML, GML, SNDlib, REPETITA,"
         " topohub, databases of FRRouting's OSPF, JSON and CSV (source,target,weight)"
     )

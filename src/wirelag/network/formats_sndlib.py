@@ -1,4 +1,4 @@
-"""SNDlib, native and XML. Links are undirected in most of its networks; the files do not say so."""
+"""SNDlib, native and XML. Links are undirected in most of its networks; the files do not state it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wirelag.network.formats_xml import Element
 _SECTION: Final = re.compile(r"([A-Z_]+)\s*\(")
 _ROUTER: Final = re.compile(r"([^\s()]+)(\s*\([^()]*\))?")
 _LINK: Final = re.compile(r"[^\s()]+\s*\(\s*([^\s()]+)\s+([^\s()]+)\s*\)([^()]*)(\([^()]*\))?")
-_LONGEST: Final = 4096  # of a line: patterns may look at each letter of it several times
+_LONGEST: Final = 4096  # longest line: patterns may scan each character several times
 
 
 def read_native(name: str, text: str) -> Draft:
@@ -25,7 +25,7 @@ def read_native(name: str, text: str) -> Draft:
         if not line or line[0] in "#?":
             continue
         if len(line) > _LONGEST:
-            raise draft.refusal(place, f"has {len(line):,} letters: no line of a topology is longer than {_LONGEST:,}")
+            raise draft.refusal(place, f"has {len(line):,} characters; lines may have at most {_LONGEST:,}")
         if not section:
             opened = _SECTION.fullmatch(line)
             if opened is None:
@@ -45,7 +45,7 @@ def read_native(name: str, text: str) -> Draft:
             numbers = link[3].split()
             costs.append((link[1], link[2], numbers[2] if len(numbers) > 2 else "0", place))
     if section:
-        raise draft.refusal("", f"section {section} has no end; the file breaks off")
+        raise draft.refusal("", f"section {section} has no end; the file is truncated")
     return _priced(draft, costs)
 
 
@@ -64,7 +64,7 @@ def read_xml(name: str, root: Element) -> Draft:
 
 
 def _priced(draft: Draft, links: list[tuple[str, str, str, str]]) -> Draft:
-    """Routing costs are 0 in most networks, which is to say there are none."""
+    """Routing costs are 0 in most networks, which means that there are none."""
     priced = any(not _zero(cost) for _, _, cost, _ in links)
     for source, target, cost, place in links:
         draft.add_link(source, target, cost if priced else None, place)

@@ -1,4 +1,4 @@
-"""XML as a tree, from files that may be hostile: nothing is fetched, no entity is expanded, nesting is bounded."""
+"""XML as a tree, from untrusted files: nothing is fetched, no entity is expanded, nesting is bounded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DEEPEST: Final = 50
 
 @dataclass
 class Element:
-    """A tag without its namespace, its attributes, the text and the elements in it."""
+    """A tag without its namespace, its attributes, text and child elements."""
 
     tag: str
     attributes: dict[str, str]
@@ -22,7 +22,7 @@ class Element:
     inside: list[Element] = field(default_factory=list)
 
     def every(self, tag: str) -> Iterator[Element]:
-        """All elements of this tag below, in order."""
+        """All elements below with this tag, in order."""
         for element in self.inside:
             if element.tag == tag:
                 yield element
@@ -39,7 +39,7 @@ def parse_xml(name: str, text: str) -> Element:
 
     def start(tag: str, attributes: dict[str, str]) -> None:
         if len(stack) > _DEEPEST:
-            raise WirelagError(f"{name}: line {parser.CurrentLineNumber}: XML that is nested too deeply for a topology")
+            raise WirelagError(f"{name}: line {parser.CurrentLineNumber}: XML nested too deeply for a topology")
         element = Element(tag.rpartition(" ")[2], attributes)
         stack[-1].inside.append(element)
         stack.append(element)
@@ -52,7 +52,7 @@ def parse_xml(name: str, text: str) -> Element:
         texts[-1].append(data)
 
     def entity(*declared: object) -> None:
-        raise WirelagError(f"{name}: line {parser.CurrentLineNumber}: XML that declares entities is not read")
+        raise WirelagError(f"{name}: line {parser.CurrentLineNumber}: XML must not declare entities")
 
     parser.StartElementHandler = start
     parser.EndElementHandler = end

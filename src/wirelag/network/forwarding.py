@@ -1,14 +1,13 @@
-"""Which way packets take through a router, by its forwarding and by where their flows are seen.
+"""The path of packets through a router, from its forwarding and from where their flows are seen.
 
-Law: a packet goes from its ingress to its egress by its flow, so that the same decision falls at both ends of a segment
-and both count the same packets. The egress is the one port at which the flow is seen to leave, if forwarding allows it
-(longest prefix, then every next hop on a shortest path); if it is never seen to leave, the one port that forwarding
-allows: all of it was lost. The ingress is the one port at which the flow is seen to enter. Where that is not one port,
-nobody can say, and the flow is left out at both ends and counted by reason. What is for the router itself (link-local
-multicast) is not counted.
+Law: the flow decides ingress and egress, so both ends of a segment decide alike and count the same packets. The egress
+is the one port at which the flow is seen to leave, if forwarding allows it (longest prefix, then every next hop on a
+shortest path); if it is never seen to leave, the one port that forwarding allows: all of it was lost. The ingress is
+the one port at which the flow is seen to enter. If there is not exactly one port, the path is unknown, and the flow is
+left out at both ends and counted by reason. Packets for the router itself (link-local multicast) do not count.
 
-Memory: some 300 bytes for each flow of a router, of at most MOST_FLOWS flows. Where there are more, a coin of the flow
-decides which are kept, the same at every port, and the others are left out and counted.
+Memory: some 300 bytes per flow of a router, for at most MOST_FLOWS flows. If there are more, a coin of the flow decides
+which are kept, the same at every port; the others are left out and counted.
 """
 
 from __future__ import annotations
@@ -39,18 +38,18 @@ NOT_KEPT: Final = "of flows that were left out, since there are too many"
 
 MOST_FLOWS: Final = 1 << 17
 _MOST_ADDRESSES: Final = 1 << 16
-_FLOW_COIN: Final = 14  # the purpose of a coin
+_FLOW_COIN: Final = 14  # purpose of a coin
 _LINK_LOCAL: Final = ip_network("224.0.0.0/24"), ip_network("ff02::/16")
 _REVERSE: Final = np.uint64(0x9E3779B97F4A7C15)
-_SEVERAL: Final = "\0"  # in place of a port: no router has this name
+_SEVERAL: Final = "\0"  # instead of a port: no router has this name
 
-Passage = tuple[str, str]  # the routers that the ports of ingress and egress lead to
+Passage = tuple[str, str]  # the routers that the ingress and egress ports lead to
 Owners = tuple[str, ...]
 Words = npt.NDArray[np.uint64]
 
 
 def flows_of(packets: PacketBatch) -> Words:
-    """A number for each packet's flow, not the same in both directions."""
+    """A number for each packet's flow; the two directions differ."""
     return packets.flow_key + packets.has(Flag.REVERSE).astype(np.uint64) * _REVERSE
 
 
@@ -62,7 +61,7 @@ def select(packets: PacketBatch, wanted: Callable[[int], bool]) -> PacketBatch:
 
 
 class Prefixes:
-    """Which routers deliver to an address."""
+    """The routers that deliver to an address."""
 
     def __init__(self, topology: Topology) -> None:
         self._by_length: dict[tuple[int, int], dict[int, Owners]] = {}  # by IP version and length: network to routers
@@ -78,7 +77,7 @@ class Prefixes:
         return bool(self._by_length)
 
     def owners(self, address: Address) -> Owners:
-        """The routers with the longest prefix that holds it."""
+        """The routers with the longest prefix that contains it."""
         found = self._known.get(address)
         if found is None:
             if len(self._known) == _MOST_ADDRESSES:
@@ -104,7 +103,7 @@ class _Flow:
     def __init__(self, source: Owners, target: Owners, own: bool) -> None:
         self.entered: str | None = None
         self.left: str | None = None
-        self.packets = 0  # that entered; of a flow that was not seen to enter: that left
+        self.packets = 0  # packets that entered; if none was seen to enter: that left
         self.source, self.target, self.own = source, target, own
 
 
@@ -117,13 +116,13 @@ class Forwarding:
         self.router, self._routes, self._prefixes, self._most = router, routes, prefixes, most_flows
         self._neighbours = frozenset(link.target for link in topology.links if link.source == router)
         self._flows: dict[int, _Flow] = {}
-        self._level = 0  # of all flows, the share of 2^-level is kept
-        self._left_out = 0  # packets that entered, of the others
+        self._level = 0  # a share of 2^-level of all flows is kept
+        self._left_out = 0  # packets of the other flows that entered
         self._allowed: dict[Owners, frozenset[str]] = {}
         self._between: dict[tuple[str, str, str], float] | None = None  # by port, and routers of source and destination
 
     def observe(self, way: str, neighbour: str, packets: PacketBatch) -> None:
-        """See packets at a port: all ports must be seen before anything is decided, those of entry first."""
+        """Record packets at a port: observe all ports before any decision, ingress ports first."""
         flows, first, counts = np.unique(flows_of(packets), return_index=True, return_counts=True)
         kept = self._kept(flows)
         if way == "in":
@@ -160,9 +159,9 @@ class Forwarding:
                 self._left_out += gone.packets if gone.entered is not None else 0
 
     def shares(self, source: str, target: str) -> dict[tuple[str, str], float]:
-        """How many packets from one router to another went to each port, also those that were lost on the way there.
+        """How many packets from one router to another went to each port, including those lost on the way there.
 
-        Of a flow that was lost as a whole, every port that forwarding allows has the same share.
+        If a flow was lost completely, every port that forwarding allows gets the same share.
         """
         if self._between is None:
             self._between = defaultdict(float)
@@ -176,13 +175,13 @@ class Forwarding:
         return {(self.router, hop): self._between.get((hop, source, target), 0.0) for hop in hops}
 
     def _egress(self, flow: _Flow) -> Collection[str]:
-        """Where a flow may go, also where nobody saw it enter."""
+        """Where a flow may go, even if it was not seen to enter."""
         if flow.left is None:
             return self._allows(flow.target)
         return () if flow.left == _SEVERAL else (flow.left,)
 
     def select(self, packets: PacketBatch, before: str, after: str) -> PacketBatch:
-        """Those that go from one port to another."""
+        """The packets that go from one port to another."""
         return select(packets, lambda flow: self.passage(flow) == (before, after))
 
     def entered_by(self, flow: int) -> str | None:
@@ -196,12 +195,12 @@ class Forwarding:
         return None if seen is None or seen.left == _SEVERAL else seen.left
 
     def saw(self, flow: int) -> bool:
-        """Whether a flow was seen to enter, by whatever port; of one that is not kept nobody knows: perhaps."""
+        """Whether a flow was seen to enter at any port; True if it is not kept, because it may have been."""
         seen = self._flows.get(flow)
         return not self._kept(np.array([flow], np.uint64))[0] if seen is None else seen.entered is not None
 
     def passage(self, flow: int) -> Passage | str:
-        """From where to where a flow goes, or why nobody can say."""
+        """The passage of a flow, or why it is unknown."""
         seen = self._flows.get(flow)
         if seen is None:
             return NOT_KEPT if self._level else NOT_ENTERED
@@ -226,7 +225,7 @@ class Forwarding:
         return flow.entered, next(iter(allowed)) if flow.left is None else flow.left
 
     def _allows(self, owners: Owners) -> frozenset[str]:
-        """The ports that a packet may leave by whose destination these routers deliver."""
+        """The ports by which a packet may leave if these routers deliver to its destination."""
         if owners not in self._allowed:
             if self.router in owners:  # a network between two routers belongs to both
                 hops = {EDGE, *(owner for owner in owners if owner in self._neighbours)}
@@ -239,7 +238,7 @@ class Forwarding:
         return self._allowed[owners]
 
     def reasons(self) -> Counter[str]:
-        """Packets that entered, by why they were given to no egress; "" if they were."""
+        """Packets that entered, by why they have no egress; "" if they have one."""
         found: Counter[str] = Counter()
         for flow in self._flows.values():
             if flow.entered is not None:

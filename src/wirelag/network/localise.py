@@ -1,19 +1,18 @@
-"""Which segment of a route adds the delay: sums along paths, mixtures over equal costs, and whom to blame.
+"""Which segment of a route adds the delay: sums along paths, mixtures over equal costs, and blame.
 
-Sums. Along a path means add up; standard errors add in squares; variances add as far as segments are independent of
-each other; of losses l what is left is the product of (1 - l). Equal-cost paths mix by their shares of what arrives:
-the mean of the mixture is the mean of the means, its variance the mean variance within paths plus the variance between
-them. A segment that several paths have in common errs on all of them alike, and counts once. Where a segment has no
-report, sums of delays are lower bounds, nobody knows the loss, and `missing` names it.
+Sums. Along a path means add up; standard errors add in squares; variances add if segments are independent; of losses l,
+the product of (1 - l) arrives. Equal-cost paths mix by their shares of what arrives: the mean of the mixture is the
+mean of the means, its variance the mean variance within paths plus the variance between them. A segment common to
+several paths has the same error on all of them, and counts once. If a segment has no report, sums of delays are lower
+bounds, the loss is unknown, and `missing` names it.
 
-Blame. A segment *adds* its mean less its floor, the shortest delay that was seen there; with a baseline, its mean less
-its mean then. What is long is not slow: propagation is in the floor. A segment is blamed if it adds more than `slow` by
-more than chance: a one-sided test, by Holm's rule over all segments of all routes that are asked for, once for all of
-them. Most add far less than `slow`, and would only make the test blind: so those count whose p-value is at most a half,
-and p-values are doubled for it (Zhao, Small and Su 2019). So where none adds more than `slow`, in at most 5% of cases
-any is blamed, however many there are, as far as the errors are right (certainty.py) and segments independent. Those
-that are blamed are ranked by what they put on the route's mean; two are alike where 95% intervals of that cannot tell
-which puts more.
+Blame. A segment *adds* its mean minus its floor, the shortest delay seen there; with a baseline, its mean minus its
+mean then. Long is not slow: propagation is in the floor. A segment is blamed if it adds more than `slow`,
+significantly: a one-sided test with Holm's rule, once over all segments of all requested routes. Most segments add far
+less than `slow`, and would only weaken the test: so only those with a p-value of at most a half count, and p-values are
+doubled for it (Zhao, Small and Su 2019). So if none adds more than `slow`, any is blamed in at most 5% of cases,
+however many there are, provided that the errors are right (certainty.py) and segments independent. Blamed segments are
+ranked by what they add to the route's mean; two are alike if 95% intervals cannot tell which adds more.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from wirelag.network.segments import Segment
 Since = Literal["baseline", "floor", "deviation"]
 Basis = Literal["batches", "intervals", "packets"]
 
-HALF: Final = 0.5  # of p-values: what has a larger one is no candidate
-SURE: Final = 200  # a deviation is known no better than from so many delays: methods estimate it from rows
+HALF: Final = 0.5  # segments with a larger p-value are no candidates
+SURE: Final = 200  # a deviation is as uncertain as from this many delays: methods estimate it from rows
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a report says of a segment, in seconds; None where it does not say."""
+    """The figures of a segment's report, in seconds; None if not given."""
 
     mean: float | None = None
     error: float | None = None  # standard error of the mean
@@ -44,14 +43,14 @@ class Figures:
     samples: int = 0
     sent: int | None = None
     lost: int | None = None
-    start: float | None = None  # of an interval
+    start: float | None = None  # start of an interval
     end: float | None = None
     freedom: float | None = None  # degrees of freedom of the error; None: as if packets were independent
     basis: Basis = "packets"  # what the error was learned from
 
     @property
     def loss(self) -> float | None:
-        """The share of packets that were lost."""
+        """The share of packets lost."""
         return min(self.lost / self.sent, 1.0) if self.sent and self.lost is not None else None
 
     @property
@@ -63,41 +62,41 @@ class Figures:
 
     @property
     def above(self) -> float | None:
-        """What lies above the floor."""
+        """The part above the floor."""
         return None if self.mean is None or self.floor is None else max(0.0, self.mean - self.floor)
 
     @property
     def queued(self) -> float | None:
-        """The same, where its error was seen to be that of a queue: it is told by ratios."""
+        """The same if its error was learned from a queue, so that ratios apply."""
         return None if self.basis == "packets" else self.above
 
     @property
     def ci95(self) -> Bounds | None:
-        """Where the mean is."""
+        """The 95% interval of the mean."""
         return bounds(self.mean, self.sure, self.queued) if self.mean is not None and self.sure else None
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What a segment adds to a delay, and above what."""
+    """The delay that a segment adds, and above what."""
 
     value: float
     error: Error | None
     since: Since
-    queued: float | None = None  # what lies above the floor; with a baseline that is more than what is added
-    error_then: Error = (0.0, math.inf)  # of the baseline, which is part of the error
+    queued: float | None = None  # the part above the floor; with a baseline it is more than what is added
+    error_then: Error = (0.0, math.inf)  # error of the baseline, which is part of the error
 
     @property
     def ci95(self) -> Bounds | None:
-        """Where what is added is."""
+        """The 95% interval of what is added."""
         return bounds(self.value, self.error, self.queued) if self.error else None
 
     def p_value(self, slow: float) -> float | None:
-        """How often chance alone shows so much more than `slow`."""
+        """The probability that chance alone shows this much more than `slow`."""
         if self.error is None:
             return None
         error, freedom = self.error
-        allowed = slow if self.queued is None else self.queued - self.value + slow  # above the floor
+        allowed = slow if self.queued is None else self.queued - self.value + slow  # limit above the floor
         if self.queued is None or self.queued <= allowed or allowed <= 0:
             return p_beyond(self.value - slow, error, freedom)
         then = self.error_then[0]
@@ -110,7 +109,7 @@ class Trial:
     """What a segment adds, and whether that is too much."""
 
     added: Added | None
-    p_value: float | None = None  # that it adds no more than `slow`; None: nobody can tell
+    p_value: float | None = None  # of adding no more than `slow`; None: unknown
     blamed: bool = False
 
 
@@ -119,10 +118,10 @@ class Part:
     """A segment of a route."""
 
     segment: Segment
-    share: float  # of the route's packets that pass it
+    share: float  # share of the route's packets that pass it
     figures: Figures
     trial: Trial
-    alike: tuple[Segment, ...] = ()  # others that are blamed, and may put as much on the route's mean
+    alike: tuple[Segment, ...] = ()  # other blamed segments that may add as much to the route's mean
 
     @property
     def added(self) -> Added | None:
@@ -148,17 +147,17 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Several segments together, in seconds; where some are missing, lower bounds."""
+    """Several segments together, in seconds; lower bounds if some are missing."""
 
     mean: float | None
     error: Error | None
     std: float | None
     loss: float | None
-    queued: float | None = None  # what lies above the floors
+    queued: float | None = None  # the part above the floors
 
     @property
     def ci95(self) -> Bounds | None:
-        """Where the mean is, as far as errors are independent of each other."""
+        """The 95% interval of the mean, if errors are independent."""
         return bounds(self.mean, self.error, self.queued) if self.mean is not None and self.error else None
 
 
@@ -168,13 +167,13 @@ class Path:
 
     routers: tuple[str, ...]
     share: float
-    segments: tuple[Segment, ...]  # in order; those that have a report
-    missing: tuple[Segment, ...]  # what no report covers
+    segments: tuple[Segment, ...]  # those with a report, in order
+    missing: tuple[Segment, ...]  # those without a report
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """All that is said of a route."""
+    """The verdict on a route."""
 
     total: Total
     by_path: tuple[Total, ...]
@@ -183,14 +182,14 @@ class Verdict:
 
     @property
     def culprits(self) -> list[Part]:
-        """Those that are blamed, what puts most on the mean first."""
+        """The blamed parts, largest contribution to the mean first."""
         return sorted((part for part in self.parts if part.blamed), key=lambda part: -part.puts)
 
 
 def trials(
     figures: Mapping[Segment, Figures], slow: float, before: Mapping[Segment, Figures] | None = None
 ) -> dict[Segment, Trial]:
-    """Say which segments add more than `slow` by more than chance (Holm's rule); `before` is the baseline."""
+    """Test which segments add significantly more than `slow` (Holm's rule); `before` is the baseline."""
     added = {segment: adds(now, (before or {}).get(segment)) for segment, now in figures.items()}
     p_values = {segment: one.p_value(slow) if one else None for segment, one in added.items()}
     order = sorted((p / HALF, segment) for segment, p in p_values.items() if p is not None and p <= HALF)
@@ -203,7 +202,7 @@ def trials(
 
 
 def judge(paths: Sequence[Path], figures: Mapping[Segment, Figures], tried: Mapping[Segment, Trial]) -> Verdict:
-    """Add a route up and say which of its segments are slow."""
+    """Add up a route and judge which of its segments are slow."""
     by_path = tuple(_along(path, figures) for path in paths)
     shares = _arriving(paths, by_path)
     weights = _weights(paths, shares)
@@ -278,7 +277,7 @@ def _product(values: Sequence[float | None]) -> float | None:
 
 
 def _root(values: Sequence[float | None]) -> float | None:
-    """Of the sum of squares."""
+    """Square root of the sum of squares."""
     return None if not values or None in values else math.hypot(*(x or 0.0 for x in values))
 
 
@@ -291,9 +290,9 @@ def _errors(errors: Sequence[Error | None]) -> Error | None:
 
 
 def adds(now: Figures, before: Figures | None = None) -> Added | None:
-    """What a segment adds: to its baseline, or to its floor; where neither is known, its deviation stands in for that.
+    """What a segment adds to its baseline, or to its floor; if neither is known, its deviation stands in.
 
-    The deviation says how much delays differ, and no segment adds more than its mean: the smaller of both.
+    The deviation shows how much delays differ, and no segment adds more than its mean: the smaller of the two.
     """
     if now.mean is None:
         return None
@@ -307,14 +306,14 @@ def adds(now: Figures, before: Figures | None = None) -> Added | None:
     if now.std is None:
         return None
     worth = min(now.samples, SURE)
-    if now.error and now.std:  # so many independent delays would tell the mean as well
+    if now.error and now.std:  # this many independent delays would give the same error
         worth = min(worth, round((now.std / now.error) ** 2))
     value, freedom = min(now.std, max(now.mean, 0.0)), now.sure[1] if now.sure else max(now.samples - 1.0, 1.0)
     return Added(value, (now.std * math.sqrt(2 / max(1, worth)), freedom), "deviation")
 
 
 def _with_alike(parts: Sequence[Part]) -> list[Part]:
-    """Each with the others that are blamed and may put as much on the mean."""
+    """Each part with the other blamed ones that may add as much to the mean."""
     called = [part for part in parts if part.blamed]
     return [
         replace(part, alike=tuple(one.segment for one in called if one is not part and _alike(part, one)))

@@ -1,8 +1,8 @@
-"""m-sets as they run: segments measured by reference packets, their addresses, and how one set follows another.
+"""m-sets in operation: segments measured by reference packets, their addresses, and the change from one set to another.
 
 Law: the segments are the plan's links and virtual links between two routers with an agent. References of a link go from
 port to port; those of a virtual link to the far router's own address, so that they take its route. While routes
-converge old and new segments are measured, each once: what is gone ends when the overlap is over, unless it comes back.
+converge, old and new segments are measured, each once: a removed one ends after the overlap, unless it comes back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wirelag.network.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class Referenced:
-    """A segment, and the addresses between which its references go; None where the topology does not know."""
+    """A segment, and the addresses of its references; None if the topology does not have them."""
 
     segment: Segment
     source: str | None
@@ -44,7 +44,7 @@ def referenced(plan: Plan, ends: Collection[str]) -> Iterator[Referenced]:
 
 
 def _ports(topology: Topology, router: str, member: Member) -> tuple[str | None, str | None]:
-    """Of a link; the routers' own addresses lead over it as well, if nothing else costs the same."""
+    """The addresses of a link; the routers' own addresses also lead over it if no other path costs the same."""
     ports = topology.link_addresses.get((router, member.target))
     if ports is not None:
         return ports
@@ -54,18 +54,18 @@ def _ports(topology: Topology, router: str, member: Member) -> tuple[str | None,
 
 
 class Turning:
-    """The segments that are measured, and those that end soon. No clock of its own.
+    """The measured segments, and those that end soon. It has no clock of its own.
 
-    Both dictionaries are replaced, never changed: another thread may look at them.
+    Both dictionaries are replaced, never changed: another thread may read them.
     """
 
     def __init__(self, overlap_ns: int) -> None:
         self.overlap_ns = overlap_ns
         self.current: dict[Segment, Referenced] = {}
-        self.ending: dict[Segment, tuple[Referenced, int]] = {}  # and when
+        self.ending: dict[Segment, tuple[Referenced, int]] = {}  # with the time of their end
 
     def turn(self, wanted: Iterable[Referenced], now_ns: int) -> tuple[list[Segment], list[Segment]]:
-        """These are measured from now on; the segments that are new, and those that are gone."""
+        """Measure these from now on; return the new segments and the removed ones."""
         self.pass_time(now_ns)
         after = {one.segment: one for one in wanted}
         gone = [segment for segment in self.current if segment not in after]
@@ -76,10 +76,10 @@ class Turning:
         return new, gone
 
     def pass_time(self, now_ns: int) -> None:
-        """What has ended is let go."""
+        """Drop segments that have ended."""
         self.ending = {segment: one for segment, one in self.ending.items() if one[1] > now_ns}
 
     def held(self) -> Iterator[tuple[Referenced, int | None]]:
-        """All that can be measured, and until when."""
+        """All segments that can be measured, and until when."""
         yield from ((one, None) for one in self.current.values() if one.is_addressed)
         yield from (one for one in self.ending.values() if one[0].is_addressed)

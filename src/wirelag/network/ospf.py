@@ -1,10 +1,10 @@
-"""The link-state database of FRRouting's OSPF (RFC 2328), saved or of a running router.
+"""The link-state database of FRRouting's OSPF (RFC 2328), from a file or a running router.
 
-A link counts only if both ends tell of it: so OSPF has it. A network with several routers on it is a link from each to
-each; its cost is that of leaving a router, for entering one costs nothing.
+A link counts only if both ends advertise it, as in OSPF. A network with several routers is a link from each to each;
+its cost is that of leaving a router, because entering one costs nothing.
 
 A router's own address is one that it advertises as a host (a loopback's): packets to it take the shortest path to that
-router, whatever port fails. Its router id, if it is among them.
+router, whatever port fails. It is the router id, if that is among them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ COMMANDS: Final = ("show ip ospf database router json", "show ip ospf database n
 _HOW: Final = "vtysh " + " ".join(f"-c '{command}'" for command in COMMANDS)
 _DUMPED: Final = {"hostnames", "routerId", "routerLinkStates", "Router Link States"}
 _ATTACHED: Final = ("attachedRouters", "attchedRouters")  # version 8 spells it so
-_WITHDRAWN: Final = 3600  # the age in seconds at which an advertisement no longer counts
-_DEEPEST: Final = 8  # of advertisements in a dump
+_WITHDRAWN: Final = 3600  # age in seconds at which an advertisement is withdrawn
+_DEEPEST: Final = 8  # deepest nesting of advertisements in a dump
 _PATIENCE: Final = 20  # seconds for vtysh
 
 Advertisement: TypeAlias = dict[str, Any]
@@ -40,7 +40,7 @@ class _Area:
 
 
 def ask(source: str) -> str:
-    """What a running router knows: `ospf:`, `ospf:NAME` if started with `-N NAME`, `ospf:/folder` for its sockets."""
+    """The database of a running router: `ospf:`, `ospf:NAME` for `-N NAME`, `ospf:/folder` for its sockets."""
     at = source.removeprefix(RUNNING)
     where = ["--vty_socket", at] if "/" in at else ["-N", at] if at else []
     commands = [word for command in COMMANDS for word in ("-c", command)]
@@ -49,24 +49,24 @@ def ask(source: str) -> str:
             ["vtysh", *where, *commands], capture_output=True, text=True, timeout=_PATIENCE, check=False
         )
     except FileNotFoundError:
-        raise WirelagError(f"{source}: there is no vtysh here; save what {_HOW} prints at a router") from None
+        raise WirelagError(f"{source}: vtysh not found; save the output of {_HOW} at a router") from None
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise WirelagError(f"{source}: vtysh does not answer ({shown(error, 80)})") from None
+        raise WirelagError(f"{source}: vtysh does not reply ({shown(error, 80)})") from None
     if said.returncode or "routerLinks" not in said.stdout:
         words = (said.stderr.strip() or said.stdout.strip() or "nothing").splitlines()[-1]
         raise WirelagError(
-            f"{source}: vtysh tells of no links ({shown(words, 80)}); does ospfd run, and may you ask it?"
+            f"{source}: vtysh shows no links ({shown(words, 80)}); check that ospfd runs and that you have permission"
         )
     return said.stdout
 
 
 def is_dump(documents: Sequence[object]) -> bool:
-    """Whether JSON documents are what vtysh prints of a database."""
+    """Whether these JSON documents are vtysh's output of a database."""
     return any(isinstance(one, dict) and "links" not in one and _DUMPED & one.keys() for one in documents)
 
 
 def read_dump(name: str, documents: Sequence[object]) -> Draft:
-    """Read what the commands printed, in any order; `{"hostnames": {router id: name}}` names routers."""
+    """Read the output of the commands, in any order; `{"hostnames": {router id: name}}` names routers."""
     draft = Draft(name, "listed")
     areas: dict[str, _Area] = defaultdict(_Area)
     for key, one in _advertisements(documents, "", _DEEPEST):
@@ -76,16 +76,16 @@ def read_dump(name: str, documents: Sequence[object]) -> Draft:
         for router in area.routers:
             draft.routers.setdefault(router, names.get(router, router))
     if not draft.routers:
-        raise draft.refusal("", f"no links of routers in this dump; save what {_HOW} prints")
+        raise draft.refusal("", f"no router links in this dump; save the output of {_HOW}")
     if one_sided := sum(_add_links(draft, area) for area in areas.values()):
-        draft.notes.append(f"{count(one_sided, 'link')} that only one end tells of: left out, as OSPF does")
+        draft.notes.append(f"{count(one_sided, 'link')} advertised by only one end: left out, as in OSPF")
     if len(areas) > 1:
-        draft.notes.append(f"{len(areas)} areas: routes between them are taken to be the shortest, unlike in OSPF")
+        draft.notes.append(f"{len(areas)} areas: routes between them are assumed to be the shortest, unlike in OSPF")
     return draft
 
 
 def _advertisements(value: object, area: str, deeper: int) -> Iterator[tuple[str, Advertisement]]:
-    """Every advertisement with the key above it, which is its area wherever a version of FRRouting puts it."""
+    """Every advertisement with the key above it, which is its area in all versions of FRRouting."""
     if not deeper:
         return
     inside: Iterable[tuple[str, object]] = ()
@@ -101,7 +101,7 @@ def _advertisements(value: object, area: str, deeper: int) -> Iterator[tuple[str
 
 
 def _keep(area: _Area, one: Advertisement) -> None:
-    """Keep the newest of each, unless it is being withdrawn."""
+    """Keep the newest of each, unless it is withdrawn."""
     kind = area.routers if "routerLinks" in one else area.networks
     key = str(one.get("linkStateId"))
     if _age(one) < _WITHDRAWN and (key not in kind or _sequence(one) > _sequence(kind[key])):
@@ -114,7 +114,7 @@ def _age(one: Advertisement) -> int:
 
 
 def _sequence(one: Advertisement) -> str:
-    return str(one.get("lsaSeqNumber", "")).rjust(8, "0")  # hexadecimal, without a sign
+    return str(one.get("lsaSeqNumber", "")).rjust(8, "0")  # hexadecimal, unsigned
 
 
 def _names(documents: Sequence[object]) -> dict[str, str]:
@@ -123,7 +123,7 @@ def _names(documents: Sequence[object]) -> dict[str, str]:
 
 
 def _add_links(draft: Draft, area: _Area) -> int:
-    """Add an area's links and prefixes; how many links only one end tells of."""
+    """Add an area's links and prefixes; return the number of links that only one end advertises."""
     to_router: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
     to_network: dict[str, dict[str, tuple[int, str]]] = defaultdict(dict)
     for router, one in area.routers.items():
@@ -137,7 +137,7 @@ def _add_links(draft: Draft, area: _Area) -> int:
             elif "point-to-point" in kind or "virtual" in kind:
                 to_router[router, str(link.get("neighborRouterId"))].append((cost, port))
     if to_network and not area.networks:
-        raise draft.refusal("", f"routers share networks, and those are missing; save what {_HOW} prints")
+        raise draft.refusal("", f"the networks that routers share are missing; save the output of {_HOW}")
     one_sided = 0
     for (router, other), outward in to_router.items():
         backward = to_router.get((other, router))
@@ -162,7 +162,7 @@ def _add_links(draft: Draft, area: _Area) -> int:
 
 
 def _join(draft: Draft, pair: tuple[str, str], cost: int, port: str, far: Sequence[str]) -> None:
-    """Note the addresses of a link's two ports: those that are in one network. Ports without a number have none."""
+    """Record the addresses of a link's two ports: those in one network. Unnumbered ports have none."""
     for other in far:
         try:
             one, two = ipaddress.ip_address(port), ipaddress.ip_address(other)
@@ -175,7 +175,7 @@ def _join(draft: Draft, pair: tuple[str, str], cost: int, port: str, far: Sequen
 
 
 def _values(value: object) -> list[dict[str, Any]]:
-    """The objects in a list or under the keys of an object: versions differ."""
+    """The objects in a list, or the values of an object: versions differ."""
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
     return [one for one in inside if isinstance(one, dict)]
 
@@ -193,11 +193,11 @@ def _cost(draft: Draft, router: str, link: dict[str, Any]) -> int:
 
 
 def _deliver(draft: Draft, router: str, address: object, mask: object) -> None:
-    """Note that a router reaches a network itself."""
+    """Record that a router delivers to a network."""
     try:
         network = ipaddress.ip_network(f"{address}/{mask}", strict=False)
     except ValueError:
-        raise draft.refusal(f"router {router}", f"{shown(address)}/{shown(mask)} is no network") from None
+        raise draft.refusal(f"router {router}", f"{shown(address)}/{shown(mask)} is not a network") from None
     known = draft.prefixes.get(router, ())
     if network not in known:
         draft.prefixes[router] = (*known, network)

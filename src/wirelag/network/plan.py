@@ -1,12 +1,11 @@
-"""The measurement plan: which routers to upgrade, which paths then remain to be measured, and who watches which.
+"""The measurement plan: which routers to upgrade, which paths then remain to be measured, and who watches them.
 
-Law: with U the routers that can measure, the paths to measure (the split set of Algorithm 1, as a set) are all shortest
-paths, of all ordered pairs, with no router of U in between. Those that begin at a router are its m-set. If one more
-router can measure, the paths that have it in between go away, and nothing new comes: their two parts were to be
-measured before. So Algorithm 1's count of a router is how many paths it saves, and the hops of these are by how much
-the probe hops fall.
+Law: with U the measuring routers, the paths to measure (the split set of Algorithm 1, as a set) are all shortest paths,
+of all ordered pairs, with no router of U in between. Those that begin at a router are its m-set. If one more router can
+measure, the paths that have it in between are removed, and none is added: their two parts were to be measured before.
+So Algorithm 1's count of a router is the number of paths it saves, and their hops are the reduction of probe hops.
 
-Nothing is listed: paths are counted (`kernels/routes.h`), and an upgrade only counts anew the sources it touches.
+Nothing is listed: paths are counted (`kernels/routes.h`), and an upgrade recounts only the sources it affects.
 """
 
 from __future__ import annotations
@@ -31,39 +30,39 @@ MOST_ROUTERS: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What there is to measure: paths, their hops added up, and how long they are."""
+    """What is to be measured: paths, the sum of their hops, and how long they are."""
 
     paths: int
     probe_hops: int
     shortest: int
     longest: int
-    is_exact: bool = True  # else counts of paths and hops stopped, each by itself: their ratio says nothing
+    is_exact: bool = True  # else counts of paths and hops were capped, each by itself: their ratio means nothing
 
     @property
     def granularity(self) -> float | None:
-        """Hops of a path on average: within so many a problem can be placed."""
+        """Mean hops of a path: the resolution at which a problem can be located."""
         if not self.is_exact:
             return None
         return self.probe_hops / self.paths if self.paths else 0.0
 
     @property
     def mean_hops(self) -> str:
-        """The same for people."""
+        """The same as text."""
         return "-" if self.granularity is None else f"{self.granularity:.2f}"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An upgrade, and what there is to measure after it."""
+    """An upgrade, and what is to be measured after it."""
 
     router: str
-    given: bool  # not chosen here
+    given: bool  # given by the user, not chosen here
     extent: Extent
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A router of an m-set: where paths end, how many, and their hops: added up, the fewest, the most."""
+    """A router of an m-set, where paths end: their number, and their hops: sum, fewest, most."""
 
     target: str
     paths: int
@@ -78,7 +77,7 @@ class Member:
 
     @property
     def longer(self) -> int:
-        """How many paths have two hops or more: there is one link at most."""
+        """Number of paths with two or more hops: at most one is a link."""
         return self.paths - self.is_link
 
 
@@ -97,8 +96,8 @@ class Plan:
         need, there_is = _bytes_for(len(topology.routers), len(topology.links)), _memory()
         if need > there_is:
             raise WirelagError(
-                f"{topology.name}: {len(topology.routers):,} routers need {format_size(need)} of memory, and there is "
-                f"{format_size(there_is)}; plan a part of the network"
+                f"{topology.name}: {len(topology.routers):,} routers need {format_size(need)} of memory, but only "
+                f"{format_size(there_is)} are available; plan a part of the network"
             )
         self.topology = topology
         self.steps: list[Step] = []
@@ -110,7 +109,7 @@ class Plan:
             self._paths = _kernels.SplitSet(len(topology.routers), sources, targets, weights)
         except (OverflowError, ValueError) as error:
             raise WirelagError(
-                f"{topology.name}: weights are too large to add up ({error}); use smaller ones"
+                f"{topology.name}: the sums of weights are too large ({error}); use smaller weights"
             ) from None
         self._after: dict[str, dict[str, int]] = {router: {} for router in topology.routers}  # links, by number
         self._before: dict[str, dict[str, int]] = {router: {} for router in topology.routers}
@@ -123,17 +122,17 @@ class Plan:
 
     @property
     def upgraded(self) -> list[str]:
-        """The routers that can measure, in the order in which they were upgraded."""
+        """The measuring routers, in the order of their upgrades."""
         return [step.router for step in self.steps]
 
     @property
     def extent(self) -> Extent:
-        """What there is to measure now."""
+        """What is to be measured now."""
         return Extent(self._paths.paths, self._paths.probe_hops, *self._paths.extent, not self.is_capped)
 
     @property
     def is_capped(self) -> bool:
-        """Whether there were more equal paths than can be counted; numbers are lower bounds then."""
+        """Whether there were more equal paths than can be counted; numbers are then lower bounds."""
         return self._paths.capped
 
     def upgrade(self, router: str, given: bool = False) -> None:
@@ -145,13 +144,13 @@ class Plan:
         self.steps.append(Step(router, given, self.extent))
 
     def gains(self, strategy: Strategy = "count") -> dict[str, int]:
-        """How many paths (count) or hops of them (reduction) would go away with each router, if it were the next."""
+        """How many paths (count) or hops (reduction) each router would save as the next one."""
         return dict(zip(self.topology.routers, self._paths.gains(strategy == "reduction"), strict=True))
 
     def choose(self, wanted: int, strategy: Strategy = "count", seed: int = 0) -> None:
-        """Upgrade so many more routers; fewer if the others save nothing. Of equals the first in the topology is taken.
+        """Upgrade `wanted` more routers; fewer if the others save nothing. Of equals take the first in the topology.
 
-        At random all routers are as likely, also those that save nothing.
+        With `random` all routers are equally likely, even those that save nothing.
         """
         if strategy == "random":
             others = [router for router in self.topology.routers if router not in set(self.upgraded)]
@@ -166,19 +165,19 @@ class Plan:
             self.upgrade(self.topology.routers[best])
 
     def m_set(self, router: str) -> list[Member]:
-        """Where the paths end that begin at a router, the nearest first."""
+        """The ends of the paths that begin at a router, nearest first."""
         self.topology.check(router)
         names = self.topology.routers
         columns = (column.tolist() for column in self._paths.members(self._index[router]))
         return [Member(names[target], *numbers) for target, *numbers in zip(*columns, strict=True)]
 
     def ways(self, router: str) -> dict[str, tuple[int, int]]:
-        """What the virtual link to each router of the m-set costs, and how many paths it has."""
+        """The cost of the virtual link to each router of the m-set, and its number of paths."""
         costs = self._paths.costs(self._index[router])
         return {one.target: (int(costs[self._index[one.target]]), one.longer) for one in self.m_set(router)}
 
     def watched(self, router: str) -> Iterator[Segment]:
-        """The segments that a router watches: to its m-set, and inside itself if it can."""
+        """The segments that a router watches: to its m-set, and inside itself if it can measure."""
         for member in self.m_set(router):
             if member.is_link:
                 yield Segment.link(router, member.target)
@@ -188,14 +187,14 @@ class Plan:
             yield from self.inside(router)
 
     def watches(self, router: str) -> tuple[int, int, int]:
-        """How many links, virtual links and ways inside itself a router watches."""
+        """The numbers of links, virtual links and insides that a router watches."""
         self.topology.check(router)
         _, paths, _, shortest, _ = self._paths.members(self._index[router])
         inside = self.ways_inside(router) if router in self.upgraded else 0
         return int((shortest == 1).sum()), int((paths > (shortest == 1)).sum()), inside
 
     def ways_inside(self, router: str) -> int:
-        """How many ways through a router shortest paths take: as many as `inside` yields."""
+        """The number of ways through a router on shortest paths, as many as `inside` yields."""
         self.topology.check(router)
         after = list(self._after[router].values())
         found = int(self._paths.on_route(self._index[router])[after].sum())
@@ -216,7 +215,7 @@ class Plan:
             yield from ((router, target) for target, link in links.items() if onward[link])
 
     def inside(self, router: str) -> Iterator[Segment]:
-        """The ways through a router that shortest paths take; EDGE where they begin or end there."""
+        """The ways through a router on shortest paths; EDGE where they begin or end there."""
         self.topology.check(router)
         onward = self._paths.on_route(self._index[router])
         yield from (Segment.inside(router, EDGE, after) for after, link in self._after[router].items() if onward[link])
@@ -226,23 +225,23 @@ class Plan:
                 continue
             yield Segment.inside(router, before, EDGE)
             for after, link in self._after[router].items():
-                if onward[link]:  # never back to where it came from: weights are at least 1
+                if onward[link]:  # never back to where it came from, because weights are at least 1
                     yield Segment.inside(router, before, after)
 
 
 def _bytes_for(routers: int, links: int) -> int:
-    """What `kernels/module_routes.cpp` holds: an order for each pair of routers, bits for each router and link."""
+    """Memory of `kernels/module_routes.cpp`: an order for each pair of routers, bits for each router and link."""
     return 4 * routers**2 + routers * (links + routers) // 8
 
 
 def _memory() -> int:
-    """Bytes that the machine has."""
+    """Bytes of memory of this machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 @dataclass(frozen=True, slots=True)
 class Turnover:
-    """What a router watches from now on, no longer, and still but over other routers, after links have failed."""
+    """Segments that a router starts watching, stops watching, and watches over other routers, after links failed."""
 
     router: str
     new: list[Segment]
@@ -253,9 +252,8 @@ class Turnover:
 def turnover(before: Plan, after: Plan) -> Iterator[Turnover]:
     """What the failure of links changes for each router.
 
-    Until routes have converged everybody watches the old segments and the new ones. Law: of a virtual link that stays
-    the ways have changed if it costs more or has fewer paths, and only then: while none of its paths fails, nothing
-    that is left can be cheaper.
+    Until routes have converged, everyone watches old and new segments. Law: a remaining virtual link has other paths if
+    and only if it costs more or has fewer paths: while none of its paths fails, nothing that is left can be cheaper.
     """
     for router in before.topology.routers:
         old, new = list(before.watched(router)), list(after.watched(router))

@@ -1,7 +1,7 @@
-"""Reports of segments: the JSON of `wirelag oneway` or `wirelag flows`, as figures.
+"""Reports of segments: figures from the JSON of `wirelag oneway` or `wirelag flows`.
 
-Law: what a report says of its error is as if packets were independent of each other. Where it has intervals, these show
-how alike neighbours are, and the larger of the two errors counts.
+Law: a report states its error as if packets were independent. If it has intervals, these show how correlated
+neighbours are, and the larger of the two errors counts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wirelag.network.localise import Basis, Figures
 from wirelag.network.segments import Segment, parse_segment
 from wirelag.stats.distribution import Z95
 
-# `oneway` gives the mean an interval of deviation * sqrt(2 ln(2 / 0.05) / used): so many standard errors.
+# `oneway` gives the mean an interval of deviation * sqrt(2 ln(2 / 0.05) / used): this many standard errors.
 BOUND: Final = math.sqrt(2 * math.log(2 / 0.05))
 ANEW: Final = "write the report anew"
 _LONGEST: Final = 1e9  # of delays, in seconds
@@ -31,7 +31,7 @@ _SHORTEST: Final = 1e-9  # of intervals
 
 @dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """What was measured of a segment."""
+    """The measurement of a segment."""
 
     segment: Segment
     name: str  # of the file, for messages
@@ -41,19 +41,19 @@ class SegmentReport:
 
     @property
     def span(self) -> tuple[float, float] | None:
-        """From when to when; None where the report does not say."""
+        """Start and end; None if the report has none."""
         known = [one for one in (self.whole, *self.intervals) if one.start is not None and one.end is not None]
         return (min(one.start or 0.0 for one in known), max(one.end or 0.0 for one in known)) if known else None
 
     @property
     def length(self) -> float | None:
-        """How long an interval is, mostly."""
+        """The typical length of an interval."""
         lengths = [one.end - one.start for one in self.intervals if one.start is not None and one.end is not None]
         return median(lengths) if lengths else None
 
 
 def named(argument: str) -> tuple[Segment | None, str]:
-    """A segment and a file, as `SEGMENT=FILE`; the file alone may say what it is of.
+    """Parse `SEGMENT=FILE`, a segment and a file; the file alone may name its segment.
 
     >>> str(named("B[A>C]=b.json")[0])
     'B[A>C]'
@@ -63,7 +63,7 @@ def named(argument: str) -> tuple[Segment | None, str]:
         try:
             segment = parse_segment(argument[:place])
             if place + 1 == len(argument):
-                raise WirelagError(f"{argument} names no file; write it as SEGMENT=FILE")
+                raise WirelagError(f"{argument} has no file; write it as SEGMENT=FILE")
             return segment, argument[place + 1 :]
         except WirelagError:
             if place + 1 == len(argument):
@@ -75,16 +75,16 @@ def named(argument: str) -> tuple[Segment | None, str]:
 def _exists(path: str) -> bool:
     try:
         return Path(path).exists()
-    except (OSError, ValueError):  # too long for a name, or a name that no file can have
+    except (OSError, ValueError):  # too long, or not a valid file name
         return False
 
 
 def report_of(content: Mapping[str, Any], name: str, segment: Segment | None = None) -> SegmentReport:
-    """A report: of that segment, or of the one that its key `segment` or its file's name says."""
+    """A report of this segment, or of the one that its key `segment` or its file name gives."""
     command, quantity = content.get("command"), content.get("quantity")
     if command == "path" or (quantity != "one_way" and not (quantity is None and "flows" in content)):
         what = f"is what wirelag {command} prints" if isinstance(command, str) else 'has no "quantity"'
-        raise WirelagError(f"{name}: {what}, and no report of a segment; wants the JSON of wirelag oneway or flows")
+        raise WirelagError(f"{name}: {what}, not a report of a segment; use the JSON of wirelag oneway or flows")
     segment = segment or _said(content, name)
     errors = BOUND if command == "oneway" or crosses(content.get("estimator")) else Z95
     try:
@@ -94,7 +94,7 @@ def report_of(content: Mapping[str, Any], name: str, segment: Segment | None = N
         raise WirelagError(f"{name}: {error}; {ANEW}") from None
     if whole.mean is None:
         reason = content.get("reason") or "it has no mean"
-        raise WirelagError(f"{name}: says nothing of {segment}: {reason}; leave it out, or measure longer")
+        raise WirelagError(f"{name}: has no figures for {segment}: {reason}; leave it out, or measure longer")
     if whole.floor is not None and whole.floor > whole.mean + 1e-9:
         raise WirelagError(f"{name}: its shortest delay is longer than its mean; {ANEW}")
     timed = sorted((one for one in intervals if one.start is not None), key=lambda one: one.start or 0.0)
@@ -105,13 +105,13 @@ def report_of(content: Mapping[str, Any], name: str, segment: Segment | None = N
 
 
 def _between(timed: Sequence[Figures]) -> Error | None:
-    """The error that intervals show."""
+    """The error shown by the intervals."""
     counts = [0.0 if one.mean is None else max(1.0, one.samples) for one in timed]
     return batch_error([count * (one.mean or 0.0) for one, count in zip(timed, counts, strict=True)], counts)
 
 
 def surer(figures: Figures, seen: Error | None, basis: Basis) -> Figures:
-    """With an error that was learned from how delays vary over time; the larger of both."""
+    """With an error learned from the variation over time, if it is larger."""
     if seen is None:
         return figures
     return replace(figures, error=max(seen[0], figures.error or 0.0), freedom=seen[1], basis=basis)
@@ -128,25 +128,25 @@ def _said(content: Mapping[str, Any], name: str) -> Segment:
         return parse_segment(Path(name).name.removesuffix(".json"))
     except WirelagError:
         raise WirelagError(
-            f"{name}: does not say which segment it is of; name it as SEGMENT={name}, or write it with oneway --segment"
+            f"{name}: does not name its segment; write SEGMENT={name}, or write it with oneway --segment"
         ) from None
 
 
 def figures_of(content: Mapping[str, Any], errors: float) -> Figures:
-    """The numbers of a report or of an interval; the 95% interval of its mean reaches so many standard errors."""
+    """The figures of a report or an interval; the 95% interval of its mean spans `errors` standard errors."""
     mean, pair = _number(content, "mean"), content.get("ci95")
     pair = pair.get("mean") if isinstance(pair, Mapping) else pair
     error = None
     if isinstance(pair, list | tuple) and len(pair) == 2:
         low, high = (_number({"ci95": end}, "ci95") for end in pair)
-        # An interval that would reach below zero may be cut there: its upper half is whole.
+        # An interval that would reach below zero may be cut there: its upper half is complete.
         error = None if None in (low, high, mean) else max(0.0, (high or 0.0) - (mean or 0.0)) / errors
     floor, start, end = _number(content, "min"), _number(content, "start", _LATEST), _number(content, "end", _LATEST)
     if start is not None and end is not None and end - start < _SHORTEST:
         raise ValueError('"end" is not after "start"')
     std = _number(content, "std")
     if std is not None and std < 0:
-        raise ValueError('"std" is below nothing')
+        raise ValueError('"std" is negative')
     return Figures(
         mean,
         error,
@@ -161,7 +161,7 @@ def figures_of(content: Mapping[str, Any], errors: float) -> Figures:
 
 
 def one_of_each(reports: Sequence[SegmentReport]) -> dict[Segment, SegmentReport]:
-    """By segment; two reports of one segment are refused, and so are reports of different times."""
+    """Reports by segment; refuses two reports of one segment, and reports of different times."""
     found: dict[Segment, SegmentReport] = {}
     for report in reports:
         if report.segment in found:
@@ -214,7 +214,7 @@ def _same_edges(reports: Sequence[SegmentReport]) -> None:
 
 def _object(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise ValueError('one of its "intervals" is no object')
+        raise ValueError('one of its "intervals" is not an object')
     return value
 
 
@@ -231,7 +231,7 @@ def _number(content: Mapping[str, Any], name: str, most: float = _LONGEST) -> fl
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f'"{name}" is not a number')
     if not abs(value) <= most:
-        raise ValueError(f'"{name}" is out of all proportion')
+        raise ValueError(f'"{name}" is too large or too small')
     return float(value)
 
 

@@ -1,4 +1,4 @@
-"""Routes: all shortest paths between two routers, equal costs included, and how traffic splits over them."""
+"""Routes: all shortest paths between two routers, including equal costs, and how traffic splits over them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from wirelag.errors import WirelagError
 if TYPE_CHECKING:
     from wirelag.network.topology import Topology
 
-_Neighbours = Mapping[str, Mapping[str, int]]  # of each router, with the weight of the link
+_Neighbours = Mapping[str, Mapping[str, int]]  # neighbours of each router, with the weight of the link
 
 
 class Routes:
-    """The shortest paths of a topology, found when asked for.
+    """The shortest paths of a topology, computed on demand.
 
-    Law: a router sends what is for a target to every neighbour on a shortest path to it, to each the same share,
-    whatever way the traffic came. Weights are whole numbers, so costs are equal exactly or not at all.
+    Law: a router sends traffic for a target to every neighbour on a shortest path to it, in equal shares, whatever way
+    the traffic came. Weights are integers, so costs are exactly equal or not at all.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -33,16 +33,16 @@ class Routes:
         self._to: dict[str, dict[str, int]] = {}
 
     def next_hops(self, router: str, target: str) -> tuple[str, ...]:
-        """Where `router` sends what is for `target`; nowhere if it is the target, or cannot reach it."""
+        """Where `router` sends traffic for `target`; empty if it is the target, or cannot reach it."""
         costs = self._costs_to(target)
         return _on_shortest(self._after[self._known(router)], costs, costs.get(router))
 
     def cost(self, source: str, target: str) -> int | None:
-        """The weights of a shortest path added up; None if there is no path."""
+        """The cost of a shortest path; None if there is no path."""
         return self._costs_to(target).get(self._known(source))
 
     def costs(self, source: str) -> dict[str, int]:
-        """What it costs from a router to each that it can reach."""
+        """The cost from a router to each router that it can reach."""
         return _costs(self._known(source), self._after)
 
     def paths(self, source: str, target: str, most: int = 1000) -> list[tuple[str, ...]]:
@@ -58,13 +58,13 @@ class Routes:
         return found
 
     def shares(self, source: str, target: str) -> dict[tuple[str, str], Fraction]:
-        """Which share of the traffic takes each link of the route."""
+        """The share of the traffic on each link of the route."""
         self._need_path(source, target)
         costs = self._costs_to(target)
         arriving: dict[str, Fraction] = defaultdict(Fraction, {source: Fraction(1)})
         found: dict[tuple[str, str], Fraction] = {}
         while arriving:
-            router = max(arriving, key=costs.__getitem__)  # nothing more can arrive at what is farthest from the target
+            router = max(arriving, key=costs.__getitem__)  # no more traffic can arrive at the farthest router
             share, hops = arriving.pop(router), self.next_hops(router, target)
             for hop in hops:
                 found[router, hop] = share / len(hops)
@@ -97,7 +97,7 @@ class Routes:
 
 
 def _costs(start: str, neighbours: _Neighbours) -> dict[str, int]:
-    """Dijkstra: what it costs from `start` to each router that can be reached."""
+    """Dijkstra: the cost from `start` to each reachable router."""
     costs: dict[str, int] = {}
     waiting = [(0, start)]
     while waiting:

@@ -1,4 +1,4 @@
-"""Segments: what is measured as one, and what it is called.
+"""Segments: units of measurement, and their names.
 
 A path is cut at every router that can measure. Between two cuts lies a link, or a virtual link over routers that cannot
 measure; at each cut lies the inside of a router. All are directed.
@@ -16,7 +16,7 @@ from wirelag.errors import WirelagError
 
 Kind = Literal["link", "virtual", "inside"]
 EDGE: Final = ""  # the port to the outside, where traffic enters or leaves the network
-ANY: Final = "*"  # whatever port
+ANY: Final = "*"  # any port
 
 _INSIDE: Final = re.compile(r"([^][>]+)\[([^][>]*)>([^][>]*)\]")
 _BETWEEN: Final = re.compile(r"([^][>]+)(>>?)([^][>]+)")
@@ -26,8 +26,8 @@ _BETWEEN: Final = re.compile(r"([^][>]+)(>>?)([^][>]+)")
 class Segment:
     """A link `A>B`, a virtual link `A>>D`, or the inside of a router, `B[A>C]`.
 
-    `at` is where a link begins, or the router that is measured inside. `before` and `after` are the routers that its
-    ports lead to: of a link only `after`, where it ends.
+    `at` is where a link begins, or the router measured inside. `before` and `after` are the routers that its ports lead
+    to; a link has only `after`, where it ends.
     """
 
     kind: Kind
@@ -42,7 +42,7 @@ class Segment:
 
     @classmethod
     def virtual(cls, source: str, target: str) -> Segment:
-        """All shortest paths of two hops or more on which nothing between the two can measure."""
+        """All shortest paths of two or more hops with no measuring router in between."""
         return cls("virtual", source, EDGE, target)
 
     @classmethod
@@ -57,17 +57,17 @@ class Segment:
 
 
 def parse_segment(text: str) -> Segment:
-    """The segment of that name: the inverse of `str`."""
+    """The segment of this name: the inverse of `str`."""
     if found := _INSIDE.fullmatch(text):
         return Segment.inside(*found.groups())
     if found := _BETWEEN.fullmatch(text):
         source, arrow, target = found.groups()
         return Segment.link(source, target) if arrow == ">" else Segment.virtual(source, target)
-    raise WirelagError(f"{text!r} names no segment: a link is A>B, a virtual link A>>D, the inside of a router B[A>C]")
+    raise WirelagError(f"{text!r} is not a segment: a link is A>B, a virtual link A>>D, the inside of a router B[A>C]")
 
 
 def segments_of(path: Sequence[str], upgraded: Container[str]) -> list[Segment]:
-    """The segments of a path in order, where the routers in `upgraded` can measure.
+    """The segments of a path in order, if the routers in `upgraded` can measure.
 
     The two ends cut as well: at a router that cannot measure inside, a server beside it sends and receives.
     """

@@ -1,7 +1,7 @@
-"""Intervals of several reports on one grid of time.
+"""Intervals of several reports on one time grid.
 
-Methods that are cut at packets have intervals of about one length: each is put where its middle is, and those that fall
-into one cell are added up.
+Methods that cut at packets have intervals of about one length: each is assigned by its midpoint, and intervals in the
+same cell are added up.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wirelag.network.segments import Segment
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A time, and what is known of segments in it; seconds since 1970."""
+    """A time range, and the figures of segments in it; seconds since 1970."""
 
     start: float
     end: float
@@ -26,7 +26,7 @@ class Cell:
 
 
 def cells(reports: Iterable[SegmentReport]) -> list[Cell]:
-    """The grid, in order of time; empty where no report has intervals."""
+    """The grid, in order of time; empty if no report has intervals."""
     known = [report for report in reports if report.length]
     if not known:
         return []
@@ -44,7 +44,7 @@ def cells(reports: Iterable[SegmentReport]) -> list[Cell]:
 
 
 def together(several: Sequence[Figures]) -> Figures:
-    """Neighbouring intervals as one, each counting with its samples."""
+    """Merge neighbouring intervals, weighted by their samples."""
     known = [one for one in several if one.mean is not None]
     if len(several) == 1 or not known:
         return several[0]

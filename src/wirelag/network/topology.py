@@ -1,6 +1,6 @@
 """A network as its routing protocol sees it: routers, directed links, weights.
 
-Weights are whole multiples of one unit, so that equal costs are equal exactly and no sum of them is ever rounded.
+Weights are integer multiples of one unit, so equal costs are exactly equal and sums are never rounded.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ class Link:
 
 @dataclass(frozen=True)
 class Topology:
-    """Routers and the links between them; at most one link for an ordered pair, none from a router to itself."""
+    """Routers and the links between them; at most one link per ordered pair, none from a router to itself."""
 
     routers: tuple[str, ...]
     links: tuple[Link, ...]
-    prefixes: Mapping[str, tuple[Network, ...]] = field(default_factory=dict)  # what a router delivers itself
-    notes: tuple[str, ...] = ()  # what was mended or assumed
+    prefixes: Mapping[str, tuple[Network, ...]] = field(default_factory=dict)  # networks that a router delivers to
+    notes: tuple[str, ...] = ()  # what was repaired or assumed
     name: str = "topology"  # for messages
-    unit: Decimal = Decimal(1)  # of weights: 1, 0.1, 0.01 ...
-    addresses: Mapping[str, str] = field(default_factory=dict)  # a router's own: it has it whatever port fails
+    unit: Decimal = Decimal(1)  # unit of weights: 1, 0.1, 0.01 ...
+    addresses: Mapping[str, str] = field(default_factory=dict)  # a router's own, valid whatever port fails
     link_addresses: Mapping[tuple[str, str], tuple[str, str]] = field(default_factory=dict)  # of a link's two ports
 
     @cached_property
     def graph(self) -> rx.PyDiGraph[str, int]:
-        """The same for rustworkx; indices are those of `routers`."""
+        """The graph for rustworkx; indices are those of `routers`."""
         import rustworkx as rx
 
         graph: rx.PyDiGraph[str, int] = rx.PyDiGraph(multigraph=False)
@@ -64,7 +64,7 @@ class Topology:
         return frozenset((link.source, link.target) for link in self.links)
 
     def check(self, router: str) -> None:
-        """Refuse what is no router here, and name those that are spelled much like it."""
+        """Refuse an unknown router, and suggest similar names."""
         if router in self._known:
             return
         by_fold = {name.casefold(): name for name in self.routers}
@@ -73,7 +73,7 @@ class Topology:
         raise WirelagError(f"{self.name}: there is no router {router}; {hint}")
 
     def without(self, *pairs: tuple[str, str]) -> Topology:
-        """The same after links have failed, each in both directions."""
+        """The topology after links have failed, each in both directions."""
         for one, other in pairs:
             self.check(one)
             self.check(other)
@@ -84,7 +84,7 @@ class Topology:
         return replace(self, links=tuple(link for link in self.links if (link.source, link.target) not in gone))
 
     def renamed(self, names: Mapping[str, str]) -> Topology:
-        """The same with other names for some routers; a WirelagError where two would have the same."""
+        """The topology with other names for some routers; a WirelagError if two would be the same."""
         new = {router: names.get(router, router) for router in self.routers}
         if twice := sorted(name for name, times in Counter(new.values()).items() if times > 1):
             raise WirelagError(f"{self.name}: two routers would both be called {twice[0]}; give them other names")
@@ -98,7 +98,7 @@ class Topology:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The plain JSON that `read_topology` reads back as the same topology, but for its name and notes."""
+        """Plain JSON that `read_topology` reads back as the same topology, except its name and notes."""
         answer: dict[str, Any] = {
             "directed": True,
             "routers": list(self.routers),
@@ -116,7 +116,7 @@ class Topology:
 
 
 def read_topology(source: str | Path) -> Topology:
-    """Read a file of any format, told by its content; `archive:member`; or `ospf:`, what a running FRRouting knows."""
+    """Read a file in any format, detected by content; `archive:member`; or `ospf:`, a running FRRouting."""
     from wirelag.network.formats import read_draft
 
     return read_draft(str(source)).settle()
@@ -128,5 +128,5 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _number(value: Decimal) -> int | float:
-    """As a number of JSON. A weight has 15 digits at most, so that its float is written with the same digits."""
+    """As a JSON number. A weight has at most 15 digits, so its float is written with the same digits."""
     return int(value) if value == int(value) else float(value)

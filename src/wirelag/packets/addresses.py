@@ -1,4 +1,4 @@
-"""Addresses of packets: numbers that stand for them, and directions between nets."""
+"""Address keys (numbers that stand for addresses), and directions between networks."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _SPREAD: Final = np.uint64(0xC2B2AE3D27D4EB4F)
 
 
 def address_keys(addresses: Words) -> Words:
-    """A number for each address of the column `src` or `dst`."""
+    """One number per address of the column `src` or `dst`."""
     return _kernels.coins(addresses[:, 0] * _SPREAD + addresses[:, 1], 0, _ADDRESSES)
 
 
 def pair_keys(source: Words, destination: Words) -> Words:
-    """A number for each ordered pair of address keys: not the same in both directions."""
+    """One number per ordered pair of address keys; the two directions differ."""
     return _kernels.coins(source + destination * _SPREAD, 0, _ADDRESSES)
 
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """From which nets to which packets travel; no nets are all addresses."""
+    """Source and destination networks of packets; an empty side matches all addresses."""
 
     source: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
     destination: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Direction:
-        """Read `SRC>DST`: addresses or nets, several joined by commas, or nothing for all.
+        """Read `SRC>DST`: addresses or networks, several joined by commas; an empty side means all.
 
         >>> Direction.parse("10.0.0.0/8>192.0.2.1").destination
         (IPv4Network('192.0.2.1/32'),)
@@ -57,11 +57,11 @@ class Direction:
         )
 
     def matches(self, source: Words, destination: Words) -> Bools:
-        """Rows of addresses that travel this way."""
+        """Mask of the address rows that match this direction."""
         return _within(source, self.source) & _within(destination, self.destination)
 
     def rows(self, packets: PacketBatch) -> Bools:
-        """Packets that travel this way."""
+        """Mask of the packets that match this direction."""
         return self.matches(packets.src, packets.dst)
 
 

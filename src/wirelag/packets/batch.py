@@ -1,6 +1,6 @@
 """Packet batches: columns, one row per packet.
 
-The columns are described in docs/reference/columns.md, which is the law for the kernel that fills them.
+docs/reference/columns.md defines the columns; the kernel that fills them follows it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class TcpFlag(enum.IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class PacketId:
-    """What a packet id is made of: the same at every vantage point, or their ids cannot be compared.
+    """The parts of a packet id. All vantage points must use the same, or ids cannot be compared.
 
     `prefix` bytes of the payload (0 to 64) and the fields that no hop changes. Address translation changes `flow`.
     """
@@ -100,13 +100,13 @@ class PacketId:
 
     @property
     def fields(self) -> int:
-        """The fields as bits, as the kernel takes them."""
+        """The fields as bits for the kernel."""
         return self.flow | self.length << 1 | self.ip_id << 2 | self.transport << 3
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A piece of a capture: the bytes from `offset` on, so that frames stay reachable."""
+    """A piece of a capture: its bytes from `offset` on. It keeps frames reachable."""
 
     name: str
     offset: int
@@ -160,13 +160,13 @@ class PacketBatch:
 
     @classmethod
     def in_memory(cls, memory: npt.NDArray[np.uint8], rows: int, blocks: tuple[Block, ...] = ()) -> PacketBatch:
-        """A view of the first `rows` rows of memory that the kernel has filled."""
+        """A view of the first `rows` rows that the kernel wrote to this memory."""
         batch = cls({}, blocks)
         batch._memory, batch._rows = memory, rows
         return batch
 
     def __getattr__(self, name: str) -> Array:
-        """Make a column's view when it is first asked for: most readers look at a few columns only."""
+        """Make a column's view on first use: most readers need only a few columns."""
         if name not in _PLACES or not hasattr(self, "_memory"):
             raise AttributeError(name)
         dtype, width, offset = _PLACES[name]
@@ -187,16 +187,16 @@ class PacketBatch:
         return f"<PacketBatch of {len(self)} packets>"
 
     def __getitem__(self, rows: slice | Array) -> PacketBatch:
-        """Some of the rows: a slice is a view, a mask or an array of row numbers is a copy."""
+        """Select rows: a slice is a view; a mask or an array of row numbers is a copy."""
         return PacketBatch({name: getattr(self, name)[rows] for name in self._columns()}, self.blocks)
 
     def _columns(self) -> list[str]:
-        """The columns there are: all, or those that somebody made a batch of by hand."""
+        """The columns of this batch: all, or those given to a batch made by hand."""
         return [name for name, _, _ in COLUMNS if hasattr(self, name)]
 
     @staticmethod
     def concatenate(batches: Sequence[PacketBatch]) -> PacketBatch:
-        """One batch with the rows of all, in this order; frames stay reachable."""
+        """One batch with the rows of all batches, in order; frames stay reachable."""
         if not batches:
             return PacketBatch.empty()
         columns = {name: np.concatenate([getattr(batch, name) for batch in batches]) for name, _, _ in COLUMNS}
@@ -209,7 +209,7 @@ class PacketBatch:
         return PacketBatch(columns, tuple(blocks))
 
     def at_times(self, times_ns: npt.NDArray[np.int64]) -> PacketBatch:
-        """The same packets at other times."""
+        """The same packets with other times."""
         columns = {name: getattr(self, name) for name in self._columns()}
         return PacketBatch(columns | {"time_ns": times_ns}, self.blocks)
 
@@ -231,13 +231,13 @@ class PacketBatch:
         return to_address(int(column[row, 0]), int(column[row, 1]))
 
     def frame(self, row: int) -> bytes:
-        """The captured bytes of one packet, for what no column holds."""
+        """The captured bytes of one packet, for fields without a column."""
         block = self.blocks[int(self.source[row])]
         start = int(self.offset[row]) - block.offset
         return block.data[start : start + int(self.captured_length[row])].tobytes()
 
     def to_polars(self) -> pl.DataFrame:
-        """A data frame with a column each; addresses as text, time as a datetime in UTC beside the integer ns."""
+        """A data frame with one column each; addresses as text; time as a UTC datetime beside the integer ns."""
         import polars as pl
 
         texts = {name: _address_texts(getattr(self, name)) for name in ("src", "dst")}
@@ -246,7 +246,7 @@ class PacketBatch:
 
 
 def to_address(high: int, low: int) -> Address:
-    """The address of two 64-bit halves; `::ffff:a.b.c.d` is IPv4.
+    """The address from its two 64-bit halves; `::ffff:a.b.c.d` is IPv4.
 
     >>> to_address(0, 0xFFFFC0000201)
     IPv4Address('192.0.2.1')

@@ -1,4 +1,4 @@
-"""Which packets to look at. Alternatives of one sort are joined by "or", the sorts by "and"."""
+"""Packet filters. Alternatives of one kind are joined by "or", the kinds by "and"."""
 
 import ipaddress
 import re
@@ -25,9 +25,9 @@ _ALL: Final = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Addresses (hosts are nets of one address), ports and protocols of either end, and times `[from_ns, to_ns)`.
+    """Addresses (a host is a net of one address), ports and protocols of either end, and times `[from_ns, to_ns)`.
 
-    With `relative` the times count from the first packet of each file.
+    With `relative`, times count from the first packet of each file.
     """
 
     nets: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
@@ -47,7 +47,7 @@ class Filter:
         start: str | None = None,
         end: str | None = None,
     ) -> "Filter":
-        """A filter of words as they are written on the command line; a ValueError names the word that is wrong."""
+        """Build a filter from command-line words; a ValueError names the wrong word."""
         times = [parse_time_ns(text) for text in (start, end) if text]
         if len({relative for _, relative in times}) > 1:
             raise ValueError("give both times as a distance from the first packet (+2s), or neither")
@@ -55,7 +55,7 @@ class Filter:
         from_ns = parse_time_ns(start)[0] if start else EARLIEST_NS
         to_ns = parse_time_ns(end)[0] if end else LATEST_NS
         if from_ns >= to_ns:
-            raise ValueError(f"nothing lies between {start} and {end}")
+            raise ValueError(f"the time range from {start} to {end} is empty")
         for port in ports:
             if not 0 <= port <= 65535:
                 raise ValueError(f"{port} is not a port: ports go from 0 to 65535")
@@ -69,7 +69,7 @@ class Filter:
         )
 
     def kernel_arguments(self) -> dict[str, Any]:
-        """The filter as the reading kernel takes it."""
+        """The filter as arguments of the reading kernel."""
         return {
             "nets": [_halves(net) for net in self.nets],
             "ports": list(self.ports),
@@ -81,7 +81,7 @@ class Filter:
 
 
 def parse_time_ns(text: str) -> tuple[int, bool]:
-    """A point in time as ns, and whether it counts from the first packet.
+    """Read a time as ns, and whether it counts from the first packet.
 
     >>> parse_time_ns("2024-05-01T12:00:00Z")
     (1714564800000000000, False)

@@ -1,4 +1,4 @@
-"""Groups of samples or packets: by flow, host, network, port or class. The first seen are kept, the rest is "other"."""
+"""Groups of samples or packets by flow, host, network, port or class. The first seen are kept; the rest is "other"."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from wirelag.packets.batch import PacketBatch, to_address
 
 By = Literal["flow", "client", "server", "subnet", "port", "prefix", "dscp"]
-OTHER: Final = 1  # the tag of what found no room; 0 means no group at all
+OTHER: Final = 1  # tag of groups that did not fit; 0 means no group
 OTHER_KEY: Final = "other"
 
 Ints = npt.NDArray[Any]
@@ -20,10 +20,10 @@ Ints = npt.NDArray[Any]
 
 @dataclass(slots=True)
 class Grouping:
-    """Which group a sample belongs to, as a small number (its tag), and what a group is called.
+    """Maps each sample to a group: a small number (its tag) and a key (its name).
 
-    `subnet` is that of the side the delay is to, `prefix` those of both sides, with the given prefix lengths for IPv4
-    and IPv6. Packets of one direction are grouped as samples of leg 1: their source is the client.
+    `subnet` is the network of the side that the delay is to; `prefix` is both networks, with the given prefix lengths
+    for IPv4 and IPv6. Packets of one direction are grouped as samples of leg 1: their source is the client.
     """
 
     by: By
@@ -34,11 +34,11 @@ class Grouping:
     _tags: dict[tuple[int, ...], int] = field(default_factory=dict)
 
     def tags(self, packets: PacketBatch, rows: Ints, legs: Ints) -> Ints:
-        """The group of each sample, given the row of its response and its leg."""
+        """The tag of each sample, from the row of its response and its leg."""
         columns = self._columns(packets, rows, legs)
         distinct, first, inverse = np.unique(columns, axis=0, return_index=True, return_inverse=True)
         found = np.empty(len(distinct), np.int64)
-        for i in np.argsort(first):  # in the order in which they were seen, so that no split of the input matters
+        for i in np.argsort(first):  # in order of appearance, so that the split into batches does not matter
             key = tuple(distinct[i].tolist())
             tag = self._tags.get(key)
             if tag is None and len(self._tags) < self.most:
@@ -48,21 +48,21 @@ class Grouping:
         return found[inverse.reshape(-1)]
 
     def apart(self, packets: PacketBatch) -> tuple[Ints, Ints]:
-        """However many groups there are: a row of each, and the group of each row. No group gets a tag."""
+        """One row per group, and the group of each row, for any number of groups. Assigns no tags."""
         rows = np.arange(len(packets))
         columns = self._columns(packets, rows, np.ones(len(rows), np.uint8))
         _, first, inverse = np.unique(columns, axis=0, return_index=True, return_inverse=True)
         return first, inverse.reshape(-1)
 
     def _columns(self, packets: PacketBatch, rows: Ints, legs: Ints) -> Ints:
-        """What tells groups apart, a row of numbers for each sample."""
+        """The values that distinguish groups: one row per sample."""
         if self.by == "flow":
             return packets.flow_key[rows].reshape(-1, 1)
         if self.by == "dscp":
             return packets.dscp[rows].reshape(-1, 1)
         if self.by == "prefix":
             return np.column_stack((self._subnets(packets.src[rows]), self._subnets(packets.dst[rows])))
-        # A response comes from the side the delay is to.
+        # A response comes from the side that the delay is to.
         from_server = (legs == 0).reshape(-1, 1)
         if self.by == "port":
             return np.where(from_server[:, 0], packets.src_port[rows], packets.dst_port[rows]).reshape(-1, 1)

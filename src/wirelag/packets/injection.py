@@ -1,7 +1,7 @@
-"""When a sender puts a reference packet between the packets of a link.
+"""When a sender injects a reference packet between the packets of a link.
 
-The law is docs/reference/injection.md; kernels/queue.h follows it, too, for the simulator. Fractions are
-integers in 2^-32, so that both agree in every reference.
+docs/reference/injection.md is the law; the simulator's kernels/queue.h follows it too. Fractions are integers in units
+of 2^-32, so that both agree on every reference.
 """
 
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ Rule = tuple[int, int, int, int, int, int, int, int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """One reference per `n` packets, per `tau_ns`, whichever is first, or by the link's utilisation.
+    """One reference per `n` packets, per `tau_ns`, per whichever comes first, or by the link's utilisation.
 
-    `adaptive` sends one in `n_least` packets up to the utilisation `busy_least`, one in `n_most` from `busy_most` on,
-    and on an ellipse between. The utilisation is the mean of the bytes between references over the mean of the time
-    between them; a mean of ratios would be that of the bursts, since a burst ends many short times.
-    Never more than `most_share` of the link's bytes, from the first packet on; `depth_ns` is how long credit for quiet
-    times is kept; a share of 1 lifts the bound.
+    `adaptive` sends one per `n_least` packets up to utilisation `busy_least`, one per `n_most` from `busy_most` on, and
+    follows an ellipse between. The utilisation is the mean bytes between references divided by the mean time between
+    them; a mean of ratios would weigh bursts too much, because a burst ends many short times.
+    References never exceed `most_share` of the link's bytes, from the first packet on. Credit for idle time is kept for
+    `depth_ns`. A share of 1 removes the bound.
     """
 
     link_bytes_per_s: int
@@ -47,23 +47,23 @@ class Injection:
         if self.kind not in ("1-in-n", "1-in-tau", "both", "adaptive"):
             raise ValueError(f"{self.kind!r} is not one of 1-in-n, 1-in-tau, both, adaptive")
         if not 0 < self.link_bytes_per_s < 1 << 40:
-            raise ValueError("a link has 1 to 2^40 bytes/s")
+            raise ValueError("the rate of a link must be 1 to 2^40 bytes/s")
         if min(self.n, self.n_least) < 1 or self.n_most < self.n_least:
-            raise ValueError("references come once in 1 or more packets, n_most is not below n_least")
+            raise ValueError("n, n_least and n_most must be at least 1, and n_most at least n_least")
         if not 0 <= self.busy_least < self.busy_most <= 1 or not 0 < self.alpha <= 1 or not 0 < self.most_share <= 1:
-            raise ValueError("utilisations, alpha and most_share are fractions, busy_least below busy_most")
+            raise ValueError("utilisations, alpha and most_share must be fractions, and busy_least below busy_most")
         if not 1_000 <= self.tau_ns <= LONGEST_NS or not 0 <= self.wait_ns <= LONGEST_NS:
-            raise ValueError("tau is 1 us to 18 minutes, the wait at most that")
+            raise ValueError("tau must be 1 us to 18 minutes, and the wait at most that")
         if self.kind == "both" and self.wait_ns >= self.tau_ns:
-            raise ValueError("a reference waits less than tau, or the next one would overtake it")
+            raise ValueError("a reference must wait less than tau, or the next one overtakes it")
         if not 0 < self.depth_ns <= SECOND or not 0 < self.size < 1 << 16:
-            raise ValueError("the share is counted over at most 1 s, a packet has at most 65535 bytes")
+            raise ValueError("depth must be at most 1 s, and the size at most 65535 bytes")
         if self.most_share < 1 and self.link_bytes_per_s * self.most_share >= ONE:
-            raise ValueError("the share of references is less than 2^32 bytes/s")
+            raise ValueError("the share of references must be less than 2^32 bytes/s")
 
     @property
     def rule(self) -> Rule:
-        """As the kernel takes it: rates, utilisations, alpha, times, capacity, share, its most credit, size."""
+        """The rule for the kernel: rates, utilisations, alpha, times, capacity, share, maximum credit, size."""
         adaptive, by_count = self.kind == "adaptive", self.kind in ("1-in-n", "both")
         least = -(-ONE // (self.n_most if adaptive else self.n)) if adaptive or by_count else 0
         most = -(-ONE // self.n_least) if adaptive else least
@@ -84,7 +84,7 @@ class Injection:
 
 
 class Injector:
-    """An injection at work: ask `due` before each packet, then tell it of the packet.
+    """A running injection: call `due` before each packet, then `packet`.
 
     >>> injector = Injector(Injection(125_000_000, "1-in-n", n=2, most_share=1))
     >>> for time_ns in (0, 5_000, 6_000, 9_000):
@@ -118,10 +118,10 @@ class Injector:
         self._due_ns = NEVER
         self._mean_bytes = self._mean_ns = 0
         self._credit = self._credit_ns = 0
-        self.refused = 0  # references by time that the share did not allow
+        self.refused = 0  # references by time that exceeded the share
 
     def due(self, time_ns: int | None = None) -> Iterator[int]:
-        """When references are sent, up to this time (included); without one, that which is under way."""
+        """The send times of references up to and including this time; without a time, of the one that is pending."""
         while True:
             by_time = self._due_ns == NEVER
             due_ns = (
@@ -140,7 +140,7 @@ class Injector:
                 self.refused += 1
 
     def packet(self, time_ns: int, size: int) -> None:
-        """A regular packet is sent."""
+        """Record that a regular packet was sent."""
         if self._last_ns is None:
             self._last_ns = self._credit_ns = time_ns
         self._packets += 1
@@ -158,7 +158,7 @@ class Injector:
         return self._credit >= self._size * SECOND
 
     def _decide(self, time_ns: int) -> None:
-        """Pay for a reference and work out the rate from now on."""
+        """Pay for a reference and compute the new rate."""
         passed_ns = min(time_ns - (self._last_ns or 0), LONGEST_NS)
         self._credit -= self._size * SECOND if self._depth else 0
         self._mean_bytes = self._smooth(self._mean_bytes, min(self._bytes, LONGEST_NS) << 16)
@@ -169,7 +169,7 @@ class Injector:
         used = (self._mean_bytes * SECOND << 32) // capacity if capacity else self._busy_most
         busy = min(max(used, self._busy_least), self._busy_most)
         place = ((busy - self._busy_least) << 32) // (self._busy_most - self._busy_least)
-        height = isqrt((1 << 64) - place * place)  # of the ellipse
+        height = isqrt((1 << 64) - place * place)  # height of the ellipse
         self._rate = self._rate_least + ((self._rate_most - self._rate_least) * height >> 32)
 
     def _smooth(self, mean: int, value: int) -> int:

@@ -1,11 +1,11 @@
 """Intervals of time: the one place that decides to which interval a packet belongs.
 
-Law: intervals are aligned to the epoch, so that all vantage points cut at the same instants. A packet belongs to the
-interval of its capture time, but never to one that was left already: a timestamp that goes back stays in the interval
-that is open. So the answer does not depend on how the input is split into batches.
+Law: intervals are aligned to the epoch, so all vantage points cut at the same instants. A packet belongs to the
+interval of its capture time, but never to one that has ended: a timestamp that goes back stays in the open interval.
+So results do not depend on how the input is split into batches.
 
-Where two points must cut at the same packet, packets delimit intervals instead of the clock: those that a coin of their
-id chooses, which both points see, or control packets made for it (docs/reference/crossing.md, "Delimiters").
+Where two points must cut at the same packet, packets delimit intervals instead of the clock: packets chosen by a coin
+of their id, which both points see, or special control packets (docs/reference/crossing.md, "Delimiters").
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from wirelag.packets.filters import EARLIEST_NS
 
 @dataclass(frozen=True, slots=True, order=True)
 class Interval:
-    """The time `[start_ns, end_ns)`."""
+    """The time range `[start_ns, end_ns)`."""
 
     start_ns: int
     end_ns: int
@@ -35,14 +35,14 @@ class Interval:
 
     @property
     def length_ns(self) -> int:
-        """How long it is."""
+        """Length in ns."""
         return self.end_ns - self.start_ns
 
 
 def split(batches: Iterable[PacketBatch], interval_ns: int | None) -> Iterator[tuple[Interval, PacketBatch]]:
-    """Cut batches at the edges of intervals; intervals without packets are left out.
+    """Cut batches at interval edges; intervals without packets are left out.
 
-    Without a length each batch comes with the time it spans.
+    Without a length, each batch comes with the time that it spans.
     """
     latest_ns = EARLIEST_NS
     for batch in batches:
@@ -81,9 +81,9 @@ def events(batches: Iterable[PacketBatch], interval_ns: int | None) -> Iterator[
 MARKERS: Final = 16  # in an interval, where its number of packets is known
 MARKER: Final = 4  # the purpose of a marker's coin
 CONTROL_PORT: Final = 5862
-CONTROL: Final = 1 << 63  # the names of control packets: this, and their sequence number
-CONTROL_COPIES: Final = 3  # that are sent of each: one that got lost, or was held up, joins two intervals
-REMEMBERED: Final = 8  # control packets whose copies are known as such
+CONTROL: Final = 1 << 63  # names of control packets: this plus their sequence number
+CONTROL_COPIES: Final = 3  # copies sent of each: if one is lost or late, two intervals merge
+REMEMBERED: Final = 8  # control packets remembered to recognise copies
 _CONTROL_FIRST, _CONTROL_MAGIC = 0x57, 0x4C414701  # payload "WLAG", 1, and the number in 4 bytes
 
 Words = npt.NDArray[np.uint64]
@@ -91,7 +91,7 @@ Words = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Delimiters:
-    """Which packets end an interval: one of 2^bits, and of these one in `length_ns`; or control packets to a port."""
+    """Packets that end an interval: 1 in 2^bits, and of these one per `length_ns`; or control packets to a port."""
 
     length_ns: int
     bits: int = 10
@@ -100,11 +100,11 @@ class Delimiters:
 
     @staticmethod
     def bits_for(packets: float) -> int:
-        """Markers rare enough that few lie near an edge, and so frequent that an interval is not much too long."""
+        """Bits that make markers rare enough that few lie near an edge, but frequent enough to keep intervals short."""
         return max(0, min(20, round(math.log2(max(1.0, packets) / MARKERS))))
 
     def found(self, packets: PacketBatch) -> tuple[npt.NDArray[np.int64], Words, Words]:
-        """The rows of packets that may delimit intervals, their names and their coins."""
+        """Rows of the packets that may delimit intervals, with their names and coins."""
         if self.control_port is None:
             coins = _kernels.coins(packets.packet_id, self.seed, MARKER)
             rows = np.flatnonzero(coins < np.uint64(2 ** (64 - self.bits))) if self.bits else np.arange(len(packets))
@@ -126,7 +126,7 @@ def control_payload(number: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Where an interval begins. It may take the place of the last one, which was not an edge after all."""
+    """Where an interval begins. It may replace the previous edge, which then was none."""
 
     name: int
     time_ns: int
@@ -134,7 +134,7 @@ class Edge:
 
 
 def _copies(names: list[int], numbers: deque[int]) -> list[int]:
-    """The places of names that were there before, by the last ones, which it keeps."""
+    """Positions of names seen before, according to `numbers`, which it updates."""
     copies = []
     for place, name in enumerate(names):
         if name in numbers:
@@ -147,14 +147,14 @@ def _copies(names: list[int], numbers: deque[int]) -> list[int]:
 def split_at_delimiters(
     batches: Iterable[PacketBatch], delimiters: Delimiters
 ) -> Iterator[tuple[PacketBatch, Edge | None]]:
-    """Parts of batches, each with the edge behind it, if one is there.
+    """Parts of batches, each with the edge that follows it, if any.
 
-    Whether a marker cuts is known half a length after it: until then a later one with a smaller coin takes its place.
-    Of control packets the first of each number cuts; its copies belong to nothing.
+    Whether a marker cuts is known half a length after it: until then, a later marker with a smaller coin replaces it.
+    Of control packets with the same number only the first cuts; its copies belong to no interval.
     """
     half_ns = delimiters.length_ns // 2
     recent: deque[tuple[int, int]] = deque()  # markers of the last half length, coins rising: time and coin
-    last: int | None = None  # when the last marker came that cuts so far
+    last: int | None = None  # time of the last marker that cuts so far
     latest_ns = EARLIEST_NS
     numbers: deque[int] = deque(maxlen=REMEMBERED)
     for batch in batches:

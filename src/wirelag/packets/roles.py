@@ -1,10 +1,10 @@
 """Which packets travel from a client to its server.
 
-An endpoint that a SYN (of WireGuard: an initiation) asked for, or that answered one, is a server from then on. Else
-ports tell: well-known ones are servers' (below 1024), then registered ones (below 32768). Packets with ports of the
-same class, or without, could be either's: both directions are taken for a client's (`Epochs.one_way` keeps the one
-that was heard first), and whoever knows better says where the servers are.
-Memory: 8 bytes for each of at most 2^16 servers; those beyond are known by their ports alone.
+An endpoint that receives a SYN (WireGuard: an initiation), or replies to one, is a server from then on. Otherwise
+ports decide: well-known ports (below 1024) are servers', then registered ones (below 32768). If both ports are of the
+same class, or there are none, both directions count as a client's (`Epochs.one_way` keeps the one heard first), and the
+user can name the servers.
+Memory: 8 bytes for each of at most 2^16 servers; further servers are recognised by their ports only.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ Bools = npt.NDArray[np.bool_]
 
 MOST_SERVERS: Final = 1 << 16
 WELL_KNOWN, REGISTERED = 1024, 32768
-_ENDPOINTS: Final = 12  # the purpose of a coin that only hashes
+_ENDPOINTS: Final = 12  # purpose of a coin that only hashes
 _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Addresses of servers, and their port; 0: any."""
+    """Addresses of servers, and their port; 0 means any."""
 
     net: ipaddress.IPv4Network | ipaddress.IPv6Network
     port: int = 0
 
     @classmethod
     def parse(cls, text: str) -> Server:
-        """Read PREFIX or PREFIX:PORT; with a port an IPv6 prefix stands in brackets.
+        """Read PREFIX or PREFIX:PORT; with a port, an IPv6 prefix stands in brackets.
 
         >>> Server.parse("10.0.0.0/8:443").port
         443
@@ -54,7 +54,7 @@ class Server:
                 f"{text!r} is not a server: write 10.0.0.0/8, 192.0.2.1:443 or [2001:db8::/32]:443"
             ) from None
         if not 0 <= number <= 65535 or (colon and prefix != text and not number):
-            raise ValueError(f"{text!r}: a port goes from 1 to 65535")
+            raise ValueError(f"{text!r}: the port must be 1 to 65535")
         return cls(net, number)
 
     def __str__(self) -> str:
@@ -65,20 +65,20 @@ class Server:
         return f"[{text}]:{self.port}" if self.net.version == 6 else f"{text}:{self.port}"
 
     def rows(self, packets: PacketBatch) -> Bools:
-        """Packets to these servers."""
+        """Mask of the packets to these servers."""
         to = Direction((), (self.net,)).rows(packets)
         return to & (packets.dst_port == np.uint16(self.port)) if self.port else to
 
 
 class Roles:
-    """Which end of a conversation is the client; it learns from the SYNs that pass."""
+    """Which end of a conversation is the client; learned from SYNs."""
 
     def __init__(self, servers: tuple[Server, ...] = ()) -> None:
         self._given = servers
         self._known: Words = np.empty(0, np.uint64)  # in rising order
 
     def from_client(self, packets: PacketBatch) -> Bools:
-        """Rows that travel from a client to its server; what is decided of a row depends on rows before it alone."""
+        """Mask of the packets from a client to its server; each row depends only on the rows before it."""
         if self._given:
             return np.asarray(np.logical_or.reduce([server.rows(packets) for server in self._given]))
         to = _endpoints(packets.dst, packets.dst_port)
@@ -91,7 +91,7 @@ class Roles:
         return np.asarray(np.where(serves_to != serves_of, serves_to, likely))
 
     def _learn(self, packets: PacketBatch, to: Words, of: Words) -> tuple[Words, npt.NDArray[np.intp]]:
-        """Servers that SYNs of this batch name, in rising order, and the row of the first."""
+        """Servers that SYNs of this batch name, in rising order, and the first row of each."""
         tcp, wireguard = (packets.kind == np.uint8(kind) for kind in (Kind.TCP, Kind.WIREGUARD))
         message = packets.message
         asks = (tcp & ((message & (TcpFlag.SYN | TcpFlag.ACK)) == TcpFlag.SYN)) | (wireguard & (message == 1))
@@ -119,5 +119,5 @@ def _endpoints(addresses: Words, ports: npt.NDArray[np.uint16]) -> Words:
 
 
 def _class(ports: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint8]:
-    """The smaller, the more likely a server's; no port is like an unknown one."""
+    """Class of each port: the smaller, the more likely a server's; no port counts as unknown."""
     return np.where(ports > 0, (ports >= WELL_KNOWN).astype(np.uint8) + (ports >= REGISTERED), 2).astype(np.uint8)

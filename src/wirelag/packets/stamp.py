@@ -1,10 +1,9 @@
-"""Reference packets on the wire: sender packets of STAMP (RFC 8762, unauthenticated, UDP port 862), made and read.
+"""Reference packets on the wire: STAMP sender packets (RFC 8762, unauthenticated, UDP port 862), built and parsed.
 
-The 44 bytes of the standard: sequence number, timestamp, error estimate, zeros. Behind them ours go on, where any STAMP
-receiver sees padding: "WLR1", when the sender sent the regular packet before this one, and that packet's id. Our
-timestamps are PTP's truncated ones (seconds and ns, 32 bits each; the error estimate says so) since 1970; those of
-others may be NTP's. Both lack the upper bits of the seconds: of all times they can mean, the one nearest to the
-capture's is taken.
+The standard's 44 bytes: sequence number, timestamp, error estimate, zeros. Our fields follow, where other STAMP
+receivers see padding: "WLR1", the send time of the regular packet before this one, and that packet's id. Our timestamps
+are truncated PTP (seconds and ns, 32 bits each, as the error estimate states) since 1970; other senders may use NTP.
+Both lack the upper bits of the seconds: the candidate nearest to the capture time is taken.
 """
 
 import struct
@@ -24,12 +23,12 @@ STANDARD_BYTES: Final = 44
 PAYLOAD_BYTES: Final = 64
 MAGIC: Final = b"WLR1"
 NONE: Final = int(np.iinfo(np.int64).min)
-SYNCHRONISED, PTP, SCALE = 0x80, 0x40, 0x3F  # in the first byte of the error estimate: S, Z, and the scale
-UNSYNCHRONISED_PTP: Final = 0x4001  # S 0, Z 1, scale 0, multiplier 1: it may not be 0
+SYNCHRONISED, PTP, SCALE = 0x80, 0x40, 0x3F  # first byte of the error estimate: S, Z, and the scale
+UNSYNCHRONISED_PTP: Final = 0x4001  # S 0, Z 1, scale 0, multiplier 1 (0 is not allowed)
 SECOND: Final = 10**9
-ERA: Final = SECOND << 32  # after which a timestamp comes again
+ERA: Final = SECOND << 32  # timestamps repeat after this time
 FROM_1900_TO_1970: Final = 2_208_988_800
-EARLIEST, LATEST = -(1 << 62), 1 << 62  # of a capture: further away nothing is nearest
+EARLIEST, LATEST = -(1 << 62), 1 << 62  # limits of a capture time: beyond them no candidate is nearest
 
 TIME: Final = [("seconds", ">u4"), ("ns", ">u4")]
 LAYOUT: Final = np.dtype(
@@ -45,26 +44,26 @@ LAYOUT: Final = np.dtype(
 )
 
 
-_PACKED: Final = struct.Struct(">IIIH30x4sIIQ")  # the same
+_PACKED: Final = struct.Struct(">IIIH30x4sIIQ")  # the same layout
 HEAD: Final = np.dtype(LAYOUT.descr[:3])
-BEHIND: Final = np.dtype(LAYOUT.descr[4:])  # the standard's bytes
+BEHIND: Final = np.dtype(LAYOUT.descr[4:])  # our fields, after the standard's bytes
 
 
 @dataclass(frozen=True)
 class Stamps:
-    """What reference packets say, one entry per packet asked for."""
+    """Contents of reference packets, one entry per requested row."""
 
     sequence: npt.NDArray[np.uint32]
-    sent_ns: Ints  # NONE: not a sender packet of STAMP, or its timestamp is impossible
-    previous_sent_ns: Ints  # NONE: it does not say
-    previous_id: Words  # of the packet id that the sender computes; 0 where previous_sent_ns is NONE
+    sent_ns: Ints  # NONE: not a STAMP sender packet, or its timestamp is impossible
+    previous_sent_ns: Ints  # NONE: not given
+    previous_id: Words  # packet id computed by the sender; 0 where previous_sent_ns is NONE
 
     def __len__(self) -> int:
         return len(self.sequence)
 
 
 def error_estimate(error_ns: int) -> int:
-    """What a sender says whose clock is synchronised, and wrong by no more than this.
+    """The error estimate of a sender whose clock is synchronised to within this error.
 
     The multiplier, 1 to 255, times 2^(scale - 32) seconds: at least the error, and at most a hundredth more.
 
@@ -80,9 +79,9 @@ def error_estimate(error_ns: int) -> int:
 
 
 def errors_ns(packets: PacketBatch, rows: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.bool_], Ints]:
-    """Whether the senders of references on STAMP's own port call their clocks synchronised, and how wrong at most.
+    """Whether senders of references on STAMP's own port report a synchronised clock, and its maximum error.
 
-    Where the multiplier was not captured it is taken to be the largest.
+    If the multiplier was not captured, the largest is assumed.
     """
     first = packets.message[rows]
     gathered, whole = _gathered(packets, rows, 12, 14)
@@ -94,7 +93,7 @@ def errors_ns(packets: PacketBatch, rows: npt.NDArray[np.intp]) -> tuple[npt.NDA
 def payload(
     sequence: int, time_ns: int, previous: tuple[int, int] | None = None, estimate: int = UNSYNCHRONISED_PTP
 ) -> bytes:
-    """The payload of one reference packet; `previous` is time and id of the regular packet before it.
+    """The payload of one reference packet; `previous` is the time and id of the regular packet before it.
 
     >>> payload(7, 1_500_000_000).hex(" ", 4)[:35]
     '00000007 00000001 1dcd6500 40010000'
@@ -109,7 +108,7 @@ def payload(
 def payloads(
     sequence: npt.NDArray[np.uint32], time_ns: Ints, previous_ns: Ints, previous_id: Words
 ) -> npt.NDArray[np.uint8]:
-    """The payloads of many, a row each: always 64 bytes, also where no packet came before and its time is NONE."""
+    """The payloads of many packets, one row each: always 64 bytes, even if no packet came before (its time is NONE)."""
     records: npt.NDArray[Any] = np.zeros(len(sequence), LAYOUT)
     known = previous_ns != NONE
     records["sequence"] = sequence
@@ -122,9 +121,9 @@ def payloads(
 
 
 def parse(packets: PacketBatch, rows: npt.NDArray[np.intp], anywhere: bool = False) -> Stamps:
-    """Read the reference packets among a batch's rows; whatever else is there is recognised and says nothing.
+    """Parse the reference packets among these rows; other packets are recognised and yield NONE.
 
-    The decoder has read those on STAMP's own port; `anywhere`: on any, from the captured bytes.
+    The decoder has read those on STAMP's own port; `anywhere` also reads other ports, from the captured bytes.
     """
     if not len(rows):
         return Stamps(np.empty(0, np.uint32), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint64))
@@ -164,7 +163,7 @@ def _put_time(field: npt.NDArray[Any], time_ns: Ints) -> None:
 
 
 def _time_ns(seconds: Words, fraction: Words, ptp: npt.NDArray[np.bool_], near_ns: Ints) -> Ints:
-    """Seconds and ns (PTP) or seconds and 2^-32 s (NTP) as a time near `near_ns`; NONE: no such time."""
+    """Seconds and ns (PTP) or seconds and 2^-32 s (NTP) as a time near `near_ns`; NONE if there is none."""
     time_ns = seconds.astype(np.int64) * SECOND
     if ptp.all():
         time_ns += fraction.astype(np.int64)
@@ -181,7 +180,7 @@ def _time_ns(seconds: Words, fraction: Words, ptp: npt.NDArray[np.bool_], near_n
 def _gathered(
     packets: PacketBatch, rows: npt.NDArray[np.intp], start: int, end: int
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
-    """These bytes of each row's payload, and where all of them are captured."""
+    """These bytes of each row's payload, and a mask of the rows where all were captured."""
     gathered = np.zeros((len(rows), end - start), np.uint8)
     begin = packets.payload_offset[rows].astype(np.int64) + start
     whole = (begin + (end - start) <= packets.captured_length[rows]) & (packets.payload_length[rows] >= end)

@@ -1,1 +1,1 @@
-"""What agents and the collector say to each other; no I/O."""
+"""The messages between agents and the collector; no I/O."""

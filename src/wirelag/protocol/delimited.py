@@ -1,9 +1,9 @@
-"""Intervals that packets cut, as they arrive: what both points cut between two neighbouring delimiters that both saw.
+"""Intervals delimited by packets, as they arrive: what both points cut between two neighbouring common delimiters.
 
-Law: a point's cuts follow each other, each begins where the one before it ends. A pair is made once both points'
-cuts between two common delimiters are all there, so that what arrives in between, and when, changes nothing. A
-delimiter that only one point saw joins the intervals on both sides of it. A cut names the delimiter that it begins
-with, and may name the one that ended it (`closed_by`): then nobody has to wait for the next. No I/O.
+Law: a point's cuts follow each other; each begins where the previous one ends. A pair is formed once all cuts of both
+points between two common delimiters have arrived, so the order and time of arrival do not matter. A delimiter that
+only one point saw joins the intervals on both sides of it. A cut names the delimiter that opened it, and may name the
+one that closed it (`closed_by`), which saves waiting for the next cut. No I/O.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def crossed(estimator: Additive, sides: Sides) -> dict[Key, Crossing]:
 
 
 def result_of(segment: str, sides: Sides) -> Result:
-    """The result of what lies between two delimiters; it is kept as if it were as long as intervals should be."""
+    """The result for the interval between two delimiters, stored as if it had the nominal length."""
     first, terms, reason = sides[0][0], sides[0][0].terms, None
     assert delimited(terms.estimator)
     assert terms.delimiters is not None
@@ -49,7 +49,7 @@ def result_of(segment: str, sides: Sides) -> Result:
         try:
             crossings = crossed(terms.estimator, sides)
         except WRONG as error:
-            reason = f"what the points sent does not fit ({error})"
+            reason = f"the points' synopses do not fit together ({error})"
     unseen = [one.unseen for one in seen]
     losses = {key: loss_of(crossing, crossings[None], seen, unseen) for key, crossing in crossings.items()}
     start_ns = first.interval.start_ns
@@ -65,36 +65,36 @@ def _seen(side: Sequence[Message]) -> Seen:
 
 
 def _clock(side: Sequence[Message]) -> ClockReading:
-    """The worst that a point's clock said."""
+    """The worst clock reading of a point."""
     worst = max((cut.clock for cut in side), key=lambda clock: clock.error_ns)
     return ClockReading(all(cut.clock.synchronised for cut in side), worst.error_ns, worst.source)
 
 
 @dataclass(slots=True)
 class _Cuts:
-    """Those of one point, by their beginnings."""
+    """The cuts of one point, by start time."""
 
     waiting: dict[int, Message] = field(default_factory=dict)
-    arrived_ns: dict[int, int] = field(default_factory=dict)  # also of those that were used
-    names: dict[int, int | None] = field(default_factory=dict)  # of the delimiters that they begin with, used or not
-    starts: dict[int, int] = field(default_factory=dict)  # the opposite
-    closed: dict[int, tuple[int, int]] = field(default_factory=dict)  # what ended each, and when
+    arrived_ns: dict[int, int] = field(default_factory=dict)  # also of those already used
+    names: dict[int, int | None] = field(default_factory=dict)  # opening delimiters, of used cuts too
+    starts: dict[int, int] = field(default_factory=dict)  # the inverse
+    closed: dict[int, tuple[int, int]] = field(default_factory=dict)  # closing delimiter of each, and its time
 
     def close(self, message: Message) -> None:
-        """Remember what ended a cut, if it says so."""
+        """Remember what closed a cut, if stated."""
         name = message.records[0].get("closed_by") if message.records else None
         if type(name) is int and 0 <= name < 1 << 64:
             self.closed[message.interval.start_ns] = name, message.interval.end_ns
             self.starts.setdefault(name, message.interval.end_ns)
 
     def name_at(self, time_ns: int) -> int | None:
-        """The delimiter at which this point cut, at this time."""
+        """The delimiter at which this point cut at this time."""
         if (name := self.names.get(time_ns)) is not None:
             return name
         return next((name for name, end_ns in self.closed.values() if end_ns == time_ns), None)
 
     def forget(self, start_ns: int) -> None:
-        """A cut, and its delimiters as far as no other needs them."""
+        """Forget a cut, and its delimiters unless another cut needs them."""
         name = self.names.pop(start_ns)
         del self.arrived_ns[start_ns]
         end, end_ns = self.closed.pop(start_ns, (None, None))
@@ -104,7 +104,7 @@ class _Cuts:
             del self.starts[end]
 
     def until(self, start_ns: int, end_ns: int) -> list[Message] | None:
-        """The cuts from one instant to another, if all are there."""
+        """The cuts from one instant to another, if all have arrived."""
         found: list[Message] = []
         while start_ns < end_ns:
             cut = self.waiting.get(start_ns)
@@ -122,7 +122,7 @@ class Chain:
     sides: tuple[_Cuts, _Cuts] = field(default_factory=lambda: (_Cuts(), _Cuts()))
 
     def take(self, side: int, message: Message, now_ns: int) -> list[Sides] | None:
-        """What a cut completes; None where it was there already."""
+        """Add a cut; return the pairs that it completes, None if it had arrived before."""
         cuts, start_ns, name = self.sides[side], message.interval.start_ns, message.interval.name
         if start_ns in cuts.names:
             return None
@@ -141,7 +141,7 @@ class Chain:
         return found
 
     def old(self, until_ns: int) -> list[Message]:
-        """Forget what arrived before this; the cuts that nobody used."""
+        """Forget cuts that arrived before this time; return the unused ones."""
         unused = []
         for cuts in self.sides:
             for start_ns in [start_ns for start_ns, at_ns in cuts.arrived_ns.items() if at_ns < until_ns]:
@@ -151,7 +151,7 @@ class Chain:
         return unused
 
     def _from(self, first_ns: int) -> Sides | None:
-        """Both points' cuts from a delimiter that both saw to the next one."""
+        """The cuts of both points from one common delimiter to the next."""
         up, down = self.sides
         other_ns = self._seen_below(first_ns)
         if other_ns is None or first_ns not in up.waiting:
@@ -168,7 +168,7 @@ class Chain:
             ups.append(up.waiting[next_ns])
 
     def _seen_below(self, start_ns: int) -> int | None:
-        """When downstream saw the delimiter that upstream cut at, at this time; None where either did not."""
+        """When downstream saw the delimiter at which upstream cut at this time; None if either did not see it."""
         up, down = self.sides
         name = up.name_at(start_ns)
         return None if name is None or up.starts.get(name) != start_ns else down.starts.get(name)

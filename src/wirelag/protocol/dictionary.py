@@ -1,6 +1,6 @@
-"""Text in few bytes: what messages say again and again is known to both sides (docs/reference/messages.md).
+"""Text compressed with a preset dictionary of what messages repeat (docs/reference/messages.md).
 
-Law: `lengthen` gives what was shortened, or a ValueError; it never makes more than `most` bytes.
+Law: `lengthen` returns the text that was shortened, or raises a ValueError; it never produces more than `most` bytes.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from typing import Final
 
-# Part of the format: whoever changes a letter makes a new version. The likeliest comes last, where it is cheapest.
+# Part of the format: changing a letter means a new version. The likeliest text comes last, where it is cheapest.
 KNOWN: Final = (
     b'"estimator":"finecomb","parameters":{"rows":1024,"shift":0,"stash":1024,"deviation":"rows","tail":512,"seed":0},'
     b'"estimator":"lda","parameters":{"rows":256,"shifts":[0,4,8,12],"deviation":"rows","tail":512,"seed":0},'
@@ -37,18 +37,18 @@ KNOWN: Final = (
 
 
 def shorten(text: bytes) -> bytes:
-    """Raw deflate, with all that is known before the text."""
+    """Raw deflate with the preset dictionary."""
     press = zlib.compressobj(9, zlib.DEFLATED, -15, zdict=KNOWN)
     return press.compress(text) + press.flush()
 
 
 def lengthen(data: bytes, most: int) -> bytes:
-    """The opposite of `shorten`."""
+    """The inverse of `shorten`."""
     press = zlib.decompressobj(-15, zdict=KNOWN)
     try:
         text = press.decompress(data, most)
     except zlib.error:
         raise ValueError("is damaged: its names cannot be read") from None
     if not press.eof or press.unused_data:
-        raise ValueError("is damaged: its names are too long, or have no end")
+        raise ValueError("is damaged: its names are too long or incomplete")
     return text

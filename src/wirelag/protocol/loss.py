@@ -1,20 +1,20 @@
-"""Loss between two points of which either may have missed packets.
+"""Loss between two points, either of which may have missed packets.
 
-Law: silence is unseen, not loss. An interval that a point covered in part has no loss, and where packets in flight at
-its end cannot be told from lost ones, it has none either. A packet is lost if it was seen upstream, and not downstream
-in this interval or in one that began within a second of its end.
+Law: what a point did not observe is unseen, not lost. An interval that a point covered only in part has no loss figure;
+nor has one where packets in flight at its end cannot be told from lost ones. A packet is lost if it was seen upstream,
+and not downstream in this interval or in one that began within a second of its end.
 
-What a capture dropped is never loss. Upstream saw s packets and dropped u, downstream dropped d. A share s/(s+u) of
-what downstream dropped was seen upstream, so of A packets seen upstream alone lost = A - d s/(s+u). Which packets were
-dropped is chance: a variance of d s u/(s+u)^2, and lost u/(s+u) for what is said of all that were sent. A method that
-only counts packets knows the difference of all, (s + u) - (received + d), of which the same share was seen upstream.
-The kernel counts what a capture dropped of all traffic; of that a segment, or a class, has the share p that it has of
-what was captured, and the number is chance, too: a variance of d (1 - p), and u (1 - p) where packets are only counted.
+Packets that a capture dropped never count as loss. Upstream saw s packets and dropped u, downstream dropped d. A share
+s/(s+u) of what downstream dropped was seen upstream, so of A packets seen only upstream, lost = A - d s/(s+u). Which
+packets were dropped is random: a variance of d s u/(s+u)^2, plus lost u/(s+u) for estimates over all packets sent. A
+method that only counts packets has the difference of all, (s + u) - (received + d), of which the same share was seen
+upstream. The kernel counts drops over all traffic; a segment or a class has the share p of them that it has of the
+captured packets, and the number is random too: a variance of d (1 - p), and u (1 - p) where packets are only counted.
 
-Drops are counted when the counter is read, a little late: some may belong to the interval before or behind, as many as
-the drops of neighbours differ, and the 95% interval reaches that much farther. So a single interval may come out with
-less than nothing: its numbers stay as they are, since only then is the sum over many intervals right, and are cut off
-at nothing where somebody reads them.
+Drops are counted when the counter is read, a little late: some may belong to the previous or next interval. Their
+number is bounded by the difference between neighbouring drop counts, and the 95% interval is widened by it. So the loss
+of a single interval may come out negative. It is stored as it is, because only then the sum over many intervals is
+right, and is clipped at 0 when displayed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from wirelag.synopses.crossing import Crossing
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Packets seen upstream that never arrived, and the 95% interval; None with a reason where nobody can say."""
+    """Packets seen upstream that never arrived, and the 95% interval; None with a reason if unknown."""
 
     lost: float | None
     low: float
@@ -39,15 +39,15 @@ class Loss:
 
 
 def unknown(crossing: Crossing, reason: str) -> Loss:
-    """Loss that nobody can tell: at most all that only upstream saw."""
+    """Unknown loss: at most all packets that only upstream saw."""
     return Loss(None, 0.0, float(crossing.sent if crossing.lost is None else crossing.lost), reason)
 
 
 def loss_of(crossing: Crossing, whole: Crossing, seen: Sequence[Seen], moved: Sequence[float]) -> Loss:
-    """The loss of a class by the law above; upstream first in all of these.
+    """The loss of a class by the law above; upstream first in all sequences.
 
-    Of what either point dropped the class has its share of the `whole`. `moved` is how many drops may be another
-    interval's.
+    The class has a share of each point's drops equal to its share of the `whole`. `moved` is the number of drops that
+    may belong to another interval.
     """
     sent, received = crossing.sent, crossing.received
     if sent and received and not crossing.used and not len(crossing.tail):

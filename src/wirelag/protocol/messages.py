@@ -1,9 +1,9 @@
-"""Messages: what agents and the collector send each other, as bytes. No I/O (docs/reference/messages.md).
+"""Messages between agents and the collector, as bytes. No I/O (docs/reference/messages.md).
 
-Law: `decode` gives what was encoded, or a ValueError of one line; never anything else, whatever the bytes are. It takes
-memory in proportion to `most`, not to what the bytes claim. A message is about one interval of one point under one set
-of terms, and `key` names exactly that; of asks and answers, of which an interval may have several, also what they say.
-Messages with the same key say the same: one of them is enough.
+Law: `decode` returns what was encoded, or raises a ValueError of one line, whatever the bytes are. Its memory is
+proportional to `most`, not to what the bytes claim. A message is about one interval of one point under one set of
+terms, and `key` names exactly that; asks and replies, of which an interval may have several, include their contents.
+Messages with the same key have the same contents: one of them is enough.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ MAGIC: Final = b"WLAG"
 VERSION: Final = 2
 MOST_BYTES: Final = 16 << 20
 MOST_NAME: Final = 64  # bytes of a point's name
-_START: Final = struct.Struct("<4sII")  # what it is, the version of the format, checksum of all behind it
-_LENGTH: Final = struct.Struct("<I")  # of the names
-_MOST_NAMES: Final = 1 << 16  # bytes of names and numbers that any message may have
-_MOST_RATIO: Final = 32  # and how many times its bytes, beyond
+_START: Final = struct.Struct("<4sII")  # magic, version of the format, checksum of all that follows
+_LENGTH: Final = struct.Struct("<I")  # length of the names
+_MOST_NAMES: Final = 1 << 16  # bytes of names and numbers that any message may have,
+_MOST_RATIO: Final = 32  # and beyond that, this many times its own bytes
 _MOST_FIELDS: Final = 64
 _PLACE: Final = ("start_ns", "end_ns", "name")
 
@@ -47,26 +47,26 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """How much of an interval an agent saw. What the capture dropped is unseen: it says nothing about the path."""
+    """How much of an interval an agent saw. Packets dropped by the capture are unseen: they say nothing of the path."""
 
-    packets: int = 0  # taken in
-    unseen: int = 0  # dropped by the capture: the segment's share of what the kernel counts
-    covered_ns: int = 0  # how much of the interval the agent was running
-    captured: int = 0  # taken in of all segments and of none: how sure that share is
+    packets: int = 0  # packets captured
+    unseen: int = 0  # dropped by the capture: the segment's share of the kernel's count
+    covered_ns: int = 0  # part of the interval during which the agent ran
+    captured: int = 0  # packets captured of all traffic, for the uncertainty of that share
 
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """What an agent's clock says about itself. The bound means nothing where it is not synchronised."""
+    """An agent's reading of its own clock. The bound means nothing if the clock is not synchronised."""
 
     synchronised: bool = False
-    error_ns: int = 0  # it is wrong by no more than this
+    error_ns: int = 0  # largest error
     source: ClockSource = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """From an agent: `synopsis`, `times` (the answer to an ask), `status` (plain values). To an agent: `ask`, `m-set`.
+    """From an agent: `synopsis`, `times` (the reply to an ask), `status` (plain values). To an agent: `ask`, `m-set`.
 
     `point` is the agent's name in both directions.
     """
@@ -83,7 +83,7 @@ class Message:
 
     @property
     def key(self) -> str:
-        """Letters, digits and - that tell which message it is."""
+        """Letters, digits and - that identify the message."""
         about = hashlib.sha256()
         about.update(json.dumps([self.point, self.segment, terms_name(self.terms), self.interval.name]).encode())
         if self.type in ("ask", "times", "m-set"):
@@ -94,15 +94,15 @@ class Message:
 
 @lru_cache(maxsize=256)
 def terms_name(terms: Terms) -> str:
-    """The same for the same terms, everywhere."""
+    """A name that is the same for the same terms everywhere."""
     plain = json.dumps(terms.to_fields(), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(plain.encode()).hexdigest()[:16]
 
 
 def check_point(point: str) -> str:
-    """A point's name if it can be one, or a ValueError."""
+    """The name of a point if it is valid; else a ValueError."""
     if not 0 < len(point.encode(errors="replace")) <= MOST_NAME or not point.isprintable() or point != point.strip():
-        raise ValueError(f"{point[:MOST_NAME]!r} cannot name a point: 1 to {MOST_NAME} bytes that can be printed")
+        raise ValueError(f"{point[:MOST_NAME]!r} cannot name a point: use 1 to {MOST_NAME} printable bytes")
     return point
 
 
@@ -110,7 +110,7 @@ def check_point(point: str) -> str:
 
 
 def encode(message: Message) -> bytes:
-    """The start, names and numbers of the opening and of all records in shorthand, then the arrays."""
+    """The start, the compressed names and numbers of the opening and of all records, then the arrays."""
     opening = {
         "type": message.type,
         "point": message.point,
@@ -128,20 +128,20 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes, most: int = MOST_BYTES) -> Message:
-    """The opposite of `encode`; every record can be used as its type demands."""
+    """The inverse of `encode`; every record is checked against its type."""
     return _decode(data, most, whole=True)
 
 
 def peek(data: bytes, most: int = MOST_BYTES) -> Message:
-    """The same without its records, which are not looked at: cheap. `key` needs them in asks and answers."""
+    """The same without its records, which are not read: cheap. `key` needs them for asks and replies."""
     return _decode(data, most, whole=False)
 
 
 def _decode(data: bytes, most: int, *, whole: bool) -> Message:
     if len(data) > most:
-        raise ValueError(f"has {len(data)} bytes, more than the {most} that a message may have")
+        raise ValueError(f"has {len(data)} bytes, more than the limit of {most}")
     if len(data) < _START.size or not data.startswith(MAGIC):
-        raise ValueError("is no message of wirelag")
+        raise ValueError("is not a wirelag message")
     _, version, _ = _START.unpack_from(data)
     if version != VERSION:
         raise ValueError(f"has version {version} of the format, this wirelag reads {VERSION}: use the same wirelag")
@@ -150,7 +150,7 @@ def _decode(data: bytes, most: int, *, whole: bool) -> Message:
     except ValueError:
         raise
     except (KeyError, TypeError, AttributeError, ArithmeticError, IndexError, WirelagError) as error:
-        raise ValueError(f"does not hold together ({type(error).__name__})") from None
+        raise ValueError(f"is inconsistent ({type(error).__name__})") from None
 
 
 def _parts(data: bytes, most: int, whole: bool) -> Message:
@@ -159,7 +159,7 @@ def _parts(data: bytes, most: int, whole: bool) -> Message:
     if end > len(data):
         raise ValueError("is cut short")
     if zlib.crc32(memoryview(data)[_START.size :]) != _START.unpack_from(data)[2]:
-        raise ValueError("is damaged: the checksum is another one")
+        raise ValueError("is damaged: the checksum does not match")
     longest = min(max(_MOST_NAMES, _MOST_RATIO * (end - start)), max(_MOST_NAMES, most // 4))
     names = from_json(lengthen(data[start:end], longest))
     message = _opening(names[0])
@@ -183,18 +183,18 @@ def _opening(plain: Record) -> Message:
     )
     start_ns, end_ns, name = _integer(interval.start_ns), _integer(interval.end_ns), interval.name
     if not 0 <= start_ns <= end_ns or not (name is None or 0 <= _integer(name, 64) < 1 << 64):
-        raise ValueError("is about an interval that cannot be")
+        raise ValueError("has an impossible interval")
     if type(message.clock.synchronised) is not bool:
-        raise ValueError("has a clock that neither is synchronised nor is not")
+        raise ValueError("has a clock reading whose synchronised is not a boolean")
     _one_of(message.clock.source, ClockSource)
     for number in (message.clock.error_ns, *asdict(message.seen).values()):
         if not 0 <= _integer(number) < MOST_COUNT:
-            raise ValueError("counts less than nothing, or more than there can be")
+            raise ValueError("has a count that is negative or too large")
     return message
 
 
 def _terms(plain: Mapping[str, Any]) -> Terms:
-    """Terms whose parameters are what they are by default: numbers, texts, numbers in a row."""
+    """Terms whose parameters have the types of the defaults: numbers, text, or lists of numbers."""
     terms = Terms.from_fields(plain)
     groups: list[Any] = [terms.estimator, terms.packet_id, *filter(None, [terms.delimiters])]
     for group in groups:
@@ -205,7 +205,7 @@ def _terms(plain: Mapping[str, Any]) -> Terms:
         if text is not None:
             _text(text)
     if terms.interval_ns is not None and _integer(terms.interval_ns) <= 0:
-        raise ValueError("has intervals without a length")
+        raise ValueError("has intervals of length 0")
     return terms
 
 
@@ -218,7 +218,7 @@ def _fits(value: Any, default: Any) -> bool:
 
 
 def _record(record: Record, message: Message) -> Record:
-    """A record of that message, or a ValueError: it is about the same interval, and can be used."""
+    """The record, checked against the message: it is about the same interval, and is valid."""
     if len(record) > _MOST_FIELDS or any(isinstance(value, dict | list) for value in record.values()):
         raise ValueError("has a record that is not flat")
     if {name: record[name] for name in _PLACE} != _place(message.interval):
@@ -230,7 +230,7 @@ def _record(record: Record, message: Message) -> Record:
 
 
 def _ask(record: Record, terms: Terms) -> None:
-    """For the times of some packets, or for a synopsis of that many buckets."""
+    """Check an ask for the times of some packets, or for a synopsis with that many buckets."""
     if number_of(record, "cache_level") > 64:
         raise ValueError("asks for a level that no cache has")
     if second_round(terms.estimator) and terms.estimator.short:
@@ -242,7 +242,7 @@ def _ask(record: Record, terms: Terms) -> None:
 
 
 def _times(record: Record, terms: Terms) -> None:
-    """What was asked for, or the reason why it is not there."""
+    """Check the requested times, or the reason why they are missing."""
     if "reason" in record:
         _text(record["reason"])
     elif second_round(terms.estimator) and terms.estimator.short:
@@ -254,18 +254,18 @@ def _times(record: Record, terms: Terms) -> None:
 
 
 def _status(record: Record, terms: Terms) -> None:
-    """Numbers and texts by name."""
+    """Check named numbers and texts."""
     for name, value in record.items():
         if isinstance(value, float) and math.isfinite(value):
             continue
         if type(value) is int:
             _integer(value)
         elif not isinstance(value, str | bool | None):
-            raise ValueError(f"has a record whose {name[:MOST_NAME]} is no plain value")
+            raise ValueError(f"has a record whose {name[:MOST_NAME]} is not a plain value")
 
 
 def _m_set(record: Record, terms: Terms) -> None:
-    """A segment that the point is an end of, and between which addresses its references go."""
+    """Check a segment of which the point is an end, and the addresses of its references."""
     for name in ("segment", "source", "target"):
         _text(record[name])
     for name in ("source", "target"):
@@ -297,13 +297,13 @@ def _place(interval: Interval) -> Record:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or len(value) > 1024 or not value.isprintable():
-        raise ValueError("has something that is no text where one must be")
+        raise ValueError("has a value that should be text but is not")
     return value
 
 
 def _integer(value: Any, bits: int = 63) -> int:
     if type(value) is not int or not -(1 << bits) <= value < 1 << bits:
-        raise ValueError("has something that is no whole number where one must be")
+        raise ValueError("has a value that should be an integer but is not")
     return value
 
 

@@ -1,7 +1,7 @@
-"""One interval of one segment: what both points said of it, and rda's rounds about it. No I/O.
+"""One interval of one segment: what both points sent about it, and rda's rounds of questions. No I/O.
 
-Law: what is asked follows from what was said, so both points' messages in whatever order lead to the same questions;
-answers that do not fit are as good as none. A conversation ends after a few questions, whatever is answered.
+Law: questions follow from the messages received, so messages in any order lead to the same questions. A reply that
+does not fit counts as none. A conversation ends after a few questions, whatever the replies.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from wirelag.synopses.crossing import Crossing
 
 UP, DOWN = 0, 1
 MOST_BUCKETS: Final = 1 << 19  # as many as fit into a message
-LONGEST: Final = 8  # questions of a conversation by symbols
-OTHER: Final = "other"  # the class of what has none of its own
+LONGEST: Final = 8  # most questions of a conversation by symbols
+OTHER: Final = "other"  # class of packets without a class of their own
 WHERE: Final = ("start_ns", "end_ns", "name", "class")
 WRONG: Final = (ValueError, TypeError, KeyError, IndexError, OverflowError)
 
-Key = str | None  # of a class; None is everything
+Key = str | None  # name of a class; None is everything
 
 
 def answer(estimator: Rda, cached: Cached | None, ask: Mapping[str, Any]) -> Record:
-    """An agent's answer to one record of an ask; `cached` is what it kept of the interval and class, None: no more."""
+    """An agent's reply to one record of an ask; `cached` is what it kept of the interval and class, None: discarded."""
     where = {name: ask[name] for name in WHERE}
     if cached is None:
         return where | {"reason": "the packets of this interval are no longer kept"}
@@ -50,35 +50,35 @@ def answer(estimator: Rda, cached: Cached | None, ask: Mapping[str, Any]) -> Rec
 
 @dataclass(slots=True)
 class Pairing:
-    """What is known of an interval."""
+    """The state of an interval."""
 
     interval: Interval
-    touched_ns: int  # when something was last said of it
+    touched_ns: int  # time of the last message about it
     said: list[Message | None] = field(default_factory=lambda: [None, None])  # upstream first
     crossings: dict[Key, Crossing] = field(default_factory=dict)
-    untimed: set[Key] = field(default_factory=set)  # classes with packets that differ, whose times nobody told
-    awaited: dict[int, tuple[Record, ...]] = field(default_factory=dict)  # what each side was asked
+    untimed: set[Key] = field(default_factory=set)  # classes with packets that differ and whose times are unknown
+    awaited: dict[int, tuple[Record, ...]] = field(default_factory=dict)  # questions asked of each side
     asked_ns: int = 0
     attempts: int = 0
-    final: bool = False  # nothing more will be said of it
-    reason: str | None = None  # why there are no numbers
+    final: bool = False  # no further messages are expected
+    reason: str | None = None  # why there are no figures
     _synopses: tuple[dict[Key, Any], dict[Key, Any]] = field(default_factory=lambda: ({}, {}))
     _told: tuple[dict[Key, Cached], dict[Key, Cached]] = field(default_factory=lambda: ({}, {}))
-    _differ: dict[Key, tuple[Words, Words]] = field(default_factory=dict)  # what each point alone saw
-    _talks: dict[Key, Reconciling] = field(default_factory=dict)  # by symbols
+    _differ: dict[Key, tuple[Words, Words]] = field(default_factory=dict)  # packets that each point alone saw
+    _talks: dict[Key, Reconciling] = field(default_factory=dict)  # conversations by symbols
 
     @property
     def both(self) -> bool:
-        """Whether both points have said what they saw."""
+        """Whether both points have sent their synopses."""
         return None not in self.said
 
     @property
     def terms(self) -> Terms:
-        """Of the point that spoke first."""
+        """The terms of the point that sent first."""
         return next(message.terms for message in self.said if message is not None)
 
     def open(self) -> None:
-        """Both points have spoken: a reason, where that cannot be compared."""
+        """Start once both points have sent; set a reason if they cannot be compared."""
         up, down = self.said
         assert up is not None
         assert down is not None
@@ -93,10 +93,10 @@ class Pairing:
                     {record["class"]: up.terms.estimator.synopsis(record) for record in records}
                 )
             except WRONG as error:
-                self.reason = f"what {message.point} sent does not fit its own terms ({error})"
+                self.reason = f"the synopsis of {message.point} does not fit its own terms ({error})"
 
     def take(self, side: int, message: Message) -> bool:
-        """An answer; whether it is one to what was asked: a point at the ends of two segments is asked twice."""
+        """Take a reply; return whether it fits the question: a point at the ends of two segments is asked twice."""
         asked, estimator = self.awaited.get(side, ()), self.terms.estimator
         if not asked or message.terms != self.terms or len(message.records) != len(asked):
             return False
@@ -135,7 +135,7 @@ class Pairing:
         return True
 
     def cross(self, now_ns: int, counted: Counter[str]) -> dict[int, tuple[Record, ...]]:
-        """Cross every class as well as it can be now; what must be asked of which side to do it better."""
+        """Cross every class as far as possible now; return the questions for each side that would improve it."""
         wanted: dict[int, list[Record]] = {UP: [], DOWN: []}
         estimator = self.terms.two_point
         for key in self._classes():
@@ -150,20 +150,20 @@ class Pairing:
                     self.crossings[key] = estimator.cross(up, down)
             except WRONG as error:
                 counted["not comparable"] += 1
-                self.crossings[key] = Crossing(reason=f"what the points sent does not fit ({error})")
+                self.crossings[key] = Crossing(reason=f"the points' synopses do not fit together ({error})")
         self.awaited = {side: tuple(records) for side, records in wanted.items() if records}
         self.asked_ns, self.attempts = now_ns, self.attempts + 1
         return dict(self.awaited)
 
     def free(self) -> None:
-        """Keep what neighbours need."""
+        """Keep only what neighbours need."""
         self.final = True
         self.awaited.clear()
         self._synopses, self._told, self._differ, self._talks = ({}, {}), ({}, {}), {}, {}
         self.said = [None if message is None else replace(message, records=()) for message in self.said]
 
     def _classes(self) -> list[Key]:
-        """Everything, and the classes that can be compared: where one has a rest, those that both points kept apart."""
+        """Everything, and the comparable classes: if a point has "other", those that both points kept separate."""
         up, down = (set(side) - {None} for side in self._synopses)
         both = up & down - {OTHER} if OTHER in up | down else up | down
         return [None, *sorted(both, key=str)]
@@ -210,11 +210,11 @@ class Pairing:
                 yield from ((side, record | {"numbers": decoded.numbers}) for side in (UP, DOWN))
 
     def _alike(self, estimator: Rda, key: Key) -> tuple[Any, Any]:
-        """Both points' synopses of a class; a point that did not see it has an empty one, like the other's."""
+        """Both points' synopses of a class; if a point did not see it, an empty one like the other's."""
         there = next(side[key] for side in self._synopses if key in side)
         like = replace(estimator, buckets=len(there.words) if estimator.short else len(there.buckets) // 4)
         nothing = replace(like.bind(Cached.empty(estimator.seed)), level=there.level)
         up, down = (side.get(key, nothing) for side in self._synopses)
-        if not up.packets or not down.packets:  # a cache that saw nothing has the lowest level
+        if not up.packets or not down.packets:  # an empty cache has the lowest level
             up, down = (one if one.packets else replace(one, level=max(up.level, down.level)) for one in (up, down))
         return up, down

@@ -1,9 +1,9 @@
-"""What two points differ in, by symbols: the questions about one class of one interval, and their answers. No I/O.
+"""The difference between two points, by symbols: questions about one class of one interval, and replies. No I/O.
 
-Laws. A point is asked only for what it alone can tell: more symbols until the difference decodes, then the times of
-what it alone saw, then all copies of packets of which the points have seen different numbers. Where symbols would take
-more bytes than the packets themselves, or misled, these are asked for. What is asked follows from what was
-said; an answer that does not fit is as good as none.
+Laws. A point is asked only for what it alone has: more symbols until the difference decodes, then the times of the
+packets that it alone saw, then all copies of packets of which the points saw different numbers. If symbols would take
+more bytes than the packets themselves, or decoded wrongly, the packets are requested. Questions follow from the
+messages received; a reply that does not fit counts as none.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from wirelag.synopses.symbols import (
 
 UP, DOWN = 0, 1
 MOST_SYMBOLS: Final = 1 << 20
-MOST_WHOLE: Final = 1 << 20  # packets that one answer may hold
-GROWN: Final = 3  # times that more symbols are asked for
+MOST_WHOLE: Final = 1 << 20  # packets that one reply may hold
+GROWN: Final = 3  # times that more symbols are requested
 _PACKET_BYTES: Final = 10  # id and time
 _NONE: Final = np.empty(0, np.uint64)
-UNSEEN: Final = "it did not see a packet that it is asked about"  # then what was decoded is wrong
+UNSEEN: Final = "it did not see a packet that it is asked about"  # so the decoded difference is wrong
 
 Fields = Mapping[str, Any]
 Record = dict[str, Any]
 
 
-# ---- a point's answers ----
+# ---- a point's replies ----
 
 
 def answer_symbols(estimator: Rda, cached: Cached, ask: Fields) -> Record:
-    """What a point that kept these packets says; a ValueError where it cannot say it."""
+    """The reply of a point that kept these packets; a ValueError if it cannot reply."""
     cached = cached.at_level(int(ask["cache_level"]))
     if "symbols" in ask:
         after, end = int(ask["after"]), min(int(ask["symbols"]), MOST_SYMBOLS)
@@ -71,11 +71,11 @@ def answer_symbols(estimator: Rda, cached: Cached, ask: Fields) -> Record:
 
 
 def _times(cached: Cached, numbers: Words, wanted: Words) -> Record:
-    """The time of each number that is wanted; and all packets of an id that has copies, or a number like another's."""
+    """The time of each wanted number; and all packets whose id has copies, or whose number equals another's."""
     rows, begin, end = places_of(numbers, wanted)
     if (begin == end).any():
         raise ValueError(UNSEEN)
-    copied = cached.ids[numbers != cached.ids]  # only of copies the number is not the id
+    copied = cached.ids[numbers != cached.ids]  # only for copies the number differs from the id
     several = (end - begin > 1) | np.isin(cached.ids[rows[begin]], copied)
     record: Record = {"times_ns": cached.times_ns[rows[begin]]}
     if several.any():
@@ -86,11 +86,11 @@ def _times(cached: Cached, numbers: Words, wanted: Words) -> Record:
     return record
 
 
-# ---- what can be read ----
+# ---- validation ----
 
 
 def check_ask(ask: Fields) -> None:
-    """A ValueError where nobody could answer."""
+    """Raise a ValueError if the question cannot be answered."""
     if "symbols" in ask:
         if not number_of(ask, "after") <= number_of(ask, "symbols") <= MOST_SYMBOLS:
             raise ValueError(f"asks for symbols that end before they begin, or for more than {MOST_SYMBOLS:,}")
@@ -106,7 +106,7 @@ def check_ask(ask: Fields) -> None:
 
 
 def check_answer(estimator: Rda, record: Fields) -> None:
-    """A ValueError where it could be the answer to nothing."""
+    """Raise a ValueError if this cannot be a reply to any question."""
     if "row_sums" in record:
         estimator.synopsis(record)
     elif "symbols" in record:
@@ -120,12 +120,12 @@ def check_answer(estimator: Rda, record: Fields) -> None:
 
 
 def _order_ns(ask: Fields, record: Fields) -> Times | None:
-    """The times that tell the order; None where nobody asked for them, or who was asked does not know of that."""
+    """The times that show the order; None if not asked for, or if the other point does not support it."""
     if "order" not in ask or "order_ns" not in record:
         return None
     times_ns = array_of(record, "order_ns", np.int64)
     if len(times_ns) != len(array_of(ask, "order", np.uint64)):
-        raise ValueError("other packets were asked about")
+        raise ValueError("it is about other packets than requested")
     return times_ns
 
 
@@ -134,7 +134,7 @@ def _order_ns(ask: Fields, record: Fields) -> Times | None:
 
 @dataclass(slots=True)
 class Told:
-    """Packets of one point that differ: those of which it has one alone, and all of ids that have copies."""
+    """Packets of one point that differ: those that it alone has, and all of ids that have copies."""
 
     single: Cached
     copies: Cached
@@ -142,27 +142,27 @@ class Told:
 
 @dataclass(slots=True)
 class Reconciling:
-    """One class of an interval: what both points said of it, upstream first."""
+    """One class of an interval: the messages of both points about it, upstream first."""
 
     estimator: Rda
     synopses: list[SymbolSynopsis]
     decoded: Decoded | None = None
     grown: int = 0
-    misled: bool = False  # what was decoded is wrong
+    misled: bool = False  # the decoded difference is wrong
     _told: list[Told | None] = field(default_factory=lambda: [None, None])
-    _alike: list[bool] = field(default_factory=lambda: [False, False])  # has told of the other's copies, too
+    _alike: list[bool] = field(default_factory=lambda: [False, False])  # sent its copies of the other's packets
     _whole: list[Cached | None] = field(default_factory=lambda: [None, None])
-    _looking: Looking | None = None  # whether packets overtook each other
+    _looking: Looking | None = None  # checks whether packets overtook each other
     _order_ns: Times | None = None
 
     @property
     def level(self) -> int:
-        """Of the point that kept less; one that saw nothing kept all of it."""
+        """The level of the point that kept less; an empty cache counts as complete."""
         return max(one.level for one in self.synopses)
 
     @property
     def untimed(self) -> bool:
-        """Whether it is known what differs, but not when."""
+        """Whether the packets that differ are known, but not their times."""
         return self.decoded is not None and bool(len(self.decoded.numbers)) and not self._timed
 
     @property
@@ -170,7 +170,7 @@ class Reconciling:
         return None not in self._told and (all(self._alike) or not len(self._copied()))
 
     def cross(self) -> tuple[Crossing, dict[int, Record]]:
-        """The best that can be said now, and what to ask of which side to say it better."""
+        """The best crossing possible now, and the questions for each side that would improve it."""
         for side, one in enumerate(self.synopses):
             if not one.packets:
                 self.synopses[side] = replace(one, level=self.level)
@@ -221,7 +221,7 @@ class Reconciling:
         return {side: {"wanted": numbers & LOW, **about} for side, numbers in both if self._told[side] is None}
 
     def _ask_order(self, decoded: Decoded, asks: dict[int, Record]) -> dict[int, Record]:
-        """What else upstream must say once: when it saw what arrived before the packets that are looked at."""
+        """Add the question that upstream gets once: the times of the packets that arrived before the checked ones."""
         if self._looking is None:
             up, down = self.synopses
             self._looking = Looking.at(up.tail, down.tail, down.before, decoded.downstream)
@@ -233,20 +233,20 @@ class Reconciling:
         return asks
 
     def _copied(self) -> Words:
-        """Ids that have copies at one point, or a number like another's."""
+        """Ids that have copies at one point, or a number equal to another's."""
         return np.unique(np.concatenate([told.copies.ids for told in self._told if told is not None]))
 
-    # ---- answers ----
+    # ---- replies ----
 
     def read(self, side: int, ask: Fields, record: Fields) -> Any:
-        """An answer, if it fits what was asked; a ValueError else. Nothing is changed yet."""
+        """Parse a reply if it fits the question; else a ValueError. Changes nothing yet."""
         one, seed = self.synopses[side], self.estimator.seed
         if "symbols" in ask:
             if not ask["after"]:
                 return self.estimator.synopsis(record)
             words = array_of(record, "symbols", np.uint64)
             if len(words) != ask["symbols"] - ask["after"] or len(one.words) != ask["after"]:
-                raise ValueError("these are other symbols")
+                raise ValueError("it holds other symbols than requested")
             return replace(one, words=np.concatenate((one.words, words)))
         if "wanted" not in ask:
             return Cached.from_fields(record, seed)
@@ -254,18 +254,18 @@ class Reconciling:
         assert decoded is not None
         numbers, times_ns = (decoded.upstream, decoded.downstream)[side], array_of(record, "times_ns", np.int64)
         if len(times_ns) != len(numbers):
-            raise ValueError("other packets were asked about")
+            raise ValueError("it is about other packets than requested")
         copied, copies = np.zeros(len(numbers), bool), Cached.empty(seed)
         if "asked" in record:
             copied[array_of(record, "asked", np.uint64)] = True
             ids, of_ns = array_of(record, "of_ids", np.uint64), array_of(record, "of_times_ns", np.int64)
             copies = self._cached(side, ids, of_ns)
             if len(ids) != len(of_ns) or not np.isin(numbers[copied], numbers_of(ids)).all():
-                raise ValueError("other packets were asked about")
+                raise ValueError("it is about other packets than requested")
         return Told(self._cached(side, numbers[~copied], times_ns[~copied]), copies), _order_ns(ask, record)
 
     def take(self, side: int, ask: Fields, found: Any) -> None:
-        """What was read."""
+        """Apply what `read` returned."""
         if "symbols" in ask:
             self.synopses[side] = found
         elif "wanted" in ask:
@@ -287,7 +287,7 @@ class Reconciling:
     # ---- crossings ----
 
     def _repaired(self) -> Crossing:
-        """From all rows once the times are known; before, from those that no difference touched."""
+        """From all rows once the times are known; before that, from rows without a difference."""
         decoded, (up, down), seed = self.decoded, self.synopses, self.estimator.seed
         assert decoded is not None
         mine, theirs = Cached.empty(seed), Cached.empty(seed)
@@ -307,7 +307,7 @@ class Reconciling:
         return self._finished(crossing)
 
     def _spread(self, crossing: Crossing, tail: Tail) -> None:
-        """The deviation of rows, which are few, and that of the sample: each counts as often as it is sure."""
+        """Combine the deviations of the rows, which are few, and of the sample, weighted by their certainty."""
         moments, rows, few = crossing.moments, self.estimator.rows - 1, len(tail) - 1
         if self.estimator.deviation != "rows" or few < 1:
             return
@@ -322,7 +322,7 @@ class Reconciling:
         return self._cached(side, ids, times_ns)
 
     def _sampled(self) -> Crossing:
-        """Too much differs, as far as is known: what the sample says."""
+        """The crossing from the sample, because too much differs, as far as is known."""
         tail, level = self._sample()
         details = {"decoded": False, "difference": None}
         delays = Moments.of_delays(tail.delays_ns, 1)
@@ -330,7 +330,7 @@ class Reconciling:
 
     def _joined(self, up: Cached, down: Cached) -> Crossing:
         crossing = joined(up, down)
-        crossing.reordered = None  # of a decoded difference nobody could say
+        crossing.reordered = None  # unknown after decoding a difference
         numbers, synopsis = numbers_of(up.ids), self.synopses[DOWN]
         early = np.setdiff1d(numbers_of(down.ids), numbers)
         looking = Looking.at(self.synopses[UP].tail, synopsis.tail, synopsis.before, early)

@@ -1,4 +1,4 @@
-"""What the collector says of intervals, and what it wants of agents: the words of rounds.py. No I/O."""
+"""The outcomes of session.py: results of intervals, and questions for agents. No I/O."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from wirelag.synopses.crossing import Crossing
 
 
 class Rank(IntEnum):
-    """How much a result knows: a higher one takes the place of a lower one, never the other way round."""
+    """How complete a result is: a higher rank replaces a lower one, never the reverse."""
 
-    UNSEEN = 0  # one point has said nothing
-    FIRST = 1  # rounds may be going on, and packets in flight at the end are not known
+    UNSEEN = 0  # one point has sent nothing
+    FIRST = 1  # rounds may continue, and packets in flight at the end are unknown
     ALONE = 2  # the next interval is missing
     SETTLED = 3
 
@@ -32,13 +32,13 @@ class Ends:
 
     @property
     def points(self) -> tuple[str, str]:
-        """Both, upstream first."""
+        """Both points, upstream first."""
         return self.upstream, self.downstream
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What is known of an interval of a segment: by class, None being everything."""
+    """The result of an interval of a segment, by class; None is everything."""
 
     segment: str
     interval: Interval
@@ -47,10 +47,10 @@ class Result:
     crossings: Mapping[Key, Crossing]
     losses: Mapping[Key, Loss]
     seen: tuple[Seen | None, Seen | None]
-    clock: ClockReading | None  # both points' together
-    complete: bool = False  # the rounds are over: the mean is as exact as it will be but for what straddles the edges
+    clock: ClockReading | None  # both points' combined
+    complete: bool = False  # the rounds are over: the mean is final except for packets that straddle the edges
     reason: str | None = None
-    references: tuple[int, int] | None = None  # that came and were used, and that got lost; None: there are none
+    references: tuple[int, int] | None = None  # references used and lost; None: there are none
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Messages that nobody needs any more, by their keys."""
+    """Keys of messages that are no longer needed."""
 
     keys: tuple[str, ...]
 
@@ -71,7 +71,7 @@ Outcome = Result | Ask | Done
 
 
 def together(clocks: Sequence[ClockReading]) -> ClockReading:
-    """What a difference of times by these clocks is right within."""
+    """The error bound of a time difference measured by these clocks."""
     worst = max(clocks, key=lambda clock: clock.error_ns)
     return ClockReading(
         all(clock.synchronised for clock in clocks), sum(clock.error_ns for clock in clocks), worst.source

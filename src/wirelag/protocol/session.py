@@ -1,12 +1,12 @@
-"""What the collector makes of messages: the same interval at both ends of a segment, rounds, results. No I/O.
+"""How the collector turns messages into results: the same interval at both ends of a segment, and rounds. No I/O.
 
-Laws. Results follow from the messages that arrived, whatever their order and however often each came: of two about the
-same the first counts, and a result is given again when a neighbour arrives that it should have known. What an agent
-sends changes only results of segments that it is an end of. A point that says nothing has seen nothing: that is not
-loss (losses.py). Clocks that are right within a and b leave a delay right within a + b, all of an interval alike.
+Laws. Results depend only on the messages that arrived, not on their order or repetition: of two with the same key the
+first counts, and a result is given again when a neighbour arrives that it should include. An agent's messages change
+only results of segments of which it is an end. A point that sends nothing has seen nothing: that is not loss (loss.py).
+Clocks with errors below a and b give delays with errors below a + b, the same for a whole interval.
 
-A packet counts in the interval in which it was sent, also where it arrived in the next one. So an interval has a first
-result when both points have spoken, and is settled when the next one is known.
+A packet counts in the interval in which it was sent, even if it arrived in the next one. So an interval has a first
+result when both points have sent, and is settled when the next interval is known.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ from wirelag.synopses.crossing import Crossing
 from wirelag.twopoint.spans import PATIENCE_NS, Span, settled
 
 SECOND_NS: Final = 10**9
-LINGER_NS: Final = 60 * SECOND_NS  # how long what is not complete stays in memory
-SOON_NS: Final = 3 * SECOND_NS  # then a point that has said nothing is missed
-ANSWER_NS: Final = 45 * SECOND_NS  # how long an agent may take to answer, also one that is cut off for half a minute
-AHEAD_NS: Final = 5 * SECOND_NS  # an interval that ends later than this from now is another clock's
+LINGER_NS: Final = 60 * SECOND_NS  # how long incomplete intervals stay in memory
+SOON_NS: Final = 3 * SECOND_NS  # after that, a point that has sent nothing is missing
+ANSWER_NS: Final = 45 * SECOND_NS  # how long an agent may take to reply, even if cut off for half a minute
+AHEAD_NS: Final = 5 * SECOND_NS  # an interval that ends later than this from now is due to a wrong clock
 MOST_BYTES: Final = 256 << 20
-OVERHEAD: Final = 4096  # bytes of a message beside its arrays, about
+OVERHEAD: Final = 4096  # approximate bytes of a message besides its arrays
 MOST_SEGMENTS: Final = 4096
-MOST_NAMED: Final = 512  # that one point may name, so that it cannot use up those of others
-IDLE_NS: Final = 3600 * SECOND_NS  # then a segment is let go that agents named, and that nothing is said of any more
-MOST_REACH: Final = 16  # neighbours on each side, where intervals are short
+MOST_NAMED: Final = 512  # segments that one point may name, so that it cannot use up those of others
+IDLE_NS: Final = 3600 * SECOND_NS  # after that, a segment named by agents is dropped if no message is about it
+MOST_REACH: Final = 16  # neighbours on each side, if intervals are short
 SIDES: Final = ("upstream", "downstream")
 
 
 @dataclass(slots=True)
 class _Place:
-    """An interval of a segment, and what was last said of it."""
+    """An interval of a segment, and its last result."""
 
     pairing: Pairing
     keys: list[str]
     bytes: int = 0
     rank: Rank | None = None
-    known: frozenset[int] = frozenset()  # the places that the last result knew
+    known: frozenset[int] = frozenset()  # the places that the last result included
 
 
 class _Segment:
     def __init__(self, ends: Ends, named_by: str | None = None) -> None:
         self.ends, self.named_by = ends, named_by
         self.heard_ns: int | None = None
-        self.places: dict[int, _Place] = {}  # by the beginning of the interval
-        self.gone: dict[int, int] = {}  # places that are done, and when that was
-        self.chain = Chain()  # where packets cut the intervals
+        self.places: dict[int, _Place] = {}  # by start time of the interval
+        self.gone: dict[int, int] = {}  # finished places, and when they finished
+        self.chain = Chain()  # for intervals delimited by packets
 
     def near(self, interval: Interval, first: int, last: int) -> dict[int, _Place | None]:
         """The places around an interval, as many as packets may straddle."""
@@ -68,10 +68,10 @@ class _Segment:
 
 
 class Rounds:
-    """Takes messages and time, gives results, asks, and what is no longer needed.
+    """Takes messages and time; returns results, asks, and keys of messages no longer needed.
 
-    Memory: what waits for its other half, `most_bytes` at most (then the oldest is let go; it can be taken in again
-    when its other half comes), and a few neighbouring intervals of each segment.
+    Memory: intervals that wait for their other half, at most `most_bytes` (beyond that the oldest is dropped; it can be
+    read again when its other half comes), and a few neighbouring intervals of each segment.
     """
 
     def __init__(
@@ -86,22 +86,22 @@ class Rounds:
         self._named, self._most_bytes = named_by_agents, most_bytes
         self._linger_ns, self._answer_ns = linger_ns, answer_ns
         self._segments = {one.segment: _Segment(one) for one in ends}
-        self._needed: Counter[str] = Counter()  # by key: how many places have the message
-        self._names: Counter[str] = Counter()  # segments that points have named
+        self._needed: Counter[str] = Counter()  # by key: the number of places that hold the message
+        self._names: Counter[str] = Counter()  # number of segments named by each point
         self._bytes = 0
-        self.counted: Counter[str] = Counter()  # messages, by what became of them
+        self.counted: Counter[str] = Counter()  # messages, by outcome
 
     @property
     def segments(self) -> list[Ends]:
-        """All that are known."""
-        return [segment.ends for segment in list(self._segments.values())]  # other threads ask
+        """All known segments."""
+        return [segment.ends for segment in list(self._segments.values())]  # called from other threads
 
     def has(self, key: str) -> bool:
         """Whether a message is in use."""
         return key in self._needed
 
     def awaits(self, message: Message) -> bool:
-        """Whether it is an answer from which somebody was asked one."""
+        """Whether it is a reply that is awaited."""
         if message.type != "times":
             return False
         places = ((segment.places.get(message.interval.start_ns), side) for segment, side in self._about(message))
@@ -112,11 +112,11 @@ class Rounds:
         return [segment.ends.segment for segment, _ in self._about(message)]
 
     def partners(self, message: Message) -> set[str]:
-        """The points at the other ends of what a message is about."""
+        """The points at the other ends of the segments that a message is about."""
         return {segment.ends.points[1 - side] for segment, side in self._about(message)}
 
     def take(self, message: Message, now_ns: int) -> list[Outcome]:
-        """A message has arrived."""
+        """Process a message."""
         if message.type == "status":
             return [Done((message.key,))]
         refused = self._refusal(message, now_ns)
@@ -134,17 +134,17 @@ class Rounds:
         return found
 
     def pass_time(self, now_ns: int) -> list[Outcome]:
-        """Time has passed: give up waiting where it was in vain."""
+        """Process the passage of time: stop waiting where it is too late."""
         found: list[Outcome] = []
         for segment in list(self._segments.values()):
             self._let_idle_go(segment, now_ns)
             segment.gone = {key: at_ns for key, at_ns in segment.gone.items() if now_ns - at_ns < 2 * self._linger_ns}
-            self._used(segment.chain.old(now_ns - self._linger_ns))  # they stay where messages are kept
+            self._used(segment.chain.old(now_ns - self._linger_ns))  # they stay in the store
             for start_ns in sorted(segment.places):
                 place = segment.places.get(start_ns)
                 try:
                     found += [] if place is None else self._age(segment, place, now_ns)
-                except Exception:  # a place less, not a collector less
+                except Exception:  # lose one place rather than the collector
                     self.counted["given up"] += 1
                     if start_ns in segment.places:
                         self._forget(segment, segment.places[start_ns])
@@ -166,7 +166,7 @@ class Rounds:
         return None if self.partners(message) else "of no segment"
 
     def _about(self, message: Message) -> Iterator[tuple[_Segment, int]]:
-        """The segments that a message is about, and which end of each its point is."""
+        """The segments that a message is about, and the end of each that its point is."""
         name = message.segment
         if name is not None and name not in self._segments and self._named:
             self._name(name, message.point)
@@ -192,7 +192,7 @@ class Rounds:
         elif now_ns - segment.heard_ns >= IDLE_NS:
             del self._segments[segment.ends.segment]
             self._names[segment.named_by] -= 1
-            self._names += Counter()  # points that have named none take no memory
+            self._names += Counter()  # forget points that have named none
 
     def _synopsis(self, segment: _Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
         if message.terms.estimator.can.one_sided:
@@ -245,7 +245,7 @@ class Rounds:
         return found
 
     def _used(self, messages: Iterable[Message]) -> list[Outcome]:
-        """A place less needs these."""
+        """Release these messages from one place."""
         done = []
         for message in messages:
             key = message.key
@@ -257,7 +257,7 @@ class Rounds:
 
     def _times(self, segment: _Segment, side: int, message: Message, now_ns: int) -> list[Outcome]:
         place = segment.places.get(message.interval.start_ns)
-        if place is not None and message.key in place.keys:  # it must not be taken for the answer to the next question
+        if place is not None and message.key in place.keys:  # it must not pass for the reply to the next question
             self.counted["duplicates"] += 1
             return []
         if place is None or not place.pairing.take(side, message):
@@ -280,7 +280,7 @@ class Rounds:
     # ---- rounds and neighbours ----
 
     def _converse(self, segment: _Segment, place: _Place, now_ns: int) -> list[Outcome]:
-        """Cross what is there; ask for what is missing, or be done."""
+        """Cross what has arrived; ask for what is missing, or finish."""
         pairing, found = place.pairing, list[Outcome]()
         for side, records in pairing.cross(now_ns, self.counted).items():
             said = pairing.said[side]
@@ -294,7 +294,7 @@ class Rounds:
         return found
 
     def _finish(self, segment: _Segment, place: _Place, now_ns: int) -> list[Outcome]:
-        """Nothing more will be said of a place: it and those around it may be settled."""
+        """A place is complete: settle it and its neighbours if possible."""
         place.pairing.free()
         self._bytes -= place.bytes
         place.bytes = 0
@@ -343,7 +343,7 @@ class Rounds:
             (None if up is None else up.seen, None if down is None else down.seen),
             clock,
             pairing.final,
-            pairing.reason if silent is None else f"{silent} has said nothing of it",
+            pairing.reason if silent is None else f"{silent} has sent nothing about it",
         )
 
     # ---- time ----
@@ -364,7 +364,7 @@ class Rounds:
         return found
 
     def _drop(self, segment: _Segment, place: _Place, now_ns: int) -> list[Outcome]:
-        """Let a place go once no neighbour will need it."""
+        """Drop a place once no neighbour needs it."""
         if place.rank is None or place.rank < Rank.ALONE or place.pairing.interval.start_ns not in segment.places:
             return []
         near = segment.near(place.pairing.interval, -1, 1).items()
@@ -377,7 +377,7 @@ class Rounds:
         return [Done(done)] if done else []
 
     def _forget(self, segment: _Segment, place: _Place) -> tuple[str, ...]:
-        """Let a place go; the messages that no place has any more."""
+        """Drop a place; return the messages that no place holds any more."""
         del segment.places[place.pairing.interval.start_ns]
         self._bytes -= place.bytes
         self._needed.subtract(place.keys)
@@ -387,7 +387,7 @@ class Rounds:
         return free
 
     def _let_go(self) -> None:
-        """Keep within the memory: what waits longest for its other half is let go."""
+        """Stay within the memory limit: drop what has waited longest for its other half."""
         if self._bytes <= self._most_bytes:
             return
         waiting = [
@@ -399,12 +399,12 @@ class Rounds:
         for _, segment, place in sorted(waiting, key=lambda one: one[0]):
             if self._bytes <= self._most_bytes // 2:
                 break
-            self.counted["let go for want of memory"] += 1
+            self.counted["dropped because memory was full"] += 1
             self._forget(segment, place)
 
 
 def _with_neighbours(place: _Place, near: Iterable[_Place]) -> Mapping[Key, Crossing]:
-    """What straddles the edges has found its other half. The neighbours themselves are left as they are."""
+    """Pair packets that straddle the edges with the neighbours', which are not changed."""
     final = [one.pairing for one in near if one.pairing.crossings]
     keys = sorted({key for pairing in final for key in pairing.crossings}, key=str)
     spans = [
@@ -444,7 +444,7 @@ def _loss(
 
 
 def _differs(place: _Place, key: Key) -> bool:
-    """Whether packets differ in it, and nobody knows which."""
+    """Whether packets differ in it, but it is unknown which."""
     crossing = place.pairing.crossings.get(key)
     return key in place.pairing.untimed or (crossing is not None and crossing.lost is None)
 

@@ -1,8 +1,8 @@
 """Results of one-sided methods (rli), which the downstream point measures alone. No I/O.
 
-Law: references are the upstream point's word. They carry its time, its numbers, and how wrong its clock may be; so an
-interval needs no message of that point, and where no reference came, it has said nothing. What was sent is not known:
-packets have no loss, references have.
+Law: references stand in for messages of the upstream point. They carry its time, sequence numbers and clock error; so
+an interval needs no message of that point, and if no reference came, it has sent nothing. The packets sent are unknown:
+there is loss of references, but not of packets.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from wirelag.protocol.messages import ClockReading, Message, Seen
 from wirelag.protocol.results import Ends, Rank, Result, together
 from wirelag.synopses.reference_summary import Heard, Interpolated
 
-NO_LOSS: Final = "rli sees what arrives: of loss it knows that of references alone"
+NO_LOSS: Final = "rli sees only what arrives: it knows the loss of references, not of packets"
 
 
 def result_of(ends: Ends, message: Message) -> Result:
-    """What a message of the downstream point says."""
+    """The result of a message of the downstream point."""
     found = {record["class"]: Interpolated.from_fields(record) for record in message.records}
     heard = found[None].heard or Heard()
     crossings = {key: one.crossing() for key, one in found.items()} if heard.references else {}

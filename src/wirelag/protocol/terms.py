@@ -1,7 +1,7 @@
-"""What travels between points: cuts as bytes, with everything that tells whether two of them can be compared. No I/O.
+"""Cuts as they travel between points, with everything needed to tell whether two of them can be compared. No I/O.
 
-A message begins with what it is: the estimator and its parameters, what packet ids are made of, how intervals are
-cut. Its records are one interval each. Every record carries a checksum (packing.py).
+A message begins with its terms: the estimator and its parameters, the parts of packet ids, how intervals are cut. Its
+records are one interval each. Every record carries a checksum (codec.py).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def delimited(estimator: Sent) -> TypeGuard[Additive]:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What two points must agree on, or their synopses say nothing about each other."""
+    """The settings that two points must share for their synopses to be comparable."""
 
     estimator: Sent
     packet_id: PacketId = field(default_factory=PacketId)
@@ -81,7 +81,7 @@ class Terms:
 
     @classmethod
     def from_fields(cls, plain: Mapping[str, Any]) -> Terms:
-        """The opposite of `to_fields`; a ValueError where something is unknown."""
+        """The inverse of `to_fields`; a ValueError if something is unknown."""
         try:
             kind = _kind(plain["estimator"])
             parameters = {f.name: _tuple(plain["parameters"][f.name]) for f in fields(kind)}
@@ -99,7 +99,7 @@ class Terms:
             raise ValueError(f"has terms that this version does not know ({error})") from None
 
     def differences(self, other: Terms) -> list[str]:
-        """What is not the same, in words."""
+        """The terms that differ, in words."""
         mine, theirs = _flat(self.to_fields()), _flat(other.to_fields())
         return [
             f"{name}: {mine.get(name)} and {theirs.get(name)}"
@@ -114,8 +114,8 @@ class About:
 
     kind: Kind
     terms: Terms
-    names: tuple[str, ...] = ()  # of the captures it was made from
-    offset_ns: int = 0  # that was taken from its times
+    names: tuple[str, ...] = ()  # names of the captures that it was made from
+    offset_ns: int = 0  # offset subtracted from its times
 
     def to_fields(self) -> dict[str, Any]:
         """Plain values."""
@@ -124,7 +124,7 @@ class About:
 
     @classmethod
     def from_fields(cls, plain: Mapping[str, Any]) -> About:
-        """The opposite of `to_fields`."""
+        """The inverse of `to_fields`."""
         version = plain.get("version")
         if version != VERSION:
             raise ValueError(f"has version {version} of the format, this wirelag reads {VERSION}: cut it again")
@@ -136,7 +136,7 @@ class About:
 
 
 def agree(abouts: Mapping[str, About]) -> Terms:
-    """The terms of all, by name; a WirelagError says which differ."""
+    """The common terms; a WirelagError names those that differ."""
     (first_name, first), *others = abouts.items()
     for name, other in others:
         apart = first.terms.differences(other.terms)
@@ -152,13 +152,13 @@ def agree(abouts: Mapping[str, About]) -> Terms:
 
 
 def records_of(cut: Cut, keys: Mapping[int, str]) -> Iterator[dict[str, Any]]:
-    """A record for everything, and one for each class."""
+    """One record for everything, and one per class."""
     for tag, synopsis in cut.synopses.items():
         yield _where(cut.interval, keys.get(tag)) | synopsis.to_fields()
 
 
 def cut_of(estimator: TwoPoint, records: Iterable[Mapping[str, Any]], tags: dict[str, int]) -> Cut:
-    """The opposite; classes get their tags from `tags`, which grows."""
+    """The inverse of `records_of`; classes get their tags from `tags`, which grows."""
     synopses: Synopses = {}
     interval = Interval(0, 0)
     for record in records:
@@ -174,15 +174,15 @@ def _where(interval: Interval, key: str | None) -> dict[str, Any]:
 
 
 def place(terms: Terms, start_ns: int, key: str | None) -> tuple[int | None, str | None]:
-    """Which interval and class a record is about: without intervals it is everything, whenever that began."""
+    """The interval and class of a record; without intervals, everything, whenever it began."""
     return (None if terms.interval_ns is None else start_ns), key
 
 
-# ---- the second round of rda: the times of what only one point saw ----
+# ---- the second round of rda: the times of packets that only one point saw ----
 
 
 def asked(pair: Pair, estimator: Rda, keys: Mapping[int, str]) -> Iterator[dict[str, Any]]:
-    """What must be asked about an interval: the numbers that differ."""
+    """The question about an interval: the numbers that differ."""
     for tag in sorted({*pair.up} & {*pair.down}):
         _, decoded = estimator.cross_bound(pair.up[tag], pair.down[tag])
         if len(decoded.numbers):
@@ -191,9 +191,9 @@ def asked(pair: Pair, estimator: Rda, keys: Mapping[int, str]) -> Iterator[dict[
 
 
 def answered(cached: Cached, ask: Mapping[str, Any]) -> dict[str, Any]:
-    """One point's answer: times of the numbers it has, and of ids of which the other point has more copies.
+    """One point's reply: times of the numbers that it has, and of ids of which the other point has more copies.
 
-    Those are known by the number of the next copy: the point does not have it, the other one does.
+    The latter are identified by the number of the next copy, which only the other point has.
     """
     cached = cached.at_level(int(ask["cache_level"]))
     numbers, distinct = ask["numbers"].astype(np.uint64), np.unique(cached.ids)

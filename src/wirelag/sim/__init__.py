@@ -1,4 +1,4 @@
-"""Simulated traffic with known truth, and how far a report is from it."""
+"""Simulated traffic with known truth, and scores of reports against it."""
 
 from wirelag.sim.distributions import Distribution, parse_distribution
 from wirelag.sim.scenario import Scenario

@@ -1,4 +1,4 @@
-"""Addresses of simulated hosts, from the ranges set aside for private use, documentation and benchmarks."""
+"""Addresses of simulated hosts, from the ranges reserved for private use, documentation and benchmarks."""
 
 import ipaddress
 from typing import Final
@@ -27,7 +27,7 @@ def server_ipv4(server: Ints) -> Ints:
 
 
 def address_text(ipv4: Ints, side: int, host: Ints, ipv6: Bools) -> pl.Series:
-    """Addresses as text; every different one is formatted once."""
+    """Addresses as text; each distinct one is formatted once."""
     names, row = np.unique(host * 2 + ipv6, return_index=True)
     texts = [
         str(ipaddress.IPv6Address((IPV6_HIGH[side] << 64) + int(host[i]) + 1))

@@ -1,7 +1,7 @@
-"""Bursty traffic on its way into a queue: many flows of bursts, over one line.
+"""Bursty traffic into a queue: many flows of bursts over one line.
 
-Flows begin uniformly over the time; how many packets they have is Pareto. A flow sends bursts of 2, 4, ... 64 packets,
-one per round trip, at the rate of its own access line; all flows share one line, behind which the packets are timed.
+Flows start uniformly over the time; their packet counts are Pareto. A flow sends bursts of 2, 4, ... 64 packets, one
+per round trip, at the rate of its own access line; all flows share one line, after which packets are timed.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-LEAST_PACKETS, MOST_PACKETS, SHAPE = 3, 20_000, 1.2  # of a flow: bounded Pareto
+LEAST_PACKETS, MOST_PACKETS, SHAPE = 3, 20_000, 1.2  # packets of a flow: bounded Pareto
 LEAST_TRIP_S, MOST_TRIP_S = 0.001, 0.060  # log-uniform
 LEAST_ACCESS, MOST_ACCESS = 0.1e9, 10e9  # bits/s, log-uniform
 LINE: Final = 10  # Gb/s
@@ -22,12 +22,12 @@ RAMP: Final = 62  # packets in the bursts of 2, 4, ... 32
 TINY, SMALL, LARGE = 40, 740, 1500  # bytes of an IP packet
 # Shares of flows: all packets of 40 bytes; 40 to 740; the others 1500 and a short last one.
 SHARE_TINY, SHARE_SMALL = 0.40, 0.15
-MEAN_FLOW_BYTES: Final = 8_000  # about: a first guess at how many flows it takes
+MEAN_FLOW_BYTES: Final = 8_000  # rough value: a first guess of the number of flows
 MOST_FLOWS: Final = 1 << 22
 
 
 class TooManyFlowsError(ValueError):
-    """What is asked for takes more than MOST_FLOWS flows."""
+    """The request takes more than MOST_FLOWS flows."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Bursts:
 
 
 def draw_bursts(bytes_per_s: float, seconds: float, seed: int) -> Bursts:
-    """As many flows as it takes until their packets within `seconds` have this mean rate.
+    """Draw flows until their packets within `seconds` have this mean rate.
 
     >>> bursts = draw_bursts(125e6, 0.5, seed=1)
     >>> bool(0.9 < bursts.size.sum() / 62.5e6 < 1.1)
@@ -62,7 +62,7 @@ def draw_bursts(bytes_per_s: float, seconds: float, seed: int) -> Bursts:
 
 
 def peak_to_mean(time_ns: Ints, size: npt.NDArray[np.uint32], width_ns: int) -> float:
-    """Bytes in the busiest bin of time over the mean of all bins.
+    """Bytes in the busiest time bin over the mean of all bins.
 
     >>> peak_to_mean(np.array([0, 1, 2, 10, 20, 30]), np.ones(6, np.uint32), 10)
     2.0
@@ -72,7 +72,7 @@ def peak_to_mean(time_ns: Ints, size: npt.NDArray[np.uint32], width_ns: int) -> 
 
 
 def dispersion(time_ns: Ints, width_ns: int) -> float:
-    """Variance over mean of the number of packets in bins of time: 1 for a Poisson process.
+    """Variance over mean of the number of packets per time bin: 1 for a Poisson process.
 
     >>> dispersion(np.arange(0, 1000, 5), 10)
     0.0
@@ -89,7 +89,7 @@ def _draw(flows: int, seconds: float, rng: np.random.Generator) -> Bursts:
     ns_per_byte = 8e9 / _log_uniform(rng.random(flows), LEAST_ACCESS, MOST_ACCESS)
     sort = rng.random(flows)
 
-    # The trips before each burst: none before the first one.
+    # The round trips before each burst: none before the first one.
     bursts = _burst_of(packets - 1) + 1
     owner = np.repeat(np.arange(flows), bursts)
     first_burst = np.cumsum(bursts) - bursts
@@ -98,7 +98,7 @@ def _draw(flows: int, seconds: float, rng: np.random.Generator) -> Bursts:
     waited = np.cumsum(trips)
     burst_ns = begin_ns[owner] + waited - waited[first_burst][owner]
 
-    # Bursts that would begin behind the end need no packets.
+    # Bursts that would start after the end need no packets.
     rank = np.arange(len(owner)) - first_burst[owner]
     of_burst = np.minimum(packets[owner] - _first_of(rank), 2 << np.minimum(rank, 5))
     kept = burst_ns < seconds * 1e9
@@ -109,8 +109,8 @@ def _draw(flows: int, seconds: float, rng: np.random.Generator) -> Bursts:
     number = _first_of(rank[burst]) + np.arange(len(burst)) - begin[burst]
     size = _sizes(sort[flow], number == packets[flow] - 1, rng)
 
-    # An access line sends a burst behind the one before: a scan of maxima, each flow above all of the one before.
-    # In whole ns: floats as large as the last of many flows would not tell microseconds apart.
+    # An access line sends a burst after the previous one: a cumulative maximum, each flow above all of the previous
+    # one. In integer ns: floats as large as the last of many flows would not resolve microseconds.
     work_ns = size * ns_per_byte[flow]
     spent = np.cumsum(work_ns)
     first = np.searchsorted(flow, np.arange(flows))
@@ -145,7 +145,7 @@ def _log_uniform(uniform: Floats, least: float, most: float) -> Floats:
 
 
 def _burst_of(packet: Ints) -> Ints:
-    """In which burst a flow's packet is, both from 0.
+    """The burst of a flow's packet, both from 0.
 
     >>> _burst_of(np.array([0, 1, 2, 5, 6, 61, 62, 125, 126])).tolist()
     [0, 0, 1, 1, 2, 4, 5, 5, 6]

@@ -1,4 +1,4 @@
-"""Distributions of durations as people write them: `lognormal:20ms,0.5` is a median of 20 ms with sigma 0.5."""
+"""Distributions of durations in text form: `lognormal:20ms,0.5` is a median of 20 ms with sigma 0.5."""
 
 import math
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def parse_distribution(text: str) -> Distribution:
     durations = DURATIONS[name]
     wanted = durations + NUMBERS[name]
     if len(parts) != wanted:
-        raise ValueError(f"{text!r} has {len(parts)} parameters, wants {wanted}: write {FORMS[name]}")
+        raise ValueError(f"{text!r} has {len(parts)} parameters instead of {wanted}: write {FORMS[name]}")
     scale = [float(parse_duration_ns(part)) for part in parts[:durations]]
     if min(scale) < 0:
         raise ValueError(f"{text!r} has a negative duration: write {FORMS[name]}")
@@ -70,7 +70,7 @@ def _sampler(name: str, scale: list[float], numbers: list[float]) -> Callable[[n
         return lambda rng, size: np.full(size, first)
     if name == "uniform":
         if last < first:
-            raise ValueError(f"uniform wants the lowest duration first: write {FORMS[name]}")
+            raise ValueError(f"uniform needs the lowest duration first: write {FORMS[name]}")
         return lambda rng, size: rng.uniform(first, last, size)
     if name == "exponential":
         return lambda rng, size: rng.exponential(first, size)

@@ -1,11 +1,11 @@
 """From planned flights to packets at the vantage point: loss and retransmission, acknowledgements, timestamps.
 
-Inside a flight all times count from its start and do not depend on it. So every flight is worked out at once, and a
+Within a flight all times count from its start and do not depend on it. So all flights are computed at once, and a
 connection's flights are then laid end to end. The laws:
 
 - The cumulative acknowledgement passes segment k at the running maximum of the first arrivals up to k.
-- A receiver acknowledges every second segment in order, or after 40 ms; at once what is out of order, fills a hole or
-  came twice. An acknowledgement rides on data when data is sent before its 40 ms are over.
+- A receiver acknowledges every second segment in order, or after 40 ms; at once if it is out of order, fills a hole or
+  is a duplicate. An acknowledgement is piggybacked if data is sent before its 40 ms are over.
 - The next flight of the other side starts when the flight is complete there; the next one of the same side when its
   acknowledgement has come back. So flights of a connection never overlap.
 """
@@ -40,7 +40,7 @@ LONE_SLACK_NS: Final = 50_000
 LEAST_TIMEOUT_NS: Final = 200_000_000
 FIRST_TIMEOUT_NS: Final = 1_000_000_000  # of SYNs and DNS queries
 MOST_LOSSES: Final = 5  # of one segment in a row
-TRIES_IN_VAIN: Final = 4  # of a SYN or query that nobody answers
+TRIES_IN_VAIN: Final = 4  # transmissions of a SYN or query without a response
 FAR_FUTURE_NS: Final = 2**62
 
 ACK_FLAG: Final = 0x10
@@ -50,20 +50,20 @@ PUSH_FLAG: Final = 0x08
 
 @dataclass(frozen=True)
 class _Way:
-    """What a flight's packets meet on their way; one row per flight, times in ns."""
+    """The path properties of a flight's packets; one row per flight, times in ns."""
 
     one_way: Ints
-    to_point: Ints  # sender to the first vantage point its packets pass
+    to_point: Ints  # from the sender to the first vantage point
     back_to_point: Ints  # the same for the receiver
     gap: Ints  # between two segments
-    slack: Ints  # the time in which a held packet is overtaken: a gap, or what a lone packet has
+    slack: Ints  # the time in which a held packet is overtaken: a gap, or the slack of a lone packet
     timeout: Ints
     base: Ints  # sequence number of the first segment
     other_base: Ints  # what the sender has received from the other side: its acknowledgement number
     first: Ints  # row of the first segment
     turns: Bools  # the next flight of the connection comes from the other side
     goes_on: Bools  # ... from the same side
-    wait: Ints  # of the next flight
+    wait: Ints  # delay before the next flight
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class _Segments:
     end: Ints
     arrival: Ints  # first arrival at the receiver
     sent: Ints  # transmission of that copy
-    complete: Ints  # all segments of the flight up to this one have arrived
+    complete: Ints  # when all segments of the flight up to this one have arrived
     late: Bools  # lost at first, or held back
     copy_segment: Ints
     copy_sent: Ints
@@ -89,7 +89,7 @@ class _Segments:
 
 @dataclass(frozen=True)
 class _Acks:
-    """One row per bare acknowledgement, and what a flight's receiver remembers at its end."""
+    """One row per bare acknowledgement, and the state of a flight's receiver at its end."""
 
     flight: Ints
     sent: Ints
@@ -98,7 +98,7 @@ class _Acks:
     sack_from: Ints  # row of the first segment of the SACK block
     sacks: Bools
     hold: Ints
-    rides: Bools  # per flight: its last acknowledgement rides on the next flight
+    rides: Bools  # per flight: its last acknowledgement is piggybacked on the next flight
 
 
 def send(
@@ -177,15 +177,15 @@ def _transmit(
     segment = np.repeat(np.arange(len(flight)), tries)
     number = count_up(tries)
     of = flight[segment]
-    # Fast retransmit when three later segments follow in the flight, else a timeout, which doubles.
+    # Fast retransmit if three later segments follow in the flight, else a timeout, which doubles.
     fast = data[segment] & (index[segment] + 3 < flights.segments[of])
     gap, timeout = way.gap[of], way.timeout[of]
     later = np.where(
         fast, 3 * gap + 2 * way.one_way[of] + timeout * (2 ** np.maximum(number - 1, 0) - 1), timeout * (2**number - 1)
     )
     sent = index[segment] * gap + np.where(number > 0, later, 0)
-    lost = (number < losses[segment]) & ~dead[segment]  # what nobody answers is not lost
-    # One vantage point: half of the losses happen before it. Two: all between them.
+    lost = (number < losses[segment]) & ~dead[segment]  # packets without a response are not lost
+    # With one vantage point, half of the losses happen before it. With two, all happen between them.
     seen = ~lost | (scenario.points == 2) | (rng.random(len(lost)) < 0.5)
     hold = _hold(scenario, way.slack[of], rng)
     again = np.where(lost, 0, _again(scenario, len(lost), rng))
@@ -214,7 +214,7 @@ def _transmit(
 
 
 def _hold(scenario: Scenario, slack: Ints, rng: np.random.Generator) -> Ints:
-    """Hold packets back so far that one or two later ones pass, not the three that cause a fast retransmit."""
+    """Hold packets back so long that one or two later ones pass, not the three that cause a fast retransmit."""
     if not scenario.reorder:
         return np.zeros(len(slack), np.int64)
     held = rng.random(len(slack)) < scenario.reorder
@@ -235,7 +235,7 @@ def _acknowledge(
     turn_time = np.where(way.turns, complete + way.wait, FAR_FUTURE_NS)
     listens = (flights.kind < QUERY) & (way.turns | way.goes_on | (flights.kind == LAST_FIN))
 
-    # Arrivals: the first one of every segment, and exact copies while the receiver still only listens.
+    # Arrivals: the first one of every segment, and exact copies while the receiver only listens.
     copied = np.flatnonzero(segments.copy_again)
     copy_of = segments.copy_segment[copied]
     copy_time = segments.arrival[copy_of] + segments.copy_again[copied]
@@ -251,7 +251,7 @@ def _acknowledge(
     row, time, twice = row[order], time[order], twice[order]
     flight = segments.flight[row]
 
-    # After each arrival: segments in order so far (`number`), and one more than the highest that has come (`highest`).
+    # After each arrival: segments in order so far (`number`), and one more than the highest received (`highest`).
     number = (
         np.searchsorted(segments.flight * stride + segments.complete, flight * stride + time, side="right")
         - way.first[flight]
@@ -263,7 +263,7 @@ def _acknowledge(
     before = np.where(opens, 0, np.roll(number, 1))
     in_order = ~twice & (number == highest) & (number == before + 1)
 
-    # A run of arrivals in order is acknowledged at every second one; silence of 40 ms and anything else ends a run.
+    # A run of arrivals in order is acknowledged at every second one; 40 ms of silence or anything else ends a run.
     silence = np.append(time[1:] - time[:-1] > DELAYED_ACK_NS, False)[: len(time)]
     begins = opens | ~in_order | np.roll(~in_order | silence, 1)
     position = np.arange(len(row)) - np.maximum.accumulate(np.where(begins, np.arange(len(row)), 0))
@@ -281,7 +281,7 @@ def _acknowledge(
         flight=flight[sends],
         sent=(time + np.where(timer, patience, 0))[sends],
         number=number[sends],
-        # A copy causes an acknowledgement of whatever was still waiting for one.
+        # A copy triggers an acknowledgement of everything not yet acknowledged.
         trigger=np.where(twice & (number == highest), way.first[flight] + number - 1, row)[sends],
         sack_from=np.where(whole, hole + 1, row)[sends],
         sacks=((number < highest) & (segments.index[row] > number))[sends],
@@ -298,10 +298,10 @@ def _lay_end_to_end(
     acks: _Acks,
     rng: np.random.Generator,
 ) -> Ints:
-    """Start of every flight. A connection that comes again starts when the row before it has ended."""
+    """Start of every flight. A repeated connection starts when the row before it has ended."""
     last = way.first + flights.segments - 1
     complete = segments.complete[last]
-    # The acknowledgement of the last segment is back at the sender: the earliest that says so.
+    # When the acknowledgement of the last segment is back at the sender: the earliest one.
     back = np.full(len(flights), FAR_FUTURE_NS)
     all_of_it = acks.number == flights.segments[acks.flight]
     arrival = acks.sent + way.one_way[acks.flight] + acks.hold
@@ -317,7 +317,7 @@ def _lay_end_to_end(
 
 
 def _echoes(flights: Flights, way: _Way, segments: _Segments, acks: _Acks, start: Ints) -> tuple[Ints, Ints]:
-    """When the packet was sent whose timestamp data and bare acknowledgements echo (RFC 7323); -1: none.
+    """Send time of the packet whose timestamp data and bare acknowledgements echo (RFC 7323); -1: none.
 
     A receiver echoes the segment that began where its last acknowledgement ended, so the first of two.
     """
@@ -338,14 +338,14 @@ def _echoes(flights: Flights, way: _Way, segments: _Segments, acks: _Acks, start
 
     data_echo = np.where(np.append(False, way.turns[:-1]), np.roll(heard, 1), np.roll(ack_time, 1))
     data_echo[(flights.kind == SYN) | (flights.kind == QUERY)] = -1
-    # What the receiver last heard before the flight: needed where the very first segment is missing.
+    # The last packet the receiver heard before the flight: needed if the very first segment is missing.
     previous = np.where(np.roll(ack_time, 1) >= 0, np.roll(ack_time, 1), np.roll(data_echo, 1))
     heard_before = np.where(np.append(False, way.goes_on[:-1]), np.roll(heard, 1), previous)
     return data_echo, np.where(advances, answered, heard_before[flight])[filled]
 
 
 def _ticks(scenario: Scenario, host: Ints, time_ns: Ints) -> Ints:
-    """A host's timestamp clock: ms from a base of its own; 0 where there is nothing to echo."""
+    """A host's timestamp clock: ms from a base of its own; 0 if there is nothing to echo."""
     base = scramble(host, scenario.seed) >> np.uint64(33)
     return np.where(time_ns < 0, 0, base.astype(np.int64) + time_ns // 1_000_000)
 
@@ -360,7 +360,7 @@ def _packets(
     first_connection: int,
     **columns: Ints | Bools,
 ) -> Packets:
-    """Fill in what all packets share, in the types of the columns."""
+    """Fill in the columns common to all packets, with the right types."""
     hosts = np.stack([connections.client, scenario.clients + connections.server])
     return Packets(
         time_ns=columns["time"].astype(np.int64),

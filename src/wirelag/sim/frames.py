@@ -1,7 +1,7 @@
-"""From columns to the bytes of frames: Ethernet, IPv4 or IPv6, TCP with options as Linux sets them, UDP with DNS.
+"""From columns to the bytes of frames: Ethernet, IPv4 or IPv6, TCP with Linux's options, UDP with DNS.
 
 A frame's layout follows from its packet. All frames of a layout are one structured array, so each header field is
-written once for thousands of frames. Checksums are those of the whole packet, however little of it is captured.
+written once for thousands of frames. Checksums cover the whole packet, however little of it is captured.
 """
 
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ SACK: Final[list[Field]] = [("sack_option", ">u4"), ("sack_start", ">u4"), ("sac
 SCALE: Final[list[Field]] = [("scale_option", ">u4")]
 PERMITTED: Final[list[Field]] = [("permitted_option", ">u2")]
 PADDING: Final[list[Field]] = [("padding", ">u2")]
-# The constant part of each option; padding of NOPs stands where Linux puts it.
+# The constant part of each option; NOP padding is where Linux puts it.
 OPTION_VALUES: Final = {
     "mss_option": 0x0204,
     "permitted_option": 0x0402,
@@ -101,7 +101,7 @@ LAYOUTS: Final[dict[str, list[Field]]] = {
 LAYOUT_NAMES: Final = list(LAYOUTS)
 
 MACS: Final = (b"\x02\x00\x00\x00\x00\x01", b"\x02\x00\x00\x00\x00\x02")  # of the client's side, the server's side
-HOPS: Final = 60  # left at the first point; a second one is three hops further
+HOPS: Final = 60  # at the first point; a second one is three hops further
 HOPS_BETWEEN: Final = 3
 SYN_RECEIVE, LATER_RECEIVE = 64_240, 501
 PROTOCOL_TCP, PROTOCOL_UDP = 6, 17
@@ -121,7 +121,7 @@ class Frames:
 def build_frames(
     packets: Packets, connections: Connections, time_ns: Ints, crossed: Bools, snaplen: int, seed: int
 ) -> Frames:
-    """Build the frames of some packets; `crossed` ones are further on their way."""
+    """Build the frames of some packets; `crossed` ones are further along the path."""
     ipv6 = connections.ipv6[packets.connection]
     layout = _layouts(packets, connections)
     groups: list[tuple[npt.NDArray[np.intp], Records]] = []
@@ -200,7 +200,7 @@ def _fill_ip(records: Records, ipv6: bool, packets: Packets, crossed: Bools, len
     records["ip_length"] = length if ipv6 else length + 20
     if not ipv6:
         records["ip_id"] = packets.ip_id
-        records["fragment"] = 0x4000  # must not be fragmented
+        records["fragment"] = 0x4000  # don't fragment
         fill_ip_checksum(records)
 
 
@@ -255,14 +255,14 @@ def _fill_dns(records: Records, packets: Packets, answer: bool, length: Ints) ->
 
 
 def fill_ip_checksum(records: Records) -> None:
-    """Set the checksum of IPv4 headers behind Ethernet."""
+    """Set the checksum of IPv4 headers after Ethernet."""
     records["ip_sum"] = ~_folded(_words(records, 14, 34))
 
 
 def fill_checksum(records: Records, ipv6: bool, length: Ints, protocol: int) -> None:
     """Set the checksum of TCP or UDP; `length` is that of its header and payload."""
     # The pseudo header is the addresses, which stand right before the transport header, and two numbers. The sum does
-    # not care for the order of bytes as long as all words have the same, so it is taken little-endian throughout.
+    # not depend on byte order if all words have the same, so it is computed in little-endian throughout.
     numbers = (length.astype(">u2").view("<u2")).astype(np.uint32) + (protocol << 8)
     total = ~_folded(_words(records, 22 if ipv6 else 26, records.dtype.itemsize) + numbers)
     records["sum"] = np.where((total == 0) & (protocol == PROTOCOL_UDP), 0xFFFF, total)
@@ -282,7 +282,7 @@ def _folded(total: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
 
 
 def _place(buffer: npt.NDArray[np.uint8], offset: Ints, size: Ints, records: Records) -> None:
-    """Copy the first `size` bytes of every record to its offset, all records of one size at a time."""
+    """Copy the first `size` bytes of every record to its offset, all records of one size at once."""
     for bytes_each in np.unique(size):
         rows = np.flatnonzero(size == bytes_each)
         kind = f"V{bytes_each}"

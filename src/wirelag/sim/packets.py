@@ -1,4 +1,4 @@
-"""Simulated packets as columns, one row per packet, at the first vantage point each one passes."""
+"""Simulated packets as columns, one row per packet, at the first vantage point that each one passes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -22,14 +22,14 @@ class Packets:
     flags: npt.NDArray[np.uint8]  # of TCP
     seq: npt.NDArray[np.uint32]
     ack: npt.NDArray[np.uint32]
-    trigger: npt.NDArray[np.uint32]  # end of the segment whose arrival caused the acknowledgement
+    trigger: npt.NDArray[np.uint32]  # end of the segment that triggered the acknowledgement
     sack_start: npt.NDArray[np.uint32]
     sack_end: npt.NDArray[np.uint32]  # 0: no SACK option
     length: npt.NDArray[np.uint16]  # payload bytes
     ticks: npt.NDArray[np.uint32]  # TSval
     echo: npt.NDArray[np.uint32]  # TSecr
     turn: npt.NDArray[np.uint8]
-    lost: npt.NDArray[np.bool_]  # behind the vantage point
+    lost: npt.NDArray[np.bool_]  # lost after the vantage point
     again_ns: npt.NDArray[np.uint32]  # an exact copy follows after this time; 0: none
     copy: npt.NDArray[np.bool_]  # is that copy
     ip_id: npt.NDArray[np.uint16]
@@ -43,12 +43,12 @@ class Packets:
 
     @property
     def end(self) -> npt.NDArray[np.uint32]:
-        """Sequence number behind the packet; SYN, FIN and DNS messages take one."""
+        """Sequence number after the packet; SYN, FIN and DNS messages take one."""
         return self.seq + np.where(self.consumes & (self.length == 0), 1, self.length).astype(np.uint32)
 
     @property
     def consumes(self) -> npt.NDArray[np.bool_]:
-        """Is not a bare acknowledgement."""
+        """Whether it is not a bare acknowledgement."""
         return np.not_equal(self.kind, BARE)
 
 

@@ -1,4 +1,4 @@
-"""The way between two vantage points: delay, loss, reordering, copies, and the second point's clock."""
+"""The path between two vantage points: delay, loss, reordering, copies, and the second point's clock."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -9,25 +9,25 @@ from wirelag.sim.packets import Packets
 from wirelag.sim.scenario import Scenario
 from wirelag.sim.traffic import DATA, QUERY, SYN, Bools, Ints
 
-MOST_HOLD_NS: Final = 10_000_000  # a packet is held back no longer, so where traffic is sparse it may keep its place
+MOST_HOLD_NS: Final = 10_000_000  # a packet is held back no longer, so in sparse traffic it may keep its place
 LONGEST_DELAY_NS: Final = 10 * 10**9
-SHORTEST: Final = 0.02  # the quantile of the distribution below which no delay is
+SHORTEST: Final = 0.02  # quantile of the distribution that is the smallest delay
 SPELL: Final = 50  # a delay lasts this many times the mean delay, then the next one is drawn
 
 
 @dataclass(frozen=True)
 class Path:
-    """The delay of each direction as a function of time: constant for a spell, then drawn anew.
+    """The delay of each direction as a function of time: constant for a spell, then redrawn.
 
-    A way that keeps order cannot draw a delay for every packet: a short one behind a long one would overtake. With
-    spells the packets' delays follow the distribution asked for, but for the few that wait at the edge of a spell.
-    A way has a length, the same in both directions: what is drawn below the 2% quantile is raised to it.
+    A path that preserves order cannot draw a delay per packet: a short one after a long one would overtake. With
+    spells, packet delays follow the requested distribution, except for the few that wait at the edge of a spell. A path
+    has a length, the same in both directions: delays below the 2% quantile are raised to it.
     """
 
     spell_ns: int
     forward: Ints
     reverse: Ints
-    longest_ns: int  # no packet takes longer
+    longest_ns: int  # upper bound of all delays
 
     @classmethod
     def draw(cls, scenario: Scenario, rng: np.random.Generator) -> "Path":
@@ -45,7 +45,7 @@ class Path:
 
 
 def cross(scenario: Scenario, path: Path, forward: bool, time_ns: Ints, rng: np.random.Generator) -> Ints:
-    """When packets that pass the first point at these times, in order, arrive at the second."""
+    """Arrival times at the second point of packets that pass the first at these times, in order."""
     delays = path.forward if forward else path.reverse
     arrival = np.maximum.accumulate(time_ns + delays[time_ns // path.spell_ns])
     if not scenario.reorder:
@@ -57,7 +57,7 @@ def cross(scenario: Scenario, path: Path, forward: bool, time_ns: Ints, rng: np.
 
 
 def lose(scenario: Scenario, packets: Packets, rng: np.random.Generator) -> Bools:
-    """What never arrives: what TCP or the resolver sends again, and as large a share of the rest."""
+    """Packets that never arrive: those that TCP or the resolver retransmits, and an equal share of the rest."""
     repaired = (packets.kind == DATA) | (packets.kind == SYN) | (packets.kind == QUERY)
     unlucky = rng.random(len(packets)) < scenario.loss
     return np.where(repaired, packets.lost, unlucky)
@@ -70,6 +70,6 @@ def copies(scenario: Scenario, count: int, rng: np.random.Generator) -> Ints:
 
 
 def clock(scenario: Scenario, time_ns: Ints) -> Ints:
-    """What the second point's clock shows at these true times since the start."""
+    """Times shown by the second point's clock at these true times since the start."""
     drift: Ints = np.rint(scenario.clock_skew_ppm * 1e-6 * time_ns).astype(np.int64)
     return time_ns + scenario.clock_offset_ns + drift

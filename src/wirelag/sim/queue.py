@@ -1,7 +1,7 @@
-"""Bursty traffic through one queue, with reference packets among it: what the far end sees, and the truth.
+"""Bursty traffic and reference packets through one queue: the packets at the far end, and the truth.
 
-Sizes are those of IP packets. Times at the sender are those of arrival at the queue, times at the receiver those of
-the last byte's departure; a delay is their difference, so it includes the packet's own transmission.
+Sizes are those of IP packets. Times at the sender are arrivals at the queue, times at the receiver departures of the
+last byte; a delay is their difference, so it includes the packet's own transmission.
 """
 
 from dataclasses import dataclass, field
@@ -29,11 +29,11 @@ class Red:
     to_packets: int = 9_000  # max_th
     weight: float = 0.002  # w_q
     steep: float = 0.02  # max_p
-    slot_bytes: int = 500  # an idle queue's mean length shrinks by a packet of this size at a time
+    slot_bytes: int = 500  # an idle queue's mean length shrinks by packets of this size
 
     @property
     def rule(self) -> tuple[int, int, int, int, int]:
-        """As the kernel takes it."""
+        """The rule for the kernel."""
         return (
             self.from_packets,
             self.to_packets,
@@ -48,9 +48,9 @@ DROP_TAIL: Final = (0, 0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class QueueScenario:
-    """Everything that shapes a run. `injection` True: the adaptive one; False: no references at all.
+    """All parameters of a run. `injection` True: the adaptive one; False: no references.
 
-    `utilisation` is that of the regular packets; flows are added until they reach it (within one flow).
+    `utilisation` is that of the regular packets; flows are added until they reach it (to within one flow).
     """
 
     utilisation: float = 0.7
@@ -63,7 +63,7 @@ class QueueScenario:
 
     def __post_init__(self) -> None:
         if not 0 < self.utilisation <= 2 or not 0 < self.seconds <= 600 or not 0 < self.limit < 1 << 24:
-            raise ValueError("utilisation is in (0, 2], seconds in (0, 600], limit in 1 to 2^24")
+            raise ValueError("utilisation must be in (0, 2], seconds in (0, 600], limit in 1 to 2^24")
 
     @property
     def references(self) -> Injection | None:
@@ -75,16 +75,16 @@ class QueueScenario:
 
 @dataclass(frozen=True)
 class Receiver:
-    """What arrives at the far end, in order: regular packets and references."""
+    """Packets that arrive at the far end, in order: regular packets and references."""
 
     time_ns: Ints
-    flow: npt.NDArray[np.uint32]  # of references: 0
+    flow: npt.NDArray[np.uint32]  # 0 for references
     key: npt.NDArray[np.uint64]  # of the flow
     size: npt.NDArray[np.uint32]
     is_reference: npt.NDArray[np.uint8]
     number: Ints  # regular: row at the sender; reference: its sequence number, from 0
-    sent_ns: Ints  # at the sender: known of references, of the others it is the truth
-    previous_sent_ns: Ints  # references: when the regular packet before it was sent; else NONE
+    sent_ns: Ints  # at the sender: visible for references, truth for the others
+    previous_sent_ns: Ints  # references: send time of the regular packet before it; else NONE
     previous_matches: npt.NDArray[np.uint8]  # references: whether that packet was the last to arrive before it
 
     def __len__(self) -> int:
@@ -109,26 +109,26 @@ class QueueSimulation:
     left_ns: Ints
     reference_sent_ns: Ints
     reference_left_ns: Ints  # NONE: dropped
-    reference_behind: Ints  # row of the regular packet before it, -1: none
+    reference_behind: Ints  # row of the regular packet before it; -1: none
 
     @property
     def delay_ns(self) -> Ints:
-        """The truth: of each regular packet, NONE where it was dropped."""
+        """True delay of each regular packet; NONE if it was dropped."""
         return np.where(self.left_ns == NONE, NONE, self.left_ns - self.bursts.time_ns)
 
     @property
     def utilisation(self) -> float:
-        """Of regular packets as sent."""
+        """Utilisation by regular packets as sent."""
         return float(self.bursts.size.sum()) / (self.scenario.seconds * self.scenario.bytes_per_s)
 
     @property
     def loss(self) -> float:
-        """Share of regular packets that were dropped."""
+        """Share of regular packets dropped."""
         return float((self.left_ns == NONE).mean())
 
     @property
     def reference_share(self) -> float:
-        """Bytes of references over those that the link can carry in that time."""
+        """Bytes of references over the link's capacity in that time."""
         injection = self.scenario.references
         size = injection.size if injection else 0
         return len(self.reference_sent_ns) * size / (self.scenario.seconds * self.scenario.bytes_per_s)
@@ -169,7 +169,7 @@ class QueueSimulation:
         )
 
     def truth(self) -> FlowTruth:
-        """Of each flow."""
+        """The truth of each flow."""
         flows, arrived = self.bursts.flows, self.left_ns != NONE
         flow, delay = self.bursts.flow[arrived], self.delay_ns[arrived].astype(np.float64)
         packets = np.bincount(flow, minlength=flows)
@@ -180,9 +180,9 @@ class QueueSimulation:
 
 
 def run(scenario: QueueScenario, *, bursts: Bursts | None = None, coins: int | None = None) -> QueueSimulation:
-    """Simulate a scenario; the same one gives the same packets.
+    """Simulate a scenario; the same scenario gives the same packets.
 
-    `bursts` is its traffic where that was drawn before; `coins` is the seed of RED's, where it is not the scenario's.
+    `bursts` is its traffic if already drawn; `coins` is the seed of RED's coins if not the scenario's.
 
     >>> run(QueueScenario(utilisation=0.5, seconds=0.1)).loss
     0.0

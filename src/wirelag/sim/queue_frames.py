@@ -1,4 +1,4 @@
-"""Packets of a queue as frames: TCP over IPv4, and reference packets as STAMP sends them; and their truth."""
+"""Packets of a queue as frames: TCP over IPv4, and STAMP reference packets; and their truth."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -35,7 +35,7 @@ BATCH: Final = 65_536
 HEADERS: Final = 40  # IPv4 and TCP without options
 ACK: Final = 16
 SERVERS: Final = 20
-PORTS: Final = 50_000  # a client uses, one per flow
+PORTS: Final = 50_000  # client ports, one per flow
 FIRST_PORT, SERVER_PORT, STAMP_SOURCE_PORT = 10_000, 5_001, 50_862
 STAMP_SENDER, STAMP_RECEIVER = 0xC6120001, 0xC6120002  # 198.18.0.1, 198.18.0.2
 LINK_TYPE: Final = 1  # Ethernet
@@ -43,14 +43,14 @@ REFERENCE: Final = np.dtype([*ETHERNET, *IPV4, *UDP, ("payload", "u1", PAYLOAD_B
 
 
 def upstream_frames(simulation: QueueSimulation, snaplen: int = 128, references: bool = False) -> Iterator[Frames]:
-    """What a point before the queue records, without the references or with them."""
+    """The capture of a point before the queue, without or with the references."""
     rows = np.arange(len(simulation.bursts))
     sent_ns = simulation.reference_sent_ns if references else np.zeros(0, np.int64)
     yield from _frames(simulation, simulation.bursts.time_ns, rows, sent_ns, np.arange(len(sent_ns)), snaplen, False)
 
 
 def downstream_frames(simulation: QueueSimulation, snaplen: int = 128) -> Iterator[Frames]:
-    """What a point behind the queue records: whatever was not dropped."""
+    """The capture of a point after the queue: all packets that were not dropped."""
     rows = np.flatnonzero(simulation.left_ns != NONE)
     references = np.flatnonzero(simulation.reference_left_ns != NONE)
     left_ns, reference_ns = simulation.left_ns[rows], simulation.reference_left_ns[references]
@@ -90,7 +90,7 @@ def _flow_keys(connections: Connections) -> pl.Series:
 
 
 def _connections(flows: int) -> Connections:
-    """A TCP connection for each flow; only its ends matter."""
+    """A TCP connection for each flow; only its endpoints matter."""
     flow = np.arange(flows)
     no, never = np.zeros(flows, np.int64), np.zeros(flows, np.bool_)
     return Connections(
@@ -118,11 +118,11 @@ def _frames(
     snaplen: int,
     crossed: bool,
 ) -> Iterator[Frames]:
-    """Both kinds in order of time; of equal times the regular packet is first."""
+    """Both kinds in order of time; at equal times the regular packet is first."""
     traffic = _Traffic(simulation)
     injection = simulation.scenario.references
     if len(references) and injection and injection.size != PAYLOAD_BYTES + 28:
-        raise ValueError(f"a reference packet has {PAYLOAD_BYTES + 28} bytes on the wire, not {injection.size}")
+        raise ValueError(f"a reference packet must have {PAYLOAD_BYTES + 28} bytes, not {injection.size}")
     times = np.append(time_ns, reference_ns)
     order = np.argsort(times, kind="stable")
     for start in range(0, len(order), BATCH):
@@ -141,7 +141,7 @@ class _Traffic:
         bursts = simulation.bursts
         self.simulation, self.seed = simulation, simulation.scenario.seed
         self.connections = _connections(bursts.flows)
-        # Each packet's place in its flow, and the payload bytes before it.
+        # Each packet's position in its flow, and the payload bytes before it.
         order = np.argsort(bursts.flow, kind="stable")
         grouped = bursts.flow[order]
         first = np.searchsorted(grouped, grouped)
@@ -205,7 +205,7 @@ class _Traffic:
         return Frames(time_ns, np.ascontiguousarray(pieces).reshape(-1), np.cumsum(captured) - captured, captured, wire)
 
     def _ids(self, rows: Ints) -> npt.NDArray[np.uint64]:
-        """Packet ids as the decoder makes them; 0 where there is no packet."""
+        """Packet ids as the decoder computes them; 0 if there is no packet."""
         ids = np.zeros(len(rows), np.uint64)
         there = np.flatnonzero(rows >= 0)
         frames = self.frames(rows[there], np.zeros(len(there), np.int64), 128, False)
@@ -219,7 +219,7 @@ class _Traffic:
 
 
 def _merged(time_ns: Ints, regular: npt.NDArray[np.bool_], packets: Frames, references: Frames) -> Frames:
-    """Frames of two buffers as those of one."""
+    """Frames of two buffers, merged into one."""
     offset, captured, wire = (np.empty(len(time_ns), np.int64) for _ in range(3))
     offset[regular], offset[~regular] = packets.offset, references.offset + len(packets.buffer)
     captured[regular], captured[~regular] = packets.captured, references.captured

@@ -1,4 +1,4 @@
-"""What to simulate: every number that shapes a capture, checked once."""
+"""What to simulate: all parameters of a capture, checked once."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -21,7 +21,7 @@ class Scenario:
         clock_offset_ns, clock_skew_ppm: error of the second point's clock.
         servers, clients: how many hosts.
         duration_ns: connections arrive by a Poisson process over this span.
-        unanswered: share of SYNs and DNS queries that nobody answers.
+            unanswered: share of SYNs and DNS queries without a response.
         dns, ipv6: share of connections that are DNS exchanges, that are IPv6.
 
     """
@@ -45,7 +45,7 @@ class Scenario:
     ipv6: float = 0.2
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be simulated, with a text that says what can."""
+        """Refuse what cannot be simulated, with a message that says what can."""
         for name in ("loss", "reorder", "duplicate"):
             if not 0 <= getattr(self, name) <= 0.5:
                 raise ValueError(f"{name} is {getattr(self, name)}, must lie between 0 and 0.5")
@@ -69,10 +69,10 @@ class Scenario:
 
     @property
     def rtt_distribution(self) -> Distribution:
-        """The round-trip time as something to draw from."""
+        """The distribution of the round-trip time."""
         return parse_distribution(self.rtt)
 
     @property
     def delay_distribution(self) -> Distribution:
-        """The one-way delay between two points as something to draw from."""
+        """The distribution of the one-way delay between two points."""
         return parse_distribution(self.delay)

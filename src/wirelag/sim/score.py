@@ -1,4 +1,4 @@
-"""How far a report is from the truth of a simulation. Times in a report are seconds, in the truth ns."""
+"""The error of a report against the truth of a simulation. Times in a report are seconds, in the truth ns."""
 
 import math
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-# The columns that tell which quantity a truth is of.
+# The columns that identify the quantity of a truth.
 NEEDED: Final = {
     "round_trip": ("kind", "leg", "delay_ns", "retransmitted"),
     "response": ("kind", "delay_ns", "last_ns"),
@@ -19,7 +19,7 @@ NEEDED: Final = {
 
 @dataclass(frozen=True)
 class Line:
-    """One statistic of a report beside its true value, in seconds; None: the report does not say."""
+    """One statistic of a report beside its true value, in seconds; None: not in the report."""
 
     name: str
     estimate: float | None
@@ -35,25 +35,25 @@ class Line:
 
     @property
     def covered(self) -> bool | None:
-        """Whether the 95% interval holds the truth."""
+        """Whether the 95% interval contains the truth."""
         return None if self.interval is None else self.interval[0] <= self.truth <= self.interval[1]
 
 
 @dataclass(frozen=True)
 class FlowScore:
-    """The flows of a report against theirs: medians of unsigned relative errors, share of intervals that cover.
+    """The flows of a report against their truth: medians of unsigned relative errors, share of intervals that cover it.
 
-    None: no flow says it, or none has a true deviation above 0.
+    None: no flow has the figure, or none has a true deviation above 0.
     """
 
-    flows: int  # that both have, with a mean
+    flows: int  # flows with a mean in both
     true_flows: int
     mean_error: float | None
     std_error: float | None
     covered: float | None
 
     def to_json(self) -> dict[str, Any]:
-        """As part of a score."""
+        """The JSON form, as part of a score."""
         return {
             "samples": {"estimate": self.flows, "truth": self.true_flows},
             "median_error": {"mean": self.mean_error, "std": self.std_error},
@@ -63,7 +63,7 @@ class FlowScore:
 
 @dataclass(frozen=True)
 class Score:
-    """A report against the truth; `flows` where both tell flows apart."""
+    """A report against the truth; `flows` if both distinguish flows."""
 
     quantity: str
     samples: int
@@ -72,7 +72,7 @@ class Score:
     flows: FlowScore | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The score as JSON has it."""
+        """The JSON form of the score."""
         return {
             "command": "score",
             "quantity": self.quantity,
@@ -97,15 +97,15 @@ def true_delays(
 ) -> npt.NDArray[np.float64]:
     """The delays in seconds that a perfect tool would report.
 
-    Round trips: those whose request was seen once and whose own arrival caused the acknowledgement.
+    Round trips: those whose request was seen once and whose own arrival triggered the acknowledgement.
     """
     needed = NEEDED.get(quantity)
     if needed is None:
-        raise ValueError(f"quantity {quantity!r} is not known: {', '.join(NEEDED)} are")
+        raise ValueError(f"unknown quantity {quantity!r}; known: {', '.join(NEEDED)}")
     missing = [name for name in needed if name not in truth.columns]
     if missing:
         raise ValueError(
-            f"no column {missing[0]!r}, which the truth of a {quantity} has: "
+            f"no column {missing[0]!r}, which the truth of a {quantity} needs: "
             "score a report with the truth of its own capture"
         )
     if quantity == "round_trip":
@@ -132,7 +132,7 @@ def score(
     """Compare mean, standard deviation and quantiles of a report with those of the true delays."""
     quantity = report.get("quantity")
     if not isinstance(quantity, str):
-        raise ReportError('no "quantity": wants the JSON of wirelag rtt, response, oneway or flows')
+        raise ReportError('no "quantity": use the JSON of wirelag rtt, response, oneway or flows')
     samples = report.get("samples")
     if not isinstance(samples, int) or isinstance(samples, bool):
         raise ReportError('"samples" is not an integer')
@@ -151,7 +151,7 @@ def score(
 
 
 def _score_flows(report: Mapping[str, Any], truth: pl.DataFrame) -> FlowScore | None:
-    """Every flow of the report beside all of its packets that arrived."""
+    """Every flow of the report against all of its packets that arrived."""
     rows = report.get("flows")
     if rows is None or "flow" not in truth.columns:
         return None

@@ -1,4 +1,4 @@
-"""Numbers that look random but follow from what they belong to: a retransmission carries the same bytes again."""
+"""Pseudorandom numbers that follow from what they belong to: a retransmission carries the same bytes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""One simulation from its scenario: the packets, the captures that hold them, and the truth."""
+"""A simulation from its scenario: the packets, the captures that contain them, and the truth."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -17,7 +17,7 @@ from wirelag.sim.scramble import scramble
 from wirelag.sim.traffic import CLIENT, Connections, Hosts, Ints, draw_connections, plan_flights
 from wirelag.sim.truth import START_NS, crossings, responses, round_trips
 
-MOST_CONNECTIONS: Final = 20_000  # worked out at once
+MOST_CONNECTIONS: Final = 20_000  # processed at once
 MOST_VAIN_TRIES: Final = 10
 BATCH: Final = 65_536  # frames built at once
 
@@ -26,16 +26,16 @@ Columns = dict[str, npt.NDArray[Any]]  # the columns of Packets by name
 
 @dataclass(frozen=True)
 class Capture:
-    """What one vantage point records: rows of the simulation's packets, in order of arrival."""
+    """The capture of one vantage point: rows of the simulation's packets, in order of arrival."""
 
     time_ns: Ints  # on the point's own clock, ns since 1970
     row: Ints
-    crossed: npt.NDArray[np.bool_]  # came over the other point: its hop limit is lower
+    crossed: npt.NDArray[np.bool_]  # passed the other point before: its hop limit is lower
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """The outcome: `captures` has one entry per point, upstream first."""
+    """The result: `captures` has one entry per point, upstream first."""
 
     scenario: Scenario
     packets: Packets
@@ -59,7 +59,7 @@ class Simulation:
 
 
 def simulate(scenario: Scenario) -> Simulation:
-    """Simulate a scenario; the same one gives the same packets, bytes and truth.
+    """Simulate a scenario; the same scenario gives the same packets, bytes and truth.
 
     >>> len(simulate(Scenario(packets=100)).captures[0].time_ns)
     100
@@ -75,19 +75,19 @@ def simulate(scenario: Scenario) -> Simulation:
 
 
 def _traffic(scenario: Scenario, hosts: Hosts, middle_ns: int, rng: np.random.Generator) -> tuple[Columns, Connections]:
-    """Draw connections until the span holds enough packets; their columns, in the order they were drawn."""
+    """Draw connections until the span has enough packets; return their columns, in drawing order."""
     wanted = scenario.packets
     outside = scenario
     if scenario.points == 2:
-        # Reordering and copies happen between the points, where `path` makes them. Some packets are lost there; the
-        # margin makes a shortfall impossible in practice.
+        # Reordering and copies happen between the points, in `path`. Some packets are lost there; the margin makes a
+        # shortfall practically impossible.
         outside = replace(scenario, reorder=0.0, duplicate=0.0)
         wanted = int(scenario.packets / (1 - scenario.loss) * 1.02) + 100
     parts: list[Packets] = []
     host_parts: list[Connections] = []
     drawn = have = 0
     while have < wanted:
-        per_connection = have / drawn if have else 40.0  # a first guess, rather too few connections than too many
+        per_connection = have / drawn if have else 40.0  # a first guess: too few connections rather than too many
         count = min(int((wanted - have) / per_connection * 1.03) + 20, MOST_CONNECTIONS)
         connections = draw_connections(outside, hosts, count, rng)
         packets = send(outside, connections, plan_flights(connections, rng), middle_ns, rng, drawn)
@@ -99,7 +99,7 @@ def _traffic(scenario: Scenario, hosts: Hosts, middle_ns: int, rng: np.random.Ge
         if not have and len(parts) == MOST_VAIN_TRIES:
             raise ValueError("no packet passes within the duration: choose a longer one or a shorter round-trip time")
     everyone = (np.concatenate([getattr(part, field.name) for part in host_parts]) for field in fields(Connections))
-    # Millions of packets: each column is freed in parts as soon as it is whole.
+    # Millions of packets: each column is freed in parts as soon as it is complete.
     pieces = {field.name: [getattr(part, field.name) for part in parts] for field in fields(Packets)}
     parts.clear()
     del packets
@@ -107,7 +107,7 @@ def _traffic(scenario: Scenario, hosts: Hosts, middle_ns: int, rng: np.random.Ge
 
 
 def _matters(scenario: Scenario, packets: Packets) -> npt.NDArray[np.bool_]:
-    """Which packets a capture records or its truth needs: of one direction, what the client sends and the responses."""
+    """Packets that a capture records or its truth needs: for one direction, the client's packets and the responses."""
     if scenario.direction == "both":
         return np.ones(len(packets), np.bool_)
     needed = packets.consumes if scenario.points == 1 else np.zeros(len(packets), np.bool_)
@@ -115,9 +115,9 @@ def _matters(scenario: Scenario, packets: Packets) -> npt.NDArray[np.bool_]:
 
 
 def _in_order(scenario: Scenario, columns: Columns, connections: Connections) -> Packets:
-    """Packets and the network's copies of them in order of time; of one point and both directions, all it records.
+    """Packets and the network's copies in order of time; for one point and both directions, all that it records.
 
-    Takes the columns one by one, so that no two whole tables are held.
+    Takes the columns one by one, so that no two complete tables are in memory.
     """
     columns["ip_id"] = _ip_ids(scenario, columns, connections)
     time, again = columns.pop("time_ns"), columns["again_ns"]
@@ -134,7 +134,7 @@ def _in_order(scenario: Scenario, columns: Columns, connections: Connections) ->
 
 
 def _ip_ids(scenario: Scenario, columns: Columns, connections: Connections) -> npt.NDArray[np.uint16]:
-    """Count every host's packets as it sends them, from a start of its own."""
+    """Number every host's packets as it sends them, from its own start."""
     hosts = np.stack([connections.client, scenario.clients + connections.server]).astype(np.int32)
     host = hosts[columns["sender"], columns["connection"]]
     order = np.argsort(columns["sent_ns"], kind="stable")
@@ -169,7 +169,7 @@ def _two_points(
         arrival[forward == way] = cross(scenario, path, way, packets.time_ns[forward == way], rng)
     again = np.where(lost, 0, copies(scenario, len(packets), rng))
 
-    # The upstream point sees what the client sends first, and what the server sends second; downstream the reverse.
+    # The upstream point sees the client's packets first, and the server's second; downstream the reverse.
     up_row, up_time = _seen(packets.time_ns, arrival, again, lost, forward)
     up_row, up_time = up_row[: scenario.packets], up_time[: scenario.packets]
     kept = np.zeros(len(packets), np.bool_)
@@ -189,7 +189,7 @@ def _two_points(
 def _seen(
     sent: Ints, arrival: Ints, again: Ints, lost: npt.NDArray[np.bool_], first: npt.NDArray[np.bool_]
 ) -> tuple[Ints, Ints]:
-    """Rows and times at a point, in order, that the `first` packets pass on leaving and the others on arriving."""
+    """Rows and times at a point, in order; the `first` packets pass it on leaving, the others on arriving."""
     crossed = np.flatnonzero(~first & ~lost)
     copied = np.flatnonzero(~first & (again > 0))
     row = np.concatenate([np.flatnonzero(first), crossed, copied])

@@ -1,7 +1,7 @@
-"""Who talks to whom, when and how much: connections, and the flights of segments each one consists of.
+"""Who talks to whom, when and how much: connections, and their flights of segments.
 
 A flight is what one side sends without waiting for the other: the SYN, a request, one slow-start round of a response, a
-FIN. A connection is a list of flights. Nothing here knows about packets or loss; `flights` times what is planned here.
+FIN. A connection is a list of flights. This module does not deal with packets or loss; `flights` times the plan.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Bools = npt.NDArray[np.bool_]
 CLIENT: Final = 0
 SERVER: Final = 1
 
-# Kinds of flights. All but DATA carry one segment that takes one sequence number; a DNS message counts as one, too.
+# Kinds of flights. All but DATA carry one segment that takes one sequence number; a DNS message counts as one too.
 SYN: Final = 0
 SYN_ACK: Final = 1
 DATA: Final = 2
@@ -32,18 +32,18 @@ SMALLEST_RESPONSE: Final = 1_000  # bytes
 LARGEST_RESPONSE: Final = 3_000_000
 RESPONSE_SHAPE: Final = 1.1  # of the bounded Pareto distribution of response sizes
 MOST_EXCHANGES: Final = 10
-REUSED_PORTS: Final = 0.01  # share of connections that come again later on the same four-tuple
+REUSED_PORTS: Final = 0.01  # share of connections that are repeated later on the same four-tuple
 SHORTEST_RTT_NS: Final = 1_000
 LONGEST_RTT_NS: Final = 30 * 10**9
-AT_ONCE: Final = 1_000  # ns a host needs at least before it sends something new: later than its acknowledgement
+AT_ONCE: Final = 1_000  # minimum ns before a host sends something new: later than its acknowledgement
 LAST_TURN: Final = 255  # the turn of the FIN exchange; 0 is the handshake, 1.. are request and response
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """What stays the same for a host over the whole simulation."""
+    """Constants of each host over the whole simulation."""
 
-    server_scale: npt.NDArray[np.float64]  # of the round-trip time
+    server_scale: npt.NDArray[np.float64]  # factor of the round-trip time
     ports_used: Ints  # per client
 
     @classmethod
@@ -67,15 +67,15 @@ class Connections:
     ipv6: Bools
     timestamps: Bools
     dns: Bools
-    dead: Bools  # nobody answers
-    again: Bools  # has the four-tuple of the row before, and starts after it
+    dead: Bools  # without a response
+    again: Bools  # has the four-tuple of the previous row, and starts after it
 
     def __len__(self) -> int:
         return len(self.start_ns)
 
     @property
     def segment_size(self) -> Ints:
-        """Largest payload: what an Ethernet frame leaves behind the headers."""
+        """Largest payload: what remains of an Ethernet frame after the headers."""
         return 1460 - 20 * self.ipv6 - 12 * self.timestamps
 
 
@@ -96,7 +96,7 @@ class Flights:
 
 
 def draw_connections(scenario: Scenario, hosts: Hosts, count: int, rng: np.random.Generator) -> Connections:
-    """Draw connections; given their number, a Poisson process puts their starts uniformly over the span."""
+    """Draw connections; given their number, a Poisson process spreads their starts uniformly over the span."""
     again = np.zeros(count, np.bool_)
     again[1::2] = rng.random(count)[1::2] < 2 * REUSED_PORTS
     source = np.arange(count) - again
@@ -123,7 +123,7 @@ def draw_connections(scenario: Scenario, hosts: Hosts, count: int, rng: np.rando
 
 
 def _next_ports(hosts: Hosts, client: Ints) -> Ints:
-    """Ephemeral ports, counted up per client, so that no four-tuple comes twice by accident."""
+    """Ephemeral ports, counted up per client, so that no four-tuple repeats by accident."""
     order = np.argsort(client, kind="stable")
     counts = np.bincount(client, minlength=len(hosts.ports_used))
     within = np.arange(len(client)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -134,7 +134,7 @@ def _next_ports(hosts: Hosts, client: Ints) -> Ints:
 
 
 def plan_flights(connections: Connections, rng: np.random.Generator) -> Flights:
-    """Lay out every connection as handshake, exchanges of request and response, FINs; or as query and answer."""
+    """Lay out every connection as handshake, exchanges of request and response, FINs; or as DNS query and response."""
     tcp = np.flatnonzero(~connections.dns)
     dns = np.flatnonzero(connections.dns)
     talking = tcp[~connections.dead[tcp]]

@@ -1,4 +1,4 @@
-"""What a perfect observer would say of a simulated capture; times are integer ns."""
+"""What a perfect observer would report of a simulated capture; times are integer ns."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -19,13 +19,13 @@ class _Ranges:
     """Sequence ranges seen at the vantage point, in order of connection, side and end."""
 
     key: Ints
-    row: Ints  # first sight
-    last: Ints  # last sight
+    row: Ints  # first occurrence
+    last: Ints  # last occurrence
     once: Bools  # seen only once
 
 
 def _ranges(packets: Packets, connections: Connections) -> _Ranges:
-    # The IP id tells a copy that the network made from one that was sent again; IPv6 has none.
+    # The IP id distinguishes a copy made by the network from a retransmission; IPv6 has none.
     known_copy = packets.copy & ~connections.ipv6[packets.connection]
     rows = np.flatnonzero(packets.consumes & ~known_copy)
     key = _side(packets, rows, own=True) << 32 | packets.end[rows].astype(np.int64)
@@ -37,7 +37,7 @@ def _ranges(packets: Packets, connections: Connections) -> _Ranges:
 
 
 def _seen_last(ranges: _Ranges, lowest: Ints, highest: Ints) -> Ints:
-    """Of the ranges from lowest to highest (a row of disjoint, ascending pairs) the one that was seen last."""
+    """Of the ranges from lowest to highest (one row of disjoint, ascending pairs), the one seen last."""
     if not len(lowest):
         return lowest
     edges = np.column_stack((lowest, highest + 1)).reshape(-1)
@@ -47,7 +47,7 @@ def _seen_last(ranges: _Ranges, lowest: Ints, highest: Ints) -> Ints:
 
 
 def _side(packets: Packets, rows: Ints, own: bool) -> Ints:
-    """Which half of which connection a packet belongs to, or acknowledges."""
+    """The half-connection that a packet belongs to, or acknowledges."""
     sender = packets.sender[rows].astype(np.int64)
     return packets.connection[rows].astype(np.int64) * 2 + (sender if own else 1 - sender)
 
@@ -61,7 +61,7 @@ def round_trips(packets: Packets, connections: Connections) -> pl.DataFrame:
     rows, side = rows[order], side[order]
     ack = side << 32 | packets.ack[rows].astype(np.int64)
     before = np.append(0, np.maximum.accumulate(ack)[:-1])[: len(ack)]
-    before = np.maximum(before, side << 32)  # a connection's first acknowledgement follows none
+    before = np.maximum(before, side << 32)  # a connection's first acknowledgement has no predecessor
     advances = ack > before
     rows, ack, before = rows[advances], ack[advances], before[advances]
 
@@ -96,10 +96,10 @@ def round_trips(packets: Packets, connections: Connections) -> pl.DataFrame:
 
 
 def responses(packets: Packets, connections: Connections, number: Ints, end_ns: int) -> pl.DataFrame:
-    """One row per request: when it was whole, when its response began and was whole.
+    """One row per request: when it was complete, when its response began and was complete.
 
-    `packets` hold both directions in order of time; `number` is each one's number in the capture that has only the
-    client's packets, 0 where it is not in it. Rows need the whole exchange before `end_ns`.
+    `packets` hold both directions in order of time; `number` is each one's number in the capture of client packets
+    only, 0 if it is not in it. A row needs the whole exchange before `end_ns`.
     """
     ranges = _ranges(packets, connections)
     kind = packets.kind[ranges.row]
@@ -109,7 +109,7 @@ def responses(packets: Packets, connections: Connections, number: Ints, end_ns: 
     row, once = row[order], once[order]
     turn = packets.connection[row].astype(np.int64) * 256 + packets.turn[row]
     key = turn * 2 + packets.sender[row]
-    order = np.argsort(key, kind="stable")  # by time inside a request or response
+    order = np.argsort(key, kind="stable")  # by time within a request or response
     key, row, once = key[order], row[order], once[order]
     first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
     last = np.append(first[1:], len(key)) - 1
@@ -139,7 +139,7 @@ def crossings(
 ) -> pl.DataFrame:
     """One row per packet between two points, in order of `sent`, its time at the first point it passes.
 
-    `up_row` and `down_row` say which packets the two captures hold, in their order; only `kept` packets get a row.
+    `up_row` and `down_row` are the packets of the two captures, in order; only `kept` packets get a row.
     """
     up_number, up_copies = _numbers(up_row, len(sent))
     down_number, down_copies = _numbers(down_row, len(sent))
@@ -161,7 +161,7 @@ def crossings(
             "reordered": reordered[rows],
         }
     )
-    # What a point did not see has no number and no time there.
+    # A packet that a point did not see has no number and no time there.
     blanks = {
         "upstream_number": pl.col("upstream_number") == 0,
         "upstream_ns": pl.col("upstream_number") == 0,
@@ -173,14 +173,14 @@ def crossings(
 
 
 def _numbers(row: Ints, count: int) -> tuple[Ints, Ints]:
-    """Each packet's number (from 1) in a capture, 0 if it is not there, and how often it is there."""
+    """Each packet's number (from 1) in a capture, 0 if it is not there, and how often it occurs."""
     number = np.zeros(count, np.int64)
-    number[row[::-1]] = np.arange(len(row), 0, -1)  # the last assignment stays: the first copy
+    number[row[::-1]] = np.arange(len(row), 0, -1)  # the last assignment wins: the first copy
     return number, np.bincount(row, minlength=count)
 
 
 def _overtaken(number: Ints) -> Bools:
-    """Arrived behind a packet that was sent later (RFC 4737); numbers of arrival, in order of sending.
+    """Arrived after a packet that was sent later (RFC 4737); numbers of arrival, in sending order.
 
     >>> _overtaken(np.array([1, 3, 2, 4])).tolist()
     [False, True, False, False]

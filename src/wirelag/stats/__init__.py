@@ -1,1 +1,1 @@
-"""Numbers only: distributions, moments, intervals of confidence."""
+"""Numbers only: distributions, moments, confidence intervals."""

@@ -1,4 +1,4 @@
-"""Delays that fall into clearly separate groups: their mean says nothing, so the groups are named."""
+"""Delays that fall into clearly separate groups. Their mean is meaningless, so the groups are listed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy.typing as npt
 
 from wirelag.units import format_duration
 
-FACTOR: Final = 8.0  # between neighbouring delays of different groups
+FACTOR: Final = 8.0  # smallest ratio between neighbouring delays of different groups
 LEAST_SHARE: Final = 0.005
 FEWEST: Final = 5
-PRECISION_NS: Final = 1_000  # of timestamps: below it factors mean nothing
+PRECISION_NS: Final = 1_000  # precision of timestamps: below it ratios mean nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A group of delays, and between which times its packets were sent."""
+    """A group of delays, and the time range in which its packets were sent."""
 
     count: int
     smallest_ns: int
@@ -38,10 +38,10 @@ class Cluster:
 
 
 def explain_clusters(sent_ns: npt.NDArray[np.int64], delays_ns: npt.NDArray[np.int64]) -> list[Cluster]:
-    """The groups that delays fall into, from the fastest to the slowest; none where they are one.
+    """The groups that delays fall into, from the fastest to the slowest; empty if there is only one.
 
     Neighbouring groups are a factor of 8 apart, and each has 0.5% of the packets and at least 5: the longest of many
-    long-tailed delays may be far from the others, but they are few. What is between groups counts with the nearer one.
+    long-tailed delays may be far from the others, but they are few. A delay between groups counts with the nearer one.
     """
     if not len(delays_ns):
         return []

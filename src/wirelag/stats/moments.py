@@ -1,9 +1,9 @@
-"""Mean and deviation of delays, over parts of which different shares were seen.
+"""Mean and deviation of delays over parts of which different shares were observed.
 
-Law: a part counts with its weight, the packets it stands for, and not with how many of them were seen: a busy interval
-of which little was seen must not vanish behind a quiet one. Sums are integers, so that where every packet was seen the
-mean is exact. Deviations are summed squares around the mean (Chan's rule), since squares of raw differences would drown
-in a clock's offset.
+Law: a part counts with its weight, the packets that it stands for, not with the number observed: a busy interval with
+few observations must not vanish behind a quiet one. Sums are integers, so the mean is exact if every packet was
+observed. Deviations are sums of squares around the mean (Chan's rule), because a clock offset would swamp squares of
+raw differences.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ Times = npt.NDArray[np.int64]
 
 
 def exact_sum(values: Times) -> int:
-    """The sum, by halves that cannot overflow for less than 2^32 values."""
+    """The sum, by halves that cannot overflow for fewer than 2^32 values."""
     return (int((values >> np.int64(32)).sum()) << 32) + int((values & np.int64(0xFFFFFFFF)).sum())
 
 
 def bound_ns(std_ns: float, used: int, doubt: float) -> float:
-    """How far the mean of so many delays is from the truth, with probability 1 - doubt at least.
+    """How far the mean of `used` delays is from the truth, with probability at least 1 - doubt.
 
-    Bound (1) of the LDA paper: a Gaussian tail, with a deviation that is estimated.
+    Bound (1) of the LDA paper: a Gaussian tail with an estimated deviation.
     """
     return std_ns * math.sqrt(2 * math.log(2 / doubt) / used)
 
 
 @dataclass(slots=True)
 class Moments:
-    """What delays add up to."""
+    """Sums from which mean and deviation follow."""
 
-    used: int = 0  # packets whose delays were seen, alone or in sums
-    sum_ns: int = 0  # of these
-    weight: int = 0  # packets they stand for
-    rest_ns: float = 0.0  # weight times mean, less the sum: 0 where everything was seen
-    known: int = 0  # of the weight: with a deviation
+    used: int = 0  # packets whose delays were observed, singly or in sums
+    sum_ns: int = 0  # sum of their delays
+    weight: int = 0  # packets that they stand for
+    rest_ns: float = 0.0  # weight times mean, minus the sum: 0 if every packet was observed
+    known: int = 0  # part of the weight that has a deviation
     squares_ns2: float = 0.0  # known times variance
-    doubt_ns2: float = 0.0  # the sum over parts of weight^2 variance / used: the variance of weight times mean
+    doubt_ns2: float = 0.0  # sum over parts of weight^2 variance / used: the variance of weight times mean
 
     @classmethod
     def of(cls, used: int, sum_ns: int, variance_ns2: float | None, weight: int) -> Moments:
-        """One part."""
+        """Moments of one part."""
         if not used:
             return cls()
         weight = max(weight, used)
@@ -55,10 +55,10 @@ class Moments:
 
     @classmethod
     def of_delays(cls, delays_ns: Times, stands_for: int) -> Moments:
-        """Delays that are known one by one, each of so many packets."""
+        """Moments of individual delays, each of which stands for `stands_for` packets."""
         if not len(delays_ns):
             return cls()
-        above = (delays_ns - delays_ns[0]).astype(np.float64)  # a clock's offset would leave floats no digits
+        above = (delays_ns - delays_ns[0]).astype(np.float64)  # a clock offset would use up the digits of a float
         count = len(delays_ns)
         return cls.of(count, exact_sum(delays_ns), float(above.var()), count * stands_for)
 
@@ -75,13 +75,13 @@ class Moments:
         return math.sqrt(max(0.0, self.squares_ns2) / self.known) if self.known else None
 
     def bound_ns(self, doubt: float) -> float | None:
-        """The same for parts together, whose errors are independent of each other."""
+        """The same bound for all parts together; their errors are independent."""
         if self.used < 2 or not self.known:
             return None
         return bound_ns(math.sqrt(self.doubt_ns2) / self.known, 1, doubt)
 
     def add(self, other: Moments) -> None:
-        """Take in another part."""
+        """Add another part."""
         mine, others = self.mean_ns, other.mean_ns
         if self.known and other.known and mine is not None and others is not None:
             apart = (self.sum_ns * other.used - other.sum_ns * self.used) / (self.used * other.used)
@@ -97,6 +97,6 @@ class Moments:
         self.doubt_ns2 += other.doubt_ns2
 
     def shift(self, by_ns: float) -> None:
-        """Make all delays longer by so much."""
+        """Add a constant to all delays."""
         self.sum_ns += round(by_ns * self.used)
         self.rest_ns += by_ns * (self.weight - self.used)

@@ -1,4 +1,4 @@
-"""How fast a queue is served and how noisy a clock is, read off packets that left the queue."""
+"""The drain rate of a queue and the noise of a clock, learned from packets that left the queue."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ SLOWEST, FASTEST = 125_000, 10**12  # bytes a second
 
 
 class Drain(NamedTuple):
-    """How fast a queue is served, and how noisy the receiver's clock is."""
+    """The drain rate of a queue, and the noise of the receiver's clock."""
 
-    bytes_per_s: int  # 0: not known
+    bytes_per_s: int  # 0: unknown
     noise_ns: float  # standard deviation of one time
 
 
 def learn_drain(time_ns: npt.NDArray[np.int64], size: npt.NDArray[Any]) -> Drain:
-    """Read drain rate and clock noise off packets in the order in which they left the queue.
+    """Learn drain rate and clock noise from packets in the order in which they left the queue.
 
-    Within a busy period a packet leaves as long after the one before as its own serialisation takes; nothing is
-    faster. So, of large packets, many gaps a byte are the same, and few are shorter.
+    Within a busy period, the gap before a packet is its own serialisation time; no gap is shorter. So many large
+    packets have the same gap per byte, and few have a shorter one.
     """
     gaps, sizes = np.diff(time_ns).astype(np.float64), np.maximum(size[1:], 1).astype(np.float64)
     if len(gaps) < FEWEST_GAPS:
@@ -52,9 +52,9 @@ def learn_drain(time_ns: npt.NDArray[np.int64], size: npt.NDArray[Any]) -> Drain
 
 
 def serialises(drain: Drain, delays_ns: npt.NDArray[np.int64], sizes: npt.NDArray[Any]) -> bool:
-    """Whether delays of references bear a drain rate out: less what their serialisation takes, they do not differ more.
+    """Whether delays of references confirm a drain rate: without their serialisation time they must not vary more.
 
-    Packets that a sender paces leave gaps like those behind a queue, and never waited in one.
+    Packets paced by a sender leave the same gaps as a queue, but never waited in one.
     """
     if not drain.bytes_per_s or len(delays_ns) < FEWEST_REFERENCES:
         return bool(drain.bytes_per_s)

@@ -1,9 +1,9 @@
-"""How sure a number is when samples come in connections, whose own samples are alike.
+"""Confidence intervals where samples come in connections, and samples of one connection are alike.
 
-Guarantee: intervals cover the truth in 95% of cases however alike the samples of one connection are, if there are many
-connections. Connections fall by their flow key, a hash, into 32 crowds. Crowds are independent of each other, so their
-differences tell the variance of a mean or of a share (the method of random groups). Memory: 303 KB, a count for each
-leg, crowd and coarse bin (1/16 of an octave: a variance need not be fine). Merging is adding.
+Guarantee: intervals cover the truth in 95% of cases, however alike the samples of one connection are, if there are many
+connections. Connections fall by their flow key, a hash, into 32 crowds. Crowds are independent, so their differences
+give the variance of a mean or of a share (the method of random groups). Memory: 303 KB, one count per leg, crowd and
+coarse bin (1/16 of an octave: a variance need not be fine). Merging is addition.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from wirelag import _kernels
 from wirelag.stats.distribution import BINS, MIDDLES_NS, Z95
 
 CROWDS: Final = _kernels.CROWDS
-COARSE: Final = 1 << _kernels.COARSE_BITS  # bins that are one here
-LEAST: Final = 4  # crowds with samples; fewer cannot tell a variance
+COARSE: Final = 1 << _kernels.COARSE_BITS  # fine bins per coarse bin
+LEAST: Final = 4  # crowds with samples; fewer give no variance
 _MIDDLES_NS: Final = MIDDLES_NS.reshape(-1, COARSE).mean(axis=1)
 _NO_WEIGHTS: Final = np.empty(0, np.int64)
 
@@ -35,12 +35,12 @@ class Crowds:
         self.weights = np.zeros((2, CROWDS, BINS // COARSE), np.uint64) if weights is None else weights
 
     def add(self, flow_key: Ints, rows: Ints, legs: Ints, delays_ns: Ints, weights: Ints | None = None) -> None:
-        """Take in samples: the row of each in the column of flow keys, its leg and delay."""
+        """Add samples: the row of each in the column of flow keys, its leg and its delay."""
         of_each = _NO_WEIGHTS if weights is None else weights
         _kernels.crowd(self.weights.reshape(-1), flow_key, rows, legs, delays_ns, of_each)
 
     def merge(self, other: Crowds) -> None:
-        """Take in the samples of another."""
+        """Add the samples of another."""
         self.weights += other.weights
 
     def of_leg(self, leg: int) -> Crowds:
@@ -48,15 +48,15 @@ class Crowds:
         return Crowds(self.weights[leg : leg + 1])
 
     def share_bound(self, below: int) -> float:
-        """Half the 95% interval of the share of delays in bins below this one; 0 where crowds are too few to tell."""
+        """Half of the 95% interval of the share of delays in bins below this one; 0 if there are too few crowds."""
         return self._bound(self.weights.sum(axis=0)[:, : below // COARSE].sum(axis=1).astype(np.float64))
 
     def mean_bound_ns(self) -> float:
-        """Half the 95% interval of the mean delay; 0 where crowds are too few to tell."""
+        """Half of the 95% interval of the mean delay; 0 if there are too few crowds."""
         return self._bound(self.weights.sum(axis=0) @ _MIDDLES_NS)
 
     def _bound(self, totals: npt.NDArray[np.float64]) -> float:
-        """Half the 95% interval of sum(totals) / sum(weights), a ratio of two sums over crowds."""
+        """Half of the 95% interval of sum(totals) / sum(weights), a ratio of two sums over crowds."""
         sizes = self.weights.sum(axis=(0, 2)).astype(np.float64)
         present = int(np.count_nonzero(sizes))
         if present < LEAST:
@@ -67,7 +67,7 @@ class Crowds:
 
 
 def _student(freedom: int) -> float:
-    """The 97.5% point of Student's distribution (Cornish and Fisher's expansion, within 1% from 3 on)."""
+    """The 97.5% point of Student's distribution (Cornish-Fisher expansion, within 1% for 3 or more)."""
     z = Z95
     first = (z**3 + z) / (4 * freedom)
     second = (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)

@@ -1,7 +1,7 @@
-"""Rows of (packets, summed delay): the mean and the deviation of methods that add timestamps up.
+"""Rows of (packets, summed delay): mean and deviation for methods that sum timestamps.
 
-Law: each row is a random handful of packets, chosen by a coin. Its summed delay is exact, so the mean over rows is;
-and what rows differ by, beyond what their sizes explain, is the deviation of single delays
+Law: each row is a random set of packets, chosen by a coin. Its summed delay is exact, so the mean over rows is exact.
+The differences between rows that their sizes do not explain give the deviation of single delays
 (docs/reference/crossing.md, "LDA").
 """
 
@@ -24,9 +24,9 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of all banks, one behind the other: packets, summed delay (signed), and whether both can be used.
+    """The rows of all banks, concatenated: packets, summed delay (signed), and whether the row is usable.
 
-    Of every delay `base_ns` is left out: where clocks are far apart, the sums of whole delays would not fit.
+    `base_ns` is subtracted from every delay: with clocks far apart, sums of whole delays would not fit.
     """
 
     counts: npt.NDArray[np.int64]
@@ -38,7 +38,7 @@ class Rows:
     def difference(
         cls, up_sums: Counts, down_sums: Counts, counts: Counts, usable: Array, banks: int, base_ns: int = 0
     ) -> Rows:
-        """Downstream less upstream, modulo 2^64: what wraps in both sums cancels out."""
+        """Downstream minus upstream, modulo 2^64: wraps in both sums cancel out."""
         sums_ns = (down_sums - up_sums - counts * np.uint64(base_ns & 2**64 - 1)).view(np.int64)
         shape = (banks, -1)
         useful = np.asarray(usable, bool) & (counts > 0)
@@ -55,7 +55,7 @@ class Rows:
         return exact_sum(self.sums_ns[self.usable]) + self.base_ns * self.used
 
     def variance_ns2(self, deviation: Deviation = "rows") -> float | None:
-        """The variance of single delays; None with too few rows."""
+        """The variance of single delays; None if there are too few rows."""
         if not self.used:
             return None
         return self._between_rows() if deviation == "rows" else self._collapsed(self.sum_ns / self.used)
@@ -65,14 +65,14 @@ class Rows:
         freedom = int(self.usable.sum()) - 1
         if freedom < 1:
             return None
-        # The whole part of the mean is an integer, so that what is left keeps its digits.
+        # The integer part of the mean is split off, so that the rest keeps its digits.
         whole, part = divmod(exact_sum(self.sums_ns[self.usable]), self.used)
         counts = self.counts[self.usable]
         rest = (self.sums_ns[self.usable] - np.int64(whole) * counts).astype(np.float64) - part / self.used * counts
         return float((rest * rest / counts).sum()) / freedom
 
     def _collapsed(self, mean_ns: float) -> float | None:
-        """The papers': usable rows two and two, with opposite signs, F - mu^2. For comparison; it can be far off."""
+        """The papers' estimator: usable rows in pairs with opposite signs, F - mu^2. For comparison; often far off."""
         squares, total = 0.0, 0
         for counts, sums_ns, usable in zip(self.counts, self.sums_ns, self.usable, strict=True):
             places = np.flatnonzero(usable)
@@ -85,13 +85,13 @@ class Rows:
 
 
 def lowered(name: str, sums: Counts, counts: Counts, times_ns: npt.NDArray[np.int64]) -> dict[str, Any]:
-    """Sums as they travel: each of its times less one that is near, so that few bytes hold them."""
+    """Sums for transport: a nearby time is subtracted from each summand, so that few bytes hold them."""
     base_ns = int(times_ns.min()) if len(times_ns) else 0
     return {name: sums - counts * np.uint64(base_ns & 2**64 - 1), "base_ns": base_ns}
 
 
 def raised(name: str, fields: Mapping[str, Any], counts: Counts) -> Counts:
-    """The opposite of `lowered`; a ValueError where that is not what it is."""
+    """The inverse of `lowered`; a ValueError if the fields do not fit."""
     sums, base_ns = array_of(fields, name, np.uint64), fields.get("base_ns")
     if not isinstance(base_ns, int) or len(sums) != len(counts):
         raise ValueError(f"{len(sums)} {name} for {len(counts)} counts, above {base_ns}")

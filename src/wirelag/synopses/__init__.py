@@ -1,1 +1,1 @@
-"""Mergeable state: what a meter's `cut` yields, and what travels between points."""
+"""Mergeable state: the results of a meter's `cut`, which points exchange."""

@@ -1,8 +1,8 @@
-"""Caches of packets: all of an interval, or the same share of them at every point.
+"""Caches of packets: all packets of an interval, or the same share of them at every point.
 
-Guarantee: whatever arrives, a cache holds at most its capacity, and two caches with the same seed keep the same packets
-up to the larger of their levels: what is left out is left out by a coin of its id, never by who came first. Memory: 16
-bytes a packet (docs/reference/crossing.md, "Caches").
+Guarantee: a cache never exceeds its capacity, and two caches with the same seed keep the same packets up to the larger
+of their levels: a coin of the id decides which packets are dropped, never the order of arrival. Memory: 16 bytes per
+packet (docs/reference/crossing.md, "Caches").
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wirelag.packets.intervals import Interval
 
 LEAST_MEMORY: Final = 64 << 10  # of a class
 ENTRY_BYTES: Final = 16
-HIGHEST: Final = 30  # level of a cache that somebody sends: 2^30 packets, of which one was kept
+HIGHEST: Final = 30  # highest level accepted from another point: 1 of 2^30 packets kept
 CACHE: Final = 1  # purposes of coins
 
 Ids = npt.NDArray[np.uint64]
@@ -36,12 +36,12 @@ def class_memory(memory: int, most: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Cached:
-    """What a cache held when it was cut, in the order of arrival: of all packets the share of 2^-level."""
+    """The contents of a cache when it was cut, in order of arrival: a share of 2^-level of all packets."""
 
     ids: Ids
     times_ns: Times
     level: int = 0
-    packets: int = 0  # all that were seen
+    packets: int = 0  # all packets seen
     seed: int = 0
 
     @classmethod
@@ -54,24 +54,24 @@ class Cached:
 
     @property
     def stands_for(self) -> int:
-        """How many packets each entry stands for."""
+        """Number of packets that each entry stands for."""
         return 1 << self.level
 
     def at_level(self, level: int) -> Cached:
-        """What a cache of this level would have kept."""
+        """The entries that a cache of this level would have kept."""
         if level <= self.level:
             return self
         return replace(self.only(survives(self.ids, self.seed, level)), level=level)
 
     def at_most(self, capacity: int) -> Cached:
-        """What a cache of this capacity would have kept."""
+        """The entries that a cache of this capacity would have kept."""
         cached = self
         while len(cached) > capacity:
             cached = cached.at_level(cached.level + 1)
         return cached
 
     def followed_by(self, other: Cached, capacity: int) -> Cached:
-        """One cache of both, this one's packets first."""
+        """Both as one cache, this one's packets first."""
         mine, others = level(self, other)
         ids, times_ns = np.concatenate((mine.ids, others.ids)), np.concatenate((mine.times_ns, others.times_ns))
         return Cached(ids, times_ns, mine.level, mine.packets + others.packets, self.seed).at_most(capacity)
@@ -81,37 +81,37 @@ class Cached:
         return Cached(self.ids[kept], self.times_ns[kept], self.level, self.packets, self.seed)
 
     def to_fields(self, prefix: str = "") -> dict[str, Any]:
-        """Numbers and arrays by name, as a synopsis travels."""
+        """Named numbers and arrays, as a synopsis travels."""
         return {f"{prefix}{name}": getattr(self, name) for name in ("ids", "times_ns", "level", "packets")}
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any], seed: int, prefix: str = "") -> Cached:
-        """The opposite of `to_fields`."""
+        """The inverse of `to_fields`."""
         ids, times_ns = array_of(fields, f"{prefix}ids", np.uint64), array_of(fields, f"{prefix}times_ns", np.int64)
         level, packets = number_of(fields, f"{prefix}level"), number_of(fields, f"{prefix}packets")
         if len(ids) != len(times_ns) or len(ids) > packets or level > HIGHEST:
-            raise ValueError(f"{len(ids)} ids, {len(times_ns)} times, level {level}: no cache of {packets} packets")
+            raise ValueError(f"{len(ids)} ids, {len(times_ns)} times, level {level}: not a cache of {packets} packets")
         return cls(ids, times_ns, level, packets, seed)
 
 
 class CacheMeter:
-    """The cache at one point; what `join` and `rda` keep of an interval, and all others for the tail."""
+    """The cache at one point: all that `join` and `rda` keep of an interval, and the tail's sample of the others."""
 
     def __init__(self, capacity: int, seed: int, id_bits: int = 64) -> None:
-        """Of every id `id_bits` are kept, before any coin is thrown."""
+        """Ids are cut to `id_bits` bits before any coin is tossed."""
         self._kernel = _kernels.Cache(capacity, seed)
         self._seed = seed
         self._bits = None if id_bits == 64 else np.uint64((1 << id_bits) - 1)
         self._packets = 0
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
-        """Keep ids and times."""
+        """Store ids and times."""
         ids = packets.packet_id if self._bits is None else packets.packet_id & self._bits
         self._kernel.observe(ids, packets.time_ns)
         self._packets += len(packets)
 
     def cut(self, interval: Interval) -> Cached:
-        """What was kept; the cache is empty then."""
+        """The contents of the cache, which is then emptied."""
         ids, times_ns = self._kernel.entries()
         cached = Cached(ids, times_ns, self._kernel.level, self._packets, self._seed)
         self._kernel.clear()
@@ -120,26 +120,26 @@ class CacheMeter:
 
 
 def survives(ids: Ids, seed: int, level: int) -> npt.NDArray[np.bool_]:
-    """Which of the ids a cache of this level keeps."""
+    """Mask of the ids that a cache of this level keeps."""
     if level == 0:
         return np.ones(len(ids), bool)
-    if level > 64:  # above the rarest coin
+    if level > 64:  # beyond the rarest coin
         return np.zeros(len(ids), bool)
     return np.asarray(_kernels.coins(ids, seed, CACHE) >> np.uint64(64 - level) == 0)
 
 
 def level(up: Cached, down: Cached) -> tuple[Cached, Cached]:
-    """Both at the larger of their levels, where they hold the same packets but for what was lost."""
+    """Both at the larger of their levels, where they hold the same packets except lost ones."""
     highest = max(up.level, down.level)
     return up.at_level(highest), down.at_level(highest)
 
 
 class Joined(NamedTuple):
-    """Two lists of ids, joined by the law of copies."""
+    """Two lists of ids, joined by the rules for copies."""
 
-    up_rows: npt.NDArray[np.uint32]  # of each pair, in the order of arrival downstream
+    up_rows: npt.NDArray[np.uint32]  # rows of each pair, in order of arrival downstream
     down_rows: npt.NDArray[np.uint32]
-    up_fate: npt.NDArray[np.uint8]  # of each entry: PAIRED, SINGLE or AMBIGUOUS
+    up_fate: npt.NDArray[np.uint8]  # fate of each entry: PAIRED, SINGLE or AMBIGUOUS
     down_fate: npt.NDArray[np.uint8]
     only_upstream: int
     only_downstream: int
@@ -152,5 +152,5 @@ PAIRED, SINGLE, AMBIGUOUS = 0, 1, 2
 
 
 def join(up_ids: Ids, down_ids: Ids) -> Joined:
-    """Which entries are one packet, and what became of the others."""
+    """Which entries are the same packet, and the fate of the others."""
     return Joined(*_kernels.pair(up_ids, down_ids))

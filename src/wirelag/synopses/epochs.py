@@ -1,6 +1,6 @@
-"""Epochs: what flows say of their responses, each for about half a second; the synopsis of `pirate`.
+"""Epochs: response latencies of flows, each over about half a second; the synopsis of `pirate`.
 
-Memory: 168 bytes an epoch.
+Memory: 168 bytes per epoch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wirelag.stats.distribution import Distribution
 Array = npt.NDArray[Any]
 
 Z95: Final = 1.96
-FEWEST: Final = 4  # flows, or epochs of one, that tell how sure a mean is
+FEWEST: Final = 4  # flows, or epochs of one flow, needed for a confidence interval
 METHODS: Final = ("gap", "modes", "ack", "window", "syn", "auto", "blind")
 REASONS: Final = (
     "", "too_few", "spontaneous", "joined", "think", "reordered", "coalesced", "no_gap", "crowd", "initial", "not_tcp",
@@ -42,12 +42,12 @@ MEANING: Final = {
 UNSIGNED: Final = ("key", "src_high", "src_low", "dst_high", "dst_low", "ports")
 EPOCH: Final = np.dtype([(name, "<u8" if name in UNSIGNED else "<i8") for name in _kernels.EPOCH_COLUMNS])
 ENDS: Final = _kernels.EPOCH_COLUMNS.index("src_high")
-TUNNEL: Final = 1 << 8  # in the last word of the ends: what is inside is hidden
+TUNNEL: Final = 1 << 8  # in the last word of the ends: a tunnel, whose contents are hidden
 
 
 @dataclass(slots=True)
 class Epochs:
-    """The synopsis: epochs that ended, and counts of packets."""
+    """The synopsis: ended epochs, and counts of packets."""
 
     rows: Array
     packets: int = 0
@@ -61,14 +61,15 @@ class Epochs:
         return Epochs(np.concatenate([self.rows, other.rows]), self.packets + other.packets, counts)
 
     def of(self, rows: npt.NDArray[Any]) -> Epochs:
-        """Some of them."""
+        """A selection of epochs."""
         return replace(self, rows=self.rows[rows])
 
     def possible(self) -> Epochs:
-        """Without answers that are none.
+        """Without impossible estimates.
 
-        Such are those faster than half the handshake's round trip; and those of tunnels with several in flight: how a
-        tunnel begins says nothing about the connections in it.
+        Removes estimates shorter than half the handshake's round trip, and those of tunnels with several packets in
+        flight:
+        the start of a tunnel reveals nothing about the connections in it.
         """
         rows = self.rows
         network_ns = np.maximum(rows["network_ns"], 0)
@@ -84,7 +85,7 @@ class Epochs:
         return replace(self, rows=rows)
 
     def one_way(self) -> Epochs:
-        """Where both directions of a flow were taken for a client's: the one that was heard first."""
+        """If both directions of a flow were taken for a client's, keep the one heard first."""
         distinct, first, place = np.unique(self.ends, axis=0, return_index=True, return_inverse=True)
         since = dict(zip(map(tuple, distinct.tolist()), self.rows["start_ns"][first].tolist(), strict=True))
         kept = np.array([ns <= since.get(_reversed(ends), ns) for ends, ns in since.items()], bool)
@@ -106,21 +107,21 @@ class Epochs:
 
     @property
     def times_ns(self) -> npt.NDArray[np.int64]:
-        """When it was: the middle of each."""
+        """The midpoint of each epoch."""
         return np.asarray(self.rows["start_ns"] + (self.rows["end_ns"] - self.rows["start_ns"]) // 2)
 
     @property
     def delays(self) -> Distribution:
-        """None is known by itself."""
+        """Empty: epochs give means, not single delays."""
         return Distribution()
 
     @property
     def ends(self) -> npt.NDArray[np.uint64]:
-        """Who talks to whom, five words an epoch: addresses, ports and protocol."""
+        """Endpoints of each epoch in five words: addresses, ports and protocol."""
         return self.rows.view("<u8").reshape(-1, len(_kernels.EPOCH_COLUMNS))[:, ENDS:]
 
     def report(self) -> Report:
-        """All of them together: the sum of all latencies over their number, never a mean of means."""
+        """All epochs together: the sum of all latencies over their number, never a mean of means."""
         rows = self.rows
         answered = rows[rows["count"] > 0]
         samples = int(answered["count"].sum())
@@ -156,7 +157,7 @@ class Epochs:
 
 
 def named(ends: Array, by: str, weights: Array) -> Iterator[tuple[str, Array]]:
-    """Rows with the same flow, client or server, by its name, those with the largest weight first."""
+    """Rows with the same flow, client or server, by name, largest weight first."""
     distinct, inverse = np.unique(ends, axis=0, return_inverse=True)
     texts = np.array([ends_text(words, by) for words in distinct.tolist()], object)
     names, of_ends = np.unique(texts, return_inverse=True)
@@ -169,7 +170,7 @@ def named(ends: Array, by: str, weights: Array) -> Iterator[tuple[str, Array]]:
 
 
 def ends_text(words: list[int], by: str) -> str:
-    """Five words (source, destination, ports and protocol) as the name of a flow, its client or its server."""
+    """Five words (source, destination, ports and protocol) as the name of a flow, of its client or of its server."""
     src, dst = (_endpoint(words[i], words[i + 1]) for i in (0, 2))
     src_port, dst_port, protocol = words[4] >> 32, words[4] >> 16 & 0xFFFF, words[4] & 0xFF
     if by == "client":
@@ -180,7 +181,7 @@ def ends_text(words: list[int], by: str) -> str:
 
 
 def _reversed(ends: tuple[int, ...]) -> tuple[int, ...]:
-    """The same flow, the other way."""
+    """The same flow in the other direction."""
     src_high, src_low, dst_high, dst_low, ports = ends
     there, back, protocol = ports >> 32, ports >> 16 & 0xFFFF, ports & 0xFF
     return dst_high, dst_low, src_high, src_low, back << 32 | there << 16 | protocol
@@ -197,7 +198,7 @@ def _with_port(address: str, port: int) -> str:
 
 
 def _bound_ns(rows: Array, mean_ns: float) -> float | None:
-    """Half the 95% interval of a ratio of sums: flows are independent of each other; of few flows, their epochs."""
+    """Half of the 95% interval of a ratio of sums. Flows are independent; if there are few, their epochs count."""
     for members in (rows["key"], np.arange(len(rows))):
         _, place = np.unique(members, return_inverse=True)
         sums = np.bincount(place, rows["sum_ns"].astype(np.float64))

@@ -1,6 +1,6 @@
-"""Flows: what is known of the delay of every flow, as records of a bounded table; the synopsis of `rli`.
+"""Flows: the delay of every flow, as records of a bounded table; the synopsis of `rli`.
 
-Memory: 144 bytes a record, and 64 KB for a picture of the references.
+Memory: 144 bytes per record, and 64 KB for the plot of references.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Ints = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
 
 FEWEST_ERRORS: Final = 8
-# Of the mean square error about references. `busy` errs so only at the far end of what it foretells: half, in the mean
-# over a random walk. For the others the walk says less (1/3, 1/2), but regular packets are more unlike references than
-# references are unlike each other: with 1 the intervals hold 90 to 98% of simulated flows, with 1/3 71 to 89%.
+# Share of the mean square error of references. `busy` errs so only at the far end of its prediction: half, on average
+# over a random walk. For the others the walk gives less (1/3, 1/2), but regular packets differ more from references
+# than references from each other: with 1 the intervals cover 90 to 98% of simulated flows, with 1/3 71 to 89%.
 SHARES: Final = {"linear": 1.0, "left": 1.0, "busy": 0.5}
 HALF: Final = 1 << 32
 WRAP: Final = 1 << 64
@@ -35,35 +35,35 @@ RECORD: Final = (
 )  # fmt: skip
 WIDE: Final = ("sum_ns", "squares", "squares_high")
 COLUMN: Final = {name: i for i, name in enumerate(RECORD)}
-SHOWN: Final = 4096  # references at most, for a picture
+SHOWN: Final = 4096  # most references in the plot
 REASONS: Final = ("inactive", "active", "evicted", "cut")  # why a record left
 
 
 @dataclass(slots=True)
 class Flows:
-    """The synopsis: records of flows that ended or were cut, and what all packets say together.
+    """The synopsis: records of flows that ended or were cut, and sums over all packets.
 
-    What is said of the queue (drain, trusted, base) is that of the last part that was added: where packets go several
-    ways, of the rest, which have no way of their own. `settled`: packets with a delay, of all flows, chosen or not.
+    The state of the queue (drain, trusted, base) is that of the last part added; if packets take several paths, that of
+    the remaining packets. `settled`: packets with a delay, of all flows, sampled or not.
     """
 
     method: str
     drain: Drain
-    trusted: bool  # `busy` was used as such at the end
+    trusted: bool  # `busy` was in effect at the end
     base_ns: int | None
-    records: Words  # a row each, columns as in RECORD
+    records: Words  # one row each, columns as in RECORD
     packets: int
     bytes: int
     timed: int
     sum_ns: int
     squares: int
-    errors: tuple[tuple[int, int], ...]  # by segment of what was foretold: how many, and the sum of their squares
+    errors: tuple[tuple[int, int], ...]  # by segment of the prediction: count, and sum of squared errors
     counts: dict[str, int] = field(default_factory=dict)
-    references_ns: Ints = field(default_factory=lambda: np.empty((0, 2), np.int64))  # when, how late: a part of them
+    references_ns: Ints = field(default_factory=lambda: np.empty((0, 2), np.int64))  # time and delay of some of them
     settled: int = 0
-    error: float = float("nan")  # mean square error of a packet, of all flows
-    lost: int = 0  # references whose numbers never came
-    sender_ns: int | None = None  # their times are right within this, in the mean; None: their sender does not say so
+    error: float = float("nan")  # mean square error of a packet, over all flows
+    lost: int = 0  # references whose sequence numbers never arrived
+    sender_ns: int | None = None  # mean error bound of their times; None: the sender does not state one
 
     def __len__(self) -> int:
         return len(self.records)
@@ -72,7 +72,7 @@ class Flows:
         return added([self, other])
 
     def column(self, name: str) -> Array:
-        """One column of the records; times and sums are signed, errors (variances, in ns^2) are floats."""
+        """One column of the records; times and sums are signed; errors (variances, in ns^2) are floats."""
         values = self.records[:, COLUMN[name]]
         if name == "error":
             return values.view(np.float64)
@@ -80,17 +80,17 @@ class Flows:
 
     @property
     def brackets(self) -> float:
-        """How many brackets of references as large as each other err like those that there were."""
+        """The equivalent number of brackets of equal size: those would have the same error."""
         return self.settled**2 / max(1, self.counts.get("together", 0))
 
     @property
     def error_ns(self) -> float | None:
-        """Root mean square of how wrong the method was where the truth was known; None: it never was."""
+        """Root mean square error of the method where the truth was known; None if it never was."""
         count = sum(n for n, _ in self.errors)
         return (sum(squares for _, squares in self.errors) / count) ** 0.5 if count else None
 
     def _errors_at(self, queue_ns: Floats) -> Floats:
-        """Mean squares of the errors of packets that waited about so long; of all where few did."""
+        """Mean square errors of packets that waited about as long; of all packets if few did."""
         if self.error_ns is None:
             return np.full(len(queue_ns), np.nan)
         known = [squares / n if n >= FEWEST_ERRORS else self.error_ns**2 for n, squares in self.errors]
@@ -98,10 +98,10 @@ class Flows:
         return np.asarray(known)[np.minimum(bits, len(known) - 1)]
 
     def judged(self) -> Flows:
-        """With what the method is wrong by, in this queue: the mean square of all packets, and `error` of each record.
+        """Add the errors of the method in this queue: the mean square over all packets, and `error` of each record.
 
-        That is the mean square error of packets that waited as long as it did, over its brackets: in each of them the
-        method errs independently of the others.
+        The latter is the mean square error of packets that waited as long, divided by the number of brackets: errors in
+        different brackets are independent.
         """
         timed, errors = self.column("timed").astype(np.float64), self._errors_at(self._waits())
         self.column("error")[:] = errors / np.maximum(self.column("brackets"), 1)
@@ -113,7 +113,7 @@ class Flows:
         return self
 
     def _waits(self) -> Floats:
-        """Mean time in the queue of each record: less what is fixed and its own serialisation."""
+        """Mean time in the queue of each record: without the fixed part and its own serialisation."""
         packets = np.maximum(self.column("packets"), 1).astype(np.float64)
         mean_ns = _sums(self) / np.maximum(self.column("timed"), 1).astype(np.float64)
         serialisation_ns = (
@@ -122,9 +122,9 @@ class Flows:
         return np.asarray(mean_ns - serialisation_ns - (self.base_ns or 0))
 
     def merged(self) -> Flows:
-        """Records of the same flow as one, in the order of keys: what timeouts and evictions took apart.
+        """Merge the records of each flow, which timeouts and evictions split; in order of keys.
 
-        Brackets are added: one that a record's end took apart counts twice. Errors are those of the common mean.
+        Brackets are added: one that was split by a record's end counts twice. Errors are those of the common mean.
         """
         keys, first, inverse = np.unique(self.records[:, 0], return_index=True, return_inverse=True)
         records = self.records[first]
@@ -144,14 +144,14 @@ class Flows:
         return replace(self, records=records)
 
     def shortened(self, most: int) -> Flows:
-        """So many records, of the smallest keys; the others are counted."""
+        """At most `most` records, those with the smallest keys; the others are counted."""
         if len(self) <= most:
             return self
         counts = self.counts | {"unlisted": self.counts.get("unlisted", 0) + len(self) - most}
         return replace(self, records=self.records[:most].copy(), counts=counts)
 
     def _own_errors(self, inverse: npt.NDArray[np.intp], count: int) -> Floats:
-        """Variances of the means of so many sets of records, which err independently of each other; nan: not known."""
+        """Variances of the means of `count` sets of records with independent errors; nan: unknown."""
         errors, timed = self.column("error"), self.column("timed").astype(np.float64)
         known = np.isfinite(errors) & (timed > 0)
         squares = np.bincount(inverse[known], (errors * timed**2)[known], count)
@@ -161,20 +161,20 @@ class Flows:
     def _bound_ns(self, errors: Floats, variances: Floats, timed: Floats, packets: Floats) -> Floats:
         """Half of the 95% interval of the mean of any packets: of one, some or all flows.
 
-        What is wrong has three parts: what flows have each for themselves (`errors`; 0 for all together), what all
-        share, since their packets lie in the same brackets of references, so that no set is surer than the whole; of
-        both the share SHARES. And packets without a delay, which are like those that have one.
+        The error has three parts: each flow's own (`errors`; 0 for all together); a part common to all, because their
+        packets lie in the same brackets, so that no subset is more certain than the whole (of both, the share SHARES);
+        and packets without a delay, which are assumed to be like the others.
         """
         rest = variances * (1 - timed / np.maximum(packets, 1)) / np.maximum(timed, 1)
         wrong = SHARES[self.method] * (errors + self.error / max(1.0, self.brackets))
         return np.asarray(1.96 * np.sqrt(wrong + np.maximum(rest, 0)))
 
     def table(self) -> dict[str, Array]:
-        """A column each: key, packets, bytes, timed, references, and in seconds mean, std, low and high (95%).
+        """One column each: key, packets, bytes, timed, references, and in seconds mean, std, low and high (95%).
 
-        How sure: see `_bound_ns`; an error is that of references that were foretold to wait as long. What references
-        do not meet, they do not show: with few packets in the queue `linear` takes their delays, which are those behind
-        a packet, for those of all. Without a delay, or without a reference that was foretold, the numbers are nan.
+        `_bound_ns` defines the uncertainty; an error is that of references with the same predicted wait. References
+        show only what they meet: with few packets in the queue, `linear` takes their delays, which are those behind a
+        packet, for those of all. Without a delay, or without a predicted reference, the numbers are nan.
         """
         timed, packets = (self.column(name).astype(np.float64) for name in ("timed", "packets"))
         known = timed > 0
@@ -198,7 +198,7 @@ class Flows:
 
     @property
     def fallback(self) -> str | None:
-        """Why `busy` works as `linear` does, if so."""
+        """Why `busy` falls back to `linear`, if it does."""
         if self.method != "busy" or self.trusted:
             return None
         if not self.drain.bytes_per_s:
@@ -209,7 +209,7 @@ class Flows:
         )
 
     def report(self) -> Report:
-        """All packets together."""
+        """The report over all packets."""
         mean_ns = self.sum_ns / self.timed if self.timed else None
         variance = max(0, self.squares * self.timed - self.sum_ns**2) / self.timed**2 if self.timed else 0.0
         accepted, regular = self.counts.get("accepted", 0), self.counts.get("regular", 0)
@@ -246,7 +246,7 @@ class Flows:
 
 
 def added(parts: Sequence[Flows]) -> Flows:
-    """All parts, in order of time, with a record for each flow; of the queue is known what the last part says."""
+    """All parts in order of time, with one record per flow; the state of the queue is that of the last part."""
     last = next((part for part in reversed(parts) if part.packets), parts[-1])
     known = [part for part in parts if np.isfinite(part.error)]
     weight = sum(part.settled for part in known)
@@ -275,7 +275,7 @@ def added(parts: Sequence[Flows]) -> Flows:
 
 
 def evenly(rows: Ints) -> Ints:
-    """Pairs of a time and a number: the first in each of SHOWN equal parts of their time, so that more can be added."""
+    """Thin pairs (time, number): the first in each of SHOWN equal parts of their time range, to leave room for more."""
     if len(rows) <= SHOWN:
         return rows
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
@@ -285,8 +285,8 @@ def evenly(rows: Ints) -> Ints:
 
 
 def _added_words(words: Words, inverse: npt.NDArray[np.intp], count: int) -> Words:
-    """Sums of numbers of two words, the lower first, by where each belongs; signed ones, too."""
-    halves = np.zeros((count, 4), np.uint64)  # of 32 bits: 2^32 records leave room for their carries
+    """Sums of two-word numbers, lower word first, by group; signed numbers work too."""
+    halves = np.zeros((count, 4), np.uint64)  # halves of 32 bits: carries of 2^32 records fit
     for part in range(4):
         word = words[:, part // 2]
         np.add.at(halves[:, part], inverse, word >> np.uint64(32) if part % 2 else word & np.uint64(HALF - 1))
@@ -297,14 +297,14 @@ def _added_words(words: Words, inverse: npt.NDArray[np.intp], count: int) -> Wor
 
 
 def _sums(flows: Flows) -> Floats:
-    """Of the delays of each record; most fit into one word, and floats of two would lose small ones below 0."""
+    """Sum of the delays of each record. Most fit into one word; floats of two words would lose small negative ones."""
     low, high = flows.column("sum_ns"), flows.column("sum_high").view(np.int64)
     two = high * float(WRAP) + low.view(np.uint64).astype(np.float64)
     return np.where(high == low >> np.int64(63), low.astype(np.float64), two)
 
 
 def _variances(flows: Flows) -> Floats:
-    """Of the delays of each record, in ns^2. With clocks far apart floats would lose them: then whole numbers."""
+    """Variance of the delays of each record, in ns^2; integers if clocks are so far apart that floats lose digits."""
     timed, low, high = (flows.column(name) for name in ("timed", "squares", "squares_high"))
     n = np.maximum(timed, 1).astype(np.float64)
     means_ns = _sums(flows) / n

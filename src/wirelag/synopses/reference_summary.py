@@ -1,8 +1,8 @@
-"""What references say of the packets between them in an interval, in a few numbers: what travels of `rli`.
+"""The delays between references in an interval, summed up in a few numbers: the form in which `rli` travels.
 
-Law: of everything come the sum of all delays, exact, their variance, and how wrong the mean may be; of each class the
-same. Classes are the largest and the slowest of an interval, `most` of them in all; the rest is one class, "other".
-So the bytes of an interval are bounded, however many flows there are.
+Law: for all packets, and for each class, it holds the exact sum of delays, their variance and the error of the mean.
+Classes are the largest and the slowest of an interval, `most` in total; all others form the class "other". So the
+bytes per interval are bounded, however many flows there are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wirelag.stats.moments import Moments
 from wirelag.synopses.crossing import Crossing
 from wirelag.synopses.flows import COLUMN, Flows
 
-MOST: Final = 1 << 100  # a sum of delays
+MOST: Final = 1 << 100  # largest sum of delays
 Rows = npt.NDArray[np.intp]
 
 
@@ -30,34 +30,34 @@ Rows = npt.NDArray[np.intp]
 class Heard:
     """The references themselves."""
 
-    references: int = 0  # that were used
-    references_lost: int = 0  # whose numbers never came
+    references: int = 0  # references used
+    references_lost: int = 0  # references whose sequence numbers never arrived
     references_rejected: int = 0
-    sender_ns: int | None = None  # their times are right within this, in the mean; None: their sender does not say so
+    sender_ns: int | None = None  # mean error bound of their times; None: the sender does not state one
 
 
 @dataclass(frozen=True, slots=True)
 class Interpolated:
-    """Packets of an interval, or of one class of them."""
+    """The packets of an interval, or of one class."""
 
-    packets: int  # whose turn it was: references on both sides have come, or will not come
-    timed: int  # of these: with a delay
+    packets: int  # settled packets: the references on both sides have arrived, or will not
+    timed: int  # of these, packets with a delay
     sum_ns: int
     variance_ns2: float
-    error_ns2: float | None  # the variance of the mean, by how well references foretell each other; None: too few
-    heard: Heard | None = None  # None: of a class
+    error_ns2: float | None  # variance of the mean, from how well references predict each other; None: too few
+    heard: Heard | None = None  # None for a class
 
     def to_fields(self) -> dict[str, Any]:
-        """Numbers by name."""
+        """Named numbers."""
         plain = asdict(self)
         return plain | (plain.pop("heard") or {})
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Interpolated:
-        """The opposite; a ValueError where numbers cannot be."""
+        """The inverse of `to_fields`; a ValueError if the numbers are impossible."""
         packets, timed = (_whole(fields[name], 0) for name in ("packets", "timed"))
         if timed > packets:
-            raise ValueError("more packets have a delay than there are")
+            raise ValueError("more packets have a delay than were counted")
         error = fields["error_ns2"]
         found = cls(
             packets,
@@ -73,7 +73,7 @@ class Interpolated:
         return replace(found, heard=Heard(used, lost, rejected, None if sender_ns is None else _whole(sender_ns, 0)))
 
     def crossing(self) -> Crossing:
-        """The same as all two-point methods say it: nothing is known of what was sent, so nothing of loss."""
+        """The same in the form of all two-point methods: what was sent is unknown, and so is loss."""
         reason = "no packet came between two references" if self.packets and not self.timed else None
         return Crossing(received=self.packets, moments=self._moments(), reason=reason)
 
@@ -81,13 +81,13 @@ class Interpolated:
         if self.error_ns2 is None:
             return Moments.of(self.timed, self.sum_ns, None, self.packets)
         moments = Moments.of(self.timed, self.sum_ns, self.variance_ns2, self.packets)
-        # What is wrong is not chance among packets but the line between references: `bound_ns` gives its 95%.
+        # The error is not chance among packets but the line between references: `bound_ns` gives its 95%.
         moments.doubt_ns2 = moments.weight**2 * self.error_ns2 * (Z95**2 / (2 * math.log(2 / 0.05)))
         return moments
 
 
 def interpolated(flows: Flows) -> Interpolated:
-    """All packets together."""
+    """Sum up all packets."""
     report, counts = flows.report(), flows.counts
     rejected = sum(n for name, n in counts.items() if name.startswith("rejected_"))
     heard = Heard(counts.get("accepted", 0), flows.lost, rejected, flows.sender_ns)
@@ -98,7 +98,7 @@ def interpolated(flows: Flows) -> Interpolated:
 
 
 def by_class(flows: Flows, grouping: Grouping) -> tuple[list[tuple[str, Interpolated]], bool]:
-    """The largest classes and the slowest, half of them each; whether there were more."""
+    """The largest and the slowest classes, half each; and whether there were more."""
     if not len(flows):
         return [], False
     packets = _ends(flows)
@@ -106,7 +106,7 @@ def by_class(flows: Flows, grouping: Grouping) -> tuple[list[tuple[str, Interpol
     more = len(first) > grouping.most
     if more:
         chosen = _chosen(_classes(flows, class_of), grouping.most)
-        place = np.full(len(first), len(chosen))  # the last is all others
+        place = np.full(len(first), len(chosen))  # the last one is "other"
         place[chosen] = np.arange(len(chosen))
         first, class_of = first[chosen], place[class_of]
     tags = grouping.tags(packets, first, np.ones(len(first), np.uint8))
@@ -115,7 +115,7 @@ def by_class(flows: Flows, grouping: Grouping) -> tuple[list[tuple[str, Interpol
 
 
 def _ends(flows: Flows) -> PacketBatch:
-    """A packet of each record."""
+    """One packet per record."""
     column, ports = {name: flows.records[:, i] for name, i in COLUMN.items()}, flows.records[:, COLUMN["ports"]]
     return PacketBatch(
         {
@@ -130,14 +130,14 @@ def _ends(flows: Flows) -> PacketBatch:
 
 
 def _classes(flows: Flows, class_of: Rows) -> Flows:
-    """A record for each class, in their order."""
+    """One record per class, in order."""
     records = flows.records.copy()
     records[:, COLUMN["key"]] = class_of.astype(np.uint64)
     return replace(flows, records=records).merged()
 
 
 def _chosen(classes: Flows, most: int) -> Rows:
-    """Those with the most packets, then those that are surely slow."""
+    """The classes with the most packets, then those that are significantly slow."""
     table = classes.table()
     largest = np.argsort(-table["packets"].astype(np.int64), kind="stable")[: most - most // 2]
     low = np.nan_to_num(table["low"], nan=-np.inf)
@@ -164,17 +164,17 @@ def _each(classes: Flows) -> Iterator[Interpolated]:
 
 
 def _variance(low_ns: float, high_ns: float) -> float | None:
-    """Of the mean, from its 95% interval; None where there is none."""
+    """Variance of the mean from its 95% interval; None if there is none."""
     return ((high_ns - low_ns) / 2 / 1.96) ** 2 if math.isfinite(high_ns - low_ns) else None
 
 
 def _whole(value: Any, least: int) -> int:
     if type(value) is not int or not least <= value < (MOST if least else 1 << 62):
-        raise ValueError("has something that is no whole number where one must be")
+        raise ValueError("has a value that should be an integer but is not")
     return value
 
 
 def _real(value: Any) -> float:
     if type(value) not in (int, float) or not math.isfinite(value) or value < 0 or value > 1e40:
-        raise ValueError("has something that is no variance where one must be")
+        raise ValueError("has a value that should be a variance but is not")
     return float(value)

@@ -1,10 +1,9 @@
-"""Whether packets overtake each other: a sample of them, and for each the packet that arrived just before it.
+"""Whether packets overtake each other: a sample of packets, and for each the packet that arrived just before it.
 
-Guarantee: of the packets that were looked at, how many came directly behind one that was sent after them (n-reordered
-with n = 1, RFC 4737, section 5). Packets are chosen by coins of their ids, so the share is unbiased as far as it is
-known: not where both were sent before the interval (of all packets the share of delay / interval). All that come late
-behind such a one, in their order, are not counted: the ratio of RFC 4737, section 4, is no less. Memory: 4 bytes a
-packet, at most LOOKED_AT of them.
+Guarantee: counts the sampled packets that arrived directly behind one sent later (n-reordered with n = 1, RFC 4737,
+section 5). Coins of the ids choose the sample, so the share is unbiased where it is known: not where both were sent
+before the interval (a share of delay / interval of all packets). Later packets that follow such a one in order do not
+count: the ratio of RFC 4737, section 4, is at least as large. Memory: 4 bytes per packet, at most LOOKED_AT packets.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from wirelag.stats.distribution import wilson
 from wirelag.synopses.cache import Cached, survives
 from wirelag.synopses.symbols import LOW, SymbolSynopsis, Words, numbers_of, places_of
 
-LOOKED_AT: Final = 16  # packets of an interval
-FEWEST: Final = 64  # packets of an interval that can overtake each other: fewer are not worth a question
-UNTOLD_NS: Final = 0  # the time of a packet that cannot be told from another
+LOOKED_AT: Final = 16  # sampled packets per interval
+FEWEST: Final = 64  # packets per interval; with fewer, sampling is not worth the bytes
+UNTOLD_NS: Final = 0  # time of a packet that cannot be told from another
 
 Times = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """How many packets were looked at, and how many of them came directly behind one that was sent later."""
+    """Number of sampled packets, and how many arrived directly behind one sent later."""
 
     checked: int = 0
     overtaken: int = 0
@@ -37,7 +36,7 @@ class Order:
         return Order(self.checked + other.checked, self.overtaken + other.overtaken)
 
     def to_json(self) -> dict[str, Any] | None:
-        """As the API has it; None where nothing was looked at."""
+        """The JSON form; None if no packet was sampled."""
         if not self.checked:
             return None
         share = self.overtaken / self.checked
@@ -46,25 +45,25 @@ class Order:
 
 
 def looked_at(tail: Cached) -> Cached:
-    """The packets of a point's sample that are looked at."""
+    """The packets of a point's sample whose order is checked."""
     return tail.at_most(LOOKED_AT)
 
 
 def before(cached: Cached, tail: Cached) -> Words:
-    """What arrived just before each packet that is looked at; itself where nothing did in this interval."""
-    if cached.level or len(cached) < FEWEST:  # what came before may not have been kept
+    """The packet before each checked packet; the packet itself if none came before it in this interval."""
+    if cached.level or len(cached) < FEWEST:  # the packet before may not have been kept
         return np.empty(0, np.uint64)
     rows = np.flatnonzero(survives(cached.ids, cached.seed, looked_at(tail).level))
     return numbers_of(cached.ids)[np.maximum(rows - 1, 0)] & LOW
 
 
 def with_order(synopsis: SymbolSynopsis, cached: Cached) -> SymbolSynopsis:
-    """What a point says of an interval, and what came before the packets that are looked at."""
+    """The synopsis of an interval, with the packets that came before the checked ones."""
     return replace(synopsis, before=before(cached, synopsis.tail))
 
 
 def times_of(numbers: Words, times_ns: Times, wanted: Words) -> Times:
-    """When packets were seen, by the low bits of their numbers; UNTOLD_NS where there is none, or more than one."""
+    """Times of packets by the low bits of their numbers; UNTOLD_NS if there is none, or more than one."""
     rows, begin, end = places_of(numbers, wanted)
     found_ns = np.full(len(wanted), UNTOLD_NS, np.int64)
     one = end - begin == 1
@@ -74,10 +73,10 @@ def times_of(numbers: Words, times_ns: Times, wanted: Words) -> Times:
 
 @dataclass(frozen=True, slots=True)
 class Looking:
-    """Packets that are looked at, and what arrived just before each; who was sent before the interval is early."""
+    """Checked packets and their predecessors; packets sent before the interval are early."""
 
-    sent_ns: Times  # UNTOLD_NS of those that are early
-    behind: Words  # low bits of what arrived before, of which one at most is early
+    sent_ns: Times  # UNTOLD_NS for early packets
+    behind: Words  # low bits of the predecessors, of which at most one is early
     behind_early: npt.NDArray[np.bool_]
 
     @classmethod
@@ -87,9 +86,10 @@ class Looking:
 
     @classmethod
     def at(cls, up: Cached, down: Cached, behind: Words, only_downstream: Words) -> Looking:
-        """Samples of both points, what downstream says came before its own, and what it alone saw: the early ones.
+        """Combine the samples of both points, downstream's predecessors, and the packets that only it saw: the early
+        ones.
 
-        (A copy that the network made, and what upstream's capture dropped, count as early, too.)
+        (Copies made by the network, and packets that upstream's capture dropped, also count as early.)
         """
         chosen = looked_at(down)
         if len(behind) != len(chosen):
@@ -102,11 +102,11 @@ class Looking:
 
     @property
     def wanted(self) -> Words:
-        """Packets of which upstream must say when it saw them."""
+        """Packets whose times upstream must report."""
         return self.behind[~self.behind_early]
 
     def order(self, times_ns: Times) -> Order:
-        """With the times of what was wanted. An early one was overtaken by any that was not."""
+        """Judge the order with the times of the wanted packets. An early packet was overtaken by any that was not."""
         told = times_ns != UNTOLD_NS
         overtaken = told & (times_ns > self.sent_ns[~self.behind_early])
         return Order(int(self.behind_early.sum() + told.sum()), int(overtaken.sum()))

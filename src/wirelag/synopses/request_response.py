@@ -1,6 +1,6 @@
-"""Exchanges: requests with their responses, seen both ways; the synopsis of `pairs`.
+"""Exchanges: requests with their responses, seen in both directions; the synopsis of `pairs`.
 
-What each column means is written in docs/reference/pairs.md. Memory: 128 bytes an exchange.
+docs/reference/pairs.md defines the columns. Memory: 128 bytes per exchange.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ FLAGS: Final = {
     "unseen": UNSEEN,
     "overlapping": OVERLAPPING,
 }
-NOT_SINGLE: Final = np.uint64(PIPELINED | JOINED | CUT | UNSEEN | OVERLAPPING)  # these give no single times
+NOT_SINGLE: Final = np.uint64(PIPELINED | JOINED | CUT | UNSEEN | OVERLAPPING)  # no single response time
 UDP: Final = 17
-SURE: Final = 75  # confidence
+SURE: Final = 75  # confidence from which an epoch counts
 EXCHANGE: Final = np.dtype(
     [
         ("key", "<u8"), ("begin_ns", "<i8"), ("request_ns", "<i8"), ("first_ns", "<i8"), ("last_ns", "<i8"),
@@ -43,7 +43,7 @@ EXCHANGE: Final = np.dtype(
 
 @dataclass(slots=True)
 class Exchanges:
-    """The synopsis: exchanges that ended, and what was counted beside them."""
+    """The synopsis: ended exchanges, and counters."""
 
     rows: Array
     packets: int = 0
@@ -57,14 +57,14 @@ class Exchanges:
         return Exchanges(np.concatenate([self.rows, other.rows]), self.packets + other.packets, counts)
 
     def of(self, rows: Array) -> Exchanges:
-        """Some of them."""
+        """A selection of exchanges."""
         return replace(self, rows=self.rows[rows])
 
     def told_by(self, epochs: Epochs) -> Exchanges:
-        """With what the clients' packets alone tell: which flows do not wait for one response before the next request.
+        """Mark the flows whose client packets alone show that they do not wait for a response before the next request.
 
-        Upon each response such a client sends a request: the two alternate, though they do not belong together. So do,
-        for a while, datagrams both ways that nobody asked for; there most requests have no exchange.
+        Such a client sends a request upon each response: the two alternate, though they do not belong together. So do,
+        for a while, unsolicited datagrams in both directions; there most requests have no exchange.
         """
         flows, place = np.unique(self.rows["ends"], axis=0, return_inverse=True)
         told = {tuple(ends): rows for ends, rows in epochs.by_ends()}
@@ -79,12 +79,12 @@ class Exchanges:
 
     @property
     def single(self) -> Exchanges:
-        """Those that give single times."""
+        """Exchanges with a single response time."""
         return self.of((self.rows["flags"] & NOT_SINGLE) == 0)
 
     @property
     def overlapping(self) -> int:
-        """How many belong to flows that do not wait."""
+        """Number of exchanges of flows that do not wait."""
         return int(np.count_nonzero(self.rows["flags"] & np.uint64(OVERLAPPING)))
 
     @property
@@ -94,7 +94,7 @@ class Exchanges:
 
     @property
     def times_ns(self) -> npt.NDArray[np.int64]:
-        """When it was: the last byte of each response."""
+        """The time of the last byte of each response."""
         return np.asarray(self.rows["last_ns"])
 
     @property
@@ -110,7 +110,7 @@ class Exchanges:
             yield name, self.of(rows)
 
     def report(self) -> Report:
-        """All of them together."""
+        """The report over all exchanges."""
         single = self.single
         rows, times = single.rows, self.delays
         first_ns = rows["first_ns"] - rows["request_ns"]
@@ -156,7 +156,7 @@ def _protocol(row: Any) -> int:
 
 
 def _crowds(rows: Array, response_ns: npt.NDArray[np.int64]) -> Crowds | None:
-    """The samples by connection; None where connections are too few to tell how alike theirs are."""
+    """The samples by connection; None if there are too few connections to estimate their correlation."""
     keys = np.ascontiguousarray(rows["key"])
     if len(np.unique(keys)) < LEAST:
         return None

@@ -1,7 +1,7 @@
-"""The synopsis of every method that yields samples of delay: their distributions, by group and leg.
+"""The synopsis of every method that yields samples of delay: distributions by group and leg.
 
-Memory: a distribution for each group and leg that has samples (distribution.py); `Grouping` bounds the groups.
-Merging adds distributions: it is associative and loses nothing.
+Memory: one distribution for each group and leg that has samples (distribution.py); `Grouping` bounds the groups.
+Merging adds distributions: it is associative and lossless.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from wirelag.stats.random_groups import Crowds
 
 LEGS: Final = ("server", "client")
 QUANTILES: Final = ("0.5", "0.9", "0.95", "0.99", "0.999")
-ALL: Final = 0  # the tag of samples without a group
+ALL: Final = 0  # tag of samples without a group
 
 Ints = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class SampleBatch:
-    """The samples of one packet batch, a row each."""
+    """The samples of one packet batch, one row each."""
 
-    rows: Ints  # of the responses in the packet batch
+    rows: Ints  # rows of the responses in the packet batch
     delays_ns: Ints
     legs: Ints  # indexes of LEGS
     kinds: tuple[str, ...]  # names of the matchers
-    kind: Ints  # indexes of them
+    kind: Ints  # indexes of `kinds`
     weights: Ints | None = None  # None: 1 each
 
 
 Sink: TypeAlias = Callable[[PacketBatch, SampleBatch], None]
-"""Takes samples as a meter finds them, in order; keeps neither batch."""
+"""A consumer of samples as a meter finds them, in order; it keeps neither batch."""
 
 
 class Samples:
-    """Delays by (tag of their group, leg), the packets looked at, and what was counted beside them."""
+    """Delays by (tag of the group, leg), the number of packets, and counters."""
 
     def __init__(self) -> None:
         self.distributions: dict[tuple[int, int], Distribution] = {}
@@ -53,7 +53,7 @@ class Samples:
         self.counts: dict[str, int] = {}
 
     def add(self, tags: Ints | None, legs: Ints, delays_ns: Ints, weights: Ints | None = None) -> None:
-        """Take in samples; without tags they belong to no group."""
+        """Add samples; without tags they belong to no group."""
         if tags is None:
             add_by_leg(self._both_legs(), delays_ns, weights, legs)
             return
@@ -69,7 +69,7 @@ class Samples:
                 start = end
 
     def _both_legs(self) -> npt.NDArray[np.uint64]:
-        """The memory of what has no group, both legs in one piece."""
+        """The memory of the ungrouped samples, both legs in one piece."""
         if self._ungrouped is None:
             self._ungrouped = np.zeros(len(LEGS) * WORDS, np.uint64)
             for leg in range(len(LEGS)):
@@ -80,12 +80,12 @@ class Samples:
         return self._ungrouped
 
     def count(self, **counts: int) -> None:
-        """Add to what is counted."""
+        """Add to the counters."""
         for name, n in counts.items():
             self.counts[name] = self.counts.get(name, 0) + n
 
     def merge(self, other: Samples) -> None:
-        """Take in another synopsis."""
+        """Add another synopsis."""
         for key, distribution in other.distributions.items():
             self.distributions.setdefault(key, Distribution()).merge(distribution)
         self.crowds.merge(other.crowds)
@@ -107,7 +107,7 @@ class Samples:
         return sorted({tag for tag, _ in self.distributions})
 
     def report(self, estimator: str, quantity: Quantity, tag: int | None = None) -> Report:
-        """What the samples say, of all or of one group."""
+        """The report over all samples, or one group's."""
         legs = {name: self.distribution(tag, leg) for leg, name in enumerate(LEGS)}
         details: dict[str, Any] = {
             "legs": {
@@ -117,12 +117,12 @@ class Samples:
             }
         }
         means = [one.mean_ns for one in legs.values()]
-        # What a connection's packets take from end to end and back: both legs together.
+        # Both legs together: the delay of a connection's packets from end to end and back.
         details["both_legs"] = None if None in means else sum(mean for mean in means if mean is not None) / 1e9
         if tag is None:
             details["counts"] = dict(sorted(self.counts.items()))
         whole = self.distribution(tag)
-        # Where a method sees only some delays, each sample stands for several.
+        # If a method sees only some delays, each sample stands for several.
         details |= {"stands_for": whole.weight, "effective_samples": whole.effective_samples}
         return Report(
             estimator,
@@ -135,7 +135,7 @@ class Samples:
 
 
 def facts(distribution: Distribution, crowds: Crowds | None = None) -> dict[str, Any]:
-    """The numbers of a distribution in seconds, as a report has them; crowds make their intervals honest."""
+    """The figures of a distribution in seconds, as in a report; `crowds` account for samples of one connection."""
 
     def seconds(ns: float | None) -> float | None:
         return None if ns is None else ns / 1e9

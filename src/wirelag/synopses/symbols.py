@@ -1,10 +1,10 @@
-"""Rateless symbols as they travel: what two points differ in, in 8 bytes a symbol.
+"""Rateless symbols on the wire: the difference between two points, in 8 bytes per symbol.
 
-Law: a symbol is one word: the XOR of 44 bits of numbers, the XOR of 16 bits of their checks, and 4 bits of their
-count. Points whose ids are cut to 44 bits agree on everything as with whole ones; of n packets and d that differ about
-n d / 2^44 share theirs with a packet that does not, and count as ambiguous then: never as something else. A check of 16
-bits lets a wrong number pass about once in 1,500 differences of any size; then it is in symbols that do not become
-empty. A difference is decoded when all of them are, so a wrong one would have to pass in every symbol that it is in.
+Law: a symbol is one word: the XOR of 44 bits of the numbers, the XOR of 16 bits of their checks, and 4 bits of their
+count. Ids cut to 44 bits work as whole ones do; of n packets, d of which differ, about n d / 2^44 share their id with
+a packet that does not differ, and count as ambiguous, never as anything else. A 16-bit check lets a wrong number pass
+about once in 1,500 differences of any size; then its symbols do not become empty. A difference is decoded when all
+symbols are empty, so a wrong number would have to pass in every symbol that contains it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ NUMBER_BITS: Final = 44
 CHECK_BITS: Final = 16
 COUNT_BITS: Final = 4
 NUMBERS: Final = np.uint64((1 << NUMBER_BITS) - 1)
-LOW: Final = np.uint64((1 << 32) - 1)  # what tells a packet of an interval from the others
+LOW: Final = np.uint64((1 << 32) - 1)  # distinguishes the packets of an interval
 WORD_BYTES: Final = 8
-FIRST: Final = 64  # symbols at most, where nothing is known of a difference
+FIRST: Final = 64  # most symbols if the size of the difference is unknown
 
 Words = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.int64]
-_LOOKED_AT: Final = 1 << 14  # symbols, to say how large a difference is
+_LOOKED_AT: Final = 1 << 14  # symbols used to estimate the size of a difference
 _CHECKS: Final = np.uint64((1 << CHECK_BITS) - 1)
 _COUNTS: Final = np.uint64((1 << COUNT_BITS) - 1)
 _CHECK_PLACE: Final = np.uint64(NUMBER_BITS)
@@ -40,27 +40,27 @@ _COUNT_PLACE: Final = np.uint64(NUMBER_BITS + CHECK_BITS)
 
 
 def numbers_of(ids: Words) -> Words:
-    """The numbers of packets and of their copies; that of the first copy is its id."""
+    """The numbers of packets and of their copies; the number of the first copy is its id."""
     return np.asarray(_kernels.number_copies(ids)) & NUMBERS
 
 
 def places_of(numbers: Words, wanted: Words) -> tuple[Rows, Rows, Rows]:
-    """Rows by the low bits of their numbers; and from where to where in these those are that each wanted one names."""
+    """Rows sorted by the low bits of their numbers; and for each wanted number, the range of its rows."""
     few, low = np.unique(wanted), numbers & LOW
     places = np.minimum(np.searchsorted(few, low), max(0, len(few) - 1))
-    rows = np.flatnonzero(few[places] == low) if len(few) else np.empty(0, np.int64)  # in the order of arrival
+    rows = np.flatnonzero(few[places] == low) if len(few) else np.empty(0, np.int64)  # in order of arrival
     rows = rows[np.argsort(low[rows], kind="stable")]
     return rows, np.searchsorted(low[rows], wanted, "left"), np.searchsorted(low[rows], wanted, "right")
 
 
 def in_words(cells: Words) -> Words:
-    """Symbols (ids, check, count) as words."""
+    """Encode symbols (ids, check, count) as words."""
     ids, checks, counts = cells.reshape(-1, 3).T
     return np.asarray((ids & NUMBERS) | (checks & _CHECKS) << _CHECK_PLACE | (counts & _COUNTS) << _COUNT_PLACE)
 
 
 def symbols_of(numbers: Words, first: int, end: int, seed: int) -> Words:
-    """Symbols from one to before another, as words."""
+    """Symbols `first` to `end` - 1, as words."""
     encoder = _kernels.RatelessEncoder(numbers, seed)
     encoder.symbols(first)
     return in_words(encoder.symbols(end - first))
@@ -74,17 +74,17 @@ def less(down: Words, up: Words) -> Words:
 
 
 def decoder(seed: int) -> _kernels.RatelessDecoder:
-    """For differences of words."""
+    """A decoder of differences of words."""
     return _kernels.RatelessDecoder(seed, CHECK_BITS, COUNT_BITS)
 
 
 def enough(difference: int) -> int:
-    """How many symbols a difference of this size wants: nine of ten times it decodes from these."""
+    """Symbols needed for a difference of this size: it decodes from these nine times out of ten."""
     return math.ceil(1.36 * difference + 2 * math.sqrt(difference)) + 4
 
 
 def likely(apart: Words) -> int:
-    """About how large a difference is that did not decode: symbol i is empty with probability exp(-2 d / (i + 2))."""
+    """Estimate a difference that did not decode: symbol i is empty with probability exp(-2 d / (i + 2))."""
     cells = apart.reshape(-1, 3)[:_LOOKED_AT]
     empty = max(1, int((~cells.any(axis=1)).sum()))
     places = np.arange(len(cells)) + 2.0
@@ -99,22 +99,22 @@ def likely(apart: Words) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SymbolSynopsis:
-    """Symbols of one interval at one point, rows for the mean and the deviation, and the tail's sample."""
+    """The symbols of one interval at one point, rows for mean and deviation, and the tail's sample."""
 
     words: Words
-    rows: Words  # count and sum of each
+    rows: Words  # count and sum of each row
     entries: int
     level: int
     tail: Cached
-    before: Words = field(default_factory=lambda: np.empty(0, np.uint64))  # for the order of packets (order.py)
+    before: Words = field(default_factory=lambda: np.empty(0, np.uint64))  # for the order of packets (reordering.py)
 
     @property
     def packets(self) -> int:
-        """All that were seen."""
+        """All packets seen."""
         return self.tail.packets
 
     def to_fields(self) -> dict[str, Any]:
-        """Numbers and arrays by name, as a synopsis travels."""
+        """Named numbers and arrays, as a synopsis travels."""
         counts, sums = self.rows[0::2], self.rows[1::2]
         rows = {"row_counts": counts, **lowered("row_sums", sums, counts, self.tail.times_ns)}
         about = {"entries": self.entries, "cache_level": self.level}
@@ -123,7 +123,7 @@ class SymbolSynopsis:
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any], rows: int, seed: int) -> SymbolSynopsis:
-        """The opposite of `to_fields`."""
+        """The inverse of `to_fields`."""
         counts = array_of(fields, "row_counts", np.uint64)
         sums = raised("row_sums", fields, counts)
         if len(counts) != rows:

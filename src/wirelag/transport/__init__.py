@@ -1,7 +1,7 @@
-"""How messages travel between agents and the collector: HTTPS or NATS JetStream, and a spool while neither works.
+"""Transport of messages between agents and the collector: HTTPS or NATS JetStream, and a spool while neither works.
 
-Law: a message is delivered at least once. The sender keeps it until the collector has acknowledged it; what arrives
-twice has the same key, and the collector counts it once. Nothing secret is in an error or a `repr`.
+Law: a message is delivered at least once. The sender keeps it until the collector has acknowledged it; a duplicate has
+the same key, and the collector counts it once. Errors and `repr` contain no secrets.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Acknowledge(Protocol):
-    """Says what became of a message; whoever sent one that is not stored keeps it."""
+    """Reports the fate of a message; the sender keeps a message that is not stored."""
 
     def __call__(self, is_stored: bool = True) -> Awaitable[None]: ...
 
@@ -34,64 +34,64 @@ LONGEST_PAUSE_S: Final = 5.0
 
 
 class Unreachable(WirelagError):  # noqa: N818
-    """Not now: keep the message and try again."""
+    """A temporary failure: keep the message and try again."""
 
 
 class Refused(WirelagError):  # noqa: N818
-    """Never: this message will not be taken, however often it is sent."""
+    """A permanent failure: this message will never be accepted."""
 
 
 class Sender(Protocol):
-    """The agent's side. It connects when first used, and again after every failure."""
+    """The agent's side. It connects on first use, and again after every failure."""
 
     async def send(self, data: bytes, key: str) -> None:
-        """Return once the other side has the message for good; raise `Unreachable` or `Refused`."""
+        """Return once the other side has stored the message; raise `Unreachable` or `Refused`."""
 
     def asks(self) -> AsyncIterator[bytes]:
-        """Messages for this point, for ever. One counts as delivered when the next is asked for: answer it before."""
+        """Messages for this point, without end. One counts as delivered when the next is requested: reply before."""
 
     async def close(self) -> None:
-        """End `asks`, too."""
+        """Close the sender; `asks` ends too."""
 
 
 class Inbox(Protocol):
-    """The collector's side. `counts`: messages that were not taken, by reason."""
+    """The collector's side. `counts`: messages that were not accepted, by reason."""
 
-    scheme: str  # what it is called where they are counted
+    scheme: str  # its name in counters
     counts: Counter[str]
 
     def messages(self) -> AsyncIterator[tuple[bytes, Acknowledge]]:
-        """Messages, for ever. One comes again until it is acknowledged: do so once it is known what becomes of it."""
+        """Messages, without end. One is repeated until it is acknowledged: do so once its fate is known."""
 
     async def ask(self, point: str, data: bytes) -> None:
         """Leave a message for an agent."""
 
     async def close(self) -> None:
-        """End `messages`, too."""
+        """Close the inbox; `messages` ends too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the other side is, and how to be sure of it.
+    """Where the other side is, and how to authenticate it.
 
-    `secret` is the token, for NATS also `user:password`. `insecure` allows plain text to other hosts and certificates
-    that nobody vouches for.
+    `secret` is the token, for NATS also `user:password`. `insecure` allows plain text to other hosts and untrusted
+    certificates.
     """
 
     url: str  # https://HOST:PORT, tls://HOST:PORT (NATS); http:// and nats:// within the host
     secret: str | None = field(default=None, repr=False)
     ca: str | None = None
     insecure: bool = False
-    source: str | None = None  # the address to speak from: a router's own outlives its ports
+    source: str | None = None  # local address to send from: a router's own address outlives its ports
 
     def __post_init__(self) -> None:
-        """A WirelagError where it cannot be one, or would send secrets in plain text to another host."""
+        """Raise a WirelagError if the address is invalid, or would send secrets in plain text to another host."""
         try:
             parts = urlsplit(self.url)
             host, _ = parts.hostname, parts.port
         except ValueError:
             raise WirelagError(
-                "the collector's address is no URL: write https://HOST:PORT, or tls://HOST:PORT for NATS"
+                "the collector's address is not a URL: write https://HOST:PORT, or tls://HOST:PORT for NATS"
             ) from None
         if parts.scheme not in _SCHEMES or not host:
             raise WirelagError(
@@ -100,7 +100,7 @@ class Address:
         if parts.username is not None or parts.query or parts.fragment:
             raise WirelagError(f"{self.shown}: secrets do not belong into an address: give them in a file")
         if self.source is not None and parts.scheme in ("tls", "nats"):
-            raise WirelagError(f"{self.shown}: speaking from a given address works with https:// only")
+            raise WirelagError(f"{self.shown}: a source address works with https:// only")
         if not self.encrypted and not self.insecure and not loopback(host):
             raise WirelagError(
                 f"{self.shown}: would go to another host in plain text: write "
@@ -109,17 +109,17 @@ class Address:
 
     @property
     def encrypted(self) -> bool:
-        """Whether it is TLS."""
+        """Whether it uses TLS."""
         return _SCHEMES[urlsplit(self.url).scheme]
 
     @property
     def shown(self) -> str:
-        """The address without anything secret."""
+        """The address without secrets."""
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
     def context(self) -> ssl.SSLContext | None:
-        """How TLS checks the other side; None: plain text."""
+        """How TLS checks the other side; None for plain text."""
         import ssl
 
         if not self.encrypted:
@@ -136,18 +136,18 @@ class Address:
 
 
 def loopback(host: str) -> bool:
-    """Whether what is sent there stays within this host."""
+    """Whether messages to this host stay within this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-_CERTIFICATES: Final = {  # what OpenSSL has against one, and what helps
-    9: "is a clock wrong?",
-    10: "give the collector a new one",
-    62: "call the collector as its certificate does",
-    64: "call the collector as its certificate does",
+_CERTIFICATES: Final = {  # OpenSSL's verify codes, and what to do
+    9: "check the clocks",
+    10: "renew the collector's certificate",
+    62: "use the collector's name from its certificate",
+    64: "use the collector's name from its certificate",
 }
 
 
@@ -156,21 +156,21 @@ def reason(error: Exception) -> str:
     import ssl
 
     if isinstance(error, ssl.SSLCertVerificationError):
-        way_out = _CERTIFICATES.get(error.verify_code, "name who signed it with --ca")
-        return f"its certificate is not to be trusted ({error.verify_message}); {way_out}"
+        way_out = _CERTIFICATES.get(error.verify_code, "name its CA with --ca")
+        return f"its certificate is not trusted ({error.verify_message}); {way_out}"
     if isinstance(error, ssl.SSLError):
-        return f"no TLS with it ({error.reason})"
+        return f"TLS failed ({error.reason})"
     if isinstance(error, TimeoutError):
-        return "does not answer in time"
+        return "does not reply in time"
     if isinstance(error, socket.gaierror):
-        return f"is no host that is known here ({error.strerror})"
+        return f"unknown host ({error.strerror})"
     if isinstance(error, OSError) and error.errno:
         return f"cannot be reached ({os.strerror(error.errno)})"
-    return "breaks off the connection"
+    return "closed the connection"
 
 
 def pauses() -> Iterator[float]:
-    """Seconds to wait after each failure in a row: longer and longer, and for each agent others."""
+    """Seconds to wait after each failure in a row: increasing, and different for each agent."""
     pause = 0.1
     while True:
         yield pause * random.uniform(0.5, 1)
@@ -178,7 +178,7 @@ def pauses() -> Iterator[float]:
 
 
 def sender(address: Address, point: str) -> Sender:
-    """The agent's side of a collector at that address."""
+    """The agent's side of a collector at this address."""
     if urlsplit(address.url).scheme in ("http", "https"):
         from wirelag.transport.http import HttpSender
 

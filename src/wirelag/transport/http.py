@@ -18,17 +18,15 @@ from wirelag.transport import Address, Refused, Unreachable, pauses, reason
 MEDIA_TYPE: Final = "application/vnd.wirelag.message"
 ASK_HEADER: Final = "Wirelag-Ask"
 FRAME: Final = struct.Struct("<IQ")  # before each ask: its length, and its number
-QUIET_S: Final = 20  # an ask without a length says that there was none for so long
+QUIET_S: Final = 20  # an ask of length 0 means that there was none for this long
 _TIMEOUT_S: Final = QUIET_S + 15.0
 _CONNECT_S: Final = 5.0
-_MOST_SAID: Final = 4096  # bytes of an answer
-_UNANSWERED_S: Final = (
-    10  # a connection whose other end has not answered for so long is dead: TCP itself waits for minutes
-)
+_MOST_SAID: Final = 4096  # bytes of a reply
+_UNANSWERED_S: Final = 10  # silence after which a connection is dead: TCP itself waits for minutes
 
 
 class _Line:
-    """One connection, kept open. One thread at a time; any may break it off."""
+    """One persistent connection. One thread at a time uses it; any thread may break it off."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -36,10 +34,10 @@ class _Line:
         self._connection: http.client.HTTPConnection | None = None
         self._turn = threading.Lock()
         self._broken_off = False
-        self._asks: http.client.HTTPResponse | None = None  # an answer that goes on and on
+        self._asks: http.client.HTTPResponse | None = None  # a response without end
 
     def post(self, path: str, body: bytes, last: str) -> tuple[int, bytes]:
-        """Status and answer, a short one; Unreachable if none comes. `last`: the ask that was answered last."""
+        """Status and body of a short reply; Unreachable if none comes. `last`: the ask that was replied to last."""
         headers = {"Content-Type": MEDIA_TYPE, "Content-Length": str(len(body))}
         try:
             with self._turn:
@@ -58,10 +56,10 @@ class _Line:
             self._leave()
 
     def break_off(self) -> None:
-        """For good: end what waits for an answer. Who is at it hangs up, or nobody is."""
+        """Close permanently, and interrupt a thread that waits for a reply; that thread, if any, hangs up."""
         self._broken_off = True
         if (connection := self._connection) is not None and (line := connection.sock) is not None:
-            with suppress(OSError):  # nothing waits
+            with suppress(OSError):  # no thread waits
                 line.shutdown(socket.SHUT_RDWR)
         self._leave()
 
@@ -85,7 +83,7 @@ class _Line:
                 response = self._talk("POST", path, headers, body)
                 return response.status, self._rest(response)
             except (OSError, http.client.HTTPException) as error:
-                self._hang_up()  # one that was kept open may just have grown old
+                self._hang_up()  # a persistent connection may have timed out
                 if not kept_open or self._broken_off or isinstance(error, TimeoutError):
                     raise Unreachable(f"{self._address.shown}: {reason(error)}") from None
 
@@ -98,7 +96,7 @@ class _Line:
                     return response.status, "", self._rest(response)
                 length, number = FRAME.unpack(self._exactly(response, FRAME.size))
                 if length > MOST_BYTES:
-                    raise http.client.HTTPException("asks for more than anybody could answer")
+                    raise http.client.HTTPException("sent an ask that is too large")
                 if length:
                     return 200, f"{response.headers.get(ASK_HEADER, '')}-{number}", self._exactly(response, length)
         except BaseException:
@@ -114,7 +112,7 @@ class _Line:
     def _talk(
         self, method: str, path: str, headers: dict[str, str], body: bytes | None = None
     ) -> http.client.HTTPResponse:
-        """No header that nobody needs: with small intervals they would be more than what is said."""
+        """Send only necessary headers: with short intervals others would outweigh the message."""
         connection = self._connection = self._connection or self._connect()
         if self._broken_off:
             raise ConnectionAbortedError
@@ -124,12 +122,12 @@ class _Line:
         for name, value in headers.items():
             connection.putheader(name, value)
         try:
-            _corked(connection.sock, True)  # headers and body together, not a packet each
+            _corked(connection.sock, True)  # headers and body in one packet
             connection.endheaders(body)
             _corked(connection.sock, False)
         except (BrokenPipeError, ConnectionResetError):
             if body is None:
-                raise  # else: it may have been answered before it was read
+                raise  # else the reply may have come before the request was read
         return connection.getresponse()
 
     def _rest(self, response: http.client.HTTPResponse) -> bytes:
@@ -137,7 +135,7 @@ class _Line:
         if response.will_close or not response.isclosed():
             self._hang_up()
         if len(content) > _MOST_SAID:
-            raise http.client.HTTPException("answers with more than anybody asked for")
+            raise http.client.HTTPException("sent a reply that is too large")
         return content
 
     def _connect(self) -> http.client.HTTPConnection:
@@ -174,7 +172,7 @@ def _corked(line: socket.socket, corked: bool) -> None:
 
 
 def _notice_silence(line: socket.socket) -> None:
-    """Also while nothing is said: an agent that waits for an ask must know when nobody can ask it any more."""
+    """Detect a dead connection even when idle: an agent that waits for an ask must notice that none can come."""
     line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _UNANSWERED_S // 2)
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
@@ -183,14 +181,14 @@ def _notice_silence(line: socket.socket) -> None:
 
 
 class HttpSender:
-    """Messages go out on one connection, asks come in on another: an answer that never ends."""
+    """Messages go out on one connection; asks come in on another, as a response that never ends."""
 
     def __init__(self, address: Address, point: str) -> None:
         self._address = address
         self._path = urlsplit(address.url).path.rstrip("/")
         self._point = quote(point, safe="")
         self._out, self._in = _Line(address), _Line(address)
-        self._last = self._told = ""  # the ask that was answered last, and the one of which the collector knows that
+        self._last = self._told = ""  # the ask last replied to, and the last one that the collector knows of
         self._closed = False
 
     async def send(self, data: bytes, key: str) -> None:
@@ -204,7 +202,7 @@ class HttpSender:
         self._told = last
 
     async def asks(self) -> AsyncIterator[bytes]:
-        """Asks as they come. The collector learns with the next message, or connection, which one was the last."""
+        """Asks as they come. The next message or connection tells the collector which one was handled last."""
         tries, line = pauses(), self._in
         try:
             while not self._closed:
@@ -219,11 +217,11 @@ class HttpSender:
                 yield said
                 self._last = name
         finally:
-            line.break_off()  # the thread that waits ends now, not when the collector answers
+            line.break_off()  # the waiting thread ends now, not when the collector replies
             self._in = _Line(self._address)
 
     async def close(self) -> None:
-        """Break off whatever is under way."""
+        """Break off everything in progress."""
         self._closed = True
         await asyncio.gather(asyncio.to_thread(self._out.close), asyncio.to_thread(self._in.close))
 
@@ -232,8 +230,8 @@ class HttpSender:
         if status in (200, 204):
             return
         if status in (401, 403):
-            raise Unreachable(f"{where}: does not accept the token ({status}); check the file that --token-file names")
+            raise Unreachable(f"{where}: does not accept the token ({status}); check the file of --token-file")
         if status in (400, 413, 415):
             said = body.decode(errors="replace").partition("\n")[0][:200]
             raise Refused(f"{where}: refuses a message: {''.join(filter(str.isprintable, said))}")
-        raise Unreachable(f"{where}: is not able to take messages now (status {status})")
+        raise Unreachable(f"{where}: cannot take messages now (status {status})")

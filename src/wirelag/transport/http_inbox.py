@@ -1,8 +1,8 @@
 """Messages over HTTPS, the collector's side: routes that its server mounts.
 
-Law: a request is answered with success once the message was acknowledged, so that a message that nobody stored stays
-with its agent. What is held in memory is bounded: beyond it agents are sent away and come again. Nothing is read before
-the token is right and its length is known.
+Law: a request succeeds once its message was acknowledged, so a message that was not stored stays with its agent.
+Memory is bounded: beyond it agents are turned away and retry. The body is read only after the token and the length have
+been checked.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ try:
     from starlette.responses import Response, StreamingResponse
     from starlette.routing import Route
 except ImportError:
-    raise WirelagError("this needs more than wirelag alone: pip install 'wirelag[live]'") from None
+    raise WirelagError("an optional package is missing: pip install 'wirelag[live]'") from None
 
-_MOST_ASKS: Final = 256  # that wait for one agent
-_LONG: Final = 1 << 16  # bytes; what is longer is looked at beside the others, not before them
-_HELD: Final = 2048  # bytes that a message takes beside its own
+_MOST_ASKS: Final = 256  # asks that wait for one agent
+_LONG: Final = 1 << 16  # bytes; longer messages are parsed in a thread
+_HELD: Final = 2048  # bytes that a message takes besides its own
 
 
 @dataclass(slots=True)
 class _Asks:
-    """What waits for one agent, until it says that it has answered it."""
+    """The asks that wait for one agent, until it reports that it has replied."""
 
     waiting: deque[tuple[int, bytes]] = field(default_factory=deque)
-    more: asyncio.Event = field(default_factory=asyncio.Event)  # of those who wait now
+    more: asyncio.Event = field(default_factory=asyncio.Event)  # for those who wait now
 
     def wake(self) -> None:
         self.more.set()
@@ -49,9 +49,9 @@ class _Asks:
 
 
 class HttpInbox:
-    """`tokens`: who may come, and as which point (None: as any). Without `tokens` everybody may.
+    """`tokens`: who may send, and as which point (None: as any). Without `tokens` everyone may.
 
-    `counts` says why messages were not taken.
+    `counts`: messages that were not accepted, by reason.
     """
 
     scheme = "http"
@@ -75,14 +75,14 @@ class HttpInbox:
         self._closed = False
 
     def routes(self) -> list[Route]:
-        """For the collector's application."""
+        """The routes for the collector's application."""
         return [
             Route("/v1/messages", self._take, methods=["POST"]),
             Route("/v1/asks/{point:path}", self._give, methods=["GET"]),
         ]
 
     async def messages(self) -> AsyncIterator[tuple[bytes, Acknowledge]]:
-        """Messages that somebody waits with; an agent that no longer does will send it again."""
+        """Messages whose sender is still waiting; an agent that has given up will send again."""
         while (came := await self._came.get()) is not None:
             data, stored = came
             if stored.done():
@@ -95,7 +95,7 @@ class HttpInbox:
             yield data, acknowledge
 
     async def ask(self, point: str, data: bytes) -> None:
-        """It waits until the agent comes for it; the oldest go if too many wait."""
+        """Queue a message until the agent fetches it; the oldest are dropped if too many wait."""
         asks = self._asks.setdefault(point, _Asks())
         self._number += 1
         asks.waiting.append((self._number, data))
@@ -105,7 +105,7 @@ class HttpInbox:
         asks.wake()
 
     async def close(self) -> None:
-        """Send everybody away."""
+        """Turn away all waiting requests."""
         self._closed = True
         self._came.put_nowait(None)
         for asks in self._asks.values():
@@ -116,15 +116,15 @@ class HttpInbox:
         if not allowed:
             return self._no(401, "unauthorised", "the token is missing or wrong")
         if request.headers.get("content-type") != MEDIA_TYPE:
-            return self._no(415, "garbage", f"messages are {MEDIA_TYPE}")
+            return self._no(415, "garbage", f"the content type must be {MEDIA_TYPE}")
         length = request.headers.get("content-length", "")
         if not (length.isascii() and length.isdigit()):
-            return self._no(411, "garbage", "how long is it?")
+            return self._no(411, "garbage", "the length is missing")
         size = int(length[:20])
         if size > self._most:
-            return self._no(413, "too large", f"it has {size} bytes, more than the {self._most} that are taken")
+            return self._no(413, "too large", f"it has {size} bytes, more than the limit of {self._most}")
         if self._closed or self.held + size + _HELD > self._most_held:
-            return self._no(503, "busy", "too much waits already")
+            return self._no(503, "busy", "too many messages are waiting")
         self.held += size + _HELD
         try:
             return await self._store(request, point)
@@ -141,7 +141,7 @@ class HttpInbox:
         except ValueError as error:
             return self._no(400, "garbage", f"it {error}")
         if point not in (None, opening.point):
-            return self._no(403, "unauthorised", "the token is that of another point")
+            return self._no(403, "unauthorised", "the token belongs to another point")
         if opening.point in self._asks:
             self._asks[opening.point].answered(self._number_of(request.headers.get(ASK_HEADER, "")))
         stored = asyncio.get_running_loop().create_future()
@@ -149,7 +149,7 @@ class HttpInbox:
         try:
             is_stored = await asyncio.wait_for(stored, self._patience_s)
         except TimeoutError:
-            return self._no(503, "busy", "nobody took it in time")
+            return self._no(503, "busy", "it was not processed in time")
         if not is_stored:
             return self._no(503, "not stored", "the collector cannot store it now; its log says why")
         self.counts["taken"] += 1
@@ -166,7 +166,7 @@ class HttpInbox:
         return StreamingResponse(self._frames(asks), headers=headers, media_type=MEDIA_TYPE)
 
     async def _frames(self, asks: _Asks) -> AsyncIterator[bytes]:
-        """All that wait, then each that comes; and a sign of life where none does."""
+        """All waiting asks, then each new one; and a keepalive while there is none."""
         sent = 0
         while not self._closed:
             more, found = asks.more, [one for one in asks.waiting if one[0] > sent]
@@ -181,12 +181,12 @@ class HttpInbox:
                 yield FRAME.pack(0, 0)
 
     def _number_of(self, name: str) -> int:
-        """Of an ask; 0 where another process gave it its name."""
+        """The number of an ask; 0 if another process named it."""
         life, _, number = name.partition("-")
         return int(number[:20]) if life == self._life and number.isascii() and number.isdigit() else 0
 
     def _who(self, request: Request) -> tuple[bool, str | None]:
-        """Whether they may, and as which point."""
+        """Whether the sender is authorised, and as which point."""
         if self._tokens is None:
             return True, None
         word, _, given = request.headers.get("authorization", "").partition(" ")

@@ -1,8 +1,8 @@
 """Messages over NATS JetStream, both sides.
 
-Law: the broker keeps a message until the collector has acknowledged it. When its stream is full it takes no more, and
-messages stay with their agents: nothing is lost in silence. Every connection is checked before anything secret goes
-over it. So the library's own reconnecting is not used: it would speak plain text to whoever asks for it.
+Law: the broker keeps a message until the collector has acknowledged it. When its stream is full it accepts no more, and
+messages stay with their agents: nothing is lost silently. Every connection is checked before any secret is sent. So the
+library's own reconnecting is not used: it would accept plain text.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ try:
     from nats.js.client import JetStreamContext
     from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 except ImportError:
-    raise WirelagError("NATS needs more than wirelag alone: pip install 'wirelag[live]'") from None
+    raise WirelagError("NATS needs an optional package: pip install 'wirelag[live]'") from None
 
 STREAM: Final = "WIRELAG"
 ASKS: Final = "WIRELAG_ASKS"
 COLLECTOR: Final = "collector"
 _DAY_S: Final = 86400.0
 _TIMEOUT_S: Final = 5.0
-_PING_S: Final = 3  # a broker that leaves two of these unanswered is dead: TCP itself waits for minutes
+_PING_S: Final = 3  # a broker that misses two of these is dead: TCP itself waits for minutes
 _CLOSING_S: Final = 1.0  # after a failed handshake the library waits for ever
-_POLL_S: Final = 2.0  # then ask again: a broker that was restarted may have forgotten who waits
-_AGAIN_S: Final = 10.0  # after which a message comes again that nobody acknowledged
-_NOT_STORED_S: Final = 1.0  # the same of one that could not be stored
-_ASK_AGAIN_S: Final = 2.0  # the same of asks: the collector does not wait long for answers
-_HEADERS: Final = 512  # bytes that a message's headers take at most
+_POLL_S: Final = 2.0  # interval of requests: a restarted broker may have forgotten who waits
+_AGAIN_S: Final = 10.0  # after which an unacknowledged message is repeated
+_NOT_STORED_S: Final = 1.0  # the same for a message that could not be stored
+_ASK_AGAIN_S: Final = 2.0  # the same for asks: the collector does not wait long for replies
+_HEADERS: Final = 512  # maximum size of a message's headers
 _MESSAGES: Final = StreamConfig(
     name=STREAM,
     subjects=["wirelag.synopsis.*", "wirelag.times.*", "wirelag.status.*"],
@@ -66,22 +66,22 @@ _ASKED: Final = StreamConfig(
 
 T = TypeVar("T")
 
-# The standard library warns of its own doing whenever a connection ends that was upgraded to TLS.
+# The standard library warns whenever a connection that was upgraded to TLS ends.
 logging.getLogger("asyncio").addFilter(lambda record: "eof_received() has no effect" not in record.getMessage())
 
 
 def subject(kind: str, point: str) -> str:
-    """Where messages of a type travel that are of, or for, a point."""
+    """The subject of messages of this type from, or for, a point."""
     return f"wirelag.{kind}.{token(point)}"
 
 
 def token(point: str) -> str:
-    """A point's name as one word of a subject: whatever is no letter, digit, _ or - becomes = and two hex digits."""
+    """A point's name as one word of a subject: all but letters, digits, _ and - become = and two hex digits."""
     return re.sub(rb"[^A-Za-z0-9_-]", lambda byte: b"=%02X" % byte[0][0], point.encode()).decode()
 
 
 class _Line:
-    """A connection that is made when it is needed, and again when it was lost."""
+    """A connection that is made when needed, and again after a loss."""
 
     def __init__(self, address: Address, name: str) -> None:
         self._address = address
@@ -90,11 +90,11 @@ class _Line:
         self._client: Client | None = None
         self._lost = asyncio.Event()
         self._turn = asyncio.Lock()
-        self._said = ""  # the last complaint of the broker
+        self._said = ""  # last error message of the broker
         self.closed = False
 
     async def stream(self) -> JetStreamContext:
-        """Ready to use, or Unreachable."""
+        """The stream, ready to use; or Unreachable."""
         async with self._turn:
             if self.closed:
                 raise self.unreachable("closed")
@@ -105,11 +105,11 @@ class _Line:
 
     @property
     def max_payload(self) -> int:
-        """The largest message that the broker takes."""
+        """The largest message that the broker accepts."""
         return self._client.max_payload if self._client else 0
 
     async def unless_lost(self, action: Awaitable[T]) -> T:
-        """What comes of it, or Unreachable as soon as the connection is lost."""
+        """The result of `action`, or Unreachable as soon as the connection is lost."""
         task = asyncio.ensure_future(action)
         lost = asyncio.ensure_future(self._lost.wait())
         try:
@@ -118,7 +118,7 @@ class _Line:
                 raise self.unreachable("the connection was lost")
             return await task
         except NoStreamResponseError:
-            raise self.unreachable("it has no stream of wirelag yet; start the collector") from None
+            raise self.unreachable("it has no wirelag stream yet; start the collector") from None
         except APIError as error:
             raise self.unreachable(str(error.description or error.code)) from None
         except (nats.errors.Error, OSError, TimeoutError) as error:
@@ -129,11 +129,11 @@ class _Line:
             await asyncio.gather(task, lost, return_exceptions=True)
 
     def unreachable(self, reason: str) -> Unreachable:
-        """In one line."""
+        """An Unreachable with this reason."""
         return Unreachable(f"{self._address.shown}: cannot use the NATS server there ({reason[:200]})")
 
     async def close(self) -> None:
-        """For good."""
+        """Close permanently."""
         self.closed = True
         self._lost.set()
         await self._hang_up()
@@ -146,7 +146,7 @@ class _Line:
             lost.set()
 
         async def complain(error: Exception) -> None:
-            if not self._said or not isinstance(error, OSError):  # a broken pipe is what follows, not the cause
+            if not self._said or not isinstance(error, OSError):  # a broken pipe is a consequence, not the cause
                 self._said = _plain(error)
 
         def secret(part: int) -> str:
@@ -166,7 +166,7 @@ class _Line:
                 client.connect(
                     f"{parts.scheme}://{host}:{parts.port or 4222}",
                     name=self._name,
-                    inbox_prefix=f"_INBOX.{token(self._name)}",  # so that answers to it can be kept from others
+                    inbox_prefix=f"_INBOX.{token(self._name)}",  # so that replies can be hidden from others
                     allow_reconnect=False,
                     max_reconnect_attempts=1,
                     reconnect_time_wait=0,
@@ -190,7 +190,7 @@ class _Line:
         return client
 
     def _check_encrypted(self, client: Client) -> None:
-        """The library upgrades to TLS if the server says that it requires it, and only then."""
+        """Check encryption: the library upgrades to TLS only if the server requires it."""
         if self._context is not None and not client._server_info.get("tls_required"):
             raise nats.errors.SecureConnWantedError
 
@@ -207,10 +207,10 @@ class NatsSender:
         self._point = point
         self._address = address
         self._line = _Line(address, point)
-        self._life = secrets.token_hex(8)  # else who guesses a key could have the broker drop the message that has it
+        self._life = secrets.token_hex(8)  # else anyone who guesses a key could make the broker drop its message
 
     async def send(self, data: bytes, key: str) -> None:
-        """Return once the broker has it on disk; the broker drops what it had in the last ten minutes."""
+        """Return once the broker has it on disk; the broker drops duplicates of the last ten minutes."""
         where, name = subject(key.partition("-")[0], self._point), f"{key}-{self._life}"
         await _publish(self._line, where, data, name, self._address.shown)
 
@@ -222,14 +222,14 @@ class NatsSender:
             await _acknowledger(message)()
 
     async def close(self) -> None:
-        """Asks end, too."""
+        """Close; `asks` ends too."""
         await self._line.close()
 
 
 class NatsInbox:
-    """The collector's side. It makes the streams, unless somebody has: with other limits, say, or replicas.
+    """The collector's side. It creates the streams, unless they exist, for example with other limits or replicas.
 
-    `counts` says why messages were not taken.
+    `counts`: messages that were not accepted, by reason.
     """
 
     scheme = "nats"
@@ -239,10 +239,10 @@ class NatsInbox:
         self._address = address
         self._again_s = again_s
         self._line = _Line(address, COLLECTOR)
-        self._said: str | None = None  # what is wrong with the broker
+        self._said: str | None = None  # the broker's current problem
 
     async def messages(self) -> AsyncIterator[tuple[bytes, Acknowledge]]:
-        """Messages come again `again_s` seconds later if they are not acknowledged."""
+        """Messages are repeated after `again_s` seconds if they are not acknowledged."""
         async for message in _consume(self._line, STREAM, COLLECTOR, None, self._again_s, self._complain):
             acknowledge = _acknowledger(message)
             if _of_another(message):
@@ -252,19 +252,19 @@ class NatsInbox:
                 yield message.data, acknowledge
 
     async def ask(self, point: str, data: bytes) -> None:
-        """Leave it with the broker. The same may be asked again: answers are what is counted once."""
+        """Leave it with the broker. An ask may be repeated: replies are counted once."""
         await _publish(self._line, subject("ask", point), data, None, self._address.shown)
 
     async def close(self) -> None:
-        """Messages end, too."""
+        """Close; `messages` ends too."""
         await self._line.close()
 
     def _complain(self, error: Unreachable | None) -> None:
-        """Say once what is wrong, and once that it is over."""
+        """Report a problem once, and its end once."""
         self.counts["broker failed"] += error is not None
         said, self._said = self._said, None if error is None else str(error)
         if self._said not in (None, said):
-            print(f"wirelag: {self._said}; trying on", file=sys.stderr, flush=True)
+            print(f"wirelag: {self._said}; still trying", file=sys.stderr, flush=True)
         elif error is None and said is not None:
             print(f"wirelag: {self._address.shown}: can be used again", file=sys.stderr, flush=True)
 
@@ -300,7 +300,7 @@ async def _consume(
     again_s: float,
     complain: Callable[[Unreachable | None], None] = lambda error: None,
 ) -> AsyncIterator[Msg]:
-    """Messages one by one, whatever becomes of the connection."""
+    """Messages one by one, across reconnections."""
     tries = pauses()
     while not line.closed:
         try:
@@ -310,7 +310,7 @@ async def _consume(
                     await line.unless_lost(_ensure(context, each))
             consumer = ConsumerConfig(durable_name=name, ack_policy=AckPolicy.EXPLICIT, ack_wait=again_s)
             if only is not None:
-                consumer.filter_subject, consumer.inactive_threshold = only, _DAY_S  # agents come and go
+                consumer.filter_subject, consumer.inactive_threshold = only, _DAY_S  # agents may disappear
             await line.unless_lost(context.add_consumer(stream, consumer))
             pulled = await line.unless_lost(context.pull_subscribe_bind(name, stream))
             complain(None)
@@ -333,16 +333,16 @@ async def _next(pulled: JetStreamContext.PullSubscription) -> Msg | None:
 
 
 def _of_another(message: Msg) -> bool:
-    """Whether it is of another point than who may send it: a broker knows subjects, and not what messages say."""
+    """Whether a message is of another point than its subject: a broker checks subjects, not contents."""
     try:
         return token(peek(message.data).point) != message.subject.rpartition(".")[2]
     except ValueError:
-        return False  # garbage is counted where all of it is
+        return False  # garbage is counted elsewhere
 
 
 def _acknowledger(message: Msg) -> Acknowledge:
     async def acknowledge(is_stored: bool = True) -> None:
-        with suppress(nats.errors.Error):  # if it gets lost, the message comes again
+        with suppress(nats.errors.Error):  # if it is lost, the message is repeated
             await (message.ack() if is_stored else message.nak(delay=_NOT_STORED_S))
 
     return acknowledge
@@ -358,13 +358,13 @@ async def _ensure(context: JetStreamContext, config: StreamConfig) -> None:
 async def _closed(client: Client) -> None:
     with suppress(nats.errors.Error, OSError, TimeoutError):
         await asyncio.wait_for(client.close(), _CLOSING_S)
-    for subscription in client._subs.values():  # made while the library closed it: nobody else ends these
+    for subscription in client._subs.values():  # created while the library was closing; it does not end these
         if (task := subscription._wait_for_msgs_task) is not None:
             task.cancel()
 
 
 def _plain(error: Exception) -> str:
-    """What the library says, without its name."""
+    """The library's message, without its name."""
     if isinstance(error, nats.errors.SecureConnWantedError):
         return "it does not speak TLS"
     if isinstance(error, OSError | TimeoutError):

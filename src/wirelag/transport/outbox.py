@@ -1,8 +1,8 @@
-"""The outbox: a sender and a spool as one. What was put into it arrives, sooner or later.
+"""The outbox: a sender and a spool as one. Every message put into it arrives eventually.
 
-Law: every message is on disk before it is sent, and until it is acknowledged; but an answer, which nobody would miss
-who does not ask again, only where it cannot be sent. What waits is sent in order; once the
-collector can be reached again, what is new takes turns with what has waited, so that neither starves the other.
+Law: every message is on disk before it is sent, and until it is acknowledged; except a reply, which can be requested
+again, and is written to disk only if it cannot be sent. Waiting messages are sent in order; once the collector is
+reachable again, new messages alternate with waiting ones, so that neither starves.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wirelag.transport.spool import Spool, key_of
 
 
 class Outbox:
-    """`put` messages, and let `run` run beside."""
+    """`put` messages, and let `run` run concurrently."""
 
     def __init__(self, sender: Sender, spool: Spool, tell: Callable[[str], None] = lambda line: None) -> None:
         self.sent = 0
@@ -25,7 +25,7 @@ class Outbox:
         self.reachable: bool | None = None  # None: not tried yet
         self._sender = sender
         self._spool = spool
-        self._tell = tell  # told when something changes: one line, nothing secret
+        self._tell = tell  # called on changes with one line, without secrets
         self._waited = deque(spool.names)
         self._new: deque[str] = deque()
         self._turn_of_new = True
@@ -35,21 +35,21 @@ class Outbox:
 
     @property
     def waiting(self) -> int:
-        """How many messages wait."""
+        """Number of messages that wait."""
         return len(self._spool)
 
     @property
     def waiting_bytes(self) -> int:
-        """How much disk they take."""
+        """Disk space that they take."""
         return self._spool.bytes
 
     @property
     def dropped(self) -> int:
-        """How many messages the spool had no room for."""
+        """Number of messages that did not fit into the spool."""
         return self._spool.dropped
 
     async def put(self, data: bytes, key: str) -> None:
-        """Return once the message is on disk. Where the disk fails it is sent right away, or a WirelagError raised."""
+        """Return once the message is on disk. If the disk fails, send it at once, or raise a WirelagError."""
         try:
             async with self._disk:
                 name = await asyncio.to_thread(self._spool.put, data, key)
@@ -64,7 +64,7 @@ class Outbox:
             self._something.set()
 
     async def answer(self, data: bytes, key: str) -> None:
-        """What can be asked for again is sent at once, and waits on disk only where it cannot be."""
+        """Send at once what can be requested again; spool it only if it cannot be sent."""
         if self.reachable is not False:
             try:
                 await self._sender.send(data, key)
@@ -80,7 +80,7 @@ class Outbox:
         await self.put(data, key)
 
     async def run(self) -> None:
-        """Deliver, for ever."""
+        """Deliver messages, without end."""
         while True:
             name = self._next()
             if name is None:
@@ -97,7 +97,7 @@ class Outbox:
                 await asyncio.to_thread(self._spool.remove, name)
 
     async def drained(self) -> None:
-        """Return once nothing waits."""
+        """Return once no message waits."""
         await self._nothing_left.wait()
 
     def _next(self) -> str | None:
@@ -113,7 +113,7 @@ class Outbox:
             try:
                 await self._sender.send(data, key_of(name))
             except Unreachable as error:
-                self._waited = deque(waits for waits in self._spool.names if waits != name)  # nothing is new any more
+                self._waited = deque(waits for waits in self._spool.names if waits != name)  # all of them wait now
                 self._new.clear()
                 if self.reachable is not False:
                     self._tell(f"{error}; messages wait on disk until it answers")

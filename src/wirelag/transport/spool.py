@@ -1,7 +1,7 @@
-"""The spool: messages that wait on disk, one file each, in the order in which they came.
+"""The spool: messages that wait on disk, one file each, in order of arrival.
 
-Law: once `put` has returned, the message survives the death of the process and of the machine; a file that has its
-name is whole. The files never take more than `most_bytes`: the oldest go first, and are counted.
+Law: once `put` has returned, the message survives a crash of the process or the machine; a file under its final name is
+complete. The files never take more than `most_bytes`: the oldest are dropped first, and counted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from wirelag.errors import WirelagError
 
 _NAME: Final = re.compile(r"(\d{20})-([\w-]+)\.message")
 _UNFINISHED: Final = ".unfinished"
-_BLOCK: Final = 4096  # what a file takes on disk is a multiple of this
+_BLOCK: Final = 4096  # file sizes on disk are multiples of this
 
 
 class Spool:
@@ -51,14 +51,14 @@ class Spool:
 
     @property
     def names(self) -> list[str]:
-        """The messages that wait, oldest first."""
+        """The waiting messages, oldest first."""
         return list(self._sizes)
 
     def __len__(self) -> int:
         return len(self._sizes)
 
     def put(self, data: bytes, key: str) -> str | None:
-        """Keep a message and give its name; None if one with this key waits already."""
+        """Store a message and return its name; None if one with this key waits already."""
         if key in self._keys:
             return None
         name = f"{self._number + 1:020}-{key}.message"
@@ -97,7 +97,7 @@ class Spool:
             raise self._cannot(error) from None
 
     def remove(self, name: str) -> None:
-        """It was delivered. After a crash it may be there again: it is delivered twice, then, and counted once."""
+        """Remove a delivered message. After a crash it may reappear: it is then delivered twice, and counted once."""
         if name not in self._sizes:
             return
         try:
@@ -107,7 +107,7 @@ class Spool:
         self._forget(name)
 
     def close(self) -> None:
-        """Let another process have it."""
+        """Release the directory for another process."""
         os.close(self._folder)
 
     def _make_room(self, wanted: int) -> None:
@@ -134,7 +134,7 @@ def _taken(size: int) -> int:
 
 
 def key_of(name: str) -> str:
-    """The key of the message of that name."""
+    """The key of the message of this name."""
     found = _NAME.fullmatch(name)
     if found is None:
         raise ValueError(f"{name!r} is not the name of a message")

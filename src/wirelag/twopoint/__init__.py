@@ -1,1 +1,1 @@
-"""What two points have in common: alignment, direction, spans of time, references."""
+"""Shared parts of two-point methods: alignment, direction, time spans, references."""

@@ -1,7 +1,7 @@
-"""What two captures of the same traffic have in common, found before anything is measured.
+"""What two captures of the same traffic have in common, determined before anything is measured.
 
-Which packets travel from the upstream to the downstream point, how the clocks relate, which span both captures hold;
-and, where there is nothing to measure, why, and what to do about it.
+Finds the packets that travel from the upstream to the downstream point, the relation of the clocks, and the time span
+of both captures. If there is nothing to measure, the error says why, and what to do.
 """
 
 from __future__ import annotations
@@ -36,37 +36,37 @@ __all__ = ["Alignment", "Direction", "LeftOut", "Sighting", "align"]
 Point = Literal["upstream", "downstream"]
 
 FEWEST_COMMON: Final = 5
-LEAST_SHARE: Final = 1e-3  # of the smaller capture that must be common
-LARGEST_FRAME: Final = 1500  # more payload than this did not cross an ordinary link in one piece
+LEAST_SHARE: Final = 1e-3  # share of the smaller capture that must be common
+LARGEST_FRAME: Final = 1500  # a larger payload did not cross an ordinary link in one piece
 
 
 MARGIN_NS: Final = 10_000_000
-EARLY_SHARE: Final = 0.01  # of common packets: what is so rare is a wrong pair
-FAR_OFF_NS: Final = 600 * 10**9  # from the others: such a time is damaged
+EARLY_SHARE: Final = 0.01  # share of common packets below which negative delays are wrong pairs
+FAR_OFF_NS: Final = 600 * 10**9  # distance from the other times: beyond it a time is damaged
 _NOTHING: Final = (np.empty(0, np.int64), np.empty(0, np.int64))
-_SHOWN: Final = 4_000  # common packets of a direction, for a picture
+_SHOWN: Final = 4_000  # common packets of a direction, for a plot
 
 
 @dataclass(slots=True)
 class LeftOut:
-    """Packets of one point that were not measured, by reason."""
+    """Packets of one point that are not measured, by reason."""
 
-    backward: int = 0  # they travel from downstream to upstream
-    elsewhere: int = 0  # the other point saw nothing between these addresses: they never pass it
-    outside: int = 0  # before the first or after the last common packet: one capture began earlier or ended later
+    backward: int = 0  # travel from downstream to upstream
+    elsewhere: int = 0  # the other point saw nothing between these addresses, so they never pass it
+    outside: int = 0  # before the first or after the last common packet: one capture started earlier or ended later
 
 
 @dataclass(slots=True)
 class Alignment:
-    """How two captures relate: `select` gives the packets to measure, on one clock."""
+    """The relation of two captures; `select` returns the packets to measure, on one clock."""
 
     clock: Clock
     notes: list[str]
-    common_packets: int  # travelling from upstream to downstream; estimated where the sample is not everything
+    common_packets: int  # travelling from upstream to downstream; estimated if the sample is not complete
     courses: dict[str, Course]
     direction: Direction | None = None
-    forward: tuple[Ints, Ints] = _NOTHING  # times of common packets at both points, a part of them
-    returning: tuple[Ints, Ints] = _NOTHING  # the same of those that travel back
+    forward: tuple[Ints, Ints] = _NOTHING  # times of some common packets at both points
+    returning: tuple[Ints, Ints] = _NOTHING  # the same for packets that travel back
     forward_pairs: Words = field(default_factory=lambda: np.empty(0, np.uint64))  # address pairs of `forward`
     left_out: dict[str, LeftOut] = field(default_factory=lambda: {"upstream": LeftOut(), "downstream": LeftOut()})
 
@@ -86,12 +86,12 @@ class Alignment:
             left_out.outside += onward - kept
             packets = packets[np.flatnonzero(rows)]
         if point == "downstream" and self.clock.corrects:
-            packets = packets[:]  # a batch of its own, with views of the same columns
+            packets = packets[:]  # a new batch with views of the same columns
             packets.time_ns = self.clock.correct(packets.time_ns)
         return packets
 
     def agrees(self, other: Alignment) -> bool:
-        """Whether any packets travel the same way here and there."""
+        """Whether any packets travel in the same direction in both alignments."""
         ways = [
             course.keys[course.courses == FORWARD] for course in (self.courses["upstream"], other.courses["upstream"])
         ]
@@ -99,13 +99,13 @@ class Alignment:
 
     @property
     def ahead_ns(self) -> int:
-        """How far the downstream clock may be ahead once corrected: as sampled delays are negative, and a bit."""
+        """How far the corrected downstream clock may still be ahead: the sampled negative delays plus a margin."""
         up_ns, down_ns = self.forward
         return MARGIN_NS + max(0, -int((self.clock.correct(down_ns) - up_ns).min())) if len(up_ns) else MARGIN_NS
 
     @property
     def least_ns(self) -> int:
-        """The shortest delay that is possible: nothing arrives before it was sent, but for what clocks differ by."""
+        """The shortest possible delay: 0, minus what the clocks may differ by."""
         up_ns, down_ns = self.forward
         early = np.quantile(self.clock.correct(down_ns) - up_ns, EARLY_SHARE) if len(up_ns) else 0.0
         return min(0, int(early)) - MARGIN_NS
@@ -135,10 +135,10 @@ def align(
     clock: Literal["auto", "none"] | int = "auto",
     nat: bool = False,
 ) -> Alignment:
-    """Find out what two captures have in common; a WirelagError says why it is nothing.
+    """Determine what two captures have in common; a WirelagError says why it is nothing.
 
-    `names` are those of the captures. `direction` overrides what would be found out, `clock` is an offset in ns (what
-    downstream's clock is ahead) or how to find it. With `nat` addresses may differ between the points.
+    `names` are the names of the captures. `direction` overrides the detected one. `clock` is an offset in ns (by which
+    downstream's clock is ahead) or how to find it. With `nat`, addresses may differ between the points.
     """
     up.settle()
     down.settle()
@@ -169,19 +169,19 @@ def align(
         earlier = format_duration(-int(np.median(found.difference_ns)))
         raise WirelagError(
             f"all packets that {names[0]} and {names[1]} have in common are seen in {names[1]} first, by {earlier}:"
-            " swap the captures, or say which way packets travel with --direction"
+            " swap the captures, or set the direction of travel with --direction"
         ) from None
     forward = found.courses[found.pair] == FORWARD
     if not forward.any():
         raise WirelagError(
             f"nothing that {names[0]} and {names[1]} have in common travels from the first to the second"
-            + (": look at the direction, or swap the captures" if direction else ": swap the captures")
+            + (": check --direction, or swap the captures" if direction else ": swap the captures")
         )
     related = Clock() if clock == "none" else _fit(up, down, found) if clock == "auto" else Clock.given(clock)
     notes = list(related.notes)
     weight = np.bincount(found.pair, minlength=len(up.pairs)).astype(np.float64)
     sides = Sides.of(*up.pairs.ends, weight * signs(found.courses))
-    # A packet with a time that is far off says nothing about when the captures begin and end.
+    # A packet with a damaged time does not show when the captures begin and end.
     sane = forward & (np.abs(found.difference_ns - int(np.median(found.difference_ns[forward]))) < FAR_OFF_NS)
     spans = [(int(t.min()), int(t.max())) for t in (up.times_ns[rows_up[sane]], down.times_ns[rows_down[sane]])]
     courses = {
@@ -209,7 +209,7 @@ def align(
 
 
 def _shown(up: Sighting, down: Sighting, found: Common, way: np.uint8) -> tuple[Ints, Ints, Words]:
-    """Times at both points of common packets that travel one way, few enough to be drawn, and their address pairs."""
+    """Times at both points of common packets of one direction, few enough to plot, and their address pairs."""
     rows = np.flatnonzero(found.courses[found.pair] == way)
     rows = rows[:: max(1, -(-len(rows) // _SHOWN))]
     return up.times_ns[found.up[rows]], down.times_ns[found.down[rows]], down.keys[found.down[rows]]
@@ -237,7 +237,7 @@ def _enough_in_common(up: Sighting, down: Sighting, count: int, names: tuple[str
 
 
 def _fit(up: Sighting, down: Sighting, found: Common) -> Clock:
-    """Compare the clocks: by conversations that are common both ways, where most packets belong to such."""
+    """Compare the clocks, by conversations common in both directions if most packets belong to such."""
     used = found.single if np.count_nonzero(found.single) >= FEWEST else np.ones(len(found.up), np.bool_)
     talking = found.talking[found.pair]
     if 2 * np.count_nonzero(talking & used) >= np.count_nonzero(used):
@@ -249,14 +249,14 @@ def _fit(up: Sighting, down: Sighting, found: Common) -> Clock:
         times += [up.times_ns[found.up[rows]], down.times_ns[found.down[rows]]]
     clock = fit(*times)
     if clock.method == "minimum" and clock.offset_ns < 0 and not clock_behind(times[1] - times[0]):
-        return Clock()  # the direction was given, and was perhaps the wrong one
+        return Clock()  # the direction was given, and may be wrong
     return clock
 
 
 def _span_notes(
     alignment: Alignment, sightings: tuple[Sighting, Sighting], names: tuple[str, str], scale: int
 ) -> list[str]:
-    """Where one capture begins or ends much before the other."""
+    """Notes on one capture starting much later or ending much earlier than the other."""
     notes = []
     up_ns = np.array(sightings[0].span_ns)
     begins, ends = alignment.clock.correct(np.array(sightings[1].span_ns)) - up_ns
@@ -282,7 +282,7 @@ def _span_notes(
 def _offload_notes(
     alignment: Alignment, sightings: tuple[Sighting, Sighting], rows: tuple[Ints, Ints], names: tuple[str, str]
 ) -> list[str]:
-    """Segmentation offload: one large segment here is several small ones there, which no packet id can match."""
+    """Notes on segmentation offload: one large segment here is several small ones there, which no id can match."""
     alone = []
     for sighting, matched, course in zip(sightings, rows, alignment.courses.values(), strict=True):
         inside = courses_of(sighting, course.courses) == FORWARD
@@ -295,7 +295,7 @@ def _offload_notes(
         large, pieces = payloads[payloads > LARGEST_FRAME], pieces[pieces > 0]
         if len(large) < FEWEST_COMMON or 2 * len(large) < all_large or not len(pieces):
             continue
-        # What is cut in pieces keeps its bytes.
+        # Splitting preserves the number of bytes.
         if len(pieces) > 1.5 * len(large) and 0.5 < pieces.sum() / large.sum() < 2 and pieces.max() < large.max():
             return [
                 f"segmentation offload: {len(large):,} segments of up to {large.max():,} bytes in {names[i]} are"
@@ -306,7 +306,7 @@ def _offload_notes(
 
 
 def _cut_unlike(up: Sighting, down: Sighting) -> bool:
-    """Whether one capture holds less of the payload than the other."""
+    """Whether one capture holds less payload than the other."""
     return abs(up.prefix_cut / up.packets - down.prefix_cut / down.packets) > 0.05
 
 

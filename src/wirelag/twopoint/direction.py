@@ -1,4 +1,4 @@
-"""Which way packets travel: from the upstream to the downstream point, back, or past one of them."""
+"""The direction of packets: from the upstream to the downstream point, back, or not past both."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ FORWARD, BACKWARD, ELSEWHERE = np.uint8(1), np.uint8(2), np.uint8(3)
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """On which side of the path addresses are: positive upstream, negative downstream."""
+    """The side of the path on which addresses are: positive upstream, negative downstream."""
 
     addresses: Words
     votes: Floats
 
     @classmethod
     def of(cls, source: Words, destination: Words, weight: Floats) -> Sides:
-        """From pairs that travel from upstream to downstream (or, with a negative weight, back)."""
+        """Derived from pairs that travel from upstream to downstream (or, with a negative weight, back)."""
         addresses, place = np.unique(np.concatenate([source, destination]), return_inverse=True)
         votes = np.bincount(place.reshape(-1), np.concatenate([weight, -weight]), len(addresses))
         return cls(addresses, votes.astype(np.float64))
 
     def side(self, addresses: Words) -> Floats:
-        """The side of each; 0 where it is unknown."""
+        """The side of each address; 0 if unknown."""
         if not len(self.addresses):
             return np.zeros(len(addresses))
         place = np.minimum(np.searchsorted(self.addresses, addresses), len(self.addresses) - 1)
@@ -42,18 +42,18 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What happens to the packets of one point: the course of each address pair, and the span."""
+    """The course of each address pair at one point, and the time span."""
 
     keys: Words
     courses: npt.NDArray[np.uint8]
     sides: Sides
     first_ns: int
     last_ns: int
-    places: Ints  # by the lower bits of a key: where it probably is
+    places: Ints  # by the lower bits of a key: its probable position
 
     @classmethod
     def make(cls, keys: Words, courses: npt.NDArray[np.uint8], sides: Sides, span_ns: tuple[int, int]) -> Course:
-        """With a table for quick lookups, eight times as large as needed."""
+        """Build it with a lookup table eight times as large as needed."""
         places = np.zeros(1 << (8 * len(keys)).bit_length(), np.int64)
         places[(keys & np.uint64(len(places) - 1)).astype(np.int64)] = np.arange(len(keys))
         return cls(keys, courses, sides, *span_ns, places)
@@ -70,7 +70,7 @@ class Course:
         place = np.minimum(np.searchsorted(self.keys, keys[new]), len(self.keys) - 1)
         courses[new] = self.courses[place]
         new = new[self.keys[place] != keys[new]]
-        if len(new):  # more pairs than could be kept
+        if len(new):  # pairs that were not kept
             if direction:
                 courses[new] = np.where(direction.rows(packets)[new], FORWARD, ELSEWHERE)
             else:
@@ -88,21 +88,21 @@ def _by_side(tendency: Floats, unknown: np.uint8) -> npt.NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """The common packets of both samples, and the address pairs they belong to at upstream."""
+    """The common packets of both samples, and their address pairs at upstream."""
 
     up: Ints  # rows of the samples
     down: Ints
     single: Bools
-    difference_ns: Ints  # downstream time less upstream time
+    difference_ns: Ints  # downstream time minus upstream time
     pair: Ints  # row of upstream's pairs
-    courses: npt.NDArray[np.uint8]  # of upstream's pairs; 0 where they have nothing in common
-    talking: Bools  # pairs of conversations that are common both ways
+    courses: npt.NDArray[np.uint8]  # course of upstream's pairs; 0 if no packet is common
+    talking: Bools  # pairs of conversations common in both directions
 
 
 def find_courses(found: Common, pairs: Pairs, times_ns: Ints, direction: Direction | None) -> None:
-    """Which way the common packets of each address pair travel; `times_ns` are those of the packets upstream.
+    """The direction of the common packets of each address pair; `times_ns` are the packets' times upstream.
 
-    ValueError where they all seem to travel from downstream to upstream, and that is not clearly a clock's doing.
+    A ValueError if all seem to travel from downstream to upstream, and a clock does not clearly explain it.
     """
     order = np.lexsort((found.difference_ns, found.pair))
     used, starts, counts = np.unique(found.pair[order], return_index=True, return_counts=True)
@@ -125,7 +125,7 @@ def find_courses(found: Common, pairs: Pairs, times_ns: Ints, direction: Directi
     tendency = sides.side(sources) - sides.side(destinations)
     unknown = (tendency == 0) & ~talking
     tendency = np.where(unknown, np.where(found.difference_ns[middles] >= offset, 1, -1), tendency)
-    # Where both addresses have a side, all their conversations together know better than one.
+    # If both addresses have a side, all their conversations together are more reliable than one.
     courses = _by_side(np.where(talking & (np.abs(tendency) < 2), votes, tendency), ELSEWHERE)
     if not (courses == FORWARD).any():
         if not clock_behind(found.difference_ns):
@@ -136,11 +136,11 @@ def find_courses(found: Common, pairs: Pairs, times_ns: Ints, direction: Directi
 
 
 def _turns(found: Common, used: Ints, place: Ints, times_ns: Ints) -> tuple[Floats, Floats, Floats]:
-    """How clearly each used pair is the way down (positive) or up, and the clocks' offset at some times.
+    """How clearly each pair travels down (positive) or up, and the clocks' offset at some times.
 
-    In a conversation that is common both ways the larger difference of times is the way down, whatever the clocks say.
-    Compared are packets that follow each other in opposite ways, and the sooner the more it counts: in between no clock
-    drifts far.
+    In a conversation common in both directions, the larger time difference is the way down, whatever the clocks.
+    Compared are successive packets in opposite directions; the closer they are, the more they count, because clocks
+    drift little in between.
     """
     row = np.searchsorted(used, found.pair)
     conversation = np.where(place >= 0, np.minimum(place, np.arange(len(used))), -1)[row]
@@ -158,7 +158,7 @@ def _turns(found: Common, used: Ints, place: Ints, times_ns: Ints) -> tuple[Floa
     votes = np.bincount(conversation[first], gain, len(used)).astype(np.float64)
     votes = np.where(place >= 0, votes[np.minimum(place, np.arange(len(used)))], 0.0)
     votes = np.where(place < np.arange(len(used)), -votes, votes)
-    # Half of the sum is the offset, if the delays are the same both ways.
+    # Half of the sum is the offset, if delays are equal in both directions.
     order = np.argsort(times_ns[first], kind="stable")
     times = (times_ns[first] - times_ns.min())[order].astype(np.float64)
     halves = (found.difference_ns[first] // 2 + found.difference_ns[second] // 2)[order].astype(np.float64)
@@ -173,7 +173,7 @@ def _turns(found: Common, used: Ints, place: Ints, times_ns: Ints) -> tuple[Floa
 def clock_behind(difference_ns: Ints) -> bool:
     """Whether packets of one direction that seem to arrive before they were sent show a clock that is behind.
 
-    Delays have a long upper tail. Where that is not clear and the difference is small, the captures are in the wrong
+    Delays have a long upper tail. If that is not clear and the difference is small, the captures are in the wrong
     order.
     """
     low, middle, high = np.quantile(difference_ns - difference_ns.min(), (0.05, 0.5, 0.95))
@@ -183,7 +183,7 @@ def clock_behind(difference_ns: Ints) -> bool:
 
 
 def courses_of(sighting: Sighting, courses: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """The course of each sampled packet, from those of the pairs; 0 where a pair was not kept."""
+    """The course of each sampled packet, from its pair's; 0 if the pair was not kept."""
     place = np.minimum(np.searchsorted(sighting.pairs.keys, sighting.keys), len(sighting.pairs) - 1)
     return np.where(sighting.pairs.keys[place] == sighting.keys, courses[place], 0)
 
@@ -206,7 +206,7 @@ def courses_at(
     nat: bool,
     upstream: bool,
 ) -> Course:
-    """The course of every address pair of a point; `known` has those with packets in common."""
+    """The course of every address pair of a point; `known` has those with common packets."""
     pairs = sighting.pairs
     source, destination = pairs.ends
     seen_there = np.isin(pairs.keys, others.keys) | (pairs.keys >= np.uint64(2**64 // others.scale - 1))
@@ -219,7 +219,8 @@ def courses_at(
     else:
         guess = _by_side(side - other_side, ELSEWHERE if (known == BACKWARD).any() else FORWARD)
         crosses = (side > 0) & (other_side < 0)
-    # Between hosts whose other packets come through all may be lost: an outage. Others never pass the other point.
+    # Between hosts whose other packets get through, all packets may be lost: an outage. Others never pass the other
+    # point.
     elsewhere = (guess == FORWARD) & ~seen_there & (not nat)
     if upstream:
         elsewhere &= ~crosses

@@ -1,7 +1,7 @@
-"""How well the delays of packets foretell those of packets near them: what interpolation between references lives on.
+"""How well the delays of packets predict those of nearby packets, on which interpolation between references relies.
 
-Where neighbours foretell no better than the mean of all, nothing is gained between references. And where packets
-between two addresses are foretold better by their own kind than by all, they go another way than the rest.
+If neighbours predict no better than the overall mean, interpolation gains nothing. And if packets between two addresses
+are predicted better by packets of the same pair than by all, they take another path than the rest.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ Floats = npt.NDArray[np.float64]
 
 MOST_WAYS: Final = 16
 FEWEST: Final = 40  # packets whose errors are compared
-BETTER: Final = 0.8  # of the error with all as references: less is nothing to go another way for
-SIGMAS: Final = 4  # of what is gained by it: there are many pairs, and chance finds the luckiest
+BETTER: Final = 0.8  # share of the error with all packets as references: below it a pair takes another path
+SIGMAS: Final = 4  # standard deviations of the gain: there are many pairs, and chance favours one
 
 
 @dataclass(frozen=True, slots=True)
 class Locality:
-    """What a sample of packets with known delays says."""
+    """The result for a sample of packets with known delays."""
 
-    ways: Words  # keys of address pairs that go another way than the rest, in rising order
-    error: float | None  # of neighbours, as a share of the error of the mean; None: too few packets
+    ways: Words  # keys of address pairs that take another path, in rising order
+    error: float | None  # error of neighbours as a share of the mean's error; None: too few packets
 
 
 def locality(times_ns: Ints, delays_ns: Ints, keys: Words, apart: int) -> Locality:
-    """Foretell each packet from those `apart` packets before and behind it, of all and of its own address pair."""
+    """Predict each packet from those `apart` packets before and after it, of all pairs and of its own."""
     order = np.argsort(times_ns, kind="stable")
     times_ns, delays_ns, keys = times_ns[order], delays_ns[order], keys[order]
     errors = _errors(times_ns, delays_ns, apart)
@@ -62,7 +62,7 @@ def locality(times_ns: Ints, delays_ns: Ints, keys: Words, apart: int) -> Locali
 
 
 def _errors(times_ns: Ints, delays_ns: Ints, apart: int) -> Floats:
-    """How wrong a straight line between two neighbours is about each packet; nan at both ends."""
+    """The error of a straight line between two neighbours for each packet; nan at both ends."""
     errors = np.full(len(times_ns), np.nan)
     if len(times_ns) > 2 * apart:
         (before_ns, after_ns), (before, after) = (

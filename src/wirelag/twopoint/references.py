@@ -1,12 +1,12 @@
-"""References out of two captures: every n-th packet that both hold stands in for a packet that carries its time.
+"""References from two captures: every n-th packet that both hold stands in for a packet that carries its time.
 
-Guarantee: on each way the n-th reference comes behind at least n * `every` packets, counted from 0: the first may be
-the first packet. None has copies upstream, of copies downstream it is the first, and none arrived impossibly early.
-Memory: 17 bytes for each candidate: 8/`every` of the packets upstream (all, if `every` is less than 8), and 2^22 at
-most (71 MB, and four times that while they are sorted). Where there would be more, a smaller coin draws them.
+Guarantee: on each path, the n-th reference comes after at least n * `every` packets, counted from 0: the first may be
+the first packet. None has copies upstream; of copies downstream it is the first; none arrived impossibly early.
+Memory: 17 bytes per candidate: 8/`every` of the packets upstream (all, if `every` is less than 8), at most 2^22 (71 MB,
+and four times that while they are sorted). If there would be more, a smaller coin draws them.
 
-Evenly spaced references foretell better than those that a coin draws: so a coin draws more of them than are wanted,
-and of these every eighth becomes one, on each way by itself.
+Evenly spaced references predict better than randomly drawn ones: so a coin draws more than needed, and every eighth of
+them becomes a reference, on each path separately.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.intp]
 
-COIN: Final = 11  # its purpose
+COIN: Final = 11  # purpose of the coin
 STRIDE: Final = 8
 MOST: Final = 1 << 22  # candidates
 
 
 @dataclass(slots=True)
 class _Way:
-    """What went a way so far."""
+    """Counters of one path."""
 
     packets: int = 0
     drawn: int = 0
@@ -43,9 +43,9 @@ class References:
     """Packets of the upstream capture that may become references, and which of them did."""
 
     def __init__(self, packets: Iterable[PacketBatch], every: int, least_ns: int, most: int = MOST) -> None:
-        """`packets` upstream; what takes less than `least_ns` is another packet that looks the same."""
+        """`packets` are upstream's; a delay below `least_ns` means another packet that looks the same."""
         self._every, self._least_ns, self._stride = every, least_ns, min(every, STRIDE)
-        self._most = (self._stride << 64) // every - 1  # of a coin
+        self._most = (self._stride << 64) // every - 1  # largest coin drawn
         ids, times, count = [np.empty(0, np.uint64)], [np.empty(0, np.int64)], 0
         for batch in packets:
             rows = self._drawn(batch.packet_id)
@@ -68,11 +68,11 @@ class References:
 
     @property
     def candidates(self) -> int:
-        """Packets upstream that may become references."""
+        """Number of upstream packets that may become references."""
         return len(self._ids)
 
     def find(self, batch: PacketBatch, way: int = 0) -> tuple[Rows, Ints]:
-        """The rows of a downstream batch that are references, and when they were sent; `way` is the one it took."""
+        """The rows of a downstream batch that are references, and their send times; `way` is the path of the batch."""
         rows = self._drawn(batch.packet_id)
         ids, first = np.unique(batch.packet_id[rows], return_index=True)
         at = np.searchsorted(self._ids, ids)

@@ -1,7 +1,7 @@
-"""What one point saw, as far as it takes to compare it with another point. Memory: at most 40 MB, whatever arrives.
+"""What one point saw, in the form needed to compare it with another point. Memory: at most 40 MB, whatever arrives.
 
-A coordinated sample of packets (docs/reference/crossing.md, "Caches"): both points keep the same packets, so that what
-they have in common is in both samples. And how many packets went from which address to which.
+A coordinated sample of packets (docs/reference/crossing.md, "Caches"): both points keep the same packets, so common
+packets are in both samples. And the number of packets per ordered address pair.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Ints = npt.NDArray[np.int64]
 
 CAPACITY: Final = 1 << 17
 MOST_PAIRS: Final = 1 << 18
-_CACHE: Final = 1  # the purpose of a coin
+_CACHE: Final = 1  # purpose of a coin
 _PENDING: Final = 1 << 16
 _EMPTY: Final = np.empty(0, np.uint64)
 
 
 class Pairs:
-    """Ordered address pairs, in the order of their keys, and how many packets each has.
+    """Ordered address pairs, sorted by key, and the number of packets of each.
 
-    Beyond 2^18 only those are kept whose key begins with a zero bit more, again and again: `scale` pairs for each kept.
+    Beyond 2^18 pairs, only keys with one more leading zero bit are kept, repeatedly: each kept pair stands for `scale`.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Pairs:
             self.settle()
 
     def settle(self) -> None:
-        """Join what is pending with what is kept."""
+        """Merge pending pairs into the kept ones."""
         if not self._pending:
             return
         parts = [(self.keys, self.addresses, self.counts), *self._pending]
@@ -74,14 +74,14 @@ class Pairs:
 
 
 class Sighting:
-    """A coordinated sample of what one point saw, and counts of all of it.
+    """A coordinated sample of what one point saw, and counts of everything.
 
-    `capacity` packets are kept, or the share 2^-`level` of all. `seed` must be the same at both points.
+    It keeps `capacity` packets, or the share 2^-`level` of all. `seed` must be the same at both points.
     """
 
     def __init__(self, capacity: int = CAPACITY, seed: int = 0) -> None:
         if capacity < 1:
-            raise ValueError(f"capacity is {capacity}, must be at least 1")
+            raise ValueError(f"capacity {capacity} is too small: it must be at least 1")
         self.capacity, self.seed, self.level = capacity, seed, 0
         self.packets = self.prefix_cut = 0
         self.span_ns = 2**63 - 1, -(2**63)  # smallest and largest time
@@ -95,7 +95,7 @@ class Sighting:
         self._pending_rows = 0
 
     def observe(self, packets: PacketBatch) -> None:
-        """Take in packets, in the order of the capture."""
+        """Add packets, in capture order."""
         if not len(packets):
             return
         times = packets.time_ns
@@ -112,7 +112,7 @@ class Sighting:
             self._join()
 
     def settle(self) -> None:
-        """Make the sample what the law says; call it before looking at it."""
+        """Bring the sample into its final form; call this before reading it."""
         self.pairs.settle()
         self._join()
 
@@ -143,9 +143,9 @@ class Sighting:
 
 
 def common(up: Sighting, down: Sighting) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
-    """Rows of the same packets in two levelled samples, in upstream's order, and which of them have no copies.
+    """Rows of the same packets in two levelled samples, in upstream's order, and a mask of those without copies.
 
-    Copy n is copy n; ids of which the points have different numbers of copies are left out.
+    The n-th copies correspond; ids with different numbers of copies at the two points are left out.
     """
     sides = []
     for sighting in (up, down):

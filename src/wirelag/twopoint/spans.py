@@ -1,7 +1,7 @@
-"""Two points: meters at both, synopses of the same interval into crossings, and what straddles its edges.
+"""Two points: meters at both, synopses of the same interval into crossings, and packets that straddle its edges.
 
-Intervals are cut by the clock, and then what only upstream saw is held for later intervals before it is called lost;
-or at delimiters that both points see, and then what either point cut between two of those is added up.
+If the clock cuts intervals, packets that only upstream saw are held for later intervals before they count as lost. If
+delimiters cut them, everything that either point cut between two common delimiters is added up.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ ALL: Final = 0  # the tag of everything, beside the classes
 PATIENCE_NS: Final = 10**9  # a packet is not lost before so long after its interval, or the interval's own length
 
 Synopses = dict[int, Any]  # by class
-Cross = Callable[[Interval, int, Any, Any], Crossing]  # of an interval and a class
-Added = Callable[[Any, Any], Any]  # two synopses of neighbouring intervals as one
+Cross = Callable[[Interval, int, Any, Any], Crossing]  # for an interval and a class
+Added = Callable[[Any, Any], Any]  # merges two synopses of neighbouring intervals
 
 
 @runtime_checkable
 class Crosses(Estimator[Any], Protocol):
-    """An estimator of two points."""
+    """A two-point estimator."""
 
     name: ClassVar[str]
     can: ClassVar[Capabilities]
 
     def cross(self, up: Any, down: Any) -> Crossing:
-        """What became of an interval's packets."""
+        """The fate of an interval's packets."""
         ...
 
     def of_class(self, most: int) -> Any:
@@ -50,16 +50,16 @@ class Crosses(Estimator[Any], Protocol):
 
 @runtime_checkable
 class Adds(Crosses, Protocol):
-    """One whose synopses of neighbouring intervals can be added."""
+    """An estimator whose synopses of neighbouring intervals can be added."""
 
     def added(self, first: Any, second: Any) -> Any:
-        """Two of them as one."""
+        """Merge two synopses."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What one point kept of an interval: of everything, and of each class."""
+    """The synopses of an interval at one point: of everything, and of each class."""
 
     interval: Interval
     synopses: Synopses
@@ -67,12 +67,12 @@ class Cut:
 
 @dataclass(slots=True)
 class Span:
-    """An interval, and what became of its packets: of all, and of each class."""
+    """An interval and the fate of its packets: of all, and of each class."""
 
     interval: Interval
     crossings: dict[int, Crossing]
-    open_ended: bool = False  # one of its edges is the beginning or the end of a capture, not a delimiter
-    lost_delimiters: int = 0  # seen by one point alone: the intervals on both sides of them are in this one
+    open_ended: bool = False  # one edge is the beginning or the end of a capture, not a delimiter
+    lost_delimiters: int = 0  # delimiters seen by one point only: the intervals on both sides are merged here
 
     @property
     def whole(self) -> Crossing:
@@ -81,7 +81,7 @@ class Span:
 
 
 class ClassMeter:
-    """A meter for everything, and one for each class of traffic."""
+    """One meter for everything, and one per class of traffic."""
 
     def __init__(self, estimator: Crosses, point: str, grouping: Grouping | None) -> None:
         self._estimator, self._point, self._grouping = estimator, point, grouping
@@ -105,7 +105,7 @@ class ClassMeter:
             self._meters[tag].observe(PacketBatch(columns))
 
     def added(self, first: Any, second: Any) -> Any:
-        """Two synopses of neighbouring intervals as one."""
+        """Merge two synopses of neighbouring intervals."""
         assert isinstance(self._estimator, Adds)
         return self._estimator.added(first, second)
 
@@ -122,7 +122,7 @@ def cuts(
     delimiters: Delimiters | None = None,
     grouping: Grouping | None = None,
 ) -> Iterator[Cut]:
-    """What a point keeps of each interval: cut at delimiters, or by the clock, or everything in one."""
+    """The cuts of one point: at delimiters, by the clock, or everything as one."""
     meter = ClassMeter(estimator, point, grouping)
     if delimiters is not None:
         yield from _at_delimiters(meter, batches, delimiters)
@@ -132,8 +132,8 @@ def cuts(
 
 
 def _at_delimiters(meter: ClassMeter, batches: Iterable[PacketBatch], delimiters: Delimiters) -> Iterator[Cut]:
-    opened: Interval | None = None  # the interval that goes on
-    waiting: Cut | None = None  # the one before it, whose end may yet be taken back
+    opened: Interval | None = None  # the open interval
+    waiting: Cut | None = None  # the one before it, whose end may still be revoked
     for packets, edge in split_at_delimiters(batches, delimiters):
         if len(packets):
             start_ns = int(packets.time_ns[0]) if opened is None else opened.start_ns
@@ -165,7 +165,7 @@ def crossings(
     grouping: Grouping | None = None,
     ahead_ns: int | None = None,
 ) -> Iterator[Span]:
-    """What became of the packets of each interval, in order of time."""
+    """The fate of the packets of each interval, in order of time."""
     ups, downs = (cuts(estimator, p, sources[p], interval_ns, delimiters, grouping) for p in estimator.points)
     empty = {point: estimator.meter(point).cut(Interval(0, 0)) for point in estimator.points}
     pairs: Iterator[Pair]
@@ -196,7 +196,7 @@ class Pair:
 
 
 def paired_by_clock(ups: Iterable[Cut], downs: Iterable[Cut]) -> Iterator[Pair]:
-    """Intervals with the same beginning; one that a point did not see at all is empty there."""
+    """Pair intervals with the same beginning; if a point did not see one, it is empty there."""
     up, down = iter(ups), iter(downs)
     left, right = next(up, None), next(down, None)
     while left is not None or right is not None:
@@ -211,7 +211,7 @@ def paired_by_clock(ups: Iterable[Cut], downs: Iterable[Cut]) -> Iterator[Pair]:
 
 
 def paired_by_delimiters(ups: Sequence[Cut], downs: Sequence[Cut], added: Added, numbered: bool = False) -> list[Pair]:
-    """What both points cut between two neighbouring delimiters that both saw; those of control packets are numbered."""
+    """Pair what both points cut between two neighbouring common delimiters; control packets are numbered."""
     edges = _common_edges(ups, downs)
     pairs = []
     for n, ((i, j), (end_i, end_j)) in enumerate(pairwise([(0, 0), *edges, (len(ups), len(downs))])):
@@ -220,7 +220,7 @@ def paired_by_delimiters(ups: Sequence[Cut], downs: Sequence[Cut], added: Added,
             continue
         joined = [reduce(lambda a, b: _joined(a, b, added), cuts) for cuts in (mine, theirs) if cuts]
         lost = max(0, len(mine) - 1) + max(0, len(theirs) - 1)
-        if numbered:  # also those that neither point saw
+        if numbered:  # including those that neither point saw
             lost = max(_missing(ups[i : end_i + 1]) + len(mine[1:]), _missing(downs[j : end_j + 1]) + len(theirs[1:]))
         up, down = (joined[0].synopses if mine else {}), (joined[-1].synopses if theirs else {})
         interval = joined[0].interval if n else replace(joined[0].interval, name=None)
@@ -232,9 +232,9 @@ def _common_edges(ups: Sequence[Cut], downs: Sequence[Cut]) -> list[tuple[int, i
     """Where both points cut at the same packet, in the order of both: as many as possible (increasing subsequence)."""
     mine, theirs = _places(ups), _places(downs)
     common = [(i, theirs[name]) for name, i in mine.items() if name in theirs]
-    ends: list[int] = []  # smallest place downstream at which a sequence of each length can end
-    last: list[int] = []  # and which of `common` that is
-    before: list[int] = []  # the one before each
+    ends: list[int] = []  # smallest position downstream at which a sequence of each length can end
+    last: list[int] = []  # and its position in `common`
+    before: list[int] = []  # predecessor of each
     for n, (_, j) in enumerate(common):
         length = bisect_left(ends, j)
         before.append(last[length - 1] if length else -1)
@@ -249,20 +249,20 @@ def _common_edges(ups: Sequence[Cut], downs: Sequence[Cut]) -> list[tuple[int, i
 
 
 def _places(cuts: Sequence[Cut]) -> dict[int, int]:
-    """Where each name is, of those that a point has once."""
+    """The position of each name that a point has exactly once."""
     times = Counter(cut.interval.name for cut in cuts)
     named = ((i, cut.interval.name) for i, cut in enumerate(cuts))
     return {name: i for i, name in named if name is not None and times[name] == 1}
 
 
 def _missing(cuts: Sequence[Cut]) -> int:
-    """Control packets whose numbers a point never saw, between the first that is named and the last."""
+    """Number of control packets that a point never saw between the first and the last that it named."""
     numbers = [cut.interval.name - CONTROL for cut in cuts if cut.interval.name is not None]
     return sum((b - a - 1) % 2**32 for a, b in pairwise(numbers))
 
 
 def _joined(first: Cut, second: Cut, added: Added) -> Cut:
-    """Two neighbouring intervals of a point as one."""
+    """Merge two neighbouring intervals of a point."""
     synopses = dict(first.synopses)
     for tag, synopsis in second.synopses.items():
         synopses[tag] = added(synopses[tag], synopsis) if tag in synopses else synopsis
@@ -273,7 +273,7 @@ def _joined(first: Cut, second: Cut, added: Added) -> Cut:
 
 
 def crossed(pairs: Iterable[Pair], cross: Cross, empty_up: Any, empty_down: Any) -> Iterator[Span]:
-    """What became of the packets of each pair; a class that a point did not see is empty there."""
+    """The fate of the packets of each pair; a class that a point did not see is empty there."""
     for pair in pairs:
         tags = sorted({ALL, *pair.up, *pair.down})
         found = {
@@ -283,10 +283,10 @@ def crossed(pairs: Iterable[Pair], cross: Cross, empty_up: Any, empty_down: Any)
 
 
 def settled(spans: Iterable[Span], interval_ns: int, ahead_ns: int | None = None) -> Iterator[Span]:
-    """Spans once what straddles their edges has found its other half, or time has passed for it.
+    """Spans whose straddling packets have been paired with the other point, or timed out.
 
-    `ahead_ns` is how far the downstream clock may be ahead, where that is known: what was seen longer before it was
-    sent is a copy of something else.
+    `ahead_ns` is how far the downstream clock may be ahead, if known: a packet seen earlier than that before it was
+    sent is a copy of another.
     """
     patience_ns = max(PATIENCE_NS, interval_ns)
     ahead_ns = 2 * patience_ns if ahead_ns is None else ahead_ns
@@ -311,13 +311,13 @@ def _done(span: Span) -> Span:
 
 
 def total(spans: Iterable[Span]) -> dict[int, Crossing]:
-    """Everything in one: all packets, and each class."""
+    """Everything merged: all packets, and each class."""
     sums: dict[int, Crossing] = {ALL: Crossing()}
     tails: dict[int, list[Tail]] = {}
     lengths: Counter[int] = Counter()
     for span in spans:
         for tag, crossing in span.crossings.items():
-            # Samples are put together once, at the end: one by one they would be copied again and again.
+            # Concatenate samples once at the end: one by one they would be copied repeatedly.
             sums.setdefault(tag, Crossing()).add(crossing, with_tail=False)
             tails.setdefault(tag, []).append(crossing.tail)
             lengths[tag] += len(crossing.tail)
