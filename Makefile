@@ -84,9 +84,10 @@ fuzz: debian-packages $(INSTALLED) ## Kernels under sanitizers: all captures, th
 	then $(MAKE) -C fuzz run SECONDS=$(or $(SECONDS),300); \
 	else echo "The fuzzers need clang and its runtime (run: apt-get install clang libclang-rt-dev): skipped."; fi
 
-docs: $(INSTALLED) ## Write docs/reference/cli.md and the tables of settings anew
+docs: $(INSTALLED) ## Write docs/reference/cli.md, python.md and the tables of settings anew
 	$(BIN)/python -m wirelag.cli.reference
 	$(BIN)/python -m wirelag.cli.settings_tables
+	$(BIN)/python -m wirelag.cli.python_reference
 
 lint: $(INSTALLED) ## Check style, types, imports and the format of C
 	$(BIN)/ruff check

@@ -112,7 +112,7 @@ dscp = 46
         (LEAST + 'by = "weather"', "agent.toml: by: 'weather' is not one of"),
         (LEAST + '[cut]\nat = "packets"', "agent.toml: cut.at: only lda is cut at packets"),
         (LEAST + '[cut]\ncontrol_to = "192.0.2.1"', "cut.control_port (--control-port): is missing"),
-        (LEAST + '[[segments]]\nname = "nowhere"', "agent.toml: segments.nowhere.name: 'nowhere' names no segment"),
+        (LEAST + '[[segments]]\nname = "nowhere"', "agent.toml: segments.nowhere.name: 'nowhere' is not a segment"),
         (LEAST + '[[segments]]\ndirection = "10.0.0.1"', "agent.toml: segments.0.direction: '10.0.0.1' is not a dir"),
         (LEAST + '[[segments]]\nname = "a>b"\n[[segments]]\nname = "a>b"', "two of them are the same"),
         (LEAST + "[segments]\nname = 1", "agent.toml: segments: write [[segments]]"),

@@ -268,7 +268,7 @@ def test_little_memory(queue: Queue, clean: dict[str, Any]) -> None:
     """What was evicted is put together again; sample and hold keeps few."""
     found = answer(queue.behind, "--memory", "64KiB")
     assert found["counts"]["evicted"] > 0
-    assert any(note.startswith(f"{found['counts']['evicted']:,} flows had to leave") for note in found["notes"])
+    assert any(note.startswith(f"{found['counts']['evicted']:,} flows were evicted") for note in found["notes"])
     assert [(flow["key"], flow["packets"]) for flow in found["flows"]] == [
         (flow["key"], flow["packets"]) for flow in clean["flows"]
     ]

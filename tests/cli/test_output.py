@@ -256,7 +256,7 @@ def test_score_and_compare_read_standard_input(folder: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize("command", ["score {} truth.parquet", "compare {} {}"])
 def test_a_binary_file_is_no_report(folder: Path, command: str) -> None:
     assert run(folder, command.format("up.pcap", "up.pcap"), code=2).stderr == (
-        "wirelag: up.pcap: is not JSON but something that is no text; write it with --format json -o FILE\n"
+        "wirelag: up.pcap: is not JSON but binary data; write it with --format json -o FILE\n"
     )
 
 

@@ -149,7 +149,7 @@ def test_speed(capture: str) -> None:
         (["eth0", "-r", "x.pcap", "rtt"], "no interface is watched"),
         (["-r", "x.pcap", "rtt", "--speed", "fast"], "'fast' is not a speed"),
         (["-r", "x.pcap", "rtt"], "x.pcap: "),
-        (["eth0", "rtt", "--interval", "1ms"], "must be 100ms at least"),
+        (["eth0", "rtt", "--interval", "1ms"], "must be at least 100ms"),
         (["eth0", "response", "--by", "port"], "'port' is not one of server, flow, client"),
         (["eth0", "rtt", "--method", "ack"], "is for response"),
         (["eth0", "response", "--memory", "1KiB"], "is for rtt"),

@@ -6,6 +6,7 @@ import importlib
 import json
 import pkgutil
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import wirelag
 from tests.support import command, needs
 from tests.support.doc_pages import PAGES, ROOT, Run, blocks, missing_tools
 from tests.support.shell import shell
-from wirelag.cli import COMMANDS, reference
+from wirelag.cli import COMMANDS, python_reference, reference
 
 REFERENCE = ROOT / "docs" / "reference"
 MODULES = [
@@ -48,8 +49,15 @@ def test_examples_in_docstrings(name: str) -> None:
 
 
 def test_the_modules_that_should_have_examples_have_them() -> None:
-    for name in ("units", "filters", "packets"):
+    for name in ("units", "packets.filters", "packets.batch"):
         assert doctest.testmod(importlib.import_module(f"wirelag.{name}")).attempted > 0
+
+
+def test_the_python_reference_is_fresh_and_has_every_name() -> None:
+    assert python_reference.main(["--check"]) == 0, "write it anew with make docs"
+    page = python_reference.PAGE.read_text(encoding="utf-8")
+    missing = [name for name in wirelag.__all__ if f"\n### {name}\n" not in page]
+    assert missing == []
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -104,16 +112,15 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("room", ["guides", "concepts", "reference/schema"])
 def test_every_page_is_in_the_index(room: str) -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    pages = [f"{room}/{page.name}" for page in (ROOT / "docs" / room).iterdir()]
+    pages = [f"{room}/{page.name}" for page in (ROOT / "docs" / room).iterdir() if page.is_file()]
     assert [page for page in pages if f"({page})" not in index] == []
 
 
 WIDEST = 120  # characters of a line of prose
-# Generated, and one that is being rewritten.
-WIDE = {"cli.md", "python.md"}
+WIDE = {"cli.md"}  # generated
 PROSE = sorted(
     [
-        *(page for page in PAGES if page.name not in WIDE | {"ARCHITECTURE.md"}),
+        *(page for page in PAGES if page.name not in WIDE),
         ROOT / "CONTRIBUTING.md",
         ROOT / "experiments" / "README.md",
     ]
@@ -137,26 +144,34 @@ def test_lines_of_prose_are_not_too_long(page: Path) -> None:
     assert not long, f"{page}: lines {long} have more than {WIDEST} characters"
 
 
-def _rooms(text: str) -> set[str]:
-    """The files that a tree of indented names shows."""
-    files, folders = set(), {}
-    for line in text.splitlines():
-        depth = len(line) - len(line.lstrip())
-        names = re.split(r"  +", line.strip())[0].split()
-        folder = "".join(name for at, name in sorted(folders.items()) if at < depth)
-        files |= {folder + name for name in names}
-        folders = {at: name for at, name in folders.items() if at < depth} | {depth: names[0]}
-    return files
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 
 
-def test_architecture_shows_the_rooms_that_are_there() -> None:
-    trees = [block.lines for block in blocks((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))]
-    shown = _rooms("\n".join(next(lines for lines in trees if lines[0] == "src/wirelag/")))
-    assert {name for name in shown if not (ROOT / name).exists()} == set()
+def test_architecture_lists_the_rooms_that_are_there() -> None:
+    table = ARCHITECTURE.split("## Rooms")[1].split("## ")[0]
+    listed = {
+        name for row in re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+    }
     source = ROOT / "src" / "wirelag"
-    files = {f"src/wirelag/{path.relative_to(source).as_posix()}" for path in source.rglob("*.*") if path.is_file()}
-    own = {name for name in files if name.endswith((".py", ".pyi", ".h", ".cpp"))}
-    assert {name for name in own if name not in shown and not name.endswith("/__init__.py")} == set()
+    assert listed == {path.name for path in source.iterdir() if (path / "__init__.py").exists()}
+
+
+def test_architecture_has_the_order_that_is_checked() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    layers = project["tool"]["importlinter"]["contracts"][0]["layers"]
+    trees = [block.lines for block in blocks(ARCHITECTURE)]
+    shown = next(lines for lines in trees if lines[0] == "cli")
+    assert [set(line.split()) for line in shown] == [set(layer.split(" : ")) for layer in layers]
+
+
+def test_files_that_architecture_names_are_there() -> None:
+    """Names with a slash; `x` stands for a name to come, and so do words in angle brackets."""
+    places = (ROOT, ROOT / "src" / "wirelag")
+    named = set(re.findall(r"`((?:[\w.]+/)+[\w.]+\.(?:py|h|md|c|cpp|toml))`", ARCHITECTURE))
+    coming = re.compile(r"/(x|formats_x|jitter|kafka|postgres)\.")
+    assert {
+        name for name in named if not coming.search(name) and not any((top / name).exists() for top in places)
+    } == set()
 
 
 def _json(command: str) -> dict[str, Any]:

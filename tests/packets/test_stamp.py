@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import wirelag
 from tests.support.effort import examples
 from wirelag.capture.writer import CaptureWriter
-from wirelag.packets.batch import Kind, PacketBatch, stamp
+from wirelag.packets import stamp
+from wirelag.packets.batch import Kind, PacketBatch
 from wirelag.packets.stamp import NONE
 from wirelag.sim.queue import QueueScenario, run
 from wirelag.sim.queue_frames import downstream_frames, upstream_frames

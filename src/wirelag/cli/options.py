@@ -8,6 +8,7 @@ import inspect
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -70,7 +71,6 @@ def _filter_option(flag: str, kind: Any, metavar: str, text: str) -> inspect.Par
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-_GIVEN: Final = ("wanted", "method")  # parameters that stand for several options
 _WHO: Final = (
     _filter_option("--host", list[str], "ADDRESS", "To or from this host."),
     _filter_option("--net", list[str], "NETWORK", "To or from this network."),
@@ -112,10 +112,11 @@ def replace_parameter(
     for name, parameter in inspect.signature(command).parameters.items():
         if name == replaced:
             parameters += by
-        else:
-            kind = parameter.annotation
-            kind = eval(kind, command.__globals__) if isinstance(kind, str) and name not in _GIVEN else kind
-            parameters.append(parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        kind = parameter.annotation
+        with suppress(NameError):  # what another decorator replaces has a type that is not imported
+            kind = eval(kind, command.__globals__) if isinstance(kind, str) else kind
+        parameters.append(parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY))
     signature = inspect.Signature(parameters, return_annotation=None)
     wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     wrapper.__signature__ = signature  # type: ignore[attr-defined]

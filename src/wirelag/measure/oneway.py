@@ -339,7 +339,7 @@ def explanations(measured: Measured) -> list[str]:
         notes.append(f"delays fall into {len(clusters)} groups, far apart, whose mean says little: {told}")
     share = crossing.details.get("share", 1.0)
     if share < 1:
-        notes.append(f"{share:.1%} of packets were kept for want of memory (--memory); counts are scaled")
+        notes.append(f"{share:.1%} of packets were kept because memory was full (--memory); counts are scaled")
     if measured.undecoded:
         notes.append(f"{measured.undecoded} of {measured.intervals} intervals did not decode: they want more --buckets")
     if measured.lost_delimiters:

@@ -1,11 +1,11 @@
 """What `--sla` and `--above` ask, and what delays say to it: the same for all packets and for every group.
 
-An SLA holds if it holds for everything and for no group fails; a group that has nothing to tell from fails nothing.
+A group without an estimate fails no agreement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -68,15 +68,15 @@ class Verdicts:
         return any(verdict["holds"] is False for verdict in self.sla)
 
 
-def failing_groups(groups: Iterable[tuple[str, Verdicts]], by: str) -> list[str]:
-    """A sentence for each agreement that some groups break."""
+def failing_groups(groups: Sequence[tuple[str, Verdicts]]) -> list[str]:
+    """A sentence for each agreement that some of several groups break."""
     broken: dict[str, list[str]] = {}
-    for key, verdicts in groups:
+    for key, verdicts in groups if len(groups) > 1 else ():
         for verdict in verdicts.sla:
             if verdict["holds"] is False:
                 broken.setdefault(verdict["question"], []).append(key)
     return [
-        f"{question}: does not hold for {len(keys):,} {by}{'s' if len(keys) > 1 else ''}: "
+        f"{question}: does not hold for {len(keys):,} of {len(groups):,} groups: "
         f"{', '.join(keys[:MOST_NAMED])}{', ...' if len(keys) > MOST_NAMED else ''}"
         for question, keys in broken.items()
     ]

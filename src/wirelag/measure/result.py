@@ -158,7 +158,7 @@ class DelayResult(Result):
         for entry in self.groups:
             entry.verdicts = questions.of(asked[entry.key])
         self.notes += questions.sentences(delays)
-        self.notes += failing_groups(((entry.key, entry.verdicts) for entry in self.groups), self.by)
+        self.notes += failing_groups([(entry.key, entry.verdicts) for entry in self.groups])
 
     @property
     def holds(self) -> bool:

@@ -111,7 +111,7 @@ class Samples:
         legs = {name: self.distribution(tag, leg) for leg, name in enumerate(LEGS)}
         details: dict[str, Any] = {
             "legs": {
-                name: facts(one, self.crowds.of_leg(leg) if tag is None else None)
+                name: _plain(facts(one, self.crowds.of_leg(leg) if tag is None else None))
                 for leg, (name, one) in enumerate(legs.items())
                 if one.samples
             }
@@ -152,3 +152,8 @@ def facts(distribution: Distribution, crowds: Crowds | None = None) -> dict[str,
         "quantiles": {q: seconds(distribution.quantile_ns(float(q))) for q in QUANTILES},
         "ci95": {name: (low_high[0] / 1e9, low_high[1] / 1e9) for name, low_high in bounds.items() if low_high},
     }
+
+
+def _plain(figures: dict[str, Any]) -> dict[str, Any]:
+    """Figures as JSON has them: intervals are lists."""
+    return figures | {"ci95": {name: [*bounds] for name, bounds in figures["ci95"].items()}}
