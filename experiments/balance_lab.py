@@ -46,7 +46,7 @@ Act = Callable[[Site], None]
 class Outcome:
     """The record of a run."""
 
-    latency_ms: npt.NDArray[np.float64]  # of answered requests
+    latency_ms: npt.NDArray[np.float64]  # latencies of answered requests
     ended_s: npt.NDArray[np.float64]  # when each request ended, since the start
     failed: npt.NDArray[np.bool_]
     server: npt.NDArray[np.uint16]

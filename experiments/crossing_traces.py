@@ -28,7 +28,7 @@ MEAN_NS = 200.0  # the paper's 0.2 us
 WEIBULL = 0.6  # the paper's shape
 PARETO = (3.0, 4.0, 5.0)
 EPISODE = 100  # mean number of packets in an episode of loss
-NORMAL_MEAN = math.sqrt(2 / math.pi)  # of |z|
+NORMAL_MEAN = math.sqrt(2 / math.pi)  # mean of |z|
 NORMAL_MEDIAN = 0.6744897501960817
 
 # ---- delays ----

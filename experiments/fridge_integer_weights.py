@@ -10,7 +10,7 @@ from traces import ERROR_NAMES, TYPICAL, Array, Truth, arguments, fridges_of, is
 
 from wirelag.estimators.fridge import union_weights
 
-BINS = 32  # of the histogram: one octave each, up to 2^32 ns = 4.3 s
+BINS = 32  # histogram bins: one octave each, up to 2^32 ns = 4.3 s
 
 
 def table(first: int, hit: float, most: float) -> tuple[Array, Array]:

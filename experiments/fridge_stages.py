@@ -28,7 +28,7 @@ def simulate(stages: int, requests: int, seed: int) -> tuple[Array, Array, Array
     rng = random.Random(seed)
     size = SLOTS // stages
     arrays: list[list[int]] = [[-1] * size for _ in range(stages)]  # the number of the request in each slot
-    place: dict[int, tuple[int, int, int]] = {}  # of each request: stage, slot, insertions into the last stage before
+    place: dict[int, tuple[int, int, int]] = {}  # by request: stage, slot, insertions into the last stage before
     answers: dict[int, list[int]] = {}  # due after this many insertions
     into_last, last = 0, stages - 1
     answered, seen, weights = np.zeros(OCTAVES), np.zeros(OCTAVES), np.zeros(OCTAVES)

@@ -14,7 +14,7 @@ from lab.clients import Load
 from lab.scenarios import Scenario
 from lab.servers import Httpd
 
-THRESHOLD = 0.6  # of the true latency
+THRESHOLD = 0.6  # share of the true latency
 DEPTHS = (4, 8, 16)
 METHODS = ("gap", LITERAL, "modes", "ack", "window", "auto")
 PATTERNS = ("sliding", "batch", "pages")

@@ -115,7 +115,7 @@ def reasons(epochs: Epochs) -> str:
 
 
 def latencies_ns(truth: pl.DataFrame) -> Floats:
-    """Of all responses."""
+    """Latencies of all responses."""
     return (truth["t_response_ns"] - truth["t_request_ns"]).to_numpy().astype(np.float64)
 
 

@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CAPTURES = Path(os.environ.get("WIRELAG_SHARED_DATA") or ROOT.parent / "shared" / "data") / "rtt"
 LARGEST = 2_500_000  # bytes of a file
 LEAST_EXCHANGES, LEAST_NS = 3, 1_000_000
-BANDS = ((90, 100), (70, 89), (0, 69))  # of confidence, %
+BANDS = ((90, 100), (70, 89), (0, 69))  # ranges of confidence, %
 QUICK = 12  # captures
 
 

@@ -26,7 +26,7 @@ class Resent:
 
     up: Cached
     down: Cached
-    true_ns: float  # of all packets that arrived
+    true_ns: float  # mean of all packets that arrived
     sure_ns: int  # the summed delay of packets that can be told apart
     sure: int
 

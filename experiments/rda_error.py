@@ -75,7 +75,7 @@ METHODS: dict[str, Method] = {
     "rateless": rda(Rda(rateless=True, tail=0)),
 }
 
-Errors = dict[tuple[str, int, Deviation], tuple[list[float], list[float]]]  # of mean and deviation
+Errors = dict[tuple[str, int, Deviation], tuple[list[float], list[float]]]  # errors of mean and deviation
 
 
 def measured(count: int, differences: tuple[int, ...], runs: int, delays: Delays, both_ways: bool) -> Errors:

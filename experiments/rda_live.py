@@ -36,7 +36,7 @@ class Figures:
 
     done: Done
     intervals: int  # complete ones, during the traffic
-    reported: int  # of them; if a control packet is lost, its interval is reported together with the next
+    reported: int  # intervals reported; if a control packet is lost, its interval is reported together with the next
     mean_errors: list[float]
     covered: float  # the share of means whose 95% interval contains the truth
     std_errors: list[float]

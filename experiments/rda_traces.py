@@ -60,7 +60,7 @@ class Points:
 
     up: Cached
     down: Cached
-    delays_ns: Times  # of the packets seen at both
+    delays_ns: Times  # delays of the packets seen at both
     lost: Words  # seen only upstream, anywhere
     moved: Words  # over an edge
     common: Words

@@ -45,7 +45,7 @@ def held(packets: Packets, flows: int) -> Packets:
     return Packets(packets.flow[rows], packets.id[rows], packets.sent_ns[rows], packets.left_ns[rows])
 
 
-Errors = dict[tuple[str, str], Floats]  # of the sampled flows, by comparison and method
+Errors = dict[tuple[str, str], Floats]  # errors of the sampled flows, by comparison and method
 
 
 def compared(utilisation: float, seed: int, seconds: float) -> tuple[Burstiness, float, Errors]:

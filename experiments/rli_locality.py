@@ -38,7 +38,7 @@ class Arrived(NamedTuple):
     flow: Ints
     time_ns: Ints
     queued_ns: Floats
-    packets: Floats  # of each flow
+    packets: Floats  # packets per flow
     mean_ns: Floats
 
 

@@ -33,7 +33,7 @@ UTILISATIONS = (0.88, 0.70, 0.55, 0.20)
 BYTES_PER_S = QueueScenario().bytes_per_s
 SEEDS, SECONDS = range(1, 6), 8.0
 QUICK_SEEDS, QUICK_SECONDS = range(1, 3), 1.0
-SLOT_BYTES = 128  # of a flow in the table
+SLOT_BYTES = 128  # per flow in the table
 PARTS = 1 << 16  # rows per call of the kernel
 WIDTHS_NS = (10**6, 10**7, 10**8)  # time scales of burstiness
 

@@ -37,10 +37,10 @@ class Trace:
     """Queries and responses in order of time, and their truth."""
 
     packets: PacketBatch
-    request: Array  # of each packet: the number of its request
-    arrivals: Array  # of each packet: the requests so far
-    flow_key: Array  # of each request
-    delays_ns: Array  # of those answered, in order of their responses
+    request: Array  # per packet: the number of its request
+    arrivals: Array  # per packet: the requests so far
+    flow_key: Array  # per request
+    delays_ns: Array  # delays of answered requests, in order of their responses
     survived: Array  # and the requests between
 
     @property
@@ -96,7 +96,7 @@ def log_uniform(longest_ms: float, octaves: int = 10, seed: int = 1, requests: i
 class Seen:
     """The samples of one run."""
 
-    row: Array  # of the response
+    row: Array  # row of the response
     delays_ns: Array
     fridge: Array
     survived: Array

@@ -67,7 +67,7 @@ def forecast(config: Config) -> Iterator[str]:
             f"segments that the collector names, {MOST_SEGMENTS} at most: references of each every "
             f"{format_duration(injection.tau_ns)}, {format_rate(8 * injection.size * 1e9 / injection.tau_ns)}"
         )
-    one = () if config.m_set is None else (config.of_references("A>B", "::1", "::2"),)  # that the collector may name
+    one = () if config.m_set is None else (config.of_references("A>B", "::1", "::2"),)  # may be named by the collector
     sent = config.measured or one
     each = sum(message_bytes(measured, config.expected_packets) for measured in sent)
     per_s = each * 1e9 / config.interval_ns

@@ -34,7 +34,7 @@ def check(settings: Settings, measured: tuple[Measured, ...]) -> None:
     if settings["interface"] is None:
         raise settings.wrong("read", "captures are not read inside the kernel: leave in_kernel (--in-kernel) out")
     if settings["interval"] < SHORTEST_NS or settings["interval"] < 2 * settings["grace"]:
-        raise settings.wrong("interval", "is too short: in the kernel it has 100 ms or more, and twice the grace")
+        raise settings.wrong("interval", "is too short: in the kernel it must be 100 ms or more, and twice the grace")
     for name, given in {
         "by": terms.by is not None,
         "filter": settings["filter"] is not None,
@@ -43,7 +43,7 @@ def check(settings: Settings, measured: tuple[Measured, ...]) -> None:
         "segments.0.packets": measured[0].references_only,
     }.items():
         if given:
-            raise settings.wrong(name, "is not to be had in the kernel: leave in_kernel (--in-kernel) out")
+            raise settings.wrong(name, "is not supported in the kernel: leave in_kernel (--in-kernel) out")
 
 
 class KernelMeter:

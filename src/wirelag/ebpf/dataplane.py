@@ -306,7 +306,7 @@ def _read(path: Path) -> ObjectFile:
 
 
 def pinned_program(path: str) -> Program:
-    """An XDP program pinned by somebody else, to run after ours."""
+    """An XDP program pinned by another user, to run after ours."""
     try:
         program = Program.pinned(path)
     except OSError as error:
