@@ -206,7 +206,7 @@ def _clock(config: Config) -> str:
         return f"clock: assumed right within {format_duration(reading.error_ns)}, as stated"
     if not reading.synchronised:
         return (
-            f"clock: NOT synchronised ({reading.source}): delays will be wrong by what the clocks differ; "
+            f"clock: NOT synchronised ({reading.source}): delays will be off by the clock difference; "
             f"start chrony or PTP, or state a bound with clock.error where both points have one clock"
         )
     return f"clock: synchronised, right within {format_duration(reading.error_ns)} ({reading.source})"

@@ -103,7 +103,7 @@ class Dataplane:
         try:
             self.maps["then"].update(0, pinned_program(path))
         except OSError as error:
-            raise WirelagError(f"{path}: cannot run after ours ({error.strerror}): check that it is XDP") from None
+            raise WirelagError(f"{path}: cannot run after ours ({error.strerror}): use an XDP program") from None
 
     def close(self) -> None:
         """Detach its programs and release everything that is not pinned or shared."""
