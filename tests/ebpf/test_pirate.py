@@ -262,7 +262,7 @@ def test_who_is_a_client() -> None:
     ("make", "line"),
     [
         (lambda: KernelPirate(Pirate("gap")), "the method gap does not run in the kernel: use auto or modes"),
-        (lambda: KernelPirate(Pirate(), servers=[Server.parse("::/0")] * 9), "8 servers at most"),
+        (lambda: KernelPirate(Pirate(), servers=[Server.parse("::/0")] * 9), "at most 8 servers"),
         (lambda: KernelPirate(Pirate("modes"), "no0such0if"), "no0such0if: there is no such interface"),
         (
             lambda: KernelPirate(Pirate("modes"), then="/sys/fs/bpf/no/such"),
