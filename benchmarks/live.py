@@ -37,7 +37,7 @@ class Flood:
     sent: int
     received: int
     dropped: int
-    cpu_ns: float  # of the capture, per received packet
+    cpu_ns: float  # processor time of the capture per received packet
 
     @property
     def accounted(self) -> bool:

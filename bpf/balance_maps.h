@@ -19,7 +19,7 @@ struct balance_settings {
     u64 vip_high, vip_low;
     u64 seed;
     u16 ports[PORTS]; /* all are set: fewer are repeated */
-    u8 mac[6];        /* of the interface; 0: not ready, everything passes */
+    u8 mac[6];        /* the interface's; 0: not ready, everything passes */
     u8 protocol;
     u8 any_port;
     u32 table_size, group_mask;
@@ -36,7 +36,7 @@ struct backend {
 struct tally {
     u64 packets, bytes, opened;
     u64 requests, repeated; /* repeated: retransmitted requests and SYNs */
-    u64 sum_ns, count;      /* of response latencies */
+    u64 sum_ns, count;      /* sum and number of response latencies */
     u64 abstained;          /* epochs without an estimate */
 };
 

@@ -13,7 +13,7 @@
 
 const volatile struct wl_lda lda;
 const volatile u64 tail_key;
-const volatile u32 bucket_count, tail_most, tail_room; /* of one side */
+const volatile u32 bucket_count, tail_most, tail_room; /* per side */
 const volatile u64 source_net[4], destination_net[4];  /* which packets: address, mask */
 
 /* Counters of a side besides its buckets. */

@@ -10,7 +10,7 @@
 #include "coin.h"
 #include "fast.h"
 
-#define WL_SLOTS 8   /* of a group: its keys are one cache line, its times another */
+#define WL_SLOTS 8   /* slots per group: its keys are one cache line, its times another */
 #define WL_TRIES 64  /* for a group that another processor holds: some microseconds */
 #define WL_SERVERS 8 /* servers that can be distinguished */
 
@@ -24,7 +24,7 @@ struct wl_server {
 
 struct wl_group {
     u64 keys[WL_SLOTS];
-    u64 times[WL_SLOTS]; /* of the last packet, in ns, doubled; the lowest bit of the first: a processor holds the group */
+    u64 times[WL_SLOTS]; /* times of the last packets, in ns, doubled; the lowest bit of the first: a processor holds the group */
     WL_FLOW flows[WL_SLOTS];
 };
 

@@ -1,8 +1,8 @@
 """Pirate, figure 9: tail latency with a balancer that follows latency, and without one. Needs the lab, and root.
 
 Four servers, service times lognormal with a mean of 20 ms; connections live for 1 s on average and have one request in
-flight. `equal` is the same balancer with weights that stay equal. p99 is that of all requests, those of connections
-that are pinned to a slow server among them.
+flight. `equal` is the same balancer with constant equal weights. p99 is over all requests, including those of
+connections pinned to a slow server.
 
     python experiments/balance_lab.py [--quick] [--runs N] [--seconds S] [--loads N...]
 """
@@ -44,20 +44,20 @@ Act = Callable[[Site], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run left."""
+    """The record of a run."""
 
-    latency_ms: npt.NDArray[np.float64]  # of those that were answered
+    latency_ms: npt.NDArray[np.float64]  # latencies of answered requests
     ended_s: npt.NDArray[np.float64]  # when each request ended, since the start
     failed: npt.NDArray[np.bool_]
     server: npt.NDArray[np.uint16]
-    said: list[dict[str, Any]]  # by the command, with `at`: seconds since the start
+    said: list[dict[str, Any]]  # output of the command, with `at`: seconds since the start
 
     def p99_ms(self) -> float:
-        """Of all requests that were answered."""
+        """Over all answered requests."""
         return float(np.percentile(self.latency_ms, 99))
 
     def weights(self, number: int) -> list[tuple[float, float]]:
-        """When it had which."""
+        """The weights of a server, with their times."""
         names = f"server{number}"
         return [(one["at"], back["weight"]) for one in self.said for back in one["backends"] if back["name"] == names]
 
@@ -71,7 +71,7 @@ def run(
     acts: Sequence[tuple[float, Act]] = (),
     load: Load | None = None,
 ) -> Outcome:
-    """One run. `acts`: what happens when, in seconds since the start."""
+    """One run. `acts`: actions by time, in seconds since the start."""
     load = load or Load(lifetime=LIFETIME)
     with TemporaryDirectory() as folder, site("fig", Path(folder), seed, service=SERVICE, workers=WORKERS) as place:
         place.configure(SERVERS, None if steered else EQUAL)
@@ -96,7 +96,7 @@ def run(
 
 
 def _wait_until(time_ns: int, client: Process) -> None:
-    """Until then, or until the client has ended."""
+    """Wait until then, or until the client has ended."""
     ended = os.pidfd_open(client.pid)
     try:
         select.select([ended], [], [], max(0.0, (time_ns - time.time_ns()) / 1e9))
@@ -105,22 +105,22 @@ def _wait_until(time_ns: int, client: Process) -> None:
 
 
 def slow(number: int) -> Act:
-    """It gets slow."""
+    """Make it slow."""
     return lambda place: place.slow(number)
 
 
 def well(number: int) -> Act:
-    """It recovers."""
+    """Let it recover."""
     return lambda place: place.well(number)
 
 
 def dies(number: int) -> Act:
-    """Its host is silent from now on."""
+    """Make its host silent from now on."""
     return lambda place: place.network.ip(f"server{number}", "link set eth0 down")
 
 
 def moving(seconds: float, first: int) -> list[tuple[float, Act]]:
-    """One of the servers is slow, another one every MOVES_S."""
+    """One server is slow at a time, another one every MOVES_S."""
     acts: list[tuple[float, Act]] = [(0.0, slow(first))]
     for count, at_s in enumerate(np.arange(MOVES_S, seconds, MOVES_S).tolist()):
         old, new = (SERVERS[(first - 1 + count + step) % len(SERVERS)] for step in (0, 1))
@@ -128,21 +128,21 @@ def moving(seconds: float, first: int) -> list[tuple[float, Act]]:
     return acts
 
 
-# ---- what is shown ----
+# ---- output ----
 
 
 @dataclass(frozen=True)
 class Tail:
-    """p99 of some runs of one load, in ms, with equal weights and with weights that follow latency."""
+    """p99 of several runs of one load, in ms, with equal weights and with weights that follow latency."""
 
     equal: list[float]
     aware: list[float]
     requests_per_s: float
     failed: int
-    least: float  # weight that anyone ever had
+    least: float  # smallest weight of any server
 
     def lower(self) -> list[float]:
-        """By how much, run by run."""
+        """The reduction, run by run."""
         return [1 - aware / equal for equal, aware in zip(self.equal, self.aware, strict=True)]
 
 
@@ -164,16 +164,16 @@ def tail(connections: int, runs: int, seconds: float, ill: bool = True) -> Tail:
 
 @dataclass(frozen=True)
 class Recovery:
-    """Seconds from a change of a server until its weight says so."""
+    """Seconds from a change of a server until its weight reflects it."""
 
-    down_s: float  # less than a fifth of its share
+    down_s: float  # below a fifth of its share
     up_s: float  # at least 80% of it
     stays: bool  # and from then on at least half of it
     failed: int
 
 
 def recovery(connections: int, seed: int = 1) -> Recovery:
-    """A server is slow for 12 s, then well."""
+    """A server is slow for 12 s, then healthy."""
     ill_s, well_s = 2.0, 14.0
     one = run(connections, 34.0, seed, acts=[(ill_s, slow(2)), (well_s, well(2))])
     weights = one.weights(2)
@@ -184,14 +184,14 @@ def recovery(connections: int, seed: int = 1) -> Recovery:
 
 
 def all_slow(connections: int, seed: int = 1) -> tuple[float, float]:
-    """The least and the largest weight, in fair shares, from 4 s after all got slow."""
+    """The smallest and the largest weight, in fair shares, from 4 s after all got slow."""
     one = run(connections, 14.0, seed, acts=[(3.0, slow(number)) for number in SERVERS])
     shares = [weight / FAIR for number in SERVERS for at, weight in one.weights(number) if at > 7.0]
     return min(shares), max(shares)
 
 
 def one_dies(connections: int, seed: int = 1) -> tuple[float, float, float]:
-    """A host falls silent: seconds until it has a fifth of its share; failures a second from 5 s on, equal, aware."""
+    """A host falls silent: seconds until it has a fifth of its share; failures per second from 5 s on, equal, aware."""
     failures = []
     patient = Load(lifetime=LIFETIME, patience_us=1_000_000)
     for steered in (False, True):
@@ -203,7 +203,7 @@ def one_dies(connections: int, seed: int = 1) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class Churn:
-    """What became of many short connections."""
+    """The fate of many short connections."""
 
     opened: int
     requests: int
@@ -221,7 +221,7 @@ def churn(connections: int, seed: int = 1) -> Churn:
 
 
 def arguments() -> argparse.Namespace:
-    """Of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one short run of one load: rough numbers")
     parser.add_argument("--runs", type=int, default=5)
@@ -231,7 +231,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """All of it: 25 minutes."""
+    """Run everything: 25 minutes."""
     asked = arguments()
     need_root()
     if asked.quick:

@@ -2,7 +2,7 @@
 
 Connections live for 1 s on average, with one request in flight. `least connections` needs the ends of connections,
 which a balancer with direct server return sees; `peak EWMA` needs each response, which it cannot see. Sums over epochs
-reach the controller as `pirate` would tell them. Numbers are means over seeds.
+reach the controller as `pirate` would report them. Numbers are means over seeds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ USUAL = Farm(think_s=0.02)
 
 
 def moving(seconds: float, every_s: float = MOVES_S) -> tuple[Slowdown, ...]:
-    """One after the other is slow."""
+    """One server after the other is slow."""
     return tuple(Slowdown(i % 4, i * every_s, (i + 1) * every_s) for i in range(int(seconds / every_s)))
 
 
@@ -52,7 +52,7 @@ def recovery_s(farm: Farm, since_s: float, name: str = "server1", share: float =
 
 
 def tables(seconds: float, seeds: int, quick: bool) -> None:
-    """All but Maglev's."""
+    """All tables but Maglev's."""
     loads = LOADS[:1] if quick else LOADS
     usual = replace(USUAL, seconds=seconds)
     cases = {

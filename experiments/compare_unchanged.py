@@ -1,8 +1,8 @@
-"""Compare: how often `wirelag compare` calls a network changed that is not: pairs of captures of the same network.
+"""Compare: how often `wirelag compare` reports a change of an unchanged network: pairs of captures of the same network.
 
-The captures are simulated. A connection's delay never changes here, so that its samples are as alike as can be: the
-worst case for intervals that count each sample as news. With crowds they come from the differences between groups of
-connections (crowds.py).
+The captures are simulated. A connection's delay never changes here, so its samples are perfectly correlated: the worst
+case for intervals that count each sample as independent. With crowds, intervals come from the differences between
+groups of connections (random_groups.py).
 """
 
 import argparse
@@ -20,7 +20,7 @@ CHANGED = ("slower", "faster")
 
 
 def reports(seed: int, matchers: tuple[str, ...], path: str) -> dict[str, Report]:
-    """What one capture's samples say, with intervals from crowds and with intervals that count each sample as news."""
+    """Reports of one capture's samples, with intervals from crowds and with intervals of independent samples."""
     simulation = simulate(Scenario(packets=20_000, seed=seed, servers=1))
     with CaptureWriter(path) as writer:
         for frames in simulation.frames():
@@ -36,7 +36,7 @@ def reports(seed: int, matchers: tuple[str, ...], path: str) -> dict[str, Report
 
 
 def main() -> None:
-    """Print how many pairs were called changed."""
+    """Print how many pairs were reported as changed."""
     import tempfile
 
     parser = argparse.ArgumentParser(description=__doc__)

@@ -1,7 +1,7 @@
 """RDA and FineComb, figure 15: the time that mean and deviation take, against the number of buckets.
 
-Buckets of a second of 1M packets at both points, 1% of them lost. The mean alone needs one pass; `cross` is everything
-that an interval costs: mean, deviation, loss, and a tail of one packet.
+Buckets of a second of 1M packets at both points, 1% of them lost. The mean alone needs one pass; `cross` is the whole
+cost of an interval: mean, deviation, loss, and a tail of one packet.
 """
 
 from time import perf_counter_ns

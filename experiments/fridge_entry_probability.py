@@ -1,7 +1,7 @@
 """Fridge, figure 3: which entry probability is best in 2^12 slots, for delays up to 2^12 ms and up to 2^6 ms.
 
-The trace is the paper's synthetic one. Beside what is measured stands what the planner chooses from the standard error
-alone, when it knows rate and delays.
+The trace is the paper's synthetic one. Beside the measurement is the planner's choice from the standard error alone,
+given rate and delays.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Fridge, lemma 3.1: estimate/true in each octave of delay, for each pair of what x counts and how often one hits.
 
-The paper counts x in insertions (section 6.1) and takes 1 - p/M to that power (equation 1): the literal mix. Unbiased
-are two other pairs: x = requests inserted with 1 - 1/M, x = all requests with 1 - p/M.
-Octaves in which even the right weights are not sure to 3% are left out: "-".
+The paper counts x in insertions (section 6.1) and takes 1 - p/M to that power (equation 1): the literal mix. Two other
+pairs are unbiased: x = requests inserted with 1 - 1/M, x = all requests with 1 - p/M. Octaves in which even the right
+weights are uncertain by more than 3% are left out: "-".
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ def mix(x: Array) -> Array:
 
 
 def entered_so_far(trace: Trace, probability: float, seed: int) -> Array:
-    """How many of the first n requests entered the fridge, n = 0, 1, ...: the kernel does not tell, its coins do."""
+    """How many of the first n requests entered the fridge, n = 0, 1, ...: derived from the kernel's coins."""
     x = trace.flow_key * np.uint64(0xD6E8FEB86659FD93)
     ids = mix((x ^ x >> np.uint64(32)) + np.uint64(4))
     coins = mix(ids + np.uint64(kernel_seed(seed))) >> np.uint64(32)

@@ -1,8 +1,8 @@
 """Fridge, section 6.2, section 6.3: weights without floating point, and the histogram of 32 bins in the data plane.
 
-The paper's look-up table has integer factors from 1/p on, each 1.1 times the one before (or one more), and matches x by
-prefixes. Its example (p = 1/2, M = 2^16: 2 for x < 7 x 2^11, 3 for x < 9 x 2^12) comes out if the factors change
-half-way, ends of ranges have four bits, and x counts insertions with 1 - 1/M. Ours rounds the exact weight at random.
+The paper's look-up table has integer factors from 1/p on, each 1.1 times the previous one (or one more), and matches x
+by prefixes. Its example (p = 1/2, M = 2^16: 2 for x < 7 x 2^11, 3 for x < 9 x 2^12) results if the factors change
+half-way, ends of ranges have four bits, and x counts insertions with 1 - 1/M. Ours rounds the exact weight randomly.
 """
 
 import numpy as np
@@ -10,11 +10,11 @@ from traces import ERROR_NAMES, TYPICAL, Array, Truth, arguments, fridges_of, is
 
 from wirelag.estimators.fridge import union_weights
 
-BINS = 32  # of the histogram: an octave each, up to 2^32 ns = 4.3 s
+BINS = 32  # histogram bins: one octave each, up to 2^32 ns = 4.3 s
 
 
 def table(first: int, hit: float, most: float) -> tuple[Array, Array]:
-    """Where each range of x begins, and its factor, up to a factor of so much."""
+    """The start of each range of x, and its factor, up to this factor."""
     factors = [first]
     while factors[-1] < most:
         factors.append(max(factors[-1] + 1, round(1.1 * factors[-1])))

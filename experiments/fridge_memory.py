@@ -2,7 +2,7 @@
 
 "Best" means tuned against the truth for each memory, as in the paper: the expiry of the array, the entry probabilities
 of fridges. That needs the truth; without it the array gets 2^9 ms, as its authors advise (near p99), and fridges get
-what `plan` chooses from rate and delays.
+`plan`'s choice from rate and delays.
 """
 
 import math
@@ -38,7 +38,7 @@ INVERSE = "2, best p, inverse variance"
 TUNING_SEEDS = (1000, 1001)
 
 T = TypeVar("T")
-Errors: TypeAlias = Callable[[T, int], Array]  # of a choice and a seed: at p50, p95, p99
+Errors: TypeAlias = Callable[[T, int], Array]  # for a choice and a seed: at p50, p95, p99
 
 
 def best(choices: Sequence[T], errors: Errors[T]) -> T:
@@ -63,7 +63,7 @@ def of_fridges(trace: Trace, truth: Truth, fridges: Fridges, seed: int, inverse:
 
 
 def multiple(sizes: list[int], errors: list[float], slots: int, error: float) -> float:
-    """How many times as many slots give this error; twice the most if none does."""
+    """The factor by which slots must grow for this error; twice the largest if none suffices."""
     enough = [size for size, one in zip(sizes, errors, strict=True) if one <= error]
     return (enough[0] if enough else 2 * sizes[-1]) / slots
 

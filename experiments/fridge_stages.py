@@ -1,8 +1,8 @@
 """Fridge, section 4.1, equation 4: a fridge of several stages, and why it is worse for long delays.
 
-Every request is inserted in stage 1 (p = 1); what it finds there moves to stage 2, and so on; what leaves the last
-stage is lost. One request in ten is answered after a number of insertions x, log-uniform from M/8 to 8 M. A request in
-the last stage that survived y insertions into that stage counts (1 - D/M)^-y, any other 1, as the paper says.
+Every request is inserted in stage 1 (p = 1); what it displaces moves to stage 2, and so on; what leaves the last stage
+is lost. One request in ten is answered after a number of insertions x, log-uniform from M/8 to 8 M. A request in the
+last stage that survived y insertions into that stage counts (1 - D/M)^-y, any other 1, as in the paper.
 
 Theory for a full fridge: a request survives x insertions if fewer than D of them hit it, each with probability D/M.
 """
@@ -18,7 +18,7 @@ STAGES = (1, 2, 4, 8)
 
 
 def survival(stages: int, multiple: float) -> float:
-    """The probability to survive `multiple` times M insertions: of a Poisson number of hits, fewer than D."""
+    """The probability of surviving `multiple` times M insertions: fewer than D of a Poisson number of hits."""
     hits = stages * multiple
     return sum(math.exp(-hits) * hits**k / math.factorial(k) for k in range(stages))
 
@@ -28,8 +28,8 @@ def simulate(stages: int, requests: int, seed: int) -> tuple[Array, Array, Array
     rng = random.Random(seed)
     size = SLOTS // stages
     arrays: list[list[int]] = [[-1] * size for _ in range(stages)]  # the number of the request in each slot
-    place: dict[int, tuple[int, int, int]] = {}  # of each request: stage, slot, insertions into the last stage before
-    answers: dict[int, list[int]] = {}  # due after so many insertions
+    place: dict[int, tuple[int, int, int]] = {}  # by request: stage, slot, insertions into the last stage before
+    answers: dict[int, list[int]] = {}  # due after this many insertions
     into_last, last = 0, stages - 1
     answered, seen, weights = np.zeros(OCTAVES), np.zeros(OCTAVES), np.zeros(OCTAVES)
     kept = 1 - 1 / size
@@ -49,7 +49,7 @@ def simulate(stages: int, requests: int, seed: int) -> tuple[Array, Array, Array
         moving = number
         for stage in range(stages):
             into_last += stage == last
-            slot = int(rng.random() * size)  # a hash of the request, another in each stage
+            slot = int(rng.random() * size)  # a hash of the request, different in each stage
             moved, arrays[stage][slot] = arrays[stage][slot], moving
             place[moving] = stage, slot, into_last
             moving = moved

@@ -2,7 +2,7 @@
 
 The union weight 1 / (p1 (1 - p1/M1)^x + p2 (1 - p2/M2)^x), against the paper's inverse variances, which it takes for
 each delay t: here in bins of an octave, of 1/8 and 1/64 octave, and of a microsecond. The fewer samples a bin has, the
-more often a fridge that saw few of them looks sure.
+more often a fridge that saw few of them looks certain.
 """
 
 import numpy as np

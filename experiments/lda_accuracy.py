@@ -1,7 +1,7 @@
 """LDA, figures 4a, 4b, 4c: errors of mean and deviation, and the 98% bounds, against loss.
 
-One bank of 1,024 rows, tuned to the loss; 5M packets, mean delay 0.2 us. Probabilities are powers of two, so that alpha
-is the nearest to 1, or to the paper's 0.5, that there is: up to a factor of 1.41 off.
+One bank of 1,024 rows, tuned to the loss; 5M packets, mean delay 0.2 us. Probabilities are powers of two, so alpha is
+the nearest possible value to 1, or to the paper's 0.5: off by a factor of up to 1.41.
 """
 
 import math
@@ -36,14 +36,14 @@ Found = dict[tuple[str, float, float], list[Run]]  # by distribution, loss, alph
 
 
 def theory(one: Run) -> float:
-    """The mean error of a mean of so many delays, drawn without putting back from those that arrived."""
+    """The mean error of a mean of this many delays, drawn without replacement from those that arrived."""
     left_out = 1 - one.used / one.rows.received
     return NORMAL_MEAN * one.true_std_ns / one.true_ns * math.sqrt(left_out / one.used)
 
 
 def main() -> None:
     chosen = arguments(__doc__)
-    # Quick: fewer packets. With a share of loss above 1,024 packets as many are used: it is the buckets that count.
+    # Quick: fewer packets. With more than 1,024 lost packets, as many are used: the buckets are what counts.
     count, seeds = (500_000, range(5)) if chosen.quick else (5_000_000, range(10))
     found: Found = {}
     for number, name in enumerate(NAMES):
@@ -76,7 +76,7 @@ def show_mean(found: Found) -> None:
 
 
 def show_used(found: Found, count: int) -> None:
-    """The effective size of the sample: alpha = 1 beats 0.5."""
+    """The effective sample size: alpha = 1 beats 0.5."""
     rows = []
     for loss in LOSSES:
         used = [mean_of([r.used for r in found[NAMES[0], loss, alpha]]) for alpha in ALPHAS]

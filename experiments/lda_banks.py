@@ -1,7 +1,7 @@
 """LDA, figure 5: several banks, each tuned to another loss, where the loss is not known.
 
-1,024 rows in all, 5M packets, Weibull 0.6, mean 0.2 us; beside them one bank tuned to the loss that there is, and the
-default of `Lda` (four banks that know nothing of rate or loss). Alpha is 1, and the paper's 0.5.
+1,024 rows in total, 5M packets, Weibull 0.6, mean 0.2 us; for comparison one bank tuned to the actual loss, and the
+default of `Lda` (four banks without knowledge of rate or loss). Alpha is 1, and the paper's 0.5.
 """
 
 from crossing_traces import Packets, Run, arriving, delays_of, mean_of, percent, runs

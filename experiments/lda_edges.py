@@ -1,10 +1,10 @@
 """LDA: where intervals end: cut by the clock against cut at delimiters that both points see.
 
-1M packets/s, 50 us of delay, intervals of 1 s, no packet overtakes another. By the clock 50 packets are in different
-intervals at the two points; where one that left a bucket is made up for by one that came into it, the counts agree and
-the sum is off by a second. Our LDA leaves such buckets out, if it has a sample to go by ("bare" has none, as the
-paper's). Where a delimiter is lost, its two intervals are joined, and more until both points cut
-at the same packet again: the last table, with intervals of 1,000 packets and a marker in 8.
+1M packets/s, 50 us of delay, intervals of 1 s, no packet overtakes another. By the clock, 50 packets are in different
+intervals at the two points; if one that left a bucket is replaced by one that entered it, the counts agree and the sum
+is off by a second. Our LDA leaves such buckets out, if it has a sample to compare with ("bare" has none, as in the
+paper). If a delimiter is lost, its two intervals are joined, and more until both points cut at the same packet again:
+the last table, with intervals of 1,000 packets and a marker in 8.
 """
 
 import numpy as np
@@ -43,7 +43,7 @@ def edges(delays_ns: Times, per_second: int, name: str) -> None:
 
 
 def cells(span: Span, packets: Packets) -> tuple[object, ...]:
-    """What is said of an interval, beside the truth."""
+    """The estimates of an interval, beside the truth."""
     said = span.whole
     places = np.searchsorted(packets.sent_ns, (span.interval.start_ns, span.interval.end_ns))
     delays_ns = packets.delays_ns[slice(*places)]
@@ -56,7 +56,7 @@ def cells(span: Span, packets: Packets) -> tuple[object, ...]:
 
 
 def lost_delimiters(intervals: int) -> None:
-    """How long intervals become where delimiters get lost with the other packets."""
+    """How long intervals become when delimiters are lost like other packets."""
     length_ns, delimiters, tiny = 1_000_000, Delimiters(1_000_000, bits=3), Lda(1, (0,), tail=1)
     packets = Packets.at_rate(np.full(intervals * 1000, DELAY_NS, np.int64), 1000)
     rows = []

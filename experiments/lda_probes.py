@@ -1,7 +1,7 @@
 """LDA, figure 6: two banks of LDA against Poisson probes, with loss in episodes of about 100 packets.
 
 5M packets in a second, Weibull 0.6, mean 0.2 us. A probe has a delay from the same distribution and is lost where
-packets are. 7 Hz are as many packets as an LDA of 1,024 rows takes, 144 Hz as many bytes.
+packets are. 7 Hz is the same number of packets as an LDA of 1,024 rows takes, 144 Hz the same number of bytes.
 """
 
 import numpy as np

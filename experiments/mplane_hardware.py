@@ -1,9 +1,9 @@
 """mPlane, section V: what an LDA costs in a chip, for given link rates.
 
 The paper: a counter of 72 bits (32 for packets, 40 for the sum of timestamps); 1,000 of them take 0.13 mm^2 of SRAM in
-a 65-nm process, the logic beside them 0.1 mm^2. From this follows the area for any number of bits. How many bits a
-counter needs follows from the link: it must count the packets of an interval that may fall into one row, and add their
-delays up; sums may wrap, as only the difference of two sums is looked at. Packets have 250 bytes, as in the paper.
+a 65-nm process, the logic beside them 0.1 mm^2. This gives the area for any number of bits. The link determines the
+bits of a counter: it must count the packets of an interval that may fall into one row, and sum their delays; sums may
+wrap, because only differences of sums matter. Packets have 250 bytes, as in the paper.
 """
 
 import math
@@ -15,7 +15,7 @@ from wirelag.network.classes import framed
 RATES_GBPS = (1, 10, 40, 100, 400, 800)
 PACKET_BYTES = 250
 COUNTERS = 1024
-SAMPLED = 0.5  # a packet in two at most goes into a row, as in the paper's example of banks
+SAMPLED = 0.5  # at most one packet in two goes into a row, as in the paper's example of banks
 LONGEST_NS = 100_000_000  # the longest delay that must fit: a queue of 100 ms
 MM2_PER_BIT = 0.13 / (1000 * 72)
 LOGIC_MM2 = 0.1
@@ -25,9 +25,9 @@ PORTS = (8, 16, 48)
 
 
 def bits_of(rate_gbps: float, interval_s: float) -> tuple[int, int, int]:
-    """Packets of an interval, and the bits that count and sum of a row need.
+    """Packets of an interval, and the bits of a row's count and sum.
 
-    A row gets its share of the packets, and six standard deviations more.
+    A row gets its share of the packets, plus six standard deviations.
     """
     packets = round(rate_gbps * 1e9 / 8 / PACKET_BYTES * interval_s)
     share = packets * SAMPLED / COUNTERS
@@ -39,7 +39,7 @@ def main() -> None:
     arguments(__doc__)
     bits = COUNTERS * 72
     area = bits * MM2_PER_BIT
-    doubled = 2 * (2 * area + LOGIC_MM2)  # counters twice as wide, everything at both ends
+    doubled = 2 * (2 * area + LOGIC_MM2)  # counters twice as wide, all at both ends
     rows = [
         ("counters", COUNTERS, 1000),
         ("bits", bits, 72_000),

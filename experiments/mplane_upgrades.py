@@ -1,9 +1,9 @@
 """mPlane, figures 8, 9, 9a, 9b, section VI: what each router watches, and what upgrading routers saves.
 
 Probe hops and hops of a path (localisation granularity) against upgraded routers: chosen by the paper's count, by the
-hops that an upgrade saves, and at random; Sprint's map and five others of Rocketfuel. The maps are below the folder
-that WIRELAG_SHARED_DATA names, or shared/data beside the repository. The costs of the network with six routers
-are ours, chosen so that its m-sets are those of figure 8: the paper's text has lost them.
+hops that an upgrade saves, and at random; Sprint's map and five others of Rocketfuel. The maps are below the folder in
+WIRELAG_SHARED_DATA, or shared/data beside the repository. The costs of the network with six routers are ours, chosen so
+that its m-sets are those of figure 8: the paper's text has lost them.
 """
 
 import os
@@ -26,7 +26,7 @@ STRATEGIES: dict[str, Strategy] = {"by count (paper)": "count", "by hops saved":
 
 
 def curve(topology: Topology, upgrades: int, strategy: Strategy, seed: int = 0) -> list[Extent]:
-    """What there is to measure after 0, 1, ... upgrades; the last repeated where no more are worth it."""
+    """What is to be measured after 0, 1, ... upgrades; the last repeated if no more are worth it."""
     plan = Plan(topology)
     plan.choose(upgrades, strategy, seed)
     found = [plan.before, *(step.extent for step in plan.steps)]
@@ -89,7 +89,7 @@ def others(seeds: range) -> None:
 
 
 def other_curves(seeds: range) -> None:
-    """As figure 9, for maps of other sizes: by share of upgraded routers."""
+    """Like figure 9, for maps of other sizes: by share of upgraded routers."""
     hops: list[tuple[object, ...]] = []
     lengths: list[tuple[object, ...]] = []
     for name in OTHERS:

@@ -1,8 +1,8 @@
 """Pirate, figures 4a-c, 4d, 5, 7: latency as estimated and as it was, and why the two differ. Needs root.
 
 Fig. 4a-c: web pages, at most 4 requests in flight. 4d: a wide area of 70 ms with cross traffic through the same
-bottleneck. Fig. 5: the paper's two causes of errors, one at a time, and what a client that waits for a processor does:
-the truth is when its application has read a response, which is later than when that came. Fig. 7: memcached.
+bottleneck. Fig. 5: the paper's two causes of errors, one at a time, and the effect of a client that waits for a
+processor: the truth is when its application has read a response, which is after its arrival. Fig. 7: memcached.
 """
 
 from dataclasses import dataclass, field, replace
@@ -31,7 +31,7 @@ BOTTLENECK_MBIT = 20.0
 WIDE = Wire(Direction(35_000, mbit=BOTTLENECK_MBIT), Direction(35_000))
 POST_BYTES = 20_000
 CROSS_CONNECTIONS = 10
-CROSS = (0.0, 0.25, 0.50, 0.75)  # of the bottleneck
+CROSS = (0.0, 0.25, 0.50, 0.75)  # share of the bottleneck
 
 PAGES = SCENARIOS["pages-varied"]
 SLIDING = Scenario("several", Httpd("exponential:5000"), Load(in_flight=4))
@@ -52,12 +52,12 @@ MEMCACHED = Scenario(
 
 @dataclass(frozen=True)
 class CrossedLoad(Load):
-    """A client beside which another one sends through the same wire; nothing is measured of that one."""
+    """A client beside another one that sends through the same wire and is not measured."""
 
     cross: Load = field(default_factory=Load)
 
     def start(self, network: Network, task: Task) -> Process:
-        """The other one first."""
+        """Start the other one first."""
         aside = task.folder / "cross"
         aside.mkdir()
         self.cross.start(network, replace(task, connections=CROSS_CONNECTIONS, folder=aside, seed=task.seed + 1))
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def show_cdf(title: str, record: Recorded) -> None:
-    """Of epochs: what an answer is about."""
+    """Per epoch, which is the unit of an estimate."""
     rows: list[tuple[object, ...]] = []
     for method in METHODS:
         epochs = compared(record, method)
@@ -92,7 +92,7 @@ def show_cdf(title: str, record: Recorded) -> None:
 
 
 def show_absolute(title: str, record: Recorded) -> None:
-    """Estimated less true."""
+    """Estimated minus true."""
     rows = []
     for method in METHODS:
         epochs = compared(record, method)
@@ -102,7 +102,7 @@ def show_absolute(title: str, record: Recorded) -> None:
 
 
 def show_relative(title: str, record: Recorded, paper: tuple[str, ...] = ()) -> None:
-    """The same over the true one."""
+    """The same relative to the truth."""
     rows: list[tuple[str, ...]] = []
     for method in METHODS:
         off = compared(record, method)["error"].to_numpy()
@@ -112,7 +112,7 @@ def show_relative(title: str, record: Recorded, paper: tuple[str, ...] = ()) -> 
 
 
 def show_wide_area(cross: tuple[float, ...], seconds: float) -> None:
-    """Cross traffic: uploads at random times, of this share of what the bottleneck carries."""
+    """Cross traffic: uploads at random times, with this share of the bottleneck's capacity."""
     rows: list[tuple[object, ...]] = []
     for share in cross:
         rate = share * BOTTLENECK_MBIT * 1e6 / 8 / POST_BYTES / CROSS_CONNECTIONS
@@ -147,7 +147,7 @@ def show_causes(names: list[str], seconds: float | None) -> None:
 
 
 def show_waiting(names: tuple[str, ...], seconds: float | None) -> None:
-    """Responses as they come to the client's interface, as `auto` dates them, as the application has read them."""
+    """Responses as they arrive at the client's interface, as `auto` dates them, as the application reads them."""
     rows = []
     for name in names:
         with recorded(replace(SCENARIOS[name], both=True), seconds) as record:
@@ -162,7 +162,7 @@ def show_waiting(names: tuple[str, ...], seconds: float | None) -> None:
 
 
 def arrived(record: Recorded) -> pl.DataFrame:
-    """The truth as both directions at the client's interface tell it."""
+    """The truth according to both directions at the client's interface."""
     assert record.both is not None
     meter = Pairs().meter("tap")
     for batch in Capture([str(record.both)]):

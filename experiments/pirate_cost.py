@@ -1,9 +1,9 @@
 """Pirate, figure 8: cost inside the kernel: time for a packet against connections and load, and memory.
 
-Against connections: test runs of the attached program's code, beside one that only passes packets on, in one run. Each
-packet is the next one of its connection, all connections in turn. `told` is with the time told, `clock` with the clock
-read: that alone takes as long as it does on the machine at hand. Against load: real requests of 64 connections in the
-lab, with the kernel's own statistics of programs, which count the reading of two clocks in. Needs root.
+Against connections: test runs of the attached program's code, compared in one run with one that only passes packets on.
+Each packet is the next one of its connection, all connections in turn. `told` is with the time given, `clock` with the
+clock read: the latter includes what that takes on this machine. Against load: real requests of 64 connections in the
+lab, with the kernel's own statistics of programs, which include reading two clocks. Needs root.
 
     python experiments/pirate_cost.py [--quick]
 """
@@ -29,7 +29,7 @@ from wirelag.estimators.pirate import Method, Pirate
 
 CONNECTIONS = (1, 64, 1024, 1 << 14, 1 << 17, 1 << 20)
 QUICK = (1, 1024)
-LOADS = (1000, 2000, 4000, 8000)  # requests a second
+LOADS = (1000, 2000, 4000, 8000)  # requests per second
 QUICK_LOADS = (2000,)
 LOADED = 64  # connections
 METHODS: tuple[Method, ...] = ("modes", "auto")
@@ -60,7 +60,7 @@ def frame() -> bytes:
 
 
 def against_connections(flows: int, runs: int) -> tuple[int, ...]:
-    """Ns of a packet: passed on; of each method, with the time told and with the clock read."""
+    """Ns per packet: passed on; for each method, with the time given and with the clock read."""
     packet = frame()
 
     def best(program: bpf.Program) -> int:
@@ -83,7 +83,7 @@ def against_connections(flows: int, runs: int) -> tuple[int, ...]:
 
 
 def against_load(rate: int, seconds: float) -> tuple[object, ...]:
-    """Requests a second that came through; of each method ns for a packet and the share of a core."""
+    """Requests per second achieved; for each method ns per packet and the share of a core."""
     scenario = Scenario("cost", Httpd("constant:100"), Load("open", rate=rate / LOADED), None, LOADED, seconds)
     found: list[object] = [rate]
     keeps, _ = bpf.call(ENABLE_STATISTICS, struct.pack("<I", 0))
@@ -100,7 +100,7 @@ def against_load(rate: int, seconds: float) -> tuple[object, ...]:
 
 
 def memory() -> list[tuple[object, ...]]:
-    """Bytes, as the maps have them."""
+    """Bytes, from the maps."""
     rows: list[tuple[object, ...]] = []
     for method in METHODS:
         with KernelPirate(Pirate(method, 1), replayed=True) as meter:

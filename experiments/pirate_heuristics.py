@@ -1,10 +1,10 @@
 """Pirate, figure 13: `modes` with and without each heuristic of appendix D. Needs root.
 
-The ACK rule: pure ACKs are left out. The MTU rule: a gap behind a full packet cannot be the gap between batches. To
-turn the first off, pure ACKs lose their TCP headers, so that they count as any other packet; to turn the second off, no
-packet is as long as a full one. Retransmissions, and answers below the round trip of the handshake, are left out in any
-case. `literal` is Algorithm 2 to the letter: no significance rule, an absolute epsilon. Large responses make pure ACKs,
-large requests make full packets.
+The ACK rule: pure ACKs are left out. The MTU rule: a gap after a full packet cannot be the gap between batches. To turn
+the first off, pure ACKs lose their TCP headers, so that they count as any other packet; to turn the second off, no
+packet is as long as a full one. Retransmissions, and estimates below the round trip of the handshake, are always left
+out. `literal` is Algorithm 2 to the letter: no significance rule, an absolute epsilon. Large responses cause pure ACKs,
+large requests full packets.
 """
 
 import numpy as np
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def show_switches(name: str, record: Recorded) -> None:
-    """How far `modes` is from the truth, for each setting of the two switches."""
+    """The error of `modes` for each setting of the two switches."""
     packets = client_packets(record)
     rows = []
     for method, estimator in ESTIMATORS.items():
@@ -57,13 +57,13 @@ def show_switches(name: str, record: Recorded) -> None:
 
 
 def client_packets(record: Recorded) -> PacketBatch:
-    """What the client sent."""
+    """The client's packets."""
     roles = Roles()
     return PacketBatch.concatenate([batch[roles.from_client(batch)] for batch in Capture([str(record.capture)])])
 
 
 def pure_acks(packets: PacketBatch) -> Rows:
-    """All but the first of a flow: that is the handshake's, from which the share of the network is known."""
+    """All but the first of a flow, which is the handshake's and gives the network's share."""
     is_pure = (packets.kind == Kind.TCP) & (packets.payload_length == 0) & (packets.message & STARTS_OR_ENDS == 0)
     rows = np.flatnonzero(is_pure)
     _, first = np.unique(packets.flow_key[rows], return_index=True)
@@ -75,7 +75,7 @@ def full_packets(packets: PacketBatch) -> Rows:
 
 
 def without_rules(packets: PacketBatch, acks: bool, mtu: bool) -> PacketBatch:
-    """The packets as they must look for a rule that is off to pass them by."""
+    """The packets changed so that a disabled rule does not apply."""
     changed = packets[np.arange(len(packets))]  # a copy
     if not acks:
         changed.kind[pure_acks(packets)] = Kind.OTHER

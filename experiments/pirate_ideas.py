@@ -1,6 +1,6 @@
 """Pirate, figure 10: each idea alone, at several depths of the pipeline. Needs root.
 
-The request-to-request delay of causal pairs is the client's own, by its log; all others see what the client sends.
+The request-to-request delay of causal pairs comes from the client's log; all others see the client's packets.
 `gap` has the paper's threshold, 0.6 of the true latency. `modes, literal` is Algorithm 2 to the letter: no significance
 rule, an absolute epsilon. Both kinds of `modes` have the heuristics of appendix D; pirate_heuristics.py turns them off.
 """
@@ -14,7 +14,7 @@ from lab.clients import Load
 from lab.scenarios import Scenario
 from lab.servers import Httpd
 
-THRESHOLD = 0.6  # of the true latency
+THRESHOLD = 0.6  # share of the true latency
 DEPTHS = (4, 8, 16)
 METHODS = ("gap", LITERAL, "modes", "ack", "window", "auto")
 PATTERNS = ("sliding", "batch", "pages")
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def show_methods(title: str, record: Recorded, depth: int) -> None:
-    """How far each is from the truth; with a sliding window also the delay of causal pairs."""
+    """The error of each; with a sliding window also the delay of causal pairs."""
     rows: list[tuple[object, ...]] = []
     if depth:
         rows.append(("request to request", "-", signed(causal_error(record.truth, depth)), "-", "-"))

@@ -1,7 +1,7 @@
 """Pirate: `auto` inside the kernel on the scenarios of the lab, beside `auto` on the capture of the same packets.
 
 Errors are signed, of the mean of each epoch of each flow (500 ms or more), against the client's log: the same score for
-both. Scenarios without TCP headers are left out: inside the kernel `auto` follows TCP alone. Needs root.
+both. Scenarios without TCP headers are left out: in the kernel `auto` follows only TCP. Needs root.
 
     python experiments/pirate_kernel.py [--quick] [--held-back] [--seed N] [--method auto|modes] [NAME...]
 """
@@ -63,7 +63,7 @@ def arguments() -> argparse.Namespace:
 
 
 def row(name: str, one: Score, why: str) -> tuple[object, ...]:
-    """Shares as percent; those of errors are of the epochs that were answered."""
+    """Shares in percent; those of errors are of the epochs with an estimate."""
     shares = percent(one.close), percent(one.abstained), percent(one.far_off)
     return name, one.epochs, signed(one.median), *shares, why
 

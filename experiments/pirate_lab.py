@@ -1,4 +1,4 @@
-"""What the experiments of Pirate share: scenarios of the lab, recorded, answered and scored. The lab needs root."""
+"""Shared by the Pirate experiments: scenarios of the lab, recorded, estimated and scored. The lab needs root."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ Floats = npt.NDArray[np.float64]
 class Recorded:
     """A scenario that was run."""
 
-    capture: Path  # what the client sent
+    capture: Path  # the client's packets
     truth: pl.DataFrame
     both: Path | None
-    in_kernel: Epochs | None = None  # what was measured inside the kernel meanwhile
+    in_kernel: Epochs | None = None  # measured in the kernel meanwhile
 
 
 def need_root() -> None:
-    """Ends the program where the lab cannot be."""
+    """End the program if the lab cannot run."""
     if os.geteuid():
         print("the lab needs root: network namespaces", file=sys.stderr)
         sys.exit(2)
@@ -52,7 +52,7 @@ def need_root() -> None:
 def recorded(
     scenario: Scenario, seconds: float | None = None, seed: int = SEED, in_kernel: Method | None = None
 ) -> Iterator[Recorded]:
-    """Run a scenario; its files are there for as long as they are used."""
+    """Run a scenario; its files exist as long as the context."""
     with TemporaryDirectory() as folder:
         done = run(replace(scenario, seconds=seconds) if seconds else scenario, seed, Path(folder), in_kernel)
         assert done.truth is not None
@@ -61,7 +61,7 @@ def recorded(
 
 
 def answered(capture: Path, estimator: Pirate) -> Epochs:
-    """What an estimator says of every epoch."""
+    """The epochs of an estimator."""
     meter, roles = estimator.meter("tap"), Roles()
     for batch in Capture([str(capture)]):
         meter.observe(batch[np.flatnonzero(roles.from_client(batch))])
@@ -69,7 +69,7 @@ def answered(capture: Path, estimator: Pirate) -> Epochs:
 
 
 def estimator_of(method: str, gap_ns: int = 1_000_000) -> Pirate:
-    """A method by name, `modes` read literally among them."""
+    """A method by name, including the literal `modes`."""
     for known in ("gap", "modes", "ack", "window", "syn", "auto", "blind"):
         if method == known:
             return Pirate(known, gap_ns=gap_ns)
@@ -78,7 +78,7 @@ def estimator_of(method: str, gap_ns: int = 1_000_000) -> Pirate:
 
 
 def answers(epochs: Epochs, batch: bool = False) -> pl.DataFrame:
-    """Epochs as `lab.score` reads them; `batch`: when batches were complete."""
+    """Epochs in the format of `lab.score`; `batch`: when batches were complete."""
     rows, of = epochs.rows, "batch_" if batch else ""
     count = rows[f"{of}count"]
     mean_ns = rows[f"{of}sum_ns"] / np.maximum(count, 1)
@@ -93,34 +93,34 @@ def answers(epochs: Epochs, batch: bool = False) -> pl.DataFrame:
 
 
 def scored(record: Recorded, method: str = "auto", gap_ns: int = 1_000_000) -> Score:
-    """How far a method is from what the client saw."""
+    """The score of a method against the client's log."""
     return score(record.truth, answers(answered(record.capture, estimator_of(method, gap_ns))))
 
 
 def scored_batches(record: Recorded) -> Score:
-    """The same of `auto`, for batches: from the first request to the end of the last response."""
+    """The same for `auto` and batches: from the first request to the end of the last response."""
     return score(batches(record.truth), answers(answered(record.capture, Pirate()), batch=True))
 
 
 def compared(record: Recorded, method: str = "auto") -> pl.DataFrame:
-    """Every epoch with an answer: `mean_ns`, `true_ns`, `error`."""
+    """Every epoch with an estimate: `mean_ns`, `true_ns`, `error`."""
     found = errors(record.truth, answers(answered(record.capture, estimator_of(method))))
     return found.filter(pl.col("error").is_not_null())
 
 
 def reasons(epochs: Epochs) -> str:
-    """Why it abstained, the most frequent first."""
+    """Why it abstained, most frequent first."""
     counts = np.bincount(epochs.rows["reason"][epochs.rows["count"] == 0], minlength=len(REASONS))
     return ",".join(REASONS[k] for k in np.argsort(-counts, kind="stable") if counts[k]) or "-"
 
 
 def latencies_ns(truth: pl.DataFrame) -> Floats:
-    """Of all responses."""
+    """Latencies of all responses."""
     return (truth["t_response_ns"] - truth["t_request_ns"]).to_numpy().astype(np.float64)
 
 
 def percent(share: float) -> str:
-    """As tables have it; nothing where there is no answer."""
+    """A share for tables; empty without an estimate."""
     return "-" if np.isnan(share) else f"{100 * share:.1f}"
 
 
@@ -130,5 +130,5 @@ def signed(share: float) -> str:
 
 
 def quantiles(values: Floats, *shares: float) -> list[float]:
-    """NaN where there are none."""
+    """Quantiles; NaN without values."""
     return [float(np.quantile(values, share)) if len(values) else float("nan") for share in shares]

@@ -1,10 +1,10 @@
-"""Pirate: every method on every scenario of the lab: how far its answers are from what the client saw.
+"""Pirate: every method on every scenario of the lab: the error of its estimates against what the client saw.
 
 Errors are signed, of the mean of each epoch of each flow (500 ms or more), against the client's log. Needs root.
 
     python experiments/pirate_methods.py [--quick] [--held-back] [--seed N] [NAME...]
 
-With --held-back service times and sizes are others than those that parameters were chosen on.
+With --held-back, service times and sizes differ from those on which parameters were chosen.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from lab.servers import UDP
 
 METHODS = ("auto", "window", "ack", "modes", LITERAL, "gap", "blind")
 QUICK = ("w1-exponential", "w4-parallel-lan", "think-tenth")
-RIGHT, WRONG = 0.9, 0.5  # shares of answered epochs within 15%: a method that holds, and one that misleads
+RIGHT, WRONG = 0.9, 0.5  # shares of estimates within 15%: a method that holds, and one that misleads
 ANSWERS = 0.5  # share of epochs from which on a method does not abstain
 
 Row = tuple[object, ...]
@@ -84,18 +84,18 @@ HEADER = ("scenario", "epochs", "median", "within 15%", "abstained", "off by > 5
 
 
 def row(one: Score) -> Row:
-    """Shares as percent; those of errors are of the epochs that were answered."""
+    """Shares in percent; those of errors are of the epochs with an estimate."""
     return one.epochs, signed(one.median), percent(one.close), percent(one.abstained), percent(one.far_off)
 
 
 def cells(by_method: dict[str, Score], what: str) -> list[str]:
-    """One number of each method; a method that needs TCP headers says nothing where they are hidden."""
+    """One number per method; empty if the method needs TCP headers and they are hidden."""
     form = signed if what == "median" else percent
     return [form(getattr(by_method[m], what)) if m in by_method else "-" for m in METHODS]
 
 
 def verdict(method: str, found: dict[str, dict[str, Score]]) -> Row:
-    """In how many scenarios it is right, abstains, or is wrong without saying so."""
+    """In how many scenarios it is right, abstains, or is silently wrong."""
     mine = [one[method] for one in found.values() if method in one]
     answering = [one for one in mine if one.abstained < ANSWERS]
     right = sum(one.close >= RIGHT for one in answering)
@@ -104,7 +104,7 @@ def verdict(method: str, found: dict[str, dict[str, Score]]) -> Row:
 
 
 def show_all(found: dict[str, dict[str, Score]]) -> None:
-    """Over all scenarios, each epoch alike."""
+    """Over all scenarios, each epoch with equal weight."""
     rows = []
     for method in METHODS:
         mine = [one[method] for one in found.values() if method in one]

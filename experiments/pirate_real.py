@@ -1,9 +1,8 @@
-"""Pirate: `auto` on real captures of both directions: what client packets alone say, beside the exchanges seen.
+"""Pirate: `auto` on real captures of both directions: estimates from client packets alone, beside the exchanges seen.
 
 An epoch is compared with the mean of the single exchanges of its flow that ended in it, if there are three of them and
-it is a millisecond or more (below that the way from the point to the client counts). Captures are those of
-shared/data/rtt beside the repository, or below the folder that WIRELAG_SHARED_DATA names; large ones and those of echo
-servers are left out.
+it is at least 1 ms (below that the path from the point to the client matters). Captures are those of shared/data/rtt
+beside the repository, or below the folder in WIRELAG_SHARED_DATA; large ones and those of echo servers are left out.
 """
 
 import os
@@ -29,12 +28,12 @@ ROOT = Path(__file__).resolve().parents[1]
 CAPTURES = Path(os.environ.get("WIRELAG_SHARED_DATA") or ROOT.parent / "shared" / "data") / "rtt"
 LARGEST = 2_500_000  # bytes of a file
 LEAST_EXCHANGES, LEAST_NS = 3, 1_000_000
-BANDS = ((90, 100), (70, 89), (0, 69))  # of confidence, %
+BANDS = ((90, 100), (70, 89), (0, 69))  # ranges of confidence, %
 QUICK = 12  # captures
 
 
 def heard(path: Path) -> tuple[Epochs, Exchanges]:
-    """What clients' packets say, and what both directions do."""
+    """Results from clients' packets, and from both directions."""
     roles = Roles()
     meter, pairs = Pirate().meter("tap"), Pairs(from_client=Roles().from_client).meter("tap")
     for batch in Capture([str(path)], filter=Filter(protocols=(6,))):

@@ -1,7 +1,7 @@
 """Pirate, figures 1a, 1b, 6, 6b: response latency is not the round-trip time. Needs root.
 
-One request in flight. All techniques but SYN-ACK and ours see both directions; ours sees what the client sends. Over
-TCP: the kernel's TCP_INFO, tcptrace, SYN-ACK; over QUIC: the spin bit.
+One request in flight. All techniques but SYN-ACK and ours see both directions; ours sees only the client's packets.
+Over TCP: the kernel's TCP_INFO, tcptrace, SYN-ACK; over QUIC: the spin bit.
 """
 
 import re
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def show_techniques(title: str, record: Recorded, others: dict[str, ByFlow]) -> None:
-    """Means of connections, and how far they are from those of response latencies."""
+    """Means of connections, and their errors against response latencies."""
     truth = by_truth(record)
     rows = []
     for name, means in ({"truth": truth} | others | {"ours": by_answers(record)}).items():
@@ -68,7 +68,7 @@ def show_techniques(title: str, record: Recorded, others: dict[str, ByFlow]) -> 
 
 
 def show_correlation(name: str, record: Recorded) -> None:
-    """Whether a technique follows latency from epoch to epoch: what SYN-ACK, once a connection, cannot."""
+    """Whether a technique follows latency from epoch to epoch, which SYN-ACK, once per connection, cannot."""
     ours = compared(record)
     rtt_ns = _over_epochs(record, ours)
     pairs = {"ours": ours["mean_ns"].to_numpy(), "TCP_INFO": rtt_ns}
@@ -78,7 +78,7 @@ def show_correlation(name: str, record: Recorded) -> None:
 
 
 def correlation(values: Floats, true: Floats) -> float:
-    """NaN where one of them does not change."""
+    """NaN if one of them is constant."""
     return float(np.corrcoef(values, true)[0, 1]) if values.std() and true.std() else float("nan")
 
 
@@ -99,19 +99,19 @@ def by_truth(record: Recorded) -> ByFlow:
 
 
 def by_tcp_info(record: Recorded) -> ByFlow:
-    """The smoothed round-trip time of the client's kernel, as each response had come."""
+    """The smoothed round-trip time of the client's kernel, when each response had arrived."""
     return dict(record.truth.group_by("flow_key").agg(pl.col("rtt_us").mean() * 1000).iter_rows())
 
 
 def by_syn(record: Recorded) -> ByFlow:
-    """From the SYN to the first acknowledgement, once a connection."""
+    """From the SYN to the first acknowledgement, once per connection."""
     rows = answered(record.capture, Pirate()).rows
     rows = rows[rows["network_ns"] >= 0]
     return dict(zip(rows["key"].tolist(), rows["network_ns"].astype(np.float64).tolist(), strict=True))
 
 
 def by_answers(record: Recorded) -> ByFlow:
-    """What is said of a connection: the sum of all latencies over their number."""
+    """The estimate of a connection: the sum of all latencies over their number."""
     rows = answered(record.capture, Pirate()).rows
     sums = pl.DataFrame({"key": rows["key"], "sum_ns": rows["sum_ns"], "count": rows["count"]})
     mean = pl.col("sum_ns").sum() / pl.col("count").sum()
@@ -119,7 +119,7 @@ def by_answers(record: Recorded) -> ByFlow:
 
 
 def by_tcptrace(record: Recorded) -> ByFlow:
-    """The average round-trip time of what the client sends; tcptrace prints ms with one digit."""
+    """The mean round-trip time of the client's packets; tcptrace prints ms with one digit."""
     assert record.both is not None
     words = ["tcptrace", "-nlr", str(record.both)]
     printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout

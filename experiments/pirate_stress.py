@@ -1,7 +1,7 @@
 """Pirate, figures 11, 12: loss, reordering, and a server under load. Needs root.
 
-The paper's loss and reordering are between client and vantage point; responses that get lost are sent again by a server
-that the point does not see, so both are shown.
+The paper's loss and reordering are between client and vantage point; lost responses are retransmitted by a server that
+the point does not see, so both are shown.
 """
 
 import numpy as np
@@ -47,7 +47,7 @@ HEADER = ("", "epochs", "median error, %", "within 15%, %", "abstained, %", "off
 
 
 def show_load(service_us: int, utilisations: tuple[float, ...], seconds: float | None) -> None:
-    """One worker for all connections; the longer clients think, the less there is for it to do."""
+    """One worker for all connections; the longer clients think, the less it has to do."""
     rows = []
     for utilisation in utilisations:
         think = f"exponential:{CONNECTIONS * service_us / utilisation:.0f}"

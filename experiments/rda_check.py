@@ -1,8 +1,8 @@
 """RDA and FineComb, section V.B: what a check in each bucket is for.
 
-RDA without one, as in the paper, takes mixtures of packets for single ones. A fake is a number that decoding gives and
-neither point saw. Stopped are decodes that a guard ended (a number found twice, or more than there are buckets) while
-buckets looked pure: the paper's algorithm 1 would go on, mostly for ever.
+Without one, as in the paper, RDA takes mixtures of packets for single ones. A fake is a number that decoding yields and
+neither point saw. Stopped decodes were ended by a guard (a number found twice, or more than there are buckets) while
+buckets looked pure: the paper's algorithm 1 would continue, mostly for ever.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from wirelag import _kernels
 
 
 class Sizes(NamedTuple):
-    """Of a difference, and of each of its banks."""
+    """Sizes of a difference, and of each of its banks."""
 
     difference: int
     each: int
@@ -46,7 +46,7 @@ def looks_pure(left: Words, banks: int, seed: int) -> bool:
 
 
 def tried(banks: int, sizes: Sizes, runs: int) -> dict[str, int]:
-    """Of so many runs those with fakes (with and without check), stopped ones, and wrong ones that seem complete."""
+    """Of this many runs: those with fakes (with and without check), stopped ones, and wrong ones that seem complete."""
     rng, found = np.random.default_rng(sizes.difference), dict.fromkeys(("fakes", "stopped", "unseen", "checked"), 0)
     for run in range(runs):
         up, down = fresh(rng, sizes.difference // 2), fresh(rng, sizes.difference // 2)

@@ -1,7 +1,7 @@
 """RDA and FineComb, figures 6, 7, 8, theorem 2 and more: how long decoding takes, and how often all is decoded.
 
-RDA with two banks is the paper's; three and four banks, rateless symbols and a point's own cache are the better forms.
-FineComb tries all sets of stashed packets of a bucket; here 4,096 at most, so larger stashes are extrapolated.
+RDA with two banks is the paper's; three and four banks, rateless symbols and a point's own cache are better. FineComb
+tries all sets of stashed packets of a bucket; here at most 4,096, so larger stashes are extrapolated.
 """
 
 import numpy as np
@@ -113,7 +113,7 @@ def show_theorem(runs: int) -> None:
 
 
 def decodes_with_cache(size: int, lost_share: float, caches: int, run: int) -> bool:
-    """Two banks and the cache of nobody, upstream, or both points one after the other."""
+    """Two banks and the cache of neither point, of upstream, or of both points in turn."""
     rng = np.random.default_rng(run)
     lost = round(size * lost_share)
     up, down, common = fresh(rng, lost), fresh(rng, size - lost), fresh(rng, 20_000)
@@ -137,7 +137,7 @@ def show_cache(runs: int) -> None:
 
 
 def cells_wanted(banks: int, size: int, runs: int) -> float:
-    """The fewest cells for each packet of a difference that decode 99%: between 1.1 and 30, by halving."""
+    """The fewest cells per packet of a difference that decode 99%: between 1.1 and 30, by bisection."""
     low, high = 1.1, 30.0
     while high / low > 1.02:
         middle = (low * high) ** 0.5
@@ -158,7 +158,7 @@ def show_cells(runs: int) -> None:
 
 
 def symbols_wanted(size: int, run: int) -> int:
-    """Symbols until a difference is complete, one by one (but for one in 100)."""
+    """Symbols until a difference is complete, one by one (to within 1%)."""
     up, down = halves(np.random.default_rng(run), size)
     encoders = [_kernels.RatelessEncoder(ids, run) for ids in (up, down)]
     decoder, step = _kernels.RatelessDecoder(run), max(1, size // 100)

@@ -35,7 +35,7 @@ def errors(count: int, runs: int) -> dict[tuple[str, int], list[float]]:
                 alike = float(same[:minima].mean())
                 guess = (1 - alike) / (1 + alike) * (2 * count + d)
                 found.setdefault((f"MinHash, {name}", d), []).append(abs(guess - d) / d)
-            # What both points saw cancels out of strata: it need not be put in.
+            # Common packets cancel out of strata: they need not be added.
             guess = _kernels.strata_estimate(apart_of(strata(up, run), strata(down, run)), run)
             found.setdefault(("strata", d), []).append(abs(guess - d) / d)
     return found

@@ -1,8 +1,8 @@
 """RDA and FineComb, section III.B: retransmissions, packets that look the same at a point.
 
-The paper keeps the first of them alone. 0.3% of packets are sent again after 10 ms. Half of these were lost between the
-points, so that upstream has two copies and downstream one: the first copies there are not the same packet. Half arrived
-twice.
+The paper keeps only the first of them. 0.3% of packets are retransmitted after 10 ms. Half of these were lost between
+the points, so upstream has two copies and downstream one: the first copies are then different packets. The other half
+arrived twice.
 """
 
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ EXPECTED = {"first copy only (paper)": "29", "numbered, others dropped": "0"}
 
 @dataclass(frozen=True)
 class Resent:
-    """What both points saw, and what is true."""
+    """The packets of both points, and the truth."""
 
     up: Cached
     down: Cached
-    true_ns: float  # of everything that arrived
-    sure_ns: int  # the summed delay of what can be told apart
+    true_ns: float  # mean of all packets that arrived
+    sure_ns: int  # the summed delay of packets that can be told apart
     sure: int
 
     @classmethod
@@ -52,14 +52,14 @@ def ordered(ids: Words, times_ns: Times) -> Cached:
 
 
 def first_only(cached: Cached) -> Cached:
-    """Without copies but the first."""
+    """Only the first copies."""
     kept = np.zeros(len(cached), bool)
     kept[np.unique(cached.ids, return_index=True)[1]] = True
     return cached.only(kept)
 
 
 def mean_by_numbers(up: Cached, down: Cached, up_numbers: Words, down_numbers: Words, seed: int) -> float:
-    """The mean once found numbers are taken out, and nothing else is."""
+    """The mean once found numbers, and nothing else, are removed."""
     rda = Rda(buckets=BUCKETS, seed=seed)
     each = BUCKETS // rda.banks
     ups, downs = rda.filled(up_numbers, up.times_ns, each), rda.filled(down_numbers, down.times_ns, each)

@@ -1,8 +1,8 @@
 """RDA and FineComb, figures 7a, 7b, 8a, 8b: errors of mean and deviation against how many packets differ.
 
-1M packets in a second, 5,000 buckets for every method (rateless: 1,024 rows, and as many symbols as it takes). FineComb
-is repaired as it can be, and ideally as in the paper: told which packets moved over an edge. 0 is exact: the summed ns
-are equal. How good a deviation is depends on the number of rows, not of packets: for it 100,000 packets do.
+1M packets in a second, 5,000 buckets for every method (rateless: 1,024 rows, and as many symbols as needed). FineComb
+is repaired as far as possible, and ideally as in the paper: given the packets that moved over an edge. 0 is exact: the
+summed ns are equal. The accuracy of a deviation depends on the rows, not the packets: 100,000 packets are enough.
 """
 
 from collections.abc import Callable
@@ -39,11 +39,11 @@ EXPECTED = {
 }
 PAPER_SAYS = {"LDA, moved at edges": "worst", "RDA k=2 (paper)": "1e-14 to 2000, then about 1e-4"}
 
-Method = Callable[[Points, Points, int, Deviation], Crossing]  # of packets moved at edges, at any time; seed
+Method = Callable[[Points, Points, int, Deviation], Crossing]  # packets moved at edges, at any time; seed
 
 
 def rda(estimator: Rda) -> Method:
-    """Both points talk, with another seed in each run."""
+    """Both points converse, with another seed in each run."""
 
     def run(points: Points, _: Points, seed: int, deviation: Deviation) -> Crossing:
         seeded = replace(estimator, seed=seed, deviation=deviation)
@@ -75,7 +75,7 @@ METHODS: dict[str, Method] = {
     "rateless": rda(Rda(rateless=True, tail=0)),
 }
 
-Errors = dict[tuple[str, int, Deviation], tuple[list[float], list[float]]]  # of mean and deviation
+Errors = dict[tuple[str, int, Deviation], tuple[list[float], list[float]]]  # errors of mean and deviation
 
 
 def measured(count: int, differences: tuple[int, ...], runs: int, delays: Delays, both_ways: bool) -> Errors:
@@ -121,7 +121,7 @@ def show_deviations(title: str, found: Errors, differences: tuple[int, ...], exp
 
 def main() -> None:
     quick = arguments(__doc__).quick
-    # Quick: fewer packets. What decodes is a matter of what differs, not of what does not.
+    # Quick: fewer packets. Decoding depends on what differs, not on what does not.
     count, runs, few = (20_000, 3, 2) if quick else (1_000_000, 5, 15)
     found = measured(count, DIFFERENCES, runs, weibull_50us, both_ways=False)
     show_means(found, DIFFERENCES, runs)

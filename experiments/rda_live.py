@@ -1,7 +1,7 @@
 """RDA and FineComb, figures 10, 11, 12, 13 and more: agents and a collector: how right, how soon, at what cost.
 
-Two agents see the same datagrams before and behind a wire that loses 1% and holds back 5% so that they are overtaken;
-tcpdump sees them beside the agents, and its captures, joined, are the truth. Needs root. Errors are of every interval.
+Two agents see the same datagrams before and after a wire that loses 1% and holds back 5%, which are overtaken; tcpdump
+sees them beside the agents, and its captures, joined, are the truth. Needs root. Errors are of every interval.
 """
 
 import os
@@ -21,7 +21,7 @@ from lab.live import HEADER_BYTES, Done, Setting, run
 from wirelag.synopses.reordering import Order
 
 SECONDS, QUICK_S = 60, 7
-LOADS = (2000, 4000, 8000, 16_000)  # packets a second
+LOADS = (2000, 4000, 8000, 16_000)  # packets per second
 RDA = Setting()
 SETTINGS = {
     "rda": RDA,
@@ -32,31 +32,31 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Figures:
-    """What came of a run; times in ms."""
+    """The results of a run; times in ms."""
 
     done: Done
-    intervals: int  # whole ones, while traffic passed
-    reported: int  # of them; one whose control packet got lost is reported together with the next
+    intervals: int  # complete ones, during the traffic
+    reported: int  # intervals reported; if a control packet is lost, its interval is reported together with the next
     mean_errors: list[float]
-    covered: float  # the share of means whose 95% interval has the truth in it
+    covered: float  # the share of means whose 95% interval contains the truth
     std_errors: list[float]
-    equal: int  # intervals whose packets, summed delay and loss are those of the captures
+    equal: int  # intervals whose packets, summed delay and loss equal those of the captures
     lost: int
     truly_lost: int
     order: Order
     truly_overtaken: float  # the share
     ready: list[float]
-    bytes: dict[str, float]  # of an interval, by type of message
-    traffic_bytes: float  # of an interval
+    bytes: dict[str, float]  # per interval, by type of message
+    traffic_bytes: float  # per interval
 
     @property
     def share(self) -> float:
-        """Of all messages, of the traffic."""
+        """Bytes of all messages as a share of the traffic."""
         return sum(self.bytes.values()) / self.traffic_bytes
 
     @property
     def cable_share(self) -> float:
-        """With HTTP, TCP, IP and Ethernet."""
+        """The same with HTTP, TCP, IP and Ethernet."""
         seconds = (self.done.ended_ns - self.done.began_ns) / 1e9
         return self.done.cable_bytes / seconds / self.traffic_bytes
 
@@ -104,7 +104,7 @@ def figures(setting: Setting, seed: int = 1) -> Figures:
 
 
 def stages(done: Done) -> dict[str, list[float]]:
-    """Of every interval, in ms: what the time between its end and its complete result was spent on."""
+    """For every interval, in ms: how the time between its end and its complete result was spent."""
     found: dict[str, list[float]] = {name: [] for name in ("cut", "transfer", "reconcile", "second round", "store")}
     by_start: dict[int, list[dict[str, Any]]] = {}
     for what in ("message", "ask", "rounds"):

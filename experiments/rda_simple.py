@@ -1,8 +1,8 @@
 """RDA and FineComb, section IV: sRDA, the simple form: one array, each packet in two of its buckets.
 
-Its deviation suffers. A packet whose two buckets are collapsed with each other cancels itself out, so that with m
-buckets F of F - mean^2 is too small by a share of about 1/m: much with the 5 buckets of the paper's example, nothing to
-be seen with 5,000.
+Its deviation suffers. A packet whose two buckets are collapsed with each other cancels itself out, so with m buckets
+the F of F - mean^2 is too small by a share of about 1/m: large with the 5 buckets of the paper's example, invisible
+with 5,000.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ PAPER_EXAMPLE = (((110, 70), (560, 400), (390, 250), (650, 400), (710, 480)), (1
 
 
 def rows_of(points: Points, cells: int, seed: int, simple: bool) -> Rows:
-    """Buckets where no packet differs: what is left once all that do were decoded and taken out."""
+    """Buckets without a difference: what is left once all differing packets were decoded and removed."""
     words = np.zeros((2, cells * 4), np.uint64)
     fill = _kernels.srda_fill if simple else _kernels.rda_fill
     for into, cached in zip(words, (points.up, points.down), strict=True):

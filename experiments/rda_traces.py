@@ -1,8 +1,8 @@
-"""What the experiments of RDA and FineComb share: packets at two points that differ in some, and the decoding of it.
+"""Shared by the experiments of RDA and FineComb: packets at two points that differ in some, and decoding.
 
-Of the packets that differ half are lost anywhere; half crossed an edge of the interval: half of these were sent before
-it and are seen downstream alone, first of all, half were sent last and arrive after it. An error is
-|estimated - true|/true, and the truth is that of the packets that both points saw.
+Half of the packets that differ are lost anywhere; half crossed an edge of the interval: half of these were sent before
+it and are seen only downstream, at the start; the others were sent last and arrive after it. An error is
+|estimated - true|/true, and the truth is that of the packets seen at both points.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Mask = npt.NDArray[np.bool_]
 Delays = Callable[[np.random.Generator, int], Times]
 
 SECOND_NS = 10**9
-BUCKETS = 5000  # in all, as in the paper
+BUCKETS = 5000  # in total, as in the paper
 NONE = np.empty(0, np.uint64)
 PAPER = Rda(buckets=BUCKETS, banks=2, check=False, cache_assisted=False, tail=0)
 
@@ -40,7 +40,7 @@ PAPER = Rda(buckets=BUCKETS, banks=2, check=False, cache_assisted=False, tail=0)
 
 
 def fresh(rng: np.random.Generator, count: int) -> Words:
-    """Ids that nobody has seen."""
+    """New ids."""
     return rng.integers(0, 2**64, count, dtype=np.uint64)
 
 
@@ -50,24 +50,24 @@ def weibull_50us(rng: np.random.Generator, count: int) -> Times:
 
 
 def jitter_5us(rng: np.random.Generator, count: int) -> Times:
-    """A long way with little jitter: 100 us and a deviation of 5 us."""
+    """A long path with little jitter: 100 us and a deviation of 5 us."""
     return np.rint(rng.normal(100_000, 5_000, count)).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class Points:
-    """What two points saw in one interval."""
+    """The packets of two points in one interval."""
 
     up: Cached
     down: Cached
-    delays_ns: Times  # of the packets that both saw
-    lost: Words  # seen upstream alone, anywhere
+    delays_ns: Times  # delays of the packets seen at both
+    lost: Words  # seen only upstream, anywhere
     moved: Words  # over an edge
     common: Words
 
     @classmethod
     def apart(cls, count: int, difference: int, seed: int, delays: Delays, at_edges: bool = True) -> Points:
-        """So many packets in a second, and so many that differ; without edges the moved ones come at any time."""
+        """Packets in a second, some of which differ; without edges the moved ones come at any time."""
         rng = np.random.default_rng(seed)
         sent_ns, delays_ns = np.sort(rng.integers(0, SECOND_NS, count)), delays(rng, count)
         ids, half = fresh(rng, count), difference // 2
@@ -94,14 +94,14 @@ class Points:
         return float(self.delays_ns.std())
 
     def mean_error(self, crossing: Crossing) -> float:
-        """Of the mean; exactly 0 where the integers are equal; all of it where there is none."""
+        """Relative error of the mean; exactly 0 if the integers are equal; 1 if there is none."""
         if crossing.mean_ns is None:
             return 1.0
         exact = crossing.sum_ns == int(self.delays_ns.sum()) and crossing.used == len(self.delays_ns)
         return 0.0 if exact else abs(crossing.mean_ns - self.true_ns) / self.true_ns
 
     def deviation_error(self, crossing: Crossing) -> float:
-        """Of the deviation."""
+        """Relative error of the deviation."""
         return abs((crossing.std_ns or 0.0) - self.true_std_ns) / self.true_std_ns
 
 
@@ -113,12 +113,12 @@ def seen(estimator: Lda | Finecomb, cached: Cached) -> Any:
 
 
 def crossed(estimator: Lda | Finecomb, points: Points) -> Crossing:
-    """What buckets that are filled as packets come say of both points."""
+    """The crossing of both points, from buckets filled as packets come."""
     return estimator.cross(seen(estimator, points.up), seen(estimator, points.down))
 
 
 def ideal_finecomb(points: Points, rows: int, seed: int) -> Rows:
-    """FineComb that is told which packets moved over an edge, as in the paper: usable are rows that lost none."""
+    """FineComb given the packets that moved over an edge, as in the paper: rows without loss are usable."""
 
     def row_of(ids: Words) -> npt.NDArray[np.int64]:
         low = _kernels.coins(ids, seed, 3) & np.uint64(2**32 - 1)
@@ -135,7 +135,7 @@ def ideal_finecomb(points: Points, rows: int, seed: int) -> Rows:
 
 
 def difference_of(up: Words, down: Words, banks: int, each: int, seed: int) -> Words:
-    """The difference of two synopses. What both points saw cancels out: it need not be put in."""
+    """The difference of two synopses. Common packets cancel out: they need not be added."""
     rda = Rda(banks=banks, seed=seed)
     ups, downs = (rda.filled(ids, np.zeros(len(ids), np.int64), each).reshape(-1, 4) for ids in (up, down))
     return np.column_stack((ups[:, :2] ^ downs[:, :2], downs[:, 2] - ups[:, 2])).reshape(-1)
@@ -161,7 +161,7 @@ def apart_of(up: Words, down: Words) -> Words:
 
 
 def two_banks_decode(size: int, each: int) -> float:
-    """Theory: all cycles are missing from a random bipartite graph, sqrt(1 - (d/m)^2)."""
+    """Theory: a random bipartite graph has no cycles, sqrt(1 - (d/m)^2)."""
     return math.sqrt(1 - (size / each) ** 2) if size < each else 0.0
 
 
@@ -181,5 +181,5 @@ def median(values: list[float]) -> float:
 
 
 def short(value: float) -> str:
-    """Two digits; nothing is 0."""
+    """Two digits; exact zero is 0."""
     return "0" if value == 0 else f"{value:.1e}"

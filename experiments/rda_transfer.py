@@ -1,8 +1,8 @@
 """RDA and FineComb, figure 14: how long synopses and missing timestamps take to reach the other side.
 
-A sender and an inbox on loopback, as agents and collectors have them: encode, HTTP, store nothing, decode. The paper's
-two servers are a switch apart; its figures are plots without numbers, of which it says the first grows modestly
-with the number of buckets and the second linearly with the number of records.
+A sender and an inbox on loopback, as in agents and collectors: encode, HTTP, store nothing, decode. The paper's two
+servers are a switch apart; its figures are plots without numbers: the first grows modestly with the number of buckets,
+the second linearly with the number of records.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ async def measured(runs: int) -> tuple[list[tuple[object, ...]], list[tuple[obje
             await acknowledge()
 
     async def sent(made: Callable[[], Message]) -> tuple[float, int]:
-        """Ms until it was decoded there, the median, and its bytes."""
+        """Median ms until it was decoded there, and its bytes."""
         took, size = [], 0
         for _ in range(runs):
             began = time.perf_counter()
@@ -92,7 +92,7 @@ async def measured(runs: int) -> tuple[list[tuple[object, ...]], list[tuple[obje
         ask = question(Rda(short=True, rows=32, tail=64), size, cached)
 
         def answer(ask: Message = ask) -> Message:
-            """Read the question, look the packets up, and say when they were."""
+            """Read the question, look up the packets, and reply with their times."""
             read = decode(encode(ask))
             assert isinstance(read.terms.estimator, Rda)
             record = PLACE | answer_symbols(read.terms.estimator, cached, read.records[0])

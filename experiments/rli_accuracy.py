@@ -35,7 +35,7 @@ PAPER_DELAYS = {100: ".12"}
 PAPER_SIZES = {11: "<.11", 101: ".03", 1_001: ".03"}
 PAPER_STD = {100: "<.20", 1_000: "<.20", 10_000: "<.20"}
 
-Found = dict[tuple[str, float], list[tuple[Estimates, FlowTruth]]]  # by method and utilisation, one for each seed
+Found = dict[tuple[str, float], list[tuple[Estimates, FlowTruth]]]  # by method and utilisation, one per seed
 Errors = Callable[[Estimates, FlowTruth], Floats]
 
 
@@ -63,17 +63,17 @@ def main() -> None:
 
 
 def means_us(truth: FlowTruth) -> Floats:
-    """What flows are grouped by."""
+    """Mean delays, to group flows by."""
     return np.asarray(truth.mean_ns / 1e3)
 
 
 def deviations_us(truth: FlowTruth) -> Floats:
-    """What flows are grouped by."""
+    """Deviations, to group flows by."""
     return np.asarray(truth.std_ns / 1e3)
 
 
 def packets(truth: FlowTruth) -> Floats:
-    """What flows are grouped by."""
+    """Packet counts, to group flows by."""
     return truth.packets.astype(np.float64)
 
 
@@ -90,7 +90,7 @@ def show_distribution(title: str, found: Found, errors: Errors, paper: dict[floa
 
 
 def show_bias(found: Found) -> None:
-    """Signed errors, and how many packets have a delay."""
+    """Signed errors, and the share of packets with a delay."""
     rows = []
     for (method, utilisation), runs in found.items():
         signed = median_of(quantile((one.mean_ns - truth.mean_ns) / truth.mean_ns) for one, truth in runs)

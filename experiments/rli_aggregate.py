@@ -1,8 +1,8 @@
 """RLI, figure 11: the mean and deviation of all packets of a second, by RLI and by LDA, against loss.
 
 LDA has two banks of 512 rows, tuned to 0.5% and 10% of loss, and sees traffic without references, with intervals cut at
-the same packets at both ends. RLI has 288 and 1,440 references a second, as in the paper, or adaptive ones; it knows
-what the receiver saw alone. The truth is that of packets that arrived. Loss is RED's, from the utilisation.
+the same packets at both ends. RLI has 288 and 1,440 references per second, as in the paper, or adaptive ones; it has
+only what the receiver saw. The truth is that of packets that arrived. Loss is RED's, from the utilisation.
 """
 
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def seconds_of(simulation: QueueSimulation, time_ns: Ints) -> Ints:
 
 
 def by_rli(simulation: QueueSimulation, method: Method) -> list[Answer]:
-    """Each second of what the receiver sees."""
+    """Each second of the receiver's packets."""
     seen, kernel = simulation.receiver(), kernel_for(simulation, method)
     ends = seconds_of(simulation, seen.time_ns).tolist()
     answers = []

@@ -2,7 +2,7 @@
 
 One packet in 1,000 is sampled, as in the paper; only flows with a sampled packet that arrived are compared. RLI sees
 them in two ways: as flows of interest, with all their packets, and by sample and hold, from the sampled packet on. The
-paper does not say whether the truth is then that of the whole flow or of the packets held: here are both.
+paper does not state whether the truth is then that of the whole flow or of the packets held: both are shown.
 """
 
 import numpy as np
@@ -45,11 +45,11 @@ def held(packets: Packets, flows: int) -> Packets:
     return Packets(packets.flow[rows], packets.id[rows], packets.sent_ns[rows], packets.left_ns[rows])
 
 
-Errors = dict[tuple[str, str], Floats]  # of the sampled flows, by comparison and method
+Errors = dict[tuple[str, str], Floats]  # errors of the sampled flows, by comparison and method
 
 
 def compared(utilisation: float, seed: int, seconds: float) -> tuple[Burstiness, float, Errors]:
-    """Also the share of these flows that have one sampled packet."""
+    """Errors, and the share of these flows with a single sampled packet."""
     simulation = simulated(QueueScenario(utilisation, seed, seconds))
     packets, flows, receiver = packets_of(simulation), simulation.bursts.flows, simulation.receiver()
     whole, later = (trajectory(these, flows, share=1) for these in (packets, held(packets, flows)))

@@ -2,8 +2,8 @@
 
 Figure 5: one reference in n packets, without a bound on their bytes. Figure 6: n = 300, and tau such that both give as
 many references at u = 0.88 (the paper: 780 us); adaptive from one in 300 to one in 10, without a bound as in the paper,
-and with ours of 0.5% of the link's bytes. Last, what the wait before a reference is for: right behind the packet that
-made it due it would wait out that packet's own transmission.
+and with ours of 0.5% of the link's bytes. Last, the purpose of the wait before a reference: directly after the packet
+that made it due, it would wait for that packet's own transmission.
 """
 
 from dataclasses import replace
@@ -28,7 +28,7 @@ from wirelag.estimators.rli import Method
 from wirelag.packets.injection import Injection
 from wirelag.sim.queue import QueueScenario
 
-COUNTS = (1000, 300, 100, 30, 10, 3, 1)  # one reference in so many packets
+COUNTS = (1000, 300, 100, 30, 10, 3, 1)  # packets per reference
 RATES_AT = (0.70, 0.20)
 SHOWN: tuple[Method, ...] = ("linear", "busy")
 UNBOUNDED = 1.0
@@ -48,7 +48,7 @@ WAITED_AT = 0.20
 
 
 class Found:
-    """What one way of injecting gives, over the seeds."""
+    """The results of one kind of injection, over the seeds."""
 
     def __init__(self, utilisation: float, injection: Injection, seeds: range, seconds: float) -> None:
         self.errors: dict[str, list[Floats]] = {method: [] for method in SHOWN}
@@ -119,7 +119,7 @@ def main() -> None:
 
 
 def show_wait(waited: Found, seeds: range, seconds: float) -> None:
-    """References 1 us behind the packet that made them due, and right behind it."""
+    """References 1 us after the packet that made them due, and directly after it."""
     kind = KINDS[BOUNDED]
     both = {
         f"{kind.wait_ns / 1e3:g} us": waited,

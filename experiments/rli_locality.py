@@ -1,7 +1,7 @@
 """RLI, figure 1, table I: how near a flow's mean delay is to that of all packets sent at about the same time.
 
 Delay here is the time in the queue, without the packet's own transmission. Every packet gets the mean delay of all
-packets (as in the paper), or of those of other flows, in its slice of time. R, of table I, is the 99th over the 1st
+packets (as in the paper), or of those of other flows, in its time slice. R, of table I, is the 99th over the 1st
 percentile of flows' mean delays.
 """
 
@@ -28,8 +28,8 @@ from wirelag.sim.queue import QueueScenario, QueueSimulation
 Ints = npt.NDArray[np.int64]
 
 SLICES_MS = (0.1, 1.0, 10.0, 100.0, 1000.0)
-SIZES = (1, 11, 101)  # packets of a flow, from
-LEAST_NS = 1.0  # flows that did not wait are left out: a share of nothing says nothing
+SIZES = (1, 11, 101)  # minimum packets of a flow
+LEAST_NS = 1.0  # flows that did not wait are left out: a relative error of 0 is meaningless
 
 
 class Arrived(NamedTuple):
@@ -38,16 +38,16 @@ class Arrived(NamedTuple):
     flow: Ints
     time_ns: Ints
     queued_ns: Floats
-    packets: Floats  # of each flow
+    packets: Floats  # packets per flow
     mean_ns: Floats
 
 
 def arrived(simulation: QueueSimulation) -> Arrived:
-    """With the truth of each flow."""
+    """The packets that arrived, with the truth of each flow."""
     bursts, delay_ns = simulation.bursts, simulation.delay_ns
     rows = np.flatnonzero(delay_ns != NONE)
     flow = bursts.flow[rows].astype(np.int64)
-    # Departures are whole ns: a packet that finds the queue empty leaves up to 1 ns before its transmission ends.
+    # Departures are integer ns: a packet that finds the queue empty leaves up to 1 ns before its transmission ends.
     queued_ns = np.maximum(delay_ns[rows] - bursts.size[rows] * 1e9 / simulation.scenario.bytes_per_s, 0)
     packets = np.bincount(flow, minlength=bursts.flows).astype(np.float64)
     with np.errstate(invalid="ignore"):
@@ -56,7 +56,7 @@ def arrived(simulation: QueueSimulation) -> Arrived:
 
 
 def localised(of: Arrived, width_ns: int, others: bool) -> tuple[Floats, float]:
-    """Errors of flows' means from slices of this width; and how many packets a packet's slice has, in the median."""
+    """Errors of flows' means from slices of this width; and the median number of packets in a packet's slice."""
     piece = of.time_ns // width_ns
     count, total = np.bincount(piece)[piece], np.bincount(piece, of.queued_ns)[piece]
     size = float(np.median(count))

@@ -1,8 +1,9 @@
 """RLI, figures 12a, 12b, 12c: what references cost: bytes, delay and loss of regular packets.
 
-Every run is made with references and without, with the same packets and, by RED, the same coin for each packet. Even so
-references move part of RED's refusals to other packets, and one pair of runs says little: added loss is the mean over
-traffic and coins, and its standard error is that between seeds of traffic. What other coins alone do is shown, too.
+Every run is made with and without references, with the same packets and, for RED, the same coin for each packet. Even
+so references move some of RED's drops to other packets, and one pair of runs shows little: added loss is the mean over
+traffic and coins, and its standard error is that between seeds of traffic. The effect of other coins alone is shown
+too.
 """
 
 import math
@@ -23,18 +24,18 @@ PAPER_LOSS = {0.80: "0.001"}
 
 
 def added_delay(one: QueueSimulation, other: QueueSimulation) -> Floats:
-    """Of each flow's mean, us; of flows that have one in both."""
+    """Added mean delay of each flow in us, for flows with one in both."""
     added = (other.truth().mean_ns - one.truth().mean_ns) / 1e3
     return np.asarray(added[np.isfinite(added)])
 
 
 def rounded_up(share: float) -> float:
-    """To three digits, so that what is above a bound is shown above it."""
+    """Round up to three digits, so that a value above a bound is shown above it."""
     return math.ceil(1000 * share) / 1000
 
 
 class Losses:
-    """Of one queue, for each seed: without references; what they add; what other coins would add."""
+    """Losses of one queue, per seed: without references; added by them; added by other coins."""
 
     def __init__(self) -> None:
         self.bare: list[float] = []
@@ -42,7 +43,7 @@ class Losses:
         self.moved: list[float] = []
 
     def measure(self, scenario: QueueScenario, coins: range) -> None:
-        """One seed, with each of these coins."""
+        """Run one seed, with each of these coins."""
         without = [simulated(replace(scenario, injection=False), coin).loss for coin in coins]
         self.bare.append(float(np.mean(without)))
         self.added.append(float(np.mean([simulated(scenario, coin).loss for coin in coins])) - self.bare[-1])
@@ -50,7 +51,7 @@ class Losses:
 
     @property
     def error(self) -> float:
-        """The standard error of the mean of what they add."""
+        """The standard error of the mean added loss."""
         return float(np.std(self.added, ddof=1) / np.sqrt(len(self.added)))
 
 
@@ -117,7 +118,7 @@ def show_loss(seeds: range, coins: range, seconds: float) -> None:
         for seed in seeds:
             scenario = QueueScenario(utilisation, seed, seconds)
             red.measure(scenario, coins)
-            tail.measure(replace(scenario, red=None), range(1))  # throws none
+            tail.measure(replace(scenario, red=None), range(1))  # uses no coins
         for name, of in (("RED", red), ("DropTail", tail)):
             values = float(np.mean(of.bare)), float(np.mean(of.added)), of.error, median_of(of.added)
             alone = f"{100 * float(np.std(of.moved)):.4f}" if of is red else "-"

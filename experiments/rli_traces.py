@@ -1,8 +1,8 @@
-"""What the experiments of RLI share: traffic through a queue, flows as the receiver estimates them, errors.
+"""Shared by the RLI experiments: traffic through a queue, the receiver's estimates of flows, errors.
 
 The traffic is that of sim/bursts.py: heavy-tailed flows that send in bursts. A delay includes the packet's own
-transmission. The receiver's clock is exact. It knows the drain rate for `busy` alone, as `wirelag flows` does without
---drain: so `linear` and `left` take serialisation for a part of the delay that all packets share. An error is
+transmission. The receiver's clock is exact. It knows the drain rate only for `busy`, like `wirelag flows` without
+--drain: so `linear` and `left` treat serialisation as a part of the delay common to all packets. An error is
 |estimated - true|/true of a flow.
 """
 
@@ -33,9 +33,9 @@ UTILISATIONS = (0.88, 0.70, 0.55, 0.20)
 BYTES_PER_S = QueueScenario().bytes_per_s
 SEEDS, SECONDS = range(1, 6), 8.0
 QUICK_SEEDS, QUICK_SECONDS = range(1, 3), 1.0
-SLOT_BYTES = 128  # of a flow in the table
-PARTS = 1 << 16  # rows that the kernel takes at a time
-WIDTHS_NS = (10**6, 10**7, 10**8)  # over which burstiness is looked at
+SLOT_BYTES = 128  # per flow in the table
+PARTS = 1 << 16  # rows per call of the kernel
+WIDTHS_NS = (10**6, 10**7, 10**8)  # time scales of burstiness
 
 
 def scale(quick: bool) -> tuple[range, float]:
@@ -47,7 +47,7 @@ drawn = lru_cache(maxsize=1)(draw_bursts)  # the same traffic is often sent thro
 
 
 def simulated(scenario: QueueScenario, coins: int | None = None) -> QueueSimulation:
-    """A run of the scenario; RED may throw the coins of another seed."""
+    """A run of the scenario; RED may use the coins of another seed."""
     bursts = drawn(scenario.utilisation * scenario.bytes_per_s, scenario.seconds, scenario.seed)
     return run(scenario, bursts=bursts, coins=coins)
 
@@ -67,7 +67,7 @@ def packets_of(simulation: QueueSimulation) -> Packets:
 
 
 def kernel_for(simulation: QueueSimulation, method: Method, hold: float = 1.0) -> _kernels.Rli:
-    """RLI with room for four times the flows: next to none is evicted."""
+    """RLI with room for four times the flows: almost none is evicted."""
     memory = 1024 + 4 * SLOT_BYTES * simulation.bursts.flows
     rate = simulation.scenario.bytes_per_s if method == "busy" else 0
     return Rli(method=method, memory=memory, hold=hold).kernel(Drain(rate, 0.0))
@@ -76,7 +76,7 @@ def kernel_for(simulation: QueueSimulation, method: Method, hold: float = 1.0) -
 def estimated(
     simulation: QueueSimulation, method: Method, hold: float = 1.0, receiver: Receiver | None = None
 ) -> Estimates:
-    """What RLI says of every flow; with `hold` below 1 of those that a sampled packet has opened, from it on."""
+    """RLI's estimates of every flow; with `hold` below 1, of those opened by a sampled packet, from it on."""
     kernel = kernel_for(simulation, method, hold)
     seen = receiver or simulation.receiver()
     for part in parts(simulation, seen, range(PARTS, len(seen) + PARTS, PARTS)):
@@ -90,7 +90,7 @@ def estimated(
 
 
 def taken(kernel: _kernels.Rli, method: Method, together: bool = False) -> Flows:
-    """The flows since the last time, or all of them as one; of everything else that a synopsis tells nothing."""
+    """The flows since the last call, or all of them as one; the rest of the synopsis is empty."""
     kernel.cut()
     records = np.empty((kernel.records, len(RECORD)), np.uint64)
     kernel.take(records)
@@ -113,7 +113,7 @@ Part = tuple[
 
 
 def parts(simulation: QueueSimulation, seen: Receiver, ends: Iterable[int]) -> Iterator[Part]:
-    """What the receiver sees, up to each of these rows, as the kernel takes it."""
+    """The receiver's packets, up to each of these rows, as input of the kernel."""
     key = seen.flow.astype(np.uint64) + np.uint64(1)
     ids = ids_of(seen.number)
     start = 0
@@ -133,23 +133,23 @@ def parts(simulation: QueueSimulation, seen: Receiver, ends: Iterable[int]) -> I
 
 
 def mean_errors(found: Estimates, truth: FlowTruth | Estimates) -> Floats:
-    """Of each flow's mean; nan where one of them has none."""
+    """Errors of each flow's mean; nan if one of them has none."""
     return np.asarray(np.abs(found.mean_ns - truth.mean_ns) / truth.mean_ns)
 
 
 def deviation_errors(found: Estimates, truth: FlowTruth | Estimates) -> Floats:
-    """Of each flow's deviation; nan where there is no truth or no deviation."""
+    """Errors of each flow's deviation; nan without a truth or a deviation."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(np.where(truth.std_ns > 0, np.abs(found.std_ns - truth.std_ns) / truth.std_ns, np.nan))
 
 
 def median_of(values: Iterable[float]) -> float:
-    """Over seeds."""
+    """Median over seeds."""
     return float(np.median(list(values)))
 
 
 def quantile(errors: Floats, share: float = 0.5) -> float:
-    """Of the flows that have an error."""
+    """Quantile over the flows that have an error."""
     return float(np.nanquantile(errors, share)) if np.isfinite(errors).any() else float("nan")
 
 
@@ -163,7 +163,7 @@ def over_seeds(errors: Sequence[Floats], share: float = 0.5) -> float:
 
 @dataclass(frozen=True)
 class Burstiness:
-    """Of one run; to be shown beside every accuracy, since easier traffic gives better numbers."""
+    """Burstiness of one run; shown beside every accuracy, because easier traffic gives better numbers."""
 
     peaks: list[float]
     dispersions: list[float]
@@ -172,7 +172,7 @@ class Burstiness:
 
     @classmethod
     def of(cls, simulation: QueueSimulation) -> Burstiness:
-        """Regular packets as they are sent, and what became of them."""
+        """Regular packets as sent, and their fate."""
         time_ns, size, delay_ns = simulation.bursts.time_ns, simulation.bursts.size, simulation.delay_ns
         return cls(
             [peak_to_mean(time_ns, size, width_ns) for width_ns in WIDTHS_NS],

@@ -1,7 +1,7 @@
 """LDA: quantiles of one-way delay from a coordinated sample of n packets: both points keep the same ones, by a coin.
 
 1,024,000 packets, Weibull 0.6, mean 50 us, 0.1% lost. A cache has room for 5/4 n, and keeps one packet in 2^level: n of
-them on average. Theory: the median error of a quantile of n delays that follow the distribution.
+them on average. Theory: the median error of a quantile of n delays with this distribution.
 """
 
 import math

@@ -1,6 +1,7 @@
-"""What the experiments share: traces with known delays, the fridge kernel run over them, errors, printed tables.
+"""Shared by the experiments: traces with known delays, the fridge kernel run over them, errors, printed tables.
 
-A trace is a packet batch of DNS queries and answers. An error is |log2(estimated/true)| at a quantile, as in the paper.
+A trace is a packet batch of DNS queries and responses. An error is |log2(estimated/true)| at a quantile, as in the
+paper.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 UNION, OVERWRITE, EXPIRY = 0, 1, 2  # variants of the kernel
 TYPICAL = (0.50, 0.95, 0.99)
 ERROR_NAMES = ("p50", "p95", "p99", "max 5..95%")
-MIDDLE = np.arange(5, 96) / 100  # the quantiles of which the largest error is taken
+MIDDLE = np.arange(5, 96) / 100  # quantiles over which the largest error is taken
 ISP_RATE_PER_S = 535_000
 
 
@@ -33,13 +34,13 @@ ISP_RATE_PER_S = 535_000
 
 @dataclass(frozen=True)
 class Trace:
-    """Queries and answers in order of time, and the truth about them."""
+    """Queries and responses in order of time, and their truth."""
 
     packets: PacketBatch
-    request: Array  # of each packet: the number of its request
-    arrivals: Array  # of each packet: the requests so far
-    flow_key: Array  # of each request
-    delays_ns: Array  # of those answered, in order of their answers
+    request: Array  # per packet: the number of its request
+    arrivals: Array  # per packet: the requests so far
+    flow_key: Array  # per request
+    delays_ns: Array  # delays of answered requests, in order of their responses
     survived: Array  # and the requests between
 
     @property
@@ -81,29 +82,29 @@ def isp(seed: int = 1, requests: int = 3_000_000) -> Trace:
 def log_uniform(longest_ms: float, octaves: int = 10, seed: int = 1, requests: int = 1_250_000) -> Trace:
     """The paper's synthetic trace: constant 1M requests/s, 40% answered, delays log-uniform up to the longest.
 
-    The paper says from 0, which a log-uniform delay cannot reach; here they span so many octaves.
+    The paper's range starts at 0, which a log-uniform delay cannot reach; here it spans this many octaves.
     """
     rng = np.random.default_rng(seed)
     delays_ns = (longest_ms * 1e6 * 2.0 ** rng.uniform(-octaves, 0, requests)).astype(np.int64)
     return trace_of(rng, np.arange(1, requests + 1) * 1000, 0.4, delays_ns)
 
 
-# ---- what fridges see of them ----
+# ---- fridges over traces ----
 
 
 @dataclass(frozen=True)
 class Seen:
     """The samples of one run."""
 
-    row: Array  # of the response
+    row: Array  # row of the response
     delays_ns: Array
     fridge: Array
     survived: Array
-    weights: Array  # whole numbers, as the kernel makes them
+    weights: Array  # integers, from the kernel
 
 
 def fridges_of(slots: Sequence[int], probabilities: Sequence[float]) -> Fridges:
-    """Fridges with the probabilities as the kernel counts them."""
+    """Fridges with probabilities in the kernel's units."""
     return Fridges(tuple(slots), tuple(round(p * CERTAIN) for p in probabilities))
 
 
@@ -138,7 +139,7 @@ def quantiles_ns(delays_ns: Array, weights: Array | None, ranks: Sequence[float]
 
 @dataclass(frozen=True)
 class Truth:
-    """The true quantiles of a trace's delays, to hold others against."""
+    """The true quantiles of a trace's delays, for comparison."""
 
     typical_ns: Floats  # p50, p95, p99
     middle_ns: Floats  # p5 to p95
@@ -189,11 +190,11 @@ class Octaves:
         return np.bincount(np.clip(place, 0, self.count - 1), weights, minlength=self.count)
 
     def ratio(self, runs: Sequence[tuple[Array, Array]]) -> Floats:
-        """Estimate/true, on average over the runs."""
+        """Estimate/true, averaged over the runs."""
         return np.mean([self.sums(*one) for one in runs], axis=0) / self.true
 
     def standard_error(self, trace: Trace, fridges: Fridges, runs: int) -> Floats:
-        """That of the unbiased ratio over so many runs: a delay seen with probability q adds a variance of 1/q - 1."""
+        """The standard error of the unbiased ratio: a delay seen with probability q adds a variance of 1/q - 1."""
         variances = union_weights(fridges, trace.survived) - 1
         return np.sqrt(self.sums(trace.delays_ns, variances) / runs) / self.true
 
@@ -202,7 +203,7 @@ class Octaves:
 
 
 def arguments(about: str, page: bool = False) -> argparse.Namespace:
-    """What every experiment takes."""
+    """The arguments of every experiment."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a small trace and few seeds: seconds, rough numbers")
     if page:
@@ -211,7 +212,7 @@ def arguments(about: str, page: bool = False) -> argparse.Namespace:
 
 
 def show(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table; columns are two spaces apart at least."""
+    """Print a table; columns are at least two spaces apart."""
     cells = [list(header)] + [[f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
     widths = [max(len(row[k]) for row in cells) for k in range(len(header))]
     print(f"# {title}")

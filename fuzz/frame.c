@@ -50,7 +50,7 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t size)
     size -= PARAMETERS;
     if (data[3] & 1)
         wire_length = (u32)size;
-    copy = malloc(size ? size : 1); /* of exactly this size, so that a read after it is detected */
+    copy = malloc(size ? size : 1); /* exactly this size, so that a read after it is detected */
     check(copy != NULL);
     memcpy(copy, data + PARAMETERS, size);
     frame = (struct wl_frame){copy, copy + size};

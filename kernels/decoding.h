@@ -70,7 +70,7 @@ enum wl_type { /* ethertypes; other layers are translated into them */
 };
 
 struct wl_decode_options {
-    u64 seed;    /* of both hashes */
+    u64 seed;    /* for both hashes */
     u32 fields;  /* enum wl_field bits */
     u32 prefix;  /* payload bytes in the packet id, at most WL_MOST_PREFIX */
     u32 tunnels; /* follow tunnels to the innermost packet */

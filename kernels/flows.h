@@ -14,7 +14,7 @@
 #define WL_SWEEP 16                /* packets between checks of a group for ended flows */
 #define WL_NAME_WORDS 5            /* addresses, ports, protocol: for display, not for arithmetic */
 #define WL_SLOT_BYTES 112          /* key, record, name */
-#define WL_MOST_PACKETS (1u << 22) /* of a record: a delay is less than 2^41 ns, so 64 bits hold their sum */
+#define WL_MOST_PACKETS (1u << 22) /* per record: a delay is less than 2^41 ns, so 64 bits hold their sum */
 
 enum wl_left { WL_LEFT_INACTIVE, WL_LEFT_ACTIVE, WL_LEFT_EVICTED, WL_LEFT_CUT, WL_LEFT_REASONS };
 
@@ -62,9 +62,9 @@ struct wl_flows {
     s64 inactive_ns, active_ns;
     u64 *keys; /* 0: empty */
     struct wl_flow_record *slots;
-    struct wl_name *names;         /* of the packets that opened the slots */
-    const struct wl_name *waiting; /* of waiting packets */
-    struct wl_ends arriving;       /* of rows from first_row on, not copied yet */
+    struct wl_name *names;         /* names of the packets that opened the slots */
+    const struct wl_name *waiting; /* names of waiting packets */
+    struct wl_ends arriving;       /* ends of rows from first_row on, not copied yet */
     u64 first_row;
     struct wl_totals totals;
     u64 cursor, unheld;

@@ -39,7 +39,7 @@ struct wl_slot {
 
 struct wl_fridge {
     u64 begin, slots;  /* its part of all slots; a power of two (of each stage, with expiry) */
-    u64 probability;   /* of entry, in 2^-32 */
+    u64 probability;   /* entry probability, in 2^-32 */
     u64 edge;          /* the sum of the probabilities so far: coins below it are taken */
     u64 decay;         /* -log2(1 - p/M): octaves by which each request reduces the probability, in 2^-48 */
     u64 hopeless_from; /* survived requests from which on the decay is at least WL_HOPELESS */
@@ -61,7 +61,7 @@ struct wl_fridges {
 struct wl_errand {
     u64 answers, else_answers; /* the second only if the first is not in its slot */
     u64 asks;
-    u8 leg, kind; /* of the request that it answers */
+    u8 leg, kind; /* leg and kind of the request that it answers */
 };
 
 /* The place of an id. */

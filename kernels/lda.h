@@ -13,7 +13,7 @@
 
 struct wl_lda {
     u64 key, rows;
-    u64 limit[WL_LDA_BANKS]; /* half of the coins that a bank samples; 0: no such bank */
+    u64 limit[WL_LDA_BANKS]; /* a bank samples coins whose half is below this; 0: no such bank */
     u8 bank[65];             /* by the coin's leading zeros: 1 for the first, 0 for packets that are not sampled */
 };
 

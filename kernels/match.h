@@ -266,7 +266,7 @@ WL_INLINE u32 wl_acknowledge(struct wl_match *m, struct wl_side *side, u32 ack)
             timed = 0;
         wl_release(m, side, last);
     }
-    if (side->known & WL_KNOWN_NEXT && wl_after(ack, side->next)) { /* of data that was not seen */
+    if (side->known & WL_KNOWN_NEXT && wl_after(ack, side->next)) { /* acknowledges data that was not seen */
         side->next = ack;
         wl_forget(m, side);
         return 0;

@@ -155,7 +155,7 @@ class Reader {
     Frames frames;
     wl_file file = {};
     std::vector<wl_interface> descriptions;
-    std::vector<Interface> interfaces; /* of this section */
+    std::vector<Interface> interfaces; /* interfaces of this section */
     std::map<u32, u64> earlier;        /* packets by link type of previous sections */
     u64 interfaces_seen = 0;
     u32 snaplen = 0;

@@ -37,7 +37,7 @@ static_assert(sizeof(wl_flow_record) == sizeof(Line));
 static_assert(sizeof(u64) + sizeof(wl_flow_record) + sizeof(wl_name) == WL_SLOT_BYTES);
 static_assert(sizeof(wl_buffered) + sizeof(wl_name) == 112);
 
-constexpr u64 group_bytes = 1024; /* of the caller's memory, per group */
+constexpr u64 group_bytes = 1024; /* the caller's memory per group */
 static_assert(WL_GROUP * WL_SLOT_BYTES <= group_bytes);
 
 /* Source, destination, ports and protocol of each row, in five words, as in a flow's record. */

@@ -45,7 +45,7 @@ enum wl_blind_flag {
 };
 
 struct wl_blind_flow {
-    s64 start_ns, now_ns, last_ns; /* of the epoch; of the last row; of the last request */
+    s64 start_ns, now_ns, last_ns; /* start of the epoch; times of the last row and of the last request */
     s64 mark_ns;                   /* where a lag begins; while opening, where the flight does */
     s64 small_ns, sum_ns, mean_ns;
     u64 uneven;             /* squares of differences between neighbours, in a block of lags */

@@ -12,7 +12,7 @@
 #define WL_FULL_LENGTH 1400          /* bytes: after such a packet the sender has more to send */
 #define WL_RETRANSMITTED (1 << 24)   /* bytes by which a retransmission may lie behind */
 #define WL_EPOCH_LONGEST 4           /* epoch lengths */
-#define WL_MOST_GAPS 65535           /* of an epoch */
+#define WL_MOST_GAPS 65535           /* per epoch */
 #define WL_MOST_NETWORK 0xffffffffll /* ns */
 
 enum wl_front_flag {
@@ -41,7 +41,7 @@ struct wl_turn {
     u8 anew;             /* a SYN that is not a repetition: the flow begins again */
     u8 ends;             /* FIN or RST */
     u8 acks;             /* it has an ACK number */
-    u8 packet;           /* of a request */
+    u8 packet;           /* it belongs to a request */
     u8 first;            /* the first request packet of the flow */
     u8 continues;        /* the previous packet was full */
 };

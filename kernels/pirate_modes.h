@@ -225,7 +225,7 @@ WL_INLINE void wl_modes_add(struct wl_modes_flow *f, u32 gap, u8 candidate, u8 l
 
 /* The result of an epoch's modes. */
 struct wl_mode_sum {
-    u32 count; /* of the inter-batch gap; 0: there is none */
+    u32 count; /* number of inter-batch gaps; 0: none */
     u32 below; /* gaps of it and of all modes below it */
     u64 units;
     u8 prominent;

@@ -29,7 +29,7 @@ enum wl_auto_flag {
     WL_AUTO_OPEN = 2,          /* a packet other than a SYN was seen */
     WL_AUTO_STAMPED = 4,       /* there are timestamps */
     WL_AUTO_RESPONSE = 8,      /* the size of responses is known */
-    WL_AUTO_REQUEST = 16,      /* that of requests, too */
+    WL_AUTO_REQUEST = 16,      /* the size of requests is known, too */
     WL_AUTO_ABSOLUTE = 32,     /* bytes are counted from the first one, which was a SYN */
     WL_AUTO_HOLE = 64,         /* bytes sent before the last ones are missing */
     WL_AUTO_FULL = 128,        /* a payload of this flight filled its packet */
@@ -44,7 +44,7 @@ enum wl_auto_flag {
 };
 
 struct wl_auto_flow {
-    s64 start_ns;                                  /* of the epoch */
+    s64 start_ns;                                  /* start of the epoch */
     s64 base_ns;                                   /* the minimum of time minus echo */
     s64 area;                                      /* units: integral of N dt, with the ages that requests had before the epoch */
     u32 busy_sum, flight_sum, think_sum;           /* units, modulo 2^32: parts of the epoch, so they fit */

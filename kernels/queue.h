@@ -25,7 +25,7 @@ typedef unsigned __int128 wl_wide;
 
 struct wl_red {
     u64 from, to;      /* mean length in packets from which some, from which all are dropped; to 0: DropTail */
-    u64 weight, steep; /* of a packet in the mean length; drop probability at `to` */
+    u64 weight, steep; /* weight of a packet in the mean length; drop probability at `to` */
     s64 slot_ns;       /* an idle queue's mean length shrinks as if a packet came this often */
 };
 

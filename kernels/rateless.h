@@ -91,7 +91,7 @@ struct wl_rateless_decoder {
     u8 *waits;
     u32 waiting_count;
     u64 *ids, *counts;
-    struct wl_turn *turns; /* of found numbers */
+    struct wl_turn *turns; /* turns of found numbers */
     u32 found;
     u32 *chain, *next; /* finds by their coin, counted from 1 */
     u32 chain_mask;

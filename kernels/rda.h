@@ -89,7 +89,7 @@ struct wl_peel {
     struct wl_cell *cells;
     u64 cell_count;
     u32 *queue;
-    u64 first, behind; /* of the queue */
+    u64 first, behind; /* ends of the queue */
     u64 *ids, *counts;
     u64 found;
     u32 *chain, *next; /* finds by their place in the first bank, counted from 1 */

@@ -55,7 +55,7 @@ struct wl_file {
 };
 
 struct wl_record {
-    u64 length; /* of the whole record */
+    u64 length; /* length of the whole record */
     const u8 *frame;
     u32 captured_length, wire_length;
     u32 interface;

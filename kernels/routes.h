@@ -33,7 +33,7 @@ struct wl_ahead {
 struct wl_ways {
     u64 *ways, *hops;        /* paths from the source to it, and the sum of their hops */
     u64 *on, *on_hops;       /* ways on from it to any router, and their hops */
-    u32 *shortest, *longest; /* of the paths to it, in hops */
+    u32 *shortest, *longest; /* shortest and longest path to it, in hops */
     u32 capped;              /* a count was capped */
 };
 

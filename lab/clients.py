@@ -44,13 +44,13 @@ class Load:
     response: str = "constant:500"  # bytes requested
     request: str = ""  # bytes; empty: as short as possible
     post: int = 0  # bytes of a body
-    objects: str = "uniform:4:21"  # of a page
+    objects: str = "uniform:4:21"  # objects per page
     think: str = "constant:0"  # microseconds
     think_share: float = 0.0
-    rate: float = 100.0  # of an open loop, per connection
+    rate: float = 100.0  # requests per second of an open loop, per connection
     pace_us: int = 0
     each: int = 0  # requests of a connection before a new one replaces it
-    lifetime: str = ""  # of a connection, in microseconds; then a new one replaces it
+    lifetime: str = ""  # lifetime of a connection in microseconds; then a new one replaces it
     patience_us: int = 0  # after which a request has failed, and is logged so; 0: any failure ends the client
     tcp_info: bool = False  # log the kernel's round-trip time with each response
 

@@ -38,7 +38,7 @@ struct connection {
     u32 first, count;
     char in[HEAD_BYTES];
     u32 in_bytes;
-    s64 in_body, in_size; /* of the request's body: bytes to come; of the response: bytes requested */
+    s64 in_body, in_size; /* request body: bytes to come; response: bytes requested */
     char out[128];        /* the rest of the head of the response */
     u32 out_bytes;
     s64 out_body; /* the rest of this piece */

@@ -89,7 +89,7 @@ class Done:
     ended_ns: int
     events: list[dict[str, Any]] = field(repr=False)
     truth: Truth | None
-    cable_bytes: int  # of the collector's cables, both directions, with all headers, during the traffic
+    cable_bytes: int  # bytes on the collector's cables, both directions, with all headers, during the traffic
 
     def during(self, what: str) -> list[dict[str, Any]]:
         """Events about whole intervals of the traffic."""

@@ -30,7 +30,7 @@
 #define LOOKING (SECOND / 20)
 #define GRACE_NS (2 * SECOND) /* for the last responses */
 
-struct entry { /* of the log */
+struct entry { /* an entry of the log */
     s64 asked_ns, answered_ns;
     u32 round; /* batch or page */
     u16 port, in_flight;
@@ -61,7 +61,7 @@ static double think_share, rate = 100, seconds = 1;
 
 static struct random numbers;
 static struct connection *connections;
-static struct heap timers; /* of connections: index << 8 | requests that it may send then */
+static struct heap timers; /* timers of connections: index << 8 | requests that it may send then */
 static struct entry *entries;
 static s64 begun_ns;                                                           /* when the first connections were made */
 static u64 entry_count, entry_room, asked_count, answered_count, failed_count; /* answered: or failed */

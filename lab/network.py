@@ -179,7 +179,7 @@ def sweep() -> list[str]:
 
 
 def _names() -> list[str]:
-    """Of namespaces and folders."""
+    """The names of namespaces and folders."""
     return sorted({path.name for room in (NAMESPACES, FOLDERS) for path in room.glob(f"{PREFIX}-*")})
 
 

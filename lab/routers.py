@@ -23,12 +23,12 @@ from wirelag.network.routes import Routes
 from wirelag.network.topology import Topology
 
 FORWARDING = ("net.ipv4.ip_forward=1", "net.ipv4.fib_multipath_hash_policy=1")  # a flow stays on one of equal paths
-BURST_BYTES = 2000  # of the queue's bucket: little more than one packet leaves at once
+BURST_BYTES = 2000  # size of the queue's bucket: little more than one packet leaves at once
 LONGEST_MS = 500  # longest wait of a packet: hardly any is dropped
 LOOK_S = 0.02
 BUSY = 0.7
 MOST_COST = 65_535
-LONGEST_NAME = 12  # of an interface, minus the three of `to-`
+LONGEST_NAME = 12  # longest name of an interface, minus the three of `to-`
 
 
 class Routers:
@@ -184,7 +184,7 @@ class Routers:
             time.sleep(LOOK_S)
 
     def _address(self, router: str) -> str:
-        """Of the router's host."""
+        """The address of the router's host."""
         return f"10.7.{self.numbers[router]}.2"
 
     def _prefix(self, router: str) -> str:

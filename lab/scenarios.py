@@ -30,7 +30,7 @@ class Scenario:
     seconds: float = 6.0
     tunnels: int = 0  # number of clients, the connections of each in one flow of datagrams
     join_after_s: float = 0.0  # the recorder starts this long after the client
-    timestamps: bool = True  # of TCP
+    timestamps: bool = True  # TCP timestamps
     both: bool = False  # also record both directions at the client
 
 

@@ -21,7 +21,7 @@ class Score:
 
     epochs: int
     abstained: float  # share
-    median: float  # of the signed errors of estimates; NaN: there was none
+    median: float  # median signed error of estimates; NaN: there was none
     close: float  # share of estimates within 15%
     far_off: float  # share of estimates off by more than 50%
 

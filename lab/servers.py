@@ -24,12 +24,12 @@ class Httpd:
 
     service: str = "constant:2000"
     order: str = "parallel"  # serial: one request of a connection at a time; worker: one of all
-    size: str = ""  # of responses, whatever the client requests
+    size: str = ""  # size of responses, whatever the client requests
     pieces: int = 1  # a response is sent in this many,
     gap_us: int = 0  # this far apart
     pace_mbit: int = 0
     burn: bool = False  # service time is computing time
-    cpu_share: float = 0.0  # of one core; 0: unlimited
+    cpu_share: float = 0.0  # share of one core; 0: unlimited
     workers: int = 1  # in the order `worker`
     slow: float = 5.0  # SIGUSR1 multiplies service times by this, SIGUSR2 restores them
     number: int = 0  # in responses, to identify the server; 0: none

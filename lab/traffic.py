@@ -28,7 +28,7 @@ class Traffic:
     burst: float = 4.0  # packets, on average; back to back, of one flow
     least: int = 100  # bytes of payload
     most: int = 1400
-    flows: int = 64  # of a pair, to be shared by equal paths
+    flows: int = 64  # flows per pair, to be shared by equal paths
 
     def loads(self, topology: Topology) -> dict[tuple[str, str], float]:
         """Mbit/s on each link with traffic, if equal paths get equal shares."""

@@ -17,7 +17,7 @@
 #define FRAMES 32768 /* most on the wire, in both directions */
 #define FRAME_BYTES 2048
 #define AT_ONCE 64
-#define LATENESS_BINS 20000 /* of 1 us */
+#define LATENESS_BINS 20000 /* bins of 1 us */
 
 struct direction {
     s64 delay_us, jitter_us, hold_us;

@@ -13,7 +13,7 @@ from tests.oracles.join import Packet
 def overtaken(
     sent: Iterable[Packet], arrived: Sequence[Packet], chosen: Collection[int], start_ns: int
 ) -> tuple[int, int]:
-    """Of the chosen ids: for how many it is known, and how many were overtaken.
+    """Over the chosen ids: for how many it is known, and how many were overtaken.
 
     `sent` includes packets sent before the interval, `arrived` is that of the interval. Without copies.
     """

@@ -42,7 +42,7 @@ class Part:
 
     measured: Measured
     cut: Cut
-    keys: Mapping[int, str]  # of classes
+    keys: Mapping[int, str]  # names of classes
     overflow: bool  # there were more classes than allowed
     seen: Seen
     closed_by: int | None = None  # the delimiter that ended it, final

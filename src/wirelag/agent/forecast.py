@@ -71,7 +71,7 @@ def _lines(config: Config) -> Iterator[str]:
             f"segments that the collector names, {MOST_SEGMENTS} at most: references of each every "
             f"{format_duration(injection.tau_ns)}, {format_rate(8 * injection.size * 1e9 / injection.tau_ns)}"
         )
-    one = () if config.m_set is None else (config.of_references("A>B", "::1", "::2"),)  # that the collector may name
+    one = () if config.m_set is None else (config.of_references("A>B", "::1", "::2"),)  # may be named by the collector
     sent = config.measured or one
     each = sum(message_bytes(measured, config.expected_packets) for measured in sent)
     per_s = each * 1e9 / config.interval_ns
@@ -210,7 +210,7 @@ def _clock(config: Config) -> str:
         return f"clock: assumed right within {format_duration(reading.error_ns)}, as stated"
     if not reading.synchronised:
         return (
-            f"clock: NOT synchronised ({reading.source}): delays will be wrong by what the clocks differ; "
+            f"clock: NOT synchronised ({reading.source}): delays will be off by the clock difference; "
             f"start chrony or PTP, or state a bound with clock.error where both points have one clock"
         )
     return f"clock: synchronised, right within {format_duration(reading.error_ns)} ({reading.source})"

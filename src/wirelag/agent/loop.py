@@ -64,7 +64,7 @@ def encoded(part: Part, message: Message, past: Past) -> tuple[bytes, str]:
 
 
 def _summed(part: Part) -> Part:
-    """The part of flows that is sent: everything, and classes."""
+    """The part with its flows summed up for sending: everything, and classes."""
     flows, grouping = part.cut.synopses[ALL], part.measured.grouping()
     classes, more = ([], False) if grouping is None else by_class(flows, grouping)
     synopses = {ALL: interpolated(flows)} | {i: one for i, (_, one) in enumerate(classes, 1)}

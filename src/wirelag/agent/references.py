@@ -43,7 +43,7 @@ class _References:
     clock: Callable[[], ClockReading]
     sequence: int = 0
     late_ns: float = 0.0  # upper bound of the time from a packet's timestamp to its departure
-    error_ns: int | None = None  # of the clock; None: not synchronised
+    error_ns: int | None = None  # error of the clock; None: not synchronised
     read_ns: int = 0  # when it was read
 
     def open(self) -> None:

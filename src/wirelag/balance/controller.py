@@ -32,7 +32,7 @@ Standing = Literal["well", "slow", "silent", "unknown"]
 SILENT: Final = "is asked and does not answer"
 SCATTER: Final = 64  # interval means from which their scatter is learned
 TELLING: Final = 8  # samples below which a mean shows nothing about that
-MEDIAN_OF_SQUARES: Final = 0.455  # of normal deviates
+MEDIAN_OF_SQUARES: Final = 0.455  # median of squared normal deviates
 
 
 @dataclass(frozen=True, slots=True)

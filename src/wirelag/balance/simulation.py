@@ -27,7 +27,7 @@ Chooser = Literal["equal", "latency", "least-connections", "peak-ewma"]
 
 EPOCH_S: Final = 0.5
 FEWEST: Final = 4
-DECAY_S: Final = 10.0  # of peak-ewma, as in Finagle
+DECAY_S: Final = 10.0  # decay time of peak-ewma, as in Finagle
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Farm:
     servers: int = 4
     workers: int = 8
     service_s: float = 0.005
-    shape: int = 2  # of service times: the sum of this many exponential parts
+    shape: int = 2  # shape of service times: the sum of this many exponential parts
     clients: int = 64
     arrivals: float = 0.0  # connections per second, instead of clients
     think_s: float = 0.0

@@ -19,7 +19,7 @@ from wirelag.network.segments import Segment
 from wirelag.network.topology import Topology
 
 MOST_NAMED: Final = 100  # names in a list of changes
-LONGEST_NAME: Final = 64  # of a point
+LONGEST_NAME: Final = 64  # longest name of a point
 _UNFIT: Final = re.compile(r"[^A-Za-z0-9_-]")
 Records = tuple[dict[str, Any], ...]
 

@@ -59,7 +59,7 @@ News = list[Said] | Change  # what listeners receive
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A result, its report of the whole segment, the rank before, and whether it knows more."""
+    """A result, its report of the whole segment, the rank before, and whether it is more complete."""
 
     result: Result
     tally: Tally
@@ -93,7 +93,7 @@ class Collector:
         self._apart: dict[str, str | None] = {}  # why segments cannot be measured
         self._by_point: dict[str, Inbox] = {}  # the inbox by which a point was last heard
         self._began_ns = clock()
-        self._terms: dict[str, Terms] = {}  # of points that follow
+        self._terms: dict[str, Terms] = {}  # terms of points that follow
         self._unsaved: list[Result] = []
         self._pruned_ns = 0
         self._disk_full = False
@@ -383,8 +383,8 @@ class Collector:
         if not self.counted["clock is behind"]:
             ahead = format_duration(message.interval.end_ns - now_ns)
             print(
-                f"wirelag: the clock of this host is behind: {message.point} is {ahead} ahead of it, and so is whoever "
-                f"else sends; agents keep their messages until it is right",
+                f"wirelag: the clock of this host is behind: {message.point} is {ahead} ahead of it, and so are "
+                f"all others; agents keep their messages until it is right",
                 file=sys.stderr,
                 flush=True,
             )

@@ -45,7 +45,7 @@ class _Sums:
     lost: float = 0.0  # maximum so far
     error_ns: int = 0
     synchronised: bool = True
-    ci95_ns: tuple[float, float] | None = None  # of the last interval's mean, including the clocks' error
+    ci95_ns: tuple[float, float] | None = None  # interval of the last mean, including the clocks' error
 
 
 class Metrics:

@@ -39,12 +39,12 @@ class Tally:
     sent: int = 0
     received: int = 0
     loss_sent: int = 0  # packets sent in intervals with known loss
-    lost: float = 0.0  # of these; may be negative in single intervals (loss.py)
+    lost: float = 0.0  # lost packets of these; may be negative in single intervals (loss.py)
     lost_low: float = 0.0  # in a sum, the sum of bounds: too wide, because errors of single intervals cancel out
     lost_high: float = 0.0
     reordered: int | None = None
     duplicated: int | None = None
-    references_received: int = 0  # of rli
+    references_received: int = 0  # references of rli
     references_lost: int = 0
     checked: int = 0  # packets whose order was checked
     overtaken: int = 0

@@ -103,7 +103,7 @@ class Dataplane:
         try:
             self.maps["then"].update(0, pinned_program(path))
         except OSError as error:
-            raise WirelagError(f"{path}: cannot run after ours ({error.strerror}): check that it is XDP") from None
+            raise WirelagError(f"{path}: cannot run after ours ({error.strerror}): use an XDP program") from None
 
     def close(self) -> None:
         """Detach its programs and release everything that is not pinned or shared."""
@@ -306,7 +306,7 @@ def _read(path: Path) -> ObjectFile:
 
 
 def pinned_program(path: str) -> Program:
-    """An XDP program pinned by somebody else, to run after ours."""
+    """An XDP program pinned by another user, to run after ours."""
     try:
         program = Program.pinned(path)
     except OSError as error:

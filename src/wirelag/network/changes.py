@@ -42,7 +42,7 @@ class Change:
     at: float  # start of the first interval after the change
     before: float
     after: float
-    ci95: Bounds  # of the difference
+    ci95: Bounds  # interval of the difference
     p_value: float
 
     @property

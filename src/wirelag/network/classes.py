@@ -43,7 +43,7 @@ class RouterCost:
     router: str
     ports: int  # to neighbours, and one to the outside
     ways: int  # pairs of ports
-    used: int  # of these, used by current shortest paths
+    used: int  # pairs used by current shortest paths
     synopses: int  # at both ends, without the copies
     memory_bytes: int
     control_bps: float  # synopses between ports

@@ -19,7 +19,7 @@ from wirelag.network.topology import Link, Network, Topology
 
 Weight: TypeAlias = str | int | Decimal | None
 Ways: TypeAlias = Literal["listed", "both", "mirrored"]  # mirrored: both, unless the file lists the reverse too
-_LARGEST: Final = 10**15  # of a sum of weights, in units: below it floats are exact too
+_LARGEST: Final = 10**15  # largest sum of weights, in units: below it floats are exact too
 _FORBIDDEN: Final = str.maketrans({"[": "(", "]": ")", ">": "-"})  # they have a meaning in names of segments
 _WEIGHTS: Final = ("weight", "cost", "metric", "dist", "distance", "length")
 

@@ -109,7 +109,7 @@ class Trial:
     """What a segment adds, and whether that is too much."""
 
     added: Added | None
-    p_value: float | None = None  # of adding no more than `slow`; None: unknown
+    p_value: float | None = None  # p-value of adding no more than `slow`; None: unknown
     blamed: bool = False
 
 

@@ -24,9 +24,9 @@ from wirelag.stats.distribution import Z95
 # `oneway` gives the mean an interval of deviation * sqrt(2 ln(2 / 0.05) / used): this many standard errors.
 BOUND: Final = math.sqrt(2 * math.log(2 / 0.05))
 ANEW: Final = "write the report anew"
-_LONGEST: Final = 1e9  # of delays, in seconds
+_LONGEST: Final = 1e9  # longest delay, in seconds
 _LATEST: Final = 1e11  # seconds since 1970
-_SHORTEST: Final = 1e-9  # of intervals
+_SHORTEST: Final = 1e-9  # shortest interval, in seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class SegmentReport:
     """The measurement of a segment."""
 
     segment: Segment
-    name: str  # of the file, for messages
+    name: str  # name of the file, for messages
     estimator: str
     whole: Figures
     intervals: tuple[Figures, ...] = ()  # in order of time

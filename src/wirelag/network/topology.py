@@ -43,7 +43,7 @@ class Topology:
     name: str = "topology"  # for messages
     unit: Decimal = Decimal(1)  # unit of weights: 1, 0.1, 0.01 ...
     addresses: Mapping[str, str] = field(default_factory=dict)  # a router's own, valid whatever port fails
-    link_addresses: Mapping[tuple[str, str], tuple[str, str]] = field(default_factory=dict)  # of a link's two ports
+    link_addresses: Mapping[tuple[str, str], tuple[str, str]] = field(default_factory=dict)  # of its two ports
 
     @cached_property
     def graph(self) -> rx.PyDiGraph[str, int]:

@@ -38,8 +38,8 @@ DELAYED_ACK_NS: Final = 40_000_000
 LEAST_GAP_NS: Final = 12_000  # between two segments: 1500 bytes at 1 Gbit/s
 LONE_SLACK_NS: Final = 50_000
 LEAST_TIMEOUT_NS: Final = 200_000_000
-FIRST_TIMEOUT_NS: Final = 1_000_000_000  # of SYNs and DNS queries
-MOST_LOSSES: Final = 5  # of one segment in a row
+FIRST_TIMEOUT_NS: Final = 1_000_000_000  # for SYNs and DNS queries
+MOST_LOSSES: Final = 5  # losses of one segment in a row
 TRIES_IN_VAIN: Final = 4  # transmissions of a SYN or query without a response
 FAR_FUTURE_NS: Final = 2**62
 
@@ -214,7 +214,7 @@ def _transmit(
 
 
 def _hold(scenario: Scenario, slack: Ints, rng: np.random.Generator) -> Ints:
-    """Hold packets back so long that one or two later ones pass, not the three that cause a fast retransmit."""
+    """Hold packets back until one or two later ones pass, not the three that cause a fast retransmit."""
     if not scenario.reorder:
         return np.zeros(len(slack), np.int64)
     held = rng.random(len(slack)) < scenario.reorder

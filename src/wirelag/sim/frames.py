@@ -100,7 +100,7 @@ LAYOUTS: Final[dict[str, list[Field]]] = {
 }
 LAYOUT_NAMES: Final = list(LAYOUTS)
 
-MACS: Final = (b"\x02\x00\x00\x00\x00\x01", b"\x02\x00\x00\x00\x00\x02")  # of the client's side, the server's side
+MACS: Final = (b"\x02\x00\x00\x00\x00\x01", b"\x02\x00\x00\x00\x00\x02")  # the client's side, the server's side
 HOPS: Final = 60  # at the first point; a second one is three hops further
 HOPS_BETWEEN: Final = 3
 SYN_RECEIVE, LATER_RECEIVE = 64_240, 501

@@ -18,8 +18,8 @@ class Packets:
     sent_ns: npt.NDArray[np.int64]  # when its host sent it
     connection: npt.NDArray[np.int32]
     sender: npt.NDArray[np.uint8]  # CLIENT or SERVER
-    kind: npt.NDArray[np.uint8]  # of its flight
-    flags: npt.NDArray[np.uint8]  # of TCP
+    kind: npt.NDArray[np.uint8]  # kind of its flight
+    flags: npt.NDArray[np.uint8]  # TCP flags
     seq: npt.NDArray[np.uint32]
     ack: npt.NDArray[np.uint32]
     trigger: npt.NDArray[np.uint32]  # end of the segment that triggered the acknowledgement

@@ -79,7 +79,7 @@ class Receiver:
 
     time_ns: Ints
     flow: npt.NDArray[np.uint32]  # 0 for references
-    key: npt.NDArray[np.uint64]  # of the flow
+    key: npt.NDArray[np.uint64]  # key of the flow
     size: npt.NDArray[np.uint32]
     is_reference: npt.NDArray[np.uint8]
     number: Ints  # regular: row at the sender; reference: its sequence number, from 0

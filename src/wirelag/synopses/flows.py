@@ -205,7 +205,7 @@ class Flows:
             return "the drain rate of the queue is not known"
         return (
             "too few references found an empty queue, or packets waited where it should have been empty "
-            "(a capture that dropped or disordered packets looks so)"
+            "(a capture that drops or reorders packets has this effect)"
         )
 
     def report(self) -> Report:

@@ -41,7 +41,7 @@ class Interpolated:
     """The packets of an interval, or of one class."""
 
     packets: int  # settled packets: the references on both sides have arrived, or will not
-    timed: int  # of these, packets with a delay
+    timed: int  # packets of these with a delay
     sum_ns: int
     variance_ns2: float
     error_ns2: float | None  # variance of the mean, from how well references predict each other; None: too few
