@@ -1,7 +1,7 @@
 """Compare: how often `wirelag compare` reports a change of an unchanged network: pairs of captures of the same network.
 
 The captures are simulated. A connection's delay never changes here, so its samples are perfectly correlated: the worst
-case for intervals that count each sample as independent. With crowds, intervals come from the differences between
+case for intervals that count each sample as independent. With random groups, intervals come from the differences between
 groups of connections (random_groups.py).
 """
 
@@ -20,7 +20,7 @@ CHANGED = ("slower", "faster")
 
 
 def reports(seed: int, matchers: tuple[str, ...], path: str) -> dict[str, Report]:
-    """Reports of one capture's samples, with intervals from crowds and with intervals of independent samples."""
+    """Reports of one capture's samples, with intervals from random groups and with intervals of independent samples."""
     simulation = simulate(Scenario(packets=20_000, seed=seed, servers=1))
     with CaptureWriter(path) as writer:
         for frames in simulation.frames():
@@ -30,7 +30,7 @@ def reports(seed: int, matchers: tuple[str, ...], path: str) -> dict[str, Report
     for packets in Capture([path]):
         found = meter.match(packets)
         total.add(None, found.legs, found.delays_ns)
-        total.crowds.add(packets.flow_key, found.rows, found.legs, found.delays_ns)
+        total.random_groups.add(packets.flow_key, found.rows, found.legs, found.delays_ns)
     honest = replace(total.report("match", "round_trip"), details={})
     return {"crowds": honest, "each sample": replace(honest, **facts(total.distribution()))}
 

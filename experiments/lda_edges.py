@@ -14,7 +14,7 @@ from traces import arguments, show
 from wirelag.estimators.lda import Lda
 from wirelag.packets.intervals import Delimiters
 from wirelag.stats.moments import bound_ns
-from wirelag.twopoint.spans import Span, crossings, cuts
+from wirelag.twopoint.spans import Span, cuts, spans_between
 
 DELAY_NS = 50_000
 SECOND_NS = 10**9
@@ -27,7 +27,7 @@ def edges(delays_ns: Times, per_second: int, name: str) -> None:
     rows = []
     kinds = (("bare", Lda(tail=1), None), ("clock", Lda(), None), ("delimiters", Lda(), Delimiters(SECOND_NS)))
     for cut, estimator, delimiters in kinds:
-        spans = crossings(estimator, packets.sources(), SECOND_NS, delimiters)
+        spans = spans_between(estimator, packets.sources(), SECOND_NS, delimiters)
         rows += [(f"{cut} {number + 1}", *cells(span, packets)) for number, span in enumerate(spans)]
     header = (
         "interval",
@@ -63,7 +63,7 @@ def lost_delimiters(intervals: int) -> None:
     for loss in LOSSES:
         sources = packets.sources(arriving(len(packets.ids), loss))
         cut = sum(1 for _ in cuts(tiny, "upstream", sources["upstream"], None, delimiters))
-        spans = list(crossings(tiny, sources, None, delimiters))
+        spans = list(spans_between(tiny, sources, None, delimiters))
         longest = max(span.interval.length_ns for span in spans) / length_ns
         rows.append((f"{100 * loss:g}%", cut, len(spans), len(spans) / cut, f"{longest:.1f}"))
     header = ("loss", "cut upstream", "by both", "share", "longest, in lengths")

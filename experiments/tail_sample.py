@@ -12,7 +12,7 @@ from traces import arguments, show
 
 from wirelag.packets.intervals import Interval
 from wirelag.synopses.cache import CacheMeter
-from wirelag.synopses.delay_sample import Tail
+from wirelag.synopses.delay_sample import DelaySample
 
 SHARES = [0.5, 0.9, 0.99, 0.999]
 EXPECTED = {4000: ("2.6", "2.4", "4.3", "8.9")}
@@ -44,7 +44,7 @@ def main() -> None:
                 meter = CacheMeter(size * 5 // 4, seed)
                 meter.observe(seen)
                 cached.append(meter.cut(Interval(0, 0)))
-            tail = Tail.between(*cached)
+            tail = DelaySample.between(*cached)
             found = tail.quantiles_ns(SHARES)
             samples.append(len(tail))
             errors.append([abs(value - true) / true for (value, _), true in zip(found, truth_ns, strict=True)])

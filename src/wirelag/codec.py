@@ -23,7 +23,7 @@ MOST_COUNT: Final = 1 << 48  # largest value of one counter: sums of many still 
 
 def pack(fields: Fields) -> bytes:
     """Encode plain values (numbers, text, lists) and integer arrays."""
-    names, arrays = apart([fields])
+    names, arrays = split_fields([fields])
     head = json.dumps(names[0], separators=(",", ":")).encode()
     body = head + arrays
     return _HEAD.pack(len(head), zlib.crc32(body)) + body
@@ -53,7 +53,7 @@ def _no_number(word: str) -> Any:
     raise ValueError(word)
 
 
-def apart(several: Iterable[Fields]) -> tuple[list[dict[str, Any]], bytes]:
+def split_fields(several: Iterable[Fields]) -> tuple[list[dict[str, Any]], bytes]:
     """Split fields into their JSON part and the bytes of all arrays, concatenated."""
     found, parts, free = list[dict[str, Any]](), list[bytes](), FREE
     for fields in several:

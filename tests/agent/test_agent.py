@@ -15,9 +15,9 @@ from tests.support.effort import examples
 from tests.support.two_points import EPOCH_NS, SECOND_NS, batch_of
 from wirelag.agent.clock import HostClock, chrony_reading, kernel_reading, ptp_reading
 from wirelag.agent.config import Measured
-from wirelag.agent.cutting import LONGEST_GAP, AtPackets, ByClock, Part, Unseen, cutter
+from wirelag.agent.cutting import LONGEST_GAP, AtPackets, ByClock, CutPart, Unseen, cutter
+from wirelag.agent.history import LATELY, MEMORY, History
 from wirelag.agent.loop import encoded
-from wirelag.agent.past import LATELY, MEMORY, Past
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
 from wirelag.packets.batch import PacketBatch
@@ -39,7 +39,7 @@ def measured_by(estimator: Lda | Rda, delimiters: Delimiters | None = None, by: 
     return Measured("a>b", Terms(estimator, interval_ns=INTERVAL_NS, delimiters=delimiters, by=by), None, False)
 
 
-def fed(cuts: ByClock | AtPackets, packets: Sequence[Packet], places: Sequence[int]) -> list[Part]:
+def fed(cuts: ByClock | AtPackets, packets: Sequence[Packet], places: Sequence[int]) -> list[CutPart]:
     """What comes out if the packets come in batches that end at these places."""
     edges = sorted({0, len(packets), *(place % (len(packets) + 1) for place in places)})
     parts = [part for start, end in pairwise(edges) for part in cuts.take(batch_of(packets[start:end]))]
@@ -47,7 +47,7 @@ def fed(cuts: ByClock | AtPackets, packets: Sequence[Packet], places: Sequence[i
     return [*parts, *cuts.end(latest_ns + 1)]
 
 
-def summed(parts: Sequence[Part]) -> list[tuple[Interval, int | None, list[int]]]:
+def summed(parts: Sequence[CutPart]) -> list[tuple[Interval, int | None, list[int]]]:
     return [(part.cut.interval, part.cut.interval.name, part.cut.synopses[ALL].buckets.tolist()) for part in parts]
 
 
@@ -190,20 +190,20 @@ def test_too_many_classes_are_told_and_begin_anew() -> None:
 # ---- the past ----
 
 
-def part_of(packets: Sequence[Packet], estimator: Rda, start_ns: int = EPOCH_NS) -> Part:
+def part_of(packets: Sequence[Packet], estimator: Rda, start_ns: int = EPOCH_NS) -> CutPart:
     meter = estimator.meter("upstream")
     meter.observe(batch_of(packets))
     interval = Interval(start_ns, start_ns + INTERVAL_NS)
     cut = Cut(interval, {ALL: meter.cut(interval)})
-    return Part(measured_by(estimator), cut, {}, False, Seen(len(packets), 0, INTERVAL_NS))
+    return CutPart(measured_by(estimator), cut, {}, False, Seen(len(packets), 0, INTERVAL_NS))
 
 
-def message_of(part: Part, past: Past) -> Message:
+def message_of(part: CutPart, past: History) -> Message:
     interval, terms = part.cut.interval, part.measured.terms
     return decode(encoded(part, Message("synopsis", "up", "a>b", interval, terms, seen=part.seen), past)[0])
 
 
-def ask_of(part: Part, records: Sequence[Mapping[str, object]]) -> Message:
+def ask_of(part: CutPart, records: Sequence[Mapping[str, object]]) -> Message:
     return Message("ask", "up", "a>b", part.cut.interval, part.measured.terms, records=tuple(map(dict, records)))
 
 
@@ -212,7 +212,7 @@ def test_answers_make_rda_exact() -> None:
     packets = [(int(x), EPOCH_NS + 1000 * i) for i, x in enumerate(np.random.default_rng(3).integers(1, 1 << 62, 500))]
     up = part_of(packets, estimator)
     down = part_of([(x, t + 777 + i % 5) for i, (x, t) in enumerate(packets) if i % 50], estimator)
-    pasts = {name: Past(name, 1 << 20, 0) for name in ("up", "down")}
+    pasts = {name: History(name, 1 << 20, 0) for name in ("up", "down")}
     synopses = {}
     for name, part in (("up", up), ("down", down)):
         pasts[name].keep(part)
@@ -229,7 +229,7 @@ def test_answers_make_rda_exact() -> None:
 
 def test_more_buckets_can_be_asked_for() -> None:
     part = part_of([(i, EPOCH_NS + i) for i in range(1, 200)], Rda(tail=16))
-    past = Past("up", 1 << 20, 0)
+    past = History("up", 1 << 20, 0)
     past.keep(part)
     where = {"start_ns": EPOCH_NS, "end_ns": EPOCH_NS + INTERVAL_NS, "name": None, "class": None}
     answer = decode(past.answer(ask_of(part, [where | {"buckets": 3000, "cache_level": 0}]))[0])
@@ -252,7 +252,7 @@ def test_more_buckets_can_be_asked_for() -> None:
 
 def test_symbols_are_sent_for_what_differed_lately() -> None:
     estimator = Rda(short=True, rows=8, tail=16)
-    past = Past("up", 1 << 20, 0)
+    past = History("up", 1 << 20, 0)
 
     def symbols(index: int) -> int:
         part = part_of([(i, EPOCH_NS + i) for i in range(1, 90)], estimator, EPOCH_NS + index * INTERVAL_NS)
@@ -275,7 +275,7 @@ def test_symbols_are_sent_for_what_differed_lately() -> None:
 
 
 def test_the_past_is_bounded_and_says_what_it_does_not_know() -> None:
-    past = Past("up", 100_000, EPOCH_NS)
+    past = History("up", 100_000, EPOCH_NS)
     parts = [
         part_of([(i, start_ns + i) for i in range(1, 1001)], Rda(), start_ns)
         for start_ns in range(EPOCH_NS, EPOCH_NS + 20 * INTERVAL_NS, INTERVAL_NS)

@@ -19,7 +19,7 @@ from tests.support.m_sets import AGENT, config_of
 from tests.support.two_points import EPOCH_NS, SECOND_NS
 from tests.support.waiting import PATIENCE_S, until
 from wirelag.agent.config import Config, Reference
-from wirelag.agent.cutting import Part
+from wirelag.agent.cutting import CutPart
 from wirelag.agent.msets import Cutters, m_set_of
 from wirelag.agent.references import Emitter
 from wirelag.agent.settings import MOST_SEGMENTS
@@ -133,7 +133,7 @@ def test_segments_begin_and_end_while_others_go_on(tmp_path: Path) -> None:
     sent = [(EPOCH_NS + i * tenth, *(CF if i % 2 else CCF)[1:3]) for i in range(40)]
     batch = references(tmp_path, sent)
     cutters = Cutters(config, EPOCH_NS, live=True)
-    parts = list[Part]()
+    parts = list[CutPart]()
     for i in range(len(batch)):
         now_ns = int(batch.time_ns[i])
         if i == 5:

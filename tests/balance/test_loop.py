@@ -9,7 +9,7 @@ import pytest
 from tests.support.balance_loop import NAMES, Memory, S, mac_given, of, steered, well
 from tests.support.balancer_packets import CONFIG
 from wirelag.balance.loop import Balancer, fixed
-from wirelag.balance.settings import Config, Wanted
+from wirelag.balance.settings import BackendSettings, Config
 from wirelag.balance.view import TooShort, View
 from wirelag.ebpf.service import Backend, Counts
 from wirelag.errors import WirelagError
@@ -103,7 +103,7 @@ class Segment:
     def __init__(self) -> None:
         self.dead = set[str]()
 
-    def mac_of(self, one: Wanted) -> bytes:
+    def mac_of(self, one: BackendSettings) -> bytes:
         if one.name in self.dead:
             raise WirelagError(f"{one.address}: nobody answers for it")
         return bytes.fromhex(f"0200000000{int(one.name[3:]):02x}")

@@ -7,7 +7,7 @@ import pytest
 from tests.support.balance_loop import S
 from tests.support.balancer_packets import CONFIG, SERVICE
 from tests.support.command import wirelag
-from wirelag.balance.settings import Config, Wanted
+from wirelag.balance.settings import BackendSettings, Config
 from wirelag.ebpf.service import Service
 from wirelag.errors import WirelagError
 
@@ -34,7 +34,7 @@ def test_a_file_with_everything(tmp_path: Path) -> None:
     assert config.fair == {"web1": 1.0, "web2": 1.0, "web3": 1.0}
     assert config.pins == "/sys/fs/bpf/wirelag/web"
     assert (config.interval_ns, config.drain_ns, config.table_size) == (S, 60 * S, 1009)
-    assert config.backends[3] == Wanted("web4", "10.0.0.14", bytes.fromhex("02000000000e"), 3.0)
+    assert config.backends[3] == BackendSettings("web4", "10.0.0.14", bytes.fromhex("02000000000e"), 3.0)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests.support.simulated_captures import write_simulation
 from wirelag.estimators.join import Join
 from wirelag.packets.batch import PacketBatch
 from wirelag.sim import Scenario, simulate
-from wirelag.twopoint.spans import crossings, total
+from wirelag.twopoint.spans import spans_between, total
 
 TWO = SHARED_DATA / "twopoint" if SHARED_DATA else Path()
 # Packets that differ only behind the 64th byte of their payload: the reference left them out as copies, the join tells
@@ -319,7 +319,7 @@ def test_a_busy_interval_counts_with_all_its_packets() -> None:
         parts.append((ids, times_ns, delay_ns))
     up = [PacketBatch({"packet_id": ids, "time_ns": times_ns}) for ids, times_ns, _ in parts]
     down = [PacketBatch({"packet_id": ids, "time_ns": times_ns + delay}) for ids, times_ns, delay in parts]
-    spans = list(crossings(estimator, {"upstream": up, "downstream": down}, 10**9))
+    spans = list(spans_between(estimator, {"upstream": up, "downstream": down}, 10**9))
     mean_ns = total(spans)[0].mean_ns
     assert [span.whole.details["share"] < 1 for span in spans] == [False, True]
     # The busy second is known to within the coins that kept a share of its packets.

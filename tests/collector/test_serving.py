@@ -32,7 +32,7 @@ from wirelag.protocol.results import Ends
 from wirelag.protocol.session import Rounds
 from wirelag.stats.moments import Moments
 from wirelag.synopses.crossing import Crossing
-from wirelag.synopses.delay_sample import Tail
+from wirelag.synopses.delay_sample import DelaySample
 from wirelag.transport import Acknowledge
 from wirelag.transport.http import MEDIA_TYPE
 from wirelag.transport.http_inbox import HttpInbox
@@ -291,14 +291,14 @@ def test_a_quantile_that_a_sample_cannot_tell_is_not_told() -> None:
     few = np.sort(delays_ns[:50])
     tally = Tally("rda", 1, covered_ns=SECOND_NS, sent=2000, received=2000)
     tally.moments = Moments.of_delays(delays_ns, 1)
-    tally._take_delays(Crossing(tail=Tail.of(np.arange(50), few, 40)))
+    tally._take_delays(Crossing(tail=DelaySample.of(np.arange(50), few, 40)))
     said = tally.to_json(EPOCH_NS, SECOND_NS, True)
     assert said["quantiles"]["0.5"] is not None
     assert said["quantiles"]["0.99"] is said["quantiles"]["0.999"] is said["max"] is said["min"] is None
     assert all(name in said["ci95"] for name, value in said["quantiles"].items() if value is not None)
     whole = Tally("rda", 1, covered_ns=SECOND_NS, sent=50, received=50)
     whole.moments = Moments.of_delays(few, 1)
-    whole._take_delays(Crossing(tail=Tail.of(np.arange(50), few, 1)))
+    whole._take_delays(Crossing(tail=DelaySample.of(np.arange(50), few, 1)))
     assert whole.to_json(EPOCH_NS, SECOND_NS, True)["max"] == few.max() / 1e9
 
 

@@ -30,7 +30,7 @@ from wirelag.packets.addresses import Direction
 from wirelag.packets.batch import PacketBatch, PacketId
 from wirelag.packets.intervals import Interval, split
 from wirelag.stats.distribution import Distribution
-from wirelag.stats.random_groups import Crowds
+from wirelag.stats.random_groups import RandomGroups
 from wirelag.synopses.samples import LEGS, Samples
 
 Sent = tuple[int, bytes]  # a time and a frame
@@ -161,7 +161,7 @@ def assert_same_samples(found: Samples, expected: Samples) -> None:
         assert (one.samples, one.weight, one.mean_ns, one.std_ns, one.min_ns, one.max_ns) == (
             *(other.samples, other.weight, other.mean_ns, other.std_ns, other.min_ns, other.max_ns),
         )
-    assert np.array_equal(found.crowds.weights, expected.crowds.weights)
+    assert np.array_equal(found.random_groups.weights, expected.random_groups.weights)
     assert (found.packets, found.counts) == (expected.packets, expected.counts)
 
 
@@ -331,9 +331,9 @@ def samples_of_twin(fridge: Fridge, pieces: Pieces) -> Iterator[Samples]:
             for one in found:
                 delay, weight = np.array([one.delay_ns]), np.array([one.weight])
                 samples.distributions.setdefault((0, one.leg), Distribution()).add(delay, weight)
-                crowd = Crowds()
+                crowd = RandomGroups()
                 rows, legs = np.array([one.row], np.uint32), np.array([one.leg], np.uint8)
                 crowd.add(batch.flow_key, rows, legs, delay, weight)
-                samples.crowds.merge(crowd)
+                samples.random_groups.merge(crowd)
         samples.count(requests=twin.arrivals - before[0], backwards=twin.backwards - before[1])
         yield samples

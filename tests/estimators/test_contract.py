@@ -33,7 +33,7 @@ from wirelag.sim.queue_frames import downstream_frames
 from wirelag.synopses.crossing import Crossing
 from wirelag.synopses.flows import COLUMN, Flows
 from wirelag.synopses.samples import Samples
-from wirelag.twopoint.spans import crossings
+from wirelag.twopoint.spans import spans_between
 
 ESTIMATORS: dict[str, Callable[[], Estimator[Samples]]] = {
     "match": Match,
@@ -271,7 +271,7 @@ def test_memory_of_two_points_does_not_grow_with_what_arrives(between: Between) 
 
 @each_between
 def test_crossings_are_added_in_any_order(both: Sources, between: Between) -> None:
-    parts = [span.whole for span in crossings(between, both, 10**9, None)]
+    parts = [span.whole for span in spans_between(between, both, 10**9, None)]
     forward, backward = Crossing(), Crossing()
     for part in parts:
         forward.add(part)

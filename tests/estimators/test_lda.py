@@ -19,7 +19,7 @@ from wirelag.estimators.lda import Lda, tuned
 from wirelag.packets.intervals import Delimiters, Interval
 from wirelag.stats.moments import bound_ns
 from wirelag.synopses.crossing import Crossing
-from wirelag.twopoint.spans import Span, crossings, cuts
+from wirelag.twopoint.spans import Span, cuts, spans_between
 
 ROWS = 1024
 NORMAL_MEAN = math.sqrt(2 / math.pi)  # of |z|
@@ -253,10 +253,10 @@ def test_cut_at_delimiters_every_interval_is_right_and_cut_by_the_clock_rows_mus
         assert right(
             report.interval, report.mean * 1e9, report.details["bound98"] * 1e9, report.details["lost"], trace
         ), report
-    bare = spans_right(list(crossings(Lda(tail=1), trace.sources(), SECOND_NS)), trace)  # no sample to go by
+    bare = spans_right(list(spans_between(Lda(tail=1), trace.sources(), SECOND_NS)), trace)  # no sample to go by
     assert len(bare) == 5
     assert not any(bare[1:-1])  # others have but one edge in the midst of packets
-    by_clock = list(crossings(Lda(), trace.sources(), SECOND_NS))
+    by_clock = list(spans_between(Lda(), trace.sources(), SECOND_NS))
     assert all(span.whole.details["unlike_rows"] for span in by_clock[1:-1])
     for span in by_clock:  # what may be left: a 32nd of the interval among a million packets
         assert abs((span.whole.mean_ns or 0.0) - float(trace.within(span.interval).mean())) < SECOND_NS / 32 / 1e6
@@ -329,14 +329,14 @@ def test_a_lost_delimiter_joins_the_intervals_on_both_sides(point: str) -> None:
     delimiters, trace = Delimiters(SECOND_NS), per_second(6.2, True, seed=15)
     sources = trace.sources()
     names = [cut.interval.name for cut in cuts(Lda(), "upstream", sources["upstream"], None, delimiters)]
-    whole = list(crossings(Lda(), sources, SECOND_NS, delimiters))
+    whole = list(spans_between(Lda(), sources, SECOND_NS, delimiters))
     assert [span.interval.name for span in whole] == names
     assert [span.lost_delimiters for span in whole] == [0] * len(names)
 
     unseen = names[3]
     (seen,) = sources[point]
     sources[point] = [seen[seen.packet_id != np.uint64(unseen or 0)]]
-    spans = list(crossings(Lda(), sources, SECOND_NS, delimiters))
+    spans = list(spans_between(Lda(), sources, SECOND_NS, delimiters))
     assert [span.interval.name for span in spans] == [name for name in names if name != unseen]
     assert [span.lost_delimiters > 0 for span in spans] == [i == 2 for i in range(len(spans))]
     joined = spans[2].whole

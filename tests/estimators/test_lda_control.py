@@ -10,7 +10,7 @@ from tests.support.lda_traces import SECOND_NS, Trace, batch, per_second
 from wirelag.estimators.lda import Lda
 from wirelag.packets.batch import Kind, PacketBatch
 from wirelag.packets.intervals import CONTROL, CONTROL_PORT, Delimiters, control_payload
-from wirelag.twopoint.spans import crossings
+from wirelag.twopoint.spans import spans_between
 
 
 def with_control(trace: Trace, every: int, left_out: dict[str, set[int]]) -> dict[str, list[PacketBatch]]:
@@ -46,7 +46,7 @@ CONTROLLED = Delimiters(SECOND_NS, control_port=CONTROL_PORT)
 
 def test_control_packets_cut_at_both_points_and_are_not_measured() -> None:
     trace = per_second(0.5, True, seed=11)
-    spans = list(crossings(Lda(), with_control(trace, 100_000, {}), SECOND_NS, CONTROLLED))
+    spans = list(spans_between(Lda(), with_control(trace, 100_000, {}), SECOND_NS, CONTROLLED))
     assert [span.interval.name for span in spans] == [CONTROL + n for n in range(5)]
     assert [(span.whole.sent, span.whole.received) for span in spans] == [(100_000, 100_000)] * 5
     for n, span in enumerate(spans):
@@ -66,7 +66,7 @@ def test_copies_of_control_packets_neither_cut_nor_are_measured() -> None:
         (down,) = copied["downstream"]
         first = int(np.flatnonzero(down.dst_port == CONTROL_PORT)[3]) + split
         copied["downstream"] = [down[:first], down[first:]]
-        spans = list(crossings(Lda(), copied, SECOND_NS, CONTROLLED))
+        spans = list(spans_between(Lda(), copied, SECOND_NS, CONTROLLED))
         copied["downstream"] = [down]
         assert [span.interval.name for span in spans] == [CONTROL + n for n in range(5)]
         assert [(span.whole.sent, span.whole.received) for span in spans] == [(100_000, 100_000)] * 5
@@ -86,7 +86,7 @@ def test_the_next_copy_cuts_where_the_first_got_lost() -> None:
         order = np.argsort(np.concatenate((np.delete(rows, control[len(copies) :]), copies + 0.1, control + 1.5)))
         rows = np.concatenate((np.delete(np.arange(len(seen)), control[len(copies) :]), copies, control))[order]
         sources[point] = [seen[rows]]
-    spans = list(crossings(Lda(), sources, SECOND_NS, CONTROLLED))
+    spans = list(spans_between(Lda(), sources, SECOND_NS, CONTROLLED))
     assert [span.interval.name for span in spans] == [CONTROL + n for n in range(5)]
     assert [span.lost_delimiters for span in spans] == [0] * 5
     assert [span.whole.sent for span in spans] == [100_000] * 5
@@ -98,7 +98,7 @@ def test_the_next_copy_cuts_where_the_first_got_lost() -> None:
 )
 def test_a_lost_control_packet_is_noticed_and_joins_intervals(left_out: dict[str, set[int]]) -> None:
     trace = per_second(0.6, True, seed=12)
-    spans = list(crossings(Lda(), with_control(trace, 100_000, left_out), SECOND_NS, CONTROLLED))
+    spans = list(spans_between(Lda(), with_control(trace, 100_000, left_out), SECOND_NS, CONTROLLED))
     lost = set().union(*left_out.values())
     kept = [n for n in range(6) if n not in lost]
     assert [span.interval.name for span in spans] == [CONTROL + n for n in kept]

@@ -32,7 +32,7 @@ from wirelag.synopses.buckets import less
 from wirelag.synopses.cache import SINGLE, Cached, CacheMeter, level
 from wirelag.synopses.cache import join as join_caches
 from wirelag.synopses.crossing import Crossing, joined
-from wirelag.synopses.delay_sample import Tail
+from wirelag.synopses.delay_sample import DelaySample
 from wirelag.synopses.symbols import decoder as symbol_decoder
 from wirelag.synopses.symbols import less as less_words
 from wirelag.synopses.symbols import symbols_of
@@ -325,7 +325,7 @@ def check_rda(seen: Points, banks: int, each: int, seed: int, checked: bool, ass
         return False
     ids = np.array(sorted(rda.differing(twin.found, *seen)), np.uint64)
     mine, theirs = (copies_of(cache, own, NONE, ids) for cache, own in zip(caches, numbers, strict=True))
-    crossing = of.repaired(*filled, decoded, mine, theirs, (Tail.empty(), 0))
+    crossing = of.repaired(*filled, decoded, mine, theirs, (DelaySample.empty(), 0))
     rows = rda.repair(*seen, twin, rda.Layout(banks, banks * each, seed))
     used, sum_ns = lda.used(rows), sum(row.delay_ns for bank in rows for row in bank)
     if twin.complete:

@@ -13,7 +13,7 @@ from tests.support.effort import examples, scaled
 from tests.support.router_captures import SIX
 from wirelag.errors import WirelagError
 from wirelag.network.certainty import half95, p_beyond
-from wirelag.network.changes import Change, changes, scatter
+from wirelag.network.changes import DelayChange, changes, scatter
 from wirelag.network.cover import Cover
 from wirelag.network.localise import Figures, Path, Verdict, add_up, adds, judge, trials
 from wirelag.network.segments import ANY, Segment, parse_segment, segments_of
@@ -371,7 +371,7 @@ def test_two_intervals_are_enough() -> None:
     segment = Segment.link("a", "b")
     series = _series(random.Random(1), 2, 1.0, {1: 4e-3})
     (change,) = changes({segment: series}, SLOW)
-    assert isinstance(change, Change)
+    assert isinstance(change, DelayChange)
     assert scatter(series) == 1.0
 
 

@@ -19,7 +19,7 @@ from wirelag.agent.settings import SCHEMA
 from wirelag.collector.agents import ALIVE_NS, Agents
 from wirelag.collector.check import told
 from wirelag.collector.following import Follow, Following, called
-from wirelag.collector.plan_agents import Wanted, write_agents
+from wirelag.collector.plan_agents import AgentsWanted, write_agents
 from wirelag.collector.settings import Settings as CollectorSettings
 from wirelag.errors import WirelagError
 from wirelag.network.msets import Referenced, Turning, referenced
@@ -207,8 +207,8 @@ def test_routers_are_called_as_agents_are() -> None:
 # ---- a plan as files ----
 
 
-def wanted(folder: Path, servers: Sequence[str] = (), follow: bool = False) -> Wanted:
-    return Wanted(str(folder), servers, "https://c.example:8321", None, "1s", "100ms", follow)
+def wanted(folder: Path, servers: Sequence[str] = (), follow: bool = False) -> AgentsWanted:
+    return AgentsWanted(str(folder), servers, "https://c.example:8321", None, "1s", "100ms", follow)
 
 
 @pytest.mark.parametrize("follow", [False, True])

@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.two_points import EPOCH_NS, SECOND_NS, batch_of
-from wirelag.codec import apart
+from wirelag.codec import split_fields
 from wirelag.estimators.finecomb import Finecomb
 from wirelag.estimators.lda import Lda
 from wirelag.estimators.rda import Rda
@@ -381,7 +381,7 @@ RECORDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("kind", "record"), RECORDS.values(), ids=RECORDS)
 def test_a_record_that_cannot_be(kind: str, record: dict[str, Any]) -> None:
-    names, arrays = apart([record])
+    names, arrays = split_fields([record])
     refused(with_opening(opening(type=kind), json.dumps(names[0]).encode(), arrays=arrays))
 
 

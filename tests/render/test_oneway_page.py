@@ -16,8 +16,8 @@ from wirelag.render.html.oneway import ClockFit, OnewayPage, SpanEntry, render_o
 from wirelag.render.html.oneway_charts import MOST_PARTS, MOST_POINTS, clocks, parts, share
 from wirelag.report import Report
 from wirelag.synopses.crossing import Crossing
-from wirelag.synopses.delay_sample import Tail
-from wirelag.twopoint.spans import crossings, total
+from wirelag.synopses.delay_sample import DelaySample
+from wirelag.twopoint.spans import spans_between, total
 
 START_NS = 1_700_000_000 * 10**9
 SECONDS = 40
@@ -35,7 +35,7 @@ def made(offset_ns: int = 0, seconds: float = SECONDS, interval_ns: int | None =
     kept = kept[np.argsort(arrived_ns[kept], kind="stable")]
     batches = {"upstream": [PacketBatch({"time_ns": sent_ns, "packet_id": ids})],
                "downstream": [PacketBatch({"time_ns": arrived_ns[kept], "packet_id": ids[kept]})]}  # fmt: skip
-    spans = list(crossings(Join(), batches, interval_ns))
+    spans = list(spans_between(Join(), batches, interval_ns))
     entries = [
         SpanEntry(span.interval.start_ns / 1e9, span.interval.end_ns / 1e9, span.whole.report("join")) for span in spans
     ]
@@ -148,7 +148,15 @@ def test_any_offset_has_an_axis_that_can_be_read(offset_ns: int) -> None:
 @pytest.mark.acceptance
 def test_a_page_of_nothing_says_why(tool: Callable[[str], str], tmp_path: Path) -> None:
     empty = OnewayPage(
-        title="t", subject="s", total=nothing(), tail=Tail.empty(), spans=[], groups=[], by="", segments=[], clock=None
+        title="t",
+        subject="s",
+        total=nothing(),
+        tail=DelaySample.empty(),
+        spans=[],
+        groups=[],
+        by="",
+        segments=[],
+        clock=None,
     )
     text = render_oneway(empty)
     walk = Walk(text)
@@ -248,7 +256,7 @@ def test_millions_of_delays_and_a_day_of_seconds_make_a_small_page() -> None:
     assert shown[0].report.std == pytest.approx(report.std, rel=1e-6)
     mine = delays_ns[sent_ns < START_NS + 360 * 10**9]
     assert shown[0].report.quantiles["0.5"] == np.sort(mine)[len(mine) // 2] / 1e9
-    few = figures(render_oneway(replace(page, tail=Tail.of(sent_ns[:MOST_POINTS], delays_ns[:MOST_POINTS], 1))))
+    few = figures(render_oneway(replace(page, tail=DelaySample.of(sent_ns[:MOST_POINTS], delays_ns[:MOST_POINTS], 1))))
     assert few["sample"]["data"][0]["type"] == "scatter"
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from wirelag.balance.loop import Balancer
 from wirelag.balance.maglev import shares
-from wirelag.balance.settings import Config, Wanted
+from wirelag.balance.settings import BackendSettings, Config
 from wirelag.ebpf.service import Backend, Counts, Dataplane, Reading, Table
 
 S = 10**9
@@ -71,7 +71,7 @@ def well(ms: float = 5) -> Counts:
     return Counts(round(ms * 10**6 * 200), 200, 0, 200, 20, 20, 200)
 
 
-def mac_given(one: Wanted) -> bytes:
+def mac_given(one: BackendSettings) -> bytes:
     assert one.mac is not None
     return one.mac
 

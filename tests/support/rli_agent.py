@@ -6,9 +6,9 @@ import numpy as np
 
 from tests.support.rli_packets import STREAM, seen
 from wirelag.agent.config import Measured
-from wirelag.agent.cutting import ByClock, Part, Unseen
+from wirelag.agent.cutting import ByClock, CutPart, Unseen
+from wirelag.agent.history import History
 from wirelag.agent.loop import encoded
-from wirelag.agent.past import Past
 from wirelag.estimators.rli import Rli
 from wirelag.packets.addresses import Direction
 from wirelag.packets.batch import COLUMNS, PacketBatch
@@ -52,7 +52,7 @@ def measured(by: str | None = None, way: str | None = None, estimator: Rli = LIN
     return Measured("A>B", Terms(estimator, interval_ns=INTERVAL_NS, by=by), direction, False, direction)
 
 
-def parts_of(packets: PacketBatch, what: Measured, every: int = 700) -> list[Part]:
+def parts_of(packets: PacketBatch, what: Measured, every: int = 700) -> list[CutPart]:
     length_ns = what.terms.interval_ns or 0
     cuts = ByClock((what,), length_ns, 0, Unseen(length_ns))
     pieces = [packets[slice(start, start + every)] for start in range(0, len(packets), every)]
@@ -60,10 +60,10 @@ def parts_of(packets: PacketBatch, what: Measured, every: int = 700) -> list[Par
     return [*parts, *cuts.end(int(packets.time_ns[-1]) + 1)]
 
 
-def message_of(part: Part, point: str = "B") -> Message:
+def message_of(part: CutPart, point: str = "B") -> Message:
     terms = part.measured.terms
     about = Message("synopsis", point, part.measured.segment, part.cut.interval, terms, CLOCK, part.seen)
-    data, key = encoded(part, about, Past(point, 0, 0))
+    data, key = encoded(part, about, History(point, 0, 0))
     message = decode(data)
     assert message.key == key
     return message

@@ -37,7 +37,7 @@ LONGEST_GAP: Final = 60  # intervals without a packet that are reported one by o
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CutPart:
     """What this point kept of an interval of a segment."""
 
     measured: Measured
@@ -176,12 +176,12 @@ class _Stream:
         }
         return Cut(cut.interval, synopses)
 
-    def part(self, cut: Cut, covered_ns: int) -> Part:
+    def part(self, cut: Cut, covered_ns: int) -> CutPart:
         """The part; if there were too many classes, the next interval starts with none."""
         grouping = self._grouping
         overflow = grouping is not None and len(grouping.keys) > grouping.most
         seen = self._share.seen(cut.synopses[ALL].packets, cut.interval, covered_ns)
-        part = Part(self.measured, self._spared(cut), grouping.keys if grouping else {}, overflow, seen)
+        part = CutPart(self.measured, self._spared(cut), grouping.keys if grouping else {}, overflow, seen)
         if overflow:
             self._begin()
         return part
@@ -223,11 +223,11 @@ class _Interpolating:
             flows = replace(flows, records=flows.records[:0].copy())
         return Cut(interval, {ALL: flows})
 
-    def part(self, cut: Cut, covered_ns: int) -> Part:
+    def part(self, cut: Cut, covered_ns: int) -> CutPart:
         """The part; its classes are made when it is sent."""
         flows: Flows = cut.synopses[ALL]
         seen = self._share.seen(flows.packets, cut.interval, covered_ns)
-        return Part(self.measured, cut, {}, False, seen)
+        return CutPart(self.measured, cut, {}, False, seen)
 
 
 def _stream(measured: Measured, unseen: Unseen, inside: KernelMeter | None) -> _Stream | _Interpolating:
@@ -257,14 +257,14 @@ class ByClock:
         """The capture sees packets from now on."""
         self._began_ns, self._open = now_ns, now_ns // self._interval_ns
 
-    def begin_anew(self, now_ns: int) -> Iterator[Part]:
+    def begin_anew(self, now_ns: int) -> Iterator[CutPart]:
         """The clock has stepped back to now: end the open interval, and count intervals from here."""
         if self._began_ns is not None and now_ns < self._open * self._interval_ns - BACK_NS:
             yield from self._cut()
             self.begin(now_ns)
             self._unseen.begin_anew(now_ns)
 
-    def take(self, packets: PacketBatch) -> Iterator[Part]:
+    def take(self, packets: PacketBatch) -> Iterator[CutPart]:
         """Add packets, in capture order."""
         for interval, some in split([packets], self._interval_ns):
             if self._began_ns is None:
@@ -273,18 +273,18 @@ class ByClock:
             for stream in self._streams:
                 stream.observe(stream.selected(some))
 
-    def passed(self, now_ns: int) -> Iterator[Part]:
+    def passed(self, now_ns: int) -> Iterator[CutPart]:
         """The capture is empty, and it is `now_ns`."""
         if self._began_ns is not None:
             yield from self._advance((now_ns - self._grace_ns) // self._interval_ns)
 
-    def end(self, now_ns: int) -> Iterator[Part]:
+    def end(self, now_ns: int) -> Iterator[CutPart]:
         """End of input: the open interval is covered up to now."""
         if self._began_ns is not None:
             yield from self._advance(now_ns // self._interval_ns)
             yield from self._cut(now_ns)
 
-    def _advance(self, index: int) -> Iterator[Part]:
+    def _advance(self, index: int) -> Iterator[CutPart]:
         if index - self._open > LONGEST_GAP:  # the clock has stepped: nothing in between was seen
             yield from self._cut()
             self._open = index
@@ -292,7 +292,7 @@ class ByClock:
             yield from self._cut()
             self._open += 1
 
-    def _cut(self, until_ns: int | None = None) -> Iterator[Part]:
+    def _cut(self, until_ns: int | None = None) -> Iterator[CutPart]:
         start_ns = self._open * self._interval_ns
         interval = Interval(start_ns, start_ns + self._interval_ns)
         end_ns = interval.end_ns if until_ns is None else min(until_ns, interval.end_ns)
@@ -319,7 +319,7 @@ class _Delimited:
         while True:
             yield self._next
 
-    def take(self, packets: PacketBatch) -> Iterator[Part]:
+    def take(self, packets: PacketBatch) -> Iterator[CutPart]:
         """Add packets; the last piece of a batch has no edge after it."""
         self._next = self.stream.selected(packets)
         for piece, edge in self._pieces:
@@ -332,7 +332,7 @@ class _Delimited:
                 return
             yield from self._at(edge)
 
-    def _at(self, edge: Edge) -> Iterator[Part]:
+    def _at(self, edge: Edge) -> Iterator[CutPart]:
         if self._opened is not None:
             cut = self.stream.cut(replace(self._opened, end_ns=max(edge.time_ns, self._opened.start_ns)))
             if edge.instead and self._waiting is not None:
@@ -344,19 +344,19 @@ class _Delimited:
             self._closed_by = edge.name
         self._opened = Interval(edge.time_ns, edge.time_ns + 1, edge.name)
 
-    def passed(self, now_ns: int) -> Iterator[Part]:
+    def passed(self, now_ns: int) -> Iterator[CutPart]:
         """The delimiter after the waiting interval is final."""
         if self._waiting is not None and self._waiting.interval.end_ns + self._half_ns < now_ns:
             yield from self._let_go()
 
-    def end(self) -> Iterator[Part]:
+    def end(self) -> Iterator[CutPart]:
         """The rest."""
         yield from self._let_go()
         if self._opened is not None:
             self._waiting, self._closed_by = self.stream.cut(self._opened), None
             yield from self._let_go()
 
-    def _let_go(self) -> Iterator[Part]:
+    def _let_go(self) -> Iterator[CutPart]:
         if self._waiting is not None:
             cut, self._waiting = self._waiting, None
             yield replace(self.stream.part(cut, cut.interval.length_ns), closed_by=self._closed_by)
@@ -382,7 +382,7 @@ class AtPackets:
     def begin(self, now_ns: int) -> None:
         """Do nothing: the first interval starts with the first packet."""
 
-    def begin_anew(self, now_ns: int) -> Iterator[Part]:
+    def begin_anew(self, now_ns: int) -> Iterator[CutPart]:
         """The clock has stepped back to now: end the open interval."""
         if now_ns < self._latest_ns - BACK_NS:
             yield from self.end(now_ns)
@@ -390,7 +390,7 @@ class AtPackets:
             self._latest_ns = now_ns
             self._segments = [_Delimited(each, self._unseen) for each in self._measured]
 
-    def take(self, packets: PacketBatch) -> Iterator[Part]:
+    def take(self, packets: PacketBatch) -> Iterator[CutPart]:
         """Add packets, in capture order."""
         for segment in self._segments:
             yield from segment.take(packets)
@@ -398,12 +398,12 @@ class AtPackets:
             self._latest_ns = max(self._latest_ns, int(packets.time_ns[-1]))
             yield from self.passed(self._latest_ns)
 
-    def passed(self, now_ns: int) -> Iterator[Part]:
+    def passed(self, now_ns: int) -> Iterator[CutPart]:
         """It is `now_ns`."""
         for segment in self._segments:
             yield from segment.passed(now_ns)
 
-    def end(self, now_ns: int) -> Iterator[Part]:
+    def end(self, now_ns: int) -> Iterator[CutPart]:
         """End of input."""
         for segment in self._segments:
             yield from segment.end()

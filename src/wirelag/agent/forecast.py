@@ -14,9 +14,9 @@ import numpy as np
 
 from wirelag.agent.clock import HostClock
 from wirelag.agent.config import Config, Measured
-from wirelag.agent.cutting import Part
+from wirelag.agent.cutting import CutPart
+from wirelag.agent.history import History
 from wirelag.agent.loop import encoded
-from wirelag.agent.past import Past
 from wirelag.agent.settings import MOST_SEGMENTS
 from wirelag.capture.bpf_filter import compile_filter
 from wirelag.capture.live import SNAP_BYTES
@@ -129,9 +129,9 @@ def message_bytes(measured: Measured, count: int) -> int:
     if not measured.terms.estimator.can.one_sided:  # of it a few numbers are sent, however many packets there are
         ids = random.integers(0, 1 << 64, count, np.uint64)
         meter.observe(PacketBatch({"time_ns": np.sort(random.integers(0, interval_ns, count)), "packet_id": ids}))
-    part = Part(measured, Cut(interval, {ALL: meter.cut(interval)}), {}, False, Seen(count, 0, interval_ns))
+    part = CutPart(measured, Cut(interval, {ALL: meter.cut(interval)}), {}, False, Seen(count, 0, interval_ns))
     about = Message("synopsis", "x" * 16, measured.segment, interval, measured.terms, seen=part.seen)
-    return len(encoded(part, about, Past(about.point, 0, 0))[0])
+    return len(encoded(part, about, History(about.point, 0, 0))[0])
 
 
 def _by_symbols(terms: Terms) -> bool:

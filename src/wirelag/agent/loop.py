@@ -21,10 +21,10 @@ from typing import Final
 from wirelag import __version__
 from wirelag.agent.clock import ASK_S, HostClock
 from wirelag.agent.config import Config
-from wirelag.agent.cutting import Part
+from wirelag.agent.cutting import CutPart
+from wirelag.agent.history import History
 from wirelag.agent.in_kernel import KernelMeter, open_kernel
 from wirelag.agent.msets import FOREVER_NS, Cutters, MSet, m_set_of
-from wirelag.agent.past import Past
 from wirelag.agent.references import Emitter, sink
 from wirelag.capture.fanout import Fanout, over_cores
 from wirelag.capture.live import Live, Replay
@@ -46,7 +46,7 @@ NOTHING: Final = "less 0"  # a filter that no packet passes
 LAST_S: Final = 3.0  # to send what is left at the end; the rest waits on disk
 
 
-def encoded(part: Part, message: Message, past: Past) -> tuple[bytes, str]:
+def encoded(part: CutPart, message: Message, past: History) -> tuple[bytes, str]:
     """A part as a message's bytes, and its key; classes are left out where they are too many for one message."""
     part = _summed(part) if part.measured.terms.estimator.can.one_sided else part
     cut = past.bound(part) if part.measured.terms.estimator.can.second_round else part.cut
@@ -63,7 +63,7 @@ def encoded(part: Part, message: Message, past: Past) -> tuple[bytes, str]:
     return data, whole.key
 
 
-def _summed(part: Part) -> Part:
+def _summed(part: CutPart) -> CutPart:
     """The part with its flows summed up for sending: everything, and classes."""
     flows, grouping = part.cut.synopses[ALL], part.measured.grouping()
     classes, more = ([], False) if grouping is None else by_class(flows, grouping)
@@ -96,7 +96,7 @@ class Agent:
         self._emitter = Emitter(config.references, config.control, config.interval_ns, tell, self._clock.steady)
         self._cutters = Cutters(config, self._began_ns, not isinstance(self._source, Replay), self._inside)
         self._m_set: MSet | None = None
-        self._past = Past(config.point, config.past_bytes, self._began_ns)
+        self._past = History(config.point, config.past_bytes, self._began_ns)
         self._stopped_ns: int | None = None
         self._problem: BaseException | None = None
 
@@ -146,7 +146,7 @@ class Agent:
 
     # ---- the capture's thread ----
 
-    def _capture(self, hand: Callable[[Part | None], None]) -> None:
+    def _capture(self, hand: Callable[[CutPart | None], None]) -> None:
         source, live = self._source, not isinstance(self._source, Replay)
         try:
             for batch in source:
@@ -167,7 +167,7 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
-        self._parts: deque[Part | None] = deque()
+        self._parts: deque[CutPart | None] = deque()
         self._some = asyncio.Event()
         self._outbox = Outbox(self._sender, self._spool, self.tell)
         thread = threading.Thread(
@@ -218,7 +218,7 @@ class Agent:
             f"to {config.collector.shown}{waiting}"
         )
 
-    def _take(self, part: Part | None) -> None:
+    def _take(self, part: CutPart | None) -> None:
         if len(self._parts) >= MOST_WAITING:
             self._parts.popleft()  # the disk is too slow: drop it, and count it
             self.lost_parts += 1
@@ -236,7 +236,7 @@ class Agent:
                     return
                 await self._send(part)
 
-    async def _send(self, part: Part) -> None:
+    async def _send(self, part: CutPart) -> None:
         interval, terms = part.cut.interval, part.measured.terms
         self.intervals += 1
         self.packets += part.seen.packets

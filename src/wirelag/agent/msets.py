@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from wirelag.agent.config import Config, Measured, Reference
-from wirelag.agent.cutting import AtPackets, ByClock, Part, Unseen, cutter
+from wirelag.agent.cutting import AtPackets, ByClock, CutPart, Unseen, cutter
 from wirelag.agent.in_kernel import KernelMeter
 from wirelag.agent.settings import MOST_SEGMENTS
 from wirelag.errors import WirelagError
@@ -98,7 +98,7 @@ class Cutters:
         """Set the m-set from the next packets on; from any thread."""
         self._told.put(m_set)
 
-    def take(self, packets: PacketBatch, now_ns: int, dropped: int) -> Iterator[Part]:
+    def take(self, packets: PacketBatch, now_ns: int, dropped: int) -> Iterator[CutPart]:
         """Add packets, or none, at `now_ns`; `dropped`: total so far."""
         while not self._told.empty():
             yield from self._turn(self._told.get(), now_ns, dropped)
@@ -111,7 +111,7 @@ class Cutters:
             if now_ns >= one.until_ns:
                 yield from self._turned.pop(measured).cuts.end(one.until_ns)
 
-    def end(self, now_ns: int) -> Iterator[Part]:
+    def end(self, now_ns: int) -> Iterator[CutPart]:
         """End of input."""
         for one in self._all():
             yield from one.cuts.end(now_ns)
@@ -119,7 +119,7 @@ class Cutters:
     def _all(self) -> Iterable[_Cutting]:
         return [*self._own, *self._turned.values()]
 
-    def _turn(self, m_set: MSet, now_ns: int, dropped: int) -> Iterator[Part]:
+    def _turn(self, m_set: MSet, now_ns: int, dropped: int) -> Iterator[CutPart]:
         for measured in [one for one in self._turned if one not in m_set.measured]:
             yield from self._turned.pop(measured).cuts.end(now_ns)
         for measured, until_ns in m_set.measured.items():

@@ -17,7 +17,7 @@ from subprocess import PIPE
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from wirelag.balance.settings import Wanted
+    from wirelag.balance.settings import BackendSettings
     from wirelag.ebpf.service import Service
 
 SCALE: Final = 1000  # whole weights that other balancers take
@@ -50,7 +50,7 @@ class Applier:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def offer(self, backends: tuple[Wanted, ...], weights: Mapping[str, float]) -> None:
+    def offer(self, backends: tuple[BackendSettings, ...], weights: Mapping[str, float]) -> None:
         """Weights from now on; those without one drain."""
         with self._ready:
             self._wanted = {one.name: (one.address, weights.get(one.name, 0.0)) for one in backends}

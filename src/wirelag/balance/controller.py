@@ -87,7 +87,7 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class WeightChange:
     """A weight that moved."""
 
     name: str
@@ -103,7 +103,7 @@ class Decision:
     weights: dict[str, float]
     standings: dict[str, Standing]
     latencies: dict[str, Latency | None]
-    changes: tuple[Change, ...]
+    changes: tuple[WeightChange, ...]
 
 
 @dataclass(slots=True)
@@ -138,7 +138,7 @@ class Controller:
         fair, self.fair = self.fair, {}
         self._enter(fair, {name: begin.get(name, 0.0) for name in fair} if begin else _shares(fair))
 
-    def change(self, fair: Mapping[str, float]) -> tuple[Change, ...]:
+    def change(self, fair: Mapping[str, float]) -> tuple[WeightChange, ...]:
         """Change backends or shares. A new backend starts at its floor; the others keep their proportions."""
         before = dict(self.weights)
         self._enter(fair, {name: self.weights.get(name, 0.0) for name in fair})
@@ -353,10 +353,12 @@ def _slowness(latency: Latency | None, smallest: Latency) -> str:
     return f"slow, {times:.1f} times the fastest ({against})"
 
 
-def _changes(before: Mapping[str, float], after: Mapping[str, float], said: Mapping[str, str]) -> tuple[Change, ...]:
+def _changes(
+    before: Mapping[str, float], after: Mapping[str, float], said: Mapping[str, str]
+) -> tuple[WeightChange, ...]:
     found = []
     for name in dict.fromkeys([*before, *after]):
         old, new = before.get(name, 0.0), after.get(name, 0.0)
         if abs(new - old) > 1e-9:
-            found.append(Change(name, old, new, said.get(name, "makes room")))
+            found.append(WeightChange(name, old, new, said.get(name, "makes room")))
     return tuple(found)

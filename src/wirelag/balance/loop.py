@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from wirelag.balance.controller import Change, Controller, Decision, Latency
+from wirelag.balance.controller import Controller, Decision, Latency, WeightChange
 from wirelag.balance.maglev import maglev, shares
-from wirelag.balance.settings import Config, Wanted
+from wirelag.balance.settings import BackendSettings, Config
 from wirelag.ebpf.service import Backend, Counts, Dataplane, Reading
 from wirelag.errors import WirelagError
 
@@ -21,7 +21,7 @@ FIXED: Final = ("interface", "service", "interval_ns", "table_size", "connection
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Step:
     """The record of one interval."""
 
     time_ns: int
@@ -44,7 +44,7 @@ class Entry:
             "counters": dict(self.counters),
         }
 
-    def _backend(self, name: str, change: Change | None) -> dict[str, Any]:
+    def _backend(self, name: str, change: WeightChange | None) -> dict[str, Any]:
         counts, latency = self.counts.get(name, NOTHING), self.decision.latencies.get(name)
         return {
             "name": name,
@@ -73,13 +73,13 @@ class Balancer:
         self,
         config: Config,
         dataplane: Dataplane | None,
-        mac_of: Callable[[Wanted], bytes],
+        mac_of: Callable[[BackendSettings], bytes],
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
         """`mac_of` raises a WirelagError if an address is not resolved; `tell` gets lines for people."""
         self.config, self._dataplane, self._mac_of, self._tell = config, dataplane, mac_of, tell
-        self._leaving: dict[str, tuple[Wanted, int]] = {}  # intervals that it has drained
-        self._missing: dict[str, Wanted] = {}  # backends with an unresolved MAC address
+        self._leaving: dict[str, tuple[BackendSettings, int]] = {}  # intervals that it has drained
+        self._missing: dict[str, BackendSettings] = {}  # backends with an unresolved MAC address
         self._macs, self._missing = self._resolved(config)
         self._slots: dict[str, int] = {}
         self._set_weights: dict[str, float] | None = None
@@ -93,7 +93,7 @@ class Balancer:
         """Backends that get no new connections but still have some."""
         return tuple(self._leaving)
 
-    def step(self, reading: Reading) -> Entry:
+    def step(self, reading: Reading) -> Step:
         """Process an interval."""
         decision = self.controller.step(reading.backends)
         for name, counts in reading.backends.items():
@@ -101,7 +101,7 @@ class Balancer:
         self._drain(reading)
         self._look_for_missing()
         self._steer()
-        return Entry(
+        return Step(
             reading.time_ns,
             decision,
             reading.backends,
@@ -110,7 +110,7 @@ class Balancer:
             self._dataplane is not None,
         )
 
-    def reload(self, config: Config) -> tuple[Change, ...]:
+    def reload(self, config: Config) -> tuple[WeightChange, ...]:
         """Apply new settings; removed or draining backends keep their connections for a while."""
         config = replace(config, **{name: getattr(self.config, name) for name in FIXED})
         macs, missing = self._resolved(config)  # may fail, before anything has changed
@@ -133,7 +133,7 @@ class Balancer:
             for one in changes
         )
 
-    def _change(self, taking: Mapping[str, float]) -> tuple[Change, ...]:
+    def _change(self, taking: Mapping[str, float]) -> tuple[WeightChange, ...]:
         self._leaving = {name: since for name, since in self._leaving.items() if name not in taking}
         changes = self.controller.change(taking)
         self._list()
@@ -164,20 +164,20 @@ class Balancer:
         taking = self._taking()
         for one in dataplane.backends():
             if one.name not in taking:
-                self._leaving[one.name] = (Wanted(one.name, one.address, one.mac, 0.0), 0)
+                self._leaving[one.name] = (BackendSettings(one.name, one.address, one.mac, 0.0), 0)
                 self._macs[one.name] = one.mac
         table = dataplane.table()
         self._list()
         found = {} if table is None else shares(table, self._slots)
         return {name: found[name] for name in taking} if any(found.get(name) for name in taking) else {}
 
-    def _resolved(self, config: Config) -> tuple[dict[str, bytes], dict[str, Wanted]]:
+    def _resolved(self, config: Config) -> tuple[dict[str, bytes], dict[str, BackendSettings]]:
         """The MAC addresses of backends that get new connections, resolved or known before; and those missing."""
         if self._dataplane is None:
             return {}, {}
         known = {(one.name, one.address): one.mac for one in self._dataplane.backends()}
         macs: dict[str, bytes] = {}
-        missing: dict[str, Wanted] = {}
+        missing: dict[str, BackendSettings] = {}
         errors = []
         for one in config.backends:
             if one.name not in config.fair:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from wirelag.balance.apply import Applier
-    from wirelag.balance.loop import Entry
+    from wirelag.balance.loop import Step
     from wirelag.render.prometheus import Exporter
 
 STANDINGS: Final = ("well", "slow", "silent", "unknown", "draining")
@@ -36,9 +36,9 @@ class Totals:
         self._counts: dict[str, Counts] = {}
         self._unknown: dict[str, int] = {}
         self._moves = 0
-        self._last: Entry | None = None
+        self._last: Step | None = None
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: Step) -> None:
         """Take in an interval."""
         self._last = entry
         self._moves += bool(entry.decision.changes)

@@ -15,8 +15,8 @@ from wirelag.errors import SettingError, WirelagError
 
 if TYPE_CHECKING:
     from wirelag.balance.apply import Applier
-    from wirelag.balance.loop import Balancer, Entry
-    from wirelag.balance.settings import Config, Wanted
+    from wirelag.balance.loop import Balancer, Step
+    from wirelag.balance.settings import BackendSettings, Config
     from wirelag.capture.live import Source
     from wirelag.ebpf.service import Dataplane, Reading
 
@@ -77,7 +77,7 @@ class Run:
         assert interface is not None
         asked = set[str]()
 
-        def mac(one: Wanted) -> bytes:
+        def mac(one: BackendSettings) -> bytes:
             patience_s = BRIEFLY_S if one.address in asked else PATIENCE_S
             asked.add(one.address)
             return one.mac or mac_of(one.address, interface, patience_s)
@@ -134,7 +134,7 @@ class Run:
                 "look where the balancer sends, not where it receives"
             )
 
-    def _mac(self, one: Wanted, replayed: bool) -> bytes | None:
+    def _mac(self, one: BackendSettings, replayed: bool) -> bytes | None:
         if one.mac is not None or replayed or self._config.interface is None:
             return one.mac
         from wirelag.capture.neighbours import mac_of
@@ -175,7 +175,7 @@ class Run:
         readings: Iterator[Reading],
         applier: Applier | None,
         listed: Callable[[], None],
-    ) -> Entry | None:
+    ) -> Step | None:
         from wirelag.balance.metrics import Totals
         from wirelag.balance.view import TooShort
 
@@ -241,7 +241,7 @@ class Run:
                 signal.signal(number, old)
 
     @contextmanager
-    def _shown(self) -> Iterator[Callable[[Entry], None]]:
+    def _shown(self) -> Iterator[Callable[[Step], None]]:
         if self._form == "jsonl":
             yield lambda entry: print(json.dumps(entry.to_json()), flush=True)
             return
@@ -255,7 +255,7 @@ class Run:
         view = View(self._config)
         with Screen(view.draw(), auto_refresh=False, transient=True) as screen:
 
-            def show(entry: Entry) -> None:
+            def show(entry: Step) -> None:
                 view.add(entry)
                 screen.update(view.draw(), refresh=True)
 

@@ -111,7 +111,7 @@ SCHEMA: Final = Schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class BackendSettings:
     """A backend as it is configured."""
 
     name: str
@@ -127,7 +127,7 @@ class Config:
     path: str
     interface: str | None
     service: Service
-    backends: tuple[Wanted, ...]
+    backends: tuple[BackendSettings, ...]
     draining: frozenset[str]
     drain_ns: int
     interval_ns: int
@@ -172,12 +172,12 @@ class Config:
         return {one.name: one.weight for one in self.backends if one.name not in self.draining and one.weight}
 
 
-def _backend(settings: Settings, at: str) -> Wanted | None:
+def _backend(settings: Settings, at: str) -> BackendSettings | None:
     name, address, mac, weight = (settings[at + key] for key in ("name", "address", "mac", "weight"))
-    return None if name is None or address is None else Wanted(name, address, mac, weight)
+    return None if name is None or address is None else BackendSettings(name, address, mac, weight)
 
 
-def _check_names(settings: Settings, backends: Mapping[str, Wanted], draining: Sequence[str]) -> None:
+def _check_names(settings: Settings, backends: Mapping[str, BackendSettings], draining: Sequence[str]) -> None:
     """No two backends are the same, none is the service, and those that drain exist."""
     seen: dict[tuple[str, Any], str] = {}
     for at, one in backends.items():
@@ -194,7 +194,7 @@ def _check_names(settings: Settings, backends: Mapping[str, Wanted], draining: S
             settings.note("drain", f"unknown backend {name}{meant(name, names)}")
 
 
-def _check_policy(settings: Settings, backends: Mapping[str, Wanted], draining: Sequence[str]) -> None:
+def _check_policy(settings: Settings, backends: Mapping[str, BackendSettings], draining: Sequence[str]) -> None:
     low, high, floor = (settings[f"policy.{name}"] for name in ("low", "high", "floor"))
     if low > high:
         settings.note("policy.low", f"{low:g} is above policy.high, {high:g}")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from wirelag.balance.controller import Latency
-    from wirelag.balance.loop import Entry
+    from wirelag.balance.loop import Step
     from wirelag.balance.settings import Config
 
 BAR: Final = 20
@@ -45,7 +45,7 @@ def forecast(config: Config) -> list[str]:
     return lines
 
 
-def plain_lines(entry: Entry) -> list[str]:
+def plain_lines(entry: Step) -> list[str]:
     """What moved and why, in a line if anything did."""
     by_reason: dict[str, list[str]] = {}
     for change in sorted(entry.decision.changes, key=lambda change: change.after - change.before):
@@ -63,7 +63,7 @@ class TooShort:
     opened: int = 0
     told: bool = False  # or there is nothing to tell
 
-    def add(self, entry: Entry) -> bool:
+    def add(self, entry: Step) -> bool:
         """Take in an interval; whether it is to be said now."""
         self.told = self.told or any(counts.count for counts in entry.counts.values())
         for counts in entry.counts.values():
@@ -87,10 +87,10 @@ class View:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._entry: Entry | None = None
+        self._entry: Step | None = None
         self._changes: deque[str] = deque(maxlen=SHOWN_CHANGES)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: Step) -> None:
         """Take in an interval."""
         self._entry = entry
         self._changes.extend(plain_lines(entry))

@@ -22,7 +22,7 @@ from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
 
 if TYPE_CHECKING:
-    from wirelag.balance.settings import Wanted
+    from wirelag.balance.settings import BackendSettings
     from wirelag.capture.live import Source
     from wirelag.estimators.pirate import PirateMeter
 
@@ -85,7 +85,7 @@ class Watching:
         self._seen: dict[str, _Seen] = {}
         self._unknown = 0
 
-    def list(self, backends: tuple[Wanted, ...], mac_of: Callable[[Wanted], bytes | None]) -> None:
+    def list(self, backends: tuple[BackendSettings, ...], mac_of: Callable[[BackendSettings], bytes | None]) -> None:
         """The backends to tell apart from now on."""
         self._backends = {one.name: (_halves(one.address), _word(mac_of(one))) for one in backends}
         memory = max(LEAST_MEMORY, MEMORY // max(1, len(backends)))

@@ -73,10 +73,10 @@ def cut(
     check_outputs("table", {"-o": output}, [*captures, *([answer] if answer else [])])
     from wirelag.measure.cut import cut_captures, reply, terms_of
     from wirelag.measure.groups import Groups
-    from wirelag.measure.points import Reading
+    from wirelag.measure.points import ReadOptions
     from wirelag.units import duration_ns, offset_ns
 
-    reading, ahead_ns = Reading(wanted, tunnels, progress(quiet)), offset_ns(offset, "offset") if offset else 0
+    reading, ahead_ns = ReadOptions(wanted, tunnels, progress(quiet)), offset_ns(offset, "offset") if offset else 0
     if answer is not None:
         written = reply(captures, output, answer, reading, ahead_ns)
         said = f"{written.records} answers to {written.questions} questions"

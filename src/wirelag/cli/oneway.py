@@ -98,25 +98,29 @@ def oneway(
     More than two captures, in the order of the path, give a line for each segment. Clocks need not agree.
     """
     check_outputs(output_format, {"-o": output, "--html": html, "--ask": ask}, points)
-    from wirelag.measure.groups import Groups
-    from wirelag.measure.oneway import OnewaySettings, direction_of, measure_oneway
-    from wirelag.measure.points import Reading
-    from wirelag.measure.questions import Questions as Asked
-    from wirelag.units import duration_ns, offset_ns, one_of
-
-    settings = OnewaySettings(
-        method=method,
-        direction=direction_of(direction),
-        relation=one_of(clock, CLOCKS, "clock") if offset is None else offset_ns(offset, "offset"),  # type: ignore[arg-type]
-        interval_ns=duration_ns(interval, "interval") if interval else None,
-        groups=Groups(by, GROUPS, most_groups, ipv4_prefix, ipv6_prefix),
-        questions=Asked.parse(above, sla),
-        segment=segment,
-    )
     if ask is not None:
         _ask(points, ask)
         return
-    result = measure_oneway(points, settings, Reading(wanted, tunnels, progress(quiet)))
+    from wirelag.measure.oneway import oneway as measure
+
+    result = measure(
+        *points,
+        **vars(method),
+        filter=wanted,
+        tunnels=tunnels,
+        direction=direction,
+        clock=clock,
+        offset=offset,
+        interval=interval,
+        segment=segment,
+        by=by,
+        most_groups=most_groups,
+        ipv4_prefix=ipv4_prefix,
+        ipv6_prefix=ipv6_prefix,
+        above=above or [],
+        sla=sla or [],
+        progress=progress(quiet),
+    )
     conclude(result, output_format, output, html)
 
 

@@ -143,11 +143,11 @@ def plan(
         print(f"note: {note}", file=sys.stderr)
     conclude(result, output_format, output, html)
     if write_agents is not None:
-        from wirelag.collector.plan_agents import COLLECTOR, Wanted
+        from wirelag.collector.plan_agents import COLLECTOR, AgentsWanted
         from wirelag.collector.plan_agents import write_agents as write
 
         beside = routers_of(servers or [], result.plan.topology)
-        wanted = Wanted(write_agents, beside, collector or COLLECTOR, token_file, interval, every, follow)
+        wanted = AgentsWanted(write_agents, beside, collector or COLLECTOR, token_file, interval, every, follow)
         written = write(result.plan, topology, wanted)
         print(f"wrote {', '.join(written.files)}", file=sys.stderr)
         for line in written.fill_in:

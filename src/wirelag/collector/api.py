@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from wirelag import __version__
-from wirelag.collector.following import Change
+from wirelag.collector.following import TopologyChange
 from wirelag.collector.loop import Collector, Kept, News
 from wirelag.collector.openapi import document, values_of
 from wirelag.collector.store import HOUR_NS, MINUTE_NS, SUMMED, Row
@@ -227,7 +227,7 @@ class Api:
                 except StopAsyncIteration:
                     return
                 waiting = None
-                if isinstance(said, Change):
+                if isinstance(said, TopologyChange):
                     yield f"event: topology\ndata: {json.dumps(said.to_json())}\n\n"
                     continue
                 plain = [{"segment": one.segment, "report": one.report} for one in said]

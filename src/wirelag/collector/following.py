@@ -45,7 +45,7 @@ def pointed(topology: Topology, names: Mapping[str, str]) -> Topology:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TopologyChange:
     """A change that was detected at a time. Lists have at most MOST_NAMED names."""
 
     at_ns: int
@@ -109,7 +109,7 @@ class Following:
         """Routers that measure."""
         return () if self._before is None else self._before.upgraded
 
-    def take(self, topology: Topology, alive: Collection[str], now_ns: int) -> Change | None:
+    def take(self, topology: Topology, alive: Collection[str], now_ns: int) -> TopologyChange | None:
         """Take a new reading of the topology, and the agents that want an m-set; return what changed."""
         self.problem = None
         self._turning.pass_time(now_ns)
@@ -203,7 +203,7 @@ def _difference(
     new: Sequence[Segment],
     gone: Sequence[Segment],
     rerouted: Sequence[Segment],
-) -> Change:
+) -> TopologyChange:
     was: Mapping[tuple[str, str], int] = {} if before is None else before.weights
     routers: frozenset[str] = frozenset() if before is None else before.routers
     measured: tuple[str, ...] = () if before is None else before.upgraded
@@ -211,7 +211,7 @@ def _difference(
     def names(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
         return tuple(sorted(f"{one}>{other}" for one, other in pairs))
 
-    return Change(
+    return TopologyChange(
         now_ns,
         names(after.weights.keys() - was.keys()),
         names(was.keys() - after.weights.keys()),

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from wirelag.collector.agents import Agents
-from wirelag.collector.behind import Behind
-from wirelag.collector.following import Change, Follow, Following
+from wirelag.collector.clock_check import Behind
+from wirelag.collector.following import Follow, Following, TopologyChange
 from wirelag.collector.metrics import Metrics
 from wirelag.collector.store import Store
 from wirelag.collector.tally import Tally
@@ -54,7 +54,7 @@ class Said:
     report: dict[str, Any]
 
 
-News = list[Said] | Change  # what listeners receive
+News = list[Said] | TopologyChange  # what listeners receive
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +310,7 @@ class Collector:
     def _alive(self) -> dict[str, int]:
         return self.agents.following(self.clock(), self._began_ns)
 
-    def _followed(self, alive: Mapping[str, int], change: Change | None) -> list[Message]:
+    def _followed(self, alive: Mapping[str, int], change: TopologyChange | None) -> list[Message]:
         """Store a change; return the messages for agents whose m-sets are outdated."""
         if change is not None:
             self.counted["topology changes"] += 1

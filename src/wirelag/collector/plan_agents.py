@@ -26,7 +26,7 @@ _FILL_IN: Final = "  # FILL IN"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenAgents:
     """What was written, and what is left to do."""
 
     files: list[str]
@@ -34,7 +34,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AgentsWanted:
     """How agents shall measure."""
 
     folder: str
@@ -46,7 +46,7 @@ class Wanted:
     follow: bool  # agents take their m-set from the collector
 
 
-def write_agents(plan: Plan, source: str, wanted: Wanted) -> Written:
+def write_agents(plan: Plan, source: str, wanted: AgentsWanted) -> WrittenAgents:
     """Write the files; `source` is where the topology is from."""
     ends = list(dict.fromkeys([*plan.upgraded, *wanted.servers]))
     if len(ends) < 2:
@@ -56,7 +56,7 @@ def write_agents(plan: Plan, source: str, wanted: Wanted) -> Written:
     running = Plan(named, [points[router] for router in plan.upgraded])
     own = [points[router] for router in ends]
     segments = list(referenced(running, own))
-    written = Written([], [])
+    written = WrittenAgents([], [])
     try:
         folder = Path(wanted.folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ def write_agents(plan: Plan, source: str, wanted: Wanted) -> Written:
     return written
 
 
-def _put(texts: Mapping[Path, str], written: Written) -> None:
+def _put(texts: Mapping[Path, str], written: WrittenAgents) -> None:
     """All of them or none: what somebody has filled in is not written over."""
     for path, text in texts.items():
         if path.exists() and path.read_bytes() != text.encode():
@@ -87,7 +87,7 @@ def _put(texts: Mapping[Path, str], written: Written) -> None:
 
 
 def _agent(
-    point: str, address: str | None, segments: list[Referenced], wanted: Wanted, fill_in: list[str]
+    point: str, address: str | None, segments: list[Referenced], wanted: AgentsWanted, fill_in: list[str]
 ) -> Iterator[str]:
     mine = [one for one in segments if point in (one.segment.at, one.segment.after)]
     if len(mine) > MOST_SEGMENTS and not wanted.follow:
@@ -147,7 +147,7 @@ def _agent(
 
 
 def _collector(
-    source: str, points: dict[str, str], own: list[str], segments: list[Referenced], plan: Plan, wanted: Wanted
+    source: str, points: dict[str, str], own: list[str], segments: list[Referenced], plan: Plan, wanted: AgentsWanted
 ) -> Iterator[str]:
     yield "# The collector, from `wirelag plan --write-agents`. Check it: wirelag collect collector.toml --check"
     yield (

@@ -18,7 +18,7 @@ from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
 from wirelag.stats.distribution import BINS, WORDS, Distribution
-from wirelag.stats.random_groups import CROWDS, Crowds
+from wirelag.stats.random_groups import CROWDS, RandomGroups
 from wirelag.synopses.samples import ALL, LEGS, Samples
 
 COARSE_BINS: Final = BINS >> _kernels.COARSE_BITS
@@ -73,7 +73,9 @@ class KernelFridge:
             for leg in range(len(LEGS)):
                 one = np.concatenate((bins[leg, :, 0], bins[leg, :, 1], counted["sums"][leg]))
                 samples.distributions.setdefault((ALL, leg), Distribution()).merge(Distribution(one))
-            samples.crowds.merge(Crowds(self.hooks.sides["crowds"][side].reshape(len(LEGS), CROWDS, COARSE_BINS)))
+            samples.random_groups.merge(
+                RandomGroups(self.hooks.sides["crowds"][side].reshape(len(LEGS), CROWDS, COARSE_BINS))
+            )
             samples.packets += int(counted["packets"])
             requests += int(counted["requests"])
             backwards += int(counted["backwards"])

@@ -30,7 +30,7 @@ from wirelag.stats.moments import Moments
 from wirelag.stats.row_sums import Deviation, Rows, lowered, raised
 from wirelag.synopses.cache import Cached, CacheMeter
 from wirelag.synopses.crossing import Crossing
-from wirelag.synopses.delay_sample import Tail
+from wirelag.synopses.delay_sample import DelaySample
 
 NAME: Final = "finecomb"
 COIN: Final = 3
@@ -109,7 +109,7 @@ class Finecomb:
         usable, tries = _kernels.finecomb_repair(
             ups, downs, up.stash_ids, up.stash_times_ns, down.stash_ids, down.stash_times_ns, self.rows, self.seed
         )
-        tail = Tail.between(up.tail, down.tail)
+        tail = DelaySample.between(up.tail, down.tail)
         rows = Rows.difference(ups[1::3], downs[1::3], ups[0::3].copy(), usable > 0, 1, tail.median_ns)
         return Crossing(
             up.packets,

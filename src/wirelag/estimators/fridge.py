@@ -294,7 +294,7 @@ class FridgeMeter:
             self._kept.append((np.zeros(len(rows), int) if tags is None else tags, legs, delays_ns, fridge, survived))
         else:
             self._samples.add(tags, legs, delays_ns, weights)
-            self._samples.crowds.add(packets.flow_key, rows, legs, delays_ns, weights)
+            self._samples.random_groups.add(packets.flow_key, rows, legs, delays_ns, weights)
         for sink in self._estimator.sinks:
             sink(packets, _sample_batch(columns))
 

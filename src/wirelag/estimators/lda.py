@@ -30,7 +30,7 @@ from wirelag.stats.moments import Moments
 from wirelag.stats.row_sums import Deviation, Rows, lowered, raised
 from wirelag.synopses.cache import Cached, CacheMeter
 from wirelag.synopses.crossing import Crossing
-from wirelag.synopses.delay_sample import Tail
+from wirelag.synopses.delay_sample import DelaySample
 
 NAME: Final = "lda"
 BUCKET_BYTES: Final = 16
@@ -113,7 +113,7 @@ class Lda:
         """The crossing from buckets that counted the same number of packets at both points."""
         counts = up.buckets[0::2].copy()
         usable = counts == down.buckets[0::2]
-        tail = Tail.between(up.tail, down.tail)
+        tail = DelaySample.between(up.tail, down.tail)
         rows = Rows.difference(up.buckets[1::2], down.buckets[1::2], counts, usable, len(self.shifts), tail.median_ns)
         unlike = _unlike(rows, tail) if not usable.all() else np.zeros_like(rows.usable)
         rows = replace(rows, usable=rows.usable & ~unlike)
@@ -141,7 +141,7 @@ class Lda:
         return LdaSynopsis(np.column_stack((counts, sums)).reshape(-1), Cached.from_fields(fields, self.seed, "tail_"))
 
 
-def _unlike(rows: Rows, tail: Tail) -> npt.NDArray[np.bool_]:
+def _unlike(rows: Rows, tail: DelaySample) -> npt.NDArray[np.bool_]:
     """Rows with equal counts but different packets: one was lost, one came from another interval.
 
     Law: the times of two such packets differ by anything up to the interval's length, delays by far less. A row is

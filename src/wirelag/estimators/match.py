@@ -73,7 +73,7 @@ class MatchMeter:
         if len(found.rows):
             tags = None if grouping is None else grouping.tags(packets, found.rows, found.legs)
             self._samples.add(tags, found.legs, found.delays_ns)
-            self._samples.crowds.add(packets.flow_key, found.rows, found.legs, found.delays_ns)
+            self._samples.random_groups.add(packets.flow_key, found.rows, found.legs, found.delays_ns)
             for sink in self._sinks:
                 sink(packets, found)
 

@@ -29,7 +29,7 @@ from wirelag.stats.row_sums import Deviation, Rows
 from wirelag.synopses.buckets import gathered, less, spread
 from wirelag.synopses.cache import ENTRY_BYTES, PAIRED, SINGLE, Cached, CacheMeter, class_memory, join
 from wirelag.synopses.crossing import Crossing, joined
-from wirelag.synopses.delay_sample import Tail, spared
+from wirelag.synopses.delay_sample import DelaySample, spared
 from wirelag.synopses.symbols import FIRST, NUMBER_BITS, SymbolSynopsis, numbers_of, symbols_of
 
 NAME: Final = "rda"
@@ -285,12 +285,12 @@ class Rda:
         theirs = Cached.from_fields({**times, "level": up.level, "packets": about["packets"]}, self.seed)
         return copies_of(up, own, decoded.upstream, np.unique(theirs.ids)), theirs
 
-    def _sample(self, up: Cached, answer: Fields) -> tuple[Tail, int]:
+    def _sample(self, up: Cached, answer: Fields) -> tuple[DelaySample, int]:
         """The delays of the tail's sample, and its level."""
         if not self.tail:
-            return Tail.empty(), up.level
+            return DelaySample.empty(), up.level
         down = Cached.from_fields(answer, self.seed, "tail_")
-        return Tail.between(up, down), max(up.level, down.level)
+        return DelaySample.between(up, down), max(up.level, down.level)
 
     def _about(self, about: Fields) -> Fields:
         """The other point's description of its cache; a ValueError if impossible, because memory depends on it."""
@@ -331,7 +331,7 @@ class Rda:
         return Decoded(numbers, sides, complete, left)
 
     def repaired(
-        self, ups: Words, downs: Words, decoded: Decoded, mine: Cached, theirs: Cached, sample: tuple[Tail, int]
+        self, ups: Words, downs: Words, decoded: Decoded, mine: Cached, theirs: Cached, sample: tuple[DelaySample, int]
     ) -> Crossing:
         """The crossing after the packets that differ (all copies of their ids) are removed from the buckets."""
         usable = ~decoded.left.reshape(-1, 3).any(axis=1)
@@ -346,7 +346,7 @@ class Rda:
         return self._summed(rows, decoded, mine, theirs, sample)
 
     def from_rows(
-        self, ups: Words, downs: Words, decoded: Decoded, mine: Cached, theirs: Cached, sample: tuple[Tail, int]
+        self, ups: Words, downs: Words, decoded: Decoded, mine: Cached, theirs: Cached, sample: tuple[DelaySample, int]
     ) -> Crossing:
         """The same from rows; if not all is decoded, from rows without a decoded number."""
         up_rest, down_rest = (
@@ -359,7 +359,9 @@ class Rda:
         rows = Rows.difference(up_rest[:, 1], down_rest[:, 1], up_rest[:, 0].copy(), usable, 1, sample[0].median_ns)
         return self._summed(rows, decoded, mine, theirs, sample)
 
-    def _summed(self, rows: Rows, decoded: Decoded, mine: Cached, theirs: Cached, sample: tuple[Tail, int]) -> Crossing:
+    def _summed(
+        self, rows: Rows, decoded: Decoded, mine: Cached, theirs: Cached, sample: tuple[DelaySample, int]
+    ) -> Crossing:
         variance = rows.variance_ns2(self.deviation)
         banks = len(rows.counts)
         if decoded.complete:  # every bank holds every packet once: the first is exact
@@ -412,7 +414,7 @@ class Rda:
     ) -> tuple[Crossing, Decoded]:
         """The crossing from buckets alone; exact once both points have sent the times of the packets that differ."""
         decoded = self.decode(up.buckets, down.buckets)
-        sample = Tail.between(up.tail, down.tail), max(up.tail.level, down.tail.level)
+        sample = DelaySample.between(up.tail, down.tail), max(up.tail.level, down.tail.level)
         if mine is not None and theirs is not None:
             crossing = self.repaired(up.buckets, down.buckets, decoded, mine, theirs, sample)
         else:

@@ -45,7 +45,7 @@ class ReportError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FigureChange:
     """One number of both reports: mean, a quantile as the reports write it, or a rate. Times in seconds."""
 
     name: str
@@ -95,12 +95,12 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ComparedPart:
     """What both reports have: the whole, a leg or a group, and each of its numbers."""
 
     key: str
     samples: tuple[int | None, int | None]
-    changes: tuple[Change, ...]
+    changes: tuple[FigureChange, ...]
 
     @property
     def p_value(self) -> float | None:
@@ -118,7 +118,7 @@ class Part:
         return "cannot say" if self.p_value is None else "no more than chance"
 
     @property
-    def main(self) -> Change:
+    def main(self) -> FigureChange:
         """The change to show first: of the mean if it is called, else the first that is; the mean if none is."""
         return next((change for change in self.changes if change.is_called), self.changes[0])
 
@@ -144,15 +144,15 @@ class Comparison:
 
     quantity: str
     estimators: tuple[str | None, str | None]
-    total: Part
-    legs: tuple[Part, ...]
-    groups: tuple[Part, ...]
+    total: ComparedPart
+    legs: tuple[ComparedPart, ...]
+    groups: tuple[ComparedPart, ...]
     only_before: tuple[str, ...]  # keys of groups
     only_after: tuple[str, ...]
     notes: tuple[str, ...]
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[ComparedPart, ...]:
         """The whole, the legs and the groups."""
         return (self.total, *self.legs, *self.groups)
 
@@ -363,7 +363,7 @@ def _quantiles(report: Mapping[str, Any]) -> dict[str, float]:
 # The tests.
 
 
-def _part(key: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Part:
+def _part(key: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> ComparedPart:
     """Each number of a part with its p-value; nothing is called yet."""
     names: list[list[str]] = []
     estimates: list[dict[str, _Estimate]] = []
@@ -381,11 +381,11 @@ def _part(key: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Part
     for name, few, many in RATES:
         if all(counted[few] is not None and counted[many] is not None for counted in counts):
             changes.append(_rate(name, *((counted[few] or 0, counted[many] or 0) for counted in counts)))
-    return Part(key, (_count(before, "samples"), _count(after, "samples")), tuple(changes))
+    return ComparedPart(key, (_count(before, "samples"), _count(after, "samples")), tuple(changes))
 
 
-def _delay(name: str, before: _Estimate, after: _Estimate) -> Change:
-    change = Change(name, before.value, after.value)
+def _delay(name: str, before: _Estimate, after: _Estimate) -> FigureChange:
+    change = FigureChange(name, before.value, after.value)
     for side, estimate in (("before", before), ("after", after)):
         if estimate.value is None:
             return replace(change, reason=f"not given {side}")
@@ -396,7 +396,7 @@ def _delay(name: str, before: _Estimate, after: _Estimate) -> Change:
     return _in_seconds(change, before, after)
 
 
-def _on_log_scale(change: Change, before: _Estimate, after: _Estimate) -> Change:
+def _on_log_scale(change: FigureChange, before: _Estimate, after: _Estimate) -> FigureChange:
     rounding = 0.0 if change.name == "mean" else ROUNDING
     errors = [
         math.hypot(math.log(estimate.bounds[1] / estimate.bounds[0]) / 2 / Z95, rounding)
@@ -421,7 +421,7 @@ def _on_log_scale(change: Change, before: _Estimate, after: _Estimate) -> Change
     )
 
 
-def _in_seconds(change: Change, before: _Estimate, after: _Estimate) -> Change:
+def _in_seconds(change: FigureChange, before: _Estimate, after: _Estimate) -> FigureChange:
     errors = []
     for estimate in (before, after):
         low, high = estimate.bounds or (0.0, 0.0)
@@ -468,12 +468,12 @@ def _far(freedom: float) -> float:
     return math.sqrt(freedom * math.expm1(z * z / freedom))
 
 
-def _rate(name: str, before: tuple[int, int], after: tuple[int, int]) -> Change:
+def _rate(name: str, before: tuple[int, int], after: tuple[int, int]) -> FigureChange:
     """Two proportions: the z test with Yates' correction, and Newcombe's interval of their difference."""
     if not before[1] or not after[1]:
-        return Change(name, None, None, reason="no packets to take a share of")
+        return FigureChange(name, None, None, reason="no packets to take a share of")
     shares = [min(few / many, 1.0) for few, many in (before, after)]
-    change = Change(name, shares[0], shares[1])
+    change = FigureChange(name, shares[0], shares[1])
     inverse = 1 / before[1] + 1 / after[1]
     pooled = min((before[0] + after[0]) / (before[1] + after[1]), 1.0)
     error = math.sqrt(pooled * (1 - pooled) * inverse)
@@ -492,7 +492,7 @@ def _rate(name: str, before: tuple[int, int], after: tuple[int, int]) -> Change:
 # The verdicts.
 
 
-def _called(parts: Sequence[Part]) -> list[Part]:
+def _called(parts: Sequence[ComparedPart]) -> list[ComparedPart]:
     """Say which parts changed, and which of their numbers.
 
     All parts together give the limit. Within a part the same rule at that limit says which numbers changed; since the
@@ -507,7 +507,7 @@ def _called(parts: Sequence[Part]) -> list[Part]:
     return called
 
 
-def _verdict(change: Change, limit: float) -> Verdict:
+def _verdict(change: FigureChange, limit: float) -> Verdict:
     if change.p_value is None:
         return "cannot say"
     difference = change.difference
@@ -518,7 +518,7 @@ def _verdict(change: Change, limit: float) -> Verdict:
     return "slower" if difference > 0 else "faster"
 
 
-def _rank(part: Part) -> tuple[int, float]:
+def _rank(part: ComparedPart) -> tuple[int, float]:
     order = {"no more than chance": 1, "cannot say": 2}.get(part.verdict, 0)
     ratio, difference = part.main.ratio, part.main.difference
     return order, -abs(math.log(ratio)) if ratio else -abs(difference or 0.0)

@@ -10,7 +10,7 @@ from wirelag.errors import SettingError, WirelagError
 from wirelag.measure.groups import Groups
 from wirelag.measure.methods import Method
 from wirelag.measure.oneway import direction_of
-from wirelag.measure.points import Reading
+from wirelag.measure.points import ReadOptions
 
 if TYPE_CHECKING:
     from wirelag.capture.files import Capture
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Written:
+class CutFile:
     """A file of synopses, or of replies."""
 
     path: str
@@ -31,7 +31,9 @@ class Written:
     warnings: list[str] = field(default_factory=list)
 
 
-def terms_of(method: Method, interval_ns: int | None, groups: Groups, direction: str | None, reading: Reading) -> Terms:
+def terms_of(
+    method: Method, interval_ns: int | None, groups: Groups, direction: str | None, reading: ReadOptions
+) -> Terms:
     """What both points must agree on."""
     from wirelag.protocol.terms import Terms
 
@@ -44,7 +46,9 @@ def terms_of(method: Method, interval_ns: int | None, groups: Groups, direction:
     return Terms(estimator, method.packet_id(), interval_ns, delimiters, by, direction, _filter_text(reading))
 
 
-def cut_captures(captures: Sequence[str], output: str, terms: Terms, reading: Reading, ahead_ns: int = 0) -> Written:
+def cut_captures(
+    captures: Sequence[str], output: str, terms: Terms, reading: ReadOptions, ahead_ns: int = 0
+) -> CutFile:
     """Write a synopsis of each interval; `ahead_ns` is how far this point's clock is ahead."""
     from wirelag.capture.synopsis_file import SynopsisWriter
     from wirelag.estimators.rda import Rda
@@ -62,7 +66,7 @@ def cut_captures(captures: Sequence[str], output: str, terms: Terms, reading: Re
                 writer.write(record)
         overflow = bool(grouping and len(grouping.keys) > grouping.most)
         writer.counted |= {"packets": capture.statistics.packets, "overflow": overflow, **seen.span()}
-    written = Written(output, writer.records, writer.bytes, seen.packets, warnings=list(capture.warnings))
+    written = CutFile(output, writer.records, writer.bytes, seen.packets, warnings=list(capture.warnings))
     if seen.both_ways and terms.direction is None:
         written.warnings.append(
             "packets travel both ways here, and those that go away from the other point will count as lost: "
@@ -76,7 +80,7 @@ def cut_captures(captures: Sequence[str], output: str, terms: Terms, reading: Re
     return written
 
 
-def reply(captures: Sequence[str], output: str, questions: str, reading: Reading, ahead_ns: int = 0) -> Written:
+def reply(captures: Sequence[str], output: str, questions: str, reading: ReadOptions, ahead_ns: int = 0) -> CutFile:
     """Write the times of what only one point saw: the capture is read again, and cut in the same way."""
     from wirelag.capture.synopsis_file import SynopsisFile, SynopsisWriter
     from wirelag.protocol.terms import About, answered, place
@@ -105,16 +109,16 @@ def reply(captures: Sequence[str], output: str, questions: str, reading: Reading
                 if question is not None:
                     writer.write(answered(cached, question))
     warnings = [*capture.warnings, *file.warnings]
-    return Written(output, writer.records, writer.bytes, questions=len(asked), warnings=warnings)
+    return CutFile(output, writer.records, writer.bytes, questions=len(asked), warnings=warnings)
 
 
-def _capture(captures: Sequence[str], terms: Terms, reading: Reading) -> Capture:
+def _capture(captures: Sequence[str], terms: Terms, reading: ReadOptions) -> Capture:
     from wirelag.capture.files import Capture
 
     return Capture(captures, filter=reading.filter, packet_id=terms.packet_id, tunnels=reading.tunnels)
 
 
-def _filter_text(reading: Reading) -> str | None:
+def _filter_text(reading: ReadOptions) -> str | None:
     """Which packets were looked at, without times: each point has its own."""
     parts = {"nets": reading.filter.nets, "ports": reading.filter.ports, "protocols": reading.filter.protocols}
     words = [f"{name} {' '.join(sorted(map(str, values)))}" for name, values in parts.items() if values]

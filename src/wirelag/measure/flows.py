@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from wirelag.errors import SettingError, WirelagError
 from wirelag.measure.groups import Groups
 from wirelag.measure.oneway import direction_of
-from wirelag.measure.points import Progress, Reading, points_of
+from wirelag.measure.points import Progress, ReadOptions, points_of
 from wirelag.measure.questions import Questions
 from wirelag.measure.result import Result
 from wirelag.units import Duration, Size, duration_ns, format_duration, format_rate, one_of, size_bytes, within
@@ -247,7 +247,7 @@ def flows(
     )
     from wirelag.packets.filters import Filter
 
-    return measure_flows(source, upstream, settings, Reading(filter or Filter(), tunnels, progress))
+    return measure_flows(source, upstream, settings, ReadOptions(filter or Filter(), tunnels, progress))
 
 
 def _reference(
@@ -270,7 +270,10 @@ def _reference(
 
 
 def measure_flows(
-    source: PathOrFile | Sequence[PathOrFile], upstream: PathOrFile | None, settings: FlowsSettings, reading: Reading
+    source: PathOrFile | Sequence[PathOrFile],
+    upstream: PathOrFile | None,
+    settings: FlowsSettings,
+    reading: ReadOptions,
 ) -> FlowsResult:
     """The same, with settings that are checked."""
     from wirelag.capture.files import Capture

@@ -20,7 +20,7 @@ from wirelag.packets.grouping import OTHER_KEY, Grouping
 from wirelag.packets.intervals import Event, Interval
 from wirelag.report import Report
 from wirelag.stats.distribution import Z95, Distribution
-from wirelag.stats.random_groups import Crowds
+from wirelag.stats.random_groups import RandomGroups
 from wirelag.synopses.epochs import Epochs
 from wirelag.synopses.request_response import Exchanges
 from wirelag.synopses.samples import ALL, LEGS, Samples, facts
@@ -81,7 +81,7 @@ class LiveInterval:
     interval: Interval
     report: Report
     delays: Distribution
-    crowds: Crowds | None = None  # how sure the delays make one
+    random_groups: RandomGroups | None = None  # how sure the delays make one
     groups: dict[str, Report] = field(default_factory=dict)
     group_delays: dict[str, Distribution] = field(default_factory=dict)
 
@@ -112,10 +112,10 @@ class LiveGroups:
         yield from sorted(found, key=lambda one: (one[0] == OTHER_KEY, -(one[1].mean or -1.0)))
 
 
-def numbers(delays: Distribution, sums: Sums, crowds: Crowds | None = None) -> dict[str, Any]:
+def numbers(delays: Distribution, sums: Sums, random_groups: RandomGroups | None = None) -> dict[str, Any]:
     """What a report says: all of a distribution, or the mean where no single delay is known."""
     if delays.samples:
-        return facts(delays, crowds)
+        return facts(delays, random_groups)
     return {"samples": sums.samples, "mean": sums.mean, "ci95": sums.ci95}
 
 
@@ -140,7 +140,7 @@ class RoundTrips:
         """End an interval."""
         samples = self._meter.cut(interval)
         report = samples.report(self.estimator, "round_trip").during(interval)
-        part = LiveInterval(interval, report, samples.distribution(), samples.crowds)
+        part = LiveInterval(interval, report, samples.distribution(), samples.random_groups)
         if self._grouping:
             for tag in samples.tags:
                 key = self._grouping.keys[tag]
@@ -160,7 +160,7 @@ class RoundTrips:
         for leg in range(len(LEGS)):
             mine = self.total.distributions.setdefault((ALL, leg), Distribution())
             mine.merge(samples.distribution(leg=leg))
-        self.total.crowds.merge(samples.crowds)
+        self.total.random_groups.merge(samples.random_groups)
         self.total.packets += samples.packets
         self.total.count(**samples.counts)
 
@@ -218,9 +218,9 @@ class Responses:
     def _end(self, interval: Interval, heard: Heard) -> LiveInterval:
         with self.lock:
             self._seen.add(heard)
-            crowds = self._add(heard.exchanges, heard.epochs)
+            random_groups = self._add(heard.exchanges, heard.epochs)
             found: Exchanges | Epochs = heard.exchanges if self.both_ways else heard.epochs
-            part = LiveInterval(interval, found.report().during(interval), found.delays, crowds)
+            part = LiveInterval(interval, found.report().during(interval), found.delays, random_groups)
             by = self._settings.groups.by
             for entry in by_group(found, by, self.groups.most) if by else []:
                 part.groups[entry.key] = entry.report
@@ -229,27 +229,27 @@ class Responses:
             self.groups.add(part)
         return part
 
-    def _add(self, exchanges: Exchanges, epochs: Epochs) -> Crowds:
-        single, crowds = exchanges.single, Crowds()
+    def _add(self, exchanges: Exchanges, epochs: Epochs) -> RandomGroups:
+        single, random_groups = exchanges.single, RandomGroups()
         if len(single):
             keys, times_ns = np.ascontiguousarray(single.rows["key"]), np.ascontiguousarray(single.response_ns)
             legs = np.zeros(len(single), np.uint8)
             self.exchanges.add(None, legs, times_ns)
-            crowds.add(keys, np.arange(len(keys), dtype=np.uint32), legs, times_ns)
-            self.exchanges.crowds.merge(crowds)
+            random_groups.add(keys, np.arange(len(keys), dtype=np.uint32), legs, times_ns)
+            self.exchanges.random_groups.merge(random_groups)
         answered = epochs.rows[epochs.rows["count"] > 0]
         self.sums.add(int(answered["count"].sum()), int(answered["sum_ns"].sum()))
         self.epochs += len(epochs)
         for reason, count in epochs.report().details["abstained"].items():
             self.abstained[reason] = self.abstained.get(reason, 0) + count
-        return crowds
+        return random_groups
 
     def report(self) -> Report:
         """All intervals together."""
         if self.both_ways:
             reason = None if self._seen.single else "no request was seen together with its whole response"
             times = self.exchanges.distribution()
-            said = facts(times, self.exchanges.crowds)
+            said = facts(times, self.exchanges.random_groups)
             return Report("pairs", "response", packets=self._seen.packets, reason=reason, **said)
         return Report(
             "pirate",

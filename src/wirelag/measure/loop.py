@@ -11,7 +11,7 @@ from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Delimiters, Interval
 from wirelag.report import Report
-from wirelag.twopoint.spans import Crosses, crossings
+from wirelag.twopoint.spans import Crosses, spans_between
 
 S = TypeVar("S")
 
@@ -43,7 +43,7 @@ def _between(
     delimiters = None
     if interval_ns is not None and estimator.can.delimited:
         delimiters = Delimiters(interval_ns, seed=getattr(estimator, "seed", 0))
-    for span in crossings(estimator, sources, interval_ns, delimiters):
+    for span in spans_between(estimator, sources, interval_ns, delimiters):
         yield span.whole.report(estimator.name).during(span.interval)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from wirelag.errors import SettingError, WirelagError
 from wirelag.measure.groups import Groups
 from wirelag.measure.methods import GROUPS, Method
-from wirelag.measure.points import PointPair, Progress, Reading, Relation, points_of
+from wirelag.measure.points import PointPair, Progress, ReadOptions, Relation, points_of
 from wirelag.measure.questions import Questions
 from wirelag.measure.result import DelayResult, Entry
 from wirelag.units import Duration, Size, duration_ns, format_duration, format_time, offset_ns, one_of, size_bytes
@@ -63,7 +63,7 @@ class OnewayResult(DelayResult):
     """One-way delay: of everything, of each segment, over time, by class of traffic."""
 
     command: ClassVar[str] = "oneway"
-    measured: Measured | None = None
+    measured: MeasuredPair | None = None
 
     @property
     def clock(self) -> Clock:
@@ -148,7 +148,7 @@ def oneway(
     )
     from wirelag.packets.filters import Filter
 
-    return measure_oneway(points, settings, Reading(filter or Filter(), tunnels, progress))
+    return measure_oneway(points, settings, ReadOptions(filter or Filter(), tunnels, progress))
 
 
 def direction_of(text: str | None) -> Direction | None:
@@ -162,7 +162,7 @@ def direction_of(text: str | None) -> Direction | None:
 
 
 def measure_oneway(
-    points: Sequence[PathOrFile | list[PathOrFile]], settings: OnewaySettings, reading: Reading
+    points: Sequence[PathOrFile | list[PathOrFile]], settings: OnewaySettings, reading: ReadOptions
 ) -> OnewayResult:
     """The same, with settings that are checked."""
     from wirelag.measure.synopsis_files import are_synopses, measure_synopses
@@ -202,7 +202,7 @@ def measure_oneway(
 
 
 @dataclass
-class Measured:
+class MeasuredPair:
     """What was found between two points."""
 
     name: str
@@ -266,10 +266,10 @@ def measure_pair(
     relation: Relation = "auto",
     interval_ns: int | None = None,
     grouping: Grouping | None = None,
-) -> Measured:
+) -> MeasuredPair:
     """Read both captures once to see how they relate, and once more to measure."""
     from wirelag.capture.pcap import CaptureStatistics
-    from wirelag.twopoint.spans import crossings
+    from wirelag.twopoint.spans import spans_between
 
     alignment, seen = pair.align(direction, relation)
     expected = seen.packets
@@ -278,8 +278,8 @@ def measure_pair(
         expected = math.ceil(seen.packets * min(1.0, interval_ns / max(1, last_ns - first_ns)))
     estimator = method.make(expected)
     delimiters = method.delimiters(estimator, interval_ns, expected)
-    measured = Measured(pair.name, alignment.clock, estimator.name, alignment=alignment)
-    spans = crossings(estimator, pair.sources(alignment), interval_ns, delimiters, grouping, alignment.ahead_ns)
+    measured = MeasuredPair(pair.name, alignment.clock, estimator.name, alignment=alignment)
+    spans = spans_between(estimator, pair.sources(alignment), interval_ns, delimiters, grouping, alignment.ahead_ns)
     measured.take(spans, over_time=interval_ns is not None)
     measured.shortest_ns = interval_ns if delimiters is None else None
     statistics = [point.read.statistics for point in (pair.up, pair.down) if point.read]
@@ -311,7 +311,7 @@ def floor_of(crossing: Crossing) -> float | None:
     return int(crossing.tail.delays_ns.min()) / 1e9 if len(crossing.tail) else None
 
 
-def explanations(measured: Measured) -> list[str]:
+def explanations(measured: MeasuredPair) -> list[str]:
     """What a mean would hide."""
     from wirelag.stats.modes import explain_clusters
 
@@ -364,7 +364,7 @@ def _spoiled(crossing: Crossing) -> str | None:
 # ---- what was measured, as a result ----
 
 
-def _result(measured: Measured, segments: list[Measured], settings: OnewaySettings, by: str) -> OnewayResult:
+def _result(measured: MeasuredPair, segments: list[MeasuredPair], settings: OnewaySettings, by: str) -> OnewayResult:
     def entry(scope: str, key: str, crossing: Crossing) -> Entry:
         return Entry(scope, key, crossing.report(measured.estimator), crossing.tail.distribution())
 
@@ -392,7 +392,7 @@ def _result(measured: Measured, segments: list[Measured], settings: OnewaySettin
     return result
 
 
-def _coverage(measured: Measured) -> str:
+def _coverage(measured: MeasuredPair) -> str:
     crossing, left_out = measured.whole, measured.left_out
     parts = [f"{crossing.sent:,} packets upstream, {crossing.received:,} downstream"]
     if crossing.only_downstream:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from wirelag.errors import SettingError, WirelagError
 from wirelag.measure.methods import Method
-from wirelag.measure.points import Progress, Reading
+from wirelag.measure.points import Progress, ReadOptions
 from wirelag.measure.questions import Questions
 from wirelag.measure.result import Result
 from wirelag.units import Duration, duration_ns
 
 if TYPE_CHECKING:
     from wirelag.measure.path_captures import Network
-    from wirelag.network.changes import Change
+    from wirelag.network.changes import DelayChange
     from wirelag.network.cover import Cover
     from wirelag.network.localise import Path, Total, Verdict
     from wirelag.network.reports import SegmentReport
@@ -72,7 +72,7 @@ class PathResult(Result):
     baseline: Reports
     routes: list[Route]
     every: bool  # several routes were asked for, not one
-    changes: list[Change]
+    changes: list[DelayChange]
     unassigned: dict[str, dict[str, Any]]
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -211,7 +211,7 @@ def _measured(
     from wirelag.network.captures import Folder
     from wirelag.packets.filters import Filter
 
-    reading = Reading(Filter(), progress=progress)
+    reading = ReadOptions(Filter(), progress=progress)
     network = Network(net, Folder(folders[0], net), settings.method, settings.interval_ns, reading, settings.slow_ns)
     return _capture(network, settings.source, settings.target), network
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wirelag.errors import WirelagError
 from wirelag.measure.methods import Method
-from wirelag.measure.points import CapturePoint, PointPair, Reading
+from wirelag.measure.points import CapturePoint, PointPair, ReadOptions
 
 if TYPE_CHECKING:
     from wirelag.network.captures import Folder, Port
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wirelag.network.segments import Segment
     from wirelag.network.topology import Topology
     from wirelag.packets.batch import PacketBatch, PacketId
-    from wirelag.synopses.delay_sample import Tail
+    from wirelag.synopses.delay_sample import DelaySample
 
 Ends = tuple["Sequence[Port]", "Sequence[Port]"]
 FEW_STRAYS = 0.01  # of a router's packets: fewer by another port say nothing of its topology
@@ -28,7 +28,9 @@ FEW_STRAYS = 0.01  # of a router's packets: fewer by another port say nothing of
 class PortPoint(CapturePoint):
     """Ports where a segment begins or ends: those of their packets that pass it."""
 
-    def __init__(self, paths: Sequence[str], reading: Reading, choose: Callable[[PacketBatch], PacketBatch]) -> None:
+    def __init__(
+        self, paths: Sequence[str], reading: ReadOptions, choose: Callable[[PacketBatch], PacketBatch]
+    ) -> None:
         super().__init__({path: path for path in paths}, reading)
         self._choose = choose
 
@@ -45,7 +47,7 @@ class Network:
     folder: Folder
     method: Method
     interval_ns: int | None
-    reading: Reading
+    reading: ReadOptions
     slow_ns: int
     packets: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
@@ -154,7 +156,7 @@ class Network:
         """Packets there."""
         return sum(len(batch) for batch in self._point(segment, ends, side).batches(self.ids))
 
-    def _drift(self, segment: Segment, tail: Tail) -> list[str]:
+    def _drift(self, segment: Segment, tail: DelaySample) -> list[str]:
         """What clocks that drift apart do to what a segment seems to add, where that is something."""
         import numpy as np
 

@@ -28,7 +28,7 @@ Relation: TypeAlias = Literal["auto", "none"] | int
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     """How captures are read."""
 
     filter: Filter
@@ -39,7 +39,7 @@ class Reading:
 class CapturePoint:
     """The captures of one point, as often as they are needed."""
 
-    def __init__(self, files: Mapping[str, str], reading: Reading) -> None:
+    def __init__(self, files: Mapping[str, str], reading: ReadOptions) -> None:
         self.name = " and ".join(files.values())
         self._files, self._reading = dict(files), reading
         self._spool: Any = None
@@ -61,7 +61,7 @@ class CapturePoint:
         return iter(how.progress(self.read))
 
 
-def points_of(sources: Iterable[PathOrFile | list[PathOrFile]], reading: Reading) -> list[CapturePoint]:
+def points_of(sources: Iterable[PathOrFile | list[PathOrFile]], reading: ReadOptions) -> list[CapturePoint]:
     """A point for each source."""
     from wirelag.capture.source import list_files
 

@@ -9,7 +9,7 @@ from wirelag.measure.live import LiveGroups, LiveInterval, LiveMeasure, Sums, nu
 from wirelag.measure.result import Entry
 from wirelag.report import Report
 from wirelag.stats.distribution import Distribution
-from wirelag.stats.random_groups import Crowds
+from wirelag.stats.random_groups import RandomGroups
 
 MINUTE_NS: Final = 60 * 10**9
 SPANS: Final = (("last minute", MINUTE_NS), ("last 10 minutes", 10 * MINUTE_NS))
@@ -18,38 +18,38 @@ GROUP_SLOTS: Final = 2
 SHOWN_GROUPS: Final = 8
 
 
-class Span:
+class RecentSpan:
     """Delays of the last `span_ns`, forgotten piece by piece. Memory: 380 KB a piece, 76 KB for each group in it."""
 
     def __init__(self, span_ns: int, pieces: int = SLOTS, most_groups: int = 0) -> None:
         self._pieces = pieces
         self._slot_ns = span_ns // pieces
         self._most = most_groups
-        self._slots: deque[tuple[int, Distribution, Sums, Crowds, LiveGroups]] = deque()
+        self._slots: deque[tuple[int, Distribution, Sums, RandomGroups, LiveGroups]] = deque()
 
     def add(self, part: LiveInterval) -> None:
         """Take in an interval, and forget what is too old."""
         slot = part.interval.end_ns // self._slot_ns
         if not self._slots or self._slots[-1][0] < slot:
-            self._slots.append((slot, Distribution(), Sums(), Crowds(), LiveGroups(self._most)))
+            self._slots.append((slot, Distribution(), Sums(), RandomGroups(), LiveGroups(self._most)))
         while self._slots[0][0] <= slot - self._pieces:
             self._slots.popleft()
-        _, delays, sums, crowds, groups = self._slots[-1]
+        _, delays, sums, random_groups, groups = self._slots[-1]
         delays.merge(part.delays)
-        if part.crowds:
-            crowds.merge(part.crowds)
+        if part.random_groups:
+            random_groups.merge(part.random_groups)
         sums.add(part.report.samples, round((part.report.mean or 0.0) * 1e9 * part.report.samples))
         if self._most:
             groups.add(part)
 
     def entry(self, name: str, measure: LiveMeasure) -> Entry:
         """All of it."""
-        delays, total, crowds = Distribution(), Sums(), Crowds()
+        delays, total, random_groups = Distribution(), Sums(), RandomGroups()
         for _, one, sums, crowd, _ in self._slots:
             delays.merge(one)
             total.merge(sums)
-            crowds.merge(crowd)
-        return Entry("all", name, _report(measure, delays, total, crowds), delays)
+            random_groups.merge(crowd)
+        return Entry("all", name, _report(measure, delays, total, random_groups), delays)
 
     def slowest(self, measure: LiveMeasure) -> list[Entry]:
         """Groups by their mean, slowest first."""
@@ -65,8 +65,10 @@ class Span:
         return [Entry("group", key, _report(measure, one, totals[key]), one) for key, one in found]
 
 
-def _report(measure: LiveMeasure, delays: Distribution, sums: Sums, crowds: Crowds | None = None) -> Report:
-    return Report(measure.estimator, measure.quantity, **numbers(delays, sums, crowds))
+def _report(
+    measure: LiveMeasure, delays: Distribution, sums: Sums, random_groups: RandomGroups | None = None
+) -> Report:
+    return Report(measure.estimator, measure.quantity, **numbers(delays, sums, random_groups))
 
 
 class Recent:
@@ -74,8 +76,8 @@ class Recent:
 
     def __init__(self, measure: LiveMeasure, by: str | None) -> None:
         self._measure, self._by = measure, by
-        self._spans = [(name, Span(span_ns)) for name, span_ns in SPANS]
-        self._groups = Span(MINUTE_NS, GROUP_SLOTS, measure.groups.most if by else 0)
+        self._spans = [(name, RecentSpan(span_ns)) for name, span_ns in SPANS]
+        self._groups = RecentSpan(MINUTE_NS, GROUP_SLOTS, measure.groups.most if by else 0)
         self._now: LiveInterval | None = None
 
     def add(self, part: LiveInterval) -> None:

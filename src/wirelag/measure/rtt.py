@@ -243,7 +243,7 @@ def _leg_report(method: str, total: Samples, leg: int) -> Report:
     from wirelag.report import Report
     from wirelag.synopses.samples import facts
 
-    figures = facts(total.distribution(leg=leg), total.crowds.of_leg(leg))
+    figures = facts(total.distribution(leg=leg), total.random_groups.of_leg(leg))
     return Report(method, "round_trip", packets=total.packets, **figures)
 
 

@@ -158,7 +158,7 @@ def common_share(one: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Applicability:
     """Whether a command can measure what was captured, and why."""
 
     command: str
@@ -166,18 +166,18 @@ class Verdict:
     why: str
 
 
-def verdicts(survey: Survey, common: float | None = None) -> list[Verdict]:
+def verdicts(survey: Survey, common: float | None = None) -> list[Applicability]:
     """What can be measured; `common` is the largest share of packets that two of the captures have in common."""
     survey.conversations.settle()
     return [_rtt(survey), _response(survey), _oneway(common), _flows(survey, common)]
 
 
-def _rtt(survey: Survey) -> Verdict:
+def _rtt(survey: Survey) -> Applicability:
     seen = survey.conversations
     tcp = seen.count(seen.both_ways & seen.have(TCP))
     others = seen.count(seen.both_ways & seen.have(TIMED))
     if not tcp + others:
-        return Verdict("rtt", False, "no conversation that can be timed is seen in both directions")
+        return Applicability("rtt", False, "no conversation that can be timed is seen in both directions")
     parts = []
     if tcp:
         share = survey.flags[Flag.TIMESTAMPS] / survey.kinds[Kind.TCP]
@@ -187,33 +187,35 @@ def _rtt(survey: Survey) -> Verdict:
     if others:
         names = ", ".join(kind.name for kind in _TIMED_KINDS if survey.kinds[kind])
         parts.append(f"{others:,} of {names}")
-    return Verdict("rtt", True, f"seen in both directions: {', and '.join(parts)}")
+    return Applicability("rtt", True, f"seen in both directions: {', and '.join(parts)}")
 
 
-def _response(survey: Survey) -> Verdict:
+def _response(survey: Survey) -> Applicability:
     seen = survey.conversations
     one_way, both, all_of_them = seen.count(seen.client_only), seen.count(seen.both_ways), seen.count()
     if one_way >= LEAST_ONE_WAY * all_of_them > 0:
         share = f"{one_way:,} of {all_of_them:,} conversations seen from the client's side alone"
-        return Verdict("response", True, f"client->server only: {share}")
+        return Applicability("response", True, f"client->server only: {share}")
     if both and any(survey.kinds[kind] for kind in _ASKING_KINDS):
         why = f"{both:,} of {all_of_them:,} conversations, requests with their responses"
-        return Verdict("response", True, f"seen in both directions: {why}")
-    return Verdict("response", False, "no packets from clients to servers")
+        return Applicability("response", True, f"seen in both directions: {why}")
+    return Applicability("response", False, "no packets from clients to servers")
 
 
-def _oneway(common: float | None) -> Verdict:
+def _oneway(common: float | None) -> Applicability:
     if common is None:
-        return Verdict("oneway", False, "one capture: name a second one of the same traffic, taken at another point")
+        return Applicability(
+            "oneway", False, "one capture: name a second one of the same traffic, taken at another point"
+        )
     if common < 0.01:
-        return Verdict("oneway", False, f"the captures have {common:.1%} of their packets in common")
-    return Verdict("oneway", True, f"two captures have {common:.0%} of their packets in common")
+        return Applicability("oneway", False, f"the captures have {common:.1%} of their packets in common")
+    return Applicability("oneway", True, f"two captures have {common:.0%} of their packets in common")
 
 
-def _flows(survey: Survey, common: float | None) -> Verdict:
+def _flows(survey: Survey, common: float | None) -> Applicability:
     references = survey.kinds[Kind.STAMP]
     if references:
-        return Verdict("flows", True, f"{references:,} STAMP reference packets are there")
+        return Applicability("flows", True, f"{references:,} STAMP reference packets are there")
     if common is not None and common >= 0.01:
-        return Verdict("flows", True, "packets common to two captures can stand in for reference packets")
-    return Verdict("flows", False, "no STAMP reference packets (UDP port 862)")
+        return Applicability("flows", True, "packets common to two captures can stand in for reference packets")
+    return Applicability("flows", False, "no STAMP reference packets (UDP port 862)")

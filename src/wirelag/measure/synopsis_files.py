@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.errors import WirelagError
-from wirelag.measure.oneway import Measured, explanations
+from wirelag.measure.oneway import MeasuredPair, explanations
 from wirelag.measure.points import Relation
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def are_synopses(points: Sequence[object]) -> bool:
     return kinds == {True}
 
 
-def measure_synopses(paths: list[str], relation: Relation) -> Measured:
+def measure_synopses(paths: list[str], relation: Relation) -> MeasuredPair:
     """What two files, and the replies of both points if there are any, say about each other."""
     files, terms, pairs, keys = _read(paths)
     cut_files = [file for file in files if file.about.kind == "synopses"]
@@ -234,9 +234,9 @@ def _sum_up(
     files: list[SynopsisFile],
     estimator: str,
     over_time: bool,
-) -> Measured:
+) -> MeasuredPair:
     from wirelag.clocks.fit import Clock, fit
-    from wirelag.synopses.delay_sample import Tail
+    from wirelag.synopses.delay_sample import DelaySample
     from wirelag.twopoint.direction import clock_behind
     from wirelag.units import format_duration
 
@@ -245,7 +245,7 @@ def _sum_up(
         broken = "; ".join(line for file in files for line in file.warnings)
         raise WirelagError(f"too little is left to compare ({broken})")
     closed = closed or spans
-    sample = Tail.together([span.whole.tail for span in closed])
+    sample = DelaySample.together([span.whole.tail for span in closed])
     if isinstance(relation, int):
         clock: Clock = Clock.given(relation)
     elif relation == "auto":
@@ -269,7 +269,7 @@ def _sum_up(
         for span in closed:
             for crossing in span.crossings.values():
                 crossing.on_clock(clock, (span.interval.start_ns + span.interval.end_ns) // 2)
-    measured = Measured(name, clock, estimator, keys=keys, notes=list(clock.notes))
+    measured = MeasuredPair(name, clock, estimator, keys=keys, notes=list(clock.notes))
     measured.take(closed, over_time=over_time)
     measured.packets = sum(int(file.counted.get("packets", 0)) for file in files)
     if len(closed) < len(spans):

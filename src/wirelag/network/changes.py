@@ -34,7 +34,7 @@ _MEDIAN: Final = 0.4549364  # median of the square of a normal deviate
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class DelayChange:
     """A segment whose delay changed; times in seconds since 1970, delays in seconds."""
 
     segment: Segment
@@ -51,7 +51,7 @@ class Change:
         return self.after - self.before
 
 
-def changes(series: Mapping[Segment, Sequence[Figures]], slow: float) -> list[Change]:
+def changes(series: Mapping[Segment, Sequence[Figures]], slow: float) -> list[DelayChange]:
     """The changes in order of time; each segment's intervals must be in order."""
     usable = {segment: [one for one in several if _usable(one)] for segment, several in series.items()}
     tests = sum(max(0, len(several) - 1) for several in usable.values())
@@ -100,7 +100,7 @@ class _Series:
         return max(float(told), seen), freedom
 
 
-def _moves(segment: Segment, several: Sequence[Figures], slow: float, tests: int) -> list[Change]:
+def _moves(segment: Segment, several: Sequence[Figures], slow: float, tests: int) -> list[DelayChange]:
     series, floor, count = _Series(several), _floor(several), len(several)
     called = sorted(
         (p_value, at, start, end)
@@ -118,7 +118,7 @@ def _moves(segment: Segment, several: Sequence[Figures], slow: float, tests: int
         before, after = series.mean(start, at), series.mean(at, end)
         ends = bounds(after - before, together([series.error(start, at), series.error(at, end)]))
         since, begins = several[start].start or 0.0, several[at].start or 0.0
-        found.append(Change(segment, since, begins, before, after, ends, cuts[at]))
+        found.append(DelayChange(segment, since, begins, before, after, ends, cuts[at]))
     return found
 
 

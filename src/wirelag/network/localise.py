@@ -114,7 +114,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RoutePart:
     """A segment of a route."""
 
     segment: Segment
@@ -177,11 +177,11 @@ class Verdict:
 
     total: Total
     by_path: tuple[Total, ...]
-    parts: tuple[Part, ...]  # in the order of the paths
+    parts: tuple[RoutePart, ...]  # in the order of the paths
     missing: tuple[Segment, ...]
 
     @property
-    def culprits(self) -> list[Part]:
+    def culprits(self) -> list[RoutePart]:
         """The blamed parts, largest contribution to the mean first."""
         return sorted((part for part in self.parts if part.blamed), key=lambda part: -part.puts)
 
@@ -206,7 +206,7 @@ def judge(paths: Sequence[Path], figures: Mapping[Segment, Figures], tried: Mapp
     by_path = tuple(_along(path, figures) for path in paths)
     shares = _arriving(paths, by_path)
     weights = _weights(paths, shares)
-    parts = [Part(segment, weight, figures[segment], tried[segment]) for segment, weight in weights.items()]
+    parts = [RoutePart(segment, weight, figures[segment], tried[segment]) for segment, weight in weights.items()]
     missing = tuple(dict.fromkeys(segment for path in paths for segment in path.missing))
     return Verdict(_mixed(paths, by_path, shares, figures), by_path, tuple(_with_alike(parts)), missing)
 
@@ -312,7 +312,7 @@ def adds(now: Figures, before: Figures | None = None) -> Added | None:
     return Added(value, (now.std * math.sqrt(2 / max(1, worth)), freedom), "deviation")
 
 
-def _with_alike(parts: Sequence[Part]) -> list[Part]:
+def _with_alike(parts: Sequence[RoutePart]) -> list[RoutePart]:
     """Each part with the other blamed ones that may add as much to the mean."""
     called = [part for part in parts if part.blamed]
     return [
@@ -323,6 +323,6 @@ def _with_alike(parts: Sequence[Part]) -> list[Part]:
     ]
 
 
-def _alike(one: Part, other: Part) -> bool:
+def _alike(one: RoutePart, other: RoutePart) -> bool:
     error, freedom = together([one.puts_error, other.puts_error])
     return abs(one.puts - other.puts) <= half95(freedom) * error

@@ -47,7 +47,7 @@ class Grouping:
             found[i] = OTHER if tag is None else tag
         return found[inverse.reshape(-1)]
 
-    def apart(self, packets: PacketBatch) -> tuple[Ints, Ints]:
+    def distinct(self, packets: PacketBatch) -> tuple[Ints, Ints]:
         """One row per group, and the group of each row, for any number of groups. Assigns no tags."""
         rows = np.arange(len(packets))
         columns = self._columns(packets, rows, np.ones(len(rows), np.uint8))

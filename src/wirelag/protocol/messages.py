@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
-from wirelag.codec import MOST_COUNT, apart, array_of, from_json, number_of, pack, together
+from wirelag.codec import MOST_COUNT, array_of, from_json, number_of, pack, split_fields, together
 from wirelag.errors import WirelagError
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.dictionary import lengthen, shorten
@@ -121,7 +121,7 @@ def encode(message: Message) -> bytes:
         "seen": asdict(message.seen),
         "sent_ns": message.sent_ns,
     }
-    names, arrays = apart((opening, *message.records))
+    names, arrays = split_fields((opening, *message.records))
     short = shorten(json.dumps(names, separators=(",", ":")).encode())
     body = _LENGTH.pack(len(short)) + short + arrays
     return _START.pack(MAGIC, VERSION, zlib.crc32(body)) + body

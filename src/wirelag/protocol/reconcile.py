@@ -19,7 +19,7 @@ from wirelag.estimators.rda import Decoded, Rda, stand_for
 from wirelag.stats.moments import Moments
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.crossing import Crossing, joined
-from wirelag.synopses.delay_sample import Tail
+from wirelag.synopses.delay_sample import DelaySample
 from wirelag.synopses.reordering import Looking, Times, times_of
 from wirelag.synopses.symbols import (
     LOW,
@@ -306,7 +306,7 @@ class Reconciling:
             crossing.only_downstream = len(decoded.downstream) << self.level
         return self._finished(crossing)
 
-    def _spread(self, crossing: Crossing, tail: Tail) -> None:
+    def _spread(self, crossing: Crossing, tail: DelaySample) -> None:
         """Combine the deviations of the rows, which are few, and of the sample, weighted by their certainty."""
         moments, rows, few = crossing.moments, self.estimator.rows - 1, len(tail) - 1
         if self.estimator.deviation != "rows" or few < 1:
@@ -339,9 +339,9 @@ class Reconciling:
         crossing.wire_bytes = len(pack(down.to_fields()))
         return crossing
 
-    def _sample(self) -> tuple[Tail, int]:
+    def _sample(self) -> tuple[DelaySample, int]:
         up, down = (one.tail for one in self.synopses)
-        return Tail.between(up, down), max(up.level, down.level)
+        return DelaySample.between(up, down), max(up.level, down.level)
 
     def _finished(self, crossing: Crossing) -> Crossing:
         up, down = self.synopses

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from wirelag.units import format_duration
 
 if TYPE_CHECKING:
-    from wirelag.measure.comparison import Bounds, Change, Comparison, Part
+    from wirelag.measure.comparison import Bounds, ComparedPart, Comparison, FigureChange
 
 MOST_GROUPS: Final = 20
 MOST_KEYS: Final = 10
@@ -33,7 +33,7 @@ def table(result: Comparison, everything: bool = False) -> list[str]:
     return lines
 
 
-def _known(part: Part) -> list[tuple[int, Change]]:
+def _known(part: ComparedPart) -> list[tuple[int, FigureChange]]:
     """What either report gives, numbered; a part without anything shows its mean."""
     known = [change for change in part.changes if change.before is not None or change.after is not None]
     return list(enumerate(known or part.changes[:1]))
@@ -47,13 +47,13 @@ def _line(row: list[str], widths: list[int]) -> str:
     return "  ".join(cells).rstrip()
 
 
-def _row(key: str, change: Change) -> list[str]:
+def _row(key: str, change: FigureChange) -> list[str]:
     verdict = f"{change.verdict}: {change.reason}" if change.reason else change.verdict
     values = [_value(change, change.before), _value(change, change.after)]
     return [key, _name(change), *values, *_by_how_much(change), verdict]
 
 
-def _group_row(part: Part) -> list[str]:
+def _group_row(part: ComparedPart) -> list[str]:
     row = _row(part.key, part.main)
     called = [change for change in part.changes if change.is_called]
     if len(called) > 1:
@@ -65,7 +65,7 @@ def _group_row(part: Part) -> list[str]:
     return row
 
 
-def _verdict(part: Part) -> str:
+def _verdict(part: ComparedPart) -> str:
     change = part.main
     if change.p_value is None:
         return f"cannot say: {change.reason}"
@@ -91,17 +91,17 @@ def _keys(keys: tuple[str, ...], everything: bool) -> str:
     return f"{len(keys):,} group{'' if len(keys) == 1 else 's'}: {', '.join(listed)}{more}"
 
 
-def _name(change: Change) -> str:
+def _name(change: FigureChange) -> str:
     return change.name if change.name == "mean" or change.is_rate else f"p{float(change.name) * 100:g}"
 
 
-def _value(change: Change, value: float | None) -> str:
+def _value(change: FigureChange, value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.3%}" if change.is_rate else format_duration(value * 1e9)
 
 
-def _by_how_much(change: Change) -> tuple[str, str]:
+def _by_how_much(change: FigureChange) -> tuple[str, str]:
     """The change and its interval: relative for delays, in points for rates, in time where nothing else makes sense."""
     if change.difference is None:
         return "-", "-"

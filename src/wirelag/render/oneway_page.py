@@ -10,7 +10,7 @@ from wirelag.render.html.oneway import ClockFit, OnewayPage, render_oneway
 from wirelag.render.html.oneway_charts import SpanEntry
 
 if TYPE_CHECKING:
-    from wirelag.measure.oneway import Measured, OnewayResult
+    from wirelag.measure.oneway import MeasuredPair, OnewayResult
 
 POINTS: Final = 200  # of the line that shows a clock's correction
 
@@ -42,7 +42,7 @@ def page(result: OnewayResult) -> str:
     )
 
 
-def _clock_fit(measured: Measured, text: str) -> ClockFit | None:
+def _clock_fit(measured: MeasuredPair, text: str) -> ClockFit | None:
     """The times of the same packets at both points, and what was taken from those downstream."""
     if measured.alignment is None:
         return None

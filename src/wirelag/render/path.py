@@ -11,8 +11,8 @@ from wirelag.units import format_time
 
 if TYPE_CHECKING:
     from wirelag.measure.path import PathResult, Route
-    from wirelag.network.changes import Change
-    from wirelag.network.localise import Part, Total, Verdict
+    from wirelag.network.changes import DelayChange
+    from wirelag.network.localise import RoutePart, Total, Verdict
     from wirelag.network.segments import Segment
 
 WIDTH: Final = 24  # of the waterfall
@@ -83,7 +83,7 @@ def _total(total: Total) -> dict[str, Any]:
     return {"mean": total.mean, "std": total.std, "loss": total.loss, "ci95": ci95}
 
 
-def _part(part: Part) -> dict[str, Any]:
+def _part(part: RoutePart) -> dict[str, Any]:
     figures, added = part.figures, part.added
     known = {"mean": figures.ci95, "adds": added.ci95 if added else None}
     ci95 = {name: list(ends) for name, ends in known.items() if ends}
@@ -108,7 +108,7 @@ def _part(part: Part) -> dict[str, Any]:
     }
 
 
-def _change(change: Change) -> dict[str, Any]:
+def _change(change: DelayChange) -> dict[str, Any]:
     return {
         "segment": str(change.segment),
         "since": change.since,
@@ -148,7 +148,7 @@ def table(found: PathResult) -> list[str]:
     return lines + [f"note: {note}" for note in found.notes]
 
 
-def _parts(found: PathResult) -> dict[Segment, Part]:
+def _parts(found: PathResult) -> dict[Segment, RoutePart]:
     """The segments of all routes; of one on several, any."""
     return {part.segment: part for route in found.routes for part in route.verdict.parts}
 
@@ -187,7 +187,7 @@ def heading(route: Route) -> str:
     return f"{route.source} to {route.target}{paths}: {mean}{loss}"
 
 
-def _row(part: Part, width: int) -> str:
+def _row(part: RoutePart, width: int) -> str:
     figures, added = part.figures, part.added
     lost = "-" if figures.loss is None else f"{figures.lost:,} ({figures.loss:.2%})"
     mean = duration(figures.mean)
@@ -277,7 +277,7 @@ def _culprits(found: PathResult) -> list[str]:
     if not lying:
         return _innocent(list(parts.values()), found.slow, any(route.verdict.missing for route in found.routes))
     ranked = sorted((parts[segment] for segment in lying), key=lambda part: -(part.added.value if part.added else 0.0))
-    groups: dict[tuple[str, str], list[Part]] = {}
+    groups: dict[tuple[str, str], list[RoutePart]] = {}
     for part in ranked:
         segment = part.segment
         key = (segment.at, segment.after) if segment.kind == "inside" else (str(segment), "")
@@ -297,7 +297,7 @@ def _paths(count: int) -> str:
     return f"{count} path{'s' * (count != 1)}"
 
 
-def _adds(part: Part) -> str:
+def _adds(part: RoutePart) -> str:
     """What a segment adds, how sure that is, and above what."""
     assert part.added
     bounds = part.added.ci95
@@ -305,7 +305,7 @@ def _adds(part: Part) -> str:
     return f"adds {duration(part.added.value)}{ends} to {ABOVE[part.added.since]}"
 
 
-def _innocent(parts: Sequence[Part], slow: float, is_partial: bool) -> list[str]:
+def _innocent(parts: Sequence[RoutePart], slow: float, is_partial: bool) -> list[str]:
     """Nothing is slow, as far as that can be told."""
     known = [part for part in parts if part.added and part.trial.p_value is not None]
     most = max(known, key=lambda part: part.puts, default=None)
@@ -317,7 +317,7 @@ def _innocent(parts: Sequence[Part], slow: float, is_partial: bool) -> list[str]
     return [f"{what} is slow: {least} ({told}; --slow asks for less)", *_untold(parts)]
 
 
-def _untold(parts: Sequence[Part]) -> list[str]:
+def _untold(parts: Sequence[RoutePart]) -> list[str]:
     """Segments that may be slow or not."""
     told = []
     for part in parts:

@@ -1,8 +1,8 @@
 """Confidence intervals where samples come in connections, and samples of one connection are alike.
 
 Guarantee: intervals cover the truth in 95% of cases, however alike the samples of one connection are, if there are many
-connections. Connections fall by their flow key, a hash, into 32 crowds. Crowds are independent, so their differences
-give the variance of a mean or of a share (the method of random groups). Memory: 303 KB, one count per leg, crowd and
+connections. Connections fall by their flow key, a hash, into 32 groups. Groups are independent, so their differences
+give the variance of a mean or of a share (the method of random groups). Memory: 303 KB, one count per leg, group and
 coarse bin (1/16 of an octave: a variance need not be fine). Merging is addition.
 """
 
@@ -19,14 +19,14 @@ from wirelag.stats.distribution import BINS, MIDDLES_NS, Z95
 
 CROWDS: Final = _kernels.CROWDS
 COARSE: Final = 1 << _kernels.COARSE_BITS  # fine bins per coarse bin
-LEAST: Final = 4  # crowds with samples; fewer give no variance
+LEAST: Final = 4  # groups with samples; fewer give no variance
 _MIDDLES_NS: Final = MIDDLES_NS.reshape(-1, COARSE).mean(axis=1)
 _NO_WEIGHTS: Final = np.empty(0, np.int64)
 
 Ints = npt.NDArray[Any]
 
 
-class Crowds:
+class RandomGroups:
     """Weights of delays by leg, crowd and coarse bin."""
 
     __slots__ = ("weights",)
@@ -39,24 +39,24 @@ class Crowds:
         of_each = _NO_WEIGHTS if weights is None else weights
         _kernels.crowd(self.weights.reshape(-1), flow_key, rows, legs, delays_ns, of_each)
 
-    def merge(self, other: Crowds) -> None:
+    def merge(self, other: RandomGroups) -> None:
         """Add the samples of another."""
         self.weights += other.weights
 
-    def of_leg(self, leg: int) -> Crowds:
+    def of_leg(self, leg: int) -> RandomGroups:
         """The samples of one leg alone."""
-        return Crowds(self.weights[leg : leg + 1])
+        return RandomGroups(self.weights[leg : leg + 1])
 
     def share_bound(self, below: int) -> float:
-        """Half of the 95% interval of the share of delays in bins below this one; 0 if there are too few crowds."""
+        """Half of the 95% interval of the share of delays in bins below this one; 0 if there are too few groups."""
         return self._bound(self.weights.sum(axis=0)[:, : below // COARSE].sum(axis=1).astype(np.float64))
 
     def mean_bound_ns(self) -> float:
-        """Half of the 95% interval of the mean delay; 0 if there are too few crowds."""
+        """Half of the 95% interval of the mean delay; 0 if there are too few groups."""
         return self._bound(self.weights.sum(axis=0) @ _MIDDLES_NS)
 
     def _bound(self, totals: npt.NDArray[np.float64]) -> float:
-        """Half of the 95% interval of sum(totals) / sum(weights), a ratio of two sums over crowds."""
+        """Half of the 95% interval of sum(totals) / sum(weights), a ratio of two sums over random_groups."""
         sizes = self.weights.sum(axis=(0, 2)).astype(np.float64)
         present = int(np.count_nonzero(sizes))
         if present < LEAST:

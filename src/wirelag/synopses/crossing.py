@@ -15,7 +15,7 @@ from wirelag.clocks.fit import Clock
 from wirelag.report import Report
 from wirelag.stats.moments import Moments
 from wirelag.synopses.cache import SINGLE, Cached, join, level, survives
-from wirelag.synopses.delay_sample import Tail
+from wirelag.synopses.delay_sample import DelaySample
 from wirelag.synopses.reordering import Order
 
 QUANTILES: Final = ("0.5", "0.9", "0.95", "0.99", "0.999")
@@ -40,7 +40,7 @@ class Crossing:
     order: Order = field(default_factory=Order)  # of a sample, where points send one
     single_up: Cached | None = None  # seen at this point alone, not yet called lost
     single_down: Cached | None = None
-    tail: Tail = field(default_factory=Tail.empty)
+    tail: DelaySample = field(default_factory=DelaySample.empty)
     tail_level: int = 0
     min_ns: int | None = None  # of all used delays, where each is known
     max_ns: int | None = None
@@ -103,7 +103,7 @@ class Crossing:
             self._add_sums(
                 Crossing(
                     moments=Moments.of_delays(delays_ns, stands_for),
-                    tail=Tail.of(sent_ns, delays_ns, stands_for),
+                    tail=DelaySample.of(sent_ns, delays_ns, stands_for),
                     min_ns=int(delays_ns.min()),
                     max_ns=int(delays_ns.max()),
                 )
@@ -150,7 +150,7 @@ class Crossing:
         if len(before):
             received_ns = before.sent_ns + before.delays_ns
             shifts_ns = clock.correct(received_ns) - received_ns
-            self.tail = Tail(before.sent_ns, before.delays_ns + shifts_ns, before.weights)
+            self.tail = DelaySample(before.sent_ns, before.delays_ns + shifts_ns, before.weights)
             if self.moments.known and before.delays_ns.var() > 0:
                 self.moments.squares_ns2 *= float(self.tail.delays_ns.var() / before.delays_ns.var())
             self.moments.shift(float(np.average(shifts_ns, weights=before.weights)))
@@ -253,7 +253,7 @@ def _carry(sent_here: Crossing, seen_there: Crossing, ahead_ns: int) -> None:
     whole = Crossing()
     whole.add_delays(sent_ns, delays_ns, stands_for)
     if sent_here.tail_level > up.level:
-        whole.tail = Tail.of(sent_ns[in_tail], delays_ns[in_tail], 1 << sent_here.tail_level)
+        whole.tail = DelaySample.of(sent_ns[in_tail], delays_ns[in_tail], 1 << sent_here.tail_level)
     sent_here._add_sums(whole)
     sent_here.late += (len(up) - found.only_upstream - unreal) * stands_for
     seen_there.early += (len(down) - found.only_downstream - unreal) * stands_for

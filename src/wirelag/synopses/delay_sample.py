@@ -26,7 +26,7 @@ Times = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class DelaySample:
     """Delays, when each was sent, and how many packets each stands for."""
 
     sent_ns: Times
@@ -34,17 +34,17 @@ class Tail:
     weights: Times
 
     @classmethod
-    def empty(cls) -> Tail:
+    def empty(cls) -> DelaySample:
         """No delays."""
         return cls.of(np.empty(0, np.int64), np.empty(0, np.int64), 1)
 
     @classmethod
-    def of(cls, sent_ns: Times, delays_ns: Times, stands_for: int) -> Tail:
+    def of(cls, sent_ns: Times, delays_ns: Times, stands_for: int) -> DelaySample:
         """Delays that each stand for as many packets."""
         return cls(sent_ns, delays_ns, np.full(len(delays_ns), stands_for, np.int64))
 
     @classmethod
-    def between(cls, up: Cached, down: Cached) -> Tail:
+    def between(cls, up: Cached, down: Cached) -> DelaySample:
         """The delays of what two caches have in common."""
         up, down = level(up, down)
         found = join(up.ids, down.ids)
@@ -55,7 +55,7 @@ class Tail:
         return len(self.delays_ns)
 
     @classmethod
-    def together(cls, tails: list[Tail]) -> Tail:
+    def together(cls, tails: list[DelaySample]) -> DelaySample:
         """All samples in one, thinned by coins if they are too many."""
         columns = [np.concatenate([getattr(t, name) for t in tails]) for name in ("sent_ns", "delays_ns", "weights")]
         seed = 0
@@ -66,11 +66,11 @@ class Tail:
             seed += 1
         return cls(*columns)
 
-    def followed_by(self, other: Tail) -> Tail:
+    def followed_by(self, other: DelaySample) -> DelaySample:
         """Both samples."""
         if not len(self) or not len(other):
             return self if len(self) else other
-        return Tail.together([self, other])
+        return DelaySample.together([self, other])
 
     @property
     def median_ns(self) -> int:

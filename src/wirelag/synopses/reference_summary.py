@@ -102,7 +102,7 @@ def by_class(flows: Flows, grouping: Grouping) -> tuple[list[tuple[str, Interpol
     if not len(flows):
         return [], False
     packets = _ends(flows)
-    first, class_of = grouping.apart(packets)
+    first, class_of = grouping.distinct(packets)
     more = len(first) > grouping.most
     if more:
         chosen = _chosen(_classes(flows, class_of), grouping.most)

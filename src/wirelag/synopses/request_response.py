@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from wirelag.report import Report
 from wirelag.stats.distribution import Distribution
-from wirelag.stats.random_groups import LEAST, Crowds
+from wirelag.stats.random_groups import LEAST, RandomGroups
 from wirelag.synopses.epochs import Epochs, named
 from wirelag.synopses.samples import facts
 
@@ -155,14 +155,14 @@ def _protocol(row: Any) -> int:
     return int(row["ports"]) & 0xFF
 
 
-def _crowds(rows: Array, response_ns: npt.NDArray[np.int64]) -> Crowds | None:
+def _crowds(rows: Array, response_ns: npt.NDArray[np.int64]) -> RandomGroups | None:
     """The samples by connection; None if there are too few connections to estimate their correlation."""
     keys = np.ascontiguousarray(rows["key"])
     if len(np.unique(keys)) < LEAST:
         return None
-    crowds = Crowds()
-    crowds.add(keys, np.arange(len(rows), dtype=np.uint32), np.zeros(len(rows), np.uint8), response_ns)
-    return crowds
+    random_groups = RandomGroups()
+    random_groups.add(keys, np.arange(len(rows), dtype=np.uint32), np.zeros(len(rows), np.uint8), response_ns)
+    return random_groups
 
 
 def _mean(values_ns: Array) -> float | None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from wirelag.packets.batch import PacketBatch
 from wirelag.report import Quantity, Report
 from wirelag.stats.distribution import WORDS, Distribution, add_by_leg
-from wirelag.stats.random_groups import Crowds
+from wirelag.stats.random_groups import RandomGroups
 
 LEGS: Final = ("server", "client")
 QUANTILES: Final = ("0.5", "0.9", "0.95", "0.99", "0.999")
@@ -47,7 +47,7 @@ class Samples:
 
     def __init__(self) -> None:
         self.distributions: dict[tuple[int, int], Distribution] = {}
-        self.crowds = Crowds()
+        self.random_groups = RandomGroups()
         self._ungrouped: npt.NDArray[np.uint64] | None = None
         self.packets = 0
         self.counts: dict[str, int] = {}
@@ -88,7 +88,7 @@ class Samples:
         """Add another synopsis."""
         for key, distribution in other.distributions.items():
             self.distributions.setdefault(key, Distribution()).merge(distribution)
-        self.crowds.merge(other.crowds)
+        self.random_groups.merge(other.random_groups)
         self.packets += other.packets
         self.count(**other.counts)
 
@@ -111,7 +111,7 @@ class Samples:
         legs = {name: self.distribution(tag, leg) for leg, name in enumerate(LEGS)}
         details: dict[str, Any] = {
             "legs": {
-                name: _plain(facts(one, self.crowds.of_leg(leg) if tag is None else None))
+                name: _plain(facts(one, self.random_groups.of_leg(leg) if tag is None else None))
                 for leg, (name, one) in enumerate(legs.items())
                 if one.samples
             }
@@ -130,18 +130,18 @@ class Samples:
             packets=self.packets,
             reason=None if whole.samples else "no request was seen together with its response",
             details=details,
-            **facts(whole, self.crowds if tag is None else None),
+            **facts(whole, self.random_groups if tag is None else None),
         )
 
 
-def facts(distribution: Distribution, crowds: Crowds | None = None) -> dict[str, Any]:
-    """The figures of a distribution in seconds, as in a report; `crowds` account for samples of one connection."""
+def facts(distribution: Distribution, random_groups: RandomGroups | None = None) -> dict[str, Any]:
+    """The figures of a distribution in seconds, as in a report; groups account for samples of one connection."""
 
     def seconds(ns: float | None) -> float | None:
         return None if ns is None else ns / 1e9
 
-    share_bound = crowds.share_bound if crowds else None
-    bounds = {"mean": distribution.mean_ci_ns(crowds.mean_bound_ns() if crowds else 0.0)}
+    share_bound = random_groups.share_bound if random_groups else None
+    bounds = {"mean": distribution.mean_ci_ns(random_groups.mean_bound_ns() if random_groups else 0.0)}
     bounds |= {q: distribution.quantile_ci_ns(float(q), share_bound) for q in QUANTILES}
     return {
         "samples": distribution.samples,

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from wirelag.clocks.fit import LONGEST_DELAY_NS
 from wirelag.packets.addresses import Direction, address_keys, pair_keys
 from wirelag.packets.batch import PacketBatch
-from wirelag.twopoint.sketch import Ints, Pairs, Sighting, Words
+from wirelag.twopoint.sketch import AddressPairs, Ints, Sighting, Words
 
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
@@ -99,7 +99,7 @@ class Common:
     talking: Bools  # pairs of conversations common in both directions
 
 
-def find_courses(found: Common, pairs: Pairs, times_ns: Ints, direction: Direction | None) -> None:
+def find_courses(found: Common, pairs: AddressPairs, times_ns: Ints, direction: Direction | None) -> None:
     """The direction of the common packets of each address pair; `times_ns` are the packets' times upstream.
 
     A ValueError if all seem to travel from downstream to upstream, and a clock does not clearly explain it.
@@ -198,7 +198,7 @@ def courses_below(down: Sighting, found: Common) -> npt.NDArray[np.uint8]:
 
 def courses_at(
     sighting: Sighting,
-    others: Pairs,
+    others: AddressPairs,
     known: npt.NDArray[np.uint8],
     sides: Sides,
     span: tuple[int, int],

@@ -25,7 +25,7 @@ _PENDING: Final = 1 << 16
 _EMPTY: Final = np.empty(0, np.uint64)
 
 
-class Pairs:
+class AddressPairs:
     """Ordered address pairs, sorted by key, and the number of packets of each.
 
     Beyond 2^18 pairs, only keys with one more leading zero bit are kept, repeatedly: each kept pair stands for `scale`.
@@ -90,7 +90,7 @@ class Sighting:
         self.keys: Words = _EMPTY
         self.payloads: npt.NDArray[np.uint32] = np.empty(0, np.uint32)
         self.numbers: Words = _EMPTY
-        self.pairs = Pairs()
+        self.pairs = AddressPairs()
         self._pending: list[tuple[Words, Ints, Words, npt.NDArray[np.uint32], Words]] = []
         self._pending_rows = 0
 

@@ -22,7 +22,7 @@ from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import CONTROL, Delimiters, Interval, split_at_delimiters
 from wirelag.synopses.crossing import Crossing
-from wirelag.synopses.delay_sample import MOST, Tail
+from wirelag.synopses.delay_sample import MOST, DelaySample
 
 ALL: Final = 0  # the tag of everything, beside the classes
 PATIENCE_NS: Final = 10**9  # a packet is not lost before so long after its interval, or the interval's own length
@@ -157,7 +157,7 @@ def _at_delimiters(meter: ClassMeter, batches: Iterable[PacketBatch], delimiters
         yield meter.cut(opened)
 
 
-def crossings(
+def spans_between(
     estimator: Crosses,
     sources: Mapping[str, Iterable[PacketBatch]],
     interval_ns: int | None = None,
@@ -313,7 +313,7 @@ def _done(span: Span) -> Span:
 def total(spans: Iterable[Span]) -> dict[int, Crossing]:
     """Everything merged: all packets, and each class."""
     sums: dict[int, Crossing] = {ALL: Crossing()}
-    tails: dict[int, list[Tail]] = {}
+    tails: dict[int, list[DelaySample]] = {}
     lengths: Counter[int] = Counter()
     for span in spans:
         for tag, crossing in span.crossings.items():
@@ -322,8 +322,8 @@ def total(spans: Iterable[Span]) -> dict[int, Crossing]:
             tails.setdefault(tag, []).append(crossing.tail)
             lengths[tag] += len(crossing.tail)
             if lengths[tag] > 2 * MOST:
-                tails[tag] = [Tail.together(tails[tag])]
+                tails[tag] = [DelaySample.together(tails[tag])]
                 lengths[tag] = len(tails[tag][0])
     for tag, several in tails.items():
-        sums[tag].tail = Tail.together(several)
+        sums[tag].tail = DelaySample.together(several)
     return sums

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from wirelag.packets.intervals import Interval
 from wirelag.report import Report
 from wirelag.stats.distribution import BINS, MIDDLES_NS, Distribution
-from wirelag.synopses.delay_sample import Tail
+from wirelag.synopses.delay_sample import DelaySample
 from wirelag.units import format_duration
 
 if TYPE_CHECKING:
@@ -309,7 +309,7 @@ class Scale:
     linear_s: float | None
 
     @classmethod
-    def of(cls, tail: Tail, reports: Iterable[Report]) -> Scale:
+    def of(cls, tail: DelaySample, reports: Iterable[Report]) -> Scale:
         """The scale on which all that is known can be seen."""
         said = [x for r in reports for x in (r.mean, r.min, *r.quantiles.values()) if x is not None]
         if min([*said, float(tail.delays_ns.min(initial=0)) / 1e9], default=0.0) >= 0:

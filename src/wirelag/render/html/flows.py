@@ -15,7 +15,7 @@ from wirelag.render.html.frame import Frame, bounds, chart, coverage, delay, doc
 from wirelag.render.html.oneway_charts import SpanEntry, means
 from wirelag.render.html.page import MOST_BARS, MOST_GROUPS
 from wirelag.report import Report
-from wirelag.synopses.delay_sample import Tail
+from wirelag.synopses.delay_sample import DelaySample
 from wirelag.synopses.flows import Flows
 from wirelag.units import format_size
 
@@ -54,7 +54,9 @@ def render_flows(page: FlowsPage) -> str:
         sections.append(chart(name, title, text, height, below))
 
     seen = np.concatenate([every.delays_s, references[1]])
-    scale = Scale.of(Tail.of(np.zeros(len(seen), np.int64), np.round(seen * 1e9).astype(np.int64), 1), [page.total])
+    scale = Scale.of(
+        DelaySample.of(np.zeros(len(seen), np.int64), np.round(seen * 1e9).astype(np.int64), 1), [page.total]
+    )
     axis = _LOG_TEXT if scale.linear_s is None else _SIGNED_TEXT
     if page.points:
         text = f"{_points_text(page, every)} {axis}"

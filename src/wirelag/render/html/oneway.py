@@ -30,7 +30,7 @@ from wirelag.render.html.oneway_charts import (
 from wirelag.render.html.page import MOST_BARS, MOST_GROUPS
 from wirelag.report import Report
 from wirelag.stats.distribution import Z95
-from wirelag.synopses.delay_sample import Tail
+from wirelag.synopses.delay_sample import DelaySample
 from wirelag.units import format_duration, format_size
 
 __all__ = ["ClockFit", "OnewayPage", "SpanEntry", "render_oneway"]
@@ -46,7 +46,7 @@ class OnewayPage(Frame):
     """All that a page about one-way delay tells. Reports are of the quantity one_way."""
 
     total: Report
-    tail: Tail  # delays of a sample of packets, with which share they stand for
+    tail: DelaySample  # delays of a sample of packets, with which share they stand for
     spans: Sequence[SpanEntry]  # in order of time; empty without intervals
     groups: Entries  # in any order
     by: str

@@ -32,7 +32,7 @@ from wirelag.report import Report
 from wirelag.stats.distribution import Z95
 from wirelag.stats.moments import Moments
 from wirelag.synopses.crossing import Crossing
-from wirelag.synopses.delay_sample import Tail
+from wirelag.synopses.delay_sample import DelaySample
 
 MOST_PARTS: Final = 240  # of the time
 MOST_POINTS: Final = 2_000  # of a cloud
@@ -68,7 +68,7 @@ class ClockFit:
 # ---- parts of the time ----
 
 
-def parts(spans: Sequence[SpanEntry], tail: Tail) -> list[SpanEntry]:
+def parts(spans: Sequence[SpanEntry], tail: DelaySample) -> list[SpanEntry]:
     """At most `MOST_PARTS`: the intervals, or several neighbouring ones added up, with quantiles of the sample."""
     each = math.ceil(len(spans) / MOST_PARTS)
     if each <= 1:
@@ -84,7 +84,7 @@ def parts(spans: Sequence[SpanEntry], tail: Tail) -> list[SpanEntry]:
             shares.append(span.report.details.get("share") or 1.0)
         first, last = np.searchsorted(sent_s, (some[0].start_s, some[-1].end_s)).tolist()
         mine = order[first:last]
-        whole.tail = Tail(tail.sent_ns[mine], tail.delays_ns[mine], tail.weights[mine])
+        whole.tail = DelaySample(tail.sent_ns[mine], tail.delays_ns[mine], tail.weights[mine])
         whole.details["share"] = min(shares)
         whole.reason = None if whole.used else next((span.report.reason for span in some if span.report.reason), None)
         found.append(SpanEntry(some[0].start_s, some[-1].end_s, whole.report(some[0].report.estimator)))
@@ -157,7 +157,7 @@ def over_time(spans: Sequence[SpanEntry], scale: Scale) -> Figure:
     return {"data": traces, "layout": layout}
 
 
-def sample(tail: Tail, scale: Scale) -> Figure:
+def sample(tail: DelaySample, scale: Scale) -> Figure:
     """The delays of the sample and when each was sent: one by one if they are few, else how many there are of each."""
     sent_s, delays_s = tail.sent_ns / 1e9, tail.delays_ns / 1e9
     first, last = float(sent_s.min()), float(sent_s.max())
@@ -280,7 +280,7 @@ def _note(text: str, y: float) -> Figure:
 # ---- the distribution ----
 
 
-def distribution(tail: Tail, total: Report, scale: Scale) -> Figure:
+def distribution(tail: DelaySample, total: Report, scale: Scale) -> Figure:
     """The sample's delays: how many of each length, and the share up to each, with the quantiles that are reported."""
     order = np.argsort(tail.delays_ns, kind="stable")
     delays_s, weights = tail.delays_ns[order] / 1e9, tail.weights[order].astype(np.float64)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from wirelag.network.changes import Change
-from wirelag.network.localise import Figures, Part, Path, Total, Verdict
+from wirelag.network.changes import DelayChange
+from wirelag.network.localise import Figures, Path, RoutePart, Total, Verdict
 from wirelag.network.segments import Segment
 from wirelag.render.html.charts import (
     Figure,
@@ -51,7 +51,7 @@ class PathPage(Frame):
 
     routes: Sequence[RouteEntry]
     verdicts: Sequence[str]  # in words
-    changes: Sequence[Change]
+    changes: Sequence[DelayChange]
     unassigned: Mapping[str, tuple[int, float, str]]  # by router: packets, share, why
 
 
@@ -84,7 +84,7 @@ def render_path(page: PathPage) -> str:
 # ---- charts ----
 
 
-def waterfall(path: Path, parts: Sequence[Part]) -> Figure:
+def waterfall(path: Path, parts: Sequence[RoutePart]) -> Figure:
     """A step for each segment, from where the one before it ends: the steady part, and what it adds."""
     by_segment = {part.segment: part for part in parts}
     mine = [by_segment[segment] for segment in path.segments]
@@ -127,19 +127,19 @@ def waterfall(path: Path, parts: Sequence[Part]) -> Figure:
     return {"data": [first, second], "layout": layout}
 
 
-def _added(part: Part) -> float:
+def _added(part: RoutePart) -> float:
     """What is drawn as added: not below nothing, nor more than there is."""
     if part.added is None or part.figures.mean is None:
         return 0.0
     return max(0.0, min(part.added.value, part.figures.mean))
 
 
-def _text(part: Part) -> str:
+def _text(part: RoutePart) -> str:
     adds = "" if part.added is None else f", adds {duration(part.added.value)}"
     return f"{plain(str(part.segment))}: {spoken(part.figures.mean, part.figures.ci95)}{adds}"
 
 
-def over_time(spans: Sequence[Moment], segments: Sequence[Segment], changes: Sequence[Change]) -> Figure:
+def over_time(spans: Sequence[Moment], segments: Sequence[Segment], changes: Sequence[DelayChange]) -> Figure:
     """The mean of the path, and of the segments that vary most; a line where one moved."""
     times = Times(spans[0][0], spans[-1][1])
     middles = times.places([(start + end) / 2 for start, end, _, _ in spans])
@@ -288,7 +288,7 @@ def _routes_table(routes: Sequence[RouteEntry]) -> str:
     return f"<section><h2>Every path</h2>{table('Paths, what is added most first', heads, rows)}{note}</section>"
 
 
-def _changes_table(changes: Sequence[Change]) -> str:
+def _changes_table(changes: Sequence[DelayChange]) -> str:
     rows = [
         [
             escape(str(change.segment)),

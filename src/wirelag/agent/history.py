@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from wirelag.agent.cutting import Part
+from wirelag.agent.cutting import CutPart
 from wirelag.packets.intervals import Interval
 from wirelag.protocol.messages import MOST_BYTES, Message, encode, terms_name
 from wirelag.protocol.pairing import MOST_BUCKETS, answer
@@ -34,7 +34,7 @@ LEAST_BYTES: Final = 1 << 10  # per interval, however empty: the number of inter
 _Place = tuple[str | None, str, int]  # segment, terms, and the interval's start
 
 
-class Past:
+class History:
     """Intervals that the collector can ask about. Threads may share it."""
 
     def __init__(self, point: str, most_bytes: int, began_ns: int) -> None:
@@ -51,7 +51,7 @@ class Past:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def keep(self, part: Part) -> None:
+    def keep(self, part: CutPart) -> None:
         """Keep an interval of rda."""
         interval, terms = part.cut.interval, part.measured.terms
         classes = {None if tag == ALL else part.keys[tag]: cached for tag, cached in part.cut.synopses.items()}
@@ -62,7 +62,7 @@ class Past:
                 _, oldest = self._kept.popitem(last=False)
                 self.bytes -= _bytes(oldest)
 
-    def bound(self, part: Part) -> Cut:
+    def bound(self, part: CutPart) -> Cut:
         """The part's caches as buckets, as they are sent."""
         estimator, interval, synopses = part.measured.terms.estimator, part.cut.interval, {}
         assert second_round(estimator)

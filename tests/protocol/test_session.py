@@ -23,7 +23,7 @@ from wirelag.protocol.messages import ClockReading, Message, Seen
 from wirelag.protocol.results import Ends, Rank
 from wirelag.protocol.session import ANSWER_NS, LINGER_NS, SOON_NS, Rounds
 from wirelag.protocol.terms import Terms
-from wirelag.twopoint.spans import Span, crossings, cuts
+from wirelag.twopoint.spans import Span, cuts, spans_between
 
 RDA = Rda(buckets=600, tail=200)
 SHORT = Rda(short=True, rows=16, tail=200)
@@ -403,7 +403,7 @@ def delimited(path: Path) -> tuple[tuple[Agent, Agent], list[Message], list[Span
             seen = Seen(cut.synopses[0].packets, 0, cut.interval.length_ns)
             messages.append(agent.message(cut, seen))
     sources = {point: [agent.packets] for point, agent in zip(CUT_LDA.points, agents, strict=True)}
-    truth = list(crossings(CUT_LDA, sources, None, DELIMITERS))
+    truth = list(spans_between(CUT_LDA, sources, None, DELIMITERS))
     return (agents[0], agents[1]), messages, [span for span in truth if not span.open_ended]
 
 

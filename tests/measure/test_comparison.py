@@ -15,7 +15,7 @@ from tests.support.command import wirelag
 from tests.support.effort import scaled
 from tests.support.places import SCHEMAS
 from wirelag.measure import comparison as comparing
-from wirelag.measure.comparison import Change, Comparison, ReportError, benjamini_hochberg, compare, simes
+from wirelag.measure.comparison import Comparison, FigureChange, ReportError, benjamini_hochberg, compare, simes
 from wirelag.stats.distribution import Distribution
 from wirelag.synopses.samples import Samples, facts
 
@@ -54,7 +54,7 @@ def told(mean: float, ci95: Any, **more: Any) -> dict[str, Any]:
     return {"quantity": "one_way", "estimator": "join", "samples": 1000, "mean": mean, "ci95": ci95} | more
 
 
-def named(result: Comparison, name: str) -> Change:
+def named(result: Comparison, name: str) -> FigureChange:
     return next(change for change in result.total.changes if change.name == name)
 
 

@@ -22,7 +22,7 @@ from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import CONTROL_PORT, Delimiters, Interval
 from wirelag.synopses.cache import Cached
 from wirelag.synopses.crossing import Crossing
-from wirelag.twopoint.spans import ALL, PATIENCE_NS, Cut, Pair, Span, crossings, cuts, paired_by_delimiters, total
+from wirelag.twopoint.spans import ALL, PATIENCE_NS, Cut, Pair, Span, cuts, paired_by_delimiters, spans_between, total
 
 Points = tuple[list[Packet], list[Packet]]
 COUNTS = ("only_upstream", "only_downstream", "lost", "late", "early", "duplicated", "ambiguous")
@@ -49,7 +49,7 @@ def spans(
     estimator: Join | Rda | Lda, seen: Points, interval_ns: int | None = None, delimiters: Delimiters | None = None
 ) -> list[Span]:
     sources = {point: [batch_of(packets)] for point, packets in zip(estimator.points, seen, strict=True)}
-    return list(crossings(estimator, sources, interval_ns, delimiters))
+    return list(spans_between(estimator, sources, interval_ns, delimiters))
 
 
 # ---- straddling ----
@@ -344,7 +344,7 @@ def test_classes_are_measured_as_if_alone(tmp_path_factory: pytest.TempPathFacto
     up, down = captured(SCENARIOS["everything"], tmp_path_factory.mktemp("classes"))
     sources = {"upstream": [up[:700], up[700:]], "downstream": [down]}
     grouping = Grouping("client")
-    sums = total(crossings(Join(), sources, SECOND_NS, None, grouping))
+    sums = total(spans_between(Join(), sources, SECOND_NS, None, grouping))
     assert len(sums) > 2
     for name in ("sent", "received", "used", "sum_ns", "only_upstream", "only_downstream", "lost", "ambiguous"):
         assert getattr(sums[ALL], name) == sum(getattr(sums[tag], name) for tag in sums if tag != ALL), name

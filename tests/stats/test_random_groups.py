@@ -1,4 +1,4 @@
-"""Intervals of samples that come in connections cover the truth; without crowds they do not."""
+"""Intervals of samples that come in connections cover the truth; without random_groups they do not."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.effort import scaled
 from wirelag.stats.distribution import Distribution
-from wirelag.stats.random_groups import CROWDS, Crowds
+from wirelag.stats.random_groups import CROWDS, RandomGroups
 from wirelag.synopses.samples import Samples, facts
 
 RUNS = scaled(400)
@@ -33,8 +33,8 @@ def coverage(with_crowds: bool) -> dict[str, float]:
         keys, delays = delays_of_connections(np.random.default_rng(seed))
         samples = Samples()
         samples.add(None, np.zeros(len(delays), np.uint8), delays)
-        samples.crowds.add(*in_rows(keys), delays)
-        said = facts(samples.distribution(), samples.crowds if with_crowds else None)["ci95"]
+        samples.random_groups.add(*in_rows(keys), delays)
+        said = facts(samples.distribution(), samples.random_groups if with_crowds else None)["ci95"]
         for name, value in true.items():
             covered[name] += said[name][0] <= value / 1e9 <= said[name][1]
     return {name: n / RUNS for name, n in covered.items()}
@@ -52,23 +52,23 @@ def test_without_crowds_they_do_not() -> None:
 
 
 def test_independent_samples_keep_their_intervals() -> None:
-    """A connection each: crowds add nothing but the noise of 31 degrees of freedom."""
+    """A connection each: random_groups add nothing but the noise of 31 degrees of freedom."""
     rng = np.random.default_rng(3)
     ratios = []
     for _ in range(50):
         delays = rng.lognormal(16, 0.5, 4_000).astype(np.int64)
-        crowds, plain = Crowds(), Distribution()
-        crowds.add(*in_rows(rng.integers(0, 2**64, len(delays), dtype=np.uint64)), delays)
+        random_groups, plain = RandomGroups(), Distribution()
+        random_groups.add(*in_rows(rng.integers(0, 2**64, len(delays), dtype=np.uint64)), delays)
         plain.add(delays)
         low, high = plain.mean_ci_ns() or (0, 0)
-        ratios.append(crowds.mean_bound_ns() / ((high - low) / 2))
+        ratios.append(random_groups.mean_bound_ns() / ((high - low) / 2))
     # The bound has Student's factor, 1.04, and a spread of 1/sqrt(2 * 31) in each of 50 runs.
     assert abs(np.mean(ratios) - 1.04) < 4 / math.sqrt(62 * 50) + 0.02
 
 
 def test_merged_crowds_are_those_of_all_samples_and_few_crowds_say_nothing() -> None:
     keys, delays = delays_of_connections(np.random.default_rng(1))
-    whole, one, other = Crowds(), Crowds(), Crowds()
+    whole, one, other = RandomGroups(), RandomGroups(), RandomGroups()
     whole.add(*in_rows(keys), delays)
     one.add(*in_rows(keys[:1_000]), delays[:1_000])
     other.add(*in_rows(keys[1_000:]), delays[1_000:])
@@ -77,7 +77,7 @@ def test_merged_crowds_are_those_of_all_samples_and_few_crowds_say_nothing() -> 
     assert whole.weights.shape[1] == CROWDS
     assert whole.of_leg(0).mean_bound_ns() == whole.mean_bound_ns() > 0
     assert whole.of_leg(1).mean_bound_ns() == 0
-    few = Crowds()
+    few = RandomGroups()
     few.add(*in_rows(np.zeros(100, np.uint64)), delays[:100])
     assert few.mean_bound_ns() == few.share_bound(2_000) == 0
 
@@ -85,4 +85,4 @@ def test_merged_crowds_are_those_of_all_samples_and_few_crowds_say_nothing() -> 
 @pytest.mark.parametrize("wrong", [np.zeros(3, np.uint64), np.zeros(5, np.uint64)])
 def test_arrays_that_do_not_fit_are_refused(wrong: np.ndarray) -> None:
     with pytest.raises(ValueError, match="arrays of crowds"):
-        Crowds().add(*in_rows(wrong), np.zeros(4, np.int64))
+        RandomGroups().add(*in_rows(wrong), np.zeros(4, np.int64))
