@@ -1,8 +1,8 @@
 """Compare: how often `wirelag compare` reports a change of an unchanged network: pairs of captures of the same network.
 
 The captures are simulated. A connection's delay never changes here, so its samples are perfectly correlated: the worst
-case for intervals that count each sample as independent. With random groups, intervals come from the differences between
-groups of connections (random_groups.py).
+case for intervals that count each sample as independent. With random groups, intervals come from the differences
+between groups of connections (random_groups.py).
 """
 
 import argparse

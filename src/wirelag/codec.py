@@ -70,7 +70,7 @@ def split_fields(several: Iterable[Fields]) -> tuple[list[dict[str, Any]], bytes
 
 
 def together(several: Any, body: memoryview | bytes, most: int | None = None) -> list[dict[str, Any]]:
-    """The inverse of `apart`. It checks lengths before it allocates. `most`: array values in total."""
+    """The inverse of `split_fields`. It checks lengths before it allocates. `most`: array values in total."""
     found, place, free, left = list[dict[str, Any]](), 0, FREE, len(body) + FREE if most is None else most
     for names in several:
         if not isinstance(names, dict):

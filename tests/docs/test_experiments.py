@@ -117,7 +117,7 @@ def test_inferred_x() -> None:
 
 @pytest.mark.acceptance
 def test_crowds_keep_an_unchanged_network_unchanged() -> None:
-    """At most 3 of 8 pairs by chance (probability 5% each: beyond it 0.04%); without random groups it is most of them."""
+    """At most 3 of 8 pairs by chance (probability 5% each: beyond it 0.04%); without random groups, most of them."""
     words = [sys.executable, str(ROOM / "compare_unchanged.py"), "--quick"]
     table = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()[1:]
     called = {line[:27].strip(): int(line.split()[-1]) for line in table}
