@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from wirelag.packets.intervals import Interval
+
+QUANTILES: Final = ("0.5", "0.9", "0.95", "0.99", "0.999")  # that reports have
 
 Quantity = Literal["round_trip", "response", "one_way"]
 

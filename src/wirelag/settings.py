@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from wirelag.errors import WirelagError
-from wirelag.units import parse_duration_ns, parse_rate, parse_size, parse_speed
+from wirelag.units import parse_duration_ns, parse_rate, parse_share, parse_size, parse_speed
 
 LONGEST: Final = "100y"
 LARGEST: Final = "1000TiB"
@@ -51,13 +51,9 @@ def _flag(value: Any) -> bool:
 
 
 def _share(value: Any) -> float:
-    text = str(value)
-    try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        share = -1.0
-    if not 0 < share <= 1:
-        raise ValueError(f'{_shown(text)} is not a share: write "0.5%" or 0.005')
+    share = parse_share(str(value))
+    if not share:
+        raise ValueError(f"{_shown(value)} is not above 0")
     return share
 
 

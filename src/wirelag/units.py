@@ -98,7 +98,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_share(text: str) -> float:
-    """Read a share below 1, as a fraction or in percent.
+    """Read a share, as a fraction or in percent.
 
     >>> parse_share("5%")
     0.05
@@ -107,7 +107,7 @@ def parse_share(text: str) -> float:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         share = -1.0
-    if not 0 <= share < 1:
+    if not 0 <= share <= 1:
         raise ValueError(f"{_shortened(text)} is not a share: write 1% or 0.01")
     return share
 

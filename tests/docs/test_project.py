@@ -97,3 +97,14 @@ def test_no_test_module_imports_another() -> None:
     importing = re.compile(r"^\s*(?:from|import) tests\.(?!(?:support|oracles)\b)", re.MULTILINE)
     found = [path for path in _files(".py") if importing.search(path.read_text(encoding="utf-8"))]
     assert not found
+
+
+def test_the_house_keeps_its_shape() -> None:
+    """Few modules at the root; a command line that only parses and prints, and that nothing else imports."""
+    source = ROOT / "src" / "wirelag"
+    assert len(list(source.glob("*.py"))) <= 6
+    assert sum(len(path.read_text().splitlines()) for path in (source / "cli").glob("*.py")) < 3_000
+    for path in source.rglob("*.py"):
+        if "cli" in path.relative_to(source).parts:
+            continue
+        assert not re.search(r"^\s*(from|import) (typer|wirelag\.cli)\b", path.read_text(), re.MULTILINE), path

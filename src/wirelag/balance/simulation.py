@@ -22,6 +22,7 @@ from typing import Final, Literal, NamedTuple
 
 from wirelag.balance.controller import Controller, Decision, Policy
 from wirelag.ebpf.service import Counts
+from wirelag.stats.distribution import place_of
 
 Chooser = Literal["equal", "latency", "least-connections", "peak-ewma"]
 
@@ -79,7 +80,7 @@ class Outcome:
     def quantile(self, q: float) -> float:
         """The quantile over all requests."""
         ordered = sorted(self.latencies)
-        return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
+        return ordered[place_of(q, len(ordered))]
 
 
 @dataclass(slots=True)

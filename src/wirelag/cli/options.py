@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from wirelag.errors import WirelagError
+from wirelag.render.output import BINARY, WRITERS
 from wirelag.units import parse_speed
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 FILTERS = "Which packets"
 ANSWER = "What to answer"
 METHOD = "How"
-FORMATS = ("table", "json", "jsonl", "csv", "parquet")
+FORMATS = tuple(WRITERS)
 
 Captures = Annotated[
     list[str],
@@ -149,7 +150,7 @@ def check_outputs(
     This is checked before anything is written. Files are the same by what they are, not by how they are spelled.
     """
     one_of(form, forms, "--format")
-    if form == "parquet" and outputs.get("-o") is None:
+    if form in BINARY and outputs.get("-o") is None:
         raise WirelagError("Parquet is not for a terminal: name a file with -o")
     read = {file for path in inputs if (file := _file_of(path, 0))}
     written: dict[str | tuple[int, int], str] = {}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from wirelag import __version__
-from wirelag.synopses.crossing import QUANTILES
+from wirelag.report import QUANTILES
 
 LATEST: Final = 4e9  # seconds since 1970, in 2096
 MOST: Final = 10_000  # reports per response

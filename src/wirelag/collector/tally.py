@@ -18,9 +18,10 @@ import numpy.typing as npt
 from wirelag.estimators.catalogue import capabilities_of
 from wirelag.protocol.pairing import Key
 from wirelag.protocol.results import Result
-from wirelag.stats.distribution import SHORTEST_NS, WIDTH_NS, Z95, Distribution
+from wirelag.report import QUANTILES
+from wirelag.stats.distribution import Z95, Distribution, quantile_in_bins
 from wirelag.stats.moments import Moments
-from wirelag.synopses.crossing import QUANTILES, Crossing
+from wirelag.synopses.crossing import Crossing
 from wirelag.synopses.reordering import Order
 
 Ints = npt.NDArray[np.int64]
@@ -131,16 +132,9 @@ class Tally:
 
     def quantile_ns(self, q: float) -> float | None:
         """The delay below which a share of q lies; None if it is negative."""
-        weight = self.negative + int(self.weights.sum())
-        rank = min(max(q, 0.0) * weight, weight - 1)
-        if not weight or rank < self.negative:
+        found = quantile_in_bins(self.bins, self.weights, q, self.negative)
+        if found is None:
             return None
-        ranks = np.cumsum(self.weights) + self.negative
-        place = int(np.searchsorted(ranks, rank, side="right"))
-        count = float(self.weights[place])
-        inside = min(1.0, (q * weight - float(ranks[place]) + count + 0.5) / count)
-        at = int(self.bins[place])
-        found = float(SHORTEST_NS[at] + WIDTH_NS[at] * inside)
         return min(max(found, self.min_ns or 0.0), found if self.max_ns is None else float(self.max_ns))
 
     def to_json(self, start_ns: int, length_ns: int, settled: bool) -> dict[str, Any]:

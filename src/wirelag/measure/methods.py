@@ -129,6 +129,8 @@ def _shares(text: str) -> tuple[float, ...]:
         shares = tuple(parse_share(part) for part in text.split(","))
     except ValueError as error:
         raise SettingError("loss", str(error)) from None
+    if 1.0 in shares:
+        raise SettingError("loss", "must be below 100%")
     if len(shares) > MOST_BANKS:
         raise SettingError("loss", f"has more than {MOST_BANKS} shares")
     return shares

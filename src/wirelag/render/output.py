@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from wirelag.errors import WirelagError
 
@@ -18,22 +18,43 @@ if TYPE_CHECKING:
     from wirelag.measure.result import Result
 
 
+def _table(result: Result, out: IO[str]) -> None:
+    out.write("\n".join(result.table()) + "\n")
+
+
+def _json(result: Result, out: IO[str]) -> None:
+    out.writelines(result.to_json_text())
+
+
+def _json_lines(result: Result, out: IO[str]) -> None:
+    out.writelines(json.dumps({"command": result.command} | part) + "\n" for part in result.parts())
+
+
+def _csv(result: Result, out: IO[str]) -> None:
+    out.write(result.to_polars().write_csv())
+
+
+def _parquet(result: Result, out: IO[bytes]) -> None:
+    result.to_polars().write_parquet(out)
+
+
+WRITERS: Final[dict[str, Callable[[Result, IO[Any]], None]]] = {
+    "table": _table,
+    "json": _json,
+    "jsonl": _json_lines,
+    "csv": _csv,
+    "parquet": _parquet,
+}
+"""Each format, and what writes a result in it: a new one is a function and a line here."""
+BINARY: Final = ("parquet",)
+
+
 def write_result(result: Result, form: str, path: str | None) -> None:
     """Print or write a result in one of the formats."""
-    if form == "parquet" and path is None:
+    if form in BINARY and path is None:
         raise WirelagError("Parquet is not for a terminal: name a file with -o")
-    if form in ("csv", "parquet"):
-        frame = result.to_polars()
-        with opened(path, binary=form == "parquet") as out:
-            frame.write_parquet(out) if form == "parquet" else out.write(frame.write_csv())
-        return
-    with opened(path) as out:
-        if form == "table":
-            out.write("\n".join(result.table()) + "\n")
-        elif form == "json":
-            out.writelines(result.to_json_text())
-        else:
-            out.writelines(json.dumps({"command": result.command} | part) + "\n" for part in result.parts())
+    with opened(path, binary=form in BINARY) as out:
+        WRITERS[form](result, out)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +44,29 @@ def _bins_ns() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
 
 SHORTEST_NS, WIDTH_NS = _bins_ns()
 MIDDLES_NS: Final = SHORTEST_NS + WIDTH_NS / 2
+_EVERY_BIN: Final = np.arange(BINS)
 _OCTAVES: Final = np.log2(np.maximum(MIDDLES_NS, 1)).astype(int)  # of each bin
+
+
+def place_of(q: float, n: int) -> int:
+    """The rule of quantiles: of n sorted delays, the one at this place, from 0."""
+    return min(int(min(max(q, 0.0), 1.0) * n), n - 1)
+
+
+def quantile_in_bins(bins: Ints, weights: npt.NDArray[Any], q: float, below: int = 0) -> float | None:
+    """The same where delays are counted in bins (indexes, in order); `below` others are shorter than all of them.
+
+    Inside a bin delays are taken to lie evenly, each in the middle of its share. None: it is one of those below.
+    """
+    weight = below + int(weights.sum())
+    rank = min(max(q, 0.0), 1.0) * weight
+    if not weight or min(rank, weight - 1) < below:
+        return None
+    ranks = np.cumsum(weights) + below
+    place = int(np.searchsorted(ranks, min(rank, weight - 1), side="right"))
+    before, count = float(ranks[place] - weights[place]), float(weights[place])
+    at = int(bins[place])
+    return float(SHORTEST_NS[at] + WIDTH_NS[at] * min(1.0, (rank - before + 0.5) / count))
 
 
 def add_by_leg(
@@ -146,16 +168,8 @@ class Distribution:
 
     def quantile_ns(self, q: float) -> float | None:
         """The delay below which a share of q lies: of n sorted delays the one at place int(q * n), from 0."""
-        weight = self.weight
-        if not weight:
-            return None
-        ranks = np.cumsum(self.weights)
-        rank = min(max(q, 0.0), 1.0) * weight
-        place = int(np.searchsorted(ranks, min(rank, weight - 1), side="right"))
-        # Inside a bin delays are taken to lie evenly, each in the middle of its share.
-        before, count = float(ranks[place] - self.weights[place]), float(self.weights[place])
-        found = SHORTEST_NS[place] + WIDTH_NS[place] * min(1.0, (rank - before + 0.5) / count)
-        return float(min(max(found, self.min_ns or 0), self.max_ns or 0))
+        found = quantile_in_bins(_EVERY_BIN, self.weights, q)
+        return None if found is None else float(min(max(found, self.min_ns or 0), self.max_ns or 0))
 
     def share_above(self, limit_ns: int) -> float | None:
         """The share of delays above a limit (to the precision of a bin)."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from wirelag.units import format_duration, parse_duration_ns
+from wirelag.units import format_duration, parse_duration_ns, parse_share
 
 _QUESTION: Final = re.compile(
     r"\s*(?:p(?P<q>\d{1,2}(?:\.\d+)?)|(?P<name>mean|max|min)|above\((?P<limit>[^)]+)\))\s*(?P<sign><=?)\s*(?P<bound>\S+)\s*"
@@ -67,7 +66,7 @@ class Sla:
             name=found["name"],
             limit_ns=parse_duration_ns(limit) if limit else None,
             inclusive=found["sign"] == "<=",
-            bound=_share(found["bound"]) if limit else parse_duration_ns(found["bound"]),
+            bound=parse_share(found["bound"]) if limit else parse_duration_ns(found["bound"]),
         )
 
     def value(self, delays: Delays) -> float | None:
@@ -99,16 +98,6 @@ class Sla:
             return f"{self.text}: cannot say"
         said = f"{value:.2%}" if self.limit_ns is not None else format_duration(value)
         return f"{self.text}: {'holds' if self.holds(delays) else 'does not hold'}, it is {said}"
-
-
-def _share(text: str) -> float:
-    try:
-        share = float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        share = math.nan
-    if math.isnan(share):
-        raise ValueError(f"{text!r} is not a share: write 5% or 0.05")
-    return share
 
 
 @dataclass(frozen=True)

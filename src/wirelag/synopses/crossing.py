@@ -6,19 +6,17 @@ Crossings of several intervals are added up: counts, moments (moments.py) and sa
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from wirelag.clocks.fit import Clock
-from wirelag.report import Report
+from wirelag.report import QUANTILES, Report
 from wirelag.stats.moments import Moments
 from wirelag.synopses.cache import SINGLE, Cached, join, level, survives
 from wirelag.synopses.delay_sample import DelaySample
 from wirelag.synopses.reordering import Order
-
-QUANTILES: Final = ("0.5", "0.9", "0.95", "0.99", "0.999")
 
 Times = npt.NDArray[np.int64]
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.stats.distribution import Z95, Distribution, wilson
+from wirelag.stats.distribution import Z95, Distribution, place_of, wilson
 from wirelag.synopses.cache import Cached, join, level
 
 MOST: Final = 1 << 22
@@ -120,7 +120,7 @@ class DelaySample:
         total = int(ranks[-1])
 
         def at(share: float) -> float:
-            place = int(np.searchsorted(ranks, min(int(share * total), total - 1), side="right"))
+            place = int(np.searchsorted(ranks, place_of(share, total), side="right"))
             return float(delays[place])
 
         found = []

@@ -15,12 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.packets.batch import PacketBatch
-from wirelag.report import Quantity, Report
+from wirelag.report import QUANTILES, Quantity, Report
 from wirelag.stats.distribution import WORDS, Distribution, add_by_leg
 from wirelag.stats.random_groups import RandomGroups
 
 LEGS: Final = ("server", "client")
-QUANTILES: Final = ("0.5", "0.9", "0.95", "0.99", "0.999")
 ALL: Final = 0  # tag of samples without a group
 
 Ints = npt.NDArray[Any]

@@ -28,14 +28,13 @@ from wirelag.render.html.oneway_charts import (
     share,
 )
 from wirelag.render.html.page import MOST_BARS, MOST_GROUPS
-from wirelag.report import Report
+from wirelag.report import QUANTILES, Report
 from wirelag.stats.distribution import Z95
 from wirelag.synopses.delay_sample import DelaySample
 from wirelag.units import format_duration, format_size
 
 __all__ = ["ClockFit", "OnewayPage", "SpanEntry", "render_oneway"]
 
-QUANTILES: Final = ("0.5", "0.9", "0.95", "0.99", "0.999")
 COUNTED: Final = ("received", "lost", "reordered", "duplicated", "ambiguous", "negative", "used")
 
 Entries = Sequence[tuple[str, Report]]
