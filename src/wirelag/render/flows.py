@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from wirelag.render.tables import cut, duration
+from wirelag.render.tables import duration, layout
 from wirelag.units import format_size
 
 if TYPE_CHECKING:
@@ -19,23 +19,24 @@ _COUNTS: Final = ("packets", "bytes", "timed", "references")
 
 def table(result: FlowsResult) -> list[str]:
     """Everything, intervals, then the slowest flows or groups; the notes under it."""
-    intervals, shown = [row for _, row in result.intervals], result.shown()
-    width = min(WIDEST_KEY, max(len(row.key) for row in (result.total, *intervals, *shown)))
-    lines = [f"{'':<{width}}  {'packets':>10}  {'bytes':>8}  {'references':>10}  {'mean, 95% interval':^30}  deviation"]
-    lines.append(_line(result.total, width))
-    for title, rows in (("over time", intervals), (f"by {result.by}, slowest first", shown)):
-        if rows:
-            lines += [title, *(_line(row, width) for row in rows)]
+    shown = result.shown()
+    parts = [
+        ("", [result.total]),
+        ("over time", [row for _, row in result.intervals]),
+        (f"by {result.by}, slowest first", shown),
+    ]
+    head = f"{'packets':>10}  {'bytes':>8}  {'references':>10}  {'mean, 95% interval':^30}  deviation"
+    lines = layout(parts, head, _cells, WIDEST_KEY)
     if result.count > len(shown):
         what = "flows" if result.by == "flow" else "groups"
         lines.append(f"and {result.count - len(shown):,} more {what} (--most-flows, --format csv)")
     return lines + result.coverage + result.notes + result.verdicts
 
 
-def _line(row: FlowRow, width: int) -> str:
+def _cells(row: FlowRow) -> str:
     mean = duration(row.mean) + (f", {duration(row.low)} to {duration(row.high)}" if row.low is not None else "")
     counts = f"{row.packets:>10,}  {format_size(row.bytes):>8}  {row.references:>10,}"
-    return f"{cut(row.key, width):<{width}}  {counts}  {mean:^30}  {duration(row.std):>9}"
+    return f"{counts}  {mean:^30}  {duration(row.std):>9}"
 
 
 def frame(result: FlowsResult) -> pl.DataFrame:

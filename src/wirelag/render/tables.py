@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from wirelag.units import format_duration
 
@@ -17,8 +17,19 @@ UNKNOWN: Final = "-"
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
 
 
+class Keyed(Protocol):
+    """Whatever a line of a table is about."""
+
+    @property
+    def key(self) -> str:
+        """Its name."""
+
+
+K = TypeVar("K", bound=Keyed)
+
+
 def layout(
-    parts: Sequence[tuple[str, Sequence[Entry]]], head: str, cells: Callable[[Entry], str], widest: int = WIDEST_KEY
+    parts: Sequence[tuple[str, Sequence[K]]], head: str, cells: Callable[[K], str], widest: int = WIDEST_KEY
 ) -> list[str]:
     """One line for each entry, its key and its cells, under the title of its part; parts without entries are left out.
 
