@@ -5,7 +5,7 @@
 #include "headers.h"
 
 #define WL_MOST_NETS 64
-#define WL_MOST_PORTS 64
+#define WL_PORT_WORDS (65536 / 64)
 
 struct wl_net {
     u64 high, low, mask_high, mask_low;
@@ -15,8 +15,8 @@ struct wl_filter {
     s64 from_ns, to_ns; /* [from, to) */
     u32 net_count, port_count, protocol_count;
     struct wl_net nets[WL_MOST_NETS];
-    u16 ports[WL_MOST_PORTS];
-    u64 protocols[4]; /* one bit each */
+    u64 ports[WL_PORT_WORDS]; /* one bit each */
+    u64 protocols[4];         /* one bit each */
 };
 
 WL_INLINE int wl_wants_time(const struct wl_filter *filter, s64 time_ns)
@@ -39,10 +39,10 @@ WL_INLINE int wl_wants_address(const struct wl_filter *filter, const struct wl_r
 
 WL_INLINE int wl_wants_port(const struct wl_filter *filter, const struct wl_row *row)
 {
-    for (u32 i = 0; i < filter->port_count; i++)
-        if (wl_either_port(row, filter->ports[i]))
-            return 1;
-    return filter->port_count == 0;
+    if (!filter->port_count)
+        return 1;
+    return (filter->ports[row->src_port >> 6] >> (row->src_port & 63) | filter->ports[row->dst_port >> 6] >> (row->dst_port & 63)) &
+           1;
 }
 
 WL_INLINE int wl_wants(const struct wl_filter *filter, const struct wl_row *row)

@@ -36,14 +36,18 @@ inline wl_filter make_filter(
 {
     wl_filter filter = {};
 
-    if (nets.size() > WL_MOST_NETS || ports.size() > WL_MOST_PORTS)
-        throw std::invalid_argument("at most 64 addresses and 64 ports can be asked for");
+    if (nets.size() > WL_MOST_NETS)
+        throw std::invalid_argument("a filter has at most 64 addresses and networks");
     filter.from_ns = from_ns;
     filter.to_ns = to_ns;
     for (const auto &[high, low, mask_high, mask_low] : nets)
         filter.nets[filter.net_count++] = {high & mask_high, low & mask_low, mask_high, mask_low};
-    for (u32 port : ports)
-        filter.ports[filter.port_count++] = static_cast<u16>(port);
+    for (u32 port : ports) {
+        if (port > 65535)
+            throw std::invalid_argument("ports are numbers from 0 to 65535");
+        filter.ports[port >> 6] |= 1ull << (port & 63);
+        filter.port_count++;
+    }
     for (u32 protocol : protocols) {
         if (protocol > 255)
             throw std::invalid_argument("protocols are numbers from 0 to 255");

@@ -11,6 +11,7 @@ from wirelag.measure.groups import Groups
 from wirelag.measure.methods import Method
 from wirelag.measure.oneway import direction_of
 from wirelag.measure.points import ReadOptions
+from wirelag.packets.filters import ports_text
 
 if TYPE_CHECKING:
     from wirelag.capture.files import Capture
@@ -120,8 +121,10 @@ def _capture(captures: Sequence[str], terms: Terms, reading: ReadOptions) -> Cap
 
 def _filter_text(reading: ReadOptions) -> str | None:
     """Which packets were looked at, without times: each point has its own."""
-    parts = {"nets": reading.filter.nets, "ports": reading.filter.ports, "protocols": reading.filter.protocols}
-    words = [f"{name} {' '.join(sorted(map(str, values)))}" for name, values in parts.items() if values]
+    wanted = reading.filter
+    parts = {"nets": " ".join(sorted(map(str, wanted.nets))), "ports": ports_text(wanted.ports)}
+    parts["protocols"] = " ".join(sorted(map(str, wanted.protocols)))
+    words = [f"{name} {text}" for name, text in parts.items() if text]
     return "; ".join([*words, *(["inside tunnels"] if reading.tunnels else [])]) or None
 
 

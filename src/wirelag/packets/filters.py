@@ -2,6 +2,8 @@
 
 import ipaddress
 import re
+import socket
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -18,6 +20,7 @@ PROTOCOLS: Final = {
     "ospf": (89,),
     "sctp": (132,),
 }
+MOST_NETS: Final = 64  # that the kernel compares with
 EARLIEST_NS: Final = -(2**63)
 LATEST_NS: Final = 2**63 - 1
 _ALL: Final = 2**64 - 1
@@ -42,7 +45,7 @@ class Filter:
         cls,
         hosts: tuple[str, ...] = (),
         nets: tuple[str, ...] = (),
-        ports: tuple[int, ...] = (),
+        ports: tuple[int | str, ...] = (),
         protocols: tuple[str, ...] = (),
         start: str | None = None,
         end: str | None = None,
@@ -56,12 +59,11 @@ class Filter:
         to_ns = parse_time_ns(end)[0] if end else LATEST_NS
         if from_ns >= to_ns:
             raise ValueError(f"the time range from {start} to {end} is empty")
-        for port in ports:
-            if not 0 <= port <= 65535:
-                raise ValueError(f"{port} is not a port: ports go from 0 to 65535")
+        if len(hosts) + len(nets) > MOST_NETS:
+            raise ValueError(f"a filter has at most {MOST_NETS} hosts and networks; name larger networks")
         return cls(
             nets=tuple(_host(text) for text in hosts) + tuple(_net(text) for text in nets),
-            ports=ports,
+            ports=tuple(sorted({port for word in ports for port in _ports(str(word))})),
             protocols=tuple(number for text in protocols for number in _protocol(text)),
             from_ns=from_ns,
             to_ns=to_ns,
@@ -126,6 +128,41 @@ def _protocol(text: str) -> tuple[int, ...]:
     if text.isdecimal() and int(text) <= 255:
         return (int(text),)
     raise ValueError(f"{text!r} is not a protocol: write a number or one of {', '.join(PROTOCOLS)}")
+
+
+def _ports(text: str) -> Iterator[int]:
+    """Ports as people write them: numbers, ranges and names of services, with commas between."""
+    for word in text.split(","):
+        first, dash, last = word.strip().partition("-")
+        if first.isdecimal() and (not dash or last.isdecimal()):
+            low, high = int(first), int(last or first)
+        else:
+            low = high = _service(word.strip())
+        if not 0 <= low <= high <= 65535:
+            raise ValueError(f"{word.strip()} is not a port: ports go from 0 to 65535")
+        yield from range(low, high + 1)
+
+
+def _service(name: str) -> int:
+    try:
+        return socket.getservbyname(name)
+    except OSError:
+        raise ValueError(f"{name!r} is not a port: write 443, 80,443, 1-1024 or a name such as https") from None
+
+
+def ports_text(ports: tuple[int, ...]) -> str:
+    """Ports in order, as few words as possible.
+
+    >>> ports_text((53, 80, 81, 82))
+    '53 80-82'
+    """
+    words: list[list[int]] = []
+    for port in sorted(ports):
+        if words and words[-1][1] == port - 1:
+            words[-1][1] = port
+        else:
+            words.append([port, port])
+    return " ".join(str(low) if low == high else f"{low}-{high}" for low, high in words)
 
 
 def _halves(net: ipaddress.IPv4Network | ipaddress.IPv6Network) -> tuple[int, int, int, int]:
