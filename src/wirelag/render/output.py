@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def write_result(result: Result, form: str, path: str | None) -> None:
     """Print or write a result in one of the formats."""
     if form == "parquet" and path is None:
-        raise WirelagError("Parquet is not for a terminal: name a file with -o")
+        raise WirelagError("cannot print Parquet on a terminal: name a file with -o")
     if form in ("csv", "parquet"):
         frame = result.to_polars()
         with opened(path, binary=form == "parquet") as out:
