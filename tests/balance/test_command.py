@@ -58,14 +58,14 @@ def dry_run(config: Path, *arguments: object) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((), "interface: is missing: where do packets for 192.0.2.10 arrive?"),
-        (("-r", CAPTURE), "a capture can be measured, not steered"),
+        ((), "interface is missing: name the one where packets to 192.0.2.10 arrive"),
+        (("-r", CAPTURE), "a capture cannot be steered"),
         (("--dry-run", "--apply", "true"), "--dry-run applies nothing"),
         (("--dry-run", "-r", "nowhere.pcap"), "nowhere.pcap: there is no such file"),
         (("--dry-run", "-r", CAPTURE, "--speed", "fast"), "'fast' is not a speed"),
         (("--apply", "'", "-r", CAPTURE, "--speed", "max"), "No closing quotation"),
         (("--apply", "", "-r", CAPTURE, "--speed", "max"), "names no command"),
-        (("--method", "auto"), "the kernel has modes: add --dry-run or --apply"),
+        (("--method", "auto"), "the kernel supports modes only: add --dry-run or --apply"),
         (("--check", "--prometheus", "x"), "'x' is not an address"),
     ],
 )

@@ -243,7 +243,7 @@ def test_filters_choose_flows_and_change_no_delay(queue: Queue, clean: dict[str,
     assert found["ci95"]["mean"][0] < found["mean"] < found["ci95"]["mean"][1]
     assert answer(queue.behind, "--proto", "tcp", "--net", "10.0.0.0/8", "--port", "5001")["flows"] == clean["flows"]
     nothing = answer(queue.behind, "--proto", "icmp")
-    assert (nothing["flows"], nothing["mean"], nothing["reason"]) == ([], None, "there is no such flow")
+    assert (nothing["flows"], nothing["mean"], nothing["reason"]) == ([], None, "no such flow")
     assert answer(queue.behind, "--direction", "10.0.0.0/8>")["flows"] == clean["flows"]
 
 

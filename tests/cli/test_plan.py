@@ -121,7 +121,7 @@ def test_the_curve_as_rows(tmp_path: Path) -> None:
     assert [line["upgraded"] for line in lines] == [0, 1, 2]
     wirelag(SIX_FILE, "--upgrade", 2, "--format", "parquet", "-o", tmp_path / "plan.parquet")
     assert pl.read_parquet(tmp_path / "plan.parquet")["probe_hops"].to_list() == [64, 24, 20]
-    assert "Parquet is not for a terminal" in wirelag(SIX_FILE, "--format", "parquet", code=2)
+    assert "cannot print Parquet on a terminal" in wirelag(SIX_FILE, "--format", "parquet", code=2)
 
 
 def test_the_table() -> None:
@@ -160,14 +160,14 @@ def test_router_names_with_commas(validator: jsonschema.Draft202012Validator, tm
         ((SIX_FILE, "--upgraded", "C,C"), "C is upgraded twice; name it once"),
         ((SIX_FILE, "--router", "f"), "did you mean F?"),
         ((SIX_FILE, "--fail", "A-D"), "no link joins A and D"),
-        ((SIX_FILE, "--fail", "A-Z"), "--fail A-Z names no two routers; write it as 'A>B'"),
-        ((SIX_FILE, "--upgrade", "7"), "7 more routers cannot be upgraded, 6 are left"),
+        ((SIX_FILE, "--fail", "A-Z"), "--fail A-Z does not name two routers; write it as 'A>B'"),
+        ((SIX_FILE, "--upgrade", "7"), "cannot upgrade 7 more routers, only 6 are left"),
         ((SIX_FILE, "--upgrade", "-1"), "is not between"),
         ((SIX_FILE, "--strategy", "best"), "'best' is not one of count, reduction, random"),
         ((SIX_FILE, "--loss", "2"), "'2' is not a share: write 1% or 0.01"),
         ((SIX_FILE, "--estimator", "join"), "'join' is not one of lda, finecomb, rda"),
         ((SIX_FILE, "--interval", "0s"), "longer than 0"),
-        ((SIX_FILE, "--html", SIX_FILE), "would destroy it"),
+        ((SIX_FILE, "--html", SIX_FILE), "would be overwritten"),
     ],
 )
 def test_mistakes_are_one_line(words: tuple[object, ...], said: str) -> None:

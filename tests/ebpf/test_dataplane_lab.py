@@ -222,7 +222,7 @@ def test_where_the_kernel_cannot_packets_are_captured_instead(network: Network, 
     said = process.stop(signal.SIGINT)
     assert attached(network, "left") == ("native", 0), "who was there first stays"
     link.close()
-    assert re.search("another XDP program is there.*; measuring outside of the kernel instead", said)
+    assert re.search("another XDP program is there.*; measuring outside the kernel instead", said)
     assert last_line(said)["samples"] > 90
 
 

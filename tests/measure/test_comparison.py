@@ -281,7 +281,7 @@ def test_groups_and_flows() -> None:
     ]
     assert (result.only_before, result.only_after) == (("a",), ("e",))
     assert result.total.verdict == "cannot say"
-    assert result.notes == ("the groups called other are not compared: they need not hold the same",)
+    assert result.notes == ("the groups 'other' are not compared: they may hold different traffic",)
     assert result.is_worse
     plain = flow("a", 1) | {"ci95": [0.9, 1.1]}
     assert compare({"flows": [plain]}, {"flows": [plain]}).groups[0].verdict == "no more than chance"
@@ -302,8 +302,8 @@ def test_notes() -> None:
     group = [{"key": "a", "mean": 1.0}]
     assert compare(plain, plain).notes == ()
     assert compare(plain, plain | {"estimator": "lda", "command": "oneway"}).notes == (
-        "the command is not the same: unknown before, oneway after",
-        "the estimator is not the same: join before, lda after",
+        "the command changed: unknown before, oneway after",
+        "the estimator changed: join before, lda after",
     )
     assert compare(plain | {"groups": group}, plain).notes == ("only the report before has groups",)
     apart = compare(plain | {"groups": group}, plain | {"groups": [{"key": "b"}]})
@@ -330,8 +330,8 @@ def test_legs() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"quantity": None}, 'has no "quantity", and no report of delays; wants the JSON of wirelag rtt'),
-        ({"quantity": None, "command": "info"}, "is what wirelag info prints, and no report of delays"),
+        ({"quantity": None}, 'not a report of delays (no "quantity"); give the JSON of wirelag rtt'),
+        ({"quantity": None, "command": "info"}, "not a report of delays (printed by wirelag info)"),
         ({"command": "score"}, "is what wirelag score prints"),
         ({"mean": "1"}, '"mean" is not a number'),
         ({"mean": True}, '"mean" is not a number'),
@@ -340,7 +340,7 @@ def test_legs() -> None:
         ({"samples": -1}, '"samples" is not a count'),
         ({"lost": 0.5}, '"lost" is not a count'),
         ({"quantiles": []}, '"quantiles" is not an object'),
-        ({"quantiles": {"p50": 1}}, 'quantile "p50" does not lie between 0 and 1'),
+        ({"quantiles": {"p50": 1}}, 'quantile "p50" is not between 0 and 1'),
         ({"ci95": {"mean": [1]}}, 'interval of "mean" is not [low, high]'),
         ({"ci95": {"mean": [2, 1]}}, 'interval of "mean" ends before it begins'),
         ({"ci95": 3}, '"ci95" is not an object'),
@@ -363,7 +363,7 @@ def test_a_report_at_fault_is_named(change: dict[str, Any], said: str) -> None:
 
 def test_other_quantities_do_not_compare() -> None:
     plain = told(1.0, {"mean": [0.9, 1.1]})
-    with pytest.raises(ReportError, match="one is of one-way delay, the other of response delay") as caught:
+    with pytest.raises(ReportError, match="one measures one-way delay, the other response delay") as caught:
         compare(plain, plain | {"quantity": "response"})
     assert caught.value.side == "both"
 
@@ -377,7 +377,7 @@ def test_other_quantities_do_not_compare() -> None:
         (b"{}\n{}\n", "holds several JSON objects, wants one; write it with --format json -o FILE, not jsonl"),
         (b"[" * 100_000, "cannot be read as JSON; write it with --format json -o FILE"),
         (b"[]", "is not a report: wants one JSON object; write it with --format json -o FILE"),
-        (b"{}", 'has no "quantity", and no report of delays; wants the JSON of wirelag rtt, response, oneway or flows'),
+        (b"{}", 'not a report of delays (no "quantity"); give the JSON of wirelag rtt, response, oneway or flows'),
     ],
 )
 def test_an_unreadable_file_is_one_clear_line(tmp_path: Path, content: bytes | None, said: str) -> None:

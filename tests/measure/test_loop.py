@@ -113,5 +113,5 @@ def test_without_a_length_there_is_one_report_over_everything_even_over_nothing(
 
 
 def test_packets_of_the_wrong_points_are_refused() -> None:
-    with pytest.raises(ValueError, match="wants packets of upstream, downstream, not of tap"):
+    with pytest.raises(ValueError, match="needs packets of upstream, downstream, not of tap"):
         next(wirelag.run(Counting(), {"tap": []}))

@@ -130,9 +130,9 @@ def test_a_malformed_truth_is_one_clear_line(files: tuple[Path, Path], tmp_path:
     report, truth = files
     other = tmp_path / "other.parquet"
     for content, says in (
-        (b"", "is not Parquet"),
-        (b"text", "is not Parquet"),
-        (truth.read_bytes()[:1000], "is not Parquet"),
+        (b"", "not a Parquet file"),
+        (b"text", "not a Parquet file"),
+        (truth.read_bytes()[:1000], "not a Parquet file"),
         (None, "no column 'leg'"),
     ):
         if content is None:

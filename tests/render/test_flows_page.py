@@ -143,9 +143,9 @@ def test_bars_and_points_are_the_slowest_with_their_intervals(seen: Seen) -> Non
 @pytest.mark.acceptance
 def test_a_page_of_no_flow_says_why(seen: Seen, tool: Callable[[str], str], tmp_path: Path) -> None:
     flows = some(seen.flows, 0)
-    total = replace(flows.report(), mean=None, std=None, ci95={}, samples=0, reason="there is no such flow")
+    total = replace(flows.report(), mean=None, std=None, ci95={}, samples=0, reason="no such flow")
     text = render_flows(made(flows, total=total))
-    assert "No delay could be measured: there is no such flow." in Walk(text).text
+    assert "No delay could be measured: no such flow." in Walk(text).text
     assert set(figures(text)) == {"time"}
     browse(tool("chromium"), saved(text, tmp_path), tmp_path, "--dump-dom")
     flows = replace(flows, references_ns=np.empty((0, 2), np.int64))

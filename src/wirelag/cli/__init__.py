@@ -1,4 +1,4 @@
-"""The command line. Each command is a function in a module of its name; what it computes lives elsewhere."""
+"""The command line. Each command is a function in a module of its name; what it computes is in `measure`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ except KeyboardInterrupt:  # before `main` can catch it
 
 app = typer.Typer(
     name="wirelag",
-    help="How late is the network? Measured from packets that are already there.",
+    help="How late is the network? Measured from packets you already have.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -96,20 +96,20 @@ def main() -> None:
     except KeyboardInterrupt:
         _fail("stopped", 130)
     except MemoryError:
-        _fail("out of memory; a filter (--host, --port, --from, --to) makes the work smaller", 2)
+        _fail("out of memory; select fewer packets with --host, --port, --from or --to", 2)
     except Exception as error:
-        # Whoever opens or reads a file names it in an error of its own: what has no name is standard output.
+        # Code that opens or reads a file names it in its error. An error without a name is standard output's.
         if isinstance(error, OSError) and error.filename is None and error.strerror:
             _write_no_more()
-            _fail(f"standard output: cannot write ({error.strerror}); send it elsewhere", 2)
+            _fail(f"standard output: cannot write ({error.strerror}); redirect it elsewhere", 2)
         if os.environ.get("WIRELAG_DEBUG"):
             raise
-        where = "set WIRELAG_DEBUG=1 to see where, and please report it"
+        where = "set WIRELAG_DEBUG=1 to see where, and please report this bug"
         _fail(f"internal error: {type(error).__name__}: {error}; {where}", 70)
 
 
 def _stand_in() -> None:
-    """Something in place of streams that are closed: writing to standard output then fails as on a full disk."""
+    """Replace closed streams. Writing to standard output then fails as on a full disk."""
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
     if sys.stderr is None:
@@ -117,7 +117,7 @@ def _stand_in() -> None:
 
 
 def _write_no_more() -> None:
-    """What is left for standard output has nowhere to go: at exit it must not fail again."""
+    """Discard what is left for standard output, so that it does not fail again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

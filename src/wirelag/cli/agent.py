@@ -1,4 +1,4 @@
-"""`wirelag agent`: at a vantage point, a synopsis of each interval for the collector."""
+"""`wirelag agent`: measures at a vantage point and sends a synopsis of each interval to the collector."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from wirelag.cli.options import ANSWER, FILTERS, METHOD
 from wirelag.errors import WirelagError
 
-COLLECTOR = "Where to"
+COLLECTOR = "Collector"
 REFERENCES = "Reference packets"
 
 
@@ -20,104 +20,103 @@ def _option(flag: str, metavar: str | None, says: str, panel: str) -> Any:
 
 def agent(
     file: Annotated[
-        str | None, typer.Argument(metavar="[FILE]", help="Settings as TOML; options take the place of what it says.")
+        str | None, typer.Argument(metavar="[FILE]", help="Settings file (TOML). Options override it.")
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Say what would happen, and end.")] = False,
-    point: Annotated[str | None, _option("--point", "NAME", "What this vantage point is called.", FILTERS)] = None,
-    interface: Annotated[str | None, _option("--interface", "NAME", "Where to listen.", FILTERS)] = None,
-    read: Annotated[
-        list[str] | None, _option("-r", "CAPTURE", "Read this instead, as if it happened now.", FILTERS)
-    ] = None,
-    speed: Annotated[str | None, _option("--speed", "Nx", "How fast to read it; 1x.", FILTERS)] = None,
-    expression: Annotated[
-        str | None, _option("--filter", "EXPRESSION", "Packets as tcpdump selects them.", FILTERS)
-    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Check the settings, print the plan, and exit.")] = False,
+    point: Annotated[str | None, _option("--point", "NAME", "Name of this vantage point.", FILTERS)] = None,
+    interface: Annotated[str | None, _option("--interface", "NAME", "Interface to capture on.", FILTERS)] = None,
+    read: Annotated[list[str] | None, _option("-r", "CAPTURE", "Replay this capture instead.", FILTERS)] = None,
+    speed: Annotated[str | None, _option("--speed", "Nx", "Replay speed; 1x.", FILTERS)] = None,
+    expression: Annotated[str | None, _option("--filter", "EXPRESSION", "Filter in tcpdump's syntax.", FILTERS)] = None,
     promiscuous: Annotated[
-        bool | None, _option("--promiscuous", None, "Packets for other hosts, too.", FILTERS)
+        bool | None, _option("--promiscuous", None, "Capture packets to other hosts, too.", FILTERS)
     ] = None,
-    tunnels: Annotated[bool | None, _option("--tunnels", None, "Look inside tunnels.", FILTERS)] = None,
-    ring: Annotated[str | None, _option("--ring", "SIZE", "For packets that wait; 64MiB.", FILTERS)] = None,
-    cores: Annotated[int | None, _option("--cores", "N", "That take packets in; 1.", FILTERS)] = None,
+    tunnels: Annotated[bool | None, _option("--tunnels", None, "Measure packets inside tunnels.", FILTERS)] = None,
+    ring: Annotated[str | None, _option("--ring", "SIZE", "Size of the capture buffer; 64MiB.", FILTERS)] = None,
+    cores: Annotated[int | None, _option("--cores", "N", "Cores that capture packets; 1.", FILTERS)] = None,
     in_kernel: Annotated[
-        bool | None, _option("--in-kernel", None, "lda: measure inside the kernel, by eBPF.", FILTERS)
+        bool | None, _option("--in-kernel", None, "lda: measure inside the kernel (eBPF).", FILTERS)
     ] = None,
-    then: Annotated[str | None, _option("--then", "PINNED", "An XDP program to run after ours.", FILTERS)] = None,
+    then: Annotated[str | None, _option("--then", "PINNED", "XDP program to run after wirelag's.", FILTERS)] = None,
     segment: Annotated[
-        list[str] | None, _option("--segment", "A>B", "What is measured; once for each --direction.", FILTERS)
+        list[str] | None, _option("--segment", "A>B", "Segment to measure; one for each --direction.", FILTERS)
     ] = None,
     direction: Annotated[
-        list[str] | None, _option("--direction", "SRC>DST", "Packets of the segment, by address.", FILTERS)
+        list[str] | None, _option("--direction", "SRC>DST", "Addresses of the segment's packets.", FILTERS)
     ] = None,
-    nat: Annotated[bool | None, _option("--nat", None, "Addresses and ports change in between.", FILTERS)] = None,
-    prefix: Annotated[
-        int | None, _option("--prefix", "BYTES", "Of payload that tell packets apart; 16.", FILTERS)
-    ] = None,
-    estimator: Annotated[str | None, _option("--estimator", "lda|finecomb|rda", "The method; rda.", METHOD)] = None,
-    interval: Annotated[str | None, _option("--interval", "D", "How long intervals are; 1s.", METHOD)] = None,
-    grace: Annotated[
-        str | None, _option("--grace", "D", "How long after its end a quiet interval is cut; 50ms.", METHOD)
-    ] = None,
-    rows: Annotated[int | None, _option("--rows", "N", "lda, finecomb: rows.", METHOD)] = None,
-    loss: Annotated[str | None, _option("--loss", "SHARES", "lda, finecomb: loss to tune for.", METHOD)] = None,
+    nat: Annotated[bool | None, _option("--nat", None, "Leave addresses and ports out of packet ids.", FILTERS)] = None,
+    prefix: Annotated[int | None, _option("--prefix", "BYTES", "Payload bytes in packet ids; 16.", FILTERS)] = None,
+    estimator: Annotated[str | None, _option("--estimator", "lda|finecomb|rda", "Estimator; rda.", METHOD)] = None,
+    interval: Annotated[str | None, _option("--interval", "D", "Length of intervals; 1s.", METHOD)] = None,
+    grace: Annotated[str | None, _option("--grace", "D", "Wait before an idle interval is cut; 50ms.", METHOD)] = None,
+    rows: Annotated[int | None, _option("--rows", "N", "lda, finecomb: number of rows.", METHOD)] = None,
+    loss: Annotated[str | None, _option("--loss", "SHARES", "lda, finecomb: loss rates to tune for.", METHOD)] = None,
     packets_per_interval: Annotated[
-        int | None, _option("--packets-per-interval", "N", "lda: packets to tune for.", METHOD)
+        int | None, _option("--packets-per-interval", "N", "lda: packets per interval to tune for.", METHOD)
     ] = None,
-    banks: Annotated[int | None, _option("--banks", "K", "rda: banks; 3.", METHOD)] = None,
-    buckets: Annotated[int | None, _option("--buckets", "N", "rda: send N buckets, not symbols.", METHOD)] = None,
-    deviation: Annotated[str | None, _option("--deviation", "rows|collapse", "How sigma is told.", METHOD)] = None,
+    banks: Annotated[int | None, _option("--banks", "K", "rda: number of banks; 3.", METHOD)] = None,
+    buckets: Annotated[int | None, _option("--buckets", "N", "rda: send N buckets instead of symbols.", METHOD)] = None,
+    deviation: Annotated[
+        str | None, _option("--deviation", "rows|collapse", "Method for the standard deviation.", METHOD)
+    ] = None,
     tail: Annotated[int | None, _option("--tail", "N", "Packets kept for quantiles; 512.", METHOD)] = None,
-    memory: Annotated[str | None, _option("--memory", "SIZE", "rda: of an interval; 64MiB.", METHOD)] = None,
-    past: Annotated[str | None, _option("--past", "SIZE", "rda: of past intervals; 256MiB.", METHOD)] = None,
-    seed: Annotated[int | None, _option("--seed", "S", "Of all coins.", METHOD)] = None,
+    memory: Annotated[str | None, _option("--memory", "SIZE", "rda: memory per interval; 64MiB.", METHOD)] = None,
+    past: Annotated[str | None, _option("--past", "SIZE", "rda: memory for past intervals; 256MiB.", METHOD)] = None,
+    seed: Annotated[int | None, _option("--seed", "S", "Seed of all random choices.", METHOD)] = None,
     cut_by: Annotated[str | None, _option("--cut", "packets|clock", "lda: where intervals end.", METHOD)] = None,
     control_port: Annotated[
-        int | None, _option("--control-port", "PORT", "lda: intervals end at control packets to it.", METHOD)
+        int | None, _option("--control-port", "PORT", "lda: cut at control packets to this port.", METHOD)
     ] = None,
     control_to: Annotated[
-        str | None, _option("--control-to", "ADDRESS", "lda: send control packets there.", METHOD)
+        str | None, _option("--control-to", "ADDRESS", "lda: send control packets to this address.", METHOD)
     ] = None,
     clock_error: Annotated[
-        str | None, _option("--clock-error", "D", "The clock is right within this; do not ask it.", METHOD)
+        str | None, _option("--clock-error", "D", "Error bound of the clock; default: as its daemon reports.", METHOD)
     ] = None,
     by: Annotated[
         str | None,
-        _option("--by", "flow|source|destination|prefix|dscp", "A synopsis for each class of traffic, too.", ANSWER),
+        _option("--by", "flow|source|destination|prefix|dscp", "Cut a synopsis of each traffic class, too.", ANSWER),
     ] = None,
     most_groups: Annotated[int | None, _option("--most-groups", "N", "Classes to keep; 100.", ANSWER)] = None,
-    ipv4_prefix: Annotated[int | None, _option("--ipv4-prefix", "BITS", "Of networks in --by; 24.", ANSWER)] = None,
-    ipv6_prefix: Annotated[int | None, _option("--ipv6-prefix", "BITS", "Of networks in --by; 48.", ANSWER)] = None,
+    ipv4_prefix: Annotated[
+        int | None, _option("--ipv4-prefix", "BITS", "Prefix length of IPv4 networks; 24.", ANSWER)
+    ] = None,
+    ipv6_prefix: Annotated[
+        int | None, _option("--ipv6-prefix", "BITS", "Prefix length of IPv6 networks; 48.", ANSWER)
+    ] = None,
     collector: Annotated[
         str | None, _option("--collector", "URL", "https://HOST:PORT or tls://HOST:PORT (NATS).", COLLECTOR)
     ] = None,
-    token_file: Annotated[str | None, _option("--token-file", "FILE", "Holds the token.", COLLECTOR)] = None,
-    ca: Annotated[str | None, _option("--ca", "FILE", "Who signs the collector's certificate.", COLLECTOR)] = None,
+    token_file: Annotated[str | None, _option("--token-file", "FILE", "File that holds the token.", COLLECTOR)] = None,
+    ca: Annotated[str | None, _option("--ca", "FILE", "CA that signed the collector's certificate.", COLLECTOR)] = None,
     insecure: Annotated[
-        bool | None, _option("--insecure", None, "Allow plain text, and any certificate.", COLLECTOR)
+        bool | None, _option("--insecure", None, "Allow plain text and any certificate.", COLLECTOR)
     ] = None,
-    source: Annotated[
-        str | None, _option("--from", "ADDRESS", "To speak from; of a router its own.", COLLECTOR)
+    source: Annotated[str | None, _option("--from", "ADDRESS", "Source address of messages.", COLLECTOR)] = None,
+    spool: Annotated[str | None, _option("--spool", "FOLDER", "Folder for messages not yet sent.", COLLECTOR)] = None,
+    spool_most: Annotated[
+        str | None, _option("--spool-most", "SIZE", "Size limit of the spool; 1GiB.", COLLECTOR)
     ] = None,
-    spool: Annotated[str | None, _option("--spool", "FOLDER", "Where messages wait.", COLLECTOR)] = None,
-    spool_most: Annotated[str | None, _option("--spool-most", "SIZE", "How much of them; 1GiB.", COLLECTOR)] = None,
-    status: Annotated[str | None, _option("--status", "D", "How often to tell how it is; 10s.", COLLECTOR)] = None,
+    status: Annotated[str | None, _option("--status", "D", "How often to send a status; 10s.", COLLECTOR)] = None,
     reference: Annotated[
-        list[str] | None, _option("--reference", "ADDRESS", "Send reference packets there.", REFERENCES)
+        list[str] | None, _option("--reference", "ADDRESS", "Send reference packets to this address.", REFERENCES)
     ] = None,
-    every: Annotated[str | None, _option("--every", "D", "How often; 10ms.", REFERENCES)] = None,
-    link: Annotated[str | None, _option("--link", "RATE", "The rate of the link; 1Gbps.", REFERENCES)] = None,
+    every: Annotated[str | None, _option("--every", "D", "Time between reference packets; 10ms.", REFERENCES)] = None,
+    link: Annotated[str | None, _option("--link", "RATE", "Rate of the link; 1Gbps.", REFERENCES)] = None,
     share: Annotated[
-        str | None, _option("--share", "SHARE", "Of the link, that they never exceed; 0.5%.", REFERENCES)
+        str | None, _option("--share", "SHARE", "Largest share of the link they may use; 0.5%.", REFERENCES)
     ] = None,
     receive_references: Annotated[
-        bool | None, _option("--receive-references", None, "Take those of others.", REFERENCES)
+        bool | None, _option("--receive-references", None, "Receive reference packets of other agents.", REFERENCES)
     ] = None,
     m_set: Annotated[
-        str | None, _option("--m-set", "collector", "Measure the m-set that the collector tells.", REFERENCES)
+        str | None, _option("--m-set", "collector", "Measure the m-set that the collector assigns.", REFERENCES)
     ] = None,
 ) -> None:
-    """Measure at a vantage point for ever: what the other end of a segment must know goes to the collector.
+    """Measure one point for a collector.
 
-    Use the same settings at both ends.
+    The agent captures without end, and sends a synopsis of each interval to the collector, which compares it with that
+    of the segment's other end. Use the same settings at both ends.
     """
     from wirelag.capture.privileges import no_threads
 
@@ -159,7 +158,7 @@ def agent(
             print(line)
         return
     if config.collector is None:
-        raise WirelagError("collector (--collector) is missing: where do messages go? --check does without")
+        raise WirelagError("collector (--collector) is missing: give its URL; only --check works without it")
     from wirelag.agent.loop import Agent
 
     Agent(config, lambda line: print(f"wirelag agent: {line}", file=sys.stderr, flush=True)).run()

@@ -1,4 +1,4 @@
-"""`wirelag balance`: new connections go to the servers that respond in time; or, what that would be."""
+"""`wirelag balance`: sends new connections to the servers that respond fast, or prints the weights it would set."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from wirelag.cli.options import check_address, one_of, speed_of
 from wirelag.errors import WirelagError
 
-MEASURE: Final = "Measure, do not steer"
+MEASURE: Final = "Measurement without steering"
 
 
 def _option(*flags: str, metavar: str | None = None, says: str, panel: str | None = None) -> Any:
@@ -17,41 +17,42 @@ def _option(*flags: str, metavar: str | None = None, says: str, panel: str | Non
 
 
 def balance(
-    config: Annotated[str, _option("--config", metavar="FILE", says="Service, backends and settings, as TOML.")],
-    check: Annotated[bool, _option("--check", says="Say what would happen, and end.")] = False,
+    config: Annotated[str, _option("--config", metavar="FILE", says="Service, backends and settings (TOML).")],
+    check: Annotated[bool, _option("--check", says="Check the settings, print the plan, and exit.")] = False,
     remove: Annotated[
-        bool, _option("--remove", says="Take the program and its maps out of the kernel: the service ends here.")
+        bool, _option("--remove", says="Remove the program and its maps from the kernel; the service stops.")
     ] = False,
     dry_run: Annotated[
-        bool, _option("--dry-run", says="Print the weights it would set, as JSON lines.", panel=MEASURE)
+        bool, _option("--dry-run", says="Only print the weights it would set, as JSON lines.", panel=MEASURE)
     ] = False,
     apply: Annotated[
         str | None,
-        _option("--apply", metavar="COMMAND", says="Run this with new weights: for another balancer.", panel=MEASURE),
+        _option(
+            "--apply", metavar="COMMAND", says="Run this command with new weights, for another balancer.", panel=MEASURE
+        ),
     ] = None,
     read: Annotated[
         list[str] | None,
-        _option(
-            "-r", "--read", metavar="CAPTURE", says="Packets of this capture, not of the interface.", panel=MEASURE
-        ),
+        _option("-r", "--read", metavar="CAPTURE", says="Replay this capture instead.", panel=MEASURE),
     ] = None,
-    speed: Annotated[str, _option("--speed", metavar="Nx|max", says="How fast it is read.", panel=MEASURE)] = "1x",
+    speed: Annotated[str, _option("--speed", metavar="Nx|max", says="Replay speed.", panel=MEASURE)] = "1x",
     method: Annotated[
         str,
-        _option("--method", metavar="modes|auto", says="As in wirelag response; the kernel has modes.", panel=MEASURE),
+        _option("--method", metavar="modes|auto", says="As in wirelag response; steering needs modes.", panel=MEASURE),
     ] = "modes",
-    length: Annotated[str | None, _option("--for", metavar="D", says="End after this long.")] = None,
+    length: Annotated[str | None, _option("--for", metavar="D", says="Exit after this time.")] = None,
     output_format: Annotated[
-        str | None, _option("--format", metavar="table|jsonl", says="A view, or a line of JSON for each interval.")
+        str | None, _option("--format", metavar="table|jsonl", says="Live view, or one line of JSON per interval.")
     ] = None,
     prometheus: Annotated[
-        str | None, _option("--prometheus", metavar="ADDRESS", says="Serve /metrics there: 127.0.0.1:9465.")
+        str | None, _option("--prometheus", metavar="ADDRESS", says="Serve /metrics at this address: 127.0.0.1:9465.")
     ] = None,
 ) -> None:
-    """Balance connections over servers by how late they answer, which never pass here (direct server return).
+    """Balance connections by response latency.
 
-    Traffic flows on when it ends, with the last weights; started again it takes over. SIGHUP reads the file again.
-    With `pins = false` in the file the balancer ends with the command, and needs no bpffs.
+    Only packets from clients pass the balancer (direct server return). When the command ends, the kernel balances on
+    with the last weights; the next start takes over. SIGHUP reloads the file. With `pins = false` the balancer ends
+    with the command, and needs no bpffs.
     """
     from wirelag.balance.run import Run, check_here, tell
     from wirelag.balance.settings import Config
@@ -68,7 +69,7 @@ def balance(
         from wirelag.ebpf.balance import remove_balancer
 
         if settings.pins is None:
-            out = "stopping it ends it; one that was started with pins is removed with that setting"
+            out = "stop the command to end it; to remove a pinned balancer, give the setting it was started with"
             tell(f"{config}: pins = false: nothing is pinned, so there is nothing to remove; {out}")
         elif not remove_balancer(settings.pins):
             tell(f"{settings.pins}: nothing is pinned there")
@@ -81,14 +82,16 @@ def balance(
             check_here(settings, settings.interface, steers=not (dry_run or apply))
         return
     if dry_run and apply is not None:
-        raise typer.BadParameter("--dry-run applies nothing: leave one of them out", param_hint="--apply")
+        raise typer.BadParameter("--dry-run applies nothing: give only one of the two", param_hint="--apply")
     measured = dry_run or apply is not None
     if read and not measured:
-        raise typer.BadParameter("a capture can be measured, not steered: add --dry-run or --apply", param_hint="-r")
+        raise typer.BadParameter("a capture cannot be steered: add --dry-run or --apply", param_hint="-r")
     if method != "modes" and not measured:
-        raise typer.BadParameter("the kernel has modes: add --dry-run or --apply", param_hint="--method")
+        raise typer.BadParameter("the kernel supports modes only: add --dry-run or --apply", param_hint="--method")
     if settings.interface is None and not read:
-        raise WirelagError(f"{config}: interface: is missing: where do packets for {settings.service.address} arrive?")
+        raise WirelagError(
+            f"{config}: interface is missing: name the one where packets to {settings.service.address} arrive"
+        )
     run = Run(settings, form, prometheus or settings.prometheus, length_ns)
     if measured:
         run.measure(apply, read or [], speed_of(speed), method)

@@ -1,4 +1,4 @@
-"""`wirelag collect`: pairs points into segments, keeps what they say, serves it."""
+"""`wirelag collect`: pairs points into segments, stores the results and serves them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from wirelag.errors import WirelagError
 
-SERVED, MEASURED, KEPT = "Who may ask", "What is measured", "What is kept"
+SERVED, MEASURED, KEPT = "Server", "Measurement", "Storage"
 
 
 def _option(flag: str, metavar: str | None, says: str, panel: str) -> Any:
@@ -17,49 +17,59 @@ def _option(flag: str, metavar: str | None, says: str, panel: str) -> Any:
 
 def collect(
     file: Annotated[
-        str | None, typer.Argument(metavar="[FILE]", help="Settings as TOML; options take the place of what it says.")
+        str | None, typer.Argument(metavar="[FILE]", help="Settings file (TOML). Options override it.")
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Say what would happen, and end.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Check the settings, print the plan, and exit.")] = False,
     listen: Annotated[
-        str | None, _option("--listen", "ADDRESS:PORT", "Where to listen; 127.0.0.1:8321.", SERVED)
+        str | None, _option("--listen", "ADDRESS:PORT", "Address to listen on; 127.0.0.1:8321.", SERVED)
     ] = None,
     token_file: Annotated[
-        str | None, _option("--token-file", "FILE", "Tokens, a line each; needed beyond loopback.", SERVED)
+        str | None, _option("--token-file", "FILE", "Tokens, one per line; required beyond loopback.", SERVED)
     ] = None,
-    certificate: Annotated[str | None, _option("--certificate", "FILE", "For HTTPS, with --key.", SERVED)] = None,
-    key: Annotated[str | None, _option("--key", "FILE", "Of the certificate.", SERVED)] = None,
+    certificate: Annotated[
+        str | None, _option("--certificate", "FILE", "Certificate for HTTPS; needs --key.", SERVED)
+    ] = None,
+    key: Annotated[str | None, _option("--key", "FILE", "Private key of the certificate.", SERVED)] = None,
     nats: Annotated[
-        str | None, _option("--nats", "URL", "Take messages from this broker, too: tls://HOST:4222.", SERVED)
+        str | None, _option("--nats", "URL", "Receive messages from this broker, too: tls://HOST:4222.", SERVED)
     ] = None,
-    nats_secret: Annotated[str | None, _option("--nats-secret", "FILE", "Its token, or user:password.", SERVED)] = None,
-    ca: Annotated[str | None, _option("--ca", "FILE", "Who vouches for the broker.", SERVED)] = None,
+    nats_secret: Annotated[
+        str | None, _option("--nats-secret", "FILE", "The broker's token, or user:password.", SERVED)
+    ] = None,
+    ca: Annotated[str | None, _option("--ca", "FILE", "CA that signed the broker's certificate.", SERVED)] = None,
     insecure: Annotated[
-        bool | None, _option("--insecure", None, "Speak to the broker in plain text, or whoever it is.", SERVED)
+        bool | None, _option("--insecure", None, "Allow plain text to the broker, and any certificate.", SERVED)
     ] = None,
     segment: Annotated[
         list[str] | None,
-        _option("--segment", "A>B", "Its two points; NAME=UP,DOWN by name. Without any: what agents say.", MEASURED),
+        _option("--segment", "A>B", "Segment to measure, or NAME=UP,DOWN; default: as agents name them.", MEASURED),
     ] = None,
     topology: Annotated[
-        str | None, _option("--topology", "FILE", "Routers and links, for paths: as `wirelag plan` reads.", MEASURED)
+        str | None,
+        _option("--topology", "FILE", "Routers and links, for paths; formats as in `wirelag plan`.", MEASURED),
     ] = None,
     slow: Annotated[
-        str | None, _option("--slow", "D", "On a path, blame a segment that adds more than this; 1ms.", MEASURED)
+        str | None, _option("--slow", "D", "Blame a segment of a path that adds more than this; 1ms.", MEASURED)
     ] = None,
     follow: Annotated[
-        str | None, _option("--follow", "D", "Read the topology so often, and tell agents what to measure.", MEASURED)
+        str | None, _option("--follow", "D", "How often to read the topology and assign m-sets to agents.", MEASURED)
     ] = None,
     upgraded: Annotated[
         list[str] | None,
-        _option("--upgraded", "R", "With --follow: this router measures; without any: whose agents live.", MEASURED),
+        _option("--upgraded", "R", "--follow: a router that measures; default: those with live agents.", MEASURED),
     ] = None,
-    store: Annotated[str | None, _option("--store", "FILE", "Where results are kept; wirelag.db.", KEPT)] = None,
+    store: Annotated[str | None, _option("--store", "FILE", "Database of results; wirelag.db.", KEPT)] = None,
     retain: Annotated[
         list[str] | None,
-        _option("--retain", "WHAT=HOW", "intervals=2d, minutes=60d, hours=2y, messages=1d, size=10GiB.", KEPT),
+        _option(
+            "--retain", "WHAT=HOW", "Retention: intervals=2d, minutes=60d, hours=2y, messages=1d, size=10GiB.", KEPT
+        ),
     ] = None,
 ) -> None:
-    """Take in what agents send: pair points into segments, keep and serve results, a page, /metrics and an API."""
+    """Collect what agents measure, and serve it.
+
+    It pairs points into segments, stores results, and serves a page, /metrics and an API.
+    """
     from wirelag.collector.settings import Settings
     from wirelag.settings import read_toml
 
@@ -97,5 +107,5 @@ def collect(
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise WirelagError(f"--retain: {text!r} is not WHAT=HOW, intervals=2d for example")
+        raise WirelagError(f"--retain: {text!r} is not WHAT=HOW; write intervals=2d, for example")
     return name.strip(), value.strip()

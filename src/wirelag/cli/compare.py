@@ -1,4 +1,4 @@
-"""`wirelag compare`: whether it got slower from one report to another, where, and by more than chance."""
+"""`wirelag compare`: what got slower between two reports, where, and whether by more than chance."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ def compare(
     before: Annotated[
         str, typer.Argument(metavar="BEFORE.json", help="JSON of rtt, response, oneway, flows; - is standard input.")
     ],
-    after: Annotated[str, typer.Argument(metavar="AFTER.json", help="JSON of the same, later.")],
+    after: Annotated[str, typer.Argument(metavar="AFTER.json", help="JSON of the same command, later.")],
     everything: Annotated[
-        bool, typer.Option("--all", help=f"Show every group, not only the {MOST_GROUPS} that changed most.")
+        bool, typer.Option("--all", help=f"Show all groups, not only the {MOST_GROUPS} that changed most.")
     ] = False,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit code 3 if something got slower by more than chance.")
+        bool, typer.Option("--exit-code", help="Exit with 3 if anything got slower by more than chance.")
     ] = False,
-    output_format: Annotated[str, typer.Option("--format", metavar="table|json", help="How to print it.")] = "table",
+    output_format: Annotated[str, typer.Option("--format", metavar="table|json", help="Output format.")] = "table",
 ) -> None:
-    """Say whether it got slower from one report to another, where, by how much, and whether that is more than chance.
+    """Compare two reports for what got slower.
 
-    The whole first, then its legs, then the groups that both reports have, those that changed most before the others.
+    It shows where, by how much, and whether by more than chance: all traffic first, then its legs, then the groups that
+    both reports have, the largest changes first.
     """
     check_outputs(output_format, {}, forms=("table", "json"))
     from wirelag.measure.compare import compare as measure

@@ -1,4 +1,4 @@
-"""`wirelag cut`: a few kilobytes of each interval, to be compared with those of another point."""
+"""`wirelag cut`: writes a synopsis of each interval, to compare with another point's."""
 
 from __future__ import annotations
 
@@ -33,22 +33,20 @@ if TYPE_CHECKING:
 @with_method(without=("rateless",), estimator="lda")
 def cut(
     captures: Captures,
-    output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="Where to, A.syn say.")],
+    output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="File to write, such as A.syn.")],
     wanted: Filter,
     method: Method,
     tunnels: Tunnels = False,
     direction: Direction = None,
     offset: Annotated[
         str | None,
-        typer.Option(
-            metavar="D", help="How far this point's clock is ahead, where that is known.", rich_help_panel=METHOD
-        ),
+        typer.Option(metavar="D", help="How far this point's clock is ahead, if known.", rich_help_panel=METHOD),
     ] = None,
     interval: Interval = None,
     by: Annotated[
         str | None,
         typer.Option(
-            metavar="|".join(GROUPS), help="A synopsis for each class of traffic, too.", rich_help_panel=ANSWER
+            metavar="|".join(GROUPS), help="Cut a synopsis of each traffic class, too.", rich_help_panel=ANSWER
         ),
     ] = None,
     most_groups: MostGroups = 100,
@@ -58,18 +56,19 @@ def cut(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Answer the questions of `wirelag oneway --ask` instead; its terms are used.",
+            help="Reply to the questions of `wirelag oneway --ask` instead, with their terms.",
             rich_help_panel=METHOD,
         ),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Keep a few kilobytes of each interval, to be compared with those of another point by `wirelag oneway`.
+    """Write synopses of a capture.
 
-    Use the same options at both points.
+    `wirelag oneway` compares them with those of another point: a few kilobytes per interval instead of the capture. Use
+    the same options at both points.
     """
     if output == "-":
-        raise typer.BadParameter("needs the name of a file", param_hint="-o")
+        raise typer.BadParameter("must be a file", param_hint="-o")
     check_outputs("table", {"-o": output}, [*captures, *([answer] if answer else [])])
     from wirelag.measure.cut import cut_captures, reply, terms_of
     from wirelag.measure.groups import Groups
@@ -79,7 +78,7 @@ def cut(
     reading, ahead_ns = ReadOptions(wanted, tunnels, progress(quiet)), offset_ns(offset, "offset") if offset else 0
     if answer is not None:
         written = reply(captures, output, answer, reading, ahead_ns)
-        said = f"{written.records} answers to {written.questions} questions"
+        said = f"{written.records} replies to {written.questions} questions"
     else:
         interval_ns = duration_ns(interval, "interval") if interval else None
         groups = Groups(by, GROUPS, most_groups, ipv4_prefix, ipv6_prefix)

@@ -41,21 +41,21 @@ def flows(
         str,
         typer.Option(
             metavar="|".join(METHODS),
-            help="Between references: as a queue behaves, on a straight line, or as the reference before.",
+            help="How to interpolate: as a queue behaves, linearly, or from the last reference.",
             rich_help_panel=METHOD,
         ),
     ] = "busy",
     drain: Annotated[
         str | None,
         typer.Option(
-            metavar="RATE", help="busy: rate of the queue (2Gbps, say); default: learned.", rich_help_panel=METHOD
+            metavar="RATE", help="busy: rate of the queue, such as 2Gbps; default: learned.", rich_help_panel=METHOD
         ),
     ] = None,
     overhead: Annotated[
         int,
         typer.Option(
             metavar="BYTES",
-            help="Added to captured lengths (an Ethernet's wire: 24).",
+            help="Bytes to add to captured lengths (Ethernet: 24).",
             rich_help_panel=METHOD,
         ),
     ] = 0,
@@ -63,17 +63,17 @@ def flows(
         str | None,
         typer.Option(
             metavar="|".join(SOURCES),
-            help="References: STAMP packets by port or by --mark, or packets that --upstream holds, too.",
+            help="References: STAMP packets by port or by --mark, or packets also in --upstream.",
             rich_help_panel=METHOD,
         ),
     ] = None,
     mark: Annotated[
         int | None,
-        typer.Option(metavar="DSCP", help="marked: STAMP packets on any port have this mark.", rich_help_panel=METHOD),
+        typer.Option(metavar="DSCP", help="marked: DSCP of STAMP packets, on any port.", rich_help_panel=METHOD),
     ] = None,
     upstream: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="capture: what the other side captured.", rich_help_panel=METHOD),
+        typer.Option(metavar="FILE", help="capture: the capture from before the queue.", rich_help_panel=METHOD),
     ] = None,
     every: Annotated[
         int,
@@ -83,42 +83,43 @@ def flows(
         str, typer.Option(metavar="SIZE", help="Memory for open flows: 128 bytes each.", rich_help_panel=METHOD)
     ] = "128MiB",
     inactive: Annotated[
-        str, typer.Option(metavar="D", help="A flow ends after a longer silence.", rich_help_panel=METHOD)
+        str, typer.Option(metavar="D", help="Idle time after which a flow ends.", rich_help_panel=METHOD)
     ] = "15s",
     active: Annotated[
-        str, typer.Option(metavar="D", help="A record of a flow ends when open for longer.", rich_help_panel=METHOD)
+        str, typer.Option(metavar="D", help="Longest time that one record of a flow covers.", rich_help_panel=METHOD)
     ] = "30m",
     hold: Annotated[
         float,
-        typer.Option(metavar="P", help="A packet opens a flow with this probability.", rich_help_panel=METHOD),
+        typer.Option(metavar="P", help="Probability that a packet opens a flow.", rich_help_panel=METHOD),
     ] = 1.0,
     interval: Interval = None,
     by: Annotated[
         str,
         typer.Option(
             metavar="|".join(GROUPS),
-            help="What to list: flows, or groups of them; a packet's source is the client.",
+            help="List flows, or groups of them; a packet's source is the client.",
             rich_help_panel=ANSWER,
         ),
     ] = "flow",
     most_flows: Annotated[
-        int, typer.Option(metavar="N", help="Lines of the list; files have all.", rich_help_panel=ANSWER)
+        int, typer.Option(metavar="N", help="Lines in the table; files have all flows.", rich_help_panel=ANSWER)
     ] = 20,
     most_groups: MostGroups = 1000,
     ipv4_prefix: Ipv4Prefix = 24,
     ipv6_prefix: Ipv6Prefix = 48,
     sla: Annotated[
         list[str] | None,
-        typer.Option(metavar="QUESTION", help="mean<10ms: exit code 3 unless it holds.", rich_help_panel=ANSWER),
+        typer.Option(metavar="QUESTION", help="Exit with 3 unless this holds: mean<10ms.", rich_help_panel=ANSWER),
     ] = None,
     html: Html = None,
     output_format: OutputFormat = "table",
     output: Output = None,
     quiet: Quiet = False,
 ) -> None:
-    """Measure the one-way delay of every flow, behind a queue, from sparse reference packets.
+    """Measure one-way delay of every flow.
 
-    The references are STAMP packets that a sender injects before the queue, or packets that a second capture knows.
+    The capture is from behind a queue. Delays are interpolated between sparse reference packets: STAMP packets that a
+    sender injects before the queue, or packets that a second capture also holds.
     """
     check_outputs(output_format, {"-o": output, "--html": html}, [*captures, *([upstream] if upstream else [])])
     from wirelag.measure.flows import flows as measure

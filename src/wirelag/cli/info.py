@@ -20,10 +20,13 @@ def info(
     captures: Captures,
     wanted: Filter,
     tunnels: Tunnels = False,
-    output_format: Annotated[str, typer.Option("--format", metavar="table|json", help="How to print it.")] = "table",
+    output_format: Annotated[str, typer.Option("--format", metavar="table|json", help="Output format.")] = "table",
     quiet: Quiet = False,
 ) -> None:
-    """Say what is in a capture and which wirelag commands can measure it, and why."""
+    """Show what is in a capture.
+
+    It also lists which wirelag commands can measure it, and why.
+    """
     check_outputs(output_format, {}, forms=("table", "json"))
     from wirelag.measure.info import info as measure
 

@@ -12,49 +12,57 @@ import typer
 from wirelag.cli.options import METHOD, replace_parameter
 from wirelag.units import size_bytes
 
-IDS = "Which packets are the same"
+IDS = "Packet ids"
 
 Direction = Annotated[
     str | None,
     typer.Option(
         "--direction",
         metavar="SRC>DST",
-        help="Packets from SRC to DST alone; each an address, a network, or nothing.",
-        rich_help_panel="Which packets",
+        help="Only packets from SRC to DST; each an address, a network, or empty.",
+        rich_help_panel="Packets",
     ),
 ]
 Nat = Annotated[
-    bool, typer.Option("--nat", help="Addresses and ports change in between: leave them out.", rich_help_panel=IDS)
+    bool, typer.Option("--nat", help="Leave addresses and ports out: NAT changes them.", rich_help_panel=IDS)
 ]
 Prefix = Annotated[
     int,
-    typer.Option("--prefix", metavar="BYTES", help="Bytes of payload that tell packets apart.", rich_help_panel=IDS),
+    typer.Option("--prefix", metavar="BYTES", help="Payload bytes in packet ids.", rich_help_panel=IDS),
 ]
 EstimatorName = Annotated[
     str,
     typer.Option(
         "--estimator",
         metavar="join|lda|finecomb|rda",
-        help="join: every packet, exact. The others: from what few kilobytes tell.",
+        help="join: every packet, exact. The others: estimates from a few kilobytes.",
         rich_help_panel=METHOD,
     ),
 ]
 Rows = Annotated[
     int | None,
-    typer.Option("--rows", metavar="N", help="Rows of lda (of all banks) and finecomb.", rich_help_panel=METHOD),
+    typer.Option("--rows", metavar="N", help="lda, finecomb: rows, in all banks together.", rich_help_panel=METHOD),
 ]
 Losses = Annotated[
     str | None,
     typer.Option(
-        "--loss", metavar="SHARES", help="lda, finecomb: loss to tune banks for, 0.1%,5% say.", rich_help_panel=METHOD
+        "--loss",
+        metavar="SHARES",
+        help="lda, finecomb: loss rates to tune for, such as 0.1%,5%.",
+        rich_help_panel=METHOD,
     ),
 ]
 PerInterval = Annotated[
     int | None,
-    typer.Option("--packets-per-interval", metavar="N", help="lda: packets to tune banks for.", rich_help_panel=METHOD),
+    typer.Option(
+        "--packets-per-interval", metavar="N", help="lda: packets per interval to tune for.", rich_help_panel=METHOD
+    ),
 ]
 Banks = Annotated[
-    int, typer.Option("--banks", metavar="K", help="rda: banks (2 as in the paper, or 3, 4).", rich_help_panel=METHOD)
+    int,
+    typer.Option(
+        "--banks", metavar="K", help="rda: number of banks (2 as in the paper, 3 or 4).", rich_help_panel=METHOD
+    ),
 ]
 NoCheck = Annotated[
     bool, typer.Option("--no-check", help="rda: without the check field, as in the paper.", rich_help_panel=METHOD)
@@ -62,44 +70,45 @@ NoCheck = Annotated[
 Buckets = Annotated[
     int | None,
     typer.Option(
-        "--buckets", metavar="N", help="rda: in all; default: what is needed (cut: 1023).", rich_help_panel=METHOD
+        "--buckets", metavar="N", help="rda: number of buckets; default: as needed (cut: 1023).", rich_help_panel=METHOD
     ),
 ]
 Rateless = Annotated[
-    bool, typer.Option("--rateless", help="rda: coded symbols until it decodes.", rich_help_panel=METHOD)
+    bool, typer.Option("--rateless", help="rda: coded symbols until they decode.", rich_help_panel=METHOD)
 ]
 Deviation = Annotated[
     str,
     typer.Option(
         "--deviation",
         metavar="rows|collapse",
-        help="Between rows, or the papers' collapse of rows.",
+        help="Standard deviation from all rows, or from collapsed rows, as in the papers.",
         rich_help_panel=METHOD,
     ),
 ]
 Tail = Annotated[
     int,
-    typer.Option(
-        "--tail", metavar="N", help="Packets whose times are kept for quantiles (not join).", rich_help_panel=METHOD
-    ),
+    typer.Option("--tail", metavar="N", help="Packets sampled for quantiles (not join).", rich_help_panel=METHOD),
 ]
 Memory = Annotated[
-    str, typer.Option("--memory", metavar="SIZE", help="join, rda: for ids and times.", rich_help_panel=METHOD)
+    str,
+    typer.Option(
+        "--memory", metavar="SIZE", help="join, rda: memory for packet ids and times.", rich_help_panel=METHOD
+    ),
 ]
-Seed = Annotated[int, typer.Option("--seed", metavar="S", help="Of all coins.", rich_help_panel=METHOD)]
+Seed = Annotated[int, typer.Option("--seed", metavar="S", help="Seed of all random choices.", rich_help_panel=METHOD)]
 CutBy = Annotated[
     str | None,
     typer.Option(
         "--cut",
         metavar="packets|clock",
-        help="Where intervals end: lda at packets both points see (default), others by the clock.",
+        help="Cut intervals at packets that both points see (lda's default), or by the clock.",
         rich_help_panel=METHOD,
     ),
 ]
 ControlPort = Annotated[
     int | None,
     typer.Option(
-        "--control-port", metavar="PORT", help="Intervals end at control packets to it.", rich_help_panel=METHOD
+        "--control-port", metavar="PORT", help="Cut intervals at control packets to this port.", rich_help_panel=METHOD
     ),
 ]
 
@@ -124,7 +133,7 @@ _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
 
 
 def with_method(without: tuple[str, ...] = (), **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The command with the options of a two-point method, which it gets as one `Method`, its argument `method`."""
+    """Add the options of a two-point method to a command, which gets them as one argument, `method`."""
     options = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, default), annotation=kind)
         for name, (kind, default) in _OPTIONS.items()

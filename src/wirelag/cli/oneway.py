@@ -37,7 +37,7 @@ Points = Annotated[
     list[str],
     typer.Argument(
         metavar="UPSTREAM DOWNSTREAM...",
-        help="Captures in the order in which packets pass them, or files of `wirelag cut`; - is standard input.",
+        help="Captures in the order packets pass them, or files of `wirelag cut`; - is standard input.",
     ),
 ]
 
@@ -54,34 +54,30 @@ def oneway(
         str,
         typer.Option(
             metavar="|".join(CLOCKS),
-            help="Correct what the clocks differ by, where that shows; or take times as they are.",
+            help="Correct the clock offset where one shows, or use times as they are.",
             rich_help_panel=METHOD,
         ),
     ] = "auto",
     offset: Annotated[
         str | None,
-        typer.Option(
-            metavar="D", help="How far the downstream clock is ahead, where that is known.", rich_help_panel=METHOD
-        ),
+        typer.Option(metavar="D", help="How far the downstream clock is ahead, if known.", rich_help_panel=METHOD),
     ] = None,
     ask: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE", help="rda from files: write what must be asked of both points.", rich_help_panel=METHOD
-        ),
+        typer.Option(metavar="FILE", help="rda from files: write questions for both points.", rich_help_panel=METHOD),
     ] = None,
     interval: Interval = None,
     segment: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Say in JSON which segment of a network this is, A>B or B[A>C] say, for `wirelag path`.",
+            help="Segment to name in JSON for `wirelag path`, such as A>B or B[A>C].",
             rich_help_panel=ANSWER,
         ),
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(metavar="|".join(GROUPS), help="Report each class of traffic, too.", rich_help_panel=ANSWER),
+        typer.Option(metavar="|".join(GROUPS), help="Report each traffic class, too.", rich_help_panel=ANSWER),
     ] = None,
     most_groups: MostGroups = 100,
     ipv4_prefix: Ipv4Prefix = 24,
@@ -93,9 +89,10 @@ def oneway(
     html: Html = None,
     quiet: Quiet = False,
 ) -> None:
-    """Measure one-way delay, loss and reordering between two points, from captures of the same traffic at both.
+    """Measure one-way delay, loss and reordering.
 
-    More than two captures, in the order of the path, give a line for each segment. Clocks need not agree.
+    It compares captures of the same traffic at two points. More captures, in the order of the path, give a line for
+    each segment. Clocks need not agree.
     """
     check_outputs(output_format, {"-o": output, "--html": html, "--ask": ask}, points)
     if ask is not None:
@@ -125,11 +122,11 @@ def oneway(
 
 
 def _ask(points: list[str], path: str) -> None:
-    """Write the questions of a second round, and say how to go on."""
+    """Write the questions of a second round, and print the next step."""
     from wirelag.measure.synopsis_files import are_synopses, ask_points
 
     if not are_synopses(points):
-        raise typer.BadParameter("is for files of `wirelag cut`; captures need no second round", param_hint="--ask")
+        raise typer.BadParameter("needs files of `wirelag cut`; captures need no second round", param_hint="--ask")
     questions, size = ask_points(points, path)
-    print(f"wrote {path}: {questions} questions, {size:,} bytes; answer them at each point with")
+    print(f"wrote {path}: {questions} questions, {size:,} bytes; reply at each point with")
     print(f"  wirelag cut CAPTURE --answer {path} -o TIMES.syn")

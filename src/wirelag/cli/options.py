@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they make of them."""
+"""Options that several commands share, and their checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -17,12 +17,9 @@ from wirelag.errors import WirelagError
 from wirelag.render.output import BINARY, WRITERS
 from wirelag.units import parse_speed
 
-if TYPE_CHECKING:
-    pass
-
-FILTERS = "Which packets"
-ANSWER = "What to answer"
-METHOD = "How"
+FILTERS = "Packets"
+ANSWER = "Report"
+METHOD = "Method"
 FORMATS = tuple(WRITERS)
 
 Captures = Annotated[
@@ -30,40 +27,40 @@ Captures = Annotated[
     typer.Argument(metavar="CAPTURE...", help="pcap or pcapng, also compressed (gzip, zstd, xz); - is standard input."),
 ]
 Tunnels = Annotated[
-    bool, typer.Option("--tunnels", help="Look inside GRE, IP-in-IP, VXLAN, Geneve and GTP-U.", rich_help_panel=FILTERS)
+    bool, typer.Option("--tunnels", help="Measure inside GRE, IP-in-IP, VXLAN, Geneve, GTP-U.", rich_help_panel=FILTERS)
 ]
 Interval = Annotated[
     str | None,
-    typer.Option("--interval", metavar="D", help="An answer for each interval, too.", rich_help_panel=ANSWER),
+    typer.Option("--interval", metavar="D", help="Report each interval, too.", rich_help_panel=ANSWER),
 ]
 MostGroups = Annotated[
     int, typer.Option("--most-groups", metavar="N", help="Groups to keep; the rest is 'other'.", rich_help_panel=ANSWER)
 ]
 Ipv4Prefix = Annotated[
-    int, typer.Option("--ipv4-prefix", metavar="BITS", help="Of networks in --by.", rich_help_panel=ANSWER)
+    int, typer.Option("--ipv4-prefix", metavar="BITS", help="Prefix length of IPv4 networks.", rich_help_panel=ANSWER)
 ]
 Ipv6Prefix = Annotated[
-    int, typer.Option("--ipv6-prefix", metavar="BITS", help="Of networks in --by.", rich_help_panel=ANSWER)
+    int, typer.Option("--ipv6-prefix", metavar="BITS", help="Prefix length of IPv6 networks.", rich_help_panel=ANSWER)
 ]
 Above = Annotated[
     list[str] | None,
-    typer.Option("--above", metavar="D", help="The share of delays above this one.", rich_help_panel=ANSWER),
+    typer.Option("--above", metavar="D", help="Report the share of delays above this.", rich_help_panel=ANSWER),
 ]
 Questions = Annotated[
     list[str] | None,
     typer.Option(
         "--sla",
         metavar="QUESTION",
-        help="p99<50ms, mean<10ms, 'above(50ms)<5%': exit code 3 unless it holds.",
+        help="Exit with 3 unless this holds: p99<50ms, mean<10ms, 'above(50ms)<5%'.",
         rich_help_panel=ANSWER,
     ),
 ]
-OutputFormat = Annotated[str, typer.Option("--format", metavar="|".join(FORMATS), help="How to print it.")]
-Output = Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Where to.")]
+OutputFormat = Annotated[str, typer.Option("--format", metavar="|".join(FORMATS), help="Output format.")]
+Output = Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="File to write.")]
 Html = Annotated[
-    str | None, typer.Option("--html", metavar="FILE", help="Write a page with charts, too; it needs no network.")
+    str | None, typer.Option("--html", metavar="FILE", help="Write a page with charts, too; it works offline.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Do not show a progress bar.")]
 
 
 def _filter_option(flag: str, kind: Any, metavar: str, text: str) -> inspect.Parameter:
@@ -73,19 +70,19 @@ def _filter_option(flag: str, kind: Any, metavar: str, text: str) -> inspect.Par
 
 
 _WHO: Final = (
-    _filter_option("--host", list[str], "ADDRESS", "To or from this host."),
-    _filter_option("--net", list[str], "NETWORK", "To or from this network."),
-    _filter_option("--port", list[int], "PORT", "To or from this port."),
-    _filter_option("--proto", list[str], "NAME", "tcp, udp, icmp, ... or a number."),
+    _filter_option("--host", list[str], "ADDRESS", "Packets to or from this host."),
+    _filter_option("--net", list[str], "NETWORK", "Packets to or from this network."),
+    _filter_option("--port", list[str], "PORTS", "To or from these: 443, 80,443, 1-1024, https."),
+    _filter_option("--proto", list[str], "NAME", "Protocol: tcp, udp, icmp, ... or a number."),
 )
 _WHEN: Final = (
-    _filter_option("--from", str, "TIME", "2024-05-01T12:00:00Z, seconds, or +2s."),
-    _filter_option("--to", str, "TIME", "Up to this time."),
+    _filter_option("--from", str, "TIME", "Start time: 2024-05-01T12:00:00Z, seconds, or +2s."),
+    _filter_option("--to", str, "TIME", "End time, written likewise."),
 )
 
 
 def with_filter(command: Callable[..., None] | None = None, *, times: bool = True) -> Callable[..., Any]:
-    """The command with the options that choose packets, which it gets as one `Filter`, its argument `wanted`."""
+    """Add the options that select packets to a command, which gets them as one argument, the `Filter` `wanted`."""
     options = (*_WHO, *_WHEN) if times else _WHO
     if command is None:
         return functools.partial(with_filter, times=times)
@@ -108,14 +105,14 @@ def with_filter(command: Callable[..., None] | None = None, *, times: bool = Tru
 def replace_parameter(
     wrapper: Callable[..., None], command: Callable[..., None], replaced: str, by: Sequence[inspect.Parameter]
 ) -> Callable[..., None]:
-    """The wrapper with the command's parameters, one of them replaced by several."""
+    """Give the wrapper the command's parameters, with one of them replaced by several."""
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
         if name == replaced:
             parameters += by
             continue
         kind = parameter.annotation
-        with suppress(NameError):  # what another decorator replaces has a type that is not imported
+        with suppress(NameError):  # another decorator replaces it: its type is not imported
             kind = eval(kind, command.__globals__) if isinstance(kind, str) else kind
         parameters.append(parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY))
     signature = inspect.Signature(parameters, return_annotation=None)
@@ -125,13 +122,13 @@ def replace_parameter(
 
 
 def one_of(value: str, allowed: Sequence[str], option: str) -> None:
-    """A usage error unless the value is one of these."""
+    """Raise a usage error unless the value is one of these."""
     if value not in allowed:
         raise typer.BadParameter(f"{value!r} is not one of {', '.join(allowed)}", param_hint=option)
 
 
 def speed_of(text: str) -> float | None:
-    """How many times as fast captures are read as they were taken; None: as fast as may be. Or a usage error."""
+    """Replay speed, as a factor; None: as fast as possible. Raises a usage error."""
     try:
         return None if text == "max" else parse_speed(text)
     except ValueError as error:
@@ -144,36 +141,36 @@ def check_outputs(
     inputs: Iterable[str] = (),
     forms: Sequence[str] = FORMATS,
 ) -> None:
-    """A usage error unless the format is known and outputs can be written.
+    """Raise a usage error unless the format is known and outputs can be written.
 
-    Every output needs a file of its own that can be written and is no input; only -o can be standard output.
-    This is checked before anything is written. Files are the same by what they are, not by how they are spelled.
+    Every output needs its own writable file that is not an input; only -o can be standard output. Nothing is written
+    before this check. Two paths to one file are the same file, however they are spelled.
     """
     one_of(form, forms, "--format")
     if form in BINARY and outputs.get("-o") is None:
-        raise WirelagError("Parquet is not for a terminal: name a file with -o")
+        raise WirelagError("cannot print Parquet on a terminal: name a file with -o")
     read = {file for path in inputs if (file := _file_of(path, 0))}
     written: dict[str | tuple[int, int], str] = {}
     for option, given in outputs.items():
         for path in [given] if isinstance(given, str) else given or []:
             if path == "-" and option != "-o":
-                raise typer.BadParameter("wants the name of a file", param_hint=option)
+                raise typer.BadParameter("needs the name of a file", param_hint=option)
             file = _file_of(path, 1)
             if file in read:
-                says = f"{path} is read: writing to it would destroy it; choose another file"
+                says = f"{path} is also an input, which would be overwritten; choose another file"
                 raise typer.BadParameter(says, param_hint=option)
             if file in written:
                 both = option if option == written[file] else f"{written[file]}, {option}"
-                raise typer.BadParameter("every output needs a file of its own", param_hint=both)
+                raise typer.BadParameter("every output needs its own file", param_hint=both)
             if file:
                 written[file] = option
             _need_writable(path, option)
 
 
 def _file_of(path: str, stream: int) -> str | tuple[int, int] | None:
-    """What a path leads to: a file, or where there will be one; None for what many may share, such as /dev/null.
+    """The identity of the file at a path, or of one to be created; None for shared devices, such as /dev/null.
 
-    `stream` is what `-` stands for: 0, standard input, or 1, standard output, which outputs do not share.
+    `stream` is what `-` means: 0, standard input, or 1, standard output, which only one output can use.
     """
     standard = path == "-"
     shared = path if standard and stream else None
@@ -205,7 +202,7 @@ def _need_writable(path: str, option: str) -> None:
 
 
 def check_address(text: str) -> None:
-    """A usage error unless --prometheus has an address."""
+    """Raise a usage error unless --prometheus has an address."""
     from wirelag.render.prometheus import parse_address
 
     try:

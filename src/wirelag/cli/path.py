@@ -14,26 +14,26 @@ from wirelag.cli.run import conclude
 
 def path(
     topology: Annotated[
-        str, typer.Argument(metavar="TOPOLOGY", help="Routers and links: any format that `wirelag plan` reads.")
+        str, typer.Argument(metavar="TOPOLOGY", help="Routers and links; formats as in `wirelag plan`.")
     ],
     reports: Annotated[
         list[str],
         typer.Argument(
             metavar="REPORTS...",
-            help="JSON of `wirelag oneway` for each segment, as SEGMENT=FILE or FILE; or a folder of captures.",
+            help="JSON of `wirelag oneway` per segment, as SEGMENT=FILE or FILE; or a folder of captures.",
         ),
     ],
     source: Annotated[
-        str | None, typer.Option("--from", metavar="ROUTER", help="Where the path begins.", rich_help_panel=ANSWER)
+        str | None, typer.Option("--from", metavar="ROUTER", help="First router of the path.", rich_help_panel=ANSWER)
     ] = None,
     target: Annotated[
-        str | None, typer.Option("--to", metavar="ROUTER", help="Where it ends.", rich_help_panel=ANSWER)
+        str | None, typer.Option("--to", metavar="ROUTER", help="Last router of the path.", rich_help_panel=ANSWER)
     ] = None,
     baseline: Annotated[
         list[str] | None,
         typer.Option(
             metavar="REPORT",
-            help="The same of a time when nothing was slow: what segments add is what they have more than then.",
+            help="The same inputs from a time when nothing was slow; only the increase is blamed.",
             rich_help_panel=ANSWER,
         ),
     ] = None,
@@ -45,16 +45,17 @@ def path(
     estimator: EstimatorName = "join",
     interval: Interval = None,
     prefix: Annotated[
-        int, typer.Option(metavar="BYTES", help="Bytes of payload in packet ids.", rich_help_panel=METHOD)
+        int, typer.Option(metavar="BYTES", help="Payload bytes in packet ids.", rich_help_panel=METHOD)
     ] = 16,
     output_format: OutputFormat = "table",
     output: Output = None,
     html: Html = None,
     quiet: Quiet = False,
 ) -> None:
-    """Say which segment of a path adds the delay, from reports of its segments or from captures at its routers.
+    """Find the segment that adds the delay.
 
-    Without --from or --to: every path that begins, or ends, there.
+    It needs reports of a path's segments, or captures at its routers. Without --from it judges every path to --to,
+    and without --to every path from --from.
     """
     check_outputs(output_format, {"-o": output, "--html": html}, [topology])
     from wirelag.measure.path import path as measure

@@ -1,4 +1,4 @@
-"""`wirelag plan`: which routers to upgrade, what that saves, and who watches what."""
+"""`wirelag plan`: which routers to upgrade, what that saves, and what each router watches."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from wirelag.cli.run import conclude
 from wirelag.measure.plan import ESTIMATORS
 from wirelag.network.plan import STRATEGIES
 
-UPGRADES, COSTS, AGENTS = "Which routers", "What measuring inside them costs", "Agents"
+UPGRADES, COSTS, AGENTS = "Routers", "Costs", "Agents"
 
 
 def plan(
     topology: Annotated[
-        str, typer.Argument(metavar="TOPOLOGY", help="Routers and links in any format of docs/reference/topology.md.")
+        str, typer.Argument(metavar="TOPOLOGY", help="Routers and links, in a format of docs/reference/topology.md.")
     ],
     upgrade: Annotated[
         int | None,
         typer.Option(
             metavar="N",
-            help="How many routers to choose; default: 15% of all, or none with --upgraded.",
+            help="Number of routers to choose; default: 15% of all, or none with --upgraded.",
             rich_help_panel=UPGRADES,
         ),
     ] = None,
@@ -32,34 +32,32 @@ def plan(
         str,
         typer.Option(
             metavar="|".join(STRATEGIES),
-            help="The next one is inside most paths, or saves most hops, or is drawn.",
+            help="Choose the router inside most paths, the one that saves most hops, or a random one.",
             rich_help_panel=UPGRADES,
         ),
     ] = "count",
     upgraded: Annotated[
         list[str] | None,
-        typer.Option(metavar="A,B,..", help="These can measure already.", rich_help_panel=UPGRADES),
+        typer.Option(metavar="A,B,..", help="Routers that can measure already.", rich_help_panel=UPGRADES),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="S", help="Seed of random choices.", rich_help_panel=UPGRADES)] = 0,
+    seed: Annotated[int, typer.Option(metavar="S", help="Seed of all random choices.", rich_help_panel=UPGRADES)] = 0,
     fail: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="A-B", help="What changes if this link fails, in both directions.", rich_help_panel=UPGRADES
+            metavar="A-B", help="Show what changes if this link fails, in both directions.", rich_help_panel=UPGRADES
         ),
     ] = None,
     router: Annotated[
         list[str] | None,
-        typer.Option(metavar="R", help="Costs of this router; default: of those upgraded.", rich_help_panel=COSTS),
+        typer.Option(metavar="R", help="Router to cost; default: those upgraded.", rich_help_panel=COSTS),
     ] = None,
     interval: Annotated[
         str, typer.Option(metavar="D", help="How often synopses are sent.", rich_help_panel=COSTS)
     ] = "1s",
-    classes: Annotated[
-        int, typer.Option(metavar="K", help="Classes of service that are told apart.", rich_help_panel=COSTS)
-    ] = 1,
+    classes: Annotated[int, typer.Option(metavar="K", help="Number of traffic classes.", rich_help_panel=COSTS)] = 1,
     estimator: Annotated[
         str,
-        typer.Option(metavar="|".join(ESTIMATORS), help="Whose synopses they are.", rich_help_panel=COSTS),
+        typer.Option(metavar="|".join(ESTIMATORS), help="Estimator of the synopses.", rich_help_panel=COSTS),
     ] = "lda",
     rows: Rows = None,
     tail: Tail = 2048,
@@ -67,53 +65,53 @@ def plan(
         int,
         typer.Option(
             metavar="N",
-            help="rda: packets of a class from port to port.",
+            help="rda: packets of a class between two ports.",
             rich_help_panel=COSTS,
         ),
     ] = 100_000,
-    loss: Annotated[
-        str, typer.Option(metavar="SHARE", help="rda: the share of them that gets lost.", rich_help_panel=COSTS)
-    ] = "0.1%",
+    loss: Annotated[str, typer.Option(metavar="SHARE", help="rda: loss rate.", rich_help_panel=COSTS)] = "0.1%",
     synopsis: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="The size of any other synopsis, instead.", rich_help_panel=COSTS),
+        typer.Option(metavar="SIZE", help="Size of a synopsis of any other kind.", rich_help_panel=COSTS),
     ] = None,
     write_agents: Annotated[
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Write the settings of an agent at each, and of their collector.",
+            help="Write settings for an agent at each router and for their collector.",
             rich_help_panel=AGENTS,
         ),
     ] = None,
     servers: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="A,B,..", help="Agents at these, too: they cannot measure inside.", rich_help_panel=AGENTS
+            metavar="A,B,..",
+            help="Routers with an agent beside them, which cannot measure inside.",
+            rich_help_panel=AGENTS,
         ),
     ] = None,
     follow: Annotated[
         bool,
-        typer.Option("--follow", help="The collector, which follows routes, tells agents.", rich_help_panel=AGENTS),
+        typer.Option("--follow", help="Let the collector follow routes and assign m-sets.", rich_help_panel=AGENTS),
     ] = False,
     every: Annotated[
-        str, typer.Option(metavar="D", help="How often each sends a reference packet.", rich_help_panel=AGENTS)
+        str, typer.Option(metavar="D", help="Time between an agent's reference packets.", rich_help_panel=AGENTS)
     ] = "100ms",
     collector: Annotated[
-        str | None, typer.Option(metavar="URL", help="Where agents send to.", rich_help_panel=AGENTS)
+        str | None, typer.Option(metavar="URL", help="URL of the agents' collector.", rich_help_panel=AGENTS)
     ] = None,
     token_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Holds their token.", rich_help_panel=AGENTS)
+        str | None, typer.Option(metavar="FILE", help="File that holds the agents' token.", rich_help_panel=AGENTS)
     ] = None,
-    brief: Annotated[bool, typer.Option("--brief", help="JSON: without the names of all segments.")] = False,
+    brief: Annotated[bool, typer.Option("--brief", help="JSON: leave out the segments' names.")] = False,
     output_format: OutputFormat = "table",
     output: Output = None,
     html: Html = None,
 ) -> None:
-    """Plan where to measure: which routers to upgrade first, what that saves, and which segments each router watches.
+    """Plan where to measure.
 
-    A path is measured in one piece between routers that can measure: the more there are, the fewer and shorter the
-    pieces, and the closer a slow hop is placed.
+    It shows which routers to upgrade first, what that saves, and which segments each router watches. Between routers
+    that can measure, a path is one segment: more such routers make shorter segments, and locate a slow hop better.
     """
     check_outputs(output_format, {"-o": output, "--html": html}, [topology])
     from wirelag.measure.plan import plan as make

@@ -1,4 +1,4 @@
-"""A progress bar on standard error, for work that takes more than a second and a person who waits for it."""
+"""A progress bar on standard error, when work takes over a second and a person waits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WIDTH = 30
 
 
 def progress(quiet: bool) -> Callable[[Packets], Iterable[PacketBatch]]:
-    """How the batches of a source are taken: with a bar on a terminal, unless it is to be quiet."""
+    """A wrapper for the batches of a source, with a bar on a terminal unless quiet."""
     return iter if quiet or not sys.stderr.isatty() else _with_bar
 
 

@@ -71,7 +71,7 @@ def _described(name: str, thing: Any) -> str:
 
 
 def _signature(name: str, thing: Any) -> str:
-    """The call, an argument a line where it is long; annotations as they are written."""
+    """The call, one argument per line if long; annotations as written."""
     if inspect.isclass(thing) and not (dataclasses.is_dataclass(thing) or "__init__" in vars(thing)):
         return f"class {name}"
     signature = inspect.signature(thing)
@@ -101,7 +101,7 @@ def _text(thing: Any) -> str:
 
 
 def _members(thing: type) -> Iterator[str]:
-    """Public methods and properties, with the first line of what they say; those of a base are its own."""
+    """Public methods and properties, with the first line of their docstrings; not those of a base class."""
     for name, member in sorted(vars(thing).items()):
         raw = member.__func__ if isinstance(member, classmethod | staticmethod) else member
         if name.startswith("_") or not (isinstance(raw, property) or inspect.isfunction(raw)):

@@ -30,9 +30,9 @@ teaches the shell to complete them. Durations take a unit: `250us`, `500ms`, `10
 | 0 | done; warnings, if any, are on standard error |
 | 2 | a file or an option is wrong: standard error says which, and what to do |
 | 3 | an agreement (`--sla`) does not hold, or cannot be shown to; `compare`: something got slower |
-| 70 | a fault of wirelag itself; with `WIRELAG_DEBUG=1` in the environment it shows where |
+| 70 | a fault of wirelag itself; set `WIRELAG_DEBUG=1` to see where |
 | 130 | stopped with Ctrl-C |
-| 141 | whoever read the output has gone |
+| 141 | the reader of the output has closed it |
 """
 
 
@@ -85,12 +85,12 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m wirelag.cli.reference [--check]", file=sys.stderr)
         return 2
     if not PAGE.parent.is_dir():
-        print(f"{PAGE.parent}: there is no such directory; run this in a checkout of wirelag", file=sys.stderr)
+        print(f"{PAGE.parent}: no such directory; run this in a checkout of wirelag", file=sys.stderr)
         return 2
     if not arguments:
         PAGE.write_text(page(), encoding="utf-8")
     elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page():
-        print(f"{PAGE}: stale; write it anew with make docs", file=sys.stderr)
+        print(f"{PAGE}: stale; run make docs", file=sys.stderr)
         return 1
     return 0
 

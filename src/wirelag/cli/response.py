@@ -1,4 +1,4 @@
-"""`wirelag response`: response latency, also where only the packets of clients are seen."""
+"""`wirelag response`: response latency, even where only packets from clients are seen."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def response(
         list[str] | None,
         typer.Option(
             metavar="PREFIX[:PORT]",
-            help="Where servers are; default: found by SYNs and ports.",
+            help="Networks and ports of servers; default: from SYNs and ports.",
             rich_help_panel=METHOD,
         ),
     ] = None,
@@ -46,24 +46,24 @@ def response(
         str | None,
         typer.Option(
             metavar="|".join(METHODS),
-            help="pairs needs both directions, auto dates responses by TCP's ACKs, blind by sizes and times; "
+            help="pairs needs both directions; auto times responses by TCP's ACKs, blind by sizes and times; "
             "default: pairs where both directions are seen, else auto.",
             rich_help_panel=METHOD,
         ),
     ] = None,
     epoch: Annotated[
         str,
-        typer.Option(metavar="D", help="The shortest time that an estimate of a flow covers.", rich_help_panel=METHOD),
+        typer.Option(metavar="D", help="Shortest time that an estimate of a flow covers.", rich_help_panel=METHOD),
     ] = "500ms",
     fewest: Annotated[
-        int, typer.Option(metavar="N", help="The fewest responses that an estimate rests on.", rich_help_panel=METHOD)
+        int, typer.Option(metavar="N", help="Fewest responses behind an estimate.", rich_help_panel=METHOD)
     ] = 4,
     gap: Annotated[
-        str, typer.Option(metavar="D", help="gap: a longer gap begins a batch.", rich_help_panel=METHOD)
+        str, typer.Option(metavar="D", help="gap: gap that begins a new batch.", rich_help_panel=METHOD)
     ] = "1ms",
     literal: Annotated[
         bool,
-        typer.Option("--literal", help="modes: exactly as in the paper.", rich_help_panel=METHOD),
+        typer.Option("--literal", help="modes: work exactly as in the paper.", rich_help_panel=METHOD),
     ] = False,
     memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory for open flows.", rich_help_panel=METHOD)] = (
         "64MiB"
@@ -74,7 +74,7 @@ def response(
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(metavar="|".join(GROUPS), help="Report each of these; default: server.", rich_help_panel=ANSWER),
+        typer.Option(metavar="|".join(GROUPS), help="Report each group; default: server.", rich_help_panel=ANSWER),
     ] = None,
     most_groups: MostGroups = 1000,
     above: Above = None,
@@ -87,10 +87,10 @@ def response(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Measure response latency: from a request to the last byte of its response, as the client sees it.
+    """Measure response latency.
 
-    The packets from clients to servers are enough (direct server return, asymmetric routes), even if encrypted. Where
-    they cannot tell, it says so.
+    It runs from a request to the last byte of its response, as the client sees it. Packets from clients to servers are
+    enough (direct server return, asymmetric routes), even if encrypted. Without enough evidence it abstains.
     """
     check_outputs(output_format, {"-o": output, "--html": html, "--epochs": epochs_file}, captures)
     from wirelag.measure.response import response as measure

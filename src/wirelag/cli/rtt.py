@@ -1,4 +1,4 @@
-"""`wirelag rtt`: the round-trip distribution of a link."""
+"""`wirelag rtt`: the distribution of round-trip delay."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rtt(
         typer.Option(
             metavar="NAMES",
             help="What to match: auto, or some of tcp, tcp-timestamps, handshake, flow-duration, dns, ntp, icmp, "
-            "quic-spin, with commas between.",
+            "quic-spin, separated by commas.",
             rich_help_panel=METHOD,
         ),
     ] = "auto",
@@ -50,30 +50,32 @@ def rtt(
         str,
         typer.Option(
             metavar="|".join(RETRANSMITTED),
-            help="TCP data sent twice: do not time it (Karn's rule), or time it from its first copy, as tshark does.",
+            help="Retransmitted TCP data: skip it (Karn's rule), or time it from its first copy, as tshark does.",
             rich_help_panel=METHOD,
         ),
     ] = "drop",
     table_memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="Memory for connections and what is in flight.", rich_help_panel=METHOD)
+        str, typer.Option(metavar="SIZE", help="Memory for connections and unmatched packets.", rich_help_panel=METHOD)
     ] = "128MiB",
     memory: Annotated[
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Replace exact matching by a fridge of this size (64KiB, say): unbiased.",
+            help="Match in a fridge of this size, such as 64KiB: unbiased, not exact.",
             rich_help_panel=METHOD,
         ),
     ] = None,
     slots: Annotated[
         list[int] | None,
-        typer.Option(metavar="M", help="Fridges by hand: slots of each (a power of two).", rich_help_panel=METHOD),
+        typer.Option(metavar="M", help="Custom fridges: slots of each (a power of two).", rich_help_panel=METHOD),
     ] = None,
     entry_probability: Annotated[
         list[float] | None,
-        typer.Option(metavar="P", help="Fridges by hand: probability to enter each.", rich_help_panel=METHOD),
+        typer.Option(metavar="P", help="Custom fridges: entry probability of each.", rich_help_panel=METHOD),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="S", help="Seed of the fridges' coins.", rich_help_panel=METHOD)] = 0,
+    seed: Annotated[
+        int, typer.Option(metavar="S", help="Seed of the fridges' random choices.", rich_help_panel=METHOD)
+    ] = 0,
     interval: Interval = None,
     by: Annotated[
         str | None,
@@ -87,14 +89,13 @@ def rtt(
     output_format: OutputFormat = "table",
     output: Output = None,
     html: Html = None,
-    samples: Annotated[
-        str | None, typer.Option(metavar="FILE.parquet", help="Write every single delay to this file.")
-    ] = None,
+    samples: Annotated[str | None, typer.Option(metavar="FILE.parquet", help="Write every delay to this file.")] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Measure round-trip delay: the time from a request to its response, as both pass the point of capture.
+    """Measure round-trip delay.
 
-    TCP data and its acknowledgement, DNS, NTP, ping, the QUIC spin bit; both legs (to the server, to the client) apart.
+    This is the time from a request to its response, as both pass the capture point: TCP data and its acknowledgement,
+    DNS, NTP, ping, the QUIC spin bit. The legs, to the server and to the client, are reported separately.
     """
     check_outputs(output_format, {"-o": output, "--html": html, "--samples": samples}, captures)
     from wirelag.measure.rtt import rtt as measure

@@ -19,12 +19,12 @@ OPTIONS: Final = {"interval_ns": "--interval", "output_format": "--format", "pro
 
 
 def option_of(setting: str) -> str:
-    """The option that gives a setting."""
+    """The option of a setting."""
     return OPTIONS.get(setting, "--" + setting.replace("_", "-"))
 
 
 def with_usage(command: Callable[..., None]) -> Callable[..., None]:
-    """The command; a setting that is wrong is a usage error that names its option."""
+    """Make a wrong setting a usage error that names its option."""
 
     @functools.wraps(command)
     def checked(**given: Any) -> None:

@@ -20,23 +20,23 @@ def score(
     report: Annotated[
         str, typer.Argument(metavar="REPORT.json", help="JSON of rtt, response, oneway, flows; - is standard input.")
     ],
-    truth: Annotated[str, typer.Argument(metavar="TRUTH.parquet", help="Truth that simulate wrote.")],
+    truth: Annotated[str, typer.Argument(metavar="TRUTH.parquet", help="Truth from `wirelag simulate --truth`.")],
     kind: Annotated[
         str | None, typer.Option(metavar="tcp|handshake|dns", help="Compare with this kind of delay only.")
     ] = None,
     leg: Annotated[
-        str | None, typer.Option(metavar="server|client", help="Round trips: the side the delay is to.")
+        str | None, typer.Option(metavar="server|client", help="Round trips: compare this leg only.")
     ] = None,
     direction: Annotated[
-        str, typer.Option(metavar="forward|reverse", help="One way: the direction the report is of.")
+        str, typer.Option(metavar="forward|reverse", help="One way: direction of the report.")
     ] = "forward",
-    output_format: Annotated[str, typer.Option("--format", metavar="table|json", help="How to print it.")] = "table",
+    output_format: Annotated[str, typer.Option("--format", metavar="table|json", help="Output format.")] = "table",
 ) -> None:
-    """Say how far a report is from the truth.
+    """Compare a report with the truth.
 
-    Prints for mean, standard deviation and every quantile the estimate, the truth, the signed relative error, and
-    whether the 95% interval (where the report has one) covers the truth. Of flows it prints how far each is off, in
-    the median, and how many intervals cover.
+    For the mean, the standard deviation and every quantile it prints the estimate, the truth, the signed relative
+    error, and whether the 95% interval (if the report has one) covers the truth. For flows it prints the median error
+    and how many intervals cover.
     """
     for option, value, allowed in (
         ("--kind", kind, ("tcp", "handshake", "dns", None)),
@@ -73,7 +73,7 @@ def _read_truth(path: str) -> "pl.DataFrame":
     except OSError as error:
         raise WirelagError(f"{path}: cannot read: {error.strerror or error}") from error
     except pl.exceptions.PolarsError as error:
-        raise WirelagError(f"{path}: is not Parquet; write it with wirelag simulate --truth") from error
+        raise WirelagError(f"{path}: not a Parquet file; write it with wirelag simulate --truth") from error
 
 
 def _print_table(result: "Score") -> None:

@@ -22,7 +22,7 @@ _PART: Final = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
 
 
 def page(text: str, schema: Schema) -> str:
-    """A page with the settings as the schema has them."""
+    """A page with its tables written from the schema."""
     return _PART.sub(lambda _: BEGIN + "\n".join(_part(schema)) + "\n" + END, text)
 
 

@@ -41,26 +41,28 @@ def simulate(
             "-o",
             "--output",
             metavar="FILE",
-            help="Capture to write: .pcap or .pcapng, also with .gz or .zst behind it; - is standard output. "
-            "With --points 2 or --queue given twice, the point that packets of clients pass first is first.",
+            help="Capture to write: .pcap or .pcapng, optionally with .gz or .zst; - is standard output. "
+            "Give two with --points 2 or --queue: first the point nearer to clients.",
         ),
     ],
     truth: Annotated[
-        str | None, typer.Option(metavar="FILE.parquet", help="Write the truth beside it, one row per true delay.")
+        str | None, typer.Option(metavar="FILE.parquet", help="Write the truth, one row per delay.")
     ] = None,
     packets: Annotated[int, typer.Option(metavar="N", help="Packets in the (first) capture, exactly.")] = 100_000,
-    seed: Annotated[int, typer.Option(metavar="S", help="The same options and seed give the same bytes.")] = 1,
-    points: Annotated[int, typer.Option(metavar="1|2", help="Vantage points.")] = 1,
+    seed: Annotated[int, typer.Option(metavar="S", help="Seed: the same options and seed give the same bytes.")] = 1,
+    points: Annotated[int, typer.Option(metavar="1|2", help="Number of vantage points.")] = 1,
     direction: Annotated[
-        str, typer.Option(metavar="both|client", help="Directions captured: both, or only client to server.")
+        str, typer.Option(metavar="both|client", help="Capture both directions, or only client to server.")
     ] = "both",
-    snaplen: Annotated[int, typer.Option(metavar="N", help="Bytes captured of each frame.")] = 128,
+    snaplen: Annotated[int, typer.Option(metavar="N", help="Bytes to capture of each frame.")] = 128,
     duration: Annotated[
         str,
-        typer.Option(metavar="D", help=f"Span of the traffic; with --queue {QUEUE_DURATION}.", rich_help_panel=TRAFFIC),
+        typer.Option(
+            metavar="D", help=f"Duration of the traffic; with --queue {QUEUE_DURATION}.", rich_help_panel=TRAFFIC
+        ),
     ] = "60s",
     servers: Annotated[
-        int, typer.Option(metavar="N", help="Servers, each at its own distance.", rich_help_panel=TRAFFIC)
+        int, typer.Option(metavar="N", help="Number of servers, each at its own distance.", rich_help_panel=TRAFFIC)
     ] = 20,
     dns: Annotated[
         float, typer.Option(metavar="P", help="Share of DNS exchanges among connections.", rich_help_panel=TRAFFIC)
@@ -74,7 +76,7 @@ def simulate(
         str,
         typer.Option(
             metavar="DIST",
-            help="Round-trip time of a connection, as constant:10ms, uniform:1ms,5ms, exponential:5ms, "
+            help="Round-trip time of a connection: constant:10ms, uniform:1ms,5ms, exponential:5ms, "
             "lognormal:20ms,0.5 (median, sigma), weibull:50us,0.6 (mean, shape), pareto:1ms,3.",
             rich_help_panel=NETWORK,
         ),
@@ -88,10 +90,10 @@ def simulate(
     ] = 0.0,
     reorder: Annotated[
         float,
-        typer.Option(metavar="P", help="Probability that it is held back behind later ones.", rich_help_panel=NETWORK),
+        typer.Option(metavar="P", help="Probability that a packet is reordered.", rich_help_panel=NETWORK),
     ] = 0.0,
     duplicate: Annotated[
-        float, typer.Option(metavar="P", help="Probability that it arrives twice.", rich_help_panel=NETWORK)
+        float, typer.Option(metavar="P", help="Probability that a packet is duplicated.", rich_help_panel=NETWORK)
     ] = 0.0,
     clock_offset: Annotated[
         str, typer.Option(metavar="D", help="Two points: how far the second clock is ahead.", rich_help_panel=NETWORK)
@@ -106,13 +108,13 @@ def simulate(
     discipline: Discipline = "red",
     injection: InjectionText = "adaptive",
     most_share: MostShare = 0.005,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Do not say what was written.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not print what was written.")] = False,
 ) -> None:
-    """Write captures of simulated traffic whose true delays are known.
+    """Simulate captures with known delays.
 
-    Many TCP connections and DNS exchanges, seen at one point or at two, with loss, reordering, copies and clock error
-    as asked for; or bursty flows before and behind a queue, with reference packets. `wirelag score` compares a report
-    with the truth.
+    The traffic is TCP connections and DNS exchanges at one point or two, with loss, reordering, duplicates and clock
+    error; or bursty flows before and behind a queue, with reference packets. `wirelag score` compares a report with the
+    truth.
     """
     refuse_others(context, queue)
     if direction not in ("both", "client"):
@@ -181,12 +183,12 @@ def simulate(
 
 
 def _need_ending(path: str) -> None:
-    """The ending says the format. What is no file, such as /dev/null, needs none."""
+    """The name's ending sets the format. A device, such as /dev/null, needs none."""
     place = Path(path)
     if path == "-" or (place.exists() and not place.is_file()):
         return
     if not place.name.endswith(ENDINGS):
-        says = f"{path}: its ending says the format: .pcap or .pcapng, also with .gz or .zst behind it"
+        says = f"{path}: unknown ending: use .pcap or .pcapng, optionally with .gz or .zst"
         raise typer.BadParameter(says, param_hint="-o")
 
 
@@ -198,7 +200,7 @@ def _duration(text: str, option: str) -> int:
 
 
 def _write(captures: Iterable[tuple[Iterable[Frames], str]], paths: list[str], snaplen: int, quiet: bool) -> None:
-    """Each capture to its file, and say what is in it."""
+    """Write each capture to its file, and print what is in it."""
     from wirelag.capture.writer import CaptureWriter
 
     for path, (parts, said) in zip(paths, captures, strict=True):

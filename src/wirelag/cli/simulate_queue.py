@@ -1,4 +1,4 @@
-"""The part of `wirelag simulate` that is about a queue: its options, and what they ask for."""
+"""The queue of `wirelag simulate`: its options and their checks."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ Queue = Annotated[
     float | None,
     typer.Option(
         metavar="U",
-        help="Bursty traffic that fills a queue's link to this share, 0.7 say; -o twice: before and behind the queue.",
+        help="Simulate a queue at this load, such as 0.7; give -o twice: before and behind it.",
         rich_help_panel=QUEUE,
     ),
 ]
-DrainRate = Annotated[str, typer.Option("--drain", metavar="RATE", help="Rate of its link.", rich_help_panel=QUEUE)]
-Limit = Annotated[int, typer.Option(metavar="N", help="Packets that it holds at most.", rich_help_panel=QUEUE)]
+DrainRate = Annotated[
+    str, typer.Option("--drain", metavar="RATE", help="Rate of the queue's link.", rich_help_panel=QUEUE)
+]
+Limit = Annotated[int, typer.Option(metavar="N", help="Most packets that the queue holds.", rich_help_panel=QUEUE)]
 Discipline = Annotated[
     str,
-    typer.Option(metavar="red|droptail", help="What it drops: early at random, or when full.", rich_help_panel=QUEUE),
+    typer.Option(metavar="red|droptail", help="Drop early at random, or only when full.", rich_help_panel=QUEUE),
 ]
 InjectionText = Annotated[
     str,
@@ -37,19 +39,19 @@ InjectionText = Annotated[
     ),
 ]
 MostShare = Annotated[
-    float, typer.Option(metavar="P", help="Share of the link's bytes that references may have.", rich_help_panel=QUEUE)
+    float, typer.Option(metavar="P", help="Largest share of the link for references.", rich_help_panel=QUEUE)
 ]
 
 
 def given(context: typer.Context, name: str) -> bool:
-    """Whether an option was written, even with its default value."""
+    """Whether an option was given, even with its default value."""
     source = context.get_parameter_source(name)
     return source is not None and source.name != "DEFAULT"
 
 
 def refuse_others(context: typer.Context, queue: float | None) -> None:
-    """A usage error for options that were given and say nothing here."""
+    """Raise a usage error for options without effect here."""
     for name in OF_QUEUES if queue is None else OF_OTHERS:
         if given(context, name):
-            says = "is about a queue: give --queue, too" if queue is None else "says nothing with --queue: leave it out"
+            says = "needs --queue" if queue is None else "has no effect with --queue: leave it out"
             raise typer.BadParameter(says, param_hint="--" + name.replace("_", "-"))

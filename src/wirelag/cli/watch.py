@@ -1,4 +1,4 @@
-"""`wirelag watch`: round-trip delay or response latency at an interface, while it happens."""
+"""`wirelag watch`: live round-trip delay or response latency at an interface."""
 
 from __future__ import annotations
 
@@ -33,54 +33,51 @@ INTERFACE: Final = "Where"
 @with_filter(times=False)
 def watch(
     words: Annotated[
-        list[str], typer.Argument(metavar="[IFACE] rtt|response", help="Where to listen (not with -r), and for what.")
+        list[str], typer.Argument(metavar="[IFACE] rtt|response", help="Interface (not with -r), and what to measure.")
     ],
     wanted: Filter,
     read: Annotated[
         list[str] | None,
         typer.Option("-r", "--read", metavar="CAPTURE", help="Replay this capture instead.", rich_help_panel=INTERFACE),
     ] = None,
-    speed: Annotated[
-        str, typer.Option(metavar="Nx|max", help="How fast a capture is replayed.", rich_help_panel=INTERFACE)
-    ] = "1x",
+    speed: Annotated[str, typer.Option(metavar="Nx|max", help="Replay speed.", rich_help_panel=INTERFACE)] = "1x",
     expression: Annotated[
         str | None,
         typer.Option(
             "--filter",
             metavar="EXPRESSION",
-            help="As tcpdump takes it; the kernel applies it.",
+            help="Filter in tcpdump's syntax, applied by the kernel.",
             rich_help_panel=FILTERS,
         ),
     ] = None,
     tunnels: Tunnels = False,
     direction: Annotated[
-        str, typer.Option(metavar="both|in|out", help="Packets that come in, go out, or both.", rich_help_panel=FILTERS)
+        str,
+        typer.Option(
+            metavar="both|in|out", help="Incoming packets, outgoing packets, or both.", rich_help_panel=FILTERS
+        ),
     ] = "both",
     promiscuous: Annotated[
-        bool, typer.Option("--promiscuous", help="Packets for other hosts, too.", rich_help_panel=INTERFACE)
+        bool, typer.Option("--promiscuous", help="Capture packets to other hosts, too.", rich_help_panel=INTERFACE)
     ] = False,
     clock: Annotated[
-        str, typer.Option(metavar="kernel|hardware", help="Who stamps packets.", rich_help_panel=INTERFACE)
+        str, typer.Option(metavar="kernel|hardware", help="Source of timestamps.", rich_help_panel=INTERFACE)
     ] = "kernel",
     ring: Annotated[
-        str, typer.Option(metavar="SIZE", help="Memory for packets that wait.", rich_help_panel=INTERFACE)
+        str, typer.Option(metavar="SIZE", help="Size of the capture buffer.", rich_help_panel=INTERFACE)
     ] = "64MiB",
-    cores: Annotated[
-        int, typer.Option(metavar="N", help="Processors that take packets in.", rich_help_panel=INTERFACE)
-    ] = 1,
+    cores: Annotated[int, typer.Option(metavar="N", help="Cores that capture packets.", rich_help_panel=INTERFACE)] = 1,
     in_kernel: Annotated[
         bool,
-        typer.Option(
-            "--in-kernel", help="Measure inside the kernel (eBPF), not from copies.", rich_help_panel=INTERFACE
-        ),
+        typer.Option("--in-kernel", help="Measure inside the kernel (eBPF).", rich_help_panel=INTERFACE),
     ] = False,
     then: Annotated[
         str | None,
-        typer.Option(metavar="PINNED", help="An XDP program to run after ours.", rich_help_panel=INTERFACE),
+        typer.Option(metavar="PINNED", help="XDP program to run after wirelag's.", rich_help_panel=INTERFACE),
     ] = None,
     server: Annotated[
         list[str] | None,
-        typer.Option(metavar="PREFIX[:PORT]", help="response: where servers are.", rich_help_panel=METHOD),
+        typer.Option(metavar="PREFIX[:PORT]", help="response: networks and ports of servers.", rich_help_panel=METHOD),
     ] = None,
     method: Annotated[
         str | None,
@@ -91,7 +88,7 @@ def watch(
     ] = "64MiB",
     memory: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="rtt: a fridge of this size, not exact matching.", rich_help_panel=METHOD),
+        typer.Option(metavar="SIZE", help="rtt: match in a fridge of this size, not exactly.", rich_help_panel=METHOD),
     ] = None,
     interval: Annotated[
         str, typer.Option(metavar="D", help="Report each interval of this length.", rich_help_panel=ANSWER)
@@ -99,27 +96,30 @@ def watch(
     by: Annotated[
         str | None,
         typer.Option(
-            metavar="|".join(RTT_GROUPS), help="Groups; response: server, flow or client.", rich_help_panel=ANSWER
+            metavar="|".join(RTT_GROUPS),
+            help="Report each group, too; response: server, flow or client.",
+            rich_help_panel=ANSWER,
         ),
     ] = None,
     most_groups: Annotated[
         int, typer.Option(metavar="N", help="Groups to keep; the rest is 'other'.", rich_help_panel=ANSWER)
     ] = 100,
     length: Annotated[
-        str | None, typer.Option("--for", metavar="D", help="End after this long.", rich_help_panel=ANSWER)
+        str | None, typer.Option("--for", metavar="D", help="Exit after this time.", rich_help_panel=ANSWER)
     ] = None,
     output_format: Annotated[
-        str, typer.Option("--format", metavar="table|jsonl", help="A view, or a line of JSON for each interval.")
+        str, typer.Option("--format", metavar="table|jsonl", help="Live view, or one line of JSON per interval.")
     ] = "table",
     prometheus: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Serve /metrics there, too: 127.0.0.1:9464, or a port alone."),
+        typer.Option(metavar="ADDRESS", help="Serve /metrics, too: at 127.0.0.1:9464, or at a port."),
     ] = None,
 ) -> None:
-    """Watch an interface: round-trip delay or response latency now and over the last minutes.
+    """Measure live at an interface.
 
-    Packets that the capture dropped are always shown. Ctrl-C ends it with a report over everything. Listening needs
-    CAP_NET_RAW, which is given up once the socket is open.
+    It shows round-trip delay or response latency, now and over the last minutes, and how many packets the capture
+    dropped. Ctrl-C ends it with a report over all intervals. Capturing needs CAP_NET_RAW, which is given up once the
+    socket is open.
     """
     from wirelag.units import duration_ns, size_bytes, within
 
@@ -217,9 +217,9 @@ def _words(words: list[str], read: list[str], speed: str) -> tuple[str | None, s
     *interfaces, quantity = words
     one_of(quantity, QUANTITIES, "the last word")
     if read and interfaces:
-        raise typer.BadParameter("with -r no interface is watched: leave it out", param_hint=interfaces[0])
+        raise typer.BadParameter("-r reads a capture: leave the interface out", param_hint=interfaces[0])
     if not read and speed != "1x":
-        raise typer.BadParameter("is for captures (-r): an interface has its own", param_hint="--speed")
+        raise typer.BadParameter("needs a capture (-r)", param_hint="--speed")
     if not read and len(interfaces) != 1:
         raise typer.BadParameter(f"name one interface, for example: wirelag watch eth0 {quantity}")
     return (None if read else interfaces[0]), quantity
@@ -229,21 +229,25 @@ def _replay(read: list[str], speed: str, live_only: dict[str, bool], wanted: Fil
     from wirelag.capture.live import Replay
 
     for option in (name for name, is_given in live_only.items() if is_given):
-        raise typer.BadParameter("is for interfaces; with -r there are --host, --net, --port", param_hint=option)
+        raise typer.BadParameter(
+            "needs an interface; with -r, select packets with --host, --net or --port", param_hint=option
+        )
     return Replay(read, speed=speed_of(speed), wanted=wanted, tunnels=tunnels)
 
 
 def _refuse(in_kernel: bool, given: dict[str, bool]) -> None:
-    """Options that need the packets themselves."""
+    """Refuse options that need the packets themselves."""
     if not in_kernel:
-        raise typer.BadParameter("is for --in-kernel", param_hint="--then")
+        raise typer.BadParameter("needs --in-kernel", param_hint="--then")
     for flag, wanted in given.items():
         if wanted:
-            raise typer.BadParameter("needs the packets themselves: leave it out, or --in-kernel", param_hint=flag)
+            raise typer.BadParameter(
+                "needs the packets themselves: leave out this option or --in-kernel", param_hint=flag
+            )
 
 
 def _in_kernel(response: ResponseSettings | None) -> ResponseSettings | None:
-    """In the kernel there is one direction: no pairs unless they are asked for."""
+    """The kernel sees one direction: use pairs only on request."""
     from dataclasses import replace
 
     return replace(response, method="auto") if response and response.method is None else response
@@ -259,7 +263,7 @@ def _response_settings(
         groups = Groups(by, GROUPS, most_groups)
         return ResponseSettings(method=method, servers=servers_of(servers), memory=memory, groups=groups)
     if servers or method:
-        raise typer.BadParameter("is for response", param_hint="--server" if servers else "--method")
+        raise typer.BadParameter("applies to response only", param_hint="--server" if servers else "--method")
     return None
 
 
@@ -273,7 +277,7 @@ def _measure(
 
     if response is not None:
         if memory is not None:
-            raise typer.BadParameter("is for rtt; here it is --table-memory", param_hint="--memory")
+            raise typer.BadParameter("applies to rtt only; use --table-memory", param_hint="--memory")
         return Responses(response)
     size = None if memory is None else within(size_bytes(memory, "memory"), 1024, 1 << 32, "memory")
     groups = Groups(by, RTT_GROUPS, most_groups)
@@ -283,7 +287,7 @@ def _measure(
 
 @contextmanager
 def _stopping(source: Source) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the measurement in order; a second one ends the program."""
+    """Let Ctrl-C and SIGTERM end the measurement in order; a second one ends the program."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         source.stop()
@@ -301,7 +305,7 @@ def _stopping(source: Source) -> Iterator[None]:
 def _shown(
     form: str, source: Source, measure: LiveMeasure, by: str | None
 ) -> Iterator[Callable[[LiveInterval, int], None]]:
-    """How an interval is shown: as a line of JSON, as a line, or as a view that changes in place."""
+    """The output of an interval: a line of JSON, a line of text, or a live view."""
     if form == "jsonl":
         yield lambda part, dropped: _print(_as_json(part, dropped, source))
         return
@@ -340,7 +344,7 @@ def _capture(source: Source) -> dict[str, Any]:
 
 
 def _conclude(form: str, source: Source, measure: LiveMeasure, by: str | None) -> None:
-    """Report all of it."""
+    """Report all intervals."""
     from dataclasses import replace
 
     from wirelag.measure.result import Entry
@@ -350,7 +354,7 @@ def _conclude(form: str, source: Source, measure: LiveMeasure, by: str | None) -
     rows = measure.entries()
     rows[0].report = replace(rows[0].report, packets=known.packets, skipped=known.skipped)
     if not known.packets:
-        rows[0].report = replace(rows[0].report, reason="there were no packets")
+        rows[0].report = replace(rows[0].report, reason="no packets")
     groups = list(measure.groups.reports(measure.estimator, measure.quantity)) if by else []
     if form == "jsonl":
         plain = rows[0].report.to_json("watch")

@@ -1,4 +1,4 @@
-"""Two results of the same question: whether it got slower, where, and by more than chance."""
+"""Two results of the same question: what got slower, where, and whether by more than chance."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Comparable: TypeAlias = "Result | Mapping[str, Any] | str | PathLike[str]"
 
 @dataclass(repr=False)
 class CompareResult(Result):
-    """What changed: of the whole, of its legs, and of the groups that both have."""
+    """What changed: in all traffic, in its legs, and in the groups that both have."""
 
     command: ClassVar[str] = "compare"
     comparison: Comparison
-    everything: bool = False  # whether the table has every group
+    everything: bool = False  # whether the table shows every group
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     @property
     def is_worse(self) -> bool:
-        """Whether anything got slower or is lost more often, by more than chance."""
+        """Whether delay or loss got worse anywhere by more than chance."""
         return self.comparison.is_worse
 
     def to_dict(self) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class CompareResult(Result):
 
 
 def compare(before: Comparable, after: Comparable, *, everything: bool = False) -> CompareResult:
-    """Say whether it got slower from one result to another, where, by how much, and whether that is more than chance.
+    """Compare two results: what got slower, where, by how much, and whether by more than chance.
 
     Both are results of `rtt`, `response`, `oneway` or `flows`, or files of their JSON.
     """

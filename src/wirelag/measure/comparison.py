@@ -1,11 +1,11 @@
 """Two reports of the same quantity: what got slower or faster, by how much, and whether that is more than chance.
 
-Guarantee: where nothing changed, and as far as the reports' 95% intervals are right, the whole is called changed in at
-most 5% of comparisons; of the groups called changed at most 5% on average are so by chance, however many there are
-(Benjamini and Hochberg 1995; within a group Simes' test, and Benjamini and Bogomolov 2014 for which of its numbers).
+Guarantee: if nothing changed and the reports' 95% intervals are right, the total is called changed in at most 5% of
+comparisons. Of the groups called changed, at most 5% on average are called by chance, however many there are
+(Benjamini and Hochberg 1995; within a group Simes' test, and Benjamini and Bogomolov 2014 for which of its figures).
 
-A delay is compared on the log scale, with the standard error that its interval tells; where an interval touches zero
-or lies below it (one-way delay between two clocks), in seconds. Rates are compared as proportions.
+A delay is compared on the log scale, with the standard error that its interval implies; where an interval reaches
+zero or less (one-way delay between two clocks), in seconds. Rates are compared as proportions.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ Bounds = tuple[float, float]
 LEVEL: Final = 0.05
 MEASURING: Final = "rtt, response, oneway or flows"
 QUANTITIES: Final = ("round_trip", "response", "one_way")
-OTHER: Final = "other"  # the group of all that found no room
+OTHER: Final = "other"  # the group of all keys beyond the limit
 RATES: Final = (("loss", "lost", "sent"), ("reordering", "reordered", "received"), ("copies", "duplicated", "received"))
-# Quantiles are read off bins that are up to 1/128 wide. Two that lie one bin apart must not differ by more than chance,
-# however many samples they have: this error, of each of the two, sees to it.
+# Quantiles come from bins up to 1/128 wide. Two in neighbouring bins must not differ by more than chance, however many
+# samples they have. So each of them gets this error.
 ROUNDING: Final = math.log1p(1 / 128) / Z95 / math.sqrt(2)
 
 DEPENDENT: Final = (
-    "samples of a group count as independent; where connections gave many each, chance does more than assumed "
+    "samples of a group count as independent; if connections gave many each, chance varies more than assumed "
     "(rtt --match handshake takes one of each)"
 )
 
 
 class ReportError(ValueError):
-    """One of the reports is at fault, or both: they cannot be compared."""
+    """The reports cannot be compared; `side` names the one at fault, or both."""
 
     def __init__(self, text: str, side: Side) -> None:
         super().__init__(text)
@@ -46,37 +46,37 @@ class ReportError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FigureChange:
-    """One number of both reports: mean, a quantile as the reports write it, or a rate. Times in seconds."""
+    """One figure of both reports: the mean, a quantile as the reports name it, or a rate. Times in seconds."""
 
     name: str
     before: float | None
     after: float | None
     difference_ci95: Bounds | None = None
     ratio_ci95: Bounds | None = None
-    p_value: float | None = None  # of this number alone: how often chance would do as much
+    p_value: float | None = None  # for this figure alone: how often chance changes it as much
     verdict: Verdict = "cannot say"
-    reason: str | None = None  # why it cannot be said
+    reason: str | None = None  # why there is no verdict
 
     @property
     def difference(self) -> float | None:
-        """After less before."""
+        """After minus before."""
         return None if self.before is None or self.after is None else self.after - self.before
 
     @property
     def ratio(self) -> float | None:
-        """After over before; None unless both are above zero, a rate of zero afterwards excepted."""
+        """After divided by before; None unless both are above zero, except for a rate of zero after."""
         if self.before is None or self.after is None or self.before <= 0 or self.after < 0:
             return None
         return self.after / self.before if self.is_rate or self.after > 0 else None
 
     @property
     def is_rate(self) -> bool:
-        """Whether this is a share of packets and no time."""
+        """Whether this is a share of packets, not a time."""
         return any(self.name == name for name, _, _ in RATES)
 
     @property
     def is_called(self) -> bool:
-        """Whether it is more than chance."""
+        """Whether it changed by more than chance."""
         return self.verdict not in ("no more than chance", "cannot say")
 
     def to_json(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class FigureChange:
 
 @dataclass(frozen=True, slots=True)
 class ComparedPart:
-    """What both reports have: the whole, a leg or a group, and each of its numbers."""
+    """What both reports have: the total, a leg or a group, and each of its figures."""
 
     key: str
     samples: tuple[int | None, int | None]
@@ -104,12 +104,12 @@ class ComparedPart:
 
     @property
     def p_value(self) -> float | None:
-        """How often chance alone would change some number of this part as much (Simes)."""
+        """How often chance alone changes some figure of this part as much (Simes)."""
         return simes([change.p_value for change in self.changes])
 
     @property
     def verdict(self) -> Verdict:
-        """All its numbers in a word; "mixed" if some got better and some worse."""
+        """All its figures in a word; "mixed" if some got better and some worse."""
         called: list[Verdict] = [change.verdict for change in self.changes if change.is_called]
         if {"slower", "higher"} & set(called) and {"faster", "lower"} & set(called):
             return "mixed"
@@ -119,12 +119,12 @@ class ComparedPart:
 
     @property
     def main(self) -> FigureChange:
-        """The change to show first: of the mean if it is called, else the first that is; the mean if none is."""
+        """The change to show first: the mean if it is called, else the first that is called, else the mean."""
         return next((change for change in self.changes if change.is_called), self.changes[0])
 
     @property
     def is_worse(self) -> bool:
-        """Whether something in it got slower or is lost more often, by more than chance."""
+        """Whether its delay or loss got worse by more than chance."""
         return any(change.verdict in ("slower", "higher") for change in self.changes)
 
     def to_json(self) -> dict[str, Any]:
@@ -140,7 +140,7 @@ class ComparedPart:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All that two reports say about each other; groups that changed come first, the largest change first of all."""
+    """Two reports compared; groups that changed come first, the largest change at the top."""
 
     quantity: str
     estimators: tuple[str | None, str | None]
@@ -153,12 +153,12 @@ class Comparison:
 
     @property
     def parts(self) -> tuple[ComparedPart, ...]:
-        """The whole, the legs and the groups."""
+        """The total, the legs and the groups."""
         return (self.total, *self.legs, *self.groups)
 
     @property
     def is_worse(self) -> bool:
-        """Whether anything got slower or is lost more often, by more than chance."""
+        """Whether delay or loss got worse anywhere by more than chance."""
         return any(part.is_worse for part in self.parts)
 
     def to_json(self) -> dict[str, Any]:
@@ -179,11 +179,11 @@ class Comparison:
 
 
 def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Comparison:
-    """Compare two reports, each as its JSON has it."""
+    """Compare two reports, each given as its JSON."""
     old, new = _read(before, "before"), _read(after, "after")
     if old.quantity != new.quantity:
         was, now = (quantity.replace("_", "-") for quantity in (old.quantity, new.quantity))
-        raise ReportError(f"one is of {was} delay, the other of {now} delay; these do not compare", "both")
+        raise ReportError(f"one measures {was} delay, the other {now} delay; compare two of the same kind", "both")
     groups = _called([_part(key, old.groups[key], new.groups[key]) for key in old.groups if key in new.groups])
     legs = _called([_part(key, old.legs[key], new.legs[key]) for key in old.legs if key in new.legs])
     (total,) = _called([_part("all", old.total, new.total)])
@@ -203,7 +203,7 @@ def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Comparison:
 
 
 def simes(p_values: Iterable[float | None]) -> float | None:
-    """The p-value of several together: that nothing at all changed (Simes 1986). None stands for one that is not known.
+    """The p-value of several together, that nothing changed (Simes 1986). None stands for an unknown one.
 
     >>> simes([0.5, 0.01, None])
     0.02
@@ -213,7 +213,7 @@ def simes(p_values: Iterable[float | None]) -> float | None:
 
 
 def benjamini_hochberg(p_values: Iterable[float | None], level: float) -> float:
-    """Up to which p-value to call, so that of those called a share of at most `level` is so by chance; 0 if none is.
+    """The largest p-value to call, so that at most a share of `level` is called by chance; 0 if none is.
 
     >>> benjamini_hochberg([0.6, 0.001, 0.02, None], 0.05)
     0.03333333333333333
@@ -249,16 +249,16 @@ def _parse(report: Mapping[str, Any]) -> _Read:
     if quantity is None and "flows" in report:
         quantity = "one_way"
     if quantity not in QUANTITIES or command in ("score", "compare"):
-        printed = f"is what wirelag {command} prints" if isinstance(command, str) else 'has no "quantity"'
-        raise ValueError(f"{printed}, and no report of delays; wants the JSON of wirelag {MEASURING}")
+        printed = f"printed by wirelag {command}" if isinstance(command, str) else 'no "quantity"'
+        raise ValueError(f"not a report of delays ({printed}); give the JSON of wirelag {MEASURING}")
     listed = [*_list(report, "groups"), *_list(report, "flows")]
     groups: dict[str, Mapping[str, Any]] = {}
     for group in listed:
         key = group.get("key") if isinstance(group, Mapping) else None
         if not isinstance(key, str):
-            raise ValueError('a group has no "key"; write the report anew')
+            raise ValueError('a group has no "key"; write the report again')
         if key in groups:
-            raise ValueError(f"two groups are called {key!r}; write the report anew")
+            raise ValueError(f"two groups have the key {key!r}; write the report again")
         groups[key] = group
     has_other = groups.pop(OTHER, None) is not None
     legs = {name: _mapping({name: leg}, name) for name, leg in _mapping(report, "legs").items()}
@@ -276,14 +276,14 @@ def _parse(report: Mapping[str, Any]) -> _Read:
 def _list(report: Mapping[str, Any], name: str) -> list[Any]:
     value = report.get(name)
     if value is not None and not isinstance(value, list):
-        raise ValueError(f'"{name}" is not a list; write the report anew')
+        raise ValueError(f'"{name}" is not a list; write the report again')
     return value or []
 
 
 def _mapping(report: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     value = report.get(name)
     if value is not None and not isinstance(value, Mapping):
-        raise ValueError(f'"{name}" is not an object; write the report anew')
+        raise ValueError(f'"{name}" is not an object; write the report again')
     return value or {}
 
 
@@ -294,31 +294,31 @@ def _number(value: Any, name: str) -> float | None:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise ValueError
     except (ValueError, OverflowError):
-        raise ValueError(f'"{name}" is not a number; write the report anew') from None
+        raise ValueError(f'"{name}" is not a number; write the report again') from None
     return float(value)
 
 
 def _count(report: Mapping[str, Any], name: str) -> int | None:
     value = report.get(name)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63):
-        raise ValueError(f'"{name}" is not a count; write the report anew')
+        raise ValueError(f'"{name}" is not a count; write the report again')
     return value
 
 
 def _bounds(report: Mapping[str, Any], name: str) -> Bounds | None:
     intervals = report.get("ci95")
-    if isinstance(intervals, list | tuple):  # where a mean is all there is
+    if isinstance(intervals, list | tuple):  # where there is only a mean
         intervals = {"mean": intervals}
     pair = _mapping({"ci95": intervals}, "ci95").get(name)
     if pair is None:
         return None
     if not isinstance(pair, list | tuple) or len(pair) != 2:
-        raise ValueError(f'the 95% interval of "{name}" is not [low, high]; write the report anew')
+        raise ValueError(f'the 95% interval of "{name}" is not [low, high]; write the report again')
     low, high = (_number(end, name) for end in pair)
     if low is None or high is None:
         return None
     if low > high:
-        raise ValueError(f'the 95% interval of "{name}" ends before it begins; write the report anew')
+        raise ValueError(f'the 95% interval of "{name}" ends before it begins; write the report again')
     return low, high
 
 
@@ -326,7 +326,7 @@ def _bounds(report: Mapping[str, Any], name: str) -> Bounds | None:
 class _Estimate:
     value: float | None
     bounds: Bounds | None
-    freedom: float  # degrees of freedom of the error that the interval tells
+    freedom: float  # degrees of freedom of the interval's error
 
 
 def _estimate(report: Mapping[str, Any], name: str) -> _Estimate:
@@ -335,7 +335,7 @@ def _estimate(report: Mapping[str, Any], name: str) -> _Estimate:
 
 
 def _freedom(name: str, samples: int | None) -> float:
-    """How well the interval knows the error, as degrees of freedom: with few samples not well.
+    """Degrees of freedom of the interval's error: few with few samples.
 
     An interval of a quantile spans 2 * 1.96 sqrt(n q (1 - q)) neighbouring samples, k in all. A sum of k spacings
     scatters by 1 / sqrt(k) of itself, an error with f degrees of freedom by 1 / sqrt(2 f): so f = k / 2.
@@ -356,7 +356,7 @@ def _quantiles(report: Mapping[str, Any]) -> dict[str, float]:
         except ValueError:
             shares[name] = math.nan
         if not 0 <= shares[name] <= 1:
-            raise ValueError(f'quantile "{name}" does not lie between 0 and 1; write the report anew')
+            raise ValueError(f'quantile "{name}" is not between 0 and 1; write the report again')
     return shares
 
 
@@ -364,7 +364,7 @@ def _quantiles(report: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _part(key: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> ComparedPart:
-    """Each number of a part with its p-value; nothing is called yet."""
+    """Each figure of a part with its p-value; nothing is called yet."""
     names: list[list[str]] = []
     estimates: list[dict[str, _Estimate]] = []
     counts: list[dict[str, int | None]] = []
@@ -425,7 +425,7 @@ def _in_seconds(change: FigureChange, before: _Estimate, after: _Estimate) -> Fi
     errors = []
     for estimate in (before, after):
         low, high = estimate.bounds or (0.0, 0.0)
-        # An interval of the mean that would reach below zero was cut there; its upper half is whole.
+        # An interval of the mean that reaches below zero was cut at zero; its upper half is complete.
         half = high - (estimate.value or 0.0) if low == 0 else (high - low) / 2
         rounding = 0.0 if change.name == "mean" else ROUNDING * abs(estimate.value or 0.0)
         errors.append(math.hypot(max(half, 0.0) / Z95, rounding))
@@ -461,7 +461,7 @@ def _p_value(difference: float, error: float, freedom: float) -> float:
 
 
 def _far(freedom: float) -> float:
-    """How many standard errors a 95% interval reaches: the inverse of the above."""
+    """How many standard errors a 95% interval reaches: the inverse of the function above."""
     if not math.isfinite(freedom):
         return Z95
     z = Z95 * (8 * freedom + 3) / (8 * freedom + 1)
@@ -493,10 +493,10 @@ def _rate(name: str, before: tuple[int, int], after: tuple[int, int]) -> FigureC
 
 
 def _called(parts: Sequence[ComparedPart]) -> list[ComparedPart]:
-    """Say which parts changed, and which of their numbers.
+    """Decide which parts changed, and which of their figures.
 
-    All parts together give the limit. Within a part the same rule at that limit says which numbers changed; since the
-    p-value of a part is Simes', it finds one exactly in the parts that are called.
+    All parts together set the limit. Within a part the same rule at that limit decides which figures changed. Since the
+    p-value of a part is Simes', it finds at least one in exactly the parts that are called.
     """
     limit = benjamini_hochberg([part.p_value for part in parts], LEVEL)
     called = []
@@ -527,10 +527,10 @@ def _rank(part: ComparedPart) -> tuple[int, float]:
 def _notes(old: _Read, new: _Read) -> Iterable[str]:
     for what, was, now in (("command", old.command, new.command), ("estimator", old.estimator, new.estimator)):
         if was != now:
-            yield f"the {what} is not the same: {was or 'unknown'} before, {now or 'unknown'} after"
+            yield f"the {what} changed: {was or 'unknown'} before, {now or 'unknown'} after"
     if bool(old.groups) != bool(new.groups):
         yield f"only the report {'before' if old.groups else 'after'} has groups"
     elif old.groups and not old.groups.keys() & new.groups.keys():
         yield "no group is in both reports: were they made with the same --by?"
     if old.has_other and new.has_other:
-        yield "the groups called other are not compared: they need not hold the same"
+        yield "the groups 'other' are not compared: they may hold different traffic"

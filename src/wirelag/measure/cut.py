@@ -1,4 +1,4 @@
-"""What one point keeps of each interval, as a file of synopses: to be compared with another point's by `oneway`."""
+"""A file of synopses, one for each interval at one point, to compare with another point's in `oneway`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class CutFile:
     path: str
     records: int
     bytes: int
-    packets: int = 0  # that were looked at
-    questions: int = 0  # that were asked
+    packets: int = 0  # packets read
+    questions: int = 0  # questions asked
     warnings: list[str] = field(default_factory=list)
 
 
@@ -61,7 +61,7 @@ def cut_captures(
     with SynopsisWriter(output, About("synopses", terms, tuple(captures), ahead_ns)) as writer:
         for part in cuts(of, "upstream", batches, terms.interval_ns, terms.delimiters, grouping):
             kept = part
-            if isinstance(of, Rda):  # buckets are made now: this point cannot talk with the other one
+            if isinstance(of, Rda):  # buckets are fixed now: this point cannot talk to the other one
                 kept = Cut(part.interval, {tag: of.bind(cached) for tag, cached in part.synopses.items()})
             for record in records_of(kept, grouping.keys if grouping else {}):
                 writer.write(record)
@@ -70,28 +70,26 @@ def cut_captures(
     written = CutFile(output, writer.records, writer.bytes, seen.packets, warnings=list(capture.warnings))
     if seen.both_ways and terms.direction is None:
         written.warnings.append(
-            "packets travel both ways here, and those that go away from the other point will count as lost: "
-            "name the way with --direction 'SRC>DST'"
+            "packets travel both ways here, and those away from the other point will count as lost: "
+            "choose with --direction 'SRC>DST'"
         )
     if seen.cut_payloads:
         written.warnings.append(
-            f"{seen.cut_payloads:,} packets hold less payload than --prefix {terms.packet_id.prefix}: the "
-            f"other point may see another id for them; use the same, shorter --prefix at both"
+            f"{seen.cut_payloads:,} packets have less payload captured than --prefix {terms.packet_id.prefix}: the "
+            f"other point may compute another id; use the same, shorter --prefix at both"
         )
     return written
 
 
 def reply(captures: Sequence[str], output: str, questions: str, reading: ReadOptions, ahead_ns: int = 0) -> CutFile:
-    """Write the times of what only one point saw: the capture is read again, and cut in the same way."""
+    """Write the times of packets that only one point saw: the capture is read and cut again in the same way."""
     from wirelag.capture.synopsis_file import SynopsisFile, SynopsisWriter
     from wirelag.protocol.terms import About, answered, place
     from wirelag.twopoint.spans import cuts
 
     file = SynopsisFile(questions)
     if file.about.kind != "ask":
-        raise WirelagError(
-            f"{questions}: holds no questions; `wirelag oneway A.syn B.syn --ask {questions}` writes them"
-        )
+        raise WirelagError(f"{questions}: no questions; write them with `wirelag oneway A.syn B.syn --ask {questions}`")
     terms = file.about.terms
     if _filter_text(reading) != terms.filter:
         filters = terms.filter or "none"
@@ -120,7 +118,7 @@ def _capture(captures: Sequence[str], terms: Terms, reading: ReadOptions) -> Cap
 
 
 def _filter_text(reading: ReadOptions) -> str | None:
-    """Which packets were looked at, without times: each point has its own."""
+    """The packets selected, without times, which differ between points."""
     wanted = reading.filter
     parts = {"nets": " ".join(sorted(map(str, wanted.nets))), "ports": ports_text(wanted.ports)}
     parts["protocols"] = " ".join(sorted(map(str, wanted.protocols)))
@@ -137,7 +135,7 @@ def _selected(batches: Iterable[PacketBatch], direction: str | None, ahead_ns: i
 
 
 def _grouping(by: str | None) -> Grouping | None:
-    """As it stands in the terms: the word, prefix lengths, and how many."""
+    """The grouping as the terms hold it: the word, prefix lengths, and the limit."""
     from wirelag.packets.grouping import Grouping
 
     if by is None:
@@ -147,7 +145,7 @@ def _grouping(by: str | None) -> Grouping | None:
 
 
 class _Seen:
-    """What passes: how much, when, and whether both ways."""
+    """Counts packets on their way through: how many, when, and whether both ways."""
 
     def __init__(self) -> None:
         self.packets = 0
@@ -157,7 +155,7 @@ class _Seen:
         self._last_ns: int | None = None
 
     def watch(self, batches: Iterable[PacketBatch]) -> Iterator[PacketBatch]:
-        """Let packets pass."""
+        """Count packets, and pass them on."""
         import numpy as np
 
         from wirelag.packets.batch import Flag

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from wirelag.twopoint.alignment import Alignment
     from wirelag.twopoint.references import References
 
-NO_BETTER: Final = 0.9  # of the error of the mean: neighbours that foretell so badly foretell nothing
-MOST_PARTS: Final = 256  # intervals that are put together at once
+NO_BETTER: Final = 0.9  # share of the mean's error: neighbours with more predict nothing
+MOST_PARTS: Final = 256  # intervals merged at once
 FEW_RECORDS: Final = 1 << 16
 REFUSED: Final = {
-    "foreign": "of another stream",
+    "foreign": "from another stream",
     "size": "of another size",
     "malformed": "without a time",
-    "time": "with a time far off",
+    "time": "with an implausible time",
     "repeated": "repeated",
     "sequence": "out of sequence",
 }
@@ -45,14 +45,14 @@ REFUSED: Final = {
 class Referred:
     """Flows that were measured with references, and how."""
 
-    names: str  # of the captures
+    names: str  # names of the captures
     flows: Flows
     intervals: list[tuple[Report, FlowRow]]
     choice: Choice
     statistics: CaptureStatistics
     warnings: list[str]
     notes: list[str] = field(default_factory=list)
-    clock: Clock | None = None  # of two captures
+    clock: Clock | None = None  # with two captures
 
 
 def alone(
@@ -72,7 +72,7 @@ def alone(
 
 
 def _travelling(batch: PacketBatch, way: Direction, estimator: Rli) -> PacketBatch:
-    """Packets of this direction, and what may be a reference."""
+    """Packets of this direction, and possible references."""
     import numpy as np
 
     rows = way.rows(batch)
@@ -81,7 +81,7 @@ def _travelling(batch: PacketBatch, way: Direction, estimator: Rli) -> PacketBat
 
 
 def _both_ways(flows: Flows) -> list[str]:
-    """Half of what a tap in both directions sees did not pass the queue."""
+    """Warn of a tap in both directions: half of its packets did not pass the queue."""
     import numpy as np
 
     keys = flows.column("key")
@@ -89,7 +89,7 @@ def _both_ways(flows: Flows) -> list[str]:
     if 10 * back < len(keys) or not back:
         return []
     return [
-        f"{back:,} of {len(keys):,} flows are seen in both directions: those against the references did not pass "
+        f"{back:,} of {len(keys):,} flows are seen in both directions: those opposite to the references did not pass "
         f"the queue, and their delays mean nothing; choose with --direction 'SRC>DST'"
     ]
 
@@ -102,7 +102,7 @@ def against(
     interval_ns: int | None,
     wanted: Filter,
 ) -> Referred:
-    """Measure with some of the packets that both sides captured as references; each capture is read twice."""
+    """Measure with packets that both sides captured as references; each capture is read twice."""
     from wirelag.packets.batch import PacketId
     from wirelag.twopoint.references import References
 
@@ -123,7 +123,7 @@ def against(
 
 
 def _ways(alignment: Alignment, every: int) -> tuple[npt.NDArray[np.uint64], list[str]]:
-    """Address pairs that go another way than the rest, and what is to be said of delays between references."""
+    """Find address pairs on another route, and note how well references predict delays."""
     from wirelag.twopoint.locality import locality
 
     up_ns, down_ns = alignment.forward
@@ -133,19 +133,19 @@ def _ways(alignment: Alignment, every: int) -> tuple[npt.NDArray[np.uint64], lis
     notes = []
     if len(found.ways):
         notes.append(
-            f"{len(found.ways):,} address pairs have delays of their own, so they go another way than the rest: "
+            f"{len(found.ways):,} address pairs have delays of their own, so they take another route: "
             f"each has its own references"
         )
     if found.error is not None and found.error > NO_BETTER and thinning <= every:
         notes.append(
-            "packets near each other are not alike here: references foretell delays no better than their mean does, "
-            "and the means of flows with few packets say little"
+            "neighbouring packets are not alike here: references predict delays no better than their mean does, "
+            "so do not trust the means of flows with few packets"
         )
     return found.ways, notes
 
 
 class Meters:
-    """A meter for each way, the last for all that have none of their own; they share memory, buffer and records."""
+    """A meter for each route, the last for all others; they share memory, buffer and records."""
 
     def __init__(
         self, estimator: Rli, ways: npt.NDArray[np.uint64] | None = None, references: References | None = None
@@ -161,7 +161,7 @@ class Meters:
         self._meters = [share.meter("downstream") for _ in range(count)]
 
     def observe(self, batch: PacketBatch) -> None:
-        """Take in packets, with those that are references."""
+        """Take packets, with those that are references."""
         if self._references is None or self._ways is None:
             self._meters[0].observe(batch)
             return
@@ -185,7 +185,7 @@ class Meters:
                 yield way, batch[rows]
 
     def cut(self, interval: Interval, last: bool) -> Flows:
-        """What all of them say of an interval; the queue is that of the last."""
+        """The flows of all meters in an interval; the queue is that of the last."""
         from wirelag.synopses.flows import added
 
         parts = [meter.cut(interval, last) for meter in self._meters]
@@ -193,7 +193,7 @@ class Meters:
 
 
 def _not_backward(batch: PacketBatch, alignment: Alignment) -> PacketBatch:
-    """Whatever may have been in the queue, on upstream's clock: what upstream never saw took time on the link, too."""
+    """All packets that may have been in the queue, on upstream's clock; those upstream never saw used the link, too."""
     import numpy as np
 
     from wirelag.twopoint.direction import BACKWARD
@@ -208,7 +208,7 @@ def _not_backward(batch: PacketBatch, alignment: Alignment) -> PacketBatch:
 def _observed(
     packets: Iterable[PacketBatch], interval_ns: int | None, meters: Meters
 ) -> Iterator[tuple[Interval, Flows]]:
-    """The flows of each interval; of everything, where there is no length."""
+    """The flows of each interval, or of the whole capture without `interval_ns`."""
     from wirelag.packets.intervals import Interval, split
 
     now: Interval | None = None
@@ -225,10 +225,10 @@ def _observed(
 def _add_up(
     parts: Iterable[tuple[Interval, Flows]], interval_ns: int | None, choice: Choice, most_flows: int
 ) -> tuple[Flows, list[tuple[Report, FlowRow]]]:
-    """All intervals as one, and what each of them says.
+    """Merge all intervals into one, and report each.
 
-    Parts are put together when they have as many records as what is there, so that each record is moved a few times,
-    however many intervals there are. At most `most_flows` stay; there are never more than twice as many and a part.
+    Parts are merged once they have as many records as the merged ones, so each record moves only a few times, however
+    many intervals there are. At most `most_flows` stay; there are never more than twice as many plus one part.
     """
     from wirelag.synopses.flows import added
 

@@ -1,4 +1,4 @@
-"""Flows as rows: which ones are wanted, and their figures, one by one and together."""
+"""Flows as rows: which ones are selected, and their figures, each and together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLUMNS: Final = ("packets", "bytes", "timed", "references", "mean", "std", "low
 
 
 class FlowRow(NamedTuple):
-    """The figures of one flow, group, interval, or of everything; times in seconds."""
+    """The figures of one flow, group or interval, or of all flows; times in seconds."""
 
     scope: str
     key: str
@@ -36,7 +36,7 @@ class FlowRow(NamedTuple):
     high: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """As the JSON contract has a flow."""
+        """A flow as the JSON contract defines it."""
         ci95 = None if self.low is None else [self.low, self.high]
         return {
             "key": self.key,
@@ -51,14 +51,14 @@ class FlowRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Choice:
-    """Which flows are wanted. References and the queue are seen in all packets: so flows are chosen afterwards."""
+    """Which flows to report. References and the queue need all packets, so flows are selected afterwards."""
 
     wanted: Filter
     course: Course | None = None  # with two captures: flows that travel from one to the other
     direction: Direction | None = None
 
     def of(self, flows: Flows) -> Flows:
-        """These flows, and what they say together."""
+        """The selected flows, and their figures together."""
         import numpy as np
 
         from wirelag.synopses.flows import COLUMN
@@ -97,7 +97,7 @@ class Choice:
 
 
 def _ends(flows: Flows) -> PacketBatch:
-    """The first packet of each record, as far as it is known."""
+    """The first packet of each record, where known."""
     import numpy as np
 
     from wirelag.packets.batch import PacketBatch
@@ -116,9 +116,9 @@ def _ends(flows: Flows) -> PacketBatch:
 
 
 def _as_one(flows: Flows, keys: npt.NDArray[np.uint64]) -> Flows:
-    """Records with the same of these keys as one.
+    """Merge records with equal keys.
 
-    Flows share brackets of references, so that there are not more of these than references.
+    Flows share brackets of references, so there are no more brackets than references.
     """
     import numpy as np
 
@@ -133,11 +133,11 @@ def _as_one(flows: Flows, keys: npt.NDArray[np.uint64]) -> Flows:
 
 
 def summary(flows: Flows, choice: Choice, scope: str, key: str) -> tuple[Flows, Report, FlowRow]:
-    """The chosen flows, and what they say together."""
+    """The selected flows, and their figures together."""
     chosen = choice.of(flows)
     report = chosen.report()
     if chosen is not flows and not len(chosen):
-        report = replace(report, reason="there is no such flow")
+        report = replace(report, reason="no such flow")
     low, high = report.ci95.get("mean", (None, None))
     packets, used = chosen.counts.get("regular", 0), chosen.counts.get("accepted", 0)
     line = FlowRow(scope, key, packets, chosen.bytes, chosen.timed, used, report.mean, report.std, low, high)
@@ -145,12 +145,12 @@ def summary(flows: Flows, choice: Choice, scope: str, key: str) -> tuple[Flows, 
 
 
 def _rows(flows: Flows, scope: str, name: Callable[[int], str], most: int | None = None) -> Iterator[FlowRow]:
-    """A row for each record, slowest first; so many of them."""
+    """A row for each record, slowest first, up to a number of rows."""
     import numpy as np
 
     columns = flows.table()
     order = np.argsort(-np.nan_to_num(columns["mean"], nan=-np.inf), kind="stable")[:most]
-    for place in range(0, len(order), 1 << 14):  # so that few numbers of many flows are Python's
+    for place in range(0, len(order), 1 << 14):  # few values are Python objects at a time
         rows = order[place : place + (1 << 14)]
         lists = [columns[column][rows].tolist() for column in COLUMNS]
         for row, values in zip(rows.tolist(), zip(*lists, strict=True), strict=True):
@@ -159,7 +159,7 @@ def _rows(flows: Flows, scope: str, name: Callable[[int], str], most: int | None
 
 
 def flow_rows(flows: Flows, most: int | None = None) -> Iterator[FlowRow]:
-    """A row for each flow, slowest first; so many of them: names take time."""
+    """A row for each flow, slowest first, up to a number of rows: names take time."""
     from wirelag.packets.filters import PROTOCOLS
 
     known = {number: name for name, numbers in PROTOCOLS.items() for number in numbers}
@@ -180,7 +180,7 @@ def _end(address: str, port: int) -> str:
 
 
 def group_rows(flows: Flows, grouping: Grouping) -> Iterator[FlowRow]:
-    """A row for each group: flows are grouped as packets of one direction are. The first that were seen are kept."""
+    """A row for each group. Flows are grouped as packets of one direction are; the groups seen first are kept."""
     import numpy as np
 
     merged = flows.merged()

@@ -1,6 +1,6 @@
 """The one-way delay of every flow behind a queue, interpolated between sparse reference packets.
 
-References are STAMP packets that a sender injects before the queue, or packets that a second capture holds, too.
+References are STAMP packets that a sender injects before the queue, or packets that a second capture also holds.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 SOURCES: Final = ("stamp", "marked", "capture")
 METHODS: Final = ("busy", "linear", "left")
 GROUPS: Final = ("flow", "client", "server", "subnet", "port")
-SPARSE_NS: Final = 60 * 10**9  # captures: the longest time between two references that is interpolated
-TRUSTED_NS: Final = 1 << 34  # captures: references cannot be forged, so the delay may change by this much
+SPARSE_NS: Final = 60 * 10**9  # captures: interpolate over at most this time between references
+TRUSTED_NS: Final = 1 << 34  # captures: references are not forged, so the delay may change by this much
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlowsSettings:
-    """Where references come from, how delays between them are told, and what is reported."""
+    """Where references come from, how to interpolate between them, and what to report."""
 
     reference: str = "stamp"
     method: str = "busy"
@@ -71,7 +71,7 @@ class FlowsSettings:
         if not 0 < self.hold <= 1:
             raise SettingError("hold", "must be above 0 and at most 1")
         if any(sla.name != "mean" for sla in self.questions.slas):
-            raise SettingError("sla", "only the mean is known here: ask mean<10ms")
+            raise SettingError("sla", "flows knows only the mean: write mean<10ms")
 
     def estimator(self) -> Rli:
         """The estimator."""
@@ -94,7 +94,7 @@ class FlowsSettings:
 
 @dataclass(repr=False)
 class FlowsResult(Result):
-    """The delay of every flow, of groups of them, over time and together."""
+    """One-way delay: of every flow, by group, over time and in total."""
 
     command: ClassVar[str] = "flows"
     report: Report
@@ -103,7 +103,7 @@ class FlowsResult(Result):
     settings: FlowsSettings
     intervals: list[tuple[Report, FlowRow]] = field(default_factory=list)
     groups: list[FlowRow] = field(default_factory=list)
-    clock: Clock | None = None  # of two captures
+    clock: Clock | None = None  # with two captures
     subject: str = ""
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -113,7 +113,7 @@ class FlowsResult(Result):
 
     @property
     def by(self) -> str:
-        """What is listed."""
+        """What is listed: flows or groups."""
         return self.settings.groups.by or "flow"
 
     @property
@@ -133,7 +133,7 @@ class FlowsResult(Result):
         return self.rows_of(self.chosen)
 
     def shown(self) -> list[FlowRow]:
-        """The slowest flows or groups, as many as a table shows."""
+        """The slowest flows or groups, those that the table shows."""
         most = self.settings.most_flows
         return list(self.rows_of(self.chosen, most)) if self.by == "flow" else self.groups[:most]
 
@@ -165,7 +165,7 @@ class FlowsResult(Result):
         return plain
 
     def to_json_text(self) -> Iterable[str]:
-        """The JSON in pieces, with the flows last, a line each: there may be a million."""
+        """The JSON in pieces, with the flows last, one per line: there may be a million."""
         yield json.dumps(self._summary(), indent=2).removesuffix("\n}") + ',\n  "flows": ['
         between = "\n    "
         for row in self.flows():
@@ -221,10 +221,10 @@ def flows(
     sla: Sequence[str] | str = (),
     progress: Progress = iter,
 ) -> FlowsResult:
-    """Measure the one-way delay of every flow, behind a queue, from sparse reference packets.
+    """Measure the one-way delay of every flow behind a queue, from sparse reference packets.
 
     `source` was captured behind the queue. References are STAMP packets in it, or, with `upstream`, packets that this
-    capture from before the queue holds, too. `drain` is the rate of the queue ("2Gbps"); without it, it is learned.
+    capture from before the queue also holds. `drain` is the rate of the queue ("2Gbps"); by default it is learned.
     """
     from wirelag.stats.queue_drain import parse_drain
 
@@ -253,11 +253,11 @@ def flows(
 def _reference(
     reference: str | None, upstream: PathOrFile | None, mark: int | None, captures: PathOrFile | Sequence[PathOrFile]
 ) -> str:
-    """Where references come from: a second capture says by itself that it is wanted."""
+    """Where references come from; a second capture implies "capture"."""
     source = reference or ("capture" if upstream else "stamp" if mark is None else "marked")
     one_of(source, SOURCES, "reference")
     if source != "capture" and upstream:
-        raise SettingError("upstream", "is for --reference capture")
+        raise SettingError("upstream", "needs --reference capture")
     if (source == "marked") != (mark is not None):
         why = "needs the mark: --mark DSCP" if mark is None else "takes no --mark"
         raise SettingError("reference", f"{source} {why}")
@@ -275,7 +275,7 @@ def measure_flows(
     settings: FlowsSettings,
     reading: ReadOptions,
 ) -> FlowsResult:
-    """The same, with settings that are checked."""
+    """The same, with checked settings."""
     from wirelag.capture.files import Capture
     from wirelag.capture.source import list_files
     from wirelag.measure.flow_references import against, alone, refused
@@ -283,7 +283,7 @@ def measure_flows(
     from wirelag.packets.batch import PacketId
 
     estimator, wanted = settings.estimator(), reading.filter
-    # References and the queue are seen in all packets; which flows are wanted is chosen afterwards.
+    # References and the queue need all packets; flows are selected afterwards.
     reading = replace(reading, filter=replace(wanted, nets=(), ports=(), protocols=()))
     if upstream is not None:
         points = points_of([upstream, source], reading)  # type: ignore[list-item]
@@ -299,7 +299,7 @@ def measure_flows(
     chosen, report, total = summary(found.flows, found.choice, "all", "all")
     report = replace(report, packets=statistics.packets, skipped=statistics.skipped)
     grouping = settings.groups.grouping() if settings.groups.by != "flow" else None
-    counts = {"packets": statistics.packets, "of the flows asked for": chosen.counts.get("regular", 0)}
+    counts = {"packets": statistics.packets, "of the selected flows": chosen.counts.get("regular", 0)}
     counts |= {"timed": report.samples, **{f"skipped: {why}": n for why, n in statistics.skipped.items()}}
     return FlowsResult(
         report,
@@ -319,21 +319,21 @@ def measure_flows(
 
 
 def _need_references(found: Referred, source: str) -> None:
-    """No references: say why, and what to do."""
+    """Without references: say why, and what to do."""
     counts = found.flows.counts
     if counts.get("accepted", 0):
         return
     refused = _refused_text(found.flows)
     if source == "capture":
         raise WirelagError(
-            f"{found.names}: no packet of both captures was drawn as a reference{refused and f' ({refused})'}; "
+            f"{found.names}: no packet in both captures was drawn as a reference{refused and f' ({refused})'}; "
             f"draw more of them: --every 5"
         )
     which = "UDP port 862" if source == "stamp" else "any UDP port, with the mark"
-    what = f"no reference packet could be used ({refused})" if refused else "there are no reference packets"
+    what = f"no reference packet could be used ({refused})" if refused else "no reference packets"
     raise WirelagError(
-        f"{found.names}: {what}; let a STAMP sender (RFC 8762, {which}) before the queue send some along, "
-        f"or name what was captured there: --reference capture --upstream FILE"
+        f"{found.names}: {what}; send some from before the queue (STAMP, RFC 8762, {which}), "
+        f"or name a capture from there: --reference capture --upstream FILE"
     )
 
 
@@ -344,21 +344,21 @@ def _refused_text(flows: Flows) -> str:
 
 
 def _notes(flows: Flows) -> list[str]:
-    """What a number alone would hide."""
+    """Notes on what the figures alone would hide."""
     notes, counts = [], flows.counts
     if flows.fallback:
-        notes.append(f"busy works as linear does: {flows.fallback}" + ("" if flows.drain.bytes_per_s else " (--drain)"))
+        notes.append(f"busy fell back to linear: {flows.fallback}" + ("" if flows.drain.bytes_per_s else " (--drain)"))
     elif flows.method == "busy" and counts.get("untrusted", 0):
-        notes.append(f"{counts['untrusted']:,} packets were timed as linear does: the queue was not known yet")
+        notes.append(f"{counts['untrusted']:,} packets were timed by linear: the queue was not known yet")
     if counts.get("rejected_time", 0) > counts.get("accepted", 0):
-        notes.append("most references have times far off: is the sender's clock set again and again?")
+        notes.append("most references have implausible times: does the sender's clock step?")
     evicted = counts.get("evicted", 0)
     if evicted:
-        notes.append(f"{evicted:,} flows were evicted because memory was full, and may have come back (--memory)")
+        notes.append(f"{evicted:,} flows were evicted because memory was full, and may be counted again (--memory)")
     if counts.get("unlisted", 0):
-        notes.append(f"{counts['unlisted']:,} records of flows are not listed: there were too many")
+        notes.append(f"{counts['unlisted']:,} flow records are not listed: there were too many")
     if counts.get("unheld", 0):
-        notes.append(f"{counts['unheld']:,} packets are in no flow (--hold)")
+        notes.append(f"{counts['unheld']:,} packets belong to no flow (--hold)")
     return notes
 
 
@@ -374,12 +374,10 @@ def _coverage(found: Referred, flows: Flows, report: Report, source: str) -> lis
     lines.append(used + (f", not used: {refused}" if refused else ""))
     parts = [f"method {flows.method}"]
     if flows.drain.bytes_per_s:
-        parts.append(f"the queue is drained at {format_rate(8 * flows.drain.bytes_per_s)}")
+        parts.append(f"the queue drains at {format_rate(8 * flows.drain.bytes_per_s)}")
     if flows.base_ns is not None:
-        parts.append(f"the fixed part of the delay is {format_duration(flows.base_ns)}")
+        parts.append(f"the fixed delay is {format_duration(flows.base_ns)}")
     lines.append("; ".join(parts))
     if source != "capture":
-        lines.append(
-            "delays are between two clocks, the sender's and the capture's: what they differ by is in all of them"
-        )
+        lines.append("delays are between two clocks, the sender's and the capture's: they include the clock offset")
     return lines

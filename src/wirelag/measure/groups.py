@@ -1,4 +1,4 @@
-"""By what figures are grouped, and how many groups are kept; the rest is "other"."""
+"""How figures are grouped, and how many groups are kept; the rest is "other"."""
 
 from __future__ import annotations
 

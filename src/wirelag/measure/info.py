@@ -26,7 +26,7 @@ LINKS: Final = {
 
 @dataclass(repr=False)
 class InfoResult(Result):
-    """What captures hold, one by one and together, and what can be measured."""
+    """What captures hold, each and together, and what can be measured."""
 
     command: ClassVar[str] = "info"
     facts: dict[str, Any]
@@ -63,9 +63,9 @@ def info(
     tunnels: bool = False,
     progress: Progress = iter,
 ) -> InfoResult:
-    """Say what is in captures and which commands can measure them, and why.
+    """Show what is in captures, and which commands can measure them and why.
 
-    A capture that cannot be read is an error, unless others can: then `errors` has it.
+    A capture that cannot be read is an error; if others can be read, `errors` lists it instead.
     """
     from wirelag.capture.files import Capture
     from wirelag.capture.pcap import CaptureStatistics
@@ -112,7 +112,7 @@ def _of_file(capture: Capture, survey: Survey) -> dict[str, Any]:
 
 
 def _facts(statistics: CaptureStatistics, survey: Survey) -> dict[str, Any]:
-    """What was counted, as the JSON has it."""
+    """The counts, as the JSON holds them."""
     from wirelag.packets.batch import Flag, Kind
 
     seen, tcp = survey.conversations, survey.kinds[Kind.TCP]

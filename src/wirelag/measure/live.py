@@ -1,4 +1,4 @@
-"""The questions of one point on live traffic: a report for each interval, and all of them in bounded memory."""
+"""The questions of one point on live traffic: a report for each interval and in total, in bounded memory."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from wirelag.capture.live import Source
     from wirelag.ebpf.pirate import KernelPirate
 
-FEWEST: Final = 4  # intervals that tell how sure a mean is
+FEWEST: Final = 4  # intervals needed for a confidence interval of the mean
 
 
 @dataclass(slots=True)
 class Sums:
-    """Delays whose mean is known, but not each by itself; how sure it is, from how intervals differ."""
+    """Delays known only by their mean, with a confidence interval from how intervals differ."""
 
     samples: int = 0
     sum_ns: int = 0
     parts: int = 0
-    _squares: tuple[int, int, int] = (0, 0, 0)  # sums over parts: of sum^2, sum * samples, samples^2
+    _squares: tuple[int, int, int] = (0, 0, 0)  # over parts: sums of sum^2, sum * samples, samples^2
 
     def add(self, samples: int, sum_ns: int) -> None:
-        """Take in an interval."""
+        """Add an interval."""
         self.samples += samples
         self.sum_ns += sum_ns
         self.parts += samples > 0
@@ -50,7 +50,7 @@ class Sums:
         self._squares = a + sum_ns * sum_ns, b + sum_ns * samples, c + samples * samples
 
     def merge(self, other: Sums) -> None:
-        """Take in others, over other intervals."""
+        """Add the sums of other intervals."""
         self.samples += other.samples
         self.sum_ns += other.sum_ns
         self.parts += other.parts
@@ -59,12 +59,12 @@ class Sums:
 
     @property
     def mean(self) -> float | None:
-        """In seconds."""
+        """The mean in seconds."""
         return self.sum_ns / self.samples / 1e9 if self.samples else None
 
     @property
     def ci95(self) -> dict[str, tuple[float, float]]:
-        """Of the mean: a ratio of two sums over intervals."""
+        """The interval of the mean, a ratio of two sums over intervals."""
         if self.parts < FEWEST or self.mean is None:
             return {}
         mean_ns = self.sum_ns / self.samples
@@ -76,18 +76,18 @@ class Sums:
 
 @dataclass(slots=True)
 class LiveInterval:
-    """The report of one interval, and of each group in it. Single delays are known, or only their sums are."""
+    """The report of one interval, and of each group in it. It knows every delay, or only sums."""
 
     interval: Interval
     report: Report
     delays: Distribution
-    random_groups: RandomGroups | None = None  # how sure the delays make one
+    random_groups: RandomGroups | None = None  # for the uncertainty of the delays
     groups: dict[str, Report] = field(default_factory=dict)
     group_delays: dict[str, Distribution] = field(default_factory=dict)
 
 
 class LiveGroups:
-    """Delays of each group, added up: the first `most` groups are kept, the rest is "other"."""
+    """Delays of each group, summed: the first `most` groups are kept, the rest is "other"."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -95,7 +95,7 @@ class LiveGroups:
         self.sums: dict[str, Sums] = {}
 
     def add(self, part: LiveInterval) -> None:
-        """Take in an interval."""
+        """Add an interval."""
         for key, report in part.groups.items():
             name = key if key in self.sums or len(self.sums) < self.most else OTHER_KEY
             mean_ns = (report.mean or 0.0) * 1e9
@@ -104,7 +104,7 @@ class LiveGroups:
                 self.delays.setdefault(name, Distribution()).merge(part.group_delays[key])
 
     def reports(self, estimator: str, quantity: Any) -> Iterator[tuple[str, Report, Distribution]]:
-        """Each group with all that it said, slowest first; "other" last."""
+        """The report of each group, slowest first; "other" last."""
         found = []
         for key, sums in self.sums.items():
             delays = self.delays.get(key, Distribution())
@@ -113,7 +113,7 @@ class LiveGroups:
 
 
 def numbers(delays: Distribution, sums: Sums, random_groups: RandomGroups | None = None) -> dict[str, Any]:
-    """What a report says: all of a distribution, or the mean where no single delay is known."""
+    """The figures of a report: all of a distribution, or the mean if single delays are unknown."""
     if delays.samples:
         return facts(delays, random_groups)
     return {"samples": sums.samples, "mean": sums.mean, "ci95": sums.ci95}
@@ -128,12 +128,12 @@ class RoundTrips:
         self.estimator = name
         self.total = Samples()
         self.groups = LiveGroups(grouping.most if grouping else 0)
-        self.lock = threading.Lock()  # held while what was added up changes
+        self.lock = threading.Lock()  # held while the sums change
         self._meter = meter
         self._wanted, self._grouping = grouping, _anew(grouping)
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
-        """Take in packets of the interval that is open."""
+        """Take packets of the open interval."""
         self._meter.observe(packets, self._grouping)
 
     def cut(self, interval: Interval) -> LiveInterval:
@@ -146,7 +146,7 @@ class RoundTrips:
                 key = self._grouping.keys[tag]
                 part.groups[key] = samples.report(self.estimator, "round_trip", tag)
                 part.group_delays[key] = samples.distribution(tag)
-        # Tags are of this interval alone: a group that is silent costs nothing later.
+        # Tags last one interval: a silent group costs nothing later.
         self._grouping = _anew(self._wanted)
         with self.lock:
             self._add(samples)
@@ -154,7 +154,7 @@ class RoundTrips:
         return part
 
     def finish(self) -> None:
-        """End: a request without its response has no delay."""
+        """End the measurement: a request without its response has no delay."""
 
     def _add(self, samples: Samples) -> None:
         for leg in range(len(LEGS)):
@@ -169,21 +169,21 @@ class RoundTrips:
         return self.total.report(self.estimator, "round_trip")
 
     def delays(self) -> dict[str, Distribution]:
-        """All single delays, by the side they are to."""
+        """All single delays, by leg."""
         return {side: self.total.distribution(leg=leg) for leg, side in enumerate(LEGS)}
 
     def entries(self) -> list[Entry]:
-        """The final figures: of all, and of each leg."""
+        """The final figures: the total, and each leg."""
         return [Entry("all", "all", self.report(), self.total.distribution()), *legs(self.estimator, self.total)]
 
 
 class Responses:
-    """Requests with their whole responses where both directions pass, else what the packets of clients tell."""
+    """Requests with their whole responses where both directions pass, else estimates from packets of clients."""
 
     quantity: Final = "response"
 
     def __init__(self, settings: ResponseSettings, meter: KernelPirate | None = None) -> None:
-        self.lock = threading.Lock()  # held while what was added up changes
+        self.lock = threading.Lock()  # held while the sums change
         self.groups = LiveGroups(settings.groups.most)
         self.exchanges = Samples()
         self.sums = Sums()
@@ -195,7 +195,7 @@ class Responses:
 
     @property
     def both_ways(self) -> bool:
-        """Whether requests and responses are paired, as far as was seen."""
+        """Whether requests and responses are paired, judged by the packets so far."""
         return self._seen.applies(self._settings.method)
 
     @property
@@ -204,7 +204,7 @@ class Responses:
         return "pairs" if self.both_ways else "pirate"
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
-        """Take in packets of the interval that is open."""
+        """Take packets of the open interval."""
         self._meter.observe(packets)
 
     def cut(self, interval: Interval) -> LiveInterval:
@@ -212,7 +212,7 @@ class Responses:
         return self._end(interval, self._meter.cut(interval))
 
     def finish(self) -> None:
-        """End: flows that are open report what they can."""
+        """End the measurement: open flows report what they can."""
         self._end(Interval(0, 0), self._meter.finish())
 
     def _end(self, interval: Interval, heard: Heard) -> LiveInterval:
@@ -258,12 +258,12 @@ class Responses:
             samples=self.sums.samples,
             mean=self.sums.mean,
             ci95=self.sums.ci95,
-            reason=None if self.sums.samples else "no epoch has an answer",
+            reason=None if self.sums.samples else "no epoch has an estimate",
             details={"epochs": self.epochs, "abstained": dict(self.abstained)},
         )
 
     def delays(self) -> dict[str, Distribution]:
-        """All single delays, where they are known; they are to the server, and back."""
+        """All single delays, where known; they are to the server and back."""
         return {"server": self.exchanges.distribution()} if self.both_ways else {}
 
     def entries(self) -> list[Entry]:
@@ -278,13 +278,13 @@ LiveMeasure: TypeAlias = RoundTrips | Responses
 def watch(
     source: Source, measure: LiveMeasure, interval_ns: int, length_ns: int | None = None
 ) -> Iterator[tuple[LiveInterval, int]]:
-    """The report of each interval when it has ended, and how many packets were dropped in it; for `length_ns`."""
+    """The report of each interval once it has ended, and the packets dropped in it; for `length_ns`."""
     for interval, part in drive(measure, _watched(source, interval_ns, length_ns)):
         yield part, source.dropped_during(interval)
 
 
 def _watched(source: Source, interval_ns: int, length_ns: int | None) -> Iterator[Event]:
-    """Events of a live source; the first interval and the last are as long as they were watched."""
+    """Events of a live source; the first and the last interval cover only the time watched."""
     from wirelag.capture.live import by_clock
 
     for interval, packets in by_clock(source, interval_ns):

@@ -1,4 +1,4 @@
-"""The same on live traffic from meters that run inside the kernel."""
+"""Live questions of one point, from meters inside the kernel."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InKernel:
-    """What is asked of the kernel."""
+    """The measurement that the kernel is to make."""
 
     interface: str
     interval_ns: int
     direction: str
     tunnels: bool
-    then: str | None  # an XDP program to run after ours
-    memory: int  # of fridges
+    then: str | None  # XDP program to run after wirelag's
+    memory: int  # memory for fridges
     response: ResponseSettings | None  # None: round trips
 
 
@@ -37,9 +37,9 @@ class Inside:
 
 
 def open_inside(asked: InKernel) -> Inside | str:
-    """Measure inside the kernel from now on; or why that is not possible, where the same can be measured outside.
+    """Start to measure inside the kernel, or return why that is impossible where wirelag can measure outside instead.
 
-    With another program to run after ours there is no other way.
+    With an XDP program to run after wirelag's, it must be inside.
     """
     from wirelag.ebpf.dataplane import UnavailableError
 
@@ -48,7 +48,7 @@ def open_inside(asked: InKernel) -> Inside | str:
     except UnavailableError as error:
         if asked.then is not None or asked.interface not in (name for _, name in socket.if_nameindex()):
             raise
-        return f"{error}; measuring outside of the kernel instead"
+        return f"{error}; measuring outside the kernel instead"
 
 
 def _rtt(asked: InKernel) -> Inside:
@@ -57,7 +57,7 @@ def _rtt(asked: InKernel) -> Inside:
     from wirelag.estimators.fridge import Fridge
 
     meter = KernelFridge(
-        Fridge(memory=2 * asked.memory),  # of which half would be for fridges that are drained
+        Fridge(memory=2 * asked.memory),  # half of it would be for fridges being drained
         asked.interface,
         asked.interval_ns,
         tunnels=asked.tunnels,
@@ -73,9 +73,9 @@ def _response(asked: InKernel, settings: ResponseSettings) -> Inside:
     from wirelag.ebpf.source import KernelSource
 
     if settings.method not in STEMS:
-        raise SettingError("method", "in the kernel it is auto or modes")
+        raise SettingError("method", "the kernel supports auto and modes only")
     if asked.direction == "out":
-        raise SettingError("direction", "in the kernel, responses are dated by packets that come in")
+        raise SettingError("direction", "the kernel times responses by incoming packets only; leave --direction out")
     meter = KernelPirate(
         settings.pirate(), asked.interface, servers=settings.servers, tunnels=asked.tunnels, then=asked.then
     )

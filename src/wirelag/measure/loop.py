@@ -1,4 +1,4 @@
-"""Any estimator over any packets: batches into meters, synopses into reports."""
+"""Run any estimator over any packets: batches into meters, synopses into reports."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def run(
 ) -> Iterator[Report]:
     """Run an estimator over packets and yield a report per interval, in order of time.
 
-    `sources` has the packets of each of the estimator's points; they are taken as they are, on one clock and of one
-    direction (`wirelag.oneway` sees to both). An interval in which one point saw packets and another saw none is
-    reported all the same; one without any packets is not. Without `interval_ns` there is one report over everything.
+    `sources` has the packets of each of the estimator's points. They must be on one clock and of one direction
+    (`wirelag.oneway` ensures both). An interval in which only one point saw packets is reported; one without packets is
+    not. Without `interval_ns` there is one report over all packets.
     """
     if set(sources) != set(estimator.points):
-        raise ValueError(f"the estimator wants packets of {', '.join(estimator.points)}, not of {', '.join(sources)}")
+        raise ValueError(f"the estimator needs packets of {', '.join(estimator.points)}, not of {', '.join(sources)}")
     if isinstance(estimator, Crosses):
         yield from _between(estimator, sources, interval_ns)
         return
@@ -53,7 +53,7 @@ def cut(
     interval_ns: int | None = None,
     grouping: Grouping | None = None,
 ) -> Iterator[tuple[Interval, list[S]]]:
-    """The synopses of each interval, in the order of the estimator's points: what `run` estimates from."""
+    """The synopses of each interval, in the order of the estimator's points; `run` estimates from them."""
     points = estimator.points
     cuts = [cut_by_time(estimator.meter(point), sources[point], interval_ns, grouping) for point in points]
     heads = [next(one, None) for one in cuts]

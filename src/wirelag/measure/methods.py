@@ -1,6 +1,6 @@
-"""Methods of two points by name, with their sizes: what `oneway`, `cut` and agents measure with.
+"""Two-point methods by name, with their sizes, for `oneway`, `cut` and agents.
 
-What packet ids are made of and where intervals end belong to it: both points must choose alike.
+A method includes the fields of packet ids and where intervals end: both points must choose alike.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ USUAL_PACKETS: Final = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """An estimator and its sizes; a size that the estimator does not have is not used."""
+    """An estimator and its sizes; sizes of other estimators are ignored."""
 
     estimator: str = "join"
-    rows: int | None = None  # of lda (all banks) and finecomb
-    loss: str | None = None  # shares of loss that lda and finecomb are tuned for, with commas between
+    rows: int | None = None  # lda (all banks), finecomb
+    loss: str | None = None  # lda, finecomb: loss rates to tune for, separated by commas
     packets_per_interval: int | None = None
-    banks: int = 3  # of rda
+    banks: int = 3  # rda
     no_check: bool = False
-    buckets: int | None = None  # of rda, in all; None: as many as are needed
+    buckets: int | None = None  # rda: in total; None: as many as needed
     rateless: bool = False
     deviation: str = "rows"
-    tail: int = 2048  # packets whose times are kept for quantiles
+    tail: int = 2048  # packets sampled for quantiles
     memory: int = 512 << 20
     seed: int = 0
     cut: str | None = None  # None: as the estimator prefers
@@ -66,7 +66,7 @@ class Method:
         _shares(self.loss or USUAL_LOSSES)
 
     def packet_id(self) -> PacketId:
-        """What packet ids are made of."""
+        """The fields of packet ids."""
         from wirelag.packets.batch import PacketId
 
         return PacketId(flow=not self.nat, prefix=self.prefix, seed=self.seed)
@@ -107,17 +107,17 @@ class Method:
         return Finecomb(rows, shift, min(rows, 4096), deviation, self.tail, self.seed)
 
     def delimiters(self, estimator: Any, interval_ns: int | None, packets: int | None) -> Delimiters | None:
-        """Which packets end intervals of about this many packets; None: the clock does."""
+        """Which packets end intervals of about this many packets; None: the clock ends them."""
         from wirelag.packets.intervals import Delimiters
 
         if not estimator.can.delimited:
             if self.cut == "packets" or self.control_port is not None:
-                raise SettingError("cut", "only lda is cut at packets; the others need not be")
+                raise SettingError("cut", "only lda is cut at packets; leave it out")
             return None
         if interval_ns is None and (self.cut is not None or self.control_port is not None):
             raise SettingError("cut", "needs intervals: --interval")
         if self.control_port is not None and self.cut == "clock":
-            raise SettingError("control_port", "cuts at packets: leave out --cut clock")
+            raise SettingError("control_port", "cuts at packets: leave --cut clock out")
         if interval_ns is None or self.cut == "clock":
             return None
         packets = self.packets_per_interval or packets
@@ -132,5 +132,5 @@ def _shares(text: str) -> tuple[float, ...]:
     if 1.0 in shares:
         raise SettingError("loss", "must be below 100%")
     if len(shares) > MOST_BANKS:
-        raise SettingError("loss", f"has more than {MOST_BANKS} shares")
+        raise SettingError("loss", f"has more than {MOST_BANKS} rates; give fewer")
     return shares

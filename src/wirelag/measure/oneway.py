@@ -1,7 +1,7 @@
 """One-way delay, loss and reordering between points, from captures of the same traffic at each.
 
-Which packets travel from one point to the other and what their clocks differ by is found first, in a pass of its own:
-only what should have arrived can be lost. Without that, an offset would be read as delay.
+A first pass finds which packets travel from one point to the other, and the clock offset: only packets that should have
+arrived can be lost, and an offset would otherwise count as delay.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 CLOCKS: Final = ("auto", "none")
 CLOCK_CUT: Final = (
-    "cut by the clock: packets in flight at an edge are in other intervals, and many buckets cannot be used; "
-    "lda wants both points to cut at the same packets (docs/concepts/lda.md has the error)"
+    "cut by the clock: packets in flight at an edge fall into different intervals, and spoil many buckets; "
+    "let both points cut at the same packets (docs/concepts/lda.md gives the error)"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnewaySettings:
-    """The method, how clocks relate, and what is reported beside the total."""
+    """The method, how clocks relate, and what to report besides the total."""
 
     method: Method = field(default_factory=Method)
     direction: Direction | None = None
@@ -48,10 +48,10 @@ class OnewaySettings:
     interval_ns: int | None = None
     groups: Groups = field(default_factory=Groups)
     questions: Questions = field(default_factory=Questions)
-    segment: str | None = None  # of a network, for `path`
+    segment: str | None = None  # segment of a network, for `path`
 
     def __post_init__(self) -> None:
-        self.method.delimiters(self.method.make(), self.interval_ns, None)  # a wrong choice is found before reading
+        self.method.delimiters(self.method.make(), self.interval_ns, None)  # find a wrong choice before reading
         if self.segment is not None:
             from wirelag.network.segments import parse_segment
 
@@ -60,14 +60,14 @@ class OnewaySettings:
 
 @dataclass(repr=False)
 class OnewayResult(DelayResult):
-    """One-way delay: of everything, of each segment, over time, by class of traffic."""
+    """One-way delay: in total, of each segment, over time, by traffic class."""
 
     command: ClassVar[str] = "oneway"
     measured: MeasuredPair | None = None
 
     @property
     def clock(self) -> Clock:
-        """What the downstream clock differs by, and how that was found."""
+        """The offset of the downstream clock, and how it was found."""
         assert self.measured is not None
         return self.measured.clock
 
@@ -117,8 +117,8 @@ def oneway(
 ) -> OnewayResult:
     """Measure one-way delay, loss and reordering between points, from captures of the same traffic at each.
 
-    `points` are captures in the order in which packets pass them (or files of `wirelag cut`); more than two give a
-    report for each segment. Clocks need not agree: `clock="auto"` corrects what they differ by, `offset` says it.
+    `points` are captures in the order packets pass them (or files of `wirelag cut`); more than two give a report for
+    each segment. Clocks need not agree: `clock="auto"` corrects their offset, `offset` gives it.
     """
     settings = OnewaySettings(
         method=Method(
@@ -164,7 +164,7 @@ def direction_of(text: str | None) -> Direction | None:
 def measure_oneway(
     points: Sequence[PathOrFile | list[PathOrFile]], settings: OnewaySettings, reading: ReadOptions
 ) -> OnewayResult:
-    """The same, with settings that are checked."""
+    """The same, with checked settings."""
     from wirelag.measure.synopsis_files import are_synopses, measure_synopses
 
     if len(points) < 2:
@@ -188,8 +188,8 @@ def measure_oneway(
     for part in segments:
         if part.alignment and measured.alignment and not part.alignment.agrees(measured.alignment):
             raise WirelagError(
-                f"{part.name}: packets travel the other way there than from {stops[0].name} to {stops[-1].name}: name "
-                f"the captures in the order in which packets pass them"
+                f"{part.name}: packets travel against the direction from {stops[0].name} to {stops[-1].name}: name "
+                f"the captures in the order packets pass them"
             )
         measured.notes += [f"{part.name}: {note}" for note in part.notes if note not in measured.notes]
         measured.warnings += [line for line in part.warnings if line not in measured.warnings]
@@ -208,14 +208,14 @@ class MeasuredPair:
     name: str
     clock: Clock
     estimator: str = ""
-    crossings: dict[int, Crossing] = field(default_factory=dict)  # everything in one, by class
+    crossings: dict[int, Crossing] = field(default_factory=dict)  # all intervals in one, by class
     entries: list[Entry] = field(default_factory=list)  # one for each interval
     intervals: int = 0
-    undecoded: int = 0  # of them
+    undecoded: int = 0  # intervals that did not decode
     lost_delimiters: int = 0
-    shortest_ns: int | None = None  # of intervals that the clock cut
-    keys: dict[int, str] = field(default_factory=dict)  # what classes are called
-    by: str = ""  # what classes are, in files of synopses
+    shortest_ns: int | None = None  # shortest interval cut by the clock
+    keys: dict[int, str] = field(default_factory=dict)  # names of classes
+    by: str = ""  # kind of classes, in files of synopses
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     left_out: dict[str, int] = field(default_factory=dict)
@@ -225,11 +225,11 @@ class MeasuredPair:
 
     @property
     def whole(self) -> Crossing:
-        """Everything in one."""
+        """All intervals in one."""
         return self.crossings[0]
 
     def take(self, spans: Iterable[Span], over_time: bool) -> None:
-        """Add intervals up as they come; of each only its answer is kept."""
+        """Sum intervals as they come; only the report of each is kept."""
         from wirelag.twopoint.spans import total
 
         self.crossings = total(self._pass(spans, over_time))
@@ -238,7 +238,7 @@ class MeasuredPair:
     def _pass(self, spans: Iterable[Span], over_time: bool) -> Iterator[Span]:
         from wirelag.stats.distribution import Distribution
 
-        nothing = Distribution()  # of intervals only the shape is kept
+        nothing = Distribution()  # intervals keep only the shape
         for span in spans:
             self.intervals += 1
             self.undecoded += span.whole.details.get("decoded") is False
@@ -267,7 +267,7 @@ def measure_pair(
     interval_ns: int | None = None,
     grouping: Grouping | None = None,
 ) -> MeasuredPair:
-    """Read both captures once to see how they relate, and once more to measure."""
+    """Read both captures once to relate them, and again to measure."""
     from wirelag.capture.pcap import CaptureStatistics
     from wirelag.twopoint.spans import spans_between
 
@@ -297,7 +297,7 @@ def measure_pair(
     if not crossing.used and not len(crossing.tail) and interval_ns is not None:
         far = format_duration(abs((statistics[1].first_ns or 0) - (statistics[0].first_ns or 0)))
         raise WirelagError(
-            f"no packet was seen at both points in an interval and the next: times in {pair.down.name} are about "
+            f"no packet was seen at both points within two intervals: times in {pair.down.name} are about "
             f"{far} from those in {pair.up.name}; use --clock auto or --offset, or a longer --interval"
         )
     measured.notes += explanations(measured)
@@ -305,14 +305,14 @@ def measure_pair(
 
 
 def floor_of(crossing: Crossing) -> float | None:
-    """The shortest delay, of all or of the sample, in seconds."""
+    """The shortest delay, of all packets or of the sample, in seconds."""
     if crossing.min_ns is not None:
         return crossing.min_ns / 1e9
     return int(crossing.tail.delays_ns.min()) / 1e9 if len(crossing.tail) else None
 
 
 def explanations(measured: MeasuredPair) -> list[str]:
-    """What a mean would hide."""
+    """Notes on what a mean would hide."""
     from wirelag.stats.modes import explain_clusters
 
     crossing, notes = measured.whole, []
@@ -326,7 +326,7 @@ def explanations(measured: MeasuredPair) -> list[str]:
     mean_ns = crossing.mean_ns
     if crossing.net_loss and measured.shortest_ns and mean_ns is not None and measured.shortest_ns < 50 * mean_ns:
         notes.append(
-            "intervals are hardly longer than the delay: packets that straddle an edge are left out, and those are the "
+            "intervals are hardly longer than the delay: packets that straddle an edge are left out, and these are the "
             "slow ones; use rda, or a longer --interval"
         )
     spoiled = _spoiled(crossing)
@@ -336,21 +336,21 @@ def explanations(measured: MeasuredPair) -> list[str]:
     if clusters:
         begin_ns = int(sample.sent_ns.min())
         told = "; ".join(cluster.describe(begin_ns) for cluster in clusters)
-        notes.append(f"delays fall into {len(clusters)} groups, far apart, whose mean says little: {told}")
+        notes.append(f"delays fall into {len(clusters)} separate groups, so the mean says little: {told}")
     share = crossing.details.get("share", 1.0)
     if share < 1:
         notes.append(f"{share:.1%} of packets were kept because memory was full (--memory); counts are scaled")
     if measured.undecoded:
-        notes.append(f"{measured.undecoded} of {measured.intervals} intervals did not decode: they want more --buckets")
+        notes.append(f"{measured.undecoded} of {measured.intervals} intervals did not decode: use more --buckets")
     if measured.lost_delimiters:
         notes.append(
-            f"{measured.lost_delimiters} delimiters were seen by one point alone: the intervals around them are joined"
+            f"{measured.lost_delimiters} delimiters were seen at one point only: the intervals around them are merged"
         )
     return notes
 
 
 def _spoiled(crossing: Crossing) -> str | None:
-    """What sums cannot see, but a sample of single delays shows."""
+    """Note what sums hide but a sample of delays shows."""
     sample, std = crossing.tail.delays_ns.astype(float), crossing.std_ns
     if std is None or len(sample) < 100 or std <= 4 * sample.std() + 1000:
         return None
@@ -396,16 +396,16 @@ def _coverage(measured: MeasuredPair) -> str:
     crossing, left_out = measured.whole, measured.left_out
     parts = [f"{crossing.sent:,} packets upstream, {crossing.received:,} downstream"]
     if crossing.only_downstream:
-        parts.append(f"{crossing.only_downstream:,} seen downstream alone")
+        parts.append(f"{crossing.only_downstream:,} seen only downstream")
     if crossing.duplicated:
         parts.append(f"{crossing.duplicated:,} duplicated")
     if crossing.ambiguous:
-        parts.append(f"{crossing.ambiguous:,} not timed (copies that differ in number)")
+        parts.append(f"{crossing.ambiguous:,} not timed (different numbers of copies)")
     asked = measured.alignment is not None and measured.alignment.direction is not None
     words = {
         "backward": "travel the other way",
-        "elsewhere": "not of this direction" if asked else "between hosts that one point did not see",
-        "outside": "outside of the time both captures cover",
+        "elsewhere": "not in this direction" if asked else "between hosts seen at one point only",
+        "outside": "outside the time both captures cover",
     }
     parts += [f"{left_out[name]:,} {text}" for name, text in words.items() if left_out.get(name)]
     if measured.skipped:

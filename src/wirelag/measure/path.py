@@ -1,4 +1,4 @@
-"""Which segment of a path adds the delay, from reports of its segments or from captures at its routers."""
+"""Which segment of a path adds the delay, from reports of its segments or captures at its routers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Reports = dict["Segment", "SegmentReport"]
 Pair = tuple[str, str]
-MOST_ROUTERS: Final = 1000  # of which every path is looked at
+MOST_ROUTERS: Final = 1000  # with more, not every path is judged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +46,12 @@ class PathSettings:
     def __post_init__(self) -> None:
         self.method.delimiters(self.method.make(), self.interval_ns, None)
         if self.questions.slas and None in (self.source, self.target):
-            raise SettingError("sla", "asks about one path: name it with --from and --to")
+            raise SettingError("sla", "needs one path: name it with --from and --to")
 
 
 @dataclass
 class Route:
-    """A route, and what is said of it."""
+    """A route, and the verdict on it."""
 
     source: str
     target: str
@@ -63,7 +63,7 @@ class Route:
 
 @dataclass(repr=False)
 class PathResult(Result):
-    """What each segment adds, which are to blame, and what changed."""
+    """What each segment adds, which segments are to blame, and what changed."""
 
     command: ClassVar[str] = "path"
     topology: Topology
@@ -76,7 +76,7 @@ class PathResult(Result):
     unassigned: dict[str, dict[str, Any]]
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    packets: int | None = None  # of captures
+    packets: int | None = None  # with captures
     skipped: dict[str, int] = field(default_factory=dict)
     questions: Questions = field(default_factory=Questions)
 
@@ -92,7 +92,7 @@ class PathResult(Result):
         return list(dict.fromkeys(str(segment) for segment in blamed))
 
     def _asked(self) -> Iterator[tuple[Sla, Mean]]:
-        """Agreements, and the mean they ask about. A lower bound that is small enough shows no agreement to hold."""
+        """Agreements, and the mean they are about. A lower bound never shows that an agreement holds."""
         from wirelag.stats.sla import Mean
 
         if not self.questions.slas:
@@ -154,10 +154,10 @@ def path(
     prefix: int = 16,
     progress: Progress = iter,
 ) -> PathResult:
-    """Say which segment of a path adds the delay, from reports of its segments or from captures at its routers.
+    """Find the segment of a path that adds the delay, from reports of its segments or captures at its routers.
 
     `reports` are files of `oneway`'s JSON, each as `FILE` or `SEGMENT=FILE`, or a folder of captures. Without `source`
-    or `target`, every path that begins, or ends, there. `baseline` is the same from a time when nothing was slow.
+    it judges every path to `target`, and vice versa. `baseline` is the same input from a time when nothing was slow.
     """
     settings = PathSettings(
         source=source,
@@ -177,11 +177,11 @@ def _listed(given: str | PathLike[str] | Sequence[str | PathLike[str]]) -> list[
 def measure_path(
     reports: list[str], topology: str, baseline: list[str], settings: PathSettings, progress: Progress = iter
 ) -> PathResult:
-    """The same, with settings that are checked."""
+    """The same, with checked settings."""
     from wirelag.network.topology import read_topology
 
     if settings.interval_ns is not None and not any(_is_folder(one) for one in (*reports, *baseline)):
-        raise SettingError("interval", "is for captures; reports have intervals already")
+        raise SettingError("interval", "needs captures; reports have their own intervals")
     net, ends = read_topology(topology), (settings.source, settings.target)
     for router in ends:
         if router is not None:
@@ -206,7 +206,7 @@ def _measured(
     if not folders:
         return _read(net, arguments), None
     if len(arguments) > 1:
-        raise WirelagError(f"{folders[0]}: a folder of captures has all segments; name nothing beside it")
+        raise WirelagError(f"{folders[0]}: a folder of captures has all segments; name nothing else")
     from wirelag.measure.path_captures import Network
     from wirelag.network.captures import Folder
     from wirelag.packets.filters import Filter
@@ -219,12 +219,12 @@ def _measured(
 def _is_folder(path: str) -> bool:
     try:
         return File(path).is_dir()
-    except (OSError, ValueError):  # too long for a name, or a name that nothing can have
+    except (OSError, ValueError):  # too long, or not a valid name
         return False
 
 
 def _read(net: Topology, arguments: Iterable[str]) -> Reports:
-    """Reports of files, each of a segment that the topology has."""
+    """Reports from files, each of a segment in the topology."""
     from wirelag.capture.report_file import read_report
     from wirelag.network.cover import Cover
     from wirelag.network.reports import named, one_of_each, report_of
@@ -242,13 +242,13 @@ def _read(net: Topology, arguments: Iterable[str]) -> Reports:
 
 
 def _pairs(cover: Cover, source: str | None, target: str | None) -> list[Pair]:
-    """The ordered pairs that are asked for, as far as there is a path."""
+    """The ordered pairs to judge, where there is a path."""
     routers = cover.topology.routers
     if source is not None and target is not None:
         return [(source, target)]
     if source is None and target is None and len(routers) > MOST_ROUTERS:
         raise WirelagError(
-            f"{cover.topology.name}: {len(routers):,} routers have too many paths to look at all; name --from or --to"
+            f"{cover.topology.name}: {len(routers):,} routers have too many paths to judge all; give --from or --to"
         )
     sources = [source] if source is not None else list(routers)
     targets = [target] if target is not None else list(routers)
@@ -258,7 +258,7 @@ def _pairs(cover: Cover, source: str | None, target: str | None) -> list[Pair]:
 
 
 def _capture(network: Network, source: str | None, target: str | None) -> Reports:
-    """Measure the segments of the routes that are asked for."""
+    """Measure the segments of the routes."""
     from wirelag.network.cover import Cover
     from wirelag.network.reports import one_of_each
 
@@ -268,7 +268,7 @@ def _capture(network: Network, source: str | None, target: str | None) -> Report
     for pair in pairs:
         try:
             paths += cover.routes.paths(*pair)
-        except WirelagError:  # more equal paths than can be listed: that is told when they are added up
+        except WirelagError:  # too many equal paths to list: noted when they are added up
             if len(pairs) == 1:
                 raise
     measured = _cover(network.topology, network.folder.segments(paths), network)
@@ -288,7 +288,7 @@ def _cover(net: Topology, segments: Iterable[Segment], network: Network | None) 
 
 
 def _are_seen(paths: list[Path], seen: dict[Pair, float]) -> bool:
-    """Whether packets were seen at every router at which equal paths part."""
+    """Whether packets were seen at every router where equal paths part."""
     hops: dict[str, set[str]] = {}
     for one in paths:
         for router, hop in pairwise(one.routers):
@@ -318,7 +318,7 @@ def _localise(
         try:
             seen = network.shares(*pair) if network else {}
             paths = cover.paths(*pair, seen)
-        except WirelagError as error:  # more equal paths than can be listed
+        except WirelagError as error:  # too many equal paths to list
             if not every:
                 raise
             too_many.append(str(error))
@@ -331,15 +331,15 @@ def _localise(
     on_route = {segment: None for _, paths, _ in found for one in paths for segment in one.segments}
     if not on_route:
         told = ", ".join(str(segment) for segment in list(now)[:5])
-        asked = f"from {ends[0]} to {ends[1]}" if not every else "that is asked for"
+        asked = f"from {ends[0]} to {ends[1]}" if not every else "to judge"
         raise WirelagError(
-            f"no report is of a segment on the path {asked}; the reports are of {told}; if routes changed meanwhile, "
-            "read the topology anew"
+            f"no report is of a segment on the path {asked}; the reports are of {told}; if routes have changed, "
+            "read the topology again"
         )
     figures = {segment: now[segment].whole for segment in on_route}
     before = {segment: then[segment].whole for segment in on_route if segment in then}
     if then and not before:
-        raise WirelagError("no report of the baseline is of a segment on the path; measure the same segments before")
+        raise WirelagError("no baseline report is of a segment on the path; give a baseline of the same segments")
     tried = trials(figures, slow, before)
     routes: list[Route] = []
     for pair, paths, were_seen in found:
@@ -359,7 +359,7 @@ def _localise(
 
 
 def _ends_left_out(routes: list[Route]) -> list[str]:
-    """What a route from reports does not have in it, if its ends do not measure inside."""
+    """What a route from reports leaves out, if its end routers do not measure inside."""
     (route,) = routes
     ends = [route.source, route.target]
     inside = {

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from wirelag.synopses.delay_sample import DelaySample
 
 Ends = tuple["Sequence[Port]", "Sequence[Port]"]
-FEW_STRAYS = 0.01  # of a router's packets: fewer by another port say nothing of its topology
+FEW_STRAYS = 0.01  # share of a router's packets; fewer on another port do not contradict the topology
 
 
 class PortPoint(CapturePoint):
-    """Ports where a segment begins or ends: those of their packets that pass it."""
+    """The ports where a segment begins or ends, and their packets that pass it."""
 
     def __init__(
         self, paths: Sequence[str], reading: ReadOptions, choose: Callable[[PacketBatch], PacketBatch]
@@ -35,13 +35,13 @@ class PortPoint(CapturePoint):
         self._choose = choose
 
     def batches(self, packet_id: PacketId) -> Iterator[PacketBatch]:
-        """Their packets in order of time, with such ids."""
+        """Their packets in order of time, with these ids."""
         return (self._choose(batch) for batch in super().batches(packet_id))
 
 
 @dataclass
 class Network:
-    """The captures of a network, read as far as they are needed."""
+    """The captures of a network, read only where needed."""
 
     topology: Topology
     folder: Folder
@@ -62,12 +62,12 @@ class Network:
         self.routes, self.prefixes = self.folder.routes, Prefixes(self.topology)
         if not self.prefixes:
             raise WirelagError(
-                f"{self.topology.name}: has no prefixes, so it is unknown where packets go; take the "
+                f"{self.topology.name}: has no prefixes, so it is unknown where packets go; use the "
                 'OSPF database, or add "prefixes" to the JSON'
             )
 
     def look(self, paths: Iterable[Sequence[str]], segments: Iterable[Segment]) -> None:
-        """See where flows enter and leave the routers of these paths, and those beside their virtual links."""
+        """Find where flows enter and leave the routers of these paths, and those beside their virtual links."""
         from wirelag.network.forwarding import Forwarding
 
         routers = {router for path in paths for router in path} & self.folder.routers
@@ -82,7 +82,7 @@ class Network:
                     for batch in point.batches(self.ids):
                         seen.observe(port.way, port.neighbour, batch)
                 except WirelagError as error:
-                    raise WirelagError(f"{error}; mend this capture, or leave it out") from None
+                    raise WirelagError(f"{error}; repair this capture, or leave it out") from None
                 self._count(point)
             self.forwarding[router] = seen
 
@@ -94,11 +94,11 @@ class Network:
                 self.skipped[reason] = self.skipped.get(reason, 0) + count
 
     def measure(self, segments: Sequence[Segment]) -> list[SegmentReport]:
-        """A report of each that packets passed; of the others a note says why there is none."""
+        """Report each segment that packets passed; a note says why another has no report."""
         found = []
         virtual = [str(segment) for segment in segments if segment.kind == "virtual"]
         if virtual:
-            self.notes.append(f"{', '.join(virtual)}: flows of which nothing arrived are not in the loss")
+            self.notes.append(f"{', '.join(virtual)}: flows of which no packet arrived are not counted as loss")
         for segment in segments:
             ends = self.folder.ends(segment)
             if ends is None:
@@ -126,11 +126,11 @@ class Network:
         )
         whole = measured.whole
         content = whole.report(measured.estimator).to_json("oneway") | {"floor": floor_of(whole)}
-        if content["mean"] is not None and content["floor"] is not None:  # sums may err; nothing is below its mean
+        if content["mean"] is not None and content["floor"] is not None:  # sums may err, but no floor exceeds the mean
             content["floor"] = min(content["floor"], content["mean"])
         content["intervals"] = [entry.report.to_json() for entry in measured.entries]
         report = report_of(content, str(segment), segment)
-        # What a mean hides matters where it could hide something slow.
+        # What a mean hides matters only where that could be slow.
         matters = self._matters(report.whole) or whole.tail.negative
         slight = set() if matters else set(explanations(measured))
         self.notes += [f"{segment}: {note}" for note in measured.notes if note not in slight]
@@ -153,11 +153,11 @@ class Network:
         return PortPoint(files, self.reading, passing)
 
     def _passing(self, segment: Segment, ends: Ends, side: int) -> int:
-        """Packets there."""
+        """The packets there."""
         return sum(len(batch) for batch in self._point(segment, ends, side).batches(self.ids))
 
     def _drift(self, segment: Segment, tail: DelaySample) -> list[str]:
-        """What clocks that drift apart do to what a segment seems to add, where that is something."""
+        """Note where drifting clocks change what a segment seems to add."""
         import numpy as np
 
         from wirelag.clocks.fit import fit
@@ -168,8 +168,8 @@ class Network:
         if skew * span_ns < self.slow_ns / 10:
             return []
         return [
-            f"{segment}: its shortest delay changes by {skew * 1e6:.3g} us a second: the clocks of its two ends drift "
-            "apart, and that is in what it adds"
+            f"{segment}: its shortest delay changes by {skew * 1e6:.3g} us a second: the clocks of its ends drift "
+            "apart, and what it adds includes that"
         ]
 
     def _matters(self, figures: Figures) -> bool:
@@ -183,7 +183,7 @@ class Network:
         return not any(self.forwarding[router].saw(flow) for router in self.folder.passed(segment))
 
     def shares(self, source: str, target: str) -> dict[tuple[str, str], float]:
-        """How many packets of a route went to each of its links, at every router by itself."""
+        """How many packets of a route went to each of its links, at every router."""
         found: dict[tuple[str, str], float] = {}
         for router in {router for path in self.routes.paths(source, target) for router in path[:-1]}:
             if router in self.forwarding:
@@ -191,7 +191,7 @@ class Network:
         return found
 
     def unassigned(self) -> dict[str, dict[str, Any]]:
-        """Of each router: packets that entered, the share that was given to no egress, and why."""
+        """For each router: packets that entered, the share with no known egress, and why."""
         from wirelag.network.forwarding import ELSEWHERE, OWN, TWO_WAYS
 
         told = {}
@@ -204,14 +204,14 @@ class Network:
             if reasons[ELSEWHERE] + reasons[TWO_WAYS] > FEW_STRAYS * packets:
                 strays = (reasons[ELSEWHERE] + reasons[TWO_WAYS]) / packets
                 self.notes.append(
-                    f"{strays:.1%} of what entered {router} left where {self.topology.name} does not send it, or by "
-                    "several ports: routes changed meanwhile; take captures and topology of one time"
+                    f"{strays:.1%} of what entered {router} left where {self.topology.name} does not send it, or on "
+                    "several ports: routes have changed; use captures and a topology of the same time"
                 )
         return told
 
 
 def _lost(segment: Segment, sent: int, estimator: str) -> SegmentReport:
-    """The report of a segment on which so many packets were sent and none arrived."""
+    """The report of a segment on which all packets sent were lost."""
     from wirelag.network.localise import Figures
     from wirelag.network.reports import SegmentReport
 

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from wirelag.network.topology import Topology
 
 ESTIMATORS: Final = ("lda", "finecomb", "rda")
-SHARE: Final = 0.15  # of the routers, by default: after these little more is gained
+SHARE: Final = 0.15  # default share of the routers: more of them gain little
 
 
 @dataclass(repr=False)
 class PlanResult(Result):
-    """A plan and what was asked about it."""
+    """A plan, its costs, and the effect of failed links."""
 
     command: ClassVar[str] = "plan"
     plan: Plan
@@ -36,16 +36,16 @@ class PlanResult(Result):
     size: Size
     classes: int
     interval_ns: int
-    priced: list[str]  # the routers whose costs are told
+    priced: list[str]  # routers whose costs are shown
     failed: list[tuple[str, str]]
-    after: Plan | None  # with the links in `failed` gone
+    after: Plan | None  # without the links in `failed`
     is_brief: bool
     is_costed: bool
     warnings: list[str] = field(default_factory=list)
 
     @cached_property
     def costs(self) -> list[RouterCost]:
-        """What measuring inside each router takes."""
+        """The cost of measuring inside each router."""
         from wirelag.network.classes import router_cost
 
         of = self.size, self.classes, self.interval_ns
@@ -53,34 +53,34 @@ class PlanResult(Result):
 
     @cached_property
     def turnovers(self) -> list[Turnover]:
-        """What changes for whom when the links fail."""
+        """What changes for each router when the links fail."""
         from wirelag.network.plan import turnover
 
         return [] if self.after is None else list(turnover(self.plan, self.after))
 
     @cached_property
     def notes(self) -> list[str]:  # type: ignore[override]
-        """What to know of the numbers."""
+        """Notes on the figures."""
         notes = []
         steps = self.plan.steps
         if self.plan.is_capped:
             notes.append(
-                "equal paths, or their hops, are more than 2^55 somewhere: numbers of paths and hops are lower bounds, "
+                "equal paths, or their hops, exceed 2^55 somewhere: counts of paths and hops are lower bounds, "
                 "and the hops of a path are unknown"
             )
         if not any(self.plan.gains().values()) and steps:
-            notes.append("every path to measure is one link: no other router would save anything")
+            notes.append("every path to measure is one link: upgrading another router would save nothing")
         if self.after is not None:
             import rustworkx as rx
 
             whole, parts = (rx.is_strongly_connected(one.topology.graph) for one in (self.plan, self.after))
             if whole and not parts:
-                notes.append("without what fails some routers do not reach each other: their paths have no successor")
-            notes.append("while routes converge both are measured, what vanishes and what appears")
+                notes.append("after the failure some routers cannot reach each other: no path replaces theirs")
+            notes.append("while routes converge, old and new segments are both measured")
         return notes
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each upgrade, the first before any."""
+        """A row for each upgrade; the first is before any."""
         first = {"upgraded": 0, "router": None, "given": False} | _numbers(self.plan.before)
         steps = enumerate(self.plan.steps, 1)
         return [
@@ -173,9 +173,9 @@ def plan(
     synopsis: Bytes | None = None,
     brief: bool = False,
 ) -> PlanResult:
-    """Plan where to measure: which routers to upgrade first, what that saves, and which segments each router watches.
+    """Plan where to measure: which routers to upgrade first, what that saves, and what each router watches.
 
-    `upgraded` routers can measure already; `fail` names links (`A-B`) whose failure is looked at.
+    `upgraded` routers can measure already; `fail` names links (`A-B`) whose failure to examine.
     """
     from wirelag.network.plan import STRATEGIES, Plan
     from wirelag.network.topology import read_topology
@@ -216,8 +216,8 @@ def _wanted(upgrade: int | None, network: Topology, given: list[str]) -> int:
         return 0 if given else math.ceil(SHARE * len(network.routers))
     if upgrade + len(given) > len(network.routers):
         raise WirelagError(
-            f"{network.name}: {upgrade} more routers cannot be upgraded, "
-            f"{len(network.routers) - len(given)} are left; ask for fewer with --upgrade"
+            f"{network.name}: cannot upgrade {upgrade} more routers, only "
+            f"{len(network.routers) - len(given)} are left; give a smaller --upgrade"
         )
     return upgrade
 
@@ -239,7 +239,7 @@ def _size(estimator: str, rows: int | None, tail: int, packets: int, loss: str, 
 
 
 def routers_of(texts: Iterable[str], network: Topology) -> list[str]:
-    """Routers by name; a name may have commas, so what is a router as it stands is not cut at them."""
+    """Routers by name; a name may contain commas, so a known name is not split at them."""
     known = set(network.routers)
     names = [name for text in texts for name in ([text] if text in known else text.split(","))]
     for name in names:
@@ -248,7 +248,7 @@ def routers_of(texts: Iterable[str], network: Topology) -> list[str]:
 
 
 def _pair(text: str, network: Topology) -> tuple[str, str]:
-    """The two routers of a link: A>B, or A-B; names may have hyphens, so all are tried."""
+    """The two routers of a link, A>B or A-B; names may contain hyphens, so each is tried."""
     if ">" in text:
         one, _, other = text.partition(">")
         return one, other
@@ -256,6 +256,6 @@ def _pair(text: str, network: Topology) -> tuple[str, str]:
     cuts = [(text[:i], text[i + 1 :]) for i, char in enumerate(text) if char == "-"]
     found = [pair for pair in cuts if known.issuperset(pair)]
     if len(found) != 1:
-        why = "could be several links" if found else "names no two routers"
+        why = "could mean several links" if found else "does not name two routers"
         raise WirelagError(f"{network.name}: --fail {text} {why}; write it as 'A>B'")
     return found[0]

@@ -1,4 +1,4 @@
-"""Captures that are read twice: once to see what they have in common, and once to measure."""
+"""Captures that are read twice: once to find what they have in common, and once to measure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STANDARD_INPUT: Final = "-"
 
 Progress: TypeAlias = "Callable[[Packets], Iterable[PacketBatch]]"
 Relation: TypeAlias = Literal["auto", "none"] | int
-"""Of the clocks of two points: how to find it, or an offset in ns."""
+"""How to relate the clocks of two points: a method, or an offset in ns."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class ReadOptions:
 
 
 class CapturePoint:
-    """The captures of one point, as often as they are needed."""
+    """The captures of one point, which can be read again."""
 
     def __init__(self, files: Mapping[str, str], reading: ReadOptions) -> None:
         self.name = " and ".join(files.values())
         self._files, self._reading = dict(files), reading
         self._spool: Any = None
-        if STANDARD_INPUT in files:  # it can be read once, and is needed twice
+        if STANDARD_INPUT in files:  # readable once, needed twice
             self._spool = tempfile.NamedTemporaryFile(prefix="wirelag-")  # noqa: SIM115
             shutil.copyfileobj(sys.stdin.buffer, self._spool)
             self._spool.flush()
@@ -51,7 +51,7 @@ class CapturePoint:
         self.read: Capture | None = None
 
     def batches(self, packet_id: PacketId) -> Iterator[PacketBatch]:
-        """Its packets, with such ids."""
+        """Its packets, with these ids."""
         from wirelag.capture.files import Capture
 
         how = self._reading
@@ -81,19 +81,19 @@ class PointPair:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the pair."""
         return f"{self.up.name} > {self.down.name}"
 
     def align(self, direction: Direction | None, clock: Relation) -> tuple[Alignment, Sighting]:
-        """See which packets travel from one point to the other, and how the clocks relate."""
+        """Find which packets travel from one point to the other, and how the clocks relate."""
         from wirelag.twopoint.alignment import align
 
         up, down = self._sight(self.up), self._sight(self.down)
-        # Both points must hash the same bytes: where one capture has less of a payload, neither uses more.
+        # Both points must hash the same bytes: neither uses more payload than the other has.
         if self._shortest < self.packet_id.prefix:
             self.notes.append(
                 f"packet ids use {self._shortest} bytes of payload instead of {self.packet_id.prefix}: "
-                f"the captures hold no more of some packets"
+                f"some packets are captured with no more"
             )
             self.packet_id = replace(self.packet_id, prefix=self._shortest)
             up, down = self._sight(self.up), self._sight(self.down)
@@ -117,18 +117,18 @@ class PointPair:
         return sighting
 
     def _note_what_spoils(self, point: CapturePoint, short: int) -> None:
-        """Cut headers and times out of order, which no method can make good."""
+        """Warn of cut headers and times out of order, which no method can repair."""
         notes = []
         if short:
             notes.append(
-                f"{short:,} packets of {point.name} are captured without their whole headers: they cannot be known "
-                f"again elsewhere, and count as lost; capture at least 128 bytes of each"
+                f"{short:,} packets of {point.name} are captured without their full headers: they cannot be "
+                f"recognised elsewhere, and count as lost; capture at least 128 bytes of each"
             )
         back = point.read.statistics.backwards if point.read else 0
         if point.read and back > point.read.statistics.packets // 100:
             notes.append(
-                f"{back:,} times in {point.name} go back: with --interval packets fall into the wrong one; put it in "
-                f"order first (reordercap)"
+                f"{back:,} times in {point.name} go back: with --interval packets fall into the wrong one; sort it "
+                f"first (reordercap)"
             )
         self.notes += [note for note in notes if note not in self.notes]
 

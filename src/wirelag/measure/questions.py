@@ -1,4 +1,4 @@
-"""What `--sla` and `--above` ask, and what delays say to it: the same for all packets and for every group.
+"""The questions of `--sla` and `--above`, put to all delays and to every group alike.
 
 A group without an estimate fails no agreement.
 """
@@ -35,26 +35,26 @@ class Questions:
         return cls(tuple(duration_ns(limit, "above") for limit in limits), slas)
 
     def of(self, delays: Delays) -> Verdicts:
-        """What these delays say."""
+        """The verdicts and shares of these delays."""
         return Verdicts(
             self, [_share(limit, delays) for limit in self.above_ns], [sla.to_dict(delays) for sla in self.slas]
         )
 
     def sentences(self, delays: Delays) -> list[str]:
-        """The same, for a person."""
+        """The same in words."""
         return [_share_text(limit, delays) for limit in self.above_ns] + [sla.sentence(delays) for sla in self.slas]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """What some delays say to the questions, as JSON has it."""
+    """Verdicts and shares, as JSON holds them."""
 
     asked: Questions = field(default_factory=Questions)
     above: list[dict[str, Any]] = field(default_factory=list)
     sla: list[dict[str, Any]] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """Only what was asked."""
+        """The fields of the questions asked, and no others."""
         return ({"above": self.above} if self.above else {}) | ({"sla": self.sla} if self.sla else {})
 
     @property
@@ -64,12 +64,12 @@ class Verdicts:
 
     @property
     def fail(self) -> bool:
-        """Whether one is known not to hold."""
+        """Whether an agreement is known to fail."""
         return any(verdict["holds"] is False for verdict in self.sla)
 
 
 def failing_groups(groups: Sequence[tuple[str, Verdicts]]) -> list[str]:
-    """A sentence for each agreement that some of several groups break."""
+    """A sentence for each agreement that groups break."""
     broken: dict[str, list[str]] = {}
     for key, verdicts in groups if len(groups) > 1 else ():
         for verdict in verdicts.sla:

@@ -1,4 +1,4 @@
-"""What live traffic was like in the last minutes."""
+"""Live traffic of the last minutes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHOWN_GROUPS: Final = 8
 
 
 class RecentSpan:
-    """Delays of the last `span_ns`, forgotten piece by piece. Memory: 380 KB a piece, 76 KB for each group in it."""
+    """Delays of the last `span_ns`, forgotten piece by piece. Memory: 380 KB per piece, plus 76 KB per group in it."""
 
     def __init__(self, span_ns: int, pieces: int = SLOTS, most_groups: int = 0) -> None:
         self._pieces = pieces
@@ -28,7 +28,7 @@ class RecentSpan:
         self._slots: deque[tuple[int, Distribution, Sums, RandomGroups, LiveGroups]] = deque()
 
     def add(self, part: LiveInterval) -> None:
-        """Take in an interval, and forget what is too old."""
+        """Add an interval, and forget what is too old."""
         slot = part.interval.end_ns // self._slot_ns
         if not self._slots or self._slots[-1][0] < slot:
             self._slots.append((slot, Distribution(), Sums(), RandomGroups(), LiveGroups(self._most)))
@@ -43,7 +43,7 @@ class RecentSpan:
             groups.add(part)
 
     def entry(self, name: str, measure: LiveMeasure) -> Entry:
-        """All of it."""
+        """The report over the whole span."""
         delays, total, random_groups = Distribution(), Sums(), RandomGroups()
         for _, one, sums, crowd, _ in self._slots:
             delays.merge(one)
@@ -81,7 +81,7 @@ class Recent:
         self._now: LiveInterval | None = None
 
     def add(self, part: LiveInterval) -> None:
-        """Take in an interval."""
+        """Add an interval."""
         self._now = part
         for _, span in self._spans:
             span.add(part)

@@ -1,8 +1,8 @@
 """Response latency at one point: from a request to the last byte of its response, as the client sees it.
 
-Where both directions pass, requests are paired with their whole responses, exactly (`pairs`). Where only the packets
-of clients pass, `pirate` dates responses by them, and abstains where it cannot. Which of the two applies is decided
-here, for captures and for live traffic alike.
+Where both directions pass, requests are paired with their whole responses, exactly (`pairs`). Where only packets
+of clients pass, `pirate` times responses from them, and abstains without enough evidence. Which of the
+two applies is decided here, for captures and live traffic alike.
 """
 
 from __future__ import annotations
@@ -42,38 +42,38 @@ LONGEST_EPOCH_NS: Final = 1 << 34
 LONGEST_GAP_NS: Final = 1 << 40
 LEAST_MEMORY: Final = 8 << 10
 SHOWN: Final = 60  # intervals of interval="auto"
-MOST_ASKED: Final = 4  # packets of clients for one of a server, where both directions pass
+MOST_ASKED: Final = 4  # packets of clients per packet of a server, where both directions pass
 
 Progress = Callable[["Packets"], Iterable["PacketBatch"]]
 
 
 class Synopsis(Protocol):
-    """What reports are made of: epochs of flows, or exchanges."""
+    """What a report is computed from: epochs of flows, or exchanges."""
 
     rows: Any
     counts: dict[str, int]
 
     def report(self) -> Report:
-        """The report over all of it."""
+        """The report over all rows."""
 
     def of(self, rows: Any) -> Synopsis:
-        """Some of it."""
+        """A part of the rows."""
 
     def groups(self, by: str) -> Iterator[tuple[str, Synopsis]]:
         """By server, flow or client, the largest first."""
 
     @property
     def times_ns(self) -> Any:
-        """The time of each."""
+        """The time of each row."""
 
     @property
     def delays(self) -> Distribution:
-        """Single response times, where they are known."""
+        """Single response times, where known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResponseSettings:
-    """Which method dates responses, and what is reported beside the total."""
+    """Which method times responses, and what to report besides the total."""
 
     method: str | None = None  # None: pairs where both directions pass, else auto
     servers: tuple[Server, ...] = ()
@@ -85,7 +85,7 @@ class ResponseSettings:
     interval_ns: int | None = None
     choose_interval: bool = False
     groups: Groups = field(default_factory=lambda: Groups("server", GROUPS))
-    each_group: bool = False  # whether agreements must hold for each of them
+    each_group: bool = False  # whether agreements must hold for each group
     questions: Questions = field(default_factory=Questions)
 
     def __post_init__(self) -> None:
@@ -118,7 +118,7 @@ class ResponseSettings:
 
 @dataclass
 class Heard:
-    """What packets of an interval said, and whose they were."""
+    """The synopses of an interval, and how many packets clients and servers sent."""
 
     epochs: Epochs
     exchanges: Exchanges
@@ -128,7 +128,7 @@ class Heard:
 
 @dataclass
 class BothWays:
-    """Whether both directions pass: most requests were also seen answered, and each before the next."""
+    """Whether both directions pass: most requests were seen with a response before the next request."""
 
     from_clients: int = 0
     from_servers: int = 0
@@ -137,11 +137,11 @@ class BothWays:
 
     @property
     def packets(self) -> int:
-        """Of both."""
+        """The total of two."""
         return self.from_clients + self.from_servers
 
     def add(self, heard: Heard) -> None:
-        """Take in what an interval showed."""
+        """Add an interval."""
         self.from_clients += heard.from_clients
         self.from_servers += heard.from_servers
         self.single += len(heard.exchanges.single)
@@ -155,7 +155,7 @@ class BothWays:
 
 
 class ResponseMeter:
-    """Both methods over the same packets; `at_end` makes flows that are open report what they can at each cut."""
+    """Both methods over the same packets; with `at_end` open flows report what they can at each cut."""
 
     def __init__(
         self, settings: ResponseSettings, at_end: bool, pirate: PirateMeter | KernelPirate | None = None
@@ -165,20 +165,20 @@ class ResponseMeter:
 
         self._settings, self._at_end = settings, at_end
         self._roles = Roles(settings.servers)
-        self._asked: npt.NDArray[np.bool_] | None = None  # rows of the batch at hand that clients sent
+        self._asked: npt.NDArray[np.bool_] | None = None  # rows of the current batch that clients sent
         self._pirate = pirate or settings.pirate().meter("tap")
         self._pairs = Pairs(settings.memory, from_client=lambda _: self._asked).meter("tap")  # type: ignore[arg-type, return-value]
         self._clients = self._servers = 0
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
-        """Take in packets."""
+        """Take packets."""
         import numpy as np
 
         self._asked = self._roles.from_client(packets)
         rows = np.flatnonzero(self._asked)
         self._clients += len(rows)
         self._servers += len(packets) - len(rows)
-        # Also where only pairs were asked for: epochs tell which clients do not wait for a response.
+        # Also for pairs alone: epochs show which clients do not wait for a response.
         self._pirate.observe(packets if len(rows) == len(packets) else packets[rows])
         if self._settings.may_pair:
             self._pairs.observe(packets)
@@ -188,7 +188,7 @@ class ResponseMeter:
         return self._end(interval, self._pirate.finish() if self._at_end else self._pirate.cut(interval))
 
     def finish(self) -> Heard:
-        """Nothing more will come: flows that are open report what they can."""
+        """End the input: open flows report what they can."""
         from wirelag.packets.intervals import Interval
 
         return self._end(Interval(0, 0), self._pirate.finish())
@@ -202,7 +202,7 @@ class ResponseMeter:
 
 @dataclass(frozen=True)
 class _Hearing:
-    """The meter as the loop takes it."""
+    """The meter as the loop needs it."""
 
     settings: ResponseSettings
     points: ClassVar[tuple[str, ...]] = ("tap",)
@@ -219,13 +219,13 @@ class _Hearing:
 
 @dataclass(repr=False)
 class ResponseResult(DelayResult):
-    """Response latency: of everything, over time, by server, flow or client."""
+    """Response latency: in total, over time, by server, flow or client."""
 
     command: ClassVar[str] = "response"
     found: Synopsis | None = None  # epochs, or exchanges
     epochs: Epochs | None = None  # also where exchanges are reported
     both_ways: bool = False
-    abstained: list[str] = field(default_factory=list)  # the notes about epochs without an estimate
+    abstained: list[str] = field(default_factory=list)  # notes on epochs without an estimate
 
     def split(self, interval_ns: int) -> list[Entry]:
         """The same over time, in other intervals."""
@@ -264,9 +264,9 @@ def response(
 ) -> ResponseResult:
     """Measure response latency: from a request to the last byte of its response, as the client sees it.
 
-    The packets from clients to servers are enough, even if encrypted; where they cannot tell, it says so. `server`
-    says where servers are (`PREFIX[:PORT]`), else SYNs and ports tell. `interval="auto"` chooses one. Groups are
-    servers unless `by` says otherwise; with `by`, agreements must hold for each group.
+    Packets from clients to servers are enough, even if encrypted; without enough evidence it abstains. `server` names
+    servers (`PREFIX[:PORT]`); by default SYNs and ports identify them. `interval="auto"` chooses one. Groups are
+    servers unless `by` is given; with `by`, agreements must hold for each group.
     """
     settings = ResponseSettings(
         method=method,
@@ -290,7 +290,7 @@ def response(
 
 
 def servers_of(texts: Iterable[str]) -> tuple[Server, ...]:
-    """Where servers are, as people write it."""
+    """Servers from text, `PREFIX[:PORT]`."""
     from wirelag.packets.roles import Server
 
     try:
@@ -302,7 +302,7 @@ def servers_of(texts: Iterable[str]) -> tuple[Server, ...]:
 def measure_response(
     packets: Packets, settings: ResponseSettings, *, progress: Progress | None = None
 ) -> ResponseResult:
-    """The same, with settings that are checked."""
+    """The same, with checked settings."""
     from wirelag.measure.loop import cut
 
     ((when, (heard,)),) = cut(_Hearing(settings), {"tap": (progress or iter)(packets)})
@@ -314,7 +314,7 @@ def measure_response(
         settings = replace(settings, interval_ns=interval_ns, choose_interval=False)
     both_ways = seen.applies(settings.method)
     if not both_ways and any(sla.name != "mean" for sla in settings.questions.slas):
-        raise SettingError("sla", "one direction gives only the mean: ask mean<10ms")
+        raise SettingError("sla", "one direction gives only the mean: write mean<10ms")
     if not both_ways and settings.questions.above_ns:
         raise SettingError("above", "one direction gives only the mean, not the share above a limit")
     result = result_of(heard.exchanges if both_ways else heard.epochs, settings)
@@ -324,7 +324,7 @@ def measure_response(
 
 
 def result_of(found: Synopsis, settings: ResponseSettings) -> ResponseResult:
-    """What epochs or exchanges say, of all of them, by group and over time."""
+    """The result from epochs or exchanges: in total, by group and over time."""
     groups = settings.groups
     result = ResponseResult(_entry("all", "all", found), by=groups.by or "", each=settings.each_group, found=found)
     result.groups = by_group(found, groups.by, groups.most) if groups.by else []
@@ -337,7 +337,7 @@ def result_of(found: Synopsis, settings: ResponseSettings) -> ResponseResult:
 
 
 def _asked(entry: Entry) -> Delays:
-    """What questions are put to: single delays, or a mean alone."""
+    """What questions are put to: single delays, or only a mean."""
     from wirelag.stats.sla import Mean
 
     mean = entry.report.mean
@@ -349,7 +349,7 @@ def _entry(scope: str, key: str, found: Synopsis, report: Report | None = None) 
 
 
 def by_group(found: Synopsis, by: str, most: int) -> list[Entry]:
-    """Slowest first, then those without an estimate; the groups beyond `most` are one, "other"."""
+    """Slowest first, then those without an estimate; groups beyond `most` are merged into "other"."""
     import numpy as np
 
     entries: list[Entry] = []
@@ -368,7 +368,7 @@ def by_group(found: Synopsis, by: str, most: int) -> list[Entry]:
 
 
 def over_time(found: Synopsis, interval_ns: int) -> list[Entry]:
-    """By the time of each."""
+    """Split by the time of each row."""
     import numpy as np
 
     from wirelag.packets.intervals import Interval
@@ -384,7 +384,7 @@ def over_time(found: Synopsis, interval_ns: int) -> list[Entry]:
     return entries
 
 
-# ---- what is said beside the figures ----
+# ---- notes ----
 
 
 def _abstained(report: Report) -> list[str]:
@@ -392,41 +392,40 @@ def _abstained(report: Report) -> list[str]:
     from wirelag.synopses.epochs import MEANING
 
     reasons: dict[str, int] = report.details["abstained"]
-    return [f"{n:,} epochs without an answer: {MEANING[reason]} ({reason})" for reason, n in reasons.items()]
+    return [f"{n:,} epochs without an estimate: {MEANING[reason]} ({reason})" for reason, n in reasons.items()]
 
 
 def _set_aside(report: Report) -> list[str]:
-    """Exchanges that give no single time, and why."""
+    """Exchanges without a single time, and why."""
     if "pipelined" not in report.details:
         return []
     said, words = report.details, {
         "pipelined": "overlap with others (their batches are timed as a whole)",
         "joined": "began before the capture",
-        "cut": "did not end in it",
-        "unseen": "have bytes that did not pass here",
-        "overlapping": "are of clients that do not wait for one response before they ask again (--method auto)",
+        "cut": "did not end in the capture",
+        "unseen": "have bytes that were not captured",
+        "overlapping": "are of clients that do not wait for a response before the next request (--method auto)",
     }  # fmt: skip
     lines = [f"{said[name]:,} of {said['exchanges']:,} exchanges {why}" for name, why in words.items() if said[name]]
     if said["retransmitted"]:
         lines.append(
-            f"{said['retransmitted']:,} exchanges have packets that were sent twice: "
-            "requests are timed from the first copy"
+            f"{said['retransmitted']:,} exchanges have retransmitted packets: requests are timed from the first copy"
         )
     return lines
 
 
 def _need_clients(heard: Heard, packets: Packets, servers: tuple[Server, ...]) -> None:
-    """Without a packet from a client there is nothing to report: say why, and what to do."""
+    """Without a packet from a client: say why, and what to do."""
     names = ", ".join(packets.names)
     if not heard.from_clients + heard.from_servers:
-        raise WirelagError(f"{names}: there are no packets to look at")
+        raise WirelagError(f"{names}: no packets to measure")
     if servers and not heard.from_clients:
         wanted = ", ".join(str(server) for server in servers)
-        raise WirelagError(f"{names}: no packet goes to {wanted}; name other servers: --server PREFIX")
+        raise WirelagError(f"{names}: no packet goes to {wanted}; name servers with --server PREFIX")
     if not heard.from_clients:
         raise WirelagError(
-            f"{names}: all packets come from servers, and these alone do not tell when a request was sent; "
-            f"capture where requests pass, or say where servers are: --server PREFIX"
+            f"{names}: all packets come from servers, which do not show when a request was sent; "
+            f"capture where requests pass, or name servers with --server PREFIX"
         )
 
 
@@ -454,10 +453,10 @@ def _coverage(result: ResponseResult, heard: Heard) -> list[str]:
     if evicted := counts.get("evicted", 0):
         lines.append(f"{evicted:,} flows were evicted because memory was full (--memory)")
     if not result.both_ways and counts.get("unlisted", 0):
-        lines.append(f"{counts['unlisted']:,} epochs are left out: there were too many")
+        lines.append(f"{counts['unlisted']:,} epochs are not listed: there were too many")
     if result.both_ways and (unheard := _unheard(heard)):
         lines.append(
-            f"{len(unheard):,} servers are not in this table, because none of their responses was seen "
+            f"{len(unheard):,} servers are not listed, because none of their responses was seen "
             f"({', '.join(unheard[:3])}{', ...' if len(unheard) > 3 else ''}): --method auto measures them"
         )
     return lines

@@ -1,7 +1,7 @@
 """What a question returns: figures for a program, a table for a terminal, a page with charts for a notebook.
 
-Law: `to_dict()` is the command's JSON, byte for byte. Nothing here is a measurement: a result is made of reports, and
-only says them in another form.
+Law: `to_dict()` is the command's JSON, byte for byte. Nothing here measures: a result holds reports, and only
+presents them in another form.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ if TYPE_CHECKING:
 class Result(ABC):
     """What every question returns."""
 
-    command: ClassVar[str]  # that prints it
+    command: ClassVar[str]  # the command that prints it
     notes: list[str]  # lines under the table
-    warnings: list[str]  # what could not be read, a line each
-    command_line: str = ""  # where a command line asked for it
+    warnings: list[str]  # what could not be read, one line each
+    command_line: str = ""  # set if a command line asked
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """The JSON of the command, as plain values; times in seconds."""
 
     def to_json_text(self) -> Iterable[str]:
-        """The JSON as the command prints it, in pieces."""
+        """The JSON in pieces, as the command prints it."""
         yield json.dumps(self.to_dict(), indent=2) + "\n"
 
     @abstractmethod
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each report, as CSV and Parquet have it; times in seconds."""
+        """A row for each report, for CSV and Parquet; times in seconds."""
 
     @abstractmethod
     def parts(self) -> Iterable[dict[str, Any]]:
-        """What JSON lines have, a line each: intervals where they were asked for, else the whole."""
+        """The JSON lines: intervals if there are any, else the total."""
 
     @abstractmethod
     def table(self) -> list[str]:
-        """The lines that a terminal shows."""
+        """The lines for a terminal."""
 
     def page(self) -> str:
-        """One HTML page that needs nothing but itself."""
+        """One self-contained HTML page."""
         raise NotImplementedError(f"{self.command} has no page")
 
     @property
     def holds(self) -> bool:
-        """Whether every service-level agreement that was asked for holds."""
+        """Whether every service-level agreement holds."""
         return True
 
     def to_polars(self) -> pl.DataFrame:
@@ -73,7 +73,7 @@ class Result(ABC):
         return pl.DataFrame(self.rows(), infer_schema_length=None)
 
     def to_html(self, path: str | PathLike[str] | None = None) -> str:
-        """The page; with a path it is written there, too."""
+        """The page; with a path, it is also written there."""
         page = self.page()
         if path is not None:
             from wirelag.render.output import write_html
@@ -82,7 +82,7 @@ class Result(ABC):
         return page
 
     def _repr_html_(self) -> str:
-        """The page inside a notebook's cell: its policy and its scripts stay inside a frame."""
+        """The page for a notebook's cell; a frame isolates its policy and scripts."""
         try:
             page = self.page()
         except NotImplementedError:
@@ -97,45 +97,45 @@ class Result(ABC):
 
 @dataclass
 class Entry:
-    """One report and what it is of: everything, a leg, a segment, an interval or a group."""
+    """One report and its subject: the total, a leg, a segment, an interval or a group."""
 
     scope: str
     key: str
     report: Report
     delays: Distribution
-    shape: Shape | None = None  # by octave, where there are too many entries to keep the delays of each
+    shape: Shape | None = None  # by octave, where too many entries exist to keep their delays
     verdicts: Verdicts = field(default_factory=Verdicts)
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON has it, with what the questions found."""
+        """The report as JSON, with the verdicts."""
         return self.report.to_json() | self.verdicts.to_dict()
 
 
 @dataclass(repr=False)
 class DelayResult(Result):
-    """Delays: of everything, over time, by group. What `rtt`, `response` and `oneway` return."""
+    """Delays: in total, over time, by group. What `rtt`, `response` and `oneway` return."""
 
     total: Entry
     legs: list[Entry] = field(default_factory=list)  # the two directions, or the segments of a path
     intervals: list[Entry] = field(default_factory=list)
     groups: list[Entry] = field(default_factory=list)
-    by: str = ""  # what groups are
+    by: str = ""  # kind of groups
     each: bool = True  # whether agreements must hold for each group, too
-    subject: str = ""  # the names of the captures
+    subject: str = ""  # names of the captures
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)  # coverage: what, and how many
-    extra: dict[str, Any] = field(default_factory=dict)  # what JSON has beside the common fields
-    samples: SampleColumns | None = None  # every delay, where they were asked for
+    counts: dict[str, int] = field(default_factory=dict)  # coverage, by what is counted
+    extra: dict[str, Any] = field(default_factory=dict)  # fields of JSON besides the common ones
+    samples: SampleColumns | None = None  # every delay, on request
 
     @property
     def report(self) -> Report:
-        """What is said of everything."""
+        """The report over all packets."""
         return self.total.report
 
     @property
     def mean(self) -> float | None:
-        """In seconds."""
+        """The mean in seconds."""
         return self.report.mean
 
     @property
@@ -144,7 +144,7 @@ class DelayResult(Result):
         return self.report.ci95
 
     def quantile(self, q: float) -> float | None:
-        """The delay in seconds below which a share of q lies."""
+        """The q-quantile in seconds: a share of q of delays lies below it."""
         known = self.report.quantiles.get(f"{q:g}")
         if known is not None:
             return known
@@ -152,7 +152,7 @@ class DelayResult(Result):
         return None if ns is None else ns / 1e9
 
     def ask(self, questions: Questions, delays: Delays, of_groups: Mapping[str, Delays] | None = None) -> None:
-        """Put questions to everything and to every group."""
+        """Put questions to the total and to every group."""
         self.total.verdicts = questions.of(delays)
         asked = {entry.key: entry.delays for entry in self.groups} if of_groups is None else of_groups
         for entry in self.groups:
@@ -162,11 +162,11 @@ class DelayResult(Result):
 
     @property
     def holds(self) -> bool:
-        """Whether every agreement holds for everything and, with `each`, is not known to fail for a group."""
+        """Whether every agreement holds in total and, with `each`, is not known to fail for a group."""
         return self.total.verdicts.hold and not (self.each and any(entry.verdicts.fail for entry in self.groups))
 
     def covering(self, packets: int, skipped: dict[str, int]) -> None:
-        """Say how many packets the total rests on."""
+        """Set how many packets the total rests on."""
         self.total.report = replace(self.report, packets=packets, skipped=skipped)
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Round-trip delay at one point: the time from a request to its response, as both pass.
 
-Every request is matched with its response, exactly; or, with `memory`, by a fridge: unbiased, in a few kilobytes.
-A delay belongs to a leg: to the server (and back), or to the client.
+Every request is matched with its response: exactly, or, with `memory`, by a fridge, unbiased in a few kilobytes.
+A delay belongs to a leg: to the server and back, or to the client and back.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ Progress = Callable[["Packets"], Iterable["PacketBatch"]]
 
 @dataclass(frozen=True, kw_only=True)
 class RttSettings:
-    """What is matched, how, and what is reported beside the total."""
+    """What to match, how, and what to report besides the total."""
 
-    match: tuple[str, ...] | None = None  # None: everything that needs no option
+    match: tuple[str, ...] | None = None  # None: all that need no option
     retransmitted: str = "drop"
     table_memory: int = 128 << 20
-    memory: int | None = None  # of a fridge; None: exact
+    memory: int | None = None  # size of a fridge; None: exact
     slots: tuple[int, ...] = ()
     entry_probability: tuple[float, ...] = ()
     seed: int = 0
@@ -63,9 +63,9 @@ class RttSettings:
     def _check_fridge(self) -> None:
         slots, probabilities = self.slots, self.entry_probability
         if self.match and "quic-spin" in self.match:
-            raise SettingError("match", "a fridge keeps nothing about connections, so it cannot time the spin bit")
+            raise SettingError("match", "a fridge keeps no connections, so it cannot time the spin bit")
         if probabilities and len(probabilities) != len(slots):
-            raise SettingError("entry_probability", "give one for each of the slots")
+            raise SettingError("entry_probability", "give one for each of --slots")
         if any(not 0 < p <= 1 for p in probabilities) or sum(probabilities) > 1:
             raise SettingError("entry_probability", "must be above 0, and at most 1 in total")
         if any(m < 1 or m & (m - 1) for m in slots) or len(slots) > MOST_FRIDGES:
@@ -93,7 +93,7 @@ class RttSettings:
 
 @dataclass(repr=False)
 class RttResult(DelayResult):
-    """Round-trip delay: of everything, to the server and to the client, over time, by group."""
+    """Round-trip delay: in total, to the server and to the client, over time, by group."""
 
     command: ClassVar[str] = "rtt"
     timeline: Timeline | None = None  # for the page
@@ -134,11 +134,11 @@ def rtt(
     charts: bool = True,
     progress: Progress | None = None,
 ) -> RttResult:
-    """Measure round-trip delay: the time from a request to its response, as both pass the point of capture.
+    """Measure round-trip delay: the time from a request to its response, as both pass the capture point.
 
     `source` is a capture, several, an interface (with `duration`) or packet batches. `by` groups by flow, client,
     server, subnet or port; `memory` replaces exact matching by a fridge of that size. `samples=True` keeps every
-    delay (`Result.samples`), a path writes them to a Parquet file. `charts=False` saves what only the page needs.
+    delay (`Result.samples`); a path writes them to a Parquet file. `charts=False` skips what only the page needs.
     """
     settings = RttSettings(
         match=None if match == "auto" else tuple(match.split(",") if isinstance(match, str) else match),
@@ -167,7 +167,7 @@ def measure_rtt(
     charts: bool = True,
     progress: Progress | None = None,
 ) -> RttResult:
-    """The same, with settings that are checked."""
+    """The same, with checked settings."""
     from wirelag.synopses.timeline import Timeline
 
     timeline = Timeline(settings.interval_ns) if charts else None
@@ -203,7 +203,7 @@ def _measured(packets: Packets, settings: RttSettings, sinks: Sequence[Sink], pr
         total.merge(part)
         if settings.interval_ns:
             report = part.report(settings.method, "round_trip").during(when)
-            # Of each interval only the shape is kept: there may be many.
+            # Intervals keep only their shape: there may be many.
             shape = part.distribution().by_octave()
             intervals.append(Entry("interval", format_time(when.start_ns), report, nothing, shape))
     result = RttResult(_total(settings.method, packets, total), by=settings.groups.by or "", intervals=intervals)
@@ -224,12 +224,12 @@ def _total(method: str, packets: Packets, total: Samples) -> Entry:
     statistics = packets.statistics
     report = replace(total.report(method, "round_trip"), packets=statistics.packets, skipped=dict(statistics.skipped))
     if not statistics.packets:
-        report = replace(report, reason="there are no packets")
+        report = replace(report, reason="no packets")
     return Entry("all", "all", report, total.distribution())
 
 
 def legs(method: str, total: Samples) -> list[Entry]:
-    """Delays to the server and delays to the client, each by itself."""
+    """Delays to the server and to the client, separately."""
     from wirelag.synopses.samples import LEGS
 
     return [
@@ -249,28 +249,28 @@ def _leg_report(method: str, total: Samples, leg: int) -> Report:
 
 _COUNTED: Final = {
     "evicted": "evicted because memory was full",
-    "backwards": "responses with a time before their request's",
+    "backwards": "responses timestamped before their request",
 }
 
 
 def _counts(packets: Packets, total: Samples) -> dict[str, int]:
     statistics = packets.statistics
-    counts = {"packets": statistics.packets, "looked at": total.packets}
+    counts = {"packets": statistics.packets, "examined": total.packets}
     counts |= {f"skipped: {why}": n for why, n in statistics.skipped.items()}
     return counts | {_COUNTED.get(name, name): n for name, n in total.counts.items()}
 
 
 def _coverage(packets: Packets, total: Samples) -> str:
-    """What the figures rest on, as a sentence."""
+    """Coverage, as a sentence."""
     statistics, delays = packets.statistics, total.distribution()
     skipped = sum(statistics.skipped.values())
-    parts = [f"{statistics.packets:,} packets", f"{total.packets:,} looked at"]
+    parts = [f"{statistics.packets:,} packets", f"{total.packets:,} examined"]
     if skipped:
         parts.append(f"{skipped:,} skipped ({', '.join(f'{n:,} {why}' for why, n in statistics.skipped.items())})")
     if total.counts.get("evicted", 0):
         parts.append(f"{total.counts['evicted']:,} {_COUNTED['evicted']} (--table-memory)")
     if delays.weight != delays.samples:
-        parts.append(f"{delays.samples:,} samples stand for {delays.weight:,} delays")
+        parts.append(f"{delays.samples:,} samples represent {delays.weight:,} delays")
     if total.counts.get("backwards", 0):
         parts.append(f"{total.counts['backwards']:,} {_COUNTED['backwards']}")
     return "; ".join(parts)

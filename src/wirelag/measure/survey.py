@@ -1,7 +1,7 @@
 """What a capture holds, and what can be measured from it. Memory: at most 64 MB, whatever arrives.
 
-Conversations are kept by flow key, up to 2^20 of them; beyond that only those whose key begins with a zero bit more are
-kept, again and again. A flow key is a hash, so those are an even sample and counts are scaled up.
+Conversations are kept by flow key, up to 2^20. Whenever there are more, only keys with one more leading zero bit stay.
+A flow key is a hash, so the rest is an even sample, and counts are scaled up.
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ from wirelag.packets.batch import Flag, Kind, PacketBatch, TcpFlag
 
 MOST_CONVERSATIONS: Final = 1 << 20
 MOST_IDS: Final = 1 << 12
-LEAST_ONE_WAY: Final = 0.1  # fewer one-way conversations are a few requests that nobody answered
+LEAST_ONE_WAY: Final = 0.1  # fewer one-way conversations are just requests without a response
 _PENDING_ROWS: Final = 1 << 18
 
-# What is remembered of a conversation, a bit each. TIMED: its messages say which request a response belongs to.
+# One bit for each fact about a conversation. TIMED: its messages show which request a response belongs to.
 FORWARD, BACKWARD, TO_SERVER, TO_CLIENT, SYN, SYN_ACK, TCP, TIMED = (1 << i for i in range(8))
 _TIMED_KINDS: Final = (Kind.DNS, Kind.NTP, Kind.ICMP, Kind.QUIC)
-_ASKING_KINDS: Final = (Kind.TCP, Kind.UDP, Kind.QUIC, Kind.DNS, Kind.NTP)  # clients ask, servers answer
+_ASKING_KINDS: Final = (Kind.TCP, Kind.UDP, Kind.QUIC, Kind.DNS, Kind.NTP)  # clients request, servers respond
 
 
 class Conversations:
-    """The conversations seen, a row of bits each."""
+    """The conversations seen, each a row of bits."""
 
     def __init__(self) -> None:
         self.keys: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
         self.bits: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
-        self.scale = 1  # conversations that each kept one stands for
+        self.scale = 1  # conversations that each kept one represents
         self._pending: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]] = []
         self._pending_rows = 0
 
     def add(self, keys: npt.NDArray[np.uint64], bits: npt.NDArray[np.uint8]) -> None:
-        """Take in packets: their flow keys and what each says about its conversation."""
+        """Add packets: their flow keys, and what each shows about its conversation."""
         self._pending.append(_joined(keys, bits))
         self._pending_rows += len(self._pending[-1][0])
         if self._pending_rows > _PENDING_ROWS:
             self.settle()
 
     def settle(self) -> None:
-        """Join what is pending with what is kept."""
+        """Merge pending rows into the kept ones."""
         tables = [(self.keys, self.bits), *self._pending]
         self.keys, self.bits = _joined(np.concatenate([k for k, _ in tables]), np.concatenate([b for _, b in tables]))
         self._pending, self._pending_rows = [], 0
         self._thin()
 
     def merge(self, other: Conversations) -> None:
-        """Take in the conversations of another capture."""
+        """Add the conversations of another capture."""
         other.settle()
         self._pending.append((other.keys, other.bits))
         self.scale = max(self.scale, other.scale)
@@ -65,7 +65,7 @@ class Conversations:
             self.scale *= 2
 
     def count(self, mask: npt.NDArray[np.bool_] | None = None) -> int:
-        """How many conversations there are, or are in the mask."""
+        """How many conversations there are, or how many in the mask."""
         return (len(self.keys) if mask is None else int(np.count_nonzero(mask))) * self.scale
 
     def have(self, bits: int) -> npt.NDArray[np.bool_]:
@@ -79,7 +79,7 @@ class Conversations:
 
     @property
     def client_only(self) -> npt.NDArray[np.bool_]:
-        """Seen from client to server only. A SYN tells which side is the client; without one, the higher port does."""
+        """Seen from client to server only. A SYN shows which side is the client; without one, the higher port is."""
         by_port = self.have(TO_SERVER) & ~self.have(TO_CLIENT) & ~self.have(SYN_ACK)
         return ~self.both_ways & (self.have(SYN) | by_port)
 
@@ -87,7 +87,7 @@ class Conversations:
 def _joined(
     keys: npt.NDArray[np.uint64], bits: npt.NDArray[np.uint8]
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
-    """Each key once, with all bits of its rows."""
+    """Merge rows of equal keys."""
     if not len(keys):
         return keys, bits
     order = np.argsort(keys)
@@ -97,7 +97,7 @@ def _joined(
 
 
 def _conversation_bits(packets: PacketBatch) -> npt.NDArray[np.uint8]:
-    """What each packet says about its conversation."""
+    """What each packet shows about its conversation."""
     tcp = packets.of_kind(Kind.TCP)
     opening = packets.message & np.uint8(TcpFlag.SYN | TcpFlag.ACK)
     bits = np.where(packets.has(Flag.REVERSE), np.uint8(BACKWARD), np.uint8(FORWARD))
@@ -114,7 +114,7 @@ def _conversation_bits(packets: PacketBatch) -> npt.NDArray[np.uint8]:
 
 
 class Survey:
-    """What was seen, packet by packet and conversation by conversation; the smallest packet ids on request."""
+    """What a capture holds, by packet and by conversation; the smallest packet ids on request."""
 
     def __init__(self, with_ids: bool = False) -> None:
         self.conversations = Conversations()
@@ -124,7 +124,7 @@ class Survey:
         self.ids: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
 
     def observe(self, packets: PacketBatch) -> None:
-        """Take in packets."""
+        """Add packets."""
         counts = np.bincount(packets.kind, minlength=len(Kind))
         for kind in Kind:
             self.kinds[kind] += int(counts[kind])
@@ -136,7 +136,7 @@ class Survey:
             self.ids = np.union1d(self.ids, packets.packet_id)[:MOST_IDS]
 
     def merge(self, other: Survey) -> None:
-        """Take in the survey of another capture."""
+        """Add the survey of another capture."""
         self.conversations.merge(other.conversations)
         for kind in Kind:
             self.kinds[kind] += other.kinds[kind]
@@ -194,7 +194,7 @@ def _response(survey: Survey) -> Applicability:
     seen = survey.conversations
     one_way, both, all_of_them = seen.count(seen.client_only), seen.count(seen.both_ways), seen.count()
     if one_way >= LEAST_ONE_WAY * all_of_them > 0:
-        share = f"{one_way:,} of {all_of_them:,} conversations seen from the client's side alone"
+        share = f"{one_way:,} of {all_of_them:,} conversations seen from the client's side only"
         return Applicability("response", True, f"client->server only: {share}")
     if both and any(survey.kinds[kind] for kind in _ASKING_KINDS):
         why = f"{both:,} of {all_of_them:,} conversations, requests with their responses"
@@ -204,9 +204,7 @@ def _response(survey: Survey) -> Applicability:
 
 def _oneway(common: float | None) -> Applicability:
     if common is None:
-        return Applicability(
-            "oneway", False, "one capture: name a second one of the same traffic, taken at another point"
-        )
+        return Applicability("oneway", False, "one capture: add another of the same traffic from a second point")
     if common < 0.01:
         return Applicability("oneway", False, f"the captures have {common:.1%} of their packets in common")
     return Applicability("oneway", True, f"two captures have {common:.0%} of their packets in common")
@@ -215,7 +213,7 @@ def _oneway(common: float | None) -> Applicability:
 def _flows(survey: Survey, common: float | None) -> Applicability:
     references = survey.kinds[Kind.STAMP]
     if references:
-        return Applicability("flows", True, f"{references:,} STAMP reference packets are there")
+        return Applicability("flows", True, f"{references:,} STAMP reference packets")
     if common is not None and common >= 0.01:
-        return Applicability("flows", True, "packets common to two captures can stand in for reference packets")
+        return Applicability("flows", True, "packets common to two captures can serve as reference packets")
     return Applicability("flows", False, "no STAMP reference packets (UDP port 862)")

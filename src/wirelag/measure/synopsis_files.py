@@ -1,4 +1,4 @@
-"""One-way delay from files of synopses, which were cut at places that share no disk."""
+"""One-way delay from files of synopses, cut at points that share no disk."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from wirelag.synopses.crossing import Crossing
     from wirelag.twopoint.spans import Cut, Pair, Span
 
-UNCOVERED_NS = 10**9  # a second more at one point is no accident of starting
+UNCOVERED_NS = 10**9  # captures rarely start this far apart by accident
 OTHER_KEY = "other"
 
-Times = dict[tuple[int | None, str | None], "Cached"]  # by the beginning of the interval and class
+Times = dict[tuple[int | None, str | None], "Cached"]  # by start of interval, and class
 
 
 def are_synopses(points: Sequence[object]) -> bool:
@@ -37,12 +37,12 @@ def are_synopses(points: Sequence[object]) -> bool:
 
     kinds = {isinstance(point, str | PathLike) and is_synopsis_file(fspath(point)) for point in points}
     if kinds == {True, False}:
-        raise WirelagError("captures and files of synopses cannot be mixed: cut the captures, too (`wirelag cut`)")
+        raise WirelagError("captures and files of synopses cannot be mixed: cut the captures first (`wirelag cut`)")
     return kinds == {True}
 
 
 def measure_synopses(paths: list[str], relation: Relation) -> MeasuredPair:
-    """What two files, and the replies of both points if there are any, say about each other."""
+    """Compare two files, with the replies of both points if there are any."""
     files, terms, pairs, keys = _read(paths)
     cut_files = [file for file in files if file.about.kind == "synopses"]
     times = [_times(file, terms) for file in files if file.about.kind == "times"]
@@ -58,17 +58,17 @@ def measure_synopses(paths: list[str], relation: Relation) -> MeasuredPair:
         terms.interval_ns is not None,
     )
     measured.by = "" if terms.by is None else terms.by.split("/")[0]
-    # What travelled: all files, not only what one point would have to send the other.
+    # Bytes of all files, not only of what one point would send the other.
     measured.whole.wire_bytes = sum(file.bytes for file in files)
     if not measured.whole.used and terms.interval_ns is not None and terms.delimiters is None:
         raise WirelagError(
-            f"{paths[0]} and {paths[1]} have no packet in common in any interval: where the clocks differ by more than "
-            f"an interval, say by how much when cutting (`wirelag cut --offset`), or give `oneway` the captures"
+            f"{paths[0]} and {paths[1]} have no packet in common in any interval: if the clocks differ by more than "
+            f"an interval, cut with `wirelag cut --offset`, or give `oneway` the captures"
         )
     measured.warnings += warnings
     if missing:
         measured.notes.append(
-            f"{missing:,} packets were seen at one point alone, and buckets with them are left out. For the exact mean "
+            f"{missing:,} packets were seen at one point only, and their buckets are left out. For the exact mean run "
             f"a second round: `wirelag oneway {paths[0]} {paths[1]} --ask ask.syn`, then at each point `wirelag cut "
             f"CAPTURE --answer ask.syn -o times.syn`, then `wirelag oneway {paths[0]} {paths[1]} TIMES TIMES`"
         )
@@ -76,13 +76,13 @@ def measure_synopses(paths: list[str], relation: Relation) -> MeasuredPair:
 
 
 def ask_points(paths: list[str], path: str) -> tuple[int, int]:
-    """Write what must be asked of both points in a second round; how many questions, and how many bytes."""
+    """Write the questions of a second round; returns how many, and their bytes."""
     _, terms, pairs, keys = _read(paths)
     return _write_ask(path, terms, pairs, keys)
 
 
 def _read(paths: list[str]) -> tuple[list[SynopsisFile], Terms, list[Pair], dict[int, str]]:
-    """The files, what they agree on, and the intervals that both points cut; what classes are called."""
+    """The files, their common terms, the intervals that both points cut, and the names of classes."""
     from wirelag.capture.synopsis_file import SynopsisFile
     from wirelag.protocol.terms import agree
 
@@ -92,13 +92,15 @@ def _read(paths: list[str]) -> tuple[list[SynopsisFile], Terms, list[Pair], dict
     answers = [file for file in files if file.about.kind == "times"]
     for cut_file, answer in zip(cut_files, answers, strict=False):
         if answer.about.offset_ns != cut_file.about.offset_ns:
-            raise WirelagError(f"{answer.path}: was made with another --offset than {cut_file.path}; make it again")
+            raise WirelagError(f"{answer.path}: was made with another --offset than {cut_file.path}; write it again")
     if len(cut_files) != 2 or len(answers) not in (0, 2) or len(files) != len(cut_files) + len(answers):
-        raise WirelagError("wants two files of `wirelag cut`, and then the answers of both in the same order, if any")
+        raise WirelagError(
+            "needs two files of `wirelag cut`, then the replies of both points, if any, in the same order"
+        )
     tags: dict[str, int] = {}
     ups, downs = (list(_cuts(file, terms, tags)) for file in cut_files)
     for file, cuts in zip(cut_files, (ups, downs), strict=True):
-        if not file.whole and cuts:  # what it covered nobody wrote down
+        if not file.whole and cuts:  # the time it covered was not written
             file.counted |= {"first_ns": cuts[0].interval.start_ns, "last_ns": cuts[-1].interval.end_ns - 1}
     keys: dict[int, str] = {tag: key for key, tag in tags.items()}
     pairs = _pairs(terms, ups, downs, cut_files)
@@ -115,7 +117,7 @@ def _cuts(file: SynopsisFile, terms: Terms, tags: dict[str, int]) -> Iterator[Cu
         try:
             yield cut_of(terms.two_point, records, tags)
         except (KeyError, TypeError, ValueError) as error:
-            raise WirelagError(f"{file.path}: a record does not fit what the file says of itself ({error})") from None
+            raise WirelagError(f"{file.path}: a record contradicts the file's header ({error}); cut it again") from None
 
 
 def _pairs(terms: Terms, ups: list[Cut], downs: list[Cut], files: list[SynopsisFile]) -> list[Pair]:
@@ -127,7 +129,7 @@ def _pairs(terms: Terms, ups: list[Cut], downs: list[Cut], files: list[SynopsisF
         return paired_by_delimiters(ups, downs, terms.estimator.added, numbered)
     if terms.interval_ns is None:
         return [Pair(up.interval, up.synopses, down.synopses, True) for up, down in zip(ups, downs, strict=False)]
-    # Where a capture began or ended inside an interval, the other point may have seen more of it.
+    # If a capture began or ended inside an interval, the other point may have seen more of it.
     first_ns = max((int(file.counted["first_ns"]) for file in files if "first_ns" in file.counted), default=0)
     last_ns = min((int(file.counted["last_ns"]) for file in files if "last_ns" in file.counted), default=2**63)
     return [
@@ -137,7 +139,7 @@ def _pairs(terms: Terms, ups: list[Cut], downs: list[Cut], files: list[SynopsisF
 
 
 def _cross(terms: Terms, pairs: list[Pair], keys: dict[int, str], times: list[Times]) -> tuple[list[Span], int]:
-    """Crossings of all pairs, and how many packets have times that only a second round would tell."""
+    """Crossings of all pairs, and how many packets need a second round for their times."""
     from wirelag.estimators.rda import Rda
     from wirelag.packets.intervals import Interval
     from wirelag.synopses.cache import Cached
@@ -154,14 +156,14 @@ def _cross(terms: Terms, pairs: list[Pair], keys: dict[int, str], times: list[Ti
 
 
 class _Rounds:
-    """Crossings of rda's buckets, exact where both points have told the times of what differs."""
+    """Crossings of rda's buckets, exact where both points sent the times of packets that differ."""
 
     def __init__(self, terms: Terms, keys: dict[int, str], times: list[Times]) -> None:
         self._terms, self._keys, self._times = terms, keys, times
-        self.missing = 0  # packets whose times nobody told
+        self.missing = 0  # packets without times
 
     def cross(self, interval: Interval, tag: int, up: RdaSynopsis, down: RdaSynopsis) -> Crossing:
-        """What became of the packets of one interval and class."""
+        """The crossing of one interval and class."""
         from wirelag.estimators.rda import Rda, likely_difference
         from wirelag.protocol.terms import place
         from wirelag.twopoint.spans import ALL
@@ -170,7 +172,7 @@ class _Rounds:
         assert isinstance(estimator, Rda)
         if up.packets and down.packets and up.level != down.level:
             raise WirelagError(
-                f"the points kept different shares of their packets (1/{2**up.level} and 1/{2**down.level}): "
+                f"the points kept different shares of packets (1/{2**up.level} and 1/{2**down.level}): "
                 f"cut both again with a larger --memory"
             )
         where = place(self._terms, interval.start_ns, self._keys.get(tag))
@@ -188,13 +190,13 @@ class _Rounds:
 
 
 def _fit(wanted: npt.NDArray[np.uint64], told: Cached, which: str) -> None:
-    """Whether answers are about the packets that were asked for: another capture's are not."""
+    """Check that replies are about the packets asked for; those of another capture are not."""
     from wirelag import _kernels
 
     if not np.isin(wanted, _kernels.number_copies(told.ids)).all():
         raise WirelagError(
-            f"the {which} file of answers does not hold what was asked of the {which} point: name answers in the order "
-            f"of the points, each made from the capture that its synopses were cut from, with the same options"
+            f"the {which} file of replies does not match the questions to the {which} point: name replies in the order "
+            f"of the points, each from the capture that its synopses were cut from, with the same options"
         )
 
 
@@ -208,7 +210,7 @@ def _times(file: SynopsisFile, terms: Terms) -> Times:
             where = place(terms, record["start_ns"], record["class"])
             told[where] = Cached.from_fields(record, terms.estimator.seed)
         except (KeyError, TypeError, ValueError) as error:
-            raise WirelagError(f"{file.path}: a record is no answer ({error})") from None
+            raise WirelagError(f"{file.path}: a record is not a reply ({error}); write it again") from None
     return told
 
 
@@ -218,7 +220,7 @@ def _write_ask(path: str, terms: Terms, pairs: list[Pair], keys: dict[int, str])
     from wirelag.protocol.terms import About, asked
 
     if not isinstance(terms.estimator, Rda):
-        raise WirelagError(f"{terms.estimator.name} needs no second round: --ask is for rda")
+        raise WirelagError(f"{terms.estimator.name} needs no second round: leave --ask out")
     with SynopsisWriter(path, About("ask", terms)) as writer:
         for pair in pairs:
             for record in asked(pair, terms.estimator, keys):
@@ -243,7 +245,7 @@ def _sum_up(
     closed = [span for span in spans if not span.open_ended]
     if not closed and not all(file.whole for file in files):
         broken = "; ".join(line for file in files for line in file.warnings)
-        raise WirelagError(f"too little is left to compare ({broken})")
+        raise WirelagError(f"too little is left to compare ({broken}); cut the captures again")
     closed = closed or spans
     sample = DelaySample.together([span.whole.tail for span in closed])
     if isinstance(relation, int):
@@ -258,12 +260,12 @@ def _sum_up(
     differences = sample.delays_ns
     same_captures = files[0].about.names == files[1].about.names
     if relation == "auto" and same_captures and len(differences) and not differences.any():
-        raise WirelagError(f"{name}: the same packets at the same times: is it one capture twice?")
+        raise WirelagError(f"{name}: the same packets at the same times: this is one capture twice; name two")
     if clock.method.startswith("minimum") and clock.offset_ns < 0 and not clock_behind(differences):
         earlier = format_duration(-int(np.median(differences)))
         raise WirelagError(
-            f"{name}: packets are seen in the second file first, by {earlier}: swap the files, or say what the clocks "
-            f"differ by (--offset)"
+            f"{name}: packets are seen in the second file first, by {earlier}: swap the files, or give the clock "
+            f"offset (--offset)"
         )
     if clock.corrects:
         for span in closed:
@@ -275,25 +277,25 @@ def _sum_up(
     if len(closed) < len(spans):
         measured.notes.append(
             f"{len(spans) - len(closed)} intervals at the edges of the captures are left out: "
-            f"nobody can say that both points saw all of them"
+            f"both points may not have seen all of them"
         )
     elif not over_time:
         measured.notes += _uncovered(files)
     if any(file.counted.get("overflow") for file in files):
         # Each point kept the classes that it saw first, and these differ.
         measured.only_common_classes({tag for tag in keys if keys[tag] != OTHER_KEY})
-        measured.notes.append("there were more classes than --most-groups: only those that both points kept are shown")
+        measured.notes.append("more classes than --most-groups: only those that both points kept are shown")
     measured.notes += explanations(measured)
     return measured
 
 
 def _uncovered(files: list[SynopsisFile]) -> list[str]:
-    """Without intervals: where one capture covers time that the other does not, everything in it counts as lost."""
+    """Without intervals, packets in time that only one capture covers count as lost."""
     firsts = [int(file.counted["first_ns"]) for file in files if "first_ns" in file.counted]
     lasts = [int(file.counted["last_ns"]) for file in files if "last_ns" in file.counted]
     if len(firsts) < 2 or max(max(firsts) - min(firsts), max(lasts) - min(lasts)) < UNCOVERED_NS:
         return []
     return [
-        "the captures do not begin and end together, so packets outside of the common time count as lost or new: "
-        "cut both with --interval, and the edges are left out"
+        "the captures do not begin and end together, so packets outside the common time count as lost or new: "
+        "cut both with --interval to leave the edges out"
     ]

@@ -52,7 +52,7 @@ BINARY: Final = ("parquet",)
 def write_result(result: Result, form: str, path: str | None) -> None:
     """Print or write a result in one of the formats."""
     if form in BINARY and path is None:
-        raise WirelagError("Parquet is not for a terminal: name a file with -o")
+        raise WirelagError("cannot print Parquet on a terminal: name a file with -o")
     with opened(path, binary=form in BINARY) as out:
         WRITERS[form](result, out)
 
