@@ -18,7 +18,7 @@ _COUNTS: Final = ("packets", "bytes", "timed", "references")
 
 
 def table(result: FlowsResult) -> list[str]:
-    """Everything, intervals, then the slowest flows or groups; the notes under it."""
+    """The total, intervals, the slowest flows or groups, and the notes."""
     intervals, shown = [row for _, row in result.intervals], result.shown()
     width = min(WIDEST_KEY, max(len(row.key) for row in (result.total, *intervals, *shown)))
     lines = [f"{'':<{width}}  {'packets':>10}  {'bytes':>8}  {'references':>10}  {'mean, 95% interval':^30}  deviation"]
@@ -39,7 +39,7 @@ def _line(row: FlowRow, width: int) -> str:
 
 
 def frame(result: FlowsResult) -> pl.DataFrame:
-    """A row for everything, each interval, group and flow; times in seconds."""
+    """A row for the total and each interval, group and flow; times in seconds."""
     import polars as pl
 
     ends: list[tuple[float | None, float | None]] = [(None, None)]
