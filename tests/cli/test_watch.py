@@ -323,11 +323,11 @@ def on_a_terminal(command: list[str], until: str) -> tuple[str, int]:
 
 @pytest.mark.acceptance
 def test_the_view(capture: str) -> None:
-    """Until all of it has been drawn; then Ctrl-C ends it with a final report."""
+    """Until all of it has been drawn; then Ctrl-C stops and prints a final report."""
     command = [*WIRELAG, "watch", "-r", capture, "rtt", "--speed", "20x", "--interval", "2s", "--by", "server"]
     shown, code = on_a_terminal(command, "in the last 5 intervals")
     assert code == 0
-    _, _, final = shown.rpartition("Ctrl-C ends it with a final report")
+    _, _, final = shown.rpartition("Ctrl-C stops and prints a final report")
     spans, rest = ("now", "last minute", "last 10 minutes"), ("dropped by the capture", "of memory", "by server, slow")
     for words in (*spans, *rest):
         assert words in shown, words

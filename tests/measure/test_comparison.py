@@ -403,7 +403,7 @@ def test_the_table_shows_most_groups_first(tmp_path: Path) -> None:
     after = written(tmp_path / "after.json", with_groups(rng, [50] * 30, [1.0] * 29 + [3.0]))
     shown = wirelag("compare", before, after).stdout.splitlines()
     start = next(i for i, line in enumerate(shown) if line.startswith("30 groups in both, "))
-    assert "the 20 that changed most (--all shows every one)" in shown[start]
+    assert "the 20 that changed most (--all shows all)" in shown[start]
     assert shown[start + 1].startswith("group 29 ")
     assert "slower (also p50" in shown[start + 1]
     assert len(shown) == start + 20 + 2

@@ -177,12 +177,12 @@ def test_what_a_method_cannot_say_is_said() -> None:
     spans = [replace(span, report=replace(span.report, details={**span.report.details, "reordered": None}))
              for span in page.spans]  # fmt: skip
     text = render_oneway(replace(page, total=replace(page.total, estimator="lda", details=details), spans=spans))
-    assert "lda does not know which packet is which" in Walk(text).text
+    assert "lda does not identify packets" in Walk(text).text
     summed = Walk(render_oneway(replace(page, total=replace(page.total, min=None, max=None)))).text
-    assert "from sums of delays: how sure, nobody can say" in summed
-    assert "not every delay is known by itself" in summed
+    assert "from sums of delays: uncertainty unknown" in summed
+    assert "single delays are unknown" in summed
     (note,) = figures(text)["losses"]["layout"]["annotations"]
-    assert note["text"] == "cannot say: lda does not know which packet is which"
+    assert note["text"] == "cannot say: lda does not identify packets"
     one = [*spans[:3], page.spans[3], *spans[4:]]
     drawn = figures(render_oneway(replace(page, spans=one)))["losses"]
     assert drawn["layout"]["annotations"] == []
@@ -272,7 +272,7 @@ def test_shares_of_a_sample_have_the_interval_of_the_sampling() -> None:
     page = made()
     sampled = [replace(s, report=replace(s.report, details={**s.report.details, "share": 0.5})) for s in page.spans]
     assert ", exact" in render_oneway(page)
-    assert "+/-" in Walk(render_oneway(replace(page, spans=sampled))).text.split("In numbers")[0]
+    assert "+/-" in Walk(render_oneway(replace(page, spans=sampled))).text.split("Figures")[0]
 
 
 @pytest.mark.parametrize("delays_ns", [[0], [-5], [-5, 5], [5] * 40, [-(2**62), 2**62], [0, 0, 7], [-1, 2**50]])

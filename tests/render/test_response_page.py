@@ -154,7 +154,7 @@ def test_a_page_without_an_answer_says_why(epochs: Epochs, tool: Callable[[str],
     silent = epochs.of(np.flatnonzero(epochs.rows["count"] == 0))
     text = render_response(made(silent))
     walk = Walk(text)
-    assert "No latency could be told: no epoch has an estimate." in walk.text
+    assert "No latency could be estimated: no epoch has an estimate." in walk.text
     assert set(figures(text)) == {"time"}
     assert [trace["type"] for trace in figures(text)["time"]["data"]] == ["heatmap"]
     assert "10.5.0.100:8443" in walk.text

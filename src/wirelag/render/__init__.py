@@ -1,1 +1,1 @@
-"""For readers, people or programs: tables, files, pages, exporters."""
+"""Output for people and programs: tables, files, pages, exporters."""

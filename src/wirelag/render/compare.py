@@ -14,7 +14,7 @@ MOST_KEYS: Final = 10
 
 
 def table(result: Comparison, everything: bool = False) -> list[str]:
-    """The verdict, the whole, its legs, and the groups that changed most."""
+    """The verdict, the total, its legs, and the groups that changed most."""
     shown = result.groups if everything else result.groups[:MOST_GROUPS]
     legs = [(f"to the {leg.key}", leg) for leg in result.legs]
     rows = [
@@ -34,7 +34,7 @@ def table(result: Comparison, everything: bool = False) -> list[str]:
 
 
 def _known(part: ComparedPart) -> list[tuple[int, FigureChange]]:
-    """What either report gives, numbered; a part without anything shows its mean."""
+    """The figures that either report gives, numbered; a part without any shows its mean."""
     known = [change for change in part.changes if change.before is not None or change.after is not None]
     return list(enumerate(known or part.changes[:1]))
 
@@ -79,9 +79,9 @@ def _title(result: Comparison, shown: int) -> str:
     count = len(result.groups)
     parts = [f"{count:,} group{'' if count == 1 else 's'} in both, {called:,} changed by more than chance"]
     if called:
-        parts[0] += " (at most 5% of these wrongly)"
+        parts[0] += " (at most 5% of these by chance)"
     if shown < count:
-        parts.append(f"the {shown} that changed most (--all shows every one)")
+        parts.append(f"the {shown} that changed most (--all shows all)")
     return "; ".join(parts)
 
 
@@ -102,7 +102,7 @@ def _value(change: FigureChange, value: float | None) -> str:
 
 
 def _by_how_much(change: FigureChange) -> tuple[str, str]:
-    """The change and its interval: relative for delays, in points for rates, in time where nothing else makes sense."""
+    """The change and its interval: relative for delays, in points for rates, else in time."""
     if change.difference is None:
         return "-", "-"
     if change.is_rate:

@@ -40,7 +40,7 @@ def _cells(row: FlowRow) -> str:
 
 
 def frame(result: FlowsResult) -> pl.DataFrame:
-    """A row for everything, each interval, group and flow; times in seconds."""
+    """A row for the total and each interval, group and flow; times in seconds."""
     import polars as pl
 
     ends: list[tuple[float | None, float | None]] = [(None, None)]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def page(result: FlowsResult) -> str:
-    """The page of what was measured; groups are slowest first, and none where flows are listed."""
+    """The page of a result; groups are slowest first, and absent where flows are listed."""
     chosen = result.chosen.merged()
     rate = chosen.drain.bytes_per_s
     return render_flows(
@@ -44,7 +44,7 @@ def page(result: FlowsResult) -> str:
 
 
 def _entry(row: FlowRow) -> tuple[str, Report]:
-    """A row as pages have it."""
+    """A row as pages need it."""
     return row.key, Report(
         "rli",
         "one_way",

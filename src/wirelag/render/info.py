@@ -7,17 +7,17 @@ from typing import Any, Final
 from wirelag.units import format_duration, format_size
 
 SKIPPED: Final = {
-    "link_type": "of a link type that wirelag does not read",
+    "link_type": "with an unsupported link type",
     "not_ip": "not IP (ARP, LLDP, ...)",
     "cut": "cut before the end of the IP header",
     "malformed": "with an impossible IP header",
-    "layers": "with too many tags, labels or tunnels",
+    "layers": "with too many nested tags, labels or tunnels",
     "no_timestamp": "without a usable timestamp",
 }
 
 
 def table(result: dict[str, Any], files: list[dict[str, Any]]) -> list[str]:
-    """Each file, all of them together, and what can be measured."""
+    """Each file, all files together, and what can be measured."""
     lines = []
     for facts in files:
         compression = f", {facts['compression']}" if facts["compression"] else ""
@@ -57,20 +57,20 @@ def _time(facts: dict[str, Any]) -> str:
         first = f"{facts['first']:,.0f} s since 1970"
     span, unit = (facts["last"] - facts["first"]) * 1e9, facts["time_resolution"] * 1e9
     text = f"{first}, for {format_duration(span)}, to {format_duration(unit)}"
-    return text + (f"; goes back {facts['backwards']:,} times" if facts["backwards"] else "")
+    return text + (f"; time goes back {facts['backwards']:,} times" if facts["backwards"] else "")
 
 
 def _captured(facts: dict[str, Any]) -> str:
     if not facts["packets"]:
         return ""
-    limit = f"at most {facts['snaplen']:,} bytes a packet; " if facts["snaplen"] else ""
+    limit = f"at most {facts['snaplen']:,} bytes per packet; " if facts["snaplen"] else ""
     share = facts["snapped"] / facts["packets"]
     return limit + (f"{share:.0%} of packets are cut" if facts["snapped"] else "every packet is whole")
 
 
 def _filter(facts: dict[str, Any]) -> str:
     passed = facts["packets"] - facts["filtered"] - sum(facts["skipped"].values())
-    return f"{passed:,} packets pass it; what follows is of those alone" if facts["filtered"] else ""
+    return f"{passed:,} packets pass it; the lines below cover only those" if facts["filtered"] else ""
 
 
 def _kinds(facts: dict[str, Any]) -> str:
@@ -82,7 +82,7 @@ def _kinds(facts: dict[str, Any]) -> str:
 
 def _tunnels(facts: dict[str, Any]) -> str:
     carriers = facts["flags"].get("tunnel", 0)
-    return f"{carriers:,} packets carry another packet inside; --tunnels looks at that one" if carriers else ""
+    return f"{carriers:,} packets carry another packet inside; --tunnels measures that one" if carriers else ""
 
 
 def _conversations(facts: dict[str, Any]) -> str:

@@ -43,7 +43,7 @@ def _cells(entry: Entry, pictures: Pictures) -> str:
 
 
 def lost_text(report: Report) -> str:
-    """What was lost, and which share of what was sent."""
+    """The packets lost, and their share of those sent."""
     lost, sent = report.details["lost"], report.details["sent"]
     if lost is None or not sent:
         return UNKNOWN

@@ -12,11 +12,11 @@ from wirelag.render.html.oneway_charts import SpanEntry
 if TYPE_CHECKING:
     from wirelag.measure.oneway import MeasuredPair, OnewayResult
 
-POINTS: Final = 200  # of the line that shows a clock's correction
+POINTS: Final = 200  # points of the line that shows the clock correction
 
 
 def page(result: OnewayResult) -> str:
-    """The page of what was measured."""
+    """The page of a result."""
     measured = result.measured
     assert measured is not None
     return render_oneway(
@@ -43,7 +43,7 @@ def page(result: OnewayResult) -> str:
 
 
 def _clock_fit(measured: MeasuredPair, text: str) -> ClockFit | None:
-    """The times of the same packets at both points, and what was taken from those downstream."""
+    """The times of the same packets at both points, and the correction of the downstream times."""
     if measured.alignment is None:
         return None
     clock, ways = measured.clock, []

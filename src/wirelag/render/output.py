@@ -79,7 +79,7 @@ def write_parquet(path: str, frame: pl.DataFrame, option: str) -> None:
 
 @contextmanager
 def _gathered(out: IO[bytes]) -> Iterator[IO[bytes]]:
-    """All bytes at once: polars, where it writes to a full disk by itself, says that the table is wrong."""
+    """Write all bytes at once: on a full disk, polars itself would report a wrong table."""
     gathered = io.BytesIO()
     yield gathered
     out.write(gathered.getbuffer())

@@ -15,20 +15,18 @@ if TYPE_CHECKING:
     from wirelag.network.localise import RoutePart, Total, Verdict
     from wirelag.network.segments import Segment
 
-WIDTH: Final = 24  # of the waterfall
+WIDTH: Final = 24  # width of the waterfall
 MOST_ROUTES: Final = 20
 MOST_CHANGES: Final = 20
-INDEPENDENT: Final = (
-    "if packets were independent of each other, which those in a queue are not: oneway --interval shows"
-)
-ABOVE: Final = {"floor": "its floor", "baseline": "the baseline", "deviation": "what is steady (no floor is known)"}
+INDEPENDENT: Final = "if packets were independent, which those in a queue are not; oneway --interval gives better ones"
+ABOVE: Final = {"floor": "its floor", "baseline": "the baseline", "deviation": "the steady delay (no floor known)"}
 
 
 # ---- data ----
 
 
 def to_dict(found: PathResult) -> dict[str, Any]:
-    """As docs/reference/schema/path.json has it."""
+    """The JSON of docs/reference/schema/path.json."""
     routes = [_route(route) for route in found.routes]
     plain: dict[str, Any] = {"command": "path", "quantity": "one_way", "topology": found.topology.name}
     plain |= {"estimators": found.estimators, "slow": found.slow}
@@ -139,7 +137,7 @@ def rows(found: PathResult) -> list[dict[str, Any]]:
 
 
 def table(found: PathResult) -> list[str]:
-    """The answer for a person."""
+    """The table, with verdict and notes."""
     lines = _routes_table(found) if found.every else _route_table(found.routes[0])
     lines += verdict_lines(found)
     lines += found.verdicts
@@ -149,7 +147,7 @@ def table(found: PathResult) -> list[str]:
 
 
 def _parts(found: PathResult) -> dict[Segment, RoutePart]:
-    """The segments of all routes; of one on several, any."""
+    """The segments of all routes; of those on several, one."""
     return {part.segment: part for route in found.routes for part in route.verdict.parts}
 
 
@@ -212,12 +210,12 @@ def _bar(start: float, length: float, whole: float) -> str:
 
 
 def _reach(lengths: Sequence[float]) -> float:
-    """How far a waterfall goes: a clock that is ahead makes steps back."""
+    """The ends of a waterfall: a clock that is ahead makes steps back."""
     return max(accumulate(lengths), default=0.0)
 
 
 def _routes_table(found: PathResult) -> list[str]:
-    """A line for each route, what its segments add most first."""
+    """A line for each route, those whose segments add most first."""
     ranked = sorted(found.routes, key=lambda route: -sum(part.puts for part in route.verdict.parts))
     shown = ranked[:MOST_ROUTES]
     width = max(len(f"{route.source} to {route.target}") for route in shown)
@@ -241,7 +239,7 @@ def _routes_table(found: PathResult) -> list[str]:
 
 
 def verdict_lines(found: PathResult) -> list[str]:
-    """Who is blamed, what is missing, what moved."""
+    """The segments to blame, those without a report, and what changed."""
     lines: list[str] = []
     if found.every:
         lines += _culprits(found)
@@ -256,19 +254,19 @@ def verdict_lines(found: PathResult) -> list[str]:
             f"{duration(change.after)} (difference {duration(change.difference)}, 95% interval {ends})"
         )
     if len(found.changes) > MOST_CHANGES:
-        lines.append(f"moved: {len(found.changes) - MOST_CHANGES:,} times more; --format json lists all")
+        lines.append(f"moved: {len(found.changes) - MOST_CHANGES:,} more times; --format json lists all")
     for router, told in found.unassigned.items():
         if told["share"]:
             why = "; ".join(f"{count:,} {reason}" for reason, count in told["reasons"].items())
-            lines.append(f"{router}: {told['share']:.2%} of {told['packets']:,} packets were given to no egress: {why}")
+            lines.append(f"{router}: {told['share']:.2%} of {told['packets']:,} packets have no known egress: {why}")
     if found.unassigned and not any(told["share"] for told in found.unassigned.values()):
         total = sum(told["packets"] for told in found.unassigned.values())
-        lines.append(f"all {total:,} packets that entered routers were given to an egress")
+        lines.append(f"all {total:,} packets that entered routers have a known egress")
     return lines
 
 
 def _culprits(found: PathResult) -> list[str]:
-    """Each segment that is slow, and on how many routes it lies; those before one egress together."""
+    """Each slow segment, and the number of its routes; segments before one egress together."""
     lying: dict[Segment, set[tuple[str, str]]] = {}
     for route in found.routes:
         for part in route.verdict.culprits:
@@ -298,7 +296,7 @@ def _paths(count: int) -> str:
 
 
 def _adds(part: RoutePart) -> str:
-    """What a segment adds, how sure that is, and above what."""
+    """What a segment adds, its 95% interval, and the reference."""
     assert part.added
     bounds = part.added.ci95
     ends = f" (95% interval {duration(bounds[0])} to {duration(bounds[1])})" if bounds else ""
@@ -306,28 +304,28 @@ def _adds(part: RoutePart) -> str:
 
 
 def _innocent(parts: Sequence[RoutePart], slow: float, is_partial: bool) -> list[str]:
-    """Nothing is slow, as far as that can be told."""
+    """The verdict where no measured segment is slow."""
     known = [part for part in parts if part.added and part.trial.p_value is not None]
     most = max(known, key=lambda part: part.puts, default=None)
     if most is None or most.added is None:
         return _untold(parts)
     told = f"{most.segment} adds most, {duration(most.added.value)} to {ABOVE[most.added.since]}"
-    least = f"no segment adds more than {duration(slow)} by more than chance"
-    what = "nothing that was measured" if is_partial or len(known) < len(parts) else "nothing"
-    return [f"{what} is slow: {least} ({told}; --slow asks for less)", *_untold(parts)]
+    least = f"none adds more than {duration(slow)} by more than chance"
+    what = "no measured segment" if is_partial or len(known) < len(parts) else "no segment"
+    return [f"{what} is slow: {least} ({told}; lower --slow to blame it)", *_untold(parts)]
 
 
 def _untold(parts: Sequence[RoutePart]) -> list[str]:
-    """Segments that may be slow or not."""
+    """Segments that may or may not be slow."""
     told = []
     for part in parts:
         if part.trial.p_value is None and part.figures.loss != 1:
             adds = (
-                f" adds {duration(part.added.value)}, and its report has no interval of the mean" if part.added else ""
+                f" adds {duration(part.added.value)}, but its report has no interval of the mean" if part.added else ""
             )
             told.append(f"{part.segment}{adds or ' has no floor and no deviation'}")
     lost = [f"{part.segment}: all {part.figures.sent:,} packets were lost" for part in parts if part.figures.loss == 1]
-    return lost + ([f"nobody can tell whether it is slow: {'; '.join(told)}"] if told else [])
+    return lost + ([f"cannot tell whether it is slow: {'; '.join(told)}"] if told else [])
 
 
 def _blame_lines(verdict: Verdict, slow: float) -> list[str]:
@@ -337,7 +335,7 @@ def _blame_lines(verdict: Verdict, slow: float) -> list[str]:
     lines = []
     whole = sum(max(0.0, part.puts) for part in verdict.parts)
     for part in culprits:
-        share = f", {part.puts / whole:.0%} of what the path's segments add" if len(verdict.parts) > 1 else ""
+        share = f", {part.puts / whole:.0%} of what all segments add" if len(verdict.parts) > 1 else ""
         passing = f" for {part.share:.0%} of packets" if part.share < 0.9995 else ""
         lines.append(f"slow: {part.segment} {_adds(part)}{passing}{share}")
     named: set[Segment] = set()
@@ -355,10 +353,10 @@ def _missing_lines(verdict: Verdict, found: PathResult) -> list[str]:
     used = {part.segment for part in verdict.parts}
     spare = [segment for segment in found.reports if segment not in used]
     told = ", ".join(map(str, verdict.missing))
-    lines = [f"no report of {told}: what is added up is a lower bound"]
+    lines = [f"no report of {told}: the sum is a lower bound"]
     if spare:
         some = ", ".join(map(str, spare[:5])) + (", ..." if len(spare) > 5 else "")
         lines.append(
-            f"reports of segments off this path: {some}; if routes changed meanwhile, take the topology of that time"
+            f"reports of segments off this path: {some}; if routes have changed, use the topology of that time"
         )
     return lines

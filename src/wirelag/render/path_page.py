@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def page(found: PathResult) -> str:
-    """The page of what was found."""
+    """The page of a result."""
     routes = [
         RouteEntry(
             f"{route.source} to {route.target}",

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from wirelag.network.plan import Extent
     from wirelag.network.segments import Segment
 
-MOST_ROUTERS: Final = 10  # in a table
-MOST_LETTERS: Final = 64  # of the names of segments
+MOST_ROUTERS: Final = 10  # routers in a table
+MOST_LETTERS: Final = 64  # letters of the segments' names
 RATES: Final = ("control_bps", "answer_bps")
 Row = tuple[str, ...]
 
 
 def table(planned: PlanResult) -> list[str]:
-    """The plan for a person."""
+    """The tables of a plan, and the notes."""
     lines = [*_summary(planned), "", *_steps(planned), "", *_watched(planned), "", *_costs(planned)]
     lines += ["", *failure_text(planned)] if planned.after else []
     return lines + [f"note: {note}" for note in planned.notes]
@@ -59,7 +59,7 @@ def _cells(extent: Extent, saves: str) -> Row:
 
 
 def _watched(planned: PlanResult) -> list[str]:
-    """Of the upgraded routers first, then of those that watch most."""
+    """The segments of upgraded routers first, then of those that watch most."""
     plan, known = planned.plan, set(planned.plan.upgraded)
     numbers = {router: plan.watches(router) for router in plan.topology.routers}
     order = sorted(numbers, key=lambda router: (router not in known, -sum(numbers[router])))
@@ -91,14 +91,14 @@ def _costs(planned: PlanResult) -> list[str]:
 
 
 def costs_subject(planned: PlanResult) -> str:
-    """With what it is measured inside routers."""
+    """How routers measure inside themselves."""
     size, every = format_size(planned.size.bytes), format_duration(planned.interval_ns)
     many = f", {planned.classes} classes" if planned.classes > 1 else ""
-    return f"measuring inside routers ({planned.estimator}, {size} a synopsis, every {every}{many})"
+    return f"measuring inside routers ({planned.estimator}, {size} per synopsis, every {every}{many})"
 
 
 def costs_sum(planned: PlanResult) -> str:
-    """What it takes in all of them."""
+    """The costs of all routers together."""
     memory = format_size(sum(cost.memory_bytes for cost in planned.costs))
     control, answers = (_rate(sum(getattr(cost, name) for cost in planned.costs)) for name in RATES)
     count = len(planned.costs)
@@ -107,7 +107,7 @@ def costs_sum(planned: PlanResult) -> str:
 
 
 def failure_text(planned: PlanResult) -> list[str]:
-    """What changes when links fail; nothing if none does."""
+    """What changes when links fail; empty without a failure."""
     if planned.after is None:
         return []
     failed = " and ".join(f"{one}-{other}" for one, other in planned.failed)
@@ -129,7 +129,7 @@ def failure_text(planned: PlanResult) -> list[str]:
 
 
 def _some(segments: Iterable[Segment], count: int) -> str:
-    """As many names as there is room for, one at least."""
+    """As many names as fit, at least one."""
     text, shown = "", 0
     for segment in segments:
         longer = f"{text}, {segment}" if text else str(segment)

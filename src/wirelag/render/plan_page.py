@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from wirelag.measure.plan import PlanResult
     from wirelag.network.plan import Extent, Plan
 
-MOST_DRAWN: Final = 2_000  # routers up to which others are drawn, to compare with
+MOST_DRAWN: Final = 2_000  # routers; with more, no random choice is drawn to compare
 
 
 def page(planned: PlanResult) -> str:
-    """The page of what was planned."""
+    """The page of a plan."""
     return render_plan(
         PlanPage(
             title="Where to measure",
@@ -32,7 +32,7 @@ def page(planned: PlanResult) -> str:
 
 
 def _name(planned: PlanResult) -> str:
-    return "routers drawn at random" if planned.strategy == "random" else f"this plan (by {planned.strategy})"
+    return "random routers" if planned.strategy == "random" else f"this plan (by {planned.strategy})"
 
 
 def _extents(plan: Plan) -> list[Extent]:
@@ -40,7 +40,7 @@ def _extents(plan: Plan) -> list[Extent]:
 
 
 def _drawn(planned: PlanResult) -> list[tuple[str, list[Extent]]]:
-    """As many routers, but drawn: what the choice is worth."""
+    """As many routers at random, to show what the plan's choice gains."""
     from wirelag.network.plan import Plan
 
     plan = planned.plan
@@ -49,4 +49,4 @@ def _drawn(planned: PlanResult) -> list[tuple[str, list[Extent]]]:
         return []
     other = Plan(plan.topology, [step.router for step in plan.steps if step.given])
     other.choose(chosen, "random", planned.seed)
-    return [("as many drawn at random", _extents(other))]
+    return [("as many random routers", _extents(other))]

@@ -1,4 +1,4 @@
-"""Numbers for Prometheus, served at an address: times in seconds, names as its conventions have them."""
+"""Metrics for Prometheus, served at an address: times in seconds, names by its conventions."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _ENDS: Final = np.searchsorted(MIDDLES_NS, np.array(BOUNDS_S) * 1e9, side="right
 
 
 def buckets(delays: Distribution) -> list[tuple[str, float]]:
-    """Delays up to each bound, as a histogram has them; bounds are exact to the precision of a bin, 0.4%."""
+    """Cumulative counts of a histogram; bounds are exact to the width of a bin, 0.4%."""
     up_to = np.concatenate([[0], np.cumsum(delays.weights)])
     counts = [(f"{bound:g}", float(up_to[end])) for bound, end in zip(BOUNDS_S, _ENDS, strict=True)]
     return [*counts, ("+Inf", float(delays.weight))]
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of HOST:PORT, [HOST]:PORT, :PORT or PORT; without a host this machine alone.
+    """Host and port of HOST:PORT, [HOST]:PORT, :PORT or PORT; the default host is loopback.
 
     >>> parse_address("9464")
     ('127.0.0.1', 9464)
@@ -36,12 +36,12 @@ def parse_address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not port.isdecimal() or not 0 <= int(port) <= 65535:
-        raise ValueError(f"{text!r} is not an address: write 127.0.0.1:9464, or a port alone")
+        raise ValueError(f"{text!r} is not an address: write 127.0.0.1:9464, or only a port")
     return host or "127.0.0.1", int(port)
 
 
 class Exporter:
-    """Serves what `collect` gives, at /metrics, until it is closed. `collect` is called in another thread."""
+    """Serves the metrics of `collect` at /metrics until it is closed. `collect` is called in another thread."""
 
     def __init__(self, address: str, collect: Callable[[], Iterable[Metric]]) -> None:
         host, port = parse_address(address)
@@ -55,11 +55,13 @@ class Exporter:
         try:
             self._server, self._thread = client.start_http_server(port, host, registry)
         except OSError as error:
-            raise WirelagError(f"{address}: cannot listen there ({error.strerror or error}); choose another") from None
+            raise WirelagError(
+                f"{address}: cannot listen ({error.strerror or error}); choose another address"
+            ) from None
         self.port = int(self._server.server_port)
 
     def close(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -73,5 +75,5 @@ class _Source:
         return self._collect()
 
     def describe(self) -> Iterable[Any]:
-        """Nothing beforehand: what there is follows from what was seen."""
+        """Describe nothing in advance: metrics depend on the traffic."""
         return ()

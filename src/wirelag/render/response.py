@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from wirelag.report import Report
     from wirelag.synopses.epochs import Epochs
 
-PARTS: Final = ("server", "network", "transfer", "think")  # of an exchange
+PARTS: Final = ("server", "network", "transfer", "think")  # parts of an exchange
 WIDEST_KEY: Final = 48
 
 
 def table(result: ResponseResult) -> list[str]:
-    """A line for everything, each interval and each group."""
+    """A line for the total, each interval and each group."""
     cells, head = (_pairs_cells, _PAIRS_HEAD) if result.both_ways else (_epoch_cells, _EPOCHS_HEAD)
 
     def line(entry: Entry) -> str:
@@ -40,7 +40,7 @@ _EPOCHS_HEAD: Final = (
 
 
 def _pairs_cells(report: Report) -> str:
-    """Exchanges that were seen both ways."""
+    """The cells of exchanges seen both ways."""
     if report.mean is None:
         return report.reason or ""
     parts = "  ".join(f"{duration(report.details[name]):>8}" for name in PARTS)
@@ -48,7 +48,7 @@ def _pairs_cells(report: Report) -> str:
 
 
 def _epoch_cells(report: Report) -> str:
-    """What the packets of clients tell."""
+    """The cells of estimates from packets of clients."""
     said = report.details
     epochs = f"{said['answered']:,} of {said['epochs']:,}"
     if report.mean is None:

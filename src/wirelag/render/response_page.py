@@ -1,4 +1,4 @@
-"""The pages of `wirelag response`: of client packets alone, and of both directions."""
+"""The pages of `wirelag response`: from client packets only, and from both directions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from wirelag.measure.response import ResponseResult
     from wirelag.measure.result import Entry
 
-PARTS: Final = 60  # of the time, without intervals
+PARTS: Final = 60  # parts of the time, without intervals
 SHORTEST_NS: Final = {"pirate": 500_000_000, "pairs": 1_000_000}
 
 
 def page(result: ResponseResult) -> str:
-    """The page of what was measured."""
+    """The page of a result."""
     return _of_epochs(result, result.found) if isinstance(result.found, Epochs) else _of_exchanges(result)
 
 
@@ -40,7 +40,7 @@ def _of_epochs(result: ResponseResult, epochs: Epochs) -> str:
             ],
             groups=[(entry.key, entry.report) for entry in result.groups],
             by=result.by,
-            notes=[line for line in result.notes if line not in result.abstained],  # which the page has as a table
+            notes=[line for line in result.notes if line not in result.abstained],  # the page shows these in a table
             warnings=result.warnings,
             counts=result.counts,
         )
@@ -66,7 +66,7 @@ def _of_exchanges(result: ResponseResult) -> str:
 
 
 def parts_of(result: ResponseResult) -> list[tuple[Interval, Entry | None]]:
-    """Parts of the time without gaps: the interval asked for, or one that gives few enough; None: nothing was seen."""
+    """Parts of the time without gaps: the given interval, or one that makes few enough; None without packets."""
     found = result.found
     if found is None or not len(found.times_ns):
         return []

@@ -15,7 +15,7 @@ RESPONSE_COLUMNS: Final = (
 
 
 def row_of(entry: Entry) -> dict[str, Any]:
-    """One report; columns that a quantity does not have are left out."""
+    """One report, without the columns that its quantity does not have."""
     report, interval = entry.report, entry.report.interval
     row: dict[str, Any] = {
         "scope": entry.scope,

@@ -1,4 +1,4 @@
-"""Tables for a terminal: the one layout, and the cells that several of them share."""
+"""Tables for a terminal: the common layout, and cells that several tables share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ K = TypeVar("K", bound=Keyed)
 def layout(
     parts: Sequence[tuple[str, Sequence[K]]], head: str, cells: Callable[[K], str], widest: int = WIDEST_KEY
 ) -> list[str]:
-    """One line for each entry, its key and its cells, under the title of its part; parts without entries are left out.
+    """One line per entry, key and cells, under the title of its part; parts without entries are left out.
 
     A key that is too wide is cut.
     """
@@ -54,7 +54,7 @@ def duration(seconds: float | None) -> str:
 
 
 def mean_with_bounds(report: Report, otherwise: str = "") -> str:
-    """The mean and its 95% interval, or what is said where there is none."""
+    """The mean and its 95% interval, or the text for a missing interval."""
     bounds = report.ci95.get("mean")
     between = f"{duration(bounds[0])} to {duration(bounds[1])}" if bounds else otherwise
     return ", ".join(part for part in (duration(report.mean), between) if part)
@@ -76,11 +76,11 @@ class Pictures:
 
     @property
     def axis(self) -> str:
-        """What they show, from left to right."""
+        """The range of the axis."""
         return f"{format_duration(2**self._first)} to {format_duration(2 ** (self._last + 1))}"
 
     def of(self, entry: Entry) -> str:
-        """The picture of one entry; what lies outside of the axis is in its first or last block."""
+        """The picture of one entry; values beyond the axis are in its first or last block."""
         shape = entry.delays.by_octave() if entry.shape is None else entry.shape
         shares = shape[self._first : self._last + 1].copy()
         shares[0] += shape[: self._first].sum()

@@ -25,7 +25,7 @@ SHOWN_INTERVALS: Final = 60
 
 
 class View:
-    """Keeps what is shown, and draws it."""
+    """Holds the recent intervals, and draws them."""
 
     def __init__(self, source: Source, quantity: str, recent: Recent, by: str | None) -> None:
         self._source, self._quantity, self._recent, self._by = source, quantity, recent, by
@@ -34,14 +34,14 @@ class View:
         self._part: LiveInterval | None = None
 
     def add(self, part: LiveInterval) -> None:
-        """Take in an interval."""
+        """Add an interval."""
         self._part = part
         self._began_ns = self._began_ns or part.interval.start_ns
         self._past.append(part.report)
         self._recent.add(part)
 
     def draw(self) -> RenderableType:
-        """All of it, as something that rich prints."""
+        """The whole view, for rich."""
         from rich.text import Text
 
         lines = [self._head()]
@@ -51,7 +51,7 @@ class View:
             self._recent.entries(), self._recent.slowest(), f"by {self._by}, slowest of the last minute first"
         )
         lines += self._over_time()
-        text = Text("\n".join([*lines, "Ctrl-C ends it with a final report"]), no_wrap=True, overflow="ellipsis")
+        text = Text("\n".join([*lines, "Ctrl-C stops and prints a final report"]), no_wrap=True, overflow="ellipsis")
         text.highlight_regex(r"[1-9][0-9,]* dropped[^;]*", "bold red")
         text.highlight_regex(r"^(now|last .*?minutes?)", "bold")
         return text
@@ -61,7 +61,7 @@ class View:
         return f"{self._source.name}: {self._quantity.replace('_', ' ')}; {since or 'just begun'}; {self.status()}"
 
     def status(self) -> str:
-        """What was seen and what was not, and the memory of this program."""
+        """Packets seen and dropped, and the memory of this process."""
         return f"{coverage(self._source.statistics)}; {format_size(memory_bytes())} of memory"
 
     def _over_time(self) -> list[str]:
@@ -79,7 +79,7 @@ class View:
 
 
 def _heights(values: list[float | None]) -> str:
-    """A block for each value, as high as it is; a gap where nothing is known."""
+    """A block for each value, as high as the value; a gap where it is unknown."""
     known = [value for value in values if value is not None]
     low, high = min(known), max(known)
     step = (high - low) / 7 or 1.0
@@ -87,7 +87,7 @@ def _heights(values: list[float | None]) -> str:
 
 
 def coverage(statistics: LiveStatistics) -> str:
-    """What was seen and what was not."""
+    """Packets seen, dropped and skipped."""
     parts = [f"{statistics.packets:,} packets", f"{statistics.dropped:,} dropped by the capture"]
     skipped = sum(statistics.skipped.values())
     if skipped:
@@ -96,7 +96,7 @@ def coverage(statistics: LiveStatistics) -> str:
 
 
 def table(rows: Sequence[Entry], groups: Sequence[Entry], title: str) -> list[str]:
-    """Lines for a person, with a small picture of each distribution."""
+    """Lines of a table, with a small picture of each distribution."""
     delays = Distribution()
     for entry in (*rows, *groups):
         delays.merge(entry.delays)
@@ -116,7 +116,7 @@ def _cells(entry: Entry, pictures: Pictures) -> str:
 
 
 def plain_line(part: LiveInterval, dropped: int) -> str:
-    """One interval where there is no terminal."""
+    """One interval as a line, without a terminal."""
     report = part.report
     when = format_time(part.interval.start_ns)
     if not report.samples:
@@ -127,6 +127,6 @@ def plain_line(part: LiveInterval, dropped: int) -> str:
 
 
 def memory_bytes() -> int:
-    """What this program has in memory, the ring too."""
+    """The memory of this process, including the ring."""
     resident = Path("/proc/self/statm").read_bytes().split()[1]
     return int(resident) * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""`wirelag watch --prometheus`: what was measured since the start, as Prometheus reads it.
+"""`wirelag watch --prometheus`: measurements since the start, for Prometheus.
 
 Series are bounded: one histogram for each leg, and two numbers for each of at most `--most-groups` groups.
 """
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from wirelag.measure.live import LiveMeasure
 
 HELP = {
-    "round_trip": "Time from a request to its response, as both pass the interface, by the side it is to.",
+    "round_trip": "Time from a request to its response, as both pass the interface, by leg.",
     "response": "Time from a request to the last byte of its response.",
 }
 
 
 def exporter(address: str, source: Source, measure: LiveMeasure) -> Exporter:
-    """Serve it."""
+    """Serve the metrics of a measurement."""
 
     def collect() -> Iterable[Metric]:
         with measure.lock:
@@ -42,7 +42,7 @@ def _metrics(source: Source, measure: LiveMeasure) -> Iterable[Metric]:
     yield histogram
     if not measure.delays():
         report = measure.report()
-        # From one direction only means are known: a sum and a count, no buckets.
+        # One direction gives only means: a sum and a count, no buckets.
         estimated = SummaryMetricFamily(
             f"wirelag_{measure.quantity}_estimated_seconds", HELP[measure.quantity], labels=["interface"]
         )
@@ -56,7 +56,7 @@ def _metrics(source: Source, measure: LiveMeasure) -> Iterable[Metric]:
     yield groups
     known = source.statistics
     for counter, text, value in (
-        ("wirelag_capture_packets", "Packets that were looked at.", known.packets),
+        ("wirelag_capture_packets", "Packets captured.", known.packets),
         ("wirelag_capture_dropped_packets", "Packets that the kernel had no room for.", known.dropped),
         ("wirelag_capture_freezes", "How often the ring was found full.", known.freezes),
         ("wirelag_capture_bytes", "Bytes of packets on the wire.", known.wire_bytes),

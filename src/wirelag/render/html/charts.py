@@ -1,4 +1,4 @@
-"""Charts as plotly.js takes them: plain data. Colours are those of the style sheet, by name."""
+"""Charts as plain data for plotly.js. Colours are names from the style sheet."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from wirelag.measure.result import Entry
 
 QUANTILES: Final = ("0.5", "0.9", "0.99")
-MOST_ROWS: Final = 60  # of the heat map
-MOST_LETTERS: Final = 64  # of a name beside a chart
-SHORTEST: Final = 1e-9  # what a logarithmic axis shows for 0
-DATED_S: Final = 30.0  # an axis this long has the time of day
+MOST_ROWS: Final = 60  # rows of the heat map
+MOST_LETTERS: Final = 64  # letters of a name beside a chart
+SHORTEST: Final = 1e-9  # a logarithmic axis shows 0 here
+DATED_S: Final = 30.0  # a longer axis shows the time of day
 
 Figure = dict[str, Any]
 Floats = npt.NDArray[np.float64]
@@ -34,12 +34,12 @@ Parts = Sequence[tuple[Interval, Distribution]]
 
 
 def duration(seconds: float | None) -> str:
-    """A delay for people."""
+    """A delay as text."""
     return "-" if seconds is None else format_duration(seconds * 1e9)
 
 
 def clock(time_ns: int, resolution_ns: int) -> str:
-    """A time in UTC, to the digits that tell slots apart."""
+    """A time in UTC, with enough digits to distinguish slots."""
     digits = 0 if resolution_ns % 10**9 == 0 else 3 if resolution_ns % 10**6 == 0 else 6
     try:
         text = datetime.fromtimestamp(time_ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S")
@@ -138,7 +138,7 @@ def _point_text(ns: float | None, low_high: tuple[float, float] | None) -> str:
 def band(
     x: Sequence[float], bounds: Sequence[tuple[float, float] | None]
 ) -> tuple[list[float | None], list[float | None]]:
-    """The outlines of the areas between low and high as the axis has them, one for each run without gaps."""
+    """Outlines of the areas between low and high, in axis coordinates, one per run without gaps."""
     xs: list[float | None] = []
     ys: list[float | None] = []
     run: list[tuple[float, float, float]] = []
@@ -153,7 +153,7 @@ def band(
 
 
 def area(x: Sequence[float | None], y: Sequence[float | None], colour: str, of: str) -> Figure:
-    """The band of what has this name."""
+    """The band of the trace with this name."""
     return {"type": "scatter", "mode": "lines", "x": x, "y": y, "fill": "toself", "fillcolor": colour, "opacity": 0.22,
             "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False, "legendgroup": of}  # fmt: skip
 
@@ -234,7 +234,7 @@ def bars(groups: Sequence[Entry]) -> Figure:
 
 
 def _time_axis(timeline: Parts) -> tuple[list[float], Figure]:
-    """The edges of the intervals as the axis has them, and the axis: the time of day, or seconds if it is short."""
+    """The edges of the intervals in axis coordinates, and the axis: the time of day, or seconds if short."""
     start, length = timeline[0][0].start_ns, timeline[0][0].length_ns
     edges_ns = [*(interval.start_ns for interval, _ in timeline), timeline[-1][0].end_ns]
     axis: Figure = {"automargin": True}
@@ -258,7 +258,7 @@ def reach(seconds: Sequence[float]) -> tuple[float, float]:
 
 
 def delay_axis(low: float, high: float) -> Figure:
-    """A logarithmic axis of delays in seconds, written with the units that people use."""
+    """A logarithmic axis of delays in seconds, with labels in fitting units."""
     decades = math.log10(high / low)
     steps = (1, 2, 5) if decades < 4 else (1,)
     values = [
@@ -278,7 +278,7 @@ def delay_axis(low: float, high: float) -> Figure:
 
 
 def few(low: float, high: float, least: int = 2) -> list[float]:
-    """Round values of a short piece of the axis: at most 8, and where there is room at least so many."""
+    """Round values on a short axis: at most 8, and at least `fewest` where they fit."""
     step = 10.0 ** math.floor(math.log10((high - low) / least))
     step *= next(f for f in (1, 2, 5, 10) if (high - low) / (f * step) <= 7)
     return [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
@@ -304,13 +304,13 @@ def all_rounded(values: Iterable[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How delays are laid out on an axis; `linear_s` is up to where it is linear, None if it is logarithmic."""
+    """The scale of a delay axis: linear up to `linear_s`, logarithmic if None."""
 
     linear_s: float | None
 
     @classmethod
     def of(cls, tail: DelaySample, reports: Iterable[Report]) -> Scale:
-        """The scale on which all that is known can be seen."""
+        """The scale that shows all these delays."""
         said = [x for r in reports for x in (r.mean, r.min, *r.quantiles.values()) if x is not None]
         if min([*said, float(tail.delays_ns.min(initial=0)) / 1e9], default=0.0) >= 0:
             return cls(None)
@@ -318,12 +318,12 @@ class Scale:
         return cls(max(float(np.median(sizes)), SHORTEST))
 
     def places(self, seconds: Any) -> Floats:
-        """Where these delays are, as the axis has them."""
+        """These delays in axis coordinates."""
         values = np.asarray(seconds, np.float64)
         return np.maximum(values, SHORTEST) if self.linear_s is None else np.arcsinh(values / self.linear_s)
 
     def place(self, seconds: float) -> float:
-        """Where this delay is."""
+        """One delay in axis coordinates."""
         return float(self.places(seconds))
 
     def reach(self, seconds: Any) -> tuple[float, float]:
@@ -336,7 +336,7 @@ class Scale:
         return math.sinh(low - room) * self.linear_s, math.sinh(high + room) * self.linear_s
 
     def edges(self, low: float, high: float, count: int) -> tuple[list[float], Floats]:
-        """About so many bins as the axis has them, alike in length there, with an edge at 0; and as delays."""
+        """About this many bins of equal width on the axis, with an edge at 0: in axis coordinates, and as delays."""
         if self.linear_s is None:
             edges = np.geomspace(max(low, SHORTEST), max(high, SHORTEST), count + 1)
             return edges.tolist(), edges
@@ -367,12 +367,12 @@ class Scale:
 
     @property
     def zero(self) -> list[Figure]:
-        """A line at 0, across; none where the axis has no 0."""
+        """A line across the chart at 0, if the axis has a 0."""
         return [] if self.linear_s is None else [across("y", 0.0)]
 
 
 def _apart(values: Sequence[float], low: float, high: float, scale: Scale) -> list[float]:
-    """Those between low and high that are far enough from the ones before them."""
+    """Ticks between low and high, each far enough from the one before."""
     least = (scale.place(high) - scale.place(low)) / 9
     kept: list[float] = []
     for x in values:
@@ -399,18 +399,18 @@ def linear_axis(low: float, high: float, title: str) -> Figure:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How time is laid out on an axis: the time of day in ms, or seconds since the start if it is short."""
+    """The scale of a time axis: the time of day in ms, or seconds since the start if short."""
 
     start_s: float
     end_s: float
 
     @property
     def dated(self) -> bool:
-        """Whether the axis has the time of day."""
+        """Whether the axis shows the time of day."""
         return self.end_s - self.start_s >= DATED_S and abs(self.start_s) < 2.0**37
 
     def places(self, seconds: Any) -> list[float]:
-        """Where these times are."""
+        """These times in axis coordinates."""
         values = np.asarray(seconds, np.float64)
         if self.dated:
             return [*map(int, np.round(values * 1e3).tolist())]
@@ -425,7 +425,7 @@ class Times:
 
 
 def cloud(x: list[float], y: Floats, name: str, colour: int) -> Figure:
-    """Points, where the axes have them."""
+    """Points, in axis coordinates."""
     return {
         "type": "scatter",
         "mode": "markers",
@@ -446,5 +446,5 @@ def across(axis: str, at: float) -> Figure:
 
 
 def plain(text: str) -> str:
-    """A text that plotly.js shows as it is (its texts may hold some HTML), if it is not too long."""
+    """A text escaped for plotly.js, which renders some HTML, and cut if too long."""
     return escape(text if len(text) <= MOST_LETTERS else text[: MOST_LETTERS - 1] + "…", quote=False)

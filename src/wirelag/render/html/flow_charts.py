@@ -1,6 +1,6 @@
 """The charts of the page about flows: delay against size, and over time with the references.
 
-Input may be millions of flows; what is drawn is at most `MOST_POINTS` of them, the slowest always.
+Of up to millions of flows, at most `MOST_POINTS` are drawn, the slowest always.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from wirelag.units import format_size
 
 MOST_POINTS: Final = 3_000
 SLOWEST: Final = 100  # always drawn; so are as many of the largest
-NAMED: Final = 20  # slowest flows, in a colour of their own
-FEWEST: Final = 10  # flows of about one size that have a median
-LINES: Final = 300  # references up to which a line joins them
+NAMED: Final = 20  # slowest flows, in their own colour
+FEWEST: Final = 10  # flows of about one size needed for a median
+LINES: Final = 300  # with at most this many references, a line joins them
 
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Flows as points, slowest first: when each was in its middle, how large and how late it was."""
+    """Flows as points, slowest first: middle of its time, size and mean delay."""
 
     times_s: Floats
     bytes: Floats
@@ -48,7 +48,7 @@ class Points:
 
     @classmethod
     def of(cls, flows: Flows, less_s: float = 0.0, delays_s: Floats | None = None) -> Points:
-        """All flows whose delay is known, less a fixed part; `delays_s`: their means, if a table is there already."""
+        """All flows with a known delay, minus a fixed part; `delays_s`: their means, if already computed."""
         delays_s = flows.table()["mean"] if delays_s is None else delays_s
         rows = np.lexsort((flows.column("key"), -delays_s))[: int(np.isfinite(delays_s).sum())]
         first_s, last_s = (flows.column(name)[rows] / 1e9 for name in ("first_ns", "last_ns"))
@@ -57,9 +57,9 @@ class Points:
 
 
 def drawn(flows: Flows, delays_s: Floats | None = None) -> Flows:
-    """The flows that are drawn: all whose delay is known, or the slowest, the largest and some of the others.
+    """The flows to draw: all with a known delay, or the slowest, the largest and some of the others.
 
-    `delays_s` are their means, if there is a table already.
+    `delays_s` are their means, if already computed.
     """
     delays_s, sizes = flows.table()["mean"] if delays_s is None else delays_s, flows.column("bytes")
     known = np.flatnonzero(np.isfinite(delays_s))
@@ -73,7 +73,7 @@ def drawn(flows: Flows, delays_s: Floats | None = None) -> Flows:
 
 
 def by_size(entries: Sequence[tuple[str, Report]], every: Points, total: Report, scale: Scale) -> Figure:
-    """The delay of these flows against their size, slowest first, with the median of every flow about as large."""
+    """The delay of these flows against their size, slowest first, with the median of flows of similar size."""
     sizes = [max(1.0, float(report.details["bytes"])) for _, report in entries]
     delays_s = np.array([report.mean for _, report in entries], np.float64)
     tops = [report.ci95["mean"][1] for _, report in entries[:NAMED] if "mean" in report.ci95]
@@ -89,7 +89,7 @@ def by_size(entries: Sequence[tuple[str, Report]], every: Points, total: Report,
     if len(x) > 1:
         traces.append(
             {
-                "type": "scatter", "mode": "lines", "name": "median of flows about as large", "x": all_rounded(x),
+                "type": "scatter", "mode": "lines", "name": "median of flows of similar size", "x": all_rounded(x),
                 "y": all_rounded(scale.places(y).tolist()), "text": [spoken(value, None) for value in y],
                 "hovertemplate": "median %{text}<extra></extra>", "line": {"width": 2.5, "color": "var(--all)"},
             }
@@ -109,7 +109,7 @@ def by_size(entries: Sequence[tuple[str, Report]], every: Points, total: Report,
 
 
 def flow_text(name: str, report: Report) -> str:
-    """A flow for those who point at it."""
+    """The hover text of a flow."""
     count = report.details["references"]
     parts = [
         spoken(report.mean, report.ci95.get("mean")),
@@ -134,13 +134,13 @@ def _ends(scale: Scale, delays_s: Floats | Sequence[float]) -> tuple[float, floa
 
 
 def _strong(trace: Figure, rows: slice) -> Figure:
-    """The slowest, or few, can be pointed at; many are faint, so that one sees where most are."""
+    """The style of points: the slowest, or few, react to the pointer; many are faint, to show density."""
     marker = {"size": 7, "opacity": 0.95} if rows.start == 0 else {"opacity": 0.35}
     return trace | {"marker": trace["marker"] | marker}
 
 
 def _errors(reports: Sequence[Report], scale: Scale, low: float, colour: int) -> Figure:
-    """95% intervals as far as the axis shows them; none where none is known."""
+    """95% intervals, cut at the axis; none where unknown."""
     here = [report.mean or 0.0 for report in reports]
     ends = [report.ci95.get("mean", (mean, mean)) for report, mean in zip(reports, here, strict=True)]
     places = [
@@ -231,7 +231,7 @@ def _interval_means(spans: Sequence[SpanEntry], times: Times, scale: Scale, ends
 def _parts(spans: Sequence[SpanEntry]) -> list[SpanEntry]:
     """At most `MOST_PARTS`: the intervals, or several neighbours as one.
 
-    Intervals rest on references of their own, so that their errors are independent of each other.
+    Intervals have their own references, so their errors are independent.
     """
     each = math.ceil(len(spans) / MOST_PARTS)
     if each <= 1:

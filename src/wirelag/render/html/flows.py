@@ -1,4 +1,4 @@
-"""The page about flows: how late each was, from sparse reference packets."""
+"""The page about flows: the delay of each, from sparse reference packets."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from wirelag.synopses.delay_sample import DelaySample
 from wirelag.synopses.flows import Flows
 from wirelag.units import format_size
 
-HIDDEN: Final = 100  # a fixed part of the delay so many times larger than the rest is taken from all numbers
+HIDDEN: Final = 100  # a fixed delay this many times larger than the rest is subtracted
 
 Entries = Sequence[tuple[str, Report]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlowsPage(Frame):
-    """All that a page about flows tells. Reports are of the quantity one_way, with `bytes` and `references`."""
+    """The content of a page about flows. Reports are of the quantity one_way, with `bytes` and `references`."""
 
     total: Report  # as `Flows.report` makes it
-    flows: Flows  # those asked for, a record each
+    flows: Flows  # the selected flows, a record each
     points: Entries  # `flow_charts.drawn` of them, slowest first
     spans: Sequence[SpanEntry]  # in order of time; empty without intervals
-    groups: Entries  # slowest first; empty if the answer is of flows
+    groups: Entries  # slowest first; empty if flows are listed
     by: str
     refused: Mapping[str, int]  # references, by reason
-    rate: str  # at which the queue is drained, as people write it; empty if not known
+    rate: str  # drain rate of the queue, as text; empty if unknown
 
 
 def render_flows(page: FlowsPage) -> str:
@@ -79,11 +79,11 @@ def render_flows(page: FlowsPage) -> str:
     return document(page, "\n".join(sections), figures)
 
 
-# ---- a fixed part that hides everything else ----
+# ---- a fixed delay that hides everything else ----
 
 
 def _fixed(page: FlowsPage, delays_s: Floats) -> float:
-    """The fixed part of the delay, if three digits would show nothing but it, as with clocks that nobody set; or 0."""
+    """The fixed delay, if three digits would show nothing else, as with clocks that were never set; or 0."""
     base = page.total.details.get("base")
     known = delays_s[np.isfinite(delays_s)]
     if base is None or not len(known):
@@ -110,14 +110,14 @@ def _without(page: FlowsPage, less_s: float) -> FlowsPage:
 _LOG_TEXT: Final = "The delay axis is logarithmic."
 _SIGNED_TEXT: Final = "The delay axis is linear around 0 and logarithmic beyond."
 _TIME_TEXT: Final = (
-    "References when they arrived, and the flows of the chart above at the middle of their time: each packet has its "
+    "References at their arrival, and the flows of the chart above at the middle of their time. Each packet gets its "
     "delay from the references around it."
 )
 
 
 def _points_text(page: FlowsPage, every: Points) -> str:
     count = len(every.delays_s)
-    text = "Each point is a flow; point at it for its name."
+    text = "Each point is a flow; hover for its name."
     if count > len(page.points):
         text += (
             f" Of {count:,} flows {len(page.points):,} are drawn: the {SLOWEST:,} slowest, the {SLOWEST:,} largest, "
@@ -125,7 +125,7 @@ def _points_text(page: FlowsPage, every: Points) -> str:
         )
     untimed = len(page.flows) - count
     if untimed:
-        text += f" {untimed:,} more had no references around them, and have no delay."
+        text += f" {untimed:,} more had no references around them, so their delay is unknown."
     return text + " The dotted line is the mean of all packets."
 
 
@@ -158,15 +158,15 @@ def _summary(page: FlowsPage, less_s: float, below: int) -> str:
 
 
 def _clocks(page: FlowsPage, less_s: float, below: int) -> str:
-    """What clocks that differ do to the numbers; so many flows are below 0."""
+    """How a clock offset affects the figures; `below` flows are below 0."""
     if less_s:
         return (
-            f'<p class="bad">All delays on this page are less {less_s:.9f} s: that much the clocks differ by, or every '
-            "packet takes.</p>"
+            f'<p class="bad">{less_s:.9f} s is subtracted from all delays on this page: the clock offset, or a fixed '
+            "delay.</p>"
         )
     if not below:
         return ""
-    return f'<p class="bad">{below:,} of {len(page.flows):,} flows are below 0: the clocks differ by that at least.</p>'
+    return f'<p class="bad">{below:,} of {len(page.flows):,} flows are below 0: the clocks differ by at least that.</p>'
 
 
 def _share(part: float | None) -> str:
@@ -194,7 +194,7 @@ def _entries_table(by: str, entries: Entries, count: int) -> str:
     shown = table(f"Delays by {by}, slowest first", (by, *_HEADS), rows[:MOST_BARS])
     if len(rows) > MOST_BARS:
         rest = rows[MOST_BARS:]
-        shown += folded(f"The next {len(rest)}", table("Those behind them", (by, *_HEADS), rest))
+        shown += folded(f"The next {len(rest)}", table("The next slowest", (by, *_HEADS), rest))
     more = count - len(rows)
     return shown + (f"<p>and {more:,} more, which are faster or unknown: --format csv lists all.</p>" if more else "")
 
@@ -202,13 +202,13 @@ def _entries_table(by: str, entries: Entries, count: int) -> str:
 def _method(page: FlowsPage, less_s: float) -> str:
     details = page.total.details
     error, base, noise = details.get("error"), details.get("base"), details.get("clock_noise")
-    rows = [["method", escape(str(details["method"]))], ["drain rate of the queue", escape(page.rate or "not known")]]
+    rows = [["method", escape(str(details["method"]))], ["drain rate of the queue", escape(page.rate or "unknown")]]
     if details.get("fallback"):
-        rows.append(["works as linear", escape(str(details["fallback"]))])
-    rows.append(["fixed part of the delay", "not known" if base is None else delay(base)])
+        rows.append(["fell back to linear", escape(str(details["fallback"]))])
+    rows.append(["fixed delay", "unknown" if base is None else delay(base)])
     if noise:
         rows.append(["noise of the clock", delay(noise)])
-    rows.append(["error about references, typical", "not known" if error is None else delay(error)])
+    rows.append(["typical error near references", "unknown" if error is None else delay(error)])
     references = [["used", f"{details['references']['accepted']:,}"]]
     references += [[escape(why), f"{count:,}"] for why, count in page.refused.items() if count]
     both = table("Between references", ("", ""), rows) + table("References", ("", ""), references)

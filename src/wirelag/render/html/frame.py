@@ -1,7 +1,7 @@
-"""The frame of every page: its title, what it rests on, and a document that needs nothing but itself.
+"""The frame of every page: title, coverage, and a self-contained document.
 
 The page loads nothing: plotly.js and the data are inside, and a content security policy with the hashes of both scripts
-forbids everything else. What comes from a capture or from the command line is escaped. The same result gives the same
+forbids everything else. Text from a capture or the command line is escaped. The same result gives the same
 bytes.
 """
 
@@ -23,19 +23,19 @@ from wirelag.report import Report
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """What every page has; each kind of page adds what it shows."""
+    """The fields that every page has; each kind of page adds its own."""
 
     title: str
-    subject: str  # what was measured: the names of the captures
+    subject: str  # names of the captures
     command_line: str = ""
-    notes: Sequence[str] = ()  # under the summary, a sentence each
+    notes: Sequence[str] = ()  # under the summary, one sentence each
     warnings: Sequence[str] = ()
-    counts: Mapping[str, int] = field(default_factory=dict)  # coverage: what, and how many packets
+    counts: Mapping[str, int] = field(default_factory=dict)  # coverage: packets, by what is counted
     version: str = __version__
 
 
 def document(frame: Frame, body: str, figures: Mapping[str, Figure]) -> str:
-    """The page around its sections, with what draws the charts and a policy that lets nothing else in."""
+    """The page around its sections, with the scripts of the charts and a policy that blocks everything else."""
     data = json.dumps(figures, separators=(",", ":"), allow_nan=False)
     for char in "<>&\u2028\u2029":
         data = data.replace(char, f"\\u{ord(char):04x}")
@@ -82,28 +82,28 @@ def chart(name: str, title: str, text: str, height: int = 380, below: str = "") 
     """A section with the place of a chart."""
     return (
         f'<section><h2>{escape(title)}</h2><p>{escape(text)}</p><div class="chart" id="{name}" role="img" '
-        f'aria-label="{escape(title)}" style="height:{height}px"><noscript>The chart needs JavaScript; the numbers '
+        f'aria-label="{escape(title)}" style="height:{height}px"><noscript>The chart needs JavaScript; the figures '
         f"are in the tables.</noscript></div>{below}</section>"
     )
 
 
 def coverage(frame: Frame) -> str:
-    """What the page rests on: how many packets, what to know of them, and the command."""
+    """Coverage: packets, warnings, and the command."""
     rows = [[escape(what), f"{count:,}"] for what, count in frame.counts.items()]
     known = table("Coverage", ("", "packets"), rows) if rows else ""
     command = escape(frame.command_line)
     made = f"<h3>The command that made this page</h3><pre><code>{command}</code></pre>" if command else ""
-    return f"<section><h2>What this rests on</h2>{known}{listed(frame.warnings)}{made}</section>"
+    return f"<section><h2>Coverage</h2>{known}{listed(frame.warnings)}{made}</section>"
 
 
 def listed(lines: Iterable[str]) -> str:
-    """Sentences as a list; nothing where there are none."""
+    """Sentences as a list; empty without any."""
     items = "".join(f"<li>{escape(line)}</li>" for line in lines)
     return f"<ul>{items}</ul>" if items else ""
 
 
 def folded(title: str, content: str) -> str:
-    """What only those see who ask for it."""
+    """A section that is closed at first."""
     return f"<details><summary>{escape(title)}</summary>{content}</details>"
 
 
@@ -123,12 +123,12 @@ def bounds(report: Report, name: str, otherwise: str) -> str:
 
 
 def delay(seconds: float | None) -> str:
-    """A delay for people, with the exact value for programs."""
+    """A delay as text, with the exact value for programs."""
     return "-" if seconds is None else f'<data value="{seconds!r}">{duration(seconds)}</data>'
 
 
 def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; the cells are HTML already, the first of a row names it."""
+    """A table; cells are HTML, and the first of a row is its heading."""
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
     body = "".join(
         f'<tr><th scope="row">{row[0]}</th>{"".join(f"<td>{cell}</td>" for cell in row[1:])}</tr>\n' for row in rows

@@ -1,4 +1,4 @@
-"""The page about one-way delay: what became of packets between two points."""
+"""The page about one-way delay: delay, loss and reordering between two points."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ Entries = Sequence[tuple[str, Report]]
 
 @dataclass(frozen=True, kw_only=True)
 class OnewayPage(Frame):
-    """All that a page about one-way delay tells. Reports are of the quantity one_way."""
+    """The content of a page about one-way delay. Reports are of the quantity one_way."""
 
     total: Report
-    tail: DelaySample  # delays of a sample of packets, with which share they stand for
+    tail: DelaySample  # delays of a sample of packets, and the share sampled
     spans: Sequence[SpanEntry]  # in order of time; empty without intervals
     groups: Entries  # in any order
     by: str
@@ -102,7 +102,7 @@ def render_oneway(page: OnewayPage) -> str:
 
 
 def _with_share(page: OnewayPage) -> OnewayPage:
-    """What share of packets was looked at, where only the intervals say so."""
+    """The share of packets sampled, if only the intervals have it."""
     known = [share for span in page.spans if (share := span.report.details.get("share")) is not None]
     if not known or page.total.details.get("share") is not None:
         return page
@@ -113,30 +113,30 @@ def _with_share(page: OnewayPage) -> OnewayPage:
 
 _TIME_TEXT: Final = (
     "Mean, p50 and p99 of each part of the time. Bands are 95% intervals; where there is none, there were too few "
-    "packets to say. A gap is an interval whose delay nobody can say."
+    "packets. A gap marks an interval without an estimate."
 )
 _LOG_TEXT: Final = "The delay axis is logarithmic."
-_SIGNED_TEXT: Final = "The delay axis is linear around 0 and logarithmic beyond, so that delays below 0 are seen."
+_SIGNED_TEXT: Final = "The delay axis is linear around 0 and logarithmic beyond, to show delays below 0."
 _CDF_TEXT: Final = (
-    "Above, the share of packets with each delay; below, the share with no longer a delay. The band holds the whole "
+    "Above, the share of packets with each delay; below, the share with at most this delay. The band holds the whole "
     "curve with a confidence of 95%, the lines through the marks are 95% intervals."
 )
-_LOSS_TEXT: Final = "Lines at the bars, if any, say how far sampling may be off (95%). A question mark: cannot say."
+_LOSS_TEXT: Final = "Lines at the bars, if any, are 95% intervals of the sampling. A question mark: cannot say."
 _CLOCK_TEXT: Final = (
-    "Forward is the time of receipt less the time of sending, as both clocks have it; backward is the same, mirrored: "
-    "so an error of the clocks moves both alike, and the correction has to run between them."
+    "Forward is the time of receipt minus the time of sending, each by its own clock; backward is the same, mirrored. "
+    "A clock error moves both alike, so the correction must run between them."
 )
 
 
 def _lengths(spans: Sequence[SpanEntry], shown: Sequence[SpanEntry]) -> str:
     length = format_duration(float(np.median([span.end_s - span.start_s for span in shown])) * 1e9)
-    merged = f", several of {len(spans):,} intervals added up" if len(shown) < len(spans) else ""
+    merged = f", merged from {len(spans):,} intervals" if len(shown) < len(spans) else ""
     return f"Each point covers {length}{merged}."
 
 
 def _sample_text(page: OnewayPage) -> str:
     each = page.tail.weight / len(page.tail)
-    rest = f", which stand for {page.tail.weight:,} packets" if each > 1 else ""
+    rest = f", which represent {page.tail.weight:,} packets" if each > 1 else ""
     return f"The sample has {len(page.tail):,} delays{rest}."
 
 
@@ -147,7 +147,9 @@ def _summary(page: OnewayPage) -> str:
         return f'<section><p class="lead">{lead}</p>{_below_zero(page)}{listed(page.notes)}</section>'
     low_high = report.ci95.get("mean")
     between = f" ({duration(low_high[0])} to {duration(low_high[1])})" if low_high else ""
-    lead = f"A packet took <strong>{duration(report.mean)}</strong>{between} on average, by {report.samples:,} packets"
+    lead = (
+        f"A packet took <strong>{duration(report.mean)}</strong>{between} on average, over {report.samples:,} packets"
+    )
     lost = share(report, "lost")
     if lost is not None:
         lead += f"; <strong>{_percent(lost[0])}</strong> were lost"
@@ -171,15 +173,15 @@ def _lost_tile(report: Report) -> str:
 
 
 def _below_zero(page: OnewayPage) -> str:
-    """How many delays are below 0: packets do not arrive before they were sent, so the clocks are wrong by that."""
+    """How many delays are below 0. Packets never arrive before they were sent, so the clocks are wrong by that."""
     count = page.tail.negative
     if count:
         least = duration(float(page.tail.delays_ns.min()) / 1e9)
         of = f"{count:,} of {page.tail.weight:,} delays ({_percent(count / page.tail.weight)}) are below 0"
-        why = "the clocks differ by that at least, unless packets were mistaken for others"
+        why = "the clocks differ by at least that much, unless packets were mismatched"
         return f'<p class="bad">{of}, the least {least}: {why}.</p>'
     if page.total.mean is not None and page.total.mean < 0:
-        return '<p class="bad">The mean delay is below 0: the clocks differ by that at least.</p>'
+        return '<p class="bad">The mean delay is below 0: the clocks differ by at least that much.</p>'
     return ""
 
 
@@ -188,7 +190,7 @@ def _percent(part: float) -> str:
 
 
 def _error(report: Report, half: float) -> str:
-    """How far off a count may be; a method that does not say what it looked at is not called exact."""
+    """The error of a count; a method that does not report its share of packets is not called exact."""
     return f"+/- {_percent(half)}" if half else "exact" if report.details.get("share") == 1 else "counted"
 
 
@@ -201,18 +203,18 @@ def _cannot(reason: str) -> str:
 
 def _why_no_count(report: Report, name: str) -> str:
     if not report.details.get("sent"):
-        return "no packet was sent" if report.details.get("sent") == 0 else report.reason or "nobody counted"
+        return "no packet was sent" if report.details.get("sent") == 0 else report.reason or "not counted"
     if name in ("reordered", "duplicated", "ambiguous"):
-        return f"{report.estimator} does not know which packet is which"
+        return f"{report.estimator} does not identify packets"
     if name == "negative":
-        return "there is no sample of single delays"
+        return "no sample of single delays"
     return report.reason or f"{report.estimator} does not count it"
 
 
 def _why_no_value(report: Report) -> str:
     if not report.samples:
         return report.reason or "no packet was used"
-    return "there is no sample of single delays"
+    return "no sample of single delays"
 
 
 def _value(report: Report, key: str) -> str:
@@ -227,15 +229,15 @@ def _interval(report: Report, key: str) -> str:
     if said(report, key) is None:
         return ""
     if report.samples <= 1:
-        return "one packet has no interval"
-    return "no deviation is known" if key == "mean" else "too few delays beyond it for an interval"
+        return "no interval from one packet"
+    return "unknown deviation" if key == "mean" else "too few delays beyond it for an interval"
 
 
 # ---- tables ----
 
 
 def _numbers(page: OnewayPage) -> str:
-    return f'<section><h2>In numbers</h2><div class="beside">{_delays(page)}{_packets(page.total)}</div></section>'
+    return f'<section><h2>Figures</h2><div class="beside">{_delays(page)}{_packets(page.total)}</div></section>'
 
 
 def _delays(page: OnewayPage) -> str:
@@ -253,7 +255,7 @@ def _delays(page: OnewayPage) -> str:
     rows.append(["standard deviation", *_deviation(page)])
     rows += [[named(q), _value(report, q), _interval(report, q)] for q in QUANTILES]
     for name, value in (("least", report.min), ("most", report.max)):
-        cell = delay(value) if value is not None else _cannot("not every delay is known by itself")
+        cell = delay(value) if value is not None else _cannot("single delays are unknown")
         rows.append([name, cell, "of the packets used" if value is not None else ""])
     return table("Delays", ("", "", "95% interval"), rows)
 
@@ -263,15 +265,15 @@ def _deviation(page: OnewayPage) -> tuple[str, str]:
     std, tail = page.total.std, page.tail
     if std is None:
         return _cannot(page.total.reason or f"{page.total.estimator} does not know it"), ""
-    if page.total.min is None:  # not of single delays: the sample says nothing about it
-        return delay(std), "from sums of delays: how sure, nobody can say"
+    if page.total.min is None:  # not from single delays: the sample does not apply
+        return delay(std), "from sums of delays: uncertainty unknown"
     if len(tail) < 30:
         return delay(std), "too few single delays for an interval"
     apart = (tail.delays_ns - np.median(tail.delays_ns)) / 1e9
     apart = apart - np.average(apart, weights=tail.weights)
     second, fourth = (float(np.average(apart**power, weights=tail.weights)) for power in (2, 4))
     if not second:
-        return delay(std), "all delays of the sample are the same"
+        return delay(std), "all delays of the sample are equal"
     error = Z95 * std / 2 * math.sqrt(max(0.0, fourth / second**2 - 1) / tail.effective)
     return delay(std), f"{delay(max(0.0, std - error))} to {delay(std + error)}"
 
@@ -279,7 +281,7 @@ def _deviation(page: OnewayPage) -> tuple[str, str]:
 def _packets(report: Report) -> str:
     details = report.details
     sent = details.get("sent")
-    rows = [["sent", f"{sent:,}" if sent is not None else _cannot("nobody counted"), "", ""]]
+    rows = [["sent", f"{sent:,}" if sent is not None else _cannot("not counted"), "", ""]]
     for name in COUNTED:
         title, count, known = {"negative": "below 0"}.get(name, name), details.get(name), share(report, name)
         if count is None:
@@ -291,10 +293,10 @@ def _packets(report: Report) -> str:
             rows.append([title, f"{count:,}", _percent(known[0]) if known else "", error])
     looked_at = details.get("share")
     if looked_at is not None:
-        rows.append(["share looked at", _percent(looked_at), "", ""])
+        rows.append(["share sampled", _percent(looked_at), "", ""])
     wire = details.get("wire_bytes")
     if wire is not None:
-        each = f"{wire / sent:.3g} bytes a packet" if sent else ""
+        each = f"{wire / sent:.3g} bytes per packet" if sent else ""
         rows.append(["between the points", format_size(wire), each, ""])
     return table("Packets", ("", "", "of those sent", "95%"), rows)
 
@@ -348,4 +350,4 @@ def _time_table(shown: Sequence[SpanEntry]) -> str:
     rows = [
         [escape(clock(round(span.start_s * 1e6) * 1000, 10**6)), *_cells(span.report)] for span in shown
     ]  # fmt: skip
-    return folded("The numbers over time", table("Delays over time", ("from (UTC)", *_HEADS), rows))
+    return folded("Figures over time", table("Delays over time", ("from (UTC)", *_HEADS), rows))

@@ -1,6 +1,6 @@
 """The charts of a page about one-way delay: over time, as a distribution, by segment, and the clocks.
 
-Input may be millions of delays and a hundred thousand intervals; what is drawn is at most some thousand numbers.
+Of up to millions of delays and a hundred thousand intervals, at most a few thousand values are drawn.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from wirelag.stats.moments import Moments
 from wirelag.synopses.crossing import Crossing
 from wirelag.synopses.delay_sample import DelaySample
 
-MOST_PARTS: Final = 240  # of the time
-MOST_POINTS: Final = 2_000  # of a cloud
-BINS: Final = 80  # of the histogram
-PLACES: Final = (100, 50)  # of the heat map
+MOST_PARTS: Final = 240  # parts of the time
+MOST_POINTS: Final = 2_000  # points of a cloud
+BINS: Final = 80  # bins of the histogram
+PLACES: Final = (100, 50)  # columns and rows of the heat map
 CDF_POINTS: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
 class SpanEntry:
-    """What is said of an interval; its ends are seconds since 1970, as in the JSON contract."""
+    """An interval and its report; its ends are seconds since 1970, as in the JSON contract."""
 
     start_s: float
     end_s: float
@@ -52,15 +52,15 @@ class SpanEntry:
 
 @dataclass(frozen=True, slots=True)
 class ClockFit:
-    """What the clocks' relation was found from. Times are seconds since 1970.
+    """The data behind the clock correction. Times are seconds since 1970.
 
-    A raw delay is the time of receipt less the time of sending, each by the clock of its own point: forward ones are
-    the delay plus the correction, backward ones the delay less the correction.
+    A raw delay is the time of receipt minus the time of sending, each by its own clock: forward ones are the delay plus
+    the correction, backward ones the delay minus the correction.
     """
 
     forward: tuple[Floats, Floats]  # times_s, raw delays_s
     backward: tuple[Floats, Floats]
-    line: tuple[Floats, Floats]  # times_s, correction_s: what is taken from downstream times
+    line: tuple[Floats, Floats]  # times_s, correction_s: subtracted from downstream times
     steps: Sequence[tuple[float, float]]  # time_s, size_s
     text: str
 
@@ -69,7 +69,7 @@ class ClockFit:
 
 
 def parts(spans: Sequence[SpanEntry], tail: DelaySample) -> list[SpanEntry]:
-    """At most `MOST_PARTS`: the intervals, or several neighbouring ones added up, with quantiles of the sample."""
+    """At most `MOST_PARTS` intervals, or several neighbours merged, with quantiles of the sample."""
     each = math.ceil(len(spans) / MOST_PARTS)
     if each <= 1:
         return list(spans)
@@ -92,7 +92,7 @@ def parts(spans: Sequence[SpanEntry], tail: DelaySample) -> list[SpanEntry]:
 
 
 def _crossing(report: Report) -> Crossing:
-    """What a report says, to be added to others."""
+    """The sums of a report, to add to others."""
     details = report.details
     return Crossing(
         sent=details.get("sent") or 0,
@@ -113,7 +113,7 @@ _LINES: Final = (("mean", "var(--all)", "circle"), ("0.5", "var(--c1)", "square"
 
 
 def named(key: str) -> str:
-    """A quantile as people call it."""
+    """The name of a quantile."""
     return key if key == "mean" else f"p{float(key) * 100:g}"
 
 
@@ -158,7 +158,7 @@ def over_time(spans: Sequence[SpanEntry], scale: Scale) -> Figure:
 
 
 def sample(tail: DelaySample, scale: Scale) -> Figure:
-    """The delays of the sample and when each was sent: one by one if they are few, else how many there are of each."""
+    """The delays of the sample and when each was sent: each as a point if few, else their density."""
     sent_s, delays_s = tail.sent_ns / 1e9, tail.delays_ns / 1e9
     first, last = float(sent_s.min()), float(sent_s.max())
     times = Times(first, max(last, first + 1e-6))
@@ -200,9 +200,9 @@ def sample(tail: DelaySample, scale: Scale) -> Figure:
 
 
 def share(report: Report, name: str) -> tuple[float, float] | None:
-    """What share of the packets sent this happened to, and half its 95% interval: 0 where every packet was counted.
+    """The share of sent packets that this happened to, and half its 95% interval: 0 if every packet was counted.
 
-    Where only a share of packets is looked at, the counts are scaled, and the interval is that of the sampling.
+    If only a share of packets was sampled, the counts are scaled, and the interval is that of the sampling.
     """
     count, sent = report.details.get(name), report.details.get("sent")
     if count is None or not sent:
@@ -212,7 +212,7 @@ def share(report: Report, name: str) -> tuple[float, float] | None:
 
 
 def losses(spans: Sequence[SpanEntry], reasons: dict[str, str]) -> Figure:
-    """The shares of packets that were lost, and that were overtaken, in each part of the time: a panel for each."""
+    """The shares of packets lost and reordered, in each part of the time: a panel for each."""
     times = Times(spans[0].start_s, spans[-1].end_s)
     starts, ends = times.places([span.start_s for span in spans]), times.places([span.end_s for span in spans])
     middles = [(a + b) / 2 for a, b in zip(starts, ends, strict=True)]
@@ -281,7 +281,7 @@ def _note(text: str, y: float) -> Figure:
 
 
 def distribution(tail: DelaySample, total: Report, scale: Scale) -> Figure:
-    """The sample's delays: how many of each length, and the share up to each, with the quantiles that are reported."""
+    """The sample's delays: a histogram, the share up to each delay, and the reported quantiles."""
     order = np.argsort(tail.delays_ns, kind="stable")
     delays_s, weights = tail.delays_ns[order] / 1e9, tail.weights[order].astype(np.float64)
     low, high = scale.reach(delays_s)
@@ -431,7 +431,7 @@ def clocks(fit: ClockFit) -> Figure:
             }
         )  # fmt: skip
     places = times.places([at for at, _ in fit.steps])
-    title = f"difference less {duration(base)}" if base else "difference"
+    title = f"difference minus {duration(base)}" if base else "difference"
     layout: Figure = {
         "xaxis": times.axis(),
         "yaxis": linear_axis(low - base, high - base, title),

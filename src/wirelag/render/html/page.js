@@ -40,7 +40,7 @@
       layout.font = { family: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", size: narrow ? 11 : 13,
         color: colour("--text") };
       layout.margin = { l: narrow ? 46 : 64, r: 14, t: 34, b: 48 };
-      var tail = { groups: 11, segments: 11, split: 11, worst: 0 }[name]; // a flow is known by where it comes from
+      var tail = { groups: 11, segments: 11, split: 11, worst: 0 }[name]; // a flow is recognised by its source
       if (narrow && tail !== undefined) {
         layout.yaxis.ticktext = layout.yaxis.ticktext.map(function (text) { return shorten(text, tail); });
       }
@@ -50,7 +50,7 @@
       layout.dragmode = window.matchMedia("(pointer: coarse)").matches ? false : "zoom";
       layout.autosize = true;
       layout.modebar = { bgcolor: "rgba(0,0,0,0)", color: colour("--soft"), activecolor: colour("--text") };
-      // Only what stays on this computer: plotly.js would also offer to send the chart to its makers' servers.
+      // Only local buttons: plotly.js would also offer to send the chart to its makers' servers.
       Plotly.react(place, figure.data, layout, { responsive: true, displaylogo: false, plotlyServerURL: "",
         displayModeBar: narrow ? false : "hover", modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]] });
     });

@@ -17,7 +17,7 @@ from wirelag.units import format_duration
 if TYPE_CHECKING:
     from wirelag.measure.result import Entry
 
-MOST_GROUPS: Final = 100  # in the table
+MOST_GROUPS: Final = 100  # groups in the table
 MOST_BARS: Final = 20
 
 
@@ -30,7 +30,7 @@ class Page(Frame):
     timeline: Parts = ()
     groups: Sequence[Entry] = ()  # slowest first
     by: str = ""
-    what: str = "round trips"  # as people call several of what is measured
+    what: str = "round trips"  # plural name of what is measured
 
 
 def render(page: Page, more: Mapping[str, tuple[Figure, str]] = MappingProxyType({})) -> str:
@@ -39,7 +39,7 @@ def render(page: Page, more: Mapping[str, tuple[Figure, str]] = MappingProxyType
     figures: dict[str, Figure] = {}
     if page.total.report.samples:
         figures = _figures(page)
-        text = f"The share of {page.what} that took no longer than this. The delay axis is logarithmic."
+        text = f"The share of {page.what} that took at most this time. The delay axis is logarithmic."
         sections.append(chart("cdf", f"How long {page.what} take", text, below=_delays_table([page.total, *page.legs])))
         for name, (figure, section) in more.items():
             figures[name] = figure
@@ -71,7 +71,7 @@ def render(page: Page, more: Mapping[str, tuple[Figure, str]] = MappingProxyType
 
 _QUANTILES_TEXT: Final = (
     "were faster than p50, 90% faster than p90, 99% faster than p99. Bands are 95% intervals; where there is none, "
-    "there were too few samples to say."
+    "there were too few samples."
 )
 _HEAT_TEXT: Final = "Both the delay axis and the colours are logarithmic."
 
@@ -79,7 +79,7 @@ _HEAT_TEXT: Final = "Both the delay axis and the colours are logarithmic."
 def _summary(page: Page) -> str:
     report = page.total.report
     if not report.samples:
-        reason = report.reason or "there are no samples"
+        reason = report.reason or "no samples"
         return f'<section><p class="lead">Nothing could be measured: {escape(reason)}.</p></section>'
     parts = [
         f"{label} of {report.samples:,} {escape(page.what)} took at most {_said(report, q)}" if q == "0.5" else
@@ -129,9 +129,7 @@ def _time_table(timeline: Parts) -> str:
         [clock(interval.start_ns, interval.length_ns), f"{delays.samples:,}", *_quantile_cells(delays)]
         for interval, delays in timeline
     ]
-    return folded(
-        "The numbers over time", table("Delays over time", ("from (UTC)", "samples", "p50", "p90", "p99"), rows)
-    )
+    return folded("Figures over time", table("Delays over time", ("from (UTC)", "samples", "p50", "p90", "p99"), rows))
 
 
 def _quantile_cells(delays: Distribution) -> list[str]:

@@ -1,4 +1,4 @@
-"""The page about a path: what each segment adds, which is to blame, and what moved."""
+"""The page about a path: what each segment adds, which is to blame, and what changed."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from wirelag.render.html.charts import (
 )
 from wirelag.render.html.frame import Frame, chart, coverage, delay, document, listed, table
 
-MOST_PATHS: Final = 4  # with a chart of their own
-MOST_LINES: Final = 6  # of segments over time
+MOST_PATHS: Final = 4  # paths with their own chart
+MOST_LINES: Final = 6  # segments over time
 MOST_ROUTES: Final = 100
 COLOURS: Final = ("var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--heat2)", "var(--soft)")
 
 
-Moment = tuple[float, float, Total, Mapping[Segment, Figures]]  # from, to, in seconds since 1970; what was then
+Moment = tuple[float, float, Total, Mapping[Segment, Figures]]  # from, to, in seconds since 1970; its figures
 
 
 @dataclass(frozen=True, slots=True)
 class RouteEntry:
-    """A route and what is said of it."""
+    """A route and the verdict on it."""
 
     name: str
     paths: Sequence[Path]
@@ -47,7 +47,7 @@ class RouteEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class PathPage(Frame):
-    """All that a page about paths tells. With one route it is drawn, with several they are listed."""
+    """The content of a page about paths. One route is drawn, several are listed."""
 
     routes: Sequence[RouteEntry]
     verdicts: Sequence[str]  # in words
@@ -128,7 +128,7 @@ def waterfall(path: Path, parts: Sequence[RoutePart]) -> Figure:
 
 
 def _added(part: RoutePart) -> float:
-    """What is drawn as added: not below nothing, nor more than there is."""
+    """The added part as drawn: at least 0, at most the mean."""
     if part.added is None or part.figures.mean is None:
         return 0.0
     return max(0.0, min(part.added.value, part.figures.mean))
@@ -185,7 +185,7 @@ _TIME_TEXT: Final = (
     "lines mark where a segment moved by more than chance."
 )
 _WATERFALL_TEXT: Final = (
-    "Each segment begins where the one before it ends. Blue is what it always takes, orange what it adds, red what is "
+    "Each segment begins where the one before it ends. Blue is its steady delay, orange what it adds, red what is "
     "slow; thin lines are 95% intervals of the mean."
 )
 
@@ -206,8 +206,8 @@ def _summary(page: PathPage) -> str:
     tiles = (
         ("mean", delay(total.mean), "a lower bound" if verdict.missing else "of the whole path"),
         ("deviation", delay(total.std), "if segments are independent"),
-        ("lost", loss, "of what is sent"),
-        ("added", delay(adds), "by all segments, to what is steady"),
+        ("lost", loss, "of packets sent"),
+        ("added", delay(adds), "by all segments, to the steady delay"),
     )
     shown = "".join(f"<div><dt>{name}</dt><dd>{value}<small>{small}</small></dd></div>" for name, value, small in tiles)
     return (
@@ -285,7 +285,7 @@ def _routes_table(routes: Sequence[RouteEntry]) -> str:
     more = len(ranked) - len(rows)
     note = f"<p>and {more:,} more, which add less: --format csv lists all.</p>" if more > 0 else ""
     heads = ("path", "mean", "95% interval", "deviation", "lost", "adds", "slow")
-    return f"<section><h2>Every path</h2>{table('Paths, what is added most first', heads, rows)}{note}</section>"
+    return f"<section><h2>Every path</h2>{table('Paths, those that add most first', heads, rows)}{note}</section>"
 
 
 def _changes_table(changes: Sequence[DelayChange]) -> str:
@@ -301,7 +301,7 @@ def _changes_table(changes: Sequence[DelayChange]) -> str:
         for change in changes[:MOST_ROUTES]
     ]
     heads = ("segment", "at (UTC)", "before", "after", "difference", "95% interval")
-    return f"<section><h2>What moved</h2>{table('Segments that moved by more than chance', heads, rows)}</section>"
+    return f"<section><h2>What changed</h2>{table('Segments that moved by more than chance', heads, rows)}</section>"
 
 
 def _unassigned_table(unassigned: Mapping[str, tuple[int, float, str]]) -> str:
@@ -309,5 +309,5 @@ def _unassigned_table(unassigned: Mapping[str, tuple[int, float, str]]) -> str:
         [escape(router), f"{packets:,}", f"{share:.2%}", f'<small class="text">{escape(why)}</small>']
         for router, (packets, share, why) in unassigned.items()
     ]
-    heads = ("router", "packets that entered", "given to no egress", "why")
+    heads = ("router", "packets that entered", "without a known egress", "why")
     return f"<section><h2>From ingress to egress</h2>{table('By router', heads, rows)}</section>"

@@ -1,4 +1,4 @@
-"""The page about a plan: what upgrades save, the network with the upgraded routers marked, who watches what."""
+"""The page about a plan: what upgrades save, a map of the network, and what each router watches."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from wirelag.network.classes import RouterCost
     from wirelag.network.plan import Extent, Plan
 
-MOST_DRAWN: Final = 1_500  # routers
-MOST_NAMED: Final = 60  # routers up to which all have their names beside them; beyond, those upgraded
+MOST_DRAWN: Final = 1_500  # routers in the map
+MOST_NAMED: Final = 60  # routers; with more, only upgraded ones are named
 MOST_ROWS: Final = 200
-STEPS: Final = 100  # of the drawing's layout
+STEPS: Final = 100  # steps of the map's layout
 COLOURS: Final = ("var(--c1)", "var(--c3)", "var(--c2)")
 DASHES: Final = ("solid", "dot", "dash")
 
-Curve = tuple[str, Sequence["Extent"]]  # its name, and what there is to measure after 0, 1, 2, ... upgrades
+Curve = tuple[str, Sequence["Extent"]]  # name; extents after 0, 1, 2, ... upgrades
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanPage(Frame):
-    """All that a page about a plan tells."""
+    """The content of a page about a plan."""
 
     plan: Plan
     curves: Sequence[Curve]  # that of the plan first
     costs: Sequence[RouterCost]
-    costs_text: Sequence[str]  # what they are of, and their sum
+    costs_text: Sequence[str]  # subject and sum
     failure: Sequence[str]  # what changes if links fail
 
 
@@ -42,15 +42,15 @@ def render_plan(page: PlanPage) -> str:
     plan, figures = page.plan, {"hops": hops(page.curves), "granularity": granularity(page.curves)}
     sections = [_summary(page)]
     sections.append(chart("hops", "What upgrades save", _HOPS_TEXT, 380, _steps_table(plan)))
-    sections.append(chart("granularity", "How closely a problem can be placed", _GRANULARITY_TEXT))
+    sections.append(chart("granularity", "How closely a problem can be located", _GRANULARITY_TEXT))
     count = len(plan.topology.routers)
     if 1 < count <= MOST_DRAWN:
         figures["network"] = drawing(plan)
         sections.append(chart("network", "The network", _DRAWING_TEXT, 640))
     elif count > 1:
-        text = f"{count:,} routers are too many to draw; up to {MOST_DRAWN:,} are drawn."
+        text = f"{count:,} routers are too many to draw; the limit is {MOST_DRAWN:,}."
         sections.append(f"<section><h2>The network</h2><p>{text}</p></section>")
-    sections.append(f"<section><h2>Who watches what</h2>{_watch_table(plan)}</section>")
+    sections.append(f"<section><h2>What each router watches</h2>{_watch_table(plan)}</section>")
     if page.failure:
         sections.append(f"<section><h2>If a link fails</h2>{listed(page.failure)}</section>")
     if page.costs:
@@ -61,16 +61,16 @@ def render_plan(page: PlanPage) -> str:
 
 
 _HOPS_TEXT: Final = (
-    "Probe hops: the hops of all paths that are measured in one piece, added up. Each upgraded router cuts the paths "
-    "through it in two, and the parts are measured already. The axis is logarithmic."
+    "Probe hops: the hops of all paths measured as one segment, summed. Each upgraded router cuts the paths through "
+    "it in two, and the parts are measured already. The axis is logarithmic."
 )
 _GRANULARITY_TEXT: Final = (
-    "Hops of a path that is measured in one piece: a problem is placed within so many. Lines are means; the band goes "
-    "from the shortest to the longest path of this plan."
+    "Hops of a path measured as one segment: a problem is located within these. Lines are means; the band spans the "
+    "shortest to the longest path of this plan."
 )
 _DRAWING_TEXT: Final = (
-    "Upgraded routers are large and numbered in their order. Links that no shortest path uses are not drawn; distances "
-    "mean nothing."
+    "Upgraded routers are large and numbered in order. Links on no shortest path are not drawn; distances have no "
+    "meaning."
 )
 
 
@@ -98,7 +98,7 @@ def _steps_table(plan: Plan) -> str:
         name = escape(step.router) + (" (given)" if step.given else "")
         rows.append([name, *_extent_cells(step.extent)])
     heads = ("upgraded", "probe hops", "paths", "hops of a path", "fewest", "most")
-    return folded("The numbers", table("In the order of the upgrades", heads, rows))
+    return folded("Figures", table("In the order of the upgrades", heads, rows))
 
 
 def _extent_cells(extent: Extent) -> list[str]:
@@ -121,7 +121,7 @@ def _watch_table(plan: Plan) -> str:
     ]
     more = len(names) - len(rows)
     note = f"<p>and {more:,} more: --format json lists all, with their segments.</p>" if more else ""
-    return folded("The numbers", table("Segments", ("router", "links", "virtual links", "inside itself"), rows) + note)
+    return folded("Figures", table("Segments", ("router", "links", "virtual links", "inside itself"), rows) + note)
 
 
 def _costs_table(costs: Sequence[RouterCost]) -> str:
@@ -137,7 +137,7 @@ def _costs_table(costs: Sequence[RouterCost]) -> str:
     heads = ("router", "ports", "ways", "used", "synopses", "memory", "Mbps inside it", "Mbps to the station")
     more = len(costs) - len(rows)
     note = f"<p>and {more:,} more: --format json lists all.</p>" if more else ""
-    return folded("The numbers", table("Measuring inside routers", heads, rows) + note)
+    return folded("Figures", table("Measuring inside routers", heads, rows) + note)
 
 
 # ---- charts ----

@@ -1,4 +1,4 @@
-"""The page about response latency: what was told, of whom, when, and what could not be told."""
+"""The page about response latency: estimates by group and over time, and where there are none."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 WAY_OUT: Final = {
     "too_few": "Flows are short or slow: --fewest takes fewer responses, --epoch waits longer.",
     "spontaneous": "The client does not wait for responses: capture where these pass, too.",
-    "joined": "Capture from before the connection begins; new connections, and later epochs of this one, may tell.",
+    "joined": "Capture from before the connection begins; new connections and later epochs may have estimates.",
     "think": "Turn TCP timestamps on, at both ends.",
-    "reordered": "Capture before what reorders, such as a bundle of links.",
-    "coalesced": "Capture before packets are put together, or where responses pass, too.",
+    "reordered": "Capture before the point that reorders, such as a link bundle.",
+    "coalesced": "Capture before packets are coalesced, or where responses pass, too.",
     "no_gap": "Let --method auto choose; it needs no gap.",
     "crowd": "Capture before the tunnel, or look inside with --tunnels.",
     "initial": "Capture where responses pass, too, or use --method auto where there are TCP headers.",
     "not_tcp": "Use --method auto or blind.",
-    "too_fast": "Look at these flows: requests may go unseen, or the packets may be no requests.",
+    "too_fast": "Inspect these flows: requests may be missing, or the packets may not be requests.",
 }
 
 Entries = Sequence[tuple[str, Report]]
@@ -37,12 +37,12 @@ Entries = Sequence[tuple[str, Report]]
 
 @dataclass(frozen=True, kw_only=True)
 class ResponsePage(Frame):
-    """All that a page about response latency tells. Reports are as `Epochs.report` makes them."""
+    """The content of a page about response latency. Reports are those of `Epochs.report`."""
 
     total: Report
     epochs: Epochs
     spans: Sequence[SpanEntry]  # in order of time, without gaps; empty if there are no epochs
-    groups: Entries  # slowest first, then those without an answer
+    groups: Entries  # slowest first, then those without an estimate
     by: str
 
 
@@ -75,18 +75,16 @@ def render_response(page: ResponsePage) -> str:
 # ---- text ----
 
 _POINTS_TEXT: Final = (
-    "Each point is an epoch of one flow, half a second or more; lines are means of all, with their 95% intervals. The "
-    "axes of latency and think time are logarithmic, and what is below 1 us is drawn there. "
+    "Each point is an epoch of one flow, half a second or more; lines are means, with their 95% intervals. The "
+    "axes of latency and think time are logarithmic; values below 1 us are drawn at 1 us. "
 )
-_STRIP_TEXT: Final = (
-    "The strip has the share of epochs with an answer and of those without, by reason: a strong colour is a large one."
-)
+_STRIP_TEXT: Final = "The strip shows the share of epochs with an estimate, and without one by reason: darker is more."
 
 
 def _summary(page: ResponsePage) -> str:
     report, said = page.total, page.total.details
     if report.mean is None:
-        lead = f"No latency could be told: {escape(report.reason or 'no epoch has an answer')}."
+        lead = f"No latency could be estimated: {escape(report.reason or 'no epoch has an estimate')}."
         return f'<section><p class="lead">{lead}</p>{listed(page.notes)}</section>'
     lead = (
         f"A response took <strong>{spoken(report.mean, report.ci95.get('mean'))}</strong> on average, from the request "
@@ -109,7 +107,7 @@ def _summary(page: ResponsePage) -> str:
 
 
 def _network(report: Report) -> str:
-    """How much of the latency is the network's."""
+    """The network's share of the latency."""
     network = report.details["network"]
     if network is None or not report.mean:
         return "no handshake was seen"
@@ -141,7 +139,7 @@ def _said(value: float | None, form: str) -> str:
 
 
 def _why(report: Report) -> str:
-    """Why nothing is said, mostly."""
+    """The most frequent reason for no estimate."""
     reasons = report.details["abstained"]
     return "" if report.samples or not reasons else f"<small>{escape(max(reasons, key=reasons.get))}</small>"
 
@@ -151,7 +149,7 @@ def _groups_table(page: ResponsePage) -> str:
     shown = table(f"Latency by {page.by}, slowest first", (page.by, *_HEADS), rows[:MOST_BARS])
     if len(rows) > MOST_BARS:
         rest = rows[MOST_BARS:]
-        shown += folded(f"The next {len(rest)}", table("Those behind them", (page.by, *_HEADS), rest))
+        shown += folded(f"The next {len(rest)}", table("The next slowest", (page.by, *_HEADS), rest))
     more = len(page.groups) - len(rows)
     return shown + (f"<p>and {more:,} more, which are faster or unknown: --format csv lists all.</p>" if more else "")
 
@@ -161,7 +159,7 @@ def _time_table(page: ResponsePage) -> str:
     for span in page.spans:
         start_ns, length_ns = round(span.start_s * 1e9), round((span.end_s - span.start_s) * 1e9)
         rows.append([clock(start_ns, length_ns), *_cells(span.report)])
-    return folded("The numbers over time", table("Latency over time", ("from (UTC)", *_HEADS), rows))
+    return folded("Figures over time", table("Latency over time", ("from (UTC)", *_HEADS), rows))
 
 
 _WORDS: Final = (MEANING, WAY_OUT)
@@ -175,30 +173,30 @@ def _abstained(total: Report) -> str:
     """Reasons, what they mean and what to do."""
     said = total.details
     if not said["abstained"]:
-        text = "Every epoch has an answer." if said["epochs"] else "There is no epoch: no request was seen."
-        return f"<section><h2>What could not be told</h2><p>{text}</p></section>"
+        text = "Every epoch has an estimate." if said["epochs"] else "No epochs: no request was seen."
+        return f"<section><h2>Epochs without an estimate</h2><p>{text}</p></section>"
     rows = [
         [escape(reason), f"{n:,}", f"{n / said['epochs']:.1%}", *(_text(words.get(reason, "")) for words in _WORDS)]
         for reason, n in sorted(said["abstained"].items(), key=lambda pair: -pair[1])
     ]
-    shown = table("Epochs without an answer", ("reason", "epochs", "of all", "what it means", "what helps"), rows)
-    text = "An epoch without an answer is not slow or fast: it is not known."
-    return f"<section><h2>What could not be told</h2><p>{text}</p>{shown}</section>"
+    shown = table("Reasons", ("reason", "epochs", "of all", "what it means", "what helps"), rows)
+    text = "The latency of these epochs is unknown; they are neither slow nor fast."
+    return f"<section><h2>Epochs without an estimate</h2><p>{text}</p>{shown}</section>"
 
 
 # ---- both directions ----
 
 _SPLIT_TEXT: Final = (
-    "Means. Network is the round trip to the server, the least so far of each connection; server the rest of the time "
-    "to the first byte; transfer the time from the first byte to the last."
+    "Means. Network is the round trip to the server, the shortest so far on each connection; server is the rest of the "
+    "time to the first byte; transfer is the time from the first byte to the last."
 )
 _SPLIT_HEADS: Final = ("responses", "mean", "network", "server", "transfer", "think time", "batch")
 
 
 def render_pairs(page: Page) -> str:
-    """The page where requests and responses were both seen: every response time, and what it is made of.
+    """The page where requests and responses were both seen: every response time and its parts.
 
-    Reports are as `Exchanges.report` makes them.
+    Reports are those of `Exchanges.report`.
     """
     known = [entry for entry in (page.total, *page.groups[:MOST_BARS]) if entry.report.samples]
     if not known:
@@ -213,4 +211,4 @@ def _split_table(by: str, entries: Sequence[Entry]) -> str:
          *(delay(entry.report.details[name]) for name in ("network", "server", "transfer", "think", "batch"))]
         for entry in entries
     ]  # fmt: skip
-    return table("What response times are made of", (by, *_SPLIT_HEADS), rows)
+    return table("Parts of response times", (by, *_SPLIT_HEADS), rows)

@@ -1,6 +1,6 @@
-"""Charts of response latency: over time, with think time and where nothing could be said, and what it is made of.
+"""Charts of response latency: over time, with think time and epochs without an estimate, and its parts.
 
-Input may be a million epochs; what is drawn is at most `MOST_POINTS` of them, the slowest always.
+Of up to a million epochs, at most `MOST_POINTS` are drawn, the slowest always.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 MOST_POINTS: Final = 3_000
 SLOWEST: Final = 100  # always drawn
-COLOURS: Final = 4  # servers with a colour of their own
-PANEL, ROW, ROOM = 190, 24, 56  # pixels: a panel, a line of the strip, and what is between panels
-SHORTEST_S: Final = 1e-6  # what is shorter is drawn there
+COLOURS: Final = 4  # servers with their own colour
+PANEL, ROW, ROOM = 190, 24, 56  # pixels: a panel, a line of the strip, the gap between panels
+SHORTEST_S: Final = 1e-6  # shorter times are drawn here
 SCALE: Final = Scale(None)
 
 Value = Callable[[Report], float | None]
 
 
 def height(epochs: Epochs) -> int:
-    """Pixels of the chart."""
+    """The height of the chart in pixels."""
     return 100 + sum(_heights(epochs)) + ROOM * (len(_heights(epochs)) - 1)
 
 
@@ -76,7 +76,7 @@ def over_time(epochs: Epochs, spans: Sequence[SpanEntry]) -> Figure:
 
 
 def drawn(epochs: Epochs, sums: str = "sum_ns", counts: str = "count") -> Epochs:
-    """The epochs that are drawn: all with an answer, or the slowest of them and some of the others."""
+    """The epochs to draw: all with an estimate, or the slowest of them and some of the others."""
     rows = epochs.rows
     known = np.flatnonzero((rows[counts] > 0) & (rows["count"] > 0))
     if len(known) > MOST_POINTS:
@@ -93,7 +93,7 @@ _QUANTITIES: Final[tuple[tuple[str, str, str, Value], ...]] = (
 
 
 def _heights(epochs: Epochs) -> list[int]:
-    """Of the panels: one for each quantity that is known of any epoch, then the strip."""
+    """The panels: one for each quantity known for any epoch, then the strip."""
     panels = [PANEL * (2 - i) for i, (_, sums, counts, _) in enumerate(_QUANTITIES) if len(drawn(epochs, sums, counts))]
     return [*panels, ROW * len(_reasons(epochs)) + 10]
 
@@ -120,7 +120,7 @@ def _points(epochs: Epochs, sums: str, counts: str, times: Times, panel: int) ->
 
 
 def _texts(epochs: Epochs) -> list[str]:
-    """Epochs for those who point at them."""
+    """The hover texts of epochs."""
     names = [plain(ends_text(words, "flow")) for words in epochs.ends.tolist()]
     return [
         f"{name}<br>{duration(row['sum_ns'] / row['count'] / 1e9)}, {row['count']:,} responses, {row['in_flight']} in "
@@ -150,14 +150,14 @@ def _line(spans: Sequence[SpanEntry], value: Value, times: Times, title: str) ->
 
 
 def _reasons(epochs: Epochs) -> list[int]:
-    """What became of epochs: an answer (0), then reasons, the most frequent first."""
+    """The outcomes of epochs: an estimate (0), then reasons, the most frequent first."""
     rows = epochs.rows
     counts = np.bincount(rows["reason"][rows["count"] == 0], minlength=len(REASONS))
     return [0, *(int(i) for i in np.argsort(-counts, kind="stable") if counts[i])]
 
 
 def _outcomes(epochs: Epochs, spans: Sequence[SpanEntry], times: Times) -> tuple[Figure, Figure]:
-    """For each part of the time the share of its epochs that have an answer, or none for a reason; and the axis."""
+    """For each part of the time, the shares of its epochs by outcome; and the axis."""
     names = ["answered" if not reason else REASONS[reason] for reason in _reasons(epochs)]
     shares: list[list[float | None]] = []
     texts: list[list[str]] = []
@@ -193,7 +193,7 @@ _PARTS: Final = (
 
 
 def split(entries: Sequence[Entry]) -> Figure:
-    """What the mean response time of each is made of, one bar for each, in this order from above."""
+    """The parts of each mean response time: one bar each, in this order from the top."""
     rows = list(range(len(entries)))
     traces: list[Figure] = []
     ends = [0.0] * len(rows)
@@ -218,7 +218,7 @@ def split(entries: Sequence[Entry]) -> Figure:
 
 
 def part_of(report: Report, name: str) -> float | None:
-    """One of the parts of a response time; where the round trip is not known server and network are one."""
+    """One part of a response time; without a known round trip, server and network are one part."""
     said = report.details
     if name == "server and network":
         return said["first_byte"] if said["network"] is None else None

@@ -1,0 +1,94 @@
+"""Round trips of whole connections: the mean delay to the server plus the mean delay to the client, for each of them.
+
+Law: a connection counts once, and only if delays of both legs were seen. Memory: 56 bytes per connection, for at most
+2^18 of them; beyond that, those whose flow key begins with a zero bit more are kept, again and again. A flow key is a
+hash, so that they are an even sample.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.grouping import Grouping
+from wirelag.stats.distribution import Distribution
+from wirelag.synopses.samples import ALL, SampleBatch
+
+MOST: Final = 1 << 18
+_PENDING: Final = 1 << 16
+_COLUMNS: Final = 6  # flow key, tag of its group, then sum and weight of each leg
+
+Rows = npt.NDArray[Any]
+
+
+class Connections:
+    """Sums of delays by connection, group and leg, as a sink of samples."""
+
+    def __init__(self, grouping: Grouping | None = None) -> None:
+        self._grouping = grouping
+        self._rows: Rows = np.empty((0, _COLUMNS), np.uint64)
+        self._pending: list[Rows] = []
+        self._waiting = self._level = 0
+
+    def add(self, packets: PacketBatch, samples: SampleBatch) -> None:
+        """Add the samples of a packet batch."""
+        if not len(samples.rows):
+            return
+        rows = np.zeros((len(samples.rows), _COLUMNS), np.uint64)
+        rows[:, 0] = packets.flow_key[samples.rows]
+        rows[:, 1] = ALL if self._grouping is None else self._grouping.tags(packets, samples.rows, samples.legs)
+        weights = np.ones(len(rows), np.int64) if samples.weights is None else samples.weights
+        for leg in (0, 1):
+            mine = samples.legs == leg
+            rows[mine, 2 + 2 * leg] = samples.delays_ns[mine] * weights[mine]
+            rows[mine, 3 + 2 * leg] = weights[mine]
+        self._pending.append(rows)
+        self._waiting += len(rows)
+        if self._waiting > _PENDING:
+            self._settle()
+
+    def merge(self, other: Connections) -> None:
+        """Add the connections of another."""
+        other._settle()
+        self._level = max(self._level, other._level)
+        self._pending.append(other._rows)
+        self._settle()
+
+    def _settle(self) -> None:
+        rows = np.concatenate([self._rows, *self._pending])
+        self._pending, self._waiting = [], 0
+        order = np.lexsort((rows[:, 1], rows[:, 0]))
+        rows = rows[order]
+        fresh = np.append(True, (rows[1:, :2] != rows[:-1, :2]).any(axis=1))[: len(rows)]
+        starts = np.flatnonzero(fresh)
+        merged = np.add.reduceat(rows, starts, axis=0) if len(starts) else rows
+        merged[:, :2] = rows[starts, :2]
+        while True:
+            if self._level:
+                merged = merged[merged[:, 0] >> np.uint64(64 - self._level) == 0]
+            if len(merged) <= MOST:
+                break
+            self._level += 1
+        self._rows = merged
+
+    def distribution(self, tag: int | None = None) -> Distribution:
+        """The round trips of connections, of all or of one group's."""
+        self._settle()
+        rows = self._rows if tag is None else self._rows[self._rows[:, 1] == tag]
+        if tag is None and self._grouping is not None:  # a connection may be in several groups
+            rows = _as_one(rows)
+        whole = rows[(rows[:, 3] > 0) & (rows[:, 5] > 0)]
+        found = Distribution()
+        if len(whole):
+            found.add((whole[:, 2] // whole[:, 3] + whole[:, 4] // whole[:, 5]).astype(np.int64))
+        return found
+
+
+def _as_one(rows: Rows) -> Rows:
+    """Rows of the same connection, added up."""
+    keys, starts = np.unique(rows[:, 0], return_index=True)
+    merged = np.add.reduceat(rows, starts, axis=0) if len(keys) else rows
+    return np.asarray(merged)
