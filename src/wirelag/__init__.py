@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from wirelag.capture.files import Capture, Order
-    from wirelag.errors import WirelagError
+    from wirelag.capture.source import PathOrFile
+    from wirelag.errors import SettingError, WirelagError
     from wirelag.estimators.finecomb import Finecomb
     from wirelag.estimators.fridge import Fridge
     from wirelag.estimators.join import Join
@@ -77,6 +78,7 @@ _HOMES = {
     "Result": "measure.result",
     "Rli": "estimators.rli",
     "Scenario": "sim.scenario",
+    "SettingError": "errors",
     "WirelagError": "errors",
 }
 
@@ -101,6 +103,7 @@ __all__ = [
     "Result",
     "Rli",
     "Scenario",
+    "SettingError",
     "WirelagError",
     "compare",
     "flows",
@@ -117,7 +120,7 @@ __all__ = [
 
 
 def read(
-    *paths: str,
+    *sources: PathOrFile,
     filter: Filter | None = None,
     packet_id: PacketId | None = None,
     tunnels: bool = False,
@@ -126,14 +129,27 @@ def read(
 ) -> Capture:
     """Open captures (pcap or pcapng; plain, gzip, zstd or xz; `-` is standard input) as one source of packet batches.
 
-    `filter` keeps some packets only. `packet_id` says what packet ids are made of (by default, everything that no hop
-    changes). `tunnels` follows GRE, IP-in-IP, VXLAN, Geneve and GTP-U to the innermost packet. `follow` goes on
-    reading while the file grows. Several captures are merged by time, or, with `order="given"`, follow one another.
+    `sources` are paths, globs or open files. `filter` keeps some packets only. `packet_id` says what packet ids are
+    made of (by default, everything that no hop changes). `tunnels` follows GRE, IP-in-IP, VXLAN, Geneve and GTP-U to
+    the innermost packet. `follow` continues to read while the file grows. Several captures are merged by time, or,
+    with `order="given"`, follow one another.
     """
     from wirelag.capture.files import Capture
+    from wirelag.capture.source import each_of, list_files
     from wirelag.packets.batch import PacketId
+    from wirelag.units import one_of
 
-    return Capture(paths, filter=filter, packet_id=packet_id or PacketId(), tunnels=tunnels, follow=follow, order=order)
+    one_of(order, ("time", "given"), "order")
+    files = list_files([one for source in sources for one in each_of(source)])
+    return Capture(
+        [path for path, _ in files],
+        names=dict(files),
+        filter=filter,
+        packet_id=packet_id or PacketId(),
+        tunnels=tunnels,
+        follow=follow,
+        order=order,
+    )
 
 
 def __getattr__(name: str) -> Any:

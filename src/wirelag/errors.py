@@ -5,7 +5,7 @@ class WirelagError(Exception):
     """One clear line that names the file, the place and the way out; the command line exits with 2."""
 
 
-class SettingError(WirelagError):
+class SettingError(WirelagError, ValueError):
     """A setting has a value that it cannot have. The command line names its option, Python its argument."""
 
     def __init__(self, name: str, problem: str) -> None:

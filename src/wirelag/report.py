@@ -35,7 +35,7 @@ class Report:
     interval: Interval | None = None
     details: Mapping[str, Any] = field(default_factory=dict)  # fields that only this quantity has
 
-    def during(self, interval: Interval) -> Report:
+    def during(self, interval: Interval | None) -> Report:
         """The same report for this interval."""
         return replace(self, interval=interval)
 

@@ -88,7 +88,11 @@ def to_ns(duration: Duration) -> int:
     """
     if isinstance(duration, timedelta):
         return duration // timedelta(microseconds=1) * 1000
-    return duration if isinstance(duration, int) else parse_duration_ns(duration)
+    if isinstance(duration, int) and not isinstance(duration, bool):
+        return duration
+    if not isinstance(duration, str):
+        raise ValueError(f"{duration!r} is not a duration: give text with a unit (10s), a timedelta, or whole ns")
+    return parse_duration_ns(duration)
 
 
 def parse_size(text: str) -> int:
@@ -205,6 +209,8 @@ def one_of(value: str, allowed: Collection[str], name: str) -> str:
 
 def within(value: int, least: int, most: int, name: str) -> int:
     """The value, if it lies between these."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise SettingError(name, f"{value!r} is not a whole number")
     if not least <= value <= most:
         raise SettingError(name, f"{value} is not between {least} and {most}")
     return value
@@ -231,8 +237,10 @@ def offset_ns(value: Duration, name: str) -> int:
 
 def size_bytes(value: Size, name: str) -> int:
     """A size in bytes."""
-    if isinstance(value, int):
+    if isinstance(value, int) and not isinstance(value, bool):
         return value
+    if not isinstance(value, str):
+        raise SettingError(name, f"{value!r} is not a size: give text with a unit (64KiB), or bytes")
     try:
         return parse_size(value)
     except ValueError as error:

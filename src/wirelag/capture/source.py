@@ -5,14 +5,17 @@ from __future__ import annotations
 import glob
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Final, Protocol, TypeAlias, runtime_checkable
+from typing import IO, Any, Final, Protocol, TypeAlias, cast, runtime_checkable
 
 from wirelag.capture.files import Capture
 from wirelag.capture.pcap import CaptureStatistics
-from wirelag.errors import WirelagError
+from wirelag.errors import SettingError, WirelagError
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.filters import Filter
 
@@ -60,52 +63,125 @@ def open_packets(
     source: PacketSource, *, filter: Filter | None = None, tunnels: bool = False, duration_ns: int | None = None
 ) -> Packets:
     """The packets of a source. `duration_ns` is how long to listen at an interface."""
-    if isinstance(source, Packets):
-        _need_no(filter, tunnels)
-        return source
+    if filter is not None and not isinstance(filter, Filter):
+        raise SettingError("filter", "make one with wirelag.Filter.parse(ports=(443,), ...)")
     if isinstance(source, str) and is_interface(source):
         if duration_ns is None:
             raise WirelagError(f"{source}: {_LIVE_NEEDS}")
         return Listening(source, duration_ns, filter, tunnels)
-    if not isinstance(source, str | os.PathLike) and not hasattr(source, "read"):
-        listed = source if isinstance(source, Sequence) else None
-        if listed is None or any(isinstance(part, PacketBatch) for part in listed):
-            _need_no(filter, tunnels)
-            return Batches(source)  # type: ignore[arg-type]
-    files = list_files(source)  # type: ignore[arg-type]
-    return Capture(list(files), names=files, filter=filter, tunnels=tunnels)
+    if duration_ns is not None:
+        raise SettingError("duration", "is for interfaces; choose a part of a capture with a filter")
+    if isinstance(source, Packets):
+        _need_no(filter, tunnels)
+        return source
+    parts = _several(source)
+    if isinstance(parts, _Batches) or (parts and isinstance(parts[0], PacketBatch)):
+        _need_no(filter, tunnels)
+        return Batches(parts.batches if isinstance(parts, _Batches) else parts)
+    files = list_files(cast("Sequence[PathOrFile]", parts))
+    return Capture([path for path, _ in files], names=dict(files), filter=filter, tunnels=tunnels)
+
+
+@dataclass
+class _Batches:
+    """An iterable of batches that may be long: it is not listed."""
+
+    batches: Iterable[PacketBatch]
+
+
+def _several(source: Any) -> Sequence[Any] | _Batches:
+    """What a source consists of; a SettingError where it can be no source."""
+    if _is_file(source):
+        return [source]
+    if isinstance(source, PacketBatch):
+        return [source]
+    if isinstance(source, bytes | bytearray | Mapping) or not isinstance(source, Iterable):
+        raise SettingError(
+            "source", f"{_shown(source)} is not a path, an open file, packet batches or several of these"
+        )
+    if isinstance(source, Sequence):
+        return source
+    first = next(rest := iter(source), None)
+    if isinstance(first, PacketBatch):
+        return _Batches(chain([first], rest))
+    return [] if first is None else [first, *rest]
+
+
+def each_of(source: PathOrFile | Iterable[PathOrFile]) -> list[PathOrFile]:
+    """The captures of a source, one or several."""
+    found = _several(source)
+    return list(found) if isinstance(found, Sequence) else []
+
+
+def _is_file(thing: object) -> bool:
+    return isinstance(thing, str | os.PathLike) or hasattr(thing, "read")
+
+
+def _shown(thing: object) -> str:
+    text = repr(thing)
+    return text if len(text) <= 60 else text[:59] + "…"
 
 
 def is_interface(name: str) -> bool:
     """Whether it is the name of an interface and not that of a file."""
-    return "/" not in name and (_INTERFACES / name).is_dir() and not os.path.exists(name)
+    return bool(name) and "/" not in name and (_INTERFACES / name).is_dir() and not os.path.exists(name)
 
 
-def list_files(source: PathOrFile | Sequence[PathOrFile]) -> Mapping[str, str]:
-    """The paths of captures, each with its name; globs are expanded, open files get a path."""
-    files: dict[str, str] = {}
-    several = source if isinstance(source, Sequence) and not isinstance(source, str) else [source]
-    for one in several:
+def list_files(source: PathOrFile | Iterable[PathOrFile]) -> list[tuple[str, str]]:
+    """The paths of captures, each with its name; globs are expanded, open files get a path.
+
+    A file that is named twice is an error: its packets would count twice.
+    """
+    if isinstance(source, Packets):
+        raise SettingError("source", "this question reads captures more than once: name their paths")
+    several = _several(source)
+    files: list[tuple[str, str]] = []
+    for one in several if isinstance(several, Sequence) else ():
+        if not _is_file(one):
+            raise SettingError("source", f"{_shown(one)} is not a path or an open file")
         if not isinstance(one, str | os.PathLike):
-            path, name = _path_of(one)
-            files[path] = name
+            files.append(_path_of(one))
             continue
         text = os.fspath(one)
+        if not text or "\0" in text:
+            raise SettingError("source", f"{text!r} is not the name of a file")
         found = sorted(glob.glob(text)) if glob.has_magic(text) and not os.path.exists(text) else [text]
         if not found:
             raise WirelagError(f"{text}: no file has such a name")
-        files |= {path: "standard input" if path == "-" else path for path in found}
+        files += [(path, "standard input" if path == "-" else path) for path in found]
+    if not files:
+        raise WirelagError("no capture given; name at least one file")
+    _need_distinct(files)
     return files
+
+
+def _need_distinct(files: Sequence[tuple[str, str]]) -> None:
+    seen: dict[tuple[int, int], str] = {}
+    for path, name in files:
+        try:
+            found = os.stat(path)
+        except OSError:
+            continue  # whoever opens it says why
+        place = found.st_dev, found.st_ino
+        if stat.S_ISREG(found.st_mode) and place in seen:
+            raise WirelagError(f"{name} is the same file as {seen[place]}: its packets would count twice; name it once")
+        seen[place] = name
 
 
 def _path_of(file: IO[bytes]) -> tuple[str, str]:
     """A path to an open file, from its beginning where it has one; what has no descriptor is copied to a file."""
-    name = str(getattr(file, "name", "open file"))
+    name = getattr(file, "name", None)
+    name = name if isinstance(name, str) else "open file"
+    if getattr(file, "closed", False):
+        raise SettingError("source", f"{name} is closed")
     try:
         return f"/proc/self/fd/{file.fileno()}", name
     except OSError:
         spool = tempfile.NamedTemporaryFile(prefix="wirelag-")  # noqa: SIM115
-        shutil.copyfileobj(file, spool)
+        try:
+            shutil.copyfileobj(file, spool)
+        except TypeError:
+            raise SettingError("source", f"{name} is open as text: open it as bytes") from None
         spool.flush()
         _SPOOLS.append(spool)
         return spool.name, name

@@ -93,10 +93,7 @@ def with_filter(command: Callable[..., None] | None = None, *, times: bool = Tru
         lists = {name: tuple(part) for name, part in parts.items() if isinstance(part, list)}
         from wirelag.packets.filters import Filter
 
-        try:
-            wanted = Filter.parse(**lists, start=parts.get("start"), end=parts.get("end"))
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
+        wanted = Filter.parse(**lists, start=parts.get("start"), end=parts.get("end"))
         command(**given, wanted=wanted)
 
     return replace_parameter(filtered, command, "wanted", options)

@@ -57,7 +57,8 @@ def path(
     It needs reports of a path's segments, or captures at its routers. Without --from it judges every path to --to,
     and without --to every path from --from.
     """
-    check_outputs(output_format, {"-o": output, "--html": html}, [topology])
+    files = [text.partition("=")[2] or text for text in (*reports, *(baseline or ()))]
+    check_outputs(output_format, {"-o": output, "--html": html}, [topology, *reports, *(baseline or ()), *files])
     from wirelag.measure.path import path as measure
 
     result = measure(

@@ -33,7 +33,7 @@ RESULTS: Final = {
     "measure.info": ("InfoResult",),
     "measure.compare": ("CompareResult",),
     "report": ("Report",),
-    "errors": ("WirelagError",),
+    "errors": ("WirelagError", "SettingError"),
 }
 WIDEST: Final = 120
 SIMULATION: Final = ("simulate", "Scenario")

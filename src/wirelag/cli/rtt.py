@@ -26,7 +26,7 @@ from wirelag.cli.options import (
 )
 from wirelag.cli.progress import progress
 from wirelag.cli.run import conclude
-from wirelag.measure.rtt import GROUPS, RETRANSMITTED
+from wirelag.measure.rtt import GROUPS, LEGS, RETRANSMITTED
 
 if TYPE_CHECKING:
     from wirelag.packets.filters import Filter
@@ -76,6 +76,14 @@ def rtt(
     seed: Annotated[
         int, typer.Option(metavar="S", help="Seed of the fridges' random choices.", rich_help_panel=METHOD)
     ] = 0,
+    leg: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(LEGS),
+            help="Figures that come first: to the server, to the client, their sum by connection, or a mixture.",
+            rich_help_panel=ANSWER,
+        ),
+    ] = "server",
     interval: Interval = None,
     by: Annotated[
         str | None,
@@ -111,6 +119,7 @@ def rtt(
         slots=slots or [],
         entry_probability=entry_probability or [],
         seed=seed,
+        leg=leg,
         interval=interval,
         by=by,
         most_groups=most_groups,

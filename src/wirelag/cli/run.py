@@ -6,7 +6,7 @@ import functools
 import shlex
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -15,12 +15,10 @@ from wirelag.errors import SettingError
 if TYPE_CHECKING:
     from wirelag.measure.result import Result
 
-OPTIONS: Final = {"interval_ns": "--interval", "output_format": "--format", "protocols": "--proto"}
-
 
 def option_of(setting: str) -> str:
     """The option of a setting."""
-    return OPTIONS.get(setting, "--" + setting.replace("_", "-"))
+    return "--" + setting.replace("_", "-")
 
 
 def with_usage(command: Callable[..., None]) -> Callable[..., None]:

@@ -17,7 +17,7 @@ Comparable: TypeAlias = "Result | Mapping[str, Any] | str | PathLike[str]"
 """A result, its JSON as a dict, or a file that holds it."""
 
 
-@dataclass(repr=False)
+@dataclass(repr=False, eq=False)
 class CompareResult(Result):
     """What changed: in all traffic, in its legs, and in the groups that both have."""
 

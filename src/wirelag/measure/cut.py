@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wirelag.errors import SettingError, WirelagError
 from wirelag.measure.groups import Groups
@@ -38,7 +38,7 @@ def terms_of(
     """What both points must agree on."""
     from wirelag.protocol.terms import Terms
 
-    if method.estimator == "join":
+    if not method.make().can.live:
         raise SettingError("estimator", "join needs every packet: give `oneway` both captures")
     direction_of(direction)
     estimator, grouping = method.make(), groups.grouping()
@@ -52,16 +52,16 @@ def cut_captures(
 ) -> CutFile:
     """Write a synopsis of each interval; `ahead_ns` is how far this point's clock is ahead."""
     from wirelag.capture.synopsis_file import SynopsisWriter
-    from wirelag.estimators.rda import Rda
     from wirelag.protocol.terms import About, records_of
     from wirelag.twopoint.spans import Cut, cuts
 
-    capture, grouping, of, seen = _capture(captures, terms, reading), _grouping(terms.by), terms.two_point, _Seen()
+    capture, grouping, seen = _capture(captures, terms, reading), _grouping(terms.by), _Seen()
+    of: Any = terms.two_point
     batches = seen.watch(_selected(reading.progress(capture), terms.direction, ahead_ns))
     with SynopsisWriter(output, About("synopses", terms, tuple(captures), ahead_ns)) as writer:
         for part in cuts(of, "upstream", batches, terms.interval_ns, terms.delimiters, grouping):
             kept = part
-            if isinstance(of, Rda):  # buckets are fixed now: this point cannot talk to the other one
+            if terms.estimator.can.second_round:  # buckets are fixed now: this point cannot talk to the other one
                 kept = Cut(part.interval, {tag: of.bind(cached) for tag, cached in part.synopses.items()})
             for record in records_of(kept, grouping.keys if grouping else {}):
                 writer.write(record)

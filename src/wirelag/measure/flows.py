@@ -92,7 +92,7 @@ class FlowsSettings:
         return replace(made, bracket_ns=SPARSE_NS, early_ns=TRUSTED_NS, late_ns=TRUSTED_NS)
 
 
-@dataclass(repr=False)
+@dataclass(repr=False, eq=False)
 class FlowsResult(Result):
     """One-way delay: of every flow, by group, over time and in total."""
 
@@ -243,7 +243,7 @@ def flows(
         interval_ns=None if interval is None else duration_ns(interval, "interval"),
         groups=Groups(by, GROUPS, most_groups, ipv4_prefix, ipv6_prefix),
         most_flows=most_flows,
-        questions=Questions.parse((), sla),
+        questions=Questions.parse((), sla).need_no_legs(),
     )
     from wirelag.packets.filters import Filter
 
@@ -265,7 +265,7 @@ def _reference(
         raise SettingError("reference", "needs the capture of the other side: --upstream FILE")
     several = not isinstance(captures, str) and isinstance(captures, Sequence) and len(captures) > 1
     if source == "capture" and several:
-        raise WirelagError("reference=capture takes one capture of each side")
+        raise SettingError("reference", "capture takes one capture of each side")
     return source
 
 
@@ -289,7 +289,7 @@ def measure_flows(
         points = points_of([upstream, source], reading)  # type: ignore[list-item]
         found = against(estimator, points, settings.direction, settings.every, settings.interval_ns, wanted)
     else:
-        files = list_files(source)
+        files = dict(list_files(source))
         capture = Capture(
             list(files), names=files, filter=reading.filter, packet_id=PacketId(), tunnels=reading.tunnels
         )

@@ -24,7 +24,7 @@ LINKS: Final = {
 }  # fmt: skip
 
 
-@dataclass(repr=False)
+@dataclass(repr=False, eq=False)
 class InfoResult(Result):
     """What captures hold, each and together, and what can be measured."""
 
@@ -69,12 +69,12 @@ def info(
     """
     from wirelag.capture.files import Capture
     from wirelag.capture.pcap import CaptureStatistics
-    from wirelag.capture.source import list_files
+    from wirelag.capture.source import each_of, list_files
     from wirelag.measure.survey import Survey, common_share, verdicts
     from wirelag.packets.batch import PacketId
 
-    names = {path: name for source in sources for path, name in list_files(source).items()}
-    paths = [path for source in sources for path in list_files(source)]
+    names = dict(list_files([one for source in sources for one in each_of(source)]))
+    paths = list(names)
     several = len(paths) > 1
     total, statistics = Survey(), CaptureStatistics()
     result, ids = InfoResult({}, []), []

@@ -111,7 +111,9 @@ class Method:
         from wirelag.packets.intervals import Delimiters
 
         if not estimator.can.delimited:
-            if self.cut == "packets" or self.control_port is not None:
+            if self.control_port is not None:
+                raise SettingError("control_port", "only lda is cut at packets")
+            if self.cut == "packets":
                 raise SettingError("cut", "only lda is cut at packets; leave it out")
             return None
         if interval_ns is None and (self.cut is not None or self.control_port is not None):

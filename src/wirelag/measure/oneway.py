@@ -55,10 +55,13 @@ class OnewaySettings:
         if self.segment is not None:
             from wirelag.network.segments import parse_segment
 
-            parse_segment(self.segment)
+            try:
+                parse_segment(self.segment)
+            except WirelagError as error:
+                raise SettingError("segment", str(error)) from None
 
 
-@dataclass(repr=False)
+@dataclass(repr=False, eq=False)
 class OnewayResult(DelayResult):
     """One-way delay: in total, of each segment, over time, by traffic class."""
 
@@ -140,15 +143,22 @@ def oneway(
             prefix=prefix,
         ),
         direction=direction_of(direction),
-        relation=one_of(clock, CLOCKS, "clock") if offset is None else offset_ns(offset, "offset"),  # type: ignore[arg-type]
+        relation=_relation(clock, offset),
         interval_ns=None if interval is None else duration_ns(interval, "interval"),
         groups=Groups(by, GROUPS, most_groups, ipv4_prefix, ipv6_prefix),
-        questions=Questions.parse(above, sla),
+        questions=Questions.parse(above, sla).need_no_legs(),
         segment=segment,
     )
     from wirelag.packets.filters import Filter
 
     return measure_oneway(points, settings, ReadOptions(filter or Filter(), tunnels, progress))
+
+
+def _relation(clock: str, offset: Duration | None) -> Relation:
+    one_of(clock, CLOCKS, "clock")
+    if offset is not None:
+        return offset_ns(offset, "offset")
+    return "auto" if clock == "auto" else "none"
 
 
 def direction_of(text: str | None) -> Direction | None:
@@ -193,7 +203,7 @@ def measure_oneway(
             )
         measured.notes += [f"{part.name}: {note}" for note in part.notes if note not in measured.notes]
         measured.warnings += [line for line in part.warnings if line not in measured.warnings]
-    if settings.method.estimator == "lda" and settings.method.cut == "clock":
+    if settings.method.make().can.delimited and settings.method.cut == "clock":
         measured.warnings.append(CLOCK_CUT)
     return _result(measured, segments, settings, settings.groups.by or "")
 
@@ -371,7 +381,7 @@ def _result(measured: MeasuredPair, segments: list[MeasuredPair], settings: Onew
     result = OnewayResult(entry("all", "all", measured.whole), by=by, measured=measured)
     result.covering(measured.packets, measured.skipped)
     result.subject, result.warnings, result.intervals = measured.name, measured.warnings, measured.entries
-    result.legs = [entry("segment", part.name, part.whole) for part in segments]
+    result.segments = [entry("segment", part.name, part.whole) for part in segments]
     classes = {measured.keys[tag]: part for tag, part in measured.crossings.items() if tag}
     groups = [entry("group", key, part) for key, part in classes.items()]
     result.groups = sorted(groups, key=lambda one: (one.key == "other", -(one.report.mean or 0)))
@@ -379,7 +389,7 @@ def _result(measured: MeasuredPair, segments: list[MeasuredPair], settings: Onew
     if segments:
         result.extra["segments"] = [
             {"key": part.name, **leg.report.to_json(), "clock": part.clock.to_json()}
-            for part, leg in zip(segments, result.legs, strict=True)
+            for part, leg in zip(segments, result.segments, strict=True)
         ]
     result.extra["notes"] = measured.notes
     if settings.segment is not None:

@@ -45,6 +45,8 @@ class PathSettings:
 
     def __post_init__(self) -> None:
         self.method.delimiters(self.method.make(), self.interval_ns, None)
+        if any(sla.name != "mean" for sla in self.questions.slas):
+            raise SettingError("sla", "only the mean of a path is known: ask mean<10ms")
         if self.questions.slas and None in (self.source, self.target):
             raise SettingError("sla", "needs one path: name it with --from and --to")
 
@@ -61,7 +63,7 @@ class Route:
     over_time: list[tuple[Cell, Total]] = field(default_factory=list)
 
 
-@dataclass(repr=False)
+@dataclass(repr=False, eq=False)
 class PathResult(Result):
     """What each segment adds, which segments are to blame, and what changed."""
 
@@ -165,7 +167,7 @@ def path(
         slow_ns=duration_ns(slow, "slow"),
         method=Method(estimator=estimator, prefix=prefix),
         interval_ns=None if interval is None else duration_ns(interval, "interval"),
-        questions=Questions.parse((), sla),
+        questions=Questions.parse((), sla).need_no_legs(),
     )
     return measure_path(_listed(reports), fspath(topology), _listed(baseline), settings, progress)
 

@@ -24,7 +24,7 @@ ESTIMATORS: Final = ("lda", "finecomb", "rda")
 SHARE: Final = 0.15  # default share of the routers: more of them gain little
 
 
-@dataclass(repr=False)
+@dataclass(repr=False, eq=False)
 class PlanResult(Result):
     """A plan, its costs, and the effect of failed links."""
 
@@ -159,10 +159,10 @@ def plan(
     *,
     upgrade: int | None = None,
     strategy: str = "count",
-    upgraded: Sequence[str] = (),
+    upgraded: Sequence[str] | str = (),
     seed: int = 0,
-    fail: Sequence[str] = (),
-    router: Sequence[str] | None = None,
+    fail: Sequence[str] | str = (),
+    router: Sequence[str] | str | None = None,
     interval: Duration = "1s",
     classes: int = 1,
     estimator: str = "lda",
@@ -180,6 +180,8 @@ def plan(
     from wirelag.network.plan import STRATEGIES, Plan
     from wirelag.network.topology import read_topology
 
+    upgraded, fail = ([given] if isinstance(given, str) else given for given in (upgraded, fail))
+    router = [router] if isinstance(router, str) else router
     one_of(strategy, STRATEGIES, "strategy")
     if upgrade is not None:
         within(upgrade, 0, 1 << 16, "upgrade")

@@ -7,8 +7,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from wirelag.capture.streams import STANDARD_INPUT
 from wirelag.errors import WirelagError
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from wirelag.packets.filters import Filter
     from wirelag.twopoint.alignment import Alignment
     from wirelag.twopoint.sketch import Sighting
-
-STANDARD_INPUT: Final = "-"
 
 Progress: TypeAlias = "Callable[[Packets], Iterable[PacketBatch]]"
 Relation: TypeAlias = Literal["auto", "none"] | int
@@ -65,7 +64,7 @@ def points_of(sources: Iterable[PathOrFile | list[PathOrFile]], reading: ReadOpt
     """A point for each source."""
     from wirelag.capture.source import list_files
 
-    every = [list_files(source) for source in sources]
+    every = [dict(list_files(source)) for source in sources]
     if sum(STANDARD_INPUT in files for files in every) > 1:
         raise WirelagError("standard input is one capture: name a file for the other")
     return [CapturePoint(files, reading) for files in every]

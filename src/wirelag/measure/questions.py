@@ -5,7 +5,7 @@ A group without an estimate fails no agreement.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -26,10 +26,12 @@ class Questions:
     @classmethod
     def parse(cls, above: Sequence[Duration] | Duration | None, sla: Sequence[str] | str | None) -> Questions:
         """Questions as people write them."""
-        limits = [above] if isinstance(above, Duration) else above or []
-        texts = [sla] if isinstance(sla, str) else sla or []
+        limits = above if isinstance(above, Sequence) and not isinstance(above, str) else [above] if above else []
+        texts = sla if isinstance(sla, Sequence) and not isinstance(sla, str) else [sla] if sla else []
         try:
             slas = tuple(Sla.parse(text) for text in texts)
+        except TypeError:
+            raise SettingError("sla", "give text: p99<50ms") from None
         except ValueError as error:
             raise SettingError("sla", str(error)) from None
         return cls(tuple(duration_ns(limit, "above") for limit in limits), slas)
@@ -39,6 +41,28 @@ class Questions:
         return Verdicts(
             self, [_share(limit, delays) for limit in self.above_ns], [sla.to_dict(delays) for sla in self.slas]
         )
+
+    def of_legs(self, legs: Mapping[str, Delays], shown: Delays) -> Verdicts:
+        """The same for round trips: an agreement without a leg must hold on each; shares are those of `shown`."""
+        above = [
+            _share(limit, shown) | {"legs": {name: _share(limit, delays) for name, delays in legs.items()}}
+            for limit in self.above_ns
+        ]
+        return Verdicts(self, above, [_verdict(sla, legs) for sla in self.slas])
+
+    def sentences_of_legs(self, legs: Mapping[str, Delays]) -> list[str]:
+        """The same in words."""
+        shares = [
+            f"to the {name}, {_share_text(limit, delays)}" for limit in self.above_ns for name, delays in legs.items()
+        ]
+        return shares + [_sentence(sla, legs) for sla in self.slas]
+
+    def need_no_legs(self) -> Questions:
+        """Itself; a SettingError if an agreement names a leg, which only round trips have."""
+        for sla in self.slas:
+            if sla.leg is not None:
+                raise SettingError("sla", f"{sla.text}: only rtt has legs: leave out {sla.leg}.")
+        return self
 
     def sentences(self, delays: Delays) -> list[str]:
         """The same in words."""
@@ -80,6 +104,33 @@ def failing_groups(groups: Sequence[tuple[str, Verdicts]]) -> list[str]:
         f"{', '.join(keys[:MOST_NAMED])}{', ...' if len(keys) > MOST_NAMED else ''}"
         for question, keys in broken.items()
     ]
+
+
+def _verdict(sla: Sla, legs: Mapping[str, Delays]) -> dict[str, Any]:
+    """Whether an agreement holds on its leg, or on each that has delays; its value is that of the worst."""
+    each = {name: sla.to_dict(delays) for name, delays in legs.items() if sla.leg in (None, name)}
+    known = {name: one for name, one in each.items() if one["holds"] is not None}
+    failing = [name for name, one in known.items() if not one["holds"]]
+    values = [known[name]["value"] for name in failing or known]
+    return {
+        "question": sla.text,
+        "holds": not failing if known else None,
+        "value": max(values, default=None),  # type: ignore[type-var]
+        "legs": {name: {"holds": one["holds"], "value": one["value"]} for name, one in each.items()},
+    }
+
+
+def _sentence(sla: Sla, legs: Mapping[str, Delays]) -> str:
+    """The verdict in words, with the leg that fails first."""
+    asked = {name: delays for name, delays in legs.items() if sla.leg in (None, name)}
+    known = {name: delays for name, delays in asked.items() if sla.value(delays) is not None}
+    if not known:
+        return f"{sla.text}: cannot say"
+    failing = [name for name, delays in known.items() if not sla.holds(delays)]
+    order = failing + [name for name in known if name not in failing]
+    said = ", ".join(f"to the {name} it is {sla.value_text(known[name])}" for name in order)
+    where = f" to the {' and to the '.join(failing)}" if failing else ""
+    return f"{sla.text}: {'does not hold' + where if failing else 'holds'}; {said}"
 
 
 def _share(limit_ns: int, delays: Delays) -> dict[str, Any]:

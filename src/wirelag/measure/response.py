@@ -7,13 +7,14 @@ two applies is decided here, for captures and live traffic alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from wirelag.errors import SettingError, WirelagError
 from wirelag.measure.groups import Groups
+from wirelag.measure.points import Progress
 from wirelag.measure.questions import Questions
 from wirelag.measure.result import DelayResult, Entry
 from wirelag.units import Duration, Size, duration_ns, format_time, one_of, size_bytes, within
@@ -43,8 +44,6 @@ LONGEST_GAP_NS: Final = 1 << 40
 LEAST_MEMORY: Final = 8 << 10
 SHOWN: Final = 60  # intervals of interval="auto"
 MOST_ASKED: Final = 4  # packets of clients per packet of a server, where both directions pass
-
-Progress = Callable[["Packets"], Iterable["PacketBatch"]]
 
 
 class Synopsis(Protocol):
@@ -98,6 +97,7 @@ class ResponseSettings:
             raise SettingError("gap", "must be at most 18min")
         if self.memory < LEAST_MEMORY:
             raise SettingError("memory", "must be at least 8KiB")
+        within(self.memory, LEAST_MEMORY, 1 << 37, "memory")
 
     @property
     def may_pair(self) -> bool:
@@ -217,7 +217,7 @@ class _Hearing:
 # ---- the question ----
 
 
-@dataclass(repr=False)
+@dataclass(repr=False, eq=False)
 class ResponseResult(DelayResult):
     """Response latency: in total, over time, by server, flow or client."""
 
@@ -260,7 +260,7 @@ def response(
     most_groups: int = 1000,
     above: Sequence[Duration] | Duration = (),
     sla: Sequence[str] | str = (),
-    progress: Progress | None = None,
+    progress: Progress = iter,
 ) -> ResponseResult:
     """Measure response latency: from a request to the last byte of its response, as the client sees it.
 
@@ -280,7 +280,7 @@ def response(
         choose_interval=interval == "auto",
         groups=Groups(by or "server", GROUPS, most_groups),
         each_group=by is not None,
-        questions=Questions.parse(above, sla),
+        questions=Questions.parse(above, sla).need_no_legs(),
     )
     from wirelag.capture.source import open_packets
 
@@ -299,13 +299,11 @@ def servers_of(texts: Iterable[str]) -> tuple[Server, ...]:
         raise SettingError("server", str(error)) from None
 
 
-def measure_response(
-    packets: Packets, settings: ResponseSettings, *, progress: Progress | None = None
-) -> ResponseResult:
+def measure_response(packets: Packets, settings: ResponseSettings, *, progress: Progress = iter) -> ResponseResult:
     """The same, with checked settings."""
     from wirelag.measure.loop import cut
 
-    ((when, (heard,)),) = cut(_Hearing(settings), {"tap": (progress or iter)(packets)})
+    ((when, (heard,)),) = cut(_Hearing(settings), {"tap": progress(packets)})
     seen = BothWays()
     seen.add(heard)
     _need_clients(heard, packets, settings.servers)
@@ -355,7 +353,7 @@ def by_group(found: Synopsis, by: str, most: int) -> list[Entry]:
     entries: list[Entry] = []
     rest: list[Any] = []
     for key, part in found.groups(by):
-        if len(entries) < most - 1:
+        if len(entries) < most:
             entries.append(_entry("group", key, part))
         else:
             rest.append(part.rows)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from wirelag.errors import SettingError
 from wirelag.measure.questions import Questions, Verdicts, failing_groups
 
 if TYPE_CHECKING:
@@ -58,8 +59,10 @@ class Result(ABC):
         """The lines for a terminal."""
 
     def page(self) -> str:
-        """One self-contained HTML page."""
-        raise NotImplementedError(f"{self.command} has no page")
+        """One self-contained HTML page; the table, unless a question has charts."""
+        from wirelag.render.html.frame import table_page
+
+        return table_page(self)
 
     @property
     def holds(self) -> bool:
@@ -83,14 +86,10 @@ class Result(ABC):
 
     def _repr_html_(self) -> str:
         """The page for a notebook's cell; a frame isolates its policy and scripts."""
-        try:
-            page = self.page()
-        except NotImplementedError:
-            return f"<pre>{html.escape(str(self))}</pre>"
-        return f'<iframe srcdoc="{html.escape(page)}" style="width:100%;height:640px;border:0"></iframe>'
+        return f'<iframe srcdoc="{html.escape(self.page())}" style="width:100%;height:640px;border:0"></iframe>'
 
     def __str__(self) -> str:
-        return "\n".join(self.table())
+        return "\n".join([*self.table(), *(f"warning: {line}" for line in self.warnings)])
 
     __repr__ = __str__
 
@@ -105,18 +104,19 @@ class Entry:
     delays: Distribution
     shape: Shape | None = None  # by octave, where too many entries exist to keep their delays
     verdicts: Verdicts = field(default_factory=Verdicts)
+    legs: dict[str, Entry] = field(default_factory=dict)  # of round trips: to the server, to the client
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON, with the verdicts."""
         return self.report.to_json() | self.verdicts.to_dict()
 
 
-@dataclass(repr=False)
+@dataclass(repr=False, eq=False)
 class DelayResult(Result):
     """Delays: in total, over time, by group. What `rtt`, `response` and `oneway` return."""
 
     total: Entry
-    legs: list[Entry] = field(default_factory=list)  # the two directions, or the segments of a path
+    segments: list[Entry] = field(default_factory=list)  # of a path
     intervals: list[Entry] = field(default_factory=list)
     groups: list[Entry] = field(default_factory=list)
     by: str = ""  # kind of groups
@@ -145,6 +145,8 @@ class DelayResult(Result):
 
     def quantile(self, q: float) -> float | None:
         """The q-quantile in seconds: a share of q of delays lies below it."""
+        if isinstance(q, bool) or not isinstance(q, int | float) or not 0 <= q <= 1:
+            raise SettingError("q", f"{q!r} is not between 0 and 1")
         known = self.report.quantiles.get(f"{q:g}")
         if known is not None:
             return known
@@ -181,5 +183,4 @@ class DelayResult(Result):
     def rows(self) -> list[dict[str, Any]]:
         from wirelag.render.rows import row_of
 
-        segments = [entry for entry in self.legs if entry.scope == "segment"]
-        return [row_of(entry) for entry in (self.total, *segments, *self.intervals, *self.groups)]
+        return [row_of(entry) for entry in (self.total, *self.segments, *self.intervals, *self.groups)]

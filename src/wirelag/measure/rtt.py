@@ -6,17 +6,19 @@ A delay belongs to a leg: to the server and back, or to the client and back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from wirelag.errors import SettingError
 from wirelag.measure.groups import Groups
-from wirelag.measure.questions import Questions
+from wirelag.measure.points import Progress
+from wirelag.measure.questions import Questions, failing_groups
 from wirelag.measure.result import DelayResult, Entry
-from wirelag.units import Duration, Size, duration_ns, format_time, one_of, size_bytes
+from wirelag.units import Duration, Size, duration_ns, format_time, one_of, size_bytes, within
 
 if TYPE_CHECKING:
     from wirelag.capture.source import Packets, PacketSource
@@ -24,16 +26,19 @@ if TYPE_CHECKING:
     from wirelag.estimators.match import Match
     from wirelag.packets.batch import PacketBatch
     from wirelag.packets.filters import Filter
-    from wirelag.report import Report
-    from wirelag.synopses.samples import Samples, Sink
+    from wirelag.synopses.connections import Connections
+    from wirelag.synopses.samples import SampleBatch, Samples, Sink
     from wirelag.synopses.timeline import Timeline
 
 GROUPS: Final = ("flow", "client", "server", "subnet", "port")
+LEGS: Final = ("server", "client", "both", "mixed")
+RANKED: Final = {"client": "client"}  # groups that are ranked by another leg than the server's
 RETRANSMITTED: Final = ("drop", "first")
 LEAST_MEMORY: Final = 1 << 10
 MOST_FRIDGES: Final = 8
-
-Progress = Callable[["Packets"], Iterable["PacketBatch"]]
+MOST_SLOTS: Final = 1 << 28
+LEAST_TABLE: Final = 1 << 10
+MOST_MEMORY: Final = 1 << 37
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +52,7 @@ class RttSettings:
     slots: tuple[int, ...] = ()
     entry_probability: tuple[float, ...] = ()
     seed: int = 0
+    leg: str = "server"  # of the figures that come first
     interval_ns: int | None = None
     groups: Groups = field(default_factory=Groups)
     questions: Questions = field(default_factory=Questions)
@@ -57,6 +63,13 @@ class RttSettings:
         for name in self.match or ():
             one_of(name, MATCHERS, "match")
         one_of(self.retransmitted, RETRANSMITTED, "retransmitted")
+        one_of(self.leg, LEGS, "leg")
+        if self.match is not None and not self.match:
+            raise SettingError("match", "names nothing to match")
+        within(self.table_memory, LEAST_TABLE, MOST_MEMORY, "table_memory")
+        within(self.seed, 0, (1 << 64) - 1, "seed")
+        if self.entry_probability and not self.slots:
+            raise SettingError("entry_probability", "needs --slots")
         if self.method == "fridge":
             self._check_fridge()
 
@@ -68,10 +81,12 @@ class RttSettings:
             raise SettingError("entry_probability", "give one for each of --slots")
         if any(not 0 < p <= 1 for p in probabilities) or sum(probabilities) > 1:
             raise SettingError("entry_probability", "must be above 0, and at most 1 in total")
-        if any(m < 1 or m & (m - 1) for m in slots) or len(slots) > MOST_FRIDGES:
+        if any(not 1 <= m <= MOST_SLOTS or m & (m - 1) for m in slots) or len(slots) > MOST_FRIDGES:
             raise SettingError("slots", f"must be powers of two, for at most {MOST_FRIDGES} fridges")
         if self.memory is not None and self.memory < LEAST_MEMORY:
             raise SettingError("memory", "must be at least 1KiB")
+        if self.memory is not None:
+            within(self.memory, LEAST_MEMORY, MOST_MEMORY, "memory")
 
     @property
     def method(self) -> Literal["match", "fridge"]:
@@ -91,13 +106,28 @@ class RttSettings:
         return Fridge(self.match or MATCHED, size, self.slots, self.entry_probability, self.seed)
 
 
-@dataclass(repr=False)
+@dataclass(repr=False, eq=False)
 class RttResult(DelayResult):
     """Round-trip delay: in total, to the server and to the client, over time, by group."""
 
     command: ClassVar[str] = "rtt"
+    ranked: str = ""  # the leg by which groups are in order
     timeline: Timeline | None = None  # for the page
     coverage: str = ""  # the last note
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each entry and leg."""
+        from wirelag.render.rows import row_of
+
+        rows = []
+        for entry in (self.total, *self.intervals, *self.groups):
+            each = {
+                name: replace(one, report=one.report.during(entry.report.interval)) for name, one in entry.legs.items()
+            }
+            chosen = entry.report.details["leg"]
+            each |= {} if chosen in ("server", "client") and each else {chosen: entry}
+            rows += [_with_leg(row_of(one), name) for name, one in each.items()]
+        return rows
 
     def table(self) -> list[str]:
         from wirelag.render.rtt import table
@@ -108,6 +138,10 @@ class RttResult(DelayResult):
         from wirelag.render.rtt import page
 
         return page(self)
+
+
+def _with_leg(row: dict[str, Any], leg: str) -> dict[str, Any]:
+    return {"scope": row["scope"], "key": row["key"], "leg": leg, **row}
 
 
 def rtt(
@@ -123,6 +157,7 @@ def rtt(
     slots: Sequence[int] = (),
     entry_probability: Sequence[float] = (),
     seed: int = 0,
+    leg: str = "server",
     interval: Duration | None = None,
     by: str | None = None,
     most_groups: int = 1000,
@@ -132,13 +167,15 @@ def rtt(
     sla: Sequence[str] | str = (),
     samples: bool | str | PathLike[str] = False,
     charts: bool = True,
-    progress: Progress | None = None,
+    progress: Progress = iter,
 ) -> RttResult:
     """Measure round-trip delay: the time from a request to its response, as both pass the capture point.
 
-    `source` is a capture, several, an interface (with `duration`) or packet batches. `by` groups by flow, client,
-    server, subnet or port; `memory` replaces exact matching by a fridge of that size. `samples=True` keeps every
-    delay (`Result.samples`); a path writes them to a Parquet file. `charts=False` skips what only the page needs.
+    Figures are those of a leg: `leg` is "server" (the path to the server and back), "client", "both" (the sum of both
+    for each connection) or "mixed"; each entry holds both in `legs`. `source` is a capture, several, an interface
+    (with `duration`) or packet batches. `by` groups by flow, client, server, subnet or port; `memory` replaces exact
+    matching by a fridge of that size. `samples=True` keeps every delay (`Result.samples`); a path writes them to a
+    Parquet file. `charts=False` skips what only the page needs.
     """
     settings = RttSettings(
         match=None if match == "auto" else tuple(match.split(",") if isinstance(match, str) else match),
@@ -148,6 +185,7 @@ def rtt(
         slots=tuple(slots),
         entry_probability=tuple(entry_probability),
         seed=seed,
+        leg=leg,
         interval_ns=None if interval is None else duration_ns(interval, "interval"),
         groups=Groups(by, GROUPS, most_groups, ipv4_prefix, ipv6_prefix),
         questions=Questions.parse(above, sla),
@@ -165,7 +203,7 @@ def measure_rtt(
     *,
     samples: bool | str | PathLike[str] = False,
     charts: bool = True,
-    progress: Progress | None = None,
+    progress: Progress = iter,
 ) -> RttResult:
     """The same, with checked settings."""
     from wirelag.synopses.timeline import Timeline
@@ -182,69 +220,132 @@ def measure_rtt(
         elif samples is not False:
             from wirelag.capture.sample_file import SampleFile
 
-            sinks.append(stack.enter_context(SampleFile(fspath(samples))).add)
-        result = _measured(packets, settings, sinks, progress or iter)
+            sinks.append(stack.enter_context(SampleFile(_own_file(samples, packets))).add)
+        result = _measured(packets, settings, sinks, progress)
     result.timeline, result.samples = timeline, kept
     result.subject, result.warnings = ", ".join(packets.names), list(packets.warnings)
-    result.ask(settings.questions, result.total.delays)
+    _ask(result, settings.questions)
+    if len(result.total.legs) > 1:
+        result.notes.append(LEG_NOTE)
     result.notes.append(result.coverage)
     return result
+
+
+def _own_file(samples: str | PathLike[str], packets: Packets) -> str:
+    """The file for samples; writing them over a capture would destroy it."""
+    if not isinstance(samples, str | PathLike):
+        raise SettingError("samples", f"{samples!r} is not True, False or a path")
+    path = fspath(samples)
+    for name in packets.names:
+        if os.path.exists(path) and os.path.exists(name) and os.path.samefile(path, name):
+            raise SettingError("samples", f"{path} is read: writing to it would destroy it; choose another file")
+    return path
+
+
+LEG_NOTE: Final = "a leg is the path from the capture point to the server and back, or to the client and back"
+
+
+def _ask(result: RttResult, questions: Questions) -> None:
+    """Put questions to both legs, in total and of every group."""
+    for entry in (result.total, *result.groups):
+        entry.verdicts = questions.of_legs({name: leg.delays for name, leg in entry.legs.items()}, entry.delays)
+    result.notes += questions.sentences_of_legs({name: leg.delays for name, leg in result.total.legs.items()})
+    result.notes += failing_groups([(entry.key, entry.verdicts) for entry in result.groups])
+
+
+class _Entries:
+    """Samples as entries: the figures of the leg that was asked for, and both legs beside them."""
+
+    def __init__(self, settings: RttSettings) -> None:
+        self._method, self._leg = settings.method, settings.leg
+
+    def of(
+        self, scope: str, key: str, samples: Samples, connections: Connections | None, tag: int | None = None
+    ) -> Entry:
+        """An entry over all samples, or those of a group."""
+        from wirelag.report import Report
+        from wirelag.synopses.samples import LEGS as PLACES
+
+        if connections is not None:
+            delays = connections.distribution(tag)
+            report = samples.report_of(delays, self._method, "round_trip", tag, self._leg)
+        else:
+            delays = samples.distribution(tag, PLACES.index(self._leg) if self._leg in PLACES else None)
+            report = samples.report(self._method, "round_trip", tag, self._leg)
+        entry = Entry(scope, key, report, delays)
+        for place, name in enumerate(PLACES):
+            if name in report.details["legs"]:
+                figures = dict(report.details["legs"][name])
+                figures["ci95"] = {figure: tuple(bounds) for figure, bounds in figures["ci95"].items()}
+                said = Report(self._method, "round_trip", packets=samples.packets, **figures)
+                entry.legs[name] = Entry(scope, key, said, samples.distribution(tag, place))
+        return entry
 
 
 def _measured(packets: Packets, settings: RttSettings, sinks: Sequence[Sink], progress: Progress) -> RttResult:
     """All samples, those of each interval, and those of each group."""
     from wirelag.measure.loop import cut
-    from wirelag.stats.distribution import Distribution
+    from wirelag.synopses.connections import Connections
     from wirelag.synopses.samples import Samples
 
-    estimator, grouping = replace(settings.estimator(), sinks=tuple(sinks)), settings.groups.grouping()
-    total, nothing, intervals = Samples(), Distribution(), []
+    grouping, entries = settings.groups.grouping(), _Entries(settings)
+    whole = Connections(grouping) if settings.leg == "both" else None
+    part_of = Connections(grouping) if whole is not None else None
+
+    def keep(batch: PacketBatch, samples: SampleBatch) -> None:
+        if part_of is not None:
+            part_of.add(batch, samples)
+
+    sinks = [*sinks, keep] if whole is not None else sinks
+    estimator = replace(settings.estimator(), sinks=tuple(sinks))
+    total, intervals = Samples(), []
     for when, (part,) in cut(estimator, {"tap": progress(packets)}, settings.interval_ns, grouping):
         total.merge(part)
         if settings.interval_ns:
-            report = part.report(settings.method, "round_trip").during(when)
-            # Intervals keep only their shape: there may be many.
-            shape = part.distribution().by_octave()
-            intervals.append(Entry("interval", format_time(when.start_ns), report, nothing, shape))
-    result = RttResult(_total(settings.method, packets, total), by=settings.groups.by or "", intervals=intervals)
-    result.legs = legs(settings.method, total)
+            entry = entries.of("interval", format_time(when.start_ns), part, part_of)
+            entry.report = entry.report.during(when)
+            intervals.append(_shape_only(entry))
+        if whole is not None and part_of is not None:
+            whole.merge(part_of)
+            part_of = Connections(grouping)
+    result = RttResult(entries.of("all", "all", total, whole), by=settings.groups.by or "", intervals=intervals)
+    result.covering(packets.statistics.packets, dict(packets.statistics.skipped))
+    if not packets.statistics.packets:
+        result.total.report = replace(result.report, reason="no packets")
     if grouping:
-        groups = [
-            Entry(
-                "group", grouping.keys[tag], total.report(settings.method, "round_trip", tag), total.distribution(tag)
-            )
-            for tag in total.tags
-        ]
-        result.groups = sorted(groups, key=lambda entry: (entry.key == "other", -(entry.report.quantiles["0.5"] or 0)))
+        found = [entries.of("group", grouping.keys[tag], total, whole, tag) for tag in total.tags]
+        result.ranked = settings.leg if settings.leg in ("both", "mixed") else RANKED.get(result.by, "server")
+        result.groups = sorted(found, key=lambda entry: _rank(entry, result.ranked))
     result.counts, result.coverage = _counts(packets, total), _coverage(packets, total)
     return result
 
 
-def _total(method: str, packets: Packets, total: Samples) -> Entry:
-    statistics = packets.statistics
-    report = replace(total.report(method, "round_trip"), packets=statistics.packets, skipped=dict(statistics.skipped))
-    if not statistics.packets:
-        report = replace(report, reason="no packets")
-    return Entry("all", "all", report, total.distribution())
+def _rank(entry: Entry, leg: str) -> tuple[bool, bool, float]:
+    """Slowest first on this leg; then groups without delays on it, by the other; "other" last."""
+    ranked = entry.legs.get(leg) if leg in ("server", "client") else entry
+    median = ranked.report.quantiles["0.5"] if ranked is not None and ranked.report.samples else None
+    rest = max((one.report.quantiles["0.5"] or 0.0 for one in entry.legs.values()), default=0.0)
+    return entry.key == "other", median is None, -(rest if median is None else median)
+
+
+def _shape_only(entry: Entry) -> Entry:
+    """The entry of an interval keeps only the shape of its distributions: there may be many."""
+    from wirelag.stats.distribution import Distribution
+
+    for one in (entry, *entry.legs.values()):
+        one.shape, one.delays = one.delays.by_octave(), Distribution()
+    return entry
 
 
 def legs(method: str, total: Samples) -> list[Entry]:
     """Delays to the server and to the client, separately."""
-    from wirelag.synopses.samples import LEGS
+    from wirelag.synopses.samples import LEGS as PLACES
 
     return [
-        Entry("leg", f"to the {side}", _leg_report(method, total, leg), delays)
-        for leg, side in enumerate(LEGS)
+        Entry("leg", f"to the {side}", total.report(method, "round_trip", leg=side), delays)
+        for leg, side in enumerate(PLACES)
         if (delays := total.distribution(leg=leg)).samples
     ]
-
-
-def _leg_report(method: str, total: Samples, leg: int) -> Report:
-    from wirelag.report import Report
-    from wirelag.synopses.samples import facts
-
-    figures = facts(total.distribution(leg=leg), total.random_groups.of_leg(leg))
-    return Report(method, "round_trip", packets=total.packets, **figures)
 
 
 _COUNTED: Final = {

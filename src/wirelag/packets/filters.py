@@ -3,11 +3,12 @@
 import ipaddress
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from wirelag.errors import SettingError
 from wirelag.units import parse_duration_ns
 
 PROTOCOLS: Final = {
@@ -43,28 +44,31 @@ class Filter:
     @classmethod
     def parse(
         cls,
-        hosts: tuple[str, ...] = (),
-        nets: tuple[str, ...] = (),
-        ports: tuple[int | str, ...] = (),
-        protocols: tuple[str, ...] = (),
+        hosts: str | tuple[str, ...] = (),
+        nets: str | tuple[str, ...] = (),
+        ports: str | int | tuple[int | str, ...] = (),
+        protocols: str | tuple[str, ...] = (),
         start: str | None = None,
         end: str | None = None,
     ) -> "Filter":
-        """Build a filter from command-line words; a ValueError names the wrong word."""
-        times = [parse_time_ns(text) for text in (start, end) if text]
-        if len({relative for _, relative in times}) > 1:
-            raise ValueError("give both times as a distance from the first packet (+2s), or neither")
-        relative = bool(times) and times[0][1]
-        from_ns = parse_time_ns(start)[0] if start else EARLIEST_NS
-        to_ns = parse_time_ns(end)[0] if end else LATEST_NS
+        """Build a filter from words of the command line; a SettingError names the wrong one."""
+        hosts, nets, protocols = _words(hosts), _words(nets), _words(protocols)
+        ports = (ports,) if isinstance(ports, str | int) else tuple(ports)
+        times = {name: _setting(name, parse_time_ns, text) for name, text in (("from", start), ("to", end)) if text}
+        if len({relative for _, relative in times.values()}) > 1:
+            raise SettingError("from", "give both times as a distance from the first packet (+2s), or neither")
+        from_ns, relative = times.get("from", (EARLIEST_NS, False))
+        to_ns, relative = times.get("to", (LATEST_NS, relative))
         if from_ns >= to_ns:
-            raise ValueError(f"the time range from {start} to {end} is empty")
+            raise SettingError("to", f"the time range from {start} to {end} is empty")
         if len(hosts) + len(nets) > MOST_NETS:
-            raise ValueError(f"a filter has at most {MOST_NETS} hosts and networks; name larger networks")
+            raise SettingError("net", f"at most {MOST_NETS} hosts and networks; name larger networks")
+        wanted = [_setting("host", _host, text) for text in hosts] + [_setting("net", _net, text) for text in nets]
+        chosen = {port for word in ports for port in _setting("port", _ports, str(word))}
         return cls(
-            nets=tuple(_host(text) for text in hosts) + tuple(_net(text) for text in nets),
-            ports=tuple(sorted({port for word in ports for port in _ports(str(word))})),
-            protocols=tuple(number for text in protocols for number in _protocol(text)),
+            nets=tuple(wanted),
+            ports=tuple(sorted(chosen)),
+            protocols=tuple(number for text in protocols for number in _setting("proto", _protocol, text)),
             from_ns=from_ns,
             to_ns=to_ns,
             relative=relative,
@@ -80,6 +84,21 @@ class Filter:
             "to_ns": self.to_ns,
             "relative": self.relative,
         }
+
+
+def _words(given: str | tuple[str, ...]) -> tuple[str, ...]:
+    """One word, or several."""
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+T = TypeVar("T")
+
+
+def _setting(name: str, read: Callable[[str], T], text: str) -> T:
+    try:
+        return read(text)
+    except (ValueError, AttributeError, TypeError) as error:
+        raise SettingError(name, str(error)) from None
 
 
 def parse_time_ns(text: str) -> tuple[int, bool]:
@@ -130,8 +149,9 @@ def _protocol(text: str) -> tuple[int, ...]:
     raise ValueError(f"{text!r} is not a protocol: write a number or one of {', '.join(PROTOCOLS)}")
 
 
-def _ports(text: str) -> Iterator[int]:
+def _ports(text: str) -> list[int]:
     """Ports as people write them: numbers, ranges and names of services, with commas between."""
+    found: list[int] = []
     for word in text.split(","):
         first, dash, last = word.strip().partition("-")
         if first.isdecimal() and (not dash or last.isdecimal()):
@@ -140,7 +160,8 @@ def _ports(text: str) -> Iterator[int]:
             low = high = _service(word.strip())
         if not 0 <= low <= high <= 65535:
             raise ValueError(f"{word.strip()} is not a port: ports go from 0 to 65535")
-        yield from range(low, high + 1)
+        found += range(low, high + 1)
+    return found
 
 
 def _service(name: str) -> int:

@@ -20,7 +20,7 @@ def table(result: OnewayResult) -> list[str]:
     titles = "  ".join(f"{name:>{size}}" for name, size in _HEADS)
     parts = [
         ("", [result.total]),
-        ("by segment", result.legs),
+        ("by segment", result.segments),
         ("over time", result.intervals),
         (f"by {result.by}, slowest first", result.groups),
     ]

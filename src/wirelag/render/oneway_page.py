@@ -33,7 +33,7 @@ def page(result: OnewayResult) -> str:
             ],
             groups=[(entry.key, entry.report) for entry in result.groups],
             by=result.by,
-            segments=[(leg.key, leg.report) for leg in result.legs],
+            segments=[(leg.key, leg.report) for leg in result.segments],
             clock=_clock_fit(measured, result.notes[1]),
             notes=result.notes,
             warnings=result.warnings,

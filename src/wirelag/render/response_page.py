@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from wirelag.packets.intervals import Interval
 from wirelag.render.html.oneway_charts import MOST_PARTS, SpanEntry
-from wirelag.render.html.page import Page
+from wirelag.render.html.page import Page, View
 from wirelag.render.html.response import ResponsePage, render_pairs, render_response
 from wirelag.stats.distribution import Distribution
 from wirelag.synopses.epochs import Epochs
@@ -53,16 +53,20 @@ def _of_exchanges(result: ResponseResult) -> str:
             title="Response time",
             subject=result.subject,
             command_line=result.command_line,
-            total=result.total,
-            timeline=[(when, entry.delays if entry else Distribution()) for when, entry in parts_of(result)],
+            views=[View("", result.total, _timeline(result))],
             groups=[entry for entry in result.groups if entry.report.samples],
             by=result.by,
             notes=result.notes,
             warnings=result.warnings,
             counts=result.counts,
             what="responses",
+            reason=result.report.reason or "",
         )
     )
+
+
+def _timeline(result: ResponseResult) -> list[tuple[Interval, Distribution]]:
+    return [(when, entry.delays if entry else Distribution()) for when, entry in parts_of(result)]
 
 
 def parts_of(result: ResponseResult) -> list[tuple[Interval, Entry | None]]:

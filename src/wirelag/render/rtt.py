@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wirelag.render.tables import Pictures, layout, mean_with_bounds, quantiles
+from wirelag.render.tables import WIDEST_KEY, Pictures, cut, layout, mean_with_bounds, quantiles
+from wirelag.stats.distribution import Distribution
 
 if TYPE_CHECKING:
     from wirelag.measure.result import Entry
@@ -12,15 +15,40 @@ if TYPE_CHECKING:
 
 
 def table(result: RttResult) -> list[str]:
-    """One line for each report, with a small picture of its distribution."""
-    pictures = Pictures(result.total.delays)
+    """Each entry with both legs below each other, and a small picture of each distribution."""
+    both = [leg.delays for leg in result.total.legs.values()]
+    whole = Distribution()
+    for delays in (*both, result.total.delays):
+        whole.merge(delays)
+    pictures = Pictures(whole)
     head = f"{'samples':>9}  {'p50':>8}  {'p90':>8}  {'p99':>8}  {'mean, 95% interval':^24}  {pictures.axis}"
-    parts = [
-        ("", [result.total, *result.legs]),
-        ("over time", result.intervals),
-        (f"by {result.by}, slowest first", result.groups),
-    ]
-    return layout(parts, head, lambda entry: delay_cells(entry, pictures)) + result.notes
+    order = f"slowest {_leg_text(result.ranked)} first" if result.ranked in ("server", "client") else "slowest first"
+    parts = [("", [result.total]), ("over time", result.intervals), (f"by {result.by}, {order}", result.groups)]
+    width = min(WIDEST_KEY, max(len(entry.key) for _, entries in parts for entry in entries))
+    lined = [(title, [line for entry in entries for line in _lines(entry, width)]) for title, entries in parts]
+    return layout(lined, head, lambda line: delay_cells(line.entry, pictures), 2 * WIDEST_KEY) + result.notes
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of the table: an entry, or one leg of it."""
+
+    key: str
+    entry: Entry
+
+
+def _leg_text(leg: str) -> str:
+    return {"server": "to the server", "client": "to the client", "both": "both legs"}.get(leg, leg)
+
+
+def _lines(entry: Entry, width: int) -> Iterator[_Line]:
+    """Both legs, and what was asked for if it is neither; the key stands on the first of them."""
+    each = dict(entry.legs)
+    chosen = entry.report.details["leg"]
+    if chosen not in ("server", "client") or not each:
+        each[chosen] = entry
+    for i, (leg, one) in enumerate(each.items()):
+        yield _Line(f"{cut(entry.key, width) if i == 0 else '':<{width}}  {_leg_text(leg):<13}", one)
 
 
 def delay_cells(entry: Entry, pictures: Pictures) -> str:
@@ -33,21 +61,28 @@ def delay_cells(entry: Entry, pictures: Pictures) -> str:
 
 
 def page(result: RttResult) -> str:
-    """The page with charts."""
-    from wirelag.render.html.page import Page, render
+    """The page with charts: both legs, and no mixture unless it was asked for."""
+    from wirelag.render.html.page import Page, View, render
 
+    views = [
+        View(_leg_text(leg), entry, result.timeline.parts(leg) if result.timeline else ())
+        for leg, entry in result.total.legs.items()
+    ]
+    chosen = result.report.details["leg"]
+    if chosen not in ("server", "client"):
+        views.append(View(_leg_text(chosen), result.total))
     return render(
         Page(
             title="Round-trip delay",
             subject=result.subject,
             command_line=result.command_line,
-            total=result.total,
-            legs=result.legs,
-            timeline=result.timeline.parts() if result.timeline else [],
+            views=views,
             groups=result.groups,
+            ranked=result.ranked if result.ranked in ("server", "client") else "",
             by=result.by,
             notes=[note for note in result.notes if note != result.coverage],
             warnings=result.warnings,
             counts=result.counts,
+            reason=result.report.reason or "",
         )
     )

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from wirelag.units import format_duration, parse_duration_ns, parse_share
 
 _QUESTION: Final = re.compile(
-    r"\s*(?:p(?P<q>\d{1,2}(?:\.\d+)?)|(?P<name>mean|max|min)|above\((?P<limit>[^)]+)\))\s*(?P<sign><=?)\s*(?P<bound>\S+)\s*"
+    r"\s*(?:(?P<leg>server|client)\.)?(?:p(?P<q>\d{1,2}(?:\.\d+)?)|(?P<name>mean|max|min)|above\((?P<limit>[^)]+)\))\s*(?P<sign><=?)\s*(?P<bound>\S+)\s*"
 )
 
 
@@ -48,6 +48,7 @@ class Sla:
     limit_ns: int | None
     inclusive: bool
     bound: float  # ns, or a share
+    leg: str | None = None  # of a round trip; None: every leg there is
 
     @classmethod
     def parse(cls, text: str) -> Sla:
@@ -67,6 +68,7 @@ class Sla:
             limit_ns=parse_duration_ns(limit) if limit else None,
             inclusive=found["sign"] == "<=",
             bound=parse_share(found["bound"]) if limit else parse_duration_ns(found["bound"]),
+            leg=found["leg"],
         )
 
     def value(self, delays: Delays) -> float | None:
@@ -93,11 +95,16 @@ class Sla:
 
     def sentence(self, delays: Delays) -> str:
         """The verdict in words."""
+        if self.value(delays) is None:
+            return f"{self.text}: cannot say"
+        return f"{self.text}: {'holds' if self.holds(delays) else 'does not hold'}, it is {self.value_text(delays)}"
+
+    def value_text(self, delays: Delays) -> str:
+        """The value, for a person."""
         value = self.value(delays)
         if value is None:
-            return f"{self.text}: cannot say"
-        said = f"{value:.2%}" if self.limit_ns is not None else format_duration(value)
-        return f"{self.text}: {'holds' if self.holds(delays) else 'does not hold'}, it is {said}"
+            return "unknown"
+        return f"{value:.2%}" if self.limit_ns is not None else format_duration(value)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from wirelag.stats.distribution import WORDS, Distribution, add_by_leg
 from wirelag.stats.random_groups import RandomGroups
 
 LEGS: Final = ("server", "client")
+MIXED: Final = "mixed"  # delays of both legs as one
 ALL: Final = 0  # tag of samples without a group
 
 Ints = npt.NDArray[Any]
@@ -105,32 +106,47 @@ class Samples:
         """The groups that have samples."""
         return sorted({tag for tag, _ in self.distributions})
 
-    def report(self, estimator: str, quantity: Quantity, tag: int | None = None) -> Report:
-        """The report over all samples, or one group's."""
-        legs = {name: self.distribution(tag, leg) for leg, name in enumerate(LEGS)}
-        details: dict[str, Any] = {
-            "legs": {
-                name: _plain(facts(one, self.random_groups.of_leg(leg) if tag is None else None))
-                for leg, (name, one) in enumerate(legs.items())
-                if one.samples
-            }
-        }
-        means = [one.mean_ns for one in legs.values()]
+    def report(self, estimator: str, quantity: Quantity, tag: int | None = None, leg: str = MIXED) -> Report:
+        """The report over all samples, or one group's: of a leg, or of both as one."""
+        place = LEGS.index(leg) if leg in LEGS else None
+        return self.report_of(self.distribution(tag, place), estimator, quantity, tag, leg)
+
+    def report_of(self, whole: Distribution, estimator: str, quantity: Quantity, tag: int | None, leg: str) -> Report:
+        """The report of these delays; the figures of each leg are beside them."""
+        details: dict[str, Any] = {"leg": leg, "legs": self.legs(tag)}
+        means = [details["legs"].get(name, {}).get("mean") for name in LEGS]
         # Both legs together: the delay of a connection's packets from end to end and back.
-        details["both_legs"] = None if None in means else sum(mean for mean in means if mean is not None) / 1e9
+        details["both_legs"] = None if None in means else sum(means)
         if tag is None:
             details["counts"] = dict(sorted(self.counts.items()))
-        whole = self.distribution(tag)
         # If a method sees only some delays, each sample stands for several.
         details |= {"stands_for": whole.weight, "effective_samples": whole.effective_samples}
         return Report(
             estimator,
             quantity,
             packets=self.packets,
-            reason=None if whole.samples else "no request was seen together with its response",
+            reason=None if whole.samples else self._why_nothing(tag, leg),
             details=details,
-            **facts(whole, self.random_groups if tag is None else None),
+            **facts(whole, self._certainty(tag, leg)),
         )
+
+    def legs(self, tag: int | None = None) -> dict[str, Any]:
+        """The figures of each leg that has samples, as JSON holds them."""
+        found = {name: self.distribution(tag, place) for place, name in enumerate(LEGS)}
+        return {name: _plain(facts(one, self._certainty(tag, name))) for name, one in found.items() if one.samples}
+
+    def _certainty(self, tag: int | None, leg: str) -> RandomGroups | None:
+        if tag is not None or leg not in (*LEGS, MIXED):
+            return None
+        return self.random_groups if leg == MIXED else self.random_groups.of_leg(LEGS.index(leg))
+
+    def _why_nothing(self, tag: int | None, leg: str) -> str:
+        if not self.distribution(tag).samples:
+            return "no request was seen together with its response"
+        if leg in LEGS:
+            other = LEGS[1 - LEGS.index(leg)]
+            return f"there are no delays to the {leg}, only to the {other} (--leg {other})"
+        return "no connection has delays to its server and to its client"
 
 
 def facts(distribution: Distribution, random_groups: RandomGroups | None = None) -> dict[str, Any]:

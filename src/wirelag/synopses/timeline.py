@@ -1,4 +1,4 @@
-"""Delays over time, for charts. Memory: at most `MOST_SLOTS` distributions, 23 MB."""
+"""Delays over time, for charts. Memory: at most `MOST_SLOTS` distributions for each leg, 46 MB."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.intervals import Interval
 from wirelag.stats.distribution import Distribution
-from wirelag.synopses.samples import SampleBatch
+from wirelag.synopses.samples import LEGS, SampleBatch
 
 MOST_SLOTS: Final = 300
 MOST_POINTS: Final = 120
@@ -26,22 +26,27 @@ class Timeline:
     def __init__(self, interval_ns: int | None = None) -> None:
         self._asked = interval_ns is not None
         self._length_ns = interval_ns or 1_000
-        self._slots: dict[int, Distribution] = {}
+        self._slots: dict[tuple[int, int], Distribution] = {}  # by place in time, and leg
 
     def add(self, packets: PacketBatch, samples: SampleBatch) -> None:
         """Take in samples."""
         times_ns = packets.time_ns[samples.rows]
         self._make_room(int(times_ns.min()), int(times_ns.max()))
-        indexes = times_ns // self._length_ns
-        for index in np.unique(indexes).tolist():
-            mine = indexes == index
+        places = times_ns // self._length_ns * len(LEGS) + samples.legs
+        for place in np.unique(places).tolist():
+            mine = places == place
             weights = None if samples.weights is None else samples.weights[mine]
-            self._slots.setdefault(index, Distribution()).add(samples.delays_ns[mine], weights)
+            slot = self._slots.setdefault(divmod(place, len(LEGS)), Distribution())
+            slot.add(samples.delays_ns[mine], weights)
+
+    @property
+    def _indexes(self) -> list[int]:
+        return [index for index, _ in self._slots]
 
     def _make_room(self, first_ns: int, last_ns: int) -> None:
         if self._slots:
-            first_ns = min(first_ns, min(self._slots) * self._length_ns)
-            last_ns = max(last_ns, max(self._slots) * self._length_ns)
+            first_ns = min(first_ns, min(self._indexes) * self._length_ns)
+            last_ns = max(last_ns, max(self._indexes) * self._length_ns)
         factor = 1
         while last_ns // (self._length_ns * factor) - first_ns // (self._length_ns * factor) >= MOST_SLOTS:
             factor *= 10
@@ -49,24 +54,25 @@ class Timeline:
             self._slots = _merged(self._slots, factor)
             self._length_ns *= factor
 
-    def parts(self) -> list[tuple[Interval, Distribution]]:
-        """The delays of each part of the time, without gaps: 30 to 120 parts, or up to 300 of the interval asked for.
+    def parts(self, leg: str) -> list[tuple[Interval, Distribution]]:
+        """The delays of a leg in each part of the time, without gaps; both legs have the same parts.
 
-        There are fewer where the capture is shorter than that.
+        There are 30 to 120 parts, or up to 300 of the interval asked for; fewer where the capture is shorter.
         """
         if not self._slots:
             return []
-        span = max(self._slots) - min(self._slots) + 1
+        indexes = self._indexes
+        span = max(indexes) - min(indexes) + 1
         factor = 1 if self._asked else next(f for f in (1, 2, 5) if span <= f * MOST_POINTS or f == 5)
         slots, length = _merged(self._slots, factor), self._length_ns * factor
         return [
-            (Interval(index * length, (index + 1) * length), slots.get(index, Distribution()))
-            for index in range(min(slots), max(slots) + 1)
+            (Interval(index * length, (index + 1) * length), slots.get((index, LEGS.index(leg)), Distribution()))
+            for index in range(min(indexes) // factor, max(indexes) // factor + 1)
         ]
 
 
-def _merged(slots: Mapping[int, Distribution], factor: int) -> dict[int, Distribution]:
-    merged: dict[int, Distribution] = {}
-    for index, delays in slots.items():
-        merged.setdefault(index // factor, Distribution()).merge(delays)
+def _merged(slots: Mapping[tuple[int, int], Distribution], factor: int) -> dict[tuple[int, int], Distribution]:
+    merged: dict[tuple[int, int], Distribution] = {}
+    for (index, leg), delays in slots.items():
+        merged.setdefault((index // factor, leg), Distribution()).merge(delays)
     return merged

@@ -11,14 +11,18 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from wirelag import __version__
 from wirelag.render.html.charts import Figure, duration
 from wirelag.report import Report
+
+if TYPE_CHECKING:
+    from wirelag.measure.result import Result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +77,14 @@ def _plotly() -> str:
 
 def _sha256(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def table_page(result: Result) -> str:
+    """The page of a result without charts: its table."""
+    lines = escape("\n".join(result.table()))
+    frame = Frame(title=f"wirelag {result.command}", subject="", command_line=result.command_line)
+    frame = replace(frame, warnings=result.warnings)
+    return document(frame, f"<section><pre>{lines}</pre></section>{coverage(frame)}", {})
 
 
 # ---- sections ----

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -21,50 +21,72 @@ MOST_GROUPS: Final = 100  # groups in the table
 MOST_BARS: Final = 20
 
 
+@dataclass(frozen=True)
+class View:
+    """A distribution with its figures, and how it changed over time: all there is, or one leg of it."""
+
+    name: str  # "to the server"; empty where there is only one
+    entry: Entry
+    timeline: Parts = ()
+
+    @property
+    def suffix(self) -> str:
+        """What tells its charts from those of others."""
+        return f"-{self.name.split()[-1]}" if self.name else ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Page(Frame):
-    """A page about a distribution of delay."""
+    """A page about distributions of delay."""
 
-    total: Entry
-    legs: Sequence[Entry] = ()
-    timeline: Parts = ()
+    views: Sequence[View]
     groups: Sequence[Entry] = ()  # slowest first
+    ranked: str = ""  # the leg by which they are in order
     by: str = ""
-    what: str = "round trips"  # plural name of what is measured
+    what: str = "round trips"  # as people call several of what is measured
+    reason: str = ""  # why there is nothing
 
 
 def render(page: Page, more: Mapping[str, tuple[Figure, str]] = MappingProxyType({})) -> str:
     """The page; `more` are charts with their sections, by name."""
     sections = [_summary(page)]
     figures: dict[str, Figure] = {}
-    if page.total.report.samples:
-        figures = _figures(page)
-        text = f"The share of {page.what} that took at most this time. The delay axis is logarithmic."
-        sections.append(chart("cdf", f"How long {page.what} take", text, below=_delays_table([page.total, *page.legs])))
+    known = [view for view in page.views if view.entry.report.samples]
+    if known:
+        text = f"The share of {page.what} that took no longer than this. The delay axis is logarithmic."
+        named = [replace(view.entry, key=view.name or view.entry.key) for view in known]
+        figures["cdf"] = cdf(named, page.what)
+        sections.append(chart("cdf", f"How long {page.what} take", text, below=_delays_table(named)))
         for name, (figure, section) in more.items():
             figures[name] = figure
             sections.append(section)
-        if page.timeline:
-            length = format_duration(page.timeline[0][0].length_ns)
-            sections.append(
-                chart(
-                    "quantiles", "Over time", f"Half of the {page.what} {_QUANTILES_TEXT} Each point covers {length}."
-                )
-            )
-            sections.append(
-                chart(
-                    "heat",
-                    "Every delay over time",
-                    f"How many {page.what} took how long, and when. {_HEAT_TEXT}",
-                    below=scale(figures["heat"], page.what) + _time_table(page.timeline),
-                )
-            )
+        for view in known:
+            _add_timeline(page, view, figures, sections)
         if page.groups:
             height = 110 + 26 * min(MOST_BARS, len(page.groups))
-            title = f"Slowest by {page.by}"
+            title = f"Slowest by {page.by}{f', to the {page.ranked}' if page.ranked else ''}"
+            figures["groups"] = bars([_ranked(entry, page.ranked) for entry in page.groups[:MOST_BARS]])
             sections.append(chart("groups", title, _groups_text(page), height, _groups_table(page)))
     sections.append(coverage(page))
     return document(page, "\n".join(sections), figures)
+
+
+def _add_timeline(page: Page, view: View, figures: dict[str, Figure], sections: list[str]) -> None:
+    if not view.timeline:
+        return
+    length, where = format_duration(view.timeline[0][0].length_ns), f", {view.name}" if view.name else ""
+    quantiles, every = f"quantiles{view.suffix}", f"heat{view.suffix}"
+    figures |= {quantiles: over_time(view.timeline), every: heat(view.timeline)}
+    text = f"Half of the {page.what} {_QUANTILES_TEXT} Each point covers {length}."
+    sections.append(chart(quantiles, f"Over time{where}", text))
+    below = scale(figures[every], page.what) + _time_table(view.timeline)
+    text = f"How many {page.what} took how long, and when. {_HEAT_TEXT}"
+    sections.append(chart(every, f"Every delay over time{where}", text, below=below))
+
+
+def _ranked(entry: Entry, leg: str) -> Entry:
+    """The entry of the leg by which groups are in order."""
+    return replace(entry.legs[leg], key=entry.key) if leg in entry.legs else entry
 
 
 # ---- text and tables ----
@@ -77,14 +99,23 @@ _HEAT_TEXT: Final = "Both the delay axis and the colours are logarithmic."
 
 
 def _summary(page: Page) -> str:
-    report = page.total.report
-    if not report.samples:
-        reason = report.reason or "no samples"
-        return f'<section><p class="lead">Nothing could be measured: {escape(reason)}.</p></section>'
+    known = [view for view in page.views if view.entry.report.samples]
+    if not known:
+        return (
+            f'<section><p class="lead">Nothing could be measured: {escape(page.reason or "no samples")}.</p></section>'
+        )
+    leads = "".join(_lead(page, view) for view in known)
+    return f"<section>{leads}{listed(page.notes)}</section>"
+
+
+def _lead(page: Page, view: View) -> str:
+    """The quantiles of a view, as a sentence and as tiles."""
+    report = view.entry.report
+    where = f"{escape(view.name[:1].upper() + view.name[1:])}, half" if view.name else "Half"
     parts = [
         f"{label} of {report.samples:,} {escape(page.what)} took at most {_said(report, q)}" if q == "0.5" else
         f"{label} at most {_said(report, q)}"
-        for q, label in zip(QUANTILES, ("Half", "90%", "99%"), strict=True)
+        for q, label in zip(QUANTILES, (where, "90%", "99%"), strict=True)
     ]  # fmt: skip
     tiles = "".join(
         f"<div><dt>p{float(q) * 100:g}</dt>"
@@ -93,8 +124,7 @@ def _summary(page: Page) -> str:
         for q in QUANTILES
     )
     return (
-        f'<section><p class="lead">{"; ".join(parts)}. <span>95% intervals in brackets.</span></p>'
-        f'<dl class="tiles">{tiles}</dl>{listed(page.notes)}</section>'
+        f'<p class="lead">{"; ".join(parts)}. <span>95% intervals in brackets.</span></p><dl class="tiles">{tiles}</dl>'
     )
 
 
@@ -145,16 +175,12 @@ def _groups_text(page: Page) -> str:
 
 def _groups_table(page: Page) -> str:
     shown = list(page.groups[:MOST_GROUPS])
-    rows = [[escape(entry.key), *_numbers(entry.report)] for entry in shown]
+    legs = bool(page.ranked)
+    rows = []
+    for entry in shown:
+        each = {f"to the {leg}": one for leg, one in entry.legs.items()} if legs else {"": entry}
+        rows += [[escape(entry.key), *([leg] if legs else []), *_numbers(one.report)] for leg, one in each.items()]
     more = len(page.groups) - len(shown)
     note = f"<p>and {more:,} more, which are faster: --format csv lists all.</p>" if more else ""
-    return table(f"Delays by {page.by}, slowest first", (page.by, *_NUMBERS), rows) + note
-
-
-def _figures(page: Page) -> dict[str, Figure]:
-    figures = {"cdf": cdf([page.total, *page.legs], page.what)}
-    if page.timeline:
-        figures |= {"quantiles": over_time(page.timeline), "heat": heat(page.timeline)}
-    if page.groups:
-        figures["groups"] = bars(page.groups[:MOST_BARS])
-    return figures
+    heads = (page.by, *(("leg",) if legs else ()), *_NUMBERS)
+    return table(f"Delays by {page.by}, slowest first", heads, rows) + note

@@ -198,7 +198,7 @@ def render_pairs(page: Page) -> str:
 
     Reports are those of `Exchanges.report`.
     """
-    known = [entry for entry in (page.total, *page.groups[:MOST_BARS]) if entry.report.samples]
+    known = [entry for entry in (page.views[0].entry, *page.groups[:MOST_BARS]) if entry.report.samples]
     if not known:
         return render(page)
     section = chart("split", "Where the time goes", _SPLIT_TEXT, 130 + 26 * len(known), _split_table(page.by, known))
