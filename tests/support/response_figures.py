@@ -36,7 +36,7 @@ REACHED = {  # where what is asked for is not always reached on two idle process
     "memcached-w4": (Asked(10, 75), "a client that is interrupted reads late what its kernel has acknowledged"),
     "udp-w4": (Asked(5, 90), "one that is interrupted in its opening flight seems to have fewer in flight"),
 }
-NOBODY_KNOWS = ("open-varied", "tunnel", "joined")
+UNKNOWABLE = ("open-varied", "tunnel", "joined")
 
 
 def busy() -> float:
