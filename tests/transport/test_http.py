@@ -52,8 +52,8 @@ def test_token_and_certificate_are_required(tmp_path: Path, certificate: tuple[P
             wrong_name = await fails(sender(Address(other_name, TOKEN, ca=ca), POINT))
             assert "certificate is not trusted" in wrong_name
             assert "use the collector's name from its certificate" in wrong_name
-            nobody = await fails(sender(Address(url.replace("127.0.0.1", "nobody.invalid"), TOKEN), POINT))
-            assert "unknown host" in nobody
+            unknown = await fails(sender(Address(url.replace("127.0.0.1", "nobody.invalid"), TOKEN), POINT))
+            assert "unknown host" in unknown
             plain = url.replace("https", "http")
             assert "Unreachable: " in await fails(sender(Address(plain, TOKEN), POINT))
             trusting = sender(Address(url, TOKEN, insecure=True), POINT)
