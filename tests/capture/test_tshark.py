@@ -25,7 +25,7 @@ EVERY_COLUMN = {  # together they have a value in every column
     *("surfshark.pcap.gz", "wireguard-ping-tcp-dsb.pcapng", "ip-in-mpls.pcap.gz", "ipsec_isakmp_esp.pcap.gz"),
     "quic_t51.pcap.gz",
 }
-MOST_PACKETS = 10**9 if FULL else 2500  # of each capture, from its beginning
+MOST_PACKETS = 10**9 if FULL else 2500  # first packets of each capture
 
 
 def found(batch: PacketBatch) -> pl.DataFrame:

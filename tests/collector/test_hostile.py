@@ -298,7 +298,7 @@ def test_no_agent_status_breaks_a_response(tmp_path: Path, number: float) -> Non
     with pytest.raises(ValueError, match=r"JSON|integer|not a plain value"):
         decode(encode(told_by(message, spooled=number)))
     kept = {"C": {"packets": 0, "unseen": 0, "messages": 1, "bytes": 9, "says": {"spooled": number, "lost_parts": 1}}}
-    store = SqliteStore(str(tmp_path / "store.db"))  # of a collector that took the status
+    store = SqliteStore(str(tmp_path / "store.db"))  # written by a collector that accepted it
     store.begin()
     store.put_agents(kept)
     store.commit()

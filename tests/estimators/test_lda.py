@@ -310,7 +310,7 @@ def test_heavy_tails_lose_no_row(name: str) -> None:
         trace = Trace(np.arange(8000, dtype=np.int64) * EACH_NS, delays_ns, arrived, seed << 32)
         (said,) = wirelag.run(Lda(256, (0,), tail=512, seed=seed), trace.sources())
         left_out += said.details["unlike_rows"]
-    assert left_out <= (4 if name == "Pareto 1.5" else 0)  # of 10,240; its variance is infinite
+    assert left_out <= (4 if name == "Pareto 1.5" else 0)  # 10,240 rows; its variance is infinite
 
 
 def test_delimiters_do_not_depend_on_batches() -> None:

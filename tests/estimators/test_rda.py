@@ -264,7 +264,7 @@ def test_both_points_keep_the_same_share(rateless: bool) -> None:
         assert abs(crossing.used - expected) < 4 * math.sqrt(expected)
         assert crossing.mean_ns is not None
         off += abs(crossing.mean_ns - points.delays_ns.mean()) > 2 * points.delays_ns.std() / math.sqrt(crossing.used)
-    assert off <= 3  # of ten, at two standard errors: more with probability 0.1%
+    assert off <= 3  # ten runs, at two standard errors: more with probability 0.1%
 
 
 def test_kept_packets_are_exact() -> None:

@@ -353,7 +353,7 @@ def test_symbols_contain_the_expected_share_of_numbers() -> None:
     errors = (symbols[:, 2].astype(float) - count * shares)[1:] / np.sqrt(count * shares * (1 - shares))[1:]
     assert symbols[0, 2] == count
     assert np.abs(errors[:60]).max() < 4
-    assert np.abs(errors).max() < 5  # of 2,000 symbols
+    assert np.abs(errors).max() < 5  # 2,000 symbols
     assert abs((errors**2).mean() - 1) < 4 * math.sqrt(2 / most)
 
 

@@ -78,8 +78,8 @@ def test_points_with_different_levels_use_the_higher_one() -> None:
     crossing, asked = converse(up, down)
     assert says(crossing) == says(joined(up, down))
     assert asked["symbols"] >= 1
-    nobody, _ = converse(up.at_level(2), Cached.empty())
-    assert (nobody.only_upstream, nobody.used) == (4 * len(up.at_level(2)), 0)
+    unmatched, _ = converse(up.at_level(2), Cached.empty())
+    assert (unmatched.only_upstream, unmatched.used) == (4 * len(up.at_level(2)), 0)
 
 
 def test_a_fake_is_handled() -> None:
