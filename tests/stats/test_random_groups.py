@@ -84,5 +84,5 @@ def test_merged_crowds_equal_those_of_all_samples_and_few_give_no_interval() -> 
 
 @pytest.mark.parametrize("wrong", [np.zeros(3, np.uint64), np.zeros(5, np.uint64)])
 def test_arrays_that_do_not_fit_are_refused(wrong: np.ndarray) -> None:
-    with pytest.raises(ValueError, match="arrays of crowds"):
+    with pytest.raises(ValueError, match="shape of crowds"):
         RandomGroups().add(*in_rows(wrong), np.zeros(4, np.int64))
