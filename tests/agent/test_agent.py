@@ -102,7 +102,7 @@ class Tenth:
         return (packets.packet_id % np.uint64(10) == 0) != self.others
 
 
-def test_a_segment_has_its_share_of_what_a_capture_dropped() -> None:
+def test_a_segment_has_its_share_of_the_drops_of_a_capture() -> None:
     """If the capture took in nothing, the segment has its share of the interval before."""
     unseen = Unseen(INTERVAL_NS, EPOCH_NS)
     whole = measured_by(Lda(8, (0,)))

@@ -120,7 +120,7 @@ def test_both_methods_find_the_slow_server(config: Path) -> None:
     assert min(of(line, "web2")["weight"] for line in lines) == pytest.approx(0.008)
 
 
-def test_backends_are_told_apart_by_address(config: Path, tmp_path: Path) -> None:
+def test_backends_are_distinguished_by_address(config: Path, tmp_path: Path) -> None:
     """As a balancer that translates addresses sends them; here one backend has the service's own address."""
     text = re.sub(r"mac = .*\n", "", CONFIG).replace(f'address = "{SERVICE}"', 'address = "192.0.2.99"')
     config.write_text(text.replace("10.0.0.11", SERVICE), encoding="utf-8")

@@ -204,7 +204,7 @@ def test_lost_and_repeated_references(queue: Queue, clean: dict[str, Any], tmp_p
     assert copies > 20
     assert rejected["repeated"] + rejected["sequence"] == copies == sum(rejected.values())
     assert found["references"]["accepted"] == clean["references"]["accepted"] - lost
-    # Each lost reference leaves a gap behind the queue that looks like an idle link, hence the wide bound.
+    # Each lost reference leaves a gap after the queue that looks like an idle link, hence the wide bound.
     assert found["mean"] == pytest.approx(clean["mean"], rel=0.05)
     assert queue.error(found) < queue.error(clean) + 0.05
 

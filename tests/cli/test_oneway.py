@@ -197,7 +197,7 @@ def test_classes_of_traffic(pair: tuple[Path, Path]) -> None:
         assert len(answer["groups"]) <= 21
 
 
-# ---- what cannot be measured ----
+# ---- captures that cannot be measured ----
 
 
 def test_explanations_instead_of_numbers(pair: tuple[Path, Path], tmp_path: Path) -> None:

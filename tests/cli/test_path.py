@@ -303,7 +303,7 @@ def test_agreements(net: Path, reports: list[str]) -> None:
     assert "mean<1ms: does not hold" in lower_bound
 
 
-def test_what_is_missing_makes_the_sum_a_lower_bound(net: Path, reports: list[str]) -> None:
+def test_a_missing_part_makes_the_sum_a_lower_bound(net: Path, reports: list[str]) -> None:
     told = wirelag("path", net, *reports[:1], *AC)
     assert "at least 2 ms" in told
     assert "no report of F[A>C], F>C: what is added up is a lower bound" in told

@@ -50,7 +50,7 @@ def without(folder: Path, target: Path, *gone: str) -> Path:
 # ---- loss ----
 
 
-def test_what_a_router_drops_counts_once(net: Path, tmp_path: Path) -> None:
+def test_packets_that_a_router_drops_count_once(net: Path, tmp_path: Path) -> None:
     """F loses half of its packets to C: paths' shares count packets that entered, not those that left."""
     truth = write_network(tmp_path / "drop", net, packets=12_000, drop={("F", "C"): 0.5})
     found = answer(net, tmp_path / "drop", *AD)

@@ -429,7 +429,7 @@ def test_the_figures_of_response_hold_in_the_kernel(options: list[str]) -> None:
 
 @IN_LAB
 @pytest.mark.acceptance
-def test_what_a_packet_costs() -> None:
+def test_the_cost_of_a_packet() -> None:
     """Relative to a program that only passes packets; the time is given, so reading the clock is not measured."""
     if busy() > MOST_BUSY:
         pytest.skip(needs.IDLE)

@@ -185,7 +185,7 @@ def pair(up: list[int], down: list[int]) -> Joined:
 
 @examples(400)
 @given(st.lists(any_id, max_size=40), st.lists(any_id, max_size=40))
-def test_join_of_anything(up: list[int], down: list[int]) -> None:
+def test_join_of_random_ids(up: list[int], down: list[int]) -> None:
     assert pair(up, down) == joined(up, down)
 
 

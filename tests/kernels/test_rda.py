@@ -135,7 +135,7 @@ def test_no_fake_passes_the_check() -> None:
 
 
 @pytest.mark.parametrize("size", [100, 1000])
-def test_two_banks_fail_as_theory_says(size: int) -> None:
+def test_two_banks_fail_as_in_theory(size: int) -> None:
     """Peeling fails where a cycle is left; m = 2 d: 1 - sqrt(1 - (d/m)^2), for every d."""
 
     def decodes(rng: np.random.Generator, run: int) -> bool:

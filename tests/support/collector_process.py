@@ -88,7 +88,7 @@ class Running:
 
     def until(self, holds: Callable[[], bool]) -> None:
         """Wait until this collector's state is as wanted."""
-        waiting.until(holds, "what the collector was to say")
+        waiting.until(holds, "the expected state of the collector")
 
 
 def recent(seconds: int, rate: int, seed: int, **more: Any) -> Path:
@@ -110,7 +110,7 @@ async def _send(address: Address, agents: Iterable[Agent], count: int, until: Ca
     answering = [asyncio.create_task(_answer(several, lines[point])) for point, several in by_point.items()]
     made = [(agent.point, agent.messages(0, count)) for several in by_point.values() for agent in several]
     await asyncio.gather(*(_send_all(lines[point], messages) for point, messages in made))
-    await asyncio.to_thread(waiting.until, until, "what the collector was to say")
+    await asyncio.to_thread(waiting.until, until, "the expected state of the collector")
     await ended(lines.values(), answering)
 
 

@@ -236,7 +236,7 @@ def test_a_cancelled_sender_leaves_no_connection_open(secure: bool, certificate:
                 waiting.cancel()
                 await asyncio.gather(waiting, return_exceptions=True)
                 await way.close()
-                while open_lines(port):  # the waiting thread is told to end
+                while open_lines(port):  # the waiting thread ends
                     await asyncio.sleep(0.001)
             refused = sender(Address(url, TOKEN) if secure else Address(url.replace("http", "https"), TOKEN), POINT)
             with pytest.raises(Unreachable):
