@@ -1,5 +1,5 @@
-# Every target does its own set-up in .venv; it needs make, Python >= 3.11 and a C/C++ compiler.
-# Another Python: make PYTHON=python3.13 test
+# Every target sets up .venv first. Requirements: make, Python >= 3.11 and a C/C++ compiler.
+# To use another Python: make PYTHON=python3.13 test
 
 PYTHON ?= python3
 VENV := .venv
@@ -9,11 +9,11 @@ C_FILES := $(wildcard kernels/*.h kernels/*.cpp bpf/*.c bpf/*.h fuzz/*.c fuzz/*.
 QUICK := $(addprefix tests/,estimators/test_contract.py estimators/test_twins.py capture/test_readers.py cli/test_cli.py)
 SMALL_CAPTURE := $(firstword $(wildcard tests/data/*.pcap*))
 
-# Two workers for a processor: half of the time a test waits for servers, browsers and packets.
+# Two workers per processor: tests spend half of their time waiting for servers, browsers and packets.
 WORKERS := $(shell expr 2 \* $$(nproc 2>/dev/null || echo 2))
-# Tests start Python hundreds of times: what it has compiled must be kept.
+# Tests start Python hundreds of times: keep its bytecode.
 unexport PYTHONDONTWRITEBYTECODE
-# Programs for administrators are not on everybody's PATH.
+# An ordinary user's PATH lacks administrators' programs.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
@@ -22,7 +22,7 @@ export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 help: ## Show this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
-demo: $(INSTALLED) ## Simulate small captures, look at them, measure them
+demo: $(INSTALLED) ## Simulate small captures and measure them
 	@mkdir -p demo
 	$(BIN)/wirelag simulate --packets 20000 --seed 1 -o demo/capture.pcap --truth demo/truth.parquet
 	$(BIN)/wirelag info demo/capture.pcap
@@ -40,7 +40,7 @@ demo: $(INSTALLED) ## Simulate small captures, look at them, measure them
 	@echo
 	$(BIN)/wirelag plan tests/data/six.json --upgrade 2 --html demo/plan.html
 	@echo
-	@echo "The same as pages: open demo/rtt.html, demo/oneway.html, demo/flows.html and demo/plan.html in a browser. Try next:"
+	@echo "For charts, open demo/rtt.html, demo/oneway.html, demo/flows.html and demo/plan.html in a browser. Try next:"
 	@echo "  $(BIN)/wirelag rtt YOUR.pcap --by server --html page.html"
 	@echo "  $(BIN)/wirelag rtt YOUR.pcap --memory 16KiB    the same distribution in the memory of a switch"
 	@echo "  $(BIN)/wirelag oneway HERE.pcap THERE.pcap     delay and loss between two points"
@@ -50,25 +50,25 @@ demo: $(INSTALLED) ## Simulate small captures, look at them, measure them
 	@echo "  $(BIN)/wirelag simulate --help                 captures with other delays, loss, reordering"
 	@echo "  $(BIN)/wirelag --help                          all commands; docs/ explains them"
 
-lab: $(INSTALLED) ## Try the whole live system on this machine, as root, until Ctrl-C (PORT=8321)
+lab: $(INSTALLED) ## Run the whole live system on this machine, as root, until Ctrl-C (PORT=8321)
 	@tests/install-debian-packages iproute2 ethtool procps util-linux
 	$(BIN)/python -m lab system $(if $(PORT),--port $(PORT))
 
-# Linters run beside the tests, which leave a processor idle now and then; what they say comes last.
-test: debian-packages $(INSTALLED) ## Linters and all tests but the long ones (minutes)
+# Linters run beside the tests; their output comes last.
+test: debian-packages $(INSTALLED) ## Linters and all tests except the long ones (minutes)
 	@mkdir -p build
 	@$(MAKE) -s -o $(INSTALLED) lint >build/lint.txt 2>&1 & lint=$$!; \
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations 30; tests=$$?; \
-	if wait $$lint; then echo "linters: no complaints"; else lint=failed; cat build/lint.txt; fi; \
+	if wait $$lint; then echo "linters: no errors"; else lint=failed; cat build/lint.txt; fi; \
 	[ $$tests = 0 ] && [ $$lint != failed ]
 
-quick: $(INSTALLED) ## A part of the tests, in about a minute: kernels and their twins, readers, commands
+quick: $(INSTALLED) ## A minute of tests: kernels and their twins, readers, commands
 	$(BIN)/pytest -q $(QUICK)
 
 pythons: ## Build, demo and quick tests on each Python found, 3.11 to 3.14 (PYTHONS="3.12 3.13")
 	@MAKE="$(MAKE)" tests/pythons $(PYTHONS)
 
-acceptance: debian-packages $(INSTALLED) ## All tests at full length, under load, fuzz, bench (PART=WORD: tests named so)
+acceptance: debian-packages $(INSTALLED) ## All tests at full length, under load, fuzz, bench (PART=WORD: by name)
 	WIRELAG_ACCEPTANCE=1 $(BIN)/pytest -m "not fuzz" $(if $(PART),-k "$(PART)")
 	$(if $(PART),,tests/under-load)
 	$(if $(PART),,$(MAKE) fuzz bench)
@@ -84,40 +84,40 @@ fuzz: debian-packages $(INSTALLED) ## Kernels under sanitizers: all captures, th
 	then $(MAKE) -C fuzz run SECONDS=$(or $(SECONDS),300); \
 	else echo "The fuzzers need clang and its runtime (run: apt-get install clang libclang-rt-dev): skipped."; fi
 
-docs: $(INSTALLED) ## Write docs/reference/cli.md, python.md and the tables of settings anew
+docs: $(INSTALLED) ## Regenerate docs/reference/cli.md, python.md and the tables of settings
 	$(BIN)/python -m wirelag.cli.reference
 	$(BIN)/python -m wirelag.cli.settings_tables
 	$(BIN)/python -m wirelag.cli.python_reference
 
-lint: $(INSTALLED) ## Check style, types, imports and the format of C
+lint: $(INSTALLED) ## Check style, types, imports and C formatting
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
 
-format: $(INSTALLED) ## Bring Python and C into style
+format: $(INSTALLED) ## Format Python and C
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 	$(BIN)/clang-format -i $(C_FILES)
 
-clean: ## Remove all that make has made, .venv too
+clean: ## Remove all generated files, also .venv
 	rm -rf .venv build demo fuzz/build lab/build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests lab -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# What runs in the kernel is built where clang is at hand: the package is built again if clang has come since.
+# eBPF programs need clang: rebuild the package if clang was installed since.
 debian-packages:
 	@tests/install-debian-packages
 	@! command -v clang >/dev/null || ls $(VENV)/lib/python*/site-packages/wirelag/bpf/*.o >/dev/null 2>&1 || rm -f $(INSTALLED)
 
-# Build tools are installed first, so that the same pins hold for them: the build then needs no environment of its own.
-# Each environment has its own build folder: CMake remembers the Python for which it built.
-# A folder changes when a module is added to it, and a module is found only once it is installed.
+# Build tools are installed first, with the same pins, so the build needs no isolated environment.
+# Each environment has its own build folder, since CMake caches the Python for which it built.
+# Folders are prerequisites because adding a module changes its folder, and a new module must be installed.
 $(INSTALLED): pyproject.toml CMakeLists.txt constraints.txt $(wildcard kernels/* bpf/*) $(shell find src/wirelag -type d -not -name __pycache__) | $(BIN)/python
 	@echo "Installing wirelag and its tools into $(VENV) (a minute or two the first time)"
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt scikit-build-core nanobind cmake ninja
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --config-settings=build-dir=$(VENV)/build --no-build-isolation -e '.[dev]'
-	@$(BIN)/python -m compileall -q src/wirelag # now: folders of bytecode that come later would look like a change
+	@$(BIN)/python -m compileall -q src/wirelag # bytecode folders created later would look like a change
 	@touch $@
 
 HAS_VENV := import ensurepip, os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")

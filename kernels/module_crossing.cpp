@@ -35,7 +35,7 @@ template <typename Array> Array exactly(nb::handle given, const char *name)
     Array array;
 
     if (!nb::try_cast(given, array, false))
-        throw std::invalid_argument(std::string(name) + ": another type, more dimensions than one, or not contiguous");
+        throw std::invalid_argument(std::string(name) + ": must be a contiguous array of one dimension and the right type");
     return array;
 }
 
@@ -51,7 +51,7 @@ struct Packets {
           rows(id_column.shape(0)), ids(id_column.data()), times_ns(time_column.data())
     {
         if (time_column.shape(0) != rows)
-            throw std::invalid_argument(std::string(name) + ": there is not one time for each");
+            throw std::invalid_argument(std::string(name) + ": one time is needed for each");
     }
 };
 
@@ -59,14 +59,14 @@ struct Packets {
 template <typename Bucket> Bucket *buckets_of(const Room<u64> &memory, u64 count)
 {
     if (memory.shape(0) != count * (sizeof(Bucket) / sizeof(u64)))
-        throw std::invalid_argument("the buckets have another size than banks and rows say");
+        throw std::invalid_argument("the size of the buckets does not match banks and rows");
     return reinterpret_cast<Bucket *>(memory.data());
 }
 
 void check_rows(u64 rows)
 {
     if (rows < 1 || rows > most_rows)
-        throw std::invalid_argument("there are 1 to 2^32 rows");
+        throw std::invalid_argument("rows must be 1 to 2^32");
 }
 
 template <typename T> std::unique_ptr<T[]> unfilled(size_t count)
@@ -103,7 +103,7 @@ class Cache {
     Cache(u64 most, u64 seed) : capacity(most), key(wl_coin_key(seed, WL_COIN_CACHE))
     {
         if (capacity < 1 || capacity > 1ull << 32)
-            throw std::invalid_argument("a cache has room for 1 to 2^32 packets");
+            throw std::invalid_argument("the capacity of a cache must be 1 to 2^32 packets");
     }
 
     void observe(nb::handle given_ids, nb::handle given_times)
@@ -250,7 +250,7 @@ Column<u64> countable(nb::handle given, const char *name)
     auto ids = exactly<Column<u64>>(given, name);
 
     if (ids.shape(0) >= 1ull << 32)
-        throw std::invalid_argument(std::string(name) + ": more than 2^32 - 1");
+        throw std::invalid_argument(std::string(name) + ": more than 2^32 - 1 entries");
     return ids;
 }
 
@@ -349,10 +349,10 @@ wl_lda lda_of(u64 rows, const std::vector<u32> &shifts, u64 seed)
 
     check_rows(rows);
     if (shifts.empty() || shifts.size() > WL_LDA_BANKS)
-        throw std::invalid_argument("there are 1 to 8 banks");
+        throw std::invalid_argument("there must be 1 to 8 banks");
     for (size_t j = 0; j < shifts.size(); j++) {
         if (shifts[j] > WL_MOST_SHIFT || (j && shifts[j] <= shifts[j - 1]))
-            throw std::invalid_argument("shifts are from 0 to 31 and ascend");
+            throw std::invalid_argument("shifts must be 0 to 31, in ascending order");
         ascending[j] = shifts[j];
     }
     wl_lda_start(&kernel, seed, rows, ascending, static_cast<u32>(shifts.size()));
@@ -380,7 +380,7 @@ void finecomb(nb::handle given_ids, nb::handle given_times, nb::handle given_buc
 
     check_rows(rows);
     if (shift > WL_MOST_SHIFT)
-        throw std::invalid_argument("the shift is from 0 to 31");
+        throw std::invalid_argument("the shift must be 0 to 31");
     wl_finecomb_bucket *buckets = buckets_of<wl_finecomb_bucket>(memory, rows);
     nb::gil_scoped_release release;
     add_packets(
@@ -457,18 +457,18 @@ void add_crossing(nb::module_ &m)
             const wl_lda kernel = lda_of(rows, shifts, seed);
             return nb::bytes(&kernel, sizeof(kernel));
         },
-        "rows"_a, "shifts"_a, "seed"_a, "As a program in the kernel takes them.");
-    m.def("coin_key", &wl_coin_key, "seed"_a, "purpose"_a, "What a seed and a purpose add to ids.");
+        "rows"_a, "shifts"_a, "seed"_a, "The settings for the eBPF program.");
+    m.def("coin_key", &wl_coin_key, "seed"_a, "purpose"_a, "The value that a seed and a purpose add to ids.");
     m.def("finecomb", &finecomb, "ids"_a, "times_ns"_a, "buckets"_a, "rows"_a, "shift"_a, "seed"_a,
         "Add packets to buckets (count, sum, parity).");
     m.def("finecomb_repair", &finecomb_repair, "up_buckets"_a, "down_buckets"_a, "up_stash_ids"_a, "up_stash_times_ns"_a,
         "down_stash_ids"_a, "down_stash_times_ns"_a, "rows"_a, "seed"_a,
-        "Take what the stashes say out of buckets that disagree; which rows are whole, and how many masks were tried.");
-    nb::class_<Cache>(m, "Cache", "Packets that both points keep, or both do not.")
+        "Remove packets of the stashes from buckets that disagree. Returns which rows are whole, and the number of masks tried.");
+    nb::class_<Cache>(m, "Cache", "A cache whose packets both points keep, or neither.")
         .def(nb::init<u64, u64>(), "capacity"_a, "seed"_a)
-        .def("observe", &Cache::observe, "ids"_a, "times_ns"_a, "Take in packets.")
-        .def("entries", &Cache::entries, "Ids and times of what is kept, in order of arrival.")
-        .def("clear", &Cache::clear, "Forget all entries; the level is 0 again.")
+        .def("observe", &Cache::observe, "ids"_a, "times_ns"_a, "Add packets.")
+        .def("entries", &Cache::entries, "Ids and times of the kept packets, in order of arrival.")
+        .def("clear", &Cache::clear, "Remove all entries and reset the level to 0.")
         .def("__len__", &Cache::size)
         .def_prop_ro("level", &Cache::level);
 }

@@ -44,12 +44,12 @@ class Fridge {
         u64 begin = 0, edge = 0;
 
         if (matchers > 255 || variant > WL_FRIDGE_EXPIRY)
-            throw std::invalid_argument("matchers or a variant that do not exist");
+            throw std::invalid_argument("unknown matchers or variant");
         if (slots.empty() || slots.size() > WL_MOST_FRIDGES || slots.size() != probabilities.size())
-            throw std::invalid_argument("there are 1 to 8 fridges, each with slots and an entry probability");
+            throw std::invalid_argument("there must be 1 to 8 fridges, each with slots and an entry probability");
         if (variant == WL_FRIDGE_EXPIRY &&
             (stages < 1 || stages > WL_MOST_STAGES || slots.size() != 1 || probabilities[0] != WL_CERTAIN || slots[0] % stages))
-            throw std::invalid_argument("expiry has one array that all requests enter, in 1 to 4 stages of equal size");
+            throw std::invalid_argument("expiry needs one array that all requests enter, in 1 to 4 stages of equal size");
         meter.matchers = matchers;
         meter.variant = variant;
         meter.stages = stages;
@@ -63,9 +63,9 @@ class Fridge {
             fridge.slots = variant == WL_FRIDGE_EXPIRY ? slots[k] / stages : slots[k];
             fridge.probability = probabilities[k];
             if (!is_power_of_two(fridge.slots) || slots[k] > 1ull << 32)
-                throw std::invalid_argument("the slots of a fridge (or of a stage) are a power of two, at most 2^32");
+                throw std::invalid_argument("the slots of a fridge (or of a stage) must be a power of two, at most 2^32");
             if (fridge.probability < 1 || fridge.probability > WL_CERTAIN - edge)
-                throw std::invalid_argument("entry probabilities are more than 0 and at most 1 in all");
+                throw std::invalid_argument("entry probabilities must be more than 0, and together at most 1");
             edge += fridge.probability;
             begin += slots[k];
             fridge.edge = edge;
@@ -90,7 +90,7 @@ class Fridge {
         for (size_t room :
             {row.shape(0), delay_ns.shape(0), leg.shape(0), kind.shape(0), fridge.shape(0), x.shape(0), weight.shape(0)})
             if (room < seen.rows)
-                throw std::invalid_argument("there is no room for a sample of every packet");
+                throw std::invalid_argument("the arrays must have room for a sample of every packet");
         nb::gil_scoped_release release;
         for (size_t start = 0; start < seen.rows; start += burst) {
             size_t count = std::min(burst, seen.rows - start);
@@ -166,14 +166,14 @@ class Fridge {
 void add_fridge(nb::module_ &m)
 {
     m.attr("SLOT_BYTES") = sizeof(wl_slot);
-    nb::class_<Fridge>(m, "Fridge", "Requests that wait in arrays, and responses with the number of requests each stands for.")
+    nb::class_<Fridge>(m, "Fridge", "Requests that wait in arrays, and responses with the number of requests that each represents.")
         .def(nb::init<u32, const std::vector<u64> &, const std::vector<u64> &, u64, u32, u32, s64>(), "matchers"_a, "slots"_a,
             "probabilities"_a, "seed"_a = 0, "variant"_a = 0, "stages"_a = 1, "expiry_ns"_a = 0)
         .def("observe", &Fridge::observe, "packets"_a, "row"_a, "delay_ns"_a, "leg"_a, "kind"_a, "fridge"_a, "x"_a, "weight"_a,
-            "Take in packets; fills the arrays and gives the number of samples.")
-        .def("drain", &Fridge::drain, "From now on nothing enters; what waits is still answered, and x stands still.")
+            "Add packets and fill the arrays. Returns the number of samples.")
+        .def("drain", &Fridge::drain, "Accept no more requests; waiting ones are still matched, and x does not change.")
         .def_prop_ro("arrivals", &Fridge::arrivals)
         .def_prop_ro("backwards", &Fridge::backwards)
-        .def("settings", &Fridge::settings, "As a program in the kernel takes them.")
+        .def("settings", &Fridge::settings, "The settings for the eBPF program.")
         .def_prop_ro("slot_bytes", &Fridge::slot_bytes);
 }

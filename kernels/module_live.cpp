@@ -26,7 +26,7 @@ class Ring {
     {
         if (block_bytes < sizeof(tpacket_block_desc) || block_bytes % alignof(tpacket_block_desc) ||
             memory.shape(0) < block_bytes || memory.shape(0) % block_bytes)
-            throw std::invalid_argument("a ring consists of blocks of one size");
+            throw std::invalid_argument("a ring must consist of blocks of one size");
         if (reinterpret_cast<uintptr_t>(memory.data()) % alignof(tpacket_block_desc))
             throw std::invalid_argument("the ring is not aligned");
     }
@@ -140,7 +140,8 @@ void add_live(nb::module_ &m)
             "hardware"_a = false, "tunnels"_a = false, "fields"_a = 15, "prefix"_a = 16, "seed"_a = 0, "nets"_a = Nets(),
             "ports"_a = std::vector<u32>(), "protocols"_a = std::vector<u32>(), "from_ns"_a = INT64_MIN, "to_ns"_a = INT64_MAX,
             "relative"_a = false)
-        .def("take", &Ring::take, "batch"_a, "Decode packets of one block; gives rows, or -1 where no block is filled.")
-        .def("finish", &Ring::finish, "Give back the block at hand.")
-        .def("statistics", &Ring::statistics, "What was read so far.");
+        .def(
+            "take", &Ring::take, "batch"_a, "Decode packets of one block. Returns the number of rows, or -1 if no block is filled.")
+        .def("finish", &Ring::finish, "Return the current block to the kernel.")
+        .def("statistics", &Ring::statistics, "Statistics of the packets read so far.");
 }

@@ -22,13 +22,13 @@ void fill(Room<int> table, Column<u32> first, Column<u32> skip, Column<u32> weig
     if (skip.shape(0) != backends || weights.shape(0) != backends)
         throw std::invalid_argument("first, skip and weights have different lengths");
     if (size < 2 || size >= 1u << 31)
-        throw std::invalid_argument("a table has 2 entries at least, and less than 2^31");
+        throw std::invalid_argument("a table must have at least 2 and less than 2^31 entries");
     if (backends >= 1u << 31 || std::none_of(weights.data(), weights.data() + backends, [](u32 weight) { return weight > 0; }))
-        throw std::invalid_argument("no backend has any weight");
+        throw std::invalid_argument("no backend has a weight");
     std::vector<wl_maglev_wish> wishes(backends);
     for (size_t b = 0; b < backends; b++) {
         if (first.data()[b] >= size || skip.data()[b] < 1 || skip.data()[b] >= size)
-            throw std::invalid_argument("first and skip lie within the table");
+            throw std::invalid_argument("first and skip must lie within the table");
         wishes[b] = {first.data()[b], skip.data()[b], 0};
     }
     for (size_t divisor = 2; divisor * divisor <= size; divisor++)

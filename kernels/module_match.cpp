@@ -32,7 +32,7 @@ class Match {
         size_t connection_sets = power_of_two(connections / WL_SET), waiting_sets = power_of_two(waiting / WL_SET);
 
         if (matchers > 255 || connections < WL_SET || waiting < WL_SET || segments < 2 || segments > 0xFFFFFFFF)
-            throw std::invalid_argument("too little room to match anything, or matchers that do not exist");
+            throw std::invalid_argument("the tables have no room, or a matcher is unknown");
         connection_memory = zeroed<wl_connection>(connection_sets * WL_SET);
         waiting_memory = zeroed<wl_waiting>(waiting_sets * WL_SET);
         segment_memory = zeroed<wl_segment>(segments);
@@ -53,7 +53,7 @@ class Match {
         size_t rows = seen.rows, samples = 0;
 
         if (row.shape(0) < rows || delay_ns.shape(0) < rows || leg.shape(0) < rows || kind.shape(0) < rows)
-            throw std::invalid_argument("there is no room for a sample of every packet");
+            throw std::invalid_argument("the arrays must have room for a sample of every packet");
         nb::gil_scoped_release release;
         for (size_t i = 0; i < rows; i++) {
             wl_seen packet = seen[i];
@@ -102,9 +102,9 @@ void distribute(Room<u64> memory, const Column<s64> &delays_ns, const Column<s64
     Distribution *distributions = reinterpret_cast<Distribution *>(memory.data());
 
     if (memory.shape(0) != distribution_words * (told ? 2 : 1))
-        throw std::invalid_argument("this is not the memory of a distribution, or of two where legs are told");
+        throw std::invalid_argument("memory must be that of one distribution, or of two with legs");
     if ((given != count && given != 0) || (told != count && told != 0))
-        throw std::invalid_argument("there is not a weight, or not a leg, for each delay");
+        throw std::invalid_argument("there must be a weight and a leg for each delay");
     nb::gil_scoped_release release;
     for (size_t i = 0; i < count; i++) {
         Distribution &mine = distributions[told ? legs.data()[i] & 1 : 0]; /* no branch: legs are unpredictable */
@@ -121,9 +121,9 @@ void crowd(Room<u64> weights, const Column<u64> &flow_key, const Column<u32> &ro
     size_t count = delays_ns.shape(0), given = of_each.shape(0), packets = flow_key.shape(0);
 
     if (weights.shape(0) != 2u * WL_CROWDS * WL_COARSE_BINS || rows.shape(0) != count || legs.shape(0) != count)
-        throw std::invalid_argument("these are not the arrays of crowds");
+        throw std::invalid_argument("the arrays do not have the shape of crowds");
     if (given != count && given != 0)
-        throw std::invalid_argument("there is not a weight for each delay");
+        throw std::invalid_argument("there must be a weight for each delay, or none");
     nb::gil_scoped_release release;
     for (size_t i = 0; i < count; i++) {
         u64 delay = delays_ns.data()[i] < 0 ? 0 : static_cast<u64>(delays_ns.data()[i]);
@@ -147,14 +147,14 @@ void add_match(nb::module_ &m)
     m.attr("CROWDS") = WL_CROWDS;
     m.attr("COARSE_BITS") = WL_COARSE_BITS;
     m.def("crowd", &crowd, "weights"_a, "flow_key"_a, "rows"_a, "legs"_a, "delays_ns"_a, "of_each"_a,
-        "Delays, each with its weight (none given: 1), by leg, crowd of their connection and coarse bin.");
+        "Add delays, with their weights (default: 1), by leg, crowd of the connection and coarse bin.");
     m.def("distribute", &distribute, "memory"_a, "delays_ns"_a, "of_each"_a, "legs"_a,
-        "Delays, each with its weight (none given: 1), into a distribution, or into that of their leg.");
+        "Add delays, with their weights (default: 1), to a distribution, or to that of their leg.");
     nb::class_<Match>(m, "Match", "Requests and their responses at one point.")
         .def(
             nb::init<u32, bool, size_t, size_t, size_t>(), "matchers"_a, "first_copy"_a, "connections"_a, "segments"_a, "waiting"_a)
         .def("observe", &Match::observe, "packets"_a, "row"_a, "delay_ns"_a, "leg"_a, "kind"_a,
-            "Take in packets; fills the arrays and gives the number of samples.")
+            "Add packets and fill the arrays. Returns the number of samples.")
         .def_prop_ro("evicted", &Match::evicted)
         .def_prop_ro("backwards", &Match::backwards);
 }

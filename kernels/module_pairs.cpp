@@ -36,7 +36,7 @@ class Pairs {
     Pairs(u64 memory, s64 silence_ns)
     {
         if (memory < WL_GROUP * slot_bytes || silence_ns < 0 || silence_ns >= 1ll << 62)
-            throw std::invalid_argument("the table has at least 8 slots, and silence is not negative");
+            throw std::invalid_argument("the table needs at least 8 slots, and silence must not be negative");
         groups = std::min<u64>(memory / (WL_GROUP * slot_bytes), 0xffffffffull);
         meter.silence_ns = silence_ns;
         keys = zeroed<u64>(groups * WL_GROUP);
@@ -54,11 +54,11 @@ class Pairs {
         const u64 *name = nullptr;
 
         if (from_client.shape(0) != rows)
-            throw std::invalid_argument("there is a sender for each packet");
+            throw std::invalid_argument("there must be a sender for each packet");
         if (!endpoints.is_none()) {
             names = nb::cast<decltype(names)>(endpoints, false);
             if (names.shape(0) != rows || names.shape(1) != WL_NAME_WORDS)
-                throw std::invalid_argument("endpoints have five words for each row");
+                throw std::invalid_argument("endpoints must have five words for each row");
             name = names.data();
         }
         nb::gil_scoped_release release;
@@ -91,7 +91,7 @@ class Pairs {
         size_t count = exchanges.size();
 
         if (room.shape(0) < count || room.shape(1) != exchange_words)
-            throw std::invalid_argument("there is no room for all exchanges");
+            throw std::invalid_argument("the array has no room for all exchanges");
         if (count)
             std::memcpy(room.data(), exchanges.data(), count * sizeof(Exchange));
         exchanges.clear();
@@ -197,12 +197,12 @@ class Pairs {
 void add_pairs(nb::module_ &m)
 {
     m.attr("EXCHANGE_WORDS") = exchange_words;
-    nb::class_<Pairs>(m, "Pairs", "Requests and responses of connections seen both ways.")
+    nb::class_<Pairs>(m, "Pairs", "Requests and responses of connections seen in both directions.")
         .def(nb::init<u64, s64>(), "memory"_a, "silence_ns"_a)
         .def("observe", &Pairs::observe, "packets"_a, "from_client"_a, "endpoints"_a = nb::none(),
-            "Take in packets; from_client says who sent each.")
-        .def("cut", &Pairs::cut, "End every exchange of which nothing is under way.")
-        .def("take", &Pairs::take, "room"_a, "Exchanges that ended, 16 words each; gives their number.")
+            "Add packets; from_client: whether the client sent each.")
+        .def("cut", &Pairs::cut, "End every exchange with nothing in flight.")
+        .def("take", &Pairs::take, "room"_a, "Take exchanges that ended, 16 words each. Returns their number.")
         .def("counts", &Pairs::counts)
         .def_prop_ro("records", &Pairs::records)
         .def_prop_ro("memory", &Pairs::memory);

@@ -51,7 +51,7 @@ struct ClientColumns {
     explicit ClientColumns(nb::handle batch) : packets(batch)
     {
         if (src.shape(0) != rows || dst.shape(0) != rows || src.shape(1) != 2 || dst.shape(1) != 2)
-            throw std::invalid_argument("an address has two words for each row");
+            throw std::invalid_argument("addresses must have two words for each row");
     }
 
     bool is_whole(size_t i) const
@@ -131,9 +131,9 @@ class Pirate {
     Pirate(u32 number, u64 memory, s64 epoch_ns, u32 fewest, s64 gap_ns, bool literal, u64 seed)
     {
         if (number >= WL_PIRATE_METHODS)
-            throw std::invalid_argument("there is no such method");
+            throw std::invalid_argument("unknown method");
         if (epoch_ns < 1 || epoch_ns > 1ll << 34 || fewest < 1 || gap_ns < 0 || gap_ns > 1ll << 40)
-            throw std::invalid_argument("a setting that is out of its range");
+            throw std::invalid_argument("a setting is out of range");
         method = methods[number];
         settings = {epoch_ns, gap_ns, fewest, literal};
         groups = std::max<u64>(1, memory / (group_slots * (slot_bytes() + sizeof(Name))));
@@ -154,7 +154,7 @@ class Pirate {
         for (size_t other : {key.shape(0), seq.shape(0), ack.shape(0), tsval.shape(0), tsecr.shape(0), length.shape(0),
                  payload.shape(0), ip_id.shape(0), mss.shape(0), tcp_flags.shape(0), has.shape(0)})
             if (other != rows)
-                throw std::invalid_argument("columns of different lengths");
+                throw std::invalid_argument("columns have different lengths");
         /* An array looks up the address of its values at every access. */
         const s64 *times_ns = time_ns.data();
         const u64 *keys = key.data();
@@ -214,7 +214,7 @@ class Pirate {
 
         if (of.shape(1) != bytes || their_names.shape(0) != count || their_names.shape(1) != group_slots ||
             their_names.shape(2) != std::size(Name{}.words))
-            throw std::invalid_argument("groups of another method");
+            throw std::invalid_argument("these groups belong to another method");
         need_time(now_ns);
         nb::gil_scoped_release release;
         for (size_t slot = 0; slot < count * group_slots; slot++) {
@@ -246,7 +246,7 @@ class Pirate {
         u64 *row = room.data();
 
         if (room.shape(0) < count || room.shape(1) != epoch_columns.size())
-            throw std::invalid_argument("there is no room for all epochs");
+            throw std::invalid_argument("the array has no room for all epochs");
         for (const Given &one : given) {
             const wl_epoch &e = one.epoch;
             const u64 *name = one.name.words;
@@ -301,7 +301,7 @@ class Pirate {
     static void need_time(s64 now_ns)
     {
         if (now_ns < 0 || now_ns >> 62)
-            throw std::invalid_argument("a time that is out of its range");
+            throw std::invalid_argument("a time is out of range");
     }
 
     static u64 word(s64 value)
@@ -451,17 +451,17 @@ void add_pirate(nb::module_ &m)
 {
     m.attr("ADDRESS_KEY") = nb::int_(wl_coin_key(0, WL_COIN_ADDRESS));
     m.attr("EPOCH_COLUMNS") = nb::tuple(nb::cast(epoch_columns));
-    nb::class_<Pirate>(m, "Pirate", "Client packets of many flows, and the epochs that they give.")
+    nb::class_<Pirate>(m, "Pirate", "Client packets of many flows, and their epochs.")
         .def(nb::init<u32, u64, s64, u32, s64, bool, u64>(), "method"_a, "memory"_a, "epoch_ns"_a, "fewest"_a, "gap_ns"_a,
             "literal"_a, "seed"_a)
         .def("observe", &Pirate::observe, "time_ns"_a, "key"_a, "seq"_a, "ack"_a, "tsval"_a, "tsecr"_a, "length"_a, "payload"_a,
             "ip_id"_a, "mss"_a, "tcp_flags"_a, "has"_a)
         .def("observe_batch", &Pirate::observe_batch, "packets"_a, "with_tcp"_a, "without"_a,
-            "Packets of a batch that have a TCP header, or none; gives their number.")
-        .def("cut", &Pirate::cut, "now_ns"_a, "All flows end; the table is then empty.")
+            "Add packets of a batch with a TCP header, or without. Returns their number.")
+        .def("cut", &Pirate::cut, "now_ns"_a, "End all flows and empty the table.")
         .def("finish_groups", &Pirate::finish_groups, "groups"_a, "names"_a, "now_ns"_a,
-            "Flows that a table inside the kernel holds end.")
-        .def("take", &Pirate::take, "room"_a, "Epochs that were given, 21 words each; gives their number.")
+            "End the flows of a table in the Linux kernel.")
+        .def("take", &Pirate::take, "room"_a, "Take finished epochs, 21 words each. Returns their number.")
         .def("counts", &Pirate::counts)
         .def_prop_ro("epochs", &Pirate::epochs)
         .def_prop_ro("groups", &Pirate::group_count)

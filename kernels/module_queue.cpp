@@ -39,7 +39,7 @@ wl_red red_of(const Red &red, u64 bytes_per_s)
     auto [from, to, weight, steep, slot_bytes] = red;
 
     if (to && (from >= to || to >> 24 || weight > WL_ONE || steep > WL_ONE || !slot_bytes || slot_bytes > 65535))
-        throw std::invalid_argument("RED refuses from one mean length to a larger one, below 2^24, with fractions up to 1");
+        throw std::invalid_argument("RED needs two rising mean lengths below 2^24, and fractions up to 1");
     return {from, to, weight, steep, std::max<s64>(1, static_cast<s64>(slot_bytes * WL_SECOND / bytes_per_s))};
 }
 
@@ -51,15 +51,15 @@ wl_injection rule_of(const Rule &rule)
         in.share_per_s, in.depth, in.size) = rule;
     if (in.rate_least > in.rate_most || in.rate_most > WL_ONE || in.busy_least >= in.busy_most || in.busy_most > WL_ONE ||
         !in.alpha || in.alpha > WL_ONE)
-        throw std::invalid_argument("rates, utilisations and alpha are fractions, the least below the most");
+        throw std::invalid_argument("rates, utilisations and alpha must be fractions, the least below the most");
     if (in.tau_ns < 0 || in.wait_ns < 0 || in.tau_ns > WL_LONGEST_NS || in.wait_ns > WL_LONGEST_NS)
-        throw std::invalid_argument("a reference follows after 0 ns or more, within 18 minutes");
+        throw std::invalid_argument("tau and wait must be 0 ns to 18 minutes");
     if (in.tau_ns && in.rate_most && in.wait_ns >= in.tau_ns)
-        throw std::invalid_argument("a reference waits less than tau, or the next one would overtake it");
+        throw std::invalid_argument("wait must be less than tau, or the next reference would overtake");
     if (!in.bytes_per_s || in.bytes_per_s >> 40 || in.share_per_s > in.bytes_per_s || in.size > 65535)
-        throw std::invalid_argument("a link has up to 2^40 bytes/s, and references a share of them");
+        throw std::invalid_argument("a link must have 1 to 2^40 bytes/s, and references a share of them");
     if (in.share_per_s >> 32 || in.depth > WL_SECOND * (in.share_per_s + 65535))
-        throw std::invalid_argument("references have a share of less than 2^32 bytes/s, and credit for at most 1 s");
+        throw std::invalid_argument("the share of references must be less than 2^32 bytes/s, with credit for at most 1 s");
     in.rate = in.rate_least;
     in.due_ns = WL_NEVER;
     return in;
@@ -81,17 +81,17 @@ Passed queue_pass(Column<s64> times_ns, Column<u32> sizes, u64 bytes_per_s, u64 
     const u32 *size = sizes.data();
 
     if (sizes.shape(0) != count)
-        throw std::invalid_argument("every packet has a time and a size");
+        throw std::invalid_argument("every packet needs a time and a size");
     if (!possible(time_ns, size, count))
-        throw std::invalid_argument("times are 0 to 2^61 ns and never go back, packets have at most 65535 bytes");
+        throw std::invalid_argument("times must be 0 to 2^61 ns and in order, packets at most 65535 bytes");
     if (!bytes_per_s || bytes_per_s >> 40 || !limit || limit >> 24)
-        throw std::invalid_argument("a queue holds 1 to 2^24 packets and drains 1 to 2^40 bytes/s");
+        throw std::invalid_argument("a queue must hold 1 to 2^24 packets and drain 1 to 2^40 bytes/s");
     if ((static_cast<wl_wide>(limit) * 65536 * WL_SECOND / bytes_per_s) >> 61)
-        throw std::invalid_argument("a full queue drains within 2^61 ns");
+        throw std::invalid_argument("a full queue must drain within 2^61 ns");
     bool injects = !rule.is_none();
     wl_injection in = injects ? rule_of(nb::cast<Rule>(rule)) : wl_injection{};
     if (in.tau_ns && count && (time_ns[count - 1] - time_ns[0]) / in.tau_ns >> 24)
-        throw std::invalid_argument("at most 2^24 references by time");
+        throw std::invalid_argument("more than 2^24 references by time");
     wl_queue queue = {bytes_per_s, limit, red_of(red, bytes_per_s), wl_coin_key(seed, 0)};
     auto ring = zeroed<s64>(limit);
     std::vector<s64> left(count), sent, arrived, behind;
@@ -133,5 +133,5 @@ Passed queue_pass(Column<s64> times_ns, Column<u32> sizes, u64 bytes_per_s, u64 
 void add_queue(nb::module_ &m)
 {
     m.def("queue_pass", &queue_pass, "times_ns"_a, "sizes"_a, "bytes_per_s"_a, "limit"_a, "red"_a, "rule"_a.none(), "seed"_a = 0,
-        "When each packet has left (min int64: refused); references: sent, left, behind which packet; how many were left out.");
+        "Departure of each packet (min int64: refused); references: sent, left, the packet before; the number left out.");
 }

@@ -49,11 +49,11 @@ wl_rda rda_of(size_t words, size_t words_each, u32 banks, u64 seed, bool one_arr
     wl_rda rda;
 
     if (banks < 2 || banks > WL_RDA_BANKS)
-        throw std::invalid_argument("there are 2 to 4 banks");
+        throw std::invalid_argument("there must be 2 to 4 banks");
     if (!cells || words % words_each || (!one_array && cells % banks))
-        throw std::invalid_argument("every bank has the same number of whole buckets, at least one");
+        throw std::invalid_argument("every bank must have the same number of whole buckets, at least one");
     if (cells >> 32)
-        throw std::invalid_argument("there are less than 2^32 buckets");
+        throw std::invalid_argument("there must be less than 2^32 buckets");
     wl_rda_begin(&rda, one_array ? cells : cells / banks, banks, seed, one_array, checked);
     return rda;
 }
@@ -67,7 +67,7 @@ void fill(Column<u64> numbers, Column<s64> times_ns, Room<u64> buckets, u32 bank
     size_t count = numbers.shape(0);
 
     if (times_ns.shape(0) != count)
-        throw std::invalid_argument("every number has a time");
+        throw std::invalid_argument("every number needs a time");
     nb::gil_scoped_release release;
     for (size_t i = 0; i < count; i++)
         wl_rda_add(&rda, into, number[i], time_ns[i]);
@@ -153,7 +153,7 @@ wl_rda stratum_of(size_t words, u64 seed)
     wl_rda rda;
 
     if (words != strata_words)
-        throw std::invalid_argument("strata are 24 times 81 buckets of 3 numbers");
+        throw std::invalid_argument("strata must be 24 times 81 buckets of 3 numbers");
     wl_rda_begin(&rda, WL_STRATUM_ROWS, WL_STRATUM_BANKS, seed, 0, 1);
     return rda;
 }
@@ -211,7 +211,7 @@ class RatelessEncoder {
     Array<u64> symbols(u32 count)
     {
         if (count >= WL_NEVER - made)
-            throw std::invalid_argument("there are less than 2^32 symbols");
+            throw std::invalid_argument("there must be less than 2^32 symbols");
         auto words = zeroed<u64>(std::max<size_t>(count, 1) * cell_words);
         {
             nb::gil_scoped_release release;
@@ -235,7 +235,7 @@ class RatelessDecoder {
     RatelessDecoder(u64 seed, u32 check_bits, u32 count_bits)
     {
         if (check_bits > 32 || count_bits < 2 || count_bits > 64)
-            throw std::invalid_argument("a check has up to 32 bits, a count 2 to 64");
+            throw std::invalid_argument("a check must have up to 32 bits, a count 2 to 64");
         decoder.check_mask = (1ull << check_bits) - 1;
         decoder.count_mask = ~0ull >> (64 - count_bits);
         wl_rateless_begin(&decoder.rateless, seed);
@@ -247,9 +247,9 @@ class RatelessDecoder {
         const u64 *values = difference.data();
 
         if (words % cell_words)
-            throw std::invalid_argument("a symbol has 3 numbers");
+            throw std::invalid_argument("a symbol must have 3 numbers");
         if (count >= WL_NEVER - decoder.arrived)
-            throw std::invalid_argument("there are less than 2^32 symbols");
+            throw std::invalid_argument("there must be less than 2^32 symbols");
         nb::gil_scoped_release release;
         grow(decoder.arrived + count);
         if (count)
@@ -314,18 +314,19 @@ void add_rda(nb::module_ &m)
     m.def(
         "rda_fill", &rda_fill, numbers, times_ns, buckets, "banks"_a, "seed"_a, "Add numbers to buckets (ids, check, count, sum).");
     m.def("rda_decode", &rda_decode, difference, "banks"_a, "seed"_a, "checked"_a, "own"_a.noconvert(),
-        "The numbers of a difference (ids, check, count), which points have them, and whether that is all; the rest stays in it.");
-    m.def("srda_fill", &srda_fill, numbers, times_ns, buckets, "banks"_a, "seed"_a, "As rda_fill, with one array for all banks.");
-    m.def("srda_decode", &srda_decode, difference, "banks"_a, "seed"_a, "As rda_decode, with one array for all banks.");
+        "Decode a difference (ids, check, count). Returns numbers, which point has each, and whether all are found; the rest "
+        "stays.");
+    m.def("srda_fill", &srda_fill, numbers, times_ns, buckets, "banks"_a, "seed"_a, "Like rda_fill, with one array for all banks.");
+    m.def("srda_decode", &srda_decode, difference, "banks"_a, "seed"_a, "Like rda_decode, with one array for all banks.");
     m.def("strata_fill", &strata_fill, numbers, "strata"_a.noconvert(), "seed"_a, "Add numbers to strata.");
-    m.def("strata_estimate", &strata_estimate, difference, "seed"_a, "About how many numbers a difference of strata has.");
-    m.def("minhash", &minhash, numbers, "count"_a, "seed"_a, "The smallest coins of so many purposes.");
+    m.def("strata_estimate", &strata_estimate, difference, "seed"_a, "Estimate the number of numbers in a difference of strata.");
+    m.def("minhash", &minhash, numbers, "count"_a, "seed"_a, "The smallest coin for each of `count` purposes.");
     nb::class_<RatelessEncoder>(m, "RatelessEncoder", "Numbers as a stream of symbols (ids, check, count).")
         .def(nb::init<Column<u64>, u64>(), numbers, "seed"_a)
         .def("symbols", &RatelessEncoder::symbols, "count"_a, "The next symbols.");
-    nb::class_<RatelessDecoder>(m, "RatelessDecoder", "The numbers that the symbols of two points differ in.")
+    nb::class_<RatelessDecoder>(m, "RatelessDecoder", "Decodes the numbers in which two points differ from their symbols.")
         .def(nb::init<u64, u32, u32>(), "seed"_a, "check_bits"_a = 32, "count_bits"_a = 64)
-        .def("add", &RatelessDecoder::add, difference, "The next symbols of the difference; gives whether it is decoded.")
-        .def("found", &RatelessDecoder::found, "Numbers, and which point has them.")
+        .def("add", &RatelessDecoder::add, difference, "Add the next symbols of the difference. Returns whether it is decoded.")
+        .def("found", &RatelessDecoder::found, "The numbers, and which point has each.")
         .def_prop_ro("symbols", &RatelessDecoder::symbols);
 }

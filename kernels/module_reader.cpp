@@ -21,21 +21,21 @@ const char *broken_text(enum wl_broken broken)
     case WL_BROKEN_MAGIC:
         return "this is neither a pcap nor a pcapng file";
     case WL_BROKEN_VERSION:
-        return "the file says a format version that does not exist";
+        return "the file has an unknown format version";
     case WL_BROKEN_LINK:
         return "reserved bits of the link type are set";
     case WL_BROKEN_FRAME_SIZE:
-        return "a packet claims a length that cannot be";
+        return "a packet has an impossible length";
     case WL_BROKEN_BLOCK_SIZE:
-        return "a block claims a length that cannot be";
+        return "a block has an impossible length";
     case WL_BROKEN_BLOCK_END:
-        return "the two lengths of a block do not agree";
+        return "the two lengths of a block differ";
     case WL_BROKEN_BYTE_ORDER:
         return "a section has no byte order mark";
     case WL_BROKEN_INTERFACE:
-        return "a packet names an interface that was not described";
+        return "a packet names an unknown interface";
     case WL_BROKEN_INTERFACES:
-        return "more interfaces than wirelag keeps (65,536)";
+        return "more interfaces than wirelag supports (65,536)";
     }
     return "";
 }
@@ -58,7 +58,7 @@ class Reader {
     std::tuple<size_t, size_t, int, u64> feed(const Bytes &data, size_t start, size_t stop, u64 base, const Memory &memory)
     {
         if (start > stop || stop > data.shape(0))
-            throw std::invalid_argument("the part to read does not lie inside the buffer");
+            throw std::invalid_argument("the part to read lies outside the buffer");
         Columns *columns = columns_in(memory);
         nb::gil_scoped_release release;
         return walk(data.data(), data.data() + start, data.data() + stop, base, columns);
@@ -224,13 +224,13 @@ void add_reader(nb::module_ &m)
     m.attr("BROKEN") = static_cast<int>(BROKEN);
     m.def("columns", &columns, "Name, dtype and width of every column, in the order of a batch's memory.");
     m.def("decode_frame", &decode_frame, "frame"_a, "wire_length"_a, "link_type"_a, "tunnels"_a = false, "fields"_a = 15,
-        "prefix"_a = 16, "seed"_a = 0, "Decode one frame: its columns, or the reason why it has no row.");
+        "prefix"_a = 16, "seed"_a = 0, "Decode one frame. Returns its columns, or the reason why it has no row.");
     nb::class_<Reader>(m, "Reader", "Reads one capture file, part by part, into columns.")
         .def(nb::init<bool, u32, u32, u64, const Nets &, const std::vector<u32> &, const std::vector<u32> &, s64, s64, bool>(),
             nb::kw_only(), "tunnels"_a = false, "fields"_a = 15, "prefix"_a = 16, "seed"_a = 0, "nets"_a = Nets(),
             "ports"_a = std::vector<u32>(), "protocols"_a = std::vector<u32>(), "from_ns"_a = INT64_MIN, "to_ns"_a = INT64_MAX,
             "relative"_a = false)
         .def("feed", &Reader::feed, "data"_a, "start"_a, "stop"_a, "base"_a, "memory"_a,
-            "Decode a part of the file; gives (stopped at, rows, status, bytes the next record takes).")
-        .def("statistics", &Reader::statistics, "What was read so far.");
+            "Decode a part of the file. Returns (stopped at, rows, status, size of the next record).")
+        .def("statistics", &Reader::statistics, "Statistics of the packets read so far.");
 }

@@ -52,9 +52,9 @@ void fill_endpoints(
 
     for (size_t other : {src.shape(0), dst.shape(0), src_port.shape(0), dst_port.shape(0), protocol.shape(0)})
         if (other != rows)
-            throw std::invalid_argument("columns of rows have the same length");
+            throw std::invalid_argument("columns of rows must have the same length");
     if (src.shape(1) != 2 || dst.shape(1) != 2 || endpoints.shape(1) != WL_NAME_WORDS)
-        throw std::invalid_argument("an address has two words, endpoints have five");
+        throw std::invalid_argument("an address must have two words, endpoints five");
     for (size_t i = 0; i < rows; i++, from += 2, to += 2, end += WL_NAME_WORDS) {
         end[0] = from[0];
         end[1] = from[1];
@@ -72,9 +72,10 @@ class Rli {
         const s64 longest = 1ll << 62;
 
         if (method > WL_RLI_BUSY)
-            throw std::invalid_argument("a method that does not exist");
+            throw std::invalid_argument("unknown method");
         if (memory < group_bytes || buffer < 1 || buffer > 1u << 24 || hold > 1ull << 32)
-            throw std::invalid_argument("the table has at least 1024 bytes, the buffer 1 to 2^24 packets; hold is at most 1");
+            throw std::invalid_argument(
+                "the table needs at least 1024 bytes, the buffer 1 to 2^24 packets; hold must be at most 1");
         check_drain(bytes_per_s, idle_ns);
         check(bracket_ns, 1, 1ll << 36);
         check(early_ns, 0, 1ll << 34);
@@ -129,26 +130,26 @@ class Rli {
 
         for (size_t other : {kind.shape(0), size.shape(0), key.shape(0), id.shape(0)})
             if (other != rows)
-                throw std::invalid_argument("columns of rows have the same length");
+                throw std::invalid_argument("columns of rows must have the same length");
         for (size_t i = 0; i < rows; i++)
             references += refers(kinds[i]);
         for (size_t other : {sequence.shape(0), sent_ns.shape(0), previous_sent_ns.shape(0), previous_id.shape(0)})
             if (other != references)
-                throw std::invalid_argument("columns of references have an entry for each row of that kind");
+                throw std::invalid_argument("columns of references must have an entry for each reference");
         if (src) {
             if (!dst || !src_port || !dst_port || !protocol)
-                throw std::invalid_argument("who sent to whom takes all five columns");
+                throw std::invalid_argument("addresses, ports and protocol must be given together");
             for (size_t other : {src->shape(0), dst->shape(0), src_port->shape(0), dst_port->shape(0), protocol->shape(0)})
                 if (other != rows)
-                    throw std::invalid_argument("columns of rows have the same length");
+                    throw std::invalid_argument("columns of rows must have the same length");
             if (src->shape(1) != 2 || dst->shape(1) != 2)
-                throw std::invalid_argument("an address has two words");
+                throw std::invalid_argument("an address must have two words");
             ends = {src->data(), dst->data(), src_port->data(), dst_port->data(), protocol->data()};
         }
         if (!accepted.is_none()) {
             verdicts = nb::cast<decltype(verdicts)>(accepted, false);
             if (verdicts.shape(0) != references)
-                throw std::invalid_argument("there is a verdict for each reference");
+                throw std::invalid_argument("there must be a verdict for each reference");
             verdict = verdicts.data();
         }
         nb::gil_scoped_release release;
@@ -228,7 +229,7 @@ class Rli {
         u64 *row = room.data();
 
         if (room.shape(0) < records || room.shape(1) != record_words)
-            throw std::invalid_argument("there is no room for all records");
+            throw std::invalid_argument("the array has no room for all records");
         for (const wl_leaver &one : left) {
             const wl_flow_record &flow = one.flow;
             const u64 words[13] = {one.key, static_cast<u64>(flow.first_ns), static_cast<u64>(flow.last_ns), flow.packets,
@@ -309,14 +310,14 @@ class Rli {
     static void check_drain(u64 bytes_per_s, s64 idle_ns)
     {
         if (bytes_per_s && (bytes_per_s < 125000 || bytes_per_s > 1000000000000ull))
-            throw std::invalid_argument("a rate that is not 125,000 to 10^12 bytes/s");
+            throw std::invalid_argument("a drain rate must be 125,000 to 10^12 bytes/s");
         check(idle_ns, 0, 1ll << 30);
     }
 
     static void check(s64 value, s64 least, s64 most)
     {
         if (value < least || value > most)
-            throw std::invalid_argument("a time that is out of its range");
+            throw std::invalid_argument("a time is out of range");
     }
 };
 
@@ -326,19 +327,19 @@ void add_rli(nb::module_ &m)
 {
     m.attr("FLOW_WORDS") = record_words;
     m.def("fill_endpoints", &fill_endpoints, "src"_a, "dst"_a, "src_port"_a, "dst_port"_a, "protocol"_a, "endpoints"_a,
-        "Five words for each row: who sent to whom.");
-    nb::class_<Rli>(m, "Rli", "Packets between references, and the flows that they belong to.")
+        "Fill five words for each row: addresses, ports and protocol.");
+    nb::class_<Rli>(m, "Rli", "Packets between references, and their flows.")
         .def(nb::init<u32, u64, u64, u64, s64, s64, s64, s64, s64, s64, s64, u64, u64>(), "method"_a, "memory"_a, "bytes_per_s"_a,
             "buffer"_a, "idle_ns"_a, "bracket_ns"_a, "early_ns"_a, "late_ns"_a, "base_ns"_a, "inactive_ns"_a, "active_ns"_a,
             "hold"_a, "seed"_a)
         .def("observe", &Rli::observe, "time_ns"_a, "kind"_a, "size"_a, "key"_a, "id"_a, "sequence"_a, "sent_ns"_a,
             "previous_sent_ns"_a, "previous_id"_a, "src"_a = nb::none(), "dst"_a = nb::none(), "src_port"_a = nb::none(),
             "dst_port"_a = nb::none(), "protocol"_a = nb::none(), "accepted"_a = nb::none(),
-            "Take in rows, and an entry for each reference among them; accepted says which were.")
-        .def("drain", &Rli::drain, "bytes_per_s"_a, "idle_ns"_a, "From now on the queue is drained so.")
+            "Add rows, with an entry for each reference; accepted: which references were accepted.")
+        .def("drain", &Rli::drain, "bytes_per_s"_a, "idle_ns"_a, "Set the drain rate and the idle time of the queue.")
         .def("cut", &Rli::cut, "most"_a = ~0ull, "settle"_a = true,
-            "Settle what waits; all flows leave, until so many records are to be taken. Whether there are more.")
-        .def("take", &Rli::take, "room"_a, "Records that left, 18 words each; gives their number.")
+            "Settle waiting packets and end all flows, up to `most` records. Returns whether there are more.")
+        .def("take", &Rli::take, "room"_a, "Take finished records, 18 words each. Returns their number.")
         .def("counts", &Rli::counts)
         .def("totals", &Rli::totals)
         .def("errors", &Rli::errors)

@@ -96,7 +96,7 @@ class SplitSet {
         u64 touched = 0;
 
         if (router >= n)
-            throw std::invalid_argument("there is no such router");
+            throw std::invalid_argument("unknown router");
         nb::gil_scoped_release release;
         if (cut[router])
             return 0;
@@ -217,14 +217,14 @@ class SplitSet {
         s64 total = 0;
 
         if (routers > WL_MOST_ROUTERS || count >> 31)
-            throw std::invalid_argument("a network has at most 65,536 routers and 2^31 links");
+            throw std::invalid_argument("a network must have at most 65,536 routers and 2^31 links");
         if (targets.shape(0) != count || weights.shape(0) != count)
-            throw std::invalid_argument("every link has a source, a target and a weight");
+            throw std::invalid_argument("every link needs a source, a target and a weight");
         for (size_t i = 0; i < count; i++) {
             if (sources.data()[i] >= routers || targets.data()[i] >= routers)
-                throw std::invalid_argument("a link joins two routers");
+                throw std::invalid_argument("a link names an unknown router");
             if (weights.data()[i] < 1 || __builtin_add_overflow(total, weights.data()[i], &total))
-                throw std::invalid_argument("weights are at least 1, and together less than 2^63");
+                throw std::invalid_argument("weights must be at least 1, and together less than 2^63");
         }
         return routers;
     }
@@ -247,7 +247,7 @@ class SplitSet {
     void need(u32 router) const
     {
         if (router >= n)
-            throw std::invalid_argument("there is no such router");
+            throw std::invalid_argument("unknown router");
     }
 
     wl_ways counted(u32 source)
@@ -308,13 +308,13 @@ class SplitSet {
 
 void add_routes(nb::module_ &m)
 {
-    nb::class_<SplitSet>(m, "SplitSet", "All shortest paths without a router in between that can measure.")
+    nb::class_<SplitSet>(m, "SplitSet", "All shortest paths without a measuring router in between.")
         .def(nb::init<u32, Column<u32>, Column<u32>, Column<s64>>(), "routers"_a, "sources"_a, "targets"_a, "weights"_a)
-        .def("upgrade", &SplitSet::upgrade, "router"_a, "Let a router measure: of how many sources that changes paths.")
-        .def("gains", &SplitSet::gains, "hops"_a, "Paths, or hops of them, that go away if a router can measure; for each router.")
-        .def("members", &SplitSet::members, "source"_a, "Where the paths of a source end: router, paths, hops, fewest, most hops.")
-        .def("costs", &SplitSet::costs, "source"_a, "What the way to each router costs; 2^63 - 1: there is none.")
-        .def("on_route", &SplitSet::on_route, "source"_a, "For each link whether it is on a shortest path of the source.")
+        .def("upgrade", &SplitSet::upgrade, "router"_a, "Let a router measure. Returns the number of sources whose paths change.")
+        .def("gains", &SplitSet::gains, "hops"_a, "For each router, the paths (or their hops) removed if it measures.")
+        .def("members", &SplitSet::members, "source"_a, "The ends of a source's paths: router, paths, hops, fewest and most hops.")
+        .def("costs", &SplitSet::costs, "source"_a, "The cost of the path to each router; 2^63 - 1: none.")
+        .def("on_route", &SplitSet::on_route, "source"_a, "For each link, whether it is on a shortest path of the source.")
         .def_prop_ro("paths", &SplitSet::paths)
         .def_prop_ro("probe_hops", &SplitSet::probe_hops)
         .def_prop_ro("extent", &SplitSet::extent, "The fewest and most hops of a path.")

@@ -1,4 +1,4 @@
-"""The tests, in rooms that mirror the source; `support` has what several of them need."""
+"""The tests, in folders that mirror the source; `support` has shared code."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What tests share: real captures, a bpffs, programs that may be missing, and the last words on what was skipped."""
+"""Shared fixtures: real captures, a bpffs, programs that may be missing; and a summary of skipped tests."""
 
 import contextlib
 import gc
@@ -12,18 +12,18 @@ import pytest
 from lab.mounts import private_bpffs
 from tests.support import needs
 from tests.support.captures import SHARED_DATA
-from tests.support.effort import FULL  # which chooses Hypothesis' profile before any test is read
+from tests.support.effort import FULL  # sets Hypothesis' profile before any test is imported
 
 
 def pytest_configure() -> None:
-    """Mounts of our own come before threads do, which would stay with those of the machine."""
+    """Create private mounts before threads, which would keep the mounts of the machine."""
     with contextlib.suppress(OSError):
         private_bpffs()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of a test marked `every(n)` only every n-th parameter stays in `make test`, of those that were asked for."""
+    """`make test` keeps only every n-th selected parameter of a test marked `every(n)`."""
     numbers: Counter[str] = Counter()
     left_out = []
     for item in items if not FULL else ():
@@ -39,14 +39,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of tests stay to the end: the collector of garbage need not look at them again and again."""
+    """Thousands of tests stay until the end: keep the garbage collector from scanning them repeatedly."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def bpffs() -> Path:
-    """A bpffs of this process alone; tests that need it skip where there can be none."""
+    """A private bpffs of this process; tests that need it skip where it cannot be mounted."""
     try:
         return private_bpffs()
     except OSError:
@@ -55,7 +55,7 @@ def bpffs() -> Path:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of real captures; tests that need it skip where it is not."""
+    """The folder of real captures; tests that need it skip where it is missing."""
     if SHARED_DATA is None:
         pytest.skip(needs.SHARED_DATA)
     return SHARED_DATA
@@ -63,7 +63,7 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def tool() -> Callable[[str], str]:
-    """`tool(name)` gives the path of a program, or skips the test that needs it."""
+    """`tool(name)` returns the path of a program, or skips the test that needs it."""
 
     def find(name: str) -> str:
         path = needs.find(name)

@@ -1,4 +1,4 @@
-"""The agent, without a network: what it cuts, keeps and answers, and what it makes of clocks."""
+"""The agent without a network: cuts, memory of the past, answers, and clocks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -40,7 +40,7 @@ def measured_by(estimator: Lda | Rda, delimiters: Delimiters | None = None, by: 
 
 
 def fed(cuts: ByClock | AtPackets, packets: Sequence[Packet], places: Sequence[int]) -> list[CutPart]:
-    """What comes out if the packets come in batches that end at these places."""
+    """Parts cut when the packets arrive in batches that end at these places."""
     edges = sorted({0, len(packets), *(place % (len(packets) + 1) for place in places)})
     parts = [part for start, end in pairwise(edges) for part in cuts.take(batch_of(packets[start:end]))]
     latest_ns = max((time_ns for _, time_ns in packets), default=EPOCH_NS)
@@ -80,14 +80,14 @@ def test_at_packets_it_cuts_as_files_are_cut(packets: list[Packet], places: list
     assert summed(parts) == [(c.interval, c.interval.name, c.synopses[ALL].buckets.tolist()) for c in expected]
 
 
-def test_an_interval_is_cut_after_its_grace_and_what_is_late_is_not_lost() -> None:
+def test_an_interval_is_cut_after_its_grace_and_keeps_late_packets() -> None:
     clock = ByClock((measured_by(Lda(8, (0,))),), INTERVAL_NS, 1000, Unseen(INTERVAL_NS))
     clock.begin(EPOCH_NS + 100)
     assert not list(clock.take(batch_of([(1, EPOCH_NS + 200)])))
     assert not list(clock.passed(EPOCH_NS + INTERVAL_NS + 999))
     (first,) = clock.passed(EPOCH_NS + INTERVAL_NS + 1000)
     assert (first.seen, first.cut.interval.start_ns) == (Seen(1, 0, INTERVAL_NS - 100, 1), EPOCH_NS)
-    assert not list(clock.take(batch_of([(2, EPOCH_NS + INTERVAL_NS - 1)])))  # too late for the first
+    assert not list(clock.take(batch_of([(2, EPOCH_NS + INTERVAL_NS - 1)])))  # too late for the first interval
     (second,) = clock.end(EPOCH_NS + INTERVAL_NS + 5000)
     assert (second.seen, second.cut.interval.start_ns) == (Seen(1, 0, 5000, 1), EPOCH_NS + INTERVAL_NS)
 
@@ -102,8 +102,8 @@ class Tenth:
         return (packets.packet_id % np.uint64(10) == 0) != self.others
 
 
-def test_a_segment_has_its_share_of_what_a_capture_dropped() -> None:
-    """And the share of the interval before where the capture took in nothing."""
+def test_a_segment_has_its_share_of_the_drops_of_a_capture() -> None:
+    """If the capture took in nothing, the segment has its share of the interval before."""
     unseen = Unseen(INTERVAL_NS, EPOCH_NS)
     whole = measured_by(Lda(8, (0,)))
     clock = ByClock(tuple(replace(whole, way=Tenth(each)) for each in (False, True)), INTERVAL_NS, 0, unseen)
@@ -134,7 +134,7 @@ def test_a_clock_that_is_set_back_begins_anew(delimiters: Delimiters | None) -> 
     made.begin(EPOCH_NS)
     unseen.read(5, EPOCH_NS + 10)
     assert not list(made.take(batch_of([(1, EPOCH_NS + 20)])))
-    assert not list(made.begin_anew(EPOCH_NS - SECOND_NS // 2))  # no more than packets may be out of order
+    assert not list(made.begin_anew(EPOCH_NS - SECOND_NS // 2))  # within the allowed reordering
     hour_ns = 3600 * SECOND_NS
     (before,) = made.begin_anew(EPOCH_NS - hour_ns)
     assert before.seen.packets == 1
@@ -149,7 +149,7 @@ def test_a_clock_that_is_set_back_begins_anew(delimiters: Delimiters | None) -> 
 
 @examples(60)
 @given(st.lists(st.tuples(st.integers(1, 3 * SECOND_NS), st.integers(0, 1000)), max_size=40))
-def test_what_was_dropped_is_in_one_interval_each(readings: list[tuple[int, int]]) -> None:
+def test_each_drop_is_in_one_interval(readings: list[tuple[int, int]]) -> None:
     unseen, total, latest_ns = Unseen(INTERVAL_NS, EPOCH_NS), 0, EPOCH_NS
     for after_ns, more in readings:
         latest_ns, total = max(latest_ns, EPOCH_NS + after_ns), total + more
@@ -160,7 +160,7 @@ def test_what_was_dropped_is_in_one_interval_each(readings: list[tuple[int, int]
     assert sum(found) == total
 
 
-def test_drops_are_where_they_fell() -> None:
+def test_drops_are_in_their_interval() -> None:
     unseen = Unseen(INTERVAL_NS, EPOCH_NS)
     for ms, total in ((400, 0), (600, 100), (900, 100)):
         unseen.read(total, EPOCH_NS + ms * 10**6)
@@ -168,7 +168,7 @@ def test_drops_are_where_they_fell() -> None:
     assert halves == [50, 50]
 
 
-def test_too_many_classes_are_told_and_begin_anew() -> None:
+def test_too_many_classes_are_reported_and_begin_anew() -> None:
     columns = batch_of([(i, EPOCH_NS + i) for i in range(9)])
     columns.traffic_class = np.arange(9, dtype=np.uint8) * np.uint8(4)
     clock = ByClock((measured_by(Lda(8, (0,)), by="dscp/24/48/4"),), INTERVAL_NS, 0, Unseen(INTERVAL_NS))
@@ -250,7 +250,7 @@ def test_more_buckets_can_be_asked_for() -> None:
     ]
 
 
-def test_symbols_are_sent_for_what_differed_lately() -> None:
+def test_the_number_of_symbols_follows_recent_differences() -> None:
     estimator = Rda(short=True, rows=8, tail=16)
     past = History("up", 1 << 20, 0)
 
@@ -274,7 +274,7 @@ def test_symbols_are_sent_for_what_differed_lately() -> None:
     assert symbols(LATELY + 2) == FIRST
 
 
-def test_the_past_is_bounded_and_says_what_it_does_not_know() -> None:
+def test_the_past_is_bounded_and_says_what_it_has_forgotten() -> None:
     past = History("up", 100_000, EPOCH_NS)
     parts = [
         part_of([(i, start_ns + i) for i in range(1, 1001)], Rda(), start_ns)
@@ -300,7 +300,7 @@ def test_the_past_is_bounded_and_says_what_it_does_not_know() -> None:
 # ---- the clock ----
 
 
-def test_what_programs_say_of_the_clock() -> None:
+def test_output_of_clock_programs() -> None:
     chrony = (
         "0A000001,10.0.0.1,3,1700000000.5,-0.000002000,0.000001,0.000003,-12.3,0.0,0.01,0.000100000,0.000010000,64.0,"
     )

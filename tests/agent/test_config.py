@@ -1,4 +1,4 @@
-"""The agent's settings: files and flags say the same, what is wrong is told in one line, `--check` tells the rest."""
+"""The agent's settings: file and flags agree, each error is one line, `--check` reports problems without running."""
 
 import inspect
 import os
@@ -22,7 +22,7 @@ REFERENCE_PAGE = ROOT / "docs" / "reference" / "agent.md"
 LEAST = 'point = "edge1"\ninterface = "lo"\n'
 
 
-def test_the_least(tmp_path: Path) -> None:
+def test_smallest_file(tmp_path: Path) -> None:
     config = config_of(LEAST, tmp_path)
     assert (config.point, config.interface, config.interval_ns) == ("edge1", "lo", 10**9)
     (measured,) = config.measured
@@ -129,7 +129,7 @@ dscp = 46
         ("point = ", "agent.toml: is not TOML"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(text: str, says: str, tmp_path: Path) -> None:
+def test_each_error_is_one_line(text: str, says: str, tmp_path: Path) -> None:
     line = problem_of(text, tmp_path)
     assert says in line
     assert "secret" not in line.replace("secrets", "")
@@ -153,7 +153,7 @@ def test_flags_that_do_not_go_together() -> None:
     assert "collector (--collector) is missing" in run(*base[1:])[1]
 
 
-def test_check_says_what_would_happen(tmp_path: Path) -> None:
+def test_check_reports_the_settings(tmp_path: Path) -> None:
     arguments = ("--point", "p", "--interface", "lo", "--collector", "https://h:1", "--spool", str(tmp_path / "s"))
     code, said = run("--check", *arguments, "--reference", "192.0.2.1", "--link", "10Mbps", "--tail", "64")
     assert code == 0
@@ -163,7 +163,7 @@ def test_check_says_what_would_happen(tmp_path: Path) -> None:
     assert "clock: " in said
     assert "references to 192.0.2.1 every 10 ms" in said
     assert f"messages wait in {tmp_path}/s, at most" in said
-    assert not (tmp_path / "s").exists()  # nothing has happened
+    assert not (tmp_path / "s").exists()  # --check changes nothing
     assert "right within 5 us, as stated" in " ".join(run("--check", *arguments, "--clock-error", "5us")[1].split())
 
 
@@ -195,7 +195,7 @@ def test_examples_of_the_page_can_be_used(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_check_names_what_would_end_it(words: dict[str, str], says: str, tmp_path: Path) -> None:
+def test_check_names_what_would_stop_it(words: dict[str, str], says: str, tmp_path: Path) -> None:
     settings = SCHEMA.load(None)
     for name, value in {"point": "a", "spool.folder": str(tmp_path), **words}.items():
         settings.put(name, value, name)

@@ -1,4 +1,4 @@
-"""Agents at work in namespaces: they measure, are stopped, killed and cut off, and lose packets."""
+"""Agents in network namespaces: they measure, and survive signals, kills, cut links and packet loss."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def network(tmp_path: Path) -> Iterator[Network]:
 
 
 class Agents:
-    """Agents in the namespaces of a network: `client` sends references to `server1`, both measure them."""
+    """Agents in the namespaces of a network: `client` sends references to `server1`, and both measure them."""
 
     def __init__(self, network: Network, folder: Path) -> None:
         self.network, self.folder = network, folder
@@ -41,7 +41,7 @@ class Agents:
         self._started = 0
 
     def start(self, host: str, *arguments: str) -> Process:
-        """Returns once it listens."""
+        """Return once the agent listens."""
         self._started += 1
         settings = self.folder / f"{host}.toml"
         sends = host == "client"
@@ -79,7 +79,7 @@ packets = "references"
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """What is started here stays there: packets that one core sends do not overtake each other, as in a cable."""
+    """Processes started here stay on one core: its packets do not overtake each other, as on a cable."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:
@@ -109,7 +109,7 @@ def test_two_agents_measure_references_exactly(agents: Agents, receiver: Receive
         assert mine.terms == theirs.terms
         assert (mine.segment, mine.clock) == ("client>server1", ClockReading(True, 1000, "stated"))
         assert mine.sent_ns - mine.interval.end_ns > 0
-        assert 0 < mine.seen.packets <= 126  # of 125; some are left out while the host is busy
+        assert 0 < mine.seen.packets <= 126  # expected 125; a busy host skips some
         estimator = mine.terms.estimator
         assert isinstance(estimator, Rda)
         synopses_of = [estimator.synopsis(m.records[0]) for m in (mine, theirs)]
@@ -125,7 +125,7 @@ def test_two_agents_measure_references_exactly(agents: Agents, receiver: Receive
         if ALONE:
             assert mine.sent_ns - mine.interval.end_ns < 200 * 10**6
             assert mine.seen.packets > 60
-            assert crossing.only_upstream <= 1  # one may be under way
+            assert crossing.only_upstream <= 1  # one may be in flight
             assert crossing.moments.sum_ns / crossing.used < 10**7
     start_ns = whole(messages)[0]
     mine = synopses(messages, "client")[start_ns]
@@ -158,7 +158,7 @@ def test_control_packets_cut_lda_at_both_ends_alike(agents: Agents, receiver: Re
         assert isinstance(estimator, Lda)
         crossing = estimator.cross(*(estimator.synopsis(m.records[0]) for m in (mine, theirs)))
         assert crossing.sent == crossing.received == mine.seen.packets > 0
-        assert crossing.used >= crossing.sent  # no row is spoiled: the first bank has every packet
+        assert crossing.used >= crossing.sent  # no row is damaged: the first bank has every packet
         assert crossing.moments.sum_ns > 0
         if ALONE:
             assert mine.seen.packets > 60
@@ -166,7 +166,7 @@ def test_control_packets_cut_lda_at_both_ends_alike(agents: Agents, receiver: Re
 
 
 @IN_LAB
-def test_when_told_to_end_the_open_interval_is_sent(agents: Agents, receiver: Receiver) -> None:
+def test_sigterm_sends_the_open_interval(agents: Agents, receiver: Receiver) -> None:
     agents.start("server1")
     up = agents.start("client")
     receiver.wait(lambda m: len(whole(m)) >= 1)
@@ -184,10 +184,10 @@ def test_when_told_to_end_the_open_interval_is_sent(agents: Agents, receiver: Re
 
 
 @IN_LAB
-def test_killed_and_cut_off_nothing_is_missing_or_counted_twice(agents: Agents, network: Network) -> None:
+def test_kills_and_outages_lose_nothing_and_count_nothing_twice(agents: Agents, network: Network) -> None:
     down = agents.start("server1")
     up = agents.start("client")
-    # Nobody listens yet: what the agents cut waits on disk.
+    # No collector listens yet: intervals wait on disk.
     spools = [agents.folder / f"spool-{host}" for host in ("client", "server1")]
     until(lambda: all(len(list(spool.glob("*synopsis*"))) >= 6 for spool in spools), "six synopses on disk")
     up.stop(signal.SIGKILL)
@@ -206,14 +206,14 @@ def test_killed_and_cut_off_nothing_is_missing_or_counted_twice(agents: Agents, 
     found = synopses(messages, "client")
     told = sorted(found)
     steps = [(b - a) // LENGTH_NS for a, b in pairwise(told)]
-    assert sum(step > 1 for step in steps) <= 1  # while it was dead: a gap, and no zeros
+    assert sum(step > 1 for step in steps) <= 1  # a gap while it was dead, no zeros
     assert {m.key for m in messages if m.point == "client"} >= {name[21:-8] for name in waiting}
     assert "the collector answers again" in down.said()
     assert again.stop()
 
 
 @IN_LAB
-def test_an_interface_that_goes_ends_the_agent_with_one_line(agents: Agents, receiver: Receiver) -> None:
+def test_an_agent_ends_with_one_line_if_its_interface_goes(agents: Agents, receiver: Receiver) -> None:
     down = agents.start("server1")
     up = agents.start("client")
     receiver.wait(lambda m: len(whole(m)) >= 1)
@@ -225,7 +225,7 @@ def test_an_interface_that_goes_ends_the_agent_with_one_line(agents: Agents, rec
 
 
 @IN_LAB
-def test_what_the_capture_drops_is_unseen_and_all_is_counted_once(tmp_path: Path) -> None:
+def test_packets_that_the_capture_drops_are_unseen_and_counted_once(tmp_path: Path) -> None:
     network = Network("drops")
     try:
         flood.build(network)
@@ -237,7 +237,7 @@ def test_what_the_capture_drops_is_unseen_and_all_is_counted_once(tmp_path: Path
             agent = network.start(flood.SINK, command, tmp_path / "agent")
             agent.wait_for_line("listening at")
             receiver.wait(lambda m: any(x.type == "synopsis" for x in m))
-            os.kill(agent.pid, signal.SIGSTOP)  # nobody takes packets from the ring
+            os.kill(agent.pid, signal.SIGSTOP)  # the ring is not read
             sent, _ = flood.result(flood.start(network, 30_000, None, tmp_path / "flood").finish())
             os.kill(agent.pid, signal.SIGCONT)
             receiver.wait(lambda m: any(x.seen.unseen for x in m if x.type == "synopsis"))
@@ -257,5 +257,5 @@ def test_references_never_exceed_their_share(agents: Agents, receiver: Receiver)
     messages = receiver.wait(lambda m: len([x for x in m if x.type == "status"]) >= 3)
     status = [m for m in messages if m.type == "status"][-1]
     said, passed_s = status.records[0], (status.sent_ns - status.records[0]["began_ns"]) / 1e9
-    assert 0 < said["references_sent"] * 92 <= 625 * (passed_s + 1)  # a second's share may be saved up
+    assert 0 < said["references_sent"] * 92 <= 625 * (passed_s + 1)  # up to one second's share may accumulate
     assert said["references_refused"] > (10 if ALONE else 1) * said["references_sent"]

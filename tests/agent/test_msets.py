@@ -1,4 +1,4 @@
-"""What agents make of m-sets: segments and references that come and go while others go on."""
+"""Agents and m-sets: segments and references come and go while others continue."""
 
 import contextlib
 import errno
@@ -33,7 +33,7 @@ IP_RECVTTL = 12
 
 
 def m_set(config: Config, *segments: tuple[str, str, str, str, int | None], since_ns: int = EPOCH_NS) -> Message:
-    """As it arrives."""
+    """An m-set as it arrives."""
     place = {"start_ns": since_ns, "end_ns": since_ns, "name": None, "class": None}
     keys = ("segment", "source", "target", "way", "until_ns")
     records = tuple(place | dict(zip(keys, list[Any](one), strict=True)) for one in segments)
@@ -45,7 +45,7 @@ FC = ("F>C", "10.0.0.2", "10.0.0.1", "in", None)
 CCF = ("C>>F", "10.6.0.3", "10.6.0.6", "out", None)
 
 
-def test_an_m_set_of_the_collector(tmp_path: Path) -> None:
+def test_an_m_set_from_the_collector(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     assert config.measured == ()
     assert config.receive_references
@@ -54,7 +54,7 @@ def test_an_m_set_of_the_collector(tmp_path: Path) -> None:
     link, virtual = found.references
     assert (link.source, link.to, link.hops, link.spread, link.until_ns) == ("10.0.0.1", "10.0.0.2", 1, 1, None)
     assert (virtual.hops, virtual.spread, virtual.until_ns) == (0, 8, 7)
-    # Both ends have the same terms, or their synopses say nothing of each other.
+    # Both ends need the same terms, or their synopses cannot be compared.
     far = config_of(tmp_path, AGENT.replace('"C"', '"F"'))
     back = m_set_of(m_set(far, (*CF[:3], "in", None)), far)
     assert next(iter(back.measured)).terms == next(iter(found.measured)).terms
@@ -79,7 +79,7 @@ def test_an_agent_keeps_its_own_segments_and_its_bounds(tmp_path: Path) -> None:
         ("C\nF", "10.0.0.1", "10.0.0.2", "out", None),
     ],
 )
-def test_an_m_set_that_cannot_be_is_refused(wrong: Any, tmp_path: Path) -> None:
+def test_an_impossible_m_set_is_refused(wrong: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r".+"):
         m_set(config_of(tmp_path), wrong)
 
@@ -94,7 +94,7 @@ def test_an_m_set_that_cannot_be_is_refused(wrong: Any, tmp_path: Path) -> None:
         (('every = "10ms"', "dscp = 64"), "m_set.dscp: 64 is out of range: 0 to 63"),
     ],
 )
-def test_what_is_wrong_is_told(change: tuple[str, str], said: str, tmp_path: Path) -> None:
+def test_wrong_settings_are_reported(change: tuple[str, str], said: str, tmp_path: Path) -> None:
     with pytest.raises(WirelagError, match=said):
         config_of(tmp_path, AGENT.replace(*change))
 
@@ -109,13 +109,13 @@ def test_what_is_wrong_is_told(change: tuple[str, str], said: str, tmp_path: Pat
         ("spread = 2\nsource_port = 5000", "leave source_port out"),
     ],
 )
-def test_what_is_wrong_with_references_is_told(line: str, said: str, tmp_path: Path) -> None:
+def test_wrong_references_are_reported(line: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(WirelagError, match=said):
         config_of(tmp_path, f'point = "C"\ninterface = "lo"\n[[references]]\nto = "192.0.2.1"\n{line}\n')
 
 
 def references(folder: Path, sent: list[tuple[int, str, str]]) -> PacketBatch:
-    """Reference packets as they were captured: when, from where, to where."""
+    """Captured reference packets: time, source, destination."""
     path = folder / "references.pcap"
     records = []
     for i, (time_ns, *ends) in enumerate(sent):
@@ -138,7 +138,7 @@ def test_segments_begin_and_end_while_others_go_on(tmp_path: Path) -> None:
         now_ns = int(batch.time_ns[i])
         if i == 5:
             cutters.turn(m_set_of(m_set(config, CF), config))
-        if i == 15:  # both for a while, until 3.5 s
+        if i == 15:  # both until 3.5 s
             until_ns = EPOCH_NS + 35 * tenth
             cutters.turn(m_set_of(m_set(config, (*CF[:4], until_ns), CCF), config))
         parts += cutters.take(batch[i : i + 1], now_ns, 0)
@@ -158,7 +158,7 @@ def test_segments_begin_and_end_while_others_go_on(tmp_path: Path) -> None:
 
 
 class Heard:
-    """What arrives at port 862 of an address."""
+    """Packets that arrive at port 862 of an address."""
 
     def __init__(self) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -166,7 +166,7 @@ class Heard:
         self.socket.settimeout(PATIENCE_S)
 
     def some(self, count: int) -> list[tuple[str, int, int]]:
-        """From where, from which port, how many hops are left."""
+        """Source address, source port and remaining hops."""
         found = []
         for _ in range(count):
             _, (_, _, ttl), _, (address, port) = _received(self.socket)
@@ -192,7 +192,7 @@ def heard() -> Iterator[Heard]:
     found.socket.close()
 
 
-def test_references_turn(heard: Heard, tmp_path: Path) -> None:
+def test_references_change_while_they_run(heard: Heard, tmp_path: Path) -> None:
     config = config_of(tmp_path, AGENT.replace("10ms", "1ms"))
     said: list[str] = []
     emitter = Emitter((), None, SECOND_NS, said.append)
@@ -203,19 +203,19 @@ def test_references_turn(heard: Heard, tmp_path: Path) -> None:
     virtual = config.reference("C>>F", "127.0.0.4", "127.0.0.2", None)
     emitter.turn([link, virtual])
     while len({port for address, port, _ in heard.some(16) if address == "127.0.0.4"}) < 6:
-        pass  # its ports take turns
+        pass  # the ports rotate
     until_ns = time.time_ns() + 50 * 10**6
     emitter.turn([replace(virtual, until_ns=until_ns), _impossible(config)])
     until(lambda: emitter.failed and time.time_ns() > until_ns, "a stream that cannot be sent, and the other's end")
-    _heard_beside(emitter, heard.socket)  # what was sent before
-    assert _heard_beside(emitter, heard.socket) == 0  # the one has ended, so has the other when its time was over
+    _heard_beside(emitter, heard.socket)  # packets sent before the change
+    assert _heard_beside(emitter, heard.socket) == 0  # the first stream was removed, the second reached its end
     assert said == ["127.0.0.2: cannot send packets (Cannot assign requested address); still trying"]
     emitter.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "references"]
 
 
 def _heard_beside(emitter: Emitter, sock: socket.socket) -> int:
-    """How many packets came until a stream that cannot be sent was tried again three times."""
+    """The number of packets that arrive while a stream that cannot be sent is tried three times."""
     failed, found = emitter.failed, 0
     until(lambda: emitter.failed > failed + 2, "another try")
     sock.setblocking(False)
@@ -229,8 +229,8 @@ def _impossible(config: Config) -> Reference:
     return config.reference("C>F", "192.0.2.1", "127.0.0.2", None)
 
 
-def test_references_have_phases_of_their_own(tmp_path: Path) -> None:
-    """And keep them: hosts that begin at another time do not meet after all."""
+def test_streams_have_different_phases(tmp_path: Path) -> None:
+    """Each keeps its phase, so streams that start at different times do not meet later."""
     config = config_of(tmp_path)
     streams = [config.reference("C>F", f"127.0.0.{last}", "127.0.0.2", None) for last in range(3, 40)]
     emitter = Emitter(tuple(streams), None, SECOND_NS, print)

@@ -1,4 +1,4 @@
-"""rli over messages: what the downstream agent alone sees becomes results of a segment, bounded and honest."""
+"""RLI over messages: the downstream agent alone produces a segment's results, with bounds."""
 
 import math
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ def true_mean_ns() -> float:
     return float((r.time_ns - r.sent_ns)[regular].mean())
 
 
-def test_batches_become_results_without_a_word_of_the_other_point() -> None:
+def test_batches_become_results_without_the_upstream_point() -> None:
     messages = [message_of(part) for part in parts_of(arrived(), measured())]
     results = results_of(messages)
     assert [r.interval for r in results] == [m.interval for m in messages]
@@ -56,14 +56,14 @@ def test_batches_become_results_without_a_word_of_the_other_point() -> None:
     plain = whole.to_json(0, INTERVAL_NS * len(results), True)
     low, high = plain["ci95"]["mean"]
     clock_ns = 1e9 * plain["clock"]["error"]
-    assert 20_000 + 1000 <= clock_ns <= 20_000 + 2 * 1000  # both points'; only the first byte was captured
+    assert 20_000 + 1000 <= clock_ns <= 20_000 + 2 * 1000  # both points' errors; only the first byte was captured
     assert low <= true_mean_ns() / 1e9 <= high
     mean_ns = 1e9 * plain["mean"]
-    assert (1e9 * (high - low) / 2 - clock_ns) < 0.5 * mean_ns  # an interval that says something
+    assert (1e9 * (high - low) / 2 - clock_ns) < 0.5 * mean_ns  # the interval is narrow enough to be useful
     assert plain["sent"] is plain["lost"] is plain["loss"] is None
     assert plain["received"] <= (simulation().receiver().is_reference == 0).sum()
     assert plain["used"] > 0.9 * plain["received"]
-    # Cut by cut, the same packets have the same delays as in one piece.
+    # Cutting does not change the packets' delays.
     meter = LINEAR.meter("downstream")
     meter.observe(arrived())
     flows = meter.cut(results[0].interval, last=False)
@@ -74,18 +74,18 @@ def test_batches_become_results_without_a_word_of_the_other_point() -> None:
     assert bound_ns == pytest.approx(1e9 * (ends[1] - ends[0]) / 2, rel=0.5)
 
 
-def test_what_a_message_says_of_the_mean_is_what_the_method_says() -> None:
+def test_the_mean_of_a_message_is_that_of_the_method() -> None:
     (part,) = parts_of(arrived(), replace(measured(), terms=Terms(LINEAR, interval_ns=10**15)))
     (result,) = results_of([message_of(part)])
     report = part.cut.synopses[0].report()
     plain = Tally.of(replace(result, clock=ClockReading(True, 0)), None).to_json(0, 1, True)
-    assert plain["mean"] == pytest.approx(report.mean, rel=0.02)  # packets without a delay are like the others
+    assert plain["mean"] == pytest.approx(report.mean, rel=0.02)  # packets without a delay resemble the others
     assert plain["std"] == pytest.approx(report.std)
     half = [(ends[1] - ends[0]) / 2 for ends in (plain["ci95"]["mean"], report.ci95["mean"])]
     assert half[0] == pytest.approx(half[1], rel=1e-3)
 
 
-def test_lost_references_are_told_by_their_numbers() -> None:
+def test_sequence_numbers_show_lost_references() -> None:
     packets = arrived()
     references = np.flatnonzero(packets.flow_key == STREAM)
     gone = np.isin(np.arange(len(packets)), references[5:-5:7])
@@ -100,7 +100,7 @@ def test_lost_references_are_told_by_their_numbers() -> None:
     assert sum(r.references[1] for r in results if r.references) == 0
 
 
-def test_classes_are_the_largest_and_the_slowest_and_add_up() -> None:
+def test_classes_are_the_largest_and_slowest_and_add_up() -> None:
     by, most = "client/24/48/8", 8
     messages = [message_of(part) for part in parts_of(arrived(), measured(by))]
     for message in messages:
@@ -120,7 +120,7 @@ def test_classes_are_the_largest_and_the_slowest_and_add_up() -> None:
     assert all(500 < len(message.records) <= 2002 for message in many)
 
 
-def test_packets_and_references_of_other_directions_are_left_out() -> None:
+def test_other_directions_are_left_out() -> None:
     packets = arrived()
     ours = Direction.parse(OURS).rows(packets)
     whole = results_of([message_of(part) for part in parts_of(packets, measured(way=OURS))])
@@ -136,7 +136,7 @@ def test_packets_and_references_of_other_directions_are_left_out() -> None:
     assert Tally.of(none[0], None).missed == 1
 
 
-def test_a_sender_that_vouches_for_nothing_leaves_no_interval() -> None:
+def test_a_sender_without_a_clock_bound_leaves_no_interval() -> None:
     results = results_of([message_of(part) for part in parts_of(arrived(None), measured())])
     plain = Tally.of(results[0], None).to_json(0, 1, True)
     assert plain["mean"] is not None
@@ -149,7 +149,7 @@ def test_a_sender_that_vouches_for_nothing_leaves_no_interval() -> None:
     assert wide >= 10**6 + 20_000 > narrow
 
 
-def test_messages_in_any_order_and_twice_and_of_the_wrong_end() -> None:
+def test_messages_out_of_order_repeated_and_from_the_wrong_end() -> None:
     messages = [message_of(part) for part in parts_of(arrived(), measured())]
     rounds = Rounds([ENDS, Ends("B>C", "B", "C")])
     once = results_of(messages, rounds)
@@ -170,7 +170,7 @@ def test_messages_in_any_order_and_twice_and_of_the_wrong_end() -> None:
     [{"timed": 10**9}, {"packets": -1}, {"sum_ns": 1.5}, {"variance_ns2": math.nan}, {"error_ns2": -1.0},
      {"error_ns2": math.inf}, {"references": None}, {"sender_ns": -5}, {"sum_ns": True}, {"sum_ns": 1 << 200}],
 )  # fmt: skip
-def test_numbers_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
+def test_impossible_numbers_are_refused(wrong: dict[str, object]) -> None:
     message = message_of(parts_of(arrived(), measured())[0])
     with pytest.raises(ValueError, match=r"integer|variance|than were counted"):
         Interpolated.from_fields(message.records[0] | wrong)
@@ -178,14 +178,14 @@ def test_numbers_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
         About.from_fields(About("synopses", message.terms).to_fields())
 
 
-def test_a_message_without_everything_says_nothing() -> None:
+def test_an_incomplete_message_says_nothing() -> None:
     message = message_of(parts_of(arrived(), measured("client/24/48/8"))[0])
     rounds = Rounds([ENDS])
     assert results_of([replace(message, records=message.records[1:]), replace(message, records=())], rounds) == []
     assert rounds.counted["not comparable"] == 2
 
 
-def test_results_at_rest_and_in_metrics(tmp_path: Path) -> None:
+def test_stored_results_and_metrics(tmp_path: Path) -> None:
     results = results_of([message_of(part) for part in parts_of(arrived(), measured())])
     store, metrics = SqliteStore(str(tmp_path / "db")), Metrics()
     store.begin()
@@ -201,7 +201,7 @@ def test_results_at_rest_and_in_metrics(tmp_path: Path) -> None:
     summed = Tally()
     for row in rows:
         summed.add(row.tally)
-    assert summed.to_json(0, 1, True)["lost"] is None  # also where no single reason is left
+    assert summed.to_json(0, 1, True)["lost"] is None  # also without a single reason
     store.close()
     text = metrics.text([], {}, 0)[0].decode()
     assert f'wirelag_references_received_total{{segment="A>B"}} {float(summed.references_received)}' in text
@@ -232,7 +232,7 @@ def test_settings(tmp_path: Path) -> None:
         assert problem in problem_of(text, tmp_path)
 
 
-def test_check_says_what_would_happen(tmp_path: Path) -> None:
+def test_check_reports_the_settings(tmp_path: Path) -> None:
     path = tmp_path / "agent.toml"
     path.write_text(AGENT + SEGMENT)
     code, said = run(str(path), "--check")

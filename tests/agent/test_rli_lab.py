@@ -1,4 +1,4 @@
-"""rli live: references through a real wire, the mean against the join of captures beside the agents; the page."""
+"""RLI live: references over a real wire, compared with a join of captures at both agents; the page."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ QUEUE = Direction(delay_us=2000, jitter_us=200, loss=0.01, mbit=33)
 
 
 def arrived_mean_ns(done: Done, start_ns: int, end_ns: int) -> tuple[int, float]:
-    """Of the packets that arrived in this time."""
+    """The mean delay of packets that arrived in this interval."""
     truth = done.truth
     assert truth is not None
     came_ns = truth.sent_ns + truth.delays_ns
@@ -35,7 +35,7 @@ def arrived_mean_ns(done: Done, start_ns: int, end_ns: int) -> tuple[int, float]
 
 @IN_LAB
 @pytest.mark.acceptance
-def test_the_mean_is_within_its_interval_and_references_tell_their_loss(tmp_path: Path) -> None:
+def test_the_mean_is_within_its_interval_and_reference_loss_is_counted(tmp_path: Path) -> None:
     setting = Setting("rli", references="10ms", by="flow", seconds=20, rate=4000, payload=900, wire=QUEUE)
     done = run(setting, tmp_path)
     store = SqliteStore(str(tmp_path / "store.db"))
@@ -53,20 +53,20 @@ def test_the_mean_is_within_its_interval_and_references_tell_their_loss(tmp_path
         held += low <= mean_ns / 1e9 <= high
         errors.append(report["mean"] * 1e9 / mean_ns - 1)
         came, lost = came + report["references"]["received"], lost + report["references"]["lost"]
-        assert report["received"] == pytest.approx(count, rel=0.05)  # those behind the last reference are told later
+        assert report["received"] == pytest.approx(count, rel=0.05)  # packets after the last reference follow later
         assert report["used"] == report["received"]
         assert report["sent"] is report["loss"] is None
         assert report["clock"]["error"] < 1e-3
-        assert of_class[row.start_ns]["mean"] == pytest.approx(report["mean"], rel=1e-6)  # there is one flow
+        assert of_class[row.start_ns]["mean"] == pytest.approx(report["mean"], rel=1e-6)  # one flow
     print(f"\n{len(rows)} intervals, {held} hold the mean; error {np.mean(errors):+.2%} "
           f"(at most {np.max(np.abs(errors)):.2%}); references {came} came, {lost} lost; "
           f"clock {rows[-1].tally.clock_error_ns} ns; "
           f"half of 95%: {(high - low) / 2 * 1e6:.0f} us of {mean_ns / 1e3:.0f} us")  # fmt: skip
-    # A host that is busy with other things sends references late or not at all just when delays are long.
+    # A busy host sends references late or not at all, exactly when delays are long.
     assert held >= 0.8 * len(rows), errors
     assert abs(np.mean(errors)) < 0.05
     assert len(classes) == 1
-    assert 0 < lost < 0.05 * came  # of 1%
+    assert 0 < lost < 0.05 * came  # the wire loses 1%
 
 
 async def send(url: str, messages: Sequence[Message]) -> None:
@@ -77,7 +77,7 @@ async def send(url: str, messages: Sequence[Message]) -> None:
 
 
 @pytest.mark.acceptance
-def test_the_page_shows_what_references_say(tool: Callable[[str], str], tmp_path: Path) -> None:
+def test_the_page_shows_rli_results(tool: Callable[[str], str], tmp_path: Path) -> None:
     packets = arrived(began_s=int(time.time()) - 5)
     messages = [message_of(part) for part in parts_of(packets, measured("client/24/48/8"))]
     with Running(tmp_path, "--segment", "A>B") as running, Browser(tool("chromium"), tmp_path) as browser:

@@ -1,4 +1,4 @@
-"""`wirelag balance` but for its program in the kernel: settings, the loop, other people's balancers, what is shown."""
+"""`wirelag balance` without its kernel program: settings, the loop, other balancers, displays."""
 
 import json
 import os
@@ -69,13 +69,13 @@ def dry_run(config: Path, *arguments: object) -> list[dict[str, Any]]:
         (("--check", "--prometheus", "x"), "'x' is not an address"),
     ],
 )
-def test_what_is_wrong_is_said(config: Path, arguments: tuple[object, ...], says: str) -> None:
+def test_errors_are_reported(config: Path, arguments: tuple[object, ...], says: str) -> None:
     done = wirelag("balance", "--config", config, *arguments, code=2)
     assert says in " ".join(re.sub("[│╭╮╰╯─]", "", done.stderr).split())
     assert not done.stdout
 
 
-def test_a_check_says_what_a_run_would_refuse(config: Path, tmp_path: Path) -> None:
+def test_a_check_reports_what_a_run_would_refuse(config: Path, tmp_path: Path) -> None:
     config.write_text(f'interface = "nowhere9"\npins = "{tmp_path}"\n{CONFIG}', encoding="utf-8")
     done = wirelag("balance", "--config", config, "--check", code=2)
     assert done.stdout.count("\n") == 7
@@ -84,7 +84,7 @@ def test_a_check_says_what_a_run_would_refuse(config: Path, tmp_path: Path) -> N
     assert f"{tmp_path}: pins must be in bpffs" in pins
 
 
-# ---- what another balancer sends ----
+# ---- packets from another balancer ----
 
 
 def test_the_capture_is_what_its_script_writes(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_the_capture_is_what_its_script_writes(tmp_path: Path) -> None:
     assert gzip.decompress(CAPTURE.read_bytes()) == (tmp_path / "again.pcap").read_bytes()
 
 
-def test_a_dry_run_says_what_would_be_set(config: Path) -> None:
+def test_a_dry_run_prints_the_weights(config: Path) -> None:
     lines = dry_run(config, "-r", CAPTURE)
     validator = jsonschema.Draft202012Validator(SCHEMA)
     for line in lines:
@@ -115,13 +115,13 @@ def test_a_dry_run_says_what_would_be_set(config: Path) -> None:
     assert lines[-1]["counters"]["unknown_backend"] == 0
 
 
-def test_both_methods_see_it(config: Path) -> None:
+def test_both_methods_find_the_slow_server(config: Path) -> None:
     lines = dry_run(config, "-r", CAPTURE, "--method", "auto")
     assert min(of(line, "web2")["weight"] for line in lines) == pytest.approx(0.008)
 
 
-def test_backends_are_told_apart_by_address(config: Path, tmp_path: Path) -> None:
-    """As a balancer that translates addresses sends them; here the service's own address is one backend's."""
+def test_backends_are_distinguished_by_address(config: Path, tmp_path: Path) -> None:
+    """As a balancer that translates addresses sends them; here one backend has the service's own address."""
     text = re.sub(r"mac = .*\n", "", CONFIG).replace(f'address = "{SERVICE}"', 'address = "192.0.2.99"')
     config.write_text(text.replace("10.0.0.11", SERVICE), encoding="utf-8")
     lines = dry_run(config, "-r", CAPTURE)
@@ -129,7 +129,7 @@ def test_backends_are_told_apart_by_address(config: Path, tmp_path: Path) -> Non
     assert {of(line, "web3")["standing"] for line in lines} == {"unknown"}
 
 
-def test_a_capture_from_the_wrong_side_is_said_to_be(config: Path) -> None:
+def test_a_capture_from_the_wrong_side_is_reported(config: Path) -> None:
     config.write_text(re.sub(r"mac = .*\n", "", CONFIG), encoding="utf-8")
     done = wirelag("balance", "--config", config, "--dry-run", "-r", CAPTURE, "--speed", "max")
     assert "no packet to 192.0.2.10 has a backend's address or MAC address: look where" in done.stderr
@@ -138,7 +138,7 @@ def test_a_capture_from_the_wrong_side_is_said_to_be(config: Path) -> None:
     assert [one["weight"] for one in last["backends"]] == [0.25] * 4
 
 
-def test_lines_for_people(config: Path) -> None:
+def test_text_output(config: Path) -> None:
     done = wirelag("balance", "--config", config, "--dry-run", "--format", "table", "-r", CAPTURE, "--speed", "max")
     first = done.stdout.splitlines()[0]
     assert re.search(r"web2 \d\.\d%: slow, \d\.\d times the fastest \(.* against .*\); web1 .* takes over$", first)
@@ -179,7 +179,7 @@ def test_weights_go_to_a_command_as_json(config: Path, tmp_path: Path) -> None:
     assert 8 in [one["weight"] for backends in said for one in backends]
 
 
-def test_a_command_for_each_backend(config: Path, tmp_path: Path) -> None:
+def test_one_command_for_each_backend(config: Path, tmp_path: Path) -> None:
     out = tmp_path / "calls"
     script = tmp_path / "ipvsadm"
     script.write_text(f'#!/bin/sh\necho "$@" >> {out}\n', encoding="utf-8")
@@ -199,7 +199,7 @@ def runs(pid: str) -> bool:
         return False
 
 
-def test_a_command_that_takes_too_long_is_ended_with_all_it_has_started(
+def test_a_command_that_takes_too_long_is_killed_with_its_children(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wirelag.balance.apply.TIMEOUT_S", 2.0)
@@ -212,7 +212,7 @@ def test_a_command_that_takes_too_long_is_ended_with_all_it_has_started(
     until(lambda: not runs(pid), "the end of what it had started")
 
 
-def test_a_command_that_fails_is_told_once_and_run_again(config: Path) -> None:
+def test_a_command_that_fails_is_reported_once_and_run_again(config: Path) -> None:
     done = wirelag(
         "balance", "--config", config, "--apply", "sh -c 'echo no such service >&2; exit 3'", "-r", CAPTURE,
         "--speed", "16x",
@@ -235,7 +235,7 @@ def test_whole_weights() -> None:
     assert [whole(share) for share in (0, 1e-9, 0.008, 0.25, 1)] == [0, 1, 8, 250, 1000]
 
 
-# ---- what is shown ----
+# ---- displays ----
 
 
 def entries(config: Path) -> Iterator[Any]:
@@ -244,7 +244,7 @@ def entries(config: Path) -> Iterator[Any]:
         yield balancer.step(dataplane.reading(web1=well(50), web2=well(), web3=well()))
 
 
-def test_prometheus_reads_it(config: Path) -> None:
+def test_prometheus_reads_the_metrics(config: Path) -> None:
     pytest.importorskip("prometheus_client", reason=needs.LIVE)
     totals = Totals()
     for entry in entries(config):
@@ -302,7 +302,7 @@ def test_the_view_on_a_terminal(config: Path) -> None:
 
 
 @IN_LAB
-def test_neighbours_are_found_and_asked_for() -> None:
+def test_neighbours_are_found_or_requested() -> None:
     with Network("neighbours") as network:
         network.ip("point", "neigh del 10.5.0.11 dev eth0")
         with network.inside("point"):
@@ -346,7 +346,7 @@ def test_a_dry_run_at_an_interface(tmp_path: Path) -> None:
     assert {of(line, "two")["latency"] for line in lines} == {None}
 
 
-def test_farms_are_the_same_for_the_same_seed() -> None:
+def test_equal_seeds_give_equal_farms() -> None:
     from wirelag.balance.simulation import simulate
 
     farm = Farm(clients=8, seconds=3)

@@ -1,4 +1,4 @@
-"""The controller of weights: its laws, for any input; and what it does when servers slow down, die, come and go."""
+"""The weight controller: its laws for any input, and its reaction when servers slow down, die, come and go."""
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -15,11 +15,11 @@ from wirelag.ebpf.service import Counts
 
 MS = 10**6
 FOUR = {f"web{i}": 1.0 for i in range(1, 5)}
-ILL, EQUAL, AGAIN = 30, 120, 30  # intervals: one is slow; all are equal; until then it may take to be known
+ILL, EQUAL, AGAIN = 30, 120, 30  # intervals: one backend is slow; all are equal; time allowed to notice
 
 
 def said(latency_ms: float | None, count: int = 200, connections: int = 20) -> Counts:
-    """An interval of a backend, one request in flight on each connection."""
+    """One interval of a backend with one request in flight on each connection."""
     if latency_ms is None:
         return Counts(connections=connections, opened=connections, repeated=connections, packets=2 * connections)
     return Counts(round(latency_ms * MS * count), count, 0, count, connections, connections, count)
@@ -82,14 +82,14 @@ def test_weights_add_up_to_1_and_none_is_under_its_floor(
 @examples(25)
 @given(st.lists(st.floats(1, 100), min_size=2, max_size=8), POLICY, st.integers(4, 2000))
 def test_it_never_oscillates_on_constant_input(latencies: list[float], policy: Policy, count: int) -> None:
-    """Once it is settled who is slow, these only lose; and all weights come to rest."""
+    """Once the slow backends are known, their weights only fall; then all weights settle."""
     names = [f"web{i}" for i in range(len(latencies))]
     controller = Controller(dict.fromkeys(names, 1.0), policy)
     constant = {name: said(ms, count) for name, ms in zip(names, latencies, strict=True)}
     decisions = [controller.step(constant) for _ in range(250)]
     last = decisions[-1]
     turns = sum(a.standings != b.standings for a, b in pairwise(decisions))
-    assert turns <= len(names)  # a verdict is never taken back
+    assert turns <= len(names)  # a verdict is never reversed
     for before, after in pairwise([decision for decision in decisions if decision.standings == last.standings]):
         for name, standing in last.standings.items():
             assert standing != "slow" or after.weights[name] < before.weights[name] + 1e-9
@@ -102,25 +102,25 @@ def test_a_slow_backend_goes_to_its_floor_and_comes_back() -> None:
     run(controller, 3, web1=5, web2=5, web3=5, web4=5)
     first = run(controller, 1, web1=25, web2=5, web3=5, web4=5)[0]
     assert first.standings["web1"] == "slow"
-    assert first.weights["web1"] == pytest.approx(0.25 * 1.5 / 5, abs=0.001)  # as far as it is above the watermark
+    assert first.weights["web1"] == pytest.approx(0.25 * 1.5 / 5, abs=0.001)  # in proportion to the watermark
     assert "5.0 times the fastest (25 ms against 5 ms)" in {c.name: c.reason for c in first.changes}["web1"]
     last = run(controller, 10, web1=25, web2=5, web3=5, web4=5)[-1]
     assert last.weights["web1"] == pytest.approx(0.008)
     assert last.weights["web2"] == pytest.approx(0.992 / 3)
-    back = run(controller, 30, web1=5, web2=5, web3=5, web4=5)  # 15 s of half a second
+    back = run(controller, 30, web1=5, web2=5, web3=5, web4=5)  # 15 s
     assert back[0].weights["web1"] == pytest.approx(0.008)
-    assert back[2].weights["web1"] == pytest.approx(0.008)  # quiet for less than 3 intervals
+    assert back[2].weights["web1"] == pytest.approx(0.008)  # normal for fewer than 3 intervals
     assert back[-1].weights == pytest.approx(dict.fromkeys(FOUR, 0.25), abs=0.003)
 
 
-def test_a_watermark_is_a_multiple_of_the_smallest() -> None:
+def test_a_watermark_is_a_multiple_of_the_smallest_latency() -> None:
     for latency_ms, slow in ((7.0, False), (10.0, True)):
         controller = Controller(FOUR)
         decision = run(controller, 4, web1=latency_ms, web2=5, web3=5, web4=5)[-1]
         assert (decision.standings["web1"] == "slow") == slow
 
 
-def test_all_slow_alike_keep_their_weights() -> None:
+def test_equally_slow_backends_keep_their_weights() -> None:
     controller = Controller(FOUR)
     run(controller, 3, web1=5, web2=5, web3=5, web4=5)
     for decision in run(controller, 20, web1=50, web2=52, web3=48, web4=51):
@@ -139,8 +139,8 @@ SCATTERED: Mapping[str, Callable[[Random], float]] = {
     ("latencies", "backends", "samples"),
     [("exponential", 20, 10), ("exponential", 100, 4), *((name, n, 100) for name in SCATTERED for n in (4, 20))],
 )
-def test_chance_makes_nobody_slow(latencies: str, backends: int, samples: int) -> None:
-    """One of them is slow for a while; from then on all are equal, and what they are asked for goes by weight."""
+def test_chance_makes_no_backend_slow(latencies: str, backends: int, samples: int) -> None:
+    """One backend is slow for a while; then all are equal, and requests follow the weights."""
     random = Random(7)
     controller = Controller({f"web{number}": 1.0 for number in range(backends)})
     slow = 0
@@ -159,7 +159,7 @@ def test_chance_makes_nobody_slow(latencies: str, backends: int, samples: int) -
     assert slow <= 0.03 * backends * (EQUAL - AGAIN)
 
 
-def test_one_that_dies_is_said_to_and_drained() -> None:
+def test_a_dead_backend_is_reported_and_drained() -> None:
     controller = Controller(FOUR)
     run(controller, 4, web1=5, web2=5, web3=5, web4=5)
     dead = run(controller, 6, web1=None, web2=5, web3=5, web4=5)
@@ -174,7 +174,7 @@ def test_one_that_dies_is_said_to_and_drained() -> None:
     assert back[-1].weights["web1"] == pytest.approx(0.25, abs=0.003)
 
 
-def test_no_samples_are_unknown_and_not_unchanged() -> None:
+def test_a_backend_without_samples_is_unknown() -> None:
     controller = Controller(FOUR)
     run(controller, 8, web1=25, web2=5, web3=5, web4=5)
     assert controller.weights["web1"] == pytest.approx(0.008)
@@ -184,11 +184,11 @@ def test_no_samples_are_unknown_and_not_unchanged() -> None:
     reasons = {change.reason for decision in quiet for change in decision.changes if change.name == "web1"}
     assert reasons >= {"not heard of, is tried"}
     rising = [decision.weights["web1"] for decision in quiet]
-    assert rising == sorted(rising)  # nobody is starved because nobody asks it
+    assert rising == sorted(rising)  # a backend without requests is not starved
     assert rising[-1] > 0.2
 
 
-def test_a_suspect_rises_only_while_nothing_comes_to_it() -> None:
+def test_a_suspect_rises_only_without_samples() -> None:
     controller = Controller(FOUR)
     run(controller, 8, web1=25, web2=5, web3=5, web4=5)
     others = {name: said(5) for name in ("web2", "web3", "web4")}
@@ -199,8 +199,8 @@ def test_a_suspect_rises_only_while_nothing_comes_to_it() -> None:
         assert controller.step(asked).weights["web1"] == pytest.approx(0.016)
 
 
-def test_one_whose_answers_cannot_be_measured_is_slow_and_not_silent() -> None:
-    """Connections that go on asking were answered."""
+def test_a_backend_without_measurable_answers_is_slow_and_not_silent() -> None:
+    """Connections that keep asking were answered."""
     controller = Controller(FOUR)
     run(controller, 4, web1=5, web2=5, web3=5, web4=5)
     others = {name: said(5) for name in ("web2", "web3", "web4")}
@@ -220,7 +220,7 @@ def test_idle_connections_owe_no_answers() -> None:
     assert decision.weights["web1"] == pytest.approx(0.25)
 
 
-def test_who_is_less_fresh_than_the_slow_takes_nothing() -> None:
+def test_a_stale_backend_takes_no_weight() -> None:
     controller = Controller({"slow": 1.0, "fresh": 1.0, "stale": 1.0})
     counts = {"slow": said(25, 200, 20), "fresh": said(5, 400, 20), "stale": said(5, 100, 20)}
     controller.step(counts)
@@ -241,7 +241,7 @@ def test_increments_are_capped() -> None:
     assert before == pytest.approx(0.175)
 
 
-def test_one_that_is_fast_because_it_fails_does_not_draw_everything_to_itself() -> None:
+def test_a_backend_that_fails_fast_does_not_attract_all_requests() -> None:
     many = {f"web{i}": 1.0 for i in range(10)}
     controller = Controller(many)
     for _ in range(100):
@@ -249,8 +249,8 @@ def test_one_that_is_fast_because_it_fails_does_not_draw_everything_to_itself() 
     assert weights["web0"] == pytest.approx(0.3)
 
 
-def test_those_that_are_well_even_out_while_one_is_slow() -> None:
-    """Else who was slow before would starve for as long as another is."""
+def test_healthy_backends_even_out_while_one_is_slow() -> None:
+    """Otherwise a backend that was slow before would starve while another is slow."""
     controller = Controller(FOUR)
     run(controller, 8, web1=25, web2=5, web3=5, web4=5)
     last = run(controller, 40, web1=5, web2=25, web3=5, web4=5)[-1]
@@ -271,13 +271,13 @@ def test_backends_come_and_go() -> None:
     assert controller.weights == pytest.approx({"web1": 0.25, "web2": 0.25, "web5": 0.5}, abs=0.005)
 
 
-def test_weights_of_a_table_that_was_taken_over() -> None:
+def test_weights_of_an_inherited_table() -> None:
     controller = Controller(FOUR, weights={"web1": 0.01, "web2": 0.33, "web3": 0.33, "web4": 0.33})
     assert controller.weights["web1"] == pytest.approx(0.01, abs=1e-3)
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), st.floats(0, 1), min_size=1))
-def test_what_is_settled_stays(weights: dict[str, float]) -> None:
+def test_settled_weights_stay(weights: dict[str, float]) -> None:
     floors = dict.fromkeys(weights, 0.01)
     once = settled(weights, floors)
     assert settled(once, floors) == pytest.approx(once)

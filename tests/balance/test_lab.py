@@ -1,4 +1,4 @@
-"""`wirelag balance` with real servers, clients and a real kernel: nobody notices what happens to the controller."""
+"""`wirelag balance` with real servers, clients and a real kernel: clients see no errors, whatever happens to it."""
 
 import os
 import shutil
@@ -28,7 +28,7 @@ from wirelag.ebpf.service import Backend, Service
 from wirelag.errors import WirelagError
 
 pytestmark = IN_LAB
-FLOOR = 0.0079  # 0.8%, but for what a table of 65,537 entries rounds
+FLOOR = 0.0079  # 0.8%, less the rounding of a table with 65,537 entries
 MACS = [bytes.fromhex(f"0205000000{11 + i:02x}") for i in range(4)]
 
 
@@ -57,7 +57,7 @@ def test_traffic_outlives_its_controller_and_the_next_one_takes_over(place: Site
     assert "taken over" in again.said()
     traffic(place, 1, 2, 3)
 
-    place.configure([1, 2], EQUAL)  # server3 drains, and is forgotten when its last connection has ended
+    place.configure([1, 2], EQUAL)  # server3 drains, and is removed when its last connection has ended
     os.kill(again.pid, signal.SIGHUP)
     until(lambda: set(last(again)) == {"server1", "server2"}, "server3 drained")
     drained_ns = time.time_ns()
@@ -81,7 +81,7 @@ def opened(place: Site, **changes: Any) -> Balancer:
         return open_balancer(given.pop("service"), given.pop("interface"), **given)
 
 
-def test_what_is_pinned_is_taken_over_if_it_fits(place: Site) -> None:
+def test_compatible_pins_are_taken_over(place: Site) -> None:
     with pytest.raises(WirelagError, match="eth9: there is no such interface"):
         opened(place, interface="eth9")
     assert not place.pins.exists()
@@ -129,7 +129,7 @@ def program_at(place: Site) -> int:
 
 
 @pytest.mark.parametrize("name", ["connections", "tallies", "settings"])
-def test_what_another_version_has_pinned_is_left_alone_and_can_be_removed(place: Site, name: str) -> None:
+def test_pins_of_another_version_are_kept_and_can_be_removed(place: Site, name: str) -> None:
     opened(place).close(leave=True)
     before, old = program_at(place), Map.pinned(place.pins / name)
     (place.pins / name).unlink()
@@ -138,7 +138,7 @@ def test_what_another_version_has_pinned_is_left_alone_and_can_be_removed(place:
     with pytest.raises(WirelagError, match="is of another version of wirelag; --remove ends that one"):
         opened(place)
     assert program_at(place) == before
-    place.network.ip("point", "link set eth0 name other")  # and the interface is not needed
+    place.network.ip("point", "link set eth0 name other")  # removal does not need the interface
     place.configure([1])
     for said in ("", "nothing is pinned there"):
         assert said in wirelag("balance", "--config", place.config, "--remove").stderr
@@ -146,7 +146,7 @@ def test_what_another_version_has_pinned_is_left_alone_and_can_be_removed(place:
     until(lambda: "xdp" not in place.network.run("point", "ip", "-d", "link", "show", "other"), "the program detached")
 
 
-def test_a_dead_backend_keeps_nobody_from_being_served(place: Site) -> None:
+def test_a_dead_backend_does_not_stop_the_others(place: Site) -> None:
     place.configure([1, 2, 3], EQUAL)
     first = place.steer()
     os.kill(first.pid, signal.SIGKILL)
@@ -176,7 +176,7 @@ def settings(place: Site) -> bytes:
     return found
 
 
-def test_an_interface_that_is_gone_is_told_and_another_is_balanced_instead(place: Site) -> None:
+def test_a_missing_interface_is_reported_and_can_be_replaced(place: Site) -> None:
     balancer = opened(place)
     balancer.set_backends([Backend("server1", "10.5.0.11", MACS[0])])
     balancer.set_table(np.zeros(251, np.int32))
@@ -201,7 +201,7 @@ def test_an_interface_that_is_gone_is_told_and_another_is_balanced_instead(place
     balancer.close(leave=False)
 
 
-def test_a_start_that_was_cut_short_is_begun_again(place: Site) -> None:
+def test_an_interrupted_start_is_repeated(place: Site) -> None:
     opened(place).close(leave=True)
     (place.pins / "link").unlink()
     balancer = opened(place)
@@ -209,7 +209,7 @@ def test_a_start_that_was_cut_short_is_begun_again(place: Site) -> None:
     balancer.close(leave=False)
 
 
-def test_three_capabilities_are_enough_and_less_is_told_in_a_line(place: Site, tool: Callable[[str], str]) -> None:
+def test_three_capabilities_are_enough_and_fewer_are_one_line(place: Site, tool: Callable[[str], str]) -> None:
     place.configure([1, 2, 3])
     for lacking in ("", "perfmon"):
         kept = [f"+{name}" for name in ("bpf", "net_admin", "perfmon") if name != lacking]
@@ -226,20 +226,20 @@ def test_three_capabilities_are_enough_and_less_is_told_in_a_line(place: Site, t
 
 
 def weighs(command: Process, number: int, least: float, most: float) -> None:
-    """Until this server's weight is within these."""
+    """Wait until this server's weight lies between the two bounds."""
     name = f"server{number}"
     until(lambda: least <= last(command).get(name, {"weight": -1})["weight"] <= most, f"{name} at {least} to {most}")
 
 
 def listed(place: Site, command: Process, numbers: set[int]) -> None:
-    """Have the command read its file again, with these servers; until there are no others."""
+    """Reload the command with these servers, and wait until it has no others."""
     place.configure(sorted(numbers))
     os.kill(command.pid, signal.SIGHUP)
     until(lambda: set(last(command)) == {f"server{number}" for number in numbers}, f"{numbers}")
 
 
 def turn(place: Site, first: Process, number: int) -> Process:
-    """Slow, killed, taken over, well, drained, added, stopped, taken over."""
+    """Slow, killed, taken over, normal, drained, added, stopped, taken over."""
     ill = 1 + number % 3
     place.slow(ill)
     weighs(first, ill, 0, 0.05)
@@ -264,7 +264,7 @@ def turn(place: Site, first: Process, number: int) -> Process:
 
 
 @pytest.mark.acceptance
-def test_nobody_notices_what_happens_to_backends_and_controllers(place: Site) -> None:
+def test_clients_do_not_notice_changes_of_backends_and_controllers(place: Site) -> None:
     place.configure([1, 2, 3])
     command = place.steer()
     client = place.ask(48, LONG_S, SHORT_LIVES)
@@ -276,8 +276,8 @@ def test_nobody_notices_what_happens_to_backends_and_controllers(place: Site) ->
 
 
 @pytest.mark.acceptance
-def test_the_figures_that_are_asked_for() -> None:
-    """As experiments/balance_lab.py prints them: about 21 minutes on a machine that does nothing else."""
+def test_the_required_figures() -> None:
+    """The figures of experiments/balance_lab.py: about 21 minutes on an idle machine."""
     ill, mean, equal, found = tables_of("balance_lab", quick=False).values()
     assert float(mean["mean"]["lower by, %"]) >= 37
     for row in (*ill.values(), *equal.values()):

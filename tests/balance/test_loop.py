@@ -1,4 +1,4 @@
-"""The balancer's loop, with a dataplane that is memory: tables, takeovers, backends that come, go and do not answer."""
+"""The balancer's loop with a dataplane in memory: tables, takeovers, backends that come, go and do not answer."""
 
 from collections.abc import Sequence
 from io import StringIO
@@ -22,7 +22,7 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_tables_follow_weights_and_are_set_only_when_these_move(config: Path) -> None:
+def test_tables_follow_weights_and_change_only_with_them(config: Path) -> None:
     dataplane, balancer = steered(config)
     assert dataplane.shares == pytest.approx(dict.fromkeys(NAMES, 0.25), abs=1e-4)
     for _ in range(5):
@@ -34,7 +34,7 @@ def test_tables_follow_weights_and_are_set_only_when_these_move(config: Path) ->
     assert entry.steered
 
 
-def test_a_restarted_controller_goes_on_with_the_weights_of_the_table(config: Path) -> None:
+def test_a_restarted_controller_continues_with_the_weights_of_the_table(config: Path) -> None:
     dataplane, balancer = steered(config)
     for _ in range(6):
         balancer.step(dataplane.reading(web1=well(50), web2=well(), web3=well(), web4=well()))
@@ -44,7 +44,7 @@ def test_a_restarted_controller_goes_on_with_the_weights_of_the_table(config: Pa
     assert dataplane.slots == slots
 
 
-def test_one_that_leaves_keeps_its_connections_until_they_end(config: Path) -> None:
+def test_a_removed_backend_keeps_its_connections_until_they_end(config: Path) -> None:
     dataplane, balancer = steered(config)
     text = config.read_text(encoding="utf-8")
     config.write_text('drain = ["web1"]\n' + text, encoding="utf-8")
@@ -59,7 +59,7 @@ def test_one_that_leaves_keeps_its_connections_until_they_end(config: Path) -> N
     assert of(entry.to_json(), "web1")["weight"] == 0
     balancer.step(dataplane.reading(web1=Counts(), **others))
     assert "web1" not in dataplane.listed
-    config.write_text(text, encoding="utf-8")  # and it comes back
+    config.write_text(text, encoding="utf-8")  # it comes back
     balancer.reload(Config.load(str(config)))
     assert dataplane.shares["web1"] == pytest.approx(0.008, abs=1e-3)
 
@@ -73,10 +73,10 @@ def test_draining_has_a_limit(config: Path) -> None:
     while "web1" in dataplane.listed:
         balancer.step(dataplane.reading(web1=Counts(connections=3), **{name: well() for name in NAMES[1:]}))
         steps += 1
-    assert steps == 11  # of half a second each, whatever clocks say
+    assert steps == 11  # half a second each, whatever the clock shows
 
 
-def test_who_left_the_file_while_nobody_looked_drains_too(config: Path) -> None:
+def test_a_backend_removed_while_no_controller_ran_drains_too(config: Path) -> None:
     dataplane, _ = steered(config)
     text = config.read_text(encoding="utf-8")
     config.write_text(text[: text.rindex("[[backends]]")], encoding="utf-8")
@@ -86,7 +86,7 @@ def test_who_left_the_file_while_nobody_looked_drains_too(config: Path) -> None:
     assert dataplane.shares["web4"] == 0
 
 
-def test_draining_waits_for_those_who_still_read(config: Path) -> None:
+def test_draining_waits_for_connections_that_still_read(config: Path) -> None:
     dataplane, balancer = steered(config)
     config.write_text('drain = ["web1"]\n' + CONFIG, encoding="utf-8")
     balancer.reload(Config.load(str(config)))
@@ -98,18 +98,18 @@ def test_draining_waits_for_those_who_still_read(config: Path) -> None:
 
 
 class Segment:
-    """Who answers for its address there."""
+    """The hosts that answer ARP on a network segment."""
 
     def __init__(self) -> None:
         self.dead = set[str]()
 
     def mac_of(self, one: BackendSettings) -> bytes:
         if one.name in self.dead:
-            raise WirelagError(f"{one.address}: nobody answers for it")
+            raise WirelagError(f"{one.address}: no answer")
         return bytes.fromhex(f"0200000000{int(one.name[3:]):02x}")
 
 
-def test_who_does_not_answer_is_left_out_until_it_does(config: Path) -> None:
+def test_a_backend_without_a_mac_is_left_out_until_it_answers(config: Path) -> None:
     dataplane, segment, said = Memory(), Segment(), list[str]()
     segment.dead |= {"web2", "web3"}
     balancer = Balancer(Config.load(str(config)), dataplane, segment.mac_of, said.append)
@@ -117,12 +117,12 @@ def test_who_does_not_answer_is_left_out_until_it_does(config: Path) -> None:
     assert [line.partition(":")[0] for line in said] == ["web2", "web3"]
     assert all(line.endswith("it is left out until it answers") for line in said)
     segment.dead -= {"web3"}
-    for _ in range(2):  # one is asked in each interval
+    for _ in range(2):  # one backend is asked in each interval
         balancer.step(dataplane.reading(web1=well(), web4=well()))
     assert set(balancer.controller.weights) == set(dataplane.listed) == {"web1", "web3", "web4"}
     assert "web3: 10.0.0.13 answers now, and gets connections" in said
 
-    segment.dead |= {"web1", "web4", "web5"}  # at a reload and a takeover MAC addresses are known
+    segment.dead |= {"web1", "web4", "web5"}  # reload and takeover already know the MAC addresses
     config.write_text(CONFIG + '[[backends]]\nname = "web5"\naddress = "10.0.0.15"\n', encoding="utf-8")
     balancer.reload(Config.load(str(config)))
     assert set(balancer.controller.weights) == {"web1", "web3", "web4"}
@@ -131,14 +131,14 @@ def test_who_does_not_answer_is_left_out_until_it_does(config: Path) -> None:
     assert not again.draining
 
 
-def test_nobody_at_all_is_an_error(config: Path) -> None:
+def test_no_backend_at_all_is_an_error(config: Path) -> None:
     segment = Segment()
     segment.dead |= set(NAMES)
-    with pytest.raises(WirelagError, match=r"web1: .* nobody answers for it"):
+    with pytest.raises(WirelagError, match=r"web1: .* no answer"):
         Balancer(Config.load(str(config)), Memory(), segment.mac_of)
 
 
-def test_a_file_that_asks_for_too_much_changes_nothing(config: Path) -> None:
+def test_a_file_that_exceeds_the_table_changes_nothing(config: Path) -> None:
     class Full(Memory):
         def set_backends(self, backends: Sequence[Backend]) -> dict[str, int]:
             if len(backends) > 5:
@@ -157,7 +157,7 @@ def test_a_file_that_asks_for_too_much_changes_nothing(config: Path) -> None:
     assert set(balancer.controller.weights) == set(dataplane.listed) == set(NAMES)
 
 
-def test_connections_that_are_too_short_are_said_to_be_once(config: Path) -> None:
+def test_too_short_connections_are_reported_once(config: Path) -> None:
     dataplane, balancer = steered(config)
     short, told, view = TooShort(), 0, View(balancer.config)
     for _ in range(40):
@@ -179,7 +179,7 @@ def test_connections_that_are_too_short_are_said_to_be_once(config: Path) -> Non
     )
 
 
-def test_a_clock_that_is_set_ends_no_draining(config: Path) -> None:
+def test_setting_the_clock_ends_no_draining(config: Path) -> None:
     dataplane, balancer = steered(config)
     config.write_text('drain = ["web1"]\n' + CONFIG, encoding="utf-8")
     balancer.reload(Config.load(str(config)))
@@ -189,7 +189,7 @@ def test_a_clock_that_is_set_ends_no_draining(config: Path) -> None:
     assert "web1" in dataplane.listed
 
 
-def test_some_settings_stay_until_the_next_start(config: Path) -> None:
+def test_some_settings_need_a_restart(config: Path) -> None:
     _, balancer = steered(config)
     config.write_text('interval = "2s"\n[table]\nsize = 1009\n' + CONFIG, encoding="utf-8")
     new = Config.load(str(config))

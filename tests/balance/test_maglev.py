@@ -1,4 +1,4 @@
-"""The table of the load balancer: its twin, shares, how little moves, and what is refused."""
+"""The load balancer's table: its twin, shares, disruption, and errors."""
 
 from collections.abc import Iterable
 from random import Random
@@ -23,7 +23,7 @@ def numbered(names: Iterable[str]) -> dict[str, int]:
 
 @examples(30)
 @given(WEIGHTS, st.sampled_from([13, 101, 251, 509]))
-def test_it_is_its_twin(weights: dict[str, float], size: int) -> None:
+def test_it_equals_its_twin(weights: dict[str, float], size: int) -> None:
     slots = numbered(weights)
     assert maglev(weights, slots, size).tolist() == [slots[name] for name in naive.table(weights, size)]
 
@@ -40,7 +40,7 @@ def test_shares_are_those_of_the_weights(weights: dict[str, float]) -> None:
 
 @examples(20)
 @given(WEIGHTS, st.randoms())
-def test_the_order_of_names_and_the_scale_of_weights_mean_nothing(weights: dict[str, float], rng: Random) -> None:
+def test_the_order_of_names_and_the_scale_of_weights_do_not_matter(weights: dict[str, float], rng: Random) -> None:
     slots = numbered(weights)
     names = list(weights)
     rng.shuffle(names)
@@ -49,7 +49,7 @@ def test_the_order_of_names_and_the_scale_of_weights_mean_nothing(weights: dict[
 
 
 def moved(before: dict[str, float], after: dict[str, float]) -> tuple[float, float]:
-    """The share of entries that differ, and the least that must."""
+    """The share of entries that differ, and the least share that must."""
     slots = numbered(before | after)
     a, b = (maglev(weights, slots) for weights in (before, after))
     x, y = (shares(table, slots) for table in (a, b))
@@ -57,12 +57,12 @@ def moved(before: dict[str, float], after: dict[str, float]) -> tuple[float, flo
 
 
 @pytest.mark.parametrize("backends", [2, 4, 10, 100])
-def test_little_more_moves_than_must(backends: int) -> None:
+def test_few_more_entries_move_than_must(backends: int) -> None:
     equal = {f"web{i}": 1.0 for i in range(backends)}
     removed = {name: weight for name, weight in equal.items() if name != "web1"}
     for after in (removed, equal | {"web1": 0.5}, equal | {"web1": 0.032}, equal | {"new": 1.0}, equal | {"web1": 0.0}):
         found, least = moved(equal, after)
-        assert least <= found <= least + 0.012  # at 100 backends 0.6% more than the 1% that must
+        assert least <= found <= least + 0.012  # with 100 backends 0.6% more than the 1% that must
 
 
 def test_zero_weight_gets_nothing_and_one_backend_gets_all() -> None:
@@ -90,7 +90,7 @@ def test_no_weight_at_all_is_refused() -> None:
         (1, [0], [1], [1], "entries"),
     ],
 )
-def test_the_kernel_refuses_what_would_not_end(
+def test_the_kernel_refuses_tables_that_it_could_not_fill(
     size: int, first: list[int], skip: list[int], weights: list[int], said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):

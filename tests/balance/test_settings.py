@@ -1,4 +1,4 @@
-"""Settings of `wirelag balance`: one file, and a line for each problem in it."""
+"""Settings of `wirelag balance`: one file, one line for each problem."""
 
 from pathlib import Path
 
@@ -85,7 +85,7 @@ def test_each_problem_is_a_line(config: Path, before: str, after: str, said: str
     assert any(line.startswith(f"{config}: ") and said in line for line in str(error.value).splitlines()), error.value
 
 
-def test_all_problems_are_told_at_once(config: Path) -> None:
+def test_all_problems_are_reported_at_once(config: Path) -> None:
     text = CONFIG.replace("ports = [80]", "ports = [0]").replace("10.0.0.12", "10.0.0.11")
     config.write_text('drain = ["web9"]\n' + text, encoding="utf-8")
     done = wirelag("balance", "--config", config, "--check", code=2)

@@ -1,4 +1,4 @@
-"""Machines without bpffs: one line names both ways out, and a balancer without pins ends with its process."""
+"""Machines without bpffs: one line names both solutions, and a balancer without pins ends with its process."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ def place(tmp_path: Path) -> Iterator[Site]:
 
 
 def balance(place: Site, *options: str) -> tuple[int, str]:
-    """The command where there is no bpffs: its exit code and its errors."""
+    """Run the command without a bpffs; return its exit code and its errors."""
     command = [*WITHOUT_BPFFS, *WIRELAG, "balance", "--config", str(place.config), *options]
     words = place.network.command("point", command)
     ran = subprocess.run(words, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
@@ -55,7 +55,7 @@ def test_pins_are_a_folder_or_false(tmp_path: Path) -> None:
 
 
 @IN_LAB
-def test_without_bpffs_a_line_names_both_ways_out(place: Site) -> None:
+def test_without_bpffs_a_line_names_both_solutions(place: Site) -> None:
     place.configure([1, 2], {"pins": True})
     for options in ((), ("--check",), ("--remove",)):
         code, said = balance(place, *options)

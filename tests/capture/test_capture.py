@@ -1,4 +1,4 @@
-"""Several captures as one source, filters while reading, and what a user is told about bad input."""
+"""Several captures as one source, filters while reading, and errors for bad input."""
 
 import gzip
 import os
@@ -32,7 +32,7 @@ def columns_of(*paths: Path, **options: object) -> PacketBatch:
 
 
 def pieces(whole: Path, directory: Path, cuts: list[int], names: list[str]) -> list[Path]:
-    """The capture cut into files at these packets."""
+    """The capture, split into files at these packets."""
     batch = columns_of(whole)
     data = whole.read_bytes()
     starts = [24, *(int(batch.offset[batch.number == cut + 1][0]) - 16 for cut in cuts), len(data)]
@@ -54,7 +54,7 @@ def test_a_rotated_set_in_any_order_is_the_whole_capture(whole: Path, tmp_path: 
 
 
 def test_overlapping_captures_are_merged_by_time_and_keep_their_own_order(whole: Path, tmp_path: Path) -> None:
-    """Two interfaces: even and odd packets in files of their own, one of them with times that go back."""
+    """Two interfaces: even and odd packets in separate files, one of them with times that go back."""
     data, batch = whole.read_bytes(), columns_of(whole)
     records = [data[int(o) - 16 : int(o) + int(n)] for o, n in zip(batch.offset, batch.captured_length, strict=True)]
     even, odd = records[::2], records[1::2]
@@ -65,7 +65,7 @@ def test_overlapping_captures_are_merged_by_time_and_keep_their_own_order(whole:
     merged = columns_of(*paths)
     assert sorted(merged.packet_id) == sorted(batch.packet_id)
     running = np.maximum.accumulate(merged.time_ns)
-    assert (merged.time_ns[1:] >= merged.time_ns[:-1]).sum() == len(merged) - 2  # the swapped pair alone goes back
+    assert (merged.time_ns[1:] >= merged.time_ns[:-1]).sum() == len(merged) - 2  # only the swapped pair goes back
     assert (running[1:] >= running[:-1]).all()
     for source, name in enumerate(("even", "odd")):
         names = [merged.blocks[int(source)].name for source in merged.source]
@@ -76,8 +76,8 @@ def test_overlapping_captures_are_merged_by_time_and_keep_their_own_order(whole:
             assert merged.frame(i) == (even, odd)[source][number][16:]
 
 
-def test_columns_do_not_depend_on_how_the_bytes_arrive(whole: Path) -> None:
-    """A pipe hands over what it has; records end anywhere in what is handed over."""
+def test_columns_do_not_depend_on_how_bytes_arrive(whole: Path) -> None:
+    """A pipe returns short reads; records end anywhere in them."""
     script = (
         "import wirelag\n"
         "print(sum(int(batch.packet_id.sum()) + int(batch.time_ns.sum()) for batch in wirelag.read('-')) % 2**64)"
@@ -92,7 +92,7 @@ def test_columns_do_not_depend_on_how_the_bytes_arrive(whole: Path) -> None:
             reader.stdin.write(data[start : start + 7919])
             reader.stdin.flush()
         reader.stdin.close()
-        # Sums of numpy columns wrap per batch; adding them as Python integers modulo 2^64 is the same.
+        # numpy sums wrap in each batch; Python integers modulo 2^64 give the same.
         assert int(reader.stdout.read()) == total
 
 
@@ -184,12 +184,12 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(tmp_path: Path) -> None:
         assert told in ran.stderr
 
 
-def test_a_file_one_may_not_read(tmp_path: Path) -> None:
+def test_an_unreadable_file(tmp_path: Path) -> None:
     path = tmp_path / "secret.pcap"
     path.write_bytes(b"x")
     path.chmod(0)
     if os.geteuid() == 0:
-        # Root may read everything: ask as nobody, in a process of its own.
+        # Root may read everything: use the user `nobody` in a separate process.
         tmp_path.chmod(0o755)
         for parent in path.parents:
             if parent.stat().st_uid == os.geteuid() and not parent.stat().st_mode & 1 and len(parent.parts) > 2:
@@ -207,7 +207,7 @@ def test_a_file_one_may_not_read(tmp_path: Path) -> None:
     assert "permission denied" in told
 
 
-def test_a_capture_cut_in_a_record_gives_what_is_before_a_warning_and_exit_code_0(whole: Path, tmp_path: Path) -> None:
+def test_a_capture_cut_in_a_record_gives_its_packets_a_warning_and_exit_code_0(whole: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut.pcap"
     cut.write_bytes(whole.read_bytes()[:100_001])
     ran = wirelag_info(cut)
@@ -216,14 +216,14 @@ def test_a_capture_cut_in_a_record_gives_what_is_before_a_warning_and_exit_code_
     assert "what wirelag can measure here" in ran.stdout
 
 
-def test_one_bad_capture_among_several_loses_nothing_of_the_others(whole: Path, tmp_path: Path) -> None:
+def test_one_bad_capture_does_not_affect_the_others(whole: Path, tmp_path: Path) -> None:
     ran = wirelag_info(tmp_path / "missing.pcap", whole)
     assert ran.returncode == 2
     assert "30,000" in ran.stdout
     assert "missing.pcap: there is no such file" in ran.stderr
 
 
-def test_a_reader_who_leaves_early_sees_no_traceback(whole: Path) -> None:
+def test_a_reader_that_leaves_early_sees_no_traceback(whole: Path) -> None:
     line = f"{WIRELAG[0]} info --format json {whole} {whole} | head -c 10"
     ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
     assert ran.stderr == ""

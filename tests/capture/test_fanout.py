@@ -1,4 +1,4 @@
-"""An interface over several cores: the packets, the cuts and the numbers of one ring."""
+"""An interface read by several cores: the packets, cuts and numbers of a single ring."""
 
 import itertools
 import os
@@ -34,7 +34,7 @@ ALL_TIME = Interval(0, 2**62)
 
 
 class Scripted:
-    """A ring whose batches are written down."""
+    """A ring with scripted batches."""
 
     def __init__(self, batches: list[list[int]], numbers: Iterator[int]) -> None:
         self.name, self.poll_ms, self.began_ns, self.quiet_ns = "scripted", 1, 0, 0
@@ -68,14 +68,14 @@ def test_no_packet_comes_before_those_of_earlier_intervals(rings: list[list[list
     assert len(set(seen)) == len(seen)
 
 
-def test_a_clock_that_is_set_back_holds_nothing_up() -> None:
+def test_a_clock_that_is_set_back_delays_nothing() -> None:
     rings = [[[100 * S], [101 * S], [5 * S], [6 * S]], [[100 * S], [5 * S]]]
     numbers = itertools.count()
     lives = cast(list[Live], [Scripted(batches, numbers) for batches in rings])
     assert sum(map(len, Fanout(lives, S))) == 6
 
 
-def test_time_passes_where_nothing_comes_and_no_further() -> None:
+def test_time_passes_without_packets() -> None:
     class Quiet(Scripted):
         def __iter__(self) -> Iterator[PacketBatch]:
             for self.quiet_ns in range(10 * S, 13 * S, S // 2):
@@ -87,7 +87,7 @@ def test_time_passes_where_nothing_comes_and_no_further() -> None:
     assert told[-1] in (11, 12)
 
 
-def test_what_goes_wrong_in_a_ring_is_raised_after_what_it_brought() -> None:
+def test_an_error_in_a_ring_is_raised_after_its_packets() -> None:
     class Broken(Scripted):
         def __iter__(self) -> Iterator[PacketBatch]:
             yield from super().__iter__()
@@ -101,7 +101,7 @@ def test_what_goes_wrong_in_a_ring_is_raised_after_what_it_brought() -> None:
     assert sum(seen) == 4
 
 
-def test_whoever_stops_listening_leaves_no_thread() -> None:
+def test_a_consumer_that_stops_leaves_no_thread() -> None:
     class Endless(Scripted):
         def __iter__(self) -> Iterator[PacketBatch]:
             while True:
@@ -135,7 +135,7 @@ def opened(network: Network, cores: int, interval_ns: int, **options: Any) -> Li
 
 
 @IN_LAB
-def test_two_rings_say_what_one_says(network: Network) -> None:
+def test_two_rings_equal_one(network: Network) -> None:
     """Requests and responses of many flows: the same packets in the same intervals, the same round trips."""
     interval_ns = 100 * MS
     sources = [opened(network, cores, interval_ns) for cores in (1, 2)]
@@ -171,7 +171,7 @@ def test_two_rings_say_what_one_says(network: Network) -> None:
     assert one == two
     assert sum(one.values()) == sent == known.packets == shared.packets
     assert report["samples"] == same["samples"] == sent // 2
-    # Each ring stamps packets itself, and something may come in between.
+    # Each ring stamps packets itself, and another packet may come in between.
     assert report["quantiles"]["0.5"] == pytest.approx(same["quantiles"]["0.5"], rel=0.05)
     if ALONE:
         assert report["mean"] == pytest.approx(same["mean"], rel=0.05)
@@ -179,8 +179,8 @@ def test_two_rings_say_what_one_says(network: Network) -> None:
 
 
 @IN_LAB
-def test_fragments_stay_what_they_are(network: Network) -> None:
-    """Joined, they would be other packets than at a point with one ring."""
+def test_fragments_are_not_joined(network: Network) -> None:
+    """Joined fragments would differ from the packets at a point with one ring."""
     sources = [opened(network, cores, 100 * MS) for cores in (1, 2)]
     datagram = udp(bytes(range(128)), (1000, 2000))
     with network.inside(flood.SOURCE):
@@ -201,7 +201,7 @@ def test_fragments_stay_what_they_are(network: Network) -> None:
 
 @IN_LAB
 def test_a_flood_over_two_cores_is_accounted_for(network: Network, tmp_path: Path) -> None:
-    """Nobody reads at first and rings are small: what they had no room for is known."""
+    """Small rings that are not read at first: dropped packets are counted."""
     began_ns = time.time_ns()
     source = opened(network, 2, 100 * MS, ring_bytes=1 << 19)
     sent, _ = flood.result(flood.start(network, 60_000, None, tmp_path / "flood.txt").finish())
@@ -217,7 +217,7 @@ def test_a_flood_over_two_cores_is_accounted_for(network: Network, tmp_path: Pat
 
 
 @IN_LAB
-def test_an_interface_that_goes_ends_all_rings(network: Network) -> None:
+def test_an_interface_that_disappears_ends_all_rings(network: Network) -> None:
     source = opened(network, 2, S)
     network.ip(flood.SINK, "link set source down")
     with pytest.raises(Exception, match="source: the interface went down or has gone"):
@@ -262,7 +262,7 @@ def test_no_thread_of_an_agent_or_a_watch_keeps_a_capability(network: Network, t
         ),
     ],
 )
-def test_cores_that_cannot_be_are_one_line(words: list[str], says: str) -> None:
+def test_an_impossible_number_of_cores_is_one_line(words: list[str], says: str) -> None:
     if "2" in words and len(os.sched_getaffinity(0)) < 2:
         pytest.skip(needs.TWO_CPUS)
     ran = wirelag(*words, code=2)

@@ -1,4 +1,4 @@
-"""Live capture: the same columns as from a file, every drop counted, nothing silent; replay; privileges."""
+"""Live capture: the columns of a file, a count of every drop; replay; privileges."""
 
 import math
 import os
@@ -36,12 +36,12 @@ from wirelag.packets.intervals import Interval
 
 MS, S = 10**6, 10**9
 OPENED: list[Live | socket.socket] = []  # by a test; closed after it
-OF_A_FILE = ("number", "offset", "source")  # where a packet lies: another place in a ring than in a file
+OF_A_FILE = ("number", "offset", "source")  # the position of a packet differs between a ring and a file
 
 
 @pytest.fixture
 def network() -> Iterator[Network]:
-    """A source and a sink with a cable between: `flood` builds it."""
+    """A source and a sink with a cable between them: `flood` builds it."""
     network = Network("live")
     flood.build(network)
     try:
@@ -53,13 +53,13 @@ def network() -> Iterator[Network]:
 
 
 def collected(live: Live | Replay) -> PacketBatch:
-    """All rows up to now, copied."""
+    """All rows so far, copied."""
     live.stop()
     return PacketBatch.concatenate([batch[np.arange(len(batch))] for batch in live])
 
 
 def raw(network: Network, host: str = flood.SOURCE, interface: str = flood.SINK) -> socket.socket:
-    """Sends frames as they are."""
+    """A socket that sends raw frames."""
     with network.inside(host):
         opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     opened.bind((interface, 0))
@@ -76,7 +76,7 @@ def listen(network: Network, host: str = flood.SINK, interface: str = flood.SOUR
 
 @IN_LAB
 def test_any_sees_each_packet_once(network: Network) -> None:
-    """The sink's port is in a bridge: both devices see what goes out."""
+    """The sink's port is in a bridge: both devices see outgoing packets."""
     for arguments in (
         "link add br0 type bridge forward_delay 0",
         f"link set {flood.SOURCE} master br0",
@@ -134,7 +134,7 @@ def test_a_block_with_more_packets_than_a_batch_is_given_back_at_its_end() -> No
     assert [len(batch) for batch in batches] == [_kernels.BATCH_ROWS, 9000 - _kernels.BATCH_ROWS]
 
 
-def test_tags_that_the_kernel_took_out_are_put_back() -> None:
+def test_tags_that_the_kernel_removed_are_put_back() -> None:
     frame = ethernet(ipv4(udp(b"x", (7, 9)), 17))
     memory = aligned(packed_block([frame], tag=0x2064))
     (batch,), _ = rows_of(memory, len(memory))
@@ -153,8 +153,8 @@ def test_unwanted_directions_are_counted() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_nothing_that_a_block_says_leads_out_of_it(seed: int) -> None:
-    """Under AddressSanitizer (fuzz/ring.c) this would be seen; here it must end, and count no more than fits."""
+def test_no_content_of_a_block_leads_out_of_it(seed: int) -> None:
+    """fuzz/ring.c checks this under AddressSanitizer; here it must end, and count no more than fits."""
     rng = random.Random(seed)
     for _ in range(400):
         frames = [random_frame(rng)[1] for _ in range(rng.randrange(1, 5))]
@@ -169,7 +169,7 @@ def test_nothing_that_a_block_says_leads_out_of_it(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("size", "block"), [(1 << 14, 1 << 13), (100, 48), (1 << 14, 0)])
-def test_memory_that_is_no_ring_is_refused(size: int, block: int) -> None:
+def test_memory_that_is_not_a_ring_is_refused(size: int, block: int) -> None:
     if size % (block or 7):
         with pytest.raises(ValueError, match="blocks of one size"):
             _kernels.Ring(aligned(bytes(size)), block, 1)
@@ -181,8 +181,8 @@ def test_memory_that_is_no_ring_is_refused(size: int, block: int) -> None:
 
 
 @IN_LAB
-def test_columns_are_those_of_a_capture_beside_it(network: Network, tmp_path: Path) -> None:
-    """Random frames of every layer, tagged ones among them; tcpdump listens at the same interface."""
+def test_columns_equal_those_of_a_capture_at_the_same_interface(network: Network, tmp_path: Path) -> None:
+    """Random frames of every layer, some tagged; tcpdump listens at the same interface."""
     path = tmp_path / "beside.pcap"
     options = "-i source -n -s 65535 -B 8192 -Z root --immediate-mode --time-stamp-precision=nano -U -w"
     command = ["tcpdump", *options.split(), str(path)]
@@ -236,7 +236,7 @@ def test_directions(network: Network, direction: str, expected: list[int]) -> No
 
 @IN_LAB
 def test_the_kernel_filters_as_tcpdump_does(network: Network) -> None:
-    """Also by VLAN, which needs to know that this kernel takes tags out of frames."""
+    """Also by VLAN, where the filter must know that the kernel removes tags from frames."""
     tagged = ethernet(struct.pack("!HH", 5, 0x0800) + ipv4(udp(b"x", (3, 9)), 17), 0x8100)
     frames = [ethernet(ipv4(udp(b"x", (port, 9)), 17)) for port in (1, 2)] + [tagged]
     lives = {text: listen(network, filter=text) for text in ("udp src port 2", "vlan 5", "vlan 6", "not vlan")}
@@ -257,7 +257,7 @@ def test_the_kernel_filters_as_tcpdump_does(network: Network) -> None:
         ({"ring_bytes": 1 << 44}, r"source: a ring must have 256 KiB to 4 GiB, not 17,592,186,044,416 bytes"),
     ],
 )
-def test_what_cannot_be_is_one_line(network: Network, options: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_one_line(network: Network, options: dict[str, Any], message: str) -> None:
     with pytest.raises(WirelagError, match=message) as caught:
         listen(network, **options)
     assert "\n" not in str(caught.value)
@@ -276,7 +276,7 @@ def test_an_interface_that_is_down_or_goes_down(network: Network) -> None:
 
 
 @IN_LAB
-def test_an_interface_that_goes_away(network: Network) -> None:
+def test_an_interface_that_disappears(network: Network) -> None:
     live = listen(network)
     network.ip(flood.SINK, "link del source")
     with pytest.raises(WirelagError, match="source: the interface went down or has gone"):
@@ -289,8 +289,8 @@ def until_error(live: Live) -> None:
 
 
 @IN_LAB
-def test_what_finds_no_room_is_counted_and_dated(network: Network, tmp_path: Path) -> None:
-    """Nobody reads while the flood goes on: a small ring holds its first packets, the rest is dropped."""
+def test_drops_are_counted_and_dated(network: Network, tmp_path: Path) -> None:
+    """The ring is not read during the flood: it holds the first packets, the rest is dropped."""
     began_ns = time.time_ns()
     live = listen(network, ring_bytes=1 << 20)
     sent, _ = flood.result(flood.start(network, 60_000, None, tmp_path / "flood.txt").finish())
@@ -308,7 +308,7 @@ def test_what_finds_no_room_is_counted_and_dated(network: Network, tmp_path: Pat
 
 @IN_LAB
 def test_a_flood_that_is_read_loses_nothing(network: Network, tmp_path: Path) -> None:
-    live = listen(network)  # all of it would find room: no machine is too slow to read it
+    live = listen(network)  # the whole flood fits: no machine is too slow
     process = flood.start(network, 200_000, 200_000, tmp_path / "flood.txt")
     seen = idle = 0
     for batch in live:
@@ -322,8 +322,8 @@ def test_a_flood_that_is_read_loses_nothing(network: Network, tmp_path: Path) ->
 
 
 @IN_LAB
-def test_time_passes_though_nobody_wants_what_comes(network: Network, tmp_path: Path) -> None:
-    """Blocks fill faster than anybody polls, and hold nothing that is wanted: intervals end all the same."""
+def test_time_passes_while_only_unwanted_packets_arrive(network: Network, tmp_path: Path) -> None:
+    """Blocks fill faster than they are polled and hold only unwanted packets: intervals end all the same."""
     live = listen(network, wanted=Filter(ports=(1,)))
     process = flood.start(network, 10_000_000, 400_000, tmp_path / "flood.txt")
     filtered = [0]
@@ -351,7 +351,7 @@ def test_fanout_shares_packets_by_flow(network: Network) -> None:
 
 
 @IN_LAB
-def test_stop_ends_at_what_has_arrived_while_more_arrives(network: Network, tmp_path: Path) -> None:
+def test_stop_ends_at_the_packets_that_have_arrived(network: Network, tmp_path: Path) -> None:
     live, beside = listen(network), listen(network)
     process = flood.start(network, 10_000_000, 100_000, tmp_path / "flood.txt")
     seen = last_ns = 0
@@ -364,7 +364,7 @@ def test_stop_ends_at_what_has_arrived_while_more_arrives(network: Network, tmp_
     assert live._stopped_ns is not None
     assert last_ns <= live._stopped_ns
     beside.stop(live._stopped_ns)
-    assert abs(seen - sum(map(len, beside))) <= 1  # each stamps packets itself: one may lie on both sides of the end
+    assert abs(seen - sum(map(len, beside))) <= 1  # each stamps packets itself: one may be on either side of the end
 
 
 # ---- privileges ----
@@ -405,8 +405,8 @@ def as_other(network: Network, *setpriv: str, **environment: str) -> subprocess.
 
 @IN_LAB
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason=needs.program("setpriv"))
-def test_cap_net_raw_is_enough_and_given_up(network: Network) -> None:
-    # To read our files, which may be in the home of root alone, is another right, and is given up as well.
+def test_cap_net_raw_is_enough_and_is_dropped(network: Network) -> None:
+    # Reading our files may need another capability if they are in root's home; it is dropped as well.
     kept = "+net_raw,+dac_read_search"
     done = as_other(network, *OTHER, "--inh-caps", kept, "--ambient-caps", kept)
     first, second, third = done.stdout.splitlines()
@@ -418,7 +418,7 @@ def test_cap_net_raw_is_enough_and_given_up(network: Network) -> None:
 
 
 @IN_LAB
-def test_root_becomes_the_user_who_called_sudo(network: Network) -> None:
+def test_root_becomes_the_user_of_sudo(network: Network) -> None:
     for environment, user in (({"SUDO_UID": "1234", "SUDO_GID": "1234"}, "1234"), ({"SUDO_UID": ""}, "65534")):
         first, second, third = as_other(network, **environment).stdout.splitlines()
         assert first in (f"{user} 0000000000000000 0000000000000000 1", "0 0000000000000000 0000000000000000 1")
@@ -436,7 +436,7 @@ def capture_of(path: Path, times_ns: list[int]) -> str:
 
 
 class Virtual:
-    """A clock that goes on only while somebody sleeps."""
+    """A clock that advances only in `sleep`."""
 
     def __init__(self) -> None:
         self.now_ns = 0
@@ -460,7 +460,7 @@ def test_replay_keeps_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         late_ns += [replay.now_ns() - int(batch.time_ns.max())] if len(batch) else []
     assert rows == [1000, 1001, 1002, 1003, 1004]
     assert 300 * MS <= clock.now_ns < 300 * MS + 100
-    assert empty >= 14  # one for each 20 ms of the 50 and the 250 that nothing came
+    assert empty >= 14  # one for each 20 ms of the gaps of 50 and 250 ms
     assert 0 <= min(late_ns) <= max(late_ns) < 100
     assert replay.statistics == LiveStatistics(5, packets=5, wire_bytes=replay.statistics.wire_bytes, backwards=1)
 
@@ -477,7 +477,7 @@ def test_replay_at_full_speed_and_stop(tmp_path: Path) -> None:
 
 
 class Scripted:
-    """A source whose clock and batches are written down: (now, times of packets)."""
+    """A source with a scripted clock and scripted batches: (now, times of packets)."""
 
     def __init__(self, script: list[tuple[int, list[int]]]) -> None:
         self.name, self.poll_ms = "scripted", 20
@@ -528,19 +528,19 @@ def test_intervals_end_by_packets_or_by_the_clock() -> None:
         (6, [6000]),
         (6, None),
     ]
-    # Nothing comes: the clock ends it, three polls late; an interval without packets has an end, too.
+    # Without packets the clock ends an interval, three polls late; also an empty one.
     quiet: list[tuple[int, list[int]]] = [(t, []) for t in range(5020, 7200, 20)]
     assert told([(5000, [5000]), *quiet]) == [(5, [5000]), (5, None), (6, None), (7, None)]
-    # The reader is behind: while packets come, the clock ends nothing.
+    # The reader lags: while packets arrive, the clock ends nothing.
     assert told([(9000, [5000]), (9000, [5500]), (9000, [6100])]) == [
         *((5, [5000]), (5, [5500]), (5, None), (6, [6100]), (6, None))
     ]
-    # A time that goes back stays in the interval that is open.
+    # A packet with an earlier time stays in the open interval.
     assert told([(6010, [6000]), (6010, [5999, 6001])]) == [(6, [6000]), (6, [5999]), (6, [6001]), (6, None)]
-    # After a sleep of an hour the intervals in between are left out.
+    # After an hour of sleep the intervals in between are left out.
     assert told([(5000, [5000]), (3_600_500, [])]) == [(5, [5000]), (5, None), (3600, None)]
     assert told([(0, []), (5010, [])]) == [(5, None)]
 
 
-def test_the_least_filter_takes_the_first_bytes() -> None:
+def test_the_smallest_filter_takes_the_first_bytes() -> None:
     assert take(512) == struct.pack("=HBBI", 0x06, 0, 0, 512)

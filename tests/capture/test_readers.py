@@ -1,4 +1,4 @@
-"""Capture files: every packet of every readable file, what can be saved of a damaged one, exact times."""
+"""Capture files: every packet of every readable file, the readable part of damaged ones, exact times."""
 
 import gzip
 import io
@@ -45,7 +45,7 @@ from wirelag.packets.batch import COLUMNS, PacketBatch
 
 FRAME = ethernet(ipv4(tcp(b"payload"), 6))
 MALFORMED_LIMIT_KIB = 200 * 1024
-FILE_LIMIT_S = 120  # a file that takes longer never ends
+FILE_LIMIT_S = 120  # a file that takes longer hangs
 
 
 def read(path: Path) -> tuple[PacketBatch, CaptureFile]:
@@ -55,7 +55,7 @@ def read(path: Path) -> tuple[PacketBatch, CaptureFile]:
 
 
 def attempt(path: Path) -> CaptureFile | str:
-    """The capture, read to its end, or what the user is told instead."""
+    """The capture, read to its end, or the error message."""
     try:
         return read(path)[1]
     except WirelagError as error:
@@ -103,7 +103,7 @@ def sample_pcapng(order: str = "<", n: int = 300) -> bytes:
 
 @pytest.fixture(scope="module")
 def counted(shared_data: Path, tool: Callable[[str], str]) -> tuple[dict[str, tuple[str, int]], dict[str, int]]:
-    """By name: format and packets of whole files, and packets before the damage of others, as capinfos says."""
+    """By name: format and packets of whole files, and packets before the damage of others, according to capinfos."""
     names = sorted(str(path.relative_to(shared_data)) for path in shared_data.rglob("*") if path.is_file())
     done = subprocess.run(
         [tool("capinfos"), "-TMrct", *names], cwd=shared_data, capture_output=True, text=True, check=False
@@ -129,7 +129,7 @@ def test_every_file_gives_the_count_of_capinfos(
         kind, count = whole.get(name, ("", damaged.get(name, -1)))
         capture = attempt(path)
         if isinstance(capture, str):
-            # Not a capture, or one of a format that is not read: capinfos has no pcap there either.
+            # Not a capture, or a format that is not supported: capinfos sees no pcap either.
             assert "pcap" not in kind, name
             assert capture.startswith(f"{path}: "), name
             assert "\n" not in capture, name
@@ -138,10 +138,10 @@ def test_every_file_gives_the_count_of_capinfos(
         found = capture.statistics.packets
         if name in damaged:
             assert capture.warnings, name
-            # Wireshark sometimes guesses from the damage that the file is a variant of pcap; libpcap does not guess.
+            # Wireshark sometimes takes damage for a variant of pcap; libpcap does not guess.
             assert found in (count, libpcap_count(tool("tcpdump"), path)), name
         elif not kind:
-            # A link type that Wireshark has no name for; the records can be read all the same.
+            # A link type that Wireshark does not know; its records are readable.
             assert found == sum(1 for _ in packets(plain_bytes(path))), name
             assert set(capture.statistics.skipped) == {"link_type"}, name
         else:
@@ -151,12 +151,12 @@ def test_every_file_gives_the_count_of_capinfos(
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("path", capture_paths("rtt", "hidden", "twopoint", "malformed"), ids=capture_name)
-def test_rows_hold_what_the_records_say(path: Path) -> None:
-    """Time, lengths and the frame itself, against the plain reader."""
+def test_rows_equal_the_records(path: Path) -> None:
+    """Time, lengths and frame, compared with the plain reader."""
     try:
         batch, _ = read(path)
     except WirelagError:
-        return  # an impossible header: in test_every_file_gives_the_count_of_capinfos
+        return  # an impossible header: see test_every_file_gives_the_count_of_capinfos
     records = list(packets(plain_bytes(path)))
     for row in range(0, len(batch), 1 if FULL else max(1, len(batch) // 1000)):
         record = records[int(batch.number[row]) - 1]
@@ -165,7 +165,7 @@ def test_rows_hold_what_the_records_say(path: Path) -> None:
 
 
 def test_the_malformed_set_is_read_in_bounded_memory(shared_data: Path) -> None:
-    """In a process of its own, which an alarm ends if one file takes too long; the high-water mark of its memory."""
+    """In a separate process with an alarm for each file; checks the peak of its memory."""
     script = f"""
 import signal, sys
 from wirelag.errors import WirelagError
@@ -189,11 +189,11 @@ print([line.split()[1] for line in open("/proc/self/status") if line.startswith(
     assert peak_kib < MALFORMED_LIMIT_KIB
 
 
-# ---- files that break off ----
+# ---- truncated files ----
 
 
 def record_ends(data: bytes) -> set[int]:
-    """Where a file may end without anything being cut; of a pcapng file after any block."""
+    """Where a file may end without a cut record; in pcapng after any block."""
     ends, at = {24}, 24
     order = "<" if data[:4] == struct.pack("<I", 0xA1B2C3D4) else ">"
     pcapng = data.startswith(b"\x0a\x0d\x0d\x0a")
@@ -285,7 +285,7 @@ def test_pcap_variants(order: str, magic: int, minor: int, save: Callable[[bytes
 
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_pcapng_blocks(order: str, save: Callable[[bytes], Path]) -> None:
-    """All kinds of packet blocks, several interfaces and sections, byte orders that change from section to section."""
+    """All kinds of packet blocks, several interfaces and sections, byte order that changes between sections."""
     other = "<" if order == ">" else ">"
     obsolete = block(order, 2, struct.pack(order + "HHIIII", 1, 0, 0, 3_000_000, len(FRAME), 99) + FRAME)
     simple = block(order, 3, struct.pack(order + "I", len(FRAME)) + FRAME)
@@ -294,7 +294,7 @@ def test_pcapng_blocks(order: str, save: Callable[[bytes], Path]) -> None:
     data += block(order, 5, bytes(20)) + block(order, 0x80000001, b"unknown")
     data += section(other) + interface(other, resolution=0x80 | 10) + enhanced(other, FRAME, 4 * 1024 + 512, wire=1500)
     batch, capture = read(save(data))
-    # The obsolete block names interface 1, which is raw IP: an Ethernet header is not an IP header.
+    # The obsolete block names interface 1, raw IP: an Ethernet header is not an IP header.
     assert batch.time_ns.tolist() == [10**9, 2 * 10**9 + 1, 4_500_000_000]
     assert batch.number.tolist() == [1, 2, 5]
     assert batch.wire_length.tolist() == [len(FRAME), len(FRAME) - 14, 1500]
@@ -340,7 +340,7 @@ STAMPS = (
     "offset_s", [None, 0, 1, -1, 1_700_000_000, -(2**63), 2**63 - 1, 9_223_372_036, -9_223_372_036]
 )
 def test_times_are_exact(offset_s: int | None, save: Callable[[bytes], Path]) -> None:
-    """Every if_tsresol there is, decimal and binary, and if_tsoffset, against fractions; rounded down to whole ns."""
+    """Every if_tsresol, decimal and binary, and if_tsoffset, compared with fractions; rounded down to whole ns."""
     for resolution in range(256):
         blocks = [enhanced("<", FRAME, stamp) for stamp in STAMPS]
         batch, capture = read(save(section() + interface(resolution=resolution, offset_s=offset_s) + b"".join(blocks)))
@@ -353,7 +353,7 @@ def test_times_are_exact(offset_s: int | None, save: Callable[[bytes], Path]) ->
 
 
 def members(compress: Callable[[bytes], bytes], data: bytes) -> bytes:
-    """Compressed pieces that follow each other are one stream, as for the tools."""
+    """Consecutive compressed pieces are one stream, as for the tools."""
     return compress(data[: len(data) // 2]) + compress(b"") + compress(data[len(data) // 2 :])
 
 
@@ -383,7 +383,7 @@ def test_compressed_equals_plain(name: str, save: Callable[[bytes], Path]) -> No
 
 
 @pytest.mark.parametrize("name", ["gzip", "zstd", "xz", "gzip with members"])
-def test_compressed_and_cut_gives_what_could_be_decompressed(name: str, save: Callable[[bytes], Path]) -> None:
+def test_compressed_and_cut_gives_the_decompressed_part(name: str, save: Callable[[bytes], Path]) -> None:
     whole = COMPRESSIONS[name](LARGE)
     rng = random.Random(name)
     for cut in [*rng.sample(range(len(whole) // 8, len(whole)), 5), len(whole) - 1]:
@@ -393,7 +393,7 @@ def test_compressed_and_cut_gives_what_could_be_decompressed(name: str, save: Ca
         assert len(capture.warnings) == 1
 
 
-def test_zstd_that_breaks_off_at_the_end_of_a_record_is_not_silent(save: Callable[[bytes], Path]) -> None:
+def test_zstd_that_is_cut_at_the_end_of_a_record_is_reported(save: Callable[[bytes], Path]) -> None:
     data, compressor = pcap(sample_records(10)), zstandard.ZstdCompressor().compressobj()
     cut = compressor.compress(data) + compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
     batch, capture = read(save(cut))
@@ -407,7 +407,7 @@ def test_zstd_that_breaks_off_at_the_end_of_a_record_is_not_silent(save: Callabl
 def test_whole_zstd_frames_give_no_warning_and_parts_do(
     save: Callable[[bytes], Path], settings: dict[str, int]
 ) -> None:
-    """Several frames, one to be skipped between them, records of all sizes, some of one byte again and again."""
+    """Several frames with a skippable one between them, records of all sizes, some of one repeated byte."""
     data = pcap(sample_records(3_000)) + pcap([(0, bytes(200_000), 200_000)])[24:]
     compressor = zstandard.ZstdCompressor(**settings)
     halves = [compressor.compress(data[:100_000]), compressor.compress(data[100_000:])]
@@ -421,7 +421,7 @@ def test_whole_zstd_frames_give_no_warning_and_parts_do(
 
 
 def decompressible(name: str, data: bytes) -> bytes:
-    """All that the standard library gets out of data that breaks off."""
+    """All that the standard library decompresses from truncated data."""
     if name == "xz":
         return lzma.LZMADecompressor().decompress(data)
     if name == "zstd":
@@ -434,7 +434,7 @@ def decompressible(name: str, data: bytes) -> bytes:
     return plain
 
 
-def test_damaged_gzip_gives_what_came_before(save: Callable[[bytes], Path]) -> None:
+def test_damaged_gzip_gives_the_part_before(save: Callable[[bytes], Path]) -> None:
     whole = bytearray(gzip.compress(LARGE))
     middle = len(whole) // 2
     whole[middle : middle + 64] = bytes(64)
@@ -499,7 +499,7 @@ with open(sys.argv[2], "ab", buffering=0) as grown:
     "make", [lambda: pcap(sample_records(2000)), lambda: sample_pcapng(n=2000)], ids=["pcap", "pcapng"]
 )
 def test_a_growing_file_is_followed(make: Callable[[], bytes], save: Callable[[bytes], Path]) -> None:
-    """A writer appends pieces that end anywhere; the reader, who saw the beginning before, sees every packet once."""
+    """A writer appends pieces that end anywhere; a reader that saw the beginning sees every packet once."""
     data = make()
     whole, growing = save(data), save(data[:5000])
     with subprocess.Popen([sys.executable, "-c", GROW, whole, growing], stdin=subprocess.PIPE) as writer:
@@ -521,7 +521,7 @@ def test_a_compressed_file_cannot_be_followed(save: Callable[[bytes], Path]) -> 
         list(CaptureFile(str(save(gzip.compress(LARGE))), follow=True))
 
 
-# ---- what is no capture at all ----
+# ---- files that are not captures ----
 
 
 NO_CAPTURES = {
@@ -537,7 +537,7 @@ NO_CAPTURES = {
 
 
 @pytest.mark.parametrize(("content", "said"), NO_CAPTURES.values(), ids=NO_CAPTURES)
-def test_what_is_no_capture_is_said_in_one_line(content: bytes, said: str, save: Callable[[bytes], Path]) -> None:
+def test_a_file_that_is_not_a_capture_is_one_line(content: bytes, said: str, save: Callable[[bytes], Path]) -> None:
     path = save(content)
     with pytest.raises(WirelagError, match=said) as raised:
         read(path)

@@ -1,7 +1,7 @@
-"""Packet by packet against tshark: the columns of every capture under rtt/ and hidden/, carriers and what they carry.
+"""Packet by packet against tshark: the columns of every capture under rtt/ and hidden/, with and without tunnels.
 
-Fields are taken from the same layer as the row: `frame.protocols` gives the order of a packet's layers, and a field's
-values come in that order. A difference fails the test, unless a rule below states why the two may differ there.
+Fields come from the layer that the row describes: `frame.protocols` gives the order of a packet's layers, and a
+field's values follow it. A difference fails the test, unless a rule below states why the two may differ.
 """
 
 from collections import Counter
@@ -15,21 +15,21 @@ import pytest
 from tests.support.captures import capture_name, capture_paths, packets, plain_bytes
 from tests.support.effort import FULL
 
-# Raw numbers, and each packet for itself.
+# Raw numbers, and each packet by itself.
 from tests.support.tshark_fields import LOWER, NTP_EPOCH_S, dissected, expected
 from wirelag import _kernels
 from wirelag.capture.pcap import CaptureFile
 from wirelag.packets.batch import Flag, Kind, PacketBatch
 
-EVERY_COLUMN = {  # together they have a value of every column
+EVERY_COLUMN = {  # together they have a value in every column
     *("surfshark.pcap.gz", "wireguard-ping-tcp-dsb.pcapng", "ip-in-mpls.pcap.gz", "ipsec_isakmp_esp.pcap.gz"),
     "quic_t51.pcap.gz",
 }
-MOST_PACKETS = 10**9 if FULL else 2500  # the first ones of each capture
+MOST_PACKETS = 10**9 if FULL else 2500  # first packets of each capture
 
 
 def found(batch: PacketBatch) -> pl.DataFrame:
-    """The same columns out of a batch."""
+    """The same columns from a batch."""
     message, transaction = batch.message.astype(np.uint64), batch.transaction
     ntp_s, ntp_fraction = transaction >> np.uint64(32), transaction & np.uint64(0xFFFFFFFF)
     ntp_ns = (ntp_s.astype(np.int64) - NTP_EPOCH_S) * 10**9 + (ntp_fraction * np.uint64(10**9) >> np.uint64(32)).astype(
@@ -99,7 +99,7 @@ COLUMNS = [
     *("udp_length", "icmp_type", "icmp_ident", "icmp_seq", "dns_id", "dns_response", "ntp_mode", "ntp_ns"),
     *("quic_long", "quic_id", "quic_spin", "esp_spi", "esp_seq", "wg_type", "wg_sender", "wg_receiver", "wg_counter"),
 ]
-# Columns that have a meaning for one kind only are compared where both see this kind; `kind` is a column itself.
+# Columns of a single kind are compared where both see this kind; `kind` itself is a column.
 SPECIAL = {"dns": Kind.DNS, "ntp": Kind.NTP, "quic": Kind.QUIC, "esp": Kind.ESP, "wg": Kind.WIREGUARD}
 MEANT_FOR = {column: kind for prefix, kind in SPECIAL.items() for column in COLUMNS if column.startswith(f"{prefix}_")}
 MEANT_FOR |= dict.fromkeys(COLUMNS[10:19], Kind.TCP) | dict.fromkeys(("icmp_type", "icmp_ident", "icmp_seq"), Kind.ICMP)
@@ -122,38 +122,38 @@ is_udp = ours("protocol") == 17
 RULES: dict[str, dict[str, pl.Expr]] = {
     # The IP header claims more bytes than the layer below it: the record lost its wire length when the capture was cut,
     # a PPPoE length excludes padding that the IP header counts, or an inner packet is longer than its carrier's first
-    # fragment. tshark takes the smaller, wirelag what the sender's IP header says: by tshark's own fields `claimed`.
+    # fragment. tshark takes the smaller length; wirelag takes the sender's IP header, in tshark's field `claimed`.
     "tcp_payload": {
         "lower layer is shorter": (pl.col("tcp_payload") < ours("tcp_payload"))
         & (ours("tcp_payload") == pl.col("claimed"))
     },
-    # tshark gives the UDP header's length, wirelag the bytes of the datagram that are in this packet.
+    # tshark gives the UDP header's length, wirelag the bytes of the datagram in this packet.
     "udp_length": {
         "first fragment": flagged(Flag.FRAGMENT) & (pl.col("udp_length") > ours("udp_length")),
         "more than the IP packet": is_udp & (pl.col("udp_length") > ours("udp_length")),
         "impossible": is_udp & (pl.col("udp_length") < 8),
     },
-    # tshark shows the parts of an option or of a message that were captured, wirelag whole ones only.
+    # tshark shows the captured part of an option or a message, wirelag only whole ones.
     "tsval": {"cut": header_cut},
     "has_timestamps": {"cut": header_cut},
     "has_sack": {"cut": header_cut},
-    # An extension header that is cut: tshark shows its next header, wirelag its own number.
+    # A cut extension header: tshark shows its next header, wirelag its own number.
     "protocol": {"cut": flagged(Flag.SHORT)},
     "kind": {
         "cut": flagged(Flag.SHORT) | (pl.col("captured_length") < needed),
-        # tshark takes everything that begins with 4, 0, 0, 0 for WireGuard, Zoom's media for example. WireGuard's data
-        # come in blocks of 16 bytes; of full-size packets the tunnel's MTU cuts the padding.
+        # tshark takes any payload that begins with 4, 0, 0, 0 for WireGuard, such as Zoom's media. WireGuard's data
+        # come in blocks of 16 bytes; the tunnel's MTU cuts the padding of full-size packets.
         "WireGuard's blocks": (pl.col("kind") == Kind.WIREGUARD)
         & (pl.col("wg_type") == 4)
         & (ours("udp_length") % 16 != 8)
         & (ours("udp_length") < 1288),
     },
 }
-# tshark goes inside a tunnel even where the inner IP header is not whole; the row then stays with the carrier.
+# tshark enters a tunnel even if the inner IP header is incomplete; the row then stays with the carrier.
 CARRIER = {"inner packet is cut": flagged(Flag.TUNNEL) & (pl.col("captured_length") < pl.col("wire_length"))}
 
-# How often each rule was needed, by capture; "inside" where tunnels are followed. Captures that are not named here may
-# need the rules as often as they like, or not at all.
+# How often each rule was needed, by capture; "inside" where tunnels are followed. Captures that are not listed may
+# use the rules any number of times.
 OBSERVED: dict[str, dict[tuple[str, str], int]] = {
     "hidden/debian-ndpi-4.2/zoom2.pcap.gz": {("kind", "WireGuard's blocks"): 60},
     "hidden/zeek/gtp1_gn_normal_incl_fragmentation.pcap": {("udp_length", "first fragment"): 40},
@@ -180,7 +180,7 @@ OBSERVED: dict[str, dict[tuple[str, str], int]] = {
 
 
 def why_no_row(path: Path, table: pl.DataFrame) -> set[str]:
-    """The reasons why tshark's IP packets of this table have no row."""
+    """The reasons why tshark's IP packets in this table have no row."""
     lower = dict(table.select("number", "lower").iter_rows())
     reasons = set()
     for number, packet in enumerate(packets(plain_bytes(path)) if lower else (), 1):
@@ -188,14 +188,14 @@ def why_no_row(path: Path, table: pl.DataFrame) -> set[str]:
             reasons.add("no_timestamp")
         elif number in lower:
             reason = str(_kernels.decode_frame(packet.frame, packet.wire_length, packet.link_type))
-            # Below IP there is a layer that the law does not know.
+            # Below IP is a layer that wirelag does not decode.
             known = {*lower[number].split(":")} <= LOWER
             reasons.add("unknown layer" if reason == "not_ip" and not known else reason)
     return reasons
 
 
 def differences(table: pl.DataFrame) -> Counter[tuple[str, str]]:
-    """Which columns differ, for which reason and how often; "" where no rule holds."""
+    """Which columns differ, for which reason and how often; "" without a rule."""
     count: Counter[tuple[str, str]] = Counter()
     for column in COLUMNS:
         differs = pl.col(column).cast(pl.Int128).ne(ours(column).cast(pl.Int128))
@@ -212,11 +212,11 @@ def differences(table: pl.DataFrame) -> Counter[tuple[str, str]]:
 
 
 def compared(path: Path, table: pl.DataFrame, innermost: bool) -> pl.DataFrame:
-    """tshark's columns beside wirelag's, a row for every IP packet of either."""
+    """tshark's columns beside wirelag's, one row for every IP packet of either."""
     batch = found(PacketBatch.concatenate(list(CaptureFile(str(path), tunnels=innermost))))
     batch = batch.filter(pl.col("number") <= MOST_PACKETS)
     both = expected(table, innermost).join(batch, on="number", how="full", coalesce=True, suffix="_ours")
-    # In a short header only the connection knows how long its id is: tshark has followed it, wirelag shows eight bytes.
+    # Only the connection knows the length of the id in a short header: tshark tracks it, wirelag shows eight bytes.
     short = (pl.col("quic_long") == 0) & (pl.col("quic_id_bits") < 64)
     shifted = ours("quic_id") // pl.lit(2, dtype=pl.UInt64).pow(64 - pl.col("quic_id_bits")).cast(pl.UInt64)
     return both.filter(pl.col("is_ip") | pl.col("flags").is_not_null()).with_columns(
@@ -225,7 +225,7 @@ def compared(path: Path, table: pl.DataFrame, innermost: bool) -> pl.DataFrame:
 
 
 def chosen() -> list[Path]:
-    """All captures; in `make test` every third, and those that rules or columns were seen in."""
+    """All captures; in `make test` every third one, and those with known rules or columns."""
     paths = capture_paths("rtt", "hidden")
     named = {name.removesuffix(" inside") for name in OBSERVED}
     return [
@@ -241,7 +241,7 @@ def test_columns_equal_tshark_s(path: Path, tool: Callable[[str], str]) -> None:
     has_tunnels = any(batch.has(Flag.TUNNEL).any() for batch in CaptureFile(str(path)))
     for innermost in (False, True) if has_tunnels else (False,):
         table = compared(path, fields, innermost)
-        # tshark shows an IP packet exactly where there is a row, unless there is a reason.
+        # tshark shows an IP packet exactly where there is a row, unless a reason applies.
         assert not table.filter(~pl.col("is_ip")).height
         without_row = table.filter(pl.col("flags").is_null())
         assert why_no_row(path, without_row) <= {
@@ -253,7 +253,7 @@ def test_columns_equal_tshark_s(path: Path, tool: Callable[[str], str]) -> None:
             "unknown layer",
         }
         table = table.filter(pl.col("flags").is_not_null())
-        # What tshark recognises as something else is not taken for one of the special kinds.
+        # Packets that tshark recognises as something else do not get one of the special kinds.
         unknown = pl.col("kind").is_null() & ~pl.col("udp_payload").is_in(["", "data"])
         assert not table.filter(unknown & ours("kind").is_in(list(SPECIAL.values()))).height
         count = differences(table)
@@ -266,7 +266,7 @@ def test_columns_equal_tshark_s(path: Path, tool: Callable[[str], str]) -> None:
 
 @pytest.mark.usefixtures("shared_data")
 def test_every_column_is_compared(tool: Callable[[str], str]) -> None:
-    """Each column has values of tshark's in one of a few captures: no comparison is empty by mistake."""
+    """Each column has values from tshark in at least one capture, so no comparison is empty by mistake."""
     left = set(COLUMNS)
     for path in [path for path in capture_paths("hidden") if path.name in EVERY_COLUMN]:
         values = expected(dissected(tool("tshark"), path, MOST_PACKETS), innermost=False)

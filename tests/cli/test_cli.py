@@ -1,4 +1,4 @@
-"""The command line as a whole: it starts light, says its version, and shows progress to those who wait."""
+"""The whole command line: light imports, the version, and a progress bar at terminals."""
 
 import os
 import pty
@@ -56,7 +56,7 @@ def test_an_internal_error_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert told.count("\n") == 1
 
 
-def test_who_waits_at_a_terminal_sees_a_bar_and_others_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_a_progress_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "capture.pcap"
     write_simulation(simulate(Scenario(packets=20_000)), path)
     ours, theirs = pty.openpty()
@@ -80,7 +80,7 @@ def everything(terminal: int) -> str:
     try:
         while part := os.read(terminal, 1 << 16):
             read += part
-    except OSError:  # how Linux says that the other end is closed
+    except OSError:  # Linux: the other end is closed
         pass
     finally:
         os.close(terminal)

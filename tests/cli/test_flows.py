@@ -1,4 +1,4 @@
-"""`wirelag flows`: every flow's delay from captures, whatever happens to the references."""
+"""`wirelag flows`: the delay of every flow from captures, whatever happens to the references."""
 
 import csv
 import json
@@ -22,7 +22,7 @@ from wirelag.sim.queue_frames import FIRST_PORT, downstream_frames, upstream_fra
 from wirelag.stats.queue_drain import parse_drain
 
 SCHEMA = SCHEMAS / "flows.json"
-PAYLOAD = 42  # of UDP over IPv4 over Ethernet
+PAYLOAD = 42  # bytes of headers: UDP over IPv4 over Ethernet
 VALIDATOR = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
 
 
@@ -44,7 +44,7 @@ class Queue:
     behind: Path
 
     def means(self, found: dict[str, Any]) -> dict[int, float]:
-        """Of each flow of the simulation that has one: the port of its source tells which it is."""
+        """The mean of each simulated flow that has one, by its source port."""
         return {
             int(flow["key"].split(" > ")[0].split(":")[1]) - FIRST_PORT: flow["mean"]
             for flow in found["flows"]
@@ -52,7 +52,7 @@ class Queue:
         }
 
     def error(self, found: dict[str, Any]) -> float:
-        """The median over flows of how wrong their means are."""
+        """The median relative error of the flows' means."""
         true = self.simulation.truth().mean_ns / 1e9
         return float(np.median([abs(mean / true[flow] - 1) for flow, mean in self.means(found).items()]))
 
@@ -61,7 +61,7 @@ class Queue:
 def queue(tmp_path_factory: pytest.TempPathFactory) -> Queue:
     folder = tmp_path_factory.mktemp("queue")
     simulation = run(QueueScenario(0.7, seed=3, seconds=0.4))
-    assert simulation.bursts.flows < 50_000  # so that ports tell flows apart
+    assert simulation.bursts.flows < 50_000  # source ports identify flows
     before = write(folder / "before.pcap", upstream_frames(simulation))
     return Queue(simulation, before, write(folder / "behind.pcap", downstream_frames(simulation)))
 
@@ -71,7 +71,7 @@ def clean(queue: Queue) -> dict[str, Any]:
     return answer(queue.behind)
 
 
-Record = tuple[int, int, bytes]  # ns, length on the wire, bytes
+Record = tuple[int, int, bytes]  # ns, wire length, bytes
 
 
 def records(path: Path) -> Iterator[Record]:
@@ -131,7 +131,7 @@ def test_every_flow(queue: Queue, method: str, bound: float) -> None:
     assert means == sorted(means, reverse=True)
 
 
-def test_busy_uses_what_the_sender_says(clean: dict[str, Any]) -> None:
+def test_busy_uses_the_sender_s_times(clean: dict[str, Any]) -> None:
     assert clean["fallback"] is None
     assert clean["counts"]["previous_used"] > 0.9 * clean["references"]["accepted"]
 
@@ -146,7 +146,7 @@ def test_drain_and_fallback(queue: Queue) -> None:
 
 
 def with_forged(queue: Queue, path: Path, how: str) -> tuple[dict[str, Any], int]:
-    """One reference of ten is false."""
+    """One reference in ten is forged."""
     rng = np.random.default_rng(1)
     rows, false = [], 0
     for i, (ns, wire, data) in enumerate(records(queue.behind)):
@@ -158,7 +158,7 @@ def with_forged(queue: Queue, path: Path, how: str) -> tuple[dict[str, Any], int
 
 @pytest.mark.parametrize("how", ["time", "early", "sequence", "size", "foreign"])
 def test_forged_references_are_rejected(queue: Queue, clean: dict[str, Any], tmp_path: Path, how: str) -> None:
-    """Flows are what they are with the same references unreadable: nothing of what was forged is used."""
+    """Flows equal those with the same references made unreadable: no forged value is used."""
     found, false = with_forged(queue, tmp_path / "forged.pcap", how)
     rejected = found["references"]["rejected"]
     assert rejected.pop("time" if how == "early" else how) == false
@@ -173,8 +173,8 @@ def test_forged_references_are_rejected(queue: Queue, clean: dict[str, Any], tmp
     assert queue.error(found) < queue.error(clean) + 0.03
 
 
-def test_a_false_reference_in_front_silences_nothing(queue: Queue, clean: dict[str, Any], tmp_path: Path) -> None:
-    """Of another stream, with another sequence: it costs two references, and the packets before them."""
+def test_a_false_first_reference_costs_little(queue: Queue, clean: dict[str, Any], tmp_path: Path) -> None:
+    """It belongs to another stream, with another sequence: it costs two references and the packets before them."""
     rows = list(records(queue.behind))
     _, wire, data = next(row for row in rows if is_reference(row[2]))
     false = rows[0][0], wire, forged(forged(data, "foreign"), "sequence")
@@ -187,7 +187,7 @@ def test_a_false_reference_in_front_silences_nothing(queue: Queue, clean: dict[s
 def test_lost_and_repeated_references(queue: Queue, clean: dict[str, Any], tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     rows: list[Record] = []
-    late: list[tuple[int, Record]] = []  # copies, and behind which row they come
+    late: list[tuple[int, Record]] = []  # copies, and the row after which each comes
     lost = 0
     for i, (ns, wire, data) in enumerate(records(queue.behind)):
         luck = rng.random() if i > 1000 and is_reference(data) else 1.0
@@ -204,7 +204,7 @@ def test_lost_and_repeated_references(queue: Queue, clean: dict[str, Any], tmp_p
     assert copies > 20
     assert rejected["repeated"] + rejected["sequence"] == copies == sum(rejected.values())
     assert found["references"]["accepted"] == clean["references"]["accepted"] - lost
-    # They are missing behind the queue, where each leaves a gap that looks like an idle link: hence not closer.
+    # Each lost reference leaves a gap after the queue that looks like an idle link, hence the wide bound.
     assert found["mean"] == pytest.approx(clean["mean"], rel=0.05)
     assert queue.error(found) < queue.error(clean) + 0.05
 
@@ -216,14 +216,14 @@ def test_references_of_two_captures(queue: Queue, method: str) -> None:
     packets = np.count_nonzero(queue.simulation.left_ns >= 0)
     share = found["references"]["accepted"] / packets
     assert share == pytest.approx(1 / 20, abs=4 * (0.05 * 0.95 / packets) ** 0.5)
-    # Neither the drawn packets nor those of the STAMP sender, which upstream did not capture, are in a flow.
+    # Flows contain neither the drawn packets nor those of the STAMP sender, which upstream did not capture.
     assert sum(flow["packets"] for flow in found["flows"]) == packets - found["references"]["accepted"]
     assert queue.error(found) < 0.15
     assert answer(queue.behind, "--upstream", queue.before, "--every", "100")["references"]["accepted"] < packets / 80
 
 
 def test_another_clock(queue: Queue, tmp_path: Path) -> None:
-    """References of STAMP have the offset in every delay; two captures have it corrected as far as can be known."""
+    """STAMP references include the offset in every delay; with two captures it is corrected as far as possible."""
     rows = ((ns + 5 * 10**9, wire, data) for ns, wire, data in records(queue.behind))
     ahead = write_records(tmp_path / "ahead.pcap", queue.behind, rows)
     plain = answer(queue.behind)
@@ -232,7 +232,7 @@ def test_another_clock(queue: Queue, tmp_path: Path) -> None:
     assert answer(ahead, "--upstream", queue.before)["clock"]["method"]
 
 
-def test_filters_choose_flows_and_change_no_delay(queue: Queue, clean: dict[str, Any]) -> None:
+def test_filters_choose_flows_without_changing_delays(queue: Queue, clean: dict[str, Any]) -> None:
     every = {flow["key"]: flow for flow in clean["flows"]}
     host = clean["flows"][0]["key"].split(" > ")[1].split(":")[0]
     found = answer(queue.behind, "--host", host)
@@ -249,7 +249,7 @@ def test_filters_choose_flows_and_change_no_delay(queue: Queue, clean: dict[str,
 
 def test_groups_and_intervals(queue: Queue, clean: dict[str, Any]) -> None:
     found = answer(queue.behind, "--interval", "100ms", "--by", "server", "--sla", "mean<1s")
-    assert len(found["intervals"]) == 5  # what waits at the end is sent in the last
+    assert len(found["intervals"]) == 5  # packets that wait at the end are sent in the last one
     assert sum(part["samples"] for part in found["intervals"]) == found["samples"]
     assert found["mean"] == pytest.approx(clean["mean"], rel=1e-3)
     assert len(found["flows"]) == len(clean["flows"])
@@ -265,7 +265,7 @@ def test_groups_and_intervals(queue: Queue, clean: dict[str, Any]) -> None:
 
 
 def test_little_memory(queue: Queue, clean: dict[str, Any]) -> None:
-    """What was evicted is put together again; sample and hold keeps few."""
+    """Evicted parts of a flow are joined again; sample and hold keeps few flows."""
     found = answer(queue.behind, "--memory", "64KiB")
     assert found["counts"]["evicted"] > 0
     assert any(note.startswith(f"{found['counts']['evicted']:,} flows were evicted") for note in found["notes"])
@@ -314,7 +314,7 @@ def test_no_references(queue: Queue, tmp_path: Path) -> None:
     assert "no reference packets" in wirelag("flows", empty, code=2)
 
 
-def test_one_reference_times_nothing(queue: Queue, tmp_path: Path) -> None:
+def test_one_reference_measures_nothing(queue: Queue, tmp_path: Path) -> None:
     rows, seen = [], 0
     for ns, wire, data in records(queue.behind):
         seen += is_reference(data)
@@ -326,8 +326,8 @@ def test_one_reference_times_nothing(queue: Queue, tmp_path: Path) -> None:
     assert all(flow["mean"] is None and flow["ci95"] is None for flow in found["flows"])
 
 
-def test_both_directions_are_told(queue: Queue, tmp_path: Path) -> None:
-    """Packets that travel against the references never were in the queue."""
+def test_both_directions_are_reported(queue: Queue, tmp_path: Path) -> None:
+    """Packets in the opposite direction of the references never were in the queue."""
     rows: list[Record] = []
     for ns, wire, data in records(queue.behind):
         rows.append((ns, wire, data))
@@ -386,6 +386,6 @@ def test_rates(text: str, rate: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "2", "GB", "2GB", "-1Gbps", "99Tbps", "nanbps", "1e99", "infbps"])
-def test_what_is_no_rate(text: str) -> None:
+def test_invalid_rates(text: str) -> None:
     with pytest.raises(SettingError):
         parse_drain(text)

@@ -1,4 +1,4 @@
-"""The command inside the tests' own process is the program: same output, same errors, same exit code."""
+"""The command in the tests' own process equals the program: same output, errors and exit code."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("info -", 0),
     ],
 )
-def test_it_is_the_program(folder: Path, words: str, code: int) -> None:
+def test_it_equals_the_program(folder: Path, words: str, code: int) -> None:
     stdin = (folder / "web.pcap").read_bytes() if words.endswith("-") else None
     here = wirelag(*words.split(), code=code, stdin=stdin, cwd=folder)
     assert here == as_process(*words.split(), code=code, stdin=stdin, cwd=folder)
@@ -54,6 +54,6 @@ def test_a_shell_cannot_tell_the_difference(folder: Path, text: str, monkeypatch
     assert here
 
 
-def test_a_reader_who_has_gone_ends_it_with_141(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_pipe_ends_it_with_141(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     assert shell("{ sleep 0.3; wirelag rtt web.pcap; } | true; echo ${PIPESTATUS[0]}") == "141\n"

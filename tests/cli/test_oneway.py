@@ -1,4 +1,4 @@
-"""`wirelag oneway` as a whole: real captures and their known delays, clocks, damage, and files from two places."""
+"""`wirelag oneway` as a whole: real captures with known delays, clocks, damage, and files from two places."""
 
 import json
 import struct
@@ -17,8 +17,8 @@ from wirelag.sim import Scenario, simulate
 from wirelag.twopoint.spans import spans_between, total
 
 TWO = SHARED_DATA / "twopoint" if SHARED_DATA else Path()
-# Packets that differ only behind the 64th byte of their payload: the reference left them out as copies, the join tells
-# them apart by their order, and times more of them.
+# Packets that differ only after the 64th byte of their payload: the reference left them out as copies; the join tells
+# them apart by their order, and so measures more of them.
 MORE_THAN_THE_REFERENCE = {("tplink-plug/no-firewall", "192.168.1.222"), ("tplink-plug/my-firewall", "192.168.1.222")}
 
 
@@ -32,7 +32,7 @@ def report(*words: str | Path) -> dict:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two captures on one clock, with loss, reordering and copies, and both directions in them."""
+    """Two captures of both directions on one clock, with loss, reordering and copies."""
     return captures(tmp_path_factory.mktemp("oneway"), loss=0.01, reorder=0.01, duplicate=0.002)
 
 
@@ -45,11 +45,11 @@ def captures(folder: Path, packets: int = 30_000, snaplen: int = 128, **scenario
 
 
 def truth(folder: Path) -> pl.DataFrame:
-    """What crossed from the first point to the second, and arrived."""
+    """Packets that crossed from the first point to the second."""
     return pl.read_parquet(folder / "truth.parquet").filter(pl.col("direction") == "forward")
 
 
-# ---- captures whose delays somebody else computed ----
+# ---- captures with reference delays ----
 
 
 def reference() -> list[list[str]]:
@@ -61,7 +61,7 @@ def reference() -> list[list[str]]:
 
 @pytest.mark.parametrize("row", reference(), ids=lambda row: f"{row[0]} {row[4]}>{row[5]}")
 def test_the_reference_is_reproduced(shared_data: Path, row: list[str]) -> None:
-    """Matched packets within 0.5%, median and p95 within 0.1%; rows with negative delays, too."""
+    """Matched packets within 0.5%, median and p95 within 0.1%; also rows with negative delays."""
     up, down, source, destination = shared_data / "twopoint" / row[0], shared_data / "twopoint" / row[1], row[4], row[5]
     answer = report(up, down, "--direction", f"{source}>{destination}")
     matched, median, p95 = int(row[6]), float(row[8]), float(row[9])
@@ -75,8 +75,8 @@ def test_the_reference_is_reproduced(shared_data: Path, row: list[str]) -> None:
     assert (answer["negative"] > 0) == (float(row[7]) < 0)
 
 
-def test_packets_that_took_another_way_are_explained(shared_data: Path) -> None:
-    """The emulated delay of these captures ends before they do: 3 us for the last packets, 50 ms for the others."""
+def test_packets_on_another_path_are_explained(shared_data: Path) -> None:
+    """The emulated delay ends before these captures do: the last packets take 3 us, the others 50 ms."""
     folder = shared_data / "twopoint/mptcpanalyzer-0.3.2"
     captures = folder / "client_2_filtered.pcapng.gz", folder / "server_2_filtered.pcapng.gz"
     answer = report(*captures, "--direction", "10.0.0.1>11.0.0.2")
@@ -101,7 +101,7 @@ def test_every_delay_is_the_truth(pair: tuple[Path, Path]) -> None:
 @pytest.mark.parametrize(
     "words", [["rda"], ["rda", "--rateless"], ["rda", "--banks", "2", "--no-check", "--buckets", "6000"]]
 )
-def test_reconciliation_is_the_join(pair: tuple[Path, Path], words: list[str]) -> None:
+def test_reconciliation_equals_the_join(pair: tuple[Path, Path], words: list[str]) -> None:
     joined, answer = (
         report(*pair, "--interval", "5s"),
         report(*pair, "--interval", "5s", "--estimator", *words),
@@ -134,7 +134,7 @@ def test_synopses_are_within_their_bounds(tmp_path: Path, estimator: str) -> Non
     assert answer["only_upstream"] is None
 
 
-def test_a_clock_that_is_off_is_corrected(tmp_path: Path) -> None:
+def test_a_clock_offset_is_corrected(tmp_path: Path) -> None:
     up, down = captures(tmp_path, 60_000, clock_offset_ns=2000 * 10**9, clock_skew_ppm=50, delay="lognormal:1ms,0.3")
     answer = report(up, down)
     offset = 2000.0
@@ -147,7 +147,7 @@ def test_a_clock_that_is_off_is_corrected(tmp_path: Path) -> None:
     assert "--offset" in line
 
 
-def test_one_direction_alone_gives_variation_and_says_so(tmp_path: Path) -> None:
+def test_one_direction_alone_gives_only_variation(tmp_path: Path) -> None:
     up, down = captures(tmp_path, direction="client", clock_offset_ns=2000 * 10**9)
     answer = report(up, down)
     assert answer["clock"]["method"] == "minimum"
@@ -180,7 +180,7 @@ def shifted(capture: bytes, after_s: int, by_ns: int) -> bytes:
 
 
 def test_segments_of_a_path(tmp_path: Path) -> None:
-    """A third point, half a millisecond behind the second."""
+    """A third point, half a millisecond after the second."""
     up, down = captures(tmp_path, direction="client", loss=0.01)
     third = tmp_path / "c.pcap"
     third.write_bytes(shifted(down.read_bytes(), after_s=-1, by_ns=500_000))
@@ -197,7 +197,7 @@ def test_classes_of_traffic(pair: tuple[Path, Path]) -> None:
         assert len(answer["groups"]) <= 21
 
 
-# ---- what cannot be measured ----
+# ---- captures that cannot be measured ----
 
 
 def test_explanations_instead_of_numbers(pair: tuple[Path, Path], tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_explanations_instead_of_numbers(pair: tuple[Path, Path], tmp_path: Path
     assert "missing.pcap" in run("oneway", up, tmp_path / "missing.pcap", code=2)
 
 
-def test_a_capture_that_is_cut_short_loses_nothing(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_truncated_capture_loses_nothing_else(pair: tuple[Path, Path], tmp_path: Path) -> None:
     short = tmp_path / "short.pcap"
     short.write_bytes(pair[1].read_bytes()[: pair[1].stat().st_size // 2])
     answer, whole = report(pair[0], short), report(*pair)
@@ -250,7 +250,7 @@ def test_files_of_synopses(tmp_path: Path, estimator: str) -> None:
     assert "cannot be mixed" in run("oneway", files[0], down, code=2)
 
 
-def test_the_second_round_of_rda_makes_it_exact(tmp_path: Path) -> None:
+def test_the_second_round_makes_rda_exact(tmp_path: Path) -> None:
     up, down = captures(tmp_path, direction="client", loss=0.005, duplicate=0.003)
     words = ("--estimator", "rda", "--interval", "10s", "--buckets", "3000")
     for name, capture in (("a", up), ("b", down)):
@@ -264,7 +264,7 @@ def test_the_second_round_of_rda_makes_it_exact(tmp_path: Path) -> None:
     joined = report(up, down, "--interval", "10s")
     exact = {part["start"]: part for part in joined["intervals"]}
     assert len(answer["intervals"]) >= 3
-    for part in answer["intervals"][:-1]:  # what was sent in the last one may have come in the edge that is left out
+    for part in answer["intervals"][:-1]:  # packets sent in the last one may have arrived in the edge that is left out
         same = exact[part["start"]]
         assert (part["used"], part["mean"], part["lost"]) == (same["used"], same["mean"], same["lost"])
 
@@ -279,7 +279,7 @@ def test_address_translation(tmp_path: Path) -> None:
 
 
 def other_source(capture: bytes) -> bytes:
-    """All IPv4 packets from one public address, their ports one higher."""
+    """All IPv4 packets from one public address, their ports increased by one."""
     data, place = bytearray(capture), 24
     while place < len(data):
         (length,) = struct.unpack_from("<I", data, place + 8)
@@ -294,7 +294,7 @@ def other_source(capture: bytes) -> bytes:
 # ---- the command line ----
 
 
-def test_questions_formats_and_standard_input(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_agreements_formats_and_standard_input(pair: tuple[Path, Path], tmp_path: Path) -> None:
     assert "does not hold" in run("oneway", *pair, "--sla", "p99<1us", code=3)
     assert "above 1.50 ms" in run("oneway", *pair, "--above", "1500us")
     run("oneway", *pair, "--interval", "10s", "--format", "parquet", "-o", tmp_path / "x.parquet")
@@ -305,11 +305,11 @@ def test_questions_formats_and_standard_input(pair: tuple[Path, Path], tmp_path:
     assert len(lines) == len(frame) - 1
 
 
-# ---- what a total must not hide ----
+# ---- totals ----
 
 
 def test_a_busy_interval_counts_with_all_its_packets() -> None:
-    """Of a busy second little is kept, of a quiet one everything: the mean is still that of all packets."""
+    """The join keeps few packets of a busy second and all of a quiet one: the mean is still that of all packets."""
     rng = np.random.default_rng(1)
     estimator = Join(memory=640_000)  # 20,000 packets at each point
     parts = []
@@ -322,7 +322,7 @@ def test_a_busy_interval_counts_with_all_its_packets() -> None:
     spans = list(spans_between(estimator, {"upstream": up, "downstream": down}, 10**9))
     mean_ns = total(spans)[0].mean_ns
     assert [span.whole.details["share"] < 1 for span in spans] == [False, True]
-    # The busy second is known to within the coins that kept a share of its packets.
+    # The busy second is only sampled.
     assert mean_ns == pytest.approx((20 * 1 + 160 * 9) / 180 * 1e6, rel=0.01)
 
 
@@ -342,7 +342,7 @@ def test_an_outage_is_not_left_out_of_files(tmp_path: Path, estimator: str) -> N
     for name, capture in (("a", up), ("b", down)):
         run("cut", capture, *words, "-o", tmp_path / f"{name}.syn")
     answer, exact = report(tmp_path / "a.syn", tmp_path / "b.syn"), report(up, down)
-    # Files leave the first and the last second out, so that three seconds are a larger share.
+    # Files leave out the first and the last second, so three seconds are a larger share.
     assert answer["lost"] / answer["sent"] == pytest.approx(exact["lost"] / exact["sent"], rel=0.2)
     assert answer["lost"] > 500
 
@@ -365,7 +365,7 @@ def test_answers_of_another_capture_are_refused(tmp_path: Path) -> None:
 
 
 def test_captures_in_the_wrong_order(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    """A third point 2 ms behind the second, both ways."""
+    """A third point 2 ms after the second, in both directions."""
     third = tmp_path / "c.pcap"
     third.write_bytes(behind(pair[1].read_bytes(), 2_000_000))
     assert "order in which packets pass" in run("oneway", pair[0], third, pair[1], code=2)
@@ -374,7 +374,7 @@ def test_captures_in_the_wrong_order(pair: tuple[Path, Path], tmp_path: Path) ->
 
 
 def behind(capture: bytes, by_ns: int) -> bytes:
-    """What a point further on sees: packets to servers later, those from servers earlier."""
+    """A point further on: packets to servers are later, those from servers earlier."""
     data, place = bytearray(capture), 24
     while place < len(data):
         seconds, ns, length = struct.unpack_from("<III", data, place)

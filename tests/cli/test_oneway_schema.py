@@ -1,4 +1,4 @@
-"""The JSON of `wirelag oneway` follows its schema, whatever is measured and however."""
+"""The JSON of `wirelag oneway` follows its schema, for every method and input."""
 
 import json
 import struct
@@ -54,7 +54,7 @@ def test_every_method(validator: jsonschema.Draft202012Validator, points: list[s
     assert found["sla"][0]["holds"] is True
 
 
-def test_negative_delays_and_broken_promises(validator: jsonschema.Draft202012Validator, points: list[str]) -> None:
+def test_negative_delays_and_violated_agreements(validator: jsonschema.Draft202012Validator, points: list[str]) -> None:
     found = answer(validator, *points, "--offset", "1h", "--sla", "mean<1ms", "--interval", "2h")
     assert found["mean"] < 0 < found["negative"] == found["used"]
     answer(validator, *points, "--sla", "p99<1ns", code=3)
@@ -70,7 +70,7 @@ def test_clocks(validator: jsonschema.Draft202012Validator, tmp_path: Path) -> N
 
 
 def later(source: str, target: str, by_ns: int) -> None:
-    """The same capture with all times later."""
+    """The same capture, with all times later."""
     data, place, written = Path(source).read_bytes(), 24, []
     while place < len(data):
         seconds, ns, length, wire = struct.unpack_from("<IIII", data, place)

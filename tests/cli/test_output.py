@@ -1,4 +1,4 @@
-"""Where commands write: never over what they read, and one clear line where they cannot; exit codes to trust."""
+"""Output files: commands never overwrite their input, report write errors in one line, and set exit codes."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from wirelag.stats.queue_drain import parse_drain
 from wirelag.units import parse_duration_ns, parse_rate, parse_size, parse_speed
 
 FULL = Path("/dev/full")
-EMPTY = struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 65_535, 1)  # a pcap header and nothing behind it
+EMPTY = struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 65_535, 1)  # a pcap header without packets
 GONE = 141
 
 
@@ -42,12 +42,12 @@ def run(folder: Path, words: str, code: int = 0, stdin: bytes | None = None) -> 
 
 
 def run_in_shell(folder: Path, words: str, tail: str) -> subprocess.CompletedProcess[str]:
-    """The program as a shell runs it, with what the shell adds; its exit code, not that of what reads from it."""
+    """Run the program in a shell, with redirections; return the program's exit code, not that of its reader."""
     line = f"'{WIRELAG[0]}' {words} {tail}; exit ${{PIPESTATUS[0]}}"
     return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, cwd=folder)
 
 
-# ---- what is read stays ----
+# ---- inputs are kept ----
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_no_output_overwrites_standard_input(folder: Path) -> None:
         {"-o": "nowhere.txt", "--html": "dangling.txt"},
     ],
 )
-def test_outputs_are_files_of_their_own_however_spelled(
+def test_outputs_must_differ_however_spelled(
     outputs: dict[str, str | list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -109,7 +109,7 @@ def test_outputs_are_files_of_their_own_however_spelled(
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_what_is_no_file_may_be_shared(tmp_path: Path) -> None:
+def test_devices_may_be_shared(tmp_path: Path) -> None:
     free: dict[str, str | Iterable[str] | None] = {"-o": ["/dev/null", "/dev/null"], "--html": None}
     check_outputs("table", free, ["/dev/null", "-", str(tmp_path / "missing.pcap")])
     check_outputs("table", {"-o": str(tmp_path / "a"), "--html": str(tmp_path / "b")}, [str(tmp_path / "c")])
@@ -117,10 +117,10 @@ def test_what_is_no_file_may_be_shared(tmp_path: Path) -> None:
         check_outputs("table", {"-o": None, "--html": "-"})
 
 
-# ---- where nothing can be written ----
+# ---- write errors ----
 
 
-def test_a_place_that_cannot_be_written_is_told_first(folder: Path, tmp_path: Path) -> None:
+def test_an_unwritable_place_is_reported_first(folder: Path, tmp_path: Path) -> None:
     for path, why in ((tmp_path / "no" / "x", "No such file or directory"), (tmp_path, "Is a directory")):
         with pytest.raises(WirelagError) as told:
             check_outputs("table", {"-o": None, "--html": str(path)})
@@ -137,7 +137,7 @@ PRINTING = ("info up.pcap", "rtt up.pcap", "rtt up.pcap --format parquet -o -", 
 
 
 @pytest.mark.parametrize("words", PRINTING)
-def test_standard_output_that_is_closed_or_full_is_one_line(folder: Path, words: str) -> None:
+def test_closed_or_full_standard_output_is_one_line(folder: Path, words: str) -> None:
     wanted = {">&-": "Bad file descriptor"}
     if FULL.exists():
         wanted[f"> {FULL}"] = "No space left on device"
@@ -148,8 +148,8 @@ def test_standard_output_that_is_closed_or_full_is_one_line(folder: Path, words:
 
 
 @pytest.mark.parametrize("words", PRINTING)
-def test_a_reader_who_has_gone_is_told_nothing(folder: Path, words: str) -> None:
-    # The reader ends first: standard output is the pipe of a process that was waited for.
+def test_a_closed_pipe_is_silent(folder: Path, words: str) -> None:
+    # The reader ends first: we wait for it, and standard output is its pipe.
     script = (
         "import os, runpy, sys\n"
         "ours, theirs = os.pipe()\n"
@@ -161,7 +161,7 @@ def test_a_reader_who_has_gone_is_told_nothing(folder: Path, words: str) -> None
     assert (ran.returncode, ran.stderr) == (GONE, "")
 
 
-def test_closed_streams_that_nobody_needs_do_no_harm(folder: Path, tmp_path: Path) -> None:
+def test_closed_unused_streams_do_no_harm(folder: Path, tmp_path: Path) -> None:
     ran = run_in_shell(folder, f"rtt up.pcap -o {tmp_path}/answer.txt", ">&-")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "2,000 packets" in (tmp_path / "answer.txt").read_text()
@@ -186,10 +186,10 @@ def test_a_full_disk_is_one_line(folder: Path, tmp_path: Path, words: str, optio
     )
 
 
-def test_ctrl_c_before_all_is_imported_is_quiet() -> None:
+def test_ctrl_c_during_imports_is_quiet() -> None:
     script = (
         "import os, signal, sys\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell has jobs in the background ignore it
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
         "class Impatient:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name == 'wirelag.cli.score':\n"
@@ -202,11 +202,11 @@ def test_ctrl_c_before_all_is_imported_is_quiet() -> None:
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
 
 
-# ---- what is said ----
+# ---- messages ----
 
 
 @pytest.mark.parametrize("text", ["1e400", "9" * 5_000])
-def test_numbers_without_end_are_too_large(text: str) -> None:
+def test_infinite_numbers_are_too_large(text: str) -> None:
     units = ((parse_rate, "Gbps", "rate"), (parse_duration_ns, "s", "duration"), (parse_size, "", "size"))
     for parse, unit, what in units:
         with pytest.raises(ValueError, match=f"is too large a {what}$") as told:
@@ -216,7 +216,7 @@ def test_numbers_without_end_are_too_large(text: str) -> None:
         parse_drain(text + "Gbps")
 
 
-def test_speeds_are_read_alike_by_all_commands() -> None:
+def test_all_commands_read_speeds_alike() -> None:
     assert [parse_speed(text) for text in ("1x", "0.5x", "10")] == [1, 0.5, 10]
     assert [speed_of(text) for text in ("2x", "max")] == [2, None]
     for text in ("fast", "0x", "-1x", "nan", "inf", "1e7x", "max"):
@@ -227,18 +227,18 @@ def test_speeds_are_read_alike_by_all_commands() -> None:
 
 
 @pytest.mark.parametrize("name", ["s.txt", "s", "s.pcap.xz", "s.gz", "pcap"])
-def test_a_capture_needs_an_ending_that_says_its_format(name: str, tmp_path: Path) -> None:
+def test_a_capture_needs_a_known_extension(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     told = wirelag("simulate", "--packets", "100", "-o", path, code=2).stderr
     assert f"{path}: unknown ending: use .pcap or .pcapng" in told
     assert not path.exists()
 
 
-def test_what_is_no_file_needs_no_ending(tmp_path: Path) -> None:
+def test_a_device_needs_no_extension(tmp_path: Path) -> None:
     run(tmp_path, "simulate --packets 100 -o /dev/null --quiet")
     ran = run_in_shell(tmp_path, "simulate --packets 100 -o /dev/stdout --quiet", "| wc -c")
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert int(ran.stdout) > 100 * 16  # more than the heads of its records
+    assert int(ran.stdout) > 100 * 16  # more than the headers of its records
 
 
 def test_score_and_compare_read_standard_input(folder: Path, tmp_path: Path) -> None:
@@ -254,13 +254,13 @@ def test_score_and_compare_read_standard_input(folder: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("command", ["score {} truth.parquet", "compare {} {}"])
-def test_a_binary_file_is_no_report(folder: Path, command: str) -> None:
+def test_a_binary_file_is_not_a_report(folder: Path, command: str) -> None:
     assert run(folder, command.format("up.pcap", "up.pcap"), code=2).stderr == (
         "wirelag: up.pcap: is not JSON but binary data; write it with --format json -o FILE\n"
     )
 
 
-def test_a_capture_without_packets_is_said_to_have_none(folder: Path) -> None:
+def test_a_capture_without_packets_is_reported(folder: Path) -> None:
     ran = run(folder, "rtt empty.pcap")
     assert ran.stderr == ""
     assert "no packets" in ran.stdout
@@ -269,15 +269,15 @@ def test_a_capture_without_packets_is_said_to_have_none(folder: Path) -> None:
     assert told == "wirelag: empty.pcap holds no packets to compare\n"
 
 
-# ---- an agreement that cannot be shown to hold ----
+# ---- agreements that cannot be checked ----
 
 
-def test_a_question_without_an_answer_does_not_hold(folder: Path, tmp_path: Path) -> None:
+def test_an_agreement_without_a_measurement_does_not_hold(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "answer.json"
     run(folder, f"rtt empty.pcap --sla 'p99<1s' --format json -o {out}", code=3)
     assert json.loads(out.read_text())["sla"] == [{"question": "p99<1s", "holds": None, "value": None}]
     assert "p99<1s: cannot say" in run(folder, "rtt empty.pcap --sla 'p99<1s'", code=3).stdout
-    # Sums have no largest delay.
+    # Sums have no maximum.
     words = "oneway up.pcap down.pcap --estimator lda --sla 'mean<1s'"
     run(folder, words)
     assert "max<1s: cannot say" in run(folder, f"{words} --sla 'max<1s'", code=3).stdout

@@ -1,4 +1,4 @@
-"""`pairs` on captures: the truth of simulations, tshark's `http.time`, real captures; the estimator's synopsis."""
+"""`pairs` on captures: simulations with known truth, tshark's `http.time`, real captures; the estimator's synopsis."""
 
 import subprocess
 from collections.abc import Callable
@@ -31,7 +31,7 @@ from wirelag.synopses.request_response import Exchanges
 def test_simulated_captures_against_the_truth(rough: dict[str, float], tmp_path: Path) -> None:
     """First and last byte are exact. A request is whole when its holes are filled; ours ends with its last byte.
 
-    With more holes at once than are remembered the last byte is not known: such an exchange says so.
+    With more simultaneous holes than are remembered, the last byte is unknown, and the exchange says so.
     """
     simulation = simulate(Scenario(packets=12_000, seed=3, dns=0.2, **rough))  # type: ignore[arg-type]
     write_point(simulation, 0, tmp_path / "x.pcap")
@@ -80,10 +80,8 @@ def test_kernel_and_twin_agree_on_real_captures(shared_data: Path) -> None:
         ("zeek/1000-requests-one-dropped-response.pcap.gz", 990),
     ],
 )
-def test_the_first_byte_is_what_tshark_times(
-    shared_data: Path, name: str, least: int, tool: Callable[[str], str]
-) -> None:
-    """With reassembly off, `http.time` is from a request's last packet to the packet with the response's header."""
+def test_the_first_byte_equals_tshark_s(shared_data: Path, name: str, least: int, tool: Callable[[str], str]) -> None:
+    """Without reassembly, `http.time` runs from a request's last packet to the packet with the response's header."""
     path = shared_data / "rtt" / name
     words = ["-Y", "http.time", "-T", "fields", "-e", "frame.number", "-e", "http.time"]
     ran = subprocess.run(
@@ -110,7 +108,7 @@ def test_the_first_byte_is_what_tshark_times(
 
 
 def many_exchanges(connections: int = 40) -> list[Row]:
-    """Each of them asks ten times and waits 1 to 10 ms; a connection is faster or slower as a whole."""
+    """Each connection asks ten times and waits 1 to 10 ms; some connections are faster than others."""
     rows = []
     for key in range(connections):
         talk = Talk((key + 1) * 0x9E3779B97F4A7C15 % 2**64, 10**9 + 7_000_000 * key)
@@ -132,12 +130,12 @@ def test_intervals_hold_each_exchange_once() -> None:
     assert len(parts) > 5
     assert sum(report.samples for report in parts) == 400
     assert sum(report.mean * report.samples for report in parts if report.mean) / 400 == pytest.approx(0.0055)
-    # Ten exchanges of a connection are alike: the interval is that of 40 connections, not of 400 exchanges.
+    # Exchanges of a connection are alike: the confidence interval is that of 40 connections, not of 400 exchanges.
     low, high = whole.ci95["mean"]
     assert high - low > 1.5 * 2 * 1.96 * (whole.std or 0) / 20
 
 
-def test_more_exchanges_than_are_kept_are_thinned_evenly() -> None:
+def test_excess_exchanges_are_thinned_evenly() -> None:
     meter = Pairs(most=100).meter("tap")
     meter.observe(batch_of(many_exchanges()))
     kept = meter.cut(Interval(0, 1))
@@ -161,7 +159,7 @@ def test_groups_add_up() -> None:
     assert Exchanges(exchanges.rows[:0]).report().reason
 
 
-def test_a_flood_keeps_its_memory_and_is_counted() -> None:
+def test_a_flood_stays_in_its_memory_and_is_counted() -> None:
     rng = np.random.default_rng(1)
     kernel = _kernels.Pairs(1 << 18, SILENCE_NS)
     before = kernel.memory

@@ -75,7 +75,7 @@ def test_the_slow_hop_is_named(
     assert found["estimators"] == [estimator]
 
 
-def test_join_knows_every_segment_to_the_nanosecond(net: Path, slow: tuple[Path, Truth]) -> None:
+def test_join_measures_every_segment_to_the_nanosecond(net: Path, slow: tuple[Path, Truth]) -> None:
     folder, truth = slow
     found = json.loads(wirelag("path", net, folder, "--format", "json"))
     parts = {one["segment"]: one for route in found["routes"] for one in route["segments"]}
@@ -83,13 +83,13 @@ def test_join_knows_every_segment_to_the_nanosecond(net: Path, slow: tuple[Path,
     assert set(parts) == {str(segment) for segment in truth.delays}
     for segment, delays in truth.delays.items():
         part = parts[str(segment)]
-        assert part["samples"] == len(delays), segment  # both ends have counted the same packets
+        assert part["samples"] == len(delays), segment  # both ends counted the same packets
         assert part["mean"] == pytest.approx(fmean(delays), abs=2e-9)
         assert part["floor"] == pytest.approx(min(delays), abs=2e-9)
     assert all(told["share"] == 0 for told in found["unassigned"].values())
 
 
-def test_equal_paths_mix_by_the_shares_that_were_seen(net: Path, slow: tuple[Path, Truth]) -> None:
+def test_equal_paths_mix_by_the_observed_shares(net: Path, slow: tuple[Path, Truth]) -> None:
     folder, truth = slow
     found = json.loads(wirelag("path", net, folder, *AD, "--format", "json"))
     assert found["shares"] == "seen"
@@ -119,7 +119,7 @@ def test_losses_are_counted_where_they_happen(net: Path, tmp_path: Path) -> None
     found = json.loads(wirelag("path", net, tmp_path / "lossy", *AD, "--format", "json"))
     lost = {one["segment"]: one["lost"] for one in found["segments"] if one["lost"]}
     assert set(lost) == {"F>E"}
-    # What is lost before the first packet that arrives, or after the last, is outside of what both ends cover.
+    # Losses before the first and after the last packet that arrives are outside of the covered time.
     assert lost["F>E"] == pytest.approx(truth.lost[Segment.link("F", "E")], abs=3)
     assert found["loss"] == pytest.approx(
         0.2 * next(p["share"] for p in found["paths"] if "E" in p["routers"]), rel=0.3
@@ -144,11 +144,11 @@ def test_a_baseline_shows_what_a_floor_hides(net: Path, quiet: Path, slow: tuple
     (culprit,) = (one for one in found["segments"] if one["blamed"])
     assert culprit["above"] == "baseline"
     delays = slow[1].delays[Segment.inside("F", "A", "C")]
-    assert culprit["adds"] == pytest.approx(fmean(delays), rel=0.01)  # the service time of 4 ms is no floor any more
+    assert culprit["adds"] == pytest.approx(fmean(delays), rel=0.01)  # the service time of 4 ms is no longer a floor
 
 
-def test_what_moved_is_told(net: Path, tmp_path: Path) -> None:
-    """The second half has a queue that the first has not: one capture after the other in the same files."""
+def test_a_changed_delay_is_reported(net: Path, tmp_path: Path) -> None:
+    """The second half has a queue that the first has not: two captures, one after the other, in the same files."""
     early, late, whole = tmp_path / "early", tmp_path / "late", tmp_path / "whole"
     write_network(early, net, seed=1, packets=10_000)
     write_network(late, net, seed=2, packets=10_000, service={SLOW: 0.004}, begins_ns=START_NS + 10 * 10**9)
@@ -165,8 +165,8 @@ def test_what_moved_is_told(net: Path, tmp_path: Path) -> None:
     assert "moved: F[A>C] got slower" in wirelag("path", net, whole, *AD, "--interval", "1s")
 
 
-def test_packets_that_take_another_way_than_the_topology_says(net: Path, tmp_path: Path) -> None:
-    """Captures after a link failed, with the topology of before."""
+def test_packets_that_leave_the_topology_s_paths(net: Path, tmp_path: Path) -> None:
+    """Captures after a link failed, with the earlier topology."""
     truth = read_topology(net).without(("F", "C"))
     write_network(tmp_path / "failed", truth)
     assert "A to C: mean at least" in wirelag("path", net, tmp_path / "failed", "--from", "A", "--to", "C")
@@ -206,7 +206,7 @@ def test_a_path_that_the_topology_does_not_have(tmp_path: Path) -> None:
 # ---- from ingress to egress ----
 
 
-def test_flows_are_given_to_ports_by_forwarding_and_by_where_they_are_seen(net: Path, slow: tuple[Path, Truth]) -> None:
+def test_flows_are_assigned_to_ports_by_forwarding_and_sightings(net: Path, slow: tuple[Path, Truth]) -> None:
     from wirelag import read
 
     topology = read_topology(net)
@@ -225,7 +225,7 @@ def test_flows_are_given_to_ports_by_forwarding_and_by_where_they_are_seen(net: 
     assert forwarding.reasons().keys() == {""}
 
 
-def test_reasons_why_a_packet_is_given_to_no_port(net: Path, tmp_path: Path) -> None:
+def test_reasons_for_packets_without_a_port(net: Path, tmp_path: Path) -> None:
     from tests.support.captures import ethernet, ipv4, pcap, udp
     from wirelag import read
 
@@ -249,7 +249,7 @@ def test_reasons_why_a_packet_is_given_to_no_port(net: Path, tmp_path: Path) -> 
     for batch in read(str(seen("e", (to_c, 2), (to_c, 3)))):
         forwarding.observe("out", "E", batch)
     reasons = forwarding.reasons()
-    assert reasons[""] == 2  # (to_c, 1) by forwarding, (to_d, 5) of two equal next hops by where it was seen
+    assert reasons[""] == 2  # (to_c, 1) by forwarding; (to_d, 5), with two equal next hops, by where it was seen
     assert reasons[ELSEWHERE] == 1
     assert reasons[TWO_WAYS] == 1
     assert reasons[NO_PREFIX] == 1
@@ -262,7 +262,7 @@ def test_reasons_why_a_packet_is_given_to_no_port(net: Path, tmp_path: Path) -> 
 
 @pytest.fixture
 def reports(tmp_path: Path) -> list[str]:
-    """Of the path from A to C by F, whose link F>C is slow."""
+    """Reports of the path from A to C by F, whose link F>C is slow."""
     return [
         str(report(tmp_path / "a.json", 2e-3, "A>F", floor=1.99e-3)),
         f"F[A>C]={report(tmp_path / 'b.json', 1e-4, min=0.99e-4)}",
@@ -270,7 +270,7 @@ def reports(tmp_path: Path) -> list[str]:
     ]
 
 
-def test_a_report_says_of_which_segment_it_is_in_three_ways(
+def test_a_report_names_its_segment_in_three_ways(
     valid: Callable[[str], dict[str, Any]], net: Path, reports: list[str]
 ) -> None:
     found = valid(wirelag("path", net, *reports, *AC, "--format", "json"))
@@ -293,7 +293,7 @@ def test_every_format(net: Path, reports: list[str], tmp_path: Path) -> None:
     assert "-o" in wirelag("path", net, *reports, *AC, "--format", "parquet", code=2)
 
 
-def test_promises(net: Path, reports: list[str]) -> None:
+def test_agreements(net: Path, reports: list[str]) -> None:
     assert "mean<10ms: holds" in wirelag("path", net, *reports, *AC, "--sla", "mean<10ms")
     assert "does not hold" in wirelag("path", net, *reports, *AC, "--sla", "mean<5ms", code=3)
     assert "cannot say" in wirelag("path", net, *reports, *AC, "--sla", "p99<5ms", code=3)
@@ -303,7 +303,7 @@ def test_promises(net: Path, reports: list[str]) -> None:
     assert "mean<1ms: does not hold" in lower_bound
 
 
-def test_what_is_missing_makes_the_sum_a_lower_bound(net: Path, reports: list[str]) -> None:
+def test_a_missing_part_makes_the_sum_a_lower_bound(net: Path, reports: list[str]) -> None:
     told = wirelag("path", net, *reports[:1], *AC)
     assert "at least 2 ms" in told
     assert "no report of F[A>C], F>C: the sum is a lower bound" in told
@@ -325,7 +325,7 @@ def test_a_page_is_written(net: Path, reports: list[str], slow: tuple[Path, Trut
     assert set(figures) == {"segments", "segments1", "time"}
     steps = figures["segments"]["data"]
     total = sum(steps[0]["x"]) + sum(steps[1]["x"])
-    assert total == pytest.approx(steps[1]["base"][-1] + steps[1]["x"][-1], rel=1e-4)  # each begins where one ends
+    assert total == pytest.approx(steps[1]["base"][-1] + steps[1]["x"][-1], rel=1e-4)  # steps follow one another
     wirelag("path", net, slow[0], "--html", page)
     assert "Every path" in page.read_text(encoding="utf-8")
 
@@ -357,7 +357,7 @@ def test_the_page_opens_in_a_browser_whatever_routers_are_called(tool: Callable[
         (["--estimator", "best"], "is not one of"),
     ],
 )
-def test_wrong_questions(net: Path, reports: list[str], words: list[str], says: str) -> None:
+def test_wrong_arguments(net: Path, reports: list[str], words: list[str], says: str) -> None:
     assert says in wirelag("path", net, *reports, *words, code=2)
 
 
@@ -397,7 +397,7 @@ def test_reports_of_different_times(net: Path, tmp_path: Path) -> None:
     assert "the same --interval" in wirelag("path", net, first, longer, *AC, code=2)
 
 
-def test_folders_that_are_none(net: Path, quiet: Path, tmp_path: Path) -> None:
+def test_invalid_folders(net: Path, quiet: Path, tmp_path: Path) -> None:
     assert "holds no captures of ports" in wirelag("path", net, tmp_path, *AC, code=2)
     assert "name nothing beside it" in wirelag("path", net, quiet, quiet, *AC, code=2)
     for name, says in (

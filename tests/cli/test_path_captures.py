@@ -1,4 +1,4 @@
-"""`wirelag path` on captures that are not as they should be: losses, holes, floods, damage, what was not captured."""
+"""`wirelag path` on imperfect captures: losses, holes, floods, damage, missing captures."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ def quiet(net: Path) -> Path:
 
 
 def without(folder: Path, target: Path, *gone: str) -> Path:
-    """A copy of captures, some left out."""
+    """A copy of captures, without some."""
     shutil.copytree(folder, target)
     for name in gone:
         for file in target.glob(name):
@@ -50,8 +50,8 @@ def without(folder: Path, target: Path, *gone: str) -> Path:
 # ---- loss ----
 
 
-def test_what_a_router_drops_counts_once(net: Path, tmp_path: Path) -> None:
-    """Half of what goes from F to C: the shares of paths are those of packets that entered, not of those that left."""
+def test_packets_that_a_router_drops_count_once(net: Path, tmp_path: Path) -> None:
+    """F loses half of its packets to C: paths' shares count packets that entered, not those that left."""
     truth = write_network(tmp_path / "drop", net, packets=12_000, drop={("F", "C"): 0.5})
     found = answer(net, tmp_path / "drop", *AD)
     gone, arrived = truth.gone["A", "D"], len(truth.routes["A", "D"])
@@ -62,7 +62,7 @@ def test_what_a_router_drops_counts_once(net: Path, tmp_path: Path) -> None:
     assert dropped["lost"] == pytest.approx(truth.lost[Segment.inside("F", "A", "C")], abs=3)
 
 
-def test_a_black_hole_loses_all(net: Path, tmp_path: Path) -> None:
+def test_a_black_hole_loses_everything(net: Path, tmp_path: Path) -> None:
     write_network(tmp_path / "hole", net, loss={("F", "C"): 1.0})
     empty = pcap([], magic=0xA1B23C4D)
     (tmp_path / "hole" / "C.in.F.pcap").write_bytes(empty)
@@ -80,18 +80,18 @@ def test_a_branch_on_which_all_is_lost_stays_a_branch(net: Path, tmp_path: Path)
     (tmp_path / "hole" / "F.out.C.pcap").write_bytes(pcap([], magic=0xA1B23C4D))
     found = answer(net, tmp_path / "hole", *AD)
     (by_c,) = (path for path in found["paths"] if "C" in path["routers"])
-    assert by_c["share"] == pytest.approx(0.25, abs=0.1)  # of what was lost nobody knows where it would have gone
+    assert by_c["share"] == pytest.approx(0.25, abs=0.1)  # where the lost packets would have gone is unknown
     assert found["unassigned"]["F"]["reasons"][UNSEEN] > 0
 
 
-def test_no_loss_is_told_of_a_path_with_a_gap(net: Path, quiet: Path, tmp_path: Path) -> None:
+def test_a_path_with_a_gap_reports_no_loss(net: Path, quiet: Path, tmp_path: Path) -> None:
     folder = without(quiet, tmp_path / "gap", "F.out.C.pcap")
     found = answer(net, folder, *AC)
     assert found["loss"] is None
     assert found["missing"] == ["F[A>C]", "F>C"]
 
 
-# ---- what was not captured ----
+# ---- missing captures ----
 
 
 def test_the_ends_belong_to_a_path_of_captures(net: Path, quiet: Path, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_the_ends_belong_to_a_path_of_captures(net: Path, quiet: Path, tmp_path:
     assert (found["complete"], found["missing"]) == (False, ["A[>F]"])
 
 
-def test_routes_that_changed_show_also_where_a_segment_has_no_captures(
+def test_changed_routes_show_also_without_captures_of_a_segment(
     net: Path,
     quiet: Path,
     tmp_path: Path,
@@ -112,7 +112,7 @@ def test_routes_that_changed_show_also_where_a_segment_has_no_captures(
     assert "routes changed meanwhile" in told
 
 
-def test_virtual_links_say_what_is_not_in_their_loss(net: Path, quiet: Path, tmp_path: Path) -> None:
+def test_virtual_links_name_what_their_loss_excludes(net: Path, quiet: Path, tmp_path: Path) -> None:
     folder = without(quiet, tmp_path / "few", "[BCF].*")
     told = run(net, folder, *AD).stdout
     assert "A>>D, A>>E: flows of which no packet arrived are not counted as loss" in told or "A>>E, A>>D" in told
@@ -150,7 +150,7 @@ def test_a_clock_that_is_an_hour_off_does_not_fill_the_screen(net: Path, tmp_pat
 
 
 @pytest.mark.acceptance
-def test_so_many_equal_paths_that_nobody_lists_them(tmp_path: Path) -> None:
+def test_too_many_equal_paths_are_not_listed(tmp_path: Path) -> None:
     square = grid(8)  # 3,432 from corner to corner
     prefixes = {router: [f"10.0.{i}.0/24"] for i, router in enumerate(square.routers)}
     (tmp_path / "net.json").write_text(json.dumps(square.to_json() | {"prefixes": prefixes}), encoding="utf-8")
@@ -164,7 +164,7 @@ def test_so_many_equal_paths_that_nobody_lists_them(tmp_path: Path) -> None:
 
 
 def seen(folder: Path, name: str, *flows: tuple[str, int]) -> str:
-    """A capture with a packet of each flow, from 10.0.1.1."""
+    """A capture with one packet of each flow, from 10.0.1.1."""
     frames = []
     for address, port in flows:
         target = bytes(map(int, address.split(".")))
@@ -174,7 +174,7 @@ def seen(folder: Path, name: str, *flows: tuple[str, int]) -> str:
     return str(path)
 
 
-def test_more_reasons_why_a_packet_is_given_to_no_port(net: Path, tmp_path: Path) -> None:
+def test_more_reasons_for_packets_without_a_port(net: Path, tmp_path: Path) -> None:
     whole = read_topology(net)
     links = tuple(link for link in whole.links if "B" not in (link.source, link.target))
     topology = Topology(whole.routers, links, whole.prefixes, name="parted")
@@ -188,7 +188,7 @@ def test_more_reasons_why_a_packet_is_given_to_no_port(net: Path, tmp_path: Path
     assert forwarding.reasons() == {"": 1, UNSEEN: 1, TWO_ENTRIES: 2, NO_ROUTE: 1}
     (last,) = read(seen(tmp_path, "last", (to_c, 5)))
     assert forwarding.passage(int(flows_of(last)[0])) == NOT_ENTERED
-    assert forwarding.shares("A", "D") == {("F", "C"): 1.5, ("F", "E"): 0.5}  # all of the first was lost, somewhere
+    assert forwarding.shares("A", "D") == {("F", "C"): 1.5, ("F", "E"): 0.5}  # the whole first flow was lost somewhere
 
 
 def test_too_many_flows_are_thinned_alike_at_both_ends(net: Path, tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_too_many_flows_are_thinned_alike_at_both_ends(net: Path, tmp_path: Path
     assert passing == reasons[""]
 
 
-def test_memory_of_a_flow_is_what_is_stated(net: Path, tmp_path: Path) -> None:
+def test_memory_per_flow_is_as_documented(net: Path, tmp_path: Path) -> None:
     topology, count = read_topology(net), 20_000
     forwarding = Forwarding("F", topology, Routes(topology), Prefixes(topology))
     batches = list(read(seen(tmp_path, "many", *(("10.0.3.1", 1 + i) for i in range(count)))))
@@ -220,7 +220,7 @@ def test_memory_of_a_flow_is_what_is_stated(net: Path, tmp_path: Path) -> None:
     assert used / count < 300
 
 
-def test_slow_segments_before_one_egress_are_told_as_one(net: Path, tmp_path: Path) -> None:
+def test_slow_segments_before_one_egress_are_reported_as_one(net: Path, tmp_path: Path) -> None:
     write_network(tmp_path / "slow", net, packets=8000, service={SLOW: 0.004})
     (line,) = (one for one in run(net, tmp_path / "slow").stdout.splitlines() if one.startswith("slow: "))
     assert line.startswith("slow: F towards C, on 6 paths: ")

@@ -1,4 +1,4 @@
-"""`wirelag path` from reports of other commands: what they say, what they do not, and what is refused."""
+"""`wirelag path` from reports of other commands: what they contain, what they lack, and what is refused."""
 
 import json
 import math
@@ -32,7 +32,7 @@ def intervals(count: int, length: float = 1.0, start: float = 0.0, **more: Any) 
     ]
 
 
-def test_who_was_not_tested_is_not_called_innocent(net: Path, whole: list[Path], tmp_path: Path) -> None:
+def test_an_untested_segment_is_not_called_innocent(net: Path, whole: list[Path], tmp_path: Path) -> None:
     bare = report(tmp_path / "bare.json", 9e-3, "F[A>C]", ci95={}, floor=1e-3)
     told = run(net, whole[0], bare, whole[2], *AC).stdout
     assert "no measured segment is slow" in told
@@ -41,7 +41,7 @@ def test_who_was_not_tested_is_not_called_innocent(net: Path, whole: list[Path],
     assert "no segment is slow" not in run(net, bare, *AC).stdout
 
 
-def test_errors_as_if_packets_were_independent_say_so(net: Path, whole: list[Path], tmp_path: Path) -> None:
+def test_errors_that_assume_independent_packets_say_so(net: Path, whole: list[Path], tmp_path: Path) -> None:
     told = run(net, *whole, *AC).stdout
     assert "* as if packets were independent of each other" in told
     names = ("A>F", "F[A>C]", "F>C")
@@ -50,7 +50,7 @@ def test_errors_as_if_packets_were_independent_say_so(net: Path, whole: list[Pat
     assert {part["basis"] for part in answer(net, *timed, *AC)["segments"]} == {"intervals"}
 
 
-def test_intervals_that_scatter_make_an_error_larger(net: Path, tmp_path: Path) -> None:
+def test_scattered_intervals_enlarge_the_error(net: Path, tmp_path: Path) -> None:
     steady = report(tmp_path / "a.json", 2e-3, "F>C", floor=1e-3, intervals=intervals(20))
     wild = [one | {"mean": 1e-3 if i % 8 < 4 else 3e-3} for i, one in enumerate(intervals(20))]
     varying = report(tmp_path / "b.json", 2e-3, "F>C", floor=1e-3, intervals=wild)
@@ -61,7 +61,7 @@ def test_intervals_that_scatter_make_an_error_larger(net: Path, tmp_path: Path) 
     assert widths[1] > 100 * widths[0]
 
 
-def test_intervals_without_packets_are_no_means_of_nothing(net: Path, tmp_path: Path) -> None:
+def test_intervals_without_packets_have_no_mean(net: Path, tmp_path: Path) -> None:
     holes = [one | ({"mean": None, "samples": 0} if i % 2 else {}) for i, one in enumerate(intervals(40))]
     found = answer(net, report(tmp_path / "a.json", 2e-3, "F>C", floor=1e-3, intervals=holes), *AC)
     low, high = found["segments"][0]["ci95"]["mean"]
@@ -79,7 +79,7 @@ def test_a_baseline_from_files(net: Path, whole: list[Path], tmp_path: Path) -> 
     assert "no report of the baseline" in run(net, *whole, *AC, "--baseline", other, code=2).stderr
 
 
-def test_a_report_of_flows_is_one_of_a_segment(net: Path, tmp_path: Path) -> None:
+def test_a_report_of_flows_describes_a_segment(net: Path, tmp_path: Path) -> None:
     """References on a link: `wirelag flows` of a simulated queue."""
 
     files = [tmp_path / f"{name}.pcap" for name in ("up", "down")]
@@ -105,7 +105,7 @@ def test_neighbouring_intervals_as_one() -> None:
     assert together([Figures(start=0.0, end=1.0), other]).mean == 4.0
 
 
-def test_the_ends_of_a_path_without_reports_of_insides(net: Path, whole: list[Path], tmp_path: Path) -> None:
+def test_the_ends_of_a_path_without_reports_in_between(net: Path, whole: list[Path], tmp_path: Path) -> None:
     told = run(net, *whole, *AC).stdout
     assert "this is from A's egress to C's ingress: neither A nor C has a report of its inside" in told
     first = report(tmp_path / "first.json", 1e-3, "A[>F]")
@@ -131,7 +131,7 @@ def test_reports_that_are_refused(net: Path, tmp_path: Path, change: dict[str, A
 
 
 @pytest.mark.parametrize("name", ["x" * 400, f"F>C={'x' * 400}", "F>C="])
-def test_names_that_no_file_has(net: Path, name: str) -> None:
+def test_unknown_names(net: Path, name: str) -> None:
     assert len(run(net, name, *AC, code=2).stderr.splitlines()) == 1
 
 
@@ -142,7 +142,7 @@ def test_intervals_must_be_the_same(net: Path, tmp_path: Path, length: float, st
     assert says in run(net, one, other, *AC, code=2).stderr
 
 
-def test_every_path_of_too_large_a_network(tmp_path: Path) -> None:
+def test_all_paths_of_a_network_that_is_too_large(tmp_path: Path) -> None:
     rows = "\n".join(f"r{i},r{i + 1},1" for i in range(1500))
     (tmp_path / "long.csv").write_text(rows + "\n", encoding="utf-8")
     one = report(tmp_path / "a.json", 2e-3, "r3>r4")

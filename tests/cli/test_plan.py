@@ -1,4 +1,4 @@
-"""`wirelag plan`: what it prints, its JSON, its page, and what it says where it cannot plan."""
+"""`wirelag plan`: its text, JSON, page, and errors."""
 
 import csv
 import json
@@ -110,7 +110,7 @@ def test_the_schema_is_strict(validator: jsonschema.Draft202012Validator) -> Non
         assert not validator.is_valid(whole | {name: [whole[name][0] | {"more": 1}]})
 
 
-# ---- other forms ----
+# ---- other formats ----
 
 
 def test_the_curve_as_rows(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_the_table() -> None:
 def test_a_network_that_falls_apart(validator: jsonschema.Draft202012Validator, tmp_path: Path) -> None:
     line = tmp_path / "line.csv"
     line.write_text("a-b,b-c,1\nb-c,c,1\n")
-    found = answer(validator, line, "--upgrade", 1, "--fail", "a-b-b-c")  # names have hyphens
+    found = answer(validator, line, "--upgrade", 1, "--fail", "a-b-b-c")  # names with hyphens
     assert found["fail"]["links"] == [["a-b", "b-c"]]
     assert any("do not reach each other" in note for note in found["notes"])
 
@@ -149,7 +149,7 @@ def test_router_names_with_commas(validator: jsonschema.Draft202012Validator, tm
     assert answer(validator, comma, "--upgraded", "x,y", "--upgraded", "z,w")["upgraded"] == ["x,y", "z", "w"]
 
 
-# ---- what cannot be ----
+# ---- errors ----
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_mistakes_are_one_line(words: tuple[object, ...], said: str) -> None:
 # ---- the page ----
 
 
-def test_every_chart_is_drawn_and_nobody_is_asked(tool: Callable[[str], str], tmp_path: Path) -> None:
+def test_every_chart_is_drawn_without_requests(tool: Callable[[str], str], tmp_path: Path) -> None:
     path, log = tmp_path / "page.html", tmp_path / "net.json"
     found = json.loads(wirelag(SIX_FILE, "--upgrade", 2, "--fail", "C-F", "--html", path, "--format", "json"))
     shown = browse(tool("chromium"), path, tmp_path, "--dump-dom", f"--log-net-log={log}")

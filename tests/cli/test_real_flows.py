@@ -1,4 +1,4 @@
-"""`wirelag flows --upstream` on real captures of two points: flows against the join of all packets."""
+"""`wirelag flows --upstream` on real captures of two points: flows compared with the join of all packets."""
 
 import json
 from collections.abc import Iterable
@@ -13,11 +13,11 @@ import pytest
 from tests.support.command import wirelag
 
 EVERY = 20  # the default
-FEWEST = 5  # packets of a flow whose mean is compared
-FEWEST_FLOWS = 4  # so many, of a pair: the captures are short
+FEWEST = 5  # fewest packets of a compared flow
+FEWEST_FLOWS = 4  # fewest flows of a pair: the captures are short
 MPTCP = "mptcpanalyzer-0.3.2"
 HOME = "smart-home-firewall"
-# Delays keep from packet to packet here: they come from queues.
+# Queues cause the delays here: neighbouring packets are alike.
 ALIKE = [
     (f"{MPTCP}/{one}", f"{MPTCP}/{other}")
     for client, server in (
@@ -26,8 +26,8 @@ ALIKE = [
     )
     for one, other in ((client, server), (server, client))
 ]
-DRAINED = ALIKE[3]  # the one pair with a drain rate that delays bear out
-# And not here: a router at home that looks at each packet by itself, which takes it 10 to 300 us.
+DRAINED = ALIKE[3]  # the only pair whose delays confirm a drain rate
+# Not so here: a home router handles each packet by itself, which takes it 10 to 300 us.
 UNLIKE = [
     (f"{HOME}/{device}/{rules}/wlan2.4.{ending}", f"{HOME}/{device}/{rules}/{other}.{ending}")
     for device, other, ending in (
@@ -56,7 +56,7 @@ def flows_of(folder: Path, pair: tuple[str, str], method: str = "busy") -> dict[
 
 
 def means_of(folder: Path, pair: tuple[str, str], method: str = "busy") -> tuple[dict[str, tuple[float, float]], float]:
-    """Of each flow that can be compared the mean that is said and that of the join; and the join's mean of all."""
+    """For each comparable flow its reported mean and the join's mean; and the join's mean of all packets."""
     up, down = (folder / "twopoint" / path for path in pair)
     joined = answer("oneway", up, down, "--by", "flow", "--most-groups", "100000")
     true = {group["key"]: group["mean"] for group in joined["groups"] if group["mean"]}
@@ -75,7 +75,7 @@ def errors(means: Iterable[tuple[float, float]]) -> npt.NDArray[np.float64]:
 
 @pytest.mark.parametrize("pair", ALIKE, ids=name)
 def test_flows_are_near_the_join_where_neighbours_are_alike(shared_data: Path, pair: tuple[str, str]) -> None:
-    """Within 15%, and twice as near as the mean of all packets: what the method promises of real queues."""
+    """Within 15%, and twice as near as the mean of all packets: the method's promise for real queues."""
     means, all_packets = means_of(shared_data, pair)
     assert len(means) >= FEWEST_FLOWS
     error = np.median(errors(means.values()))
@@ -93,19 +93,19 @@ def test_references_are_few_and_in_no_flow(shared_data: Path, pair: tuple[str, s
 
 
 @pytest.mark.parametrize("pair", UNLIKE, ids=name)
-def test_where_neighbours_are_not_alike_it_is_said(shared_data: Path, pair: tuple[str, str]) -> None:
+def test_a_warning_where_neighbours_differ(shared_data: Path, pair: tuple[str, str]) -> None:
     (note,) = [line for line in flows_of(shared_data, pair)["notes"] if "near each other" in line]
     assert "no better than their mean" in note
 
 
 @pytest.mark.parametrize("pair", ALIKE, ids=name)
-def test_where_they_are_alike_nothing_is_said(shared_data: Path, pair: tuple[str, str]) -> None:
+def test_no_warning_where_neighbours_are_alike(shared_data: Path, pair: tuple[str, str]) -> None:
     assert not [line for line in flows_of(shared_data, pair)["notes"] if "near each other" in line]
 
 
 @pytest.mark.parametrize("pair", [pair for pair in ALIKE + UNLIKE if pair != DRAINED], ids=name)
 def test_busy_is_linear_where_no_drain_rate_is_found(shared_data: Path, pair: tuple[str, str]) -> None:
-    """A sender that paces leaves gaps like those behind a queue: a drain rate read off them would mislead busy."""
+    """A pacing sender leaves gaps like those behind a queue; a drain rate taken from them would mislead busy."""
     busy, linear = (flows_of(shared_data, pair, method) for method in ("busy", "linear"))
     assert busy["fallback"] == "the drain rate of the queue is not known"
     assert linear["fallback"] is None
@@ -116,8 +116,8 @@ def test_busy_is_linear_where_no_drain_rate_is_found(shared_data: Path, pair: tu
     assert one == other
 
 
-def test_busy_does_no_worse_than_linear_where_one_is_found(shared_data: Path) -> None:
-    """On one of its ways; there packets wait where its queue should be empty, so busy only takes their sizes off."""
+def test_busy_does_no_worse_than_linear_with_a_drain_rate(shared_data: Path) -> None:
+    """On one of its paths packets wait although its queue should be empty, so busy only subtracts their sizes."""
     assert "packets waited" in flows_of(shared_data, DRAINED)["fallback"]
     (busy, _), (linear, _) = (means_of(shared_data, DRAINED, method) for method in ("busy", "linear"))
     differ = [key for key in busy if busy[key] != linear[key]]

@@ -1,4 +1,4 @@
-"""`wirelag response` from end to end: loops with known latencies, every format, and what it says when it cannot."""
+"""`wirelag response` from end to end: loops with known latencies, every format, and its errors."""
 
 import csv
 import io
@@ -22,13 +22,13 @@ from wirelag.synopses.epochs import METHODS, REASONS
 MIRROR = DATA / "response.pcap.gz"
 SCHEMA = json.loads((SCHEMAS / "response.json").read_text(encoding="utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
-LOGGED_S = {80: 0.020157, 8000: 0.046702, 8080: 0.070664}  # by the clients' log: data/README.md
+LOGGED_S = {80: 0.020157, 8000: 0.046702, 8080: 0.070664}  # from the clients' log: data/README.md
 CLIENT, SERVER = b"\x0a\0\0\1", b"\xc0\0\2\1"
 HIDDEN = capture_paths("hidden")
 
 
 def asked(*words: object, code: int = 0) -> dict[str, Any]:
-    """The JSON of a run, which follows its schema."""
+    """The JSON of a run, checked against its schema."""
     found: dict[str, Any] = json.loads(wirelag("response", *words, "--format", "json", code=code).stdout)
     VALIDATOR.validate(found)
     return found
@@ -39,7 +39,7 @@ def by_key(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def frames(loop: Loop, seed: int, port: int, server_port: int = 443, sixth: bool = False) -> list[tuple[int, bytes]]:
-    """The client's packets of a loop as frames, TCP if it has a handshake."""
+    """The client's packets of a loop as frames; TCP if it has a handshake."""
     made: list[tuple[int, bytes]] = []
     for packet in run(loop, seed)[0]:
         payload, ports = bytes(packet.payload), (port, server_port)
@@ -64,22 +64,22 @@ def turned(frame: bytes) -> bytes:
     return frame[:26] + frame[30:34] + frame[26:30] + ports + frame[38:]
 
 
-# ---- what it says ----
+# ---- results ----
 
 
-def test_means_of_real_servers_are_those_of_the_clients_log() -> None:
+def test_means_of_real_servers_equal_the_clients_log() -> None:
     found = asked(MIRROR)
     groups = by_key(found)
     for port, logged in LOGGED_S.items():
         group = groups[f"10.5.0.100:{port}"]
         assert group["mean"] == pytest.approx(logged, rel=0.02), port
-        assert group["answered"] > 0.7 * group["epochs"]  # one each until the server's clock is known
+        assert group["answered"] > 0.7 * group["epochs"]  # one epoch each until the server's clock is known
         assert group["ci95"]["mean"][0] < logged < group["ci95"]["mean"][1]
     assert groups["10.5.0.100:80"]["think"] == pytest.approx(0.075, rel=0.1)  # 150 ms after every second response
     assert groups["10.5.0.100:8080"]["in_flight"] == pytest.approx(4, abs=0.1)
 
 
-def test_what_cannot_be_known_is_not_said() -> None:
+def test_unknowable_latencies_are_not_reported() -> None:
     groups = by_key(asked(MIRROR))
     for port, reason in ((8443, "joined"), (9000, "spontaneous")):
         group = groups[f"10.5.0.100:{port}"]
@@ -110,7 +110,7 @@ def test_udp_is_followed_blindly(tmp_path: Path) -> None:
     assert asked(capture, "--method", "ack")["abstained"].keys() <= {"not_tcp"}
 
 
-# ---- who is the client ----
+# ---- clients and servers ----
 
 
 def test_servers_can_be_named(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_servers_can_be_named(tmp_path: Path) -> None:
         assert found["clients"]["packets"] + found["clients"]["not_used"] == found["packets"]
 
 
-def test_packets_of_servers_alone_are_refused(tmp_path: Path) -> None:
+def test_packets_from_servers_alone_are_refused(tmp_path: Path) -> None:
     flow = frames(Loop(constant(5 * MS), rtt_ns=100_000), 1, 40_000)
     capture = write(tmp_path / "back.pcap", [(ns, turned(frame)) for ns, frame in flow[1:]])
     said = refused(capture)
@@ -139,7 +139,7 @@ def test_packets_of_servers_alone_are_refused(tmp_path: Path) -> None:
     assert "no packet goes to 203.0.113.0/24" in refused(capture, "--server", "203.0.113.0/24")
 
 
-def test_nothing_to_look_at_is_said(tmp_path: Path) -> None:
+def test_no_usable_packets_are_reported(tmp_path: Path) -> None:
     empty = write(tmp_path / "empty.pcap")
     assert "no packets to look at" in refused(empty)
     assert "no packets to look at" in refused(MIRROR, "--port", "9")
@@ -147,7 +147,7 @@ def test_nothing_to_look_at_is_said(tmp_path: Path) -> None:
 
 
 def refused(*words: object) -> str:
-    """What is said on standard error, with exit code 2 and nothing on standard output."""
+    """Standard error of a run with exit code 2 and no output."""
     ran = wirelag("response", *words, code=2)
     assert not ran.stdout
     return ran.stderr
@@ -178,7 +178,7 @@ def test_wrong_options(words: list[str]) -> None:
     assert "internal error" not in said
 
 
-# ---- forms ----
+# ---- formats ----
 
 
 def test_every_format_says_the_same(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_every_format_says_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("interval", ["1s", "auto", "200ms"])
-def test_intervals_share_all_epochs_between_them(interval: str) -> None:
+def test_intervals_divide_all_epochs_between_them(interval: str) -> None:
     found = asked(MIRROR, "--interval", interval)
     parts = found["intervals"]
     assert len(parts) <= 60
@@ -210,7 +210,7 @@ def test_intervals_share_all_epochs_between_them(interval: str) -> None:
 
 
 @pytest.mark.parametrize(("by", "count"), [("server", 6), ("flow", 21), ("client", 1)])
-def test_groups_share_all_responses_between_them(by: str, count: int) -> None:
+def test_groups_divide_all_responses_between_them(by: str, count: int) -> None:
     found = asked(MIRROR, "--by", by)
     assert len(found["groups"]) == count
     assert sum(group["samples"] for group in found["groups"]) == found["samples"]
@@ -222,7 +222,7 @@ def test_groups_share_all_responses_between_them(by: str, count: int) -> None:
     assert [group["key"] for group in few][1:] == ["other"] * (count > 1)
 
 
-def test_questions_have_an_exit_code() -> None:
+def test_agreements_have_an_exit_code() -> None:
     assert asked(MIRROR, "--sla", "mean<50ms")["sla"][0]["holds"] is True
     found = asked(MIRROR, "--sla", "mean<50ms", "--sla", "mean<10ms", code=3)
     assert [answer["holds"] for answer in found["sla"]] == [True, False]
@@ -230,7 +230,7 @@ def test_questions_have_an_exit_code() -> None:
     assert unknown["sla"][0]["holds"] is None
 
 
-def test_epochs_are_what_the_answer_rests_on(tmp_path: Path) -> None:
+def test_epochs_are_the_basis_of_the_result(tmp_path: Path) -> None:
     path = tmp_path / "epochs.parquet"
     found = asked(MIRROR, "--epochs", path)
     epochs = pl.read_parquet(path)
@@ -274,7 +274,7 @@ def test_every_method_runs_on_real_packets(method: str) -> None:
         assert found["mean"] < 1e-3
 
 
-def test_an_interval_never_begins_below_nothing(tmp_path: Path) -> None:
+def test_an_interval_never_begins_below_zero(tmp_path: Path) -> None:
     """Flows so different that the usual interval would begin below 0."""
     flows = [frames(Loop(constant(ms * MS), rtt_ns=100_000, seconds=2), ms, 40_000 + ms) for ms in (1, 1, 1, 400)]
     found = asked(write(tmp_path / "apart.pcap", *flows), "--method", "ack", "--by", "client")
@@ -286,7 +286,7 @@ def test_an_interval_never_begins_below_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", HIDDEN, ids=capture_name)
 def test_real_captures_of_hidden_traffic(path: Path) -> None:
-    """An answer that is possible, or none with a reason."""
+    """A plausible result, or none and a reason."""
     if "server-side" in path.name:
         assert "all packets come from servers" in refused(path)
         return
@@ -301,8 +301,8 @@ def test_real_captures_of_hidden_traffic(path: Path) -> None:
     assert found["samples"] >= 4 * found["answered"]
 
 
-def test_half_of_a_capture_tells_what_the_whole_tells(shared_data: Path) -> None:
-    """Client packets of ssh alone give the same as when those of servers are there, too, and nearly what is true."""
+def test_half_of_a_capture_gives_the_same_as_the_whole(shared_data: Path) -> None:
+    """Client packets of ssh give the same with and without those of servers, and nearly the truth."""
     half = asked(shared_data / "hidden/zeek/ssh.client-side-half-duplex.pcap")
     assert half["estimator"] == "pirate"
     full = shared_data / "rtt/zeek/ssh.pcap.gz"
@@ -327,7 +327,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_responses_that_are_seen_are_paired(both: Path) -> None:
+def test_visible_responses_are_paired(both: Path) -> None:
     found = asked(both, "--interval", "10s", "--sla", "p99<5s")
     assert found["estimator"] == "pairs"
     assert found["sla"][0]["holds"] is True
@@ -338,7 +338,7 @@ def test_responses_that_are_seen_are_paired(both: Path) -> None:
     assert set(by_key(found)) >= set(by_key(asked(both, "--method", "auto")))
 
 
-def test_one_direction_can_be_asked_for_where_both_are(both: Path) -> None:
+def test_one_direction_can_be_chosen_in_a_capture_of_both(both: Path) -> None:
     found = asked(both, "--method", "auto")
     assert found["estimator"] == "pirate"
     assert found["clients"]["not_used"] > 0
@@ -347,7 +347,7 @@ def test_one_direction_can_be_asked_for_where_both_are(both: Path) -> None:
     )
 
 
-def test_the_first_time_of_a_capture_is_kept(tmp_path: Path) -> None:
+def test_times_start_at_the_first_packet_of_the_capture(tmp_path: Path) -> None:
     capture = write(tmp_path / "loop.pcap", frames(Loop(constant(5 * MS), rtt_ns=100_000), 1, 40_000))
     path = tmp_path / "epochs.parquet"
     asked(capture, "--epochs", path)

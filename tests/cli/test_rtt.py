@@ -1,4 +1,4 @@
-"""`wirelag rtt` as a whole: against tshark's figures, its own parts, hostile traffic, and the JSON contract."""
+"""`wirelag rtt` as a whole: tshark's figures, its own parts, hostile traffic, and the JSON contract."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ from wirelag.capture.writer import CaptureWriter
 from wirelag.sim import Scenario, simulate
 
 SCHEMA = json.loads((ROOT / "docs/reference/schema/rtt.json").read_text())
-# docs/concepts/tshark.md shows the packet in each.
+# docs/concepts/tshark.md shows the packet of each.
 EXCEPTIONS = {
     "rtt/PcapPlusPlus/example.pcap.gz",
     "rtt/tcptrace/hardware_dups.dmp.gz",
@@ -38,7 +38,7 @@ def report(*words: str | Path) -> dict:
 
 
 def reference() -> list[tuple[str, int, float, float, float]]:
-    """tshark's figures of every capture with at least 100 samples, in ms."""
+    """tshark's figures, in ms, for every capture with at least 100 samples."""
     if SHARED_DATA is None:
         return []
     lines = (SHARED_DATA / "rtt/REFERENCE_tshark_ack_rtt.tsv").read_text().splitlines()
@@ -50,7 +50,7 @@ def reference() -> list[tuple[str, int, float, float, float]]:
 def test_first_copies_agree_with_tshark(
     shared_data: Path, name: str, samples: int, p50: float, p95: float, p99: float
 ) -> None:
-    """By tshark's rule: samples within 1%, quantiles within 2%, but for the captures that the docs explain."""
+    """With tshark's rule: samples within 1%, quantiles within 2%, except for captures that the docs explain."""
     answer = report(shared_data / name, "--match", "tcp", "--retransmitted", "first")
     close = abs(answer["samples"] / samples - 1) <= 0.01
     for q, theirs in (("0.5", p50), ("0.95", p95), ("0.99", p99)):
@@ -95,7 +95,7 @@ def test_every_format_says_the_same(capture: Path, tmp_path: Path) -> None:
     assert f"{answer['samples']:,}" in rtt(capture)
 
 
-def test_a_promise_that_is_broken_exits_with_3(capture: Path) -> None:
+def test_a_violated_agreement_exits_with_3(capture: Path) -> None:
     assert "p99<10s: holds" in rtt(capture, "--sla", "p99<10s")
     assert "does not hold" in rtt(capture, "--sla", "p99<10s", "--sla", "mean<1us", code=3)
     assert "above(1ms)<=100%: holds" in rtt(capture, "--sla", "above(1ms)<=100%")
@@ -103,7 +103,7 @@ def test_a_promise_that_is_broken_exits_with_3(capture: Path) -> None:
         rtt(capture, "--sla", wrong, code=2)
 
 
-def test_wrong_words_are_explained(capture: Path) -> None:
+def test_wrong_arguments_are_explained(capture: Path) -> None:
     for words in (
         ["--match", "telepathy"],
         ["--by", "mood"],
@@ -120,7 +120,7 @@ def test_wrong_words_are_explained(capture: Path) -> None:
 
 
 def flood(path: Path, syns: int) -> None:
-    """SYNs from random addresses, a million a second, and nobody answers."""
+    """SYNs from random addresses, a million a second, without answers."""
     rng = np.random.default_rng(4)
     frame = np.zeros((65_536, 54), np.uint8)
     frame[:, 12:14] = 8, 0
@@ -139,13 +139,13 @@ def flood(path: Path, syns: int) -> None:
 @pytest.mark.parametrize(
     ("syns", "memory"), [(200_000, "1MiB"), pytest.param(5_000_000, "64MiB", marks=pytest.mark.acceptance)]
 )
-def test_a_flood_keeps_the_memory_and_says_what_it_evicted(tmp_path: Path, syns: int, memory: str) -> None:
+def test_a_flood_stays_in_memory_and_reports_evictions(tmp_path: Path, syns: int, memory: str) -> None:
     path = tmp_path / "flood.pcap"
     flood(path, syns)
     script = (
         "import re, sys\nfrom wirelag.cli import app\n"
         f"try: app(['rtt', {str(path)!r}, '--table-memory', {memory!r}])\nexcept SystemExit: pass\n"
-        # The peak of this process alone: ru_maxrss would begin with that of the one it was forked from.
+        # The peak of this process alone: ru_maxrss would start with its parent's.
         "print(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1], file=sys.stderr)"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

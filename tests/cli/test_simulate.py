@@ -1,4 +1,4 @@
-"""`wirelag simulate` as it is called: distributions, options, files."""
+"""The command `wirelag simulate`: distributions, options, files."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def test_bad_distributions_say_what_to_write(text: str, says: str) -> None:
         parse_distribution(text)
 
 
-def test_a_duration_that_no_packet_fits_is_refused() -> None:
+def test_a_duration_too_short_for_a_packet_is_refused() -> None:
     with pytest.raises(ValueError, match="choose a longer one"):
         simulate(Scenario(packets=10, rtt="constant:20s", duration_ns=10**6))
 
@@ -84,7 +84,7 @@ def test_bad_options_are_explained(arguments: list[str], says: str, monkeypatch:
 
 
 @pytest.mark.parametrize("option", ["-o", "--truth"])
-def test_a_file_that_cannot_be_written_is_one_clear_line(tmp_path: Path, option: str) -> None:
+def test_an_unwritable_file_is_one_clear_line(tmp_path: Path, option: str) -> None:
     missing = str(tmp_path / "no" / "such" / "place.pcap")
     outputs = ["-o", missing] if option == "-o" else ["-o", str(tmp_path / "x.pcap"), "--truth", missing]
     told = wirelag("simulate", "--packets", "10", *outputs, code=2).stderr

@@ -1,4 +1,4 @@
-"""`wirelag watch`: replayed captures say what `rtt` and `response` say; live with real servers; it ends in order."""
+"""`wirelag watch`: replays equal `rtt` and `response`; live with real servers; an orderly end."""
 
 import json
 import math
@@ -80,7 +80,7 @@ def test_lines_follow_their_schema(capture: str, what: list[str]) -> None:
 
 
 @pytest.mark.parametrize("memory", [(), ("--memory", "64KiB")])
-def test_replay_says_what_rtt_says(capture: str, memory: tuple[str, ...]) -> None:
+def test_replay_equals_rtt(capture: str, memory: tuple[str, ...]) -> None:
     *intervals, final = replayed(capture, "rtt", "--interval", "10s", *memory)
     expected = measured("rtt", capture, "--interval", "10s", *memory)
     assert {name: final[name] for name in SAME} == {name: expected[name] for name in SAME}
@@ -88,13 +88,13 @@ def test_replay_says_what_rtt_says(capture: str, memory: tuple[str, ...]) -> Non
     assert len(intervals) == len(expected["intervals"])
     for mine, theirs in zip(intervals, expected["intervals"], strict=True):
         assert {name: mine[name] for name in SAME} == {name: theirs[name] for name in SAME}
-    # The first interval and the last were not watched from end to end.
+    # The first and the last interval were not watched completely.
     assert [line["start"] for line in intervals[1:]] == [line["start"] for line in expected["intervals"][1:]]
     assert intervals[0]["start"] > expected["intervals"][0]["start"]
     assert intervals[-1]["end"] < expected["intervals"][-1]["end"]
 
 
-def test_replay_says_what_response_says(capture: str) -> None:
+def test_replay_equals_response(capture: str) -> None:
     *intervals, final = replayed(capture, "response", "--interval", "10s")
     expected = measured("response", capture)
     for name in ("samples", "mean", "std", "min", "max", "quantiles", "ci95", "estimator"):
@@ -108,7 +108,7 @@ def test_client_packets_alone(capture: str) -> None:
     expected = measured("response", capture, "--method", "auto")
     assert final["estimator"] == "pirate"
     assert (final["samples"], final["mean"]) == (expected["samples"], pytest.approx(expected["mean"], rel=1e-12))
-    low, high = final["ci95"].get("mean", (0, math.inf))  # of few flows nothing is sure
+    low, high = final["ci95"].get("mean", (0, math.inf))  # few flows: no confidence interval
     assert low < final["mean"] < high
     assert sum(final["abstained"].values()) == sum(expected["abstained"].values())
 
@@ -161,7 +161,7 @@ def test_speed(capture: str) -> None:
         (["nosuchinterface", "rtt"], "nosuchinterface: "),
     ],
 )
-def test_what_is_wrong_is_said(capture: str, arguments: list[str], says: str) -> None:
+def test_errors_are_reported(capture: str, arguments: list[str], says: str) -> None:
     done = wirelag("watch", *(capture if word == "CAPTURE" else word for word in arguments), code=2)
     assert says in " ".join(re.sub("[│╭╮╰╯─]", "", done.stderr).split())
     assert not done.stdout
@@ -193,20 +193,20 @@ class Watching:
 
 
 def load(network: Network, folder: Path, seconds: int = 3) -> Process:
-    """A server that takes 5 ms, and clients that log what they saw."""
+    """A server that takes 5 ms, and clients that log latencies."""
     Httpd(service="constant:5000").start(network, folder, 1)
     return Load(in_flight=1).start(network, Task(SERVICE_ADDRESS, Httpd.port, 8, seconds, 1, folder))
 
 
 def took_s(folder: Path) -> npt.NDArray[np.float64]:
-    """What the client logged of each request."""
+    """The client's logged latency of each request."""
     entries = read_log(folder / LOG)
     found: npt.NDArray[np.float64] = (entries["answered_ns"] - entries["asked_ns"]) / S
     return found
 
 
 @IN_LAB
-def test_responses_as_the_client_saw_them(network: Network, tmp_path: Path) -> None:
+def test_responses_equal_the_client_s_log(network: Network, tmp_path: Path) -> None:
     options = ("--format", "jsonl", "--interval", "500ms", "--by", "server")
     watching = Watching(network, "client", "eth0", "response", *options)
     watching.line()  # it listens
@@ -218,7 +218,7 @@ def test_responses_as_the_client_saw_them(network: Network, tmp_path: Path) -> N
     assert final["estimator"] == "pairs"
     assert final["dropped"] == 0
     assert final["samples"] == pytest.approx(len(truth), rel=0.02)
-    assert 0.005 <= final["mean"] <= truth.mean()  # the server takes that long, and the client sees packets later
+    assert 0.005 <= final["mean"] <= truth.mean()  # the server takes 5 ms; the client sees packets last
     if ALONE:
         assert final["mean"] == pytest.approx(truth.mean(), rel=0.1)
     assert final["groups"][0]["key"] == f"{SERVICE_ADDRESS}:80"
@@ -243,7 +243,7 @@ def test_client_packets_at_the_vantage_point(network: Network, tmp_path: Path) -
 
 @IN_LAB
 @pytest.mark.parametrize("where", [(), pytest.param(("--in-kernel",), marks=IN_KERNEL)], ids=("copies", "in-kernel"))
-def test_an_interface_that_goes_down_leaves_what_was_measured(
+def test_an_interface_that_goes_down_keeps_the_results(
     network: Network, tmp_path: Path, where: tuple[str, ...]
 ) -> None:
     watching = Watching(network, "client", "eth0", "rtt", "--format", "jsonl", "--interval", "200ms", *where)
@@ -259,13 +259,13 @@ def test_an_interface_that_goes_down_leaves_what_was_measured(
 
 
 @IN_KERNEL
-def test_an_interface_that_nobody_knows_is_told_in_one_line() -> None:
+def test_an_unknown_interface_is_one_line() -> None:
     (line,) = wirelag("watch", "nowhere9", "rtt", "--in-kernel", code=2).stderr.splitlines()
     assert line.startswith("wirelag: nowhere9: there is no such interface")
 
 
 @IN_LAB
-def test_prometheus_reads_it(network: Network, tmp_path: Path) -> None:
+def test_prometheus_reads_the_metrics(network: Network, tmp_path: Path) -> None:
     pytest.importorskip("prometheus_client", reason=needs.LIVE)
     options = ("--format", "jsonl", "--interval", "200ms", "--by", "server", "--prometheus", "9464")
     watching = Watching(network, "client", "eth0", "rtt", *options)
@@ -274,7 +274,7 @@ def test_prometheus_reads_it(network: Network, tmp_path: Path) -> None:
     client.finish()
     ended = time.time()
     while (line := watching.line())["packets"] or line["start"] < ended:
-        pass  # until nothing comes any more, and all that came is served
+        pass  # until no packet comes and all are served
     text = network.run("client", sys.executable, "-c", SCRAPE)
     lines, _ = watching.end()
     numbers = dict(re.findall(r"^(\w+(?:\{.*\})?) (\S+)$", text, re.MULTILINE))
@@ -300,7 +300,7 @@ SCRAPE = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:
 
 
 def on_a_terminal(command: list[str], until: str) -> tuple[str, int]:
-    """What a program shows on a terminal of 120 columns; Ctrl-C once it shows `until`."""
+    """The output of a program on a terminal of 120 columns; sends Ctrl-C once it shows `until`."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ |= {"COLUMNS": "120", "LINES": "40", "TERM": "xterm-256color"}
@@ -336,7 +336,7 @@ def test_the_view(capture: str) -> None:
 
 
 @IN_LAB
-def test_a_reader_who_goes_away(network: Network) -> None:
+def test_a_closed_pipe(network: Network) -> None:
     command = network.command("client", [*WIRELAG, "watch", "eth0", "rtt", "--format", "jsonl", "--interval", "100ms"])
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout
@@ -350,7 +350,7 @@ def test_a_reader_who_goes_away(network: Network) -> None:
 # ---- parts ----
 
 
-def test_sums_are_as_sure_as_intervals_are_alike() -> None:
+def test_the_error_of_a_sum_follows_from_its_intervals() -> None:
     alike, apart = Sums(), Sums()
     for number in range(10):
         alike.add(10, 10 * 5_000_000)
@@ -366,7 +366,7 @@ def test_sums_are_as_sure_as_intervals_are_alike() -> None:
     assert (halves.samples, halves.parts) == (200, 20)
 
 
-def test_buckets_hold_what_lies_below_their_bound() -> None:
+def test_buckets_count_values_below_their_bound() -> None:
     delays = Distribution()
     delays.add(np.array([5_000, 90_000, 900_000, 40_000_000, 20 * S]))
     found = dict(buckets(delays))

@@ -1,4 +1,4 @@
-"""How two clocks relate, against clocks that are known; and captures on one clock, which must stay as they are."""
+"""The relation of two clocks, tested with known clocks; and captures on one clock, which must not change."""
 
 import re
 from collections.abc import Callable
@@ -22,7 +22,7 @@ NONE = np.empty(0, np.int64)
 
 @dataclass
 class Traffic:
-    """Packets of both directions between two points, in seconds; delays are `base` and an exponential `jitter`."""
+    """Packets in both directions between two points, in seconds; delays are `base` plus an exponential `jitter`."""
 
     seed: int
     packets: int = 3_000
@@ -56,7 +56,7 @@ class Traffic:
         return fit(*self.times())
 
     def mean_error(self, clock: Clock) -> float:
-        """How far the mean delay is off after the correction, relative to the truth."""
+        """The error of the mean delay after correction, relative to the truth."""
         up, down, *_ = self.times()
         return abs(float((clock.correct(down) - up).mean()) / 1e9 / float(self.delays[0].mean()) - 1)
 
@@ -71,7 +71,7 @@ def waves(way: int, t: np.ndarray) -> np.ndarray:
 
 
 class Bursts:
-    """Standing queues that come and go, in each direction by itself."""
+    """Standing queues that come and go, independent in each direction."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -112,7 +112,7 @@ def test_one_clock_stays_as_it_is(case: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(scaled(20)))
-def test_restless_load_is_no_clock(seed: int) -> None:
+def test_varying_load_is_not_a_clock(seed: int) -> None:
     assert Traffic(seed, extra=Bursts(seed)).fit().method == "none"
 
 
@@ -125,7 +125,7 @@ def test_offset_and_skew(offset: float, ppm: float, jitter: tuple[float, float])
     clock = traffic.fit()
     assert clock.method == "offset+skew"
     assert clock.skew == pytest.approx(ppm * 1e-6, rel=0.01)
-    # A float near 1.7e9 s is exact to 0.2 us only: the simulated clock itself is coarse.
+    # A float near 1.7e9 s is exact to only 0.2 us: the simulated clock itself is coarse.
     assert traffic.mean_error(clock) < 0.01
     assert any("ppm" in note for note in clock.notes)
     assert any("same both ways" in note for note in clock.notes)
@@ -145,7 +145,7 @@ def test_offset_and_skew(offset: float, ppm: float, jitter: tuple[float, float])
 )
 @pytest.mark.parametrize("swapped", [False, True])
 def test_bursts_do_not_hide_skew(seed: int, offset: int, ppm: float, loss: float, swapped: bool) -> None:
-    """Many packets of a burst see one queue: they are no jump of the path, and no bend of the drift."""
+    """Many packets of a burst see one queue: this is neither a jump of the path nor a change of drift."""
     simulation = simulate(
         Scenario(
             packets=20_000, seed=seed, points=2, loss=loss, clock_offset_ns=offset * 10**9, clock_skew_ppm=float(ppm)
@@ -170,20 +170,20 @@ def test_bursts_do_not_hide_skew(seed: int, offset: int, ppm: float, loss: float
 
 
 @pytest.mark.parametrize("ppm", [50.0, -50.0])
-def test_skew_without_which_no_offset_fits(ppm: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even where the path seems to jump again and again, as 3 ms of drift do not fit into 2 ms there and back."""
+def test_skew_that_no_offset_explains(ppm: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where the path seems to jump repeatedly, as 3 ms of drift do not fit into a round trip of 2 ms."""
     monkeypatch.setattr("wirelag.clocks.fit.find_steps", lambda ways, origin: None)
     traffic = Traffic(1, offset=2000.0, ppm=ppm)
     clock = traffic.fit()
     assert clock.skew == pytest.approx(ppm * 1e-6, rel=0.01)
     assert traffic.mean_error(clock) < 0.01
-    small = Traffic(1, ppm=ppm / 5).fit()  # 0.6 ms do: nobody can be sure
+    small = Traffic(1, ppm=ppm / 5).fit()  # 0.6 ms fit: skew is uncertain
     assert small.method == "none"
 
 
 @pytest.mark.parametrize("offset", [5, 0])
-def test_a_drift_that_is_not_found_is_in_the_uncertainty(offset: int) -> None:
-    """A clock that swings by 3 ms, with 2 ms there and back: no offset fits, and no skew."""
+def test_an_undetected_drift_is_in_the_uncertainty(offset: int) -> None:
+    """A clock that swings by 3 ms, with a round trip of 2 ms: neither an offset nor a skew fits."""
     for seed in range(5):
         traffic = Traffic(seed, offset=float(offset))
         times = traffic.times()
@@ -227,7 +227,7 @@ def test_a_clock_that_was_set(base: float, size: float, ppm: float) -> None:
     clock = traffic.fit()
     (step,) = clock.steps
     assert step.size_ns == pytest.approx(size * 1e9, rel=0.02)
-    # Packets of a direction are 20 ms apart, on average.
+    # Packets in one direction are 20 ms apart on average.
     assert abs(step.time_ns - START_NS - 31.234e9) < 100e6
     assert bool(clock.skew) == bool(ppm)
     assert traffic.mean_error(clock) < 0.02
@@ -235,11 +235,11 @@ def test_a_clock_that_was_set(base: float, size: float, ppm: float) -> None:
 
 
 def test_the_size_of_a_step_is_exact() -> None:
-    """In blocks the smallest delay is above the smallest possible one by chance; between steps hardly."""
+    """In blocks the smallest delay exceeds the smallest possible one by chance; between steps it hardly does."""
     for seed in range(scaled(10)):
         for ppm in (0.0, 50.0):
             (step,) = Traffic(seed, steps=((31.234, 1e-2),), ppm=ppm).fit().steps
-            # The smallest of 1,400 exponential delays is 0.14 us above the smallest possible, on average.
+            # The smallest of 1,400 exponential delays exceeds the smallest possible one by 0.14 us on average.
             assert abs(step.size_ns - 1e7) < 10_000
 
 
@@ -252,7 +252,7 @@ def test_a_clock_that_was_set_twice() -> None:
 
 
 def test_a_clock_that_was_set_right() -> None:
-    """It was 10 ms behind until it was set: then the first part needs the correction."""
+    """It was 10 ms behind until it was set, so the first part needs the correction."""
     traffic = Traffic(4, offset=-1e-2, steps=((30.0, 1e-2),))
     clock = traffic.fit()
     assert clock.offset_ns == pytest.approx(-1e7, rel=0.01)
@@ -351,7 +351,7 @@ def test_long_tails_are_one_group() -> None:
     assert explain_clusters(NONE, NONE) == []
 
 
-def test_nonsense_is_survived() -> None:
+def test_degenerate_input() -> None:
     rng = np.random.default_rng(1)
     for case in range(100):
         scale, counts = int(10 ** rng.uniform(0, 18.9)), rng.integers(0, 600, 2)

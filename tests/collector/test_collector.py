@@ -79,10 +79,10 @@ def post(url: str, body: bytes, headers: dict[str, str] | None = None) -> int:
         line.close()
 
 
-# ---- what is measured ----
+# ---- measurements ----
 
 
-def test_every_interval_is_exact_and_everywhere(running: Running) -> None:
+def test_every_interval_is_exact_in_every_output(running: Running) -> None:
     path = recent(5, 2000, 1)
     send(running.url, pair(path, RDA), 6, settled(running, path, 5))
     assert are_true(running.reports(), path) == 5
@@ -102,7 +102,7 @@ def test_every_interval_is_exact_and_everywhere(running: Running) -> None:
             assert report["clock"] == {"error": 4e-5, "synchronised": True}
 
 
-def test_prometheus_reads_what_the_packets_say(running: Running) -> None:
+def test_prometheus_values_equal_the_packets(running: Running) -> None:
     path = recent(4, 1000, 2)
     send(running.url, pair(path, RDA), 5, settled(running, path, 4))
     found = {
@@ -130,9 +130,9 @@ def test_prometheus_reads_what_the_packets_say(running: Running) -> None:
     assert of("wirelag_report_ready_seconds_count", stage="complete") >= 5
 
 
-@pytest.mark.acceptance  # how long something takes is of an idle machine
-def test_a_report_is_there_as_soon_as_both_points_have_spoken(running: Running) -> None:
-    """Intervals of 100 ms as they end, over HTTP, with a second round each: complete within 200 ms, mostly."""
+@pytest.mark.acceptance  # times are those of an idle machine
+def test_a_report_is_ready_soon_after_both_messages(running: Running) -> None:
+    """Intervals of 100 ms as they end, over HTTP, each with a second round: mostly complete within 200 ms."""
     asyncio.run(_live(running))
     buckets = {
         (sample.labels["stage"], sample.labels["le"]): sample.value
@@ -142,7 +142,7 @@ def test_a_report_is_there_as_soon_as_both_points_have_spoken(running: Running) 
         if "le" in sample.labels
     }
     assert buckets["complete", "+Inf"] >= 10
-    assert buckets["complete", "0.2"] >= 0.5 * buckets["complete", "+Inf"]  # the machine may be busy with other tests
+    assert buckets["complete", "0.2"] >= 0.5 * buckets["complete", "+Inf"]  # other tests may keep the machine busy
 
 
 async def _live(running: Running) -> None:
@@ -169,7 +169,7 @@ async def _live(running: Running) -> None:
     await ended(lines, answering)
 
 
-def test_listeners_hear_of_results_as_they_come(running: Running) -> None:
+def test_listeners_receive_results_as_they_come(running: Running) -> None:
     parts = urlsplit(running.url)
     line = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE_S)
     line.request("GET", "/api/v1/events")
@@ -187,10 +187,10 @@ def test_listeners_hear_of_results_as_they_come(running: Running) -> None:
     line.close()
 
 
-# ---- whatever dies ----
+# ---- kills ----
 
 
-def test_kill_9_of_the_collector_loses_and_doubles_nothing(tmp_path: Path) -> None:
+def test_kill_9_of_the_collector_loses_and_repeats_nothing(tmp_path: Path) -> None:
     running = Running(tmp_path, "--segment", "A>B")
     path = recent(12, 500, 5)
     agents = pair(path, RDA)
@@ -209,7 +209,7 @@ def test_kill_9_of_the_collector_loses_and_doubles_nothing(tmp_path: Path) -> No
         await asyncio.to_thread(running.__enter__)
         for number, (up, down) in enumerate(zip(*(agent.messages(0, 13) for agent in agents), strict=True)):
             await surely(lines[0], up)
-            if number in (2, 5, 8):  # one half is on disk, the other on its way
+            if number in (2, 5, 8):  # one half is on disk, the other in flight
                 await asyncio.to_thread(running.end, signal.SIGKILL)
                 await asyncio.to_thread(running.__enter__)
             await surely(lines[1], down)
@@ -225,7 +225,7 @@ def test_kill_9_of_the_collector_loses_and_doubles_nothing(tmp_path: Path) -> No
     assert running.end(signal.SIGTERM) == 0
 
 
-def test_what_an_agent_never_told_is_unseen_never_zero(running: Running) -> None:
+def test_a_missing_message_is_unseen_never_zero(running: Running) -> None:
     path = recent(6, 500, 6)
     agents = pair(path, RDA)
     made = [agent.messages(0, 7) for agent in agents]
@@ -242,7 +242,7 @@ def test_what_an_agent_never_told_is_unseen_never_zero(running: Running) -> None
     assert before["lost"] is None
 
 
-def test_a_clean_end_is_quick_though_somebody_listens(running: Running) -> None:
+def test_a_clean_end_is_quick_despite_a_listener(running: Running) -> None:
     parts = urlsplit(running.url)
     with socket.create_connection((parts.hostname, parts.port or 0), timeout=PATIENCE_S) as listener:
         listener.sendall(b"GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -252,7 +252,7 @@ def test_a_clean_end_is_quick_though_somebody_listens(running: Running) -> None:
     assert "Traceback" not in running.log
 
 
-# ---- who may come ----
+# ---- access ----
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/openapi.json", "/assets/page.js", "/nothing", *PARAMETERS])
@@ -293,7 +293,7 @@ def test_a_token_opens_a_session_for_the_page(guarded: Running) -> None:
     assert guarded.get("/", {"Cookie": cookie.partition(";")[0]})[0] == 200
 
 
-def test_without_a_token_other_names_are_refused(running: Running) -> None:
+def test_without_a_token_other_host_names_are_refused(running: Running) -> None:
     assert running.get("/", {"Host": "evil.example"})[0] == 403
     assert running.get("/metrics", {"Host": "localhost:1"})[0] == 200
 
@@ -344,9 +344,7 @@ def test_a_huge_message_is_refused_before_it_is_sent(running: Running) -> None:
 # ---- disks and listeners ----
 
 
-def test_what_a_full_disk_did_not_take_is_not_acknowledged_and_comes_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_message_lost_to_a_full_disk_is_sent_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = Travelled.made(30, 200, 12, loss=0.0)
     agents = pair(path, Lda(64, (0,), tail=100))
     messages = [encode(one) for two in zip(*(agent.messages(0, 31) for agent in agents), strict=True) for one in two]
@@ -367,7 +365,7 @@ def test_what_a_full_disk_did_not_take_is_not_acknowledged_and_comes_again(
     store.close()
 
 
-def test_a_listener_that_does_not_keep_up_is_sent_away(tmp_path: Path) -> None:
+def test_a_slow_listener_is_disconnected(tmp_path: Path) -> None:
     async def slow() -> None:
         store = SqliteStore(str(tmp_path / "store.db"))
         collector = Collector(Rounds([]), store)
@@ -383,11 +381,11 @@ def test_a_listener_that_does_not_keep_up_is_sent_away(tmp_path: Path) -> None:
     asyncio.run(slow())
 
 
-# ---- for years ----
+# ---- long runs ----
 
 
 def fed(folder: Path, intervals: int, each: int = 20) -> tuple[list[int], Collector, SqliteStore]:
-    """Two agents' synopses of so many seconds under an injected clock; memory in pages at ten times on the way."""
+    """Feed two agents' synopses under an injected clock; memory, in pages, is measured ten times."""
     agents = pair(Travelled.made(1, 100, 11, loss=0.0), Lda(16, (0,), tail=32))
     first = [agent.messages(0, 1)[0] for agent in agents]
     now_ns = [EPOCH_NS]
@@ -427,12 +425,12 @@ def keeps_its_size(folder: Path, intervals: int) -> None:
     store.close()
 
 
-def test_memory_and_store_keep_their_size(tmp_path: Path) -> None:
+def test_memory_and_store_stay_bounded(tmp_path: Path) -> None:
     keeps_its_size(tmp_path, scaled(3600))
 
 
 @pytest.mark.acceptance
-def test_a_week_leaves_memory_and_store_as_they_are(tmp_path: Path) -> None:
+def test_a_week_leaves_memory_and_store_bounded(tmp_path: Path) -> None:
     keeps_its_size(tmp_path, 604_800)
 
 
@@ -472,7 +470,7 @@ def test_the_document_is_up_to_date() -> None:
     )
 
 
-def test_wrong_parameters_are_told(running: Running) -> None:
+def test_wrong_parameters_are_reported(running: Running) -> None:
     for query, says in (
         ({}, "segment is missing"),
         ({"segment": "A>B", "from": "nan"}, "from must be a number from 0 to"),
@@ -504,14 +502,14 @@ def test_schemathesis_finds_nothing(running: Running, tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stdout[-6000:]
 
 
-def test_every_answer_is_described() -> None:
+def test_every_response_is_described() -> None:
     assert set(document()["paths"]) == set(PARAMETERS)
 
 
 # ---- settings ----
 
 
-def test_check_says_what_would_happen(tmp_path: Path) -> None:
+def test_check_reports_the_settings(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(TOKEN)
     (tmp_path / "collector.toml").write_text(
         f"""
@@ -553,7 +551,7 @@ def test_wrong_settings_are_one_line(words: list[str], says: str) -> None:
     assert ran.stderr.count("\n") == 1
 
 
-def test_a_port_that_is_taken_is_one_line(running: Running, tmp_path: Path) -> None:
+def test_a_port_in_use_is_one_line(running: Running, tmp_path: Path) -> None:
     port = running.url.rpartition(":")[2]
     ran = wirelag("collect", "--listen", f"127.0.0.1:{port}", "--store", tmp_path / "other.db", code=2)
     assert "cannot listen" in ran.stderr

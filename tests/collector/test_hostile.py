@@ -1,4 +1,4 @@
-"""A collector among enemies: whatever they send, however slowly, it is counted, and results of others stay the same."""
+"""A collector under attack: hostile messages are counted, however slow, and do not change the results of others."""
 
 import asyncio
 import http.client
@@ -62,7 +62,7 @@ def post(running: Running, body: bytes, token: str = OF_EVIL) -> int:
 
 
 def opened(running: Running, text: str) -> socket.socket:
-    """A connection on which somebody has said this much."""
+    """A connection on which this much was sent."""
     parts = urlsplit(running.url)
     line = socket.create_connection((parts.hostname, parts.port or 0), timeout=PATIENCE_S)
     line.sendall(text.encode())
@@ -70,7 +70,7 @@ def opened(running: Running, text: str) -> socket.socket:
 
 
 def enemies(path: Travelled) -> list[bytes]:
-    """What an agent at C says that is broken, or evil: all of it with a right token."""
+    """Broken or malicious messages of an agent at C, all with a valid token."""
     rng = random.Random(5)
     good = [encode(replace(agent, point="C")) for agent in pair(path, RDA)[0].messages(0, 2)]
     bad = [b"", b"WLAG", bytes(1000), good[0][:4] + struct.pack("<I", 2) + good[0][8:], good[0] + b"more"]
@@ -82,7 +82,7 @@ def enemies(path: Travelled) -> list[bytes]:
             changed[rng.randrange(len(changed))] = rng.randrange(256)
         bad += [bytes(changed), sealed(bytes(changed))]
     other = [replace(agent, point="C") for agent in pair(path, replace(RDA, seed=77))[0].messages(0, 2)]
-    bad += [encode(message) for message in other]  # of another seed
+    bad += [encode(message) for message in other]  # another seed
     for hours in (-1, 1, 24 * 365):
         shift_ns = hours * 3600 * SECOND_NS
         bad += [encode(moved(message, shift_ns)) for message in other]
@@ -90,18 +90,18 @@ def enemies(path: Travelled) -> list[bytes]:
 
 
 def sealed(data: bytes) -> bytes:
-    """With the checksum that fits what it says."""
+    """The message with a valid checksum."""
     return data[:8] + struct.pack("<I", zlib.crc32(data[12:])) + data[12:]
 
 
 def moved(message: Message, by_ns: int) -> Message:
-    """The same of another time."""
+    """The same message at another time."""
     interval = Interval(message.interval.start_ns + by_ns, message.interval.end_ns + by_ns)
     where = {"start_ns": interval.start_ns, "end_ns": interval.end_ns}
     return replace(message, interval=interval, records=tuple(record | where for record in message.records))
 
 
-def test_others_results_are_the_same_byte_for_byte(tmp_path: Path) -> None:
+def test_results_of_others_are_the_same_byte_for_byte(tmp_path: Path) -> None:
     path = recent(5, 500, 21)
     with ExitStack() as stack:
         quiet, attacked = (stack.enter_context(collector(tmp_path, name)) for name in ("quiet", "attacked"))
@@ -113,18 +113,18 @@ def test_others_results_are_the_same_byte_for_byte(tmp_path: Path) -> None:
         def begin(text: str) -> socket.socket:
             return stack.enter_context(opened(attacked, text))
 
-        for _ in range(40):  # never ends
+        for _ in range(40):  # requests that never end
             begin("POST /v1/messages HTTP/1.1\r\nHost: x\r\n")
         begin(f"POST /v1/messages HTTP/1.1\r\n{authorised}Content-Length: 5000\r\n\r\nWLAG")
         huge = begin(f"POST /v1/messages HTTP/1.1\r\n{authorised}Content-Length: {100 << 20}\r\n\r\n")
         endless = begin(f"POST /v1/messages HTTP/1.1\r\n{authorised}Transfer-Encoding: chunked\r\n\r\n")
-        for _ in range(5):  # never reads
+        for _ in range(5):  # responses that are never read
             begin(f"GET /api/v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n")
         for running in (quiet, attacked):
             send(running.url, pair(path, RDA), 6, settled(running, path, 5), TOKEN)
         for body in bad[1::2]:
             post(attacked, body)
-        for message in pair(path, RDA)[0].messages(0, 5):  # of A, a second time
+        for message in pair(path, RDA)[0].messages(0, 5):  # A's messages a second time
             assert post(attacked, encode(message), TOKEN) == 204
         assert post(attacked, encode(pair(path, RDA)[0].messages(0, 1)[0])) == 403  # C is not A
         assert post(attacked, bad[0], "no token of ours") == 401
@@ -146,7 +146,7 @@ def test_others_results_are_the_same_byte_for_byte(tmp_path: Path) -> None:
 
 
 @pytest.mark.acceptance
-def test_connections_that_say_nothing_whole_are_closed(tmp_path: Path) -> None:
+def test_connections_without_a_whole_request_are_closed(tmp_path: Path) -> None:
     with collector(tmp_path, "slow") as running:
         lines = [
             opened(running, text)
@@ -154,7 +154,7 @@ def test_connections_that_say_nothing_whole_are_closed(tmp_path: Path) -> None:
         ]
         kept = http.client.HTTPConnection("127.0.0.1", int(running.url.rpartition(":")[2]), timeout=PATIENCE_S)
         began = time.monotonic()
-        while time.monotonic() - began < SILENT_S + 4:  # one who asks again and again stays
+        while time.monotonic() - began < SILENT_S + 4:  # a client that keeps asking stays
             kept.request("GET", "/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
             assert kept.getresponse().read()
             time.sleep(0.2)
@@ -170,7 +170,7 @@ def test_connections_that_say_nothing_whole_are_closed(tmp_path: Path) -> None:
 
 
 class Poster:
-    """One of many agents: one connection, messages one after another."""
+    """One of many agents: one connection, one message after another."""
 
     def __init__(self, running: Running) -> None:
         parts = urlsplit(running.url)
@@ -193,7 +193,7 @@ class Poster:
 
 
 def tell_all(running: Running, messages: Sequence[Sequence[bytes]]) -> float:
-    """Each agent its messages, all at once; how many seconds that took."""
+    """Send each agent's messages, all agents at once; return the seconds that it took."""
 
     async def tell(own: Sequence[bytes]) -> None:
         async with Poster(running) as poster:
@@ -211,8 +211,8 @@ def tell_all(running: Running, messages: Sequence[Sequence[bytes]]) -> float:
 
 
 @pytest.mark.acceptance
-def test_two_hundred_agents_change_nothing_for_each_other(tmp_path: Path) -> None:
-    """A hundred segments of the same packets: all say the same, and what one says that is alone with the collector."""
+def test_two_hundred_agents_do_not_affect_each_other(tmp_path: Path) -> None:
+    """A hundred segments with the same packets: all give the results of a single one."""
     path, count = recent(10, 500, 22), 11
     lda = Lda(64, (0,), tail=128)
     agents: list[Agent] = []
@@ -266,7 +266,7 @@ def told_by(agent: Message, **says: object) -> Message:
 
 
 def test_no_number_of_a_message_ends_the_collector(tmp_path: Path) -> None:
-    """Too large to be counted, or at the edge of what may be: others go on, also after a restart."""
+    """Numbers that are too large to count, or at the limit: others continue, also after a restart."""
     path, lda = of_a_minute_ago(31), Lda(64, (0,), tail=128)
     honest, bad = of_a_minute_ago(32), {"tail_packets": 2**63 + 5}
     with collector(tmp_path, "numbers") as running:
@@ -293,12 +293,12 @@ def test_no_number_of_a_message_ends_the_collector(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 10**400, 2**63])
-def test_what_an_agent_says_of_itself_breaks_no_answer(tmp_path: Path, number: float) -> None:
+def test_no_agent_status_breaks_a_response(tmp_path: Path, number: float) -> None:
     message = replace(pair(recent(1, 50, 33), RDA)[0].messages(0, 1)[0], point="C")
     with pytest.raises(ValueError, match=r"JSON|integer|not a plain value"):
         decode(encode(told_by(message, spooled=number)))
     kept = {"C": {"packets": 0, "unseen": 0, "messages": 1, "bytes": 9, "says": {"spooled": number, "lost_parts": 1}}}
-    store = SqliteStore(str(tmp_path / "store.db"))  # of a collector that took it
+    store = SqliteStore(str(tmp_path / "store.db"))  # written by a collector that accepted it
     store.begin()
     store.put_agents(kept)
     store.commit()
@@ -309,7 +309,7 @@ def test_what_an_agent_says_of_itself_breaks_no_answer(tmp_path: Path, number: f
     assert b'wirelag_agent_intervals_lost_total{point="C"} 1.0' in Metrics().text(agents, {}, 0)[0]
 
 
-def test_an_agent_says_no_more_than_can_be_shown() -> None:
+def test_an_agent_s_status_is_bounded() -> None:
     agents = Agents({})
     message = pair(recent(1, 50, 34), RDA)[0].messages(0, 1)[0]
     status = told_by(message, **{f"name{number}": number for number in range(60)}, **{"x" * 65: 1})
@@ -320,10 +320,10 @@ def test_an_agent_says_no_more_than_can_be_shown() -> None:
     assert "x" * 65 not in says
 
 
-def test_a_minute_that_cannot_be_summed_costs_its_series_alone(
+def test_a_minute_that_cannot_be_summed_affects_only_its_series(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever is wrong with a row of the store: that series has no minute, the others have."""
+    """With any damaged row in the store, only its series has no minute."""
     store = SqliteStore(str(tmp_path / "store.db"))
     rounds = Rounds([Ends("A>B", "A", "B"), Ends("C>D", "C", "D")])
     running = Collector(rounds, store, lambda: EPOCH_NS + 300 * SECOND_NS)
@@ -341,8 +341,8 @@ def test_a_minute_that_cannot_be_summed_costs_its_series_alone(
     store.close()
 
 
-def test_one_point_names_no_more_segments_than_its_own(tmp_path: Path) -> None:
-    """And a segment that nothing is said of any more makes room."""
+def test_one_point_names_only_its_own_segments(tmp_path: Path) -> None:
+    """A segment without messages makes room."""
     message = pair(Travelled.made(1, 20, 36), RDA)[0].messages(0, 1)[0]
     rounds, now_ns = Rounds([], named_by_agents=True), EPOCH_NS + 2 * SECOND_NS
     for number in range(MOST_NAMED + 5):

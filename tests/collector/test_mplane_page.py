@@ -1,4 +1,4 @@
-"""The collector's page while the network changes: the map is that of now, and what changed is told with its time."""
+"""The collector's page while the network changes: the map is current, and each change is listed with its time."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

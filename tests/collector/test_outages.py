@@ -1,4 +1,4 @@
-"""The collector under an injected clock: what comes late, or twice, or after a long outage counts once, exactly."""
+"""The collector under an injected clock: late, repeated and delayed messages count once, exactly."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -61,8 +61,8 @@ class Offline:
 
 @pytest.mark.parametrize("outage_s", [5, 45, 150, 36_000])
 @pytest.mark.parametrize("answered", [True, False])
-def test_after_any_outage_what_was_kept_is_settled(tmp_path: Path, outage_s: int, answered: bool) -> None:
-    """The last interval before it: its neighbour comes from spools, its questions are asked again."""
+def test_after_any_outage_spooled_intervals_are_settled(tmp_path: Path, outage_s: int, answered: bool) -> None:
+    """The last interval before the outage: its neighbour comes from spools, its questions are asked again."""
     path = Travelled.made(8, 300, 41)
     agents = pair(path, Rda(short=True, rows=64, tail=200))
     told = list(zip(*(agent.messages(0, 9) for agent in agents), strict=True))
@@ -78,7 +78,7 @@ def test_after_any_outage_what_was_kept_is_settled(tmp_path: Path, outage_s: int
     assert are_true(offline.reports(), path) == 8
 
 
-def test_an_answer_that_comes_twice_is_not_taken_for_the_next(tmp_path: Path) -> None:
+def test_a_repeated_answer_is_not_taken_for_the_next(tmp_path: Path) -> None:
     path = Travelled.made(1, 1000, 43, loss=0.25)
     agents = pair(path, Rda(short=True, rows=64, tail=200))
     by_point = {agent.point: agent for agent in agents}
@@ -104,8 +104,8 @@ def test_an_answer_that_comes_twice_is_not_taken_for_the_next(tmp_path: Path) ->
     assert offline.collector.rounds.counted["duplicates"] == len(asked[1])
 
 
-def test_intervals_that_come_late_count_once(tmp_path: Path) -> None:
-    """Unseen is what did not come within a minute; what comes then is measured, and counted once."""
+def test_late_intervals_count_once(tmp_path: Path) -> None:
+    """Intervals that do not arrive within a minute are unseen; when they arrive, they are measured and counted once."""
     path = Travelled.made(6, 200, 42, loss=0.0)
     agents = pair(path, Lda(64, (0,), tail=100))
     ups, downs = (agent.messages(0, 7) for agent in agents)

@@ -1,4 +1,4 @@
-"""The collector's page in a real browser: everything is drawn, results come by themselves, nobody else is asked."""
+"""The collector's page in a real browser: everything is drawn, results arrive live, no other host is contacted."""
 
 import base64
 import json
@@ -32,7 +32,7 @@ def browser(tool: Callable[[str], str], tmp_path: Path) -> Iterator[Browser]:
 
 
 def three(seconds: int, seed: int) -> tuple[list[Agent], Callable[[Running], Callable[[], bool]]]:
-    """Agents at A, B and C, each at the ends of its segments; and when all that they say is settled."""
+    """Agents at A, B and C, at the ends of their segments; and a test whether all their messages are settled."""
     first, second = recent(seconds, 400, seed), recent(seconds, 400, seed + 1, delay_ns=40e6)
     rda = replace(RDA, short=True, buckets=60)
     agents = [replace(agent, segment="A>B") for agent in pair(first, rda)]
@@ -46,11 +46,11 @@ def three(seconds: int, seed: int) -> tuple[list[Agent], Callable[[Running], Cal
 
 
 def picture(browser: Browser, path: Path) -> None:
-    """For whoever wants to look."""
+    """Save a screenshot."""
     path.write_bytes(base64.b64decode(browser.call("Page.captureScreenshot")["data"]))
 
 
-def test_everything_is_drawn_and_nobody_else_is_asked(browser: Browser, tmp_path: Path) -> None:
+def test_everything_is_drawn_without_other_hosts(browser: Browser, tmp_path: Path) -> None:
     topology = tmp_path / "net.json"
     topology.write_text(json.dumps(TOPOLOGY))
     with Running(tmp_path, "--segment", "A>B", "--segment", "B>C", "--topology", str(topology)) as running:
@@ -90,7 +90,7 @@ def test_everything_is_drawn_and_nobody_else_is_asked(browser: Browser, tmp_path
         before = int(browser.ask("document.body.dataset.drawn"))
         browser.ask("document.getElementById('range').value = 86400")
         browser.ask("document.getElementById('range').dispatchEvent(new Event('change'))")
-        # A day is drawn by the minute, and there is one only if a minute has just ended.
+        # A day is drawn by the minute, which exists only if a minute has just ended.
         browser.until(f"document.body.dataset.drawn > {before}")
         assert {url.split("/")[2] for url in browser.requests if not url.startswith("data:")} == {
             running.url.split("/")[2]
@@ -98,7 +98,7 @@ def test_everything_is_drawn_and_nobody_else_is_asked(browser: Browser, tmp_path
         assert browser.problems == []
 
 
-def test_results_come_by_themselves(browser: Browser, tmp_path: Path) -> None:
+def test_results_arrive_live(browser: Browser, tmp_path: Path) -> None:
     with Running(tmp_path, "--segment", "A>B") as running:
         browser.open(running.url)
         browser.until("document.getElementById('said').innerText === 'live'")
@@ -133,7 +133,7 @@ def test_a_pause_is_a_gap(browser: Browser, tmp_path: Path) -> None:
         ]
 
 
-def test_the_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:
+def test_the_page_asks_for_the_token(browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(TOKEN)
     with Running(tmp_path, "--segment", "A>B", "--token-file", str(tmp_path / "tokens"), token=TOKEN) as running:
         browser.open(running.url)
@@ -145,7 +145,7 @@ def test_the_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:
         assert browser.ask("document.getElementById('said').innerText") in ("live", "connecting")
 
 
-def test_hostile_names_are_only_names(browser: Browser, tmp_path: Path) -> None:
+def test_hostile_names_are_shown_as_text(browser: Browser, tmp_path: Path) -> None:
     with Running(tmp_path) as running:
         path = recent(3, 200, 5)
         agents = [

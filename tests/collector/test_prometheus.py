@@ -1,4 +1,4 @@
-"""A real Prometheus reads the collector and `wirelag watch`: dashboard and alert rules find what they ask for."""
+"""A real Prometheus reads the collector and `wirelag watch`: all expressions of dashboard and alerts have values."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ from wirelag.protocol.messages import Message
 
 DEPLOY = ROOT / "deploy"
 TOKEN = "a-token-that-is-long-enough"
-# Nothing is wrong here, so these find nothing.
+# No error occurs here, so these have no value.
 QUIET = {"wirelag_agent_clock_synchronised == 0"}
 NEEDED = pytest.mark.skipif(
     bool(needs.absent("prometheus", "promtool", "openssl")),
@@ -39,14 +39,14 @@ NEEDED = pytest.mark.skipif(
 
 
 def expressions() -> list[str]:
-    """All that the dashboard asks, for every segment."""
+    """All expressions of the dashboard, for every segment."""
     board = json.loads((DEPLOY / "grafana.json").read_text())
     found = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
     return [expr.replace("$__rate_interval", "10m").replace("$segment", ".*") for expr in found]
 
 
 def test_the_dashboard_is_laid_out() -> None:
-    """No two panels have a number or a place in common, and each asks the chosen Prometheus."""
+    """Panels have different numbers and places, and each uses the chosen Prometheus."""
     panels = json.loads((DEPLOY / "grafana.json").read_text())["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     taken: set[tuple[int, int]] = set()
@@ -61,7 +61,7 @@ def test_the_dashboard_is_laid_out() -> None:
 
 
 class Prometheus:
-    """One that runs; `ask` waits until an expression has an answer."""
+    """A running Prometheus; `ask` waits until an expression has a value."""
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         (folder / "prometheus.yml").write_text(yaml.safe_dump(settings))
@@ -79,7 +79,7 @@ class Prometheus:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
             with error:
-                if error.code == 503:  # it starts
+                if error.code == 503:  # it is starting
                     raise
                 raise AssertionError(error.read().decode()) from None
 
@@ -102,7 +102,7 @@ class Prometheus:
 
 
 def status(agent: Agent) -> Message:
-    """What a real agent says of itself every ten seconds."""
+    """The status that a real agent sends every ten seconds."""
     now_ns = time.time_ns()
     said = {"start_ns": now_ns, "end_ns": now_ns, "name": None, "class": None}
     said |= {"spooled": 0, "spooled_bytes": 0, "spool_dropped": 0, "lost_parts": 0}
@@ -110,7 +110,7 @@ def status(agent: Agent) -> Message:
 
 
 class Telling:
-    """An agent that tells of itself, too."""
+    """An agent that also sends its status."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent, self.point, self.segment = agent, agent.point, agent.segment
@@ -122,7 +122,7 @@ class Telling:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where `wirelag watch` serves what it sees of a capture that is replayed."""
+    """The address where `wirelag watch` serves the metrics of a replayed capture."""
     folder = tmp_path_factory.mktemp("watch")
     wirelag("simulate", "--packets", "20000", "--seed", "1", "-o", folder / "capture.pcap")
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -137,7 +137,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def collector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """With a token and a certificate, as the guide makes them."""
+    """A collector with a token and a certificate, made as in the guide."""
     folder = tmp_path_factory.mktemp("collector")
     (folder / "token").write_text(TOKEN)
     made = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
@@ -158,7 +158,7 @@ def told(running: Running, seed: int) -> None:
 
 @pytest.fixture(scope="module")
 def prometheus(collector: Running, watched: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """As deploy/prometheus.yml sets it up, but for addresses and files."""
+    """Set up by deploy/prometheus.yml, with other addresses and files."""
     folder = tmp_path_factory.mktemp("prometheus")
     settings = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
     settings["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
@@ -176,7 +176,7 @@ def prometheus(collector: Running, watched: str, tmp_path_factory: pytest.TempPa
     running = Prometheus(folder, settings)
     try:
         running.ask("wirelag_packets_sent_total")
-        told(collector, 2)  # counters that have grown have rates
+        told(collector, 2)  # rates need counters that have grown
         running.ask("wirelag_packets_sent_total", lambda found: bool(found) and float(found[0]["value"][1]) >= 6000)
         yield running
     finally:
@@ -184,8 +184,8 @@ def prometheus(collector: Running, watched: str, tmp_path_factory: pytest.TempPa
 
 
 @NEEDED
-def test_a_dashboard_and_rules_find_what_they_ask_for(prometheus: Prometheus, collector: Running, watched: str) -> None:
-    """One test, since what it needs takes seconds to start."""
+def test_dashboard_and_rules_have_values(prometheus: Prometheus, collector: Running, watched: str) -> None:
+    """One test, since its processes take seconds to start."""
     up = prometheus.ask("up == 1", lambda found: len(found) == 2)
     assert {one["metric"]["job"] for one in up} == {"wirelag", "wirelag-watch"}
     prometheus.ask("histogram_quantile(0.5, rate(wirelag_round_trip_seconds_bucket[10m])) > 0")
@@ -202,7 +202,7 @@ def test_a_dashboard_and_rules_find_what_they_ask_for(prometheus: Prometheus, co
 
 
 def _are_true(prometheus: Prometheus) -> None:
-    """Delays are made: half of 5 ms, and as much again on average; 1% is lost."""
+    """Simulated delays: 2.5 ms, and 2.5 ms more on average; 1% is lost."""
     starts = (
         "rate(wirelag_one_way_delay_seconds_sum",
         "histogram_quantile(0.99, sum by (segment",
@@ -220,14 +220,14 @@ def _rules_work(prometheus: Prometheus) -> None:
     assert len(rules) == 18
     assert {rule["name"]: rule["lastError"] for rule in rules if rule.get("lastError")} == {}
     firing = {rule["name"] for rule in rules if rule.get("state") == "firing"}
-    usual = {"WirelagIntervalsUnseen"}  # around what was sent there are intervals with one end
+    usual = {"WirelagIntervalsUnseen"}  # intervals at the beginning and the end have one point
     if not ALONE:
-        usual |= {"WirelagAgentSilent"}  # agents have spoken: where all of this takes minutes, they are silent since
+        usual |= {"WirelagAgentSilent"}  # if this takes minutes, agents count as silent
     assert firing <= usual
 
 
 def _are_well_formed(text: str) -> None:
-    """Names and units as Prometheus wants them."""
+    """Names and units follow Prometheus's rules."""
     done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -247,7 +247,7 @@ def _spread(found: re.Match[str]) -> str:
 
 
 @NEEDED
-def test_alerts_are_called_when_they_should_be() -> None:
+def test_alerts_fire_when_they_should() -> None:
     done = subprocess.run(
         ["promtool", "test", "rules", str(ROOT / "tests" / "data" / "alerts.test.yml")], capture_output=True, text=True
     )

@@ -1,4 +1,4 @@
-"""What operators rely on: who is let in, what is said when something is wrong, and that nobody waits for others."""
+"""Serving: access, error messages, and independence of clients."""
 
 import asyncio
 import signal
@@ -48,7 +48,7 @@ def scope(path: str, host: str, **more: str) -> dict[str, Any]:
 
 
 def status_of(guard: Guard, asked: dict[str, Any]) -> int:
-    """Of what is answered; 200 where the application would."""
+    """The status of a response; 200 where the application would answer."""
     found: list[int] = []
 
     async def run() -> None:
@@ -73,15 +73,15 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1/v1/?", "", "[::1", "localhost:1:1", "127.0.0.1.evil.example", "a b"]
 )
-def test_without_a_token_only_loopback_is_a_name_for_this_host(host: str) -> None:
+def test_without_a_token_only_loopback_names_are_accepted(host: str) -> None:
     guard = Guard(application, None, False)
     assert status_of(guard, scope("/", host)) == 403
     for name in ("localhost", "127.0.0.1:8321", "[::1]:8321", "127.0.0.2"):
         assert status_of(guard, scope("/", name)) == 200
 
 
-def test_what_a_client_calls_this_host_is_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some Starlettes make the path of `url` from the Host header."""
+def test_a_host_header_is_not_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some versions of Starlette build the path of `url` from the Host header."""
 
     class Url:
         path, hostname = "/v1/", "x"
@@ -89,7 +89,7 @@ def test_what_a_client_calls_this_host_is_no_path(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Request, "url", Url())
     guard = Guard(application, {"a-token-that-is-long-enough": None}, False)
     assert status_of(guard, scope("/api/v1/segments", "x/v1/?")) == 401
-    assert status_of(guard, scope("/v1/messages", "x")) == 200  # has a token of its own
+    assert status_of(guard, scope("/v1/messages", "x")) == 200  # has its own token
 
 
 class Stuck:
@@ -118,7 +118,7 @@ class Nothing:
         pass
 
 
-def test_a_broker_that_does_not_answer_holds_up_nobody(tmp_path: Path) -> None:
+def test_a_broker_that_does_not_answer_delays_nothing(tmp_path: Path) -> None:
     agents = pair(recent(6, 200, 3, loss=0.05), RDA)
     made = [agent.messages(0, 6) for agent in agents]
 
@@ -130,7 +130,7 @@ def test_a_broker_that_does_not_answer_holds_up_nobody(tmp_path: Path) -> None:
             self.taken = 0
 
         async def messages(self) -> AsyncIterator[tuple[bytes, Acknowledge]]:
-            for one, other in zip(*made, strict=True):  # one batch each: the next must not wait for the asks of this
+            for one, other in zip(*made, strict=True):  # one batch each: none waits for the asks of another
                 for message in (one, other):
                     stored = asyncio.get_running_loop().create_future()
 
@@ -164,8 +164,8 @@ def test_a_broker_that_does_not_answer_holds_up_nobody(tmp_path: Path) -> None:
     assert asyncio.run(run()) == 12
 
 
-def test_a_full_disk_is_told_at_once(tmp_path: Path) -> None:
-    """Not when agents lose their patience."""
+def test_a_full_disk_is_reported_at_once(tmp_path: Path) -> None:
+    """The collector does not wait until agents time out."""
     messages = [encode(one) for one in pair(recent(2, 50, 4), LDA)[0].messages(0, 2)]
 
     async def run() -> list[bool]:
@@ -175,7 +175,7 @@ def test_a_full_disk_is_told_at_once(tmp_path: Path) -> None:
 
         class Inbox(Stuck):
             async def messages(self) -> AsyncIterator[tuple[bytes, Acknowledge]]:
-                await collector._in_worker(store._base.execute, "pragma query_only = on")  # as if there were no room
+                await collector._in_worker(store._base.execute, "pragma query_only = on")  # as if the disk were full
                 for data in messages:
                     stored = asyncio.get_running_loop().create_future()
 
@@ -200,7 +200,7 @@ def test_a_full_disk_is_told_at_once(tmp_path: Path) -> None:
     assert asyncio.run(run()) == [False, True]
 
 
-def test_what_is_not_stored_is_503_at_once() -> None:
+def test_a_message_that_is_not_stored_is_503_at_once() -> None:
     async def run() -> int:
         inbox = HttpInbox(None)
         data = encode(pair(Travelled.made(1, 50, 1), LDA)[0].messages(0, 1)[0])
@@ -229,7 +229,7 @@ def test_what_is_not_stored_is_503_at_once() -> None:
 # ---- clocks ----
 
 
-def test_a_collector_whose_clock_is_behind_leaves_messages_to_agents(
+def test_a_collector_with_a_late_clock_leaves_messages_to_agents(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = [EPOCH_NS - 3600 * SECOND_NS]
@@ -242,12 +242,12 @@ def test_a_collector_whose_clock_is_behind_leaves_messages_to_agents(
     told = capsys.readouterr().err
     assert told.count("the clock of this host is behind") == 1
     assert "agents keep their messages" in told
-    now[0] = EPOCH_NS + 6 * SECOND_NS  # set right: all of it comes again
+    now[0] = EPOCH_NS + 6 * SECOND_NS  # corrected: all of it comes again
     assert collector._take(both)
     assert not collector._left
     rows = store.rows("A>B", None, SECOND_NS, (0, 2**62), 100)
     assert sum(row.tally.sent for row in rows) == 400
-    # A point that is ahead alone is wrong itself.
+    # If only one point is ahead, its clock is wrong.
     ahead = replace(agents[0], start_ns=agents[0].start_ns + 3600 * SECOND_NS, kept={}).messages(0, 1)[0]
     collector._take([encode(ahead)])
     assert not collector._left
@@ -255,10 +255,10 @@ def test_a_collector_whose_clock_is_behind_leaves_messages_to_agents(
     store.close()
 
 
-# ---- what cannot be measured ----
+# ---- intervals that cannot be measured ----
 
 
-def test_points_that_are_set_up_differently_are_no_empty_intervals(tmp_path: Path) -> None:
+def test_points_with_different_settings_are_not_empty_intervals(tmp_path: Path) -> None:
     path = recent(4, 100, 6, loss=0.0)
     agents = pair(path, LDA)[0], pair(path, replace(LDA, seed=5))[1]
     with Running(tmp_path, "--segment", "A>B") as running:
@@ -266,7 +266,7 @@ def test_points_that_are_set_up_differently_are_no_empty_intervals(tmp_path: Pat
         report = running.reports()[1]
         metrics = running.get("/metrics")[1]
     assert (report["covered"], report["mean"], report["lost"], report["missed"]) == (0.0, None, None, 0)
-    assert min(report["sent"], report["received"]) > 50  # what each point said
+    assert min(report["sent"], report["received"]) > 50  # what each point reported
     assert "set up differently" in report["reason"]
     lines = [line for line in metrics.splitlines() if line.startswith("wirelag_intervals_total")]
     counts = {line.split('outcome="')[1].split('"')[0]: float(line.split()[-1]) for line in lines}
@@ -275,7 +275,7 @@ def test_points_that_are_set_up_differently_are_no_empty_intervals(tmp_path: Pat
     assert running.log.count("A>B is not measured: A and B are set up differently") == 1
 
 
-def test_a_broker_that_cannot_be_used_is_told_once(tmp_path: Path) -> None:
+def test_an_unusable_broker_is_reported_once(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         free = sock.getsockname()[1]
     url = f"nats://127.0.0.1:{free}"
@@ -286,7 +286,7 @@ def test_a_broker_that_cannot_be_used_is_told_once(tmp_path: Path) -> None:
     assert "now it could not: " in said.stdout
 
 
-def test_a_quantile_that_a_sample_cannot_tell_is_not_told() -> None:
+def test_a_quantile_beyond_the_sample_is_not_reported() -> None:
     delays_ns = np.random.default_rng(2).integers(10**6, 10**7, 2000)
     few = np.sort(delays_ns[:50])
     tally = Tally("rda", 1, covered_ns=SECOND_NS, sent=2000, received=2000)
@@ -306,14 +306,14 @@ def test_a_quantile_that_a_sample_cannot_tell_is_not_told() -> None:
 
 
 @pytest.mark.parametrize("lengths_ns", [(SECOND_NS // 5, SECOND_NS), (SECOND_NS, SECOND_NS // 10)])
-def test_intervals_of_another_length_are_history_too(tmp_path: Path, lengths_ns: tuple[int, int]) -> None:
+def test_history_includes_intervals_of_another_length(tmp_path: Path, lengths_ns: tuple[int, int]) -> None:
     with Running(tmp_path, "--segment", "A>B") as running:
         start_ns = time.time_ns() // SECOND_NS * SECOND_NS - 26 * SECOND_NS
         for i, length_ns in enumerate(lengths_ns):
             path = Travelled.made(3, 100, 7, start_ns=start_ns + 6 * i * SECOND_NS, loss=0.0)
             count = 3 * SECOND_NS // length_ns
             agents = pair(path, LDA, length_ns)
-            more = SECOND_NS // length_ns + 1  # so long packets may be under way
+            more = SECOND_NS // length_ns + 1  # packets may be in flight for a second
             send(running.url, agents, count + more, settled(running, path, count))
         found = running.json("/api/v1/reports", segment="A>B")
         before = running.json("/api/v1/reports", segment="A>B", to=start_ns / 1e9 + 6)
@@ -328,7 +328,7 @@ def test_intervals_of_another_length_are_history_too(tmp_path: Path, lengths_ns:
     assert len(found["gaps"]) == 1
 
 
-# ---- one store, one place to listen ----
+# ---- one store, one listening address ----
 
 
 def test_two_collectors_do_not_share_a_store(tmp_path: Path) -> None:
@@ -337,11 +337,11 @@ def test_two_collectors_do_not_share_a_store(tmp_path: Path) -> None:
         assert second.stderr.count("\n") == 1
         assert f"another collector (process {running.process.pid}) writes to it" in second.stderr
         running.end(signal.SIGKILL)
-    with Running(tmp_path, "--segment", "A>B"):  # who died holds nothing
+    with Running(tmp_path, "--segment", "A>B"):  # a dead collector holds no lock
         pass
 
 
-def test_every_address_means_those_of_ipv4_too(tmp_path: Path) -> None:
+def test_every_address_includes_ipv4(tmp_path: Path) -> None:
     if not socket.has_dualstack_ipv6():
         pytest.skip(needs.needs("IPv6"))
     (tmp_path / "tokens").write_text("a-token-that-is-long-enough\n")

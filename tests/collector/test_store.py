@@ -1,4 +1,4 @@
-"""The collector's store: kept once, never half, never too much; sums say what their parts say."""
+"""The collector's store: results are stored once and whole, within a limit; sums equal their parts."""
 
 import os
 import random
@@ -52,7 +52,7 @@ def store(tmp_path: Path) -> SqliteStore:
 # ---- tallies ----
 
 
-def test_a_tally_says_what_the_delays_say() -> None:
+def test_a_tally_equals_its_delays() -> None:
     delays_ns = np.random.default_rng(2).lognormal(15, 1, 5000).astype(np.int64)
     said = tally(delays_ns, lost=50).to_json(START_NS, SECOND_NS, True)
     assert said["mean"] == pytest.approx(delays_ns.mean() / 1e9, rel=1e-12)
@@ -63,7 +63,7 @@ def test_a_tally_says_what_the_delays_say() -> None:
     assert (said["lost"], said["loss"]) == (50, 50 / 5050)
     low, high = said["ci95"]["mean"]
     assert low < said["mean"] - 50e-6
-    assert high > said["mean"] + 50e-6  # the clocks' bound is in it
+    assert high > said["mean"] + 50e-6  # includes the clocks' bound
 
 
 def test_without_synchronised_clocks_delays_have_no_interval() -> None:
@@ -74,7 +74,7 @@ def test_without_synchronised_clocks_delays_have_no_interval() -> None:
     assert said["clock"] == {"error": 0.0, "synchronised": False}
 
 
-def test_delays_below_nothing_are_counted_not_shown() -> None:
+def test_negative_delays_are_counted_and_not_shown() -> None:
     delays_ns = np.concatenate([np.full(300, -1000), np.full(700, 5000)])
     made = tally(delays_ns)
     assert made.negative == 300
@@ -88,7 +88,7 @@ delays = st.lists(st.integers(-(10**6), 10**10), max_size=60).map(lambda values:
 
 @examples(60)
 @given(st.lists(delays, min_size=1, max_size=5))
-def test_a_sum_is_the_tally_of_all(parts: list[np.ndarray]) -> None:
+def test_a_sum_equals_the_tally_of_all(parts: list[np.ndarray]) -> None:
     whole = Tally()
     for part in parts:
         whole.add(tally(part, lost=len(part) % 4))
@@ -114,7 +114,7 @@ def test_bins_survive_packing(delays_ns: np.ndarray, weight: int) -> None:
 # ---- results ----
 
 
-def test_what_knows_less_never_takes_the_place_of_what_knows_more(store: SqliteStore) -> None:
+def test_a_less_complete_result_never_replaces_a_more_complete_one(store: SqliteStore) -> None:
     orders = [list(Rank), list(reversed(Rank)), [Rank.FIRST, Rank.SETTLED, Rank.UNSEEN, Rank.SETTLED]]
     for number, order in enumerate(orders):
         interval = Interval(START_NS + number * SECOND_NS, START_NS + (number + 1) * SECOND_NS)
@@ -126,7 +126,7 @@ def test_what_knows_less_never_takes_the_place_of_what_knows_more(store: SqliteS
     assert [(row.rank, row.tally.moments.used) for row in rows] == [(Rank.SETTLED, 13)] * 3
 
 
-def test_putting_again_counts_nothing_twice(store: SqliteStore) -> None:
+def test_a_repeated_result_counts_once(store: SqliteStore) -> None:
     for _ in range(3):
         fill(store, range(120))
         store.begin()
@@ -179,7 +179,7 @@ def test_classes_and_lengths_are_kept_apart(store: SqliteStore) -> None:
     assert store.lengths_ns("A>B", "nothing") == []
 
 
-def test_sums_that_no_column_holds_survive(store: SqliteStore) -> None:
+def test_sums_larger_than_a_column_survive(store: SqliteStore) -> None:
     made = tally(np.full(10, 1000))
     made.moments.sum_ns = -(10**30)
     store.begin()
@@ -188,10 +188,10 @@ def test_sums_that_no_column_holds_survive(store: SqliteStore) -> None:
     assert store.rows("A>B", None, SECOND_NS, ALL_TIMES, 1)[0].tally.moments.sum_ns == -(10**30)
 
 
-# ---- how much is kept ----
+# ---- retention ----
 
 
-def test_what_is_old_goes_and_what_it_added_up_to_stays(tmp_path: Path) -> None:
+def test_old_results_go_and_their_sums_stay(tmp_path: Path) -> None:
     store = SqliteStore(
         str(tmp_path / "store.db"), Retention(single_ns=HOUR_NS, minutes_ns=DAY_NS, hours_ns=10 * DAY_NS)
     )
@@ -223,8 +223,8 @@ def test_the_file_stays_within_its_limit(tmp_path: Path) -> None:
     assert newest[0].start_ns == START_NS + (3600 * 11 + 399) * SECOND_NS
 
 
-def test_a_year_fits_into_what_is_said(tmp_path: Path) -> None:
-    """Rows of each length are no larger than the budget takes them to be."""
+def test_a_year_fits_into_the_documented_size(tmp_path: Path) -> None:
+    """Rows of each length are no larger than the budget assumes."""
     from wirelag.collector.check import HOUR_BYTES, MINUTE_BYTES, SINGLE_BYTES
 
     rng = np.random.default_rng(3)
@@ -286,7 +286,7 @@ for number in range(first, first + 10**6):
 """
 
 
-def test_kill_9_at_any_time_loses_nothing_that_was_committed(tmp_path: Path) -> None:
+def test_kill_9_loses_nothing_that_was_committed(tmp_path: Path) -> None:
     path, rng = str(tmp_path / "store.db"), random.Random(4)
     script = WRITER.format(root=str(ROOT))
     promised = -1
@@ -311,7 +311,7 @@ def test_kill_9_at_any_time_loses_nothing_that_was_committed(tmp_path: Path) -> 
         store.close()
 
 
-# ---- files that are none ----
+# ---- invalid files ----
 
 
 def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_others_cannot_read_it(store: SqliteStore) -> None:
+def test_other_users_cannot_read_it(store: SqliteStore) -> None:
     assert Path(store.path).stat().st_mode & 0o077 == 0
 
 
@@ -347,7 +347,7 @@ def test_numbers_beyond_63_bits_come_back_as_numbers(store: SqliteStore) -> None
         assert row.to_json()["sent"] == 2**63
 
 
-def test_a_late_interval_does_not_undo_a_minute_whose_parts_are_gone(tmp_path: Path) -> None:
+def test_a_late_interval_does_not_undo_a_minute_without_parts(tmp_path: Path) -> None:
     store = SqliteStore(str(tmp_path / "store.db"), Retention(single_ns=HOUR_NS))
     fill(store, range(59))
     store.sum_up(START_NS + 2 * HOUR_NS)
@@ -360,7 +360,7 @@ def test_a_late_interval_does_not_undo_a_minute_whose_parts_are_gone(tmp_path: P
     assert hour.tally.intervals == 59
 
 
-def test_loss_that_is_known_stays_known(store: SqliteStore) -> None:
+def test_known_loss_stays_known(store: SqliteStore) -> None:
     interval = Interval(START_NS, START_NS + SECOND_NS)
     known, unknown = tally(np.full(9, 1000), lost=4), tally(np.full(9, 1000), lost=4)
     unknown.loss_sent, unknown.lost, unknown.reason = 0, 0.0, "a point no longer has the times"
@@ -371,7 +371,7 @@ def test_loss_that_is_known_stays_known(store: SqliteStore) -> None:
     assert row.to_json()["lost"] == 4
 
 
-def test_answers_come_back_behind_their_synopses_whatever_the_clock_said(store: SqliteStore) -> None:
+def test_answers_follow_their_synopses_whatever_the_clock_showed(store: SqliteStore) -> None:
     for second in (1, 0):
         for kind, arrived_ns in (("times", 5), ("synopsis", 7), ("synopsis", 6)):
             name = f"{kind}-{second}-{arrived_ns}"
@@ -405,7 +405,7 @@ def test_classes_are_bounded_and_old_ones_make_room(tmp_path: Path, monkeypatch:
     assert put("A>B", 3 * 3600) == 6
 
 
-def test_a_store_of_minutes_alone_stays_within_its_limit_too(tmp_path: Path) -> None:
+def test_a_store_of_minutes_alone_stays_within_its_limit(tmp_path: Path) -> None:
     store, made = SqliteStore(str(tmp_path / "store.db"), Retention(most_bytes=100_000)), tally(np.arange(900) * 1000)
     store.begin()
     for minute in range(600):

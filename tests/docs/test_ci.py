@@ -1,4 +1,4 @@
-"""What .ci/run runs the tests in: nothing that is left on a machine can make them pass."""
+""".ci/without-leftovers: no leftovers on a machine can make tests pass."""
 
 import shutil
 import subprocess
@@ -21,7 +21,7 @@ exit 7
 
 
 @IN_LAB
-def test_leftovers_are_out_of_sight_and_nothing_is_left(bpffs: Path) -> None:
+def test_leftovers_are_hidden_and_nothing_is_left(bpffs: Path) -> None:
     with tempfile.TemporaryDirectory() as name, Network("ci") as network:
         checkout, shared = Path(name).resolve() / "main", Path(name) / "shared"
         (checkout / SCRIPT).parent.mkdir(parents=True)
@@ -38,8 +38,8 @@ def test_leftovers_are_out_of_sight_and_nothing_is_left(bpffs: Path) -> None:
         assert ran.stdout.split() == [str(checkout), ".:", ".ci", "of-main", "../shared:", "of-shared"]
 
 
-def test_who_is_not_root_has_the_machines_mounts(tmp_path: Path) -> None:
-    """As where unshare is not permitted, or not there."""
+def test_without_root_the_machine_s_mounts_are_used(tmp_path: Path) -> None:
+    """The same if unshare is missing or not permitted."""
     (tmp_path / "unshare").symlink_to("/bin/false")
     command = ["sh", "-c", f'PATH={tmp_path}:$PATH exec {ROOT / SCRIPT} sh -c "echo ran; exit 7"']
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)

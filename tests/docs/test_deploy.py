@@ -1,4 +1,4 @@
-"""What is shipped for hosts: units that are tight and work, settings that hold, and the lab of the whole system."""
+"""Deployment: hardened units that work, valid settings, and the lab of the whole system."""
 
 import json
 import os
@@ -32,7 +32,7 @@ EDITED = "[Service]\nCapabilityBoundingSet=CAP_NET_BIND_SERVICE\nAmbientCapabili
 # ---- settings ----
 
 
-def test_the_agents_settings_hold(tmp_path: Path) -> None:
+def test_the_agent_s_settings_are_valid(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(TOKEN)
     certificate = tmp_path / "cert.pem"
     _certificate(tmp_path)
@@ -44,7 +44,7 @@ def test_the_agents_settings_hold(tmp_path: Path) -> None:
     assert "to https://collector.example:8321, with a token" in done.stdout
 
 
-def test_the_collectors_settings_hold(tmp_path: Path) -> None:
+def test_the_collector_s_settings_are_valid(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(TOKEN)
     _certificate(tmp_path)
     (tmp_path / "collector.toml").write_text(
@@ -68,7 +68,7 @@ def _certificate(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: str(unit.name))
-def test_units_are_right_and_tight(unit: Path, tool: Callable[[str], str], tmp_path: Path) -> None:
+def test_units_are_valid_and_hardened(unit: Path, tool: Callable[[str], str], tmp_path: Path) -> None:
     analyze = tool("systemd-analyze")
     copy = tmp_path / unit.name
     copy.write_text(unit.read_text().replace("/opt/wirelag/bin/wirelag", sys.executable))
@@ -88,8 +88,8 @@ def test_units_are_right_and_tight(unit: Path, tool: Callable[[str], str], tmp_p
 
 @IN_SYSTEMD
 @pytest.mark.acceptance
-def test_units_work_as_they_are_shipped(tmp_path: Path) -> None:
-    """A real systemd, all of its restrictions: the collector, an agent and a watch on loopback, over HTTPS."""
+def test_units_work_as_shipped(tmp_path: Path) -> None:
+    """A real systemd with all restrictions: the collector, an agent and a watch on loopback, over HTTPS."""
     _certificate(tmp_path)
     agent, collect, watch = "wirelag-agent@edge1.service", "wirelag-collect.service", "wirelag-watch@lo.service"
     units = {
@@ -130,7 +130,7 @@ ca = "/etc/wirelag/cert.pem"
         system.until(measures, units)
         (one,) = agents()
         assert (one["point"], one["alive"]) == ("edge1", True)
-        assert one["clock"]["source"] in ("adjtimex", "chrony", "ptp")  # it may ask how right the clock is
+        assert one["clock"]["source"] in ("adjtimex", "chrony", "ptp")  # it may read the state of the clock
         metrics = system.python(_ask("http://127.0.0.1:9465/metrics"))
         assert 'wirelag_capture_packets_total{interface="lo"}' in metrics
         for unit, allowed in ((agent, NET_RAW | BIND), (collect, 0), (watch, NET_RAW)):
@@ -141,9 +141,9 @@ ca = "/etc/wirelag/cert.pem"
             held = system.run("sh", "-c", f"grep -H -e CapEff -e Name /proc/{main}/task/*/status")
             assert {int(line.split()[1], 16) for line in held.splitlines() if "CapEff" in line} == {0}, unit + held
             assert (found["NoNewPrivs"], found["Seccomp"]) == ("1", "2")
-            assert 61184 <= int(found["Uid"].split()[0]) < 65520  # a user for this service alone
+            assert 61184 <= int(found["Uid"].split()[0]) < 65520  # a dynamic user for this service
             assert system.show(unit, "NRestarts") == "0", system.said(unit)
-        # What is killed comes back, and goes on with what is there.
+        # A killed service restarts and continues.
         system.run("systemctl", "kill", "--signal=KILL", agent)
         before = one["says"]["began_ns"]
         system.until(lambda: any(one["says"].get("began_ns", before) != before for one in agents()), units)
@@ -160,8 +160,8 @@ ca = "/etc/wirelag/cert.pem"
 
 @IN_SYSTEMD
 @pytest.mark.acceptance
-def test_the_guide_leads_from_nothing_to_answers(tmp_path: Path, tool: Callable[[str], str]) -> None:
-    """Every command of the guide that belongs to hosts (sh), in order; the rest (bash) needs registries or Grafana."""
+def test_the_guide_leads_to_a_working_system(tmp_path: Path, tool: Callable[[str], str]) -> None:
+    """Run the guide's commands for hosts (sh) in order; the others (bash) need registries or Grafana."""
     tool("curl")
     tool("openssl")
     text = (ROOT / "docs" / "guides" / "live-in-ten-minutes.md").read_text()
@@ -170,7 +170,7 @@ def test_the_guide_leads_from_nothing_to_answers(tmp_path: Path, tool: Callable[
     script = "\n".join(["set -eu", "export PATH=/opt/wirelag/bin:$PATH", "cd /srv/wirelag", *steps, "echo; echo done"])
     hosts = Path("/etc/hosts").read_text() + "\n127.0.0.1 collector.example\n"
     files = {"/srv/guide.sh": (script, 0o755), "/etc/hosts": (hosts, 0o644), "/etc/wirelag/.keep": ("", 0o644)}
-    for path in DEPLOY.iterdir():  # the only interface here is a loopback
+    for path in DEPLOY.iterdir():  # the only interface here is loopback
         files[f"/srv/wirelag/deploy/{path.name}"] = (path.read_text().replace('"eth0"', '"lo"'), 0o644)
     with booted(tmp_path, {}, files) as system:
         said = system.run("bash", "/srv/guide.sh")
@@ -189,12 +189,12 @@ def test_the_guide_leads_from_nothing_to_answers(tmp_path: Path, tool: Callable[
 
         system.until(heard, ())
         about = system.run("sh", "-c", "cat /proc/$(systemctl show --value -p MainPID wirelag-agent@edge1)/status")
-        assert f"CapBnd:\t{NET_RAW:016x}" in about  # it needs no other
+        assert f"CapBnd:\t{NET_RAW:016x}" in about  # the only capability
         assert "the token is missing or wrong" in system.run("sh", "-c", f"{ask.replace(token, token[::-1])}/metrics")
 
 
 def _ask(url: str, certificate: Path | None = None) -> str:
-    """A program that prints what is there."""
+    """A program that prints the state."""
     context = f"ssl.create_default_context(cafile={str(certificate)!r})" if certificate else "None"
     request = f"urllib.request.Request({url!r}, headers={{'Authorization': 'Bearer {TOKEN}'}})"
     opened = f"urllib.request.urlopen({request}, context={context}, timeout=120)"
@@ -207,7 +207,7 @@ def _ask(url: str, certificate: Path | None = None) -> str:
 @pytest.mark.acceptance
 @IN_LAB
 def test_the_whole_system_on_one_machine() -> None:
-    """Until it has measured both ways, then Ctrl-C: nothing is left."""
+    """Wait for results in both directions, then press Ctrl-C: nothing is left."""
     before = _namespaces()
     command = [sys.executable, "-m", "lab", "system", "--port", "0", "--seconds", "600"]
     said_to = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
@@ -227,7 +227,7 @@ def test_the_whole_system_on_one_machine() -> None:
     assert re.search(r"page +http://127\.0\.0\.1:\d+/", text)
     assert re.search(r"token +\S{20,}", text)
     there, back = (float(found) for found in re.findall(r"(?:client>server|server>client) ([\d.]+) ms", said[-1]))
-    assert there > 4.5  # the wire's delay, and what this machine adds
+    assert there > 4.5  # the wire's delay, and that of this machine
     assert back > 6.0
     assert "client>server" in rest
     assert "Traceback" not in rest

@@ -1,4 +1,4 @@
-"""The documentation is true: its examples run and print what is shown, its links lead somewhere, its schemas hold."""
+"""The documentation is true: examples print what is shown, links have targets, schemas hold."""
 
 import copy
 import doctest
@@ -28,13 +28,13 @@ MODULES = [
 ]
 
 
-# Each simulates seconds of a busy queue, again and again.
+# Each simulates seconds of a busy queue many times.
 LONG = {"which-flow-is-slow.md", "rli.md", "lda.md", "rda.md"}
 MARKED = [pytest.param(page, marks=pytest.mark.acceptance if page.name in LONG else ()) for page in PAGES]
 
 
 @pytest.mark.parametrize("page", MARKED, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_a_page_shows_is_what_happens(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_of_a_page_give_their_output(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = missing_tools(page.read_text(encoding="utf-8"))
     if missing:
         pytest.skip(needs.program(missing[0]))
@@ -48,12 +48,12 @@ def test_examples_in_docstrings(name: str) -> None:
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
-def test_the_modules_that_should_have_examples_have_them() -> None:
+def test_required_modules_have_examples() -> None:
     for name in ("units", "packets.filters", "packets.batch"):
         assert doctest.testmod(importlib.import_module(f"wirelag.{name}")).attempted > 0
 
 
-def test_the_python_reference_is_fresh_and_has_every_name() -> None:
+def test_the_python_reference_is_current_and_complete() -> None:
     assert python_reference.main(["--check"]) == 0, "write it anew with make docs"
     page = python_reference.PAGE.read_text(encoding="utf-8")
     missing = [name for name in wirelag.__all__ if f"\n### {name}\n" not in page]
@@ -67,7 +67,7 @@ def test_every_command_is_documented(command: str) -> None:
     assert f"reference/{command}.md" in (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_command_line_reference_is_fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_reference_is_current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert reference.main(["--check"]) == 0, "write it anew with make docs"
     stale = tmp_path / "cli.md"
     monkeypatch.setattr(reference, "PAGE", stale)
@@ -88,7 +88,7 @@ def test_every_option_is_in_the_reference() -> None:
 
 
 def _anchors(page: Path) -> set[str]:
-    """The places of a page that a link can lead to, as they are named where Markdown is shown."""
+    """The anchors of a page, named as Markdown viewers name them."""
     lines, fenced = [], False
     for line in page.read_text(encoding="utf-8").splitlines():
         fenced ^= line.startswith("```")
@@ -98,7 +98,7 @@ def _anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if re.match(r"https?://", target):
@@ -116,7 +116,7 @@ def test_every_page_is_in_the_index(room: str) -> None:
     assert [page for page in pages if f"({page})" not in index] == []
 
 
-WIDEST = 120  # characters of a line of prose
+WIDEST = 120  # characters in a line of prose
 WIDE = {"cli.md"}  # generated
 PROSE = sorted(
     [
@@ -128,7 +128,7 @@ PROSE = sorted(
 
 
 def _prose(text: str) -> Iterator[tuple[int, str]]:
-    """The numbers and lines of a page outside of fenced blocks, tables, HTML and lines that are one link."""
+    """The numbers and lines of a page, without fenced blocks, tables, HTML and lines that are a single link."""
     fenced = False
     for number, line in enumerate(text.splitlines(), 1):
         fence = line.lstrip().startswith("```")
@@ -147,7 +147,7 @@ def test_lines_of_prose_are_not_too_long(page: Path) -> None:
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 
 
-def test_architecture_lists_the_rooms_that_are_there() -> None:
+def test_architecture_lists_all_rooms() -> None:
     table = ARCHITECTURE.split("## Rooms")[1].split("## ")[0]
     listed = {
         name for row in re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
@@ -156,7 +156,7 @@ def test_architecture_lists_the_rooms_that_are_there() -> None:
     assert listed == {path.name for path in source.iterdir() if (path / "__init__.py").exists()}
 
 
-def test_architecture_has_the_order_that_is_checked() -> None:
+def test_architecture_has_the_checked_order() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     layers = project["tool"]["importlinter"]["contracts"][0]["layers"]
     trees = [block.lines for block in blocks(ARCHITECTURE)]
@@ -164,8 +164,8 @@ def test_architecture_has_the_order_that_is_checked() -> None:
     assert [set(line.split()) for line in shown] == [set(layer.split(" : ")) for layer in layers]
 
 
-def test_files_that_architecture_names_are_there() -> None:
-    """Names with a slash; `x` stands for a name to come, and so do words in angle brackets."""
+def test_files_named_in_architecture_exist() -> None:
+    """Names with a slash; `x` and words in angle brackets are placeholders."""
     places = (ROOT, ROOT / "src" / "wirelag")
     named = set(re.findall(r"`((?:[\w.]+/)+[\w.]+\.(?:py|h|md|c|cpp|toml))`", ARCHITECTURE))
     coming = re.compile(r"/(x|formats_x|jitter|kafka|postgres)\.")

@@ -1,7 +1,7 @@
-"""Every row of experiments/README.md stands in the table it belongs to, with its figure and its script.
+"""Every row of experiments/README.md is in its table, with its figure and its script.
 
-A script declares its rows once, at the head of its docstring: "RLI, figures 5, 6 and more: ..." has the rows 5, 6 and
-"-" of the table RLI. Other places of a paper have their full name: "section 4.2", "table I".
+A script declares its rows at the beginning of its docstring: "RLI, figures 5, 6 and more: ..." has the rows 5, 6 and
+"-" of the table RLI. Other parts of a paper have their full name: "section 4.2", "table I".
 """
 
 import ast
@@ -21,7 +21,7 @@ Bond = tuple[str, str, str]  # section, figure, script
 
 
 def declared() -> set[Bond]:
-    """What the docstrings say; files that cannot be run are for the others to import."""
+    """The rows declared in docstrings; files that cannot be run are imported by others."""
     bonds = set()
     for path in ROOM.glob("*.py"):
         text = path.read_text()
@@ -47,7 +47,7 @@ def rows_of(readme: str) -> list[tuple[str, list[str]]]:
 
 
 def complaints(readme: str) -> list[str]:
-    """What is wrong with the tables."""
+    """The errors in the tables."""
     bonds: set[Bond] = set()
     names: Counter[tuple[str, str, str]] = Counter()
     for section, (figures, claim, _, _, command, _) in rows_of(readme):
@@ -62,7 +62,7 @@ def complaints(readme: str) -> list[str]:
     ]
 
 
-def test_every_row_is_where_it_belongs() -> None:
+def test_every_row_is_in_its_table() -> None:
     assert complaints(README) == []
 
 
@@ -89,12 +89,12 @@ BANKS, STRESS, AGGREGATE = row("lda_banks"), row("pirate_stress"), row("rli_aggr
         pytest.param("## RLI\n", "## RDA\n", "no row of rli_aggregate.py for RLI, 11", id="section"),
     ],
 )
-def test_a_row_out_of_place_is_noticed(old: str, new: str, complaint: str) -> None:
+def test_a_misplaced_row_is_noticed(old: str, new: str, complaint: str) -> None:
     changed = README.replace(old, new, 1)
     assert changed != README
     assert any(told.startswith(complaint) for told in complaints(changed))
 
 
-def test_the_rows_that_were_overwritten() -> None:
-    """Once a figure 11 of Pirate replaced one of two rows of RLI's figure 11."""
+def test_overwritten_rows() -> None:
+    """A figure 11 of Pirate once replaced one of two rows of RLI's figure 11."""
     assert complaints(README.replace(AGGREGATE, STRESS)) == ["pirate_stress.py does not declare RLI, 11"]

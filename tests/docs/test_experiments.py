@@ -1,7 +1,7 @@
-"""The experiments run, and the tables they print say what experiments/README.md says.
+"""The experiments run, and their tables support the statements of experiments/README.md.
 
-Here they run with --quick: tolerances are four standard errors of those smaller runs, printed or estimated beside them.
-What takes a second or more, or times the lab, runs in `make acceptance`.
+They run with --quick: tolerances are four standard errors of these smaller runs, printed or estimated in comments.
+Experiments that take a second or more, or that time the lab, run in `make acceptance`.
 """
 
 import re
@@ -27,8 +27,8 @@ def test_cdf(tmp_path: Path) -> None:
     page = tmp_path / "cdf.html"
     (table,) = tables_of("fridge_cdf", "--html", str(page)).values()
     largest = {method: float(row["max 5..95%"]) for method, row in table.items()}
-    # Of the 1% above p99 few are seen; the 4% below it have a mean weight of 14, so their share has a standard error of
-    # sqrt(0.04 * 14 / 130,000). At p95 0.055 of share is an octave.
+    # Few of the 1% above p99 are seen; the 4% below it have a mean weight of 14, so their share has a standard error of
+    # sqrt(0.04 * 14 / 130,000). At p95 a share of 0.055 is an octave.
     assert largest["fridge"] < (0.01 + 4 * 0.0021) / 0.055
     assert largest["overwrite"] > 0.9  # without correction p95 has a share of 0.99: an octave or more
     assert "<html" in page.read_text()
@@ -84,7 +84,7 @@ def test_memory() -> None:
     _, p50, p95, p99, multiples = tables_of("fridge_memory").values()
     assert p50.keys() == p95.keys() == p99.keys() > multiples.keys()
     for fridges in ("1 fridge, planned", "2 fridges, planned", "3 fridges, planned"):
-        # 52,000 delays of mean weight 2.6: sqrt(0.25 * 2.6 / 52,000) of share, 0.21 of it to the octave.
+        # 52,000 delays of mean weight 2.6: standard error sqrt(0.25 * 2.6 / 52,000) of a share; 0.21 is an octave.
         assert float(p50[fridges]["2^16"]) < 4 * 0.017
         for table in (p50, p95, p99):
             assert float(table[fridges]["2^16"]) < float(table[fridges]["2^10"])
@@ -95,7 +95,7 @@ def test_stages() -> None:
     shares, _, _, crossings = tables_of("fridge_stages").values()
     for stages in (1, 2, 4, 8):
         pairs = zip(numbers(shares[f"{stages}, measured"]), numbers(shares[f"{stages}, theory if full"]), strict=True)
-        # 4,000 answers in each octave; answered requests leave empty slots, and so others survive a little longer.
+        # 4,000 answers in each octave; answered requests leave empty slots, so others survive a little longer.
         assert all(-4 * 0.008 < measured - theory < 4 * 0.008 + 0.03 for measured, theory in pairs)
     measured = [shares[f"{stages}, measured"] for stages in (1, 2, 4, 8)]
     long, short = ([float(row[octave]) for row in measured] for octave in ("2..4", "0.25..0.5"))
@@ -109,7 +109,7 @@ def test_inferred_x() -> None:
     (table,) = tables_of("fridge_inferred_x").values()
     for rate in ("constant", "burst"):
         assert surely_one(table[f"{rate}, counted"], table[f"{rate}, standard error"], "p95")
-    # 4 of 1,000 ms have answers after the last request: these survive fewer requests than the rate tells.
+    # In 4 of 1,000 ms answers come after the last request: they survive fewer requests than the rate predicts.
     assert all(abs(ratio - 1) < 0.02 for ratio in numbers(table["constant, inferred"], "p95"))
     assert numbers(table["burst, inferred"], "p95")[-1] < 0.5
     assert float(table["burst, inferred"]["p95"]) > 4 * float(table["burst, counted"]["p95"])
@@ -117,7 +117,7 @@ def test_inferred_x() -> None:
 
 @pytest.mark.acceptance
 def test_crowds_keep_an_unchanged_network_unchanged() -> None:
-    """At most 3 of 8 pairs by chance (probability 5% each: beyond it 0.04%); without random groups, most of them."""
+    """At most 3 of 8 pairs differ by chance (5% each; more: 0.04%); without random groups, most do."""
     words = [sys.executable, str(ROOM / "compare_unchanged.py"), "--quick"]
     table = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()[1:]
     called = {line[:27].strip(): int(line.split()[-1]) for line in table}
@@ -133,7 +133,7 @@ def test_lda_accuracy() -> None:
         # The mean of 5 absolute errors of a normal variable has a relative standard deviation of 0.34.
         assert all(a < (1 + 4 * 0.34) * b for a, b in zip(ours, theory, strict=True))
     assert all(abs(float(row["of E[S], alpha 1"]) - 1) < 0.05 for row in used.values())
-    assert sum(int(row["broken, rows"]) for row in bounds.values()) <= 4  # of 120, each with 2%: more in 0.02% of cases
+    assert sum(int(row["broken, rows"]) for row in bounds.values()) <= 4  # 120 bounds of 98%: more in 0.02% of cases
     assert sum(int(row["broken, collapse"]) for row in bounds.values()) > 4
 
 
@@ -190,7 +190,7 @@ def test_rda_error() -> None:
 @pytest.mark.acceptance
 @IN_LAB
 def test_rda_live() -> None:
-    """In the lab; how soon and how cheaply is asked in test_live_figures.py."""
+    """In the lab; test_live_figures.py checks speed and cost."""
     estimators, *_ = tables_of("rda_live").values()
     said, intervals = estimators["rda"]["reported"].split(" of ")
     assert said == intervals == estimators["rda"]["equal"]
@@ -200,7 +200,7 @@ def test_rda_live() -> None:
 def test_rda_transfer() -> None:
     synopses, times = tables_of("rda_transfer").values()
     assert float(synopses["20000"]["bytes"]) < 0.5 * float(synopses["20000"]["bytes, buckets"])
-    assert float(times["20000"]["bytes each"]) < 9  # 4 to ask and 4 to answer
+    assert float(times["20000"]["bytes each"]) < 9  # 4 for the question and 4 for the answer
 
 
 def test_rda_check() -> None:
@@ -234,7 +234,7 @@ def test_rda_duplicates() -> None:
 @pytest.mark.acceptance
 def test_estimate_cost() -> None:
     (table,) = tables_of("estimate_cost").values()
-    # Twenty times as many buckets take no more than a hundred times as long.
+    # Twenty times as many buckets take at most a hundred times as long.
     assert float(table["20000"]["cross, between rows"]) < 100 * float(table["1000"]["cross, between rows"])
 
 
@@ -243,7 +243,7 @@ def test_rli_locality() -> None:
     burstiness, errors, _ = tables_of("rli_locality").values()
     assert all(float(row["dispersion 1 ms"]) > 10 for row in burstiness.values())  # 1: Poisson
     for u in ("0.88", "0.70", "0.55"):
-        # The nearer in time, the nearer in delay: also where a flow's own packets do not count.
+        # Delays are closer the closer packets are in time, also without those of the same flow.
         for row in (errors[f"u = {u}"], errors[f"u = {u}, other flows alone"]):
             assert 2 * float(row["0.1 ms"]) < float(row["1 ms"]) < float(row["100 ms"])
         assert 4 * float(errors[f"u = {u}"]["0.1 ms"]) < float(errors[f"u = {u}"]["all time"])
@@ -251,7 +251,7 @@ def test_rli_locality() -> None:
 
 @pytest.mark.acceptance
 def test_rli_accuracy() -> None:
-    """What 8 s and 5 seeds give (tests/docs/test_rli_figures.py), and half as much again for 1 s and 2 seeds."""
+    """The bounds for 8 s and 5 seeds (tests/docs/test_rli_figures.py), times 1.5 for 1 s and 2 seeds."""
     burstiness, means, bias, by_delay, by_size, deviations, _ = tables_of("rli_accuracy").values()
     assert all(float(row["dispersion 1 ms"]) > 10 for row in burstiness.values())
     for u, linear, busy in (("0.88", 0.07, 0.06), ("0.70", 0.16, 0.085), ("0.55", 0.27, 0.07)):
@@ -278,14 +278,14 @@ def test_rli_injection() -> None:
         assert all(adaptive < float(linear[kind][u]) for kind in ("1-in-300", "1-in-tau, 1 ms", "both"))
     *_, share, instant = tables.values()
     assert all(float(cell) <= 0.5 for cell in share["adaptive, 0.5%"].values())
-    # Right behind the packet that made it due a reference is later than others: what docs/concepts/rli.md says.
+    # A reference directly after the packet that made it due is later than others: see docs/concepts/rli.md.
     late, waited = (instant[f"linear, wait {wait}"] for wait in ("none", "1 us"))
     assert float(late["signed error, least"]) > 1.5 * float(waited["most of the seeds"])
 
 
 @pytest.mark.acceptance
 def test_rli_comparison() -> None:
-    """Half of what is asked in full (tests/docs/test_rli_figures.py): here the medians are those of 200 flows."""
+    """Half of the full bound (tests/docs/test_rli_figures.py): these medians are of 200 flows."""
     _, interest, held, *_ = tables_of("rli_comparison").values()
     for table in (interest, held):
         for method in ("linear", "busy"):
@@ -310,7 +310,7 @@ def test_rli_overhead() -> None:
         assert float(row["added"]) - 2 * float(row["standard error"]) < 0.01
 
 
-# Of Pirate: two seconds of real connections each, beside whatever else runs here. Bounds tell methods apart, no more.
+# Pirate: two seconds of real connections each, on a machine that may be busy. The bounds only separate the methods.
 
 
 @pytest.mark.acceptance
@@ -322,7 +322,7 @@ def test_pirate_methods() -> None:
     assert float(close["w4-parallel-lan"]["ack"]) < 20
     assert float(close["w1-exponential"]["modes, literal"]) < 20
     assert float(abstained["think-tenth"]["window"]) > 80
-    assert float(abstained["think-tenth"]["auto"]) < 70  # of two seconds: until the tick of the clock is known
+    assert float(abstained["think-tenth"]["auto"]) < 70  # high in two seconds: the tick must be learned first
     counts = tables["scenarios"]
     assert all(row["of"] == "3" for row in counts.values())
     assert counts["auto"]["misleads"] == "0"
@@ -375,7 +375,7 @@ def test_pirate_heuristics() -> None:
     responses, requests = tables_of("pirate_heuristics").values()
     for table in (responses, requests):
         assert abs(float(table["modes, both"]["median error, %"])) < 5
-    # The busier the machine, the fewer pure ACKs there are to mislead it: all epochs but those answered well.
+    # A busier machine sends fewer pure ACKs that mislead it: count all epochs except the correct ones.
     wrong = {
         rules: 100 - (1 - float(row["abstained, %"]) / 100) * float(row["within 15%, %"])
         for rules, row in responses.items()
@@ -398,7 +398,7 @@ def test_pirate_stress() -> None:
 @pytest.mark.acceptance
 @IN_LAB
 def test_pirate_in_the_kernel() -> None:
-    """What is attached says what the same method says of the capture beside it."""
+    """The attached program agrees with the same method on a capture beside it."""
     inside, outside = tables_of("pirate_kernel").values()
     for name, row in inside.items():
         assert abs(int(row["epochs"]) - int(outside[name]["epochs"])) <= 4
@@ -430,13 +430,13 @@ def test_balance_in_a_simulation() -> None:
 @IN_LAB
 def test_balance_in_the_lab() -> None:
     ill, mean = tables_of("balance_lab").values()
-    assert float(mean["mean"]["lower by, %"]) > 20  # of one short run
+    assert float(mean["mean"]["lower by, %"]) > 20  # one short run
     assert all(row["failed"] == "0" for row in ill.values())
 
 
 @pytest.mark.acceptance
 def test_upgrades_of_routers(shared_data: Path) -> None:
-    """Few routers, well chosen, save two orders of magnitude; as many at random save a half."""
+    """A few well-chosen routers save two orders of magnitude; as many random ones save a half."""
     tables = tables_of("mplane_upgrades")
     hops, lengths = (next(table for title, table in tables.items() if title.startswith(name)) for name in ("9a", "9b"))
     chosen = hops["by count (paper)"]

@@ -1,4 +1,4 @@
-"""The frame's own promises: pins, addresses, file sizes, versions, documented commands."""
+"""Rules of the project: pins, addresses, file sizes, versions, documented commands."""
 
 import ast
 import re
@@ -93,7 +93,7 @@ def test_only_the_kernels_are_imported_from_the_package_itself() -> None:
 
 
 def test_no_test_module_imports_another() -> None:
-    """What several tests need is in tests/support and tests/oracles; a script in a string counts, too."""
+    """Shared code is in tests/support and tests/oracles; scripts in strings are checked, too."""
     importing = re.compile(r"^\s*(?:from|import) tests\.(?!(?:support|oracles)\b)", re.MULTILINE)
     found = [path for path in _files(".py") if importing.search(path.read_text(encoding="utf-8"))]
     assert not found

@@ -1,8 +1,8 @@
-"""The figures that are asked of `wirelag response`: the lab's scenarios in full, all settings as they are by default.
+"""The required figures of `wirelag response`: the lab's scenarios in full, with default settings.
 
-Each scenario runs as it is, and held back: with other service times and sizes, and another seed. Needs root, and a
-machine that does nothing else: the truth is when the client's application has read a response, and a client that waits
-for a processor reads it late. What holds on a busy machine, too, is asked for by itself.
+Each scenario runs as it is, and as a held-back variant with other service times, sizes and seed. Needs root and an
+idle machine: the truth is the time at which the client's application has read a response, and a client that waits
+for a processor reads it late. Bounds that hold on a busy machine, too, have their own test.
 """
 
 import pytest
@@ -14,9 +14,9 @@ from tests.support.response_figures import (
     ASKED,
     LEAST_ABSTAINED,
     MOST_BUSY,
-    NOBODY_KNOWS,
     ORDERS,
     REACHED,
+    UNKNOWABLE,
     Asked,
     busy,
     holds,
@@ -24,7 +24,7 @@ from tests.support.response_figures import (
 
 pytestmark = [pytest.mark.acceptance, IN_LAB]
 
-MOST_FAR_OFF = 2.0  # %, of answered epochs, over all scenarios
+MOST_FAR_OFF = 2.0  # % of answered epochs, over all scenarios
 
 
 HIDDEN = {  # or abstains
@@ -49,7 +49,7 @@ def test_errors_of_epochs(tables: dict[str, Table]) -> None:
     assert missed == {}
 
 
-def test_what_is_reached_where_it_is_less_than_asked(tables: dict[str, Table]) -> None:
+def test_scenarios_below_the_required_figures(tables: dict[str, Table]) -> None:
     found = tables["auto: epochs, %"]
     missed = {name: (found[name], why) for name, (least, why) in REACHED.items() if not holds(found[name], least)}
     assert missed == {}
@@ -70,9 +70,9 @@ def test_completion_of_batches(tables: dict[str, Table]) -> None:
     assert missed == {}
 
 
-def test_abstains_where_nobody_can_know(tables: dict[str, Table]) -> None:
+def test_abstains_where_the_latency_is_unknowable(tables: dict[str, Table]) -> None:
     found = tables["auto: epochs, %"]
-    for name in NOBODY_KNOWS:
+    for name in UNKNOWABLE:
         assert float(found[name]["abstained"]) >= LEAST_ABSTAINED
         assert found[name]["abstained because"] != "-"
 
@@ -85,8 +85,8 @@ def test_the_algorithm_read_literally_fails(tables: dict[str, Table]) -> None:
     assert float(tables["over all scenarios"]["modes, literal"]["off by > 50%"]) > 10 * MOST_FAR_OFF
 
 
-def test_answers_lie_between_arrival_and_application() -> None:
-    """However long clients wait: no answer is before a response has come, none after it was read."""
+def test_estimates_lie_between_arrival_and_reading() -> None:
+    """However long clients wait, no estimate is before a response arrived or after it was read."""
     tables = tables_of("pirate_accuracy", quick=False)
     (found,) = (table for title, table in tables.items() if "waits for a processor" in title)
     assert all(float(row["between, give or take 2%, %"]) >= 95 for row in found.values()), found

@@ -1,4 +1,4 @@
-"""The figures that are asked of RLI, as the experiments print them in full: 8 s of traffic, median of 5 seeds."""
+"""The required figures of RLI, from the full experiments: 8 s of traffic, median of 5 seeds."""
 
 import pytest
 
@@ -8,8 +8,8 @@ pytestmark = pytest.mark.acceptance
 
 LINEAR = {"0.88": 0.07, "0.70": 0.16, "0.55": 0.27}
 BUSY = {"0.88": 0.06, "0.70": 0.085, "0.55": 0.07, "0.20": 0.075}
-DEVIATION = 0.15  # of a flow, at 0.88
-BETTER = 4  # times, than trajectory sampling and the multiflow estimator
+DEVIATION = 0.15  # error of a flow's deviation, at 0.88
+BETTER = 4  # times better than trajectory sampling and the multiflow estimator
 MOST_BYTES = 0.5  # % of the link
 MOST_LOSS = 0.01  # % of packets
 
@@ -17,7 +17,7 @@ MOST_LOSS = 0.01  # % of packets
 def test_errors_of_flows() -> None:
     burstiness, means, _, _, _, deviations, _ = tables_of("rli_accuracy", quick=False).values()
     assert list(burstiness) == list(BUSY)
-    # Not Poisson, which would be easy: 1 at every width.
+    # Unlike Poisson traffic, which would be easy: 1 at every width.
     assert all(float(row["dispersion 1 ms"]) > 15 for row in burstiness.values())
     assert all(float(row["dispersion 100 ms"]) > 100 for row in burstiness.values())
     assert all(float(row["peak/mean 1 ms"]) > 2.5 for row in burstiness.values())
@@ -29,7 +29,7 @@ def test_errors_of_flows() -> None:
 
 
 def test_better_than_trajectory_sampling_and_the_multiflow_estimator() -> None:
-    """On the same flows: against the truth of whole flows, and by sample and hold against that of the packets held."""
+    """On the same flows: against the truth of whole flows, and with sample and hold against that of held packets."""
     burstiness, interest, held, *_ = tables_of("rli_comparison", quick=False).values()
     assert all(float(row["dispersion 1 ms"]) > 15 for row in burstiness.values())
     for table in (interest, held):
@@ -38,10 +38,10 @@ def test_better_than_trajectory_sampling_and_the_multiflow_estimator() -> None:
 
 
 def test_bytes_and_added_loss() -> None:
-    """By RED, the queue of all figures, the mean of added loss is bounded together with two standard errors.
+    """With RED, the queue of all figures, the bound holds for the mean added loss plus two standard errors.
 
-    By DropTail only the mean is: at 0.88 two standard errors more are just at the bound. From 0.92 on nothing is
-    asserted: experiments/README.md says how much it is there.
+    With DropTail it holds for the mean only: at 0.88 the mean plus two standard errors is just at the bound. From 0.92
+    on nothing is asserted: experiments/README.md gives the figures.
     """
     burstiness, sizes, _, losses = tables_of("rli_overhead", quick=False).values()
     assert all(float(row["dispersion 1 ms"]) > 15 for row in burstiness.values())

@@ -1,4 +1,4 @@
-"""The tables of settings in the reference pages are those of the schemas, and each schema is sound."""
+"""The settings tables in the reference pages equal the schemas, and each schema is valid."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_every_default_can_be_read_and_every_setting_has_help(schema: Schema) ->
         assert "\n" not in key.help
 
 
-def test_defaults_of_the_collector_are_those_of_its_parts() -> None:
+def test_defaults_of_the_collector_equal_those_of_its_parts() -> None:
     settings = Settings.of({"topology": "net.json", "follow": {}}, "here")
     assert settings.retention == Retention()
     assert settings.follow == Follow()

@@ -1,4 +1,4 @@
-"""Agents whose meters run inside the kernel, at work in namespaces."""
+"""Agents with meters in the kernel, in network namespaces."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_two_agents_in_the_kernel_measure_a_segment(network: Network, tmp_path: 
             crossing = estimator.cross(*(estimator.synopsis(m.records[0]) for m in (mine, theirs)))
             assert (crossing.sent, crossing.received) == (mine.seen.packets, theirs.seen.packets)
             assert mine.seen.unseen == theirs.seen.unseen == 0
-            assert abs(mine.seen.packets - theirs.seen.packets) <= 4  # under way at an edge
+            assert abs(mine.seen.packets - theirs.seen.packets) <= 4  # in flight at an edge
             if mine.seen.packets > 60 and crossing.used:
                 assert 0 < crossing.moments.sum_ns / crossing.used < 10**8
                 compared += 1
@@ -73,7 +73,7 @@ def test_two_agents_in_the_kernel_measure_a_segment(network: Network, tmp_path: 
         ({"--interface": None, "-r": ["x.pcap"]}, "captures are not read inside the kernel"),
     ],
 )
-def test_what_the_kernel_cannot_do_is_told_beforehand(given: dict[str, object], said: str) -> None:
+def test_settings_that_the_kernel_cannot_run_are_reported_first(given: dict[str, object], said: str) -> None:
     settings = SCHEMA.load(None)
     usual = {"--point": "a", "--interface": "eth0", "--estimator": "lda", "--cut": "clock", "--in-kernel": True}
     settings.put_flags(usual | given)

@@ -1,4 +1,4 @@
-"""The balancer's program on frames that nobody sent: where they go, what stays, what is counted, what it costs."""
+"""The balancer's program on test frames: their destinations, their state, counters and costs."""
 
 import os
 import random
@@ -48,7 +48,7 @@ def backends(*names: str) -> list[Backend]:
 
 @dataclass(frozen=True)
 class Packet:
-    """One that a client sends to the service."""
+    """A client's packet to the service."""
 
     port: int = 40000
     flags: int = ACK | PSH
@@ -72,7 +72,7 @@ class Packet:
 
 
 def ip(source: str, target: str, protocol: int, body: bytes, fragment: int = 0x4000) -> bytes:
-    """With its type before it."""
+    """The IP packet after its ethertype."""
     ends = ip_address(source).packed + ip_address(target).packed
     if len(ends) == 8:
         return (
@@ -104,7 +104,7 @@ class Run:
         self._clock[0] = value
 
     def serve(self, *names: str) -> dict[str, int]:
-        """These backends, and a table of equal shares."""
+        """Set these backends, and a table of equal shares."""
         slots = self.balancer.set_backends(backends(*names))
         self.share(*names)
         return slots
@@ -114,7 +114,7 @@ class Run:
         self.balancer.set_table(np.resize(np.array(list(every.values()), np.int32), TABLE))
 
     def send(self, packet: Packet) -> str:
-        """The backend that gets it; `pass` or `drop`."""
+        """Send a packet; return its backend, `pass` or `drop`."""
         frame = packet.frame()
         ran = self.program.run(frame)
         if ran.result == REDIRECT:
@@ -168,7 +168,7 @@ def test_only_packets_to_the_service_are_touched(run: Run) -> None:
         replace(packet, vip="10.1.0.101"),
         replace(packet, service_port=8080),
         replace(packet, protocol=17),
-        replace(packet, to=mac(ord("a"))),  # what a switch floods is not sent round again
+        replace(packet, to=mac(ord("a"))),  # a frame that a switch floods is not forwarded again
         replace(packet, client="fd00::1", vip="fd00::2"),
     ]
     assert [run.send(one) for one in others] == ["pass"] * len(others)
@@ -194,7 +194,7 @@ def test_before_the_first_table_everything_passes(make: Callable[..., Run]) -> N
     assert one.send(Packet()) == "a"
 
 
-def test_a_connection_stays_whatever_becomes_of_the_table(run: Run) -> None:
+def test_a_connection_stays_when_the_table_changes(run: Run) -> None:
     first = {port: run.send(Packet(port, SYN, 0)) for port in range(1000, 1200)}
     assert set(first.values()) == {"a", "b", "c"}
     for names in ("a", "b", "ca"):
@@ -205,7 +205,7 @@ def test_a_connection_stays_whatever_becomes_of_the_table(run: Run) -> None:
     assert {name: one.connections for name, one in run.counts().items()} == homes
 
 
-def test_draining_leaves_what_there_is_and_gives_nothing_new(run: Run) -> None:
+def test_draining_keeps_connections_and_gives_no_new_ones(run: Run) -> None:
     on_a = [port for port in range(1000, 1100) if run.send(Packet(port, SYN, 0)) == "a"]
     run.share("b", "c")
     assert all(run.send(Packet(port, SYN, 0)) in "bc" for port in range(2000, 2100))
@@ -225,7 +225,7 @@ def test_draining_leaves_what_there_is_and_gives_nothing_new(run: Run) -> None:
     assert not run.faults()
 
 
-def test_who_is_removed_with_connections_loses_them_and_they_are_counted(run: Run) -> None:
+def test_connections_of_a_removed_backend_are_counted_as_lost(run: Run) -> None:
     slots = run.balancer.set_backends(backends("a", "b", "c"))
     on_a = [port for port in range(1000, 1100) if run.send(Packet(port, SYN, 0)) == "a"]
     run.share("b", "c")
@@ -239,8 +239,8 @@ def test_who_is_removed_with_connections_loses_them_and_they_are_counted(run: Ru
     assert run.faults() == {"orphaned": len(on_a)}
 
 
-def test_the_last_word_of_a_closed_connection_is_nobodys_loss(run: Run) -> None:
-    """Its server has left long after the end: whoever has it now says that there is no such connection."""
+def test_late_packets_of_a_closed_connection_are_not_a_loss(run: Run) -> None:
+    """Its backend was removed after the connection closed: another backend rejects the packets."""
     on_a = [port for port in range(1000, 1100) if run.send(Packet(port, SYN, 0)) == "a"]
     for port in on_a:
         run.send(Packet(port, FIN | ACK, 0))
@@ -250,7 +250,7 @@ def test_the_last_word_of_a_closed_connection_is_nobodys_loss(run: Run) -> None:
     assert not run.faults()
 
 
-def test_a_port_that_is_used_again_is_a_new_connection(run: Run) -> None:
+def test_a_reused_port_is_a_new_connection(run: Run) -> None:
     ports = range(1000, 1100)
     old = {port: run.send(Packet(port, SYN, 0)) for port in ports}
     run.share("c")
@@ -264,13 +264,13 @@ def test_a_port_that_is_used_again_is_a_new_connection(run: Run) -> None:
     assert counts["c"].connections == len(ports)
 
 
-def test_what_the_table_cannot_hold_follows_the_maglev_table_and_is_counted(make: Callable[..., Run]) -> None:
+def test_connections_beyond_the_table_follow_maglev_and_are_counted(make: Callable[..., Run]) -> None:
     one = make(groups=1)
     one.serve("a", "b")
     first = {port: one.send(Packet(port, SYN, 0)) for port in range(1000, 1020)}
     assert {port: one.send(Packet(port)) for port in first} == first
     assert one.faults() == {"table_full": 2 * (20 - GROUP)}
-    one.now_ns += 101 * 10**9  # all are silent for longer than they may be
+    one.now_ns += 101 * 10**9  # longer than the timeout
     assert sum(counts.connections for counts in one.counts().values()) == 0
     for port in range(2000, 2000 + GROUP):
         one.send(Packet(port, SYN, 0))
@@ -278,7 +278,7 @@ def test_what_the_table_cannot_hold_follows_the_maglev_table_and_is_counted(make
     assert sum(counts.connections for counts in one.counts().values()) == GROUP
 
 
-def test_closed_and_half_open_connections_make_room_after_a_while_and_open_ones_do_not(
+def test_closed_and_half_open_connections_expire_and_open_ones_do_not(
     make: Callable[..., Run],
 ) -> None:
     one = make(groups=1)
@@ -297,7 +297,7 @@ def test_closed_and_half_open_connections_make_room_after_a_while_and_open_ones_
     assert one.faults() == {"table_full": 2}
 
 
-def test_nearly_all_find_room_in_a_table_that_is_half_full(make: Callable[..., Run]) -> None:
+def test_a_half_full_table_has_room_for_nearly_all(make: Callable[..., Run]) -> None:
     one = make(measures=0, groups=1024)
     one.serve("a", "b")
     for port in range(1024, 1024 + 4 * 1024):
@@ -312,7 +312,7 @@ def test_without_any_backend_packets_are_dropped_and_counted(run: Run) -> None:
 
 
 @pytest.mark.parametrize("kind", [3, 11, 12])
-def test_an_error_goes_where_its_connection_goes(run: Run, kind: int) -> None:
+def test_an_icmp_error_follows_its_connection(run: Run, kind: int) -> None:
     homes = {port: run.send(Packet(port, SYN, 0)) for port in range(1000, 1050)}
     run.share("b")
     for port, home in homes.items():
@@ -349,7 +349,7 @@ def test_ipv6_and_udp(make: Callable[..., Run]) -> None:
     assert udp.send(Packet()) == "pass"
 
 
-def test_what_makes_no_sense_passes_untouched(run: Run) -> None:
+def test_malformed_packets_pass_unchanged(run: Run) -> None:
     rng = random.Random(5)
     whole = Packet().frame()
     assert [run.program.run(whole[:length]).result for length in range(14, len(whole))] == [PASS] * (len(whole) - 14)
@@ -366,8 +366,8 @@ def test_what_makes_no_sense_passes_untouched(run: Run) -> None:
     assert set(run.faults()) == {"malformed", "fragments"}
 
 
-def test_latency_and_requests_are_those_of_the_clients_packets(run: Run) -> None:
-    """One request in flight, answered after 3 ms by a, after 7 ms by the others: 40 of them, then the end."""
+def test_latency_and_requests_follow_the_client_s_packets(run: Run) -> None:
+    """40 requests, one in flight, answered after 3 ms by a and after 7 ms by the others; then the end."""
     late = {"a": 3 * MS, "b": 7 * MS, "c": 7 * MS}
     homes = {port: run.send(Packet(port, SYN, 0)) for port in range(1000, 1030)}
     for port, home in homes.items():
@@ -388,7 +388,7 @@ def test_latency_and_requests_are_those_of_the_clients_packets(run: Run) -> None
     assert {name: (one.count, one.packets) for name, one in run.counts().items()} == dict.fromkeys("abc", (0, 0))
 
 
-def test_who_moves_takes_no_epoch_along(run: Run) -> None:
+def test_a_moved_connection_keeps_no_epoch(run: Run) -> None:
     on_a = next(port for port in range(1000, 1100) if run.send(Packet(port, SYN, 0)) == "a")
     for number in range(18):
         run.now_ns += 5 * MS
@@ -402,7 +402,7 @@ def test_who_moves_takes_no_epoch_along(run: Run) -> None:
     assert (counts.count, counts.requests) == (0, 1)
 
 
-def test_a_table_has_its_size_and_only_backends(run: Run) -> None:
+def test_a_table_has_its_size_and_only_known_backends(run: Run) -> None:
     with pytest.raises(ValueError, match="slots of backends"):
         run.balancer.set_table(np.zeros(TABLE + 1, np.int32))
     with pytest.raises(ValueError, match="slots of backends"):
@@ -442,7 +442,7 @@ def test_a_later_time_on_another_cpu_is_not_an_age(run: Run) -> None:
 
 
 def test_two_cpus_at_the_same_connections(make: Callable[..., Run]) -> None:
-    """Tables are swapped and a backend comes and goes meanwhile; it takes no connections, so none may move."""
+    """Meanwhile tables change and a backend comes and goes; it gets no connections, so none may move."""
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) < 2:
         pytest.skip(needs.TWO_CPUS)
@@ -451,7 +451,7 @@ def test_two_cpus_at_the_same_connections(make: Callable[..., Run]) -> None:
     homes: list[dict[int, set[int]]] = []
 
     def sends(cpu: int) -> None:
-        os.sched_setaffinity(0, {cpu})  # of this thread
+        os.sched_setaffinity(0, {cpu})  # this thread only
         found: dict[int, set[int]] = {port: set() for port in ports}
         homes.append(found)
         for turn in range(turns):
@@ -484,9 +484,9 @@ def test_two_cpus_at_the_same_connections(make: Callable[..., Run]) -> None:
 
 
 @pytest.mark.acceptance
-def test_what_a_packet_costs(make: Callable[..., Run]) -> None:
-    """At most 6.5 times as much as passing it, with `modes`; on a machine that does nothing else."""
-    make()  # or there is nothing to measure
+def test_the_cost_of_a_packet(make: Callable[..., Run]) -> None:
+    """At most 6.5 times the cost of passing a packet, with `modes`, on an idle machine."""
+    make()  # skips where programs cannot be loaded
     found = costs()
     print(found)
     assert max(value for name, value in found.items() if name != "pass") <= LIMIT

@@ -1,4 +1,4 @@
-"""The loader: maps, programs and links of the kernel; what goes wrong, in one line each."""
+"""The loader: maps, programs and links of the kernel; each error is one line."""
 
 import contextlib
 import os
@@ -54,7 +54,7 @@ def test_maps_hold_what_is_put_into_them() -> None:
 
 
 @IN_KERNEL
-def test_arrays_are_memory_that_both_sides_see() -> None:
+def test_arrays_are_memory_shared_with_the_kernel() -> None:
     array = Map.create("array", bpf.ARRAY, 4, 8, 100, bpf.MAPPABLE)
     array.memory().view(np.uint64)[42] = 4242
     assert array.lookup(42) == (4242).to_bytes(8, "little")
@@ -67,7 +67,7 @@ def test_arrays_are_memory_that_both_sides_see() -> None:
 
 
 @IN_KERNEL
-def test_pins_outlive_what_made_them(bpffs: Path) -> None:
+def test_pins_outlive_their_process(bpffs: Path) -> None:
     path = bpffs / "kept"
     made = Map.create("kept", bpf.HASH, 4, 4, 5)
     made.update(3, 33)
@@ -85,7 +85,7 @@ def test_pins_outlive_what_made_them(bpffs: Path) -> None:
         dataplane.pinned_program(str(path))
 
 
-# ---- what goes wrong ----
+# ---- errors ----
 
 
 @IN_KERNEL
@@ -111,14 +111,14 @@ def test_damaged_objects_are_refused_in_a_line(tmp_path: Path) -> None:
         Dataplane(tmp_path / "nothing")
 
 
-def test_without_clang_the_command_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_clang_the_command_names_the_missing_programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(dataplane, "_package_folders", lambda: [tmp_path])
     with pytest.raises(UnavailableError, match=r"lda\.bpf\.o is missing: wirelag was built without clang"):
         shipped("lda")
 
 
 @IN_KERNEL
-def test_without_permission_it_says_which() -> None:
+def test_without_permission_it_names_the_capability() -> None:
     script = """
 from wirelag.capture.privileges import drop_privileges
 from wirelag.ebpf.dataplane import Dataplane, shipped
@@ -138,7 +138,7 @@ except Exception as error:
 @pytest.mark.parametrize(
     "lacking", ["perfmon", *(pytest.param(n, marks=pytest.mark.acceptance) for n in ("bpf", "net_admin"))]
 )
-def test_each_capability_that_lacks_is_told_in_the_same_line(lacking: str, tool: Callable[[str], str]) -> None:
+def test_each_missing_capability_is_named_in_the_same_line(lacking: str, tool: Callable[[str], str]) -> None:
     kept = ",".join(["-all", *(f"+{name}" for name in ("bpf", "net_admin", "perfmon") if name != lacking)])
     sets = [f"--{kind}={kept}" for kind in ("bounding-set", "inh-caps", "ambient-caps")]
     without = (tool("setpriv"), "--securebits=+noroot", *sets)
@@ -148,7 +148,7 @@ def test_each_capability_that_lacks_is_told_in_the_same_line(lacking: str, tool:
 
 
 @IN_KERNEL
-def test_an_old_kernel_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_kernel_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     meter = KernelLda(Lda(), None, LONG_NS, packet_id=PacketId())
     monkeypatch.setattr("platform.release", lambda: "5.15.0-91-generic")
     with pytest.raises(UnavailableError, match=r"Linux 5\.15\.0-91-generic is too old: .* needs 6\.6 or newer"):
@@ -159,7 +159,7 @@ def test_an_old_kernel_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @IN_KERNEL
-def test_what_the_verifier_says_last_is_the_line(tmp_path: Path, tool: Callable[[str], str]) -> None:
+def test_the_verifier_s_last_message_is_shown(tmp_path: Path, tool: Callable[[str], str]) -> None:
     source, target = tmp_path / "bad.bpf.c", tmp_path / "bad.bpf.o"
     source.write_text(
         '__attribute__((section("xdp"), used)) int bad(void *context) { return *(int *)0x1234; }\n'
@@ -176,7 +176,7 @@ def test_what_the_verifier_says_last_is_the_line(tmp_path: Path, tool: Callable[
 @IN_KERNEL
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason=needs.TWO_CPUS)
 @pytest.mark.parametrize("stem", ["lda", "fridge"])
-def test_cpus_lose_nothing_between_them(stem: str) -> None:
+def test_cpus_lose_no_packets(stem: str) -> None:
     lda = Lda(rows=4, shifts=(0,), tail=16)
     meter: KernelLda | KernelFridge
     if stem == "lda":

@@ -1,4 +1,4 @@
-"""Programs at interfaces: what they see, what comes after them, where they run, and that they go with their process."""
+"""Programs at interfaces: what they see, which programs follow, their modes, and their end with their process."""
 
 import json
 import re
@@ -37,7 +37,7 @@ LEFT, RIGHT = "10.78.0.1", "10.78.0.2"
 
 @pytest.fixture
 def network() -> Iterator[Network]:
-    """Two hosts with a cable between."""
+    """Two hosts with a cable between them."""
     network = Network("dataplane")
     network.clear()
     for host in ("left", "right"):
@@ -53,9 +53,9 @@ def network() -> Iterator[Network]:
 
 
 def another(verdict: int, counter: Map) -> Program:
-    """A program that somebody else has written: it counts what it sees, and says the same of everything."""
+    """A foreign program: it counts packets and always returns the same verdict."""
     code = struct.pack("<BBhiBBhi", 0x18, 0x21, 0, counter.fd, 0, 0, 0, 0)  # r1: the counter
-    code += struct.pack("<BBhi", 0xB7, 2, 0, 1) + struct.pack("<BBhi", 0xDB, 0x21, 0, 0)  # one more
+    code += struct.pack("<BBhi", 0xB7, 2, 0, 1) + struct.pack("<BBhi", 0xDB, 0x21, 0, 0)  # add 1
     code += struct.pack("<BBhi", 0xB7, 0, 0, verdict) + struct.pack("<BBhi", 0x95, 0, 0, 0)
     return Program.load("another", bpf.XDP, code, b"GPL\0", 0, b"", 37)
 
@@ -64,7 +64,7 @@ def another(verdict: int, counter: Map) -> Program:
 
 
 def talk(network: Network, count: int, payload: bytes = b"x" * 100) -> int:
-    """So many requests over TCP from left to right, each after the response to the one before; how long that took."""
+    """Send `count` requests over TCP from left to right, each after the response to the last; return the duration."""
     began_ns = time.time_ns()
     with network.inside("right"):
         server = socket.create_server((RIGHT, 7000))
@@ -103,7 +103,7 @@ def test_attached_fridges_see_what_a_capture_sees(network: Network) -> None:
     assert found.counts == expected.counts
     one, other = found.distribution(), expected.distribution()
     assert one.samples == other.samples >= 590
-    # Neither stamps at the same place, so delays differ by what the kernel does in between.
+    # The two stamp at different places, so delays differ by the kernel's work in between.
     assert one.min_ns is not None
     assert one.max_ns is not None
     assert 0 < one.min_ns <= one.max_ns < took_ns
@@ -137,7 +137,7 @@ def test_both_ends_of_a_cable_count_the_same_packets(network: Network) -> None:
 
 
 def attached(network: Network, host: str, interface: str = "cable") -> tuple[str, int]:
-    """In which mode a program sees what comes in, and how many see what goes out."""
+    """The mode of the program for incoming packets, and the number of programs for outgoing ones."""
     link = json.loads(network.run(host, "ip", "-j", "link", "show", interface))[0]
     query, egress = 16, 47  # BPF_PROG_QUERY, BPF_TCX_EGRESS
     with network.inside(host):
@@ -155,13 +155,13 @@ def start(network: Network, tmp_path: Path, interface: str = "cable", *more: str
 
 
 def samples(process: Process) -> int:
-    """In all intervals so far."""
+    """Samples of all intervals so far."""
     return sum(int(number) for number in re.findall(r'^{.*?"samples": (\d+)', process.said(), re.MULTILINE))
 
 
 @IN_LAB
 @IN_KERNEL
-def test_what_is_killed_leaves_nothing_attached(network: Network, tmp_path: Path) -> None:
+def test_a_killed_process_leaves_nothing_attached(network: Network, tmp_path: Path) -> None:
     process = start(network, tmp_path)
     assert attached(network, "left") == ("native", 1)
     talk(network, 100)
@@ -174,14 +174,14 @@ def test_what_is_killed_leaves_nothing_attached(network: Network, tmp_path: Path
 @pytest.mark.acceptance
 @IN_LAB
 @IN_KERNEL
-def test_an_interface_that_disappears_ends_it_with_a_line(network: Network, tmp_path: Path) -> None:
+def test_an_interface_that_disappears_ends_it_with_one_line(network: Network, tmp_path: Path) -> None:
     process = start(network, tmp_path)
     network.ip("left", "link del cable")
     with pytest.raises(OSError, match="cable: the interface has gone; nothing more comes from it"):
         process.finish()
 
 
-# ---- where they run ----
+# ---- modes ----
 
 
 def last_line(said: str) -> dict[str, float]:
@@ -192,8 +192,8 @@ def last_line(said: str) -> dict[str, float]:
 
 @IN_LAB
 @IN_KERNEL
-def test_where_the_driver_cannot_it_runs_behind_it(network: Network, tmp_path: Path) -> None:
-    network.ip("left", "link add deck type bridge")  # a bridge has no XDP of its own
+def test_without_driver_support_it_runs_in_generic_mode(network: Network, tmp_path: Path) -> None:
+    network.ip("left", "link add deck type bridge")  # a bridge has no native XDP
     network.ip("left", f"addr del {LEFT}/24 dev cable")
     network.ip("left", "link set cable master deck")
     network.ip("left", f"addr add {LEFT}/24 dev deck")
@@ -212,7 +212,7 @@ def test_where_the_driver_cannot_it_runs_behind_it(network: Network, tmp_path: P
 
 @IN_LAB
 @IN_KERNEL
-def test_where_the_kernel_cannot_packets_are_captured_instead(network: Network, tmp_path: Path) -> None:
+def test_without_kernel_support_packets_are_captured(network: Network, tmp_path: Path) -> None:
     counter = Map.create("counter", bpf.ARRAY, 4, 8, 1, bpf.MAPPABLE)
     with network.inside("left"):
         link = another(XDP_PASS, counter).attach_xdp("cable")
@@ -226,21 +226,19 @@ def test_where_the_kernel_cannot_packets_are_captured_instead(network: Network, 
     assert last_line(said)["samples"] > 90
 
 
-# ---- what comes after them ----
+# ---- programs that follow ----
 
 
 @IN_LAB
 @IN_KERNEL
 @pytest.mark.parametrize("verdict", [XDP_DROP, XDP_PASS], ids=("drops", "passes"))
-def test_another_program_has_each_packet_after_ours_and_the_last_word(
-    network: Network, verdict: int, bpffs: Path
-) -> None:
+def test_another_program_gets_each_packet_after_ours_and_decides(network: Network, verdict: int, bpffs: Path) -> None:
     path, count = bpffs / "then", 50
     counter = Map.create("counter", bpf.ARRAY, 4, 8, 1, bpf.MAPPABLE)
     other, ours = another(verdict, counter), Lda(rows=16, shifts=(0,), tail=16)
     other.pin(path)
     mac = json.loads(network.run("left", "ip", "-j", "link", "show", "cable"))[0]["address"]
-    network.ip("right", f"neigh replace {LEFT} lladdr {mac} dev cable")  # the question would be dropped, too
+    network.ip("right", f"neigh replace {LEFT} lladdr {mac} dev cable")  # it would drop the ARP request, too
     way = Direction.parse(f"{RIGHT}>{LEFT}")
     try:
         with network.inside("left"):
@@ -257,7 +255,7 @@ def test_another_program_has_each_packet_after_ours_and_the_last_word(
             listening.settimeout(PATIENCE_S)
             assert [int.from_bytes(listening.recv(4), "big") for _ in range(count)] == list(range(count))
         meter.close()
-        sending.sendto(b"last", (LEFT, 7001))  # nobody is before it any more
+        sending.sendto(b"last", (LEFT, 7001))  # our program is gone
         listening.settimeout(PATIENCE_S)
         assert listening.recv(4) == b"last"
         listening.close()
@@ -269,7 +267,7 @@ def test_another_program_has_each_packet_after_ours_and_the_last_word(
 
 @IN_LAB
 @IN_KERNEL
-def test_one_program_is_at_an_interface_and_another_is_one_that_is_pinned(network: Network) -> None:
+def test_an_interface_has_one_program_and_the_next_one_must_be_pinned(network: Network) -> None:
     with network.inside("left"):
         meter = KernelLda(Lda(), "cable", LONG_NS, packet_id=PacketId())
         with pytest.raises(UnavailableError, match="cable: another XDP program is there"):

@@ -1,4 +1,4 @@
-"""The frame decoder inside the kernel: the verifier accepts it, and its row equals the extension's, bit for bit."""
+"""The frame decoder in the kernel: the verifier accepts it, and its rows equal the extension's, bit for bit."""
 
 import random
 import re
@@ -19,7 +19,7 @@ from wirelag.ebpf.dataplane import Dataplane, UnavailableError
 
 INSTRUCTION_LIMIT = 1_000_000  # the verifier's
 REASONS = ("", "link_type", "not_ip", "cut", "malformed", "layers", "no_timestamp", "not plain")
-# struct wl_decode_options and, as it is in eBPF, struct wl_decoding: two places, the type, the packet, the row.
+# struct wl_decode_options and the eBPF version of struct wl_decoding: two places, the type, the packet, the row.
 OPTIONS = struct.Struct("<QIII4x")
 DECODING = struct.Struct("<4x4x4x4xI28x7Q5I6H4B4x")
 ROW = (
@@ -28,19 +28,19 @@ ROW = (
     *("src_port", "dst_port", "window", "ip_id", "flags", "payload_offset"),
     *("protocol", "traffic_class", "kind", "message"),
 )
-NOT_IN_EBPF = {"records.h", "ring.h"}  # file formats, and the ring, which has one inside
+NOT_IN_EBPF = {"records.h", "ring.h"}  # file formats, and the ring, which contains one
 XDP_PASS = 2
-SHORTEST, LONGEST = 14, 3400  # what fits into one page beside the room that XDP keeps
+SHORTEST, LONGEST = 14, 3400  # fits into one page together with XDP's headroom
 
 
 class Decoder:
-    """bpf/headers.bpf.c, verified and loaded; never attached to an interface."""
+    """bpf/headers.bpf.c, verified and loaded, but not attached to an interface."""
 
     def __init__(self, plane: Dataplane) -> None:
         self.plane = plane
 
     def instructions(self, program: str) -> int:
-        """How many instructions the verifier walked through."""
+        """The number of instructions that the verifier processed."""
         said = re.search(r"processed (\d+) insns", self.plane.programs[program].log)
         assert said
         return int(said[1])
@@ -75,7 +75,7 @@ def test_the_verifier_accepts_it_with_room(decoder: Decoder, program: str) -> No
 def both(
     decoder: Decoder, frame: bytes, tunnels: bool, fields: int = 15, prefix: int = 16, seed: int = 0
 ) -> tuple[dict[str, int] | str, bool]:
-    """The row, and whether the decoder of plain frames took it; it need not, but then its row is the same."""
+    """The row, and whether the decoder of plain frames accepted it; if it did, its row must be the same."""
     inside, plain = decoder.decode(frame), decoder.decode(frame, "wl_plain")
     outside = _kernels.decode_frame(frame, len(frame), 1, tunnels=tunnels, fields=fields, prefix=prefix, seed=seed)
     assert inside == outside, (tunnels, fields, prefix, seed, frame.hex())
@@ -84,7 +84,7 @@ def both(
 
 
 @pytest.mark.parametrize("tunnels", [False, True])
-def test_rows_are_the_same_on_real_frames(decoder: Decoder, tunnels: bool, shared_data: Path) -> None:
+def test_rows_are_equal_on_real_frames(decoder: Decoder, tunnels: bool, shared_data: Path) -> None:
     decoder.configure(tunnels, 15, 16, 0)
     rows = plain = 0
     for path in capture_paths("rtt", "hidden", "twopoint", "malformed"):
@@ -99,7 +99,7 @@ def test_rows_are_the_same_on_real_frames(decoder: Decoder, tunnels: bool, share
 
 
 @pytest.mark.parametrize("tunnels", [False, True])
-def test_rows_are_the_same_on_built_frames(decoder: Decoder, tunnels: bool) -> None:
+def test_rows_are_equal_on_built_frames(decoder: Decoder, tunnels: bool) -> None:
     rng = random.Random(47 + tunnels)
     seen: Counter[str | int] = Counter()
     for number in range(scaled(20_000)):
@@ -125,10 +125,10 @@ CALLED = {
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_kernel_compiles_for_ebpf(kernel: str, tmp_path: Path, tool: Callable[[str], str]) -> None:
-    """No float, no 128-bit integer, no call that eBPF does not have; a program that uses it is verified where it is."""
+    """No float, no 128-bit integer, no call that eBPF lacks; programs are verified in their own tests."""
     source = tmp_path / "kernel.bpf.c"
     text = f'#include "abi.h"\n#include "{kernel}"\n'
-    # Code is only made for what is called.
+    # The compiler only emits functions that are called.
     for number, name in enumerate(CALLED.get(kernel, ())):
         text += f"void *const called_{number} = (void *){name};\n"
     source.write_text(text)

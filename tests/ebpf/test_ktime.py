@@ -1,4 +1,4 @@
-"""The clock of programs in the kernel, from this side."""
+"""The clock of programs in the kernel, read from user space."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from wirelag.capture import ktime
 SECOND_NS = 10**9
 
 
-def test_it_is_the_real_time_and_a_difference_that_stays() -> None:
+def test_it_is_the_real_time_with_a_constant_offset() -> None:
     variable = np.zeros(1, np.int64)
     ktime.follow_clock(variable)
     before_ns = time.time_ns()
@@ -24,16 +24,16 @@ def test_it_is_the_real_time_and_a_difference_that_stays() -> None:
     found = [ktime.ahead_ns() for _ in range(100)]
     assert all(within_ns >= 0 for _, within_ns in found)
     low, high = max(f - w for f, w in found), min(f + w for f, w in found)
-    assert low <= high + ktime.SETTLED_NS  # nobody sets the clock: all readings agree
+    assert low <= high + ktime.SETTLED_NS  # the clock is not set: all readings agree
 
 
-def test_only_more_than_a_reading_may_be_off_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_change_beyond_the_reading_error_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     variable = np.array([5000], np.int64)
     for found_ns, within_ns, then_ns in (
         (5000 + ktime.SETTLED_NS, 90, 5000),
         (5001 + ktime.SETTLED_NS, 90, 5001 + ktime.SETTLED_NS),
         (9000, 3000, 5001 + ktime.SETTLED_NS),  # a slow reading
-        (-(10**15), 3000, -(10**15)),  # the time was set
+        (-(10**15), 3000, -(10**15)),  # the clock was set
     ):
         monkeypatch.setattr(ktime, "ahead_ns", lambda said=(found_ns, within_ns): said)
         ktime.follow_clock(variable)

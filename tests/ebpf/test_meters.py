@@ -1,6 +1,6 @@
-"""lda and fridge inside the kernel: of the same packets the synopsis of the extension's meters and of the plain twins.
+"""lda and fridge in the kernel: on the same packets their synopses equal those of the extension and of the twins.
 
-Packets of the past are run through the loaded programs (BPF_PROG_TEST_RUN), each with its own time, on one CPU.
+BPF_PROG_TEST_RUN runs recorded packets through the loaded programs, each with its own time, on one CPU.
 """
 
 import os
@@ -36,14 +36,14 @@ from wirelag.synopses.samples import LEGS, Samples
 Sent = tuple[int, bytes]  # a time and a frame
 Pieces = list[tuple[Interval, PacketBatch]]
 
-SHORTEST, LONGEST = 14, 3400  # what a test run takes
+SHORTEST, LONGEST = 14, 3400  # accepted by a test run
 XDP_PASS = 2
 BEGIN_NS, LONGEST_NS = 1_700_000_100 * 10**9, 10**10
 
 
 @pytest.fixture(scope="module", autouse=True)
 def one_cpu() -> Iterator[None]:
-    """Programs run where they are called; and where they cannot run, all of this is skipped."""
+    """Run programs on one CPU; skip where they cannot run."""
     try:
         KernelLda(Lda(), None, 10**9, packet_id=PacketId()).close()
     except UnavailableError as error:
@@ -55,7 +55,7 @@ def one_cpu() -> Iterator[None]:
 
 
 def captured(path: Path, most: int) -> list[Sent]:
-    """The first packets of a capture that a test run takes, with times that make sense."""
+    """The first packets of a capture that a test run accepts, with plausible times."""
     found = []
     for packet in packets(plain_bytes(path)):
         if packet.link_type == 1 and SHORTEST <= len(packet.frame) <= LONGEST and packet.time_ns > 0:
@@ -66,7 +66,7 @@ def captured(path: Path, most: int) -> list[Sent]:
 
 
 def built(seed: int, count: int) -> list[Sent]:
-    """Frames of all kinds, many of them more than once, at times that go back now and then."""
+    """Frames of all kinds, many repeated, at times that occasionally go back."""
     rng = random.Random(seed)
     frames = [frame for link, frame in (random_frame(rng) for _ in range(count)) if link == 1]
     frames = [frame for frame in (damaged(rng, frame) for frame in frames) if SHORTEST <= len(frame) <= LONGEST]
@@ -78,7 +78,7 @@ def built(seed: int, count: int) -> list[Sent]:
 
 
 def talks(seed: int, flows: int) -> list[Sent]:
-    """Connections from the handshake to the end, all at once."""
+    """Concurrent connections from handshake to end."""
     rng, found = random.Random(seed), []
     for flow in range(flows):
         steps = [(True, 1, 0, 2, 0), (False, 1, 2, 18, 0), (True, 2, 2, 16, 0)]
@@ -96,7 +96,7 @@ def talks(seed: int, flows: int) -> list[Sent]:
 
 
 def in_order(*parts: list[Sent]) -> list[Sent]:
-    """One after the other: times are moved, and no silence is long, so that none of them lies in the future."""
+    """Captures one after another: times are shifted and silences shortened, so that none lies in the future."""
     found: list[Sent] = []
     now_ns = BEGIN_NS
     for part in parts:
@@ -127,14 +127,14 @@ def by_interval(pieces: Pieces) -> list[tuple[Interval, list[PacketBatch]]]:
 
 
 def outside(meter: Meter, pieces: Pieces) -> list:
-    """What a meter says of each interval."""
+    """A meter's synopsis of each interval."""
     return [
         [meter.observe(batch) for batch in batches] and meter.cut(wanted) for wanted, batches in by_interval(pieces)
     ]
 
 
 def inside(meter: KernelLda | KernelFridge, sent: list[Sent], intervals: list[Interval]) -> list:
-    """The same from the kernel: an interval is read while the next one is under way, as late as may be."""
+    """The same from the kernel: an interval is read during the next one, as late as possible."""
     synopses, waiting = [], list(intervals)
     for time_ns, frame in sent:
         while waiting and waiting[0].end_ns + waiting[0].length_ns <= time_ns:
@@ -175,7 +175,7 @@ LDAS = [
 
 
 @pytest.mark.parametrize(("lda", "packet_id", "interval_ns"), LDAS, ids=("small", "nat"))
-def test_lda_in_the_kernel_is_lda(lda: Lda, packet_id: PacketId, interval_ns: int, tmp_path: Path) -> None:
+def test_lda_in_the_kernel_equals_lda(lda: Lda, packet_id: PacketId, interval_ns: int, tmp_path: Path) -> None:
     sent = built(11, 800)
     pieces = read(sent, tmp_path, interval_ns, packet_id)
     assert len(intervals_of(pieces)) > 2
@@ -187,7 +187,7 @@ def test_lda_in_the_kernel_is_lda(lda: Lda, packet_id: PacketId, interval_ns: in
 
 
 def assert_all_are_lda(lda: Lda, found: list[LdaSynopsis], pieces: Pieces) -> None:
-    """The kernel, the extension and the plain twin say the same of each interval."""
+    """The kernel, the extension and the twin agree on each interval."""
     for one, other, twin in zip(found, outside(lda.meter("tap"), pieces), by_twin(lda, pieces), strict=True):
         assert_same_lda(one, other)
         buckets, cache = twin
@@ -205,12 +205,12 @@ def by_twin(lda: Lda, pieces: Pieces) -> Iterator[tuple[list[naive_lda.Bucket], 
         )
 
 
-# All captures take minutes: here a few packets of some, across the edges of intervals as well.
+# All captures take minutes: `make test` takes a few packets of some, across edges of intervals.
 SOME, ALL = pytest.param(False, id="some"), pytest.param(True, id="all", marks=pytest.mark.acceptance)
 
 
 def real(whole: bool, *rooms: str) -> list[Sent]:
-    """Packets of real captures: of all of them many, or of a few small ones."""
+    """Packets of real captures: many of all, or a few of small ones."""
     paths = capture_paths(*rooms)
     if whole:
         return in_order(*(captured(path, 5000) for path in paths))
@@ -219,7 +219,7 @@ def real(whole: bool, *rooms: str) -> list[Sent]:
 
 
 @pytest.mark.parametrize("whole", [SOME, ALL])
-def test_lda_in_the_kernel_is_lda_on_real_captures(whole: bool, shared_data: Path, tmp_path: Path) -> None:
+def test_lda_in_the_kernel_equals_lda_on_real_captures(whole: bool, shared_data: Path, tmp_path: Path) -> None:
     lda, interval_ns = Lda(rows=64, shifts=(0, 3), tail=32), 10**8
     sent = real(whole, "rtt", "twopoint")
     pieces = read(sent, tmp_path, interval_ns, PacketId())
@@ -241,7 +241,7 @@ def test_lda_in_the_kernel_takes_one_direction(tmp_path: Path) -> None:
     assert_same_lda(found, expected)
 
 
-def test_an_interval_that_nobody_reads_is_counted_as_missed() -> None:
+def test_an_unread_interval_is_counted_as_missed() -> None:
     frame = next(frame for _, frame in built(2, 500) if len(frame) > 60 and frame[12:14] == b"\x08\x00")
     meter = KernelLda(Lda(rows=8, shifts=(0,), tail=4), None, 1000, packet_id=PacketId())
     for number in (4, 5, 6, 6, 7):
@@ -254,10 +254,10 @@ def test_an_interval_that_nobody_reads_is_counted_as_missed() -> None:
     meter.close()
 
 
-def test_who_reads_late_leaves_alone_what_is_being_filled() -> None:
+def test_a_late_reader_does_not_touch_the_open_interval() -> None:
     meter, sent, found = KernelLda(Lda(rows=8, shifts=(0,), tail=64), None, 1000, packet_id=PacketId()), 0, []
     for number in range(20):
-        for offset in range(0 if number % 5 else 900, 1000, 100):  # nothing came early in some
+        for offset in range(0 if number % 5 else 900, 1000, 100):  # no early packets in some
             for _, frame in talks(number, 1)[3:5]:
                 meter.hooks.run(frame, 12_000 + number * 1000 + offset)
                 sent += 1
@@ -269,14 +269,14 @@ def test_who_reads_late_leaves_alone_what_is_being_filled() -> None:
     meter.close()
 
 
-def test_intervals_of_a_time_that_comes_again_are_given_up() -> None:
+def test_intervals_are_discarded_after_the_clock_was_set_back() -> None:
     later = (time.time_ns() // 10**9 + 3600) * 10**9
     meter = KernelLda(Lda(rows=8, shifts=(0,), tail=4), None, 10**9, packet_id=PacketId())
     (_, frame), *_ = talks(1, 1)
-    meter.hooks.interface = "lo"  # packets of the past may come from any time
+    meter.hooks.interface = "lo"  # recorded packets may have any time
     meter.hooks.run(frame, later)
     meter.hooks.run(frame, later + 10**9)
-    assert meter.cut(Interval(later, later + 10**9)).packets == 0  # by now the clock was set back
+    assert meter.cut(Interval(later, later + 10**9)).packets == 0  # the clock was set back
     assert meter.statistics().dropped == 2
     meter.hooks.run(frame, later + 10**9)  # a side without a name takes nothing
     assert meter.statistics().dropped == 3
@@ -297,7 +297,7 @@ FRIDGES = [
 
 @pytest.mark.parametrize("whole", [SOME, ALL])
 @pytest.mark.parametrize("fridge", FRIDGES, ids=("one", "three", "timestamps", "handshakes", "durations"))
-def test_fridges_in_the_kernel_are_fridges(fridge: Fridge, whole: bool, tmp_path: Path) -> None:
+def test_fridges_in_the_kernel_equal_fridges(fridge: Fridge, whole: bool, tmp_path: Path) -> None:
     sent, interval_ns = in_order(talks(1, 25), built(3, 400), real(whole, "rtt")), 10**8
     pieces = read(sent, tmp_path, interval_ns)
     meter = KernelFridge(fridge, None, interval_ns)

@@ -1,4 +1,4 @@
-"""`pirate` inside the kernel: the same packets give the same epochs as outside of it, bit for bit."""
+"""`pirate` in the kernel: the same packets give the same epochs as in user space, bit for bit."""
 
 import json
 import os
@@ -40,7 +40,7 @@ from tests.support.effort import ALONE
 from tests.support.experiment_tables import tables_of
 from tests.support.in_lab import IN_LAB
 from tests.support.pirate_connections import CONNECTIONS, connection, shifted, tampered
-from tests.support.response_figures import ASKED, LEAST_ABSTAINED, MOST_BUSY, NOBODY_KNOWS, REACHED, busy, holds
+from tests.support.response_figures import ASKED, LEAST_ABSTAINED, MOST_BUSY, REACHED, UNKNOWABLE, busy, holds
 from wirelag.capture.files import Capture
 from wirelag.ebpf.dataplane import Dataplane
 from wirelag.ebpf.pirate import BESIDES, RECORDS, STEMS, KernelPirate
@@ -53,15 +53,15 @@ from wirelag.synopses.epochs import EPOCH, METHODS, Epochs
 
 Frames = list[tuple[int, bytes]]
 
-SHORTEST, LONGEST = 14, 3400  # what fits into one page beside the room that XDP keeps
-LIMIT = 1_000_000  # instructions, the verifier's
-MOST_BYTES = {"modes": 160, "auto": 256}  # of a flow: record, key, time of its last packet, lock
+SHORTEST, LONGEST = 14, 3400  # fits into one page together with XDP's headroom
+LIMIT = 1_000_000  # instructions, the verifier's limit
+MOST_BYTES = {"modes": 160, "auto": 256}  # bytes per flow: record, key, time of its last packet, lock
 FULL = 8 * (RECORDS["auto"] + 56)  # bytes of a group of eight flows of auto
 
 
 @pytest.fixture(autouse=True, scope="module")
 def permitted() -> None:
-    """Only where bpf() is permitted, and clang was there when the package was built."""
+    """Skip unless bpf() is permitted and the package was built with clang."""
     try:
         Dataplane("pirate_modes").close()
     except WirelagError as error:
@@ -74,7 +74,7 @@ def permitted() -> None:
 
 
 def frame_of(row: ClientPacket, number: int) -> bytes:
-    """A row as a frame, of the connection with this number."""
+    """A row as a frame of the connection with this number."""
     ends = {"src": (0x0A000000 + number).to_bytes(4, "big"), "ident": row.ip_id if row.has & IP_ID else 0}
     if not row.has & TCP:
         return ethernet(ipv4(udp(bytes(min(row.payload, 1400)), (40000, 9000)), 17, **ends))
@@ -86,7 +86,7 @@ def frame_of(row: ClientPacket, number: int) -> bytes:
 
 
 def talk(seed: int, rows_each: int = 250) -> Frames:
-    """Connections of all sorts, tampered with, all at once."""
+    """Concurrent connections of all sorts, with tampering."""
     rng = random.Random(seed)
     found = []
     for number, name in enumerate(CONNECTIONS):
@@ -111,11 +111,11 @@ def real(share: int) -> Frames:
     return frames
 
 
-# Both ways
+# Both implementations
 
 
 def inside(estimator: Pirate, frames: Frames, **options: bool) -> Epochs:
-    """Epochs as the kernel gives them, in order."""
+    """Epochs from the kernel, in order."""
     with KernelPirate(estimator, replayed=True, all_are_clients=True, **options) as meter:
         for number, (time_ns, frame) in enumerate(frames):
             meter.replay(frame, time_ns)
@@ -133,7 +133,7 @@ def batches(frames: Frames, folder: Path, tunnels: bool = False) -> Iterator[Pac
 
 
 def outside(estimator: Pirate, frames: Frames, folder: Path, tunnels: bool = False) -> tuple[Epochs, dict[str, int]]:
-    """The same by the extension, from a capture."""
+    """Epochs from the extension, from a capture."""
     table = estimator.kernel(METHODS.index(estimator.method), estimator.memory)
     last_ns = 0
     for batch in batches(frames, folder, tunnels):
@@ -161,8 +161,8 @@ def test_connections_of_all_sorts(method: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("method", "memory"), [("auto", 1), ("modes", 2 * FULL + 5)])
-def test_flows_that_have_to_leave(method: str, memory: int, tmp_path: Path) -> None:
-    """More flows than slots: those that are silent for longest leave, and come back in the middle."""
+def test_flows_that_are_evicted(method: str, memory: int, tmp_path: Path) -> None:
+    """More flows than slots: the longest silent are evicted, and return in mid-connection."""
     found = hold_equal(Pirate(method, memory, epoch_ns=20 * MS, fewest=1, seed=memory), talk(9, 60), tmp_path)
     assert found.counts["evicted"] > 5
 
@@ -184,7 +184,7 @@ def test_frames_of_any_sort(method: str, tmp_path: Path) -> None:
 
 
 def client_rows(batch: PacketBatch) -> Iterator[ClientPacket]:
-    """The rows of TCP, as the twin takes them in."""
+    """The TCP rows, as input of the twin."""
     for i in np.flatnonzero((batch.kind == Kind.TCP) & ((batch.flags & (Flag.LATER | Flag.SHORT)) == 0)):
         flags = int(batch.flags[i])
         has = TCP | (TIMESTAMPS if flags & Flag.TIMESTAMPS else 0)
@@ -197,7 +197,7 @@ def client_rows(batch: PacketBatch) -> Iterator[ClientPacket]:
         )
 
 
-def test_the_plain_twin_says_the_same(tmp_path: Path) -> None:
+def test_the_plain_twin_agrees(tmp_path: Path) -> None:
     frames, memory = talk(5, 120), 2 * FULL
     twin = Table(Settings(epoch_ns=50 * MS), memory, 0)
     last_ns = 0
@@ -214,7 +214,7 @@ def test_the_plain_twin_says_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", STEMS)
 def test_across_the_edges_of_intervals(method: str, tmp_path: Path) -> None:
-    """Cut at the same instants, both say the same of every interval, though the kernel is read later."""
+    """Cut at the same times, both give the same intervals, though the kernel is read later."""
     frames = [one for one in talk(2, 150) if one[0] < 1_700_000_004 * S]
     estimator = Pirate(method, 1 << 20, epoch_ns=50 * MS)
     table = estimator.kernel(METHODS.index(method), estimator.memory)
@@ -236,11 +236,11 @@ def test_across_the_edges_of_intervals(method: str, tmp_path: Path) -> None:
     assert told > 50
 
 
-# Who is a client
+# Clients and servers
 
 
-def test_who_is_a_client() -> None:
-    """Servers that are named, or the side with the likelier port; the others are counted."""
+def test_clients_and_servers() -> None:
+    """By named servers, or by ports; other packets are counted."""
     rows = [ClientPacket(S + n * MS, seq=n * 100, ack=1, tcp_flags=ACK, has=TCP) for n in range(20)]
     there = [(row.time_ns, frame_of(row, 7)) for row in rows]
     back = [(t, ethernet(ipv4(tcp(bytes(9), ports=(80, 40000)), 6, dst=b"\x0a\0\0\7"))) for t, _ in there]
@@ -270,7 +270,7 @@ def test_who_is_a_client() -> None:
         ),
     ],
 )
-def test_what_cannot_be(make: Callable[[], KernelPirate], line: str) -> None:
+def test_impossible_settings(make: Callable[[], KernelPirate], line: str) -> None:
     with pytest.raises(WirelagError, match=re.escape(line)) as said:
         make()
     assert "\n" not in str(said.value)
@@ -289,7 +289,7 @@ def test_the_verifier_accepts_it_with_room(method: str) -> None:
 
 
 def moved(estimator: Pirate, flows: int, packets_in_all: int) -> tuple[Epochs, int]:
-    """So many flows, in turn, through a table; also its bytes."""
+    """Send `flows` flows in turn through a table; return also its bytes."""
     with (
         Dataplane("moving", constants={"flows": flows, "turn_ns": 50 * MS}) as moving,
         KernelPirate(estimator, replayed=True, all_are_clients=True, clock=moving.maps[".bss"]) as meter,
@@ -306,25 +306,25 @@ def moved(estimator: Pirate, flows: int, packets_in_all: int) -> tuple[Epochs, i
 @pytest.mark.parametrize("method", STEMS)
 @pytest.mark.parametrize("flows", [1 << 12, pytest.param(1 << 20, marks=pytest.mark.acceptance)])
 def test_many_flows(method: str, flows: int) -> None:
-    """All provisioned, all told; and with half of the room, all churned. Nothing fails, nothing is lost in silence."""
+    """With room for all, all are reported; with half of the room, flows are evicted. No loss goes uncounted."""
     each = RECORDS[method] + 56
     turns = 6
     roomy = Pirate(method, 2 * flows * each, epoch_ns=200 * MS, fewest=1, most_epochs=1 << 24)
     found, memory = moved(roomy, flows, turns * flows)
     assert memory <= 2 * flows * (RECORDS[method] + BESIDES + 40)
     assert found.counts["flows"] >= 0.999 * flows
-    assert found.counts["evicted"] <= 0.02 * turns * flows  # of groups that are full
+    assert found.counts["evicted"] <= 0.02 * turns * flows  # from full groups
     assert found.counts["failed"] == found.counts["busy"] == 0
     assert len(found) + found.counts["untold"] > flows
     churned, _ = moved(Pirate(method, flows * each // 2, fewest=1, most_epochs=1 << 24), flows, 2 * flows)
-    assert churned.counts["evicted"] > flows  # all in the second turn, half of them in the first
+    assert churned.counts["evicted"] > flows  # all in the second turn, half in the first
     assert churned.counts["flows"] - churned.counts["evicted"] <= flows // 2
     assert churned.counts["failed"] == churned.counts["busy"] == 0
 
 
 @pytest.mark.parametrize("method", STEMS)
 def test_several_processors_at_one_group(method: str) -> None:
-    """Packets are counted once each, and no flow is in the table twice."""
+    """Each packet is counted once, and no flow is in the table twice."""
     processors = sorted(os.sched_getaffinity(0))[:2]
     if len(processors) < 2:
         pytest.skip(needs.TWO_CPUS)
@@ -354,8 +354,8 @@ def test_several_processors_at_one_group(method: str) -> None:
 # At an interface
 
 
-def test_what_runs_after_ours(bpffs: Path) -> None:
-    """A pinned program has every packet behind ours: here ours of the other method, which counts them."""
+def test_a_program_that_follows_ours(bpffs: Path) -> None:
+    """A pinned program gets every packet after ours: here ours of the other method, which counts them."""
     path = bpffs / "second"
     row = ClientPacket(S, seq=1, ack=1, tcp_flags=ACK, has=TCP)
     with KernelPirate(Pirate("modes", 1), replayed=True, all_are_clients=True) as second:
@@ -373,20 +373,20 @@ def test_what_runs_after_ours(bpffs: Path) -> None:
 
 @IN_LAB
 @pytest.mark.parametrize("method", ["auto", pytest.param("modes", marks=pytest.mark.acceptance)])
-def test_in_the_lab_it_says_what_the_capture_says(method: Method) -> None:
+def test_in_the_lab_it_agrees_with_the_capture(method: Method) -> None:
     with recorded(SCENARIOS["w1-exponential"], 1.5, in_kernel=method) as record:
         assert record.in_kernel is not None
         inside, outside = record.in_kernel, answered(record.capture, Pirate(method))
         means = [epochs.report().mean for epochs in (inside, outside)]
     assert len(outside) > (20 if ALONE else 2)
-    assert abs(len(inside) - len(outside)) <= max(1, 0.05 * len(outside))  # their clocks are some microseconds apart
+    assert abs(len(inside) - len(outside)) <= max(1, 0.05 * len(outside))  # their clocks differ by some microseconds
     assert inside.rows["requests"].sum() == outside.rows["requests"].sum() > (500 if ALONE else 50)
     assert means[0] == pytest.approx(means[1], rel=0.02)
 
 
 @IN_LAB
 def test_watch(tmp_path: Path) -> None:
-    """Answers for each interval while real requests pass, and one at the end; then nothing is attached any more."""
+    """Reports for each interval while real requests pass, and one at the end; then nothing is attached."""
     command = [*WIRELAG, "watch", "eth0", "response", "--in-kernel"]
     command += ["--interval", "500ms", "--format", "jsonl", "--by", "server"]
     server = Httpd("exponential:2000")
@@ -410,27 +410,27 @@ def test_watch(tmp_path: Path) -> None:
     assert [group["key"] for group in final["groups"]] == [f"{SERVICE_ADDRESS}:{server.port}"]
 
 
-# The figures that are asked of `auto`
+# The required figures of `auto`
 
 
 @IN_LAB
 @pytest.mark.acceptance
 @pytest.mark.parametrize("options", [[], ["--held-back", "--seed", "2"]])
-def test_the_table_of_response_holds_in_the_kernel(options: list[str]) -> None:
-    """With the bounds of tests/docs/test_response_figures.py, on an idle machine as there."""
+def test_the_figures_of_response_hold_in_the_kernel(options: list[str]) -> None:
+    """With the bounds of tests/docs/test_response_figures.py, on an idle machine."""
     if busy() > MOST_BUSY:
         pytest.skip(needs.IDLE)
     found = tables_of("pirate_kernel", *options, quick=False)["auto in the kernel: epochs, %"]
     asked = ASKED | {name: bounds for name, (bounds, _) in REACHED.items() if name in ASKED}
     assert {name: found[name] for name, bounds in asked.items() if not holds(found[name], bounds)} == {}
-    for name in NOBODY_KNOWS:
+    for name in UNKNOWABLE:
         assert name not in found or float(found[name]["abstained"]) >= LEAST_ABSTAINED
 
 
 @IN_LAB
 @pytest.mark.acceptance
-def test_what_a_packet_costs() -> None:
-    """In times of a program that only passes packets on; the clock is told: reading it costs what it does anywhere."""
+def test_the_cost_of_a_packet() -> None:
+    """Relative to a program that only passes packets; the time is given, so reading the clock is not measured."""
     if busy() > MOST_BUSY:
         pytest.skip(needs.IDLE)
     found = tables_of("pirate_cost")["times the pass"]["1"]

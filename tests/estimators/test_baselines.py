@@ -1,4 +1,4 @@
-"""Trajectory sampling and the multiflow estimator, against loops over packets written from the papers."""
+"""Trajectory sampling and the multiflow estimator, compared with loops over packets written from the papers."""
 
 import math
 
@@ -18,7 +18,7 @@ NO = (0, math.nan, math.nan)
 
 
 def traffic(seed: int, count: int = 400, loss: float = 0.3, fifo: bool = True) -> Packets:
-    """Packets of a few flows, in the order of sending; some are lost, without FIFO some overtake others."""
+    """Packets of a few flows in order of sending; some are lost, and without FIFO some overtake others."""
     rng = np.random.default_rng(seed)
     sent_ns = np.cumsum(rng.integers(1, 1000, count))
     left_ns = sent_ns + rng.integers(0, 100_000, count)
@@ -70,7 +70,7 @@ Record = tuple[tuple[int, int], tuple[int, int]]  # first and last packet: time 
 
 
 def netflow(seen: list[tuple[int, int, int]], share: float, seed: int) -> dict[int, Record]:
-    """The records of one end, by flow, from (time, id, flow) in the order of time."""
+    """The records of one end, by flow, from (time, id, flow) in order of time."""
     records: dict[int, Record] = {}
     for time, packet_id, flow in seen:
         if thrown(packet_id, share, seed):
@@ -80,12 +80,12 @@ def netflow(seen: list[tuple[int, int, int]], share: float, seed: int) -> dict[i
 
 
 def naive_multiflow(packets: Packets, share: float, seed: int) -> list[tuple[int, float, float]]:
-    """Every flow gives two delays, by its first and last packet; a flow takes those within its own lifetime."""
+    """Every flow gives two delays, by its first and last packet; a flow uses those within its own lifetime."""
     rows = [tuple(int(column[i]) for column in packets) for i in range(len(packets.id))]
     sender = netflow([(sent, packet_id, flow) for flow, packet_id, sent, _ in rows], share, seed)
     arrived = sorted((left, packet_id, flow) for flow, packet_id, _, left in rows if left != LOST)
     receiver = netflow(arrived, share, seed)
-    samples: dict[int, tuple[int, int]] = {}  # by packet: when it was sent, its delay
+    samples: dict[int, tuple[int, int]] = {}  # by packet: sending time, delay
     for flow in sender.keys() & receiver.keys():
         for (sent, near_id), (left, far_id) in zip(sender[flow], receiver[flow], strict=True):
             if near_id == far_id:
@@ -110,12 +110,12 @@ def test_both_equal_loops_over_packets(share: float, fifo: bool, seed: int) -> N
         samples, means, deviations = zip(*naive, strict=True)
         assert ours.samples.tolist() == list(samples)
         assert ours.samples[-1] == 0
-        # Sums of delays up to 2^17 ns in floats, and a root of what their squares leave.
+        # Sums of delays up to 2^17 ns in floats, and the square root of a difference of squares.
         assert ours.mean_ns == pytest.approx(means, abs=1e-6, nan_ok=True)
         assert ours.std_ns == pytest.approx(deviations, abs=0.1, nan_ok=True)
 
 
-# ---- what they are for ----
+# ---- examples ----
 
 
 def test_a_lost_packet_is_not_replaced_by_the_next_one() -> None:
@@ -128,16 +128,16 @@ def test_a_lost_packet_is_not_replaced_by_the_next_one() -> None:
     assert multiflow(packets, 1, 1).mean_ns.tolist() == [30.0]
 
 
-def test_multiflow_takes_the_samples_of_others_within_a_lifetime() -> None:
+def test_multiflow_uses_samples_of_other_flows_within_a_lifetime() -> None:
     packets = handmade((0, 0, 10), (1, 5, 25), (0, 8, 50), (1, 9, 39), (0, 20, 60), (2, 21, 1_000))
     found = multiflow(packets, 3, 1)
-    # Flow 0: its own 10 and 40 (42 is neither its first nor its last), and 20 and 30 of flow 1. A packet alone counts
+    # Flow 0: its own 10 and 40 (42 is neither its first nor its last), and 20 and 30 of flow 1. A single packet counts
     # once.
     assert found.mean_ns.tolist() == [25.0, 25.0, 979.0]
     assert found.samples.tolist() == [4, 2, 1]
 
 
-def test_nothing_comes_of_nothing() -> None:
+def test_empty_input() -> None:
     empty = traffic(0, count=0)
     for found in (
         trajectory(empty, 3),
@@ -156,11 +156,11 @@ def test_the_share_of_sampled_packets() -> None:
     count = int(sampled(ids).sum())
     assert abs(count - 1000) < 4 * math.sqrt(1000)
     assert (sampled(ids) == sampled(ids, seed=0)).all()
-    assert int((sampled(ids) & sampled(ids, seed=1)).sum()) < 10  # 1 is expected
+    assert int((sampled(ids) & sampled(ids, seed=1)).sum()) < 10  # expected: 1
 
 
 def test_sample_and_hold_sees_the_same_flows() -> None:
-    """RLI opens a flow at the packet that trajectory sampling samples first: the comparison is on the same flows."""
+    """RLI opens a flow at the first packet that trajectory sampling samples: both compare the same flows."""
     simulation = run(QueueScenario(0.7, seed=2, seconds=0.5))
     seen = simulation.receiver()
     regular = np.flatnonzero(seen.is_reference == 0)

@@ -1,4 +1,4 @@
-"""The catalogue of methods: names, what each can do, and no room that compares a name."""
+"""The catalogue of methods: names, abilities, and no module that compares names."""
 
 import ast
 from pathlib import Path
@@ -21,7 +21,7 @@ def test_every_module_is_in_the_catalogue() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_method_says_what_it_can_do(name: str) -> None:
+def test_every_method_lists_its_abilities(name: str) -> None:
     kind = estimator_class(name)
     assert isinstance(kind.can, Capabilities)
     assert kind.can == capabilities_of(name)
@@ -31,11 +31,11 @@ def test_every_method_says_what_it_can_do(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if estimator_class(name).can.in_kernel])
-def test_what_runs_in_the_kernel_has_a_program_of_its_name(name: str) -> None:
+def test_kernel_methods_have_a_program_of_their_name(name: str) -> None:
     assert (SOURCE / "ebpf" / f"{name}.py").exists()
 
 
-def test_who_can_do_what() -> None:
+def test_abilities() -> None:
     assert between_points(live=True) == ("lda", "finecomb", "rda", "rli")
     assert between_points(live=False) == ("join",)
     assert between_points(in_kernel=True) == ("lda",)
@@ -43,7 +43,7 @@ def test_who_can_do_what() -> None:
     assert [name for name in NAMES if crosses(name)] == ["join", "lda", "finecomb", "rda"]
 
 
-def test_an_unknown_name_is_told() -> None:
+def test_an_unknown_name_is_reported() -> None:
     assert capabilities_of("tomorrow") is None
     assert capabilities_of(["rda"]) is None
     assert not crosses(None)
@@ -51,12 +51,12 @@ def test_an_unknown_name_is_told() -> None:
         estimator_class("os")
 
 
-def test_what_is_stored_by_name_is_looked_up() -> None:
+def test_stored_names_are_looked_up() -> None:
     assert [Tally(estimator=name).counts_sent for name in ("rli", "rda", "tomorrow")] == [False, True, True]
 
 
 @pytest.mark.parametrize("path", [path for room in ROOMS for path in (SOURCE / room).glob("*.py")], ids=str)
-def test_no_room_compares_the_name_of_a_method(path: Path) -> None:
+def test_no_module_compares_the_name_of_a_method(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Compare):
             words = {leaf.value for leaf in ast.walk(node) if isinstance(leaf, ast.Constant)}

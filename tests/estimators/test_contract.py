@@ -1,4 +1,4 @@
-"""One contract for all estimators: any split gives the same answer, memory is bounded, the input stays as it is."""
+"""One contract for all estimators: any split gives the same result, memory is bounded, the input is not changed."""
 
 import itertools
 import json
@@ -61,7 +61,7 @@ def answers(make: Callable[[], Estimator[Samples]], parts: list[PacketBatch], in
 @one_of_each
 @examples(8)
 @given(cuts=st.lists(st.integers(0, 6_000), max_size=12), interval_ns=st.sampled_from([None, 10**9, 7 * 10**9]))
-def test_any_split_gives_the_same_answer(
+def test_any_split_gives_the_same_result(
     packets: PacketBatch, make: Callable[[], Estimator[Samples]], cuts: list[int], interval_ns: int | None
 ) -> None:
     edges = [0, *sorted(cuts), len(packets)]
@@ -70,7 +70,7 @@ def test_any_split_gives_the_same_answer(
 
 
 @one_of_each
-def test_the_input_stays_as_it_is(packets: PacketBatch, make: Callable[[], Estimator[Samples]]) -> None:
+def test_the_input_is_not_changed(packets: PacketBatch, make: Callable[[], Estimator[Samples]]) -> None:
     before = {name: getattr(packets, name).copy() for name, _, _ in COLUMNS}
     answers(make, [packets], 10**9)
     for name, column in before.items():
@@ -78,7 +78,7 @@ def test_the_input_stays_as_it_is(packets: PacketBatch, make: Callable[[], Estim
 
 
 @one_of_each
-def test_nothing_gives_an_answer_that_says_so(make: Callable[[], Estimator[Samples]]) -> None:
+def test_empty_input_gives_an_empty_result(make: Callable[[], Estimator[Samples]]) -> None:
     (answer,) = answers(make, [PacketBatch.empty()], None)
     assert answer["samples"] == 0
     assert answer["mean"] is None
@@ -86,7 +86,7 @@ def test_nothing_gives_an_answer_that_says_so(make: Callable[[], Estimator[Sampl
 
 
 def hostile(rng: np.random.Generator, rows: int) -> PacketBatch:
-    """Columns full of anything, times that jump, few flow keys and many."""
+    """Columns of random values, times that jump, few or many flow keys."""
     columns = {}
     for name, dtype, width in COLUMNS:
         limits = np.iinfo(dtype)
@@ -99,7 +99,7 @@ def hostile(rng: np.random.Generator, rows: int) -> PacketBatch:
 
 
 @one_of_each
-def test_anything_is_survived_and_no_delay_is_negative(make: Callable[[], Estimator[Samples]]) -> None:
+def test_random_input_gives_no_negative_delay(make: Callable[[], Estimator[Samples]]) -> None:
     rng = np.random.default_rng(7)
     reports = list(wirelag.run(make(), {"tap": (hostile(rng, 4_000) for _ in range(10))}))
     assert all(report.min is None or report.min >= 0 for report in reports)
@@ -113,8 +113,8 @@ def resident_kb() -> int:
 
 
 @one_of_each
-def test_memory_does_not_grow_with_what_arrives(make: Callable[[], Estimator[Samples]]) -> None:
-    """After the first quarter of an endless stream of new connections nothing more is taken."""
+def test_memory_does_not_grow_with_the_input(make: Callable[[], Estimator[Samples]]) -> None:
+    """After the first quarter of an endless stream of new connections memory stays constant."""
     rng = np.random.default_rng(8)
     used = []
 
@@ -126,11 +126,11 @@ def test_memory_does_not_grow_with_what_arrives(make: Callable[[], Estimator[Sam
 
     small = replace(make(), memory=min(make().memory, 8 << 20))  # type: ignore[attr-defined,type-var]
     list(wirelag.run(small, {"tap": stream()}))
-    assert used[-1] - used[0] < 12 << 10  # kB: the memory there is to fill, and what the process took meanwhile
+    assert used[-1] - used[0] < 12 << 10  # kB: filled tables, and other memory of the process
 
 
 @one_of_each
-def test_merging_synopses_is_measuring_in_one(packets: PacketBatch, make: Callable[[], Estimator[Samples]]) -> None:
+def test_merged_synopses_equal_a_single_one(packets: PacketBatch, make: Callable[[], Estimator[Samples]]) -> None:
     """In any order: merging is associative, commutative and loses nothing."""
     from wirelag.measure.loop import cut
 
@@ -185,7 +185,7 @@ def answers_between(between: Between, sources: Sources, interval_ns: int | None)
     cuts=st.tuples(*[st.lists(st.integers(0, 3_000), max_size=8)] * 2),
     interval_ns=st.sampled_from([None, 10**9, 5 * 10**9]),
 )
-def test_any_split_of_two_points_gives_the_same_answer(
+def test_any_split_of_two_points_gives_the_same_result(
     both: Sources, between: Between, cuts: tuple[list[int], list[int]], interval_ns: int | None
 ) -> None:
     parts = {}
@@ -198,7 +198,7 @@ def test_any_split_of_two_points_gives_the_same_answer(
 
 @each_between
 @pytest.mark.parametrize("interval_ns", [None, 10**9])
-def test_the_input_of_two_points_stays_as_it_is(both: Sources, between: Between, interval_ns: int | None) -> None:
+def test_the_input_of_two_points_is_not_changed(both: Sources, between: Between, interval_ns: int | None) -> None:
     columns = [(packets, name) for (packets,) in both.values() for name, _, _ in COLUMNS]
     before = [getattr(packets, name).copy() for packets, name in columns]
     answers_between(between, both, interval_ns)
@@ -207,7 +207,7 @@ def test_the_input_of_two_points_stays_as_it_is(both: Sources, between: Between,
 
 
 @each_between
-def test_nothing_at_two_points_gives_an_answer_that_says_so(both: Sources, between: Between) -> None:
+def test_empty_input_of_two_points_gives_an_empty_result(both: Sources, between: Between) -> None:
     nothing = [PacketBatch.empty()]
     for up, down in ((nothing, nothing), (both["upstream"], nothing), (nothing, both["downstream"]), ([], [])):
         (answer,) = answers_between(between, {"upstream": up, "downstream": down}, None)
@@ -218,7 +218,7 @@ def test_nothing_at_two_points_gives_an_answer_that_says_so(both: Sources, betwe
 
 
 @each_between
-def test_an_interval_that_one_point_did_not_see_is_said_all_the_same(both: Sources, between: Between) -> None:
+def test_an_interval_missed_by_one_point_is_reported(both: Sources, between: Between) -> None:
     for point in both:
         answers = answers_between(between, {**both, point: []}, 10**9)
         assert sum(answer["packets"] for answer in answers) == sum(
@@ -228,7 +228,7 @@ def test_an_interval_that_one_point_did_not_see_is_said_all_the_same(both: Sourc
 
 
 def hostile_between(rng: np.random.Generator, rows: int, ids: int, span_ns: int) -> PacketBatch:
-    """Times anywhere in 64 bits, or near one another; ids few or many."""
+    """Times anywhere in 64 bits, or close together; few or many ids."""
     packets = hostile(rng, rows)
     packets.packet_id[:] = rng.integers(0, ids, rows, np.uint64, endpoint=True)
     packets.time_ns[:] = rng.integers(-span_ns, span_ns, rows, np.int64)
@@ -239,7 +239,7 @@ def hostile_between(rng: np.random.Generator, rows: int, ids: int, span_ns: int)
 @each_between
 @pytest.mark.parametrize("span_ns", [2**63 - 1, 10**10])
 @pytest.mark.parametrize("ids", [0, 20, 2_000, 2**64 - 1])
-def test_anything_at_two_points_is_survived(between: Between, ids: int, span_ns: int) -> None:
+def test_two_points_accept_random_input(between: Between, ids: int, span_ns: int) -> None:
     rng = np.random.default_rng(ids % 1000 + 9)
     for interval_ns in (None, 10**9):
         sources = {point: [hostile_between(rng, 600, ids, span_ns) for _ in range(2)] for point in between.points}
@@ -253,7 +253,7 @@ def test_anything_at_two_points_is_survived(between: Between, ids: int, span_ns:
 
 
 @each_between
-def test_memory_of_two_points_does_not_grow_with_what_arrives(between: Between) -> None:
+def test_memory_of_two_points_does_not_grow_with_the_input(between: Between) -> None:
     rng = np.random.default_rng(8)
     used = []
 
@@ -270,7 +270,7 @@ def test_memory_of_two_points_does_not_grow_with_what_arrives(between: Between) 
 
 
 @each_between
-def test_crossings_are_added_in_any_order(both: Sources, between: Between) -> None:
+def test_crossings_add_up_in_any_order(both: Sources, between: Between) -> None:
     parts = [span.whole for span in spans_between(between, both, 10**9, None)]
     forward, backward = Crossing(), Crossing()
     for part in parts:
@@ -331,7 +331,7 @@ def flows_behind(behind: Rli, packets: PacketBatch, interval_ns: int | None) -> 
 @each_behind
 @examples(8)
 @given(cuts=st.lists(st.integers(0, 20_000), max_size=12), interval_ns=st.sampled_from([None, 10**7, 7 * 10**7]))
-def test_any_split_with_references_gives_the_same_answer(
+def test_any_split_with_references_gives_the_same_result(
     arrived: PacketBatch, behind: Rli, cuts: list[int], interval_ns: int | None
 ) -> None:
     edges = [0, *sorted(min(cut, len(arrived)) for cut in cuts), len(arrived)]
@@ -342,7 +342,7 @@ def test_any_split_with_references_gives_the_same_answer(
 
 
 @each_behind
-def test_the_input_with_references_stays_as_it_is(arrived: PacketBatch, behind: Rli) -> None:
+def test_the_input_with_references_is_not_changed(arrived: PacketBatch, behind: Rli) -> None:
     before = {name: getattr(arrived, name).copy() for name, _, _ in COLUMNS}
     answers_behind(behind, [arrived], 10**7)
     for name, column in before.items():
@@ -350,7 +350,7 @@ def test_the_input_with_references_stays_as_it_is(arrived: PacketBatch, behind: 
 
 
 @each_behind
-def test_nothing_with_references_gives_an_answer_that_says_so(behind: Rli) -> None:
+def test_empty_input_with_references_gives_an_empty_result(behind: Rli) -> None:
     for parts in ([], [PacketBatch.empty()]):
         (answer,) = answers_behind(behind, parts, None)
         assert (answer["samples"], answer["mean"], answer["std"]) == (0, None, None)
@@ -358,7 +358,7 @@ def test_nothing_with_references_gives_an_answer_that_says_so(behind: Rli) -> No
 
 
 def hostile_behind(rng: np.random.Generator, rows: int, span_ns: int) -> PacketBatch:
-    """Anything, much of it on STAMP's port, at times anywhere or near one another."""
+    """Random rows, many on STAMP's port, at times anywhere or close together."""
     packets = hostile(rng, rows)
     packets.time_ns[:] = rng.integers(-span_ns // 100, span_ns, rows, np.int64)
     packets.kind[::5], packets.dst_port[::5], packets.payload_length[::5] = 9, PORT, STANDARD_BYTES
@@ -371,7 +371,7 @@ def hostile_behind(rng: np.random.Generator, rows: int, span_ns: int) -> PacketB
 
 @each_behind
 @pytest.mark.parametrize("span_ns", [2**62, 10**10, 1_000])
-def test_anything_with_references_is_survived(behind: Rli, span_ns: int) -> None:
+def test_references_accept_random_input(behind: Rli, span_ns: int) -> None:
     rng = np.random.default_rng(9)
     for interval_ns in (None, 10**9) if span_ns < 2**62 else (None,):
         answers = answers_behind(behind, [hostile_behind(rng, 3_000, span_ns) for _ in range(5)], interval_ns)
@@ -382,7 +382,7 @@ def test_anything_with_references_is_survived(behind: Rli, span_ns: int) -> None
 
 
 @each_behind
-def test_memory_with_references_does_not_grow_with_what_arrives(behind: Rli) -> None:
+def test_memory_with_references_does_not_grow_with_the_input(behind: Rli) -> None:
     rng = np.random.default_rng(8)
     used = []
 
@@ -398,7 +398,7 @@ def test_memory_with_references_does_not_grow_with_what_arrives(behind: Rli) -> 
 
 @each_behind
 def test_adding_flows_loses_nothing(arrived: PacketBatch, behind: Rli) -> None:
-    """In any order, but for what only the first or the last knows: addresses, reasons, the queue."""
+    """In any order, except for values that only the first or the last has: addresses, reasons, the queue."""
     one, two, three = flows_behind(behind, arrived, 4 * 10**7)[:3]
     forward, backward = (one + two) + three, three + (two + one)
     names = ("key", "first_ns", "last_ns", "packets", "bytes", "timed", "sum_ns", "squares", "squares_high", "brackets")
@@ -410,8 +410,8 @@ def test_adding_flows_loses_nothing(arrived: PacketBatch, behind: Rli) -> None:
         assert getattr(forward, name) == getattr(backward, name) == sum(parts)
 
 
-def test_more_flows_than_are_taken_at_a_time() -> None:
-    """A table is emptied in parts: each flow is in one of them, with its addresses, and what is too much is counted."""
+def test_more_flows_than_one_read_takes() -> None:
+    """A table is emptied in parts: each flow is in one part, with its addresses, and the excess is counted."""
     rows = 3 * FED
     columns = {name: np.zeros((rows, width) if width > 1 else rows, dtype) for name, dtype, width in COLUMNS}
     columns["flow_key"] += np.arange(2, 2 * rows + 2, 2, dtype=np.uint64)

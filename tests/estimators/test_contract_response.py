@@ -1,4 +1,4 @@
-"""The contract of all estimators, for those of response latency: pirate (every method) and pairs."""
+"""The contract of all estimators for those of response latency: pirate (every method) and pairs."""
 
 import itertools
 from typing import Any
@@ -31,7 +31,7 @@ each = pytest.mark.parametrize("estimator", ALL.values(), ids=ALL)
 
 @pytest.fixture(scope="module")
 def asked() -> PacketBatch:
-    """What clients sent to six servers, every eighth packet left out: holes, too."""
+    """Packets from clients to six servers without every eighth, to make holes."""
     packets = PacketBatch.concatenate(list(wirelag.read(str(DATA / "response.pcap.gz"))))
     packets = packets[np.flatnonzero(np.arange(len(packets)) % 8 > 0)]
     return packets[np.flatnonzero(Roles().from_client(packets))]
@@ -47,7 +47,7 @@ def synopsis(estimator: Any, parts: list[PacketBatch]) -> Any:
 @each
 @examples(5)
 @given(cuts=st.lists(st.integers(0, 20_000), max_size=6))
-def test_any_split_gives_the_same_answer(asked: PacketBatch, estimator: Any, cuts: list[int]) -> None:
+def test_any_split_gives_the_same_result(asked: PacketBatch, estimator: Any, cuts: list[int]) -> None:
     edges = [0, *sorted(min(cut, len(asked)) for cut in cuts), len(asked)]
     parts = [asked[start:end] for start, end in itertools.pairwise(edges)]
     whole, split = synopsis(estimator, [asked]), synopsis(estimator, parts)
@@ -57,7 +57,7 @@ def test_any_split_gives_the_same_answer(asked: PacketBatch, estimator: Any, cut
 
 
 @each
-def test_the_input_stays_as_it_is(asked: PacketBatch, estimator: Any) -> None:
+def test_the_input_is_not_changed(asked: PacketBatch, estimator: Any) -> None:
     before = [np.array(getattr(asked, name)) for name, _, _ in COLUMNS]
     synopsis(estimator, [asked])
     for (name, _, _), column in zip(COLUMNS, before, strict=True):
@@ -65,7 +65,7 @@ def test_the_input_stays_as_it_is(asked: PacketBatch, estimator: Any) -> None:
 
 
 @each
-def test_nothing_gives_an_answer_that_says_so(asked: PacketBatch, estimator: Any) -> None:
+def test_empty_input_gives_an_empty_result(asked: PacketBatch, estimator: Any) -> None:
     for parts in ([], [asked[:0]]):
         report = synopsis(estimator, parts).report()
         assert (report.samples, report.mean) == (0, None)
@@ -73,8 +73,8 @@ def test_nothing_gives_an_answer_that_says_so(asked: PacketBatch, estimator: Any
 
 
 @each
-def test_anything_is_survived(asked: PacketBatch, estimator: Any) -> None:
-    """Columns of random numbers: no fault, and no answer that is negative or longer than the capture can hold."""
+def test_random_input_is_accepted(asked: PacketBatch, estimator: Any) -> None:
+    """Columns of random numbers: no fault, and no result that is negative or longer than the capture."""
     generator = np.random.default_rng(3)
     columns = {}
     for name, kind, width in COLUMNS:
@@ -85,13 +85,13 @@ def test_anything_is_survived(asked: PacketBatch, estimator: Any) -> None:
     columns["flow_key"] = generator.integers(0, 8, 4_000, np.uint64)
     for times in (columns["time_ns"], np.sort(columns["time_ns"] % 10**10)):
         mean = synopsis(estimator, [PacketBatch(columns | {"time_ns": times})]).report().mean
-        # Sorted, all times are within ten seconds; blind multiplies a gap by what is in flight.
+        # Sorted, all times are within ten seconds; blind multiplies a gap by the requests in flight.
         longest_s = 64 * 10 if times[-1] < 10**10 and (np.diff(times) >= 0).all() else 64 * 2**40 / 1e9
         assert mean is None or 0 <= mean <= longest_s
 
 
 @each
-def test_memory_does_not_grow_with_what_arrives(asked: PacketBatch, estimator: Any) -> None:
+def test_memory_does_not_grow_with_the_input(asked: PacketBatch, estimator: Any) -> None:
     meter = estimator.meter("tap")
     meter.observe(asked)
     before = meter.memory

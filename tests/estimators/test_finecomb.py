@@ -1,7 +1,7 @@
-"""FineComb: notices what LDA does not, repairs the edges of an interval, and gives up in time.
+"""FineComb: it detects errors that LDA does not, repairs the edges of an interval, and limits its effort.
 
 Tolerances come from theory: the mean over usable rows, a share u of n packets, has a standard error of
-sigma * sqrt((1 - u)/(u n)), as a mean of packets drawn without putting back.
+sigma * sqrt((1 - u)/(u n)), as a mean of packets drawn without replacement.
 """
 
 import math
@@ -47,17 +47,17 @@ def rough(estimator: Lda, packets: PacketBatch) -> LdaSynopsis:
 
 @dataclass(frozen=True)
 class Points:
-    """One interval of a second, by the clock: packets in flight at its edges are seen at one point alone."""
+    """One interval of a second, by the clock: packets in flight at its edges are seen at one point only."""
 
     up: PacketBatch
     down: PacketBatch
-    delays_ns: Times  # of packets that both points saw
+    delays_ns: Times  # packets that both points saw
 
     @classmethod
     def by_clock(
         cls, count: int, seed: int, lost: int = 0, jitter_ns: float = 10_000, delay_ns: int = DELAY_NS
     ) -> "Points":
-        """Evenly sent from before the interval until after it."""
+        """Packets sent evenly from before the interval until after it."""
         rng = np.random.default_rng(seed)
         gap_ns = SECOND_NS // count
         more = 20 * delay_ns // gap_ns + 10
@@ -82,7 +82,7 @@ class Points:
         return estimator.cross(fine(estimator, self.up), fine(estimator, self.down))
 
     def score(self, crossing: Crossing) -> float:
-        """How many standard errors the mean is off."""
+        """The error of the mean, in standard errors."""
         assert crossing.mean_ns is not None
         share = crossing.used / len(self.delays_ns)
         error_ns = float(self.delays_ns.std()) * math.sqrt((1 - share) / crossing.used)
@@ -93,7 +93,7 @@ class Points:
 
 
 def exchanged(seed: int) -> tuple[PacketBatch, PacketBatch]:
-    """50 packets are lost, and 50 others come downstream alone: rows with one of each have equal counts."""
+    """50 packets are lost, and 50 others are seen downstream only: rows with one of each have equal counts."""
     rng = np.random.default_rng(seed)
     ids, sent_ns = fresh(rng, 20_000), EPOCH_NS + np.arange(20_000) * 50_000
     stays = np.ones(len(ids), bool)
@@ -104,15 +104,15 @@ def exchanged(seed: int) -> tuple[PacketBatch, PacketBatch]:
 
 
 def right_throughout(crossings: list[Crossing]) -> bool:
-    """All delays are the same, so whatever rows are used, the mean is exact."""
+    """All delays are equal, so the mean is exact for any set of rows."""
     return all(crossing.sum_ns == DELAY_NS * crossing.used > 0 for crossing in crossings)
 
 
-def test_parity_notices_what_counts_do_not() -> None:
-    """LDA with the same rows uses those of equal counts, is wrong by far, and without single packets cannot know.
+def test_parity_detects_what_counts_do_not() -> None:
+    """LDA with the same rows uses those of equal counts, is far off, and cannot know without single packets.
 
-    200 (e^-1/4 / 4)^2 = 7.6 rows lost one and got one, whose time is half a second too early on average: over 12,900
-    used packets 295 us, with a standard deviation of sqrt(7.6) 0.58 s / 12,900 = 124 us in a run.
+    In 200 (e^-1/4 / 4)^2 = 7.6 rows one packet was replaced by another, whose time is half a second too early on
+    average: over 12,900 used packets 295 us, with a standard deviation of sqrt(7.6) 0.58 s / 12,900 = 124 us in a run.
     """
     with_parity, with_counts = [], []
     for seed in range(10):
@@ -130,12 +130,12 @@ def test_parity_notices_what_counts_do_not() -> None:
 
 
 def test_both_edges_are_repaired() -> None:
-    """Without loss every row is whole again: all packets that both points saw are used, and the sum is exact."""
+    """Without loss all rows are repaired: all packets that both points saw are used, and the sum is exact."""
     for seed in range(5):
         points = Points.by_clock(100_000, seed)
         estimator = Finecomb(rows=512, stash=256, seed=seed)
         crossing = points.crossed(estimator)
-        assert crossing.details["repaired_rows"] > 5  # some five are in flight at each edge
+        assert crossing.details["repaired_rows"] > 5  # about five are in flight at each edge
         assert crossing.details["usable_rows"] == 512
         assert (crossing.used, crossing.sum_ns) == (len(points.delays_ns), int(points.delays_ns.sum()))
         broken = points.crossed(replace(estimator, stash=0))
@@ -144,10 +144,10 @@ def test_both_edges_are_repaired() -> None:
 
 
 @pytest.mark.parametrize("edge", ["first", "last"])
-def test_each_edge_is_repaired_by_its_own_half_of_the_stash(edge: str) -> None:
+def test_each_half_of_the_stash_repairs_its_edge(edge: str) -> None:
     rng = np.random.default_rng(1)
     ids, sent_ns = fresh(rng, 10_000), EPOCH_NS + np.arange(10_000) * 1000
-    if edge == "first":  # two that were sent before come in first
+    if edge == "first":  # two packets from before arrive first
         down = np.concatenate((fresh(rng, 2), ids)), np.concatenate((sent_ns[:2], sent_ns + DELAY_NS))
     else:  # two arrive after the end
         down = ids[:-2], sent_ns[:-2] + DELAY_NS
@@ -159,7 +159,7 @@ def test_each_edge_is_repaired_by_its_own_half_of_the_stash(edge: str) -> None:
     assert (crossing.used, crossing.sum_ns) == (both, both * DELAY_NS)
 
 
-def test_what_was_lost_in_the_middle_cannot_be_repaired() -> None:
+def test_losses_in_the_middle_cannot_be_repaired() -> None:
     points = Points.by_clock(50_000, 3, lost=40)
     crossing = points.crossed(Finecomb(rows=512, stash=256))
     assert 512 - 40 <= crossing.details["usable_rows"] < 512 - 20  # 40 in 512 rows: 38.5 rows, and 0 or 1 at an edge
@@ -170,11 +170,11 @@ def test_what_was_lost_in_the_middle_cannot_be_repaired() -> None:
 
 
 def passes(scores: list[float]) -> bool:
-    """No mean is off by five standard errors, and they are not off to one side."""
+    """No mean is off by five standard errors, and together they have no bias."""
     return max(map(abs, scores)) < 5 and abs(sum(scores)) < 4 * math.sqrt(len(scores))
 
 
-def test_the_mean_of_usable_rows_is_fair() -> None:
+def test_the_mean_of_usable_rows_is_unbiased() -> None:
     scores = []
     for seed in range(20):
         points = Points.by_clock(50_000, seed, lost=200, jitter_ns=40_000)
@@ -183,11 +183,11 @@ def test_the_mean_of_usable_rows_is_fair() -> None:
 
 
 def test_rows_by_count_alone_fail_the_same_test() -> None:
-    """LDA's buckets cut by the clock: packets of both edges cancel in the count, and a second goes into the mean.
+    """LDA's buckets cut by the clock: packets of both edges cancel in the count, and the mean is off by a second.
 
     (With single packets it would leave such rows out: `unlike_rows`.)
 
-    FineComb without a stash is fair, too, since parity tells: what fails is the use of rows that were not repaired.
+    FineComb without a stash is unbiased, too, since parity detects them: the error comes from unrepaired rows.
     """
     by_parity, by_count = [], []
     for seed in range(20):
@@ -200,7 +200,7 @@ def test_rows_by_count_alone_fail_the_same_test() -> None:
 
 
 def test_without_a_stash_little_is_left() -> None:
-    """At 2 ms of delay and 128 rows 100 packets are in flight at each edge: e^(-200/128) of rows are untouched."""
+    """With 2 ms of delay and 128 rows 100 packets are in flight at each edge: e^(-200/128) of the rows are intact."""
     repaired, bare = [], []
     for seed in range(5):
         points = Points.by_clock(50_000, seed, delay_ns=2_000_000, jitter_ns=1_000)
@@ -212,11 +212,11 @@ def test_without_a_stash_little_is_left() -> None:
     assert np.mean(repaired) > 2 * np.mean(bare)
 
 
-# ---- the end of trying ----
+# ---- limits ----
 
 
 def test_tries_are_bounded() -> None:
-    """Rows with 12 candidates and a lost packet each: 4,095 sets for a row, and 2^22 in all; then nothing is tried."""
+    """Rows with 12 candidates and a lost packet each: 4,095 sets per row, and 2^22 in all; then trying ends."""
     rng, rows = np.random.default_rng(5), 2048
     per_row = Finecomb(rows=rows, stash=0)
     pool = fresh(rng, rows * 40)
@@ -249,4 +249,4 @@ def test_one_id_a_million_times() -> None:
     up, down = batch(ids, EPOCH_NS + np.arange(len(ids))), batch(ids[:-1], EPOCH_NS + 9 + np.arange(len(ids) - 1))
     estimator = Finecomb()
     crossing = estimator.cross(fine(estimator, up), fine(estimator, down))
-    assert crossing.used == 0  # its one row differs, and no candidate is left: the id is in both stashes
+    assert crossing.used == 0  # its only row differs, and no candidate is left: the id is in both stashes

@@ -1,6 +1,6 @@
-"""Fridges: the kernel equals its twin, bit for bit; the weights are unbiased, and tests that must fail do.
+"""Fridges: the kernel equals its twin, bit for bit; the weights are unbiased, and incorrect variants fail.
 
-Tolerances come from theory: of a delay that is seen with probability q and then counts 1/q, the variance is 1/q - 1.
+Tolerances come from theory: a delay that is seen with probability q and then counts 1/q has the variance 1/q - 1.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ packet = st.fixed_dictionaries(
         "protocol": st.sampled_from([1, 58]),
     }
 )
-PORTS = ((1000, 80), (80, 1000), (7, 7), (443, 50000))  # of the flows, in direction 0
+PORTS = ((1000, 80), (80, 1000), (7, 7), (443, 50000))  # ports of the flows, in direction 0
 
 
 def batch_of(rows: list[dict]) -> PacketBatch:
@@ -87,7 +87,7 @@ def batch_of(rows: list[dict]) -> PacketBatch:
 
 @st.composite
 def parameters(draw: st.DrawFn) -> dict:
-    """Fridges of any kind, small enough that requests meet."""
+    """Fridges of any kind, small enough that requests collide."""
     variant = draw(st.integers(0, 2))
     seed = draw(st.integers(0, 2**64 - 1))
     if variant == 2:
@@ -127,7 +127,7 @@ REAL = (
 
 @pytest.fixture(scope="module")
 def real_batches(shared_data: Path) -> list[list[PacketBatch]]:
-    """The batches of small real captures, as far as they can be read."""
+    """The batches of small real captures, up to any damage."""
     captures = []
     for path in capture_paths("rtt", "hidden", "malformed"):
         if path.stat().st_size > scaled(250_000):
@@ -162,11 +162,11 @@ class Trace:
     """Queries and answers in order of time."""
 
     packets: PacketBatch
-    request: npt.NDArray[np.int64]  # of each packet: the number of its request
-    arrivals: npt.NDArray[np.int64]  # of each packet: the requests so far
-    delays_ns: npt.NDArray[np.int64]  # of those answered, in order of their answers
-    survived: npt.NDArray[np.int64]  # and the requests between
-    flow_key: npt.NDArray[np.uint64]  # of each request
+    request: npt.NDArray[np.int64]  # for each packet: the number of its request
+    arrivals: npt.NDArray[np.int64]  # for each packet: the requests so far
+    delays_ns: npt.NDArray[np.int64]  # for answered requests, in order of their answers
+    survived: npt.NDArray[np.int64]  # requests in between
+    flow_key: npt.NDArray[np.uint64]  # for each request
 
 
 def trace_of(seed: int, requests: int, rate_per_s: float, answered: float, delays_ns: npt.NDArray) -> Trace:
@@ -224,7 +224,7 @@ def errors_by_octave(trace: Trace, fridges: Fridges) -> Array:
 
 
 def ratios(trace: Trace, runs: list[tuple[npt.NDArray, npt.NDArray]]) -> Array:
-    """Estimate/true of each octave, over all runs of (delays, weights)."""
+    """Estimate/true for each octave, over all runs of (delays, weights)."""
     true = by_octave(trace.delays_ns, np.ones(len(trace.delays_ns)))
     return np.mean([by_octave(delays_ns, weights) for delays_ns, weights in runs], axis=0) / true
 
@@ -292,7 +292,7 @@ def test_the_union_weight_is_unbiased_and_inverse_variances_are_not(trace: Trace
     assert np.any(np.abs(ratios(trace, inverse) - 1) > 0.03)
 
 
-def test_what_is_measured_without_correction_is_biased(trace: Trace) -> None:
+def test_variants_without_correction_are_biased(trace: Trace) -> None:
     kernel = _kernels.Fridge(DNS, [1024], [CERTAIN], 1, variant=1)
     _, delays_ns, _, _, _, _, weights = columns_of(kernel, trace.packets)
     assert np.all(weights == 1)
@@ -308,7 +308,7 @@ CHANGING = (
 
 
 def test_fridges_that_change_every_interval_stay_unbiased(trace: Trace) -> None:
-    """Intervals of 5 ms, of which delays up to 4 ms straddle many; M, p and N are others in each."""
+    """Intervals of 5 ms, shorter than many delays; M, p and N change in each."""
     worst = np.max([errors_by_octave(trace, fridges) for fridges in CHANGING], axis=0)
     assert 4 * worst.max() / np.sqrt(len(SEEDS)) < 0.03
     runs = []
@@ -334,7 +334,7 @@ def test_integer_weights_are_the_exact_ones_rounded_at_random(trace: Trace) -> N
     for fridges in (THREE, Fridges((1024,), (CERTAIN // 16,)), Fridges((1 << 20,), (CERTAIN,))):
         _, _, _, _, _, x, weights = observed(trace, fridges, 3)
         exact = union_weights(fridges, x)
-        # Off by less than one, and by the last bits of q, which has 32 of them.
+        # Off by less than one, and by the last bits of q, which has 32.
         assert np.all(np.abs(weights - exact) < 1 + exact * (1e-5 + exact * 8 / CERTAIN))
         noise = 4 * np.sqrt((exact % 1 * (1 - exact % 1)).sum()) / exact.sum()
         assert abs(weights.sum() / exact.sum() - 1) < noise + 1e-5
@@ -347,7 +347,7 @@ def isp_delays_ns(rng: np.random.Generator, count: int) -> npt.NDArray[np.int64]
     return (np.exp(rng.normal(3.209, 1.302, count)) * 1e6).astype(np.int64)
 
 
-def test_an_isp_like_trace_comes_out_within_nine_hundredths_of_an_octave() -> None:
+def test_an_isp_like_trace_is_within_nine_hundredths_of_an_octave() -> None:
     """3M requests, 535k/s, 13% answered; M = 2^16, p = 1; max |log2 error| over 5..95%, median of 10 seeds."""
     trace = trace_of(1, 3_000_000, 535_000, 0.13, isp_delays_ns(np.random.default_rng(2), 3_000_000))
     ranks = np.arange(5, 96) / 100
@@ -377,7 +377,7 @@ def distribution_of(delays_ns: npt.NDArray[np.int64]) -> Distribution:
 
 
 @pytest.mark.parametrize("memory", [24, 100, 2048, 64 << 10, 1_000_000, 64 << 20])
-def test_plans_keep_their_memory_and_use_half_of_it_at_least(memory: int) -> None:
+def test_plans_stay_within_memory_and_use_at_least_half(memory: int) -> None:
     known = distribution_of(isp_delays_ns(np.random.default_rng(1), 10_000))
     for chosen in (plan(memory), plan(memory, 1e5), plan(memory, 1e5, known), plan(memory, 1e5, None, 8)):
         assert memory / 2 - 24 <= chosen.bytes <= memory
@@ -388,7 +388,7 @@ def test_plans_keep_their_memory_and_use_half_of_it_at_least(memory: int) -> Non
 
 
 @pytest.mark.parametrize(("longest_ms", "least", "most"), [(2**12, -10, -6), (2**6, -4, -3)])
-def test_known_delays_get_the_entry_probability_that_was_found_best(longest_ms: int, least: int, most: int) -> None:
+def test_known_delays_get_the_best_entry_probability(longest_ms: int, least: int, most: int) -> None:
     """FINDINGS: at M = 2^12 and a million requests per second 2^-9..2^-6 for 4096 ms, 2^-4..2^-3 for 64 ms."""
     delays_ms = longest_ms * 2.0 ** np.random.default_rng(1).uniform(-10, 0, 20_000)
     chosen = plan(24 << 12, 1e6, distribution_of((delays_ms * 1e6).astype(np.int64)))
@@ -401,7 +401,7 @@ def inflation(fridges: Fridges, longest_ms: float) -> float:
     return float(np.sqrt(np.mean(union_weights(fridges, survived))))
 
 
-def test_unknown_delays_get_three_fridges_that_are_never_far_from_the_best() -> None:
+def test_unknown_delays_get_three_fridges_that_are_always_near_the_best() -> None:
     def regret(fridges: Fridges, longest_ms: float) -> float:
         least = min(inflation(Fridges((1 << 12,), (CERTAIN >> k,)), longest_ms) for k in range(25))
         return inflation(fridges, longest_ms) / least
@@ -427,12 +427,12 @@ def test_a_meter_adapts_between_intervals_within_its_memory() -> None:
         assert meter.bytes <= 48 << 10
     assert len(plans[0].slots) == 3
     assert plans[1] != plans[0]
-    assert plans[2] == plans[1]  # nothing changed, nothing to gain
+    assert plans[2] == plans[1]  # no change, no gain
     assert errors_by_octave(trace, plans[-1]).max() < errors_by_octave(trace, plans[0]).max()
 
 
 @pytest.mark.parametrize("variant", ["inverse-variance", "overwrite", "expiry"])
-def test_the_variants_to_compare_with_give_a_report(trace: Trace, variant: str) -> None:
+def test_the_variants_for_comparison_give_a_report(trace: Trace, variant: str) -> None:
     stages = 4 if variant == "expiry" else 1
     estimator = Fridge(("dns",), memory=32 << 10, variant=variant, stages=stages, expiry_ns=LONGEST_NS)  # type: ignore[arg-type]
     meter = estimator.meter("tap")
@@ -451,7 +451,7 @@ def test_every_sample_goes_to_the_sinks_with_its_weight(trace: Trace) -> None:
     assert sum(got) == meter.cut(Interval(0, 1)).distribution().weight > 0
 
 
-def test_the_answer_does_not_depend_on_the_split_into_batches(trace: Trace) -> None:
+def test_the_result_does_not_depend_on_the_split_into_batches(trace: Trace) -> None:
     packets = trace.packets[:30_000]
     whole, parts = Fridge(("dns",), memory=8192).meter("tap"), Fridge(("dns",), memory=8192).meter("tap")
     whole.observe(packets)
@@ -467,7 +467,7 @@ def test_the_answer_does_not_depend_on_the_split_into_batches(trace: Trace) -> N
 
 @pytest.mark.acceptance
 def test_95_percent_intervals_cover_the_truth_in_93_to_97_of_100_runs() -> None:
-    """The truth is that of the distribution that the delays come from; 1,000 runs have a standard error of 0.7%."""
+    """The truth is that of the delays' distribution; 1,000 runs have a standard error of 0.7%."""
     mu, sigma, runs = 3.209, 0.8, 1_000
     normal = {"0.5": 0.0, "0.9": 1.2815515655446004, "0.99": 2.3263478740408408}
     truth = {"mean": np.exp(mu + sigma**2 / 2) / 1e3} | {q: np.exp(mu + sigma * z) / 1e3 for q, z in normal.items()}

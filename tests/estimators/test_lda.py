@@ -1,8 +1,8 @@
-"""LDA's statistics: means within their bounds, deviations, samples as theory has them, edges of intervals.
+"""LDA's statistics: means within their bounds, deviations, sample sizes as in theory, edges of intervals.
 
-Tolerances come from theory: of a mean of S delays out of R, the mean error is sqrt(2/pi) sigma sqrt((1 - S/R)/S), and
-that of n runs has a standard error of sqrt(pi/2 - 1) of it over sqrt(n). Of a deviation between r rows the error is
-half that of its square, whose variance is 2/r, and a little for heavy tails.
+Tolerances come from theory: the mean of S out of R delays has a mean error of sqrt(2/pi) sigma sqrt((1 - S/R)/S), and
+over n runs that has a standard error of sqrt(pi/2 - 1) of it over sqrt(n). The error of a deviation between r rows is
+half that of its square, whose variance is 2/r, and a little more for heavy tails.
 """
 
 import math
@@ -22,8 +22,8 @@ from wirelag.synopses.crossing import Crossing
 from wirelag.twopoint.spans import Span, cuts, spans_between
 
 ROWS = 1024
-NORMAL_MEAN = math.sqrt(2 / math.pi)  # of |z|
-SPREAD = math.sqrt(math.pi / 2 - 1)  # the deviation of |z| over its mean
+NORMAL_MEAN = math.sqrt(2 / math.pi)  # mean of |z|
+SPREAD = math.sqrt(math.pi / 2 - 1)  # deviation of |z| over its mean
 
 
 def pareto_ns(rng: np.random.Generator, count: int, shape: float) -> Times:
@@ -37,14 +37,14 @@ def delays_of(name: str, count: int, seed: int) -> Times:
 
 
 def losing(delays_ns: Times, lost: int, seed: int = 0, start_ns: int = 0) -> Trace:
-    """A packet each 200 ns, of which so many are lost."""
+    """A packet every 200 ns, `lost` of which are lost."""
     arrived = np.ones(len(delays_ns), bool)
     arrived[np.random.default_rng(seed).permutation(len(delays_ns))[:lost]] = False
     return Trace(start_ns + np.arange(len(delays_ns)) * 200, delays_ns, arrived, seed << 32)
 
 
 def crossings_of(trace: Trace, rows: int, shifts: tuple[int, ...], seeds: Sequence[int]) -> Iterator[list[Crossing]]:
-    """For each seed: what LDA says, with its own deviation and with the papers'."""
+    """For each seed: LDA's result, with its own deviation and with the papers'."""
     sources = trace.sources()
     for seed in seeds:
         estimator = Lda(rows, shifts, tail=1, seed=seed)
@@ -61,7 +61,7 @@ def error(estimated: float | None, true: float) -> float:
     return abs(estimated - true) / true
 
 
-# ---- exact where nothing is lost ----
+# ---- exact without loss ----
 
 
 @pytest.mark.parametrize("estimator", [Lda(), Lda(1024, (0,)), Lda(7, (0, 1, 2))])
@@ -77,7 +77,7 @@ def test_without_loss_the_mean_is_that_of_all_packets(estimator: Lda) -> None:
 
 @pytest.mark.parametrize("start_ns", [1_700_000_000 * SECOND_NS, 2**63 - SECOND_NS, -(2**63), -5_000_000])
 def test_sums_wrap_around_and_the_mean_is_the_same(start_ns: int) -> None:
-    """Times up to the last ns that there is: a row's sum wraps many times, its difference does not."""
+    """Times up to the largest ns: a row's sum wraps many times, its difference does not."""
     delays_ns = weibull_ns(np.random.default_rng(2), 50_000)
     for lost in (0, 500):
         said, expected = (
@@ -87,7 +87,7 @@ def test_sums_wrap_around_and_the_mean_is_the_same(start_ns: int) -> None:
     assert said.used < 49_500
 
 
-def test_a_clock_ahead_by_hours_leaves_the_deviation_its_digits() -> None:
+def test_a_clock_ahead_by_hours_keeps_the_deviation_exact() -> None:
     offset_ns = 10_000 * SECOND_NS
     trace = losing(weibull_ns(np.random.default_rng(3), 50_000), 100)
     ahead = replace(trace, delays_ns=trace.delays_ns + offset_ns)
@@ -96,13 +96,13 @@ def test_a_clock_ahead_by_hours_leaves_the_deviation_its_digits() -> None:
     assert error(said.std_ns, right.std_ns or 0.0) < 1e-6
 
 
-# ---- how many packets are used ----
+# ---- used packets ----
 
 
 @pytest.mark.parametrize(("count", "seeds"), [(500_000, 40), pytest.param(5_000_000, 60, marks=pytest.mark.acceptance)])
-def test_usable_packets_are_as_many_as_theory_says_and_alpha_1_is_best(count: int, seeds: int) -> None:
-    """E[S] = alpha exp(-alpha) m/(L + 1) R. Of 1,024 rows a share of exp(-alpha) is usable, each by itself."""
-    lost = 8 * ROWS - 1  # so that the best shift is a whole number
+def test_usable_packets_follow_theory_and_alpha_1_is_best(count: int, seeds: int) -> None:
+    """E[S] = alpha exp(-alpha) m/(L + 1) R. A share of exp(-alpha) of 1,024 rows is usable, independently."""
+    lost = 8 * ROWS - 1  # makes the best shift a whole number
     trace = losing(np.full(count, 200, np.int64), lost)
     means, errors = {}, {}
     for alpha in (0.5, 1.0, 2.0):
@@ -121,7 +121,7 @@ def test_usable_packets_are_as_many_as_theory_says_and_alpha_1_is_best(count: in
     assert means[1.0] > means[2.0]
 
 
-def test_tuned_never_samples_more_than_everything() -> None:
+def test_tuned_samples_at_most_everything() -> None:
     assert tuned(1000, (0.0, 0.0001), 1024) == (0,)
     assert tuned(2**62, (1.0,), 1) == (31,)
     assert tuned(5_000_000, (0.005, 0.1), 512) == (6, 10)
@@ -134,7 +134,7 @@ def test_tuned_never_samples_more_than_everything() -> None:
 @pytest.mark.parametrize(("count", "seeds"), [(400_000, 20), pytest.param(5_000_000, 20, marks=pytest.mark.acceptance)])
 @pytest.mark.parametrize(("loss", "paper"), [(0.001, 0.003), (0.2, 0.04)])
 def test_error_of_the_mean(count: int, seeds: int, loss: float, paper: float) -> None:
-    """Figure 4a, Weibull 0.6: below 0.3% at 0.1% of loss, below 4% at 20%, on average."""
+    """Figure 4a, Weibull 0.6: on average below 0.3% with 0.1% loss, below 4% with 20%."""
     trace = losing(delays_of("Weibull 0.6", count, 4), round(count * loss))
     true_ns, std_ns = trace.truth_ns
     errors, expected = [], []
@@ -148,7 +148,7 @@ def test_error_of_the_mean(count: int, seeds: int, loss: float, paper: float) ->
 
 
 def covered(name: str, count: int, seeds: int) -> tuple[float, float]:
-    """How often the truth is within the 98% bound at 20% of loss: with the deviation between rows, and by collapse."""
+    """How often the truth is within the 98% bound with 20% loss: with the deviation between rows, and by collapse."""
     inside = np.zeros(2)
     for seed in range(seeds):
         trace = losing(delays_of(name, count, seed), count // 5, seed)
@@ -163,7 +163,7 @@ def covered(name: str, count: int, seeds: int) -> tuple[float, float]:
 @pytest.mark.parametrize("name", ["Weibull 0.6", "Pareto 3", "Pareto 5"])
 @pytest.mark.parametrize(("count", "seeds"), [(50_000, 300), pytest.param(500_000, 500, marks=pytest.mark.acceptance)])
 def test_98_percent_bounds_hold(name: str, count: int, seeds: int) -> None:
-    """As many packets are used whatever their number: 1,024 rows and 20% of loss leave 1,500."""
+    """1,024 rows and 20% loss leave 1,500 used packets, whatever the number of packets."""
     rows, collapse = covered(name, count, seeds)
     assert rows >= 0.97
     if name != "Weibull 0.6":
@@ -174,7 +174,7 @@ def test_98_percent_bounds_hold(name: str, count: int, seeds: int) -> None:
 
 
 def deviation_errors(trace: Trace, shifts: tuple[int, ...], seeds: int) -> npt.NDArray[np.float64]:
-    """Of each seed: between rows, and by collapse."""
+    """For each seed: between rows, and by collapse."""
     _, std_ns = trace.truth_ns
     found = crossings_of(trace, ROWS, shifts, range(seeds))
     return np.array([[error(one.std_ns, std_ns) for one in said] for said in found])
@@ -190,7 +190,7 @@ def deviation_errors(trace: Trace, shifts: tuple[int, ...], seeds: int) -> npt.N
     ],
 )
 def test_error_of_the_deviation(count: int, lost: int) -> None:
-    """Weibull 0.6, at most 1% of loss: 377 rows are usable, so the error is 0.8 sqrt(2/377)/2 = 2.9% on average."""
+    """Weibull 0.6, at most 1% loss: 377 rows are usable, so the error is 0.8 sqrt(2/377)/2 = 2.9% on average."""
     trace = losing(delays_of("Weibull 0.6", count, 6), lost)
     rows, collapse = deviation_errors(trace, tuned(count, (lost / count,), ROWS), 20).mean(axis=0)
     assert rows < 0.04
@@ -200,7 +200,7 @@ def test_error_of_the_deviation(count: int, lost: int) -> None:
 @pytest.mark.acceptance
 @pytest.mark.parametrize("name", ["Pareto 3", "Pareto 4", "Pareto 5"])
 @pytest.mark.parametrize("loss", [0.001, 0.01])
-def test_error_of_the_deviation_of_heavy_tails(name: str, loss: float) -> None:
+def test_error_of_the_deviation_with_heavy_tails(name: str, loss: float) -> None:
     """Figure 4c has 20% to 50% with the papers' collapse; between rows it is below 10%."""
     count = 5_000_000
     trace = losing(delays_of(name, count, 7), round(count * loss))
@@ -210,7 +210,7 @@ def test_error_of_the_deviation_of_heavy_tails(name: str, loss: float) -> None:
 
 
 def test_collapse_fails_where_the_delay_is_long_and_the_jitter_short() -> None:
-    """100 us and 5 us of jitter: rows differ by how many packets they have, which collapse takes for jitter."""
+    """100 us with 5 us of jitter: rows differ in their packet counts, which collapse takes for jitter."""
     rng = np.random.default_rng(8)
     trace = losing(100_000 + np.rint(rng.normal(0, 5000, 200_000)).astype(np.int64), 200)
     errors = deviation_errors(trace, (0,), 40)
@@ -218,14 +218,14 @@ def test_collapse_fails_where_the_delay_is_long_and_the_jitter_short() -> None:
     assert rows
     assert not collapse
     assert np.median(errors[:, 1]) > 0.8
-    assert 0.2 < np.mean(errors[:, 1] == 1.0) < 0.8  # no variance is left: below 0, and cut off
+    assert 0.2 < np.mean(errors[:, 1] == 1.0) < 0.8  # no variance is left: it was negative
 
 
 # ---- edges of intervals ----
 
 
 def right(interval: Interval, mean_ns: float | None, bound98_ns: float, lost: int | None, trace: Trace) -> bool:
-    """Whether an interval of a trace without loss has its mean, within its bound and that of the truth, and no loss."""
+    """Whether an interval of a trace without loss reports its mean, within its bound and that of the truth."""
     delays_ns = trace.within(interval)
     if mean_ns is None or not len(delays_ns):
         return False
@@ -242,7 +242,7 @@ def spans_right(spans: Sequence[Span], trace: Trace) -> list[bool]:
 
 
 @pytest.mark.parametrize("jitter", [False, True])
-def test_cut_at_delimiters_every_interval_is_right_and_cut_by_the_clock_rows_must_be_left_out(jitter: bool) -> None:
+def test_delimited_intervals_are_right_and_the_clock_s_need_rows_left_out(jitter: bool) -> None:
     trace = per_second(4.5, jitter)
     reports = list(wirelag.run(Lda(), trace.sources(), SECOND_NS))
     assert len(reports) >= 4
@@ -253,12 +253,12 @@ def test_cut_at_delimiters_every_interval_is_right_and_cut_by_the_clock_rows_mus
         assert right(
             report.interval, report.mean * 1e9, report.details["bound98"] * 1e9, report.details["lost"], trace
         ), report
-    bare = spans_right(list(spans_between(Lda(tail=1), trace.sources(), SECOND_NS)), trace)  # no sample to go by
+    bare = spans_right(list(spans_between(Lda(tail=1), trace.sources(), SECOND_NS)), trace)  # without single packets
     assert len(bare) == 5
-    assert not any(bare[1:-1])  # others have but one edge in the midst of packets
+    assert not any(bare[1:-1])  # the first and the last have only one edge among packets
     by_clock = list(spans_between(Lda(), trace.sources(), SECOND_NS))
     assert all(span.whole.details["unlike_rows"] for span in by_clock[1:-1])
-    for span in by_clock:  # what may be left: a 32nd of the interval among a million packets
+    for span in by_clock:  # the remaining error: a 32nd of the interval among a million packets
         assert abs((span.whole.mean_ns or 0.0) - float(trace.within(span.interval).mean())) < SECOND_NS / 32 / 1e6
 
 
@@ -266,9 +266,9 @@ LENGTH_NS, EACH_NS = SECOND_NS, 125_000  # 8,000 packets a second
 
 
 def through_edges(seed: int, law: bool) -> tuple[Crossing, float]:
-    """An interval that packets leave at both edges, and the mean of what was sent in it and arrived.
+    """An interval with packets in flight at both edges, and the mean of those sent in it that arrived.
 
-    2 ms of delay; one in a hundred is lost, one in twenty held back by 1 ms, beyond a control packet that was not.
+    2 ms of delay; one in a hundred is lost, one in twenty delayed by 1 ms, past a control packet that was not.
     """
     rng = np.random.default_rng(seed)
     sent_ns = np.arange(-400, 8400, dtype=np.int64) * EACH_NS + rng.integers(0, EACH_NS, 8800)
@@ -287,7 +287,7 @@ def through_edges(seed: int, law: bool) -> tuple[Crossing, float]:
 
 
 def test_rows_with_packets_of_another_interval_are_left_out() -> None:
-    """A row that lost a packet and got another has the same count. What is left may be off by a 32nd of the interval,
+    """A row that lost one packet and gained another has the same count. The remaining error is a 32nd of the interval,
     divided by some 5,800 packets: a quarter of a percent; and 95% intervals hold."""
     runs = [through_edges(seed, law=True) for seed in range(200)]
     errors = np.array([abs((crossing.mean_ns or 0) - true_ns) / true_ns for crossing, true_ns in runs])
@@ -302,7 +302,7 @@ def test_rows_with_packets_of_another_interval_are_left_out() -> None:
 
 @pytest.mark.parametrize("name", ["Weibull 0.6", "Pareto 1.5", "Pareto 2.5"])
 def test_heavy_tails_lose_no_row(name: str) -> None:
-    """Delays of 1 ms on average, in intervals of a second: far less than packets of two times are apart."""
+    """Delays of 1 ms on average in intervals of a second: far less than the distance of packets of two intervals."""
     left_out = 0
     for seed in range(40):
         delays_ns = 5000 * delays_of(name, 8000, seed)
@@ -310,10 +310,10 @@ def test_heavy_tails_lose_no_row(name: str) -> None:
         trace = Trace(np.arange(8000, dtype=np.int64) * EACH_NS, delays_ns, arrived, seed << 32)
         (said,) = wirelag.run(Lda(256, (0,), tail=512, seed=seed), trace.sources())
         left_out += said.details["unlike_rows"]
-    assert left_out <= (4 if name == "Pareto 1.5" else 0)  # of 10,240; its variance is infinite, and no mean is sure
+    assert left_out <= (4 if name == "Pareto 1.5" else 0)  # 10,240 rows; its variance is infinite
 
 
-def test_delimiters_are_found_whatever_the_batches() -> None:
+def test_delimiters_do_not_depend_on_batches() -> None:
     trace = per_second(2.5, True)
     sources = trace.sources()
     in_parts = {
@@ -343,7 +343,7 @@ def test_a_lost_delimiter_joins_the_intervals_on_both_sides(point: str) -> None:
     assert (joined.sent, joined.received) == tuple(
         whole[2].whole.sent + whole[3].whole.sent - (point == name) for name in ("upstream", "downstream")
     )
-    # One bucket is spoiled, and the others are a fair sample.
+    # One bucket is damaged, and the others are a fair sample.
     delays_ns = trace.within(Interval(spans[2].interval.start_ns, spans[2].interval.end_ns))
     assert abs((joined.mean_ns or 0.0) - delays_ns.mean()) < bound_ns(delays_ns.std(), joined.used, 0.02)
     assert joined.lost == (1 if point == "downstream" else 0)

@@ -1,4 +1,4 @@
-"""LDA cut at control packets: at both points alike, whatever became of some of them."""
+"""LDA cut at control packets: both points cut alike, whatever happens to some of the packets."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from wirelag.twopoint.spans import spans_between
 
 
 def with_control(trace: Trace, every: int, left_out: dict[str, set[int]]) -> dict[str, list[PacketBatch]]:
-    """Control packet 0, 1, 2, ... before each so many packets, but for those that a point does not see."""
+    """Control packet 0, 1, 2, ... before every `every` packets, except those that a point does not see."""
     sources = {}
     for point, (seen,) in trace.sources().items():
         numbers = [n for n in range(len(trace.sent_ns) // every) if n not in left_out.get(point, set())]
@@ -55,7 +55,7 @@ def test_control_packets_cut_at_both_points_and_are_not_measured() -> None:
 
 
 def test_copies_of_control_packets_neither_cut_nor_are_measured() -> None:
-    """Each comes three times; also where a batch ends between copies."""
+    """Each comes three times, also where a batch ends between copies."""
     trace = per_second(0.5, True, seed=11)
     plain = with_control(trace, 100_000, {})
     copied = {
@@ -75,14 +75,14 @@ def test_copies_of_control_packets_neither_cut_nor_are_measured() -> None:
         ]
 
 
-def test_the_next_copy_cuts_where_the_first_got_lost() -> None:
-    """Copies with a packet between them: that one packet is in another interval of each point, and no more."""
+def test_the_next_copy_cuts_if_the_first_was_lost() -> None:
+    """With a packet between the copies, only that packet is in another interval at each point."""
     trace = per_second(0.5, True, seed=11)
     sources = {}
     for point, (seen,) in with_control(trace, 100_000, {}).items():
         rows = np.arange(len(seen), dtype=np.float64)
         control = np.flatnonzero(seen.dst_port == CONTROL_PORT)
-        copies = control if point == "upstream" else control[:2]  # downstream the first of 2, 3 and 4 got lost
+        copies = control if point == "upstream" else control[:2]  # downstream the first copies of 2, 3 and 4 were lost
         order = np.argsort(np.concatenate((np.delete(rows, control[len(copies) :]), copies + 0.1, control + 1.5)))
         rows = np.concatenate((np.delete(np.arange(len(seen)), control[len(copies) :]), copies, control))[order]
         sources[point] = [seen[rows]]

@@ -29,7 +29,7 @@ def kernel_match(matchers: int, first_copy: bool = False) -> _kernels.Match:
     return _kernels.Match(matchers, first_copy, connections=1 << 16, segments=1 << 18, waiting=1 << 18)
 
 
-# Few flows, few numbers, around the point where they wrap: packets that have to do with each other.
+# Few flows and few numbers, near the point where they wrap: packets that match each other.
 numbers = st.integers(-6, 6).map(lambda n: n % 2**32)
 packet = st.fixed_dictionaries(
     {
@@ -59,7 +59,7 @@ def batch_of(rows: list[dict]) -> PacketBatch:
         for name in columns:
             if name in row:
                 columns[name][i] = row[name]
-        # A flow key belongs to one protocol.
+        # A flow key has one protocol.
         columns["flow_key"][i] = row["flow"] + 2 * row["kind"]
         columns["flags"][i] = row["flags"] | (Flag.REVERSE if row["reverse"] else 0)
         columns["src_port"][i], columns["dst_port"][i] = row["ports"]
@@ -110,8 +110,8 @@ def test_more_segments_than_are_kept_make_room(tmp_path: Path) -> None:
     assert kernel.evicted == twin.evicted == 1_024
 
 
-def test_a_flood_keeps_its_memory_and_is_counted() -> None:
-    """Random SYNs far beyond the room there is: nothing grows, and what gave way is said."""
+def test_a_flood_stays_in_its_memory_and_is_counted() -> None:
+    """Random SYNs far beyond the memory: it does not grow, and evictions are counted."""
     rng = np.random.default_rng(1)
     kernel = _kernels.Match(1, False, connections=1 << 10, segments=1 << 10, waiting=1 << 10)
     template = batch_of([{"time_ns": 0, "flow": 0, "reverse": False, "kind": Kind.TCP, "message": 2, "flags": Flag(0),
@@ -122,8 +122,8 @@ def test_a_flood_keeps_its_memory_and_is_counted() -> None:
     assert kernel.evicted >= 80_000 - (1 << 10)
 
 
-def test_first_copies_are_what_tshark_times(shared_data: Path, tool: object) -> None:
-    """The rule that tshark follows, packet by packet, where nothing is cut and nobody reused a port."""
+def test_first_copies_equal_tshark_s(shared_data: Path, tool: object) -> None:
+    """tshark's rule, packet by packet, in whole captures without reused ports."""
     tool("tshark")  # type: ignore[operator]
     path = shared_data / "rtt/spindump/trace_tcp_medium_snap80.pcap.gz"
     words = ["-Y", "tcp.analysis.ack_rtt", "-T", "fields", "-e", "frame.number", "-e", "tcp.analysis.ack_rtt"]

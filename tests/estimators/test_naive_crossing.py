@@ -1,6 +1,6 @@
-"""The twins of the two-point estimators against what can be worked out by hand: the papers' examples and small cases.
+"""The twins of the two-point estimators, compared with results by hand: the papers' examples and small cases.
 
-Where a figure says in which bucket a packet is, ids are searched for whose coins say the same.
+Where a figure shows the bucket of a packet, ids are searched whose coins give the same bucket.
 """
 
 import random
@@ -16,18 +16,18 @@ from tests.oracles.join import Cache, Crossing, Packet, added, coin, crossings, 
 SEED = 5
 EPOCH_NS = 1_700_000_000 * 10**9
 
-# The packets of figures 2 to 4 of the RDA paper: when they passed the sender and the receiver.
+# The packets of figures 2 to 4 of the RDA paper: times at the sender and at the receiver.
 SENT = {"P1": 70, "P2": 150, "P3": 200, "P4": 250, "P5": 310, "P6": 330}
 CAME = {"P1": 110, "P2": 260, "P3": 310, "P4": 390, "P6": 450, "P9": 760}
 
 
 def search(fits: Callable[[int], bool], taken: set[int]) -> int:
-    """The first new id that fits."""
+    """The first unused id that fits."""
     return next(x for x in count(1) if x not in taken and fits(x))
 
 
 def ids_at(wanted: Mapping[str, object], place: Callable[[int], object]) -> dict[str, int]:
-    """For each name an id whose place is the wanted one."""
+    """For each name an id with the wanted place."""
     ids: dict[str, int] = {}
     for name, at in wanted.items():
         ids[name] = search(lambda x, at=at: place(x) == at, set(ids.values()))  # type: ignore[misc]
@@ -39,7 +39,7 @@ def packets(ids: dict[str, int], times: dict[str, int]) -> list[Packet]:
 
 
 def traffic(size: int, lost: int, extra: int, seed: int) -> tuple[list[Packet], list[Packet], int]:
-    """Packets at two points, some only at one of them; and the summed delay of those at both."""
+    """Packets at two points, some at one only; and the summed delay of those at both."""
     rng = random.Random(seed)
     ids = [rng.getrandbits(64) for _ in range(size + extra)]
     sent = [(x, EPOCH_NS + 1_000 * i) for i, x in enumerate(ids[:size])]
@@ -53,8 +53,8 @@ def traffic(size: int, lost: int, extra: int, seed: int) -> tuple[list[Packet], 
 # Coins and caches
 
 
-def test_coins_are_those_of_the_law() -> None:
-    """Worked out with the formula written anew; the inner `mix` of seed 0 and purpose 0 would be 0."""
+def test_coins_follow_the_law() -> None:
+    """With the formula written anew; the inner `mix` of seed 0 and purpose 0 would be 0."""
 
     def mix(x: int) -> int:
         x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
@@ -68,7 +68,7 @@ def test_coins_are_those_of_the_law() -> None:
 
 @pytest.mark.parametrize("capacity", [1, 2, 7, 64, 1000])
 def test_a_cache_has_the_lowest_level_at_which_its_packets_fit(capacity: int) -> None:
-    """And so it does not matter what came when, or whether it was one cache or two that were added."""
+    """So neither the order of packets nor merging of caches matters."""
     rng = random.Random(capacity)
     stream = [(rng.randrange(400), time_ns) for time_ns in range(900)]
     z = {x: lz(coin(x, SEED, 1)) for x, _ in stream}
@@ -86,13 +86,13 @@ def test_a_cache_step_by_step() -> None:
     cache = Cache(2, SEED)
     cache.observe([(ids["none"], 0), (ids["one"], 1)])
     assert cache.level == 0
-    cache.observe([(ids["none again"], 2)])  # makes all rise, and is itself not kept
+    cache.observe([(ids["none again"], 2)])  # raises the level, and is not kept itself
     assert (cache.level, cache.entries) == (1, [(ids["one"], 1)])
     cache.observe([(ids["none again"], 3), (ids["two"], 4)])
     assert (cache.level, cache.entries) == (1, [(ids["one"], 1), (ids["two"], 4)])
     cache.observe([(ids["two again"], 5)])
     assert (cache.level, cache.entries) == (2, [(ids["two"], 4), (ids["two again"], 5)])
-    cache.observe([(ids["two again"], 6)])  # as many copies as there is room for, so none
+    cache.observe([(ids["two again"], 6)])  # more copies than fit, so none is kept
     assert (cache.level, cache.entries) == (3, [])
 
 
@@ -106,12 +106,12 @@ def test_levelled_caches_keep_the_same_packets() -> None:
 # Join
 
 
-def test_copies_have_numbers() -> None:
+def test_copies_are_numbered() -> None:
     assert numbers([(9, 0), (8, 1), (9, 2), (9, 3)]) == [9, 8, number(9, 1), number(9, 2)]
     assert len(set(numbers([(9, 0)] * 50))) == 50
 
 
-def test_join_tells_pairs_losses_duplicates_and_what_is_ambiguous() -> None:
+def test_join_finds_pairs_losses_duplicates_and_ambiguous_packets() -> None:
     up = [("pair", 10), ("twice", 20), ("lost", 30), ("twice", 40), ("copied", 50), ("half", 60), ("half", 70)]
     down = [("new", 11), ("twice", 22), ("pair", 25), ("copied", 51), ("copied", 52), ("twice", 60), ("half", 90)]
     ids = {name: i for i, name in enumerate(("pair", "twice", "lost", "copied", "half", "new"))}
@@ -121,23 +121,23 @@ def test_join_tells_pairs_losses_duplicates_and_what_is_ambiguous() -> None:
     assert joined.only_downstream == 2  # `new`, and one of `copied`
     assert joined.duplicated == 1
     assert joined.ambiguous == 2
-    assert joined.reordered == 1  # `pair` came behind the first `twice`
+    assert joined.reordered == 1  # `pair` arrived after the first `twice`
     assert joined.single_upstream == [(ids["lost"], 30)]
     assert joined.single_downstream == [(ids["new"], 11)]
 
 
-def test_delays_are_signed_and_survive_any_epoch() -> None:
+def test_delays_are_signed_for_any_epoch() -> None:
     assert [pair.delay_ns for pair in join([(1, 2**63 - 5)], [(1, -(2**63) + 5)]).pairs] == [10]
     assert [pair.delay_ns for pair in join([(1, 100)], [(1, 40)]).pairs] == [-60]
 
 
-def test_reordering_counts_what_is_late() -> None:
+def test_reordering_counts_late_packets() -> None:
     up = [(i, i) for i in range(6)]
     order = [0, 3, 1, 2, 5, 4]
     assert join(up, [(i, 100 + t) for t, i in enumerate(order)]).reordered == 3
 
 
-def test_what_straddles_intervals_counts_where_it_was_sent() -> None:
+def test_packets_across_intervals_count_where_they_were_sent() -> None:
     first = Cache(99, SEED).observe([(1, 0), (2, 10), (3, 20)]), Cache(99, SEED).observe([(1, 5)])
     second = Cache(99, SEED).observe([(4, 100), (6, 110)]), Cache(99, SEED).observe([(3, 101), (4, 103), (7, 104)])
     third = Cache(99, SEED).observe([]), Cache(99, SEED).observe([(2, 200), (6, 201)])
@@ -145,14 +145,14 @@ def test_what_straddles_intervals_counts_where_it_was_sent() -> None:
     assert got[0] == Crossing(
         0, [5, 81], lost=1, only_downstream=0, duplicated=0, ambiguous=0, reordered=0, undecided=0
     )
-    # 2 skipped an interval: lost for the one that sent it, and nobody's in the one in which it came.
+    # 2 skipped an interval: lost in the one that sent it, and not counted in the one in which it arrived.
     assert got[1] == Crossing(
         0, [3, 91], lost=0, only_downstream=1, duplicated=0, ambiguous=0, reordered=0, undecided=0
     )
     assert got[2] == Crossing(0, [], lost=0, only_downstream=1, duplicated=0, ambiguous=0, reordered=0, undecided=0)
 
 
-def test_what_straddles_can_be_ambiguous_too() -> None:
+def test_packets_across_intervals_can_be_ambiguous() -> None:
     first = Cache(99, SEED).observe([(1, 0), (2, 1), (2, 2)]), Cache(99, SEED)
     second = Cache(99, SEED), Cache(99, SEED).observe([(1, 8), (1, 9), (2, 10)])
     got = crossings([first, second])
@@ -160,7 +160,7 @@ def test_what_straddles_can_be_ambiguous_too() -> None:
     assert (got[1].only_downstream, got[1].duplicated) == (1, 1)
 
 
-def test_what_the_next_level_drops_is_not_called_lost() -> None:
+def test_packets_dropped_by_the_next_level_are_not_lost() -> None:
     ids = ids_at({"low": 0, "high": 3}, lambda x: lz(coin(x, SEED, 1)))
     first = Cache(99, SEED).observe([(ids["low"], 0), (ids["high"], 1)]), Cache(99, SEED)
     second = Cache(1, SEED, level=1), Cache(1, SEED, level=1).observe([(ids["high"], 9)])
@@ -193,13 +193,13 @@ def test_figure_2_of_lda() -> None:
     assert lda.mean(banks) == Fraction(45, 4)
     # (60 - 56.25)^2 / 5 + (22 - 22.5)^2 / 2 + (8 - 11.25)^2 / 1, over 3 - 1 rows.
     assert lda.variance(banks) == (Fraction("14.0625") / 5 + Fraction("0.25") / 2 + Fraction("10.5625")) / 2
-    # Two and two, the first and the third: d = 60 - 22. The last has no other.
+    # In pairs, the first and the third: d = 60 - 22. The last has no partner.
     assert lda.collapsed(banks) == [(38, 7)]
     assert lda.second_moment(lda.collapsed(banks)) == Fraction(38**2, 7)
 
 
 def test_figure_2_of_rda_shows_what_lda_cannot_see() -> None:
-    """161 where 104 is true: P5 was lost and P9 came instead, so the fourth counts agree."""
+    """161 instead of 104: P5 was lost and P9 is new, so the fourth counts agree."""
     rows = {"P1": 0, "P3": 0, "P2": 1, "P4": 2, "P5": 3, "P9": 3, "P6": 4}
     ids = ids_at(rows, lambda x: lda.place(x, 5, (0,), SEED))
     upstream = lda.fill(packets(ids, SENT), 5, (0,), SEED)
@@ -225,7 +225,7 @@ def test_finecomb_leaves_out_the_bucket_that_lda_believes() -> None:
         assert lda.mean(finecomb.usable(repaired)) == 104
 
 
-def test_banks_share_the_packets_as_leading_zeros_say() -> None:
+def test_banks_divide_the_packets_by_leading_zeros() -> None:
     shifts = (1, 3, 7)
     for x in range(3000):
         z = lz(coin(x, SEED, 2))
@@ -239,7 +239,7 @@ def test_intervals_of_lda_can_be_added() -> None:
     assert lda.added(*parts) == lda.fill(stream, 8, (0, 2), SEED)
 
 
-def test_one_row_says_nothing_about_the_deviation() -> None:
+def test_one_row_gives_no_deviation() -> None:
     assert lda.variance([[lda.Row(10, 1)]]) is None
     assert lda.mean([[]]) is None
     two = [lda.Row(10, 1), lda.Row(30, 1)]
@@ -248,7 +248,7 @@ def test_one_row_says_nothing_about_the_deviation() -> None:
 
 
 def test_rows_are_collapsed_within_their_bank() -> None:
-    """And what one bank has left over is not taken together with the next one's first."""
+    """A row left over in one bank is not paired with the next bank's first."""
     bank = [lda.Row(10, 1), lda.Row(7, 2), lda.Row(100, 3)]
     assert lda.collapsed([bank, bank[:1], [], bank[1:]]) == [(3, 3), (-93, 5)]
     assert lda.collapsed_variance([lda.Row(9, 3)], Fraction(5)) == 27 - 25
@@ -274,14 +274,14 @@ def test_the_stash_has_the_first_and_the_last() -> None:
         )
 
 
-def test_repair_takes_out_what_straddled() -> None:
-    """One row. Two packets came from the interval before and two were still under way when it ended."""
+def test_repair_removes_packets_across_the_edges() -> None:
+    """One row. Two packets came from the interval before and two were still in flight when it ended."""
     sent = [(coin(i, 0, 0), 10 * i) for i in range(2, 22)]
     came = [(coin(i, 0, 0), 10 * i + 4) for i in range(20)]
     repaired = finecomb.repair(finecomb.fill(sent, 1, 0, 8, SEED), finecomb.fill(came, 1, 0, 8, SEED))
     assert repaired.repaired == [0]
     assert finecomb.usable(repaired) == [[(4 * 18, 18)]]
-    # A packet lost in the middle is in no stash, and nothing repairs that.
+    # A packet lost in the middle is in no stash and cannot be repaired.
     broken = finecomb.repair(finecomb.fill(sent, 1, 0, 8, SEED), finecomb.fill(came[:9] + came[10:], 1, 0, 8, SEED))
     assert broken.buckets == [None]
     assert broken.masks == 2**8 - 1
@@ -293,8 +293,8 @@ def test_repair_takes_out_what_straddled() -> None:
 def test_figures_3_and_4_of_rda() -> None:
     """Five buckets, two for each packet, all damaged; after repair 820 / 8 = 102.5. P3, P5 are lost, P9 is new.
 
-    Where P1, P2, P4 and P6 are follows from the sums of figure 4; of the others the text says only that they do damage
-    everywhere.
+    The places of P1, P2, P4 and P6 follow from the sums of figure 4; for the others the text says only that they
+    damage all buckets.
     """
     cells = {
         "P1": {0, 1},
@@ -318,13 +318,13 @@ def test_figures_3_and_4_of_rda() -> None:
     banks = rda.repair(sent, came, decoded, layout)
     assert banks == [[(110 - 70, 1), (560 - 400, 2), (390 - 250, 1), (650 - 400, 2), (710 - 480, 2)]]
     assert rda.mean(banks, decoded.complete) == Fraction("102.5")
-    # "However, the ground-truth standard deviation is 43.49": the collapse takes P1 and P4 from themselves.
+    # "However, the ground-truth standard deviation is 43.49": the collapse subtracts P1 and P4 from themselves.
     assert lda.second_moment(lda.collapsed(banks)) == Fraction((450 - 330) ** 2 + (260 - 150) ** 2, 6)
     assert lda.collapsed_variance(lda.collapsed(banks), Fraction("102.5")) == 0
 
 
 @pytest.mark.parametrize("banks", [2, 3, 4])
-def test_what_decodes_is_exact(banks: int) -> None:
+def test_a_decoded_result_is_exact(banks: int) -> None:
     sent, came, delays_ns = traffic(2000, lost=30, extra=20, seed=banks)
     upstream, downstream = (rda.fill(entries, banks, 400, SEED) for entries in (sent, came))
     decoded = rda.decode(rda.difference(upstream, downstream), banks, SEED)
@@ -338,7 +338,7 @@ def test_what_decodes_is_exact(banks: int) -> None:
 
 
 def test_two_packets_in_the_same_two_buckets_need_the_cache() -> None:
-    """A knot that peeling cannot untie; with the cache upstream at hand it is a look-up."""
+    """Peeling cannot separate them; the cache upstream resolves them by a look-up."""
     layout = rda.Layout(2, 16, SEED)
     ids = ids_at({"a": [3, 9], "b": [3, 9], "c": [3, 9], "d": [5, 12]}, layout.places)
     sent = [(ids["d"], 1), (ids["a"], 2), (ids["b"], 3)]
@@ -355,10 +355,10 @@ def test_two_packets_in_the_same_two_buckets_need_the_cache() -> None:
         assert rda.mean(rda.repair(sent, came, with_cache, layout), complete=True) is not None
 
 
-def test_without_check_a_fake_comes_again_and_again() -> None:
-    """Two were lost and one came, all in the same two buckets, and their XOR passes for a packet.
+def test_without_check_a_fake_repeats() -> None:
+    """Two were lost and one is new, all in the same two buckets, and their XOR passes for a packet.
 
-    Taken out of one bucket it appears in another. Found there a second time it is known for what it is.
+    Removed from one bucket it appears in another. When it is found there again, it is known to be a fake.
     """
     layout = rda.Layout(2, 16, SEED, checked=False)
     ids = ids_at({"a": [3, 9], "b": [3, 9]}, layout.places)
@@ -373,16 +373,16 @@ def test_without_check_a_fake_comes_again_and_again() -> None:
         difference = rda.difference(rda.fill(sent, 2, 8, SEED), rda.fill(came, 2, 8, SEED))
         decoded = rda.decode(difference, 2, SEED, checked=False)
         assert decoded.found == [(both ^ c, -1)]
-        # The worst: no packet is left anywhere, and all is wrong; only the checks, which nobody looked at, remain. No
-        # point has such a packet, so nothing is repaired, or used.
+        # The worst case: no packet is left, and all is wrong; only the checks, which are not used, remain. No point has
+        # such a packet, so nothing is repaired or used.
         assert all((cell.ids, cell.surplus) == (0, 0) for cell in decoded.residual) == (fake_at == [3, 9])
         assert not decoded.complete
         assert rda.repair(sent, came, decoded, layout) == [[], []]
         assert rda.decode(difference, 2, SEED).found == []
 
 
-def test_with_a_cache_a_fake_that_comes_again_ends_it() -> None:
-    """Small buckets, no check, much of it at both points: whatever is guessed wrong must not go on for ever."""
+def test_with_a_cache_a_repeated_fake_ends_decoding() -> None:
+    """Small buckets, no check, many packets at both points: wrong guesses must not loop."""
     ended = 0
     for seed in range(60):
         sent, came, _ = traffic(40, lost=6, extra=6, seed=seed)
@@ -401,8 +401,8 @@ def test_with_a_cache_a_fake_that_comes_again_ends_it() -> None:
     assert ended > 0
 
 
-def test_copies_are_taken_out_where_the_points_disagree() -> None:
-    """2 was sent twice and lost once: which of them came nobody knows. 1 was sent twice and came twice."""
+def test_copies_are_removed_where_the_points_disagree() -> None:
+    """2 was sent twice and lost once, so the pair is ambiguous. 1 was sent twice and arrived twice."""
     sent = [(1, 0), (2, 10), (1, 20), (2, 30), (3, 40)]
     came = [(1, 5), (1, 27), (2, 38), (3, 49)]
     upstream, downstream = rda.fill(sent, 3, 30, SEED), rda.fill(came, 3, 30, SEED)
@@ -412,7 +412,7 @@ def test_copies_are_taken_out_where_the_points_disagree() -> None:
 
 
 def test_strata_count_a_small_difference_exactly_and_a_large_one_roughly() -> None:
-    """The stratum that fails has about 50 packets or more, so the others about as many: one over its root is 14%."""
+    """The stratum that fails has about 50 packets or more, the others about as many: one over its root is 14%."""
     for lost, extra in ((0, 0), (3, 4), (900, 700)):
         sent, came, _ = traffic(3000, lost, extra, seed=lost)
         estimate = rda.strata_estimate(rda.strata(sent, SEED), rda.strata(came, SEED), SEED)

@@ -1,4 +1,4 @@
-"""Where packets themselves cut the time: the twin of delimiters against small cases that can be worked out by hand."""
+"""Packets that delimit intervals: the twin on small cases that can be checked by hand."""
 
 from tests.oracles import delimiters
 
@@ -6,7 +6,7 @@ SEED = 5
 
 
 def marked(names: list[str]) -> dict[str, int]:
-    """Ids in this order: those whose name begins with M are markers (of 4 bits)."""
+    """Ids in this order: names that begin with M are markers (of 4 bits)."""
     markers = (x for x in range(1, 10_000) if delimiters.is_marker(x, 4, SEED))
     others = (x for x in range(1, 10_000) if not delimiters.is_marker(x, 4, SEED))
     return {name: next(markers if name[0] == "M" else others) for name in names}
@@ -30,7 +30,7 @@ def test_markers_cut_when_the_interval_is_long_enough() -> None:
 
 
 def test_intervals_are_paired_between_cuts_that_both_points_made() -> None:
-    """M2 was lost: downstream its interval goes on, and so upstream's two are one. Offset and delay do not matter."""
+    """M2 was lost: downstream's interval continues, so upstream's two are one. Offset and delay do not matter."""
     ids = marked(["a", "M1", "b", "M2", "c", "M3", "d"])
     times = [0, 10, 50, 110, 150, 215, 220]
     sent = list(zip(ids.values(), times, strict=True))
@@ -45,7 +45,7 @@ def test_intervals_are_paired_between_cuts_that_both_points_made() -> None:
     assert [len(interval.downstream) for interval in paired] == [1, 3, 2]
 
 
-def test_a_cut_that_cannot_be_placed_is_no_common_cut() -> None:
+def test_an_ambiguous_cut_is_not_a_common_cut() -> None:
     def pieces(*names: int) -> list[delimiters.Piece]:
         return [delimiters.Piece(None), *(delimiters.Piece(name, [(name, 0)]) for name in names)]
 

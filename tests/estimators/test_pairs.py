@@ -1,4 +1,4 @@
-"""Requests and responses seen both ways: the kernel equals its twin bit for bit, and what exchanges are, by hand."""
+"""Requests and responses seen in both directions: the kernel equals its twin bit for bit; examples by hand."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -33,7 +33,7 @@ from wirelag.synopses.request_response import FLAGS, OVERLAPPING
 # The kernel and its twin
 
 
-# Few flows, few numbers, around the point where they wrap: packets that have to do with each other.
+# Few flows and few numbers, near the point where they wrap: packets that match each other.
 numbers = st.sampled_from([*range(12)] * 4 + [2**28, 2**28 + 1, 2**28 + 9, 2**31, 2**31 + 4, 2**32 - 2**28 - 1])
 odd_packet = st.fixed_dictionaries(
     {
@@ -75,7 +75,7 @@ def test_kernel_and_twin_agree_on_any_packets(rows: list[Row], at: list[int], si
 # Conversations
 
 
-# One connection, well begun, then segments in any order: holes are made, split, filled, given up and acknowledged.
+# One connection with a handshake, then segments in any order: holes appear, split, fill and are acknowledged.
 segment = st.tuples(
     st.sampled_from([True, False, False, False]),
     st.sampled_from([*range(20)] * 3 + [2**28 - 3, 2**28 - 1, 2**28, 2**28 + 1, 2**28 + 5, -(2**28), -(2**28) - 1]),
@@ -105,21 +105,21 @@ def test_kernel_and_twin_agree_on_segments_in_any_order(
 
 
 def exchanges_of(rows: Sequence[Row], **changes: int) -> list[naive.Exchange]:
-    """What both say of these packets, in one piece and cut at the end."""
+    """The common result of both for these packets, in one piece and cut at the end."""
     return hold_equal([(batch_of(rows), np.array([row["from_client"] for row in rows], np.uint8))], **changes).exchanges
 
 
-def test_an_exchange_of_http_worked_out_by_hand() -> None:
+def test_an_exchange_of_http_by_hand() -> None:
     """A request of two packets and its response of two, then another request.
 
     ms    0    6      8    10       11       17    20        31        32    40       47        50
           SYN  < S/A  ACK  300 B >  200 B >  <ACK  < 1000 B  < 400 B   ACK > 100 B >  < 50 B    ACK >
 
-    The first request begins at 10 and is whole at 11, its response goes from 20 to 31. To the server: SYN to SYN/ACK,
+    The first request begins at 10 and is whole at 11, its response lasts from 20 to 31. To the server: SYN to SYN/ACK,
     6 ms; the ACK at 17 is 7 after the data, so 6 stays. To the client: SYN/ACK to ACK, 2 ms; the ACK at 32 is 12 after
-    the first data that it acknowledges, so 2 stays. Response time 31 - 11 = 20 ms: to the first byte 9, of it network
-    6 and server 3; transfer 11. The next request is 9 ms later, 2 of them network: it thought for 7. Its response takes
-    7 ms, network 6, server 1. The client feels 22 and 9.
+    the first data that it acknowledges, so 2 stays. Response time 31 - 11 = 20 ms: to the first byte 9, of these
+    network 6 and server 3; transfer 11. The next request is 9 ms later, 2 of them network: think time 7. Its response
+    takes 7 ms, network 6, server 1. The client experiences 22 and 9.
     """
     talk = Talk(start_ns=0)
     talk.shake_hands()
@@ -159,7 +159,7 @@ def asked_and_answered() -> Talk:
 
 
 def test_a_request_before_the_response_has_arrived_makes_a_batch() -> None:
-    """The client asks without having acknowledged what passed here: nobody can tell which bytes answer what."""
+    """The client asks before it acknowledges the bytes that passed: which bytes answer which request is unknown."""
     talk = asked_and_answered()
     talk.send(100, True, 100, ack=(talk.next[False] - 500) % 2**32)
     talk.send(9_000_000, False, 500)
@@ -169,8 +169,8 @@ def test_a_request_before_the_response_has_arrived_makes_a_batch() -> None:
     assert batch.last_ns - batch.begin_ns == 18_000_100
 
 
-def test_a_response_that_goes_on_behind_a_request_makes_a_batch() -> None:
-    """The client had all there was, but the server went on before it had the next request: its number says so."""
+def test_a_response_that_continues_after_a_request_makes_a_batch() -> None:
+    """The client had every byte, but its number shows that the server continued before it had the next request."""
     talk = asked_and_answered()
     talk.send(2_000_000, True, 100)
     talk.send(1_000_000, False, 500, ack=(talk.next[True] - 100) % 2**32)
@@ -184,7 +184,7 @@ def test_a_response_that_goes_on_behind_a_request_makes_a_batch() -> None:
 
 
 @pytest.mark.parametrize(("writes", "replies", "flags"), [(1, 2, 0), (2, 1, 0), (2, 2, naive.PIPELINED)])
-def test_several_writes_answered_by_several_may_be_a_batch(writes: int, replies: int, flags: int) -> None:
+def test_several_writes_with_several_responses_may_be_a_batch(writes: int, replies: int, flags: int) -> None:
     talk = Talk()
     talk.shake_hands()
     for _ in range(writes):
@@ -195,7 +195,7 @@ def test_several_writes_answered_by_several_may_be_a_batch(writes: int, replies:
     assert flags_of(talk) == [flags]
 
 
-def test_a_request_sent_again_is_timed_from_its_first_copy() -> None:
+def test_a_retransmitted_request_is_timed_from_its_first_copy() -> None:
     talk = Talk()
     talk.shake_hands()
     talk.send(1_000_000, True, 100)
@@ -207,7 +207,7 @@ def test_a_request_sent_again_is_timed_from_its_first_copy() -> None:
     assert (exchange.flags, exchange.request_ns, exchange.request_bytes) == (naive.RETRANSMITTED, first_ns, 100)
 
 
-def test_what_did_not_pass_here_is_flagged() -> None:
+def test_missing_packets_are_flagged() -> None:
     talk = asked_and_answered()
     del talk.rows[-1]  # the response
     talk.send(2_000_000, True)
@@ -247,7 +247,7 @@ def test_the_last_bytes_come_when_the_hole_is_filled() -> None:
     assert (exchange.flags, exchange.last_ns, exchange.response_bytes) == (naive.RETRANSMITTED, filled_ns, 1500)
 
 
-def test_a_keep_alive_is_no_copy_and_silence_ends_a_response() -> None:
+def test_a_keep_alive_is_not_a_copy_and_silence_ends_a_response() -> None:
     talk = asked_and_answered()
     talk.send(2_000_000, True)
     talk.send(10**9, True, 1, seq=(talk.next[True] - 1) % 2**32)
@@ -283,7 +283,7 @@ def random_talk(rng: np.random.Generator, key: int) -> list[Row]:
 
 
 def damaged(rng: np.random.Generator, rows: list[Row]) -> list[Row]:
-    """Some are lost, some come twice, some late; now and then a number or a time is wrong."""
+    """Lose, repeat and delay some packets; sometimes change a number or a time."""
     out = []
     for row in rows:
         draw = rng.random()
@@ -310,11 +310,11 @@ def test_kernel_and_twin_agree_on_damaged_conversations_however_split(memory: in
     parts = [(packets[a:b], from_client[a:b]) for a, b in pairwise(edges)]
     twin = hold_equal(parts, memory)
     flags = {bit for exchange in twin.exchanges for bit in FLAGS.values() if exchange.flags & bit}
-    assert flags == {*FLAGS.values()} - {OVERLAPPING}  # which others tell
+    assert flags == {*FLAGS.values()} - {OVERLAPPING}  # other tests have it
     assert len(twin.exchanges) > 500
     expected = {"passed", "bad_time", "backwards", "unanswered", "unasked", "jumps", "evicted"}
     assert {name for name in expected if twin.counts[name]} >= expected - ({"evicted"} if memory > 2000 else set())
-    # However it was split: without the cuts between, the same exchanges as in one piece.
+    # For any split: without cuts in between, the same exchanges as in one piece.
     found = []
     for pieces in (parts, [(packets, from_client)]):
         kernel = _kernels.Pairs(memory, SILENCE_NS)

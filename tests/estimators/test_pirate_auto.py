@@ -1,7 +1,7 @@
-"""Method `auto` of Pirate on client packets whose truth is known: a small event simulation of a client and a server.
+"""Method `auto` of Pirate on client packets with known truth: a small event simulation of a client and a server.
 
-The point of capture is at the client. Responses come in order, as bytes of one connection do; acknowledgements ride on
-requests or are delayed by 40 ms, as kernels do it.
+The vantage point is at the client. Responses come in order, as bytes of one connection; requests carry
+acknowledgements, or these are delayed by 40 ms, as kernels do.
 """
 
 import random
@@ -44,7 +44,7 @@ LONGEST_NS = 1 << 38
 
 @dataclass(frozen=True)
 class Epoch:
-    """A row of EPOCH_COLUMNS, but for the addresses behind it."""
+    """A row of EPOCH_COLUMNS without the addresses."""
 
     key: int
     start_ns: int
@@ -101,7 +101,7 @@ def exponential(ns: float) -> Draw:
 
 
 def errors(truth: list[tuple[int, int]], epochs: list[Epoch], batches: bool = False) -> list[float]:
-    """Signed and relative, of each answered epoch against the responses that ended in it."""
+    """The signed relative error of each answered epoch, compared with the responses that ended in it."""
     found = []
     for e in epochs:
         ended = [end - sent for sent, end in truth if e.start_ns <= end < e.end_ns]
@@ -124,12 +124,12 @@ def reasons(epochs: list[Epoch]) -> list[int]:
 @pytest.mark.parametrize("has", [7, TCP | TIMESTAMPS, TCP | IP_ID, TCP])
 @pytest.mark.parametrize("service", [constant(2 * MS), exponential(2 * MS), exponential(20 * MS), bimodal])
 def test_one_in_flight(service: Draw, has: int) -> None:
-    """Every response triggers a request, which acknowledges it: exact, but for the 10 us that the client takes."""
+    """Every response triggers a request that acknowledges it: exact, except for the client's 10 us."""
     c = Connection(service, has=has).run()
     epochs = epochs_of(c.rows)
     assert set(reasons(epochs[:-1])) == {ANSWERED}
     assert {e.in_flight for e in epochs} == {1}
-    # The last response is acknowledged 40 ms late: only timestamps tell.
+    # The last response is acknowledged 40 ms late: only timestamps show it.
     close(errors(c.truth, epochs if has & TIMESTAMPS else epochs[:-1]), within=0.02)
     assert sum(e.count for e in epochs) >= len(c.truth) - 4
 
@@ -137,7 +137,7 @@ def test_one_in_flight(service: Draw, has: int) -> None:
 @pytest.mark.parametrize("serial", [False, True])
 @pytest.mark.parametrize("in_flight", [4, 16])
 def test_a_sliding_window(in_flight: int, serial: bool) -> None:
-    """Little's law, with the ages of what is outstanding at an epoch's edges: 16, where about 100 end in an epoch."""
+    """Little's law, with the ages of outstanding requests at an epoch's edges: 16, where about 100 end in an epoch."""
     service_ns = 80 * MS if not serial else 5 * MS
     c = Connection(exponential(service_ns), in_flight=in_flight, serial=serial, rtt_ns=MS, seconds=12).run()
     epochs = epochs_of(c.rows)
@@ -161,11 +161,11 @@ def test_batches(size: int) -> None:
     rounds = [c.truth[i : i + 4] for i in range(0, len(c.truth) - 3, 4)]
     whole = [(min(s for s, _ in r), max(e for _, e in r)) for r in rounds]
     close(errors(whole, epochs, batches=True), within=0.05, middle=0.01)
-    if size == 20_000:  # each response is acknowledged by itself
+    if size == 20_000:  # each response is acknowledged separately
         close(errors(c.truth, epochs), middle=0.03)
 
 
-def test_responses_of_varied_sizes_that_end_at_segments_or_not() -> None:
+def test_responses_of_varied_sizes_with_or_without_full_segments() -> None:
     c = Connection(
         exponential(5 * MS), in_flight=4, response=lambda rng: rng.choice((300, 1448, 2896, 5000)), seconds=6
     ).run()
@@ -173,8 +173,8 @@ def test_responses_of_varied_sizes_that_end_at_segments_or_not() -> None:
 
 
 @pytest.mark.parametrize(("share", "think"), [(0.1, constant(50 * MS)), (1, exponential(20 * MS))])
-def test_think_time_is_told_from_latency(share: float, think: Draw) -> None:
-    """Timestamps tick once a millisecond, and what is taken for prompt may drift by 30 ppm: 0.1 ms of 2.2 in 4 s."""
+def test_think_time_is_separated_from_latency(share: float, think: Draw) -> None:
+    """Timestamps tick once a millisecond, and the estimate may drift by 30 ppm: 0.1 ms of 2.2 in 4 s."""
     c = Connection(exponential(2 * MS), think_ns=lambda rng: think(rng) if rng.random() < share else 0).run()
     epochs = epochs_of(c.rows)
     close(errors(c.truth, epochs), middle=0.1)
@@ -195,18 +195,18 @@ def test_think_time_without_timestamps_is_not_guessed() -> None:
 
 @pytest.mark.parametrize("tick_ns", [US, 100 * US, 4 * MS, 10 * MS])
 def test_the_tick_of_the_clocks_is_learned(tick_ns: int) -> None:
-    """What a clock tells is as coarse as its tick; 20 ms of latency are two ticks of the coarsest here."""
+    """A clock is as coarse as its tick; 20 ms of latency are two ticks of the coarsest here."""
     c = Connection(exponential(20 * MS), think_ns=exponential(100 * MS), tick_ns=tick_ns, seconds=30).run()
     epochs = epochs_of(c.rows, epoch_ns=2 * S)
     spoilt = [e for e in epochs if e.reason == JOINED]
-    assert len(spoilt) == 1, reasons(epochs)  # the one in which it was learned
+    assert len(spoilt) == 1, reasons(epochs)  # the one in which the tick was learned
     after = [e for e in epochs if e.start_ns > spoilt[0].start_ns]
     close(errors(c.truth, after), share=0.8, within=0.25, middle=0.1)
 
 
 @pytest.mark.parametrize("has", [7, TCP | TIMESTAMPS])
-def test_requests_that_were_lost_before_us(has: int) -> None:
-    """A delayed acknowledgement has a sequence number behind the lost bytes; an IP-ID that jumps tells of them, too."""
+def test_requests_lost_before_the_point(has: int) -> None:
+    """A delayed acknowledgement has a sequence number after the lost bytes; a jump of the IP-ID shows them, too."""
     c = Connection(exponential(5 * MS), lost=0.02, rtt_ns=10 * MS, has=has, seconds=40, seed=3).run()
     epochs = epochs_of(c.rows, epoch_ns=2 * S)
     told = sum(e.sum_ns for e in epochs) / sum(e.count for e in epochs)
@@ -225,12 +225,12 @@ def test_requests_of_several_packets(size: int) -> None:
 
 @pytest.mark.parametrize("mss", [536, 1460, 8960])
 def test_responses_that_end_with_a_whole_segment(mss: int) -> None:
-    """The SYN tells the size of segments; an advance by whole segments may go on, so the next request tells."""
+    """The SYN gives the segment size; an advance by whole segments may continue, so the next request decides."""
     c = Connection(exponential(5 * MS), mss=mss, response=constant(4 * (mss - 12))).run()
     close(errors(c.truth, epochs_of(c.rows)), within=0.05)
 
 
-def test_a_flow_that_is_joined_in_the_middle_says_nothing_until_it_pauses() -> None:
+def test_a_flow_joined_in_the_middle_gives_nothing_until_it_pauses() -> None:
     c = Connection(exponential(5 * MS), in_flight=4, seconds=3).run()
     joined = c.rows[40:-1]
     later = [r._replace(time_ns=r.time_ns + 10 * S, tsval=r.tsval + 10_000, tsecr=r.tsecr + 10_000) for r in c.rows[2:]]
@@ -262,12 +262,12 @@ def test_ends_of_a_connection_end_the_epoch() -> None:
     c = Connection(constant(2 * MS), seconds=0.2, rtt_ns=3 * MS).run()
     kernel = pirate()
     feed(kernel, c.rows)
-    (one,) = taken(kernel)  # FIN, long before the epoch is over
+    (one,) = taken(kernel)  # FIN, long before the end of the epoch
     assert (one.reason, one.end_ns) == (ANSWERED, c.rows[-1].time_ns)
     assert one.network_ns == pytest.approx(3 * MS, rel=0.01)
     feed(kernel, [c.rows[-1]._replace(time_ns=one.end_ns + MS, tcp_flags=ACK)])
     kernel.cut(one.end_ns + S)
-    assert taken(kernel) == []  # nothing happened since
+    assert taken(kernel) == []  # no packets since
     kernel = pirate()
     feed(kernel, [*c.rows[:-1], c.rows[-1]._replace(tcp_flags=RST)])
     assert [e.reason for e in taken(kernel)] == [ANSWERED]
@@ -286,12 +286,12 @@ def test_a_long_silence_is_in_no_epoch() -> None:
     assert max(e.end_ns - e.start_ns for e in taken(kernel)) <= 4 * 500 * MS
 
 
-def test_without_tcp_headers_there_is_no_answer() -> None:
+def test_without_tcp_headers_there_is_no_estimate() -> None:
     rows = [Row(START_NS + i * MS, payload=50, length=78, has=0) for i in range(3000)]
     assert {e.reason for e in epochs_of(rows)} == {NOT_TCP}
 
 
-def test_the_table_is_bounded_and_counts_whom_it_evicts() -> None:
+def test_the_table_is_bounded_and_counts_evictions() -> None:
     c = Connection(constant(2 * MS), seconds=0.1).run()
     kernel = pirate(memory=1)  # one group
     for key in range(1, 13):
@@ -351,7 +351,7 @@ def check(epochs: list[Epoch], epoch_ns: int) -> None:
 
 @examples(300)
 @given(rows=st.lists(wild_rows, max_size=60), epoch_ns=st.sampled_from([1, MS, 1 << 34]), fewest=st.integers(1, 4))
-def test_wild_rows_give_no_wild_answers(rows: list[Row], epoch_ns: int, fewest: int) -> None:
+def test_wild_rows_give_no_wild_estimates(rows: list[Row], epoch_ns: int, fewest: int) -> None:
     kernel = pirate(memory=3000, epoch_ns=epoch_ns, fewest=fewest)
     feed(kernel, rows)
     kernel.cut(5 * S)
@@ -359,7 +359,7 @@ def test_wild_rows_give_no_wild_answers(rows: list[Row], epoch_ns: int, fewest: 
 
 
 def tampered(rows: list[Row], rng: random.Random) -> list[Row]:
-    """Rows of a connection with fields changed, rows left out, repeated and moved."""
+    """Rows of a connection with changed fields; some rows are dropped, repeated or moved."""
     changed = []
     for row in rows:
         dice = rng.randrange(12)
@@ -376,7 +376,7 @@ def tampered(rows: list[Row], rng: random.Random) -> list[Row]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_tampered_connections_give_no_wild_answers(seed: int) -> None:
+def test_tampered_connections_give_no_wild_estimates(seed: int) -> None:
     rng = random.Random(seed)
     c = Connection(
         exponential(MS), in_flight=rng.choice((1, 4, 16)), batch=rng.random() < 0.5, seconds=1, seed=seed
@@ -402,8 +402,8 @@ SPLIT = Connection(exponential(2 * MS), in_flight=2, seconds=2).run()
 WHOLE = epochs_of(SPLIT.rows)
 
 
-def test_numbers_that_count_all_packets_of_a_host_tell_of_no_loss() -> None:
-    """A client that thinks for 300 ms, while it sends to others: nothing was lost before us."""
+def test_a_host_wide_ip_id_does_not_indicate_loss() -> None:
+    """A client that thinks for 300 ms and sends to other hosts: nothing was lost before the point."""
     c = Connection(exponential(2 * MS), think_ns=lambda rng: 300 * MS * (rng.random() < 0.2), seconds=20).run()
     rng = random.Random(1)
     ids = count(65_000)
@@ -417,7 +417,7 @@ def test_numbers_that_count_all_packets_of_a_host_tell_of_no_loss() -> None:
 
 @pytest.mark.parametrize("silence_s", [60, 40 * 60, 2 * 3600])
 def test_a_long_silence(silence_s: int) -> None:
-    """Times are on a circle of 73 minutes; what follows a silence is answered as if it had been short."""
+    """Times wrap after 73 minutes; packets after a silence are treated as if it had been short."""
     before, after = (Connection(exponential(2 * MS), seed=seed).run() for seed in (1, 2))
     last, later = before.rows[-2], silence_s * S + 4 * S
     ticks = later // MS
@@ -437,7 +437,7 @@ def test_a_long_silence(silence_s: int) -> None:
 
 
 def test_responses_of_two_sizes() -> None:
-    """Sixteen of one size in a row pass for the only size; what follows from that is taken back."""
+    """Sixteen of one size in a row seem to be the only size; the conclusion is withdrawn."""
     sizes = iter([540] * 40 + [10_029, 63] * 2000)
     c = Connection(exponential(2 * MS), request=lambda rng: rng.choice((9, 12)), response=lambda _: next(sizes)).run()
     epochs = epochs_of(c.rows)

@@ -1,4 +1,4 @@
-"""blind: against its plain twin, bit for bit, and against the truth of simulated loops: sizes and times only."""
+"""blind, which uses sizes and times only: it equals its twin bit for bit, and is tested on simulated loops."""
 
 import random
 from collections import Counter
@@ -37,7 +37,7 @@ USUAL = Settings()
 
 
 def hold_equal(rows: Sequence[ClientPacket], chosen: Settings = USUAL, at: int = 0) -> list[Epoch]:
-    """The kernel takes in the rows in two parts; where they are split changes nothing."""
+    """The kernel takes the rows in two parts; the split does not matter."""
     meter, twin = kernel("blind", chosen), Blind(chosen)
     observe(meter, rows[:at])
     observe(meter, rows[at:])
@@ -53,7 +53,7 @@ def far(latency: Callable[[random.Random], float]) -> Callable[[random.Random], 
 
 
 def quic(packets: Sequence[ClientPacket], truth: Sequence[Truth], seed: int) -> list[ClientPacket]:
-    """The same requests behind the handshake of QUIC, and an ACK before each; sizes as aioquic has them."""
+    """The same requests after a QUIC handshake, with an ACK before each; sizes as in aioquic."""
     rng = random.Random(seed)
     begin_ns = packets[0].time_ns
     greeting = [(-9 * MS, 1228), (-5 * MS, 1228), (-4 * MS, 75), (-MS, 60)]
@@ -87,14 +87,14 @@ def test_loops(name: str) -> None:
 
 
 @pytest.mark.acceptance
-def test_what_is_no_loop() -> None:
+def test_traffic_that_is_not_a_loop() -> None:
     for seed in range(5):
         hold_equal(poisson(0.2 * MS, 1, seed))
         hold_equal(merged([run(LOOPS["lan"]._replace(begin_ns=BEGIN_NS + i * MS), i)[0] for i in range(5)]))
 
 
 def test_any_loop() -> None:
-    """One loop, or a few in one flow; epochs are short, so that what was seen so far is judged often."""
+    """One loop, or a few in one flow; short epochs, so that verdicts are frequent."""
     for seed in range(scaled(80)):
         rng = random.Random(seed)
         loop = any_loop(rng)
@@ -156,7 +156,7 @@ def test_odd_rows(chosen: Settings, odd: list[tuple[int, int]], begin_ns: int, a
 
 
 def test_many_odd_rows() -> None:
-    """Flows of few lengths and gaps, so that something is learned of them; every reason is given."""
+    """Flows with few lengths and gaps, so that something is learned; every reason occurs."""
     seen: Counter[str] = Counter()
     for seed in range(scaled(120, 60)):
         rng = random.Random(seed)
@@ -172,7 +172,7 @@ def test_many_odd_rows() -> None:
 
 
 def hidden_tcp(rtt_ns: int, *requests_ns: int) -> list[ClientPacket]:
-    """SYN, ACK, and requests that long after the ACK."""
+    """SYN, ACK, and requests at this time after the ACK."""
     sizes = [(-rtt_ns, 60), (0, 52), *((after_ns, 300) for after_ns in requests_ns)]
     return [ClientPacket(BEGIN_NS + after_ns, length=length) for after_ns, length in sizes]
 
@@ -184,7 +184,7 @@ def test_a_flight_lasts_seven_eighths_of_a_round_trip(late_ns: int, in_flight: i
 
 
 @pytest.mark.parametrize(("quiet_ns", "is_idle"), [(30 * MS, False), (30 * MS + 1, True)])
-def test_idle_is_who_acknowledged_and_was_silent_for_longer(quiet_ns: int, is_idle: bool) -> None:
+def test_idle_flows_acknowledged_and_were_silent_for_longer(quiet_ns: int, is_idle: bool) -> None:
     requests = hidden_tcp(LAN_NS, *(i * MS for i in range(40)), *(100 * MS + i * MS for i in range(40)))
     idle_ns = requests[42].time_ns - requests[41].time_ns
     shorter = [row._replace(time_ns=row.time_ns - (idle_ns - 60 * MS) * (i > 41)) for i, row in enumerate(requests)]
@@ -200,12 +200,12 @@ def test_idle_is_who_acknowledged_and_was_silent_for_longer(quiet_ns: int, is_id
 @pytest.mark.parametrize("latency", [constant(2 * MS), exponential(2 * MS)])
 @pytest.mark.parametrize("rtt_ns", [0, LAN_NS, FAR_NS])
 def test_closed_loops(in_flight: int, latency: Callable[[random.Random], float], rtt_ns: int) -> None:
-    """UDP, and TCP whose headers are hidden, near and far."""
+    """UDP, and TCP with hidden headers, near and far."""
     loop = Loop(far(latency) if rtt_ns == FAR_NS else latency, in_flight, rtt_ns=rtt_ns, seconds=6)
     packets, truth = run(loop, seed=2)
     told = hold_equal(packets)
     assert reasons(told)["answered"] > 0.9
-    # One in flight is exact; with four, those under way at the edges of an epoch count with the wrong one.
+    # One in flight is exact; with four, those in flight at the edges of an epoch count in the wrong one.
     assert max(map(abs, errors(told, truth))) < (0.001 if in_flight == 1 else 0.03)
     assert {epoch.in_flight for epoch in told} == {in_flight}
 
@@ -213,11 +213,11 @@ def test_closed_loops(in_flight: int, latency: Callable[[random.Random], float],
 def test_batches_are_timed_as_a_whole() -> None:
     packets, truth = run(Loop(constant(2 * MS, jitter=0.2), 4, batch=True), seed=2)
     told = hold_equal(packets)
-    # The slowest of four with 20% of jitter takes 1.12 times as long as their mean, plus what it is sent later.
+    # The slowest of four with 20% of jitter takes 1.12 times as long as their mean, plus its later sending.
     assert all(0.08 < error < 0.16 for error in errors(told, truth))
 
 
-def test_headers_are_not_looked_at() -> None:
+def test_headers_are_not_used() -> None:
     packets, _ = run(LOOPS["lan"], seed=2)
     bare = [ClientPacket(packet.time_ns, length=packet.length) for packet in packets]
     odd = [packet._replace(tcp_flags=7, has=7, payload=0, seq=i) for i, packet in enumerate(bare)]
@@ -232,7 +232,7 @@ def test_quic() -> None:
 
 
 def test_quic_with_several_requests_behind_the_handshake() -> None:
-    """They ride on its last packet: in flight is not known, though one request follows another from then on."""
+    """Its last packet carries them: the number in flight is unknown, though requests then follow one by one."""
     packets, truth = run(Loop(exponential(5 * MS, least_ns=MS), seconds=5), seed=2)
     rows = quic(packets, truth, seed=2)
     rows[2] = rows[2]._replace(length=146)
@@ -240,7 +240,7 @@ def test_quic_with_several_requests_behind_the_handshake() -> None:
 
 
 def test_quic_with_several_requests_that_began_apart() -> None:
-    """What comes out as one in flight has ACKs between some requests only."""
+    """Only some requests have ACKs between them, which makes it look like one in flight."""
     packets, truth = run(Loop(exponential(20 * MS, least_ns=5 * MS), 4, gap_ns=MS, seconds=5), seed=2)
     told = hold_equal(quic(packets, truth, seed=2))
     assert set(reasons(told)) <= {"crowd", "spontaneous", "too_few"}
@@ -258,7 +258,7 @@ def test_open_loops(mean_ns: float) -> None:
 @pytest.mark.parametrize("rtt_ns", [0, LAN_NS])
 @pytest.mark.parametrize("spread_ns", [0, 300 * MS])
 def test_a_tunnel(latency: Callable[[random.Random], float], rtt_ns: int, spread_ns: int) -> None:
-    """Twenty connections in one flow, begun at once or one after the other."""
+    """Twenty connections in one flow, started together or one after the other."""
     told, wrong = [], 0
     for seed in range(scaled(3)):
         rng = random.Random(seed)
@@ -271,7 +271,7 @@ def test_a_tunnel(latency: Callable[[random.Random], float], rtt_ns: int, spread
         told += said
         truth = sorted(t for _, of_one in flows for t in of_one)
         wrong += sum(abs(error) > 0.15 for error in errors(said, truth))
-    # Those that begin in one flight of datagrams are a loop with twenty in flight, for which the answer is right.
+    # Connections started in one flight of datagrams are a loop with twenty in flight, and its estimate is right.
     assert wrong <= 0.05 * len(told)
     if rtt_ns or spread_ns:
         assert reasons(told).get("answered", 0) <= 0.05
@@ -294,6 +294,6 @@ def test_silence_is_not_latency() -> None:
 
 
 def test_an_initial_window() -> None:
-    """What is sent in the first round trip may be all that the client was allowed to send."""
+    """The first round trip may contain all that the client was allowed to send."""
     packets, _ = run(Loop(far(exponential(2 * MS)), 10, rtt_ns=FAR_NS), seed=2)
     assert set(reasons(hold_equal(packets))) == {"initial"}

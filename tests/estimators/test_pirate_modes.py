@@ -1,4 +1,4 @@
-"""gap, modes, ack, window and syn: against their plain twins, bit for bit, and against the truth of simulated loops."""
+"""gap, modes, ack, window and syn: equal to their twins, bit for bit, and tested on simulated loops."""
 
 import random
 from collections import Counter
@@ -40,7 +40,7 @@ def twin(method: str, chosen: Settings) -> Method:
 
 
 def hold_equal(method: str, chosen: Settings, rows: Sequence[ClientPacket], at: Sequence[int] = ()) -> list[Epoch]:
-    """Both take in the rows in parts; behind every second part, and at the end, there is a cut: all flows end."""
+    """Both take the rows in parts; after every second part, and at the end, a cut ends all flows."""
     meter, flows = kernel(method, chosen), dict[int, Method]()
     told = []
     edges = [0, *sorted(min(i, len(rows)) for i in at), len(rows)]
@@ -85,7 +85,7 @@ def test_loops(name: str, method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_any_loop(method: str) -> None:
-    """Two at a time; epochs are short, so that what was seen so far is judged often."""
+    """Two loops at a time; short epochs, so that verdicts are frequent."""
     for seed in range(scaled(40)):
         rng = random.Random(seed)
         loops = [any_loop(rng) for _ in range(2)]
@@ -107,7 +107,7 @@ DOMAINS = (GAPS_NS, LENGTHS, PAYLOADS, SEQS, ACKS, FLAGS, HAS)
 
 
 def odd_rows(choices: Sequence[Sequence[int]], begin_ns: int, flags: Sequence[int]) -> list[ClientPacket]:
-    """Rows of two flows, whose numbers mostly go on from the last one."""
+    """Rows of two flows, whose numbers mostly continue from the last one."""
     rows, now_ns, seq, ack = [], begin_ns, 2**32 - 40, 2**32 - 900
     for i, choice in enumerate(choices):
         gap_ns, length, payload, ahead, moved, _, has = (
@@ -146,7 +146,7 @@ def test_odd_rows(method: str, chosen: Settings, odd: list[list[int]], begin_ns:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_many_odd_rows(method: str) -> None:
-    """Few flags, so that flows last; every reason that the method has is given."""
+    """Few flags, so that flows last; every reason of the method occurs."""
     seen: Counter[str] = Counter()
     for seed in range(scaled(20, 10)):
         rng = random.Random(seed)
@@ -183,7 +183,7 @@ def test_one_in_flight(method: str, latency: Callable[[random.Random], float]) -
     packets, truth = run(Loop(latency, rtt_ns=LAN_NS, seconds=5), seed=1)
     told = epochs(method, packets)
     assert reasons(told) == {"answered": 1}
-    # The client takes no time, so that all that is left is the rounding of gaps to units.
+    # The client takes no time: only the rounding of gaps to units is left.
     assert max(map(abs, errors(told, truth))) < 0.001
     assert {epoch.in_flight for epoch in told} == {1}
     assert {epoch.network_ns for epoch in told} == {LAN_NS}
@@ -199,7 +199,7 @@ def test_batches(method: str) -> None:
     assert {epoch.in_flight for epoch in told} == {4}
 
 
-def test_only_the_window_sees_through_a_sliding_window() -> None:
+def test_only_window_handles_a_sliding_window() -> None:
     packets, truth = run(Loop(exponential(2 * MS), 4, rtt_ns=LAN_NS), seed=1)
     assert max(map(abs, errors(epochs("in_flight", packets), truth))) < 0.02
     assert median(errors(epochs("ack", packets), truth)) < -0.7
@@ -208,19 +208,19 @@ def test_only_the_window_sees_through_a_sliding_window() -> None:
 
 @pytest.mark.parametrize("loop", [Loop(constant(2 * MS)), Loop(constant(2 * MS), 4, batch=True)])
 def test_one_outlier_ruins_the_literal_reading(loop: Loop) -> None:
-    """The largest mode is taken for the gap between batches, and all the others for gaps in a batch of hundreds."""
+    """The largest mode is taken for the gap between batches, and all others for gaps in a batch of hundreds."""
     packets, truth = run(loop, seed=1)
     late = [packet._replace(time_ns=packet.time_ns + 60 * MS * (i >= 100)) for i, packet in enumerate(packets[:400])]
     ours, literal = (epochs("modes", late, Settings(2000 * MS, literal=which)) for which in (False, True))
     true_ns = sum(t.latency_ns for t in truth[:100]) / 100
     assert [epoch.sum_ns / epoch.count for epoch in ours if epoch.count] == pytest.approx([true_ns], rel=0.04)
-    # The outlier is one gap, so the literal reading has one sample: it needs `fewest` 1 to answer at all.
+    # The outlier is a single gap, so the literal reading has one sample: it needs `fewest` 1 to answer at all.
     assert reasons(literal) == {"too_few": 1}
     (epoch,) = epochs("modes", late, Settings(2000 * MS, fewest=1, literal=True))
     assert epoch.sum_ns / epoch.count > 10 * true_ns
 
 
-def test_the_literal_reading_fails_with_a_few_outliers_of_a_kind() -> None:
+def test_the_literal_reading_fails_with_a_few_similar_outliers() -> None:
     packets, truth = run(Loop(constant(2 * MS)), seed=1)
     late = [packet._replace(time_ns=packet.time_ns + 60 * MS * (i // 100)) for i, packet in enumerate(packets[:1000])]
     (wrong,) = epochs("modes", late, Settings(10**10, literal=True))
@@ -244,7 +244,7 @@ def test_modes_abstain_where_no_gap_is_prominent() -> None:
     scattered = stream(rng, lambda: 10 ** rng.choice([3.5, 4.2, 4.8, 5.3, 5.8, 6.3, 6.8, 7.3, 7.8, 8.3]))
     for rows in (uploads, close):
         assert reasons(epochs("modes", rows)) == {"no_gap": 1}
-    # Ten sorts of gaps do not fit into eight modes; epochs must be long for all of them to be there.
+    # Ten kinds of gaps do not fit into eight modes; epochs must be long enough to contain all.
     assert reasons(epochs("modes", scattered, Settings(10**10)))["no_gap"] > 0.8
 
 
@@ -258,13 +258,13 @@ def test_pure_acks_are_left_out() -> None:
     assert max(map(abs, errors(told, truth))) < 0.001
 
 
-def test_think_time_that_acknowledgements_show() -> None:
+def test_think_time_shown_by_acknowledgements() -> None:
     packets, truth = run(LOOPS["think"], seed=1)
     assert reasons(epochs("ack", packets)) == reasons(epochs("in_flight", packets)) == {"think": 1}
     assert median(errors(epochs("modes", packets), truth)) > 5
 
 
-def test_retransmissions_are_no_requests() -> None:
+def test_retransmissions_are_not_requests() -> None:
     packets, truth = run(Loop(constant(20 * MS), rtt_ns=LAN_NS), seed=1)
     again = [packet._replace(time_ns=packet.time_ns + 7 * MS) for packet in packets[2:]]
     told = epochs("modes", merged([packets, again]))
@@ -272,7 +272,7 @@ def test_retransmissions_are_no_requests() -> None:
     assert sum(epoch.lost for epoch in told) == len(again)
 
 
-def test_a_flow_that_is_joined_says_so_until_it_was_silent() -> None:
+def test_a_joined_flow_is_marked_until_it_was_silent() -> None:
     loop = Loop(exponential(2 * MS), 4, rtt_ns=LAN_NS)
     before = run(loop, seed=1)[0][50:]
     after, truth = run(loop._replace(begin_ns=loop.begin_ns + 4000 * MS), seed=2)

@@ -1,6 +1,6 @@
-"""The kernel of method `auto` against its plain twin, bit for bit: every field of every epoch, and the table's counts.
+"""The kernel of method `auto` equals its twin, bit for bit: every field of every epoch, and the table's counts.
 
-Simulated connections have what traffic has, whole and tampered with; odd rows have numbers of every sort.
+Simulated connections resemble real traffic, whole and tampered with; odd rows have numbers of every kind.
 """
 
 import random
@@ -59,7 +59,7 @@ def test_an_epoch_ends_before_its_counters_do() -> None:
 
 
 def taken(kernel: _kernels.Pirate) -> list[Epoch]:
-    """The epochs since the last time, without what the table adds to them."""
+    """The epochs since the last call, without the table's fields."""
     room = np.zeros((kernel.epochs, len(_kernels.EPOCH_COLUMNS)), np.uint64)
     assert kernel.take(room) == len(room)
     words = room[:, [_kernels.EPOCH_COLUMNS.index(name) for name in FIELDS]]
@@ -70,7 +70,7 @@ def taken(kernel: _kernels.Pirate) -> list[Epoch]:
 def hold_equal(
     chosen: Settings, rows: Sequence[ClientPacket], at: Sequence[int] = (), memory: int = ROOMY
 ) -> list[Epoch]:
-    """Both take in the rows in parts; behind every second part, and at the end, there is a cut."""
+    """Both take the rows in parts; a cut follows every second part and the end."""
     kernel = _kernels.Pirate(AUTO, memory, chosen.epoch_ns, chosen.fewest, 0, False, SEED)
     twin = Table(chosen, memory, SEED)
     edges = [0, *sorted(min(i, len(rows)) for i in at), len(rows)]
@@ -118,7 +118,7 @@ def test_closed_loops(rows: list[ClientPacket]) -> None:
 
 
 def clients() -> list[ClientPacket]:
-    """Recorded in the lab: of many scenarios the first packets of two connections each."""
+    """Recorded in the lab: the first packets of two connections in each of many scenarios."""
     rows = []
     for part in wirelag.read(str(CLIENTS)):
         opening = (part.message & np.uint8(TcpFlag.SYN)) != 0
@@ -152,8 +152,8 @@ def test_tampered_connections(name: str, seed: int) -> None:
     hold_equal(chosen, rows, [1000, 1200])
 
 
-def test_what_belongs_to_others() -> None:
-    """More flows than slots: those that are silent for longest leave, and come back in the middle."""
+def test_evicted_flows() -> None:
+    """More flows than slots: the longest silent are evicted, and return in mid-connection."""
     rng = random.Random(5)
     rows = []
     for key, name in enumerate(CONNECTIONS):
@@ -165,12 +165,12 @@ def test_what_belongs_to_others() -> None:
         hold_equal(SHORT, rows, [2000, 2100], memory)
 
 
-# What is rare
+# Rare cases
 
 
 @pytest.mark.parametrize("tick_ns", [10 * US, 100 * US, 2 * MS, 4 * MS, 100 * MS])
 def test_a_server_whose_clock_changes(tick_ns: int) -> None:
-    """The tick is learned, and later it is another one."""
+    """The tick is learned, and changes later."""
     c = Connection(exponential(20 * MS), think_ns=exponential(50 * MS), tick_ns=tick_ns, seconds=12)
     rows = wrapping(c.run())
     half, tsecr = len(rows) // 2, rows[len(rows) // 2].tsecr
@@ -183,7 +183,7 @@ def test_a_server_whose_clock_changes(tick_ns: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1199, 1200, 1448, 2400, 16384, 16385])
-def test_segments_of_a_flow_that_is_joined(size: int) -> None:
+def test_segments_of_a_joined_flow(size: int) -> None:
     rows = wrapping(Connection(exponential(5 * MS), in_flight=2, response=constant(size), seconds=1).run())
     pause = [row._replace(time_ns=row.time_ns + S) for row in rows[100:]]
     hold_equal(SHORT, rows[20:100] + pause)
@@ -191,8 +191,8 @@ def test_segments_of_a_flow_that_is_joined(size: int) -> None:
 
 @pytest.mark.every(4)
 @pytest.mark.parametrize("missing", range(0, 60, 3))
-def test_bytes_that_were_not_seen(missing: int) -> None:
-    """Requests or responses that are missing before sizes are known: more, or less, is outstanding than can be."""
+def test_missing_bytes(missing: int) -> None:
+    """Requests or responses are missing before sizes are known: an impossible number is outstanding."""
     for name in ("sliding", "batches", "huge responses"):
         rows = connection(name)[:400]
         response = 1 << 26 if name == "huge responses" else 540
@@ -204,7 +204,7 @@ def test_bytes_that_were_not_seen(missing: int) -> None:
 
 
 def conversation(steps: Sequence[tuple[int, int, int]]) -> list[ClientPacket]:
-    """A handshake, then for each step: so much later (units) so many more bytes are acknowledged and sent."""
+    """A handshake, then steps of (units of time to wait, bytes to acknowledge, bytes to send)."""
     syn = ClientPacket(10**18 >> 10 << 10, seq=MANY - 1, tcp_flags=SYN, has=TCP, mss=1460)
     rows = [syn, syn._replace(time_ns=syn.time_ns + MS, seq=0, ack=MANY - 3, tcp_flags=ACK, payload=0)]
     for later, acked, sent in steps:
@@ -221,8 +221,8 @@ def conversation(steps: Sequence[tuple[int, int, int]]) -> list[ClientPacket]:
 
 
 @pytest.mark.parametrize(("latency", "least"), [(5_000, 488_281), (90_000, 8 * 90_000)])
-def test_the_silence_after_which_nothing_is_outstanding(latency: int, least: int) -> None:
-    """Half a second, and eight latencies: a flow that was joined in the middle is known from there on."""
+def test_the_silence_after_which_no_request_is_outstanding(latency: int, least: int) -> None:
+    """Half a second, and eight latencies: a flow joined in the middle is known from then on."""
     for silence in (least - 1, least, least + 1):
         steps = [*[(latency, 540, 100)] * 30, (silence, 540, 100), *[(latency, 540, 100)] * 30]
         told = hold_equal(SHORT, conversation(steps)[2:])
@@ -231,7 +231,7 @@ def test_the_silence_after_which_nothing_is_outstanding(latency: int, least: int
 
 @pytest.mark.parametrize("later", [195_311, 195_312, 195_313, 200_000, 800_000])
 def test_more_of_the_last_response(later: int) -> None:
-    """An advance after the response that seemed to be the last: within 200 ms, or four latencies, it went on."""
+    """An advance after the seemingly last response: within 200 ms, or four latencies, it continued."""
     for steady in (5_000, 200_000):
         steps = [(300, 0, 100), (steady, 540, 0), (later, 540, 0), (20, 1, 0)]
         told = hold_equal(Settings(epoch_ns=2**34, fewest=1), conversation(steps * 3))
@@ -239,7 +239,7 @@ def test_more_of_the_last_response(later: int) -> None:
         assert told[0].sum_ns == 3 * 1024 * (steady + later * is_more)
 
 
-def test_a_download_of_more_bytes_than_numbers_have() -> None:
+def test_a_download_beyond_the_sequence_numbers() -> None:
     steps = [(20, 0, 100), *[(9, 2**28, 0)] * 20, (9, 2**27 + 7, 0)]
     hold_equal(SHORT, conversation(steps * 40))
     hold_equal(SHORT, conversation([(20, 2**28, 100)] * 200))
@@ -254,7 +254,7 @@ DOMAINS = (GAPS_NS, PAYLOADS, (*[0] * 20, *SEQS), (*[0, 540] * 6, *ACKS), (1, *I
 
 
 def odd_rows(choices: Sequence[Sequence[int]], begin_ns: int) -> list[ClientPacket]:
-    """Rows by choices from the domains, of few flows, whose numbers mostly go on from the last one."""
+    """Random rows from the domains, of few flows, whose numbers mostly continue from the last one."""
     rows, now_ns, seq, ack, number = [], begin_ns, MANY - 40, MANY - 900, 0
     for i, choice in enumerate(choices):
         gap_ns, payload, ahead, moved, more, flags, has, mss = (
@@ -287,7 +287,7 @@ def test_odd_rows(chosen: Settings, odd: list[list[int]], begin_ns: int, at: lis
 
 
 def test_many_odd_rows() -> None:
-    """Mostly small numbers, so that flows last; every reason that the method has is given."""
+    """Mostly small numbers, so that flows last; every reason of the method occurs."""
     seen: Counter[str] = Counter()
     for seed in range(scaled(30, 12)):
         rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""RDA: exact once it is decoded, decoded as often as theory says, honest where it is not, and never without an end.
+"""RDA: exact once decoded, decoded as often as theory predicts, marked where it is not, and always finite.
 
 Tolerances come from theory: shares of decodes are binomial. A deviation between R rows (less one for each bank) has a
 relative standard deviation of 1/sqrt(2 R). The mean over usable buckets, a share u of k banks with n packets each, has
@@ -47,7 +47,7 @@ def jitter_ns(rng: np.random.Generator, count: int) -> Times:
 
 @dataclass(frozen=True)
 class Points:
-    """What two points saw; the delays are those of packets that both did."""
+    """Packets of two points; the delays are those of packets that both saw."""
 
     up: Cached
     down: Cached
@@ -57,7 +57,7 @@ class Points:
     def apart(
         cls, count: int, difference: int, seed: int, delays: Callable[[np.random.Generator, int], Times] = weibull_ns
     ) -> "Points":
-        """Half of the difference is seen upstream alone, half downstream alone."""
+        """Half of the difference is seen upstream only, half downstream only."""
         rng = np.random.default_rng(seed)
         ids, sent_ns, delays_ns = fresh(rng, count), EPOCH_NS + np.arange(count) * 1000, delays(rng, count)
         lost = np.zeros(count, bool)
@@ -83,7 +83,7 @@ def binomial(share: float, runs: int) -> float:
     return 4 * math.sqrt(share * (1 - share) / runs)
 
 
-# ---- exactness, and how often ----
+# ---- exactness, and its frequency ----
 
 
 @pytest.mark.parametrize("estimator", [THREE, Rda(), Rda(banks=4), Rda(rateless=True), Rda(banks=2)])
@@ -99,7 +99,7 @@ def test_the_mean_is_exact(estimator: Rda, difference: int) -> None:
 
 
 def test_three_banks_are_exact_at_4000_of_5000_buckets() -> None:
-    """There is no third way between exact and said not to be. 98.5% decode, measured over 10,000 other runs."""
+    """A result is exact or marked as not exact. 98.5% decode, measured over 10,000 other runs."""
     runs, decoded = 40, 0
     for seed in range(runs):
         points = Points.apart(8_000, 4000, seed)
@@ -110,7 +110,7 @@ def test_three_banks_are_exact_at_4000_of_5000_buckets() -> None:
 
 
 def decoded_share(estimator: Rda, difference: int, runs: int) -> float:
-    """What both points saw cancels out of buckets: it need not be there."""
+    """Packets at both points cancel out of buckets, and are left out here."""
     complete = 0
     for seed in range(runs):
         rng, seeded = np.random.default_rng(seed), replace(estimator, seed=seed)
@@ -128,7 +128,7 @@ def test_three_banks_decode_4000_of_5000_buckets() -> None:
 
 
 def test_two_banks_have_the_papers_transition() -> None:
-    """Two banks of m decode d with sqrt(1 - (d/m)^2), less the one in a hundred that a fake stops; none beyond m."""
+    """Two banks of m decode d with sqrt(1 - (d/m)^2), less the 1% stopped by a fake; none beyond m."""
     runs = 400
     shares = {d: decoded_share(PAPER, d, runs) for d in (1000, 2000, 3000)}
     for d in (1000, 2000):
@@ -152,10 +152,10 @@ def test_rateless_symbols_are_few(difference: int) -> None:
     assert 1 < used / runs / difference < 1.5
 
 
-def test_decoding_is_soon_done() -> None:
+def test_decoding_is_fast() -> None:
     """10,000 differences are decoded in less time than one point needs to fill its buckets with 200,000 packets.
 
-    Filling is a pass without memory; anything but linear decoding would be far above it.
+    Filling is a single pass; decoding that is not linear would take far longer.
     """
     rng = np.random.default_rng(1)
     packets, each = fresh(rng, 200_000), 6032
@@ -171,7 +171,7 @@ def test_decoding_is_soon_done() -> None:
 
     filling = min(seconds(lambda: rda.filled(packets, times_ns, each)) for _ in range(5))
     assert rda.decode(up, down).complete
-    close = 1 if ALONE else 5  # what others leave of the caches is not the same for both
+    close = 1 if ALONE else 5  # other processes affect the caches of the two differently
     assert min(seconds(lambda: rda.decode(up, down)) for _ in range(5)) < close * filling
     assert _kernels.RatelessDecoder(0).add(symbols)
     assert min(seconds(lambda: _kernels.RatelessDecoder(0).add(symbols)) for _ in range(3)) < 10 * close * filling
@@ -206,17 +206,17 @@ def test_deviation_between_rows() -> None:
 
 
 def test_the_papers_collapse_drowns_in_the_mean() -> None:
-    """F - mean^2 has a standard deviation of mean^2 sqrt(2/pairs): here 11 times the variance of delays itself."""
+    """F - mean^2 has a standard deviation of mean^2 sqrt(2/pairs): here 11 times the variance of delays."""
     errors = deviations(replace(THREE, deviation="collapse"), jitter_ns)
     assert not passes(errors, 3 * (-(-5000 // 3) - 1))
     assert max(abs(e) for e in errors) > 0.5
 
 
-# ---- what does not decode ----
+# ---- undecoded differences ----
 
 
 @pytest.mark.parametrize(("estimator", "difference"), [(PAPER, 3000), (PAPER, 6000), (THREE, 6000)])
-def test_a_difference_that_does_not_decode_is_said_to_be(estimator: Rda, difference: int) -> None:
+def test_an_undecoded_difference_is_reported(estimator: Rda, difference: int) -> None:
     scores, details = [], []
     for seed in range(12):
         points = Points.apart(30_000, difference, seed)
@@ -232,7 +232,7 @@ def test_a_difference_that_does_not_decode_is_said_to_be(estimator: Rda, differe
     assert abs(sum(scores)) < 4 * math.sqrt(len(scores))
 
 
-# ---- a cache with less room than packets ----
+# ---- a cache smaller than the packets ----
 
 
 def cached_by_meter(estimator: Rda, cached: Cached) -> Cached:
@@ -244,7 +244,7 @@ def cached_by_meter(estimator: Rda, cached: Cached) -> Cached:
 
 @pytest.mark.parametrize("rateless", [False, True])
 def test_both_points_keep_the_same_share(rateless: bool) -> None:
-    """A byte limit: levels differ at most where a point saw more; counts are scaled, with their binomial error."""
+    """With a byte limit, levels differ only if a point saw more; counts are scaled, with their binomial error."""
     off = 0
     for seed in range(10):
         points = Points.apart(60_000, 6000, seed)
@@ -264,10 +264,10 @@ def test_both_points_keep_the_same_share(rateless: bool) -> None:
         assert abs(crossing.used - expected) < 4 * math.sqrt(expected)
         assert crossing.mean_ns is not None
         off += abs(crossing.mean_ns - points.delays_ns.mean()) > 2 * points.delays_ns.std() / math.sqrt(crossing.used)
-    assert off <= 3  # of ten, at two standard errors: beyond with probability 0.1%
+    assert off <= 3  # ten runs, at two standard errors: more with probability 0.1%
 
 
-def test_the_kept_are_exact() -> None:
+def test_kept_packets_are_exact() -> None:
     points = Points.apart(40_000, 2000, 5)
     estimator = Rda(memory=32 * 10_000, seed=5)
     up, down = (cached_by_meter(estimator, cached) for cached in (points.up, points.down))
@@ -278,7 +278,7 @@ def test_the_kept_are_exact() -> None:
     assert (crossing.used, crossing.sum_ns) == (len(delays), sum(delays))
 
 
-# ---- copies, and strangers ----
+# ---- copies and hostile peers ----
 
 
 MILLION = 10**6
@@ -308,11 +308,11 @@ def test_one_id_a_million_times(rateless: bool, up_copies: int, down_copies: int
     assert crossing.ambiguous == (0 if used else down_copies)
 
 
-def test_retransmissions_are_taken_out() -> None:
-    """Ids with as many copies at both points count, copy by copy; of the others nobody can say which copy is which."""
+def test_retransmissions_are_removed() -> None:
+    """Ids with equally many copies at both points count, copy by copy; the others are ambiguous."""
     rng = np.random.default_rng(3)
     ids = fresh(rng, 20_000)
-    again = ids[:600]  # of the first 300 one copy is lost
+    again = ids[:600]  # one copy of the first 300 is lost
     sent = np.concatenate((ids, again)), EPOCH_NS + np.arange(20_600) * 1000
     delays_ns = weibull_ns(rng, 20_600)
     arrived = np.arange(20_600) >= 300
@@ -327,7 +327,7 @@ def test_retransmissions_are_taken_out() -> None:
 
 
 def garbage(rng: np.random.Generator, ask: Ask, own: Cached) -> dict[str, Any]:
-    """Answers of the right shape, with anything in them."""
+    """Answers of the right shape with random content."""
 
     def words(count: int) -> Words:
         return fresh(rng, count)
@@ -355,7 +355,7 @@ def garbage(rng: np.random.Generator, ask: Ask, own: Cached) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("estimator", [Rda(), Rda(rateless=True), replace(THREE, check=False)])
-def test_a_conversation_with_a_stranger_ends(estimator: Rda) -> None:
+def test_a_conversation_with_a_hostile_peer_ends(estimator: Rda) -> None:
     rng, own = np.random.default_rng(4), Points.apart(2000, 0, 0).up
     for _ in range(30):
         talk, crossing = estimator.converse(own), None
@@ -376,7 +376,7 @@ def test_a_conversation_with_a_stranger_ends(estimator: Rda) -> None:
     [{"entries": 2**40, "packets": 2**41}, {"level": 200}, {"entries": -1}, {"entries": 11, "packets": 10}],
     ids=str,
 )
-def test_what_a_stranger_says_of_itself_is_not_believed(estimator: Rda, lie: dict[str, int]) -> None:
+def test_a_hostile_peer_s_counts_are_not_trusted(estimator: Rda, lie: dict[str, int]) -> None:
     talk = estimator.converse(Points.apart(20_000, 0, 0).up)
     next(talk)
     with pytest.raises(ValueError, match="cannot have"):
@@ -384,7 +384,7 @@ def test_what_a_stranger_says_of_itself_is_not_believed(estimator: Rda, lie: dic
 
 
 @pytest.mark.parametrize("estimator", [Rda(), Rda(rateless=True)])
-def test_fewer_values_than_were_asked_for_end_a_conversation(estimator: Rda) -> None:
+def test_fewer_values_than_requested_end_a_conversation(estimator: Rda) -> None:
     talk = estimator.converse(Points.apart(20_000, 0, 0).up)
     next(talk)
     talk.send({"level": 0, "packets": 20_000, "entries": 20_000})
@@ -393,7 +393,7 @@ def test_fewer_values_than_were_asked_for_end_a_conversation(estimator: Rda) -> 
         talk.send(dict.fromkeys(("bucket_ids", "bucket_checks", "bucket_counts", "row_counts", "row_sums"), nothing))
 
 
-# ---- long ----
+# ---- long runs ----
 
 
 @pytest.mark.acceptance
@@ -414,5 +414,5 @@ def test_shares_of_decodes_closely() -> None:
     for d in (500, 1000, 1500, 2000):
         theory = math.sqrt(1 - (d / 2500) ** 2)
         share = decoded_share(replace(PAPER, check=True), d, runs)
-        assert abs(share - theory) < binomial(theory, runs) + 0.01  # theory is that of very many buckets
+        assert abs(share - theory) < binomial(theory, runs) + 0.01  # theory assumes very many buckets
     assert decoded_share(THREE, 4000, runs) >= 0.95

@@ -1,4 +1,4 @@
-"""Rli: the delay of every flow, on simulated queues; references that are not what they seem; bounded memory."""
+"""Rli: the delay of every flow on simulated queues; false references; bounded memory."""
 
 import itertools
 from dataclasses import replace
@@ -54,7 +54,7 @@ def same(one: Flows, other: Flows) -> bool:
     return bool((one.merged().records == other.merged().records).all())
 
 
-# ---- how good ----
+# ---- accuracy ----
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def same(one: Flows, other: Flows) -> bool:
     ],
 )
 def test_the_mean_of_a_flow_is_near_the_truth(method: str, utilisation: float, most: float) -> None:
-    """A second of traffic: what eight give (docs/reference/rli.md) and as much again for the short time to learn in."""
+    """A second of traffic: twice the error of eight seconds (docs/reference/rli.md), as it has less time to learn."""
     sim = simulation(utilisation)
     flows = measured(replace(KNOWN, method=method), seen(sim))  # type: ignore[arg-type]
     assert median_error(sim, flows) < most
@@ -86,8 +86,8 @@ def test_each_method_is_better_than_the_one_before() -> None:
 
 @pytest.mark.parametrize("method", ["linear", "busy"])
 @pytest.mark.parametrize("utilisation", [0.2, 0.55, 0.7])
-def test_intervals_hold_the_truth_as_often_as_they_say(method: str, utilisation: float) -> None:
-    """Errors are not normal, brackets not independent: 95% is said, 90% is demanded."""
+def test_intervals_cover_the_truth(method: str, utilisation: float) -> None:
+    """Errors are not normal, brackets not independent: nominal 95%, required 90%."""
     sim = simulation(utilisation)
     flows = measured(replace(KNOWN, method=method), seen(sim))  # type: ignore[arg-type]
     table, truth = flows.merged().table(), true_means(sim, flows)
@@ -105,8 +105,8 @@ def test_all_packets_together() -> None:
     assert report.details["coverage"] > 0.97
 
 
-def test_clocks_that_are_hours_apart_do_not_blur_the_deviation() -> None:
-    """Sums of squares are whole numbers; 2^40 ns is what clocks may differ by."""
+def test_clocks_hours_apart_do_not_affect_the_deviation() -> None:
+    """Sums of squares are whole numbers; clocks may differ by 2^40 ns."""
     packets = seen(simulation(0.55))
     shifted = packets.at_times(packets.time_ns + 10**12)
     near, far = measured(KNOWN, packets).merged().table(), measured(KNOWN, shifted).merged().table()
@@ -114,7 +114,7 @@ def test_clocks_that_are_hours_apart_do_not_blur_the_deviation() -> None:
     np.testing.assert_allclose(far["mean"] - 1000, near["mean"], atol=2e-9)
 
 
-def test_the_packet_before_a_reference_makes_it_better() -> None:
+def test_the_packet_before_a_reference_improves_it() -> None:
     sim = simulation(0.2)
     plain, padded = measured(KNOWN, seen(sim)), measured(KNOWN, seen(sim, padded=True))
     assert padded.counts["previous_used"] > 0.99 * padded.counts["accepted"]
@@ -152,7 +152,7 @@ def test_drain_rate_and_noise_are_learned() -> None:
     assert median_error(simulation(0.55), learned) < 0.1
 
 
-def test_nothing_is_learned_where_there_is_no_queue() -> None:
+def test_without_a_queue_nothing_is_learned() -> None:
     rng = np.random.default_rng(6)
     times = np.cumsum(rng.exponential(1e6, 8192)).astype(np.int64)
     assert learn_drain(times, rng.integers(40, 1500, 8192)).bytes_per_s == 0
@@ -167,14 +167,14 @@ def test_without_a_drain_rate_busy_is_linear_and_says_so() -> None:
 
 
 def test_with_a_wrong_drain_rate_busy_is_linear_and_says_so() -> None:
-    """A queue that is said to be faster than it is seems idle while packets wait."""
+    """A queue with too high a rate seems idle while packets wait."""
     packets = seen(simulation(0.7))
     flows = measured(replace(KNOWN, bytes_per_s=2 * RATE), packets)
     assert flows.fallback
     assert flows.counts["untrusted"] > 0.9 * flows.counts["regular"]
 
 
-# ---- references that are not what they seem ----
+# ---- false references ----
 
 
 def test_lost_references_only_widen_the_brackets() -> None:
@@ -188,7 +188,7 @@ def test_lost_references_only_widen_the_brackets() -> None:
 
 @pytest.mark.parametrize("fault", ["copied", "late", "far future", "far past", "other size", "foreign", "impossible"])
 def test_a_false_reference_is_counted_and_changes_nothing(fault: str) -> None:
-    """With `linear` nothing but references matters, so flows are the same to the last bit."""
+    """`linear` uses only references, so flows are the same to the last bit."""
     linear = replace(KNOWN, method="linear", stream=STREAM)
     packets = seen(simulation(0.55))
     true = references(packets)[10::10]
@@ -213,14 +213,14 @@ def test_a_false_reference_is_counted_and_changes_nothing(fault: str) -> None:
     mine = flows.merged().records[keys != 99] if fault == "foreign" else flows.merged().records
     assert (mine == expected.merged().records).all()
     assert flows.counts["accepted"] == expected.counts["accepted"]
-    # Where the next true reference came first, the sequence tells before anything else does.
+    # If the next true reference came first, the sequence number decides.
     later = flows.counts["rejected_sequence"] + flows.counts["rejected_repeated"]
     assert flows.counts[reason] > 0
     assert flows.counts[reason] == len(true) or flows.counts["rejected_time"] + later == len(true)
 
 
-def test_a_forged_beginning_is_given_up() -> None:
-    """The first reference is far off, so all true ones seem to be; the second of them outvotes it."""
+def test_a_forged_first_reference_is_given_up() -> None:
+    """The first reference is far off, so all true ones seem to be; the second true one outvotes it."""
     packets = seen(simulation(0.2, 3.0))
     first = references(packets)[:1]
     set_sent(packets.transaction, first, packets.time_ns[first] - 500 * 10**9)
@@ -250,16 +250,16 @@ def test_a_full_buffer_is_settled_and_counted() -> None:
     assert median_error(sim, flows) < 0.4
 
 
-def test_records_that_find_no_room_leave_and_nothing_is_lost() -> None:
+def test_records_without_room_leave_and_nothing_is_lost() -> None:
     packets = seen(simulation(0.55))
     roomy, tight = measured(KNOWN, packets), measured(replace(KNOWN, memory=16 << 10), packets)
     assert tight.counts["evicted"] > 100
-    twice = ("brackets", "error", "reason")  # a bracket that an eviction cuts counts twice; errors are of parts
+    twice = ("brackets", "error", "reason")  # an eviction splits a bracket, which counts twice; errors are of parts
     kept = [at for name, at in COLUMN.items() if name not in twice]
     assert (tight.merged().records[:, kept] == roomy.merged().records[:, kept]).all()
 
 
-def test_a_synopsis_lists_so_many_flows_and_counts_the_rest() -> None:
+def test_a_synopsis_lists_a_limited_number_of_flows_and_counts_the_rest() -> None:
     packets = seen(simulation(0.55))
     whole, short = measured(KNOWN, packets), measured(replace(KNOWN, most_flows=100), packets)
     assert len(short) == 100
@@ -267,7 +267,7 @@ def test_a_synopsis_lists_so_many_flows_and_counts_the_rest() -> None:
     assert short.report().mean == whole.report().mean
 
 
-def test_flows_end_when_silent_and_when_open_for_long() -> None:
+def test_flows_end_when_silent_or_open_for_too_long() -> None:
     packets = seen(simulation(0.55))
     whole = measured(KNOWN, packets)
     parts = measured(replace(KNOWN, inactive_ns=10**7, active_ns=10**8), packets)
@@ -304,7 +304,7 @@ def hostile(rng: np.random.Generator, rows: int) -> PacketBatch:
 
 @pytest.mark.parametrize("method", ["linear", "left", "busy"])
 @pytest.mark.parametrize("mark", [None, MARK])
-def test_anything_is_survived(method: Method, mark: int | None) -> None:
+def test_random_input_is_accepted(method: Method, mark: int | None) -> None:
     rng = np.random.default_rng(9)
     estimator = Rli(method, bytes_per_s=RATE, noise_ns=0, memory=1 << 20, buffer=64, seed=1, mark=mark)
     flows = measured(estimator, *(hostile(rng, 3000) for _ in range(20)))
@@ -313,7 +313,7 @@ def test_anything_is_survived(method: Method, mark: int | None) -> None:
     flows.merged().table()
 
 
-def test_any_split_gives_the_same_answer() -> None:
+def test_any_split_gives_the_same_result() -> None:
     packets = seen(simulation(0.55))
     rng = np.random.default_rng(10)
     for estimator in (KNOWN, Rli(memory=16 << 20)):
@@ -337,7 +337,7 @@ def test_intervals_add_up() -> None:
     assert sum(part.counts["accepted"] for part in parts) == whole.counts["accepted"]
 
 
-def test_it_is_driven_like_every_estimator() -> None:
+def test_it_runs_like_every_estimator() -> None:
     packets = seen(simulation(0.55))
     reports = list(wirelag.run(KNOWN, {"downstream": [packets[:70_000], packets[70_000:]]}, 10**8))
     assert 10 <= len(reports) <= 12
@@ -345,7 +345,7 @@ def test_it_is_driven_like_every_estimator() -> None:
     assert all(report.mean is not None and report.interval for report in reports)
 
 
-def test_nothing_gives_an_answer_that_says_so() -> None:
+def test_empty_input_gives_an_empty_result() -> None:
     report = measured(Rli(), PacketBatch.empty()).report()
     assert report.samples == 0
     assert report.mean is None
@@ -386,11 +386,11 @@ def test_endpoints_are_those_of_the_first_packet() -> None:
         assert port == key % 65521
 
 
-# ---- references that are known by a mark ----
+# ---- references with a mark ----
 
 
 @pytest.mark.parametrize(("length", "captured", "padded"), [(64, 64, True), (44, 44, False), (44, 14, False)])
-def test_marked_references_say_what_those_on_their_own_port_do(length: int, captured: int, padded: bool) -> None:
+def test_marked_references_equal_those_on_their_own_port(length: int, captured: int, padded: bool) -> None:
     sim = simulation(0.55)
     expected = measured(KNOWN, seen(sim, padded))
     flows = measured(MARKED, marked(seen(sim, padded=True), length, captured))
@@ -399,7 +399,7 @@ def test_marked_references_say_what_those_on_their_own_port_do(length: int, capt
     assert flows.counts["accepted"] > 1000
 
 
-def test_with_a_mark_nothing_else_is_a_reference() -> None:
+def test_with_a_mark_other_packets_are_not_references() -> None:
     packets = seen(simulation(0.55))
     for estimator, batch in (
         (MARKED, packets),
@@ -410,14 +410,14 @@ def test_with_a_mark_nothing_else_is_a_reference() -> None:
         assert flows.counts["regular"] == len(packets)
 
 
-def test_marked_references_of_which_too_little_is_captured_are_counted() -> None:
+def test_truncated_marked_references_are_counted() -> None:
     packets = marked(seen(simulation(0.55), padded=True), captured=13)
     flows = measured(replace(MARKED, stream=STREAM), packets)
     assert flows.counts["accepted"] == 0
     assert flows.counts["rejected_size"] + flows.counts["rejected_malformed"] == (packets.protocol == 17).sum()
 
 
-def test_marked_packets_that_are_no_references_stay_in_their_flows() -> None:
+def test_marked_packets_that_are_not_references_stay_in_their_flows() -> None:
     packets = marked(seen(simulation(0.55), padded=True))
     expected = measured(MARKED, packets)
     others = np.flatnonzero(packets.protocol != 17)[1000::7]
@@ -426,12 +426,12 @@ def test_marked_packets_that_are_no_references_stay_in_their_flows() -> None:
     flows = measured(MARKED, packets)
     assert flows.counts["rejected_foreign"] == len(others)
     assert flows.counts["accepted"] == expected.counts["accepted"]
-    names = [at for name, at in COLUMN.items() if name != "ports"]  # which have the protocol of the first packet
+    names = [at for name, at in COLUMN.items() if name != "ports"]  # ports include the protocol of the first packet
     assert (flows.merged().records[:, names] == expected.merged().records[:, names]).all()
 
 
 def test_marked_packets_of_the_stream_are_in_no_flow() -> None:
-    """What is not a STAMP packet, by its size or by its time, took time on the link, and that is all."""
+    """A packet that is not STAMP, by its size or its time, only occupies the link."""
     packets = marked(seen(simulation(0.55), padded=True))
     expected = measured(MARKED, packets)
     others = np.flatnonzero(packets.protocol != 17)[1000::7]

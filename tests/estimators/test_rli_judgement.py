@@ -1,4 +1,4 @@
-"""What `rli` believes: references that a queue could not have sent on, clocks that step, queues that are none."""
+"""What `rli` trusts: impossible references, clock steps, and traffic without a queue."""
 
 from dataclasses import replace
 from functools import cache
@@ -33,7 +33,7 @@ def batch(times_ns: Ints, sizes: npt.NDArray[np.uint32], keys: npt.NDArray[np.ui
 
 
 class Seen:
-    """Packets with references among them: their rows, and when they were sent."""
+    """Packets with references among them: their rows, and their sending times."""
 
     def __init__(self, packets: PacketBatch, rows: Rows, sent_ns: Ints) -> None:
         self.packets, self.rows, self.sent_ns = packets, rows, sent_ns
@@ -44,7 +44,7 @@ class Seen:
         return meter.cut(Interval(0, 1 << 62))
 
     def with_false(self, behind: Rows, delay_ns: int, copies: int = 1) -> "Seen":
-        """So many references more behind each of these rows, at its time, that say that they took so long."""
+        """Add `copies` false references after each of these rows, at its time, with this delay."""
         at = np.repeat(behind, copies)
         order = np.argsort(np.append(np.arange(len(self.packets)), at), kind="stable")
         place = np.empty(len(order), np.intp)
@@ -81,7 +81,7 @@ def test_no_true_reference_is_rejected(utilisation: float) -> None:
 @both_methods
 @pytest.mark.parametrize("delay_ns", [5 * SECOND, 9 * SECOND, 50 * MS, -5 * MS, -5 * SECOND])
 def test_a_reference_that_overtook_others_is_rejected_and_changes_nothing(estimator: Rli, delay_ns: int) -> None:
-    """5 s are a delay that may be (late_ns is 10 s): but true references that were sent later are already there."""
+    """5 s are a possible delay (late_ns is 10 s), but true references that were sent later are already there."""
     seen = queue()
     false = seen.with_false(seen.rows[10::10] + 2, delay_ns)
     flows, expected = false.measured(estimator), seen.measured(estimator)
@@ -93,8 +93,8 @@ def test_a_reference_that_overtook_others_is_rejected_and_changes_nothing(estima
 
 @both_methods
 @pytest.mark.parametrize("copies", [2, 7, 20])
-def test_false_references_that_agree_do_not_outvote_two_true_ones(estimator: Rli, copies: int) -> None:
-    """As long as true ones come: a new beginning takes eight false ones, and a second without a true one."""
+def test_agreeing_false_references_do_not_outvote_two_true_ones(estimator: Rli, copies: int) -> None:
+    """While true ones arrive: a restart takes eight false ones, and a second without a true one."""
     seen = queue()
     flows = seen.with_false(seen.rows[10::10] + 2, 5 * SECOND, copies).measured(estimator)
     assert flows.counts["restarts"] == 0
@@ -102,13 +102,13 @@ def test_false_references_that_agree_do_not_outvote_two_true_ones(estimator: Rli
     assert same(flows, seen.measured(estimator))
 
 
-# ---- one reference is outvoted by two ----
+# ---- two references outvote one ----
 
 
 @both_methods
 @pytest.mark.parametrize("delay_ns", [5 * MS, 5 * SECOND, 500 * SECOND])
-def test_a_first_reference_that_is_far_off_costs_two_more(estimator: Rli, delay_ns: int) -> None:
-    """The second seems too early; the third agrees with it, and both are believed against one."""
+def test_a_false_first_reference_costs_two_more(estimator: Rli, delay_ns: int) -> None:
+    """The second seems too early; the third agrees with it, and both outvote the first."""
     seen = queue()
     sent_ns = seen.sent_ns.copy()
     sent_ns[0] -= delay_ns
@@ -120,8 +120,8 @@ def test_a_first_reference_that_is_far_off_costs_two_more(estimator: Rli, delay_
     assert flows.base_ns == expected.base_ns
 
 
-def test_after_that_flows_are_as_if_nothing_had_been() -> None:
-    """With `linear`, which learns nothing from the references before."""
+def test_later_flows_are_not_affected() -> None:
+    """With `linear`, which learns nothing from earlier references."""
     seen = queue()
     sent_ns = seen.sent_ns.copy()
     sent_ns[0] -= 5 * MS
@@ -133,7 +133,7 @@ def test_after_that_flows_are_as_if_nothing_had_been() -> None:
     assert (flows.merged().records[later][:, columns] == expected.merged().records[later][:, columns]).all()
 
 
-def test_one_false_reference_after_the_first_outvotes_nobody() -> None:
+def test_one_false_reference_after_the_first_outvotes_none() -> None:
     seen = queue()
     flows = seen.with_false(seen.rows[:1] + 1, 50 * MS).measured(LINEAR)
     assert (flows.counts["restarts"], flows.counts["rejected_time"]) == (0, 1)
@@ -144,8 +144,8 @@ def test_one_false_reference_after_the_first_outvotes_nobody() -> None:
 
 
 @pytest.mark.parametrize("step_ns", [3 * MS, 2 * SECOND, 400 * SECOND, -3 * MS, -2 * SECOND, -400 * SECOND])
-def test_a_step_of_the_senders_clock_is_survived(step_ns: int) -> None:
-    """For a second it seems false; then it is believed, and delays differ by the step: what the clocks differ by."""
+def test_a_step_of_the_sender_s_clock_is_accepted(step_ns: int) -> None:
+    """For a second it seems false; then it is accepted, and delays change by the step."""
     seen = queue(0.2, 3.0)
     times_ns = seen.packets.time_ns
     step_at = times_ns[0] + SECOND
@@ -164,8 +164,8 @@ def test_a_step_of_the_senders_clock_is_survived(step_ns: int) -> None:
     assert flows.counts["restarts"] <= 1
 
 
-def test_a_step_back_of_a_few_milliseconds_is_waited_for() -> None:
-    """Nothing begins anew: after these milliseconds references are in order again."""
+def test_a_step_back_of_a_few_milliseconds_causes_no_restart() -> None:
+    """After these milliseconds references are in order again."""
     seen = queue(0.2, 3.0)
     step_at = seen.packets.time_ns[0] + SECOND
     stepped = Seen(seen.packets, seen.rows, seen.sent_ns - np.where(seen.sent_ns > step_at, 3 * MS, 0))
@@ -175,11 +175,11 @@ def test_a_step_back_of_a_few_milliseconds_is_waited_for() -> None:
     assert 0 < counts["rejected_time"] <= wrong.sum()
 
 
-# ---- queues that are none ----
+# ---- traffic without a queue ----
 
 
 def paced(swing_ns: int) -> tuple[Seen, Ints]:
-    """A sender that paces itself, as a queue would: every packet behind an idle gap. Delays go up and down slowly."""
+    """A pacing sender, which resembles a queue: every packet follows an idle gap. Delays vary slowly."""
     rows = np.arange(20_000)
     times_ns = 100 * SECOND + 10_000 * rows
     delays_ns = 50_000 + np.rint(swing_ns / 2 * (1 + np.sin(rows / 1000))).astype(np.int64)
@@ -187,8 +187,8 @@ def paced(swing_ns: int) -> tuple[Seen, Ints]:
     return Seen(packets, rows[::20], (times_ns - delays_ns)[::20]), delays_ns
 
 
-def test_where_a_line_foretells_far_better_busy_is_given_up() -> None:
-    """The link is idle before every packet: busy would say that none waited, and delays swing by 9 us."""
+def test_busy_is_given_up_where_linear_predicts_far_better() -> None:
+    """The link is idle before every packet: busy would see no waiting, but delays swing by 9 us."""
     seen, delays_ns = paced(9_000)
     busy, linear = seen.measured(BUSY).merged(), seen.measured(LINEAR).merged()
     assert not busy.trusted
@@ -201,17 +201,17 @@ def test_where_a_line_foretells_far_better_busy_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("utilisation", [0.2, 0.55, 0.7, 0.88])
-def test_a_queue_wins_the_contest(utilisation: float) -> None:
+def test_busy_is_kept_for_a_queue(utilisation: float) -> None:
     flows = queue(utilisation, 1.0).measured(BUSY)
     assert flows.trusted
     assert flows.fallback is None
 
 
-# ---- whether a drain rate is one ----
+# ---- plausible drain rates ----
 
 
-def test_delays_of_a_queue_bear_its_rate_out() -> None:
-    """A slow link: most of what delays differ by is how long the packets themselves take."""
+def test_delays_of_a_queue_confirm_its_rate() -> None:
+    """A slow link: most of the variation of delays is the packets' own transmission time."""
     rng = np.random.default_rng(1)
     sizes, waited_ns = rng.integers(64, 1500, 200), np.cumsum(rng.normal(0, 1000, 200))
     rate = 10_000_000
@@ -221,17 +221,17 @@ def test_delays_of_a_queue_bear_its_rate_out() -> None:
     assert not serialises(Drain(rate // 10, 0.0), delays_ns, sizes)
 
 
-def test_delays_that_do_not_know_sizes_contradict_a_slow_rate() -> None:
-    """Sizes that differ by 480 bytes in the mean: 48 us at 10 MB/s, against 1 us between neighbours."""
+def test_delays_independent_of_sizes_contradict_a_slow_rate() -> None:
+    """Sizes differ by 480 bytes on average: 48 us at 10 MB/s, compared with 1 us between neighbours."""
     rng = np.random.default_rng(2)
     sizes, delays_ns = rng.integers(64, 1500, 200), np.rint(rng.normal(MS, 1000, 200)).astype(np.int64)
     assert not serialises(Drain(10_000_000, 0.0), delays_ns, sizes)
-    assert serialises(Drain(10**10, 0.0), delays_ns, sizes)  # 48 ns: nobody could tell
+    assert serialises(Drain(10**10, 0.0), delays_ns, sizes)  # 48 ns: too small to detect
     assert serialises(Drain(10_000_000, 50_000.0), delays_ns, sizes)  # nor with such a clock
-    assert serialises(Drain(10_000_000, 0.0), delays_ns, np.full(200, 500))  # nor where all are of one size
+    assert serialises(Drain(10_000_000, 0.0), delays_ns, np.full(200, 500))  # nor with packets of one size
 
 
-def test_of_few_references_nothing_is_concluded() -> None:
+def test_few_references_allow_no_conclusion() -> None:
     few = FEWEST_REFERENCES - 1
     delays_ns, sizes = np.full(few, MS), np.arange(few) * 200
     assert serialises(Drain(10_000_000, 0.0), delays_ns, sizes)
@@ -241,7 +241,7 @@ def test_of_few_references_nothing_is_concluded() -> None:
 
 
 def test_a_rate_that_delays_contradict_is_not_used() -> None:
-    """Packets paced by their size, which nothing delays by their size."""
+    """Packets paced by their size, but not delayed by it."""
     rng = np.random.default_rng(3)
     sizes = rng.choice(np.array([100, 1500], np.uint32), 2 * LEARNING)
     times_ns = 100 * SECOND + np.cumsum(sizes.astype(np.int64) * 100)  # 10 MB/s

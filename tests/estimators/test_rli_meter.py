@@ -1,4 +1,4 @@
-"""Rli at work: whose packets are references, what is learned when, how sure it is of sets of flows, large sums."""
+"""The meter of Rli: choice of the reference stream, learning, errors of sets of flows, large sums."""
 
 import itertools
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def simulation(seed: int = 3, seconds: float = 0.3, utilisation: float = 0.7) ->
 
 
 def in_front(packets: PacketBatch, count: int, later_s: int = 0) -> PacketBatch:
-    """So many references of another stream before all others, that may say that they were sent much earlier."""
+    """`count` references of another stream before all others, with sending times that may be much earlier."""
     rows = np.repeat(references(packets)[:1], count)
     sent_ns = np.repeat(packets.time_ns[:1], count) - 1000 - later_s * 10**9
     made = inserted(packets, rows, np.zeros(count, np.intp), flow_key=FOREIGN, seq=(1 << 31) + np.arange(count))
@@ -51,11 +51,11 @@ def in_front(packets: PacketBatch, count: int, later_s: int = 0) -> PacketBatch:
     return made
 
 
-# ---- whose packets are the references ----
+# ---- choice of the stream ----
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 30])
-def test_false_packets_in_front_cost_twice_as_many_references(count: int) -> None:
+def test_false_first_packets_cost_twice_as_many_references(count: int) -> None:
     packets = seen(simulation())
     flows, expected = measured(LINEAR, in_front(packets, count)), measured(LINEAR, packets)
     assert flows.counts["accepted"] >= expected.counts["accepted"] - 2 * count
@@ -70,20 +70,20 @@ def test_false_packets_in_front_cost_twice_as_many_references(count: int) -> Non
     assert (mine.records[later][:, columns] == all_of.records[same_keys][:, columns]).all()
 
 
-def test_a_flood_in_front_costs_64_references() -> None:
+def test_a_flood_at_the_beginning_costs_64_references() -> None:
     packets = seen(simulation())
     flows = measured(LINEAR, in_front(packets, 500))
     assert flows.counts["accepted"] >= len(references(packets)) - PATIENCE
 
 
-def test_a_time_that_is_far_off_pins_nothing() -> None:
+def test_an_implausible_time_selects_no_stream() -> None:
     packets = seen(simulation())
     flows, expected = measured(LINEAR, in_front(packets, 5, later_s=2000)), measured(LINEAR, packets)
     assert flows.counts["accepted"] == expected.counts["accepted"]
     assert flows.counts["restarts"] == 0
 
 
-def test_a_marked_packet_in_front_does_not_silence_the_rest() -> None:
+def test_a_marked_first_packet_does_not_silence_the_rest() -> None:
     packets = marked(seen(simulation(), padded=True))
     before = measured(MARKED, packets).counts["accepted"]
     first = np.flatnonzero(packets.protocol == 17)[:1]
@@ -93,8 +93,8 @@ def test_a_marked_packet_in_front_does_not_silence_the_rest() -> None:
 
 
 @pytest.mark.parametrize("every", [1, 2, 50])
-def test_a_stream_that_goes_on_is_not_given_up_for_another(every: int) -> None:
-    """Also if the other one sends 50 times as often, once it has had 32."""
+def test_a_continuing_stream_is_not_replaced(every: int) -> None:
+    """Not even by one that sends 50 times as often, once it has had 32."""
     packets = seen(simulation())
     behind = np.repeat(references(packets)[40 if every > 2 else 3 :], every)
     both = inserted(packets, behind, behind, flow_key=FOREIGN)
@@ -104,8 +104,8 @@ def test_a_stream_that_goes_on_is_not_given_up_for_another(every: int) -> None:
     assert flows.counts["rejected_foreign"] == len(behind)
 
 
-def test_with_several_streams_any_split_gives_the_same_answer() -> None:
-    """Streams that come and go, in odd parts."""
+def test_with_several_streams_any_split_gives_the_same_result() -> None:
+    """Streams that come and go, in parts of odd sizes."""
     packets = seen(simulation())
     rows, rng = references(packets), np.random.default_rng(1)
     packets.flow_key[rows] = np.repeat(rng.integers(50, 54, len(rows) // 20 + 1, np.uint64), 20)[: len(rows)]
@@ -117,11 +117,11 @@ def test_with_several_streams_any_split_gives_the_same_answer() -> None:
     assert whole.counts == split.counts
 
 
-# ---- what is learned when ----
+# ---- learning ----
 
 
 @pytest.mark.parametrize("cuts", [[0], [0, 100], [1, 5000], [LEARNING - 1], [LEARNING, LEARNING + 1]])
-def test_cuts_before_the_queue_is_known_do_not_keep_it_from_being_known(cuts: list[int]) -> None:
+def test_early_cuts_do_not_prevent_learning(cuts: list[int]) -> None:
     packets = seen(simulation())
     meter = Rli(memory=16 << 20).meter("downstream")
     parts = []
@@ -136,8 +136,8 @@ def test_cuts_before_the_queue_is_known_do_not_keep_it_from_being_known(cuts: li
     assert together.timed > 0.98 * together.counts["regular"]
 
 
-def test_what_is_learned_and_shown_does_not_depend_on_batches() -> None:
-    """More references than are shown; behind the packets that are learned from they contradict the drain rate."""
+def test_learning_does_not_depend_on_batches() -> None:
+    """More references than are shown; after the packets used for learning they contradict the drain rate."""
     packets = seen(simulation(seconds=1.0))
     rows = references(packets)
     late = rows[rows > LEARNING][:200]
@@ -158,11 +158,11 @@ def test_packets_without_a_size_teach_nothing() -> None:
         learn_drain(np.arange(1000, dtype=np.int64) * 100, np.zeros(1000, np.uint32))
 
 
-# ---- how sure ----
+# ---- errors ----
 
 
 def grouped(flows: Flows, sim: QueueSimulation, groups: int) -> tuple[Flows, npt.NDArray[np.float64]]:
-    """Flows in so many groups by their keys, and the true means of these, in seconds."""
+    """Flows in `groups` groups by their keys, and the groups' true means, in seconds."""
     merged, shift, count = flows.merged(), np.uint64(5), np.uint64(groups)
     found = _as_one(merged, (merged.column("key") >> shift) % count)
     there = sim.left_ns >= 0
@@ -171,8 +171,8 @@ def grouped(flows: Flows, sim: QueueSimulation, groups: int) -> tuple[Flows, npt
     return found, true_s[found.column("key").astype(np.int64)]
 
 
-def test_intervals_of_groups_and_of_everything_hold_the_truth() -> None:
-    """95% is said. 240 groups of 12 runs, which share the errors of their run: 90% is demanded, and 10 of 12 runs."""
+def test_intervals_of_groups_and_of_everything_cover_the_truth() -> None:
+    """Nominal 95%. 240 groups of 12 runs share the errors of their run: required are 90%, and 10 of 12 runs."""
     hits, whole = [], 0
     for seed in range(12):
         sim = simulation(200 + seed, 0.5)
@@ -187,8 +187,8 @@ def test_intervals_of_groups_and_of_everything_hold_the_truth() -> None:
 
 
 @pytest.mark.parametrize("groups", [2, 20, 300])
-def test_no_set_is_surer_than_the_whole(groups: int) -> None:
-    """But for packets without a delay, less than one in a hundred, which not every set has."""
+def test_no_set_has_a_smaller_error_than_the_whole(groups: int) -> None:
+    """Except for packets without a delay, less than one in a hundred, which not every set has."""
     flows = measured(KNOWN, seen(simulation()))
     low, high = flows.report().ci95["mean"]
     for some in (flows.merged(), grouped(flows, simulation(), groups)[0]):
@@ -198,8 +198,8 @@ def test_no_set_is_surer_than_the_whole(groups: int) -> None:
     assert one.report().ci95 == flows.report().ci95
 
 
-def test_a_set_is_as_sure_by_itself_as_in_a_list() -> None:
-    """The interval of a choice of flows is that of the same flows as a group."""
+def test_the_interval_of_a_set_is_the_same_alone_and_as_a_group() -> None:
+    """The interval of a selection of flows is that of the same flows as a group."""
     flows = measured(KNOWN, seen(simulation())).merged()
     records = flows.records[::3]
     one = replace(flows, records=records)
@@ -214,7 +214,7 @@ def test_a_set_is_as_sure_by_itself_as_in_a_list() -> None:
 
 
 def test_ways_keep_their_own_errors() -> None:
-    """The same queue behind 5 ms more: its flows waited as long, and are as sure, whoever else is added."""
+    """The same queue with 5 ms more: its flows waited as long and have the same errors, whatever is added."""
     packets = seen(simulation())
     near = measured(KNOWN, packets).merged()
     far = measured(KNOWN, packets.at_times(packets.time_ns + 5 * 10**6)).merged()
@@ -231,7 +231,7 @@ def test_ways_keep_their_own_errors() -> None:
 
 
 def test_large_sums_are_added_without_loss() -> None:
-    """Records of 2^22 packets that took 18 minutes, or arrived so much before they were sent."""
+    """Records of 2^22 packets with delays of 18 minutes, or of minus 18 minutes."""
     flows = measured(LINEAR, seen(simulation()))
     for sign in (1, -1):
         records = flows.records[:1].repeat(5, axis=0)
@@ -250,7 +250,7 @@ def parts_of(flows: Flows, count: int) -> Sequence[tuple[Interval, Flows]]:
     return [(Interval(i, i + 1), flows) for i in range(count)]
 
 
-def test_many_intervals_are_added_up_in_bounded_memory() -> None:
+def test_many_intervals_add_up_in_bounded_memory() -> None:
     flows = measured(LINEAR, seen(simulation())).merged()
     total, lines = _add_up(parts_of(flows, 300), 10**9, Choice(Filter()), 1 << 20)
     assert len(lines) == 300
@@ -262,14 +262,14 @@ def test_many_intervals_are_added_up_in_bounded_memory() -> None:
     assert (short.timed, short.sum_ns) == (total.timed, total.sum_ns)
 
 
-def test_meters_of_many_ways_share_what_one_would_have() -> None:
+def test_meters_of_many_ways_share_the_memory_of_one() -> None:
     ways = np.arange(16, dtype=np.uint64)
     meters, fixed = Meters(LINEAR, ways)._meters, 64 << 10
     assert sum(meter.memory for meter in meters) <= LINEAR.meter("downstream").memory + fixed * len(meters)
     assert sum(meter._estimator.most_flows for meter in meters) <= LINEAR.most_flows
 
 
-def test_only_the_flows_that_are_asked_for_are_named() -> None:
+def test_only_requested_flows_are_named() -> None:
     flows = measured(KNOWN, seen(simulation()))
     assert list(flow_rows(flows, 3)) == list(flow_rows(flows))[:3]
     assert STREAM not in flows.column("key")

@@ -1,6 +1,6 @@
-"""The kernel of `rli` against its plain twin, bit for bit: records as they leave, counters, delays, errors.
+"""The kernel of `rli` equals its twin, bit for bit: records in order, counters, delays, errors.
 
-Simulated queues have what happens at a link; the odd rows have few keys, times that jump, references of every sort.
+Simulated queues resemble a real link; odd rows have few keys, times that jump, references of every kind.
 """
 
 from collections import Counter
@@ -55,7 +55,7 @@ CASES = {
 
 
 def observed(kernel: _kernels.Rli, rows: Sequence[Row], first: int) -> None:
-    """Give rows to the kernel; the addresses of a row tell its number."""
+    """Give rows to the kernel; a row's addresses contain its number."""
     references = [row.reference for row in rows if row.reference is not None]
     kernel.observe(
         np.array([row.time_ns for row in rows], np.int64),
@@ -92,7 +92,7 @@ def columns_of(
 
 
 def taken(kernel: _kernels.Rli) -> list[list[int]]:
-    """The records that left since the last time; their errors are nobody's yet."""
+    """The records that left since the last call; their errors are not assigned yet."""
     room = np.ones((kernel.records, len(COLUMN)), np.uint64)
     assert kernel.take(room) == len(room)
     assert not room[:, COLUMN["error"]].any()
@@ -100,7 +100,7 @@ def taken(kernel: _kernels.Rli) -> list[list[int]]:
 
 
 def told(records: Sequence[rli.Record]) -> list[list[int]]:
-    """The same of the twin: behind the numbers the addresses, which are those of the row that opened the record."""
+    """The same from the twin: the numbers, then the addresses of the row that opened the record."""
     ends = ends_of(np.array([record.first_row for record in records], np.uint64))
     return [record.words() + end for record, end in zip(records, ends.tolist(), strict=True)]
 
@@ -108,9 +108,9 @@ def told(records: Sequence[rli.Record]) -> list[list[int]]:
 def hold_equal(
     chosen: Settings, rows: Sequence[Row], at: Sequence[int] = (), drains: Sequence[tuple[int, int]] = ()
 ) -> rli.Rli:
-    """Both observe the rows in parts; a cut is behind every second part, and at the end.
+    """Both take the rows in parts; a cut follows every second part and the end.
 
-    `drains`: rates and idle times, in turns from the second part on.
+    `drains`: rates and idle times, in turn from the second part on.
     """
     kernel, twin = _kernels.Rli(*chosen), rli.Rli(chosen)
     edges = [0, *sorted(min(i, len(rows)) for i in at), len(rows)]
@@ -141,7 +141,7 @@ def hold_equal(
 
 @cache
 def simulated(utilisation: float, seconds: float = 0.06, tells_previous: bool = True) -> list[Row]:
-    """What comes out of a queue; one packet in 50 is of no flow."""
+    """Packets from a queue; one in 50 belongs to no flow."""
     sim = run(QueueScenario(utilisation, seed=4, seconds=seconds, injection=Injection(RATE, most_share=1, n_most=30)))
     r = sim.receiver()
     rows = []
@@ -171,14 +171,14 @@ def test_other_queues(utilisation: float) -> None:
 
 @pytest.mark.parametrize("method", range(len(METHODS)), ids=METHODS)
 def test_the_delay_of_every_packet(method: int) -> None:
-    """Every packet is a flow of its own, so that its record tells its delay."""
+    """Every packet is its own flow, so its record has its delay."""
     rows = [row._replace(key=i + 1) for i, row in enumerate(simulated(0.7))]
     twin = hold_equal(ROOMY._replace(method=method, memory=8 << 20), rows)
     assert twin.totals.timed > 0.9 * twin.totals.packets
     assert twin.delays.is_trusted == (method == rli.BUSY)
 
 
-def test_everything_happens_in_queues() -> None:
+def test_queues_reach_every_case() -> None:
     counts: Counter[str] = Counter()
     for chosen in CASES.values():
         counts += hold_equal(chosen._replace(method=rli.BUSY), simulated(0.7)).counts
@@ -224,7 +224,7 @@ DOMAINS = (KINDS, GAPS_NS, SIZES, KEYS, LATER_NS, SEQUENCES, PREVIOUS, LATER_NS)
 
 
 def odd_rows(choices: Sequence[Choice], warm: bool, sequence: int) -> list[Row]:
-    """Rows by choices from the domains. `warm`: first come as many empty queues as make one trust in them."""
+    """Random rows from the domains. `warm`: start with enough empty queues to make them trusted."""
     rows, now_ns, last = [], BEGIN_NS, Row(BEGIN_NS, 0, 0, 0, 0)
     if warm:
         for i in range(17):
@@ -286,7 +286,7 @@ def test_odd_rows(
 
 @pytest.mark.parametrize("seed", range(12))
 def test_many_odd_rows(seed: int) -> None:
-    """Mostly in order, so that what is learned is used; then odd ones."""
+    """Mostly in order, so that learned values are used; then odd ones."""
     rng = np.random.default_rng(seed)
     rare = [len(KINDS) - 1, 8, 5, len(KEYS), 8, 4, 4, 8]
     drawn = [rng.integers(0, rare if rng.random() < 0.97 else 1 << 20, len(DOMAINS)).tolist() for _ in range(1500)]
@@ -295,8 +295,8 @@ def test_many_odd_rows(seed: int) -> None:
     hold_equal(chosen._replace(method=rli.BUSY if seed % 4 else rli.LINEAR), rows, [300, 900])
 
 
-def test_a_drain_rate_that_is_learned_later() -> None:
-    """Before it `busy` is `linear`, behind it it is trusted."""
+def test_a_drain_rate_learned_later() -> None:
+    """Before it `busy` equals `linear`, after it it is trusted."""
     rows = simulated(0.7)
     unknown = ROOMY._replace(method=rli.BUSY, bytes_per_s=0)
     assert not hold_equal(unknown, rows, [1000]).delays.is_trusted
@@ -304,7 +304,7 @@ def test_a_drain_rate_that_is_learned_later() -> None:
 
 
 def test_sums_of_delays_do_not_wrap() -> None:
-    """Clocks 18 minutes apart: 2^23 packets are more than 64 bits hold. A record leaves at 2^22, totals have 128."""
+    """Clocks 18 minutes apart: 2^23 packets exceed 64 bits. A record leaves at 2^22, totals have 128 bits."""
     rows, delay_ns = (1 << 23) + 100, (1 << 40) - 10
     kernel = _kernels.Rli(*ROOMY._replace(bytes_per_s=0, buffer=1 << 20, bracket_ns=1 << 36))
     times = np.arange(BEGIN_NS, BEGIN_NS + rows, dtype=np.int64)
@@ -325,7 +325,7 @@ def test_sums_of_delays_do_not_wrap() -> None:
 
 
 def test_a_clock_that_is_set_back_ends_all_flows() -> None:
-    """Those whose last packet is in the future are the first to leave, and are not gone on with."""
+    """Flows whose last packet is in the future leave first, and are not continued."""
     rows = [Row(BEGIN_NS + i, rli.REGULAR, 100, key, i) for i, key in enumerate((1, 2, 3))]
     back = BEGIN_NS - ROOMY.bracket_ns * 2
     rows += [Row(back + i, rli.REGULAR, 100, key, i) for i, key in enumerate((1, 5, 6, 7, 8, 9, 10, 11))]
@@ -336,7 +336,7 @@ def test_a_clock_that_is_set_back_ends_all_flows() -> None:
 
 @pytest.mark.parametrize("apart_ns", [2_000, 2_001])
 @pytest.mark.parametrize("over_ns", [0, 1])
-def test_a_restart_needs_a_run_that_agrees_and_no_bracket(apart_ns: int, over_ns: int) -> None:
+def test_a_restart_needs_agreeing_references_and_no_bracket(apart_ns: int, over_ns: int) -> None:
     rows = odd_rows([], warm=True, sequence=0)
     first_ns = rows[-1].time_ns + 10**6 - 7_000 + over_ns
     for i in range(8):

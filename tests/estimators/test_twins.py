@@ -1,6 +1,6 @@
-"""Kernels and estimators of two points against their plain twins, bit for bit; what is a float, within its rounding.
+"""Kernels and estimators of two points equal their twins, bit for bit; floats agree within rounding.
 
-Simulated captures have what happens on a path; Hypothesis has few ids, so that copies and collisions are everywhere.
+Simulated captures resemble a real path; Hypothesis uses few ids, so copies and collisions are frequent.
 """
 
 import math
@@ -54,7 +54,7 @@ def capture(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def cut(meter: Meter[S], packets: Sequence[Packet], at: Sequence[int] = ()) -> S:
-    """What a meter kept of packets that came in parts."""
+    """The meter's synopsis of packets that arrive in parts."""
     for start, end in pairwise([0, *sorted(at), max([len(packets), *at])]):
         meter.observe(batch_of(packets[start:end]))
     return meter.cut(WHOLE)
@@ -69,19 +69,19 @@ def entries(cache: Cached) -> list[Packet]:
 
 
 def flat(buckets: Sequence[tuple[int, ...]]) -> list[int]:
-    """As the kernels have them: all numbers of a bucket, unsigned, bucket after bucket."""
+    """As the kernels store them: all numbers of a bucket, unsigned, bucket after bucket."""
     return [value & 2**64 - 1 for bucket in buckets for value in bucket]
 
 
 def near(measured: float | None, exact: Fraction | None, scale: Fraction | int = 0) -> bool:
-    """Within the rounding of floats; what was taken from something larger is rounded as that."""
+    """Equal within the rounding of floats; a difference is rounded like its larger operand."""
     if measured is None or exact is None:
         return measured is exact
     return abs(Fraction(measured) - exact) <= max(abs(exact), abs(scale)) / 10**12
 
 
 def says_what_rows_say(crossing: Crossing, banks: lda.Banks, mu: Fraction | None, deviation: str) -> bool:
-    """The deviation of a crossing is that of the twin's rows."""
+    """The deviation of a crossing equals that of the twin's rows."""
     std = crossing.std_ns
     variance = None if std is None else std * std
     if deviation == "rows":
@@ -143,7 +143,7 @@ def test_join_of_captures(capture: Points, capacity: int) -> None:
 
 
 def test_delays_of_any_size_are_summed_exactly() -> None:
-    """Delays are signed 64 bits, whatever the times; their sum is an integer that knows no limit."""
+    """Delays are signed 64-bit numbers for any times; their sum is an unbounded integer."""
     first, last = -(2**63), 2**63 - 1
     up = [(1, 0), (2, 0), (3, 0), (4, last), (5, first)]
     down = [(1, last), (2, last), (3, first), (4, first), (5, last)]
@@ -152,8 +152,8 @@ def test_delays_of_any_size_are_summed_exactly() -> None:
     assert crossing.std_ns is not None
 
 
-def test_a_cache_full_of_the_rarest_coin_can_still_be_smaller() -> None:
-    """Who knows the seed can send as many copies as he likes of an id that no level removes but the last."""
+def test_a_cache_full_of_the_rarest_coin_can_still_shrink() -> None:
+    """Whoever knows the seed can send many copies of an id that only the last level removes."""
 
     def unmixed(y: int) -> int:
         y ^= y >> 31 ^ y >> 62
@@ -204,7 +204,7 @@ def test_lda(seen: Points, rows: int, shifts: tuple[int, ...], seed: int, at: li
 
 @pytest.mark.parametrize("seed", range(8))
 def test_lda_with_packets_of_another_interval(seed: int) -> None:
-    """Some rows have lost one packet and got another: both leave the same rows out."""
+    """Some rows lost one packet and gained another: both leave out the same rows."""
     draw = random.Random(seed)
     up = [(draw.getrandbits(64), i * 250_000) for i in range(4000)]
     down = [(number, time_ns + 2_000_000 + draw.randrange(500_000)) for number, time_ns in up if draw.random() > 0.02]
@@ -222,8 +222,8 @@ def test_lda_of_captures(capture: Points, rows: int, shifts: tuple[int, ...], de
 
 
 @pytest.mark.parametrize("offset_ns", [0, 10**17 + 7, 2**63 - 10**7, -(2**63)])
-def test_a_deviation_survives_any_offset_of_clocks(offset_ns: int) -> None:
-    """Of rows with one packet each: the mean is up to 2^63 ns, where floats are 2,048 apart."""
+def test_a_deviation_is_exact_for_any_clock_offset(offset_ns: int) -> None:
+    """Rows with one packet each: the mean is up to 2^63 ns, where floats are 2,048 apart."""
     delays_ns = offset_ns + np.random.default_rng(1).integers(0, 10**6, 400)
     rows = Rows(np.ones((1, 400), np.int64), delays_ns.reshape(1, -1), np.ones((1, 400), bool))
     exact = lda.variance([[lda.Row(delay_ns, 1) for delay_ns in delays_ns.tolist()]])
@@ -235,7 +235,7 @@ def test_a_deviation_survives_any_offset_of_clocks(offset_ns: int) -> None:
 
 @examples(40)
 @given(points(), st.integers(0, 60))
-def test_intervals_of_lda_are_added(seen: Points, at: int) -> None:
+def test_intervals_of_lda_add_up(seen: Points, at: int) -> None:
     of, packets = Lda(4, (0, 2), tail=6), seen[0]
     parts: list[LdaSynopsis] = [cut(of.meter("any"), part) for part in (packets[:at], packets[at:])]
     added, whole = of.added(*parts), cut(of.meter("any"), packets)
@@ -292,7 +292,7 @@ def test_finecomb(seen: Points, rows: int, shift: int, stash: int, seed: int, at
 
 @pytest.mark.parametrize(("rows", "shift", "stash"), [(1024, 0, 256), (256, 2, 1024), (512, 0, 0)])
 def test_finecomb_of_captures(capture: Points, rows: int, shift: int, stash: int) -> None:
-    """The downstream interval ends a little early, so that packets straddle its edge."""
+    """The downstream interval ends a little early, so that packets cross its edge."""
     up, down = capture
     check_finecomb((up, down[:-20]), Finecomb(rows, shift, stash, seed=3))
 
@@ -305,7 +305,7 @@ def difference(up: Sequence[rda.Bucket], down: Sequence[rda.Bucket]) -> Words:
 
 
 def check_rda(seen: Points, banks: int, each: int, seed: int, checked: bool, assisted: bool) -> bool:
-    """Filling, decoding and repair; gives whether it is complete."""
+    """Filling, decoding and repair; returns whether it is complete."""
     of = Rda(banks, check=checked, seed=seed)
     caches = [cached(packets, seed=seed) for packets in seen]
     numbers = [_kernels.number_copies(cache.ids) for cache in caches]
@@ -444,8 +444,8 @@ def test_rateless_of_captures(capture: Points) -> None:
 
 @examples(30)
 @given(points(), seeds)
-def test_rateless_where_few_bits_are_sent(seen: Points, seed: int) -> None:
-    """Of checks 16 bits, of counts 4, of ids 44: as agents send them."""
+def test_rateless_with_truncated_symbols(seen: Points, seed: int) -> None:
+    """16 bits of checks, 4 of counts, 44 of ids: as agents send them."""
     short = [list({number & (2**44 - 1): time_ns for number, time_ns in packets}.items()) for packets in seen]
     twin = rateless.Decoder(seed, 16, 4)
     for a, b in zip(*(rateless.symbols(packets, 60, seed) for packets in short), strict=True):

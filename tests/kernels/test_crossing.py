@@ -1,4 +1,4 @@
-"""The kernels of two points against the law itself, written down once more in a few lines of Python; hostile input."""
+"""The two-point kernels against their definitions, rewritten in a few lines of Python; hostile input."""
 
 import time
 from collections import Counter, defaultdict
@@ -84,9 +84,7 @@ def kept(rows: list[tuple[int, int]], capacity: int, seed: int) -> tuple[int, li
 
 @examples(300)
 @given(packets, st.integers(1, 20), seeds, st.integers(0, 60))
-def test_a_cache_keeps_what_the_law_says_however_it_is_split(
-    rows: list[tuple[int, int]], capacity: int, seed: int, cut: int
-) -> None:
+def test_a_cache_follows_the_law_for_any_split(rows: list[tuple[int, int]], capacity: int, seed: int, cut: int) -> None:
     cache = _kernels.Cache(capacity, seed)
     for _ in range(2):
         cache.observe(*columns(rows[:cut]))
@@ -101,7 +99,7 @@ def test_a_cache_keeps_what_the_law_says_however_it_is_split(
 
 
 def unmixed(y: int) -> int:
-    """The x with mix(x) = y: whoever knows the seed can have any coin."""
+    """The x with mix(x) = y: whoever knows the seed can choose any coin."""
     y ^= y >> 31 ^ y >> 62
     y = y * pow(0x94D049BB133111EB, -1, 2**64) & ALL
     y ^= y >> 27 ^ y >> 54
@@ -109,7 +107,7 @@ def unmixed(y: int) -> int:
     return y ^ y >> 30 ^ y >> 60
 
 
-def test_a_cache_of_nothing_but_the_rarest_coin_rises_to_the_end() -> None:
+def test_a_cache_of_the_rarest_coin_rises_to_the_last_level() -> None:
     rarest = unmixed(0) ^ mix((5 * GOLDEN + 1) & ALL)
     assert coin(rarest, 5, 1) == 0
     cache = _kernels.Cache(3, 5)
@@ -187,19 +185,19 @@ def pair(up: list[int], down: list[int]) -> Joined:
 
 @examples(400)
 @given(st.lists(any_id, max_size=40), st.lists(any_id, max_size=40))
-def test_join_of_anything(up: list[int], down: list[int]) -> None:
+def test_join_of_random_ids(up: list[int], down: list[int]) -> None:
     assert pair(up, down) == joined(up, down)
 
 
 @given(st.lists(st.integers(0, ALL), max_size=30, unique=True), st.randoms(use_true_random=False))
-def test_join_of_what_crossed(up: list[int], rng: object) -> None:
+def test_join_after_loss_and_reordering(up: list[int], rng: object) -> None:
     down = [value for value in up if rng.random() < 0.9]  # type: ignore[attr-defined]
     rng.shuffle(down)  # type: ignore[attr-defined]
     assert pair(up, down) == joined(up, down)
 
 
 def test_join_by_hand() -> None:
-    """5 crossed twice, 6 was doubled, 7 was lost, 8 came from elsewhere, 9 overtook, one of two 3s was lost."""
+    """5 crossed twice, 6 was duplicated, 7 was lost, 8 is new, 9 overtook, one of two 3s was lost."""
     up, down = [5, 6, 5, 7, 9, 4, 3, 3], [9, 5, 6, 6, 5, 8, 4, 3]
     fates = [0, 2, 0, 1, 0, 0, 2, 2], [0, 0, 2, 2, 0, 1, 0, 2]
     assert pair(up, down) == ([4, 0, 2, 5], [0, 1, 4, 6], *fates, 2, 2, 1, 2, 2)
@@ -235,7 +233,7 @@ def test_lda(rows: list[tuple[int, int]], m: int, chosen: list[int], seed: int, 
 def test_sums_wrap_many_times_and_their_differences_are_exact(shift: int, packet_count: int) -> None:
     rng = np.random.default_rng(4)
     ids = rng.integers(0, ALL, packet_count, np.uint64, endpoint=True)
-    if shift:  # ids whose coins have the most zeros that a shift asks for
+    if shift:  # ids whose coins have the most zeros that a shift requires
         ids = ids_of([unmixed(i * GOLDEN & (2**33 - 1)) ^ mix((9 * GOLDEN + 2) & ALL) for i in range(packet_count)])
     up_ns = LAST_NS - 10_000_000 - rng.integers(0, 10**9, packet_count)
     delays_ns = rng.integers(-5_000_000, 10_000_000, packet_count, endpoint=True)
@@ -271,7 +269,7 @@ def test_finecomb(rows: list[tuple[int, int]], m: int, shift: int, seed: int, cu
 def repaired(
     buckets: list[list[list[int]]], stashes: list[list[tuple[int, int]]], m: int, seed: int
 ) -> tuple[list[int], int]:
-    """In place; `buckets` and `stashes` are those upstream and downstream."""
+    """Repair in place; `buckets` and `stashes` are (upstream, downstream)."""
     in_both = {packet_id for packet_id, _ in stashes[0]} & {packet_id for packet_id, _ in stashes[1]}
     usable, tries = [], 0
     for row in range(m):
@@ -321,7 +319,7 @@ def test_finecomb_repair(
     m: int,
     seed: int,
 ) -> None:
-    """Packets of edges are at one point only; the stashes have them, some that crossed, and some that never were."""
+    """Packets of edges are at one point only; stashes hold them, some that crossed, and some that never existed."""
     sides = [crossed + early, crossed + late]
     stashes = [crossed[:2] + early, late + crossed[1:3] + stray]
     arrays = [np.zeros(m * 3, np.uint64) for _ in sides]
@@ -334,7 +332,7 @@ def test_finecomb_repair(
     assert [array.reshape(-1, 3).tolist() for array in arrays] == buckets
 
 
-def test_what_the_edge_cut_off_is_taken_out_again() -> None:
+def test_packets_cut_off_by_the_edge_are_removed() -> None:
     rng = np.random.default_rng(5)
     ids = rng.integers(0, ALL, 400, np.uint64, endpoint=True)
     times_ns = np.arange(400) * 1000
@@ -348,8 +346,8 @@ def test_what_the_edge_cut_off_is_taken_out_again() -> None:
     assert (down[1::3] - up[1::3] == 7 * up[::3]).all()
 
 
-def test_repair_ends_after_its_masks() -> None:
-    """Rows that nothing repairs, with 12 candidates each: 4,095 masks a row, until 2^22 were tried."""
+def test_repair_ends_after_its_limit_of_masks() -> None:
+    """Rows that cannot be repaired, with 12 candidates each: 4,095 masks per row, until 2^22 were tried."""
     m, seed = 1100, 6
     ids: list[int] = []
     full: Counter[int] = Counter()
@@ -364,7 +362,7 @@ def test_repair_ends_after_its_masks() -> None:
     down[2] = up[2]
     up[::3], up[1::3], down[1::3] = 12, 5, 5
     down[::3] = 12
-    down[3 * (m - 1) + 2] = 0  # whole, and still said to be so when nothing is tried any more
+    down[3 * (m - 1) + 2] = 0  # whole, and reported as whole after trying has ended
     before = up.copy(), down.copy()
     usable, tries = _kernels.finecomb_repair(up, down, ids_of(ids), times_of([1] * len(ids)), NO_IDS, NO_TIMES, m, seed)
     assert tries == 2**22
@@ -373,7 +371,7 @@ def test_repair_ends_after_its_masks() -> None:
     assert (down == before[1]).all()
 
 
-def test_repair_of_more_than_12_candidates_is_not_tried() -> None:
+def test_repair_skips_more_than_12_candidates() -> None:
     for count, usable in ((12, 2), (13, 0)):
         up, down = np.zeros(3, np.uint64), np.zeros(3, np.uint64)
         ids, times_ns = np.arange(count, dtype=np.uint64), np.arange(count)
@@ -397,7 +395,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_ids_take_quadratic_time(name: str) -> None:
-    """0.3 million squared would take minutes, thousands of times as long as ids that nobody has chosen."""
+    """0.3 million squared would take minutes, thousands of times as long as random ids."""
     ids, times_ns = HOSTILE[name], np.full(MANY, LAST_NS)
     took_s = []
     for these in (np.random.default_rng(1).integers(0, 2**64, MANY, np.uint64), ids):
@@ -421,7 +419,7 @@ def test_no_ids_take_quadratic_time(name: str) -> None:
     assert int(buckets[1::2].sum()) == LAST_NS * MANY % 2**64
 
 
-def test_nothing() -> None:
+def test_empty_input() -> None:
     cache = _kernels.Cache(1, 0)
     cache.observe(NO_IDS, NO_TIMES)
     assert len(cache) == 0
@@ -481,7 +479,7 @@ def test_wrong_arrays_and_numbers_are_refused(name: str) -> None:
         WRONG[name]()
 
 
-def test_the_input_stays_as_it_is() -> None:
+def test_the_input_is_not_changed() -> None:
     ids, times_ns = ids_of([3, 1, 3, 2]), times_of([1, 2, 3, 4])
     for array in (ids, times_ns):
         array.flags.writeable = False

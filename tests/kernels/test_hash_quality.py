@@ -1,7 +1,7 @@
-"""Flow key and packet id: what they depend on, what not, and that structured traffic does not collide.
+"""Flow key and packet id: their inputs, and no collisions in structured traffic.
 
-The bounds on counts are six standard deviations of what independent uniform 64-bit hashes would give: with the few
-thousand counts below, a good hash fails one time in 100,000; nothing is random here, so that it does not fail at all.
+Counts may differ by six standard deviations from those of independent uniform 64-bit hashes: with the few thousand
+counts below, a good hash fails once in 100,000. The input is fixed, so the result is always the same.
 """
 
 import itertools
@@ -54,7 +54,7 @@ def fragment6(offset_more: int, ident: int) -> bytes:
     return v6(struct.pack(">BBHI", 17, 0, offset_more, ident) + udp(PAYLOAD), 44)
 
 
-# ---- what they depend on ----
+# ---- inputs ----
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**64 - 1])
@@ -76,7 +76,7 @@ def test_the_flow_key_is_the_same_in_both_directions(forth: bytes, back: bytes, 
     assert one["packet_id"] != other["packet_id"]
 
 
-def test_the_flow_key_tells_conversations_apart() -> None:
+def test_the_flow_key_distinguishes_conversations() -> None:
     frames = [
         *(
             v4(segment(ports), src=src, dst=B4)
@@ -114,7 +114,7 @@ BASE = v4(segment())
         "payload behind the prefix": (BASE, v4(segment(payload=PAYLOAD[:16] + bytes(24)))),
     }.values(),
 )
-def test_the_packet_id_does_not_depend_on_what_hops_change(one: bytes, other: bytes, fields: int) -> None:
+def test_the_packet_id_does_not_depend_on_fields_that_hops_change(one: bytes, other: bytes, fields: int) -> None:
     assert one != other
     assert row(one, fields)["packet_id"] == row(other, fields)["packet_id"]
 
@@ -144,7 +144,7 @@ FLOW = {
 }
 
 
-def test_the_packet_id_depends_on_all_that_no_hop_changes() -> None:
+def test_the_packet_id_depends_on_all_fields_that_hops_keep() -> None:
     ids = [row(frame)["packet_id"] for frame in (BASE, *ALWAYS.values(), *FLOW.values())]
     assert len(set(ids)) == len(ids)
     assert row(BASE, seed=1)["packet_id"] != row(BASE)["packet_id"]
@@ -168,15 +168,15 @@ def test_without_flow_it_does_not_depend_on_addresses_and_ports() -> None:
         ("transport", {"seq", "ack", "syn", "window", "tsval", "tsecr"}),
     ],
 )
-def test_a_field_that_is_left_out_does_not_matter(field: str, names: set[str]) -> None:
+def test_an_excluded_field_does_not_matter(field: str, names: set[str]) -> None:
     without = PacketId(**{field: False}).fields
     base = row(BASE, without)["packet_id"]
     changed = {name for name, frame in ALWAYS.items() if row(frame, without)["packet_id"] != base}
-    # A later fragment has no transport header: kind and payload change with it.
+    # A later fragment has no transport header: kind and payload change, too.
     assert changed - {"fragment offset"} == set(ALWAYS) - names - {"fragment offset"}
 
 
-def test_icmp_and_ipv6_fragments_have_ids_of_their_own() -> None:
+def test_icmp_and_ipv6_fragments_have_different_ids() -> None:
     frames = [v4(icmp(*header), 1) for header in itertools.product((8, 0, 3), (0, 1), (1, 2), (1, 2))]
     frames += [fragment6(*header) for header in itertools.product((0, 1, 8, 9, 1480), (1, 2, 0x10001))]
     assert len({row(frame)["packet_id"] for frame in frames}) == len(frames)
@@ -186,7 +186,7 @@ def test_icmp_and_ipv6_fragments_have_ids_of_their_own() -> None:
 
 
 def read_ids(path: Path, frames: npt.NDArray[np.uint8], packet_id: PacketId) -> PacketBatch:
-    """Ids of frames of one length (a row each), read from a capture as any others."""
+    """Ids of frames of one length (a row each), read from a capture."""
     count, length = frames.shape
     records = np.zeros((count, 16 + length), np.uint8)
     records[:, 8:16] = np.frombuffer(struct.pack("<II", length, length), np.uint8)
@@ -196,7 +196,7 @@ def read_ids(path: Path, frames: npt.NDArray[np.uint8], packet_id: PacketId) -> 
 
 
 def grid(template: bytes, fields: dict[int, tuple[str, int, int]]) -> npt.NDArray[np.uint8]:
-    """Every combination of field values start, start + 1 ...: by offset the dtype, how many and the start."""
+    """Every combination of field values start, start + 1 ...; `fields`: by offset the dtype, count and start."""
     axes = [np.arange(count, dtype=np.uint64) + np.uint64(start) for _, count, start in fields.values()]
     values = [axis.reshape(-1) for axis in np.meshgrid(*axes, indexing="ij")]
     frames = np.tile(np.frombuffer(template, np.uint8), (len(values[0]), 1))
@@ -235,7 +235,7 @@ def test_ids_of_structured_traffic_look_random(name: str, seed: int, tmp_path: P
     batch = read_ids(tmp_path / "grid.pcap", grid(BASE, GRIDS[name]), PacketId(seed=seed))
     ids, n = batch.packet_id, len(batch)
     assert n >= 290_000
-    assert len(np.unique(ids)) == n  # expected: n^2 / 2^65, not even one in ten million runs
+    assert len(np.unique(ids)) == n  # expected: n^2 / 2^65, less than one in ten million runs
     pairs = n * (n - 1) / 2
     for part, bits in ((ids >> np.uint64(32), 32), (ids & np.uint64(0xFFFFFFFF), 32), (ids & np.uint64(0xFFFFFF), 24)):
         equal = sum(math.comb(int(many), 2) for many in np.unique(part, return_counts=True)[1])
@@ -262,7 +262,7 @@ def test_neighbouring_hosts_do_not_collide(
 ) -> None:
     """Packets of 1,024 hosts in one network (512 in `make test`); expected: 3 collisions in 100 million runs.
 
-    One step() alone is nearly additive in the bits of its word, so that sums of two of them collide here.
+    A single step() is nearly additive in the bits of its word: sums of two would collide here.
     """
     batch = read_ids(tmp_path / "grid.pcap", grid(BASE, fields), PacketId())
     assert len(batch) == HOSTS * HOSTS

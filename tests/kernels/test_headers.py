@@ -1,4 +1,4 @@
-"""The frame decoder: kernel == naive twin on built, damaged, random and real frames; numbers as documented."""
+"""The frame decoder: the kernel equals its twin on built, damaged, random and real frames; numbers as documented."""
 
 import enum
 import random
@@ -36,7 +36,7 @@ from wirelag.packets.batch import COLUMNS, Flag, Kind, PacketBatch
 COLUMNS_MD = ROOT / "docs" / "reference" / "columns.md"
 KERNELS = ROOT / "kernels"
 REASONS = {"link_type", "not_ip", "cut", "malformed", "layers"}
-MOST_FRAMES = 1000  # of one capture: an even sample; all of them in `make acceptance`
+MOST_FRAMES = 1000  # an even sample of one capture; all in `make acceptance`
 
 options = st.fixed_dictionaries(
     {
@@ -50,7 +50,7 @@ wire_lengths = st.one_of(st.integers(0, 2000), st.integers(0, 2**32 - 1))
 
 
 def both(frame: bytes, wire_length: int, link_type: int, **wanted: Any) -> dict[str, int] | str:
-    """What the twins say; they have to agree."""
+    """The twins' common result; they must agree."""
     fast = _kernels.decode_frame(frame, wire_length, link_type, **wanted)
     slow = naive.decode(frame, wire_length, link_type, **wanted)
     assert fast == slow, f"{wanted} link type {link_type}, wire length {wire_length}, frame {frame.hex()}"
@@ -79,7 +79,7 @@ def test_twins_agree_on_any_bytes(frame: bytes, link_type: int, wire_length: int
 
 
 def test_every_kind_flag_and_reason_is_reached() -> None:
-    """So many built frames with a fixed seed, that the property tests are known to walk every branch."""
+    """Enough built frames, with a fixed seed, to show that the property tests reach every branch."""
     rng = random.Random(862)
     seen: Counter[Any] = Counter()
     for _ in range(scaled(60_000)):
@@ -101,7 +101,7 @@ def test_every_kind_flag_and_reason_is_reached() -> None:
         else:
             seen.update([Kind(row["kind"]), *Flag(row["flags"])])
     assert {*REASONS, *Kind, *Flag} == set(seen)
-    assert min(seen.values()) >= scaled(20), seen  # and not by accident
+    assert min(seen.values()) >= scaled(20), seen  # not by accident
 
 
 @pytest.mark.every(3)
@@ -115,12 +115,12 @@ def test_twins_agree_on_real_frames(path: Path) -> None:
 
 
 @pytest.mark.usefixtures("shared_data")
-def test_there_are_real_frames() -> None:
+def test_real_frames_were_found() -> None:
     assert len(capture_paths("rtt", "hidden", "twopoint", "malformed")) > 100
 
 
 def test_offsets_beyond_16_bits() -> None:
-    """Extension headers and tunnels can push a packet behind the 65,535th byte; the column keeps the lower half."""
+    """Extension headers and tunnels can move a packet beyond byte 65,535; the column keeps the lower 16 bits."""
     packet = ipv4(tcp(b"payload of it", options=timestamps(3, 4)), 6)
     extensions = b"".join(bytes((60 if i < 7 else 17, 255)) + bytes(2046) for i in range(8))
     for ethertype in (b"\x08\0", b"\x86\xdd", b"\x86\xdd", b"\x86\xdd"):
@@ -151,14 +151,14 @@ BLOCK = b"\1\1\5\x0a" + bytes(range(8))
         (0x10, MSS + BLOCK, int.from_bytes(range(8), "big")),
     ],
 )
-def test_a_syn_tells_its_mss_and_other_segments_their_sack_block(flags: int, options: bytes, transaction: int) -> None:
+def test_a_syn_has_its_mss_and_other_segments_their_sack_block(flags: int, options: bytes, transaction: int) -> None:
     frame = ethernet(ipv4(tcp(flags=flags, options=options), 6))
     row = both(frame, len(frame), 1)
     assert isinstance(row, dict)
     assert row["transaction"] == transaction
 
 
-# ---- golden rows: whole frames, whole rows; columns that are not named are 0. They pin the ids across versions ----
+# ---- golden rows: whole frames, whole rows; columns that are not named are 0. They fix the ids across versions ----
 
 GOLDEN: dict[str, tuple[Packet, dict[str, Any], dict[str, int] | str]] = {
     "tcp with timestamps and sack": (
@@ -426,11 +426,11 @@ def test_golden_rows(name: str) -> None:
     assert both(packet.frame, packet.wire_length, packet.link_type, **wanted) == expected
 
 
-# ---- names and numbers are those of the documentation ----
+# ---- names and numbers as documented ----
 
 
 def tables() -> list[list[list[str]]]:
-    """The tables of columns.md, as cells without their headings."""
+    """The tables of columns.md, as cells without headings."""
     found, rows = [], []
     for line in [*COLUMNS_MD.read_text().splitlines(), ""]:
         if line.startswith("|"):
@@ -459,7 +459,7 @@ def test_flags_and_kinds_are_as_documented(table: int, number: int, name: int, n
     if names is Flag:
         values = {flag: 1 << bit for flag, bit in values.items()}
     assert values == {member.name: member.value for member in names}
-    # The kernel and the twin spell them out for themselves.
+    # Kernel and twin define them separately.
     source = "".join(path.read_text() for path in sorted(KERNELS.glob("*.h")))
     declared = re.search(rf"enum wl_{names.__name__.lower()}\s*{{(.*?)}};", source, re.DOTALL)
     assert declared is not None

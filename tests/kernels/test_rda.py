@@ -1,6 +1,6 @@
-"""RDA, strata and rateless symbols in C: what decodes, how often, and that no stranger can fool or stop them.
+"""RDA, strata and rateless symbols in C: what decodes, how often, and resistance against hostile input.
 
-Tolerances come from theory: shares of runs are binomial, and counts of numbers in symbols and strata are, too.
+Tolerances come from theory: shares of runs, and counts of numbers in symbols and strata, are binomial.
 """
 
 import math
@@ -24,7 +24,7 @@ def numbers(rng: np.random.Generator, count: int) -> Words:
 
 
 def less(up: Words, down: Words, fields: int) -> Words:
-    """Downstream less upstream: ids and checks XOR, counts subtracted; sums are left out."""
+    """Downstream minus upstream: ids and checks XOR, counts subtracted; without sums."""
     a, b = up.reshape(-1, fields), down.reshape(-1, fields)
     return np.column_stack([a[:, :2] ^ b[:, :2], b[:, 2] - a[:, 2]]).ravel()
 
@@ -73,7 +73,7 @@ def test_a_bucket_is_a_sum_over_its_numbers() -> None:
     assert (parts == buckets.reshape(-1)).all()
 
 
-def test_one_array_takes_equal_places_once() -> None:
+def test_one_array_takes_repeated_places_once() -> None:
     buckets = np.zeros(8, np.uint64)
     for number in range(100):
         _kernels.srda_fill(np.array([number], np.uint64), np.array([1]), buckets, 3, 0)
@@ -103,7 +103,7 @@ def test_differences_decode(banks: int, cells_each: int, checked: bool) -> None:
 
 @pytest.mark.parametrize("one_array", [False, True])
 @pytest.mark.parametrize("banks", [2, 3, 4])
-def test_what_is_not_found_stays(banks: int, one_array: bool) -> None:
+def test_undecoded_numbers_stay_in_the_difference(banks: int, one_array: bool) -> None:
     rng, partial = np.random.default_rng(7), 0
     for run in range(50):
         lost, new = numbers(rng, 150), numbers(rng, 100)
@@ -131,11 +131,11 @@ def test_no_fake_passes_the_check() -> None:
             fake = not finds(ids, counts).items() <= truth(up, down).items()
             assert not (fake and checked)
             fakes_without += fake
-    assert fakes_without > 100  # what the check is for
+    assert fakes_without > 100  # the check prevents these
 
 
 @pytest.mark.parametrize("size", [100, 1000])
-def test_two_banks_fail_as_theory_says(size: int) -> None:
+def test_two_banks_fail_as_in_theory(size: int) -> None:
     """Peeling fails where a cycle is left; m = 2 d: 1 - sqrt(1 - (d/m)^2), for every d."""
 
     def decodes(rng: np.random.Generator, run: int) -> bool:
@@ -149,7 +149,7 @@ def test_two_banks_fail_as_theory_says(size: int) -> None:
 
 
 def decodes_of_5000(banks: int, lost: int, new: int, caches: int) -> Callable[[np.random.Generator, int], bool]:
-    """Decoding of 5,000 cells with no cache, that of upstream, or with that of downstream after it on what is left."""
+    """Decode 5,000 cells without a cache, with upstream's, or also with downstream's for the rest."""
 
     def decodes(rng: np.random.Generator, run: int) -> bool:
         up, down, common = numbers(rng, lost), numbers(rng, new), numbers(rng, 5000)
@@ -185,11 +185,11 @@ def test_a_cache_cannot_split_what_only_the_other_point_has() -> None:
     assert share(decodes_of_5000(2, 2000, 2000, 2), runs, 3) >= 0.99
 
 
-# ---- what strangers send ----
+# ---- hostile input ----
 
 
 def garbage(rng: np.random.Generator, cells: int, own: Words) -> Words:
-    """Random words, small counts, pairs of own numbers: what passes tests by chance, more often than chance."""
+    """Random words, small counts, pairs of own numbers: they pass checks more often than by chance."""
     kind = rng.integers(0, 4)
     made = numbers(rng, cells * 3).reshape(-1, 3)
     made[:, 1] &= np.uint64(2**32 - 1 if kind else 0)
@@ -220,7 +220,7 @@ def test_garbage_ends() -> None:
 
 
 def test_much_garbage_ends_soon() -> None:
-    """A cell is looked at again only if it changed: 100,000 of them with a cache of 200,000 take no quadratic time."""
+    """A cell is visited again only if it changed: 100,000 cells with a cache of 200,000 take no quadratic time."""
     rng = np.random.default_rng(10)
     own = numbers(rng, 200_000)
     for checked in (True, False):
@@ -232,22 +232,22 @@ def test_much_garbage_ends_soon() -> None:
         assert len(ids) <= 99_999
 
 
-def test_what_is_found_twice_is_a_fake() -> None:
+def test_a_number_found_twice_is_a_fake() -> None:
     made = difference(NONE, np.array([77], np.uint64), 2, 50, 3)
     cells = made.reshape(-1, 3)
     second = 50 + int(np.flatnonzero(cells[50:, 2])[0])
-    cells[second] = (0, 0, 2)  # once 77 is taken out, it looks as if it were here
+    cells[second] = (0, 0, 2)  # without 77 it seems to contain 77
     ids, counts, done = _kernels.rda_decode(made, 2, 3, True, NONE)
     assert (ids.tolist(), counts.tolist(), done) == ([77], [1], False)
 
     symbol = _kernels.RatelessEncoder(np.array([77], np.uint64), 3).symbols(1)
     decoder = _kernels.RatelessDecoder(3)
     assert decoder.add(symbol)
-    assert not decoder.add(np.zeros(300, np.uint64))  # once 77 is taken out, it looks as if it were in some of these
+    assert not decoder.add(np.zeros(300, np.uint64))  # without 77 some of these seem to contain it
     assert finds(*decoder.found()) == {77: 1}
 
 
-def test_arrays_of_other_shapes_are_refused() -> None:
+def test_arrays_of_wrong_shapes_are_refused() -> None:
     empty, times = np.zeros(0, np.uint64), np.zeros(0, np.int64)
     wrong: list[Callable[[], object]] = [
         lambda: _kernels.rda_fill(empty, times, np.zeros(8, np.uint64), 1, 0),
@@ -267,7 +267,7 @@ def test_arrays_of_other_shapes_are_refused() -> None:
     for call in wrong:
         with pytest.raises(ValueError, match=r"\w"):
             call()
-    with pytest.raises(TypeError):  # a copy of another type would be filled in vain
+    with pytest.raises(TypeError):  # a converted copy would be filled instead
         _kernels.strata_fill(empty, np.zeros(STRATA, np.int64), 0)
 
 
@@ -295,18 +295,18 @@ def test_strata_count_small_differences(size: int) -> None:
 
 @pytest.mark.parametrize("size", [300, 1000, 10_000])
 def test_strata_estimate_large_differences(size: int) -> None:
-    """A stratum of 81 cells decodes up to about 60 numbers: n of 40 to 120 above it are counted.
+    """A stratum of 81 cells decodes up to about 60 numbers, so 40 to 120 numbers are counted above it.
 
-    So the standard deviation, 1/sqrt(n), is 9 to 16%, and the median error two thirds of it.
+    The standard deviation, 1/sqrt(n), is 9 to 16%, and the median error two thirds of it.
     """
     rng, runs = np.random.default_rng(size), 300
     errors = np.array([estimated(rng, size, run) / size - 1 for run in range(runs)])
     assert 0.05 < np.median(np.abs(errors)) < 0.67 * 0.16
-    assert abs(errors.mean()) < 0.05  # a stratum that fails has more numbers than its like: a bias to below
+    assert abs(errors.mean()) < 0.05  # a stratum that fails has more numbers than expected: a downward bias
     assert np.abs(errors).max() < 4 * 0.16
 
 
-def test_minima_agree_as_often_as_sets_are_alike() -> None:
+def test_minima_agree_in_proportion_to_similarity() -> None:
     rng = np.random.default_rng(11)
     common, a, b = (numbers(rng, count) for count in (3000, 500, 500))
     first, second = (_kernels.minhash(np.concatenate([common, side]), 2000, 4) for side in (a, b))
@@ -318,7 +318,7 @@ def test_minima_agree_as_often_as_sets_are_alike() -> None:
 
 
 def rateless(rng: np.random.Generator, size: int, seed: int, step: int) -> float:
-    """Symbols for each number of a difference, which comes out right."""
+    """Symbols per number of a difference, which must decode correctly."""
     lost, new, common = numbers(rng, size - size // 3), numbers(rng, size // 3), numbers(rng, 300)
     upstream = _kernels.RatelessEncoder(np.concatenate([lost, common]), seed)
     downstream = _kernels.RatelessEncoder(np.concatenate([common, new]), seed)
@@ -330,7 +330,7 @@ def rateless(rng: np.random.Generator, size: int, seed: int, step: int) -> float
 
 
 @pytest.mark.parametrize(("size", "runs"), [(1, 50), (10, 50), (100, 200), (1000, 50), (10_000, 10)])
-def test_a_difference_takes_few_symbols(size: int, runs: int) -> None:
+def test_a_difference_needs_few_symbols(size: int, runs: int) -> None:
     rng = np.random.default_rng(size)
     mean = np.mean([rateless(rng, size, run, max(1, size // 100)) for run in range(runs)])
     assert mean <= (1.5 if size >= 100 else 2.5)
@@ -345,7 +345,7 @@ def test_equal_points_need_one_symbol() -> None:
     assert (decoder.symbols, finds(*decoder.found())) == (1, {})
 
 
-def test_symbols_have_their_share_of_numbers() -> None:
+def test_symbols_contain_the_expected_share_of_numbers() -> None:
     count, most = 100_000, 2000
     encoder = _kernels.RatelessEncoder(np.arange(count, dtype=np.uint64), 5)
     symbols = np.concatenate([encoder.symbols(step) for step in (1, 0, 9, 990, 1000)]).reshape(-1, 3)
@@ -353,11 +353,11 @@ def test_symbols_have_their_share_of_numbers() -> None:
     errors = (symbols[:, 2].astype(float) - count * shares)[1:] / np.sqrt(count * shares * (1 - shares))[1:]
     assert symbols[0, 2] == count
     assert np.abs(errors[:60]).max() < 4
-    assert np.abs(errors).max() < 5  # of 2,000
+    assert np.abs(errors).max() < 5  # 2,000 symbols
     assert abs((errors**2).mean() - 1) < 4 * math.sqrt(2 / most)
 
 
-def test_symbols_do_not_depend_on_how_they_are_asked_for() -> None:
+def test_symbols_do_not_depend_on_how_they_are_requested() -> None:
     seen = numbers(np.random.default_rng(13), 400)
     at_once, one_by_one = (_kernels.RatelessEncoder(seen, 6) for _ in range(2))
     whole = at_once.symbols(700)

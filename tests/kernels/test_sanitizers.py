@@ -19,7 +19,7 @@ pytestmark = pytest.mark.fuzz
 
 @pytest.fixture(scope="module")
 def program(tool: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Reads captures and prints how many packets each has; skips where clang has no sanitizers."""
+    """A program that reads captures and prints their packet counts; skips where clang has no sanitizers."""
     folder = tmp_path_factory.mktemp("empty")
     (folder / "empty.c").write_text("int main(void) { return 0; }\n")
     sanitized = [tool("clang"), "-fsanitize=address,undefined", str(folder / "empty.c"), "-o", str(folder / "empty")]
@@ -49,7 +49,7 @@ def replay(program: Path, files: list[Path]) -> dict[str, int]:
 
 
 @pytest.mark.usefixtures("shared_data")
-def test_shared_captures_are_read_clean(program: Path, tmp_path: Path) -> None:
+def test_shared_captures_cause_no_findings(program: Path, tmp_path: Path) -> None:
     copies = dict(plain_copies(tmp_path))
     counts = replay(program, list(copies))
     assert set(counts) == {str(path) for path in copies}
@@ -60,7 +60,7 @@ def test_shared_captures_are_read_clean(program: Path, tmp_path: Path) -> None:
         assert counts[str(path)] == sum(1 for _ in packets(data)), path.name
 
 
-def test_files_cut_anywhere_are_read_clean(program: Path, tmp_path: Path) -> None:
+def test_truncated_files_cause_no_findings(program: Path, tmp_path: Path) -> None:
     rng = random.Random(2)
     frames = [random_frame(rng)[1] for _ in range(20)]
     whole = {

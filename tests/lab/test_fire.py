@@ -1,4 +1,4 @@
-"""The live system under fire: whatever dies under load, no interval that both agents saw is missing or counts twice."""
+"""The live system under load while parts die: no interval that both agents saw is missing or counted twice."""
 
 import os
 import time
@@ -26,14 +26,14 @@ from wirelag.collector.sqlite import SqliteStore
 OUTAGE_S = float(os.environ.get("WIRELAG_OUTAGE_S", "30"))
 ROUNDS = int(os.environ.get("WIRELAG_ROUNDS", "5"))
 SECOND_NS = 10**9
-EDGE = 2  # packets that two captures may stamp on either side of an edge
+EDGE = 2  # packets that two captures may stamp on different sides of an edge
 
 
 def kill_agent(system: System, turn: int) -> None:
     host = ("client", "server1")[turn % 2]
     began_ns = time.time_ns()
     system.kill(host)
-    time.sleep(1.3)  # not for synchronisation: how long it is dead
+    time.sleep(1.3)  # the time it stays dead
     system.start(host)
     system.dead.append((began_ns, time.time_ns()))
 
@@ -60,7 +60,7 @@ def cut_off(system: System, turn: int) -> None:
 
 
 def is_true(system: System, truth: Truth, since_ns: int) -> tuple[int, int]:
-    """Every interval says what really happened, or that nobody knows; how many are exact, and how many are unseen."""
+    """Check that every interval is right or marked as unknown; return the numbers of exact and of unseen ones."""
     exact = unseen = 0
     reports = system.reports()
     for start_ns in sorted(truth.sent)[2:-4]:
@@ -73,7 +73,7 @@ def is_true(system: System, truth: Truth, since_ns: int) -> tuple[int, int]:
             assert (report["missed"], report["covered"]) == (0, 1)
         if report is None:
             unseen += 1
-        elif report["covered"] < 1:  # seen by one of them, or in part: never zero, since nobody knows
+        elif report["covered"] < 1:  # seen by one of them, or in part: unknown, never zero
             unseen += report["covered"] == 0
             assert (report["lost"], report["loss"]) == (None, None)
             assert report["covered"] > 0 or report["mean"] is None
@@ -90,7 +90,7 @@ def is_true(system: System, truth: Truth, since_ns: int) -> tuple[int, int]:
 
 
 def around(truth: Truth, start_ns: int) -> list[tuple[int, int]]:
-    """What was sent and lost in an interval, and before and after it."""
+    """Packets sent and lost in an interval, and before and after it."""
     places = range(start_ns - 2 * LENGTH_NS, start_ns + 3 * LENGTH_NS, LENGTH_NS)
     return [(truth.sent.get(place, 0), truth.lost.get(place, 0)) for place in places]
 
@@ -102,7 +102,7 @@ CASES = [(way, what) for way in ("http", "nats") for what in FIRES if (way, what
 @IN_LAB
 @pytest.mark.acceptance
 @pytest.mark.parametrize(("way", "what"), CASES, ids=["-".join(case) for case in CASES])
-def test_nothing_that_both_saw_is_missing_or_counts_twice(way: str, what: str, tmp_path: Path) -> None:
+def test_no_interval_that_both_saw_is_missing_or_counted_twice(way: str, what: str, tmp_path: Path) -> None:
     with (
         burning(tmp_path, way == "nats") as system,
         recorded(system.network, tmp_path) as end,
@@ -134,8 +134,8 @@ def test_nothing_that_both_saw_is_missing_or_counts_twice(way: str, what: str, t
 @IN_LAB
 @pytest.mark.acceptance
 @pytest.mark.parametrize(("host", "estimator"), list(product(("server1", "client"), ("rda", "lda"))))
-def test_an_agent_that_drops_a_tenth_leaves_the_loss_as_it_is(host: str, estimator: str, tmp_path: Path) -> None:
-    """Its ring is small and its reader stands still now and then: the kernel drops, and the path is not blamed."""
+def test_an_agent_that_drops_a_tenth_does_not_change_the_loss(host: str, estimator: str, tmp_path: Path) -> None:
+    """Its ring is small and its reader pauses: the kernel drops packets, and the path is not blamed."""
     with burning(tmp_path, by_nats=False, estimator=estimator) as system:
         system.kill(host)
         system.ring = "256KiB"

@@ -1,4 +1,4 @@
-"""The lab: networks that leave nothing behind, a wire that does what it says, servers, clients and the recorder."""
+"""The lab: networks that leave nothing behind, the wire's impairments, servers, clients and the recorder."""
 
 import shutil
 import signal
@@ -45,7 +45,7 @@ def _namespaces(prefix: str) -> list[str]:
 
 
 def _packets(capture: Path) -> pl.DataFrame:
-    """The packets of a capture; `port`: where they go."""
+    """The packets of a capture; `port`: only to this port."""
     names = ("packet_id", "flow_key", "time_ns", "dst_port", "payload_length")
     parts = wirelag.read(str(capture))
     packets = pl.concat(pl.DataFrame({name: getattr(part, name).copy() for name in names}) for part in parts)
@@ -111,7 +111,7 @@ sys.stdin.read()
         crashing.wait()
     clean()
     assert _namespaces(prefix) == []
-    stat = Path(f"/proc/{server}/stat")  # it may wait for init to take note
+    stat = Path(f"/proc/{server}/stat")  # a zombie until init reaps it
     assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] in "ZX"
 
 
@@ -139,7 +139,7 @@ def test_responses_do_not_pass_the_point(network: Network, tmp_path: Path) -> No
 
 
 def _through(network: Network, folder: Path, up: Direction, rate: int = 100) -> tuple[pl.DataFrame, dict[str, int]]:
-    """Datagrams sent at random times: when the client sent them and when the point got them, in the client's order."""
+    """Send datagrams at random times; return the times at the client and at the point, in the client's order."""
     wire = Wire(up, Direction()).start(network, folder, 1)
     Udpd().start(network, folder, 1)
     at_client = Recorder(network, folder / "client.pcap", "client", both=True)
@@ -186,7 +186,7 @@ def test_the_wire_reorders(network: Network, tmp_path: Path) -> None:
     arrived = packets["point_ns"].to_numpy()
     earliest_behind = np.minimum.accumulate(arrived[::-1])[::-1]
     overtaken = np.count_nonzero(arrived[:-1] > earliest_behind[1:])
-    # 2,000 packets a second: of those held for up to 4 ms a part is overtaken by the next, all others by none.
+    # 2,000 packets a second: the next packet overtakes some of those held for up to 4 ms, and no others.
     assert 0.5 * counted["held"] < overtaken <= 1.05 * counted["held"]
 
 
@@ -238,7 +238,7 @@ OTHERS: dict[str, tuple[Server, Client]] = {"wrk": (Httpd(), Wrk()), "redis-benc
 
 @IN_LAB
 @pytest.mark.parametrize("name", OTHERS)
-def test_clients_of_others(name: str, tmp_path: Path) -> None:
+def test_other_clients(name: str, tmp_path: Path) -> None:
     if shutil.which(name) is None:
         pytest.skip(needs.program(name))
     server, client = OTHERS[name]
@@ -275,7 +275,7 @@ def test_the_log_agrees_with_the_capture(tmp_path: Path) -> None:
 
 @IN_LAB
 def test_service_times_and_orders(tmp_path: Path) -> None:
-    """Four in flight on two connections, 5 ms each: at once, behind those of the connection, behind all."""
+    """Four in flight on two connections, 5 ms each: at once, in order per connection, in order over all."""
     load = Load(in_flight=4)
     for order, expected_ms in (("parallel", 5), ("serial", 20), ("worker", 40)):
         httpd = Httpd("constant:5000", order)
@@ -340,10 +340,10 @@ def test_without_timestamps_and_with_the_kernels_round_trip_time(tmp_path: Path)
 
 
 @IN_LAB
-def test_a_quota_is_felt(tmp_path: Path) -> None:
+def test_a_quota_slows_a_server(tmp_path: Path) -> None:
     httpd = Httpd("constant:1000", burn=True, cpu_share=0.25)
     truth = _truth(Scenario("quota", httpd, Load(), connections=2, seconds=1), tmp_path)
-    assert 5 < len(truth) < 350  # 1,000 without; a busy machine may be slower still
+    assert 5 < len(truth) < 350  # 1,000 without; a busy machine may be slower
     assert not list(Path("/sys/fs/cgroup").glob(f"**/lab-{owner_name()}"))
 
 
@@ -362,7 +362,7 @@ def test_a_tunnel_is_one_flow(tmp_path: Path) -> None:
 
 
 @IN_LAB
-def test_joined_in_the_middle(tmp_path: Path) -> None:
+def test_joined_in_mid_connection(tmp_path: Path) -> None:
     scenario = Scenario("joined", Httpd(), Load(), connections=2, seconds=1, join_after_s=0.3)
     result = run(scenario, 1, tmp_path)
     assert result.truth is not None
@@ -374,7 +374,7 @@ def test_joined_in_the_middle(tmp_path: Path) -> None:
 # ---- scenarios and scores ----
 
 
-def test_scenarios_held_back_differ() -> None:
+def test_held_back_scenarios_differ() -> None:
     for scenario in SCENARIOS.values():
         if not isinstance(scenario.client, RedisBenchmark):
             assert held_back(scenario) != scenario
@@ -385,7 +385,7 @@ def test_scenarios_held_back_differ() -> None:
 
 
 def test_score() -> None:
-    # Responses of flow 1 end at 10, 20, 30, ... and take 10; of flow 2 they take 20.
+    # Responses of flow 1 end at 10, 20, 30, ... and take 10; those of flow 2 take 20.
     ends = np.arange(10, 1010, 10)
     truth = pl.DataFrame(
         {
@@ -404,7 +404,7 @@ def test_score() -> None:
         }
     )
     found = errors(truth, epochs)
-    assert found["true_ns"].to_list() == [20, 10, 10]  # nothing ended in the last two
+    assert found["true_ns"].to_list() == [20, 10, 10]  # none ended in the last two
     assert found["error"].to_list() == [1.0, pytest.approx(0.1), None]
     scored = score(truth, epochs)
     assert scored.epochs == 3

@@ -1,6 +1,6 @@
-"""The live system for a minute under load, in the lab: every interval is reported, right, soon, and cheaply.
+"""The live system for a minute under load, in the lab: every interval is reported, correct, soon, and cheap.
 
-1% is lost and 5% overtaken between two agents; the captures beside them are the truth. `python experiments/rda_live.py`
+1% is lost and 5% overtaken between two agents; captures at both are the truth. `python experiments/rda_live.py`
 prints the same figures.
 """
 
@@ -30,10 +30,10 @@ def test_a_minute_under_load(name: str) -> None:
     show_bytes({name: one})
     assert one.reported == one.intervals >= SECONDS - 6
     assert one.share < one.cable_share < MOST_SHARE
-    # Without rda packets are counted, not known: what is under way at the first and the last edge cannot be told.
+    # Without rda packets are counted, not identified: those in flight at the first and the last edge are unknown.
     assert abs(one.lost - one.truly_lost) <= (0 if name == "rda" else 0.05 * one.truly_lost)
     # In theory: lda uses 73 of 100 packets (31 in a row, one in a hundred lost), so its mean has an error of .08%,
-    # three times that in the worst of 55; and a packet of another interval that no sum shows adds .25% at most.
+    # three times that in the worst of 55; a packet of another interval that no sum shows adds at most .25%.
     assert max(one.mean_errors) < 0.005
     assert one.covered >= 0.95
     assert len(one.ready) == len(one.mean_errors)
@@ -41,7 +41,7 @@ def test_a_minute_under_load(name: str) -> None:
     if name == "rda":
         show_time(one)
         show_stages(one)
-        assert one.equal == one.intervals  # packets, summed delay, loss: to the last one
+        assert one.equal == one.intervals  # packets, summed delay and loss are exact
         assert max(one.mean_errors) == 0
         share, checked = one.truly_overtaken, one.order.checked
         assert checked > 5 * one.intervals
@@ -51,7 +51,7 @@ def test_a_minute_under_load(name: str) -> None:
 @pytest.mark.acceptance
 @IN_LAB
 def test_a_few_seconds_are_exact() -> None:
-    """The same, short and with no regard to time: how soon reports come is not asked here."""
+    """The same, short, without bounds on time."""
     one = figures(replace(SETTINGS["rda"], seconds=6, rate=2000))
     assert one.reported == one.intervals >= 1
     assert one.equal == one.intervals

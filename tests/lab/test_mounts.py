@@ -1,4 +1,4 @@
-"""Mounts of the lab's own: nobody else sees them, and what a killed owner leaves is still found by others."""
+"""Private mounts of the lab: other processes do not see them, but find what a killed owner leaves."""
 
 import json
 import os
@@ -35,12 +35,12 @@ with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text
 print(json.dumps([before, {name.removeprefix(prefix) for name in swept} == {"switch", "client", "point", "server1"}]))
 print(json.dumps([left, stopped]))
 """
-# A machine on which nobody has made a network namespace yet: /run/netns is not there.
+# A machine without network namespaces: /run/netns does not exist.
 FRESH = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs /run && exec "$@"', "fresh")
 
 
 @IN_LAB
-def test_a_bpffs_is_its_process_own(bpffs: Path) -> None:
+def test_a_bpffs_is_private_to_its_process(bpffs: Path) -> None:
     (bpffs / "ours").mkdir()
     script = (
         "import lab.mounts; path = lab.mounts.private_bpffs() / 'theirs'; path.mkdir(); print(*path.parent.iterdir())"
@@ -53,7 +53,7 @@ def test_a_bpffs_is_its_process_own(bpffs: Path) -> None:
 
 
 @IN_LAB
-def test_threads_and_programs_have_it_too(bpffs: Path) -> None:
+def test_threads_and_child_processes_share_it(bpffs: Path) -> None:
     here, seen = os.readlink("/proc/thread-self/ns/mnt"), []
     thread = threading.Thread(target=lambda: seen.append(os.readlink("/proc/thread-self/ns/mnt")))
     thread.start()
@@ -63,7 +63,7 @@ def test_threads_and_programs_have_it_too(bpffs: Path) -> None:
 
 
 @IN_LAB
-def test_others_sweep_what_a_killed_owner_leaves(tmp_path: Path) -> None:
+def test_others_clean_up_after_a_killed_owner(tmp_path: Path) -> None:
     command = [*FRESH, sys.executable, "-c", NEIGHBOUR, OWNER, str(tmp_path / "httpd.txt")]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert ran.returncode == 0, ran.stderr

@@ -41,7 +41,7 @@ pytestmark = [
 
 
 class Plane:
-    """Routers, to which agents and a collector can be added."""
+    """Routers with agents and a collector."""
 
     def __init__(self, routers: Routers, folder: Path) -> None:
         self.routers, self.folder, self.network = routers, folder, routers.network
@@ -49,7 +49,7 @@ class Plane:
         (folder / "token").write_text(f"{TOKEN}\n")
 
     def own_addresses(self) -> None:
-        """Give every router a loopback address that OSPF makes known, as routers of a real network have."""
+        """Give every router a loopback address that OSPF announces, as in a real network."""
         for address, router in self.names.items():
             self.network.ip(router, f"addr add {address}/32 dev lo")
             said = ("configure terminal", "interface lo", "ip ospf area 0", "ip ospf passive")
@@ -63,11 +63,11 @@ class Plane:
 
     @property
     def database(self) -> str:
-        """Where B's OSPF daemon is asked."""
+        """The address of B's OSPF daemon."""
         return f"ospf:{self.network.folder}/B"
 
     def collect(self, settings: Path) -> Process:
-        """Start the collector, beside A."""
+        """Start the collector beside A."""
         words = ["--listen", f"{COLLECTOR}:{PORT}", "--store", f"{self.folder}/store.db"]
         words += ["--token-file", f"{self.folder}/token"]
         command = [*WIRELAG, "collect", str(settings), *words]
@@ -76,7 +76,7 @@ class Plane:
         return process
 
     def agent(self, router: str, settings: Path) -> Process:
-        """Start the agent of a router."""
+        """Start a router's agent."""
         words = ["--token-file", f"{self.folder}/token", "--spool", f"{self.folder}/spool-{router}", "--status", "1s"]
         words += ["--insecure", "--clock-error", "1us", "--ring", "2MiB"]
         command = [*WIRELAG, "agent", str(settings), *words]
@@ -85,7 +85,7 @@ class Plane:
         return process
 
     def follow(self) -> Process:
-        """A collector that follows the network, and an agent at each router that measures."""
+        """Start a collector that follows the network, and an agent at each measuring router."""
         names = "\n".join(f'"{address}" = "{router}"' for address, router in self.names.items())
         settings = self.folder / "collector.toml"
         follow = f'[follow]\nevery = "{EVERY_S:g}s"\noverlap = "{OVERLAP_S:g}s"\n'
@@ -113,7 +113,7 @@ every = "20ms"
         return collector
 
     def ask(self, path: str) -> Any:
-        """The collector's API."""
+        """Query the collector's API."""
         url = f"http://{COLLECTOR}:{PORT}/api/v1/{path}"
         with self.network.inside("A-host"):
             request = urllib.request.Request(url, headers={"Authorization": f"Bearer {TOKEN}"})
@@ -121,11 +121,11 @@ every = "20ms"
                 return json.loads(answer.read())
 
     def segments(self) -> set[str]:
-        """Of all m-sets, also those that end."""
+        """The segments of all m-sets, also of those that end."""
         return {one["segment"] for one in self.ask("topology")["segments"]}
 
     def measured(self, since: float = 0.0) -> dict[str, dict[str, Any]]:
-        """The latest report of each segment that has a delay, of intervals that ended after a time."""
+        """The latest report of each segment with a delay, from intervals that ended after a time."""
         latest = {one["segment"]: one["latest"] for one in self.ask("segments")["segments"]}
         return {
             name: report
@@ -134,7 +134,7 @@ every = "20ms"
         }
 
     def wait_for(self, segments: set[str], since: float = 0.0) -> None:
-        """Until each has a delay of an interval that ended after a time."""
+        """Wait until each has a delay from an interval that ended after a time."""
         until(lambda: self.measured(since).keys() >= segments, f"{sorted(segments)} have delays")
 
 
@@ -164,7 +164,7 @@ def test_the_new_path_is_measured_within_three_intervals(plane: Plane) -> None:
         until(lambda: plane.segments() == AFTER, "what is gone has ended")
         ended = time.time() + 2 * LENGTH_S
         plane.wait_for(AFTER, ended)
-        assert plane.measured(ended).keys() == AFTER  # nobody measures what is gone
+        assert plane.measured(ended).keys() == AFTER  # removed segments are not measured
         plane.network.ip("C", "link set to-F up")
         until(lambda: plane.segments() >= BEFORE, "the link is back")
     intervals = ", ".join(f"{seconds / LENGTH_S:.2f}" for seconds in took)
@@ -185,8 +185,8 @@ def _told(plane: Plane, began: float, by: float) -> None:
 
 
 @pytest.mark.acceptance
-def test_a_collector_that_was_killed_goes_on(plane: Plane) -> None:
-    """Nobody is told anything new after it: m-sets are the same, and agents have measured all the while."""
+def test_a_killed_collector_resumes(plane: Plane) -> None:
+    """Agents get no new m-sets: they are the same, and agents have measured without interruption."""
     collector = plane.follow()
     plane.wait_for(BEFORE)
     until(lambda: plane.segments() == BEFORE, "what was measured before has ended")
@@ -207,13 +207,13 @@ def _zombie(pid: int) -> bool:
 
 @pytest.mark.acceptance
 def test_a_plan_becomes_agents(plane: Plane) -> None:
-    """`plan --write-agents` on the running database: its files measure every segment, both ways."""
+    """`plan --write-agents` on the running database: its files measure every segment in both directions."""
     folder = plane.folder / "agents"
     upgraded = [address for address, router in plane.names.items() if router in MEASURING]
     words = ["plan", plane.database, "--upgraded", ",".join(upgraded), "--write-agents", str(folder)]
     words += ["--collector", f"http://{COLLECTOR}:{PORT}", "--every", "20ms"]
     said = wirelag(*words).stderr
-    assert said.count("fill in") == 1, said  # where the collector listens
+    assert said.count("fill in") == 1, said  # the collector's address
     plane.collect(folder / "collector.toml")
     for address in upgraded:
         plane.agent(plane.names[address], folder / f"agent-{address.replace('.', '-')}.toml")

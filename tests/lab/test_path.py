@@ -1,6 +1,6 @@
-"""`wirelag path` on real routers: who is blamed, for how much, and that nobody is when nothing is slow.
+"""`wirelag path` on real routers: which segments are blamed, for how much, and none when nothing is slow.
 
-The truth is the captures themselves: every packet at both taps of a segment, joined here without the package's help.
+The truth is the captures: every packet at both taps of a segment, joined without the package.
 """
 
 import json
@@ -27,8 +27,8 @@ pytestmark = [IN_LAB, WITH_ROUTERS]
 ESTIMATORS = ("lda", "rda")
 SHORT = Traffic(seconds=1.5)
 RUNS = 20
-SLOW_S = 1e-3  # what a segment may add
-CLOSE = 0.1  # of what a culprit adds
+SLOW_S = 1e-3  # a segment may add this
+CLOSE = 0.1  # relative error of what a culprit adds
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def parts(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def taps(segment: str) -> tuple[str, str]:
-    """Where a segment begins and ends: `F[A>C]`, `F>C`."""
+    """The two taps of a segment: `F[A>C]`, `F>C`."""
     router, _, inside = segment.rstrip("]").partition("[")
     if not inside:
         source, target = router.split(">")
@@ -76,19 +76,19 @@ def taps(segment: str) -> tuple[str, str]:
 
 
 def adds_s(folder: Path, segment: str) -> float:
-    """The mean delay beyond the least, by the exact join."""
+    """The mean delay beyond the minimum, by the exact join."""
     delays = delays_ms(folder, *taps(segment)) / 1e3
     return float(delays.mean() - delays.min())
 
 
-def nobody_else(folder: Path, blamed: Iterable[str], queued: Collection[str] = ()) -> None:
-    """But where a busy machine is slow itself, as the captures say, too."""
+def no_other_blamed(folder: Path, blamed: Iterable[str], queued: Collection[str] = ()) -> None:
+    """No other segment is blamed, unless a busy machine was slow itself and the captures show it."""
     others = {name: adds_s(folder, name) for name in set(blamed) - set(queued)}
     assert not [name for name, added in others.items() if ALONE or added < (1 - CLOSE) * SLOW_S], others
 
 
 def blamed_right(folder: Path, estimator: str, queues: list[tuple[str, str]]) -> None:
-    """Every segment with a queue is blamed, for what the exact join says; no other is."""
+    """Every segment with a queue is blamed, for the delay of the exact join; no other is."""
     found = parts(answer(folder, estimator))
     queued = {
         name
@@ -98,7 +98,7 @@ def blamed_right(folder: Path, estimator: str, queues: list[tuple[str, str]]) ->
     }
     assert queued
     assert queued <= {name for name, part in found.items() if part["blamed"]}
-    nobody_else(folder, (name for name, part in found.items() if part["blamed"]), queued)
+    no_other_blamed(folder, (name for name, part in found.items() if part["blamed"]), queued)
     for name in queued:
         exact = adds_s(folder, name)
         print(f"{estimator} {name}: {found[name]['adds']:.6f} s, exactly {exact:.6f} s")
@@ -110,17 +110,17 @@ def test_the_slow_hop_is_named(estimator: str, slow: Path) -> None:
     blamed_right(slow, estimator, [("F", "C")])
     found = answer(slow, estimator, "--from", "A", "--to", "C")
     assert found["culprits"][0] == "F[A>C]"
-    nobody_else(slow, found["culprits"], ["F[A>C]"])
+    no_other_blamed(slow, found["culprits"], ["F[A>C]"])
     assert found["missing"] == []
     assert all(told["share"] == 0 for told in found["unassigned"].values())
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_equal_paths_are_taken_apart(estimator: str, slow: Path) -> None:
-    """From A to D: behind F by way of C, which is slow, or by way of E."""
+    """From A to D: after F by C, which is slow, or by E."""
     found = answer(slow, estimator, "--from", "A", "--to", "D")
     assert found["culprits"][0] == "F[A>C]"
-    nobody_else(slow, found["culprits"], ["F[A>C]"])
+    no_other_blamed(slow, found["culprits"], ["F[A>C]"])
     whole = passed(slow, "A.in").join(passed(slow, "D.out"), on="packet_id", suffix="_out")
     by_path = {tuple(path["routers"]): path for path in found["paths"]}
     assert set(by_path) == {("A", "F", "C", "D"), ("A", "F", "E", "D")}
@@ -130,19 +130,19 @@ def test_equal_paths_are_taken_apart(estimator: str, slow: Path) -> None:
         means = [delays_ms(slow, *taps(segment)).mean() / 1e3 for segment in path["segments"]]
         assert path["mean"] == pytest.approx(sum(means), rel=0.02)
     end_to_end = (whole["time_ns_out"] - whole["time_ns"]).to_numpy() / 1e9
-    assert found["mean"] == pytest.approx(end_to_end.mean(), rel=0.25)  # others' packets are in the segments' means
+    assert found["mean"] == pytest.approx(end_to_end.mean(), rel=0.25)  # the segments' means include other packets
 
 
 @pytest.mark.parametrize("estimator", [*ESTIMATORS, "join"])
 def test_nothing_is_blamed_when_nothing_is_slow(estimator: str, quiet: Path) -> None:
     found = answer(quiet, estimator)
     assert len(found["routes"]) == 30
-    nobody_else(quiet, (name for name, part in parts(found).items() if part["blamed"]))
+    no_other_blamed(quiet, (name for name, part in parts(found).items() if part["blamed"]))
 
 
 @pytest.mark.acceptance
 def test_a_link_fails(slow: Path, tmp_path: Path) -> None:
-    """A new database and new captures give new segments; old and new do not fit together, and it is said."""
+    """A new database and new captures give new segments; a mix of old and new is reported."""
     command = [sys.executable, "-m", "lab", "routers", str(SIX), "-o", str(tmp_path), "--seed", "2", "--seconds", "1.5"]
     subprocess.run([*command, "--fail", "C", "F", "--slow", "F", "E"], cwd=ROOT, check=True)
     for estimator in ESTIMATORS:
@@ -177,7 +177,7 @@ def test_two_queues_are_both_found(seed: int, routers: Routers, tmp_path: Path) 
 
 @pytest.mark.acceptance
 @pytest.mark.parametrize("seed", range(3))
-def test_a_queue_that_drops_is_found(seed: int, routers: Routers, tmp_path: Path) -> None:
+def test_a_queue_that_drops_packets_is_found(seed: int, routers: Routers, tmp_path: Path) -> None:
     routers.record(tmp_path, 400 + seed, [("F", "C")], busy=0.8, longest_ms=15)
     entered, left = (
         {
@@ -196,7 +196,7 @@ def test_a_queue_that_drops_is_found(seed: int, routers: Routers, tmp_path: Path
 
 @pytest.mark.acceptance
 @pytest.mark.parametrize("seed", range(5))
-def test_nobody_is_blamed_again_and_again(seed: int, routers: Routers, tmp_path: Path) -> None:
+def test_quiet_networks_never_have_a_culprit(seed: int, routers: Routers, tmp_path: Path) -> None:
     routers.record(tmp_path, 300 + seed)
     for estimator in ESTIMATORS:
         blamed = [name for name, part in parts(answer(tmp_path, estimator)).items() if part["blamed"]]

@@ -1,8 +1,8 @@
 """Response latency in the lab, in short: real connections of a few seconds.
 
-What one direction tells is held against the exchanges of a capture beside it, which see the same delays of this
-machine. Against the client's log it is for `make acceptance`: a client that waits for a processor logs a response later
-than it came. tests/docs/test_response_figures.py has the bounds that are asked for.
+Estimates from one direction are compared with the exchanges of a capture beside it, which include the same delays of
+this machine. Comparison with the client's log is for `make acceptance`: a client that waits for a processor logs a
+response late. tests/docs/test_response_figures.py has the required bounds.
 """
 
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ SECONDS = 3.0
 
 @dataclass(frozen=True)
 class Asked:
-    """Of epochs: the largest signed median, and the least share within 15% of those answered."""
+    """For answered epochs: the largest signed median error, and the least share within 15%."""
 
     median: float
     close: float
@@ -41,7 +41,7 @@ ASKED = {
 
 
 @pytest.mark.parametrize("name", ["w1-exponential-20ms", "w1-bimodal"])
-def test_answers_are_those_of_the_exchanges_beside_them(name: str) -> None:
+def test_estimates_equal_the_exchanges_of_the_capture(name: str) -> None:
     with recorded(replace(SCENARIOS[name], both=True), 2.0) as record:
         epochs = answers(answered(record.capture, estimator_of("auto")))
         exchanges = Pairs().meter("tap")
@@ -59,7 +59,7 @@ def test_answers_are_those_of_the_exchanges_beside_them(name: str) -> None:
 
 @pytest.mark.acceptance
 @pytest.mark.parametrize("name", ASKED)
-def test_answers_are_near_what_the_client_saw(name: str) -> None:
+def test_estimates_are_near_the_client_s_log(name: str) -> None:
     with recorded(SCENARIOS[name], SECONDS) as record:
         found = scored(record)
     print(found)
@@ -71,7 +71,7 @@ def test_answers_are_near_what_the_client_saw(name: str) -> None:
 
 @pytest.mark.acceptance
 def test_the_algorithm_read_literally_fails() -> None:
-    """Algorithm 2 to the letter takes one outlier for the gap between batches: it is the variant that must fail."""
+    """Algorithm 2 to the letter takes one outlier for the gap between batches: this variant must fail."""
     with recorded(SCENARIOS["w1-exponential"], SECONDS) as record:
         modes, literal = (scored(record, method) for method in ("modes", LITERAL))
     print(modes, literal, sep="\n")

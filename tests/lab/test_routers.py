@@ -1,4 +1,4 @@
-"""Routers in the lab: they forward as the topology says, their taps miss nothing, and nothing is left behind."""
+"""Routers in the lab: they forward by the topology, their taps miss nothing, and nothing is left behind."""
 
 import signal
 import subprocess
@@ -77,14 +77,14 @@ sys.stdin.read()
 
 
 def _runs(pid: str) -> bool:
-    """It may have ended, and wait for init to take note."""
+    """Whether the process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
 
 
-def test_the_database_is_the_topology(routers: Routers, six: Topology, tmp_path: Path) -> None:
+def test_the_database_equals_the_topology(routers: Routers, six: Topology, tmp_path: Path) -> None:
     routers.database(tmp_path / "ospf.json")
     read = read_topology(tmp_path / "ospf.json")
     assert set(read.routers) == set(six.routers)
@@ -111,7 +111,7 @@ def test_taps_miss_nothing(routers: Routers, tmp_path: Path) -> None:
 
 
 def test_equal_paths_share_flows(routers: Routers, tmp_path: Path) -> None:
-    """F sends what is for D by way of C and of E, each flow by one of them."""
+    """F sends packets to D through C and E, each flow through one of them."""
     routers.record(tmp_path, 2, traffic=Traffic(seconds=0.6, rate=200, burst=1))
     to_d = passed(tmp_path, "F.in").join(passed(tmp_path, "D.out"), on="packet_id", how="semi")
     by_c, by_e = (to_d.join(passed(tmp_path, f"F.out.{hop}"), on="packet_id", how="semi") for hop in ("C", "E"))
@@ -132,7 +132,7 @@ def test_the_queue_lies_between_the_taps_of_its_router(routers: Routers, tmp_pat
         assert beside < 0.2
 
 
-def test_loads_are_what_links_carry(routers: Routers, tmp_path: Path) -> None:
+def test_loads_are_those_of_the_links(routers: Routers, tmp_path: Path) -> None:
     traffic = Traffic(seconds=1.0, rate=100)
     routers.record(tmp_path, 4, traffic=traffic)
     loads = traffic.loads(routers.topology)

@@ -1,4 +1,4 @@
-"""`wirelag compare`: what it calls a change is one as often as it says, and it finds those that are there."""
+"""`wirelag compare`: its error rates are as stated, and it finds real changes."""
 
 import json
 import math
@@ -59,15 +59,15 @@ def named(result: Comparison, name: str) -> FigureChange:
 
 
 def about(share: float, runs: int) -> float:
-    """Four standard errors of a share that is counted in so many runs."""
+    """Four standard errors of a share counted in this many runs."""
     return 4 * math.sqrt(share * (1 - share) / runs)
 
 
-# How often chance is taken for a change.
+# False positives.
 
 
 @pytest.mark.parametrize("n", [30, 1000])
-def test_the_same_network_differs_in_one_run_of_twenty(n: int) -> None:
+def test_an_unchanged_network_differs_in_one_run_of_twenty(n: int) -> None:
     rng, runs = np.random.default_rng(n), scaled(600, 400)
     results = [compare(report(rng, n), report(rng, n)) for _ in range(runs)]
     p_values = np.array([named(result, "mean").p_value for result in results], float)
@@ -77,12 +77,12 @@ def test_the_same_network_differs_in_one_run_of_twenty(n: int) -> None:
     assert np.mean(covered) == pytest.approx(0.95, abs=about(0.05, runs))
     medians = np.array([named(result, "0.5").p_value for result in results], float)
     assert np.mean(medians <= 0.05) <= 0.05 + about(0.05, runs)
-    # All numbers of the whole together: no more often than one alone would be.
+    # All numbers of the whole together: no more often than a single one.
     called = np.mean([result.total.main.is_called for result in results])
     assert 0.01 < called <= 0.05 + about(0.05, runs)
 
 
-def test_few_samples_are_no_excuse() -> None:
+def test_few_samples_keep_the_error_rate() -> None:
     rng, runs = np.random.default_rng(5), scaled(400)
     for n in (2, 3, 5, 10):
         p_values = [named(compare(report(rng, n), report(rng, n)), "mean").p_value or 0.0 for _ in range(runs)]
@@ -90,7 +90,7 @@ def test_few_samples_are_no_excuse() -> None:
 
 
 def rare(runs: int, n: int, level: float) -> float:
-    """How often, over `level`, the p-value of the median of an unchanged network is at most that."""
+    """How often, relative to `level`, the median's p-value of an unchanged network is at most `level`."""
     rng, hits = np.random.default_rng(n), 0
     for _ in range(runs):
         both = []
@@ -105,9 +105,9 @@ def rare(runs: int, n: int, level: float) -> float:
 
 
 @pytest.mark.acceptance
-def test_small_p_values_are_as_rare_as_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Among many groups the far tail decides. The interval of a quantile does not know its width as well as n - 1
-    # degrees of freedom would: counted so, p-values of 0.2% come twice as often.
+def test_small_p_values_are_as_rare_as_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+    # With many groups the far tail decides. The width of a quantile's interval is less certain than n - 1 degrees of
+    # freedom suggest: with these, p-values of 0.2% would occur twice as often.
     runs, level = scaled(15_000, 6_000), 0.002
     most = 1 + 4 * math.sqrt((1 - level) / (runs * level))
     assert rare(runs, 60, level) < 1
@@ -125,11 +125,11 @@ def test_a_slow_down_is_found_as_often_as_the_samples_allow() -> None:
         power = NORMAL.cdf(shift - comparing.Z95)
         found = np.mean([(named(result, name).p_value or 0.0) <= 0.05 for result in results])
         assert found == pytest.approx(power, abs=about(power, runs) + 0.03), name
-    # The verdict looks at five numbers; it is found at least as often as by the mean at a fifth of the level.
+    # The verdict uses five numbers; it detects at least as often as the mean at a fifth of the level.
     shift = math.log(1.1) / (spread * math.sqrt(2 / n))
     least = NORMAL.cdf(shift - NORMAL.inv_cdf(1 - 0.05 / 5 / 2))
     assert np.mean([result.total.verdict == "slower" for result in results]) > least - about(least, runs)
-    # The wrong way only by the p99, which scatters most; the mean does so once in 300,000 runs.
+    # The wrong direction only by the p99, which scatters most; by the mean once in 300,000 runs.
     tail = math.log(1.1) / (SIGMA * math.sqrt(0.99 * 0.01 * 2 / n) / NORMAL.pdf(NORMAL.inv_cdf(0.99)))
     expected = runs * NORMAL.cdf(NORMAL.inv_cdf(0.05 / 5 / 2) - tail)
     assert sum(result.total.verdict == "faster" for result in results) <= expected + 4 * math.sqrt(expected)
@@ -142,7 +142,7 @@ SOME = scaled(60, 20)  # runs
 
 
 def false_discoveries(runs: int, changed: int) -> tuple[float, float]:
-    """Of 40 groups some got 40% slower: the mean share of wrong ones among those called, and of the changed found."""
+    """Some of 40 groups got 40% slower: the mean share of false ones among those called, and of changed ones found."""
     rng = np.random.default_rng(changed)
     scales = [1.4] * changed + [1.0] * (40 - changed)
     wrong, found = [], []
@@ -157,7 +157,7 @@ def false_discoveries(runs: int, changed: int) -> tuple[float, float]:
 
 
 def test_of_the_groups_called_one_in_twenty_is_wrong() -> None:
-    # A share of a few groups scatters by less than 0.1 from run to run; with no change at all it is 0 or 1.
+    # The share over a few groups scatters by less than 0.1 from run to run; without any change it is 0 or 1.
     wrong, found = false_discoveries(SOME, changed=10)
     assert wrong <= 0.05 + 4 * 0.1 / math.sqrt(SOME)
     assert found > 0.6
@@ -187,7 +187,7 @@ def test_numbers_are_called_in_a_part_exactly_when_the_part_is() -> None:
 
 
 def test_the_known_example_of_benjamini_and_hochberg() -> None:
-    # Their paper's 15 p-values: four are called at 5%.
+    # The 15 p-values of their paper: four are called at 5%.
     p_values = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344]
     p_values += [0.0459, 0.3240, 0.4262, 0.5719, 0.6528, 0.7590, 1.0]
     limit = benjamini_hochberg(p_values, 0.05)
@@ -201,7 +201,7 @@ def test_students_quantiles() -> None:
         assert comparing._p_value(comparing._far(freedom), 1.0, freedom) == pytest.approx(0.05)
 
 
-# What is compared, and how.
+# Comparisons.
 
 
 def test_delay_is_compared_by_ratio() -> None:
@@ -231,7 +231,7 @@ def test_delay_around_zero_is_compared_in_seconds() -> None:
 
 
 def test_quantiles_are_no_finer_than_their_bins() -> None:
-    # Neighbouring bins: however many samples, their quantiles may be the same. The means are exact.
+    # Neighbouring bins: with any number of samples, their quantiles may be equal. The means are exact.
     result = compare(constant(10_000_000, 100_000), constant(10_060_000, 100_000))
     assert named(result, "0.5").before != named(result, "0.5").after
     assert named(result, "0.5").verdict == "no more than chance"
@@ -287,7 +287,7 @@ def test_groups_and_flows() -> None:
     assert compare({"flows": [plain]}, {"flows": [plain]}).groups[0].verdict == "no more than chance"
 
 
-def test_mixed_news() -> None:
+def test_mixed_results() -> None:
     def moved(mean: float, tail: float) -> dict[str, Any]:
         bounds = {"mean": [0.95 * mean, 1.05 * mean], "0.99": [0.95 * tail, 1.05 * tail]}
         return told(mean, bounds, quantiles={"0.99": tail})
@@ -324,7 +324,7 @@ def test_legs() -> None:
     assert [leg.key for leg in compare(before, after).legs] == ["server"]
 
 
-# Reports that are none.
+# Invalid reports.
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_legs() -> None:
         ({"legs": {"server": 1}}, '"server" is not an object'),
     ],
 )
-def test_a_report_at_fault_is_named(change: dict[str, Any], said: str) -> None:
+def test_an_invalid_report_is_named(change: dict[str, Any], said: str) -> None:
     good = told(1.0, {"mean": [0.9, 1.1]}, groups=[{"key": "a", "mean": 1.0}])
     for reports, side in (((good | change, good), "before"), ((good, good | change), "after")):
         with pytest.raises(ReportError) as caught:
@@ -361,7 +361,7 @@ def test_a_report_at_fault_is_named(change: dict[str, Any], said: str) -> None:
         assert caught.value.side == side
 
 
-def test_other_quantities_do_not_compare() -> None:
+def test_different_quantities_are_not_compared() -> None:
     plain = told(1.0, {"mean": [0.9, 1.1]})
     with pytest.raises(ReportError, match="one measures one-way delay, the other response delay") as caught:
         compare(plain, plain | {"quantity": "response"})
@@ -412,7 +412,7 @@ def test_the_table_shows_most_groups_first(tmp_path: Path) -> None:
     assert len(everything) == len(shown) + 10
 
 
-def test_the_exit_code_tells_a_slow_down(tmp_path: Path) -> None:
+def test_the_exit_code_shows_a_slow_down(tmp_path: Path) -> None:
     rng = np.random.default_rng(6)
     fast, slow = (written(tmp_path / f"{scale}.json", report(rng, 2000, scale)) for scale in (1.0, 1.5))
     wirelag("compare", fast, slow, "--exit-code", code=3)
@@ -422,7 +422,7 @@ def test_the_exit_code_tells_a_slow_down(tmp_path: Path) -> None:
     wirelag("compare", fast, slow, "--format", "xml", code=2)
 
 
-def test_a_report_without_anything(tmp_path: Path) -> None:
+def test_an_empty_report(tmp_path: Path) -> None:
     path = written(tmp_path / "none.json", Samples().report("match", "round_trip").to_json("rtt"))
     assert wirelag("compare", path, path, "--exit-code").stdout.startswith("cannot say: not given before\n")
 

@@ -32,7 +32,7 @@ def in_batches(times_ns: list[int], cuts: list[int]) -> Iterator[PacketBatch]:
 
 @dataclass(frozen=True)
 class Counting:
-    """Counts packets at two points and says how many more the first one saw."""
+    """Counts packets at two points; the report is the difference of the counts."""
 
     points = ("upstream", "downstream")
 
@@ -88,7 +88,7 @@ def test_any_split_gives_the_same_intervals(times_ns: list[int], cuts: list[int]
 
 
 @given(times, times, st.lists(st.integers(0, 60), max_size=6))
-def test_measure_reports_every_interval_that_any_point_saw(up: list[int], down: list[int], cuts: list[int]) -> None:
+def test_measure_reports_every_interval_that_a_point_saw(up: list[int], down: list[int], cuts: list[int]) -> None:
     sources = {"upstream": in_batches(up, cuts), "downstream": in_batches(down, cuts)}
     reports = list(wirelag.run(Counting(), sources, 10))
     assert sum(report.packets for report in reports) == len(up) + len(down)
@@ -103,7 +103,7 @@ def test_measure_reports_every_interval_that_any_point_saw(up: list[int], down: 
             assert report.details["lost"] == sum(t in inside for t in up) - sum(t in inside for t in down)
 
 
-def test_without_a_length_there_is_one_report_over_everything_even_over_nothing() -> None:
+def test_without_a_length_there_is_one_report_even_without_packets() -> None:
     sources = {"upstream": [packets_at([30, 5]), packets_at([90])], "downstream": [packets_at([40])]}
     (report,) = wirelag.run(Counting(), sources)
     assert (report.interval, report.packets, report.details["lost"]) == (Interval(5, 91), 4, 2)

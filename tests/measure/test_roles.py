@@ -1,4 +1,4 @@
-"""Which packets clients sent: by SYNs, by ports, by what one is told; and the same whatever the batches are."""
+"""Which packets clients sent: by SYNs, by ports, by named servers; the same for any batches."""
 
 import random
 import struct
@@ -32,7 +32,7 @@ def from_client(packets: PacketBatch, *servers: str) -> list[bool]:
     return found
 
 
-# ---- what is found ----
+# ---- inferred roles ----
 
 
 @pytest.mark.parametrize(
@@ -45,37 +45,37 @@ def from_client(packets: PacketBatch, *servers: str) -> list[bool]:
         ((8_080, 40_000), False),
         ((32_767, 32_768), False),
         ((1_024, 1_023), True),
-        ((40_000, 50_000), True),  # could be either's
+        ((40_000, 50_000), True),  # ambiguous
         ((50_000, 40_000), True),
         ((53, 53), True),
     ],
 )
-def test_ports_tell(ports: tuple[int, int], client: bool, tmp_path: Path) -> None:
+def test_roles_by_ports(ports: tuple[int, int], client: bool, tmp_path: Path) -> None:
     frames = [segment(A, C, ports), ethernet(ipv4(udp(b"x", ports), 17, src=A, dst=C))]
     assert from_client(read(tmp_path, *frames)) == [client] * 2
 
 
-def test_a_syn_tells_more_than_ports(tmp_path: Path) -> None:
-    """A server at port 50000 that is asked from port 80."""
+def test_a_syn_decides_before_ports(tmp_path: Path) -> None:
+    """A server at port 50000, with a request from port 80."""
     frames = [
         segment(A, C, (80, 50_000)),  # by its ports
         segment(A, C, (80, 50_000), SYN),
         segment(C, A, (50_000, 80), SYN_ACK),
         segment(A, C, (80, 50_000)),
         segment(C, A, (50_000, 80)),
-        segment(B, C, (443, 50_000)),  # of another client, to the same server
+        segment(B, C, (443, 50_000)),  # another client, the same server
         segment(C, B, (50_000, 443)),
     ]
     assert from_client(read(tmp_path, *frames)) == [False, True, False, True, False, True, False]
 
 
-def test_who_answers_a_syn_is_a_server(tmp_path: Path) -> None:
+def test_a_syn_ack_marks_a_server(tmp_path: Path) -> None:
     frames = [segment(C, A, (50_000, 80), SYN_ACK), segment(A, C, (80, 50_000)), segment(C, A, (50_000, 80))]
     assert from_client(read(tmp_path, *frames)) == [False, True, False]
 
 
-def test_two_servers_that_talk_are_told_apart_by_ports(tmp_path: Path) -> None:
-    """Both were asked before, so that a SYN says nothing of this conversation."""
+def test_two_servers_that_talk_are_distinguished_by_ports(tmp_path: Path) -> None:
+    """Both were asked before, so a SYN does not decide this conversation."""
     frames = [
         segment(B, A, (40_000, 6_379), SYN),
         segment(B, C, (40_001, 443), SYN),
@@ -85,7 +85,7 @@ def test_two_servers_that_talk_are_told_apart_by_ports(tmp_path: Path) -> None:
     assert from_client(read(tmp_path, *frames))[2:] == [True, False]
 
 
-# ---- what is told ----
+# ---- named servers ----
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_two_servers_that_talk_are_told_apart_by_ports(tmp_path: Path) -> None:
         ("[2001:db8::1]", "2001:db8::1/128", 0),
     ],
 )
-def test_servers_as_people_write_them(text: str, net: str, port: int) -> None:
+def test_notations_of_servers(text: str, net: str, port: int) -> None:
     server = Server.parse(text)
     assert (str(server.net), server.port) == (net, port)
 
@@ -111,7 +111,7 @@ def test_servers_as_people_write_them(text: str, net: str, port: int) -> None:
     "text", ["", ":", "443", "nowhere:443", "192.0.2.1:", "192.0.2.1:0", "192.0.2.1:65536", "192.0.2.1:-1",
              "10.0.0.0/40", "[2001:db8::1]:", "[2001:db8::1]:http", "2001:db8::1::2"]
 )  # fmt: skip
-def test_what_is_no_server(text: str) -> None:
+def test_invalid_servers(text: str) -> None:
     with pytest.raises(ValueError, match=r"write 10\.0\.0\.0/8|the port must be 1 to 65535"):
         Server.parse(text)
 
@@ -123,7 +123,7 @@ def test_the_advice_of_an_error_can_be_followed() -> None:
         Server.parse(word)
 
 
-def test_what_is_told_overrules_what_is_found(tmp_path: Path) -> None:
+def test_named_servers_override_inferred_ones(tmp_path: Path) -> None:
     frames = [
         segment(A, C, (40_000, 443), SYN),
         segment(C, A, (443, 40_000), SYN_ACK),

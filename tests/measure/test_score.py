@@ -1,4 +1,4 @@
-"""`wirelag score`: a report against the truth."""
+"""`wirelag score`: a report compared with the truth."""
 
 import json
 from pathlib import Path
@@ -72,7 +72,7 @@ def test_only_fair_delays_count() -> None:
         true_delays(truth, "round_trip", kind="handshake")
 
 
-def test_directions_are_apart_and_lost_packets_do_not_count() -> None:
+def test_directions_are_separate_and_lost_packets_do_not_count() -> None:
     truth = pl.DataFrame(
         {"direction": ["forward", "reverse", "forward"], "delay_ns": [1, 2, None], "lost": [False, False, True]}
     )

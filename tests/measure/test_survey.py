@@ -1,4 +1,4 @@
-"""What `wirelag info` says is there, against what was simulated or what tshark sees."""
+"""The findings of `wirelag info`, compared with simulations and with tshark."""
 
 import json
 import subprocess
@@ -47,8 +47,8 @@ def test_one_direction_calls_for_response(made: Path) -> None:
     assert "client->server only" in facts["commands"][1]["why"]
 
 
-def test_response_needs_somebody_who_asks(tmp_path: Path) -> None:
-    """Packets of a server alone, and pings, which ask for nothing but themselves."""
+def test_response_needs_a_client(tmp_path: Path) -> None:
+    """Packets of a server alone, and pings, which need no server."""
     back = ethernet(ipv4(tcp(b"x", ports=(443, 40_000)), 6))
     pings = [ethernet(ipv4(bytes([kind, 0, 0, 0, 0, 1, 0, 1]), 1, src=src, dst=dst))
              for kind, src, dst in ((8, b"\x0a\0\0\1", b"\x0a\0\0\2"), (0, b"\x0a\0\0\2", b"\x0a\0\0\1"))]  # fmt: skip
@@ -78,7 +78,7 @@ def test_conversations_agree_with_tshark(shared_data: Path, tool: object) -> Non
     assert facts["directions"]["both"] == len(set(ran.stdout.split()))
 
 
-def test_more_conversations_than_are_kept_are_sampled_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_excess_conversations_are_sampled_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     """A flood: the count stays right within four standard errors of the sample."""
     monkeypatch.setattr(survey, "MOST_CONVERSATIONS", 1 << 10)
     monkeypatch.setattr(survey, "_PENDING_ROWS", 1 << 8)
@@ -97,7 +97,7 @@ def test_more_conversations_than_are_kept_are_sampled_evenly(monkeypatch: pytest
         assert abs(one.count() - 100_000) < 4 * 100_000 / kept**0.5
 
 
-def test_the_common_share_of_two_samples_is_that_of_the_packets() -> None:
+def test_the_common_share_of_two_samples_equals_that_of_the_packets() -> None:
     rng = np.random.default_rng(6)
     packets = rng.integers(0, 2**64, 200_000, dtype=np.uint64)
     one, other = np.sort(packets[:150_000]), np.sort(packets[90_000:])

@@ -1,4 +1,4 @@
-"""How sure means are of delays that waited in one queue: coverage and false blame, by simulation."""
+"""The certainty of means of delays from one queue: coverage and false blame, by simulation."""
 
 import math
 
@@ -19,7 +19,7 @@ RATE, BURST, WARM_S = 500.0, 4.0, 20.0
 
 
 def queue(rng: np.random.Generator, seconds: float, busy: float = 0.7) -> tuple[Floats, Floats]:
-    """When packets come to a queue that has run for a while, in bursts, and how long each is in it."""
+    """Arrival times at a queue in steady state, with bursts, and the time of each packet in it."""
     count = int((seconds + WARM_S) * RATE / BURST * 1.3) + 50
     bursts = np.cumsum(rng.exponential(BURST / RATE, count)) - WARM_S
     bursts = bursts[bursts < seconds]
@@ -30,7 +30,7 @@ def queue(rng: np.random.Generator, seconds: float, busy: float = 0.7) -> tuple[
 
 
 def figures_of(times: Floats, delays: Floats) -> Figures:
-    """As `path` makes them from captures."""
+    """The figures that `path` takes from captures."""
     sent_ns, delays_ns = (np.round(column * 1e9).astype(np.int64) for column in (times, delays))
     plain = Figures(float(delays.mean()), float(delays.std()) / math.sqrt(len(delays)), float(delays.std()), 0.0)
     return surer(plain, sample_error(sent_ns, delays_ns, np.ones(len(delays), np.int64)), "batches")
@@ -38,15 +38,15 @@ def figures_of(times: Floats, delays: Floats) -> Figures:
 
 @pytest.fixture(scope="module")
 def true() -> float:
-    """The mean delay, from some hours."""
+    """The mean delay over some hours."""
     return float(queue(np.random.default_rng(0), 10_000.0)[1].mean())
 
 
 @pytest.mark.parametrize(("seconds", "runs", "least"), [(1.5, 600, 0.88), (5.0, 400, 0.93), (60.0, 100, 0.93)])
-def test_the_true_mean_is_in_the_interval_and_nobody_is_blamed_wrongly(
+def test_the_interval_covers_the_true_mean_and_false_blame_is_rare(
     true: float, seconds: float, runs: int, least: float
 ) -> None:
-    """The worst case for blame: the queue adds exactly as much as is allowed."""
+    """The worst case for blame: the queue adds exactly the allowed delay."""
     rng, covered, wrong = np.random.default_rng(round(seconds)), 0, 0
     for _ in range(runs):
         figures = {SEGMENT: figures_of(*queue(rng, seconds))}
@@ -58,7 +58,7 @@ def test_the_true_mean_is_in_the_interval_and_nobody_is_blamed_wrongly(
     assert wrong / runs <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / runs)
 
 
-def test_many_queues_together_are_blamed_wrongly_in_no_more_cases(true: float) -> None:
+def test_many_queues_together_cause_no_more_false_blame(true: float) -> None:
     rng, runs, wrong, found = np.random.default_rng(9), 60, 0, 0
     segments = [Segment.link(str(i), "x") for i in range(20)]
     for _ in range(runs):
@@ -66,11 +66,11 @@ def test_many_queues_together_are_blamed_wrongly_in_no_more_cases(true: float) -
         wrong += any(one.blamed for one in trials(figures, true).values())
         found += sum(one.blamed for one in trials(figures, true / 14).values())
     assert wrong / runs <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / runs)
-    assert found / runs / len(segments) > 0.95  # and what is far too slow is found in a second and a half
+    assert found / runs / len(segments) > 0.95  # a queue that is far too slow is found in a second and a half
 
 
-def test_as_if_packets_were_independent_is_far_too_sure(true: float) -> None:
-    """What batches are for."""
+def test_assuming_independent_packets_gives_far_too_small_errors(true: float) -> None:
+    """This is why there are batches."""
     rng, runs, covered = np.random.default_rng(4), 200, 0
     for _ in range(runs):
         delays = queue(rng, 1.5)[1]
@@ -88,16 +88,16 @@ def test_independent_delays_have_the_usual_error() -> None:
     assert 0.95 < math.sqrt(float(np.mean(found))) / (1e-3 / math.sqrt(12 * 4000)) < 1.25
 
 
-def test_too_little_to_say() -> None:
+def test_too_few_samples() -> None:
     one = np.ones(1, np.int64)
     assert sample_error(one, one, one) is None
     assert batch_error([1.0] * (FEWEST - 1), [1.0] * (FEWEST - 1)) is None
     assert batch_error([0.0] * 8, [0.0] * 8) is None
     two = np.array([5, 5])
-    assert sample_error(two, np.array([10**9, 3 * 10**9]), np.ones(2, np.int64)) is not None  # sent at one instant
+    assert sample_error(two, np.array([10**9, 3 * 10**9]), np.ones(2, np.int64)) is not None  # sent at the same time
 
 
-def test_empty_batches_are_no_delays_of_nothing() -> None:
+def test_empty_batches_are_not_zero_delays() -> None:
     full = [5.0, 5.1, 4.9, 5.0] * 4
     error = batch_error([x for value in full for x in (value, 0.0)], [1.0, 0.0] * 16)
     assert error is not None
@@ -108,7 +108,7 @@ def test_intervals_are_ratios_and_longer_upwards() -> None:
     low, high = bounds(3.0, (0.1, math.inf), 1.0)
     assert 1 - (low - 2.0) < high - 3.0
     assert bounds(3.0, (0.1, math.inf)) == pytest.approx((3 - 0.196, 3 + 0.196), abs=1e-4)
-    low, high = bounds(1.0, (1e6, 5.0), 1e-9)  # an error that is far above the value
+    low, high = bounds(1.0, (1e6, 5.0), 1e-9)  # an error far above the value
     assert 1 - 1e-9 <= low <= 1 < high < 1e8
     assert together([(3.0, 5.0), (4.0, 5.0)])[0] == 5.0
     assert 5 < together([(3.0, 5.0), (3.0, 5.0)])[1] <= 10
@@ -117,8 +117,8 @@ def test_intervals_are_ratios_and_longer_upwards() -> None:
 
 
 @pytest.mark.parametrize("count", [12, 30, 60])
-def test_a_queue_that_is_as_it_always_was_did_not_move(count: int) -> None:
-    """Means of seconds in which packets waited for each other, and errors as if they had not."""
+def test_an_unchanged_queue_did_not_move(count: int) -> None:
+    """Means of seconds in which packets waited for each other, with errors that assume independence."""
     rng, runs, wrong = np.random.default_rng(count), 150, 0
     for _ in range(runs):
         times, delays = queue(rng, float(count))

@@ -1,4 +1,4 @@
-"""Sums, mixtures, blame and changes of segments, against enumeration and simulation."""
+"""Sums, mixtures, blame and changes of segments, compared with enumeration and simulation."""
 
 import math
 import random
@@ -20,7 +20,7 @@ from wirelag.network.segments import ANY, Segment, parse_segment, segments_of
 from wirelag.network.topology import Link, Topology, read_topology
 
 SLOW = 1e-3
-Atoms = list[tuple[float, float]]  # delays and how probable each is
+Atoms = list[tuple[float, float]]  # delays and their probabilities
 
 
 def six() -> Topology:
@@ -34,7 +34,7 @@ def verdict(
 
 
 def every_segment(topology: Topology) -> set[Segment]:
-    """What there is to measure where every router can."""
+    """All segments if every router can measure."""
     cover = Cover(topology, ())
     pairs = [(a, b) for a in topology.routers for b in topology.routers if a != b]
     paths = [routers for pair in pairs for routers in cover.routes.paths(*pair)]
@@ -46,7 +46,7 @@ def every_segment(topology: Topology) -> set[Segment]:
 
 @examples(60)
 @given(seed=st.integers(0, 10**6), pair=st.sampled_from([("A", "D"), ("F", "D"), ("D", "A"), ("A", "E"), ("B", "C")]))
-def test_mean_deviation_and_loss_are_those_of_all_that_can_happen(seed: int, pair: tuple[str, str]) -> None:
+def test_mean_deviation_and_loss_equal_an_enumeration(seed: int, pair: tuple[str, str]) -> None:
     rng, topology = random.Random(seed), six()
     measured = sorted(every_segment(topology))
     drawn: dict[Segment, Atoms] = {}
@@ -60,7 +60,7 @@ def test_mean_deviation_and_loss_are_those_of_all_that_can_happen(seed: int, pai
     paths = Cover(topology, measured).paths(*pair)
     total = verdict(paths, figures).total
     assert add_up(paths, figures) == total
-    arrived: Atoms = []  # every combination of delays on every path, with what of it arrives
+    arrived: Atoms = []  # every combination of delays on every path, with the share that arrives
     for path in paths:
         for combination in product(*(drawn[segment] for segment in path.segments)):
             p = path.share * math.prod(weight for _, weight in combination)
@@ -74,13 +74,13 @@ def test_mean_deviation_and_loss_are_those_of_all_that_can_happen(seed: int, pai
     assert total.std == pytest.approx(std)
 
 
-def test_the_error_of_a_route_is_that_of_repeated_measurements() -> None:
+def test_the_error_of_a_route_equals_that_of_repeated_measurements() -> None:
     rng, topology = random.Random(3), six()
     measured = sorted(every_segment(topology))
     means = {segment: rng.random() / 100 for segment in measured}
     errors = {segment: rng.random() / 1000 for segment in measured}
     paths = Cover(topology, measured).paths("A", "D")
-    assert len(paths) == 2  # with segments in common
+    assert len(paths) == 2  # with common segments
     exact = add_up(paths, {s: Figures(means[s], errors[s], 0.0) for s in measured})
     found = []
     for _ in range(4000):
@@ -92,7 +92,7 @@ def test_the_error_of_a_route_is_that_of_repeated_measurements() -> None:
     assert exact.error[0] == pytest.approx(scattered, rel=4 / math.sqrt(2 * 4000))
 
 
-def test_shares_that_were_seen_replace_even_ones() -> None:
+def test_observed_shares_replace_even_ones() -> None:
     cover = Cover(six(), every_segment(six()))
     assert [path.share for path in cover.paths("F", "D")] == [0.5, 0.5]
     seen = {("F", "C"): 30.0, ("F", "E"): 10.0, ("C", "D"): 30.0, ("E", "D"): 10.0}
@@ -128,7 +128,7 @@ def test_a_path_is_covered_as_well_and_as_finely_as_possible(seed: int, length: 
 
 
 def _covers(routers: tuple[str, ...], measured: set[Segment], upgraded: set[str]) -> list[tuple[int, int]]:
-    """Of every way to cut a path: pieces without a report, and minus the pieces with one."""
+    """For every way to cut a path: pieces without a report, and minus the pieces with one."""
     last = len(routers) - 1
     found = []
     for choice in product((False, True), repeat=max(0, last - 1)):
@@ -136,7 +136,7 @@ def _covers(routers: tuple[str, ...], measured: set[Segment], upgraded: set[str]
         pieces = []
         for i, j in pairwise(cuts):
             if j > i + 1 and Segment.virtual(routers[i], routers[j]) not in measured:
-                break  # a virtual link is only there where it was measured
+                break  # a virtual link exists only where it was measured
             pieces.append(
                 Segment.virtual(routers[i], routers[j]) if j > i + 1 else Segment.link(routers[i], routers[j])
             )
@@ -149,8 +149,8 @@ def _covers(routers: tuple[str, ...], measured: set[Segment], upgraded: set[str]
     return found
 
 
-def test_a_virtual_link_stands_in_for_no_path_with_a_router_that_measures() -> None:
-    """From F to D by C or by E: C measures, so F>>D is the way by E."""
+def test_a_virtual_link_does_not_replace_a_path_with_a_measuring_router() -> None:
+    """From F to D by C or by E: C measures, so F>>D is the path by E."""
     measured = [parse_segment(name) for name in ("F>>D", "C[F>D]", "F>C")]
     by_c, by_e = Cover(six(), measured).paths("F", "D")
     assert by_c.routers == ("F", "C", "D")
@@ -163,10 +163,10 @@ def test_a_virtual_link_stands_in_for_no_path_with_a_router_that_measures() -> N
     assert all(not path.segments for path in neither)
     row = Topology(("A", "B", "C"), (Link("A", "B", 1), Link("B", "C", 1)))
     (only,) = Cover(row, [Segment.virtual("A", "C"), Segment.inside("B", "A", "C")]).paths("A", "C")
-    assert [str(segment) for segment in only.segments] == ["A>>C"]  # there is no other path that it could be of
+    assert [str(segment) for segment in only.segments] == ["A>>C"]  # it can belong to no other path
 
 
-def test_what_is_missing_is_named_as_one() -> None:
+def test_missing_parts_are_named_as_one() -> None:
     topology = Topology(("A", "B", "C", "D"), tuple(Link(one, other, 1) for one, other in pairwise("ABCD")))
     (path,) = Cover(topology, [Segment.link("C", "D"), Segment.inside("C", "B", "D")]).paths("A", "D")
     assert [str(segment) for segment in path.missing] == ["A>>C"]
@@ -175,7 +175,7 @@ def test_what_is_missing_is_named_as_one() -> None:
     assert [str(segment) for segment in found.missing] == ["A>>C"]
 
 
-def test_a_port_that_is_not_told_apart_will_do() -> None:
+def test_a_report_for_all_ports_covers_a_port() -> None:
     topology = Topology(("A", "B", "C"), (Link("A", "B", 1), Link("B", "C", 1)))
     wide = Segment.inside("B", ANY, "C")
     (path,) = Cover(topology, [Segment.link("A", "B"), wide, Segment.link("B", "C")]).paths("A", "C")
@@ -192,14 +192,14 @@ def test_a_port_that_is_not_told_apart_will_do() -> None:
         ("F[D>A]", "has no link from D to F"),
     ],
 )
-def test_segments_that_the_topology_does_not_have(name: str, says: str) -> None:
+def test_segments_outside_the_topology(name: str, says: str) -> None:
     with pytest.raises(WirelagError, match=r"^x\.json: is of segment") as told:
         Cover(six(), ()).check(parse_segment(name), "x.json")
     assert says in str(told.value)
     assert "\n" not in str(told.value)
 
 
-def test_segments_that_it_has() -> None:
+def test_segments_of_the_topology() -> None:
     cover = Cover(six(), ())
     for name in ("A>F", "A>>D", "F[A>C]", "F[>C]", "F[A>]", "F[*>C]", "F[>]"):
         cover.check(parse_segment(name), "x.json")
@@ -213,24 +213,24 @@ def _figures(value: float, error: float, samples: int = 10_000, floor: float = 0
 
 
 def _named(parts: list[Figures]) -> list[int]:
-    """Which of several segments are blamed."""
+    """The indices of blamed segments."""
     tried = trials({Segment.link(f"{i:03}", "x"): figures for i, figures in enumerate(parts)}, SLOW)
     return [i for i, one in enumerate(tried.values()) if one.blamed]
 
 
 @pytest.mark.parametrize(("count", "samples"), [(1, 10_000), (5, 10_000), (40, 10_000), (40, 12)])
-def test_nothing_is_blamed_in_more_than_5_percent_where_nothing_adds_too_much(count: int, samples: int) -> None:
+def test_false_blame_is_at_most_5_percent(count: int, samples: int) -> None:
     rng, runs, wrong = random.Random(count), 3000, 0
     for _ in range(runs):
         parts = []
-        for _ in range(count):  # the worst case: each adds exactly as much as is allowed
-            sigma = math.sqrt(rng.gammavariate((samples - 1) / 2, 2 / (samples - 1)))  # a deviation that is estimated
+        for _ in range(count):  # the worst case: each adds exactly the allowed delay
+            sigma = math.sqrt(rng.gammavariate((samples - 1) / 2, 2 / (samples - 1)))  # an estimated deviation
             parts.append(_figures(rng.gauss(SLOW, 1e-4), 1e-4 * sigma, samples))
         wrong += bool(_named(parts))
     assert wrong / runs <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / runs)
 
 
-def test_both_of_two_slow_segments_are_named_and_nothing_else() -> None:
+def test_two_slow_segments_are_both_named_and_no_other() -> None:
     rng, runs, right = random.Random(1), scaled(1000), 0
     for _ in range(runs):
         parts = [_figures(rng.gauss(2e-5, 1e-6), 1e-6) for _ in range(20)]
@@ -240,11 +240,11 @@ def test_both_of_two_slow_segments_are_named_and_nothing_else() -> None:
     assert right / runs > 0.99
 
 
-def test_a_long_line_is_no_culprit() -> None:
+def test_a_long_line_is_not_a_culprit() -> None:
     assert not _named([_figures(1e-4, 1e-6, floor=0.08)])
 
 
-def test_two_that_cannot_be_told_apart() -> None:
+def test_two_that_cannot_be_distinguished() -> None:
     values = {Segment.link(at, "x"): _figures(value, 1e-4) for at, value in (("a", 5e-3), ("b", 5.1e-3), ("c", 9e-3))}
     parts = verdict([Path(("a", "x"), 1.0, tuple(values), ())], values).parts
     assert all(part.blamed for part in parts)
@@ -257,11 +257,11 @@ def test_a_larger_family_blames_no_more() -> None:
     one = _figures(SLOW + 2.5e-4, 1e-4)  # 2.5 standard errors
     assert _named([one]) == [0]
     assert _named([one, *[_figures(SLOW, 1e-4)] * 100]) == []
-    assert _named([one, *[_figures(1e-5, 1e-6)] * 100]) == [0]  # what adds nothing like it does not count
+    assert _named([one, *[_figures(1e-5, 1e-6)] * 100]) == [0]  # segments that add far less do not count
 
 
-def test_without_a_floor_the_deviation_stands_in_but_never_for_more_than_the_mean() -> None:
-    added = adds(Figures(40e-6, 1e-6, 2e-3, None, 10_000))  # one hiccup among many short delays
+def test_without_a_floor_the_deviation_is_used_up_to_the_mean() -> None:
+    added = adds(Figures(40e-6, 1e-6, 2e-3, None, 10_000))  # one outlier among many short delays
     assert added is not None
     assert added.since == "deviation"
     assert added.value == 40e-6
@@ -271,7 +271,7 @@ def test_without_a_floor_the_deviation_stands_in_but_never_for_more_than_the_mea
     assert adds(Figures(6e-3, 1e-4, None, None, 10_000)) is None
 
 
-def test_a_queue_that_never_empties_shows_against_a_baseline_alone() -> None:
+def test_a_queue_that_never_empties_shows_only_against_a_baseline() -> None:
     segment = Segment.inside("B", "A", "C")
     path = Path(("A", "B", "C"), 1.0, (segment,), ())
     now, before = Figures(9e-3, 1e-5, 1e-4, 8.9e-3, 1000), Figures(1e-3, 1e-5, 1e-4, 0.9e-3, 1000)
@@ -282,7 +282,7 @@ def test_a_queue_that_never_empties_shows_against_a_baseline_alone() -> None:
     assert culprit.added.since == "baseline"
 
 
-def test_culprits_are_ranked_by_what_they_put_on_the_mean() -> None:
+def test_culprits_are_ranked_by_their_effect_on_the_mean() -> None:
     cover = Cover(six(), every_segment(six()))
     figures = {segment: Figures(1e-4, 1e-6, 1e-6, 1e-4, 1000, 1000, 0) for segment in cover.measured}
     figures[parse_segment("F[A>C]")] = Figures(8e-3, 1e-6, 1e-6, 1e-4, 1000, 1000, 0)  # half of the packets pass it
@@ -292,7 +292,7 @@ def test_culprits_are_ranked_by_what_they_put_on_the_mean() -> None:
 
 
 def test_a_segment_is_slow_on_all_paths_or_on_none() -> None:
-    """Holm's rule once over all: what one route has beside a segment does not decide whether it is slow."""
+    """Holm's rule once over all: the other segments of a route do not decide whether one is slow."""
     cover = Cover(six(), every_segment(six()))
     figures = {segment: _figures(SLOW, 1e-4) for segment in cover.measured}
     figures[parse_segment("F>C")] = _figures(SLOW + 2.4e-4, 1e-4)  # alone on a path it would be slow
@@ -305,7 +305,7 @@ def test_a_segment_is_slow_on_all_paths_or_on_none() -> None:
         assert parts["F>C"].trial.p_value == pytest.approx(0.008, abs=1e-3)
 
 
-def test_who_does_not_know_its_loss_leaves_that_of_the_route_unknown() -> None:
+def test_a_segment_with_unknown_loss_makes_that_of_the_route_unknown() -> None:
     paths = Cover(six(), every_segment(six())).paths("A", "D")
     figures = {segment: Figures(1e-3, 1e-6, 1e-6, 0.0, 100, 100, 10) for path in paths for segment in path.segments}
     assert add_up(paths, figures).loss == pytest.approx(1 - 0.9 ** len(paths[0].segments))
@@ -323,8 +323,8 @@ def test_the_tail_of_students_distribution(freedom: float) -> None:
         sigma = math.sqrt(rng.gammavariate(freedom / 2, 2 / freedom)) if math.isfinite(freedom) else 1.0
         beyond += p_beyond(rng.gauss(0, 1), sigma, freedom) <= 0.01
     assert beyond / runs <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / runs)
-    assert beyond / runs >= 0.004  # nor is it far too shy
-    assert 2 * p_beyond(half95(freedom), 1.0, freedom) == pytest.approx(0.05)  # intervals and tests are of one mind
+    assert beyond / runs >= 0.004  # nor far too conservative
+    assert 2 * p_beyond(half95(freedom), 1.0, freedom) == pytest.approx(0.05)  # intervals and tests agree
 
 
 # ---- changes ----
@@ -340,16 +340,16 @@ def _series(rng: random.Random, count: int, wider: float, moves: dict[int, float
 
 
 @pytest.mark.parametrize("wider", [1.0, 4.0])
-def test_nothing_moves_by_chance_in_more_than_5_percent_of_networks(wider: float) -> None:
-    """Also where means scatter four times as far as their errors say, since neighbouring packets are alike."""
+def test_false_moves_occur_in_at_most_5_percent_of_networks(wider: float) -> None:
+    """Also if means scatter four times as much as their errors, since neighbouring packets are alike."""
     rng, runs, wrong = random.Random(7), scaled(60), 0
     for _ in range(runs):
-        # With so small a `slow` all of the protection is the test's.
+        # `slow` is tiny, so only the test protects.
         wrong += bool(changes({Segment.link(str(i), "x"): _series(rng, 60, wider, {}) for i in range(5)}, 1e-9))
     assert wrong / runs <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / runs)
 
 
-def test_what_moved_and_by_how_much() -> None:
+def test_moves_and_their_sizes() -> None:
     rng = random.Random(8)
     series = {Segment.link(str(i), "x"): _series(rng, 40, 2.0, {}) for i in range(30)}
     moved = Segment.link("moved", "x")
@@ -361,7 +361,7 @@ def test_what_moved_and_by_how_much() -> None:
     assert found[1].since == 12.0
 
 
-def test_a_slow_climb_is_seen_though_no_two_neighbours_differ_by_much() -> None:
+def test_a_slow_rise_is_found_though_neighbours_differ_little() -> None:
     series = {Segment.link("a", "b"): _series(random.Random(9), 40, 1.0, dict.fromkeys(range(10, 20), 4e-4))}
     assert changes(series, SLOW)
     assert all(change.difference > 0 for change in changes(series, SLOW))
@@ -375,13 +375,13 @@ def test_two_intervals_are_enough() -> None:
     assert scatter(series) == 1.0
 
 
-def test_intervals_without_packets_are_no_moves() -> None:
+def test_intervals_without_packets_are_not_moves() -> None:
     full = _series(random.Random(2), 40, 1.0, {})
     holes = [one if i % 2 else Figures(start=one.start, end=one.end) for i, one in enumerate(full)]
     assert scatter(holes) == scatter(holes[1::2]) < 2
     assert changes({Segment.link("a", "b"): holes}, SLOW) == []
 
 
-def test_one_interval_is_no_move() -> None:
+def test_one_interval_is_not_a_move() -> None:
     segment, series = Segment.link("a", "b"), _series(random.Random(1), 2, 1.0, {1: 4e-3})
     assert changes({segment: series[:1]}, SLOW) == []

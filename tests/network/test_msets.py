@@ -1,4 +1,4 @@
-"""m-sets that follow the network: between which addresses, what overlaps, and what agents make of it."""
+"""m-sets that follow the network: addresses, overlaps, and agents' reactions."""
 
 import json
 import time
@@ -39,7 +39,7 @@ OVERLAP_NS = 30 * SECOND_NS
 
 @pytest.fixture
 def six() -> Topology:
-    """The six-router network, each router with an address of its own."""
+    """The six-router network, with an address for each router."""
     topology = read_topology(DATA / "six.json")
     return replace(topology, addresses={router: f"10.6.0.{i}" for i, router in enumerate(topology.routers, 1)})
 
@@ -48,7 +48,7 @@ def names(found: Any) -> set[str]:
     return {str(one.segment) for one in found}
 
 
-# ---- which segments, which addresses ----
+# ---- segments and addresses ----
 
 
 def test_segments_lie_between_routers_with_agents(six: Topology) -> None:
@@ -61,7 +61,7 @@ def test_segments_lie_between_routers_with_agents(six: Topology) -> None:
     }
 
 
-def test_addresses_are_those_of_the_database() -> None:
+def test_addresses_come_from_the_database() -> None:
     topology = read_topology(DATA / "ospf.json")
     one, three, four = (f"10.255.0.{number}" for number in (1, 3, 4))
     found = {
@@ -77,15 +77,15 @@ def test_addresses_are_those_of_the_database() -> None:
     assert (virtual.segment, virtual.source, virtual.target) == (Segment.virtual(one, four), one, four)
 
 
-def test_a_link_without_ports_needs_a_route_of_its_own(six: Topology) -> None:
+def test_a_link_without_ports_needs_a_unique_route(six: Topology) -> None:
     found = {str(one.segment): one for one in referenced(Plan(six, ["C", "F"]), six.routers)}
-    assert found["C>F"].source == "10.6.0.3"  # nothing else costs the same
+    assert found["C>F"].source == "10.6.0.3"  # no other path costs the same
     equal = replace(
         six, links=tuple(replace(link, weight=1) if "D" in (link.source, link.target) else link for link in six.links)
     )
     both = {str(one.segment): one for one in referenced(Plan(equal), equal.routers)}
     assert both["C>>E"].is_addressed
-    assert not both["C>E"].is_addressed  # packets to E's own address may go by way of D
+    assert not both["C>E"].is_addressed  # packets to E's own address may go through D
 
 
 def test_plain_json_has_addresses(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_plain_json_has_addresses(tmp_path: Path) -> None:
             read_topology(path)
 
 
-# ---- one set follows another ----
+# ---- changes ----
 
 
 def test_old_and_new_segments_overlap() -> None:
@@ -124,7 +124,7 @@ def test_old_and_new_segments_overlap() -> None:
     assert list(turning.held()) == [(ab, None), (bc, None), (ac, 215)]
     turning.pass_time(215)
     assert list(turning.held()) == [(ab, None), (bc, None)]
-    # Other addresses for the same segment take the place of the old ones: it is measured once.
+    # New addresses of a segment replace the old ones: it is measured once.
     other = replace(ab, target="10.0.0.9")
     turning.turn([other, bc], 300)
     assert list(turning.held()) == [(other, None), (bc, None)]
@@ -141,11 +141,11 @@ def segments_of(told: tuple[int, Any] | None, way: str) -> dict[str, int | None]
     return {record["segment"]: record["until_ns"] for record in told[1] if record["way"] == way}
 
 
-def test_a_failed_link_turns_m_sets(six: Topology) -> None:
+def test_a_failed_link_changes_m_sets(six: Topology) -> None:
     found = following(six)
     assert segments_of(found.m_set("C", 0), "out") == {"C>F": None, "C>D": None}
     assert segments_of(found.m_set("C", 0), "in") == {"F>C": None, "D>C": None}
-    assert found.m_set("C", 1) is None  # it has it
+    assert found.m_set("C", 1) is None  # it already has it
     assert found.m_set("B", 0) is None
     assert found.take(six, MEASURING, 2) is None
 
@@ -158,7 +158,7 @@ def test_a_failed_link_turns_m_sets(six: Topology) -> None:
     assert told is not None
     assert told[0] == 3
     assert segments_of(told, "out") == {"C>>F": None, "C>D": None, "C>F": 3 + OVERLAP_NS}
-    assert found.m_set("A", 1) is None  # nothing has changed for it
+    assert found.m_set("A", 1) is None  # nothing changed for it
     assert json.dumps(found.to_json() | {"change": change.to_json()})
 
     back = found.take(six, MEASURING, 4)
@@ -169,11 +169,11 @@ def test_a_failed_link_turns_m_sets(six: Topology) -> None:
     assert {one["segment"] for one in found.to_json()["segments"]} == BEFORE
 
 
-def test_virtual_links_that_go_another_way_are_told(six: Topology) -> None:
+def test_rerouted_virtual_links_are_reported(six: Topology) -> None:
     found = following(six)
     change = found.take(six.without(("D", "E")), MEASURING, 2)
     assert change is not None
-    assert set(change.gone) == {"D>>F", "F>>D"}  # D's only way is by C now, which measures
+    assert set(change.gone) == {"D>>F", "F>>D"}  # D's only path now goes through C, which measures
     beside = Following(Follow(upgraded=("A", "D")))
     beside.take(six, (), 1)
     rerouted = beside.take(six.without(("E", "F")), (), 2)
@@ -181,7 +181,7 @@ def test_virtual_links_that_go_another_way_are_told(six: Topology) -> None:
     assert set(rerouted.rerouted) == {"A>>D", "D>>A"}
 
 
-def test_who_measures_is_who_lives_or_who_is_named(six: Topology) -> None:
+def test_measuring_routers_are_the_live_or_the_named_ones(six: Topology) -> None:
     found = following(six)
     change = found.take(six, ["A", "C", "F", "nobody"], 5)
     assert change is not None
@@ -193,7 +193,7 @@ def test_who_measures_is_who_lives_or_who_is_named(six: Topology) -> None:
     assert named.take(six, MEASURING[:2], 5) is not None
 
 
-def test_routers_are_called_as_agents_are() -> None:
+def test_routers_have_the_names_of_agents() -> None:
     assert called("10.255.0.1", {"10.255.0.1": "Bonn"}) == "Bonn"
     assert called("10.255.0.1", {}) == "10-255-0-1"
     found = Following(Follow(upgraded=("10.255.0.3", "10.255.0.4"), names={"10.255.0.3": "Bonn"}))
@@ -204,7 +204,7 @@ def test_routers_are_called_as_agents_are() -> None:
         clash.take(read_topology(DATA / "ospf.json"), (), 1)
 
 
-# ---- a plan as files ----
+# ---- plans as files ----
 
 
 def wanted(folder: Path, servers: Sequence[str] = (), follow: bool = False) -> AgentsWanted:
@@ -244,7 +244,7 @@ def test_every_written_file_can_be_used(source: str, follow: bool, tmp_path: Pat
     assert ("2001:db8" in Path(agents[0]).read_text()) == (unknown and not follow)
 
 
-def test_what_was_filled_in_is_not_written_over(six: Topology, tmp_path: Path) -> None:
+def test_edited_files_are_not_overwritten(six: Topology, tmp_path: Path) -> None:
     first = write_agents(Plan(six, ["A", "B"]), "six.json", wanted(tmp_path))
     assert write_agents(Plan(six, ["A", "B"]), "six.json", wanted(tmp_path)).files == first.files
     edited = Path(first.files[-1])
@@ -254,7 +254,7 @@ def test_what_was_filled_in_is_not_written_over(six: Topology, tmp_path: Path) -
     assert edited.read_text().endswith("# mine\n")
 
 
-def test_agents_are_two_at_least(six: Topology, tmp_path: Path) -> None:
+def test_at_least_two_agents_are_needed(six: Topology, tmp_path: Path) -> None:
     with pytest.raises(WirelagError, match="between two routers"):
         write_agents(Plan(six, ["A"]), "six.json", wanted(tmp_path))
     (tmp_path / "file").touch()
@@ -265,7 +265,7 @@ def test_agents_are_two_at_least(six: Topology, tmp_path: Path) -> None:
 # ---- the collector ----
 
 
-def test_agents_that_are_alive_follow(tmp_path: Path) -> None:
+def test_live_agents_follow(tmp_path: Path) -> None:
     config, place = config_of(tmp_path), {"start_ns": 5, "end_ns": 5, "name": None, "class": None}
 
     def status(point: str, **more: Any) -> Message:
@@ -278,7 +278,7 @@ def test_agents_that_are_alive_follow(tmp_path: Path) -> None:
     agents.heard(status("D", m_set_ns=7, ending=True), 1, 5)
     assert agents.following(6) == {"A": 0, "B": 7}
     assert agents.following(5 + ALIVE_NS) == {}
-    # A collector that begins anew heard nobody before: that is nobody's silence.
+    # After a restart the collector has heard no agent yet: none is silent.
     assert Agents(agents.changed()).following(5 + 2 * ALIVE_NS, began_ns=4 + 2 * ALIVE_NS) == {"A": 0, "B": 7}
 
 
@@ -292,7 +292,7 @@ def test_agents_that_are_alive_follow(tmp_path: Path) -> None:
         ({"upgraded": [1]}, "follow.upgraded: 1 is not text"),
     ],
 )
-def test_wrong_settings_of_following_are_told(follow: dict[str, Any], said: str) -> None:
+def test_wrong_settings_of_following_are_reported(follow: dict[str, Any], said: str) -> None:
     with pytest.raises(WirelagError, match=said):
         CollectorSettings.of({"topology": "net.json", "follow": follow}, "c.toml")
     with pytest.raises(WirelagError, match=r"topology \(--topology\): is missing"):
@@ -301,7 +301,7 @@ def test_wrong_settings_of_following_are_told(follow: dict[str, Any], said: str)
         CollectorSettings.of({"names": {"10.0.0.1": "a b"}}, "c.toml")
 
 
-def test_check_says_what_is_followed(tmp_path: Path) -> None:
+def test_check_reports_what_is_followed(tmp_path: Path) -> None:
     plain = {"topology": str(DATA / "six.json"), "listen": "127.0.0.1:0", "store": str(tmp_path / "s.db")}
     lines = "\n".join(told(CollectorSettings.of(plain | {"follow": {"upgraded": ["C", "F"]}}, "c.toml")))
     assert "reads it every 1 s: 2 routers measure" in lines
@@ -312,7 +312,7 @@ def test_check_says_what_is_followed(tmp_path: Path) -> None:
 
 
 def test_a_collector_follows_a_file(six: Topology, tmp_path: Path) -> None:
-    """Agents say that they take m-sets; the file changes; they are told, and the change is kept."""
+    """Agents announce that they take m-sets; the file changes; they get new ones, and the change is stored."""
     network = tmp_path / "net.json"
 
     write_network(network, six)
@@ -324,7 +324,7 @@ def test_a_collector_follows_a_file(six: Topology, tmp_path: Path) -> None:
         told = _asked(running.url, "C", lambda message: len(message.records) == 4)
         says(running.url, "C", config, told.interval.start_ns)
         write_network(network, six.without(("C", "F")))
-        # What C was told before, while the others had not yet spoken, may still come first.
+        # C's m-set from before the others had announced themselves may still come first.
         turned = _asked(running.url, "C", lambda message: _ending(message) == {"C>F", "F>C"})
         assert len(turned.records) == 6
         said = running.json("/api/v1/topology", limit=1)
@@ -334,7 +334,7 @@ def test_a_collector_follows_a_file(six: Topology, tmp_path: Path) -> None:
         assert running.get("/api/v1/path", source="C", target="F")[0] == 200
         network.unlink()
         running.until(lambda: running.json("/api/v1/topology")["problem"] is not None)
-        assert running.json("/api/v1/topology")["routers"] == list(six.routers)  # as it was
+        assert running.json("/api/v1/topology")["routers"] == list(six.routers)  # unchanged
     assert "links down C>F, F>C" in running.log
 
 
@@ -343,7 +343,7 @@ def _ending(message: Message) -> set[str]:
 
 
 def _asked(url: str, point: str, holds: Any) -> Message:
-    """The next message for a point that is meant."""
+    """The next relevant message for a point."""
     import urllib.request
 
     deadline = time.monotonic() + PATIENCE_S

@@ -1,6 +1,6 @@
-"""Link-state databases of OSPF.
+"""OSPF link-state databases.
 
-`data/ospf.json` is what FRRouting 8.4.4 printed at the first of four routers. Three share a network, 10.0.0.0/24, and
+`data/ospf.json` is the output of FRRouting 8.4.4 at the first of four routers. Three share a network, 10.0.0.0/24, and
 leave it at costs of 10, 20 and 30; two point-to-point links join the third and the fourth.
 """
 
@@ -71,7 +71,7 @@ def test_names(tmp_path: Path) -> None:
     assert read_topology(file) == topology
 
 
-def test_other_versions_lay_it_out_differently() -> None:
+def test_layouts_of_other_versions() -> None:
     router, network = documents()
     by_address = {
         "routerId": "10.255.0.1",
@@ -82,7 +82,7 @@ def test_other_versions_lay_it_out_differently() -> None:
     assert costs(settled(by_address, {"Net Link States": {"0.0.0.0 [Stub]": {"10.0.0.3": lan}}})) == COSTS
 
 
-def test_a_link_counts_only_if_both_ends_tell_of_it() -> None:
+def test_a_link_counts_only_if_both_ends_announce_it() -> None:
     router, network = documents()
     gone = routers(router)[3]["routerLinks"]
     del gone["link1"], gone["link3"]
@@ -96,7 +96,7 @@ def test_a_link_counts_only_if_both_ends_tell_of_it() -> None:
     )
 
 
-def test_the_newest_advertisement_counts_and_none_that_is_withdrawn() -> None:
+def test_the_newest_advertisement_counts_unless_withdrawn() -> None:
     router, network = documents()
     newer = copy.deepcopy(routers(router)[2])
     newer["lsaSeqNumber"] = "8000000a"
@@ -147,14 +147,14 @@ def with_odd_mask(router: dict[str, Any], network: dict[str, Any]) -> list[objec
         (with_odd_mask, "router 10.255.0.4: 10.0.31.0/255.0.255.0 is not a network"),
     ],
 )
-def test_what_is_refused(change: Callable[..., list[object]], what: str) -> None:
+def test_invalid_databases(change: Callable[..., list[object]], what: str) -> None:
     with pytest.raises(WirelagError) as caught:
         settled(*change(*documents()))
     assert str(caught.value).startswith(f"dump: {what}")
 
 
-def test_a_running_router_is_asked_through_vtysh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A vtysh that says what the real one said; the lab's tests ask a real one."""
+def test_a_running_router_is_queried_through_vtysh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fake vtysh with the output of the real one; the lab's tests use a real one."""
     asked = tmp_path / "asked"
     vtysh = tmp_path / "vtysh"
     vtysh.write_text(f'#!/bin/sh\nprintf "%s|" "$@" > {asked}\n/bin/cat {DUMP}\n')
@@ -173,7 +173,7 @@ def test_a_running_router_is_asked_through_vtysh(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.skipif(shutil.which("vtysh") is None, reason=needs.program("vtysh"))
-def test_no_router_runs(tmp_path: Path) -> None:
-    # The second is what vtysh says to an ordinary user.
+def test_no_router_is_running(tmp_path: Path) -> None:
+    # The second is vtysh's message for an unprivileged user.
     with pytest.raises(WirelagError, match=r"shows no links \(.*(failed to connect to any daemons|privileged user)"):
         read_topology(f"ospf:{tmp_path}/")

@@ -1,4 +1,4 @@
-"""The measurement plan: against Algorithm 1 and m-sets by brute force, on every topology, and the paper's figures."""
+"""The measurement plan: checked by Algorithm 1 and brute force, all topologies, and the paper's figures."""
 
 import math
 import tarfile
@@ -25,7 +25,7 @@ from wirelag.network.segments import segments_of
 from wirelag.network.topology import Link, Topology, read_topology
 
 RULES: tuple[naive.Rule, ...] = ("count", "reduction")
-MOST_LISTED = 40  # routers up to which all paths are listed
+MOST_LISTED = 40  # largest number of routers for which all paths are listed
 
 
 def listed(topology: Topology) -> set[naive.Path]:
@@ -34,7 +34,7 @@ def listed(topology: Topology) -> set[naive.Path]:
 
 
 def agree(plan: Plan, split: set[naive.Path]) -> None:
-    """The numbers of a plan are those of the split set, router by router."""
+    """The numbers of a plan equal those of the split set, router by router."""
     lengths = [len(path) - 1 for path in split] or [0]
     extent = plan.extent
     assert (extent.paths, extent.probe_hops) == (len(split), naive.probe_hops(split))
@@ -50,7 +50,7 @@ def agree(plan: Plan, split: set[naive.Path]) -> None:
 
 
 def by_rule(split: set[naive.Path], routers: tuple[str, ...], rule: naive.Rule) -> dict[str, int]:
-    """What goes away with each router."""
+    """The reduction by each router."""
     if rule == "reduction":
         return {router: naive.probe_hops(split) - naive.probe_hops(naive.cut(split, router)) for router in routers}
     return {router: sum(router in path[1:-1] for path in split) for router in routers}
@@ -61,7 +61,7 @@ def by_rule(split: set[naive.Path], routers: tuple[str, ...], rule: naive.Rule) 
 
 @examples(80)
 @given(networks(), st.sampled_from(RULES), st.integers(0, 7))
-def test_upgrades_are_those_of_algorithm_1(topology: Topology, rule: naive.Rule, wanted: int) -> None:
+def test_upgrades_follow_algorithm_1(topology: Topology, rule: naive.Rule, wanted: int) -> None:
     every = listed(topology)
     chosen, split = naive.upgrades(topology.routers, every, wanted, rule)
     plan = Plan(topology)
@@ -75,8 +75,8 @@ def test_upgrades_are_those_of_algorithm_1(topology: Topology, rule: naive.Rule,
 
 @examples(80)
 @given(networks(), st.randoms(use_true_random=False))
-def test_union_of_m_sets_is_the_split_set(topology: Topology, rng: Random) -> None:
-    """In whatever order, and whichever routers are upgraded."""
+def test_the_union_of_m_sets_is_the_split_set(topology: Topology, rng: Random) -> None:
+    """In any order, for any set of upgraded routers."""
     upgraded = rng.sample(topology.routers, rng.randint(0, len(topology.routers)))
     every = listed(topology)
     split = every
@@ -92,7 +92,7 @@ def test_union_of_m_sets_is_the_split_set(topology: Topology, rng: Random) -> No
 
 @examples(60)
 @given(networks(6), st.randoms(use_true_random=False))
-def test_segments_watched_are_those_of_all_paths(topology: Topology, rng: Random) -> None:
+def test_watched_segments_are_those_of_all_paths(topology: Topology, rng: Random) -> None:
     upgraded = rng.sample(topology.routers, rng.randint(0, len(topology.routers)))
     plan = Plan(topology, upgraded)
     wanted = {segment for path in listed(topology) for segment in segments_of(path, upgraded)}
@@ -107,8 +107,8 @@ def test_segments_watched_are_those_of_all_paths(topology: Topology, rng: Random
 
 @examples(80)
 @given(networks(6), st.randoms(use_true_random=False))
-def test_what_a_failure_changes(topology: Topology, rng: Random) -> None:
-    """New, gone and changed are what the lists of paths say."""
+def test_the_changes_of_a_failure(topology: Topology, rng: Random) -> None:
+    """New, gone and changed segments follow from the lists of paths."""
     upgraded = rng.sample(topology.routers, rng.randint(0, len(topology.routers)))
     failed = [(link.source, link.target) for link in rng.sample(topology.links, min(1, len(topology.links)))]
     old, new = Plan(topology, upgraded), Plan(topology.without(*failed), upgraded)
@@ -125,7 +125,7 @@ def test_what_a_failure_changes(topology: Topology, rng: Random) -> None:
 
 
 def _ways(topology: Topology, upgraded: list[str]) -> dict[str, set[naive.Path]]:
-    """The paths of each segment; the insides of routers and links have no others."""
+    """The paths of each segment; the inside of a router and a link have one."""
     found: dict[str, set[naive.Path]] = defaultdict(set)
     for path in listed(topology):
         for segment in segments_of(path, upgraded):
@@ -143,7 +143,7 @@ def test_m_sets_of_figure_8() -> None:
     m_sets = {router: {member.target for member in plan.m_set(router)} for router in SIX.routers}
     assert m_sets["A"] == {"B", "F"}
     assert m_sets["C"] == {"F", "D", "E"}
-    assert m_sets["F"] == {"A", "B", "C", "E", "D"}  # the text has lost C: the first path to D goes through it
+    assert m_sets["F"] == {"A", "B", "C", "E", "D"}  # the text omits C: the first path to D goes through it
     (to_d,) = [member for member in plan.m_set("F") if member.target == "D"]
     assert (to_d.paths, to_d.longest) == (1, 2)  # D2: through E, not through C
     assert [str(segment) for segment in plan.watched("F") if segment.kind == "virtual"] == ["F>>D"]
@@ -155,14 +155,14 @@ def test_m_sets_of_figure_8() -> None:
     agree(plan, split)
 
 
-def test_what_the_first_upgrades_save() -> None:
+def test_savings_of_the_first_upgrades() -> None:
     plan = Plan(SIX)
     plan.choose(2)
     chosen, split = naive.upgrades(SIX.routers, listed(SIX), 2)
     assert plan.upgraded == chosen == ["F", "C"]
     assert [step.extent.probe_hops for step in plan.steps][-1] == naive.probe_hops(split)
     plan.choose(6)
-    assert plan.extent.longest == 1  # every path is one link, and nothing else is worth an upgrade
+    assert plan.extent.longest == 1  # every path is one link, and no further upgrade helps
     assert len(plan.upgraded) < 6
     assert plan.extent.probe_hops == plan.extent.paths == len(SIX.links)
 
@@ -182,7 +182,7 @@ def test_a_link_fails() -> None:
     assert list(turnover(before, before)) == []
 
 
-def test_drawn_routers_follow_from_the_seed() -> None:
+def test_random_routers_follow_from_the_seed() -> None:
     plans = [Plan(SIX) for _ in range(3)]
     for plan, seed in zip(plans, (1, 1, 2), strict=True):
         plan.choose(4, "random", seed)
@@ -191,13 +191,13 @@ def test_drawn_routers_follow_from_the_seed() -> None:
     assert sorted(plans[0].upgraded) == list(SIX.routers)
 
 
-def test_what_it_needs_is_said_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_required_memory_is_reported_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wirelag.network.plan._memory", lambda: 100)
     with pytest.raises(WirelagError, match=r"6 routers need .* of memory, but only 100 B are available; plan a part"):
         Plan(SIX)
 
 
-def test_what_cannot_be_upgraded() -> None:
+def test_invalid_upgrades() -> None:
     with pytest.raises(WirelagError, match="there is no router G"):
         Plan(SIX, ["G"])
     with pytest.raises(WirelagError, match="C is upgraded twice"):
@@ -219,19 +219,19 @@ def test_many_equal_paths_are_counted_exactly() -> None:
     assert plan.extent.probe_hops == sum(count * hops for count, hops in ways) > 2**57
     assert plan.extent.longest == 2 * side - 2
     plan = Plan(grid(10))
-    for router in plan.topology.routers:  # what is taken away leaves nothing behind
+    for router in plan.topology.routers:  # nothing is left after all upgrades
         plan.upgrade(router)
     assert plan.extent.paths == plan.extent.probe_hops == len(plan.topology.links)
 
 
 def test_more_paths_than_can_be_counted() -> None:
-    """Numbers stop, and say so; upgrades still take away what was counted, and never too much."""
+    """Numbers stop at the limit and are marked; upgrades subtract what was counted, and never too much."""
     rows = 60
     ladder = [Link(f"{i}.{a}", f"{i + 1}.{b}", 1) for i in range(rows) for a in ("l", "r") for b in ("l", "r")]
     routers = tuple(dict.fromkeys(name for link in ladder for name in (link.source, link.target)))
     plan = Plan(Topology(routers, tuple(ladder), name="ladder"))
     assert plan.is_capped
-    assert plan.extent.granularity is None  # the ratio of two numbers that stopped says nothing
+    assert plan.extent.granularity is None  # the ratio of two capped numbers means nothing
     for router in routers:
         plan.upgrade(router)
     assert (plan.extent.paths, plan.extent.probe_hops, plan.extent.longest) == (len(ladder), len(ladder), 1)
@@ -246,9 +246,9 @@ def test_nothing_to_measure() -> None:
         assert (plan.extent.paths, plan.extent.granularity, plan.extent.longest) == (0, 0.0, 0)
 
 
-def test_the_kernel_refuses_what_it_cannot_compute() -> None:
+def test_the_kernel_refuses_invalid_input() -> None:
     ends, weights = np.array([0, 1], np.uint32), np.array([1, 1], np.int64)
-    with pytest.raises(ValueError, match="joins two routers"):
+    with pytest.raises(ValueError, match="names an unknown router"):
         _kernels.SplitSet(1, ends, ends[::-1].copy(), weights)
     with pytest.raises(ValueError, match="at least 1"):
         _kernels.SplitSet(2, ends, ends[::-1].copy(), weights - 1)
@@ -260,7 +260,7 @@ def test_the_kernel_refuses_what_it_cannot_compute() -> None:
         _kernels.SplitSet(65_537, ends, ends, weights)
     paths = _kernels.SplitSet(2, ends, ends[::-1].copy(), weights)
     for ask in (paths.upgrade, paths.members, paths.on_route):
-        with pytest.raises(ValueError, match="no such router"):
+        with pytest.raises(ValueError, match="unknown router"):
             ask(2)
     with pytest.raises(WirelagError, match="weights are too large"):
         Plan(Topology(("A", "B"), (Link("A", "B", 2**63),)))
@@ -270,11 +270,11 @@ def test_the_kernel_refuses_what_it_cannot_compute() -> None:
 
 
 def topologies(shared_data: Path, room: Path) -> Iterator[Topology]:
-    """Every topology there is; archives are unpacked into the room."""
+    """All topologies; archives are unpacked into a folder."""
     for path in sorted((shared_data / "topologies").rglob("*")):
         if path.name.endswith(".tar.gz"):
             with tarfile.open(path) as archive:
-                archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4 and later has it
+                archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4 and later
                 archive.extractall(room)
         elif path.is_file():
             yield read_topology(path)
@@ -282,7 +282,7 @@ def topologies(shared_data: Path, room: Path) -> Iterator[Topology]:
 
 
 def counted(topology: Topology, source: str, upgraded: set[str]) -> tuple[int, int]:
-    """Paths of the split set from a router and their hops, from the routes, with whole numbers of any size."""
+    """The paths from a router in the split set and their hops, from the routes, with Python's integers."""
     costs = Routes(topology).costs(source)
     before: dict[str, list[str]] = defaultdict(list)
     for link in topology.links:
@@ -296,7 +296,7 @@ def counted(topology: Topology, source: str, upgraded: set[str]) -> tuple[int, i
     return sum(ways.values()) - 1, sum(hops.values())
 
 
-def test_union_of_m_sets_on_every_topology(shared_data: Path, tmp_path: Path) -> None:
+def test_the_union_of_m_sets_on_every_topology(shared_data: Path, tmp_path: Path) -> None:
     """Every topology; in `make test` every eighth."""
     seen = 0
     for topology in islice(topologies(shared_data, tmp_path), 0, None, 1 if FULL else 8):
@@ -346,7 +346,7 @@ def test_sprint(sprint: Topology) -> None:
 # ---- measurement equivalence classes ----
 
 
-def test_what_measuring_inside_costs() -> None:
+def test_the_cost_of_measuring_inside_routers() -> None:
     plan = Plan(SIX, ["F"])
     size = Size(1000, 1000)
     cost = router_cost(plan, "F", size, 3, 500_000_000)

@@ -1,4 +1,4 @@
-"""Routes and segments: against every shortest path, listed by brute force."""
+"""Routes and segments, compared with all shortest paths by brute force."""
 
 from collections import defaultdict
 from fractions import Fraction
@@ -35,7 +35,7 @@ def listed(topology: Topology) -> set[Path]:
 
 @examples(60)
 @given(networks())
-def test_paths_are_those_of_brute_force(topology: Topology) -> None:
+def test_paths_equal_brute_force(topology: Topology) -> None:
     routes, every = Routes(topology), listed(topology)
     for source in topology.routers:
         for target in topology.routers:
@@ -91,7 +91,7 @@ def test_equal_paths_of_the_six_routers() -> None:
     assert routes.shares("A", "A") == {}
 
 
-def test_what_is_not_there() -> None:
+def test_unknown_routers_and_missing_routes() -> None:
     routes = Routes(SIX)
     for ask in (lambda: routes.paths("G", "A"), lambda: routes.next_hops("A", "G"), lambda: routes.shares("A", "G")):
         with pytest.raises(WirelagError, match="there is no router G"):
@@ -130,7 +130,7 @@ def test_names(text: str, segment: Segment) -> None:
 
 
 @pytest.mark.parametrize("text", NO_SEGMENTS)
-def test_what_names_no_segment(text: str) -> None:
+def test_invalid_segment_names(text: str) -> None:
     with pytest.raises(WirelagError, match="is not a segment: a link is A>B"):
         parse_segment(text)
 

@@ -1,4 +1,4 @@
-"""Topologies of every format: what they become, what is mended, what is refused."""
+"""Topologies in every format: results, repairs, errors."""
 
 import tarfile
 from dataclasses import replace
@@ -39,7 +39,7 @@ def test_networks_of_simulators() -> None:
     assert hpcc.notes == ("every link counts as 1, as in the simulator this is written for",)
 
 
-def test_plain_links_run_both_ways_unless_told() -> None:
+def test_plain_links_run_both_ways_by_default() -> None:
     links = '"links": [{"source": "a", "target": "b", "weight": 1}, {"source": "b", "target": "c", "weight": 2}, %s]'
     other = '{"source": "b", "target": "a", "weight": 5}'
     both = weights(read("{" + links % other + "}"))
@@ -64,7 +64,7 @@ MENDED = [
 
 
 @pytest.mark.parametrize(("text", "note"), MENDED)
-def test_what_is_mended_is_noted(text: str, note: str) -> None:
+def test_repairs_are_noted(text: str, note: str) -> None:
     assert [one for one in read(text).notes if one.startswith(note)]
 
 
@@ -76,7 +76,7 @@ def test_the_cheapest_of_duplicates_is_kept_in_each_direction() -> None:
     assert read(undirected).notes == ("1 duplicate link: the cheapest kept",)
 
 
-def test_names_that_several_routers_have() -> None:
+def test_ambiguous_names() -> None:
     routers = [(0, "Ulm"), (1, "Ulm"), (2, "Ulm#1"), (3, ""), (4, "Ulm[2]")]
     text = "".join(f'node [ id {key} label "{name}" ] ' for key, name in routers)
     topology = read(f"graph [ {text} edge [ source 0 target 4 ] edge [ source 1 target 2 ] ]")
@@ -150,7 +150,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "start"), REFUSED, ids=[start for _, start in REFUSED])
-def test_what_is_refused_and_why(text: str, start: str) -> None:
+def test_errors_and_their_reasons(text: str, start: str) -> None:
     assert refusal(text).startswith(start)
 
 
@@ -163,7 +163,7 @@ def test_what_is_refused_and_why(text: str, start: str) -> None:
         (b"\x1f\x8b\x08\0", "the gzip data breaks off"),
     ],
 )
-def test_files_that_are_no_topologies(tmp_path: Path, content: bytes, end: str) -> None:
+def test_files_that_are_not_topologies(tmp_path: Path, content: bytes, end: str) -> None:
     file = tmp_path / "map"
     file.write_bytes(content)
     with pytest.raises(WirelagError) as caught:
@@ -171,7 +171,7 @@ def test_files_that_are_no_topologies(tmp_path: Path, content: bytes, end: str) 
     assert str(caught.value) == f"{file}: {end}"
 
 
-def test_files_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_files(tmp_path: Path) -> None:
     with pytest.raises(WirelagError, match="there is no such file"):
         read_topology(tmp_path / "none")
     with pytest.raises(WirelagError, match="a topology must be a file"):
@@ -205,7 +205,7 @@ def test_a_failed_link_is_gone_in_both_directions() -> None:
         topology.without(("Bonn", "Ulm"))
 
 
-def test_an_unknown_router_is_told_with_the_nearest() -> None:
+def test_an_unknown_router_is_reported_with_the_nearest_name() -> None:
     topology = read(PLAIN)
     topology.check("Ulm")
     with pytest.raises(WirelagError, match=r"there is no router bon; did you mean Bonn\?$"):

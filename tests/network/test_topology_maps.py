@@ -1,4 +1,4 @@
-"""Topologies at large: every map there is, any topology written and read back, any bytes at all."""
+"""Many topologies: all maps, generated topologies written and read back, random bytes."""
 
 import csv
 import io
@@ -21,7 +21,7 @@ from wirelag.errors import WirelagError
 from wirelag.network.topology import Link, Topology, read_topology
 
 LETTERS = st.characters(codec="utf-8", exclude_characters=">[]", exclude_categories=["C", "Z"])
-NAMES = st.text(LETTERS, min_size=1, max_size=8).filter(lambda name: name != "*")  # any port
+NAMES = st.text(LETTERS, min_size=1, max_size=8).filter(lambda name: name != "*")  # `*` is any port
 PREFIXES = st.sampled_from([ip_network("10.1.0.0/16"), ip_network("192.0.2.1/32"), ip_network("2001:db8::/32")])
 
 
@@ -55,7 +55,7 @@ def members(archive: Path) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.acceptance
-def test_the_zoo_is_the_same_in_both_formats(shared_data: Path) -> None:
+def test_the_zoo_is_equal_in_both_formats(shared_data: Path) -> None:
     zoo = shared_data / "topologies" / "InternetTopologyZoo"
     gml, graphml = (dict(members(zoo / f"{name}.tar.gz")) for name in ("gml", "graphml"))
     assert gml.keys() == graphml.keys()
@@ -66,7 +66,7 @@ def test_the_zoo_is_the_same_in_both_formats(shared_data: Path) -> None:
         assert weights(topology) == weights(other), name
 
 
-def test_sizes_of_maps_are_those_in_papers(shared_data: Path) -> None:
+def test_sizes_of_maps_equal_those_in_papers(shared_data: Path) -> None:
     maps = shared_data / "topologies"
     sprint = read_topology(maps / "ns-3-dev-git" / "RocketFuel_toposample_1239_weights.txt")
     assert (len(sprint.routers), len(sprint.links), sprint.notes) == (315, 2 * 972, ())

@@ -1,4 +1,4 @@
-"""When references are sent: the kernel equals its twin, the rate follows the load, the share is never exceeded."""
+"""Injection of references: the kernel equals its twin, the rate follows the load, the share is never exceeded."""
 
 from math import sqrt
 
@@ -17,7 +17,7 @@ KINDS = ("1-in-n", "1-in-tau", "both", "adaptive")
 
 
 def twin(injection: Injection, times_ns: list[int], sizes: list[int]) -> tuple[list[tuple[int, int]], int]:
-    """When each reference is sent and the packet before it, and how many were left out."""
+    """Each reference's sending time and the packet before it, and the number left out."""
     injector, found = Injector(injection), []
     for i, (time_ns, size) in enumerate(zip(times_ns, sizes, strict=True)):
         found += [(sent_ns, i - 1) for sent_ns in injector.due(time_ns)]
@@ -38,7 +38,7 @@ def steady(utilisation: float, count: int, size: int = 1_000) -> tuple[list[int]
 
 
 def n_of(found: list[tuple[int, int]]) -> int:
-    """Packets per reference, in the end."""
+    """The final number of packets per reference."""
     return found[-1][1] - found[-2][1]
 
 
@@ -88,12 +88,12 @@ def test_the_rate_lies_on_the_ellipse(utilisation: float) -> None:
     found, _ = twin(Injection(LINK, most_share=1), *steady(utilisation, 30_000))
     place = min(max((utilisation - 0.6) / 0.25, 0), 1)
     rate = sqrt(1 - place**2) * (1 / 10 - 1 / 300) + 1 / 300
-    # one packet more at most: a reference comes with the packet that makes it due
+    # at most one packet more: a reference follows the packet that makes it due
     assert 1 / rate - 0.01 <= n_of(found) <= 1 / rate + 1.01
 
 
-def test_a_mean_of_ratios_would_see_the_bursts_only() -> None:
-    # 1,000 packets at the full rate, then as long a silence as makes it 40%: below busy_least, so one in ten.
+def test_a_mean_of_ratios_would_see_only_bursts() -> None:
+    # 1,000 packets at the full rate, then a silence that makes it 40%: below busy_least, so one in ten.
     times_ns, at_ns = [], 0
     for i in range(60_000):
         times_ns.append(at_ns)

@@ -1,4 +1,4 @@
-"""Reference packets: what is written is read, from captures; whatever else comes says nothing."""
+"""Reference packets: written ones are read back from captures; other packets are ignored."""
 
 import struct
 from collections.abc import Iterable
@@ -48,7 +48,7 @@ def said(stamps: stamp.Stamps) -> list[tuple[int, int, int, int]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def test_the_bytes_are_those_of_the_standard() -> None:
+def test_the_bytes_follow_the_standard() -> None:
     made = stamp.payload(0xA1B2C3D4, NOW_NS, (NOW_NS - 1_500, 0x1122334455667788))
     seconds, ns = divmod(NOW_NS, 10**9)
     standard = struct.pack(">IIIH30x", 0xA1B2C3D4, seconds, ns, 0x4001)
@@ -57,7 +57,7 @@ def test_the_bytes_are_those_of_the_standard() -> None:
     assert stamp.payload(1, NOW_NS)[44:] == b"WLR1" + bytes(16)
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_written_packets_are_read(tmp_path: Path) -> None:
     wanted = [
         (0, NOW_NS - 5_000, NOW_NS - 6_000, 7),
         (2**32 - 1, NOW_NS - 10**9, NOW_NS - 2 * 10**9, 2**64 - 1),
@@ -71,7 +71,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert said(parsed(tmp_path / "a.pcapng", map(frame, payloads))) == wanted
 
 
-def test_only_the_rows_asked_for(tmp_path: Path) -> None:
+def test_only_requested_rows_are_read(tmp_path: Path) -> None:
     other = frame(b"hello", dst_port=5_000)
     frames = [other, frame(stamp.payload(1, NOW_NS)), other, frame(stamp.payload(2, NOW_NS, (NOW_NS - 9, 8)))]
     packets = read_back(tmp_path / "a.pcap", frames)
@@ -86,14 +86,14 @@ def test_other_senders_use_ntp(tmp_path: Path) -> None:
     fraction = round(ns * 2**32 / 10**9)
     foreign = struct.pack(">IIIH30x", 9, seconds + 2_208_988_800, fraction, 0x8001)
     assert said(parsed(tmp_path / "a.pcap", [frame(foreign)])) == [(9, NOW_NS, NONE, 0)]
-    # the fraction of the last half ns of a second rounds up into the next one
+    # the last half ns of a second rounds up into the next one
     last = struct.pack(">IIIH30x", 9, seconds + 2_208_988_800, 2**32 - 1, 0x0001)
     assert said(parsed(tmp_path / "b.pcap", [frame(last)])) == [(9, (seconds + 1) * 10**9, NONE, 0)]
 
 
 @pytest.mark.parametrize("year_ns", [2_085_978_496 * 10**9, 4_294_967_296 * 10**9 - 1])
-def test_timestamps_that_wrap_are_near_the_capture(tmp_path: Path, year_ns: int) -> None:
-    # NTP's seconds begin again in 2036, PTP's in 2106; pcapng holds times behind both.
+def test_wrapped_timestamps_are_near_the_capture(tmp_path: Path, year_ns: int) -> None:
+    # NTP's seconds wrap in 2036, PTP's in 2106; pcapng holds times after both.
     for i, sent_ns in enumerate((year_ns - 3 * 10**9, year_ns + 3 * 10**9)):
         seconds, ns = divmod(sent_ns, 10**9)
         ntp = struct.pack(">IIIH30x", 1, (seconds + 2_208_988_800) % 2**32, round(ns * 2**32 / 10**9) % 2**32, 1)
@@ -103,7 +103,7 @@ def test_timestamps_that_wrap_are_near_the_capture(tmp_path: Path, year_ns: int)
         assert stamps.sent_ns[1] == sent_ns
 
 
-def test_foreign_and_forged_packets_say_nothing(tmp_path: Path) -> None:
+def test_foreign_and_forged_packets_are_ignored(tmp_path: Path) -> None:
     good = stamp.payload(3, NOW_NS, (NOW_NS - 9, 8))
     impossible = good[:8] + struct.pack(">I", 10**9) + good[12:]
     late = good[:52] + struct.pack(">I", 2**32 - 1) + good[56:]
@@ -127,7 +127,7 @@ def test_foreign_and_forged_packets_say_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("snaplen", range(42, 107))
-def test_however_little_is_captured(tmp_path: Path, snaplen: int) -> None:
+def test_any_snap_length(tmp_path: Path, snaplen: int) -> None:
     stamps = parsed(tmp_path / "a.pcap", [frame(stamp.payload(3, NOW_NS, (NOW_NS - 9, 8)))] * 3, snaplen)
     wanted = (
         (0, NONE, NONE, 0) if snaplen < 56 else (3, NOW_NS, NONE, 0) if snaplen < 106 else (3, NOW_NS, NOW_NS - 9, 8)
@@ -137,7 +137,7 @@ def test_however_little_is_captured(tmp_path: Path, snaplen: int) -> None:
 
 @examples(100)
 @given(payloads=st.lists(st.binary(max_size=80), min_size=1, max_size=20), port=st.sampled_from([862, 50_862]))
-def test_any_bytes_are_taken(tmp_path_factory: pytest.TempPathFactory, payloads: list[bytes], port: int) -> None:
+def test_random_bytes_are_accepted(tmp_path_factory: pytest.TempPathFactory, payloads: list[bytes], port: int) -> None:
     path = tmp_path_factory.mktemp("any") / "a.pcap"
     stamps = parsed(path, [frame(payload, 862, port) for payload in payloads])
     for payload, (_, sent_ns, before_ns, before_id) in zip(payloads, said(stamps), strict=True):
@@ -146,7 +146,7 @@ def test_any_bytes_are_taken(tmp_path_factory: pytest.TempPathFactory, payloads:
         assert before_id == 0 or before_ns != NONE
 
 
-def test_many_at_once_are_as_one_by_one() -> None:
+def test_many_at_once_equal_one_by_one() -> None:
     rng = np.random.default_rng(1)
     sequence = rng.integers(0, 2**32, 500, dtype=np.uint32)
     time_ns = NOW_NS + rng.integers(-(10**12), 10**12, 500)

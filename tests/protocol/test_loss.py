@@ -1,4 +1,4 @@
-"""Loss where neighbours are not known: packets in flight at an interval's end are never taken for lost ones."""
+"""Loss without known neighbours: packets in flight at an interval's end are never counted as lost."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from wirelag.protocol.results import Rank, Result
 from wirelag.protocol.session import ANSWER_NS
 
 TIMES, OTHERS = 60, 3  # intervals; packets of other segments for each of this one
-UNANSWERED = 3  # the interval about which nobody answers
+UNANSWERED = 3  # the interval without an answer
 
 
 def of(results: Sequence[Result], number: int) -> Result:
@@ -22,7 +22,7 @@ def of(results: Sequence[Result], number: int) -> Result:
 
 
 @pytest.mark.parametrize("point", ["A", "B"])
-def test_before_an_interval_whose_questions_nobody_answered(point: str) -> None:
+def test_the_interval_before_one_without_answers(point: str) -> None:
     """20 ms of packets are in flight at each edge: without the next interval's times they look lost."""
     path = Path.made(8, 1000, 31, delay_ns=2e7)
     agents = pair(path, Rda(buckets=600, tail=200))
@@ -41,14 +41,14 @@ def test_before_an_interval_whose_questions_nobody_answered(point: str) -> None:
             assert "in the next interval is not known" in (result.losses[None].reason or "")
         else:
             is_true(result, path)
-    if point == "B":  # what only B saw of it was on its way before
+    if point == "B":  # packets that only B saw were sent before
         assert of(results, UNANSWERED - 1).losses[None].lost is None
 
 
 @pytest.mark.parametrize("estimator", [Rda(buckets=900, tail=200), Lda(64, (0,), tail=128)], ids=["rda", "lda"])
 @pytest.mark.parametrize("whole", [False, True], ids=["its share", "all of it"])
-def test_a_capture_of_several_segments_that_drops(estimator: Rda | Lda, whole: bool) -> None:
-    """The kernel counts drops of all segments: taken for one segment's, they hide its loss."""
+def test_a_capture_of_several_segments_with_drops(estimator: Rda | Lda, whole: bool) -> None:
+    """The kernel counts drops of all segments: attributed to one segment, they would hide its loss."""
     path = Path.made(TIMES, 1000, 41, loss=0.02)
     agents = pair(path, estimator)
     down = agents[1]
@@ -78,5 +78,5 @@ def test_a_capture_of_several_segments_that_drops(estimator: Rda | Lda, whole: b
         assert said < 0 < true
     else:
         assert covered >= 0.85 * (TIMES - 2)
-        # A sum of binomial numbers: 100 drops an interval, of which three in four are a matter of chance.
+        # A sum of binomial numbers: 100 drops per interval, three in four of them random.
         assert abs(said - true) < 4 * (100 * TIMES) ** 0.5

@@ -1,4 +1,4 @@
-"""Messages: what went in comes out; whatever else is read is refused in one line, and takes little memory."""
+"""Messages: encoding is reversible; other input is refused in one line, and takes little memory."""
 
 import json
 import random
@@ -79,7 +79,7 @@ def synopsis(estimator: Lda | Finecomb | Rda = ESTIMATORS["rda"], count: int = 1
 
 
 def rounds() -> dict[str, Message]:
-    """Every type of message, about packets of which one got lost."""
+    """Every type of message, about packets of which one was lost."""
     first, estimator = synopsis(), ESTIMATORS["rda"]
     assert isinstance(estimator, Rda)
     up, down = cut(estimator, packets(100)), cut(estimator, packets(100, 1000, without=7))
@@ -103,7 +103,7 @@ def rounds() -> dict[str, Message]:
 
 
 def symbol_rounds() -> dict[str, Message]:
-    """The same by symbols: packets of which some got lost, one of them a copy."""
+    """The same with symbols: packets of which some were lost, one of them a copy."""
     estimator = ESTIMATORS["rda, short"]
     assert isinstance(estimator, Rda)
     first = synopsis(estimator)
@@ -139,11 +139,11 @@ def same(one: Message, other: Message) -> bool:
     return replace(one, records=()) == replace(other, records=()) and plain(one) == plain(other)
 
 
-# ---- what went in comes out ----
+# ---- encoding and decoding ----
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_a_message_is_what_it_was(name: str) -> None:
+def test_decoding_restores_a_message(name: str) -> None:
     message = MESSAGES[name]
     again = decode(encode(message))
     assert same(again, message)
@@ -152,7 +152,7 @@ def test_a_message_is_what_it_was(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
-def test_a_synopsis_says_the_same_after_its_journey(name: str) -> None:
+def test_a_synopsis_is_the_same_after_transport(name: str) -> None:
     estimator = ESTIMATORS[name]
     ups, downs = (
         cut_of(
@@ -170,7 +170,7 @@ def test_a_synopsis_says_the_same_after_its_journey(name: str) -> None:
     assert crossing.mean_ns == pytest.approx(1000)
 
 
-def test_intervals_that_packets_delimit_keep_their_names() -> None:
+def test_delimited_intervals_keep_their_names() -> None:
     interval = replace(INTERVAL, name=2**64 - 1)
     message = replace(MESSAGES["status"], interval=interval, terms=Terms(Lda(), delimiters=Delimiters(SECOND_NS)))
     again = decode(encode(message))
@@ -192,11 +192,11 @@ APART: dict[str, Callable[[Message], Message]] = {
 
 
 @pytest.mark.parametrize("change", APART.values(), ids=APART)
-def test_what_is_about_something_else_has_another_key(change: Callable[[Message], Message]) -> None:
+def test_different_subjects_have_different_keys(change: Callable[[Message], Message]) -> None:
     assert change(MESSAGES["synopsis"]).key != MESSAGES["synopsis"].key
 
 
-def test_what_is_sent_again_has_the_same_key() -> None:
+def test_a_repeated_message_has_the_same_key() -> None:
     message = MESSAGES["synopsis"]
     assert replace(message, sent_ns=1, clock=ClockReading(), seen=Seen()).key == message.key
 
@@ -205,31 +205,31 @@ def test_rounds_about_one_interval_have_different_keys() -> None:
     assert len({message.key for message in MESSAGES.values()}) == len(MESSAGES)
 
 
-def test_keys_stay_as_they_are() -> None:
-    """Agents and collectors of different age must agree: a change of this is a new version of the format."""
+def test_keys_are_stable() -> None:
+    """Agents and collectors of different versions must agree: a change needs a new version of the format."""
     message = Message("status", "a", None, Interval(0, 1), Terms(Lda(), interval_ns=1))
     assert terms_name(message.terms) == "828ab1ab6756a2fa"
     assert message.key == "status-0-1-0d29b5efbe57f0ca8318922c"
 
 
 @pytest.mark.parametrize("point", ["", " a", "a\n", "x" * 65, "ä" * 33, "\ud800"])
-def test_what_cannot_name_a_point(point: str) -> None:
+def test_invalid_names_of_points(point: str) -> None:
     with pytest.raises(ValueError, match="cannot name a point"):
         check_point(point)
 
 
-# ---- what is refused ----
+# ---- errors ----
 
 
 def refused(data: bytes, most: int = MOST_BYTES) -> str:
-    """Why; one line."""
+    """The reason for the refusal, in one line."""
     message, why = read(data, most)
     assert message is None
     return why
 
 
 def read(data: bytes, most: int = MOST_BYTES) -> tuple[Message | None, str]:
-    """The message, or why it is none."""
+    """The message, or the reason why it is invalid."""
     try:
         return decode(data, most), ""
     except ValueError as error:
@@ -257,14 +257,14 @@ def test_another_version_is_named() -> None:
     assert refused(bytes(data)) == "has version 3 of the format, this wirelag reads 2: use the same wirelag"
 
 
-def test_what_goes_on_behind_its_end() -> None:
+def test_trailing_bytes_are_refused() -> None:
     assert "checksum" in refused(encode(MESSAGES["status"]) + b"x")
     assert refused(repaired(encode(MESSAGES["status"]) + b"x")) == "is damaged: it has extra bytes at the end"
 
 
-def test_a_large_one_is_refused_before_it_is_looked_at() -> None:
+def test_a_large_message_is_refused_unread() -> None:
     class Untouched:
-        """Nothing but its length can be had."""
+        """Only its length is available."""
 
         def __len__(self) -> int:
             return 100 << 20
@@ -277,17 +277,17 @@ def test_a_large_one_is_refused_before_it_is_looked_at() -> None:
 @example(b"WLAG\2\0\0\0\0\0\0\0")
 @example(b"WLAG\2\0\0\0\0\0\0\0\0\0\0\0")
 @example(b"WLAG\2\0\0\0\0\0\0\0\xff\xff\xff\xff")
-def test_anything_is_refused(data: bytes) -> None:
+def test_random_bytes_are_refused(data: bytes) -> None:
     refused(data)
     refused(b"WLAG\2\0\0\0" + data)
     refused(as_message(data))
 
 
-# ---- somebody who knows the format ----
+# ---- valid checksums, hostile content ----
 
 
 def as_message(names: bytes, arrays: bytes = b"") -> bytes:
-    """A message of these names, with its checksum."""
+    """A message with these names and a valid checksum."""
     short = shorten(names)
     body = struct.pack("<I", len(short)) + short + arrays
     return struct.pack("<4sII", b"WLAG", VERSION, zlib.crc32(body)) + body
@@ -352,7 +352,7 @@ OPENINGS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("plain", OPENINGS.values(), ids=OPENINGS)
-def test_an_opening_that_cannot_be(plain: Any) -> None:
+def test_an_impossible_opening_is_refused(plain: Any) -> None:
     refused(with_opening(plain))
 
 
@@ -380,12 +380,12 @@ RECORDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("kind", "record"), RECORDS.values(), ids=RECORDS)
-def test_a_record_that_cannot_be(kind: str, record: dict[str, Any]) -> None:
+def test_an_impossible_record_is_refused(kind: str, record: dict[str, Any]) -> None:
     names, arrays = split_fields([record])
     refused(with_opening(opening(type=kind), json.dumps(names[0]).encode(), arrays=arrays))
 
 
-def test_banks_of_nothing_divide_by_nothing() -> None:
+def test_empty_banks_cause_no_division_by_zero() -> None:
     names, arrays = taken_apart(encode(MESSAGES["synopsis"]))
     plain = opening(type="synopsis", terms=TERMS | {"parameters": TERMS["parameters"] | {"banks": 0}})
     records = [json.dumps(record).encode() for record in json.loads(names)[1:]]
@@ -393,7 +393,7 @@ def test_banks_of_nothing_divide_by_nothing() -> None:
 
 
 def large(count: int) -> bytes:
-    """A few bytes that claim that many values."""
+    """A few bytes that claim this many values."""
     return json.dumps(PLACE | {"cache_level": 0, "numbers": {"array": ["<u8", count, 0, 0]}}).encode()
 
 
@@ -419,7 +419,7 @@ BOMBS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
-def test_few_bytes_do_not_become_many(bomb: bytes) -> None:
+def test_few_bytes_take_little_memory(bomb: bytes) -> None:
     tracemalloc.start()
     try:
         refused(bomb)
@@ -433,7 +433,7 @@ def test_few_bytes_do_not_become_many(bomb: bytes) -> None:
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:
-    """Changed somewhere; sometimes with checksums that are right again, so that what lies behind them is reached."""
+    """A mutation, sometimes with repaired checksums, to reach the code behind them."""
     raw = bytearray(data)
     for _ in range(rng.randint(1, 8)):
         place = rng.randrange(len(raw))
@@ -457,7 +457,7 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
 
 
 def repaired(data: bytes) -> bytes:
-    """The checksum right."""
+    """The message with a valid checksum."""
     raw = bytearray(data)
     if len(raw) >= 12:
         struct.pack_into("<I", raw, 8, zlib.crc32(raw[12:]))
@@ -472,7 +472,7 @@ SPELLINGS = [
 
 
 def respelt(message: Message, rng: random.Random) -> bytes:
-    """A message whose names and numbers were changed as text, with a checksum that fits."""
+    """A message with names and numbers changed as text, and a valid checksum."""
     names, arrays = taken_apart(encode(message))
     text = names.decode()
     for _ in range(rng.randint(0, 4)):
@@ -483,7 +483,7 @@ def respelt(message: Message, rng: random.Random) -> bytes:
 
 
 def fuzz(seed: int, count: int) -> tuple[int, int]:
-    """How many were refused, and how many were messages still; anything else is raised."""
+    """The numbers of refused and of valid messages; other errors are raised."""
     rng, found = random.Random(seed), [0, 0]
     seeds = [encode(message) for message in MESSAGES.values()]
     seeds += [encode(synopsis(estimator, 10)) for estimator in ESTIMATORS.values()]
@@ -508,5 +508,5 @@ def test_the_fuzzer_finds_nothing() -> None:
 
 @pytest.mark.acceptance
 @pytest.mark.parametrize("seed", range(2, 12))
-def test_the_fuzzer_finds_nothing_for_long(seed: int) -> None:
+def test_the_fuzzer_finds_nothing_in_a_long_run(seed: int) -> None:
     fuzz(seed, 60_000)

@@ -1,4 +1,4 @@
-"""Fakes: a difference is never called decoded if it is not, and points that were misled are asked for everything."""
+"""Fakes: an undecoded difference is never called decoded, and misled points are asked for everything."""
 
 from typing import Any
 
@@ -15,12 +15,12 @@ from wirelag.protocol import reconcile
 from wirelag.protocol.results import Rank
 from wirelag.synopses.symbols import less, symbols_of
 
-BITS = 4  # of a check: one fake in sixteen passes
+BITS = 4  # bits of a check: one fake in sixteen passes
 
 
 @pytest.mark.parametrize(("differing", "symbols"), [(17, 8), (33, 16), (49, 64)])
-def test_what_is_decoded_is_right_though_fakes_pass(differing: int, symbols: int) -> None:
-    """Counts that are 1 modulo 16, and too few symbols: what is left looks like one number in the first of them."""
+def test_a_decoded_result_is_right_though_fakes_pass(differing: int, symbols: int) -> None:
+    """Counts that are 1 modulo 16, and too few symbols: the rest looks like one number in the first of them."""
     rng, complete, wrong = np.random.default_rng(1), 0, 0
     for seed in range(1000):
         numbers = rng.integers(0, 1 << 44, differing, dtype=np.uint64)
@@ -37,15 +37,15 @@ def test_what_is_decoded_is_right_though_fakes_pass(differing: int, symbols: int
             for ids, check, count in cells.tolist():
                 twin.add(Difference(ids, check, count))
             assert not twin.is_complete() or {x for x, _ in twin.found} == set(numbers.tolist())
-    assert wrong > 10  # else this shows nothing
+    assert wrong > 10  # otherwise the test shows nothing
     assert complete > 10 or symbols < differing
 
 
-def test_a_point_that_did_not_see_what_it_is_asked_about_is_asked_for_everything(
+def test_a_point_asked_about_unknown_packets_is_then_asked_for_everything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Misled:
-        """Takes a number out that nobody has seen, and calls that complete."""
+        """Removes a number that no point has seen, and reports completion."""
 
         def __init__(self, seed: int) -> None:
             pass

@@ -1,4 +1,4 @@
-"""Conversations by symbols: they end with what the join says, whatever was lost, copied or looks alike."""
+"""Conversations with symbols: they end with the result of the join, for any loss, copies or similar ids."""
 
 from collections import Counter
 from dataclasses import replace
@@ -46,8 +46,8 @@ def says(crossing: Crossing) -> dict[str, Any]:
 
 @examples(150)
 @given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from("ud2UD")), max_size=60), st.sampled_from([1, 8, 200]))
-def test_it_ends_with_the_join(seen: list[tuple[int, str]], symbols: int) -> None:
-    """Few ids, so that many have copies; some look alike where 32 bits are looked at."""
+def test_it_ends_with_the_result_of_join(seen: list[tuple[int, str]], symbols: int) -> None:
+    """Few ids, so that many have copies; some agree in the 32 bits that are compared."""
     up, down = [], []
     for place, (number, where) in enumerate(seen):
         packet = (number % 20 + (number // 20 << 40), EPOCH_NS + 1000 * place)
@@ -59,31 +59,31 @@ def test_it_ends_with_the_join(seen: list[tuple[int, str]], symbols: int) -> Non
 
 
 @pytest.mark.parametrize("lost", [0, 1, 30, 1500])
-def test_what_is_asked_grows_with_what_differs(lost: int) -> None:
+def test_questions_grow_with_the_difference(lost: int) -> None:
     rng = np.random.default_rng(lost)
     ids = rng.integers(0, 1 << 44, 3000, np.uint64)
     times_ns = EPOCH_NS + np.arange(3000) * 1000
     up, down = cached(ids, times_ns), cached(ids[lost:], times_ns[lost:] + 5000)
     crossing, asked = converse(up, down)
     assert says(crossing) == says(joined(up, down))
-    assert asked["wanted"] == (0 < lost < 1500)  # upstream alone has seen them: nobody else is asked
+    assert asked["wanted"] == (0 < lost < 1500)  # only upstream has seen them: no other point is asked
     assert asked["symbols"] <= 2 * GROWN
     assert asked["whole"] == (2 if lost == 1500 else 0)  # symbols would take more bytes
 
 
-def test_a_point_that_kept_less_is_met_there() -> None:
+def test_points_with_different_levels_use_the_higher_one() -> None:
     ids = np.random.default_rng(3).integers(0, 1 << 44, 4000, np.uint64)
     times_ns = EPOCH_NS + np.arange(4000) * 1000
     up, down = cached(ids, times_ns), cached(ids[40:], times_ns[40:] + 5000, level=2)
     crossing, asked = converse(up, down)
     assert says(crossing) == says(joined(up, down))
     assert asked["symbols"] >= 1
-    nobody, _ = converse(up.at_level(2), Cached.empty())
-    assert (nobody.only_upstream, nobody.used) == (4 * len(up.at_level(2)), 0)
+    unmatched, _ = converse(up.at_level(2), Cached.empty())
+    assert (unmatched.only_upstream, unmatched.used) == (4 * len(up.at_level(2)), 0)
 
 
-def test_a_fake_is_survived() -> None:
-    """Where symbols lead nowhere, the packets themselves are asked for."""
+def test_a_fake_is_handled() -> None:
+    """If symbols fail, the packets themselves are requested."""
     ids = np.random.default_rng(4).integers(0, 1 << 44, 500, np.uint64)
     times_ns = EPOCH_NS + np.arange(500) * 1000
     up, down = cached(ids, times_ns), cached(ids[3:], times_ns[3:] + 9)
@@ -93,7 +93,7 @@ def test_a_fake_is_survived() -> None:
     for _ in range(10):
         crossing, asks = talk.cross()
         assert crossing.details["decoded"] is False
-        assert crossing.used == len(crossing.tail)  # what the sample says, and no loss
+        assert crossing.used == len(crossing.tail)  # the sample only, and no loss
         assert crossing.lost is None
         if all("whole" in ask for ask in asks.values()):
             break
@@ -133,7 +133,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("record", ANSWERS.values(), ids=ANSWERS)
-def test_an_answer_that_does_not_fit(record: dict[str, Any]) -> None:
+def test_an_invalid_answer(record: dict[str, Any]) -> None:
     ids = np.random.default_rng(5).integers(0, 1 << 44, 100, np.uint64)
     times_ns = EPOCH_NS + np.arange(100)
     synopses = [SHORT.bind(cached(ids, times_ns)), SHORT.bind(cached(ids[3:], times_ns[3:]))]
@@ -157,12 +157,12 @@ def test_an_answer_that_does_not_fit(record: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_a_question_that_cannot_be(ask: dict[str, Any]) -> None:
+def test_an_invalid_question(ask: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"asks for|is missing"):
         check_ask(ask)
 
 
-def test_a_point_that_is_asked_about_others_says_so() -> None:
+def test_a_point_asked_about_other_packets_says_so() -> None:
     with pytest.raises(ValueError, match="did not see"):
         answer_symbols(SHORT, cached([5], [1]), {"cache_level": 0, "wanted": np.array([6], np.uint64)})
 
@@ -179,11 +179,11 @@ def test_enough_is_enough_nine_times_of_ten_and_likely_is_near(size: int) -> Non
     assert size / 3 <= np.median(sizes) <= 3 * size + 3
 
 
-# ---- what it costs ----
+# ---- cost ----
 
 
 def test_control_traffic_is_less_than_a_thousandth() -> None:
-    """16,000 packets a second of 942 bytes, 1% lost, 2 ms under way: all messages of both points and all questions."""
+    """16,000 packets a second of 942 bytes, 1% lost, 2 ms in flight: all messages of both points and all questions."""
     path, spent = Path.made(6, 16_000, 31, loss=0.01, delay_ns=2e6), Counter[str]()
     agents = pair(path, Rda(short=True, rows=32, tail=512, buckets=enough(280)))
     rounds, results = Rounds([ENDS]), dict[int, Result]()

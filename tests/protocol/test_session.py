@@ -1,7 +1,6 @@
-"""What the collector makes of messages: exact in any order; silence is not loss; nobody spoils others' results.
+"""The collector's rounds: exact for any order of messages; silence is not loss; agents do not affect each other.
 
-Truth comes from the packets themselves. Where a share is estimated, its tolerance is the interval that is reported
-with it.
+The truth comes from the packets. The tolerance of an estimated share is its reported interval.
 """
 
 import random
@@ -54,7 +53,7 @@ def test_order_and_copies_change_nothing(estimator: Rda, order: random.Random, a
     plain = talk(agents).take(messages)
     mixed = messages + [messages[i] for i in again]
     order.shuffle(mixed)
-    # All of it arrives within the time that is waited: in order of time or not.
+    # All messages arrive within the waiting time, in order or not.
     other = Talk(Rounds([ENDS]), agents)
     other.now_ns = messages[-1].interval.end_ns
     other.take(mixed)
@@ -65,7 +64,7 @@ def test_order_and_copies_change_nothing(estimator: Rda, order: random.Random, a
 
 
 @BOTH
-def test_what_waits_for_long_is_paired_when_it_comes(estimator: Rda) -> None:
+def test_late_messages_are_paired_when_they_arrive(estimator: Rda) -> None:
     path = Path.made(8, 300, 3)
     agents = pair(path, estimator)
     up, down = (agent.messages(0, 9) for agent in agents)
@@ -99,7 +98,7 @@ def test_silence_is_unseen_and_its_neighbours_have_no_loss(estimator: Rda) -> No
         is_true(by_number[number], path)
 
 
-def test_an_interval_that_was_covered_in_part_has_delays_but_no_loss() -> None:
+def test_a_partly_covered_interval_has_delays_but_no_loss() -> None:
     agents = pair(Path.made(3, 300, 5), RDA)
     messages = both(agents, 4)
     messages[2] = replace(messages[2], seen=Seen(1, 0, SECOND_NS // 2))
@@ -112,7 +111,7 @@ def test_an_interval_that_was_covered_in_part_has_delays_but_no_loss() -> None:
 
 
 @BOTH
-def test_a_lot_of_difference_is_asked_for_in_more_buckets(estimator: Rda) -> None:
+def test_a_large_difference_is_requested_in_more_buckets(estimator: Rda) -> None:
     path = Path.made(3, 4000, 6, loss=0.3)
     agents = pair(path, estimator)
     done = talk(agents).take(both(agents, 4))
@@ -122,7 +121,7 @@ def test_a_lot_of_difference_is_asked_for_in_more_buckets(estimator: Rda) -> Non
 
 
 @BOTH
-def test_caches_of_different_levels_are_brought_together(estimator: Rda) -> None:
+def test_caches_of_different_levels_are_equalised(estimator: Rda) -> None:
     path = Path.made(2, 3000, 7, loss=0.5)
     agents = pair(path, replace(estimator, memory=64 * 1000))
     done = talk(agents).take(both(agents, 3))
@@ -147,7 +146,7 @@ def test_without_answers_there_is_a_mean_and_no_loss() -> None:
     assert done.rounds.counted["asks without an answer"] == 8
 
 
-def test_an_agent_that_began_anew_says_so_at_once() -> None:
+def test_a_restarted_agent_says_so_at_once() -> None:
     agents = pair(Path.made(3, 2000, 9), RDA)
     messages = both(agents, 4)
     agents[1].kept.clear()
@@ -156,7 +155,7 @@ def test_an_agent_that_began_anew_says_so_at_once() -> None:
     assert one.losses[None].lost is None
 
 
-def test_answers_of_others_are_no_answers() -> None:
+def test_answers_of_other_points_are_ignored() -> None:
     agents = pair(Path.made(3, 2000, 10), RDA)
     strange = pair(Path.made(3, 2000, 11), RDA)
     for two in (agents, strange):
@@ -170,7 +169,7 @@ def test_answers_of_others_are_no_answers() -> None:
 
 
 def dropped(agent: Agent, share: float, seed: int) -> Agent:
-    """The same agent, of whose packets the capture dropped some, and counted them."""
+    """The same agent, whose capture dropped some packets and counted them."""
     rng = np.random.default_rng(seed)
     packets = agent.packets
     gone = rng.random(len(packets)) < share
@@ -181,7 +180,7 @@ def dropped(agent: Agent, share: float, seed: int) -> Agent:
 
 @pytest.mark.parametrize("side", ["upstream", "downstream", "both"])
 @pytest.mark.parametrize("estimator", [Rda(buckets=3000, tail=200), Lda(64, (0, 4, 8), tail=200)], ids=["rda", "lda"])
-def test_what_a_capture_dropped_is_not_loss(side: str, estimator: Rda | Lda) -> None:
+def test_packets_dropped_by_a_capture_are_not_loss(side: str, estimator: Rda | Lda) -> None:
     path = Path.made(8, 2000, 12, loss=0.01)
     up, down = pair(path, estimator)
     agents = (
@@ -199,10 +198,10 @@ def test_what_a_capture_dropped_is_not_loss(side: str, estimator: Rda | Lda) -> 
         within += loss.low <= share * crossing.sent + 1 and loss.high >= share * crossing.sent - 1
         lost, sent = lost + loss.lost, sent + crossing.sent
     assert within >= 7
-    assert lost / sent == pytest.approx(0.01, abs=0.006)  # without the law it would be 0.11, or nothing
+    assert lost / sent == pytest.approx(0.01, abs=0.006)  # without the law it would be 0.11, or 0
 
 
-# ---- what must not spoil anything ----
+# ---- isolation ----
 
 
 def hour_off(agent: Agent, hours: int) -> Agent:
@@ -216,13 +215,13 @@ def hour_off(agent: Agent, hours: int) -> Agent:
 
 
 @pytest.mark.parametrize("hours", [1, -1])
-def test_a_clock_an_hour_off_pairs_with_nobody(hours: int) -> None:
+def test_a_clock_an_hour_off_pairs_with_nothing(hours: int) -> None:
     agents = pair(Path.made(4, 300, 13), RDA)
     off = hour_off(agents[1], hours)
     done = talk((agents[0], off))
     for mine, theirs in zip(agents[0].messages(0, 4), off.messages(0, 4), strict=True):
         done.take([mine])
-        for outcome in done.rounds.take(theirs, done.now_ns):  # it arrives now, whatever its clock says
+        for outcome in done.rounds.take(theirs, done.now_ns):  # it arrives now, whatever its clock shows
             done._heed(outcome)
     done.wait(SOON_NS)
     assert done.rounds.counted["from the future"] == (4 if hours > 0 else 0)
@@ -254,7 +253,7 @@ def test_total_loss_is_loss(estimator: Rda) -> None:
         (Terms(RDA, interval_ns=SECOND_NS, filter="port 80"), "filter: None and port 80"),
     ],
 )
-def test_points_that_are_set_up_differently_are_told_so(terms: Terms, says: str) -> None:
+def test_points_with_different_settings_are_reported(terms: Terms, says: str) -> None:
     up, down = pair(Path.made(3, 300, 17), RDA)
     agents = up, replace(down, terms=terms)
     done = talk(agents).take(both(agents, 4))
@@ -264,7 +263,7 @@ def test_points_that_are_set_up_differently_are_told_so(terms: Terms, says: str)
     assert done.rounds.counted["not comparable"] == 4
 
 
-def test_what_cannot_be_placed_is_counted() -> None:
+def test_unassignable_messages_are_counted() -> None:
     agents = pair(Path.made(2, 100, 18), RDA)
     first = agents[0].messages(0, 1)[0]
     odd = replace(first, interval=Interval(EPOCH_NS + 5, EPOCH_NS + 5 + SECOND_NS), records=())
@@ -275,7 +274,7 @@ def test_what_cannot_be_placed_is_counted() -> None:
     assert done.done.total() == 4
 
 
-def test_records_that_do_not_fit_spoil_one_interval_of_one_segment() -> None:
+def test_invalid_records_affect_one_interval_of_one_segment() -> None:
     path = Path.made(4, 300, 19)
     agents = pair(path, RDA)
     messages = both(agents, 5)
@@ -320,7 +319,7 @@ def test_a_point_in_the_middle_serves_two_segments() -> None:
     assert {done.done[message.key] for message in messages} == {1}
 
 
-def test_segments_can_be_named_by_agents() -> None:
+def test_agents_can_name_segments() -> None:
     path = Path.made(2, 300, 22)
     agents = tuple(replace(agent, segment="A>>B") for agent in pair(path, RDA))
     done = Talk(Rounds([], named_by_agents=True), agents).take(both((agents[0], agents[1]), 3))
@@ -354,7 +353,7 @@ def test_two_hundred_agents() -> None:
         is_true(one, path)
 
 
-def test_memory_is_bounded_and_everything_is_let_go() -> None:
+def test_memory_is_bounded_and_released() -> None:
     agents = pair(Path.made(1, 100, 25), RDA)
     most = 40 * 50_000
     done = talk(agents, most_bytes=most)
@@ -376,14 +375,14 @@ def test_a_day_of_intervals_leaves_nothing_behind() -> None:
     assert sum(one.rank == Rank.SETTLED for one in done.best.values()) >= 598
 
 
-# ---- intervals that packets cut ----
+# ---- delimited intervals ----
 
 DELIMITERS = Delimiters(SECOND_NS // 4, 5)
 CUT_LDA = Lda(64, (0, 3), tail=100)
 
 
 def closed(messages: list[Message]) -> list[Message]:
-    """One point's cuts, each with the name of what ended it."""
+    """One point's cuts, each with the name of its end."""
     names = {message.interval.start_ns: message.interval.name for message in messages}
     return [
         replace(message, records=({**message.records[0], "closed_by": name}, *message.records[1:]))
@@ -394,7 +393,7 @@ def closed(messages: list[Message]) -> list[Message]:
 
 
 def delimited(path: Path) -> tuple[tuple[Agent, Agent], list[Message], list[Span]]:
-    """Agents whose intervals packets cut, what they say, and what both captures together say."""
+    """Agents with delimited intervals, their messages, and the result of both captures together."""
     terms = Terms(CUT_LDA, interval_ns=None, delimiters=DELIMITERS)
     agents = tuple(replace(agent, terms=terms) for agent in pair(path, CUT_LDA))
     messages = []
@@ -434,7 +433,7 @@ def test_cuts_at_packets_are_paired_in_any_order(order: random.Random, again: bo
         assert one.losses[None].lost == theirs.lost
 
 
-def test_what_names_its_end_is_paired_at_once() -> None:
+def test_a_cut_that_names_its_end_is_paired_at_once() -> None:
     agents, messages, truth = delimited(Path.made(4, 2000, 32, loss=0.0))
     ups, downs = (closed([message for message in messages if message.point == point]) for point in "AB")
     place = next(i for i, cut in enumerate(ups) if cut.interval.name == truth[1].interval.name)

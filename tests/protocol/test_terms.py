@@ -1,4 +1,4 @@
-"""Points that cannot talk: what was cut, written and read says what it said in memory; damage never goes unsaid."""
+"""Points that exchange files: written and read synopses give the results of memory; damage is always reported."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -45,7 +45,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> tuple[PacketBatch, Pack
 
 
 def bound(estimator: AnyEstimator, cut: Cut) -> Cut:
-    """As it travels: what RDA cached becomes buckets of a number that was fixed beforehand."""
+    """As it travels: RDA's cache becomes a fixed number of buckets."""
     if not isinstance(estimator, Rda):
         return cut
     return Cut(cut.interval, {tag: estimator.bind(cached) for tag, cached in cut.synopses.items()})
@@ -92,7 +92,7 @@ def in_pairs(made: Mapping[str, list[Cut]], interval_ns: int | None) -> list[Pai
 
 @pytest.mark.parametrize("estimator", ESTIMATORS.values(), ids=ESTIMATORS)
 @pytest.mark.parametrize("interval_ns", [None, 2 * SECOND_NS])
-def test_files_say_what_memory_says(
+def test_files_give_the_results_of_memory(
     capture: tuple[PacketBatch, PacketBatch], estimator: AnyEstimator, interval_ns: int | None, tmp_path: Path
 ) -> None:
     made: dict[str, list[Cut]] = {}
@@ -132,7 +132,7 @@ def test_names_of_intervals_and_classes_travel(capture: tuple[PacketBatch, Packe
             assert told(estimator.cross(one.up[tag], one.down[tag])) == told(crossing)
 
 
-def test_a_file_says_what_it_is(tmp_path: Path) -> None:
+def test_a_file_describes_itself(tmp_path: Path) -> None:
     path = tmp_path / "synopses"
     about = About("synopses", Terms(Lda(seed=5), PacketId(prefix=3), None, DELIMITERS, "dscp", "a"), ("x", "y"), 12)
     with SynopsisWriter(str(path), about) as writer:
@@ -180,10 +180,10 @@ def cached(packets: list[Packet], level: int = 0, seed: int = 0) -> Cached:
 
 @examples(100)
 @given(points(), st.sampled_from([0, 0, 1]), st.sampled_from([2, 3, 4]), st.booleans())
-def test_after_the_second_round_all_is_exact(
+def test_after_the_second_round_everything_is_exact(
     seen: tuple[list[Packet], list[Packet]], level: int, banks: int, check: bool
 ) -> None:
-    """Copies that only one point has of an id that both have are the hard part: nobody is asked for the others."""
+    """The hard case is copies at one point only of an id that both have: the other copies are not requested."""
     estimator = Rda(banks, 600, check, seed=3)
     exact_through_files(estimator, *(cached(packets, level, 3) for packets in seen))
 
@@ -194,7 +194,7 @@ def test_after_the_second_round_captures_are_exact(capture: tuple[PacketBatch, P
         exact_through_files(Rda(buckets=900), *(cache.at_level(level) for cache in caches))
 
 
-# ---- what cannot be compared ----
+# ---- incompatible files ----
 
 OTHERS: list[tuple[str, Callable[[Terms], Terms]]] = [
     ("parameters.seed: 0 and 1", lambda terms: replace(terms, estimator=replace(terms.estimator, seed=1))),
@@ -212,7 +212,7 @@ OTHERS: list[tuple[str, Callable[[Terms], Terms]]] = [
 
 
 @pytest.mark.parametrize(("apart", "change"), OTHERS, ids=[apart for apart, _ in OTHERS])
-def test_what_differs_is_named(apart: str, change: Callable[[Terms], Terms], tmp_path: Path) -> None:
+def test_differences_are_named(apart: str, change: Callable[[Terms], Terms], tmp_path: Path) -> None:
     terms = Terms(Lda(), interval_ns=SECOND_NS)
     write(tmp_path / "a", terms, [])
     write(tmp_path / "b", change(terms), [])
@@ -245,7 +245,7 @@ OPENINGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("opening", OPENINGS.values(), ids=OPENINGS)
-def test_an_opening_that_nobody_knows_is_refused(opening: dict[str, Any], tmp_path: Path) -> None:
+def test_an_unknown_opening_is_refused(opening: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "synopses"
     path.write_bytes(packed(opening))
     with pytest.raises(WirelagError, match="synopses: "):
@@ -261,7 +261,7 @@ def test_another_version_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("estimator", ESTIMATORS.values(), ids=ESTIMATORS)
 def test_a_record_of_another_size_is_refused(estimator: AnyEstimator) -> None:
-    """Whoever made it knows the format; fields that are missing, or too short, or no arrays, are a ValueError."""
+    """The format is right; fields that are missing, too short or not arrays are a ValueError."""
     (made,) = cuts(estimator, "upstream", [batch_of([(1, 2), (3, 4)])])
     (record,) = records_of(bound(estimator, made), {})
     assert estimator.synopsis(unpack(pack(record))).packets == 2
@@ -288,7 +288,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def outcome(path: Path) -> tuple[list[dict[str, Any]], str]:
-    """What was read before it ended, and what was said about that."""
+    """The part that was read, and the message about its end."""
     records = []
     try:
         file = SynopsisFile(str(path))
@@ -300,13 +300,13 @@ def outcome(path: Path) -> tuple[list[dict[str, Any]], str]:
 
 
 def damaged(whole: bytes) -> Iterator[bytes]:
-    """Cut off, or one bit changed, at every third byte; what is in a record packing.py sees to."""
+    """Cut off, or one bit changed, at every third byte; tests of packing.py cover the inside of records."""
     for place in range(0, len(whole), 3):
         yield whole[:place]
         yield whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :]
 
 
-def test_what_breaks_off_or_is_changed_is_said(whole: bytes, tmp_path: Path) -> None:
+def test_truncation_and_changes_are_reported(whole: bytes, tmp_path: Path) -> None:
     path = tmp_path / "synopses"
     path.write_bytes(whole)
     records, said = outcome(path)
@@ -320,13 +320,13 @@ def test_what_breaks_off_or_is_changed_is_said(whole: bytes, tmp_path: Path) -> 
 
 @examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=60), front=st.sampled_from([b"", MAGIC, packed(ABOUT.to_fields())]))
-def test_anything_is_survived(tmp_path: Path, data: bytes, front: bytes) -> None:
+def test_random_bytes_are_handled(tmp_path: Path, data: bytes, front: bytes) -> None:
     path = tmp_path / "synopses"
     path.write_bytes(front + data)
     assert outcome(path)[1]
 
 
-def test_a_file_that_cannot_be_opened_is_said(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:
     with pytest.raises(WirelagError, match="cannot read"):
         SynopsisFile(str(tmp_path / "none"))
     with pytest.raises(WirelagError, match="cannot write"):

@@ -1,4 +1,4 @@
-"""The page of `wirelag flows` in a browser: what it shows of few flows and of a million, and that it asks nobody."""
+"""The page of `wirelag flows` in a browser: few flows, a million flows, and no network requests."""
 
 import json
 import re
@@ -54,7 +54,7 @@ def measured(packets: PacketBatch) -> Flows:
 
 
 def made(flows: Flows, **others: Any) -> FlowsPage:
-    """A page of flows, with what a command would say of them."""
+    """A page of flows, with the notes of the command."""
     entries = [entry(row) for row in flow_rows(drawn(flows))]
     page = FlowsPage(
         title="Delay of flows",
@@ -81,7 +81,7 @@ def some(flows: Flows, count: int) -> Flows:
 
 
 def many(flows: Flows, count: int) -> Flows:
-    """So many flows made of a few: other keys and sizes, and delays up to twice as long."""
+    """`count` flows made from a few: other keys and sizes, and delays up to twice as long."""
     random = np.random.default_rng(1)
     records = flows.records[random.integers(0, len(flows), count)]
     records[:, COLUMN["key"]] = np.arange(1, count + 1, dtype=np.uint64)
@@ -93,7 +93,7 @@ def many(flows: Flows, count: int) -> Flows:
 # ---- a real run ----
 
 
-def test_every_chart_is_drawn_and_nobody_is_asked(seen: Seen, tool: Callable[[str], str], tmp_path: Path) -> None:
+def test_every_chart_is_drawn_without_requests(seen: Seen, tool: Callable[[str], str], tmp_path: Path) -> None:
     path, log = tmp_path / "page.html", tmp_path / "net.json"
     words = ["--interval", "20ms", "--by", "server", "--html", path, "--format", "json"]
     found = json.loads(command.wirelag("flows", seen.capture, *words).stdout)
@@ -120,7 +120,7 @@ def test_every_chart_is_drawn_and_nobody_is_asked(seen: Seen, tool: Callable[[st
     assert len(references["x"]) == found["references"]["accepted"] < SHOWN
 
 
-def test_bars_and_points_are_the_slowest_with_their_intervals(seen: Seen) -> None:
+def test_bars_and_points_are_the_slowest_flows_with_their_intervals(seen: Seen) -> None:
     page = made(seen.flows)
     chart = figures(render_flows(page))
     delays = seen.flows.table()
@@ -141,7 +141,7 @@ def test_bars_and_points_are_the_slowest_with_their_intervals(seen: Seen) -> Non
 
 
 @pytest.mark.acceptance
-def test_a_page_of_no_flow_says_why(seen: Seen, tool: Callable[[str], str], tmp_path: Path) -> None:
+def test_a_page_without_flows_says_why(seen: Seen, tool: Callable[[str], str], tmp_path: Path) -> None:
     flows = some(seen.flows, 0)
     total = replace(flows.report(), mean=None, std=None, ci95={}, samples=0, reason="no such flow")
     text = render_flows(made(flows, total=total))
@@ -154,7 +154,7 @@ def test_a_page_of_no_flow_says_why(seen: Seen, tool: Callable[[str], str], tmp_
 
 @pytest.mark.acceptance
 @pytest.mark.parametrize("count", [1, 2])
-def test_few_flows_are_a_page(seen: Seen, count: int, tool: Callable[[str], str], tmp_path: Path) -> None:
+def test_a_page_of_few_flows(seen: Seen, count: int, tool: Callable[[str], str], tmp_path: Path) -> None:
     text = render_flows(made(some(seen.flows, count)))
     chart = figures(text)
     assert set(chart) == {"size", "time", "worst"}
@@ -177,13 +177,13 @@ def test_a_million_flows_make_a_small_page(seen: Seen) -> None:
     flows = many(seen.flows, 1_000_000)
     text = render_flows(made(flows))
     before, after = text.split('id="figures">')
-    assert len(before) + len(after.split("</script>")[0]) < 1_000_000  # beside plotly.js
+    assert len(before) + len(after.split("</script>")[0]) < 1_000_000  # without plotly.js
     chart = figures(text)["size"]["data"]
     assert sum(len(trace["x"]) for trace in chart[:2]) == MOST_POINTS
     assert text == render_flows(made(flows))
 
 
-def test_what_is_drawn_of_many_holds_the_slowest_and_the_largest(seen: Seen) -> None:
+def test_a_selection_of_many_includes_the_slowest_and_the_largest(seen: Seen) -> None:
     flows = many(seen.flows, 50_000)
     chosen = drawn(flows)
     assert len(chosen) == MOST_POINTS
@@ -198,8 +198,8 @@ def test_what_is_drawn_of_many_holds_the_slowest_and_the_largest(seen: Seen) -> 
     assert len(drawn(few)) == np.isfinite(few.table()["mean"]).sum()
 
 
-def test_neighbouring_intervals_are_one_where_there_are_many(seen: Seen) -> None:
-    """Two intervals of 10 and 30 packets: the mean of 40, and errors that are independent."""
+def test_many_neighbouring_intervals_are_merged(seen: Seen) -> None:
+    """Two intervals of 10 and 30 packets: the mean of 40, with independent errors."""
     start = 1_700_000_000.0
     pair = [
         Report("rli", "one_way", samples=10, mean=1e-3, ci95={"mean": (0.9e-3, 1.1e-3)}),
@@ -233,7 +233,7 @@ def test_clocks_far_apart_hide_nothing(seen: Seen, tool: Callable[[str], str], t
     browse(tool("chromium"), saved(text, tmp_path), tmp_path, "--dump-dom")
 
 
-def test_delays_below_nothing_are_seen(seen: Seen) -> None:
+def test_negative_delays_are_shown(seen: Seen) -> None:
     flows = measured(seen.packets.at_times(seen.packets.time_ns - 500_000))
     below = int((flows.table()["high"] < 0).sum())
     assert 0 < below < len(flows)
@@ -244,10 +244,10 @@ def test_delays_below_nothing_are_seen(seen: Seen) -> None:
     assert axis["range"][0] < 0 < axis["range"][1]
 
 
-# ---- what others wrote ----
+# ---- foreign text ----
 
 
-def test_hostile_words_are_only_words(seen: Seen, tool: Callable[[str], str], tmp_path: Path) -> None:
+def test_hostile_text_is_escaped(seen: Seen, tool: Callable[[str], str], tmp_path: Path) -> None:
     words = "\n".join(HOSTILE)
     page = made(some(seen.flows, 30))
     assert page.points

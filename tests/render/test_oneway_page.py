@@ -1,4 +1,4 @@
-"""The page of `wirelag oneway` in a browser: what it shows, what it cannot say, and that it asks nobody."""
+"""The page of `wirelag oneway` in a browser: its contents, its gaps, and no network requests."""
 
 import re
 from collections.abc import Callable
@@ -26,7 +26,7 @@ CHARTS = ("quantiles", "sample", "losses", "delays", "segments", "groups", "cloc
 
 
 def made(offset_ns: int = 0, seconds: float = SECONDS, interval_ns: int | None = 10**9) -> OnewayPage:
-    """A page of packets between two points, of which 2% are lost and some overtake others."""
+    """A page of packets between two points; 2% are lost and some overtake others."""
     random = np.random.default_rng(5)
     sent_ns = START_NS + np.sort(random.integers(0, int(seconds * 1e9), PACKETS))
     ids = np.arange(1, PACKETS + 1, dtype=np.uint64)
@@ -78,7 +78,7 @@ def page() -> OnewayPage:
                    notes=["a note"], warnings=["a warning"])  # fmt: skip
 
 
-def test_every_chart_is_drawn_and_nobody_is_asked(page: OnewayPage, tool: Callable[[str], str], tmp_path: Path) -> None:
+def test_every_chart_is_drawn_without_requests(page: OnewayPage, tool: Callable[[str], str], tmp_path: Path) -> None:
     log = tmp_path / "net.json"
     path = saved(render_oneway(page), tmp_path)
     shown = browse(tool("chromium"), path, tmp_path, "--dump-dom", f"--log-net-log={log}")
@@ -91,7 +91,7 @@ def test_every_chart_is_drawn_and_nobody_is_asked(page: OnewayPage, tool: Callab
     assert asked_by_the_page(log) == []
 
 
-def test_the_page_needs_nothing_but_itself(page: OnewayPage) -> None:
+def test_the_page_is_self_contained(page: OnewayPage) -> None:
     text = render_oneway(page)
     assert text == render_oneway(page)
     walk = Walk(text)
@@ -99,7 +99,7 @@ def test_the_page_needs_nothing_but_itself(page: OnewayPage) -> None:
     assert sorted(tag for tag, _ in walk.tags).count("script") == 3
 
 
-def test_the_numbers_are_there_with_their_intervals(page: OnewayPage) -> None:
+def test_the_numbers_have_their_intervals(page: OnewayPage) -> None:
     walk, report = Walk(render_oneway(page)), page.total
     expected = [report.mean, report.std, report.min, report.max, *report.quantiles.values()]
     expected += [end for low_high in report.ci95.values() for end in low_high]
@@ -115,7 +115,7 @@ def test_the_numbers_are_there_with_their_intervals(page: OnewayPage) -> None:
 
 
 @pytest.mark.acceptance
-def test_delays_below_nothing_are_seen(tool: Callable[[str], str], tmp_path: Path) -> None:
+def test_negative_delays_are_shown(tool: Callable[[str], str], tmp_path: Path) -> None:
     page = made(offset_ns=-900_000)
     below = page.tail.negative
     assert 0 < below < page.tail.weight
@@ -137,7 +137,7 @@ def test_delays_below_nothing_are_seen(tool: Callable[[str], str], tmp_path: Pat
 
 
 @pytest.mark.parametrize("offset_ns", [-(10**9), -3_600 * 10**9, 10**9, -999_000])
-def test_any_offset_has_an_axis_that_can_be_read(offset_ns: int) -> None:
+def test_any_offset_has_a_readable_axis(offset_ns: int) -> None:
     drawn = figures(render_oneway(made(offset_ns, interval_ns=None)))
     assert "losses" not in drawn
     axis = drawn["delays"]["layout"]["xaxis"]
@@ -146,7 +146,7 @@ def test_any_offset_has_an_axis_that_can_be_read(offset_ns: int) -> None:
 
 
 @pytest.mark.acceptance
-def test_a_page_of_nothing_says_why(tool: Callable[[str], str], tmp_path: Path) -> None:
+def test_an_empty_page_says_why(tool: Callable[[str], str], tmp_path: Path) -> None:
     empty = OnewayPage(
         title="t",
         subject="s",
@@ -171,7 +171,7 @@ def test_a_page_of_nothing_says_why(tool: Callable[[str], str], tmp_path: Path) 
     browse(tool("chromium"), saved(text, tmp_path), tmp_path, "--dump-dom")
 
 
-def test_what_a_method_cannot_say_is_said() -> None:
+def test_the_limits_of_a_method_are_stated() -> None:
     page = made()
     details = {**page.total.details, "reordered": None, "duplicated": None}
     spans = [replace(span, report=replace(span.report, details={**span.report.details, "reordered": None}))
@@ -190,7 +190,7 @@ def test_what_a_method_cannot_say_is_said() -> None:
     assert len(marks["x"]) == len(one) - 1
 
 
-def test_hostile_words_are_only_words(tool: Callable[[str], str], tmp_path: Path) -> None:
+def test_hostile_text_is_escaped(tool: Callable[[str], str], tmp_path: Path) -> None:
     words = "\n".join(HOSTILE)
     page = made(seconds=3)
     entries = [(word, replace(page.total, reason=word)) for word in HOSTILE]
@@ -226,7 +226,7 @@ def test_hostile_words_are_only_words(tool: Callable[[str], str], tmp_path: Path
     assert not re.search(r"<(img|a)[ >][^<]*(onerror|example)", shown)
 
 
-# ---- what is drawn of much ----
+# ---- large input ----
 
 
 @pytest.mark.acceptance
@@ -245,7 +245,7 @@ def test_millions_of_delays_and_a_day_of_seconds_make_a_small_page() -> None:
     text = render_oneway(page)
     drawn = figures(text)
     assert len(text.split('id="figures">')[1].split("</script>")[0]) < 300_000
-    assert len(text.split('id="figures">')[0]) < 200_000  # beside plotly.js
+    assert len(text.split('id="figures">')[0]) < 200_000  # without plotly.js
     assert drawn["sample"]["data"][0]["type"] == "heatmap"
     shown = parts(spans, whole.tail)
     assert len(shown) <= MOST_PARTS
@@ -260,8 +260,8 @@ def test_millions_of_delays_and_a_day_of_seconds_make_a_small_page() -> None:
     assert few["sample"]["data"][0]["type"] == "scatter"
 
 
-def test_shares_of_a_sample_have_the_interval_of_the_sampling() -> None:
-    """Of 10,000 packets lost, a cache that keeps a quarter sees 2,500 +/- 43, and scales them: +/- 173."""
+def test_shares_of_a_sample_have_its_sampling_interval() -> None:
+    """Of 10,000 lost packets, a cache that keeps a quarter sees 2,500 +/- 43, and scales them: +/- 173."""
     report = Report("join", "one_way", details={"sent": 10**6, "lost": 10_000, "share": 0.25})
     known = share(report, "lost")
     assert known is not None
@@ -286,7 +286,7 @@ def test_any_delays_make_a_page(delays_ns: list[int]) -> None:
     assert {"quantiles", "sample", "losses", "delays", "groups"} == set(drawn)
 
 
-def test_the_scale_is_linear_around_nothing_and_logarithmic_beyond() -> None:
+def test_the_scale_is_linear_around_zero_and_logarithmic_beyond() -> None:
     scale = Scale(1e-3)
     small, large = scale.places([-1e-5, 0, 1e-5]), scale.places([1, 10, 100])
     assert np.diff(small) == pytest.approx(1e-2, rel=1e-3)
@@ -297,7 +297,7 @@ def test_the_scale_is_linear_around_nothing_and_logarithmic_beyond() -> None:
     assert edges[-1] >= 5.0
 
 
-def test_a_clock_of_any_offset_is_drawn_from_where_it_is() -> None:
+def test_a_clock_is_drawn_from_its_own_offset() -> None:
     assert "less" not in clocks(fit())["layout"]["yaxis"]["title"]["text"]
     far = clocks(fit(offset_s=3_600.0))
     assert far["layout"]["yaxis"]["title"]["text"].startswith("difference less ")

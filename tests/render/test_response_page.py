@@ -1,4 +1,4 @@
-"""The pages of `wirelag response` in a browser: of one direction and of both, of little and of much."""
+"""The pages of `wirelag response` in a browser: one direction, both directions, small and large input."""
 
 import json
 import re
@@ -49,7 +49,7 @@ def epochs() -> Epochs:
 
 
 def made(epochs: Epochs, interval_ns: int | None = None, by: str = "server", **others: Any) -> ResponsePage:
-    """A page of epochs, with what the command would say of them."""
+    """A page of epochs, with the notes of the command."""
     groups = Groups(by, RESPONSE_GROUPS)
     result = result_of(epochs, ResponseSettings(groups=groups, interval_ns=interval_ns))
     nothing = replace(epochs, rows=epochs.rows[:0]).report()
@@ -74,7 +74,7 @@ def made(epochs: Epochs, interval_ns: int | None = None, by: str = "server", **o
 
 
 def opened(folder: Path, chromium: str, capture: Path, *words: str) -> Run:
-    """A page that the command wrote, as a browser shows it, and the JSON that was printed beside it."""
+    """The command's page as a browser shows it, and the printed JSON."""
     page, log = folder / "page.html", folder / "net.json"
     found = json.loads(command.wirelag("response", capture, *words, "--html", page, "--format", "json").stdout)
     shown = browse(chromium, page, folder, "--dump-dom", f"--log-net-log={log}")
@@ -88,7 +88,7 @@ def section(shown: str, name: str) -> str:
 # ---- one direction ----
 
 
-def test_every_chart_is_drawn_and_nobody_is_asked(tool: Callable[[str], str], tmp_path: Path) -> None:
+def test_every_chart_is_drawn_without_requests(tool: Callable[[str], str], tmp_path: Path) -> None:
     ran = opened(tmp_path, tool("chromium"), MIRROR, "--interval", "1s")
     assert asked_by_the_page(ran.log) == []
     time = section(ran.shown, "time")
@@ -142,7 +142,7 @@ def test_the_strip_accounts_for_every_epoch(epochs: Epochs) -> None:
     assert len(strip["x"]) == len(page.spans) + 1
 
 
-def test_every_reason_has_a_way_out() -> None:
+def test_every_reason_has_advice() -> None:
     assert set(WAY_OUT) == set(MEANING) == set(REASONS[1:])
 
 
@@ -150,7 +150,7 @@ def test_every_reason_has_a_way_out() -> None:
 
 
 @pytest.mark.acceptance
-def test_a_page_without_an_answer_says_why(epochs: Epochs, tool: Callable[[str], str], tmp_path: Path) -> None:
+def test_a_page_without_results_says_why(epochs: Epochs, tool: Callable[[str], str], tmp_path: Path) -> None:
     silent = epochs.of(np.flatnonzero(epochs.rows["count"] == 0))
     text = render_response(made(silent))
     walk = Walk(text)
@@ -162,14 +162,14 @@ def test_a_page_without_an_answer_says_why(epochs: Epochs, tool: Callable[[str],
     assert 'class="hm"' in section(shown, "time")
 
 
-def test_a_page_of_no_epoch_is_a_page(epochs: Epochs) -> None:
+def test_a_page_without_epochs(epochs: Epochs) -> None:
     text = render_response(made(replace(epochs, rows=epochs.rows[:0])))
     assert "no request was seen" in text
     assert 'id="figures"' not in text
 
 
 @pytest.mark.acceptance
-def test_one_epoch_is_a_page(epochs: Epochs, tool: Callable[[str], str], tmp_path: Path) -> None:
+def test_a_page_of_one_epoch(epochs: Epochs, tool: Callable[[str], str], tmp_path: Path) -> None:
     text = render_response(made(epochs.of(np.flatnonzero(epochs.rows["count"] > 0)[:1])))
     assert "too few flows for an interval" in text
     assert "Every epoch has an answer." in text
@@ -177,7 +177,7 @@ def test_one_epoch_is_a_page(epochs: Epochs, tool: Callable[[str], str], tmp_pat
 
 
 def many(epochs: Epochs, count: int, seconds: int) -> Epochs:
-    """So many epochs made of a few: other flows and servers, spread over the time."""
+    """`count` epochs made from a few: other flows and servers, spread over the time."""
     rng = np.random.default_rng(1)
     rows = epochs.rows[rng.integers(0, len(epochs), count)]
     rows["key"] = np.arange(count)
@@ -194,7 +194,7 @@ def test_two_hundred_thousand_epochs_make_a_small_page(epochs: Epochs) -> None:
     page = made(crowd, 60 * S)
     text = render_response(page)
     before, after = text.split('id="figures">')
-    assert len(before) + len(after.split("</script>")[0]) < 2_000_000  # beside plotly.js
+    assert len(before) + len(after.split("</script>")[0]) < 2_000_000  # without plotly.js
     chart = figures(text)
     points = [trace for trace in chart["time"]["data"] if trace.get("mode") == "markers" and trace["yaxis"] == "y"]
     assert sum(len(trace["x"]) for trace in points) == MOST_POINTS
@@ -216,7 +216,7 @@ def test_the_slowest_are_always_drawn(epochs: Epochs) -> None:
 
 
 def test_a_pause_is_a_gap(epochs: Epochs) -> None:
-    """The same epochs twice, an hour apart: between them nothing is joined."""
+    """The same epochs twice, an hour apart: no line joins them."""
     later = epochs.rows.copy()
     later["start_ns"] += 3_600 * S
     later["end_ns"] += 3_600 * S
@@ -235,7 +235,7 @@ def test_a_pause_is_a_gap(epochs: Epochs) -> None:
 # ---- both directions ----
 
 
-def test_a_page_of_both_directions_has_what_times_are_made_of(tool: Callable[[str], str], tmp_path: Path) -> None:
+def test_a_page_of_both_directions_shows_the_parts_of_times(tool: Callable[[str], str], tmp_path: Path) -> None:
     capture = tmp_path / "<b>both & both.pcap"
     write_simulation(simulate(Scenario(packets=8_000)), capture)
     ran = opened(tmp_path, tool("chromium"), capture)
@@ -256,10 +256,10 @@ def test_a_page_of_both_directions_has_what_times_are_made_of(tool: Callable[[st
         assert len(bars[name]) == len([one for one in known if one["samples"]])
 
 
-# ---- what others wrote ----
+# ---- foreign text ----
 
 
-def test_hostile_words_are_only_words(epochs: Epochs, tool: Callable[[str], str], tmp_path: Path) -> None:
+def test_hostile_text_is_escaped(epochs: Epochs, tool: Callable[[str], str], tmp_path: Path) -> None:
     words = "\n".join(HOSTILE)
     page = made(epochs)
     groups = [(name, page.groups[0][1]) for name in (*HOSTILE, words)]

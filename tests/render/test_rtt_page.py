@@ -1,4 +1,4 @@
-"""The page of `--html` in a browser, and the single delays of `--samples` against the truth."""
+"""The page of `--html` in a browser, and the delays of `--samples` compared with the truth."""
 
 import json
 import re
@@ -47,7 +47,7 @@ class Made:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """A page of a simulated capture, and the JSON that was printed beside it."""
+    """A page of a simulated capture, and the printed JSON."""
     folder = tmp_path_factory.mktemp("page")
     capture, page = folder / "<b>a & b.pcap", folder / "page.html"
     write_simulation(simulate(Scenario(packets=30_000, loss=0.01)), capture)
@@ -55,7 +55,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(capture, page, json.loads(printed))
 
 
-def test_the_page_opens_in_a_browser_and_asks_nobody(made: Made, tool: Callable[[str], str], tmp_path: Path) -> None:
+def test_the_page_opens_in_a_browser_without_requests(made: Made, tool: Callable[[str], str], tmp_path: Path) -> None:
     chromium, log = tool("chromium"), tmp_path / "net.json"
     shown = browse(chromium, made.page, tmp_path, "--dump-dom", f"--log-net-log={log}")
     for chart in CHARTS:
@@ -67,11 +67,11 @@ def test_the_page_opens_in_a_browser_and_asks_nobody(made: Made, tool: Callable[
     for q in ("0.5", "0.9", "0.99"):
         assert format_duration(made.report["quantiles"][q] * 1e9) in shown
     buttons = set(re.findall(r'data-title="([^"]*)"', shown))
-    assert buttons == {"Download plot as a PNG", "Zoom", "Pan", "Reset axes"}  # none that sends anything
+    assert buttons == {"Download plot as a PNG", "Zoom", "Pan", "Reset axes"}  # none sends anything
     assert asked_by_the_page(log) == []
 
 
-def test_a_page_that_asks_would_be_found(tool: Callable[[str], str], tmp_path: Path) -> None:
+def test_a_page_with_requests_would_be_found(tool: Callable[[str], str], tmp_path: Path) -> None:
     page, log = tmp_path / "asks.html", tmp_path / "net.json"
     page.write_text("<!DOCTYPE html><link rel=icon href=data:,><img src=http://one.invalid/a.png>"
                     "<script>new Image().src = 'https://two.invalid/'</script>")  # fmt: skip
@@ -90,7 +90,7 @@ def test_the_page_is_drawn_in_colour(made: Made, tool: Callable[[str], str], tmp
     assert picture.stat().st_size > 100_000  # an empty page has 10 kB
 
 
-def test_the_page_needs_nothing_but_itself(made: Made) -> None:
+def test_the_page_is_self_contained(made: Made) -> None:
     text = made.page.read_text(encoding="utf-8")
     assert len(text.encode()) < 8 << 20
     walk = Walk(text)
@@ -105,7 +105,7 @@ def test_the_page_needs_nothing_but_itself(made: Made) -> None:
     assert "http" not in policies[0]
 
 
-def test_the_numbers_are_there_without_a_script(made: Made) -> None:
+def test_the_numbers_are_readable_without_scripts(made: Made) -> None:
     walk, report = Walk(made.page.read_text(encoding="utf-8")), made.report
     lines = [report, *report["groups"], *report["legs"].values()]
     assert len(report["groups"]) > 20
@@ -141,7 +141,7 @@ def _page(groups: list[Entry], total: Entry) -> str:
     return render(replace(page, timeline=[(second, total.delays)], warnings=HOSTILE, counts=dict.fromkeys(HOSTILE, 7)))
 
 
-def test_hostile_words_are_only_words(tool: Callable[[str], str], tmp_path: Path) -> None:
+def test_hostile_text_is_escaped(tool: Callable[[str], str], tmp_path: Path) -> None:
     groups = [_entry(name, [10**6 * (i + 1), 2 * 10**6]) for i, name in enumerate(HOSTILE)]
     text = _page(groups, _entry(HOSTILE[0], [10**6, 3 * 10**6]))
     walk = Walk(text)
@@ -170,7 +170,7 @@ def test_any_delays_make_a_page(delays_ns: list[int]) -> None:
         json.loads(text.split('id="figures">')[1].split("</script>")[0])
 
 
-def test_a_page_of_nothing_says_why(tmp_path: Path) -> None:
+def test_an_empty_page_says_why(tmp_path: Path) -> None:
     empty = tmp_path / "empty.pcap"
     write_simulation(simulate(Scenario(packets=1)), empty)
     wirelag("rtt", empty, "--html", tmp_path / "page.html", "--samples", tmp_path / "none.parquet")
@@ -181,7 +181,7 @@ def test_a_page_of_nothing_says_why(tmp_path: Path) -> None:
     assert rows.schema["delay_ns"] == pl.Int64
 
 
-def test_the_printed_answer_does_not_depend_on_the_page(made: Made, tmp_path: Path) -> None:
+def test_the_printed_result_does_not_depend_on_the_page(made: Made, tmp_path: Path) -> None:
     for words in (["--format", "json"], ["--interval", "5s"], ["--by", "port", "--format", "csv"]):
         extra = ["--html", tmp_path / "p.html", "--samples", tmp_path / "s.parquet"]
         assert wirelag("rtt", made.capture, *words) == wirelag("rtt", made.capture, *words, *extra)
@@ -197,7 +197,7 @@ def _timeline(capture: Path, interval_ns: int | None) -> tuple[Timeline, list[An
 
 
 @pytest.mark.parametrize("interval_ns", [10**9, 7 * 10**8])
-def test_intervals_that_were_asked_for_are_those_of_the_chart(made: Made, interval_ns: int) -> None:
+def test_requested_intervals_are_those_of_the_chart(made: Made, interval_ns: int) -> None:
     timeline, expected = _timeline(made.capture, interval_ns)
     parts = [(when, delays) for when, delays in timeline.parts() if delays.samples]
     expected = [(when, part.distribution()) for when, (part,) in expected if part.distribution().samples]
@@ -237,8 +237,8 @@ NETWORKS: tuple[dict[str, float], ...] = (
 
 
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: "-".join(network) or "clean")
-def test_samples_are_the_truth(tmp_path: Path, network: dict[str, float]) -> None:
-    """Every response that truth can time is timed, from the same request, and no other."""
+def test_samples_equal_the_truth(tmp_path: Path, network: dict[str, float]) -> None:
+    """Every response that the truth can time is timed, from the same request, and no other."""
     simulation = simulate(Scenario(packets=40_000, seed=3, **network))  # type: ignore[arg-type]
     capture, path = tmp_path / "capture.pcap", tmp_path / "samples.parquet"
     write_simulation(simulation, capture)
@@ -279,7 +279,7 @@ def test_many_parts_are_one_file(made: Made, tmp_path: Path, monkeypatch: pytest
     assert [path.name for path in tmp_path.iterdir()] == ["parts.parquet"]
 
 
-def test_what_cannot_be_written_is_one_line(made: Made, tmp_path: Path) -> None:
+def test_an_unwritable_file_is_one_line(made: Made, tmp_path: Path) -> None:
     nowhere = tmp_path / "no" / "where"
     for words in (["--html", nowhere], ["--samples", nowhere], ["--html", tmp_path], ["--samples", tmp_path]):
         (line,) = command.wirelag("rtt", made.capture, *words, code=2).stderr.splitlines()

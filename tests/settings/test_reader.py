@@ -57,7 +57,7 @@ def problems(document: dict[str, Any]) -> list[str]:
         (listed(whole(0, 3)), 1, (1,)),
     ],
 )
-def test_what_a_kind_reads(kind: Kind, value: Any, read: Any) -> None:
+def test_values_that_a_kind_reads(kind: Kind, value: Any, read: Any) -> None:
     assert kind.read(value) == read
 
 
@@ -82,7 +82,7 @@ def test_what_a_kind_reads(kind: Kind, value: Any, read: Any) -> None:
         (TEXT, ["x" * 999], "…"),
     ],
 )
-def test_what_a_kind_refuses(kind: Kind, value: Any, said: str) -> None:
+def test_values_that_a_kind_refuses(kind: Kind, value: Any, said: str) -> None:
     with pytest.raises(ValueError, match="is ") as caught:
         kind.read(value)
     assert said in str(caught.value)

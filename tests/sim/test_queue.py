@@ -1,4 +1,4 @@
-"""The queue equals its plain twin; traffic is as described; references take their place among it."""
+"""The queue equals its twin; traffic is as described; references are placed among it."""
 
 from collections import deque
 from fractions import Fraction
@@ -26,7 +26,7 @@ def mix(x: int) -> int:
 
 
 class Twin:
-    """The queue with exact fractions and a list of those inside."""
+    """The queue with exact fractions and a list of the packets inside."""
 
     def __init__(self, bytes_per_s: int, limit: int, red: tuple[int, int, int, int, int], seed: int) -> None:
         self.bytes_per_s, self.limit, self.red, self.key = (
@@ -152,7 +152,7 @@ def test_traffic_is_as_described(bursts: Bursts) -> None:
     packets = np.bincount(bursts.flow, minlength=bursts.flows)
     began = np.full(bursts.flows, bursts.time_ns[-1])
     np.minimum.at(began, bursts.flow, bursts.time_ns)
-    early = began < 2e9  # flows that are mostly over by the end
+    early = began < 2e9  # flows that are mostly complete by the end
     # P(at least k) of the bounded Pareto, at k = 3, 6, 12, 24; three sigma of a share of n flows
     for k in (3, 6, 12, 24):
         tail = (3 / 20_000) ** 1.2
@@ -182,7 +182,7 @@ def test_the_same_seed_gives_the_same_traffic() -> None:
     assert not np.array_equal(one.time_ns[:100], other.time_ns[:100])
 
 
-def test_burstiness_is_that_of_bursts(bursts: Bursts) -> None:
+def test_burstiness_comes_from_bursts(bursts: Bursts) -> None:
     rng = np.random.default_rng(1)
     poisson = np.sort(rng.integers(0, 4 * 10**9, len(bursts)))
     assert abs(dispersion(poisson, 10**6) - 1) < 5 * np.sqrt(2 / 4_000)
@@ -208,7 +208,7 @@ def test_the_receiver_sees_everything_in_order(loaded: QueueSimulation) -> None:
     assert np.array_equal(delay[~marked], loaded.delay_ns[seen.number[~marked]])
     assert (delay >= seen.size * 4).all()
     assert (seen.previous_sent_ns[~marked] == NONE).all()
-    # First in, first out: what was sent before a reference and arrived, arrived right before it.
+    # First in, first out: the last packet before a reference that arrived, arrived right before it.
     behind = loaded.reference_behind[seen.number[marked]]
     assert np.array_equal(seen.previous_matches[marked] == 1, loaded.left_ns[behind] != NONE)
     assert (seen.sent_ns[marked] - seen.previous_sent_ns[marked] >= 0).all()

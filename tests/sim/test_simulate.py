@@ -1,4 +1,4 @@
-"""`wirelag simulate`: exact counts, right bytes, and a truth that independent eyes confirm."""
+"""`wirelag simulate`: exact counts, correct bytes, and a truth that is confirmed independently."""
 
 import shutil
 import struct
@@ -100,7 +100,7 @@ def test_without_loss_and_reordering_nothing_overtakes_in_a_connection() -> None
     assert (np.diff(packets.time_ns[order])[same] >= 0).all()
 
 
-def test_the_hosts_are_as_asked_for() -> None:
+def test_hosts_are_as_requested() -> None:
     simulation = simulate(Scenario(packets=50_000, servers=3, dns=0.3, ipv6=0.5, unanswered=0.1, loss=0.0))
     connections = simulation.connections
     assert set(connections.server) == {0, 1, 2}
@@ -115,7 +115,7 @@ def test_round_trip_times_follow_the_distribution() -> None:
     assert np.median(rtt) == pytest.approx(40e6 * np.log(2), rel=0.05)
 
 
-def test_handshakes_take_exactly_the_way_to_the_server_and_back() -> None:
+def test_handshakes_take_exactly_one_round_trip() -> None:
     truth = simulate(Scenario(packets=5000, servers=1, rtt="constant:10ms")).truth
     legs = (
         truth.filter(kind="handshake")
@@ -123,7 +123,7 @@ def test_handshakes_take_exactly_the_way_to_the_server_and_back() -> None:
         .agg(pl.col("delay_ns").sum(), pl.len())
     )
     whole = legs.filter(pl.col("len") == 2)["delay_ns"].to_numpy()
-    # The server thinks 20 to 60 us before it answers a SYN; the client acknowledges at once.
+    # The server takes 20 to 60 us to answer a SYN; the client acknowledges at once.
     assert len(whole) > 100
     assert whole.min() >= 10_020_000
     assert whole.max() <= 10_062_000
@@ -176,7 +176,7 @@ def test_pcapng_blocks_are_well_formed(tmp_path: Path) -> None:
 
 
 @needs_tshark
-def test_wire_lengths_stay_true_when_frames_are_cut(tmp_path: Path) -> None:
+def test_wire_lengths_are_kept_when_frames_are_cut(tmp_path: Path) -> None:
     simulation = simulate(Scenario(packets=2000, seed=6))
     whole = tshark(write(simulation, tmp_path / "whole.pcap", snaplen=2000), "frame.len", "frame.cap_len")
     cut = tshark(write(simulation, tmp_path / "cut.pcap", snaplen=100), "frame.len", "frame.cap_len")
@@ -190,7 +190,7 @@ def test_wire_lengths_stay_true_when_frames_are_cut(tmp_path: Path) -> None:
 
 
 @needs_tshark
-def test_every_checksum_is_right(tmp_path: Path) -> None:
+def test_every_checksum_is_valid(tmp_path: Path) -> None:
     scenario = Scenario(packets=10_000, seed=2, loss=0.05, reorder=0.05, duplicate=0.05, dns=0.4, ipv6=0.4, points=2)
     fields = ("ip.checksum.status", "tcp.checksum.status", "udp.checksum.status")
     options = tuple(word for name in ("ip", "tcp", "udp") for word in ("-o", f"{name}.check_checksum:TRUE"))
@@ -215,7 +215,7 @@ def test_tshark_finds_no_fault_in_clean_traffic(tmp_path: Path) -> None:
 
 
 @needs_tshark
-def test_truth_equals_tshark_where_nothing_is_lost(tmp_path: Path) -> None:
+def test_truth_equals_tshark_without_loss(tmp_path: Path) -> None:
     simulation = simulate(Scenario(packets=30_000, seed=11))
     path = write(simulation, tmp_path / "x.pcap")
     rows = tshark(path, "frame.number", "tcp.analysis.acks_frame", "dns.response_to", "dns.time")
@@ -232,7 +232,7 @@ def test_truth_equals_tshark_where_nothing_is_lost(tmp_path: Path) -> None:
 
 
 def watched(rows: list[dict[str, str]]) -> dict[int, tuple[int, bool]]:
-    """Read a capture as the documentation defines the truth, packet by packet: response -> (request, retransmitted)."""
+    """Read a capture packet by packet, as the documentation defines the truth: response -> (request, retransmitted)."""
     half = 2**31
     first: dict[tuple[str, str, int], int] = {}
     last: dict[tuple[str, str, int], int] = {}
@@ -296,12 +296,12 @@ def test_truth_equals_a_reading_packet_by_packet(tmp_path: Path, scenario: Scena
     assert truth["delay_ns"].min() > 0
 
 
-def test_what_is_neither_held_nor_retransmitted_takes_the_way_and_at_most_a_delayed_acknowledgement() -> None:
+def test_other_packets_take_the_way_and_at_most_a_delayed_acknowledgement() -> None:
     scenario = Scenario(packets=30_000, seed=16, servers=1, rtt="constant:30ms", loss=0.05, unanswered=0.0)
     simulation = simulate(scenario)
     truth = simulation.truth.filter(pl.col("kind") == "tcp")
     fair = truth.filter(~pl.col("held") & ~pl.col("retransmitted"))
-    # An acknowledgement that rides on data can get lost with it, and is then seen late; a bare one cannot.
+    # An acknowledgement on data can get lost with it, and is then seen late; a pure one cannot.
     bare = simulation.packets.length[fair["response_number"].to_numpy() - 1] == 0
     assert bare.sum() > 5000
     assert fair["delay_ns"].to_numpy()[bare].max() <= 30e6 + 40e6
@@ -309,7 +309,7 @@ def test_what_is_neither_held_nor_retransmitted_takes_the_way_and_at_most_a_dela
 
 
 @needs_tshark
-def test_timestamps_echo_something_that_was_seen(tmp_path: Path) -> None:
+def test_timestamps_echo_a_value_that_was_seen(tmp_path: Path) -> None:
     path = write(simulate(Scenario(packets=20_000, seed=17, reorder=0.02)), tmp_path / "x.pcap")
     fields = ("tcp.stream", "tcp.srcport", "tcp.dstport", "tcp.options.timestamp.tsval", "tcp.options.timestamp.tsecr")
     sent: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -396,13 +396,13 @@ def test_two_captures_agree_with_their_truth() -> None:
     assert (recorded == true_ns - 2_000 * 10**9 + drift).all()
     sign = np.where(both["direction"] == "forward", 1, -1)
     assert (both["delay_ns"].to_numpy() == sign * (true_ns - both["upstream_ns"].to_numpy())).all()
-    # What is not in the truth by its number is an exact copy.
+    # Numbers that are not in the truth are exact copies.
     for frames, name in ((up, "upstream_number"), (down, "downstream_number")):
         numbers = set(truth[name].drop_nulls())
         assert all(frames.count(frames[i]) > 1 for i in range(len(frames)) if i + 1 not in numbers)
 
 
-def test_loss_copies_and_reordering_are_as_frequent_as_asked_for() -> None:
+def test_loss_copies_and_reordering_have_the_requested_rates() -> None:
     truth = simulate(Scenario(**{**vars(TWO), "packets": 100_000})).truth
     for name in ("lost", "duplicated"):
         assert truth[name].mean() == pytest.approx(0.02, abs=0.003)
@@ -413,7 +413,7 @@ def test_loss_copies_and_reordering_are_as_frequent_as_asked_for() -> None:
     assert lost["delay_ns"].is_null().all()
 
 
-def test_reordered_means_behind_one_that_was_sent_later() -> None:
+def test_reordered_means_after_a_packet_that_was_sent_later() -> None:
     truth = simulate(Scenario(**{**vars(TWO), "packets": 3000})).truth
     for direction, first, second in (
         ("forward", "upstream_number", "downstream_number"),
@@ -425,7 +425,7 @@ def test_reordered_means_behind_one_that_was_sent_later() -> None:
         assert rows["reordered"].to_list() == naive
 
 
-def test_two_points_without_trouble_keep_order_and_distribution() -> None:
+def test_two_points_without_impairments_keep_order_and_distribution() -> None:
     truth = simulate(Scenario(packets=200_000, seed=33, points=2, delay="exponential:50us")).truth
     assert not truth["lost"].any()
     assert not truth["reordered"].any()

@@ -1,4 +1,4 @@
-"""`wirelag simulate --queue`: captures before and behind a queue, their truth, and how `wirelag score` judges flows."""
+"""`wirelag simulate --queue`: captures before and after a queue, their truth, and `wirelag score` on flows."""
 
 import json
 import subprocess
@@ -54,10 +54,10 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Files:
     return Files.made(folder, "--queue", "0.95", "--duration", "300ms", "--limit", "500", "--discipline", "droptail")
 
 
-# ---- what is written ----
+# ---- output ----
 
 
-def test_it_says_what_it_wrote(full: Files) -> None:
+def test_it_reports_what_it_wrote(full: Files) -> None:
     before, behind = packets(full.up), packets(full.down)
     truth = pl.read_parquet(full.truth)
     assert full.said.splitlines() == [
@@ -69,7 +69,7 @@ def test_it_says_what_it_wrote(full: Files) -> None:
     assert len(before) == truth.height > int((~truth["lost"]).sum()) == len(behind) - full.references()
 
 
-def test_the_truth_is_that_of_the_captures(full: Files) -> None:
+def test_the_truth_equals_the_captures(full: Files) -> None:
     before, behind = packets(full.up), packets(full.down)
     truth = pl.read_parquet(full.truth)
     arrived = truth.filter(~pl.col("lost"))
@@ -85,7 +85,7 @@ def test_the_truth_is_that_of_the_captures(full: Files) -> None:
     assert not truth["reordered"].any()
 
 
-def test_flows_of_the_truth_are_those_of_the_simulation_and_of_the_report(full: Files) -> None:
+def test_the_truth_has_the_flows_of_the_simulation_and_the_report(full: Files) -> None:
     simulation = run(QueueScenario(0.95, seconds=0.3, limit=500, red=None))
     known = simulation.truth()
     truth = pl.read_parquet(full.truth).filter(~pl.col("lost"))
@@ -106,7 +106,7 @@ def test_the_same_options_and_seed_give_the_same_bytes(tmp_path: Path) -> None:
     assert all(one != three for one, three in zip(written[0], written[2], strict=True))
 
 
-def test_others_read_the_captures(tmp_path: Path, tool: Callable[[str], str]) -> None:
+def test_other_tools_read_the_captures(tmp_path: Path, tool: Callable[[str], str]) -> None:
     made = Files.made(tmp_path, "--queue", "0.7", "--duration", "50ms", "--snaplen", "2000")
     counted = subprocess.run([tool("tcpdump"), "-nntqr", made.down], capture_output=True, text=True, check=True)
     assert len(counted.stdout.splitlines()) == len(packets(made.down))
@@ -152,11 +152,11 @@ def test_the_rate_of_the_queue_and_its_utilisation(tmp_path: Path) -> None:
     assert carried == pytest.approx(0.5, rel=0.1)  # one flow more or less: at most half of 20,000 packets
 
 
-def test_flows_begin_at_any_ns_also_behind_many_others() -> None:
-    """88,000 flows of up to 600 s, one behind the other, are 10^17 ns: floats would be 16 to 32 ns apart there.
+def test_flows_begin_at_any_ns_also_after_many_others() -> None:
+    """88,000 consecutive flows of up to 600 s are 10^17 ns, where floats are 16 to 32 ns apart.
 
-    Where all packets of a flow have one size, the second comes as long after the first as the first took: so long
-    before the first the flow began. All share a line that carries 0.1%, so that few wait there.
+    If all packets of a flow have one size, the gap before the second equals the duration of the first, which gives
+    the beginning of the flow. All share a line with 0.1% load, so that few wait there.
     """
     bursts = draw_bursts(1.5e6, 600, seed=1)
     of_one_size = np.bincount(bursts.flow, bursts.size != 40, bursts.flows) == 0
@@ -203,15 +203,15 @@ def test_other_coins_drop_other_packets_of_the_same_traffic() -> None:
         ("both:1000000,2ms", "0.005", 50),
     ],
 )
-def test_references_come_as_asked(tmp_path: Path, injection: str, share: str, expected: float) -> None:
-    """By count a share of the packets; by time, or where bytes bound them, so many in 100 ms of 250 MB/s."""
+def test_references_have_the_requested_rate(tmp_path: Path, injection: str, share: str, expected: float) -> None:
+    """By count a share of the packets; by time, or bounded by bytes, a number in 100 ms of 250 MB/s."""
     words = ("--queue", "0.6", "--duration", "100ms", "--injection", injection, "--most-share", share)
     made = Files.made(tmp_path, *words)
     number = expected * len(packets(made.up)) if 0 < expected < 1 else expected
     assert made.references() == pytest.approx(number, rel=0.1, abs=0.5)
 
 
-# ---- how good a report is ----
+# ---- accuracy of a report ----
 
 
 def judged(folder: Path, *words: str) -> dict[str, Any]:
@@ -226,7 +226,7 @@ def judged(folder: Path, *words: str) -> dict[str, Any]:
 
 @pytest.mark.acceptance
 def test_means_of_flows_are_near_the_truth(tmp_path: Path) -> None:
-    """Two seconds leave less time to learn in than eight: a tenth more than these may have. 95% is said, 90% asked."""
+    """Two seconds leave less time to learn than eight: errors may be 10% larger. Nominal 95%, required 90%."""
     found = judged(tmp_path, "--queue", "0.7", "--duration", "2s")
     assert found["flows"]["median_error"]["mean"] < 1.1 * 0.085
     assert found["flows"]["median_error"]["std"] < 0.15
@@ -236,14 +236,14 @@ def test_means_of_flows_are_near_the_truth(tmp_path: Path) -> None:
 
 
 @pytest.mark.acceptance
-def test_means_of_flows_are_as_near_as_they_should_be(tmp_path: Path) -> None:
+def test_means_of_flows_have_the_required_accuracy(tmp_path: Path) -> None:
     errors = []
     for seed in "12345":
         errors.append(judged(tmp_path, "--queue", "0.7", "--seed", seed)["flows"]["median_error"]["mean"])
     assert np.median(errors) < 0.085
 
 
-def test_captures_of_both_sides_give_the_truth_itself(full: Files, tmp_path: Path) -> None:
+def test_captures_of_both_sides_give_the_exact_truth(full: Files, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     command("oneway", full.up, full.down, "--offset", "0s", "--format", "json", "-o", report, "--quiet")
     found = json.loads(command("score", report, full.truth, "--format", "json"))
@@ -265,7 +265,7 @@ def test_flows_one_by_one() -> None:
     truth = truth_of(("a", 1_000), ("a", 3_000), ("a", None), ("b", 4_000), ("b", 4_000), ("c", 9), ("d", None))
     flows = [
         {"key": "a", "mean": 2.2e-6, "std": 0.5e-6, "ci95": [2.1e-6, 2.3e-6]},  # off by 10% and 50%
-        {"key": "b", "mean": 2.8e-6, "std": 1e-6, "ci95": [1e-6, 5e-6]},  # by 30%; no true deviation
+        {"key": "b", "mean": 2.8e-6, "std": 1e-6, "ci95": [1e-6, 5e-6]},  # off by 30%; no true deviation
         {"key": "c", "mean": None, "std": None, "ci95": None},
         {"key": "nobody's", "mean": 1.0, "std": 1.0, "ci95": [0.0, 2.0]},
     ]

@@ -1,4 +1,4 @@
-"""Intervals of samples that come in connections cover the truth; without random_groups they do not."""
+"""Confidence intervals of samples from connections cover the truth; without random_groups they do not."""
 
 import math
 
@@ -14,7 +14,7 @@ RUNS = scaled(400)
 
 
 def delays_of_connections(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """400 connections of 1 to 60 samples; the connection decides most of a delay."""
+    """400 connections of 1 to 60 samples; most of a delay depends on the connection."""
     sizes = rng.integers(1, 61, 400)
     own = np.repeat(rng.lognormal(16, 0.8, 400), sizes)
     keys = np.repeat(rng.integers(0, 2**64, 400, dtype=np.uint64), sizes)
@@ -41,7 +41,7 @@ def coverage(with_crowds: bool) -> dict[str, float]:
 
 
 def test_intervals_cover_the_truth_although_connections_are_alike() -> None:
-    """95%, within four standard errors of so many runs and a little for skewed means."""
+    """95%, within four standard errors for the number of runs, and a little more for skewed means."""
     slack = 4 * math.sqrt(0.95 * 0.05 / RUNS)
     for name, share in coverage(with_crowds=True).items():
         assert 0.95 - slack - 0.01 <= share <= 1, name
@@ -52,7 +52,7 @@ def test_without_crowds_they_do_not() -> None:
 
 
 def test_independent_samples_keep_their_intervals() -> None:
-    """A connection each: random_groups add nothing but the noise of 31 degrees of freedom."""
+    """One sample per connection: random_groups add only the noise of 31 degrees of freedom."""
     rng = np.random.default_rng(3)
     ratios = []
     for _ in range(50):
@@ -62,11 +62,11 @@ def test_independent_samples_keep_their_intervals() -> None:
         plain.add(delays)
         low, high = plain.mean_ci_ns() or (0, 0)
         ratios.append(random_groups.mean_bound_ns() / ((high - low) / 2))
-    # The bound has Student's factor, 1.04, and a spread of 1/sqrt(2 * 31) in each of 50 runs.
+    # The bound includes Student's factor, 1.04, and a spread of 1/sqrt(2 * 31) in each of 50 runs.
     assert abs(np.mean(ratios) - 1.04) < 4 / math.sqrt(62 * 50) + 0.02
 
 
-def test_merged_crowds_are_those_of_all_samples_and_few_crowds_say_nothing() -> None:
+def test_merged_crowds_equal_those_of_all_samples_and_few_give_no_interval() -> None:
     keys, delays = delays_of_connections(np.random.default_rng(1))
     whole, one, other = RandomGroups(), RandomGroups(), RandomGroups()
     whole.add(*in_rows(keys), delays)
@@ -84,5 +84,5 @@ def test_merged_crowds_are_those_of_all_samples_and_few_crowds_say_nothing() -> 
 
 @pytest.mark.parametrize("wrong", [np.zeros(3, np.uint64), np.zeros(5, np.uint64)])
 def test_arrays_that_do_not_fit_are_refused(wrong: np.ndarray) -> None:
-    with pytest.raises(ValueError, match="arrays of crowds"):
+    with pytest.raises(ValueError, match="shape of crowds"):
         RandomGroups().add(*in_rows(wrong), np.zeros(4, np.int64))

@@ -1,4 +1,4 @@
-"""Agents without a network, for the tests of the collector: packets of two points as messages, and answers to asks."""
+"""Agents without a network, for tests of the collector: messages about packets of two points, and answers to asks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -49,7 +49,7 @@ class Path:
 
     @property
     def points(self) -> tuple[PacketBatch, PacketBatch]:
-        """What both points see, each in the order of its time."""
+        """The packets of both points, each in order of time."""
         arrived = np.flatnonzero(~self.lost)
         received_ns = (self.sent_ns + self.delays_ns)[arrived]
         order = np.argsort(received_ns, kind="stable")
@@ -80,7 +80,7 @@ class Agent:
     captured: dict[int, int] = field(default_factory=dict)  # likewise
 
     def messages(self, first: int, count: int) -> list[Message]:
-        """A synopsis of every interval, also where nothing was seen."""
+        """A synopsis of every interval, also of empty ones."""
         made = {cut.interval.start_ns: cut for cut in self._cuts()}
         length_ns = self.terms.interval_ns or SECOND_NS
         nothing = self.terms.estimator.meter("upstream")

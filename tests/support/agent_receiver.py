@@ -15,12 +15,12 @@ from wirelag.protocol.messages import Message, decode, encode
 from wirelag.transport.http_inbox import HttpInbox
 
 AGENT = (*WIRELAG, "agent")
-LENGTH_NS = SECOND_NS // 4  # of intervals of agents at work
+LENGTH_NS = SECOND_NS // 4  # interval of live agents
 PORT = 8321
 
 
 class Receiver:
-    """A collector that only keeps what it gets; `holds` lets messages arrive without acknowledging them."""
+    """A collector that stores messages; with `holds` it does not acknowledge them."""
 
     def __init__(self, inside: Callable[[], AbstractContextManager[None]], address: str = "10.5.0.11") -> None:
         self.messages: list[Message] = []
@@ -53,7 +53,7 @@ class Receiver:
         asyncio.run_coroutine_threadsafe(self._inbox.ask(message.point, encode(message)), self._loop).result(PATIENCE_S)
 
     def wait(self, wanted: Callable[[list[Message]], bool]) -> list[Message]:
-        """Until what came is wanted."""
+        """Wait until the messages so far are the wanted ones."""
         with self._came:
             assert self._came.wait_for(lambda: wanted(self.messages), PATIENCE_S), [m.key for m in self.messages]
             return list(self.messages)
@@ -72,7 +72,7 @@ class Receiver:
 
 
 def synopses(messages: Sequence[Message], point: str) -> dict[int, Message]:
-    """Of one point, by interval; each came once."""
+    """The synopses of one point, by interval; each came once."""
     found = [m for m in messages if m.type == "synopsis" and m.point == point]
     keys = [m.key for m in found]
     assert len(set(keys)) == len(keys)

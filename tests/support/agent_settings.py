@@ -1,4 +1,4 @@
-"""Settings of an agent as a file, what is wrong with them, and what `wirelag agent` says."""
+"""An agent's settings as a file, the errors in them, and the output of `wirelag agent`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The balancer's loop with a dataplane that is memory."""
+"""The balancer's loop with a dataplane in memory."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ def of(line: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 class Memory:
-    """A dataplane that keeps what it is told, and says what it is told to."""
+    """A dataplane that stores what it is given, and returns given counts."""
 
     description = "memory"
 

@@ -20,20 +20,20 @@ def received(place: Site, number: int) -> int:
 
 
 def traffic(place: Site, *numbers: int) -> None:
-    """Until each of these servers has got some hundred packets more."""
+    """Wait until each of these servers has received some hundred packets more."""
     before = {number: received(place, number) for number in numbers}
     until(lambda: all(received(place, n) > before[n] + 200 for n in numbers), f"traffic to {numbers}")
 
 
 def moved(asked: npt.NDArray[np.void]) -> int:
-    """Requests that another server answered than the one before them in their connection."""
+    """Requests answered by another server than the request before in their connection."""
     by_port = asked[np.lexsort((asked["asked_ns"], asked["port"]))]
     same = (by_port["port"][1:] == by_port["port"][:-1]) & (by_port["round"][1:] > 0)
     return int((same & (by_port["server"][1:] != by_port["server"][:-1])).sum())
 
 
 def stop_client(client: Process, place: Site) -> npt.NDArray[np.void]:
-    """It would have ended by itself, and badly, if anything had failed."""
+    """Stop it; an error would have ended it before."""
     client.stop()
     said = json.loads(client.said())
     assert said["asked"] == said["answered"]

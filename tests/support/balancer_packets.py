@@ -1,8 +1,8 @@
-"""Packets of clients as a load balancer sends them on, to servers of which one is slow for a while.
+"""Packets of clients as a load balancer forwards them to servers, one of which is slow for a while.
 
-`python -m tests.support.balancer_packets FILE` writes what is in tests/data/balance.pcap.gz: four servers that answer
-after 20 ms, the second one after 100 ms from the third second to the ninth; connections live for a second. Two
-milliseconds pass before the first request of a connection, as long as its handshake takes.
+`python -m tests.support.balancer_packets FILE` writes tests/data/balance.pcap.gz: four servers that answer after
+20 ms, the second one after 100 ms from the third second to the ninth; connections last for a second. Two
+milliseconds, the duration of the handshake, pass before the first request of a connection.
 """
 
 import struct
@@ -56,7 +56,7 @@ def frames(outcome: Outcome) -> list[tuple[int, bytes]]:
 
 
 def write(path: Path, farm: Farm = FARM) -> None:
-    """Write what clients of a farm send, with equal weights."""
+    """Write the packets of a farm's clients, with equal weights."""
     packets = frames(simulate(farm, "equal"))
     sizes = np.array([len(frame) for _, frame in packets])
     buffer = np.frombuffer(b"".join(frame for _, frame in packets), np.uint8)

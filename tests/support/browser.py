@@ -1,4 +1,4 @@
-"""A headless Chromium that is told what to do: pages are waited for, clicked and asked, over a pipe."""
+"""A headless Chromium, controlled over a pipe: open pages, wait, click, evaluate."""
 
 import itertools
 import json
@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from tests.support.waiting import PATIENCE_S
 
-AGAIN_S = 5.0  # a page that goes takes questions with it: they are asked again
+AGAIN_S = 5.0  # a page that closes loses its questions: ask again
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-sync",
     "--disable-extensions", "--disable-background-networking", "--disable-component-update", "--window-size=1200,1600",
@@ -21,7 +21,7 @@ FLAGS = (
 
 
 class Browser:
-    """One page. `requests` and `problems` are those that it had."""
+    """One page, with its `requests` and its `problems`."""
 
     def __init__(self, program: str, folder: Path) -> None:
         self._program, self._folder = program, folder
@@ -69,7 +69,7 @@ class Browser:
         os.close(self._out)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """A command of the DevTools protocol, and its answer."""
+        """Run a command of the DevTools protocol; return its reply."""
         message = self._answer({self._send(method, parameters)}, time.monotonic() + PATIENCE_S)
         assert "error" not in message, message
         result: dict[str, Any] = message["result"]
@@ -79,7 +79,7 @@ class Browser:
         self.call("Page.navigate", url=url)
 
     def ask(self, expression: str) -> Any:
-        """What JavaScript makes of it."""
+        """The value of a JavaScript expression."""
         answer = self.call("Runtime.evaluate", **_evaluated(expression))
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
@@ -94,13 +94,13 @@ class Browser:
                 answer = self._answer(asked, time.monotonic() + AGAIN_S)
             except TimeoutError:
                 continue
-            if value := answer.get("result", {}).get("result", {}).get("value"):  # none: the page went meanwhile
+            if value := answer.get("result", {}).get("result", {}).get("value"):  # none: the page closed meanwhile
                 return value
             select.select([], [], [], 0.05)
         raise AssertionError(f"{expression} never held; {self.problems}")
 
     def _answer(self, asked: set[int], end: float) -> dict[str, Any]:
-        """The first to any of these; a TimeoutError where none comes."""
+        """The first reply to any of these; TimeoutError if none comes."""
         while (message := self._next(end)).get("id") not in asked:
             pass
         asked.remove(message["id"])

@@ -1,6 +1,6 @@
-"""Captures for the tests: the real ones, a plain reader of their records, and frames built layer by layer.
+"""Captures for the tests: real ones, a plain reader of their records, and frames built layer by layer.
 
-The reader is written from the formats' descriptions and shares no code with the package: it is the tests' oracle.
+The reader is written from the formats' specifications and shares no code with the package: it is the tests' oracle.
 """
 
 import gzip
@@ -61,7 +61,7 @@ def is_capture(data: bytes) -> bool:
 
 
 def capture_paths(*rooms: str) -> list[Path]:
-    """Every capture below these folders of the shared data that is pcap or pcapng, compressed or not."""
+    """Every pcap or pcapng capture below these folders of the shared data, compressed or not."""
     return [path for room in sorted(rooms) for path in _captures_below(room)]
 
 
@@ -72,7 +72,7 @@ def _captures_below(room: str) -> list[Path]:
 
 
 def _head(path: Path) -> bytes:
-    """The first bytes of a file's content; nothing, where they cannot be decompressed."""
+    """The first bytes of a file's content; empty if they cannot be decompressed."""
     with path.open("rb") as file:
         start = file.read(6)
         file.seek(0)
@@ -89,12 +89,12 @@ def _head(path: Path) -> bytes:
 
 
 def capture_name(path: Path) -> str:
-    """A capture's name in a test's."""
+    """A capture's name in a test's name."""
     return str(path.relative_to(SHARED_DATA)) if SHARED_DATA else str(path)
 
 
 def packets(data: bytes) -> Iterator[Packet]:
-    """The records of a capture up to the first one that is cut or impossible."""
+    """The records of a capture up to the first cut or impossible one."""
     return _pcapng_packets(data) if data.startswith(PCAPNG_MAGIC) else _pcap_packets(data)
 
 
@@ -158,7 +158,7 @@ def _time_options(order: str, options: bytes) -> tuple[int, int]:
 
 
 def time_ns(stamp: int, resolution: int, offset_s: int) -> int | None:
-    """A pcapng timestamp as whole ns since 1970, rounded down; None where no int64 can say it."""
+    """A pcapng timestamp as whole ns since 1970, rounded down; None if it exceeds int64."""
     unit = Fraction(1, 2 ** (resolution & 127)) if resolution & 128 else Fraction(1, 10**resolution)
     ns = int(stamp * unit * 10**9) + offset_s * 10**9
     return ns if -(2**63) < ns < 2**63 - 1 else None
@@ -190,14 +190,14 @@ def block(order: str, kind: int, body: bytes) -> bytes:
 
 
 def section(order: str = "<") -> bytes:
-    """The block that begins a section."""
+    """A section header block."""
     return block(order, 0x0A0D0D0A, struct.pack(order + "IHHq", 0x1A2B3C4D, 1, 0, -1))
 
 
 def interface(
     order: str = "<", link_type: int = 1, resolution: int | None = None, offset_s: int | None = None, snaplen: int = 0
 ) -> bytes:
-    """The block that describes an interface."""
+    """An interface description block."""
     options = b"" if resolution is None else struct.pack(order + "HHB3x", 9, 1, resolution)
     options += b"" if offset_s is None else struct.pack(order + "HHq", 14, 8, offset_s)
     return block(order, 1, struct.pack(order + "HHI", link_type, 0, snaplen) + options + bytes(4))
@@ -268,7 +268,7 @@ def tcp(
     checksum: int = 0,
     options: bytes = b"",
 ) -> bytes:
-    """A TCP segment; the options are filled up to a multiple of 4 bytes."""
+    """A TCP segment; the options are padded to a multiple of 4 bytes."""
     options += bytes(-len(options) % 4)
     return (
         struct.pack(">HHIIBBHHH", *ports, seq, ack, (20 + len(options)) // 4 << 4, flags, window, checksum, 0)
@@ -293,7 +293,7 @@ def ethernet(payload: bytes, ethertype: int = 0x0800) -> bytes:
 
 
 def random_frame(rng: random.Random) -> tuple[int, bytes]:
-    """A link type and a possible frame: layers stacked at random, so that every branch of the decoder is walked."""
+    """A link type and a plausible frame: random layers that reach every branch of the decoder."""
     link_type = rng.choice((1, 1, *LINK_TYPES))
     if link_type in (12, 14, 101, 228, 229):
         return link_type, _ip(rng, 0)[1]
@@ -313,7 +313,7 @@ def random_frame(rng: random.Random) -> tuple[int, bytes]:
 
 
 def damaged(rng: random.Random, frame: bytes) -> bytes:
-    """The frame, cut or with some bytes changed; half of the time as it was."""
+    """The frame, cut or with some bytes changed; unchanged half of the time."""
     data = bytearray(frame)
     for _ in range(rng.choice((0, 0, 0, 1, 2))):
         if data:
@@ -324,7 +324,7 @@ def damaged(rng: random.Random, frame: bytes) -> bytes:
 
 
 def _layers(rng: random.Random, depth: int) -> tuple[int, bytes]:
-    """An ethertype and what it announces."""
+    """An ethertype and its payload."""
     version, packet = _ip(rng, depth)
     ethertype, labels = (0x0800 if version == 4 else 0x86DD), rng.choice((0, 0, 0, 1, 2, 9))
     for i in range(labels):
@@ -386,7 +386,7 @@ def _ip(rng: random.Random, depth: int) -> tuple[int, bytes]:
 
 
 def _transport(rng: random.Random, depth: int) -> tuple[int, bytes]:
-    """A protocol number and the IP payload; inside a tunnel another packet, but not for ever."""
+    """A protocol number and the IP payload; a tunnel contains another packet, up to a limited depth."""
     payload = rng.randbytes(rng.choice((0, 1, 7, 8, 9, 15, 16, 17, 40, 64, 65)))
     choice = rng.randrange(10 if depth > 5 else 14)
     if choice < 3:
@@ -413,14 +413,14 @@ def _transport(rng: random.Random, depth: int) -> tuple[int, bytes]:
 
 
 def _options(rng: random.Random) -> bytes:
-    """At most 40 bytes of TCP options, possible and impossible ones."""
+    """At most 40 bytes of TCP options, valid and invalid."""
     known = [b"\1", b"\1\1", timestamps(rng.getrandbits(32), 7), b"\x08\x0a" + rng.randbytes(8), b"\x08\x09" + bytes(7)]
     known += [b"\x05\x0a" + rng.randbytes(8), b"\x02\4\5\xb4", b"\4\2", b"\x03\x03\7", b"\xfd\1", b"\xfe\x28", b"\0"]
     return b"".join(rng.choice(known) for _ in range(rng.choice((0, 1, 1, 2, 3, 5))))[:40]
 
 
 def _application(rng: random.Random, payload: bytes) -> bytes:
-    """A UDP datagram of each kind that is recognised, and of nearly that kind."""
+    """A UDP datagram of each recognised kind, or nearly so."""
     kind = rng.choice(("dns", "ntp", "stamp", "esp", "wireguard", "long", "short", "other"))
     port = rng.getrandbits(16)
     if kind == "dns":

@@ -1,4 +1,4 @@
-"""What a client sends over one TCP connection, from a small simulation with known latencies."""
+"""A client's packets on one TCP connection, from a small simulation with known latencies."""
 
 import heapq
 import random
@@ -10,7 +10,7 @@ from typing import NamedTuple
 US, MS, S = 1000, 1_000_000, 1_000_000_000
 FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
 TCP, TIMESTAMPS, IP_ID = 1, 2, 4
-QUICK_ACKS = 16  # responses that are acknowledged at once, as a connection begins
+QUICK_ACKS = 16  # responses acknowledged at once at the beginning of a connection
 START_NS = 1_700_000_000 * S + 123_456
 Draw = Callable[[random.Random], float]
 
@@ -44,12 +44,12 @@ class Connection:
     request: Draw = lambda _: 100
     response: Draw = lambda _: 540
     rtt_ns: int = 200 * US
-    lost: float = 0  # share of requests that are lost before the point of capture, and sent again after a timeout
+    lost: float = 0  # share of requests lost before the vantage point, and sent again after a timeout
     tick_ns: int = MS
     has: int = TCP | TIMESTAMPS | IP_ID
     mss: int = 1460
-    pieces: int = 1  # of a response, 2 ms apart
-    open_loop_ns: float = 0  # mean time between requests that wait for nothing
+    pieces: int = 1  # pieces of a response, 2 ms apart
+    open_loop_ns: float = 0  # mean time between requests that wait for no response
     seconds: float = 4
     seed: int = 1
     rows: list[Row] = field(default_factory=list)

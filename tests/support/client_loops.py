@@ -1,8 +1,8 @@
 """Client packets of closed and open loops, from a small event simulation with known latencies.
 
-A loop keeps `in_flight` requests outstanding; each is answered after a latency of its own, and the client, after it
-has thought, asks again. Only what the client sends comes out, and for each request the time from its packet to the
-response. And what the kernels say of such packets.
+A loop keeps `in_flight` requests outstanding; each is answered after its own latency, and the client thinks and asks
+again. The output is the client's packets, and for each request the time from its packet to the response. Also the
+kernels' epochs of such packets.
 """
 
 import heapq
@@ -30,14 +30,14 @@ class Truth(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """What a client does. With `batch` it waits for all of its responses before it asks again, for as many."""
+    """A client's behaviour. With `batch` it waits for all of its responses before it sends as many requests again."""
 
     latency: Latency  # ns
     in_flight: int = 1
     batch: bool = False
     think: Latency | None = None
-    gap_ns: int = 10 * US  # between requests that a client sends one after the other
-    rtt_ns: int = 0  # of the handshake; 0: there is none (UDP)
+    gap_ns: int = 10 * US  # between consecutive requests of a client
+    rtt_ns: int = 0  # round-trip time of the handshake; 0: no handshake (UDP)
     size: Callable[[random.Random], int] = lambda _: 100  # payload
     seconds: float = 3.0
     begin_ns: int = BEGIN_NS
@@ -52,7 +52,7 @@ def exponential(ns: float, least_ns: float = 100 * US) -> Latency:
 
 
 def run(loop: Loop, seed: int) -> tuple[list[ClientPacket], list[Truth]]:
-    """The client's packets and what is true of each request, both in order of time."""
+    """The client's packets and the truth of each request, both in order of time."""
     client = Client(loop, random.Random(seed))
     client.run()
     return client.packets, sorted(client.truth)
@@ -86,7 +86,7 @@ class Client:
                 heapq.heapreplace(arrivals, self.request(asked))
 
     def answered(self, now_ns: int, responses: int) -> int:
-        """When the client asks again; if it thinks, it acknowledges before."""
+        """The time of the client's next request; if it thinks, it acknowledges before."""
         self.ack = (self.ack + responses * RESPONSE) % 2**32
         think_ns = int(self.loop.think(self.rng)) if self.loop.think else 0
         if think_ns > 0 and self.loop.rtt_ns:
@@ -113,7 +113,7 @@ class Client:
 
 
 def any_loop(rng: random.Random) -> Loop:
-    """A loop of any sort, of a fraction of a second."""
+    """A loop of any kind, for a fraction of a second."""
     ns = rng.choice([0.2, 0.5, 2, 5]) * MS
     rtt_ns = rng.choice([0, 60 * US, 300 * US, 10 * MS])
     least_ns = rtt_ns + 50 * US
@@ -171,7 +171,7 @@ def observe(meter: _kernels.Pirate, packets: Sequence[ClientPacket]) -> None:
 
 
 def taken(meter: _kernels.Pirate) -> list[tuple[int, Epoch]]:
-    """The epochs since the last time, each with the key of its flow; what follows from the rest is checked here."""
+    """The epochs since the last call, each with the key of its flow; derived columns are checked here."""
     room = np.zeros((meter.epochs, len(_kernels.EPOCH_COLUMNS)), np.uint64)
     meter.take(room)
     told = []
@@ -187,7 +187,7 @@ def taken(meter: _kernels.Pirate) -> list[tuple[int, Epoch]]:
 
 
 def epochs(method: str, packets: Sequence[ClientPacket], settings: Settings = USUAL) -> list[Epoch]:
-    """What a method says of the packets of one flow."""
+    """A method's epochs for the packets of one flow."""
     meter = kernel(method, settings)
     observe(meter, packets)
     meter.cut(packets[-1].time_ns)
@@ -201,6 +201,6 @@ def reasons(told: Iterable[Epoch]) -> dict[str, float]:
 
 
 def errors(told: Iterable[Epoch], truth: Sequence[Truth]) -> list[float]:
-    """The relative error of each epoch that is answered."""
+    """The relative error of each answered epoch."""
     answered = [epoch for epoch in told if epoch.count]
     return [e.sum_ns / e.count / true_mean(truth, e.start_ns, e.end_ns) - 1 for e in answered]

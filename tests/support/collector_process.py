@@ -1,4 +1,4 @@
-"""A collector as a process of its own, and agents that speak to it, for the tests of both."""
+"""A collector as a separate process, and agents that talk to it, for the tests of both."""
 
 import asyncio
 import http.client
@@ -27,7 +27,7 @@ RDA = Rda(buckets=600, tail=200)
 
 
 class Running:
-    """A collector that listens on a port of its own."""
+    """A collector that listens on its own port."""
 
     def __init__(self, folder: File, *words: str, port: int = 0, token: str | None = None) -> None:
         self.store, self.token = folder / "store.db", token
@@ -62,7 +62,7 @@ class Running:
         return self.process.wait(PATIENCE_S)
 
     def get(self, path: str, headers: Mapping[str, str] | None = None, **query: Any) -> tuple[int, str]:
-        """The status and the text of an answer."""
+        """The status and the text of a response."""
         given = {"Authorization": f"Bearer {self.token}"} if self.token and headers is None else dict(headers or {})
         request = urllib.request.Request(f"{self.url}{path}?{urlencode(query)}".rstrip("?"), headers=given)
         try:
@@ -78,7 +78,7 @@ class Running:
         return json.loads(text)
 
     def reports(self, segment: str = "A>B", **query: Any) -> list[dict[str, Any]]:
-        """By beginning."""
+        """Reports by beginning."""
         found: list[dict[str, Any]] = self.json("/api/v1/reports", segment=segment, **query)["reports"]
         return found
 
@@ -87,18 +87,18 @@ class Running:
         return found
 
     def until(self, holds: Callable[[], bool]) -> None:
-        """Wait for something that this collector says."""
-        waiting.until(holds, "what the collector was to say")
+        """Wait until this collector's state is as wanted."""
+        waiting.until(holds, "the expected state of the collector")
 
 
 def recent(seconds: int, rate: int, seed: int, **more: Any) -> Path:
-    """Packets of the last seconds, all of them over."""
+    """Packets of the last seconds, all of them complete."""
     now_ns = time.time_ns() // SECOND_NS * SECOND_NS
     return Path.made(seconds, rate, seed, start_ns=now_ns - (seconds + 2) * SECOND_NS, **more)
 
 
 def send(url: str, agents: Iterable[Agent], count: int, until: Callable[[], bool], token: str | None = None) -> None:
-    """Let agents send so many intervals, again and again where they must, and answer until something holds."""
+    """Let agents send `count` intervals, with retries, and answer asks until `until` holds."""
     asyncio.run(_send(Address(url, token), agents, count, until))
 
 
@@ -110,12 +110,12 @@ async def _send(address: Address, agents: Iterable[Agent], count: int, until: Ca
     answering = [asyncio.create_task(_answer(several, lines[point])) for point, several in by_point.items()]
     made = [(agent.point, agent.messages(0, count)) for several in by_point.values() for agent in several]
     await asyncio.gather(*(_send_all(lines[point], messages) for point, messages in made))
-    await asyncio.to_thread(waiting.until, until, "what the collector was to say")
+    await asyncio.to_thread(waiting.until, until, "the expected state of the collector")
     await ended(lines.values(), answering)
 
 
 async def ended(lines: Iterable[Sender], answering: Iterable[asyncio.Task[None]]) -> None:
-    """Close lines and end who answers over them: one that has just been asked would try to answer for ever."""
+    """Close the lines and their answering tasks; a task that was just asked would retry endlessly."""
     for line in lines:
         await line.close()
     for task in answering:
@@ -141,14 +141,14 @@ async def surely(line: Sender, message: Message) -> None:
 
 
 async def _answer(agents: list[Agent], line: Sender) -> None:
-    """Of a point at the ends of several segments the one that is asked about answers."""
+    """At a point of several segments, the agent of the requested segment answers."""
     async for data in line.asks():
         ask = decode(data)
         await surely(line, next(agent for agent in agents if agent.segment == ask.segment).answer(ask))
 
 
 def settled(running: Running, path: Path, count: int, segment: str = "A>B") -> Callable[[], bool]:
-    """Whether so many intervals of a path are settled."""
+    """Whether `count` intervals of a path are settled."""
 
     def holds() -> bool:
         with suppress(OSError, http.client.HTTPException, AssertionError):
@@ -160,7 +160,7 @@ def settled(running: Running, path: Path, count: int, segment: str = "A>B") -> C
 
 
 def are_true(reports: Iterable[dict[str, Any]], path: Path) -> int:
-    """Settled reports say exactly what the packets say; how many are."""
+    """Settled reports equal the packets exactly; return their number."""
     found = 0
     for report in reports:
         start_ns = round(report["start"] * 1e9)

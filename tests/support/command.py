@@ -1,8 +1,8 @@
-"""The command in a test, in one of two ways.
+"""Two ways to run the command in a test.
 
-`wirelag("rtt", path)` calls `wirelag.cli.main` in this process, with streams of its own: no interpreter starts, so it
+`wirelag("rtt", path)` calls `wirelag.cli.main` in this process with its own streams: no interpreter starts, so it
 takes milliseconds. `as_process("rtt", path)` starts a program as a user does: for pipes, signals, memory, imports.
-Both give what was printed and the exit code, and check that code.
+Both return the output and the exit code, and check the code.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ import typer
 from wirelag import cli
 from wirelag.capture import privileges
 
-WIRELAG = (str(Path(sys.executable).with_name("wirelag")),)  # the program, for a list of words
+WIRELAG = (str(Path(sys.executable).with_name("wirelag")),)  # the program, as a list of words
 PATIENCE_S = 300.0  # a program that takes longer hangs
 
 
 class Ran(NamedTuple):
-    """What a command printed, and how it ended."""
+    """The output of a command, and its exit code."""
 
     stdout: str
     stderr: str
@@ -33,7 +33,7 @@ class Ran(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The output, or what was said of an error."""
+        """The output, or the error message."""
         return self.stdout if self.returncode in (0, 3) else self.stderr
 
 
@@ -45,7 +45,7 @@ def wirelag(
     environment: Mapping[str, str] | None = None,
     together: bool = False,
 ) -> Ran:
-    """Run it here. `code`: how it must end (None: in any way); `together`: errors go where the output goes."""
+    """Run it here. `code`: the expected exit code (None: any); `together`: errors go to the output."""
     with _in_memory(stdin or b"") as given, _in_memory() as out, _in_memory() as err:
         with (
             mock.patch.dict(os.environ, environment or {}),
@@ -57,7 +57,7 @@ def wirelag(
 
 
 def run_main(words: Iterable[object], stdin: int, stdout: int, stderr: int) -> int:
-    """Call `main` with these descriptors as its standard streams, which stay open; gives the exit code."""
+    """Call `main` with these descriptors as its standard streams, which stay open; return the exit code."""
     with (
         _stream("stdin", stdin, "r"),
         _stream("stdout", stdout, "w"),
@@ -80,7 +80,7 @@ def as_process(
     cwd: Path | None = None,
     before: tuple[str, ...] = (),
 ) -> Ran:
-    """Run it as a program of its own; `before`: another program that starts it, with its words."""
+    """Run it as a separate program; `before`: the words of a program that starts it."""
     command = [*before, *WIRELAG, *map(str, words)]
     done = subprocess.run(command, input=stdin, capture_output=True, check=False, cwd=cwd, timeout=PATIENCE_S)
     return _checked(words, Ran(done.stdout.decode(), done.stderr.decode(), done.returncode), code)
@@ -88,7 +88,7 @@ def as_process(
 
 @cache
 def _commands() -> Callable[[], None]:
-    """The commands with all their options, built once: that takes longer than most of what tests ask of them."""
+    """The commands with all their options, built once: this takes longer than most commands in tests."""
     return partial(typer.main.get_command(cli.app), prog_name="wirelag")
 
 
@@ -98,7 +98,7 @@ def _stay_root() -> None:
 
 @contextlib.contextmanager
 def _in_memory(content: bytes = b"") -> Iterator[int]:
-    """A file in memory: it has a descriptor, and no terminal behind it."""
+    """A file in memory: it has a descriptor, and is not a terminal."""
     descriptor = os.memfd_create("stream")
     try:
         os.write(descriptor, content)
@@ -110,13 +110,13 @@ def _in_memory(content: bytes = b"") -> Iterator[int]:
 
 @contextlib.contextmanager
 def _stream(name: str, descriptor: int, mode: str) -> Iterator[None]:
-    """A standard stream, line by line, so that output and errors keep their order where they go to one place."""
+    """A standard stream with line buffering, so that output and errors keep their order in one place."""
     stream = open(os.dup(descriptor), mode, encoding="utf-8", buffering=1)  # noqa: SIM115 (closed below)
     try:
         with mock.patch.object(sys, name, stream):
             yield
     finally:
-        with contextlib.suppress(BrokenPipeError):  # if the reader has gone
+        with contextlib.suppress(BrokenPipeError):  # the reader may have gone
             stream.close()
 
 

@@ -1,4 +1,4 @@
-"""Conversations for the tests of `pairs`: packets as they pass a point, and what kernel and twin make of them."""
+"""Conversations for the tests of `pairs`: packets as they pass a point, and the results of kernel and twin."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -43,7 +43,7 @@ def taken(kernel: _kernels.Pairs) -> list[naive.Exchange]:
 def hold_equal(
     parts: Sequence[tuple[PacketBatch, npt.NDArray[np.uint8]]], memory: int = 1 << 20, silence_ns: int = SILENCE_NS
 ) -> naive.Pairs:
-    """Both take in the parts; a cut is behind every second one, and at the end."""
+    """Both take the parts; a cut follows every second part and the end."""
     kernel, twin = _kernels.Pairs(memory, silence_ns), naive.Pairs(memory, silence_ns)
     found: list[naive.Exchange] = []
     for i, (packets, from_client) in enumerate(parts):
@@ -62,7 +62,7 @@ def hold_equal(
 
 
 class Talk:
-    """Packets of one connection as they pass the point; the client's way here takes 2 ms both ways, the server's 6."""
+    """Packets of one connection as they pass the point; round trips take 2 ms to the client and 6 ms to the server."""
 
     def __init__(self, key: int = 9, start_ns: int = 10**9, kind: Kind = Kind.TCP, first: int = 2**32 - 700) -> None:
         self.key, self.now_ns, self.kind = key, start_ns, kind

@@ -1,7 +1,7 @@
-"""The pages of the documentation as programs: their console and python blocks run in order, in one directory.
+"""Documentation pages as programs: their console and python blocks run in order, in one directory.
 
-`python -m tests.support.doc_pages [--update] [PAGE...]` says where pages and truth differ; `--update` first rewrites
-the output shown in console blocks. `...` in an output stands for anything, as in doctest.
+`python -m tests.support.doc_pages [--update] [PAGE...]` lists differences between pages and reality; `--update` first
+rewrites the output in console blocks. `...` in an output stands for anything, as in doctest.
 """
 
 import contextlib
@@ -21,14 +21,14 @@ from tests.support.places import ROOT
 from tests.support.shell import shell
 
 PAGES = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")])
-TOOLS = ("capinfos", "tshark")  # other people's programs: may be missing, and print as they like
-# WIRELAG: where pages find captures that are part of the sources
+TOOLS = ("capinfos", "tshark")  # foreign programs: may be missing, and their output may vary
+# WIRELAG: where pages find the captures of the sources
 ENVIRONMENT = {"COLUMNS": "100", "LC_ALL": "C.UTF-8", "WIRELAG": str(ROOT)}
 
 
 @dataclass
 class Block:
-    """A fenced block: its language, its lines, and the number of the first of them, from 1."""
+    """A fenced block: its language, its lines, and the number of its first line, from 1."""
 
     language: str
     first: int
@@ -37,7 +37,7 @@ class Block:
 
 @dataclass
 class Command:
-    """A command of a console block, and which lines of the page show its output (from 0, the end not included)."""
+    """A command of a console block, and the lines of the page with its output (from 0, end excluded)."""
 
     text: str
     start: int
@@ -88,7 +88,7 @@ def same(shown: str, got: str) -> bool:
 
 @dataclass
 class Run:
-    """A page that runs in the current directory; `differences` are for people, `outputs` what was really printed."""
+    """A page that runs in the current directory; `differences` are for people, `outputs` the real outputs."""
 
     page: Path
     differences: list[str] = field(default_factory=list)
@@ -108,7 +108,7 @@ class Run:
 
     def _console(self, command: Command, shown: str) -> None:
         shown_file = re.fullmatch(r"cat ([\w.]+)", command.text)
-        if shown_file and not Path(shown_file[1]).exists():  # that is how a page writes a file
+        if shown_file and not Path(shown_file[1]).exists():  # this is how a page writes a file
             Path(shown_file[1]).write_text(shown + "\n", encoding="utf-8")
             return
         got = trimmed(shell(command.text, ENVIRONMENT))
@@ -138,7 +138,7 @@ class Run:
         return f"{self.page.relative_to(ROOT)}:{line}"
 
     def update(self) -> None:
-        """Rewrite what differs, from the end on so that line numbers stay true."""
+        """Rewrite outputs that differ, from the end, so that line numbers stay valid."""
         lines = self.page.read_text(encoding="utf-8").splitlines()
         for command, output in reversed(self.outputs):
             lines[command.start : command.end] = output.splitlines()

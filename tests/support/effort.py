@@ -1,6 +1,6 @@
-"""How hard tests try. `make test` takes a quarter of what `make acceptance` takes of examples, seeds and frames.
+"""The effort of tests: `make test` uses a quarter of the examples, seeds and frames of `make acceptance`.
 
-Examples are drawn from fixed seeds, and none has a deadline: how long one takes depends on what else the machine does.
+Examples have fixed seeds and no deadline, since their time depends on the load of the machine.
 """
 
 import os
@@ -8,9 +8,7 @@ import os
 from hypothesis import settings
 
 FULL = bool(os.environ.get("WIRELAG_ACCEPTANCE"))
-ALONE = (
-    FULL  # `make acceptance` runs one test at a time on an idle machine: there, and only there, times may be asserted
-)
+ALONE = FULL  # `make acceptance` runs one test at a time on an idle machine: only there times may be asserted
 
 settings.register_profile("ci", max_examples=25, deadline=None, derandomize=True)
 settings.register_profile("acceptance", max_examples=100, deadline=None, derandomize=True)
@@ -23,5 +21,5 @@ def scaled(full: int, least: int = 1) -> int:
 
 
 def examples(full: int, **others: object) -> settings:
-    """Settings of a property that Hypothesis tries: `full` examples in `make acceptance`."""
+    """Settings of a Hypothesis property: `full` examples in `make acceptance`."""
     return settings(max_examples=scaled(full, 5), **others)  # type: ignore[arg-type]

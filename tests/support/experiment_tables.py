@@ -1,4 +1,4 @@
-"""The tables that an experiment prints, by their names."""
+"""The tables that an experiment prints, by title."""
 
 import re
 import subprocess
@@ -7,7 +7,7 @@ import sys
 from tests.support.places import ROOT
 
 ROOM = ROOT / "experiments"
-Table = dict[str, dict[str, str]]  # by the first cell of a row, then by the name of a column
+Table = dict[str, dict[str, str]]  # by the first cell of a row, then by column
 
 
 def tables_of(script: str, *options: str, quick: bool = True) -> dict[str, Table]:
@@ -25,5 +25,5 @@ def tables_of(script: str, *options: str, quick: bool = True) -> dict[str, Table
 
 
 def numbers(row: dict[str, str], *without: str) -> list[float]:
-    """The numbers of a row, but for the paper's and other columns."""
+    """The numbers of a row, without the paper's and other columns."""
     return [float(cell) for name, cell in row.items() if name not in ("paper", *without) and cell != "-"]

@@ -1,4 +1,4 @@
-"""Pages of HTML: walked by a parser, shown by a browser, and what they ask the network for."""
+"""HTML pages: parsed, shown in a browser, and their network requests."""
 
 import html.parser
 import json
@@ -10,11 +10,11 @@ FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking",
     "--disable-component-update --disable-sync --disable-extensions --virtual-time-budget=10000",
 )
-NO_NAMES = "--host-resolver-rules=MAP * ~NOTFOUND"  # so that nothing that the browser itself would ask for leaves
+NO_NAMES = "--host-resolver-rules=MAP * ~NOTFOUND"  # blocks the browser's own requests
 
 
 class Walk(html.parser.HTMLParser):
-    """What a page has in it; an end without its beginning is an error."""
+    """The contents of a page; an end tag without its start is an error."""
 
     void = frozenset({"meta", "br", "link", "img", "input", "hr", "base"})
 
@@ -49,7 +49,7 @@ class Walk(html.parser.HTMLParser):
 
 
 def browse(chromium: str, page: Path, folder: Path, *words: str) -> str:
-    """What the browser prints of a page, whose scripts must run without a complaint."""
+    """The browser's output for a page, whose scripts must run without errors."""
     flags = [*" ".join(FLAGS).split(), NO_NAMES, f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr"]
     command = [chromium, *flags, *words, page.as_uri()]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
@@ -58,7 +58,7 @@ def browse(chromium: str, page: Path, folder: Path, *words: str) -> str:
 
 
 def asked_by_the_page(log: Path) -> list[str]:
-    """The addresses that a page asked for, by the browser's record; what the browser asks for itself has no origin."""
+    """The addresses that a page requested, from the browser's log; the browser's own requests have no origin."""
     record = json.loads(log.read_text(encoding="utf-8"))
     start = record["constants"]["logEventTypes"]["URL_REQUEST_START_JOB"]
     begun = [event["params"] for event in record["events"] if event["type"] == start and "url" in event["params"]]

@@ -6,7 +6,7 @@ from tests.support import needs
 from wirelag.ebpf.dataplane import Dataplane
 from wirelag.errors import WirelagError
 
-LONG_NS = 10**15  # an interval that ends when we say so
+LONG_NS = 10**15  # an interval that only the test ends
 
 
 def _lacking() -> str:

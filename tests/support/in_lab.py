@@ -1,4 +1,4 @@
-"""The mark of tests that build networks: root, namespaces and their tools must be there."""
+"""The mark of tests that build networks: they need root, namespaces and their tools."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ TOOLS = ("ip", "bridge", "nsenter", "unshare", "sysctl", "ethtool", "tcpdump", "
 
 
 def _lacking() -> str:
-    """Why the lab cannot be built here; empty: it can."""
+    """Why the lab cannot be built here; empty if it can."""
     if os.geteuid():
         return needs.ROOT
     if lacking := needs.absent(*TOOLS):

@@ -4,7 +4,7 @@ import struct
 
 
 def tcp(up: bool, flow: int, seq: int, ack: int, flags: int, payload: int) -> bytes:
-    """A segment of a connection, to the server or from it, with timestamps."""
+    """A segment of a connection with timestamps, to the server or from it."""
     ends = [(bytes((10, 0, 0, 1)), 40_000 + flow), (bytes((10, 9, 9, 9)), 443)]
     (src, src_port), (dst, dst_port) = ends if up else ends[::-1]
     stamps = struct.pack(">III", 0x0101080A, seq + 7, ack + 7)

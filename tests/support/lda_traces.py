@@ -1,4 +1,4 @@
-"""Packets that cross a path, and the LDA's answer for every second."""
+"""Packets that cross a path, and LDA's result for each second."""
 
 import math
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ def weibull_ns(rng: np.random.Generator, count: int, mean_ns: float = 200.0) -> 
 
 
 def batch(**given: npt.NDArray[Any]) -> PacketBatch:
-    """These columns; all others are nothing."""
+    """A batch of these columns; all others are zero."""
     count = len(given["time_ns"])
     nothing = {
         name: np.broadcast_to(np.zeros(1, dtype), (count, width) if width > 1 else count)
@@ -32,7 +32,7 @@ def batch(**given: npt.NDArray[Any]) -> PacketBatch:
 
 @dataclass(frozen=True)
 class Trace:
-    """Packets, their delays, and which of them arrive. Ids are numbers in order: coins mix them."""
+    """Packets, their delays, and which of them arrive. Ids are consecutive: coins mix them."""
 
     sent_ns: Times
     delays_ns: Times
@@ -50,18 +50,18 @@ class Trace:
 
     @property
     def truth_ns(self) -> tuple[float, float]:
-        """Mean and deviation of what arrived."""
+        """Mean and deviation of the packets that arrived."""
         delays_ns = self.delays_ns[self.arrived]
         return float(delays_ns.mean()), float(delays_ns.std())
 
     def within(self, interval: Interval) -> Times:
-        """The delays of what was sent in an interval and arrived."""
+        """The delays of packets that were sent in an interval and arrived."""
         first, end = np.searchsorted(self.sent_ns, (interval.start_ns, interval.end_ns))
         return self.delays_ns[first:end][self.arrived[first:end]]
 
 
 def per_second(seconds: float, jitter: bool, seed: int = 9) -> Trace:
-    """1M packets/s, 50 us late, and up to some 50 us more; none overtakes another."""
+    """1M packets/s, delayed by 50 us and up to about 50 us more; none overtakes another."""
     count = round(seconds * 1_000_000)
     sent_ns = np.arange(count, dtype=np.int64) * 1000
     extra_ns = weibull_ns(np.random.default_rng(seed), count, 2000.0) if jitter else np.zeros(count, np.int64)

@@ -1,7 +1,7 @@
-"""A whole system in namespaces, under load, to be set on fire: agents, collector, broker, and what really happened.
+"""A whole system in namespaces under load, for tests that kill its parts: agents, collector, broker, and the truth.
 
-The client sends datagrams to the server over a wire that loses some; agents watch both ends, tcpdump beside them. They
-reach the collector over links of their own, which can be cut without touching what is measured.
+The client sends datagrams to the server over a lossy wire; agents and tcpdump watch both ends. They reach the
+collector over separate links, which can be cut without affecting the measurement.
 """
 
 import http.client
@@ -35,7 +35,7 @@ from wirelag.packets.batch import PacketBatch, PacketId
 SEGMENT = "client>server1"
 LENGTH_NS = 500 * 10**6
 PORT, COLLECTOR_PORT, BROKER_PORT = 7001, 8321, 4222
-RATE = 2000  # datagrams a second
+RATE = 2000  # datagrams per second
 TOKEN = "a-token-that-nobody-may-read-in-a-log"
 SECRET = "wirelag:a-password-that-nobody-may-read"
 LINKS = {"client": ("to-client", "10.6.1"), "server1": ("to-server1", "10.6.2")}
@@ -43,7 +43,7 @@ LOSS = 0.01
 
 
 class Load:
-    """Datagrams from the client to the server, each of them different, until it is left."""
+    """Different datagrams from the client to the server, until the context ends."""
 
     def __init__(self, network: Network) -> None:
         with network.inside("server1"):
@@ -77,7 +77,7 @@ class Load:
 
 @dataclass
 class Truth:
-    """What tcpdump saw at both ends, by interval of sending."""
+    """tcpdump's packets at both ends, by interval of sending."""
 
     sent: dict[int, int] = field(default_factory=dict)
     lost: dict[int, int] = field(default_factory=dict)
@@ -100,14 +100,14 @@ class Truth:
 
 
 class System:
-    """Everything that runs. `dead` has the times at which an agent was."""
+    """All running processes. `dead` has the times without an agent."""
 
     def __init__(self, network: Network, folder: Path, by_nats: bool, estimator: str = "rda") -> None:
         self.network, self.folder, self.by_nats, self.estimator = network, folder, by_nats, estimator
-        self.ring = "64MiB"  # of agents that are started from now on
+        self.ring = "64MiB"  # ring of agents started from now on
         self.running: dict[str, Process] = {}
         self.dead: list[tuple[int, int]] = []
-        self.said = ""  # by processes that have ended
+        self.said = ""  # output of processes that have ended
         self._started = 0
         (folder / "token").write_text(TOKEN)
         (folder / "secret").write_text(SECRET)
@@ -117,7 +117,7 @@ class System:
             network.ip(host, f"addr add {net}.2/24 dev manage")
 
     def start(self, what: str) -> None:
-        """Start `client`, `server1`, `collector` or `broker`; return once it is at work."""
+        """Start `client`, `server1`, `collector` or `broker`; return once it works."""
         self._started += 1
         command, host, ready = {"collector": self._collector, "broker": self._broker}.get(what, self._agent)(what)
         log = self.folder / f"{what}-{self._started}.log"
@@ -125,7 +125,7 @@ class System:
         self.running[what].wait_for_line(ready)
 
     def kill(self, what: str) -> None:
-        """With no warning, and wait until it is gone."""
+        """Kill without warning, and wait until it is gone."""
         process = self.running.pop(what)
         self.network.processes.remove(process)
         self.said += process.stop(signal.SIGKILL)
@@ -184,7 +184,7 @@ direction = "10.5.0.1>10.5.0.11"
         return [found, "-c", str(settings)], "point", "Server is ready"
 
     def json(self, path: str) -> Any:
-        """What the collector answers."""
+        """The collector's response."""
         with self.network.inside("point"):
             line = http.client.HTTPConnection("127.0.0.1", COLLECTOR_PORT, timeout=PATIENCE_S)
             line.connect()
@@ -198,19 +198,19 @@ direction = "10.5.0.1>10.5.0.11"
             line.close()
 
     def reports(self) -> dict[int, dict[str, Any]]:
-        """By the beginning of the interval; none comes twice."""
+        """Reports by the beginning of the interval; none comes twice."""
         found = self.json(f"/api/v1/reports?segment={quote(SEGMENT)}&limit=10000")["reports"]
         by_start = {round(one["start"] * 1e9 / LENGTH_NS) * LENGTH_NS: one for one in found}
         assert len(by_start) == len(found)
         return by_start
 
     def alive(self, start_ns: int, more_ns: int = 0) -> bool:
-        """Whether both agents saw all of an interval, and so much before and after it."""
+        """Whether both agents saw an interval completely, and `more_ns` before and after it."""
         first_ns, last_ns = start_ns - more_ns, start_ns + LENGTH_NS + more_ns
         return not any(start < last_ns and end > first_ns for start, end in self.dead)
 
     def caught_up(self, since_ns: int, seconds: float = PATIENCE_S) -> float:
-        """Wait until all that both saw, up to now, is measured; how long that took."""
+        """Wait until all that both have seen so far is measured; return the time that it took."""
         now_ns, began = time.time_ns(), time.monotonic()
         wanted = [
             start_ns
@@ -229,19 +229,19 @@ direction = "10.5.0.1>10.5.0.11"
         return time.monotonic() - began
 
     def _said_of(self, start_ns: int, report: dict[str, Any] | None) -> bool:
-        """Measured; and settled, where the next second was seen, too."""
+        """Measured; and settled, if the next second was seen, too."""
         if report is None or report["missed"]:
             return False
         return bool(report["settled"]) or not self.alive(start_ns, 2 * LENGTH_NS)
 
     def logs(self) -> str:
-        """All that anybody said."""
+        """The output of all processes."""
         return self.said + "".join(process.said() for process in self.running.values())
 
 
 @contextmanager
 def stalled(process: Process, seconds: float, of: float) -> Iterator[None]:
-    """A process that stands still for so many seconds, again and again."""
+    """A process that is repeatedly stopped for `seconds` out of every `of` seconds."""
     over = threading.Event()
 
     def stall() -> None:
@@ -261,7 +261,7 @@ def stalled(process: Process, seconds: float, of: float) -> Iterator[None]:
 
 @contextmanager
 def recorded(network: Network, folder: Path) -> Iterator[Callable[[], Truth]]:
-    """tcpdump at both ends; gives what it saw, once it is asked to end."""
+    """tcpdump at both ends; returns its packets, once it is asked to end."""
     paths, recorders = [], []
     for host, way in (("client", "out"), ("server1", "in")):
         path = folder / f"{host}.pcap"
@@ -284,7 +284,7 @@ def recorded(network: Network, folder: Path) -> Iterator[Callable[[], Truth]]:
 
 @contextmanager
 def burning(folder: Path, by_nats: bool, estimator: str = "rda") -> Iterator[System]:
-    """All of it at work, with the wire in between; the load and the recorders are the test's."""
+    """The whole system with the wire in between; load and recorders are the test's."""
     with Network(f"fire{secrets.token_hex(2)}", wired=True) as network:
         Wire(up=Direction(delay_us=3000, jitter_us=1000, loss=LOSS, held=0.05, hold_us=500)).start(network, folder, 7)
         system = System(network, folder, by_nats, estimator)
@@ -294,4 +294,4 @@ def burning(folder: Path, by_nats: bool, estimator: str = "rda") -> Iterator[Sys
             system.start(what)
         yield system
         for process in system.running.values():
-            os.kill(process.pid, 0)  # nobody has ended by itself
+            os.kill(process.pid, 0)  # no process has ended by itself

@@ -1,4 +1,4 @@
-"""Agents that follow the collector's m-sets, and the network that the sets are of."""
+"""Agents that follow the collector's m-sets, and the network of the sets."""
 
 import json
 import time
@@ -29,7 +29,7 @@ def config_of(folder: Path, text: str = AGENT) -> Config:
 
 
 def write_network(path: Path, topology: Topology) -> None:
-    """At once: nobody reads half of it."""
+    """Write atomically, so that no reader sees a part."""
     new = path.with_suffix(".new")
     new.write_text(json.dumps(topology.to_json()))
     new.rename(path)

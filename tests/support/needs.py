@@ -1,6 +1,6 @@
-"""What this machine lacks for a test, always said in one form: `needs tshark (run: apt-get install tshark)`.
+"""What a test needs and this machine lacks, in one form: `needs tshark (run: apt-get install tshark)`.
 
-`paragraph` counts the skipped tests by what they lack: the last words of `make test`.
+`paragraph` counts skipped tests by what they lack, at the end of `make test`.
 """
 
 import os
@@ -9,7 +9,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable
 
-# Debian's package of a program, where it has another name.
+# Debian's package of a program, if its name differs.
 PACKAGES = {
     "bridge": "iproute2",
     "capinfos": "wireshark-common",
@@ -27,12 +27,12 @@ PACKAGES = {
     "vtysh": "frr",
     "xz": "xz-utils",
 }
-SYSTEM = "/usr/local/sbin:/usr/sbin:/sbin"  # not on the PATH of an ordinary user
+SYSTEM = "/usr/local/sbin:/usr/sbin:/sbin"  # not on an ordinary user's PATH
 FORM = re.compile(r"needs (?P<what>.*?)(?: \(run: (?P<command>.*)\))?$", re.DOTALL)
 
 
 def needs(what: str, command: str = "") -> str:
-    """Why a test is skipped: what is missing, and the command that brings it, if there is one."""
+    """Why a test is skipped: what is missing, and the command that installs it, if there is one."""
     return f"needs {what} (run: {command})" if command else f"needs {what}"
 
 
@@ -44,7 +44,7 @@ TWO_CPUS = needs("two CPUs")
 
 
 def program(name: str) -> str:
-    """The reason, where a program is missing."""
+    """The reason if a program is missing."""
     return needs(name, f"apt-get install {PACKAGES.get(name, name)}")
 
 
@@ -54,19 +54,19 @@ def find(name: str) -> str | None:
 
 
 def absent(*names: str) -> str:
-    """The reason, naming the first of these programs that is missing; empty: all are here."""
+    """The reason, with the first of these programs that is missing; empty if none is."""
     return next((program(name) for name in names if find(name) is None), "")
 
 
 def ebpf(error: Exception) -> str:
-    """The reason, from what was said where a program could not be loaded into the kernel."""
+    """The reason, from the error of loading a program into the kernel."""
     if "without clang" in str(error):
         return program("clang")
     return ROOT if "permit" in str(error) and os.geteuid() else str(error)
 
 
 def paragraph(reasons: Iterable[str]) -> str:
-    """All skipped tests by what they lack, most first; empty: none was skipped."""
+    """All skipped tests by what they lack, most first; empty if none was skipped."""
     counts = Counter(reason.removeprefix("Skipped: ") for reason in reasons)
     said = [_counted(reason, count) for reason, count in counts.most_common()]
     total = counts.total()

@@ -1,4 +1,4 @@
-"""What `wirelag path` is asked, what it answers, and a report of one segment."""
+"""Runs of `wirelag path`, their results, and a report of one segment."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def run(*words: object, code: int = 0) -> Ran:
 
 
 def answer(*words: object) -> dict[str, Any]:
-    """JSON, as its schema has it."""
+    """The JSON, checked against its schema."""
     found: dict[str, Any] = json.loads(run(*words, "--format", "json").stdout)
     jsonschema.validate(found, json.loads(SCHEMA.read_text(encoding="utf-8")))
     return found

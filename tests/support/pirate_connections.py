@@ -1,4 +1,4 @@
-"""Simulated connections that have what traffic has, whole and tampered with."""
+"""Simulated connections that resemble real traffic, whole and tampered with."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from tests.support.client_connections import (
 )
 from tests.support.client_loops import MS, US, S, exponential
 
-WRAP_NS = 2**42  # times in units are the same again
+WRAP_NS = 2**42  # times in units repeat
 MANY = 2**32
 
 
@@ -109,7 +109,7 @@ IDS = (-3, 2, 5, 63, 64, 2**15 - 1, 2**15)
 
 
 def tampered(rows: Sequence[ClientPacket], rng: random.Random, share: float) -> list[ClientPacket]:
-    """Some rows are changed, left out, repeated, swapped; some change what comes behind them."""
+    """Change, drop, repeat and swap some rows; some changes affect later rows."""
     found: list[ClientPacket] = []
     later_ns = seqs = acks = 0
     for original in rows:

@@ -1,4 +1,4 @@
-"""Where things are: the project, the tests' own data, the schemas of JSON."""
+"""Paths: the project, the tests' data, the JSON schemas."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""A systemd of its own, in namespaces: units run as they would on a host, and whatever they write is gone with it.
+"""A private systemd in namespaces: units run as on a host, and all that they write disappears with it.
 
-Its files are the machine's with a layer over them, its network is a loopback, its control group is below ours. The
-units' /opt/wirelag is made of this Python, its packages and our sources.
+Its files are an overlay on the machine's, its network is a loopback, its control group is below ours. The units'
+/opt/wirelag consists of this Python, its packages and our sources.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ wirelag.__path__.append('/opt/wirelag/site/wirelag')
 from wirelag.cli import main
 main()" "$@"
 """
-# The machine's own services stay out: there are only ours, and what systemd itself needs.
+# Without the machine's services: only ours, and those that systemd needs.
 EMPTY = ("sysinit.target", "basic.target", "network-online.target", "time-sync.target")
 MASKED = (
     "systemd-journald.socket", "systemd-journald-dev-log.socket", "systemd-journald-audit.socket",
@@ -60,7 +60,7 @@ exec env -i container=lab PATH=/usr/sbin:/usr/bin:/sbin:/bin \\
 
 
 def lacking() -> str:
-    """Why no systemd can run here; empty: it can."""
+    """Why no systemd can run here; empty if it can."""
     if os.geteuid():
         return needs.ROOT
     if absent := needs.absent("unshare", "nsenter", "ip", "pivot_root"):
@@ -74,13 +74,13 @@ def lacking() -> str:
 
 
 class Booted:
-    """What runs; `folder` holds what the units said."""
+    """The running systemd; `folder` holds the units' output."""
 
     def __init__(self, init: int) -> None:
         self._init = init
 
     def run(self, *command: str) -> str:
-        """A command inside; what it printed."""
+        """Run a command inside; return its output."""
         enter = ["nsenter", f"--target={self._init}", "--mount", "--pid", "--net", "--wd"]
         done = subprocess.run([*enter, *command], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         return done.stdout + done.stderr
@@ -90,11 +90,11 @@ class Booted:
         return self.run("systemctl", "show", "--value", f"--property={name}", unit).strip()
 
     def said(self, unit: str) -> str:
-        """What it wrote to its standard error."""
+        """A unit's standard error."""
         return self.run("cat", f"/tmp/{unit}.txt")
 
     def python(self, code: str) -> str:
-        """This Python, in the units' network."""
+        """Run this Python in the units' network."""
         command = ["nsenter", f"--target={self._init}", "--net", sys.executable, "-c", code]
         return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False).stdout
 
@@ -105,7 +105,7 @@ class Booted:
 
 @contextlib.contextmanager
 def booted(folder: Path, units: dict[str, Path], files: dict[str, tuple[str, int]]) -> Iterator[Booted]:
-    """`units` by their name with what is started of them; `files` by path with their mode."""
+    """`units`: name and what to start; `files`: path, content and mode."""
     seed = folder / "seed"
     system = seed / "etc" / "systemd" / "system"
     wants = system / f"{TARGET}.wants"
@@ -132,7 +132,7 @@ def booted(folder: Path, units: dict[str, Path], files: dict[str, tuple[str, int
     (folder / "layer").mkdir()
     with _group() as group:
         arguments = [str(folder / "layer"), str(seed), sys.base_prefix, sysconfig.get_path("purelib"), str(SOURCES)]
-        # In the group first: then a namespace has it as its root.
+        # Join the group first: it is then the root of a new namespace.
         enter = f'echo $$ > {group}/cgroup.procs; exec unshare --mount --pid --fork --net --uts --cgroup "$@"'
         shell = ["sh", "-c", enter, "enter", "sh", "-c", SCRIPT, "boot", *arguments]
         with (folder / "boot.txt").open("wb") as said:
@@ -173,7 +173,7 @@ def _groups() -> Path | None:
 
 @contextlib.contextmanager
 def _group() -> Iterator[Path]:
-    """A control group that is removed with those in it."""
+    """A control group that is removed with its children."""
     root = _groups()
     assert root is not None
     group = root / f"lab-{owner_name()}"

@@ -1,4 +1,4 @@
-"""Two ends that reconcile what they saw, message by message."""
+"""Two points that reconcile their packets, message by message."""
 
 from collections import Counter
 from typing import Any
@@ -29,7 +29,7 @@ def cached(ids: Any, times_ns: Any, level: int = 0) -> Cached:
 def converse(
     up: Cached, down: Cached, estimator: Rda = SHORT, with_order: bool = False, answers_order: bool = True
 ) -> tuple[Crossing, Counter[str]]:
-    """Until nothing is asked any more; and what was."""
+    """Talk until no question is left; return the result and the questions."""
     bound = [estimator.bind(one) for one in (up, down)]
     synopses = [one for one in bound if isinstance(one, SymbolSynopsis)]
     if with_order:

@@ -1,13 +1,13 @@
-"""What is asked of the answers of `wirelag response` in the lab's scenarios."""
+"""Required figures of `wirelag response` in the lab's scenarios."""
 
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 FEWEST = 200  # epochs of a scenario
-LEAST_ABSTAINED = 95.0  # %, where nobody can know
-MOST_ABSTAINED = 25.0  # %, where there is an answer
-MOST_BUSY = 0.1  # of all processors, by others
+LEAST_ABSTAINED = 95.0  # %, if the latency is unknowable
+MOST_ABSTAINED = 25.0  # %, if it can be known
+MOST_BUSY = 0.1  # share of all processors used by others
 ORDERS = ("parallel", "serial")
 
 
@@ -32,11 +32,11 @@ ASKED = {
     **dict.fromkeys(("redis-w4", "memcached-w4"), Asked(10, 85)),
     "open-equal": Asked(8, 90),
 }
-REACHED = {  # where what is asked for is not always reached on two idle processors: what is, and why it is not more
+REACHED = {  # not always as required on two idle processors: what is reached, and why not more
     "memcached-w4": (Asked(10, 75), "a client that is interrupted reads late what its kernel has acknowledged"),
     "udp-w4": (Asked(5, 90), "one that is interrupted in its opening flight seems to have fewer in flight"),
 }
-NOBODY_KNOWS = ("open-varied", "tunnel", "joined")
+UNKNOWABLE = ("open-varied", "tunnel", "joined")
 
 
 def busy() -> float:
@@ -53,7 +53,7 @@ def busy() -> float:
 
 
 def holds(row: dict[str, str], asked: Asked, most_abstained: float = MOST_ABSTAINED) -> bool:
-    """Whether there are enough epochs, and answers as near as is asked."""
+    """Whether there are enough epochs with the required accuracy."""
     if int(row["epochs"]) < FEWEST or row["median"] == "-":
         return False
     near = abs(float(row["median"])) <= asked.median and float(row["within 15%"]) >= asked.close

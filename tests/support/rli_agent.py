@@ -1,4 +1,4 @@
-"""What an agent that measures with RLI sees, keeps and sends."""
+"""Packets, state and messages of an agent that measures with RLI."""
 
 from functools import cache
 
@@ -30,7 +30,7 @@ def simulation() -> QueueSimulation:
 
 
 def arrived(error_ns: int | None = 1000, began_s: int = 1_700_000_000) -> PacketBatch:
-    """What arrives; flows come from addresses of their own, in 10.1 and in 10.2 by turns; references from 10.1."""
+    """Packets that arrive; flows have different addresses, in 10.1 and 10.2 in turn; references come from 10.1."""
     packets = seen(simulation())
     columns = {name: getattr(packets, name).copy() for name in NAMES}
     reference = columns["flow_key"] == np.uint64(STREAM)

@@ -1,4 +1,4 @@
-"""Packets behind a simulated queue with references among them, and what RLI makes of them."""
+"""Packets after a simulated queue with references among them, and RLI's results."""
 
 from dataclasses import replace
 
@@ -15,13 +15,13 @@ from wirelag.synopses.flows import Flows
 EVERYTHING = Interval(0, 1 << 62)
 RATE = 250_000_000
 KNOWN = Rli(bytes_per_s=RATE, noise_ns=0, memory=16 << 20)
-STREAM = 0xABCDEF  # the key of the references
+STREAM = 0xABCDEF  # the key of the reference stream
 MARK = 46
 MARKED = replace(KNOWN, mark=MARK)
 
 
 def seen(sim: QueueSimulation, padded: bool = False) -> PacketBatch:
-    """What arrives, as a capture has it; references are plain STAMP, or have our padding with the packet before."""
+    """The packets that arrive, as captured; references are plain STAMP, or have our padding with the packet before."""
     r = sim.receiver()
     columns = {name: np.zeros((len(r), width) if width > 1 else len(r), dtype) for name, dtype, width in COLUMNS}
     reference = r.is_reference == 1
@@ -62,7 +62,7 @@ def references(packets: PacketBatch) -> npt.NDArray[np.intp]:
 def inserted(
     packets: PacketBatch, rows: npt.NDArray[np.intp], behind: npt.NDArray[np.intp], **changed: object
 ) -> PacketBatch:
-    """Copies of rows, with other values, behind other rows; at the times of those."""
+    """Insert copies of rows, with other values, after other rows and at their times."""
     copies = packets[rows]
     copies.time_ns = packets.time_ns[behind].copy()
     for name, values in changed.items():
@@ -74,10 +74,10 @@ def inserted(
 
 
 def marked(packets: PacketBatch, length: int = PAYLOAD_BYTES, captured: int = PAYLOAD_BYTES) -> PacketBatch:
-    """References on another port, with a mark, as the decoder has UDP packets; so much of each."""
+    """References on another port, with a mark, as decoded UDP packets of these lengths."""
     rows = references(packets)
     packets.protocol[rows], packets.dst_port[rows], packets.kind[rows] = 17, 5000, Kind.UDP
-    packets.traffic_class[rows] = MARK << 2 | 1  # the lower bits are not the mark's
+    packets.traffic_class[rows] = MARK << 2 | 1  # the lower bits are not part of the mark
     packets.payload_length[rows], packets.captured_length[rows] = length, captured
     for name in ("seq", "transaction", "message"):
         getattr(packets, name)[rows] = 0

@@ -1,8 +1,8 @@
 """A network in a folder: captures at every port of every router, with the truth about each segment.
 
-Packets go hop by hop along shortest paths; where several are equal, a hash of the flow chooses. Each segment has a
-fixed delay, some jitter, and, where it is asked for, a queue in front of the egress: first come first served, each
-packet takes its service time.
+Packets follow shortest paths hop by hop; a hash of the flow chooses among equal ones. Each segment has a fixed
+delay, some jitter, and, if requested, a queue before the egress: first come first served, each packet takes its
+service time.
 """
 
 import heapq
@@ -26,7 +26,7 @@ START_NS = 1_700_000_000 * 10**9
 
 @dataclass
 class Truth:
-    """What really happened, in seconds."""
+    """The truth, in seconds."""
 
     delays: dict[Segment, list[float]] = field(default_factory=lambda: defaultdict(list))
     lost: dict[Segment, int] = field(default_factory=lambda: defaultdict(int))
@@ -35,7 +35,7 @@ class Truth:
 
 
 def with_prefixes(folder: Path) -> Path:
-    """The six-router network, each router with a network of its own."""
+    """The six-router network, with a network at each router."""
     content = json.loads(SIX.read_text(encoding="utf-8"))
     content["prefixes"] = {router: [f"10.0.{i}.0/24"] for i, router in enumerate(content["routers"], 1)}
     path = folder / "network.json"
@@ -55,9 +55,9 @@ def write_network(
     pairs: list[tuple[str, str]] | None = None,
     begins_ns: int = START_NS,
 ) -> Truth:
-    """Write the captures; `service` has queues by router and next hop, in seconds a packet.
+    """Write the captures; `service`: queues by router and next hop, in seconds per packet.
 
-    `loss` is that of links, `drop` what a router loses in front of an egress.
+    `loss` is that of links, `drop` that of a router before an egress.
     """
     topology = topology if isinstance(topology, Topology) else read_topology(topology)
     rng, routes, truth = random.Random(seed), Routes(topology), Truth()
@@ -77,7 +77,7 @@ def write_network(
             ipv4(udp(payload, (40000 + flow, 9)), 17, src=ends[0].to_bytes(4, "big"), dst=ends[1].to_bytes(4, "big"))
         )
         waiting.append((time + number % 8 * 1e-5, number, source, EDGE, (source, target), flow, frame, 0.0))
-    heapq.heapify(waiting)  # in order of time: queues are served in the order of arrival
+    heapq.heapify(waiting)  # in order of time: queues serve in order of arrival
     began: dict[int, float] = {}
     while waiting:
         now, number, router, before, pair, flow, frame, _ = heapq.heappop(waiting)
@@ -104,7 +104,7 @@ def write_network(
             truth.lost[link] += 1
             truth.gone[pair] += 1
             continue
-        there = ready + 5e-3 + rng.expovariate(1 / 1e-6)  # a long line: its delay is no fault
+        there = ready + 5e-3 + rng.expovariate(1 / 1e-6)  # a long line: its delay is normal
         truth.delays[link].append(there - ready)
         heapq.heappush(waiting, (there, number, after, router, pair, flow, frame, 0.0))
     folder.mkdir(exist_ok=True)

@@ -29,6 +29,6 @@ def passed(folder: Path, tap: str) -> pl.DataFrame:
 
 
 def delays_ms(folder: Path, one: str, other: str) -> npt.NDArray[np.float64]:
-    """Of the packets that passed both taps."""
+    """The delays of packets that passed both taps."""
     both = passed(folder, one).join(passed(folder, other), on="packet_id", validate="1:1")
     return (both["time_ns_right"] - both["time_ns"]).to_numpy() / MS

@@ -14,7 +14,7 @@ Unanswered = Callable[[Message], bool]
 
 
 class Talk:
-    """Messages into rounds, asks answered at once by agents; what is best known of each interval."""
+    """Gives messages to rounds; agents answer asks at once. Keeps the best result of each interval."""
 
     def __init__(self, rounds: Rounds, agents: Iterable[Agent], deaf: Unanswered = lambda ask: False) -> None:
         self.rounds, self.agents, self.deaf = rounds, {agent.point: agent for agent in agents}, deaf
@@ -51,7 +51,7 @@ class Talk:
         return []
 
     def said(self) -> dict[tuple[str, int], tuple[object, ...]]:
-        """What can be compared."""
+        """The comparable part of a result."""
         return {
             place: (
                 one.rank,
@@ -74,7 +74,7 @@ def both(agents: tuple[Agent, Agent], count: int, first: int = 0) -> list[Messag
 
 
 def is_true(result: Result, path: Path) -> None:
-    """Exactly what the packets say."""
+    """The result equals the packets exactly."""
     sent = path.during(result.interval.start_ns, result.interval.end_ns)
     crossing, loss = result.crossings[None], result.losses[None]
     delays_ns = path.delays_ns[sent & ~path.lost]

@@ -1,9 +1,9 @@
 """A shell whose `wirelag` runs in the tests' own process.
 
-`shell(text)` gives bash the text. There, `wirelag` is a function that asks this process to call `wirelag.cli.main` on
-the function's own streams: pipes, redirections, loops and exit codes are those of bash, and no interpreter starts.
+`shell(text)` runs the text in bash. There, `wirelag` is a function that asks this process to call `wirelag.cli.main`
+on the function's own streams: pipes, redirections, loops and exit codes are those of bash, and no interpreter starts.
 Other programs (`python`, `head`) are real, and so is a `wirelag` that another program starts (`timeout 9 wirelag`).
-One `wirelag` runs at a time: `wirelag a | wirelag b` would wait for itself.
+One `wirelag` runs at a time: `wirelag a | wirelag b` would block itself.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from tests.support.command import run_main
 from tests.support.time_limit import time_limit
 
 PATIENCE_S = 300  # a text that takes longer hangs
-# Asks in a subshell: a redirection here would change the streams that the answer is printed to.
+# Asks in a subshell: a redirection here would change the streams of the output.
 FUNCTION = r"""
 wirelag() {
     local process=$BASHPID code
@@ -32,12 +32,12 @@ wirelag() {
 
 
 def shell(text: str, environment: Mapping[str, str] | None = None) -> str:
-    """What a person sees who types the text in the current directory: output and errors in their order."""
+    """Run the text in the current directory; return output and errors in their order, as on a screen."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with (
         mock.patch.dict(os.environ, {"PATH": path, "PYTHONUNBUFFERED": "1"} | dict(environment or {})),
         tempfile.TemporaryDirectory() as folder,
-        Path(folder, "screen").open("a+b") as screen,  # appending: several processes write to it
+        Path(folder, "screen").open("a+b") as screen,  # append mode: several processes write to it
     ):
         (asked, asks), (told, tells) = os.pipe(), os.pipe()
         with open(asked, "rb") as questions, open(tells, "wb", buffering=0) as answers:
@@ -63,7 +63,7 @@ def shell(text: str, environment: Mapping[str, str] | None = None) -> str:
 
 
 def _answer(questions: BufferedReader, answers: FileIO) -> None:
-    """Run what is asked for, one after the other, until nobody is left who could ask."""
+    """Run requested commands, one after the other, until no process is left that could ask."""
     words = _words(questions)
     for process in words:
         folder, count = next(words), int(next(words))
@@ -80,7 +80,7 @@ def _answer(questions: BufferedReader, answers: FileIO) -> None:
 
 
 def _words(stream: BufferedReader) -> Iterator[str]:
-    """What is written there, each ended by a zero byte."""
+    """The words in it, each ended by a zero byte."""
     rest = b""
     while part := stream.read1():
         *whole, rest = (rest + part).split(b"\0")

@@ -1,4 +1,4 @@
-"""What must end soon: a test fails instead of hanging."""
+"""A time limit, so that a test fails instead of hanging."""
 
 import signal
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from types import FrameType
 
 @contextmanager
 def time_limit(seconds: int) -> Iterator[None]:
-    """Raise `TimeoutError` in what takes longer."""
+    """Raise `TimeoutError` after this time."""
 
     def expired(_signal: int, _frame: FrameType | None) -> None:
         raise TimeoutError(f"still running after {seconds} s")

@@ -1,4 +1,4 @@
-"""Small networks for tests: the one with six routers, and any others."""
+"""Small networks for tests: the one with six routers, and generated ones."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ SIX = read_topology(SIX_FILE)
 
 @st.composite
 def networks(draw: Any, most: int = 7) -> Topology:
-    """A few routers and links with small weights, so that many paths cost the same; not always connected."""
+    """A few routers and links with small weights, so that many paths have equal costs; not always connected."""
     routers = tuple("ABCDEFG"[: draw(st.integers(1, most))])
     pairs = [(one, other) for one in routers for other in routers if one != other]
     weights = st.integers(1, draw(st.sampled_from((1, 2, 3))))
@@ -24,7 +24,7 @@ def networks(draw: Any, most: int = 7) -> Topology:
 
 
 def grid(side: int) -> Topology:
-    """Routers in rows and columns, one step apart: with the most equal paths."""
+    """Routers in rows and columns, one step apart: the most equal paths."""
     places = [(x, y) for x in range(side) for y in range(side)]
     links = [
         Link(f"{x}.{y}", f"{x + a}.{y + b}", 1)

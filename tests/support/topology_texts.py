@@ -1,4 +1,4 @@
-"""One small map in every format that is read."""
+"""One small map in every supported format."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""Agents and collectors that the tests of the transport connect, with real servers, brokers and certificates."""
+"""Agents and collectors for the tests of the transport, with real servers, brokers and certificates."""
 
 import asyncio
 import random
@@ -50,7 +50,7 @@ async def soon(what: Awaitable[Any]) -> Any:
 
 
 def free_port() -> int:
-    """One that no client gets by chance, not even while its server is dead."""
+    """A port that no client gets by chance, not even while its server is dead."""
     while True:
         with socket.socket() as free, suppress(OSError):
             port = random.SystemRandom().randrange(20_000, 32_000)
@@ -60,7 +60,7 @@ def free_port() -> int:
 
 @contextmanager
 def program(*command: str, ready: str) -> Iterator[subprocess.Popen[str]]:
-    """A program, once it has said that it is ready; ended at the end."""
+    """A program, once it has printed that it is ready; it is stopped at the end."""
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     try:
@@ -93,7 +93,7 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
 
 
 class Server(uvicorn.Server):
-    """Leaves signals alone."""
+    """A server that leaves signals alone."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -104,7 +104,7 @@ class Server(uvicorn.Server):
 async def https(
     inbox: HttpInbox, certificate: tuple[Path, Path] | None = None, port: int | None = None
 ) -> AsyncIterator[str]:
-    """A collector's server; gives its URL."""
+    """A collector's server; returns its URL."""
     keys: dict[str, Any] = {"ssl_certfile": certificate[0], "ssl_keyfile": certificate[1]} if certificate else {}
     server = Server(uvicorn.Config(Starlette(routes=inbox.routes()), port=port or 0, log_level="error", **keys))
     serving = asyncio.create_task(server.serve())
@@ -123,7 +123,7 @@ async def https(
 def broker(
     folder: Path, port: int, certificate: tuple[Path, Path] | None = None, more: str = ""
 ) -> Iterator[subprocess.Popen[str]]:
-    """A NATS server with JetStream, TLS if it has a certificate, and a user."""
+    """A NATS server with JetStream and a user, and with TLS if there is a certificate."""
     found = needs.find("nats-server")
     if found is None:
         pytest.skip(needs.program("nats-server"))
@@ -165,7 +165,7 @@ every_transport = pytest.mark.parametrize("start", TRANSPORTS.values(), ids=TRAN
 
 
 async def send_patiently(way: Sender, data: bytes, key: str) -> None:
-    """Until it is through: a broker has no streams before its collector is there."""
+    """Send until it succeeds: a broker has no streams before its collector exists."""
     while True:
         with suppress(Unreachable):
             return await way.send(data, key)
@@ -195,8 +195,8 @@ async def fails(way: Sender, number: int = 1) -> str:
 # ---- a process to kill ----
 
 
-def https_for_ever(port: str, certificate: str, key: str, log: str) -> None:
-    """Take messages, and write their numbers down before they are acknowledged."""
+def serve_https(port: str, certificate: str, key: str, log: str) -> None:
+    """Take messages, and log their numbers before they are acknowledged."""
 
     async def take(inbox: HttpInbox, file: Any) -> None:
         async for data, acknowledge in inbox.messages():
@@ -215,4 +215,4 @@ def https_for_ever(port: str, certificate: str, key: str, log: str) -> None:
 
 
 if __name__ == "__main__":
-    https_for_ever(*sys.argv[1:])
+    serve_https(*sys.argv[1:])

@@ -1,4 +1,4 @@
-"""What tshark sees in a capture, as columns that can stand beside ours."""
+"""tshark's fields of a capture, as columns to compare with ours."""
 
 import ipaddress
 import os
@@ -12,7 +12,7 @@ import polars as pl
 
 from wirelag.packets.batch import Kind
 
-# Raw numbers, and each packet for itself.
+# Raw numbers, and each packet by itself.
 PREFERENCES = (
     "tcp.relative_sequence_numbers:FALSE",
     "tcp.desegment_tcp_streams:FALSE",
@@ -43,8 +43,8 @@ FIELDS = [
     *("esp.spi", "esp.sequence", "wg.type", "wg.sender", "wg.receiver", "wg.counter"),
 ]
 
-# What tshark dissects as an IP packet inside another one and wirelag follows, too (columns.md, "Tunnels"). Behind any
-# other layer (an ICMP error's quotation, 802.11 in GRE, Teredo, decrypted WireGuard) the row stays with the carrier.
+# IP packets inside another one that both tshark and wirelag follow (columns.md, "Tunnels"). After any other layer (an
+# ICMP error's quotation, 802.11 in GRE, Teredo, decrypted WireGuard) the row stays with the carrier.
 FOLLOWED = {"ip", "ipv6", "udp", "gre", "vxlan", "geneve", "gtp", "erspan"}
 LOWER = {"eth", "ethertype", "vlan", "ieee8021ad", "mpls", "llc", "pppoes", "ppp", "sll", "null", "raw", "chdlc"}
 FOLLOWED |= LOWER
@@ -69,7 +69,7 @@ ECHO_TYPES = (0, 8, 13, 14, 15, 16, 17, 18)
 
 
 class Layers(NamedTuple):
-    """The layers of a packet that its row describes; each with how many of the same name come before it."""
+    """The layers of a packet that its row describes; each with the number of earlier layers of the same name."""
 
     ip: str = ""
     ip_at: int = 0
@@ -77,9 +77,9 @@ class Layers(NamedTuple):
     extension_at: int = 0
     transport: str = ""
     transport_at: int = 0
-    application: str = ""  # one that wirelag knows
+    application: str = ""  # if wirelag knows it
     lower: str = ""  # the layers below IP
-    payload: str = ""  # what tshark takes the payload of a UDP datagram for
+    payload: str = ""  # tshark's protocol for the payload of a UDP datagram
 
 
 def layers(protocols: str, innermost: bool) -> Layers:
@@ -106,7 +106,7 @@ def layers(protocols: str, innermost: bool) -> Layers:
 
 
 def dissected(tshark: str, path: Path, most: int) -> pl.DataFrame:
-    """tshark's fields of the first `most` packets as text, a row each; null where a packet has not got the field."""
+    """tshark's fields of the first `most` packets as text, one row each; null where a packet lacks the field."""
     preferences = [word for preference in PREFERENCES for word in ("-o", preference)]
     fields = [word for field in FIELDS for word in ("-e", field)]
     command = [
@@ -124,7 +124,7 @@ def dissected(tshark: str, path: Path, most: int) -> pl.DataFrame:
         "-E",
         f"aggregator={SEPARATOR}",
     ]
-    quiet = os.environ | {"XDG_CONFIG_HOME": "/nonexistent", "TZ": "UTC", "LC_ALL": "C"}  # nobody's own preferences
+    quiet = os.environ | {"XDG_CONFIG_HOME": "/nonexistent", "TZ": "UTC", "LC_ALL": "C"}  # no personal preferences
     output = subprocess.run([*command, *fields], capture_output=True, check=False, env=quiet).stdout
     schema = dict.fromkeys(FIELDS, pl.String)
     if not output:
@@ -140,7 +140,7 @@ def nth(field: str, at: str = "first") -> pl.Expr:
 
 
 def integer(text: pl.Expr) -> pl.Expr:
-    """tshark writes some numbers as 0x1f, others as 31."""
+    """A number that tshark writes as 0x1f or as 31."""
     digits = text.str.strip_prefix("0x")
     return (
         pl.when(text.str.starts_with("0x"))
@@ -187,7 +187,7 @@ NTP_EPOCH_S = 2_208_988_800
 
 
 def expected(table: pl.DataFrame, innermost: bool) -> pl.DataFrame:
-    """The columns as tshark has them, under the columns' names; null where it has none."""
+    """tshark's values under the columns' names; null where it has none."""
     distinct = table["frame.protocols"].unique().to_list()
     found = [{"frame.protocols": text, **layers(text, innermost)._asdict()} for text in distinct]
     places = pl.DataFrame(found or [{"frame.protocols": "", **Layers()._asdict()}])

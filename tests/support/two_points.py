@@ -1,4 +1,4 @@
-"""Packets at two points, for the tests of what crosses: lists of (id, time) for twins, batches for estimators."""
+"""Packets at two points for tests of crossings: lists of (id, time) for twins, batches for estimators."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +34,7 @@ SCENARIOS = {
 
 
 def captured(scenario: Scenario, folder: Path) -> tuple[PacketBatch, PacketBatch]:
-    """What both points of a simulation saw, read from files."""
+    """The packets of both points of a simulation, read from files."""
     paths = folder / "upstream.pcap", folder / "downstream.pcap"
     write_simulation(simulate(scenario), *paths)
     up, down = (PacketBatch.concatenate(list(wirelag.read(str(path)))) for path in paths)
@@ -53,14 +53,14 @@ def batch_of(packets: Sequence[Packet]) -> PacketBatch:
     return PacketBatch(columns)
 
 
-# Few ids, so that there are copies, and some from anywhere; times of an ordinary capture, in order.
+# Few ids, so that there are copies, and some random ones; times of an ordinary capture, in order.
 some_ids = st.integers(0, 12) | st.integers(0, 2**64 - 1) | st.sampled_from([2**64 - 1, 2**63])
 some_times = st.integers(EPOCH_NS, EPOCH_NS + 4 * SECOND_NS)
 
 
 @st.composite
 def points(draw: st.DrawFn, most: int = 60) -> tuple[list[Packet], list[Packet]]:
-    """Both points: most of what one saw the other saw, too, up to a second later; and each has its own."""
+    """Both points: most packets of one are also at the other, up to a second later; and each has its own."""
     up = [(draw(some_ids), draw(some_times)) for _ in range(draw(st.integers(0, most)))]
     crossed = [(x, t + draw(st.integers(-1000, SECOND_NS))) for x, t in up if draw(st.integers(0, 7))]
     down = crossed + [(draw(some_ids), draw(some_times)) for _ in range(draw(st.integers(0, 8)))]

@@ -1,6 +1,6 @@
-"""Waiting for something to come true, in one way.
+"""Waiting for a condition, in one way.
 
-The patience is for what never comes: it is long enough for the busiest machine, and no test says how long a thing took.
+The timeout is only for failures: it is long enough for the busiest machine, and no test asserts how long a wait took.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ Found = TypeVar("Found")
 
 
 def until(found: Callable[[], Found], what: str | Callable[[], str], pause_s: float = PAUSE_S) -> Found:
-    """What `found` gives, once that is true; `what` never came, in words, or what finds them."""
+    """Wait until `found` returns a true value, and return it; `what`, a text or a function, describes it on failure."""
     end = time.monotonic() + PATIENCE_S
     while not (result := found()):
         assert time.monotonic() < end, f"never came: {what if isinstance(what, str) else what()}"
@@ -25,7 +25,7 @@ def until(found: Callable[[], Found], what: str | Callable[[], str], pause_s: fl
 
 
 async def until_soon(found: Callable[[], Found], what: str, pause_s: float = PAUSE_S) -> Found:
-    """The same while other tasks go on."""
+    """The same while other tasks run."""
     end = time.monotonic() + PATIENCE_S
     while not (result := found()):
         assert time.monotonic() < end, f"never came: {what}"

@@ -1,4 +1,4 @@
-"""Packing: what went in comes out, and whatever else is read is refused with a ValueError."""
+"""Packing is reversible, and other input is refused with a ValueError."""
 
 import json
 import struct
@@ -18,7 +18,7 @@ LIMITS = {np.uint64: (0, 2**64 - 1), np.int64: (-(2**63), 2**63 - 1)}
 
 @st.composite
 def arrays(draw: st.DrawFn) -> np.ndarray[Any, Any]:
-    """Some narrow, some with the largest values there are."""
+    """Some narrow arrays, some with the largest values."""
     dtype = draw(st.sampled_from([np.uint64, np.int64]))
     low, high = LIMITS[dtype]
     start = draw(st.integers(low, high))
@@ -51,12 +51,12 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 @given(fields)
-def test_what_was_packed_unpacks_to_the_same(packed: dict[str, Any]) -> None:
+def test_unpacking_restores_what_was_packed(packed: dict[str, Any]) -> None:
     assert same(unpack(pack(packed)), packed)
 
 
 @given(fields, st.data())
-def test_no_part_of_it_is_whole(packed: dict[str, Any], data: st.DataObject) -> None:
+def test_truncated_data_is_refused(packed: dict[str, Any], data: st.DataObject) -> None:
     message = pack(packed)
     with pytest.raises(ValueError, match=REFUSED):
         unpack(message[: data.draw(st.integers(0, len(message) - 1))])
@@ -71,7 +71,7 @@ def test_a_changed_byte_is_noticed(packed: dict[str, Any], data: st.DataObject) 
 
 
 def test_every_truncation_and_every_flipped_bit() -> None:
-    """Bytes that JSON would take for spaces, right behind the names: a length that lies must not go unnoticed."""
+    """With bytes that JSON would take for spaces after the names: a false length must be noticed."""
     spaces = np.frombuffer(b"    \t\n\r ", np.uint64).copy()
     message = pack({"n": 7, "spaces": np.concatenate((spaces, spaces + np.uint64(1))), "ids": np.arange(300) << 50})
     for end in range(len(message)):
@@ -85,13 +85,13 @@ def test_every_truncation_and_every_flipped_bit() -> None:
 
 
 @given(st.binary(max_size=80))
-def test_anything_is_refused(data: bytes) -> None:
+def test_random_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=REFUSED):
         unpack(data)
 
 
 def with_checksum(head: bytes, rest: bytes = b"") -> bytes:
-    """A message of somebody who knows the format."""
+    """A hostile message with a valid checksum."""
     return struct.pack("<II", len(head), zlib.crc32(head + rest)) + head + rest
 
 
@@ -115,7 +115,7 @@ SHAPES: list[Any] = [
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_an_array_that_cannot_be_is_refused(shape: Any) -> None:
+def test_an_impossible_array_is_refused(shape: Any) -> None:
     with pytest.raises(ValueError, match=REFUSED):
         unpack(with_checksum(json.dumps({"x": {"array": shape}}).encode(), b"\0"))
 
@@ -123,7 +123,7 @@ def test_an_array_that_cannot_be_is_refused(shape: Any) -> None:
 @pytest.mark.parametrize(
     "head", [b"5", b"[]", b"null", b'"text"', b"{", b"\xff", b"", b"[" * 100_000], ids=lambda head: repr(head[:8])
 )
-def test_names_that_cannot_be_are_refused(head: bytes) -> None:
+def test_impossible_names_are_refused(head: bytes) -> None:
     with pytest.raises(ValueError, match="is damaged"):
         unpack(with_checksum(head))
 

@@ -1,4 +1,4 @@
-"""How many packets are overtaken: equal to the twin, unbiased, and told by points over messages."""
+"""The number of overtaken packets: equal to the twin, unbiased, and sent in messages."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,13 +20,13 @@ from wirelag.synopses.symbols import LOW
 MANY = replace(SHORT, tail=400)
 
 
-HELD_NS = 1_000_000  # by which some packets are held up
+HELD_NS = 1_000_000  # extra delay of some packets
 EVERY_NS = 50_000
 DELAY_NS = 2_000_000
 
 
 class Stream:
-    """Packets 50 us apart, some of them held up and overtaken; and an interval of it at both points."""
+    """Packets 50 us apart, some delayed and overtaken; and one interval of them at both points."""
 
     def __init__(self, seed: int, count: int, held: float, loss: float = 0.01, held_ns: int = HELD_NS) -> None:
         rng = np.random.default_rng(seed)
@@ -45,12 +45,12 @@ class Stream:
 
     @property
     def share(self) -> float:
-        """The truth: of all packets that arrived in the interval."""
+        """The truth: the share among all packets that arrived in the interval."""
         sent_ns = self.sent_ns[self.came]
         return float((sent_ns[1:] < sent_ns[:-1]).mean())
 
     def told(self) -> Crossing:
-        """What a conversation ends with in which downstream says what came before its packets."""
+        """The result of a conversation in which downstream sends the packets before each of its packets."""
         return converse(self.up, self.down, MANY, with_order=True)[0]
 
     def twin(self) -> Order:
@@ -70,13 +70,13 @@ class Stream:
     st.sampled_from([0.0, 0.2, 0.9]),
     st.sampled_from([HELD_NS, 10 * HELD_NS]),
 )
-def test_it_is_what_the_twin_says(seed: int, count: int, held: float, loss: float, held_ns: int) -> None:
-    """Also where packets themselves are told, because too many differ; and where most were sent before."""
+def test_it_equals_the_twin(seed: int, count: int, held: float, loss: float, held_ns: int) -> None:
+    """Also if the packets themselves are sent, because too many differ; and if most were sent before."""
     stream = Stream(seed, count, held, loss, held_ns)
     assert stream.told().order == stream.twin()
 
 
-def test_it_is_what_the_twin_says_of_many_packets() -> None:
+def test_it_equals_the_twin_for_many_packets() -> None:
     for seed in range(5):
         stream = Stream(seed, 20_000, 0.05)
         assert stream.told().order == stream.twin()
@@ -84,14 +84,14 @@ def test_it_is_what_the_twin_says_of_many_packets() -> None:
 
 
 def of_the_sample_alone(stream: Stream) -> Order:
-    """Uncorrected: what really came before a packet of the sample is mostly missing in it."""
+    """Uncorrected: the packet that really came before is mostly missing in the sample."""
     few, up = looked_at(stream.down), stream.up
     sent_ns = times_of(up.ids, up.times_ns, few.ids & LOW)
     return Order(len(few) - 1, int((sent_ns[1:] < sent_ns[:-1]).sum()))
 
 
 def of_this_interval_alone(stream: Stream) -> Order:
-    """Uncorrected: without packets that were sent before, which are mostly the late ones."""
+    """Uncorrected: without packets that were sent before the interval, which are mostly the late ones."""
     sent_ns = dict(zip(stream.ids.tolist(), stream.sent_ns.tolist(), strict=True))
     arrived, chosen = stream.down.ids.tolist(), set(looked_at(stream.down).ids.tolist())
     pairs = [(a, b) for a, b in pairwise(arrived) if b in chosen and sent_ns[b] >= EPOCH_NS]
@@ -102,9 +102,9 @@ def of_this_interval_alone(stream: Stream) -> Order:
     ("held_ns", "uncorrected"), [(HELD_NS, of_the_sample_alone), (80 * HELD_NS, of_this_interval_alone)]
 )
 def test_the_share_is_unbiased(held_ns: int, uncorrected: Callable[[Stream], Order]) -> None:
-    """Of many intervals of 100 ms: within 4 standard errors of the binomial; an uncorrected one is not.
+    """Over many intervals of 100 ms: within 4 binomial standard errors; an uncorrected share is not.
 
-    What is left out, where both were sent before the interval, is 2% of packets.
+    The 2% of packets where both were sent before the interval are left out.
     """
     right, wrong, shares = Order(), Order(), []
     for seed in range(scaled(600)):
@@ -117,13 +117,13 @@ def test_the_share_is_unbiased(held_ns: int, uncorrected: Callable[[Stream], Ord
     assert abs(wrong.overtaken / wrong.checked - share) > 4 * (share * (1 - share) / wrong.checked) ** 0.5
 
 
-def test_what_cannot_be_told_is_not_counted() -> None:
+def test_unknown_cases_are_not_counted() -> None:
     stream = Stream(1, 3000, 0.05)
     up, down = stream.up, stream.down
-    assert not len(before(down.at_level(1), down.at_most(50)))  # what came before may not have been kept
+    assert not len(before(down.at_level(1), down.at_most(50)))  # the packet before may not have been kept
     few = cached(down.ids[: FEWEST - 1], down.times_ns[: FEWEST - 1])
     assert not len(before(few, few))
-    first = down.at_level(looked_at(down).level).ids[0]  # nothing comes before it if it is the first of all
+    first = down.at_level(looked_at(down).level).ids[0]  # the very first packet has none before it
     moved = np.roll(np.arange(len(down)), -int(np.flatnonzero(down.ids == first)[0]))
     rolled = cached(down.ids[moved], down.times_ns)
     assert before(rolled, rolled)[0] == first & LOW
@@ -143,8 +143,8 @@ def test_numbers_add_up_and_have_an_interval() -> None:
     assert low < 1 / 16 < high
 
 
-def test_who_knows_nothing_of_it_is_not_counted() -> None:
-    """An agent of before: it does not say what came before, or does not answer that part of the question."""
+def test_a_point_without_the_data_is_not_counted() -> None:
+    """An older agent does not send the packets before, or does not answer that part of the question."""
     for seed in range(20):
         stream = Stream(seed, 500, 0.2)
         crossing, _ = converse(stream.up, stream.down, MANY)
@@ -155,7 +155,7 @@ def test_who_knows_nothing_of_it_is_not_counted() -> None:
 
 
 @pytest.mark.parametrize("count", [3, 0, 17])
-def test_another_number_of_packets_is_as_good_as_none(count: int) -> None:
+def test_a_wrong_number_of_packets_is_ignored(count: int) -> None:
     stream = Stream(4, 500, 0.2)
     looking = Looking.at(stream.up, stream.down, np.arange(count, dtype=np.uint64), np.empty(0, np.uint64))
     assert looking.order(np.ones(len(looking.wanted), np.int64)) == Order()

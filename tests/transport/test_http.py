@@ -1,4 +1,4 @@
-"""Messages over HTTPS: without the token, too large, too slow, too many."""
+"""Messages over HTTPS: without a token, too large, too slow, too many."""
 
 import asyncio
 import gc
@@ -33,7 +33,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
-def test_only_who_has_the_token_and_the_right_certificate(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+def test_token_and_certificate_are_required(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     ca = str(certificate[0])
 
     async def work() -> None:
@@ -52,8 +52,8 @@ def test_only_who_has_the_token_and_the_right_certificate(tmp_path: Path, certif
             wrong_name = await fails(sender(Address(other_name, TOKEN, ca=ca), POINT))
             assert "certificate is not trusted" in wrong_name
             assert "use the collector's name from its certificate" in wrong_name
-            nobody = await fails(sender(Address(url.replace("127.0.0.1", "nobody.invalid"), TOKEN), POINT))
-            assert "unknown host" in nobody
+            unknown = await fails(sender(Address(url.replace("127.0.0.1", "nobody.invalid"), TOKEN), POINT))
+            assert "unknown host" in unknown
             plain = url.replace("https", "http")
             assert "Unreachable: " in await fails(sender(Address(plain, TOKEN), POINT))
             trusting = sender(Address(url, TOKEN, insecure=True), POINT)
@@ -66,7 +66,7 @@ def test_only_who_has_the_token_and_the_right_certificate(tmp_path: Path, certif
 
 
 async def raw(url: str, request: bytes) -> bytes:
-    """What a server says to these bytes, until it has said enough or hangs up."""
+    """The server's response to these bytes, until it is long enough or the server closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
     writer.write(request)
     said = await soon(reader.readuntil(b"\r\n\r\n"))
@@ -82,11 +82,11 @@ def head(length: object, *more: str, token: str = TOKEN) -> bytes:
     return "\r\n".join([*lines, *more, "", ""]).encode()
 
 
-def test_what_is_too_large_or_too_slow_is_sent_away() -> None:
+def test_large_or_slow_requests_are_rejected() -> None:
     async def work() -> None:
-        inbox = HttpInbox({TOKEN: None}, patience_s=2 * PATIENCE_S)  # who waits for more is not answered soon
+        inbox = HttpInbox({TOKEN: None}, patience_s=2 * PATIENCE_S)  # no quick answer while it waits for more
         async with https(inbox) as url:
-            assert b" 413 " in await raw(url, head(100 << 20))  # nothing of it was sent
+            assert b" 413 " in await raw(url, head(100 << 20))  # no body was sent
             assert b" 401 " in await raw(url, head(100 << 20, token="guess"))
             assert b" 411 " in await raw(url, head(None, "Transfer-Encoding: chunked") + b"5\r\nhello\r\n")
             assert b" 400 " in await raw(url, head("9" * 5000))
@@ -101,7 +101,7 @@ def test_what_is_too_large_or_too_slow_is_sent_away() -> None:
     run(work())
 
 
-def test_a_message_that_will_never_be_taken_is_not_sent_for_ever(tmp_path: Path) -> None:
+def test_a_message_that_is_never_accepted_is_not_repeated_endlessly(tmp_path: Path) -> None:
     async def work() -> None:
         inbox, told = HttpInbox({TOKEN: None}, most=2000), list[str]()
         async with https(inbox) as url:
@@ -128,8 +128,8 @@ def test_a_message_that_will_never_be_taken_is_not_sent_for_ever(tmp_path: Path)
     run(work())
 
 
-def test_a_collector_that_takes_nothing_holds_little() -> None:
-    """Twenty agents, and nobody who reads: most are sent away, and none of their messages is said to be stored."""
+def test_a_collector_that_reads_nothing_holds_little() -> None:
+    """Twenty agents and no reader: most are rejected, and none of their messages is acknowledged."""
 
     async def work() -> None:
         inbox = HttpInbox({TOKEN: None}, most_held=10_000, patience_s=1)
@@ -140,11 +140,11 @@ def test_a_collector_that_takes_nothing_holds_little() -> None:
             )
             assert all(isinstance(each, Unreachable) for each in done)
             assert inbox.counts["busy"] + inbox.counts["slow"] == inbox.counts.total() == 20
-            assert inbox.counts["busy"] > 10  # the limit on what is held alone sends as many away
+            assert inbox.counts["busy"] > 10  # the limit on held messages alone rejects as many
             assert inbox.held == 0
             inbox._patience_s = PATIENCE_S
             taken: list[int] = []
-            taker = asyncio.create_task(taking(inbox, taken, 1))  # what nobody waits for any more is not given out
+            taker = asyncio.create_task(taking(inbox, taken, 1))  # messages whose sender has left are not delivered
             await ways[0].send(encode(message(50)), message(50).key)
             await soon(taker)
             assert taken == [50]
@@ -153,7 +153,7 @@ def test_a_collector_that_takes_nothing_holds_little() -> None:
     run(work())
 
 
-def test_asks_that_nobody_fetches_are_bounded() -> None:
+def test_unfetched_asks_are_bounded() -> None:
     async def work() -> None:
         inbox = HttpInbox(None)
         async with https(inbox) as url:
@@ -167,7 +167,7 @@ def test_asks_that_nobody_fetches_are_bounded() -> None:
     run(work())
 
 
-def test_asks_come_again_until_a_message_says_that_they_were_answered() -> None:
+def test_asks_are_repeated_until_answered() -> None:
     async def work() -> None:
         inbox, taken = HttpInbox(None), list[int]()
         async with https(inbox) as url:
@@ -181,7 +181,7 @@ def test_asks_come_again_until_a_message_says_that_they_were_answered() -> None:
             assert [number for number, _ in inbox._asks[POINT].waiting] == [2, 3]  # the second is not answered yet
             assert decode(await soon(anext(asks))).sent_ns == 3
             await way.close()
-            again = sender(Address(url), POINT)  # it knows nothing of the one before
+            again = sender(Address(url), POINT)  # it does not know the first sender
             others = again.asks()
             assert [decode(await soon(anext(others))).sent_ns for _ in range(2)] == [2, 3]
             await again.send(encode(message(8)), message(8).key)
@@ -194,7 +194,7 @@ def test_asks_come_again_until_a_message_says_that_they_were_answered() -> None:
     run(work())
 
 
-def test_asks_of_another_point_are_none_of_its_business() -> None:
+def test_asks_of_another_point_are_not_delivered() -> None:
     async def work() -> None:
         inbox = HttpInbox({TOKEN: "another"})
         async with https(inbox) as url:
@@ -206,7 +206,7 @@ def test_asks_of_another_point_are_none_of_its_business() -> None:
 
 
 def open_lines(port: int) -> list[socket.socket]:
-    """Connections of this process to a port that nobody has closed."""
+    """Open connections of this process to a port."""
     found = []
     for one in gc.get_objects():
         if isinstance(one, socket.socket) and one.family == socket.AF_INET and one.fileno() >= 0:
@@ -216,7 +216,7 @@ def open_lines(port: int) -> list[socket.socket]:
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_whoever_is_cancelled_leaves_no_connection_open(secure: bool, certificate: tuple[Path, Path]) -> None:
+def test_a_cancelled_sender_leaves_no_connection_open(secure: bool, certificate: tuple[Path, Path]) -> None:
     """While it waits for an ask, and between two of them."""
 
     async def work() -> None:
@@ -236,7 +236,7 @@ def test_whoever_is_cancelled_leaves_no_connection_open(secure: bool, certificat
                 waiting.cancel()
                 await asyncio.gather(waiting, return_exceptions=True)
                 await way.close()
-                while open_lines(port):  # the thread that waited is told to go, and goes
+                while open_lines(port):  # the waiting thread ends
                     await asyncio.sleep(0.001)
             refused = sender(Address(url, TOKEN) if secure else Address(url.replace("http", "https"), TOKEN), POINT)
             with pytest.raises(Unreachable):

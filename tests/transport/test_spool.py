@@ -1,4 +1,4 @@
-"""The spool and the outbox: killed at any instant, full, and catching up."""
+"""The spool and the outbox: kills at any instant, a full spool, and catching up."""
 
 import asyncio
 import random
@@ -24,7 +24,7 @@ from wirelag.transport.spool import Spool, key_of
 # ---- the spool ----
 
 
-def test_the_spool_gives_what_it_got_in_order(tmp_path: Path) -> None:
+def test_the_spool_keeps_order(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "a" / "spool")
     names = [spool.put(bytes([i]) * i, f"key-{i}") for i in range(12)]
     assert spool.put(b"again", "key-3") is None
@@ -59,7 +59,7 @@ def test_the_spool_drops_the_oldest_and_counts_them(tmp_path: Path) -> None:
     smaller.close()
 
 
-def test_a_spool_belongs_to_one(tmp_path: Path) -> None:
+def test_a_spool_has_one_owner(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     with pytest.raises(WirelagError, match="another agent spools here"):
         Spool(tmp_path)
@@ -67,13 +67,13 @@ def test_a_spool_belongs_to_one(tmp_path: Path) -> None:
     Spool(tmp_path).close()
 
 
-def test_a_spool_where_none_can_be(tmp_path: Path) -> None:
+def test_an_impossible_place_for_a_spool(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(WirelagError, match=r"file: cannot spool here \(.*\); choose another --spool"):
         Spool(tmp_path / "file")
 
 
-def test_files_of_others_stay(tmp_path: Path) -> None:
+def test_other_files_stay(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     spool = Spool(tmp_path, most_bytes=4096)
     spool.put(b"1", "key-1")
@@ -100,7 +100,7 @@ while True:
 
 
 def test_a_spool_survives_its_process_at_any_instant(tmp_path: Path) -> None:
-    """kill -9, twenty times: what was said to be there is there, whole and in order; what was removed may come back."""
+    """kill -9, twenty times: confirmed messages are there, whole and in order; removed ones may come back."""
     rng, put, removed = random.Random(11), set[int](), set[int]()
     for _ in range(20):
         with program(sys.executable, "-c", SPOOLING, str(tmp_path), str(len(put)), ready="ready") as process:
@@ -115,7 +115,7 @@ def test_a_spool_survives_its_process_at_any_instant(tmp_path: Path) -> None:
         assert [spool.read(name) for name in spool.names] == [b"%d " % number * 3000 for number in there]
         assert there == sorted(there)
         assert put - removed <= set(there)
-        put = set(range(max([*there, *put], default=-1) + 1))  # the last may have got there before it was said
+        put = set(range(max([*there, *put], default=-1) + 1))  # the last may have been stored before it was confirmed
         removed = put - set(there)
         spool.close()
     assert len(put) > 100
@@ -149,10 +149,10 @@ class Gate:
         return
 
 
-def test_what_waits_and_what_is_new_take_turns(tmp_path: Path) -> None:
+def test_old_and_new_messages_take_turns(tmp_path: Path) -> None:
     async def work() -> None:
         spool, gate, told = Spool(tmp_path), Gate(), list[str]()
-        spool.put(encode(message(0)), message(0).key)  # of an earlier life
+        spool.put(encode(message(0)), message(0).key)  # from an earlier process
         outbox = Outbox(gate, spool, told.append)
         running = asyncio.create_task(outbox.run())
         for number in range(1, 20):
@@ -171,7 +171,7 @@ def test_what_waits_and_what_is_new_take_turns(tmp_path: Path) -> None:
         new = [number for number in gate.through if number > 100]
         assert waited == list(range(20))
         assert new == list(range(102, 112))
-        assert gate.through.index(111) < 25  # long before the last that waited
+        assert gate.through.index(111) < 25  # long before the last old one
         assert told == [
             "the gate: is closed; messages wait on disk until it answers",
             "the collector answers again",
@@ -183,7 +183,7 @@ def test_what_waits_and_what_is_new_take_turns(tmp_path: Path) -> None:
     run(work())
 
 
-def test_a_long_outage_leaves_the_newest_and_counts_the_rest(tmp_path: Path) -> None:
+def test_a_long_outage_keeps_the_newest_and_counts_the_rest(tmp_path: Path) -> None:
     async def work() -> None:
         spool, gate = Spool(tmp_path, most_bytes=8 * 4096), Gate()
         outbox = Outbox(gate, spool)
@@ -194,7 +194,7 @@ def test_a_long_outage_leaves_the_newest_and_counts_the_rest(tmp_path: Path) -> 
         gate.open.set()
         await soon(outbox.drained())
         assert gate.through[-8:] == list(range(42, 50))
-        assert len(gate.through) <= 9  # and the one that was being sent all the time
+        assert len(gate.through) <= 9  # and the one that was being sent
         assert outbox.dropped == 42
         running.cancel()
         spool.close()
@@ -203,7 +203,7 @@ def test_a_long_outage_leaves_the_newest_and_counts_the_rest(tmp_path: Path) -> 
 
 
 def test_a_full_disk_does_not_silence_an_agent(tmp_path: Path) -> None:
-    """Here: a spool that is too small for the message."""
+    """Simulated by a spool that is too small for the message."""
 
     async def work() -> None:
         spool, gate, told = Spool(tmp_path, most_bytes=0), Gate(), list[str]()

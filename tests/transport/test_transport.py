@@ -1,4 +1,4 @@
-"""Transport: real servers, real brokers, real certificates; killed, full, or not who they claim to be."""
+"""Transport with real servers, brokers and certificates: kills, full disks, impostors."""
 
 import asyncio
 import random
@@ -48,7 +48,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
-# ---- what both do ----
+# ---- HTTPS and NATS ----
 
 
 @every_transport
@@ -67,8 +67,8 @@ def test_messages_arrive_in_order(start: Start, tmp_path: Path, certificate: tup
 
 
 @every_transport
-def test_what_is_not_acknowledged_comes_again(start: Start, tmp_path: Path, certificate: tuple[Path, Path]) -> None:
-    """Over HTTPS the agent sends it again: it is told so by waiting in vain."""
+def test_unacknowledged_messages_come_again(start: Start, tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    """Over HTTPS the agent sends it again after a timeout."""
 
     async def work() -> None:
         async with start(tmp_path, certificate) as (connect, inbox):
@@ -80,7 +80,7 @@ def test_what_is_not_acknowledged_comes_again(start: Start, tmp_path: Path, cert
             sending = asyncio.create_task(send_patiently(way, encode(message(1)), message(1).key))
             first, _ = await soon(anext(came))
             if isinstance(inbox, HttpInbox):
-                inbox._patience_s = PATIENCE_S  # we are as slow as we like
+                inbox._patience_s = PATIENCE_S  # we may be slow
             again, acknowledge = await soon(anext(came))
             assert first == again == encode(message(1))
             await acknowledge()
@@ -112,7 +112,7 @@ def test_asks_reach_their_point_and_no_other(start: Start, tmp_path: Path, certi
 
 
 @every_transport
-def test_an_ask_whose_agent_died_comes_again(start: Start, tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+def test_an_ask_is_repeated_if_its_agent_died(start: Start, tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     async def work() -> None:
         async with start(tmp_path, certificate) as (connect, inbox):
             taker = asyncio.create_task(taking(inbox, [], 1))
@@ -133,7 +133,7 @@ def test_an_ask_whose_agent_died_comes_again(start: Start, tmp_path: Path, certi
 def test_a_sender_that_waits_for_asks_ends_at_once(
     start: Start, tmp_path: Path, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though the wait itself is longer than anybody here has patience."""
+    """Although the wait itself is longer than the test's timeout."""
     for name in ("http.QUIET_S", "http_inbox.QUIET_S", "http._TIMEOUT_S", "nats._POLL_S"):
         monkeypatch.setattr(f"wirelag.transport.{name}", 10 * PATIENCE_S)
 
@@ -157,10 +157,10 @@ def test_a_sender_that_waits_for_asks_ends_at_once(
 
 @pytest.mark.acceptance
 @every_transport
-def test_both_are_killed_again_and_again(
+def test_both_survive_repeated_kills(
     start: Start, tmp_path: Path, certificate: tuple[Path, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """kill -9 of what takes messages, five times while they come: every message arrives, none counts twice."""
+    """kill -9 of the receiver, five times while messages come: every message arrives, none counts twice."""
     port, log = free_port(), tmp_path / "taken"
     rng = random.Random(3)
     if start is over_https:
@@ -190,7 +190,7 @@ def test_both_are_killed_again_and_again(
             with killable() as process:
                 last = await put(outbox, last, 10)
                 wanted = outbox.sent + rng.randrange(1, 10)
-                while outbox.sent < wanted:  # some are through, others on their way
+                while outbox.sent < wanted:  # some have arrived, others are in flight
                     await asyncio.sleep(0)
                 process.send_signal(signal.SIGKILL)
                 process.wait()
@@ -203,7 +203,7 @@ def test_both_are_killed_again_and_again(
                 while len(set(taken)) < last:
                     await asyncio.sleep(0.01)
             assert sorted(set(taken)) == list(range(last))
-            assert inbox is not None or len(taken) < last + 20  # a broker forgets what was acknowledged just before
+            assert inbox is not None or len(taken) < last + 20  # a broker forgets recent acknowledgements
             assert (outbox.waiting, outbox.dropped, outbox.refused) == (0, 0, 0)
             for task in tasks:
                 task.cancel()
@@ -232,13 +232,13 @@ ADDRESSES = {
 
 
 @pytest.mark.parametrize(("url", "why"), ADDRESSES.items(), ids=ADDRESSES)
-def test_an_address_that_nobody_should_use(url: str, why: str) -> None:
+def test_unsafe_or_invalid_addresses(url: str, why: str) -> None:
     with pytest.raises(WirelagError, match=why) as error:
         Address(url)
     assert "hidden" not in str(error.value)
 
 
-def test_plain_text_stays_within_the_host_unless_told() -> None:
+def test_plain_text_stays_within_the_host_by_default() -> None:
     for url in ("http://127.0.0.1:1", "http://localhost:1", "http://[::1]:1", "nats://127.0.0.1"):
         assert not Address(url).encrypted
     assert not Address("http://192.0.2.1:1", insecure=True).encrypted
@@ -250,7 +250,7 @@ def test_a_secret_is_not_shown() -> None:
 
 
 @pytest.mark.parametrize("text", [None, "no certificate"])
-def test_a_file_that_vouches_for_nothing(text: str | None, tmp_path: Path) -> None:
+def test_a_file_without_certificates(text: str | None, tmp_path: Path) -> None:
     path = tmp_path / "ca.pem"
     if text is not None:
         path.write_text(text)
@@ -258,7 +258,7 @@ def test_a_file_that_vouches_for_nothing(text: str | None, tmp_path: Path) -> No
         HttpSender(Address("https://127.0.0.1", ca=str(path)), POINT)
 
 
-def test_what_is_missing_is_named() -> None:
+def test_missing_settings_are_named() -> None:
     code = "import sys; sys.modules['nats'] = None; from wirelag.transport import *; sender(Address('tls://a'), 'a')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "pip install 'wirelag[live]'" in done.stderr.splitlines()[-1]
@@ -275,7 +275,7 @@ def test_a_point_is_one_word_of_a_subject(point: str, word: str) -> None:
     assert subject("ask", point) == f"wirelag.ask.{word}"
 
 
-def test_the_broker_drops_what_it_had(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+def test_the_broker_loses_its_data(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     async def work() -> None:
         async with over_nats(tmp_path, certificate) as (connect, inbox):
             way, taken = connect(), list[int]()
@@ -289,7 +289,7 @@ def test_the_broker_drops_what_it_had(tmp_path: Path, certificate: tuple[Path, P
     run(work())
 
 
-def test_the_broker_must_be_who_it_claims_to_be(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+def test_the_broker_s_certificate_is_checked(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     ca = str(certificate[0])
 
     async def work() -> None:
@@ -305,8 +305,8 @@ def test_the_broker_must_be_who_it_claims_to_be(tmp_path: Path, certificate: tup
     run(work())
 
 
-def test_nothing_secret_is_said_to_a_broker_without_tls(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
-    """Whoever sits between may claim that there is no TLS: the password must not be sent, then."""
+def test_no_secret_is_sent_to_a_broker_without_tls(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    """A man in the middle may claim that there is no TLS: the password must not be sent then."""
 
     async def work() -> None:
         heard = bytearray()
@@ -332,8 +332,8 @@ def test_nothing_secret_is_said_to_a_broker_without_tls(tmp_path: Path, certific
     run(work())
 
 
-def test_an_agent_needs_no_more_than_the_rights_that_are_documented(tmp_path: Path) -> None:
-    """With them it can send and be asked; it cannot send as another point, nor keep it from sending."""
+def test_an_agent_needs_only_the_documented_permissions(tmp_path: Path) -> None:
+    """With them it can send and be asked; it cannot send as another point, nor block that point."""
     word, page = token(POINT), ROOT / "docs" / "reference" / "messages.md"
     listed = [line.split("`")[1] for line in page.read_text().splitlines() if line.startswith("  - publish to `")]
     rights = ", ".join(f'"{each.replace("POINT", word)}"' for each in listed)
@@ -341,7 +341,7 @@ def test_an_agent_needs_no_more_than_the_rights_that_are_documented(tmp_path: Pa
     users = f'{{ user: wirelag, password: "{PASSWORD}" }}, {{ user: agent, password: "{PASSWORD}", {agent} }}'
 
     async def forge(url: str) -> None:
-        """With its own rights: a message of a victim, under a name that would have the broker drop the victim's own."""
+        """With its own permissions: a victim's message, under a name that would make the broker drop the real one."""
         client = await nats.connect(url, user="agent", password=PASSWORD, inbox_prefix=f"_INBOX.{word}")
         false = message(8, "victim")
         headers = {"Nats-Msg-Id": message(9, "victim").key}
@@ -392,7 +392,7 @@ def test_a_message_that_the_broker_does_not_take_is_refused(tmp_path: Path) -> N
 
 
 def test_when_the_broker_is_full_messages_stay_with_their_agent(tmp_path: Path) -> None:
-    """A stream that somebody made with limits of their own is used as it is."""
+    """An existing stream with other limits is used as it is."""
 
     async def work() -> None:
         port = free_port()
@@ -418,7 +418,7 @@ def test_when_the_broker_is_full_messages_stay_with_their_agent(tmp_path: Path) 
             await soon(taker)
             assert taken == [0, 1, 2, 3]
             left = (await client.jetstream().stream_info(STREAM)).state.messages
-            assert left <= 1  # the last acknowledgement may be on its way
+            assert left <= 1  # the last acknowledgement may be in flight
             assert (await client.jetstream().stream_info(ASKS)).config.max_age == 600
             await asyncio.gather(way.close(), inbox.close(), client.close())
 

@@ -1,4 +1,4 @@
-"""What two captures have in common, against what is known about them: simulated, made by hand, and real."""
+"""What two captures have in common: simulated, built and real captures with known truth."""
 
 import csv
 from pathlib import Path
@@ -31,7 +31,7 @@ def packets(
     destination: int | np.ndarray = SERVER,
     payload: int | np.ndarray = 100,
 ) -> PacketBatch:
-    """A batch made by hand, in order of time."""
+    """A batch built by hand, in order of time."""
     order = np.argsort(time_ns, kind="stable")
     columns = {name: np.zeros((len(ids), width) if width > 1 else len(ids), dtype) for name, dtype, width in COLUMNS}
     columns["packet_id"][:] = ids
@@ -87,7 +87,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
     return found
 
 
-def test_sample_is_that_of_a_cache() -> None:
+def test_the_sample_equals_that_of_a_cache() -> None:
     """The law of caches, packet by packet."""
     all_ids = np.concatenate([ids(1, 3_000), ids(1, 500)])
     coins = _kernels.coins(all_ids, 7, 1)
@@ -139,7 +139,7 @@ def test_simulated_directions(case: str, capacity: int, made: dict[str, Made]) -
     truth = simulation.truth.filter(simulation.truth["direction"] == "forward")
     first, second = selected(alignment, "upstream", up), selected(alignment, "downstream", down)
     if capacity >= 20_000:
-        # All but what was lost before the first or after the last common packet.
+        # All except losses before the first or after the last common packet.
         assert len(truth) - len(first) == alignment.left_out["upstream"].outside <= 3
         numbers = truth["upstream_number"].to_numpy()
         assert np.isin(first.number, numbers).all()
@@ -153,12 +153,12 @@ def test_simulated_directions(case: str, capacity: int, made: dict[str, Made]) -
     if case == "away":
         bound = alignment.clock.offset_bound_ns
         assert bound is not None
-        # In this traffic delays hold for 50 ms: 1,200 of them each way, whose smallest ones differ by some percent.
+        # Delays here last for 50 ms: 1,200 in each direction, whose smallest differ by some percent.
         error = abs(float((delay - expected).mean()))
         assert error < bound
         assert error < 0.03 * expected.mean() or capacity < 20_000
     else:
-        assert np.mean(delay == expected) > 0.999  # but for copies of which different ones were lost
+        assert np.mean(delay == expected) > 0.999  # except for copies of which different ones were lost
     assert (alignment.clock.method == "none") == (case != "away"), alignment.notes
 
 
@@ -179,7 +179,7 @@ def test_one_clock_and_one_direction_gives_the_batch_itself() -> None:
     assert (alignment.backward, alignment.elsewhere, alignment.outside) == (0, 0, 0)
 
 
-def test_what_never_passes_the_other_point_is_not_lost() -> None:
+def test_packets_that_never_pass_the_other_point_are_not_lost() -> None:
     time, delay = sent(1, 1_000), delays(1, 1_000)
     neighbour = packets(ids(2, 500), sent(2, 500), CLIENT, CLIENT + 7)
     up = PacketBatch.concatenate([packets(ids(1, 1_000), time), neighbour])
@@ -190,7 +190,7 @@ def test_what_never_passes_the_other_point_is_not_lost() -> None:
 
 
 def test_an_address_pair_that_lost_everything() -> None:
-    """Between hosts whose other packets come through; what goes to a host that is never seen below went elsewhere."""
+    """Other packets of these hosts arrive; packets to a host that is never seen downstream went elsewhere."""
     rng = np.random.default_rng(1)
     parts_up, parts_down = [], []
     for client in range(60):
@@ -212,7 +212,7 @@ def test_an_address_pair_that_lost_everything() -> None:
     assert alignment.left_out["upstream"].elsewhere == 20
 
 
-def test_captures_that_begin_and_end_apart() -> None:
+def test_captures_that_begin_and_end_at_different_times() -> None:
     time, own = sent(1, 6_000), ids(1, 6_000)
     up = packets(own[1_000:], time[1_000:])
     down = packets(own[:5_000], (time + delays(1, 6_000))[:5_000])
@@ -226,7 +226,7 @@ def test_captures_that_begin_and_end_apart() -> None:
 
 
 def conversation(offset_ns: int) -> tuple[PacketBatch, PacketBatch]:
-    """Both ways between two hosts; B's clock is ahead by the offset."""
+    """Both directions between two hosts; B's clock is ahead by the offset."""
     time, back = sent(1, 2_000), sent(2, 2_000)
     forth = packets(ids(1, 2_000), time), packets(ids(1, 2_000), time + delays(1, 2_000) + offset_ns)
     there, here = back + offset_ns, back + delays(2, 2_000)
@@ -235,7 +235,7 @@ def conversation(offset_ns: int) -> tuple[PacketBatch, PacketBatch]:
 
 
 @pytest.mark.parametrize("offset_ns", [0, 5 * 10**9, -5 * 10**9, -(10**13)])
-def test_conversations_show_the_direction_whatever_the_clocks(offset_ns: int) -> None:
+def test_conversations_show_the_direction_for_any_clocks(offset_ns: int) -> None:
     up, down = conversation(offset_ns)
     for first, second, source, sign in ((up, down, CLIENT, 1), (down, up, SERVER, -1)):
         alignment = align(see([first]), see([second]), names=NAMES)
@@ -252,7 +252,7 @@ def test_known_clocks() -> None:
     assert alignment.clock.method == "given"
     corrected = alignment.select("downstream", down)
     assert (corrected.time_ns - alignment.select("upstream", up).time_ns).min() >= 10**6 - 1
-    assert down.time_ns.min() >= START_NS + 5 * 10**9  # the batch itself is as it was
+    assert down.time_ns.min() >= START_NS + 5 * 10**9  # the batch itself is unchanged
     alignment = align(see([up]), see([down]), names=NAMES, clock="none")
     assert alignment.clock.method == "none"
 
@@ -267,7 +267,7 @@ def test_explicit_direction() -> None:
         align(see([up]), see([down]), names=NAMES, direction=Direction.parse("10.9.9.9>"))
 
 
-def test_directions_as_written() -> None:
+def test_notations_of_directions() -> None:
     batch = packets(ids(1, 3), np.arange(3), np.array([CLIENT, SERVER, CLIENT + 1]), np.array([SERVER, CLIENT, SERVER]))
     for text, rows in (
         ("10.0.0.1>", [1, 0, 0]),
@@ -287,7 +287,7 @@ def test_swapped_captures_are_refused() -> None:
     early, late = packets(ids(1, 1_000), time), packets(ids(1, 1_000), time + delays(1, 1_000))
     with pytest.raises(WirelagError, match=r"A and B .* are seen in B first, by 1.1. ms: swap the captures"):
         align(see([late]), see([early]), names=NAMES)
-    # A clock that is behind has the long tail of delays on the upper side.
+    # With a clock that is behind, the long tail of delays is on the upper side.
     behind = packets(ids(1, 1_000), time + delays(1, 1_000) - 10**9)
     alignment = align(see([early]), see([behind]), names=NAMES)
     assert alignment.clock.method == "minimum"
@@ -380,7 +380,7 @@ def test_real_captures_are_on_one_clock(shared_data: Path, room: str, one: str, 
     assert (second.time_ns[there] > first.time_ns[here]).all()
 
 
-def test_real_captures_the_wrong_way_round(shared_data: Path) -> None:
+def test_real_captures_in_the_wrong_order(shared_data: Path) -> None:
     room = shared_data / "twopoint" / "deterministic6g_data"
     names = ("upstream-nocross-10pkt_per_sec.pcap", "downstream-nocross-10pkt_per_sec.pcap")
     with pytest.raises(WirelagError, match="swap the captures"):
@@ -388,7 +388,7 @@ def test_real_captures_the_wrong_way_round(shared_data: Path) -> None:
 
 
 def test_real_delays_in_groups(shared_data: Path) -> None:
-    """After about 44 s the emulated delay is gone."""
+    """The emulated delay ends after about 44 s."""
     room = shared_data / "twopoint" / "mptcpanalyzer-0.3.2"
     up, down = (PacketBatch.concatenate(read(room / f"{name}_2_filtered.pcapng.gz")) for name in ("client", "server"))
     here, there, _ = _common(up, down)

@@ -1,4 +1,4 @@
-"""How well packets foretell their neighbours, and which packets of two captures become references."""
+"""How well packets predict their neighbours, and which packets of two captures become references."""
 
 import itertools
 import time
@@ -30,7 +30,7 @@ def normal(rng: np.random.Generator, rows: int = ROWS) -> Ints:
 
 
 def wave(step: float, rows: int = ROWS) -> Ints:
-    """Delays on a sine that goes so far in its angle from packet to packet."""
+    """Delays on a sine with this step of its angle per packet."""
     return np.asarray(np.rint(DELAY_NS + DELAY_NS / 2 * np.sin(step * np.arange(rows))).astype(np.int64))
 
 
@@ -38,10 +38,10 @@ def wave(step: float, rows: int = ROWS) -> Ints:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_neighbours_that_know_nothing_of_each_other_foretell_worse_than_the_mean(seed: int) -> None:
-    """The middle of two independent neighbours has half a variance: with the packet's own, sqrt(1.5) of the spread.
+def test_independent_neighbours_predict_worse_than_the_mean(seed: int) -> None:
+    """The mean of two independent neighbours has half a variance: with the packet's own, sqrt(1.5) of the spread.
 
-    4,000 errors that overlap: their mean is known to 2%. In any case it is above 0.9, where a note says so.
+    4,000 overlapping errors: their mean is known to 2%. It is always above 0.9, where a note is given.
     """
     found = locality(TIMES_NS, normal(np.random.default_rng(seed)), ONE, APART)
     assert found.error == pytest.approx(1.5**0.5, rel=0.06)
@@ -49,50 +49,50 @@ def test_neighbours_that_know_nothing_of_each_other_foretell_worse_than_the_mean
 
 
 @pytest.mark.parametrize("angle", [0.1, 0.5, 1.0])
-def test_neighbours_on_a_smooth_curve_foretell_well(angle: float) -> None:
-    """Between sin(x - a) and sin(x + a) lies sin(x) cos(a): 1 - cos(a) of it is missed."""
+def test_neighbours_on_a_smooth_curve_predict_well(angle: float) -> None:
+    """The mean of sin(x - a) and sin(x + a) is sin(x) cos(a): the error is 1 - cos(a) of it."""
     found = locality(TIMES_NS, wave(angle / APART), ONE, APART)
     assert found.error == pytest.approx(1 - np.cos(angle), rel=0.02)
 
 
-def test_ways_with_delays_of_their_own_are_told_apart() -> None:
+def test_ways_with_different_delays_are_separated() -> None:
     """One address pair in four takes 40 ms more, and each way changes slowly."""
     keys = np.where(np.arange(ROWS) % 4 == 3, 9, 5).astype(np.uint64)
     delays_ns = wave(0.01) + np.where(keys == 9, 40_000_000, 0)
     found = locality(TIMES_NS, delays_ns, keys, APART)
     assert 9 in found.ways
     assert found.error is not None
-    assert found.error < 0.1  # 1 - cos(0.4): its own neighbours are four times as far
+    assert found.error < 0.1  # 1 - cos(0.4): its own neighbours are four times as far away
     mixed = locality(TIMES_NS, delays_ns, ONE, APART)
     assert mixed.error is not None
     assert mixed.error > 0.5
 
 
 @pytest.mark.parametrize("pairs", [2, 5, 50])
-def test_many_pairs_through_one_queue_go_one_way(pairs: int) -> None:
-    """Their own neighbours are farther off than those of all."""
+def test_many_pairs_through_one_queue_are_one_way(pairs: int) -> None:
+    """Their own neighbours are farther away than the nearest of all."""
     rng = np.random.default_rng(4)
     keys = rng.integers(0, pairs, ROWS, np.uint64)
     for delays_ns in (wave(0.03), np.abs(np.cumsum(rng.normal(0, 1000, ROWS))).astype(np.int64)):
         assert not len(locality(TIMES_NS, delays_ns, keys, APART).ways)
 
 
-def test_pairs_with_independent_delays_go_one_way() -> None:
-    """Both kinds of neighbours are as bad; 800 packets of a pair tell that to 4%, and a way needs a fifth."""
+def test_pairs_with_independent_delays_are_one_way() -> None:
+    """Both kinds of neighbours predict equally badly; 800 packets of a pair show it to 4%, a way needs a fifth."""
     rng = np.random.default_rng(4)
     assert not len(locality(TIMES_NS, normal(rng), rng.integers(0, 5, ROWS, np.uint64), APART).ways)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_chance_is_no_way(seed: int) -> None:
-    """Fifty pairs of 80 packets with independent delays: the luckiest gain a fifth, and less than chance may give."""
+def test_chance_makes_no_way(seed: int) -> None:
+    """Fifty pairs of 80 packets with independent delays: the luckiest gain a fifth, less than the bound for chance."""
     rng = np.random.default_rng(seed)
     keys, delays_ns = rng.integers(0, 50, ROWS, np.uint64), rng.exponential(DELAY_NS, ROWS).astype(np.int64)
     assert not len(locality(TIMES_NS, delays_ns, keys, APART).ways)
 
 
 def test_many_pairs_take_no_longer_than_few() -> None:
-    """A pair is looked at in its own packets: 50,000 pairs times 100,000 packets would take minutes."""
+    """A pair is evaluated on its own packets: 50,000 pairs times 100,000 packets would take minutes."""
     rng = np.random.default_rng(4)
     rows = 100_000
     took_s = {}
@@ -106,7 +106,7 @@ def test_many_pairs_take_no_longer_than_few() -> None:
     assert took_s[50_000] < 50 * took_s[50]  # three times as long, on an idle machine
 
 
-def test_ways_are_so_many_at_most_in_rising_order() -> None:
+def test_the_number_of_ways_is_limited_and_they_are_in_rising_order() -> None:
     rng = np.random.default_rng(5)
     keys = rng.integers(0, 30, 30 * 400, np.uint64)
     delays_ns = (keys * np.uint64(10**7)).astype(np.int64) + rng.integers(0, 1000, len(keys))
@@ -125,18 +125,18 @@ def test_the_order_of_packets_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2 * APART, 2 * APART + FEWEST - 1])
-def test_of_few_packets_nothing_is_said(rows: int) -> None:
+def test_few_packets_give_no_result(rows: int) -> None:
     found = locality(TIMES_NS[:rows], wave(0.01)[:rows], ONE[:rows], APART)
     assert found.error is None
     assert not len(found.ways)
 
 
-def test_delays_that_are_all_the_same_leave_nothing_to_foretell() -> None:
+def test_constant_delays_need_no_prediction() -> None:
     assert locality(TIMES_NS, np.full(ROWS, DELAY_NS), ONE, APART).error is None
 
 
 @pytest.mark.parametrize("apart", [1, 7])
-def test_any_numbers_are_survived(apart: int) -> None:
+def test_random_numbers_are_accepted(apart: int) -> None:
     rng = np.random.default_rng(7)
     for most in (2, 2**62):
         times_ns, delays_ns = rng.integers(-most, most, (2, 500))
@@ -160,7 +160,7 @@ def both(rows: int, seed: int = 1) -> tuple[PacketBatch, PacketBatch]:
 
 
 def found(references: References, down: PacketBatch, cuts: list[int] | None = None) -> tuple[list[int], list[int]]:
-    """Rows of the whole, and when they were sent, from batches that end at these rows."""
+    """Rows of the whole, and their sending times, from batches that end at these rows."""
     rows, sent_ns = [], []
     for start, end in itertools.pairwise([0, *sorted(cuts or []), len(down)]):
         here, times_ns = references.find(down[start:end])
@@ -171,8 +171,8 @@ def found(references: References, down: PacketBatch, cuts: list[int] | None = No
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 7, 8, 9, 20, 300])
-def test_never_more_than_one_for_so_many_packets_and_hardly_fewer(every: int) -> None:
-    """After any number of packets. STRIDE coins make a reference, so of n the number is known to sqrt(n / STRIDE)."""
+def test_at_most_one_reference_per_interval_and_hardly_fewer(every: int) -> None:
+    """After any number of packets. STRIDE coins make a reference, so the number of n is known to sqrt(n / STRIDE)."""
     up, down = both(40_000)
     rows, sent_ns = found(References([up], every, 0), down)
     assert (np.array(rows) >= every * np.arange(len(rows))).all()
@@ -181,7 +181,7 @@ def test_never_more_than_one_for_so_many_packets_and_hardly_fewer(every: int) ->
     assert sent_ns == up.time_ns[rows].tolist()
 
 
-def test_one_of_one_is_every_packet() -> None:
+def test_one_in_one_is_every_packet() -> None:
     up, down = both(1_000)
     assert found(References([up], 1, 0), down)[0] == list(range(1_000))
 
@@ -193,7 +193,7 @@ def test_one_of_one_is_every_packet() -> None:
     every=st.sampled_from([1, 3, 10, 50]),
 )
 def test_any_split_gives_the_same_references(cuts: list[int], sent: list[int], every: int) -> None:
-    """Also with copies, in the same batch or in another one, and packets that upstream does not know."""
+    """Also with copies, in the same batch or in another one, and packets that upstream did not see."""
     up, down = both(3_000)
     down.packet_id[1::50], down.packet_id[7::11] = down.packet_id[:-1:50], 5
     whole = found(References([up], every, 0), down)
@@ -202,32 +202,32 @@ def test_any_split_gives_the_same_references(cuts: list[int], sent: list[int], e
     assert whole[0]
 
 
-def test_packets_with_copies_upstream_are_none() -> None:
+def test_packets_with_copies_upstream_are_not_references() -> None:
     """Which of them arrived cannot be known."""
     up, down = both(2_000)
-    up.packet_id[1_000:1_500] = up.packet_id[:500]  # so what arrives as 1,000 to 1,500 was never seen
+    up.packet_id[1_000:1_500] = up.packet_id[:500]  # so packets that arrive as 1,000 to 1,500 were never seen
     rows, _ = found(References([up], 1, -(10**12)), down)
     assert rows == list(range(500, 1_000)) + list(range(1_500, 2_000))
 
 
-def test_only_the_first_of_copies_downstream_is_one() -> None:
+def test_only_the_first_copy_downstream_is_a_reference() -> None:
     up, down = both(2_000)
     down.packet_id[1_000:] = down.packet_id[:1_000]
     for cuts in ([], [500], [1_000, 1_200]):
         assert found(References([up], 1, 0), down, cuts)[0] == list(range(1_000))
 
 
-def test_what_arrives_too_early_is_another_packet() -> None:
+def test_a_packet_that_arrives_too_early_is_another_one() -> None:
     up, down = both(2_000)
     down.time_ns[::3] = up.time_ns[::3] - 1
     for least_ns, expected in ((0, [row for row in range(2_000) if row % 3]), (-1, list(range(2_000)))):
         assert found(References([up], 1, least_ns), down)[0] == expected
 
 
-def test_they_are_more_evenly_spaced_than_a_coin_would_have_them() -> None:
-    """The gaps of a coin with probability p have the variance (1 - p) / p^2, and of STRIDE gaps in a row it adds up.
+def test_references_are_more_evenly_spaced_than_by_a_single_coin() -> None:
+    """Gaps by a coin with probability p have the variance (1 - p) / p^2, which adds up over STRIDE gaps.
 
-    10,000 gaps tell a variance to 3%; that none may come too soon stretches one gap in 300 to twice its length.
+    10,000 gaps show a variance to 3%; the minimum distance stretches one gap in 300 to twice its length.
     """
     every, p = 20, STRIDE / 20
     up, down = both(200_000)
@@ -238,7 +238,7 @@ def test_they_are_more_evenly_spaced_than_a_coin_would_have_them() -> None:
 
 
 def test_each_way_has_its_share() -> None:
-    """One packet in ten goes another way: its references are as far apart, counted in its own packets."""
+    """One packet in ten takes another way: its references are equally far apart, counted in its own packets."""
     every = 20
     up, down = both(100_000)
     references, ways = References([up], every, 0), np.arange(len(down)) % 10 == 0
@@ -255,7 +255,7 @@ def test_each_way_has_its_share() -> None:
 @examples(20)
 @given(cuts=st.lists(st.integers(0, 3_000), max_size=9), every=st.sampled_from([1, 3, 10]))
 def test_any_split_gives_each_way_the_same_references(cuts: list[int], every: int) -> None:
-    """What one way has does not depend on how many packets of another one came in the same batch."""
+    """References of one way do not depend on the packets of another one in the same batch."""
     up, down = both(3_000)
     ways = np.arange(len(down)) % 7 // 5
 
@@ -272,8 +272,8 @@ def test_any_split_gives_each_way_the_same_references(cuts: list[int], every: in
 
 
 @pytest.mark.parametrize(("every", "most"), [(20, 3_000), (20, 1_000), (1, 5_000), (3, 4_000)])
-def test_there_are_so_many_candidates_at_most(every: int, most: int) -> None:
-    """A smaller coin draws them: references come as often as wanted, as long as there are enough, and in any split."""
+def test_the_number_of_candidates_is_limited(every: int, most: int) -> None:
+    """A smaller coin draws them: references have the requested rate while there are enough, for any split."""
     up, down = both(40_000)
     answers = []
     for parts in ([up], [up[start : start + 1_000] for start in range(0, len(up), 1_000)]):
@@ -287,7 +287,7 @@ def test_there_are_so_many_candidates_at_most(every: int, most: int) -> None:
     assert len(rows) > 0.8 * min(len(down) / every, most / 2)
 
 
-def test_nothing_and_anything_is_survived() -> None:
+def test_empty_and_random_input() -> None:
     rng = np.random.default_rng(8)
     nothing = packets(np.empty(0, np.uint64), np.empty(0, np.int64))
     up, down = both(100)

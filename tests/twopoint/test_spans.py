@@ -1,4 +1,4 @@
-"""Intervals of two points: what straddles their edges, where packets delimit them, and that RDA says what join says."""
+"""Intervals of two points: packets across their edges, delimiters, and agreement of RDA with join."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ def spans(
 
 
 def by_clock(seen: Points, interval_ns: int) -> dict[int, tuple[list[Packet], list[Packet]]]:
-    """The packets of each interval, also of those in which nothing happened."""
+    """The packets of each interval, also of empty ones."""
     starts = [time_ns // interval_ns for packets in seen for _, time_ns in packets]
     intervals: dict[int, Points] = {i: ([], []) for i in range(min(starts, default=0), max(starts, default=-1) + 1)}
     for point, packets in enumerate(seen):
@@ -84,17 +84,17 @@ def check_straddling(seen: Points, interval_ns: int) -> None:
 
 @examples(80)
 @given(points(), st.sampled_from([SECOND_NS // 4, SECOND_NS, 2 * SECOND_NS]))
-def test_what_straddles_is_settled_as_the_twin_does(seen: Points, interval_ns: int) -> None:
+def test_packets_across_edges_are_settled_as_by_the_twin(seen: Points, interval_ns: int) -> None:
     check_straddling(seen, interval_ns)
 
 
 @pytest.mark.parametrize("interval_ns", [SECOND_NS // 10, SECOND_NS])
-def test_what_straddles_in_captures(capture: Points, interval_ns: int) -> None:
+def test_packets_across_edges_in_captures(capture: Points, interval_ns: int) -> None:
     check_straddling(capture, interval_ns)
 
 
 def crossed_once(seen: Points) -> Points:
-    """Without copies, and without what is under way for longer than anybody waits."""
+    """Without copies, and without packets in flight for longer than the waiting time."""
     up, down = (Counter(packet_id for packet_id, _ in packets) for packets in seen)
     late = {x for x, time_ns in seen[1] if abs(time_ns - dict(seen[0]).get(x, time_ns)) >= PATIENCE_NS}
     kept = [[packet for packet in packets if up[packet[0]] < 2 > down[packet[0]] and packet[0] not in late]
@@ -111,21 +111,21 @@ def test_intervals_add_up_to_the_whole(capture: Points, estimator: Join | Rda, i
     for name in ("sent", "received", "used", "sum_ns", "only_upstream", "only_downstream", "lost", "duplicated"):
         assert getattr(parts, name) == getattr(whole.whole, name), name
     assert parts.used > 0.9 * parts.sent
-    if isinstance(estimator, Join):  # every delay is known: so are the smallest, the largest, and the deviation
+    if isinstance(estimator, Join):  # every delay is known, so minimum, maximum and deviation are, too
         assert (parts.min_ns, parts.max_ns) == (whole.whole.min_ns, whole.whole.max_ns)
         assert parts.std_ns == pytest.approx(whole.whole.std_ns, rel=1e-12)
 
 
 @examples(60)
 @given(points(), st.integers(2, 30), st.sampled_from([SECOND_NS // 4, SECOND_NS]))
-def test_in_little_memory_nothing_is_counted_below_nothing(seen: Points, entries: int, interval_ns: int) -> None:
-    """Caches of neighbouring intervals have other levels: what is late may stand for more than was missed."""
+def test_with_little_memory_no_count_is_negative(seen: Points, entries: int, interval_ns: int) -> None:
+    """Caches of neighbouring intervals have different levels: a late packet may stand for more than was missed."""
     for estimator in (Join(memory=32 * entries), Rda(memory=32 * entries)):
         for span in spans(estimator, seen, interval_ns):
             assert all(getattr(span.whole, name) >= 0 for name in COUNTS)
 
 
-# ---- rda says what join says ----
+# ---- rda equals join ----
 
 
 def parts_of(seen: Points, interval_ns: int | None) -> list[tuple[Cached, Cached]]:
@@ -149,7 +149,7 @@ def same(exact: Crossing, decoded: Crossing) -> bool:
 
 @pytest.mark.parametrize("estimator", RDAS.values(), ids=RDAS)
 @pytest.mark.parametrize("interval_ns", [None, SECOND_NS])
-def test_rda_is_join_where_it_is_decoded(capture: Points, estimator: Rda, interval_ns: int | None) -> None:
+def test_rda_equals_join_where_it_is_decoded(capture: Points, estimator: Rda, interval_ns: int | None) -> None:
     decoded = 0
     parts = parts_of(capture, interval_ns)
     for up, down in parts:
@@ -166,7 +166,7 @@ def test_rda_is_join_where_it_is_decoded(capture: Points, estimator: Rda, interv
     "estimator", [Rda(), Rda(buckets=1500), Rda(rateless=True)], ids=["default", "fixed", "rateless"]
 )
 @pytest.mark.parametrize("interval_ns", [SECOND_NS // 4, SECOND_NS])
-def test_rda_is_join_once_all_is_settled(capture: Points, estimator: Rda, interval_ns: int) -> None:
+def test_rda_equals_join_once_everything_is_settled(capture: Points, estimator: Rda, interval_ns: int) -> None:
     exact, decoded = spans(Join(), capture, interval_ns), spans(estimator, capture, interval_ns)
     assert [span.interval for span in exact] == [span.interval for span in decoded]
     for one, other in zip(exact, decoded, strict=True):
@@ -176,7 +176,7 @@ def test_rda_is_join_once_all_is_settled(capture: Points, estimator: Rda, interv
 
 @examples(60)
 @given(points(), st.sampled_from(list(RDAS)), st.sampled_from([None, SECOND_NS]))
-def test_rda_is_join_for_copies_of_all_kinds(seen: Points, name: str, interval_ns: int | None) -> None:
+def test_rda_equals_join_for_copies_of_all_kinds(seen: Points, name: str, interval_ns: int | None) -> None:
     for up, down in parts_of(seen, interval_ns):
         crossing = RDAS[name].cross(up, down)
         if crossing.details["decoded"]:
@@ -187,8 +187,8 @@ def test_rda_is_join_for_copies_of_all_kinds(seen: Points, name: str, interval_n
 @pytest.mark.parametrize(
     "estimator", [Rda(), Rda(rateless=True), Rda(buckets=900)], ids=["buckets", "rateless", "fixed"]
 )
-def test_rda_is_join_of_a_share(capture: Points, estimator: Rda, capacity: int) -> None:
-    """Caches that are too small, and not equally so: both points look at the same share."""
+def test_rda_equals_join_on_a_share(capture: Points, estimator: Rda, capacity: int) -> None:
+    """Caches that are too small, by different amounts: both points use the same share."""
     up, down = (cached(packets, size) for packets, size in zip(capture, (capacity, 4 * capacity), strict=True))
     assert up.level > down.level
     for first, second in ((up, down), (cached(capture[0], 4 * capacity), cached(capture[1], capacity))):
@@ -211,7 +211,7 @@ def one_behind_the_other(first: Cached, second: Cached) -> Cached:
 
 
 class Whole(Join):
-    """Keeps all, so that one can see what is in which interval."""
+    """Keeps all packets, to show which interval each is in."""
 
     def added(self, first: Cached, second: Cached) -> Cached:
         return one_behind_the_other(first, second)
@@ -221,13 +221,13 @@ Told = list[tuple[int | None, list[Packet], list[Packet]]]
 
 
 def told(pairs: Sequence[Pair]) -> Told:
-    """By the names that both points cut at; what comes first may have one of its own."""
+    """By the names at which both points cut; the first interval has none."""
     names = [None, *(pair.interval.name for pair in pairs[1:])]
     return [(name, entries(pair.up), entries(pair.down)) for name, pair in zip(names, pairs, strict=False)]
 
 
 def twin_told(paired: Sequence[naive.Paired]) -> Told:
-    """An interval in which neither point saw anything is none."""
+    """The same from the twin, without empty intervals."""
     parts = [part for part in paired if part.upstream or part.downstream]
     names = [None, *(part.opened for part in parts[1:])]
     return [(name, part.upstream, part.downstream) for name, part in zip(names, parts, strict=False)]
@@ -259,8 +259,8 @@ def check_delimiters(seen: Points, delimiters: Delimiters, at: Sequence[int] = (
 
 @examples(150)
 @given(points(), st.integers(1, 3), st.sampled_from([1, SECOND_NS // 3]), st.lists(st.integers(0, 60), max_size=3))
-def test_markers_cut_and_pair_as_the_twin_does(seen: Points, bits: int, length_ns: int, at: list[int]) -> None:
-    """Of so few ids some are cut at twice, and some in another order."""
+def test_markers_cut_and_pair_as_by_the_twin(seen: Points, bits: int, length_ns: int, at: list[int]) -> None:
+    """With so few ids some cut twice, and some in another order."""
     check_delimiters(seen, Delimiters(length_ns, bits, 7), at)
 
 
@@ -293,7 +293,7 @@ def named(*names: int | None) -> list[Cut]:
         ((), (), ()),
     ],
 )
-def test_where_two_points_cut(
+def test_common_cuts_of_two_points(
     up: tuple[int | None, ...], down: tuple[int | None, ...], cut_at: tuple[int, ...]
 ) -> None:
     """No packet of either point is left out."""
@@ -327,8 +327,8 @@ def test_control_packets_cut_and_are_not_measured() -> None:
     assert sum(pair.lost_delimiters for pair in pairs) == 1
 
 
-def test_lda_over_markers_adds_up_what_both_points_saw(capture: Points) -> None:
-    """Whatever was cut: every packet of both points is in one interval."""
+def test_lda_over_markers_adds_up_the_packets_of_both_points(capture: Points) -> None:
+    """For any cuts: every packet of both points is in one interval."""
     estimator = Lda(256, (0,))
     for bits in (2, 5):
         found = spans(estimator, capture, None, Delimiters(SECOND_NS, bits))
