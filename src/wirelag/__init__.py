@@ -1,4 +1,4 @@
-"""wirelag: how late is the network? Measured from packets that are already there.
+"""wirelag: how late is the network? Measured from packets you already have.
 
     import wirelag
 
@@ -126,7 +126,7 @@ def read(
 ) -> Capture:
     """Open captures (pcap or pcapng; plain, gzip, zstd or xz; `-` is standard input) as one source of packet batches.
 
-    `filter` keeps some packets only. `packet_id` says what packet ids are made of (by default, everything that no hop
+    `filter` selects packets. `packet_id` sets the fields of packet ids (by default, all that no hop
     changes). `tunnels` follows GRE, IP-in-IP, VXLAN, Geneve and GTP-U to the innermost packet. `follow` goes on
     reading while the file grows. Several captures are merged by time, or, with `order="given"`, follow one another.
     """

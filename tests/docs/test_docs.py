@@ -54,7 +54,7 @@ def test_the_modules_that_should_have_examples_have_them() -> None:
 
 
 def test_the_python_reference_is_fresh_and_has_every_name() -> None:
-    assert python_reference.main(["--check"]) == 0, "write it anew with make docs"
+    assert python_reference.main(["--check"]) == 0, "run make docs"
     page = python_reference.PAGE.read_text(encoding="utf-8")
     missing = [name for name in wirelag.__all__ if f"\n### {name}\n" not in page]
     assert missing == []
@@ -68,7 +68,7 @@ def test_every_command_is_documented(command: str) -> None:
 
 
 def test_the_command_line_reference_is_fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert reference.main(["--check"]) == 0, "write it anew with make docs"
+    assert reference.main(["--check"]) == 0, "run make docs"
     stale = tmp_path / "cli.md"
     monkeypatch.setattr(reference, "PAGE", stale)
     assert reference.main(["--check"]) == 1

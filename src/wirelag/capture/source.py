@@ -1,4 +1,4 @@
-"""Whatever holds packets, as one source of packet batches: paths, globs, open files, an interface, batches."""
+"""Any input as one source of packet batches: paths, globs, open files, an interface, batches."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from wirelag.packets.filters import Filter
 
 PathOrFile: TypeAlias = str | os.PathLike[str] | IO[bytes]
 PacketSource: TypeAlias = "PathOrFile | Sequence[PathOrFile] | Packets | Iterable[PacketBatch]"
-"""A path, a glob, an open file, several of these, an interface, or packet batches (those of `wirelag.read`, say)."""
+"""A path, a glob, an open file, several of these, an interface, or packet batches (such as those of `wirelag.read`)."""
 
 _INTERFACES: Final = Path("/sys/class/net")
-_LIVE_NEEDS: Final = "say how long to listen: duration='10s'"
+_LIVE_NEEDS: Final = "give a time to capture: duration='10s'"
 
 
 class Statistics(Protocol):
@@ -38,7 +38,7 @@ class Statistics(Protocol):
 
 @runtime_checkable
 class Packets(Protocol):
-    """Packet batches, and how much of them there was."""
+    """Packet batches, and their statistics."""
 
     def __iter__(self) -> Iterator[PacketBatch]:
         """The batches."""
@@ -59,7 +59,7 @@ class Packets(Protocol):
 def open_packets(
     source: PacketSource, *, filter: Filter | None = None, tunnels: bool = False, duration_ns: int | None = None
 ) -> Packets:
-    """The packets of a source. `duration_ns` is how long to listen at an interface."""
+    """The packets of a source. `duration_ns` is how long to capture at an interface."""
     if isinstance(source, Packets):
         _need_no(filter, tunnels)
         return source
@@ -77,7 +77,7 @@ def open_packets(
 
 
 def is_interface(name: str) -> bool:
-    """Whether it is the name of an interface and not that of a file."""
+    """Whether a name is that of an interface, not of a file."""
     return "/" not in name and (_INTERFACES / name).is_dir() and not os.path.exists(name)
 
 
@@ -93,13 +93,13 @@ def list_files(source: PathOrFile | Sequence[PathOrFile]) -> Mapping[str, str]:
         text = os.fspath(one)
         found = sorted(glob.glob(text)) if glob.has_magic(text) and not os.path.exists(text) else [text]
         if not found:
-            raise WirelagError(f"{text}: no file has such a name")
+            raise WirelagError(f"{text}: no such file")
         files |= {path: "standard input" if path == "-" else path for path in found}
     return files
 
 
 def _path_of(file: IO[bytes]) -> tuple[str, str]:
-    """A path to an open file, from its beginning where it has one; what has no descriptor is copied to a file."""
+    """A path to an open file, rewound if possible; a file without a descriptor is copied."""
     name = str(getattr(file, "name", "open file"))
     try:
         return f"/proc/self/fd/{file.fileno()}", name
@@ -111,16 +111,16 @@ def _path_of(file: IO[bytes]) -> tuple[str, str]:
         return spool.name, name
 
 
-_SPOOLS: Final[list[Any]] = []  # kept open, and so on disk, until the program ends
+_SPOOLS: Final[list[Any]] = []  # kept open, so on disk, until the program ends
 
 
 def _need_no(filter: Filter | None, tunnels: bool) -> None:
     if tunnels or filter not in (None, Filter()):
-        raise WirelagError("these packets are read already: give filter and tunnels to wirelag.read")
+        raise WirelagError("these packets are already read: pass filter and tunnels to wirelag.read")
 
 
 class Batches:
-    """Packet batches that somebody made."""
+    """Packet batches from the caller."""
 
     names: list[str]
     warnings: list[str]
@@ -137,7 +137,7 @@ class Batches:
 
 
 class Listening:
-    """An interface, for some time."""
+    """An interface, captured for some time."""
 
     def __init__(self, interface: str, duration_ns: int, filter: Filter | None, tunnels: bool) -> None:
         from wirelag.capture.live import Live
