@@ -1,4 +1,4 @@
-"""wirelag: how late is the network? Measured from packets that are already there.
+"""wirelag: how late is the network? Measured from packets you already have.
 
     import wirelag
 

@@ -21,7 +21,7 @@ from wirelag.units import parse_duration_ns, parse_rate, parse_share, parse_size
 
 LONGEST: Final = "100y"
 LARGEST: Final = "1000TiB"
-FASTEST: Final = 1 << 40  # bytes a second
+FASTEST: Final = 1 << 40  # bytes per second
 SHOWN: Final = 80  # characters of a wrong value in an error
 
 
@@ -30,7 +30,7 @@ SHOWN: Final = 80  # characters of a wrong value in an error
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of value: the words for it, and how a plain value is read; a ValueError says what is wrong with it."""
+    """A kind of value: its description, and how to read a plain value; a ValueError says what is wrong."""
 
     words: str
     read: Callable[[Any], Any]
@@ -67,7 +67,7 @@ def _address(value: Any) -> str:
 def _rate(value: Any) -> int:
     rate = parse_rate(_text(value)) // 8
     if not 0 < rate < FASTEST:
-        raise ValueError(f"{_shown(value)} is out of range: at least 8bps, and less than 8 Tbps")
+        raise ValueError(f"{_shown(value)} is out of range: at least 8bps, below 8Tbps")
     return rate
 
 
@@ -75,7 +75,7 @@ TEXT: Final = Kind("text", _text)
 PATH: Final = Kind("path", _text)
 FLAG: Final = Kind("true or false", _flag)
 SHARE: Final = Kind("share", _share)
-RATE: Final = Kind("rate", _rate)  # read as bytes a second
+RATE: Final = Kind("rate", _rate)  # read as bytes per second
 SPEED: Final = Kind("speed", lambda value: parse_speed(str(value)))
 ADDRESS: Final = Kind("address", _address)
 
@@ -133,7 +133,7 @@ def choice(*names: str) -> Kind:
 
 
 def named(pattern: str, rule: str) -> Kind:
-    """Names that match a pattern; `rule` says it in words."""
+    """Names that match a pattern; `rule` describes it."""
 
     def read(value: Any) -> str:
         if not re.fullmatch(pattern, _text(value)):
@@ -144,7 +144,7 @@ def named(pattern: str, rule: str) -> Kind:
 
 
 def listed(kind: Kind) -> Kind:
-    """A list of values of one kind; one alone needs no brackets."""
+    """A list of values of one kind; a single one needs no brackets."""
 
     def read(value: Any) -> tuple[Any, ...]:
         return tuple(map(kind.read, value if isinstance(value, list | tuple) else [value]))
@@ -162,14 +162,14 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A setting. `default` is as a file has it; None means that there is none."""
+    """A setting. `default` is written as in a file; None: no default."""
 
     name: str
     kind: Kind
     default: Any
     help: str
     flag: str | None = None
-    otherwise: str = ""  # what documentation says of the default where a value alone does not
+    otherwise: str = ""  # the default in documentation, where it is not one value
     required: bool = False
 
     def value(self) -> Any:
@@ -179,19 +179,19 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The settings of a program. Those in `tables` are written [[name]], each at most so many times."""
+    """The settings of a program. Those in `tables` are written [[name]], each up to its limit."""
 
     keys: tuple[Key, ...]
     tables: Mapping[str, tuple[int, tuple[Key, ...]]] = field(default_factory=dict)
 
     def read(self, document: Mapping[str, Any], where: str) -> Settings:
-        """What plain values say; problems stay inside until `check`."""
+        """Settings from plain values; `check` raises their problems."""
         settings = Settings(self, where)
         settings.put_document(document)
         return settings
 
     def load(self, path: str | None) -> Settings:
-        """What a TOML file says; without a file, the defaults."""
+        """Settings from a TOML file; without a file, the defaults."""
         return self.read(read_toml(path) if path else {}, path or "")
 
     def key(self, name: str) -> Key | None:
@@ -203,11 +203,11 @@ class Schema:
         return next((key for key in self.keys if key.name == name), None)
 
     def folders(self) -> list[str]:
-        """The tables that keys are in, written [name]."""
+        """The tables of keys, written [name]."""
         return list(dict.fromkeys(key.name.partition(".")[0] for key in self.keys if "." in key.name))
 
     def nearest(self, name: str) -> str:
-        """What may have been meant by an unknown name."""
+        """A suggestion for an unknown name."""
         table, _, rest = name.partition(".")
         if table in self.tables:
             return meant(rest.partition(".")[2], [key.name for key in self.tables[table][1]])
@@ -224,13 +224,13 @@ class Settings:
     def __init__(self, schema: Schema, where: str = "") -> None:
         self._schema, self._where = schema, where
         self._values: dict[str, Any] = {}
-        self._written: dict[str, tuple[Any, str]] = {}  # as it was given, and the place
-        self._rows: dict[str, list[str]] = {}  # by table: what errors call each row
-        self._tables: set[str] = set()  # that were given, be they empty
+        self._written: dict[str, tuple[Any, str]] = {}  # as given, with its place
+        self._rows: dict[str, list[str]] = {}  # by table: the name of each row in errors
+        self._tables: set[str] = set()  # tables given, even if empty
         self.problems: list[str] = []
 
     def put(self, name: str, value: Any, place: str) -> None:
-        """Set a value, or note why that cannot be."""
+        """Set a value, or note why it is wrong."""
         key = self._schema.key(name)
         if key is None:
             self.problems.append(f"{place}: unknown setting{self._schema.nearest(name)}")
@@ -242,7 +242,7 @@ class Settings:
             self.problems.append(f"{place}: {error}")
 
     def put_document(self, document: Mapping[str, Any]) -> None:
-        """Set what a TOML document says."""
+        """Set the values of a TOML document."""
         folders = self._schema.folders()
         for name, value in document.items():
             if name in self._schema.tables:
@@ -262,9 +262,9 @@ class Settings:
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             self.note(table, f"write [[{table}]] for each of them")
         elif len(rows) > most:
-            self.note(table, f"{len(rows)} are too many: at most {most}")
+            self.note(table, f"{len(rows)} tables are too many: at most {most}")
         elif not all(rows):
-            self.note(table, "one of them is empty: fill it in, or remove it")
+            self.note(table, "a table is empty: fill it in, or remove it")
         else:
             for number, row in enumerate(rows):
                 name = row.get("name")
@@ -274,13 +274,13 @@ class Settings:
                     self.put(f"{table}.{number}.{inner}", value, self._place(f"{table}.{number}.{inner}"))
 
     def put_flags(self, given: Mapping[str, Any]) -> None:
-        """Set what the command line says, by flag; None says nothing."""
+        """Set the values of the command line, by flag; None is not given."""
         for key in self._schema.keys:
             if key.flag and (value := given.get(key.flag)) is not None:
                 self.put(key.name, value, key.flag)
 
     def put_tables(self, table: str, given: Mapping[str, tuple[str, Any]]) -> None:
-        """Set a row for each value of the flags that may be repeated; other flags hold for all rows.
+        """Set a row for each value of the repeatable flags; other flags apply to all rows.
 
         These rows replace those of the file.
         """
@@ -288,13 +288,13 @@ class Settings:
         counts = {flag: len(value) for flag, value in given.values() if isinstance(value, list)}
         if given and not counts:
             flag, _ = next(iter(given.values()))
-            raise WirelagError(f"{flag}: applies to {table}, and none is named")
+            raise WirelagError(f"{flag}: applies to {table}, but none is given")
         if len(set(counts.values())) > 1:
             raise WirelagError(f"{' and '.join(counts)} must be given the same number of times")
         if not counts:
             return
         if max(counts.values()) > self._schema.tables[table][0]:
-            raise WirelagError(f"{', '.join(counts)}: given too often: at most {self._schema.tables[table][0]} times")
+            raise WirelagError(f"{', '.join(counts)}: given too often; at most {self._schema.tables[table][0]} times")
         for name in [name for name in self._written if name.startswith(f"{table}.")]:
             del self._written[name]
             self._values.pop(name, None)
@@ -327,13 +327,13 @@ class Settings:
         return WirelagError(f"{place}: {problem}")
 
     def note(self, name: str, problem: str) -> None:
-        """Keep a problem for `check`; each is told once."""
+        """Keep a problem for `check`; each is reported once."""
         line = str(self.wrong(name, problem))
         if line not in self.problems:
             self.problems.append(line)
 
     def check(self) -> None:
-        """A WirelagError with a line for each problem."""
+        """Raise a WirelagError with a line for each problem."""
         needed = {key.name: key for key in self._schema.keys}
         for table, (_, keys) in self._schema.tables.items():
             needed |= {row + key.name: key for row in self.rows(table) for key in keys}
@@ -344,7 +344,7 @@ class Settings:
             raise WirelagError("\n".join(self.problems))
 
     def stated(self) -> str:
-        """What was given, in a line for `--check`; the command line's part with its flags."""
+        """The settings given, as a line for `--check`; those of the command line with their flags."""
         given = {name: one for name, one in self._written.items() if name.partition(".")[0] not in self._schema.tables}
         parts = [f"{name} = {_shown(v)}" + f" ({at})" * at.startswith("-") for name, (v, at) in given.items()]
         return f"given: {', '.join(parts) or 'nothing'}; all other settings have their defaults"

@@ -97,24 +97,24 @@ dscp = 46
         ('interface = "lo"', "point (--point): is missing"),
         ('point = "a b"\ninterface = "lo"', "agent.toml: point: 'a b' is not a name"),
         ('point = "a"', "interface (--interface): name an interface"),
-        (LEAST + 'read = ["x.pcap"]', "name an interface to listen at, or captures"),
+        (LEAST + 'read = ["x.pcap"]', "name an interface to capture on, or captures"),
         (LEAST + 'intervall = "1s"', "agent.toml: intervall: unknown setting; did you mean interval?"),
         (LEAST + "rows = 5", "agent.toml: rows: unknown setting; did you mean estimator.rows?"),
         (LEAST + "[estimator]\nrows = 1", "agent.toml: estimator.rows: 1 is out of range: 2 to"),
         (LEAST + '[estimator]\nrows = "many"', "agent.toml: estimator.rows: 'many' is not a whole number"),
         (
             LEAST + '[estimator]\nname = "join"',
-            "estimator.name: 'join' sends every packet, so it is for captures",
+            "estimator.name: 'join' sends every packet, so it needs captures",
         ),
         (LEAST + 'interval = "soon"', "agent.toml: interval: 'soon' is not a duration"),
         (LEAST + 'interval = "1ms"', "agent.toml: interval: 1ms is out of range: at least 10ms"),
-        (LEAST + 'grace = "2s"', "agent.toml: grace: is longer than the interval"),
+        (LEAST + 'grace = "2s"', "agent.toml: grace: is longer than the interval: give a shorter one"),
         (LEAST + 'by = "weather"', "agent.toml: by: 'weather' is not one of"),
         (LEAST + '[cut]\nat = "packets"', "agent.toml: cut.at: only lda is cut at packets"),
         (LEAST + '[cut]\ncontrol_to = "192.0.2.1"', "cut.control_port (--control-port): is missing"),
         (LEAST + '[[segments]]\nname = "nowhere"', "agent.toml: segments.nowhere.name: 'nowhere' is not a segment"),
         (LEAST + '[[segments]]\ndirection = "10.0.0.1"', "agent.toml: segments.0.direction: '10.0.0.1' is not a dir"),
-        (LEAST + '[[segments]]\nname = "a>b"\n[[segments]]\nname = "a>b"', "two of them are the same"),
+        (LEAST + '[[segments]]\nname = "a>b"\n[[segments]]\nname = "a>b"', "duplicate name a>b"),
         (LEAST + "[segments]\nname = 1", "agent.toml: segments: write [[segments]]"),
         (LEAST + '[[references]]\nevery = "1s"', "references.0.to (--reference): is missing"),
         (LEAST + '[[references]]\nto = "example.com"', "agent.toml: references.0.to: 'example.com' is not an address"),
@@ -149,7 +149,7 @@ def test_flags_win(tmp_path: Path) -> None:
 def test_flags_that_do_not_go_together() -> None:
     base = ("--check", "--point", "p", "--interface", "lo")
     assert "--segment and --direction" in run(*base, "--segment", "a>b", "--segment", "b>a", "--direction", "::>")[1]
-    assert "--every: applies to references, and none is named" in run(*base, "--every", "1s")[1]
+    assert "--every: applies to references, but none is given" in run(*base, "--every", "1s")[1]
     assert "collector (--collector) is missing" in run(*base[1:])[1]
 
 
@@ -187,7 +187,7 @@ def test_examples_of_the_page_can_be_used(tmp_path: Path) -> None:
     ("words", "says"),
     [
         ({"interface": "nowhere0"}, "nowhere0: there is no such interface; there are "),
-        ({"interface": "lo", "spool.folder": "/dev/null/wirelag"}, "/dev/null/wirelag: no folder for messages"),
+        ({"interface": "lo", "spool.folder": "/dev/null/wirelag"}, "/dev/null/wirelag: cannot hold waiting messages"),
         pytest.param(
             {"interface": "lo", "filter": "tcp prt"},
             "filter 'tcp prt': ",

@@ -89,7 +89,7 @@ def test_an_impossible_m_set_is_refused(wrong: Any, tmp_path: Path) -> None:
     [
         (('by = "collector"', 'by = "me"'), "m_set.by: 'me' is not one of collector"),
         (('interface = "lo"', 'read = "a.pcap"'), "m_set.by: needs an interface"),
-        (("[m_set]", '[estimator]\nname = "lda"\n[m_set]'), "m_set.by: needs intervals that the clock cuts"),
+        (("[m_set]", '[estimator]\nname = "lda"\n[m_set]'), "m_set.by: needs intervals cut by the clock"),
         (('every = "10ms"', 'every = "1us"'), "m_set.every: 1us is out of range: at least 1ms"),
         (('every = "10ms"', "dscp = 64"), "m_set.dscp: 64 is out of range: 0 to 63"),
     ],
@@ -102,7 +102,7 @@ def test_wrong_settings_are_reported(change: tuple[str, str], said: str, tmp_pat
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('from = "::1"', "are of different families"),
+        ('from = "::1"', "are of different address families"),
         ('from = "here"', "'here' is not an address"),
         ("hops = 256", "256 is out of range: 0 to 255"),
         ("spread = 0", "0 is out of range: 1 to 64"),

@@ -225,8 +225,8 @@ def test_settings(tmp_path: Path) -> None:
         AGENT + SEGMENT + 'packets = "references"\n': "segments.A>B.packets: rli measures the packets between",
         AGENT + SEGMENT + 'references = "x"\n': "segments.A>B.references: 'x' is not a direction",
         AGENT + 'method = "best"\n' + SEGMENT: "estimator.method: 'best' is not one of linear, left, busy",
-        'by = "dscp"\n' + AGENT + SEGMENT: "by: rli tells flows apart",
-        AGENT + SEGMENT + '[m_set]\nby = "collector"\n': "m_set.by: measures references alone",
+        'by = "dscp"\n' + AGENT + SEGMENT: "by: rli distinguishes flows",
+        AGENT + SEGMENT + '[m_set]\nby = "collector"\n': "m_set.by: measures only references",
         AGENT + SEGMENT + '[cut]\nat = "packets"\n': "cut.at: only lda is cut at packets",
     }.items():
         assert problem in problem_of(text, tmp_path)
@@ -241,8 +241,8 @@ def test_check_reports_the_settings(tmp_path: Path) -> None:
     path.write_text(AGENT.replace('"B"', '"A"') + SEGMENT)
     code, said = run(str(path), "--check")
     assert code == 0
-    assert "measured at its other end, between references; NO [[references]] are named here" in said
-    assert "nothing is measured here" in said
+    assert "measured at its other end, between references; NO [[references]] are configured here" in said
+    assert "measures nothing here" in said
 
 
 def test_the_first_byte_alone_bounds_an_error() -> None:

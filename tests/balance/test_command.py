@@ -64,7 +64,7 @@ def dry_run(config: Path, *arguments: object) -> list[dict[str, Any]]:
         (("--dry-run", "-r", "nowhere.pcap"), "nowhere.pcap: there is no such file"),
         (("--dry-run", "-r", CAPTURE, "--speed", "fast"), "'fast' is not a speed"),
         (("--apply", "'", "-r", CAPTURE, "--speed", "max"), "No closing quotation"),
-        (("--apply", "", "-r", CAPTURE, "--speed", "max"), "names no command"),
+        (("--apply", "", "-r", CAPTURE, "--speed", "max"), "is empty: give a command"),
         (("--method", "auto"), "the kernel supports modes only: add --dry-run or --apply"),
         (("--check", "--prometheus", "x"), "'x' is not an address"),
     ],
@@ -132,7 +132,7 @@ def test_backends_are_distinguished_by_address(config: Path, tmp_path: Path) -> 
 def test_a_capture_from_the_wrong_side_is_reported(config: Path) -> None:
     config.write_text(re.sub(r"mac = .*\n", "", CONFIG), encoding="utf-8")
     done = wirelag("balance", "--config", config, "--dry-run", "-r", CAPTURE, "--speed", "max")
-    assert "no packet to 192.0.2.10 has a backend's address or MAC address: look where" in done.stderr
+    assert "no packet to 192.0.2.10 has a backend's address or MAC address: capture where" in done.stderr
     last = json.loads(done.stdout.splitlines()[-1])
     assert last["counters"]["unknown_backend"] > 8000
     assert [one["weight"] for one in last["backends"]] == [0.25] * 4
@@ -152,12 +152,12 @@ def test_sighup_reads_the_file_again_and_sigterm_ends_it(config: Path) -> None:
         assert len(json.loads(process.stdout.readline())["backends"]) == 4
         config.write_text(CONFIG[: CONFIG.rindex("[[backends]]")], encoding="utf-8")
         process.send_signal(signal.SIGHUP)
-        assert "read again" in process.stderr.readline()
+        assert "reloaded" in process.stderr.readline()
         while len([o for o in json.loads(process.stdout.readline())["backends"] if o["standing"] != "draining"]) == 4:
             pass
         config.write_text("service = 1", encoding="utf-8")
         process.send_signal(signal.SIGHUP)
-        assert process.stderr.readline().rstrip().endswith("all stays as it was")
+        assert process.stderr.readline().rstrip().endswith("nothing changed")
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
@@ -207,7 +207,7 @@ def test_a_command_that_takes_too_long_is_killed_with_its_children(
     applier = Applier(f"sh -c 'sleep 600 & echo $! > {started}; wait'", Service(SERVICE, (80,)), said.append)
     applier.offer(Config.load(str(config)).backends, dict.fromkeys(NAMES, 0.25))
     applier.close()
-    assert said == ["--apply: sh: took longer than 2 s and was ended; it is run again in the next interval"]
+    assert said == ["--apply: sh: took longer than 2 s and was killed; the next interval runs it again"]
     pid = started.read_text(encoding="utf-8").strip()
     until(lambda: not runs(pid), "the end of what it had started")
 
@@ -218,7 +218,7 @@ def test_a_command_that_fails_is_reported_once_and_run_again(config: Path) -> No
         "--speed", "16x",
     )  # fmt: skip
     assert done.stderr.splitlines() == [
-        "wirelag balance: --apply: sh: exit code 3: no such service; it is run again in the next interval"
+        "wirelag balance: --apply: sh: exit code 3: no such service; the next interval runs it again"
     ]
     backends = Config.load(str(config)).backends
     lines: list[str] = []
@@ -227,7 +227,7 @@ def test_a_command_that_fails_is_reported_once_and_run_again(config: Path) -> No
     applier.close()
     assert applier.failures == 1
     assert lines == [
-        "--apply: /nowhere/at/all: cannot be run (No such file or directory); it is run again in the next interval"
+        "--apply: /nowhere/at/all: cannot run it (No such file or directory); the next interval runs it again"
     ]
 
 

@@ -62,7 +62,7 @@ def test_traffic_outlives_its_controller_and_the_next_one_takes_over(place: Site
     until(lambda: set(last(again)) == {"server1", "server2"}, "server3 drained")
     drained_ns = time.time_ns()
     again.stop()
-    assert "traffic flows on" in again.said()
+    assert "the kernel balances on" in again.said()
     traffic(place, 1, 2)
 
     asked = stop_client(client, place)

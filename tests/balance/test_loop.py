@@ -165,13 +165,13 @@ def test_too_short_connections_are_reported_once(config: Path) -> None:
         entry = balancer.step(dataplane.reading(**dict.fromkeys(NAMES, brief)))
         told += short.add(entry)
     assert told == 1
-    assert short.line.startswith("connections too short to tell a latency (1.0 requests each")
+    assert short.line.startswith("connections are too short for a latency (1.0 requests each")
     view.add(entry)
     from rich.console import Console
 
     console = Console(file=StringIO(), width=200, record=True)
     console.print(view.draw())
-    assert console.export_text().count("connections too short to tell") == 4
+    assert console.export_text().count("connections too short") == 4
     well_heard = TooShort()
     assert not any(
         well_heard.add(balancer.step(dataplane.reading(web1=well(), web2=Counts(abstained=50, requests=50, opened=50))))

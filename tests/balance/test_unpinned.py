@@ -50,7 +50,7 @@ def test_pins_are_a_folder_or_false(tmp_path: Path) -> None:
     assert "not pinned: it ends with its process" in wirelag("balance", "--config", path, "--check").stdout
     for line in ("pins = 0\n", 'pins = ""\n', "pins = []\n"):
         path.write_text(line + CONFIG, encoding="utf-8")
-        with pytest.raises(WirelagError, match=r"pins: .* is not a folder in bpffs, nor false"):
+        with pytest.raises(WirelagError, match=r"pins: .* is neither a folder in bpffs nor false"):
             Config.load(str(path))
 
 
@@ -83,7 +83,7 @@ def test_without_pins_it_balances_until_its_process_ends(place: Site) -> None:
     client = place.ask(8, LONG_S, SHORT_LIVES)
     traffic(place, 1, 2)
     watch.wait_for_line(r'"samples": [1-9]\d')
-    assert "outside of the kernel" not in watch.stop(signal.SIGINT)
+    assert "outside the kernel" not in watch.stop(signal.SIGINT)
     code, said = balance(place)
     assert (code, said.count("\n")) == (2, 1), said
     assert "eth0: another XDP program is attached there" in said

@@ -258,7 +258,7 @@ def test_no_thread_of_an_agent_or_a_watch_keeps_a_capability(network: Network, t
         (["agent", "--point", "p", "--interface", "lo", "--cores", "0", "--check"], "is out of range: 1 to"),
         (
             ["agent", "--point", "p", "--interface", "lo", "--cores", "2", "--estimator", "lda", "--check"],
-            "needs intervals that the clock cuts",
+            "needs intervals cut by the clock",
         ),
     ],
 )

@@ -141,7 +141,7 @@ def test_drain_and_fallback(queue: Queue) -> None:
     assert given["drain_bytes_per_s"] == queue.simulation.scenario.bytes_per_s
     wrong = answer(queue.behind, "--drain", "200Gbps")
     assert wrong["fallback"]
-    assert any("as linear does" in note for note in wrong["notes"])
+    assert any("fell back to linear" in note for note in wrong["notes"])
     assert queue.error(wrong) < 0.2
 
 

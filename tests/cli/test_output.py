@@ -113,7 +113,7 @@ def test_devices_may_be_shared(tmp_path: Path) -> None:
     free: dict[str, str | Iterable[str] | None] = {"-o": ["/dev/null", "/dev/null"], "--html": None}
     check_outputs("table", free, ["/dev/null", "-", str(tmp_path / "missing.pcap")])
     check_outputs("table", {"-o": str(tmp_path / "a"), "--html": str(tmp_path / "b")}, [str(tmp_path / "c")])
-    with pytest.raises(typer.BadParameter, match="must be a file"):
+    with pytest.raises(typer.BadParameter, match="needs the name of a file"):
         check_outputs("table", {"-o": None, "--html": "-"})
 
 
@@ -256,7 +256,7 @@ def test_score_and_compare_read_standard_input(folder: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize("command", ["score {} truth.parquet", "compare {} {}"])
 def test_a_binary_file_is_not_a_report(folder: Path, command: str) -> None:
     assert run(folder, command.format("up.pcap", "up.pcap"), code=2).stderr == (
-        "wirelag: up.pcap: is not JSON but binary data; write it with --format json -o FILE\n"
+        "wirelag: up.pcap: binary data, not JSON; write it with --format json -o FILE\n"
     )
 
 

@@ -173,7 +173,7 @@ def test_packets_that_leave_the_topology_s_paths(net: Path, tmp_path: Path) -> N
     found = json.loads(wirelag("path", net, tmp_path / "failed", *AD, "--format", "json"))
     strays = found["unassigned"]["F"]["reasons"]
     assert strays[ELSEWHERE] > 0
-    assert any("routes changed meanwhile" in note for note in found["notes"])
+    assert any("routes have changed" in note for note in found["notes"])
     new = tmp_path / "new.json"
     new.write_text(json.dumps(truth.to_json()), encoding="utf-8")
     after = json.loads(wirelag("path", new, tmp_path / "failed", *AD, "--format", "json"))
@@ -192,7 +192,7 @@ def test_a_topology_that_changes_half_way(net: Path, tmp_path: Path) -> None:
     told = wirelag("path", net, whole, *AD)
     assert "left by several ports" in told
     (note,) = (line for line in told.splitlines() if line.startswith("note: ") and " F " in line)
-    assert "routes changed meanwhile; take captures and topology of one time" in note
+    assert "routes have changed; use captures and a topology of the same time" in note
 
 
 def test_a_path_that_the_topology_does_not_have(tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ def test_the_page_opens_in_a_browser_whatever_routers_are_called(tool: Callable[
         (["--from", "A", "--to", "Q"], "there is no router Q"),
         (["--from", "A", "--to", "B"], "no report is of a segment on the path from A to B"),
         (["--slow", "0s"], "longer than 0"),
-        (["--interval", "1s"], "reports have intervals already"),
+        (["--interval", "1s"], "reports have their own intervals"),
         (["--estimator", "best"], "is not one of"),
     ],
 )
@@ -399,7 +399,7 @@ def test_reports_of_different_times(net: Path, tmp_path: Path) -> None:
 
 def test_invalid_folders(net: Path, quiet: Path, tmp_path: Path) -> None:
     assert "holds no captures of ports" in wirelag("path", net, tmp_path, *AC, code=2)
-    assert "name nothing beside it" in wirelag("path", net, quiet, quiet, *AC, code=2)
+    assert "name nothing else" in wirelag("path", net, quiet, quiet, *AC, code=2)
     for name, says in (
         ("A.in.Z.pcap", "there is no router Z"),
         ("A.out.C.pcap", "has no link from A to C"),

@@ -130,7 +130,7 @@ def test_the_table() -> None:
     assert "1  C (given)" in table
     assert "F *" in table
     assert "if C-F fails: segments: 2 appear, 12 vanish" in table
-    assert "while routes converge both are measured" in table
+    assert "while routes converge, old and new segments are both measured" in table
     assert "nothing is measured inside routers" in wirelag(SIX_FILE, "--upgrade", 0)
 
 
@@ -139,7 +139,7 @@ def test_a_network_that_falls_apart(validator: jsonschema.Draft202012Validator, 
     line.write_text("a-b,b-c,1\nb-c,c,1\n")
     found = answer(validator, line, "--upgrade", 1, "--fail", "a-b-b-c")  # names with hyphens
     assert found["fail"]["links"] == [["a-b", "b-c"]]
-    assert any("do not reach each other" in note for note in found["notes"])
+    assert any("cannot reach each other" in note for note in found["notes"])
 
 
 def test_router_names_with_commas(validator: jsonschema.Draft202012Validator, tmp_path: Path) -> None:

@@ -141,8 +141,8 @@ def test_packets_from_servers_alone_are_refused(tmp_path: Path) -> None:
 
 def test_no_usable_packets_are_reported(tmp_path: Path) -> None:
     empty = write(tmp_path / "empty.pcap")
-    assert "no packets to look at" in refused(empty)
-    assert "no packets to look at" in refused(MIRROR, "--port", "9")
+    assert "no packets to measure" in refused(empty)
+    assert "no packets to measure" in refused(MIRROR, "--port", "9")
     assert "Traceback" not in refused(tmp_path / "nowhere.pcap")
 
 

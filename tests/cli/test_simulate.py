@@ -75,7 +75,7 @@ def test_the_command_writes_captures_and_truth(tmp_path: Path) -> None:
         (["--packets", "0"], "between 1 and"),
         (["--snaplen", "0"], "at least 1"),
         (["--clock-skew", "5"], "needs --points 2"),
-        (["--truth", "x.pcap"], "a file of its own"),
+        (["--truth", "x.pcap"], "its own file"),
     ],
 )
 def test_bad_options_are_explained(arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:

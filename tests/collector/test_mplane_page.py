@@ -37,4 +37,4 @@ def test_the_map_follows_the_network(browser: Browser, tmp_path: Path) -> None:
         browser.until("document.querySelectorAll('#map line').length === 7")
         browser.until("document.querySelector('#changes tbody').innerText.includes('links down: C>F, F>C')")
         changes = browser.ask("[...document.querySelectorAll('#changes tbody tr')].map(r => r.cells[1].innerText)")
-        assert "segments begin: C>>F, F>>C; segments end: C>F, F>C" in changes[0]
+        assert "new segments: C>>F, F>>C; removed segments: C>F, F>C" in changes[0]

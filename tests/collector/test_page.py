@@ -84,9 +84,7 @@ def test_everything_is_drawn_without_other_hosts(browser: Browser, tmp_path: Pat
         browser.ask("document.querySelectorAll('#map [data-segment]')[1].dispatchEvent(new Event('click'))")
         browser.until("document.getElementById('name').innerText === 'B>C'")
         browser.until("document.getElementById('about').innerText.includes('mean')")
-        assert "of packets came directly behind a later one" in browser.ask(
-            "document.getElementById('about').innerText"
-        )
+        assert "of packets arrived right after a later one" in browser.ask("document.getElementById('about').innerText")
         before = int(browser.ask("document.body.dataset.drawn"))
         browser.ask("document.getElementById('range').value = 86400")
         browser.ask("document.getElementById('range').dispatchEvent(new Event('change'))")
@@ -102,7 +100,7 @@ def test_results_arrive_live(browser: Browser, tmp_path: Path) -> None:
     with Running(tmp_path, "--segment", "A>B") as running:
         browser.open(running.url)
         browser.until("document.getElementById('said').innerText === 'live'")
-        browser.until("document.getElementById('about').innerText === 'Nothing is known of this time.'")
+        browser.until("document.getElementById('about').innerText === 'No results for this time.'")
         path = recent(4, 300, 3)
         send(running.url, pair(path, RDA), 4, settled(running, path, 3))
         browser.until("document.getElementById('delay').data[2].y.filter(y => y !== null).length >= 4")

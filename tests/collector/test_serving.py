@@ -283,7 +283,7 @@ def test_an_unusable_broker_is_reported_once(tmp_path: Path) -> None:
         running.until(lambda: running.counted().get("nats broker failed", 0) >= 2)
     assert running.log.count(f"{url}: cannot use the NATS server there") == 1
     said = wirelag("collect", "--check", "--nats", url, "--listen", "127.0.0.1:0", "--store", tmp_path / "new.db")
-    assert "now it could not: " in said.stdout
+    assert "which fails now: " in said.stdout
 
 
 def test_a_quantile_beyond_the_sample_is_not_reported() -> None:

@@ -18,7 +18,7 @@ def _keys(schema: Schema) -> list[Key]:
 def test_a_page_has_the_settings_of_its_schema(name: str) -> None:
     text = (FOLDER / name).read_text(encoding="utf-8")
     assert text.count(BEGIN) == 1
-    assert page(text, PAGES[name]) == text, "write it anew with make docs"
+    assert page(text, PAGES[name]) == text, "run make docs"
 
 
 def test_a_stale_page_is_found() -> None:

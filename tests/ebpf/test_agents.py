@@ -58,7 +58,7 @@ def test_two_agents_in_the_kernel_measure_a_segment(network: Network, tmp_path: 
                 assert 0 < crossing.moments.sum_ns / crossing.used < 10**8
                 compared += 1
         assert compared >= 3
-        assert "outside of the kernel" not in up.said()
+        assert "outside the kernel" not in up.said()
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def test_two_agents_in_the_kernel_measure_a_segment(network: Network, tmp_path: 
         ({"--interval": "50ms"}, "at least 100 ms"),
         ({"--filter": "tcp"}, r"filter.*is not available in the kernel"),
         ({"--by": "flow"}, r"by.*is not available in the kernel"),
-        ({"--in-kernel": False, "--then": "/sys/fs/bpf/x"}, "add in_kernel"),
-        ({"--interface": None, "-r": ["x.pcap"]}, "captures are not read inside the kernel"),
+        ({"--in-kernel": False, "--then": "/sys/fs/bpf/x"}, "needs in_kernel"),
+        ({"--interface": None, "-r": ["x.pcap"]}, "the kernel reads no captures"),
     ],
 )
 def test_settings_that_the_kernel_cannot_run_are_reported_first(given: dict[str, object], said: str) -> None:

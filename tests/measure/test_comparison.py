@@ -332,7 +332,7 @@ def test_legs() -> None:
     [
         ({"quantity": None}, 'not a report of delays (no "quantity"); give the JSON of wirelag rtt'),
         ({"quantity": None, "command": "info"}, "not a report of delays (printed by wirelag info)"),
-        ({"command": "score"}, "is what wirelag score prints"),
+        ({"command": "score"}, "printed by wirelag score"),
         ({"mean": "1"}, '"mean" is not a number'),
         ({"mean": True}, '"mean" is not a number'),
         ({"mean": math.inf}, '"mean" is not a number'),
@@ -347,7 +347,7 @@ def test_legs() -> None:
         ({"groups": {}}, '"groups" is not a list'),
         ({"groups": [{}]}, 'a group has no "key"'),
         ({"groups": [1]}, 'a group has no "key"'),
-        ({"groups": [{"key": "a"}, {"key": "a"}]}, "two groups are called 'a'"),
+        ({"groups": [{"key": "a"}, {"key": "a"}]}, "two groups have the key 'a'"),
         ({"groups": [{"key": "a", "mean": "x"}]}, 'a: "mean" is not a number'),
         ({"legs": {"server": 1}}, '"server" is not an object'),
     ],
@@ -372,11 +372,11 @@ def test_different_quantities_are_not_compared() -> None:
     ("content", "said"),
     [
         (None, "cannot read: No such file or directory; name a report in JSON"),
-        (b"\xd4\xc3\xb2\xa1", "is not JSON but binary data; write it with --format json -o FILE"),
+        (b"\xd4\xc3\xb2\xa1", "binary data, not JSON; write it with --format json -o FILE"),
         (b"all 3", "is not JSON (line 1: Expecting value); write it with --format json -o FILE"),
-        (b"{}\n{}\n", "holds several JSON objects, wants one; write it with --format json -o FILE, not jsonl"),
+        (b"{}\n{}\n", "holds several JSON objects, needs one; write it with --format json -o FILE, not jsonl"),
         (b"[" * 100_000, "cannot be read as JSON; write it with --format json -o FILE"),
-        (b"[]", "is not a report: wants one JSON object; write it with --format json -o FILE"),
+        (b"[]", "not a report: needs one JSON object; write it with --format json -o FILE"),
         (b"{}", 'not a report of delays (no "quantity"); give the JSON of wirelag rtt, response, oneway or flows'),
     ],
 )

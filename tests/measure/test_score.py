@@ -107,7 +107,7 @@ def test_the_command_prints_a_table(files: tuple[Path, Path]) -> None:
     ("content", "says"),
     [
         ("not json", "is not JSON"),
-        ("[1]", "is not a report"),
+        ("[1]", "not a report"),
         ("{}", 'no "quantity"'),
         ('{"quantity": "speed", "samples": 1}', "must be one of"),
         ('{"quantity": "round_trip", "samples": "many"}', '"samples" is not an integer'),

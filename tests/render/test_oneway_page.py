@@ -300,7 +300,7 @@ def test_the_scale_is_linear_around_zero_and_logarithmic_beyond() -> None:
 def test_a_clock_is_drawn_from_its_own_offset() -> None:
     assert "less" not in clocks(fit())["layout"]["yaxis"]["title"]["text"]
     far = clocks(fit(offset_s=3_600.0))
-    assert far["layout"]["yaxis"]["title"]["text"].startswith("difference less ")
+    assert far["layout"]["yaxis"]["title"]["text"].startswith("difference minus ")
     assert max(abs(y) for y in far["data"][0]["y"]) < 0.1
     forward, backward, line = (trace["y"] for trace in clocks(fit())["data"])
     assert min(forward) >= max(line) >= max(backward)

@@ -172,7 +172,7 @@ def test_a_page_without_epochs(epochs: Epochs) -> None:
 def test_a_page_of_one_epoch(epochs: Epochs, tool: Callable[[str], str], tmp_path: Path) -> None:
     text = render_response(made(epochs.of(np.flatnonzero(epochs.rows["count"] > 0)[:1])))
     assert "too few flows for an interval" in text
-    assert "Every epoch has an answer." in text
+    assert "Every epoch has an estimate." in text
     browse(tool("chromium"), saved(text, tmp_path), tmp_path, "--dump-dom")
 
 

@@ -125,5 +125,5 @@ def test_every_problem_is_a_line_with_its_place() -> None:
     assert problems({"name": "x", "cut": 3}) == ["a.toml: cut: is a table: write [cut]"]
     assert problems({"name": "x", "zzz": 3}) == ["a.toml: zzz: unknown setting; known: name, cut, hosts"]
     assert problems({"name": "x", "hosts": 3}) == ["a.toml: hosts: write [[hosts]] for each of them"]
-    assert problems({"name": "x", "hosts": [{}]}) == ["a.toml: hosts: one of them is empty: fill it in, or remove it"]
+    assert problems({"name": "x", "hosts": [{}]}) == ["a.toml: hosts: a table is empty: fill it in, or remove it"]
     assert problems({"name": "x", "hosts": [{"to": "::1"}] * 3}) == ["a.toml: hosts: 3 are too many: at most 2"]

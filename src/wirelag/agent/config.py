@@ -1,4 +1,4 @@
-"""What an agent does, settled: settings become what the loop needs, or one line that says what is wrong with them."""
+"""The configuration of an agent: settings become what the loop needs, or an error names the wrong one."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from wirelag.transport import Address
 if TYPE_CHECKING:
     from wirelag.packets.grouping import Grouping
 
-EXPECTED: Final = 100_000  # packets of an interval, where the settings name none
-SPREAD: Final = 8  # ports that the references of a virtual link come from
-CREDIT_NS: Final = 10**9  # how long the share of references may be saved up
-REFERENCE_BYTES: Final = 92  # of the IP packet
+EXPECTED: Final = 100_000  # packets of an interval, unless set
+SPREAD: Final = 8  # source ports of the references of a virtual link
+CREDIT_NS: Final = 10**9  # how long unused share of references accumulates
+REFERENCE_BYTES: Final = 92  # size of the IP packet
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A segment that this point is an end of: which packets belong to it, and the terms of its synopses."""
+    """A segment that begins or ends at this point: its packets, and the terms of its synopses."""
 
     segment: str | None
     terms: Terms
     way: Direction | None
     references_only: bool
-    references_way: Direction | None = None  # of rli: where they have other addresses than packets
+    references_way: Direction | None = None  # rli: if references have other addresses than packets
 
     def grouping(self) -> Grouping | None:
-        """A fresh one, as the terms have it."""
+        """A fresh meter, by the terms."""
         if self.terms.by is None:
             return None
         kind, ipv4_prefix, ipv6_prefix, most = self.terms.by.split("/")
@@ -59,15 +59,15 @@ class Reference:
     source_port: int  # 0: any
     dscp: int
     injection: Injection
-    source: str | None = None  # the address they come from; None: as routes have it
-    hops: int = 0  # that they may take; 0: as many as usual
-    spread: int = 1  # ports they come from in turn: where paths are equal, each takes some of them
-    until_ns: int | None = None  # then no more are sent
+    source: str | None = None  # source address; None: chosen by routing
+    hops: int = 0  # hop limit; 0: the usual one
+    spread: int = 1  # source ports used in turn, so that equal paths each get some
+    until_ns: int | None = None  # when to stop
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How references of an m-set are sent that the collector chooses: what is sent is its choice, how much is not."""
+    """The rate of references in an m-set from the collector, which chooses the segments but not the rate."""
 
     injection: Injection
     dscp: int
@@ -75,7 +75,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """All that an agent does."""
+    """The configuration of an agent."""
 
     point: str
     interface: str | None
@@ -89,10 +89,10 @@ class Config:
     interval_ns: int
     grace_ns: int
     status_ns: int
-    terms: Terms  # of all segments, but for their direction and filter
-    measured: tuple[Measured, ...]  # none where the m-set is the collector's, and upstream of rli
-    referred: tuple[str, ...]  # segments of rli that begin here: the other end measures them
-    m_set: Pace | None  # None: the collector has no say in what is measured
+    terms: Terms  # common terms; segments differ in direction and filter
+    measured: tuple[Measured, ...]  # none with an m-set from the collector, or upstream of rli
+    referred: tuple[str, ...]  # rli segments that begin here; the other end measures them
+    m_set: Pace | None  # None: the collector does not choose segments
     past_bytes: int
     collector: Address | None
     spool: Path
@@ -100,22 +100,22 @@ class Config:
     clock_error_ns: int | None
     references: tuple[Reference, ...]
     receive_references: bool
-    expected_packets: int  # in an interval
-    control: tuple[str, int] | None  # where control packets go that cut the intervals of lda
+    expected_packets: int  # per interval
+    control: tuple[str, int] | None  # destination of control packets, which cut intervals of lda
     in_kernel: bool = False
-    then: str | None = None  # the XDP program that runs after ours
+    then: str | None = None  # XDP program that runs after wirelag's
     given: str = ""  # which settings were given, in words
 
     @classmethod
     def of(cls, settings: Settings) -> Config:
-        """From settings; a WirelagError names the one that is wrong."""
+        """The configuration from settings; a WirelagError names a wrong one."""
         settings.check()
         if (settings["interface"] is None) == (settings["read"] is None):
-            raise settings.wrong("interface", "name an interface to listen at, or captures to read (read, -r)")
+            raise settings.wrong("interface", "name an interface to capture on, or captures to replay (read, -r)")
         if settings["read"] is not None and settings["filter"] is not None:
-            raise settings.wrong("filter", "is for an interface: filter the captures before, with tcpdump -r -w")
+            raise settings.wrong("filter", "needs an interface: filter captures beforehand with tcpdump -r -w")
         if settings["grace"] > settings["interval"]:
-            raise settings.wrong("grace", "is longer than the interval")
+            raise settings.wrong("grace", "is longer than the interval: give a shorter one")
         terms = _terms(settings)
         m_set = _pace(settings, terms)
         if terms.estimator.can.one_sided:
@@ -156,21 +156,21 @@ class Config:
 
     @property
     def memory_bytes(self) -> int:
-        """What the meters of the open interval may hold at most, the interval that is being sent, and past ones."""
+        """The memory limit of the open interval's meters, the interval being sent, and past ones."""
         each = sum(m.terms.estimator.bytes * (2 if m.terms.by else 1) for m in self.measured)
         if self.m_set is not None:
             each += MOST_SEGMENTS * self.terms.estimator.bytes
         return 2 * each + (self.past_bytes if self.terms.estimator.can.second_round else 0)
 
     def of_references(self, segment: str, source: str, target: str) -> Measured:
-        """A segment that is measured by references between two addresses."""
+        """A segment measured by references between two addresses."""
         direction = f"{source}>{target}"
         return Measured(segment, _narrowed(self.terms, direction, True), Direction.parse(direction), True)
 
     def reference(self, segment: str, source: str, target: str, until_ns: int | None) -> Reference:
         """The references of a segment of the m-set.
 
-        A link's arrive over the link or not at all; a virtual link's take each of its paths.
+        Those of a link arrive over the link or not at all; those of a virtual link take each of its paths.
         """
         assert self.m_set is not None
         link = parse_segment(segment).kind == "link"
@@ -186,14 +186,14 @@ def _measured(settings: Settings, terms: Terms, by_collector: bool) -> tuple[Mea
         found.append(Measured(settings[at + "name"], _narrowed(terms, direction, only), way, only))
     names = [m.segment or str(m.terms) for m in found]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise settings.wrong("segments", f"two of them are the same, {twice}; give each its own name")
+        raise settings.wrong("segments", f"duplicate name {twice}; give each segment its own")
     return tuple(found) or (() if by_collector else (Measured(None, terms, None, False),))
 
 
 def _interpolated(settings: Settings, terms: Terms) -> tuple[tuple[Measured, ...], tuple[str, ...]]:
     """Segments of rli that end here, and the names of those that begin here."""
     if not settings.rows("segments"):
-        raise settings.wrong("segments.0.name", "is missing: rli measures packets of one direction, among references")
+        raise settings.wrong("segments.0.name", "is missing: rli needs a segment of one direction")
     found, begin = [], []
     for at, one in zip(settings.rows("segments"), _measured(settings, terms, False), strict=True):
         if one.references_only:
@@ -202,7 +202,7 @@ def _interpolated(settings: Settings, terms: Terms) -> tuple[tuple[Measured, ...
             begin.append(one.segment)
             continue
         if one.way is None:
-            raise settings.wrong(at + "direction", "is missing: rli needs to know which packets arrive, SRC>DST")
+            raise settings.wrong(at + "direction", "is missing: rli needs the direction of arriving packets, SRC>DST")
         way = settings[at + "references"]
         found.append(replace(one, references_way=Direction.parse(way) if way else one.way))
     return tuple(found), tuple(begin)
@@ -214,7 +214,7 @@ def _narrowed(terms: Terms, direction: str | None, references_only: bool) -> Ter
 
 
 def _terms(settings: Settings) -> Terms:
-    """What both ends of a segment must agree on."""
+    """The terms that both ends of a segment must agree on."""
     name, interval_ns = settings["estimator.name"], settings["interval"]
     can = capabilities_of(name)
     assert can is not None
@@ -222,7 +222,7 @@ def _terms(settings: Settings) -> Terms:
     if settings["cut.control_to"] is not None and port is None:
         raise settings.wrong("cut.control_port", "is missing: control packets need a port")
     if settings["by"] == "dscp" and not can.by_mark:
-        raise settings.wrong("by", f"{name} tells flows apart, not marks: write flow, source, destination or prefix")
+        raise settings.wrong("by", f"{name} distinguishes flows, not marks: write flow, source, destination or prefix")
     method = _method(settings, name if not can.one_sided else "join")
     estimator = _one_sided(settings) if can.one_sided else _two_point(settings, method)
     prefixes = settings["ipv4_prefix"], settings["ipv6_prefix"], settings["most_groups"]
@@ -243,7 +243,7 @@ def _terms(settings: Settings) -> Terms:
 
 
 def _method(settings: Settings, name: str) -> Method:
-    """The method of two points, and where its intervals end."""
+    """The two-point method, and where its intervals end."""
     given = {key: settings[f"estimator.{key}"] for key in ("rows", "loss", "banks", "buckets", "deviation", "tail")}
     given |= {key: settings[f"estimator.{key}"] for key in ("packets_per_interval", "memory", "seed")}
     try:
@@ -253,7 +253,7 @@ def _method(settings: Settings, name: str) -> Method:
 
 
 def _wrong(settings: Settings, error: SettingError) -> WirelagError:
-    """The error, about the setting as the file names it."""
+    """The error, with the setting's name in the file."""
     option = "--" + error.name.replace("_", "-")
     return settings.wrong(SCHEMA.name_of(option) or error.name, error.problem)
 
@@ -275,7 +275,7 @@ def _collector(settings: Settings) -> Address | None:
     if url is None:
         return None
     if ca is not None and not os.access(ca, os.R_OK):
-        raise settings.wrong("collector.ca", f"{ca}: cannot be read")
+        raise settings.wrong("collector.ca", f"{ca}: cannot read it")
     secret = _secret(settings, token_file) if token_file else None
     try:
         return Address(url, secret, ca, settings["collector.insecure"], settings["collector.from"])
@@ -284,7 +284,7 @@ def _collector(settings: Settings) -> Address | None:
 
 
 def _secret(settings: Settings, path: str) -> str:
-    """A token from a file. What is in it never appears in an error."""
+    """A token from a file. Errors never show its content."""
     try:
         text = Path(path).read_text(encoding="ascii").strip()
     except OSError as error:
@@ -299,7 +299,7 @@ def _secret(settings: Settings, path: str) -> str:
 def _reference(settings: Settings, at: str) -> Reference:
     to, source, port, hops, spread = (settings[at + key] for key in ("to", "from", "source_port", "hops", "spread"))
     if source is not None and (":" in source) != (":" in to):
-        raise settings.wrong(at + "from", f"{source} and {to} are of different families")
+        raise settings.wrong(at + "from", f"{source} and {to} are of different address families")
     if spread > 1 and port:
         raise settings.wrong(at + "spread", "needs several ports: leave source_port out")
     return Reference(to, port, settings[at + "dscp"], _injection(settings, at), source, hops, spread)
@@ -309,12 +309,12 @@ def _pace(settings: Settings, terms: Terms) -> Pace | None:
     if settings["m_set.by"] is None:
         return None
     if settings["interface"] is None:
-        raise settings.wrong("m_set.by", "needs an interface: captures cannot be told what to measure")
+        raise settings.wrong("m_set.by", "needs an interface: captures cannot measure an m-set")
     if terms.estimator.can.one_sided:
         known = ", ".join(between_points(live=True, one_sided=False))
-        raise settings.wrong("m_set.by", f"measures references alone: take one of {known}")
+        raise settings.wrong("m_set.by", f"measures only references: use one of {known}")
     if terms.delimiters is not None:
-        raise settings.wrong("m_set.by", 'needs intervals that the clock cuts: cut.at = "clock"')
+        raise settings.wrong("m_set.by", 'needs intervals cut by the clock: cut.at = "clock"')
     return Pace(_injection(settings, "m_set."), settings["m_set.dscp"])
 
 
@@ -338,9 +338,9 @@ def _cores(settings: Settings, terms: Terms) -> int:
     if cores > most:
         raise settings.wrong("capture.cores", f"{cores} is out of range: 1 to {most}, the cores of this host")
     if cores > 1 and terms.estimator.can.ordered:
-        raise settings.wrong("capture.cores", f"{terms.estimator.name} needs packets in their order: one core")
+        raise settings.wrong("capture.cores", f"{terms.estimator.name} needs packets in order: use one core")
     if cores > 1 and terms.delimiters is not None:
-        raise settings.wrong("capture.cores", "needs intervals that the clock cuts (--cut clock)")
+        raise settings.wrong("capture.cores", "needs intervals cut by the clock (--cut clock)")
     return cores
 
 
@@ -352,7 +352,7 @@ def _control(settings: Settings, terms: Terms) -> tuple[str, int] | None:
 
 
 def _home() -> Path:
-    """Where messages wait: systemd's folder for a unit, or the user's own."""
+    """The folder for waiting messages: systemd's for a unit, or the user's own."""
     if folder := os.environ.get("STATE_DIRECTORY"):
         return Path(folder.partition(":")[0]) / "spool"
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"

@@ -35,7 +35,7 @@ EXAMPLES: Final = ipaddress.ip_network("2001:db8::/32")
 
 
 def forecast(config: Config) -> Iterator[str]:
-    """A line each; a WirelagError for what would end it at once."""
+    """The forecast, line by line; a WirelagError if the agent would not start."""
     yield from _lines(config)
     yield config.given
 
@@ -47,7 +47,7 @@ def _lines(config: Config) -> Iterator[str]:
         _look_into(Path(config.spool))
     yield _where(config)
     if config.in_kernel:
-        yield "measured in the kernel, which needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
+        yield "measures in the kernel, which needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
     first = config.terms
     length = format_duration(config.interval_ns)
     if first.delimiters is None:
@@ -61,14 +61,14 @@ def _lines(config: Config) -> Iterator[str]:
         f", classes by {_by(first.by)}" * bool(first.by)
     )
     for name in config.referred:
-        sends = "this point sends it references" if config.references else "NO [[references]] are named here to send it"
+        sends = "this point sends it references" if config.references else "NO [[references]] are configured here"
         yield f"segment {name}: measured at its other end, between references; {sends}"
     for measured in config.measured:
         yield f"segment {measured.segment or '(the collector knows)'}: {_packets(measured)}"
     if config.m_set is not None:
         injection = config.m_set.injection
         yield (
-            f"segments that the collector names, {MOST_SEGMENTS} at most: references of each every "
+            f"segments from the collector, at most {MOST_SEGMENTS}: references of each every "
             f"{format_duration(injection.tau_ns)}, {format_rate(8 * injection.size * 1e9 / injection.tau_ns)}"
         )
     one = () if config.m_set is None else (config.of_references("A>B", "::1", "::2"),)  # may be named by the collector
@@ -76,7 +76,7 @@ def _lines(config: Config) -> Iterator[str]:
     each = sum(message_bytes(measured, config.expected_packets) for measured in sent)
     per_s = each * 1e9 / config.interval_ns
     if not sent:
-        yield "nothing is measured here: no packet is captured, and only the agent's status is sent"
+        yield "measures nothing here: captures no packet, and sends only its status"
     else:
         yield _sent(config, each, per_s)
     yield f"memory: at most {format_size(config.memory_bytes + config.ring_bytes)}" + (
@@ -116,17 +116,17 @@ def _sent(config: Config, each: int, per_s: float) -> str:
 
 
 def _unfilled(address: str) -> str:
-    """A plan without addresses uses one of the documentation ranges."""
+    """A warning if the address is from a documentation range, as in a plan without addresses."""
     return "; FILL IN: this is not a router's address" if ipaddress.ip_address(address) in EXAMPLES else ""
 
 
 def message_bytes(measured: Measured, count: int) -> int:
-    """The size of the message about an interval of this many packets, by building one."""
+    """The size of the message about an interval of this many packets, from a real message."""
     interval_ns = measured.terms.interval_ns or 10**9
     interval = Interval(0, interval_ns)
     random = np.random.default_rng(1)
     meter = measured.terms.estimator.meter("upstream")
-    if not measured.terms.estimator.can.one_sided:  # of it a few numbers are sent, however many packets there are
+    if not measured.terms.estimator.can.one_sided:  # it sends a few numbers, however many packets there are
         ids = random.integers(0, 1 << 64, count, np.uint64)
         meter.observe(PacketBatch({"time_ns": np.sort(random.integers(0, interval_ns, count)), "packet_id": ids}))
     part = CutPart(measured, Cut(interval, {ALL: meter.cut(interval)}), {}, False, Seen(count, 0, interval_ns))
@@ -149,15 +149,15 @@ def _look_at(interface: str, expression: str | None) -> None:
 def _look_into(folder: Path) -> None:
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise WirelagError(f"{folder}: no folder for messages that wait: {there} is not writable; name another one")
+        raise WirelagError(f"{folder}: cannot hold waiting messages: {there} is not writable; name another folder")
 
 
 def _where(config: Config) -> str:
     if config.interface is None:
-        return f"{config.point}: reads {', '.join(config.captures)} at {config.speed:g} times its speed"
+        return f"{config.point}: replays {', '.join(config.captures)} at {config.speed:g}x"
     wanted = f", packets that match '{config.filter}'" if config.filter else ", every packet"
     return (
-        f"{config.point}: listens at {config.interface}{wanted}"
+        f"{config.point}: captures on {config.interface}{wanted}"
         + (", promiscuously" if config.promiscuous else "")
         + (", inside tunnels" if config.tunnels else "")
     )
@@ -191,7 +191,7 @@ def _share(config: Config, per_s: float) -> str:
     if passed <= 0:
         return "; no packets pass the interface now"
     share = per_s / passed
-    return f"; the interface now carries {format_rate(8 * passed)}, of which that is {share:.2%}"
+    return f", {share:.2%} of the {format_rate(8 * passed)} on the interface now"
 
 
 def _counted(interface: str) -> int | None:
@@ -207,10 +207,10 @@ def _clock(config: Config) -> str:
     clock.ask()
     reading = clock.reading()
     if reading.source == "stated":
-        return f"clock: assumed right within {format_duration(reading.error_ns)}, as stated"
+        return f"clock: assumed accurate within {format_duration(reading.error_ns)}, as stated"
     if not reading.synchronised:
         return (
             f"clock: NOT synchronised ({reading.source}): delays will be off by the clock difference; "
-            f"start chrony or PTP, or state a bound with clock.error where both points have one clock"
+            f"start chrony or PTP, or set clock.error if both points share a clock"
         )
-    return f"clock: synchronised, right within {format_duration(reading.error_ns)} ({reading.source})"
+    return f"clock: synchronised, accurate within {format_duration(reading.error_ns)} ({reading.source})"

@@ -1,4 +1,4 @@
-"""An agent whose meter runs inside the kernel, cut by the clock. What looks at single packets is not available."""
+"""An agent whose meter runs inside the kernel, cut by the clock. Settings that need single packets are refused."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from wirelag.ebpf.source import KernelSource
 
 
-SHORTEST_NS: Final = 100 * 10**6  # shortest interval: one is read while the next is filled
+SHORTEST_NS: Final = 100 * 10**6  # shortest interval: one is read while the next fills
 
 
 def check(settings: Settings, measured: tuple[Measured, ...]) -> None:
     """Raise a WirelagError if the kernel cannot do what is configured."""
     if settings["capture.then"] is not None and not settings["capture.in_kernel"]:
-        raise settings.wrong("capture.then", "runs after a program in the kernel: add in_kernel (--in-kernel)")
+        raise settings.wrong("capture.then", "needs in_kernel (--in-kernel)")
     if not settings["capture.in_kernel"]:
         return
     terms = measured[0].terms
@@ -32,11 +32,11 @@ def check(settings: Settings, measured: tuple[Measured, ...]) -> None:
         known = ", ".join(between_points(in_kernel=True))
         raise settings.wrong("estimator.name", f"{terms.estimator.name} cannot run in the kernel; known: {known}")
     if terms.delimiters is not None:
-        raise settings.wrong("cut.at", "in the kernel intervals are cut by the clock: write clock (--cut clock)")
+        raise settings.wrong("cut.at", "the kernel cuts intervals by the clock: write clock (--cut clock)")
     if settings["interface"] is None:
-        raise settings.wrong("read", "captures are not read inside the kernel: leave in_kernel (--in-kernel) out")
+        raise settings.wrong("read", "the kernel reads no captures: leave in_kernel (--in-kernel) out")
     if settings["interval"] < SHORTEST_NS or settings["interval"] < 2 * settings["grace"]:
-        raise settings.wrong("interval", "is too short: in the kernel at least 100 ms, and twice the grace")
+        raise settings.wrong("interval", "is too short: the kernel needs at least 100 ms, and twice the grace")
     for name, given in {
         "by": terms.by is not None,
         "filter": settings["filter"] is not None,
@@ -55,7 +55,7 @@ class KernelMeter:
         self._inside = inside
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
-        """Do nothing: the kernel has seen them."""
+        """Do nothing: the kernel sees the packets."""
 
     def cut(self, interval: Interval) -> Cut:
         """The cut of an interval."""
@@ -63,7 +63,7 @@ class KernelMeter:
 
 
 def open_kernel(config: Config, tell: Callable[[str], None]) -> tuple[KernelSource, KernelMeter] | None:
-    """Attach; return None and report why if that fails, unless another program must run after ours."""
+    """Attach. On failure report why and return None; raise if another program must run after wirelag's."""
     from wirelag.ebpf.dataplane import UnavailableError
     from wirelag.ebpf.source import KernelSource
 
@@ -82,7 +82,7 @@ def open_kernel(config: Config, tell: Callable[[str], None]) -> tuple[KernelSour
     except UnavailableError as error:
         if config.then is not None:
             raise
-        tell(f"{error}; measuring outside of the kernel instead")
+        tell(f"{error}; measuring outside the kernel instead")
         return None
     for note in inside.hooks.notes:
         tell(note)

@@ -1,4 +1,4 @@
-"""The settings of an agent, as a schema: what a file and the command line may say."""
+"""The settings of an agent, as the schema of its file and command line."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from wirelag.settings import (
 
 MOST_REFERENCES: Final = 64
 MOST_SEGMENTS: Final = 64
-MOST_SPREAD: Final = 64  # ports that the references of a virtual link come from
+MOST_SPREAD: Final = 64  # source ports of the references of a virtual link
 ESTIMATORS: Final = between_points(live=True)
 
 
 def _estimator(value: Any) -> str:
     if value in between_points(live=False):
-        raise ValueError(f"{value!r} sends every packet, so it is for captures; known: {', '.join(ESTIMATORS)}")
+        raise ValueError(f"{value!r} sends every packet, so it needs captures; known: {', '.join(ESTIMATORS)}")
     return str(choice(*ESTIMATORS).read(value))
 
 
@@ -44,7 +44,7 @@ def _direction(value: Any) -> str:
 
 
 DIRECTION: Final = Kind("`SRC>DST`", _direction)
-# It becomes part of URLs, subjects and file names.
+# Part of URLs, subjects and file names.
 POINT: Final = named("[A-Za-z0-9_-]{1,64}", "1 to 64 letters, digits, - and _")
 SEGMENT: Final = Kind("segment", lambda value: str(parse_segment(TEXT.read(value))))
 ESTIMATOR: Final = Kind(choice(*ESTIMATORS).words, _estimator)
@@ -52,83 +52,83 @@ ESTIMATOR: Final = Kind(choice(*ESTIMATORS).words, _estimator)
 # fmt: off
 SCHEMA: Final = Schema(
     (
-        Key("point", POINT, None, "the name of this vantage point; unique at its collector", "--point", required=True),
-        Key("interface", TEXT, None, "the interface to listen at; `any` is every Ethernet port", "--interface"),
-        Key("read", listed(PATH), None, "captures to read instead, as if they happened now", "-r"),
-        Key("speed", SPEED, "1x", "how fast to read them", "--speed"),
-        Key("filter", TEXT, None, "packets as tcpdump selects them; the same at both ends", "--filter"),
+        Key("point", POINT, None, "name of this vantage point; unique at its collector", "--point", required=True),
+        Key("interface", TEXT, None, "interface to capture on; `any` is every Ethernet port", "--interface"),
+        Key("read", listed(PATH), None, "captures to replay instead", "-r"),
+        Key("speed", SPEED, "1x", "replay speed", "--speed"),
+        Key("filter", TEXT, None, "filter in tcpdump's syntax; the same at both ends", "--filter"),
         Key("interval", duration("10ms"), "1s", "length of intervals", "--interval"),
-        Key("grace", duration(), "50ms", "how long after its end an interval is cut if no later packet comes",
+        Key("grace", duration(), "50ms", "wait after the end of an interval before it is cut, if no later packet comes",
             "--grace"),
-        Key("status", duration(), "10s", "how often the collector hears of the agent's own state", "--status"),
-        Key("by", choice("flow", "source", "destination", "prefix", "dscp"), None, "a synopsis for each class, too",
+        Key("status", duration(), "10s", "how often the agent sends its status", "--status"),
+        Key("by", choice("flow", "source", "destination", "prefix", "dscp"), None, "also cut a synopsis per class",
             "--by"),
-        Key("most_groups", whole(1, 1 << 20), 100, "classes of an interval; the rest is `other`", "--most-groups"),
-        Key("ipv4_prefix", whole(0, 32), 24, "of networks in `by`", "--ipv4-prefix"),
-        Key("ipv6_prefix", whole(0, 128), 48, "of networks in `by`", "--ipv6-prefix"),
-        Key("collector.url", TEXT, None, "`https://HOST:PORT`, `tls://HOST:PORT` (NATS); plain text within the host",
+        Key("most_groups", whole(1, 1 << 20), 100, "classes per interval; the rest is `other`", "--most-groups"),
+        Key("ipv4_prefix", whole(0, 32), 24, "prefix length of IPv4 networks in `by`", "--ipv4-prefix"),
+        Key("ipv6_prefix", whole(0, 128), 48, "prefix length of IPv6 networks in `by`", "--ipv6-prefix"),
+        Key("collector.url", TEXT, None, "`https://HOST:PORT`, `tls://HOST:PORT` (NATS); plain text only on loopback",
             "--collector"),
-        Key("collector.token_file", PATH, None, "a file with the token, or `user:password` for NATS", "--token-file"),
-        Key("collector.ca", PATH, None, "who signs the collector's certificate", "--ca", "the system's"),
-        Key("collector.from", ADDRESS, None, "the address to send from (HTTPS), for a router its own", "--from"),
-        Key("collector.insecure", FLAG, False, "allow plain text to other hosts, and any certificate", "--insecure"),
-        Key("capture.promiscuous", FLAG, False, "packets for other hosts, too", "--promiscuous"),
-        Key("capture.tunnels", FLAG, False, "look inside GRE, IP-in-IP, VXLAN, Geneve and GTP-U", "--tunnels"),
-        Key("capture.ring", size(), "64MiB", "memory for packets that wait to be read", "--ring"),
-        Key("capture.cores", whole(1, 4096), 1, "cores that capture, at most those of the host", "--cores"),
-        Key("capture.in_kernel", FLAG, False, "measure [inside the kernel](../guides/in-the-kernel.md), by eBPF",
+        Key("collector.token_file", PATH, None, "file with the token, or `user:password` for NATS", "--token-file"),
+        Key("collector.ca", PATH, None, "CA that signed the collector's certificate", "--ca", "the system's"),
+        Key("collector.from", ADDRESS, None, "source address of messages (HTTPS); on a router its own", "--from"),
+        Key("collector.insecure", FLAG, False, "allow plain text to other hosts and any certificate", "--insecure"),
+        Key("capture.promiscuous", FLAG, False, "also capture packets to other hosts", "--promiscuous"),
+        Key("capture.tunnels", FLAG, False, "measure inside GRE, IP-in-IP, VXLAN, Geneve and GTP-U", "--tunnels"),
+        Key("capture.ring", size(), "64MiB", "size of the capture buffer", "--ring"),
+        Key("capture.cores", whole(1, 4096), 1, "cores that capture packets", "--cores"),
+        Key("capture.in_kernel", FLAG, False, "measure [inside the kernel](../guides/in-the-kernel.md) (eBPF)",
             "--in-kernel"),
-        Key("capture.then", PATH, None, "with `in_kernel`: the pinned XDP program that runs after ours", "--then"),
-        Key("estimator.name", ESTIMATOR, "rda", "the method", "--estimator"),
-        Key("estimator.method", choice("linear", "left", "busy"), "linear", "of rli ([flows](flows.md))"),
-        Key("estimator.rows", whole(2, 1 << 24), None, "of lda (all banks) and finecomb; of rda for sigma", "--rows",
+        Key("capture.then", PATH, None, "with `in_kernel`: pinned XDP program to run after ours", "--then"),
+        Key("estimator.name", ESTIMATOR, "rda", "the estimator", "--estimator"),
+        Key("estimator.method", choice("linear", "left", "busy"), "linear", "rli: interpolation ([flows](flows.md))"),
+        Key("estimator.rows", whole(2, 1 << 24), None, "lda (all banks), finecomb: rows; rda: rows for sigma", "--rows",
             "1024; rda: 32"),
-        Key("estimator.loss", TEXT, None, 'lda, finecomb: shares of loss to tune for, `"0.1%,5%"`', "--loss"),
+        Key("estimator.loss", TEXT, None, 'lda, finecomb: loss rates to tune for, `"0.1%,5%"`', "--loss"),
         Key("estimator.packets_per_interval", whole(1, 1 << 40), None, "packets to tune for", "--packets-per-interval"),
-        Key("estimator.banks", whole(2, 4), 3, "of rda", "--banks"),
-        Key("estimator.buckets", whole(2, 1 << 26), None, "of rda: send so many buckets, not symbols", "--buckets"),
+        Key("estimator.banks", whole(2, 4), 3, "rda: number of banks", "--banks"),
+        Key("estimator.buckets", whole(2, 1 << 26), None, "rda: send buckets, not symbols", "--buckets"),
         Key("estimator.deviation", choice("rows", "collapse"), "rows", "`collapse`: as in the papers", "--deviation"),
-        Key("estimator.tail", whole(1, 1 << 24), 512, "most packets whose times are sent for quantiles", "--tail"),
-        Key("estimator.memory", size("1KiB", "128GiB"), "64MiB", "of rda for packets, of rli for flows", "--memory",
+        Key("estimator.tail", whole(1, 1 << 24), 512, "packets sampled for quantiles, at most", "--tail"),
+        Key("estimator.memory", size("1KiB", "128GiB"), "64MiB", "rda: memory for packets; rli: for flows", "--memory",
             "`64MiB`; rli: `16MiB`"),
-        Key("estimator.past", size(), "256MiB", "of rda, for past intervals that may be asked about", "--past"),
-        Key("estimator.seed", whole(0, (1 << 64) - 1), 0, "of all coins, and of packet ids", "--seed"),
-        Key("packet_id.nat", FLAG, False, "addresses and ports change in between", "--nat"),
-        Key("packet_id.prefix", whole(0, 64), 16, "bytes of payload that tell packets apart", "--prefix"),
+        Key("estimator.past", size(), "256MiB", "rda: memory for past intervals, for a second round", "--past"),
+        Key("estimator.seed", whole(0, (1 << 64) - 1), 0, "seed of all random choices and of packet ids", "--seed"),
+        Key("packet_id.nat", FLAG, False, "leave addresses and ports out of packet ids", "--nat"),
+        Key("packet_id.prefix", whole(0, 64), 16, "payload bytes in packet ids", "--prefix"),
         Key("cut.at", choice("packets", "clock"), None, "where intervals end", "--cut",
             "lda: `packets`; others: `clock`"),
-        Key("cut.control_port", whole(1, 65535), None, "lda: control packets to it end intervals", "--control-port"),
+        Key("cut.control_port", whole(1, 65535), None, "lda: cut at control packets to this port", "--control-port"),
         Key("cut.control_to", ADDRESS, None, "lda: send control packets to this address", "--control-to"),
-        Key("spool.folder", PATH, None, "where messages wait until the collector has them", "--spool", "see below"),
-        Key("spool.most", size(), "1GiB", "bytes of them; beyond that the oldest are dropped", "--spool-most"),
-        Key("clock.error", duration(), None, "the clock is right within this; nothing else is asked", "--clock-error"),
+        Key("spool.folder", PATH, None, "folder for messages not yet sent", "--spool", "see below"),
+        Key("spool.most", size(), "1GiB", "size limit of the spool; beyond it the oldest are dropped", "--spool-most"),
+        Key("clock.error", duration(), None, "error bound of the clock, instead of its daemon's", "--clock-error"),
         Key("receive_references", FLAG, False, "receive reference packets (port 862)", "--receive-references"),
-        Key("m_set.by", choice("collector"), None, "who names [segments](#m-sets-of-the-collector) to measure",
+        Key("m_set.by", choice("collector"), None, "who assigns the [m-set](#m-sets-of-the-collector) to measure",
             "--m-set"),
-        Key("m_set.every", duration("1ms"), "100ms", "how often a reference packet goes to each of them"),
-        Key("m_set.link", RATE, "1Gbps", "the rate of the links"),
-        Key("m_set.share", SHARE, "0.5%", "the share of the link's bytes that references never exceed"),
-        Key("m_set.dscp", whole(0, 63), 0, "their class of service"),
+        Key("m_set.every", duration("1ms"), "100ms", "time between reference packets of a segment"),
+        Key("m_set.link", RATE, "1Gbps", "rate of the links"),
+        Key("m_set.share", SHARE, "0.5%", "largest share of the link's bytes for references"),
+        Key("m_set.dscp", whole(0, 63), 0, "DSCP of reference packets"),
     ),
     {
         "segments": (MOST_SEGMENTS, (
-            Key("name", SEGMENT, None, "the segment that this point is an end of: `A>B`, `A>>D`, `B[A>C]`",
+            Key("name", SEGMENT, None, "a segment that begins or ends here: `A>B`, `A>>D`, `B[A>C]`",
                 "--segment"),
-            Key("direction", DIRECTION, None, "its packets, between addresses or networks", "--direction", "both"),
-            Key("packets", choice("all", "references"), "all", "`references`: the reference packets alone"),
-            Key("references", DIRECTION, None, "of rli: its references, if their addresses differ",
+            Key("direction", DIRECTION, None, "direction of its packets, by address or network", "--direction", "both"),
+            Key("packets", choice("all", "references"), "all", "`references`: only reference packets"),
+            Key("references", DIRECTION, None, "rli: direction of its references, if different",
                 otherwise="its direction"),
         )),
         "references": (MOST_REFERENCES, (
-            Key("to", ADDRESS, None, "the address that reference packets (STAMP) go to", "--reference", required=True),
-            Key("from", ADDRESS, None, "the address that they come from", otherwise="as routes have it"),
-            Key("hops", whole(0, 255), 0, "how far they go at most, 1 for a link; 0: as far as usual"),
-            Key("spread", whole(1, MOST_SPREAD), 1, "ports that they come from in turn, for equal paths"),
-            Key("every", duration("1ms"), "10ms", "how often", "--every"),
-            Key("link", RATE, "1Gbps", "the rate of the link", "--link"),
-            Key("share", SHARE, "0.5%", "the share of the link's bytes that references never exceed", "--share"),
-            Key("source_port", whole(0, 65535), 0, "the port that they come from; 0: any"),
-            Key("dscp", whole(0, 63), 0, "their class of service"),
+            Key("to", ADDRESS, None, "destination of reference packets (STAMP)", "--reference", required=True),
+            Key("from", ADDRESS, None, "their source address", otherwise="chosen by routing"),
+            Key("hops", whole(0, 255), 0, "their hop limit, 1 for a link; 0: the usual one"),
+            Key("spread", whole(1, MOST_SPREAD), 1, "source ports used in turn, for equal paths"),
+            Key("every", duration("1ms"), "10ms", "time between reference packets", "--every"),
+            Key("link", RATE, "1Gbps", "rate of the link", "--link"),
+            Key("share", SHARE, "0.5%", "largest share of the link's bytes for references", "--share"),
+            Key("source_port", whole(0, 65535), 0, "their source port; 0: any"),
+            Key("dscp", whole(0, 63), 0, "DSCP of reference packets"),
         )),
     },
 )

@@ -1,7 +1,7 @@
-"""`wirelag balance --apply`: weights for another load balancer, by a command that is run when they have changed.
+"""`wirelag balance --apply`: weights for another load balancer, set by a command when they change.
 
-Law: a command that fails or hangs is counted and told, and never holds up the measurement; weights it did not get are
-offered again with those of the next interval. It always gets the newest.
+Law: a command that fails or hangs is counted and reported, and never delays the measurement. The next interval offers
+its weights again. It always gets the newest.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from wirelag.balance.settings import BackendSettings
     from wirelag.ebpf.service import Service
 
-SCALE: Final = 1000  # whole weights that other balancers take
+SCALE: Final = 1000  # sum of the integer weights for other balancers
 TIMEOUT_S: Final = 10.0
 FIELDS: Final = ("{name}", "{address}", "{weight}", "{share}")
 
 
 class Applier:
-    """Runs the command in a thread of its own."""
+    """Runs the command in its own thread."""
 
     def __init__(self, command: str, service: Service, tell: Callable[[str], None]) -> None:
         """`command`: with {name}, {address}, {weight} or {share} once for each backend that changed, else once."""
         self._words = shlex.split(command)
         if not self._words:
-            raise ValueError("names no command")
+            raise ValueError("is empty: give a command")
         self._each = any(word in command for word in FIELDS)
         port = str(service.ports[0]) if service.ports else ""
         self._environment = os.environ | {
@@ -51,13 +51,13 @@ class Applier:
         self._thread.start()
 
     def offer(self, backends: tuple[BackendSettings, ...], weights: Mapping[str, float]) -> None:
-        """Weights from now on; those without one drain."""
+        """Offer new weights; backends without one drain."""
         with self._ready:
             self._wanted = {one.name: (one.address, weights.get(one.name, 0.0)) for one in backends}
             self._ready.notify()
 
     def close(self) -> None:
-        """Apply what was offered last, and end."""
+        """Apply the last offer, and stop."""
         with self._ready:
             self._ending = True
             self._ready.notify()
@@ -97,25 +97,25 @@ class Applier:
                 try:
                     said, complained = process.communicate(message, timeout=TIMEOUT_S)
                 except subprocess.TimeoutExpired:
-                    os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
-                    problem = f"took longer than {TIMEOUT_S:g} s and was ended"
+                    os.killpg(process.pid, signal.SIGKILL)  # with its children
+                    problem = f"took longer than {TIMEOUT_S:g} s and was killed"
             if problem is None and process.returncode:
                 last = (complained.strip() or said.strip()).splitlines()[-1:]
                 problem = f"exit code {process.returncode}" + (f": {last[0]}" if last else "")
         except OSError as error:
-            problem = f"cannot be run ({error.strerror})"
+            problem = f"cannot run it ({error.strerror})"
         if problem is None:
             self._told = None
             return True
         self.failures += 1
-        if problem != self._told:  # the same again is only counted
+        if problem != self._told:  # a repeated problem is only counted
             self._told = problem
-            self._tell(f"--apply: {words[0]}: {problem}; it is run again in the next interval")
+            self._tell(f"--apply: {words[0]}: {problem}; the next interval runs it again")
         return False
 
 
 def whole(share: float) -> int:
-    """A weight as other balancers take it: of 1000 in all; 0 is for those that drain alone."""
+    """A weight for other balancers, out of 1000; 0 only for draining backends."""
     return max(1, round(share * SCALE)) if share > 0 else 0
 
 

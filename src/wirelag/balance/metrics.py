@@ -1,6 +1,6 @@
-"""`wirelag balance --prometheus`: weights, latencies and loads of backends, as Prometheus reads them.
+"""`wirelag balance --prometheus`: weights, latencies and loads of backends, for Prometheus.
 
-Series are bounded by the number of backends; those of one that is gone end with it.
+Series are bounded by the number of backends; those of a removed backend end.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 STANDINGS: Final = ("well", "slow", "silent", "unknown", "draining")
 COUNTERS: Final = {
-    "requests": "Requests that were sent to it.",
-    "opened": "Connections that were opened.",
-    "repeated": "Requests and SYNs that clients sent again.",
-    "packets": "Packets that were sent to it.",
-    "bytes": "Bytes of these.",
-    "abstained": "Epochs whose packets do not tell a latency.",
+    "requests": "Requests sent to the backend.",
+    "opened": "Connections opened.",
+    "repeated": "Requests and SYNs that clients retransmitted.",
+    "packets": "Packets sent to the backend.",
+    "bytes": "Bytes sent to the backend.",
+    "abstained": "Epochs without a latency estimate.",
 }
 
 
 class Totals:
-    """What was seen since the start."""
+    """Totals since the start."""
 
     def __init__(self) -> None:
         self._counts: dict[str, Counts] = {}
@@ -39,7 +39,7 @@ class Totals:
         self._last: Step | None = None
 
     def add(self, entry: Step) -> None:
-        """Take in an interval."""
+        """Add an interval."""
         self._last = entry
         self._moves += bool(entry.decision.changes)
         names = dict.fromkeys([*entry.decision.weights, *entry.draining])
@@ -49,7 +49,7 @@ class Totals:
         }
 
     def exporter(self, address: str, lock: threading.Lock, applier: Applier | None) -> Exporter:
-        """Serve it; `lock` is held while it changes."""
+        """Serve the metrics; `lock` is held while they change."""
         from wirelag.render.prometheus import Exporter
 
         def collect() -> Iterable[Metric]:
@@ -73,19 +73,23 @@ class Totals:
             return made  # type: ignore[no-any-return]
 
         weights = {name: decision.weights.get(name, 0.0) for name in self._counts}
-        yield family(GaugeMetricFamily, "weight", "Its share of new connections.", weights)
+        yield family(GaugeMetricFamily, "weight", "The backend's share of new connections.", weights)
         known = {name: latency.mean_ns / 1e9 for name, latency in decision.latencies.items() if latency}
-        text = "How late it answers; no value where that is not known."
+        text = "Response latency; absent if unknown."
         yield family(GaugeMetricFamily, "latency_seconds", text, known)
         open_now = {name: float(entry.counts.get(name, Counts()).connections) for name in self._counts}
-        yield family(GaugeMetricFamily, "connections", "Connections that are open.", open_now)
-        standing = GaugeMetricFamily("wirelag_balance_standing", "1 for what it is.", labels=["backend", "standing"])
+        yield family(GaugeMetricFamily, "connections", "Open connections.", open_now)
+        standing = GaugeMetricFamily(
+            "wirelag_balance_standing", "1 for the backend's current standing.", labels=["backend", "standing"]
+        )
         for name in self._counts:
             now = "draining" if name in entry.draining else decision.standings[name]
             for one in STANDINGS:
                 standing.add_metric([name, one], float(one == now))
         yield standing
-        summary = SummaryMetricFamily("wirelag_balance_response_seconds", "Responses it gave.", labels=["backend"])
+        summary = SummaryMetricFamily(
+            "wirelag_balance_response_seconds", "Response latency of the backend.", labels=["backend"]
+        )
         for name, counts in self._counts.items():
             summary.add_metric([name], counts.count, counts.sum_ns / 1e9)
         yield summary
@@ -93,10 +97,10 @@ class Totals:
             values = {name: float(getattr(counts, what)) for name, counts in self._counts.items()}
             yield family(CounterMetricFamily, what, text, values)
         unknown = {name: float(count) for name, count in self._unknown.items()}
-        text = "Intervals in which its latency was not known."
+        text = "Intervals with an unknown latency."
         yield family(CounterMetricFamily, "unknown_intervals", text, unknown)
-        yield CounterMetricFamily("wirelag_balance_moves", "Intervals that moved weights.", value=self._moves)
-        failed = CounterMetricFamily("wirelag_balance_failures", "What failed or found no room.", labels=["what"])
+        yield CounterMetricFamily("wirelag_balance_moves", "Intervals that changed weights.", value=self._moves)
+        failed = CounterMetricFamily("wirelag_balance_failures", "Failures, and items beyond a limit.", labels=["what"])
         for what, count in entry.counters.items():
             failed.add_metric([what], count)
         if applier is not None:

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from wirelag.capture.live import Source
     from wirelag.ebpf.service import Dataplane, Reading
 
-BRIEFLY_S: Final = 0.02  # to wait for a host that was asked before: the next interval asks again
+BRIEFLY_S: Final = 0.02  # wait for a host asked before: the next interval asks again
 
 
 def tell(line: str) -> None:
-    """Say something beside the output."""
+    """Print a line to standard error."""
     print(f"wirelag balance: {line}", file=sys.stderr, flush=True)
 
 
 def check_here(config: Config, interface: str, steers: bool) -> None:
-    """Refuse, or warn of, what a run on this machine would."""
+    """Raise or warn as a run on this machine would."""
     from wirelag.capture.neighbours import mac_of
     from wirelag.ebpf.balance import problems
 
@@ -41,7 +41,7 @@ def check_here(config: Config, interface: str, steers: bool) -> None:
             try:
                 mac_of(one.address, interface)
             except WirelagError as error:
-                print(f"warning: {config.path}: {one.name}: {error}; it is left out until it answers", file=sys.stderr)
+                print(f"warning: {config.path}: {one.name}: {error}; left out until it replies", file=sys.stderr)
 
 
 def _open(config: Config) -> Dataplane:
@@ -61,14 +61,14 @@ def _open(config: Config) -> Dataplane:
 
 
 class Run:
-    """One run of the balancer: where readings come from, and where what they lead to goes."""
+    """One run of the balancer: the source of readings, and the destination of weights."""
 
     def __init__(self, config: Config, form: str, prometheus: str | None, length_ns: int | None) -> None:
         self._config, self._form, self._prometheus, self._length_ns = config, form, prometheus, length_ns
         self._stopped, self._reload = threading.Event(), False
 
     def steer(self) -> None:
-        """Carry packets in the kernel."""
+        """Steer packets in the kernel."""
         from wirelag.balance.loop import Balancer
         from wirelag.capture.neighbours import PATIENCE_S, mac_of
 
@@ -86,7 +86,7 @@ class Run:
             dataplane = _open(config)
             try:
                 balancer = Balancer(config, dataplane, mac, tell)
-            except WirelagError:  # what has carried no packets yet is not left behind
+            except WirelagError:  # leave nothing behind that carried no packets
                 dataplane.close(leave=dataplane.table() is not None)
                 raise
             stack.callback(dataplane.close, leave=True)
@@ -94,12 +94,14 @@ class Run:
             stack.enter_context(self._signals(lambda: None))
             self._go(stack, balancer, self._ticks(dataplane), None, lambda: None)
         if config.pins is None:
-            tell("nothing was pinned: the balancer has ended, and packets pass to this host")
+            tell("nothing was pinned: the balancer has ended, and packets go to this host")
         else:
-            tell(f"traffic flows on with these weights; `wirelag balance --config {config.path} --remove` ends it")
+            tell(
+                f"the kernel balances on with these weights; `wirelag balance --config {config.path} --remove` ends it"
+            )
 
     def measure(self, command: str | None, read: list[str], speed: float | None, method: str) -> None:
-        """Look at packets that another balancer sends."""
+        """Measure packets that another balancer sends."""
         from wirelag.capture.privileges import no_threads
 
         no_threads()
@@ -131,7 +133,7 @@ class Run:
         if last is not None and last.counters.get("unknown_backend") and not any(balancer.heard.values()):
             tell(
                 f"no packet to {self._config.service.address} has a backend's address or MAC address: "
-                "look where the balancer sends, not where it receives"
+                "capture where the balancer sends, not where it receives"
             )
 
     def _mac(self, one: BackendSettings, replayed: bool) -> bytes | None:
@@ -142,7 +144,7 @@ class Run:
         try:
             return mac_of(one.address, self._config.interface)
         except WirelagError:
-            return None  # it is told apart by its address alone
+            return None  # its address identifies it
 
     def _source(self, read: list[str], speed: float | None, keep: bool) -> Source:
         from wirelag.capture.live import Live, Replay
@@ -153,12 +155,12 @@ class Run:
 
         assert self._config.interface is not None
         source = Live(self._config.interface)
-        if not keep:  # a command that is to be run needs what its user may do
+        if not keep:  # the command needs its user's privileges
             drop_privileges()
         return source
 
     def _ticks(self, dataplane: Dataplane) -> Iterator[Reading]:
-        """A reading at the end of each interval, by a clock that is never set."""
+        """A reading at the end of each interval, by a monotonic clock."""
         import time
 
         due_s = time.monotonic()
@@ -184,7 +186,7 @@ class Run:
         if self._prometheus is not None:
             stack.callback(totals.exporter(self._prometheus, lock, applier).close)
         show = stack.enter_context(self._shown())
-        passed_ns = 0  # by intervals: a clock may be set
+        passed_ns = 0  # counted in intervals: a clock may step
         entry = None
         for reading in readings:
             if self._reload:
@@ -204,23 +206,23 @@ class Run:
         return entry
 
     def _load_again(self, balancer: Balancer, listed: Callable[[], None]) -> None:
-        """What SIGHUP asks for. A file that is wrong changes nothing."""
+        """Reload the file on SIGHUP. A wrong file changes nothing."""
         from wirelag.balance.loop import fixed
         from wirelag.balance.settings import Config
 
         try:
             config = Config.load(self._config.path)
             for name in fixed(self._config, config):
-                tell(f"{config.path}: {name}: stays as it was until the next start")
+                tell(f"{config.path}: {name}: unchanged until the next start")
             changes = balancer.reload(config)
         except WirelagError as error:
             for line in str(error).splitlines():
-                tell(f"{line}; all stays as it was")
+                tell(f"{line}; nothing changed")
             return
         self._config = balancer.config
         listed()
         said = "; ".join(f"{c.name} {c.reason}: {c.before:.1%} to {c.after:.1%}" for c in changes)
-        tell(f"{config.path}: read again{f': {said}' if said else ''}")
+        tell(f"{config.path}: reloaded{f': {said}' if said else ''}")
 
     @contextmanager
     def _signals(self, stop: Callable[[], None]) -> Iterator[None]:

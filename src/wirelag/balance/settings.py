@@ -1,6 +1,6 @@
 """The settings of a load balancer: a schema, and what its values become.
 
-Law: all problems are told at once, a line each, with its place and the way out.
+Law: all problems are reported at once, one line each, with the place and the way out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PINS: Final = "/sys/fs/bpf/wirelag"
 
 def _pins(value: Any) -> str | bool:
     if not isinstance(value, bool | str) or value == "":
-        raise ValueError(f"{value!r} is not a folder in bpffs, nor false (nothing is pinned)")
+        raise ValueError(f"{value!r} is neither a folder in bpffs nor false (nothing is pinned)")
     return value
 
 
@@ -54,14 +54,14 @@ def _mac(value: Any) -> bytes:
 def _prime(value: Any) -> int:
     size: int = whole(101, 1 << 24).read(value)
     if not is_prime(size):
-        raise ValueError(f"{size} is not prime; 65537 is")
+        raise ValueError(f"{size} is not prime; use 65537, for example")
     return size
 
 
 def _listen(value: Any) -> str:
     port = str(TEXT.read(value)).rpartition(":")[2]
     if not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"{value!r} is not an address: write 127.0.0.1:9465, or a port alone")
+        raise ValueError(f"{value!r} is not an address: write 127.0.0.1:9465, or only a port")
     return str(value)
 
 
@@ -70,39 +70,39 @@ _SHIPPED: Final = Policy()
 # fmt: off
 SCHEMA: Final = Schema(
     (
-        Key("interface", TEXT, None, "where packets for the service arrive"),
-        Key("interval", duration("100ms", "60s"), "500ms", "how often weights are set"),
+        Key("interface", TEXT, None, "interface where packets to the service arrive"),
+        Key("interval", duration("100ms", "60s"), "500ms", "how often to set weights"),
         Key("drain", listed(NAME), None, "names of backends that get no new connections"),
-        Key("drain_limit", duration("0s", "7d"), "5m", "how long a backend that drains keeps its connections"),
+        Key("drain_limit", duration("0s", "7d"), "5m", "how long a draining backend keeps its connections"),
         Key("pins", Kind("path, or `false`", _pins), True, "a folder in bpffs; `false`: nothing is pinned",
             otherwise="`/sys/fs/bpf/wirelag/NAME-OF-THE-FILE`"),
         Key("prometheus", Kind("`ADDRESS:PORT`", _listen), None, "as `--prometheus`"),
-        Key("service.address", ADDRESS, None, "the address that clients connect to", required=True),
-        Key("service.ports", listed(whole(1, 65535)), None, "the ports that clients connect to", otherwise="all ports"),
-        Key("service.protocol", choice("tcp", "udp"), "tcp", "of the service"),
-        Key("policy.high", number(1.05, 100), _SHIPPED.high, "weight is lost above this multiple of the least latency"),
-        Key("policy.low", number(1, 100), _SHIPPED.low, "weight may be gained below this multiple of it"),
-        Key("policy.floor", SHARE, None, "the least share of new connections", otherwise='`"0.8%"`, or a tenth of an '
-            'equal share where that is less'),
-        Key("policy.increment", number(0.01, 10), _SHIPPED.increment, "most gain of an interval, in fair shares"),
-        Key("policy.most", number(1, 1000), _SHIPPED.most, "how much a backend may have, in fair shares"),
+        Key("service.address", ADDRESS, None, "address that clients connect to", required=True),
+        Key("service.ports", listed(whole(1, 65535)), None, "ports that clients connect to", otherwise="all ports"),
+        Key("service.protocol", choice("tcp", "udp"), "tcp", "protocol of the service"),
+        Key("policy.high", number(1.05, 100), _SHIPPED.high, "weight drops above this multiple of the lowest latency"),
+        Key("policy.low", number(1, 100), _SHIPPED.low, "weight may grow below this multiple of it"),
+        Key("policy.floor", SHARE, None, "smallest share of new connections", otherwise='`"0.8%"`, or a tenth of an '
+            'equal share if that is less'),
+        Key("policy.increment", number(0.01, 10), _SHIPPED.increment, "largest gain per interval, in fair shares"),
+        Key("policy.most", number(1, 1000), _SHIPPED.most, "largest weight of a backend, in fair shares"),
         Key("policy.quiet", whole(1, 1000), _SHIPPED.quiet, "quiet intervals before weights go back to fair shares"),
-        Key("policy.regression", number(0.01, 1), _SHIPPED.regression, "the part of that way of each interval"),
-        Key("policy.enough", whole(1, 1 << 20), _SHIPPED.enough, "samples that a latency is the mean of"),
-        Key("policy.chance", number(1e-9, 0.5), _SHIPPED.chance, "how often chance may make a backend look slow"),
-        Key("policy.fading", number(0, 1), _SHIPPED.fading, "the weight of a slow backend's past, one interval later"),
+        Key("policy.regression", number(0.01, 1), _SHIPPED.regression, "the fraction they go back per interval"),
+        Key("policy.enough", whole(1, 1 << 20), _SHIPPED.enough, "samples behind a latency"),
+        Key("policy.chance", number(1e-9, 0.5), _SHIPPED.chance, "probability that chance makes a backend look slow"),
+        Key("policy.fading", number(0, 1), _SHIPPED.fading, "weight of a slow backend's past after one interval"),
         Key("policy.forget", whole(1, 10_000), _SHIPPED.forget, "intervals without samples until a latency is unknown"),
-        Key("policy.attempts", whole(1, 1 << 20), _SHIPPED.attempts, "missing answers until a backend is silent"),
+        Key("policy.attempts", whole(1, 1 << 20), _SHIPPED.attempts, "missing responses until a backend is silent"),
         Key("table.size", Kind("prime, 101 to 2^24", _prime), SIZE, "entries; at least 100 for each backend"),
-        Key("table.connections", whole(1024, 1 << 26), 1 << 17, "connections that are remembered"),
+        Key("table.connections", whole(1024, 1 << 26), 1 << 17, "connections to remember"),
         Key("table.idle", duration("1s", "1d"), "5m", "how long a connection may be idle"),
     ),
     {
         "backends": (MOST_BACKENDS, (
             Key("name", NAME, None, "up to 64 letters, digits, dots, - and _", required=True),
             Key("address", ADDRESS, None, "the backend's own address", required=True),
-            Key("mac", Kind("MAC address", _mac), None, "where its frames go", otherwise="the kernel's table of "
-                "neighbours is asked"),
+            Key("mac", Kind("MAC address", _mac), None, "destination of its frames", otherwise="from the kernel's "
+                "neighbour table"),
             Key("weight", number(0, 1e6), 1.0, "its fair share in proportion to the others'; 0 drains it"),
         )),
     },
@@ -112,17 +112,17 @@ SCHEMA: Final = Schema(
 
 @dataclass(frozen=True, slots=True)
 class BackendSettings:
-    """A backend as it is configured."""
+    """The configuration of a backend."""
 
     name: str
     address: str
-    mac: bytes | None  # None: as the table of neighbours has it
+    mac: bytes | None  # None: from the neighbour table
     weight: float
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """All that a balancer does."""
+    """The configuration of a balancer."""
 
     path: str
     interface: str | None
@@ -140,7 +140,7 @@ class Config:
 
     @classmethod
     def load(cls, path: str) -> Config:
-        """What a file says; a WirelagError with a line for each problem."""
+        """The configuration from a file; a WirelagError has a line for each problem."""
         settings = SCHEMA.read(read_toml(path), path)
         draining, pins = settings["drain"] or (), settings["pins"]
         rows = {at: _backend(settings, at) for at in settings.rows("backends")}
@@ -168,7 +168,7 @@ class Config:
 
     @property
     def fair(self) -> dict[str, float]:
-        """The weights of those that shall get new connections."""
+        """The weights of backends that get new connections."""
         return {one.name: one.weight for one in self.backends if one.name not in self.draining and one.weight}
 
 
@@ -178,7 +178,7 @@ def _backend(settings: Settings, at: str) -> BackendSettings | None:
 
 
 def _check_names(settings: Settings, backends: Mapping[str, BackendSettings], draining: Sequence[str]) -> None:
-    """No two backends are the same, none is the service, and those that drain exist."""
+    """Check that backends are distinct, none is the service, and draining ones exist."""
     seen: dict[tuple[str, Any], str] = {}
     for at, one in backends.items():
         for what, value in (("name", one.name), ("address", one.address), ("mac", one.mac)):
@@ -187,7 +187,7 @@ def _check_names(settings: Settings, backends: Mapping[str, BackendSettings], dr
                 who = "two backends have it" if what == "name" else f"{backends[other].name} has it, too"
                 settings.note(at + what, f"{text}: {who}")
         if one.address == settings["service.address"]:
-            settings.note(at + "address", "is the service's: give the backend's own")
+            settings.note(at + "address", "is the service's address: give the backend's own")
     names = [one.name for one in backends.values()]
     for name in draining:
         if name not in names and names:
@@ -197,10 +197,10 @@ def _check_names(settings: Settings, backends: Mapping[str, BackendSettings], dr
 def _check_policy(settings: Settings, backends: Mapping[str, BackendSettings], draining: Sequence[str]) -> None:
     low, high, floor = (settings[f"policy.{name}"] for name in ("low", "high", "floor"))
     if low > high:
-        settings.note("policy.low", f"{low:g} is above policy.high, {high:g}")
+        settings.note("policy.low", f"{low:g} is above policy.high ({high:g}): lower it")
     taking = sum(1 for one in backends.values() if one.weight and one.name not in draining)
     if backends and not taking:
-        settings.note("backends", "all of them drain or have weight 0: none is left for new connections")
+        settings.note("backends", "all drain or have weight 0: leave one for new connections")
     most = 0.5 / max(1, taking)
     if floor is not None and floor > most:
         settings.note(
@@ -208,4 +208,4 @@ def _check_policy(settings: Settings, backends: Mapping[str, BackendSettings], d
         )
     size = settings["table.size"]
     if size < 100 * taking:
-        settings.note("table.size", f"{size} is too small for {taking} backends: take a prime above {100 * taking}")
+        settings.note("table.size", f"{size} is too small for {taking} backends: use a prime above {100 * taking}")

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 BAR: Final = 20
 SHOWN_CHANGES: Final = 8
 SHOWN_BACKENDS: Final = 32
-SHORT: Final = 8  # requests in a connection: too few to tell a latency
-SURE: Final = 100  # epochs that told nothing
+SHORT: Final = 8  # requests per connection: too few for a latency
+SURE: Final = 100  # epochs without an estimate
 STYLES: Final = {"slow": "bold yellow", "silent": "bold red", "unknown": "dim", "draining": "cyan"}
 
 
 def forecast(config: Config) -> list[str]:
-    """What would happen, for `--check`."""
+    """The forecast of `--check`."""
     service, fair = config.service, config.fair
     ports = ", ".join(map(str, service.ports)) or "all ports"
     total, floors = sum(fair.values()), config.policy.floors({name: 1 / len(fair) for name in fair})
@@ -34,19 +34,19 @@ def forecast(config: Config) -> list[str]:
     lines = [
         f"{config.path}: {service.address}, {service.protocol} {ports}, "
         + (f"at {config.interface}" if config.interface else "no interface: for captures only"),
-        f"every {format_duration(config.interval_ns)}: who is above {policy.high:g} times the smallest latency loses "
-        f"weight, down to {max(floors.values()):.2%}; who is below {policy.low:g} times may gain",
+        f"every {format_duration(config.interval_ns)}: a backend above {policy.high:g} times the lowest latency loses "
+        f"weight, down to {max(floors.values()):.2%}; one below {policy.low:g} times may gain",
         f"table of {config.table_size:,} entries, room for {config.connections:,} connections, {pins}",
     ]
     for one in config.backends:
         share = f"{fair[one.name] / total:.1%}" if one.name in fair else "drains"
-        mac = one.mac.hex(":") if one.mac else "MAC from the table of neighbours"
+        mac = one.mac.hex(":") if one.mac else "MAC from the neighbour table"
         lines.append(f"{one.name}: {one.address}, {mac}, {share}")
     return lines
 
 
 def plain_lines(entry: Step) -> list[str]:
-    """What moved and why, in a line if anything did."""
+    """The changes and their reasons, as one line if there are any."""
     by_reason: dict[str, list[str]] = {}
     for change in sorted(entry.decision.changes, key=lambda change: change.after - change.before):
         by_reason.setdefault(change.reason, []).append(f"{change.name} {change.after:.1%}")
@@ -56,15 +56,15 @@ def plain_lines(entry: Step) -> list[str]:
 
 @dataclass(slots=True)
 class TooShort:
-    """Notices, once, that connections end before their packets tell a latency: weights cannot follow it then."""
+    """Detects, once, that connections are too short for a latency, so weights cannot follow it."""
 
     abstained: int = 0
     requests: int = 0
     opened: int = 0
-    told: bool = False  # or there is nothing to tell
+    told: bool = False  # warned, or no need to
 
     def add(self, entry: Step) -> bool:
-        """Take in an interval; whether it is to be said now."""
+        """Add an interval; returns whether to warn now."""
         self.told = self.told or any(counts.count for counts in entry.counts.values())
         for counts in entry.counts.values():
             self.abstained += counts.abstained
@@ -77,13 +77,13 @@ class TooShort:
 
     @property
     def line(self) -> str:
-        """What to say."""
+        """The warning."""
         each = self.requests / max(1, self.opened)
-        return f"connections too short to tell a latency ({each:.1f} requests each; it takes about 10): weights stay"
+        return f"connections are too short for a latency ({each:.1f} requests each; it takes about 10): weights stay"
 
 
 class View:
-    """Keeps what is shown, and draws it."""
+    """Holds recent intervals, and draws them."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -91,12 +91,12 @@ class View:
         self._changes: deque[str] = deque(maxlen=SHOWN_CHANGES)
 
     def add(self, entry: Step) -> None:
-        """Take in an interval."""
+        """Add an interval."""
         self._entry = entry
         self._changes.extend(plain_lines(entry))
 
     def draw(self) -> RenderableType:
-        """All of it, as something that rich prints."""
+        """The whole view, for rich."""
         from rich.console import Group
         from rich.table import Table
         from rich.text import Text
@@ -132,14 +132,14 @@ class View:
         failed = ", ".join(f"{count:,} {what}" for what, count in entry.counters.items() if count)
         head = f"{service}  {format_time(entry.time_ns)}  {'steers' if entry.steered else 'measures only'}"
         more = [f"and {len(names) - SHOWN_BACKENDS} more"] if len(names) > SHOWN_BACKENDS else []
-        tail = [*more, *self._changes, *([f"counted: {failed}"] if failed else []), "Ctrl-C ends it"]
+        tail = [*more, *self._changes, *([f"counted: {failed}"] if failed else []), "Ctrl-C stops"]
         return Group(Text(head, style="bold"), table, Text("\n".join(tail), no_wrap=True, overflow="ellipsis"))
 
 
 def latency_text(latency: Latency | None, counts: Counts) -> str:
-    """The mean, and between what it lies, chance aside."""
+    """The mean, with its interval."""
     if latency is None:
         short = counts.abstained and not counts.count and counts.requests <= SHORT * counts.opened
-        return "connections too short to tell" if short else "not known"
+        return "connections too short" if short else "unknown"
     mean, low, high = map(format_duration, (latency.mean_ns, latency.least_ns, latency.most_ns))
     return f"{mean}, {low} to {high}"

@@ -1,7 +1,7 @@
-"""What `wirelag balance` reads where it does not carry the packets itself: those that another balancer sends.
+"""Readings of `wirelag balance` without steering, from packets that another balancer sends.
 
-A packet is a backend's if it goes to its own address, or to the service's at its MAC address. Memory: the meters'
-tables, 64 MiB in all, and 8 bytes for each connection of an interval.
+A packet is a backend's if it goes to its address, or to the service's address at its MAC address. Memory: the meters'
+tables, 64 MiB in total, and 8 bytes per connection of an interval.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ENDED: Final = TcpFlag.FIN | TcpFlag.RST
 
 @dataclass(slots=True)
 class _Seen:
-    """What went to one backend in the interval that is open."""
+    """Packets to one backend in the open interval."""
 
     meter: PirateMeter
     packets: int = 0
@@ -76,7 +76,7 @@ class _Seen:
 
 
 class Watching:
-    """Readings from packets. Connections are those that were heard in an interval and did not end in it."""
+    """Readings from packets. Connections are those seen in an interval that did not end in it."""
 
     def __init__(self, service: Service, method: Method) -> None:
         self._service, self._method = service, method
@@ -86,14 +86,14 @@ class Watching:
         self._unknown = 0
 
     def list(self, backends: tuple[BackendSettings, ...], mac_of: Callable[[BackendSettings], bytes | None]) -> None:
-        """The backends to tell apart from now on."""
+        """Set the backends to distinguish."""
         self._backends = {one.name: (_halves(one.address), _word(mac_of(one))) for one in backends}
         memory = max(LEAST_MEMORY, MEMORY // max(1, len(backends)))
         fresh = {one.name: _Seen(Pirate(self._method, memory).meter("tap")) for one in backends}
         self._seen = {name: self._seen.get(name, one) for name, one in fresh.items()}
 
     def readings(self, source: Source, interval_ns: int) -> Iterator[Reading]:
-        """One for each interval, as it ends."""
+        """A reading for each interval, as it ends."""
         from wirelag.capture.live import by_clock
 
         for _, reading in drive(self, by_clock(source, interval_ns)):
@@ -101,7 +101,7 @@ class Watching:
             yield replace(reading, counters=counters)
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
-        """Take in packets; those of other services are left out."""
+        """Add packets; those to other services are ignored."""
         wanted = packets.protocol == PROTOCOLS[self._service.protocol]
         if self._service.ports:
             wanted &= np.isin(packets.dst_port, np.array(self._service.ports, np.uint16))
@@ -143,7 +143,7 @@ def _word(mac: bytes | None) -> np.uint64 | None:
 
 
 def _macs(packets: PacketBatch) -> npt.NDArray[np.uint64]:
-    """Where frames go on the link: their first six bytes, as Ethernet has them."""
+    """The destination MAC address of frames: their first six bytes on Ethernet."""
     found = np.zeros(len(packets), np.uint64)
     places = np.arange(6, dtype=np.uint64)
     shifts = np.uint64(8) * places[::-1]

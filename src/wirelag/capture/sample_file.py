@@ -1,7 +1,7 @@
 """Every sample as a row of a Parquet file.
 
-Memory: `PART_ROWS` samples, some 150 MB with what polars needs to write them, and 10 MB for each million when the parts
-are joined. Parts lie in a folder beside the file until then; for that moment the disk holds them twice.
+Memory: `PART_ROWS` samples, some 150 MB including polars' buffers, and 10 MB per million while parts are merged. Until
+then, parts are in a folder beside the file; during the merge the disk holds them twice.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class SampleColumns:
     def __init__(self) -> None:
         self.rows = 0
         self._batches: list[dict[str, Array]] = []
-        self._names: dict[str, int] = {}  # matchers and captures, by their place
+        self._names: dict[str, int] = {}  # matchers and captures, by index
 
     def add(self, packets: PacketBatch, samples: SampleBatch) -> None:
         """Keep the samples of a packet batch."""
         rows = samples.rows
-        from_server = samples.legs == 0  # a response comes from the side the delay is to
+        from_server = samples.legs == 0  # the delay is to the side that responds
         ends = {"src": packets.src[rows], "dst": packets.dst[rows]}
         ports = {"src": packets.src_port[rows], "dst": packets.dst_port[rows]}
         captures = np.array([self._place(block.name) for block in packets.blocks] or [self._place("")], np.int64)
@@ -85,7 +85,7 @@ class SampleColumns:
 
 
 class SampleFile:
-    """A sink for samples: within its context every sample is kept, and at the end of it the file is there."""
+    """A sink for samples: its context keeps every sample, and writes the file at the end."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -111,7 +111,7 @@ class SampleFile:
                 self._write_part()
                 with Path(self.path).open("wb") as out:
                     pl.scan_parquet(self._parts).sink_parquet(out, row_group_size=PART_ROWS, maintain_order=True)
-        except (OSError, pl.exceptions.ComputeError) as failed:  # polars says so of a full disk
+        except (OSError, pl.exceptions.ComputeError) as failed:  # polars raises this on a full disk
             raise self._unwritable(failed) from None
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Whatever holds packets, as one source of packet batches: paths, globs, open files, an interface, batches."""
+"""Any input as one source of packet batches: paths, globs, open files, an interface, batches."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from wirelag.packets.filters import Filter
 
 PathOrFile: TypeAlias = str | os.PathLike[str] | IO[bytes]
 PacketSource: TypeAlias = "PathOrFile | Sequence[PathOrFile] | Packets | Iterable[PacketBatch]"
-"""A path, a glob, an open file, several of these, an interface, or packet batches (those of `wirelag.read`, say)."""
+"""A path, a glob, an open file, several of these, an interface, or packet batches (such as those of `wirelag.read`)."""
 
 _INTERFACES: Final = Path("/sys/class/net")
-_LIVE_NEEDS: Final = "say how long to listen: duration='10s'"
+_LIVE_NEEDS: Final = "give a time to capture: duration='10s'"
 
 
 class Statistics(Protocol):
@@ -41,7 +41,7 @@ class Statistics(Protocol):
 
 @runtime_checkable
 class Packets(Protocol):
-    """Packet batches, and how much of them there was."""
+    """Packet batches, and their statistics."""
 
     def __iter__(self) -> Iterator[PacketBatch]:
         """The batches."""
@@ -187,16 +187,16 @@ def _path_of(file: IO[bytes]) -> tuple[str, str]:
         return spool.name, name
 
 
-_SPOOLS: Final[list[Any]] = []  # kept open, and so on disk, until the program ends
+_SPOOLS: Final[list[Any]] = []  # kept open, so on disk, until the program ends
 
 
 def _need_no(filter: Filter | None, tunnels: bool) -> None:
     if tunnels or filter not in (None, Filter()):
-        raise WirelagError("these packets are read already: give filter and tunnels to wirelag.read")
+        raise WirelagError("these packets are already read: pass filter and tunnels to wirelag.read")
 
 
 class Batches:
-    """Packet batches that somebody made."""
+    """Packet batches from the caller."""
 
     names: list[str]
     warnings: list[str]
@@ -213,7 +213,7 @@ class Batches:
 
 
 class Listening:
-    """An interface, for some time."""
+    """An interface, captured for some time."""
 
     def __init__(self, interface: str, duration_ns: int, filter: Filter | None, tunnels: bool) -> None:
         from wirelag.capture.live import Live

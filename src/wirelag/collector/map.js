@@ -1,5 +1,5 @@
-// The map: points on a circle, a curve for each segment. Colour is the mean delay, thickness the loss. Where the network
-// is known: its routers and links as they are now, those that measure filled; segments of another time are left out.
+// The map: points on a circle, a curve for each segment. Colour is the mean delay, thickness the loss. If the network
+// is known: its current routers and links, measuring routers filled; segments of another time are left out.
 "use strict";
 const MAP_COLOURS = ["#2a77b8", "#00a07a", "#e0b000", "#e06a00", "#b3261e"];
 
@@ -18,7 +18,7 @@ function shape(name, attributes, text) {
   return made;
 }
 
-const MAP_ROUTERS = 60, MAP_AGE = 60;  // more routers would be a blot; seconds that a segment stays which nobody names
+const MAP_ROUTERS = 60, MAP_AGE = 60;  // more routers would be illegible; seconds that an unnamed segment stays
 
 function drawMap(svg, segments, chosen, choose, network) {
   const follows = network && network.follows, until = new Map(follows ? network.segments.map(s => [s.segment, s.until]) : []);

@@ -1,4 +1,4 @@
-// The page of a collector: everything from its own API, new results as they come. Texts are only ever texts.
+// The page of a collector: all data from its API, new results live. Text is never inserted as HTML.
 "use strict";
 const at = id => document.getElementById(id);
 const state = {segments: [], chosen: null, reports: [], resolution: "interval", drawn: 0, network: null};
@@ -11,7 +11,7 @@ function duration(seconds) {
   return `${Number((seconds * factor).toPrecision(3))} ${unit}`;
 }
 const percent = share => share === null || share === undefined ? "–" : `${Number((100 * share).toPrecision(3))}%`;
-const shown = text => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");  // plotly's texts may hold some HTML
+const shown = text => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");  // plotly renders some HTML
 const count = number => number.toLocaleString("en");
 
 async function ask(path, parameters) {
@@ -71,7 +71,7 @@ async function choose(name) {
   at("name").textContent = name;
   if (changed) {
     const classes = (state.segments.find(s => s.segment === name) || {classes: []}).classes;
-    at("class").replaceChildren(...["", ...classes].map(key => new Option(key || "everything", key)));
+    at("class").replaceChildren(...["", ...classes].map(key => new Option(key || "all", key)));
   }
   const range = Number(at("range").value), now = Date.now() / 1000;
   state.resolution = range <= 3600 ? "interval" : range <= 604800 ? "minute" : "hour";
@@ -96,7 +96,7 @@ function layout(title, unit) {
 }
 
 function series(reports, value) {
-  // A time that nobody saw is a gap, never a line across it.
+  // Unobserved time is a gap, never a line across it.
   const times = [], values = [];
   reports.forEach((report, i) => {
     if (i && report.start - reports[i - 1].end > 1e-6) { times.push(new Date(500 * (report.start + reports[i - 1].end))); values.push(null); }
@@ -113,11 +113,11 @@ function line(reports, name, colour, value, more = {}) {
 
 function drawReports() {
   const reports = state.reports, last = reports[reports.length - 1], known = reports.filter(r => r.lost !== null).pop();
-  at("about").textContent = !last ? "Nothing is known of this time." : last.mean === null ? `Latest: no delay. ${last.reason || ""}` :
+  at("about").textContent = !last ? "No results for this time." : last.mean === null ? `Latest: no delay. ${last.reason || ""}` :
     `Latest: mean ${duration(last.mean)}` + (last.ci95.mean ? ` (95%: ${duration(last.ci95.mean[0])} to ${duration(last.ci95.mean[1])}, clocks ± ${duration(last.clock.error)})` : last.clock.synchronised ? "" : ", clocks are not synchronised: no interval") +
-    (last.sent === null ? `; ${count(last.received)} packets came, ${count(last.used)} of them between references` + (last.references ? `; ${count(last.references.received)} references came, ${count(last.references.lost)} got lost` : "") : `; ${count(last.sent)} packets sent`) + (last.lost === null ? known ? `; of ${count(known.sent)} packets of the latest settled interval ${count(Math.round(known.lost))} got lost` : `; loss not known: ${last.reason || "not yet"}` : `, ${count(Math.round(last.lost))} lost`) + (last.unseen.upstream + last.unseen.downstream ? `; captures missed ${count(last.unseen.upstream + last.unseen.downstream)}` : "");
+    (last.sent === null ? `; ${count(last.received)} packets received, ${count(last.used)} of them between references` + (last.references ? `; ${count(last.references.received)} references received, ${count(last.references.lost)} lost` : "") : `; ${count(last.sent)} packets sent`) + (last.lost === null ? known ? `; ${count(Math.round(known.lost))} of ${count(known.sent)} packets lost in the latest settled interval` : `; loss unknown: ${last.reason || "not yet"}` : `, ${count(Math.round(last.lost))} lost`) + (last.unseen.upstream + last.unseen.downstream ? `; captures missed ${count(last.unseen.upstream + last.unseen.downstream)}` : "");
   const order = sums(reports.map(r => r.order));
-  if (order.checked) at("about").textContent += `. In all of this time ${percent(order.overtaken / order.checked)} of packets came directly behind a later one (${count(order.overtaken)} of ${count(order.checked)} that were looked at).`;
+  if (order.checked) at("about").textContent += `. Over this time ${percent(order.overtaken / order.checked)} of packets arrived right after a later one (${count(order.overtaken)} of ${count(order.checked)} checked).`;
   const bound = i => report => report.ci95.mean ? 1e3 * report.ci95.mean[i] : null, ms = value => value === null ? null : 1e3 * value;
   const band = {line: {width: 0}, mode: "lines", showlegend: false, hoverinfo: "skip"};
   Plotly.react(at("delay"), [
@@ -128,9 +128,9 @@ function drawReports() {
   Plotly.react(at("loss"), [
     line(reports, "loss", "--bad", r => r.loss === null ? null : 100 * r.loss),
     ...(reports.some(r => r.references) ? [line(reports, "loss of references", "--c3", r => r.references ? 100 * r.references.lost / (r.references.received + r.references.lost) : null)] : []),
-    line(reports, "time not seen by both", "--soft", r => 100 * (1 - r.covered), {fill: "tozeroy", mode: "lines", line: {width: 0, color: css("--soft")}, yaxis: "y2"}),
-  ], {...layout("Loss, and what was not seen", {title: {text: "%"}, rangemode: "tozero"}), height: 200,
-    yaxis2: {overlaying: "y", side: "right", range: [0, 100], showgrid: false, zeroline: false, tickvals: [0, 50, 100], title: {text: "% not seen"}}}, QUIET);
+    line(reports, "time not covered by both", "--soft", r => 100 * (1 - r.covered), {fill: "tozeroy", mode: "lines", line: {width: 0, color: css("--soft")}, yaxis: "y2"}),
+  ], {...layout("Loss and coverage", {title: {text: "%"}, rangemode: "tozero"}), height: 200,
+    yaxis2: {overlaying: "y", side: "right", range: [0, 100], showgrid: false, zeroline: false, tickvals: [0, 50, 100], title: {text: "% not covered"}}}, QUIET);
   state.drawn += 1;
   document.body.dataset.drawn = state.drawn;
 }
@@ -143,10 +143,10 @@ async function drawPath() {
   try {
     const path = await ask("/api/v1/path", {source, target});
     const parts = path.segments, blamed = path.culprits;
-    at("verdict").textContent = (path.mean === null ? "Not all of it is measured." : `Mean ${duration(path.mean)}.`) + (blamed.length ? ` Slow: ${blamed.join(", ")}.` : " No segment is slow.") + (path.missing.length ? ` Without a report: ${path.missing.join(", ")}.` : "");
+    at("verdict").textContent = (path.mean === null ? "Not every segment is measured." : `Mean ${duration(path.mean)}.`) + (blamed.length ? ` Slow: ${blamed.join(", ")}.` : " No segment is slow.") + (path.missing.length ? ` Without a report: ${path.missing.join(", ")}.` : "");
     Plotly.react(at("waterfall"), [{type: "waterfall", x: [...parts.map(p => shown(p.segment)), "all"], y: [...parts.map(p => 1e3 * (p.mean || 0) * (p.share === undefined ? 1 : p.share)), 0],
       measure: [...parts.map(() => "relative"), "total"], connector: {line: {color: css("--line")}}, increasing: {marker: {color: css("--c1")}}, totals: {marker: {color: css("--soft")}}}],
-      {...layout("What each segment puts on the mean", {title: {text: "ms"}}), xaxis: {type: "category"}, showlegend: false, hovermode: "closest"}, QUIET);
+      {...layout("What each segment adds to the mean", {title: {text: "ms"}}), xaxis: {type: "category"}, showlegend: false, hovermode: "closest"}, QUIET);
   } catch (error) {
     at("verdict").textContent = error.message;
     Plotly.purge(at("waterfall"));
@@ -164,15 +164,15 @@ async function loadAgents() {
 
 async function loadStatus() {
   const status = await ask("/api/v1/status");
-  at("foot").textContent = `wirelag ${status.version}; store ${count(Math.round(status.store_bytes / 1048576))} MiB; ${count(status.counted.synopsis || 0)} synopses, ${count(status.counted.garbage || 0)} messages that could not be read`;
+  at("foot").textContent = `wirelag ${status.version}; store ${count(Math.round(status.store_bytes / 1048576))} MiB; ${count(status.counted.synopsis || 0)} synopses, ${count(status.counted.garbage || 0)} unreadable messages`;
   if (status.topology !== null) await loadNetwork();
   if (!at("path").hidden) await drawPath();
 }
 
 // ---- the network ----
 
-const WORDS = {links_up: "links up", links_down: "links down", costs: "other costs", routers: "routers came or went", upgraded: "now measuring",
-  no_longer: "no longer measuring", new: "segments begin", gone: "segments end", rerouted: "another way"};
+const WORDS = {links_up: "links up", links_down: "links down", costs: "costs changed", routers: "routers added or removed", upgraded: "now measuring",
+  no_longer: "no longer measuring", new: "new segments", gone: "removed segments", rerouted: "rerouted"};
 
 async function loadNetwork() {
   const network = await ask("/api/v1/topology"), before = state.network;
@@ -187,7 +187,7 @@ async function loadNetwork() {
     at("path").hidden = false;
   }
   at("network").hidden = !network.follows;
-  at("routing").textContent = network.problem ? `The topology cannot be read now, this is how it was: ${network.problem}` :
+  at("routing").textContent = network.problem ? `Cannot read the topology; showing the last one: ${network.problem}` :
     `${count(network.routers.length)} routers, ${count(network.upgraded.length)} of them measure, ${count(network.segments.length)} segments by reference packets.`;
   at("changes").tBodies[0].replaceChildren(...network.changes.map(change => row([new Date(1000 * change.at).toLocaleString(),
     Object.entries(WORDS).filter(([name]) => change[name].length).map(([name, word]) => `${word}: ${change[name].slice(0, 8).join(", ")}${change[name].length > 8 ? ", …" : ""}`).join("; ")])));
@@ -215,7 +215,7 @@ function take(said) {
 function listen() {
   const source = new EventSource("/api/v1/events");
   source.onopen = () => { at("live").className = "dot on"; at("said").textContent = "live"; };
-  source.onerror = () => { at("live").className = "dot off"; at("said").textContent = "the collector cannot be reached; trying again"; };
+  source.onerror = () => { at("live").className = "dot off"; at("said").textContent = "cannot reach the collector; retrying"; };
   source.addEventListener("reports", event => take(JSON.parse(event.data)));
   source.addEventListener("topology", () => loadNetwork().catch(() => {}));
 }

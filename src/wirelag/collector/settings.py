@@ -22,7 +22,7 @@ POINT: Final = named("[A-Za-z0-9_-]{1,64}", "1 to 64 letters, digits, - and _") 
 
 
 def ends_of(text: str) -> Ends:
-    """A segment as `A>B`, or as `NAME=UPSTREAM,DOWNSTREAM` where points have other names.
+    """A segment as `A>B`, or as `NAME=UPSTREAM,DOWNSTREAM` if points have other names.
 
     >>> ends_of("B[A>C]=b1,b2").points
     ('b1', 'b2')
@@ -40,14 +40,14 @@ def _ends(value: Any) -> Ends:
         return ends_of(value)
     if isinstance(value, dict) and value.keys() == {"name", "upstream", "downstream"}:
         return ends_of(f"{value['name']}={value['upstream']},{value['downstream']}")
-    raise ValueError("a segment is text, or a table of name, upstream and downstream")
+    raise ValueError("not a segment: write text, or a table of name, upstream and downstream")
 
 
 def _listen(value: Any) -> tuple[str, int]:
     host, colon, port = TEXT.read(value).rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"{value!r} is not ADDRESS:PORT: write {LISTEN} for example")
+        raise ValueError(f"{value!r} is not ADDRESS:PORT: write {LISTEN}, for example")
     return host, int(port)
 
 
@@ -60,40 +60,40 @@ def _names(value: Any) -> dict[str, str]:
 SEGMENTS: Final = listed(Kind("`A>B`, or a table", _ends))
 # fmt: off
 SCHEMA: Final = Schema((
-    Key("listen", Kind("`ADDRESS:PORT`", _listen), LISTEN, "where to listen; beyond loopback with `token_file` only",
+    Key("listen", Kind("`ADDRESS:PORT`", _listen), LISTEN, "address to listen on; beyond loopback needs `token_file`",
         "--listen"),
-    Key("store", PATH, "wirelag.db", "the file that keeps results", "--store"),
-    Key("token_file", PATH, None, "tokens, one in each line", "--token-file"),
-    Key("certificate", PATH, None, "for HTTPS, with `key`", "--certificate"),
-    Key("key", PATH, None, "of the certificate", "--key"),
-    Key("segments", SEGMENTS, None, "what is measured", "--segment", "those that agents name"),
-    Key("topology", TEXT, None, "for paths: a file as `wirelag plan` reads it, or `ospf:`", "--topology"),
-    Key("slow", duration("0s"), "1ms", "a segment on a path is blamed if it adds more than this", "--slow"),
-    Key("names", Kind("table", _names), None, "names of routers in the topology, as their agents have them"),
-    Key("follow.every", duration("50ms"), "1s", "how often the topology is read and agents are told", "--follow"),
-    Key("follow.overlap", duration("0s"), "30s", "how long removed segments are still measured"),
+    Key("store", PATH, "wirelag.db", "database of results", "--store"),
+    Key("token_file", PATH, None, "file of tokens, one per line", "--token-file"),
+    Key("certificate", PATH, None, "certificate for HTTPS; needs `key`", "--certificate"),
+    Key("key", PATH, None, "private key of the certificate", "--key"),
+    Key("segments", SEGMENTS, None, "segments to measure", "--segment", "those that agents name"),
+    Key("topology", TEXT, None, "for paths: a topology file of `wirelag plan`, or `ospf:`", "--topology"),
+    Key("slow", duration("0s"), "1ms", "blame a segment of a path that adds more than this", "--slow"),
+    Key("names", Kind("table", _names), None, "agents of routers: `{ router = point }`"),
+    Key("follow.every", duration("50ms"), "1s", "how often to read the topology and assign m-sets", "--follow"),
+    Key("follow.overlap", duration("0s"), "30s", "how long to measure removed segments"),
     Key("follow.upgraded", listed(TEXT), None, "routers that measure", "--upgraded", "those whose agents are alive"),
-    Key("nats.url", TEXT, None, "take messages from this broker, too: `tls://HOST:4222`", "--nats"),
-    Key("nats.secret_file", PATH, None, "a file with its token, or `user:password`", "--nats-secret"),
-    Key("nats.ca", PATH, None, "who signs the broker's certificate", "--ca", "the system's"),
-    Key("nats.insecure", FLAG, False, "allow plain text to other hosts, and any certificate", "--insecure"),
-    Key("retain.intervals", duration("0s"), "2d", "how long single intervals are kept", "--retain"),
-    Key("retain.minutes", duration("0s"), "60d", "sums of a minute", "--retain"),
-    Key("retain.hours", duration("0s"), "2y", "sums of an hour", "--retain"),
-    Key("retain.messages", duration("0s"), "1d", "messages that wait for their other half", "--retain"),
-    Key("retain.size", size("0B"), "10GiB", "of the store; beyond it the oldest single intervals go", "--retain"),
+    Key("nats.url", TEXT, None, "also receive messages from this broker: `tls://HOST:4222`", "--nats"),
+    Key("nats.secret_file", PATH, None, "file with its token, or `user:password`", "--nats-secret"),
+    Key("nats.ca", PATH, None, "CA that signed the broker's certificate", "--ca", "the system's"),
+    Key("nats.insecure", FLAG, False, "allow plain text to other hosts and any certificate", "--insecure"),
+    Key("retain.intervals", duration("0s"), "2d", "how long to keep single intervals", "--retain"),
+    Key("retain.minutes", duration("0s"), "60d", "how long to keep sums of a minute", "--retain"),
+    Key("retain.hours", duration("0s"), "2y", "how long to keep sums of an hour", "--retain"),
+    Key("retain.messages", duration("0s"), "1d", "how long to keep messages without their counterpart", "--retain"),
+    Key("retain.size", size("0B"), "10GiB", "size limit; beyond it the oldest single intervals go", "--retain"),
 ))
 # fmt: on
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All of them, checked."""
+    """The checked settings of a collector."""
 
     host: str
     port: int
     store: str
-    tokens: Mapping[str, str | None] | None = field(default=None, repr=False)  # and the point that each is for
+    tokens: Mapping[str, str | None] | None = field(default=None, repr=False)  # token: its point
     certificate: str | None = None
     key: str | None = None
     ends: tuple[Ends, ...] = ()
@@ -101,19 +101,19 @@ class Settings:
     slow_ns: int = 10**6
     nats: Address | None = None
     retention: Retention = field(default_factory=Retention)
-    names: Mapping[str, str] = field(default_factory=dict)  # of routers, as agents are called
+    names: Mapping[str, str] = field(default_factory=dict)  # router: name of its agent
     follow: Follow | None = None  # None: the topology is read once
     given: str = ""  # which settings were given, in words
 
     @classmethod
     def of(cls, plain: Mapping[str, Any], where: str) -> Settings:
-        """From plain values; errors say `where` they are."""
+        """Settings from plain values; errors begin with `where`."""
         read = SCHEMA.read(plain, where)
         read.check()
         host, port = read["listen"]
         tokens = _tokens(read["token_file"]) if read.given("token_file") else None
         if tokens is None and not loopback(host):
-            raise read.wrong("token_file", f"is missing: listening on {host} needs a token; name a file that holds one")
+            raise read.wrong("token_file", f"is missing: listening on {host} needs a token; name a file with one")
         certificate, key = read["certificate"], read["key"]
         if (certificate is None) != (key is None):
             raise read.wrong("key" if key is None else "certificate", "is missing: certificate and key go together")
@@ -152,7 +152,7 @@ def _tokens(path: str) -> dict[str, str | None]:
             )
         found[words[0]] = words[1] if len(words) == 2 else None
     if None not in found.values():
-        raise WirelagError(f"{path}: has no token without a point, so nobody could read what is collected")
+        raise WirelagError(f"{path}: every token is for a point, so nobody could read results; add one without a point")
     return found
 
 
@@ -171,5 +171,5 @@ def _text_of(path: str) -> str:
     try:
         return Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        reason = error.strerror if isinstance(error, OSError) else "not text"
         raise WirelagError(f"{path}: cannot read ({reason})") from None

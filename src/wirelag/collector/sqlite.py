@@ -1,7 +1,7 @@
 """The store in SQLite, in WAL mode.
 
-One process writes; others may read the file at the same time. A sum is made anew from all of its parts when one
-changes. Columns that came later have a default, so that older files stay readable.
+One process writes; others may read the file at the same time. When a part changes, its sum is rebuilt from all
+parts. Columns that came later have a default, so that older files stay readable.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from wirelag.packets.intervals import Interval
 from wirelag.protocol.results import Rank
 from wirelag.stats.moments import Moments
 
-LATE_NS: Final = 5 * SECOND_NS  # a minute is summed so long after its end
+LATE_NS: Final = 5 * SECOND_NS  # a minute is summed this long after its end
 VERSION: Final = 1
-MOST_CLASSES: Final = 1 << 16  # of all segments; more are not kept
-MOST_OF_ONE: Final = 1 << 13  # of one segment, so that it cannot use up those of others
+MOST_CLASSES: Final = 1 << 16  # classes of all segments; more are not kept
+MOST_OF_ONE: Final = 1 << 13  # classes of one segment, so that it cannot use up the others'
 
 _SINGLE: Final = (
     "estimator", "intervals", "missed", "covered_ns", "sent", "received", "loss_sent", "lost", "lost_low", "lost_high",
@@ -35,7 +35,7 @@ _SINGLE: Final = (
 )  # fmt: skip
 _TEXTS: Final = {"estimator", "reason"}
 _MOMENTS: Final = tuple(one.name for one in fields(Moments))
-# Columns that an older file does not have.
+# Columns that older files lack.
 _LATER: Final = ("references_received", "references_lost", "checked", "overtaken")
 _COLUMNS: Final = (*_SINGLE, *_MOMENTS, "bins", *_LATER)
 _SCHEMA: Final = f"""
@@ -61,9 +61,9 @@ class SqliteStore:
     def __init__(self, path: str, retention: Retention | None = None) -> None:
         self.path, self._keep = path, retention or Retention()
         self._series: dict[tuple[str, str], int] = {}
-        self.beyond = 0  # results of classes for which there was no room
+        self.beyond = 0  # results of classes beyond the limit
         self._reading = threading.Lock()
-        self.failed: Callable[[str, Exception], None] = _raise  # what to do where something cannot be added up
+        self.failed: Callable[[str, Exception], None] = _raise  # called for a sum that fails
         try:
             if not Path(path).exists():
                 os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
@@ -71,16 +71,20 @@ class SqliteStore:
             self._read_base = self._open()
             self._classes = self._count_classes()
         except self.errors as error:
-            raise WirelagError(f"{path}: cannot be the collector's store ({error}); name another file") from None
+            raise WirelagError(
+                f"{path}: cannot open it as the collector's store ({error}); name another file"
+            ) from None
 
     def _open(self) -> sqlite3.Connection:
         base = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=10.0)
         (version,) = base.execute("pragma user_version").fetchone()
         if version not in (0, VERSION):
-            raise WirelagError(f"{self.path}: has version {version} of the store, this wirelag writes {VERSION}")
+            raise WirelagError(
+                f"{self.path}: has store version {version}, this wirelag writes {VERSION}; name another file"
+            )
         if version == 0:
             if base.execute("select count(*) from sqlite_master").fetchone()[0]:
-                raise WirelagError(f"{self.path}: is another program's database; name another file")
+                raise WirelagError(f"{self.path}: not a database of wirelag; name another file")
             base.execute("pragma auto_vacuum = incremental")
             base.executescript(f"pragma journal_mode = wal; begin; {_SCHEMA} pragma user_version = {VERSION}; commit;")
         base.execute(_CHANGES)
@@ -93,22 +97,22 @@ class SqliteStore:
         return base
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._read_base.close()
         self._base.close()
 
     # ---- writing ----
 
     def begin(self) -> None:
-        """What follows is kept together, or not at all."""
+        """Begin a transaction: all of it is kept, or nothing."""
         self._base.execute("begin immediate")
 
     def commit(self) -> None:
-        """It is on disk then."""
+        """Commit; once this returns, the data is on disk."""
         self._base.execute("commit")
 
     def rollback(self) -> None:
-        """It never was."""
+        """Undo all since `begin`."""
         if self._base.in_transaction:
             self._base.execute("rollback")
         self._forget_series()
@@ -120,11 +124,11 @@ class SqliteStore:
         )
 
     def drop_messages(self, keys: Iterable[str]) -> None:
-        """These are no longer needed."""
+        """Drop messages that are no longer needed."""
         self._base.executemany("delete from messages where key = ?", ((key,) for key in keys))
 
     def messages_about(self, start_ns: int, points: Iterable[str], around_ns: int = 0) -> list[bytes]:
-        """What these points said about an interval, or ones that begin so near, and nobody has used yet."""
+        """Unused messages of these points about intervals that begin at `start_ns`, or at most `around_ns` from it."""
         query = (
             "select body from messages where start_ns between ? and ? and point = ? order by start_ns, arrived_ns, key"
         )
@@ -132,12 +136,12 @@ class SqliteStore:
         return [body for point in points for (body,) in self._base.execute(query, (*between, point))]
 
     def newest_message_ns(self) -> int | None:
-        """When the latest interval began of which a message is kept."""
+        """The start of the latest interval with a stored message."""
         found = self._base.execute("select max(start_ns) from messages").fetchone()[0]
         return None if found is None else int(found)
 
     def messages_since(self, start_ns: int) -> Iterator[bytes]:
-        """What is known of intervals from then on and nobody has used yet: synopses before answers, as each arrived."""
+        """Unused messages about intervals from then on: synopses before replies, in order of arrival."""
         query = (
             "select body from messages where start_ns >= ? order by start_ns, substr(key, 1, 1) = 't', arrived_ns, key"
         )
@@ -145,7 +149,7 @@ class SqliteStore:
             yield body
 
     def put(self, segment: str, key: str | None, interval: Interval, rank: Rank, tally: Tally) -> Put:
-        """Keep a result, unless one is there that knows more."""
+        """Keep a result, unless the stored one knows more."""
         series = self._series_of(segment, key)
         if series is None:
             self.beyond += 1
@@ -171,12 +175,12 @@ class SqliteStore:
         return None if found is None else Rank(found[0])
 
     def put_agents(self, said: Mapping[str, Mapping[str, Any]]) -> None:
-        """What is known of agents."""
+        """Keep the status of agents."""
         rows = ((point, json.dumps(one)) for point, one in said.items())
         self._base.executemany("insert or replace into agents values (?, ?)", rows)
 
     def put_change(self, at_ns: int, said: Mapping[str, Any]) -> None:
-        """What was different in the network from then on."""
+        """Keep a change of the network."""
         self._base.execute("insert or replace into changes values (?, ?)", (at_ns, json.dumps(said)))
 
     def agents(self) -> dict[str, dict[str, Any]]:
@@ -184,7 +188,7 @@ class SqliteStore:
         return {point: json.loads(said) for point, said in self._base.execute("select point, said from agents")}
 
     def sum_up(self, now_ns: int, most: int = 500) -> int:
-        """Minutes and hours whose parts have changed, made anew; how many. `failed` hears of one that cannot be."""
+        """Rebuild minutes and hours whose parts changed; returns how many. `failed` is called for one that fails."""
         done = 0
         for length_ns in SUMMED:
             query = "select start_ns, series from stale where length_ns = ? and start_ns < ? limit ?"
@@ -198,7 +202,7 @@ class SqliteStore:
                     self._sum(length_ns, start_ns, series)
                 except self.errors:
                     raise
-                except Exception as error:  # a series less, not a collector less
+                except Exception as error:  # lose one series, not the collector
                     self.failed(f"a sum of series {series}", error)
             done += len(stale)
         return done
@@ -216,17 +220,17 @@ class SqliteStore:
         query = "select intervals + missed from results where series = ? and length_ns = ? and start_ns = ?"
         before = self._base.execute(query, (series, length_ns, start_ns)).fetchone()
         if before is not None and before[0] > whole.intervals + whole.missed:
-            return  # some of its parts are no longer kept: the sum that had them knows more
+            return  # some parts are gone: the old sum knows more
         if parts:
             self._write((series, length_ns, start_ns), Rank.SETTLED, whole)
             if length_ns == MINUTE_NS:
                 self._mark(HOUR_NS, start_ns, series)
 
     def prune(self, now_ns: int) -> None:
-        """Let go of what is older than it is kept for; where the file is too large, of some of the oldest as well.
+        """Drop what is past its retention, and some of the oldest if the file is too large.
 
-        Single intervals go first, then minutes, then hours; and series that have nothing left. Where there are many
-        classes, those of which nothing new is known make room.
+        Single intervals go first, then minutes, then hours; and empty series. If there are many classes, those
+        without new results make room.
         """
         keep = self._keep
         spans = (
@@ -261,19 +265,19 @@ class SqliteStore:
         self._forget_series()
 
     def shrink(self) -> None:
-        """Give free pages back; not within `begin` and `commit`."""
+        """Return free pages; not between `begin` and `commit`."""
         self._base.execute("pragma incremental_vacuum(4096)").fetchall()
 
     @property
     def used_bytes(self) -> int:
-        """What is in use of the file."""
+        """Bytes of the file in use."""
         pages, free, size = (
             self._base.execute(f"pragma {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
         )
         return int((pages - free) * size)
 
     def _series_of(self, segment: str, key: str | None) -> int | None:
-        """Of a segment always; of a class as long as there is room for one more."""
+        """The id of a series: always for a segment, for a class only up to the limit."""
         name = segment, key or ""
         if name not in self._series:
             query = "select id from series where segment = ? and class = ?"
@@ -311,19 +315,19 @@ class SqliteStore:
     # ---- reading, from any thread ----
 
     def series(self) -> list[tuple[str, str | None]]:
-        """Segments and their classes, of which anything was ever known."""
+        """Segments and their classes that have results."""
         with self._reading:
             rows = self._read_base.execute("select segment, class from series order by segment, class").fetchall()
         return [(segment, key or None) for segment, key in rows]
 
     def changes(self, times_ns: tuple[int, int], most: int) -> list[dict[str, Any]]:
-        """Of the network, the latest first."""
+        """Changes of the network, the latest first."""
         query = "select said from changes where at_ns >= ? and at_ns < ? order by at_ns desc limit ?"
         with self._reading:
             return [json.loads(said) for (said,) in self._read_base.execute(query, (*times_ns, most))]
 
     def lengths_ns(self, segment: str, key: str | None) -> list[int]:
-        """How long the intervals of a series are that were kept."""
+        """The lengths of a series' stored intervals."""
         query = (
             "select min(length_ns) from results where length_ns > ? and "
             "series = (select id from series where segment = ? and class = ?)"
@@ -335,7 +339,7 @@ class SqliteStore:
         return found[1:]
 
     def rows(self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int) -> list[Row]:
-        """Results of intervals of a length that begin within these times, in order; the latest, if they are more."""
+        """Results of one length that begin within these times, in order; the latest, if there are too many."""
         query = (
             f"select start_ns, rank, {', '.join(_COLUMNS)} from results where length_ns = ? and start_ns >= ? "
             "and start_ns < ? and series = (select id from series where segment = ? and class = ?) "
@@ -347,7 +351,7 @@ class SqliteStore:
 
     @property
     def file_bytes(self) -> int:
-        """What the file and its journal take on disk."""
+        """Bytes of the file and its journal on disk."""
         files = (Path(self.path + end) for end in ("", "-wal"))
         return sum(file.stat().st_size for file in files if file.exists())
 

@@ -1,7 +1,7 @@
-"""The store that a collector needs: messages until they are used, and results, rolled up.
+"""The store of a collector: messages until they are used, and results, rolled up.
 
-Laws. What `commit` returned from survives kill -9 and a power cut. A result of an interval is kept once, by (segment,
-class, length, beginning); one that knows less never takes the place of one that knows more, so a message that arrives
+Laws. Data survives kill -9 and a power cut once `commit` has returned. A result of an interval is kept once, by
+(segment, class, length, start); one that knows less never replaces one that knows more, so a message that arrives
 again changes nothing. Minutes are sums of intervals and hours of minutes: nothing is counted twice. Each length is kept
 for its own time, and the store stays within its size: beyond it the oldest single intervals go first.
 """
@@ -25,7 +25,7 @@ SUMMED: Final = (MINUTE_NS, HOUR_NS)
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long results are kept, by how much time one covers; and messages that wait for their other half."""
+    """How long to keep results, by the time each covers, and messages without their counterpart."""
 
     single_ns: int = 2 * DAY_NS
     minutes_ns: int = 60 * DAY_NS
@@ -36,7 +36,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A result as it was kept."""
+    """A stored result."""
 
     segment: str
     key: str | None
@@ -46,12 +46,12 @@ class Row:
     tally: Tally
 
     def to_json(self) -> dict[str, Any]:
-        """As the API has it."""
+        """The result as the API serves it."""
         return self.tally.to_json(self.start_ns, self.length_ns, self.rank >= Rank.ALONE)
 
 
 class Put(NamedTuple):
-    """How much was known of an interval before, and whether what came took its place."""
+    """How much was known of an interval before, and whether the new result replaced it."""
 
     before: Rank | None
     taken: bool
@@ -61,26 +61,26 @@ class Store(Protocol):
     """One thread writes, within `begin` and `commit`; any thread reads."""
 
     errors: ClassVar[tuple[type[Exception], ...]]
-    """What it raises where it cannot read or write."""
+    """The errors it raises when it cannot read or write."""
     path: str
     """Its name, for messages."""
     beyond: int
-    """Results of classes for which there was no room."""
+    """Results of classes beyond the limit."""
     failed: Callable[[str, Exception], None]
-    """Is told of sums that cannot be made."""
+    """Called for a sum that fails."""
 
     def close(self) -> None:
-        """Release it."""
+        """Close the store."""
         ...
 
     # ---- writing ----
 
     def begin(self) -> None:
-        """What follows is kept together, or not at all."""
+        """Begin a transaction: all of it is kept, or nothing."""
         ...
 
     def commit(self) -> None:
-        """Keep it; then it is safe."""
+        """Commit; once this returns, the data is safe."""
         ...
 
     def rollback(self) -> None:
@@ -92,7 +92,7 @@ class Store(Protocol):
         ...
 
     def drop_messages(self, keys: Iterable[str]) -> None:
-        """These are no longer needed."""
+        """Drop messages that are no longer needed."""
         ...
 
     def messages_about(self, start_ns: int, points: Iterable[str], around_ns: int = 0) -> list[bytes]:
@@ -100,15 +100,15 @@ class Store(Protocol):
         ...
 
     def newest_message_ns(self) -> int | None:
-        """The beginning of the latest interval of which a message is kept."""
+        """The start of the latest interval with a stored message."""
         ...
 
     def messages_since(self, start_ns: int) -> Iterator[bytes]:
-        """Unused messages about intervals from then on: synopses before answers, in order of arrival."""
+        """Unused messages about intervals from then on: synopses before replies, in order of arrival."""
         ...
 
     def put(self, segment: str, key: str | None, interval: Interval, rank: Rank, tally: Tally) -> Put:
-        """Keep a result, unless one is there that knows more."""
+        """Keep a result, unless the stored one knows more."""
         ...
 
     def rank_of(self, segment: str, interval: Interval) -> Rank | None:
@@ -116,7 +116,7 @@ class Store(Protocol):
         ...
 
     def put_agents(self, said: Mapping[str, Mapping[str, Any]]) -> None:
-        """Keep what agents said of themselves."""
+        """Keep the status of agents."""
         ...
 
     def agents(self) -> dict[str, dict[str, Any]]:
@@ -128,15 +128,15 @@ class Store(Protocol):
         ...
 
     def sum_up(self, now_ns: int) -> int:
-        """Make minutes and hours anew whose parts have changed; how many."""
+        """Rebuild minutes and hours whose parts have changed; returns how many."""
         ...
 
     def prune(self, now_ns: int) -> None:
-        """Drop what is older than it is kept for, and the oldest where the store is too large."""
+        """Drop what is past its retention, and the oldest if the store is too large."""
         ...
 
     def shrink(self) -> None:
-        """Give unused room back; not within `begin` and `commit`."""
+        """Return unused space; not between `begin` and `commit`."""
         ...
 
     # ---- reading ----
@@ -150,14 +150,14 @@ class Store(Protocol):
         ...
 
     def lengths_ns(self, segment: str, key: str | None) -> list[int]:
-        """The lengths of the intervals that are kept of a series."""
+        """The lengths of a series' stored intervals."""
         ...
 
     def rows(self, segment: str, key: str | None, length_ns: int, times_ns: tuple[int, int], most: int) -> list[Row]:
-        """Results of intervals of a length that begin within these times, in order; the latest, if they are more."""
+        """Results of one length that begin within these times, in order; the latest, if there are too many."""
         ...
 
     @property
     def file_bytes(self) -> int:
-        """What it takes on disk."""
+        """Bytes on disk."""
         ...

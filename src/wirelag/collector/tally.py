@@ -105,7 +105,7 @@ class Tally:
         distribution.add(tail.delays_ns[real], tail.weights[real])
         self.bins = np.flatnonzero(distribution.weights)
         self.weights = distribution.weights[self.bins].astype(np.int64)
-        if self.min_ns is None:  # from the sample, for lack of better
+        if self.min_ns is None:  # from the sample, as nothing better is known
             self.min_ns, self.max_ns = int(tail.delays_ns.min()), int(tail.delays_ns.max())
 
     def add(self, other: Tally) -> None:
@@ -142,7 +142,7 @@ class Tally:
         clock = self.clock_error_ns
         mean, bound = self.moments.mean_ns, self.moments.bound_ns(0.05)
         bounds = {q: self._bounds_ns(float(q)) for q in QUANTILES}
-        whole = self.samples >= self.moments.used or not self.counts_sent  # else it is a sample's, and beyond its ends
+        whole = self.samples >= self.moments.used or not self.counts_sent  # else only a sample's
         quantiles = {q: self.quantile_ns(float(q)) if whole or bounds[q] else None for q in QUANTILES}
         ci95: dict[str, tuple[float | None, ...]] = {}
         if not self.unsynchronised:

@@ -1,4 +1,4 @@
-"""The methods by name: the one list of what settings, options and messages may name, imported when asked for.
+"""The methods by name: the one list for settings, options and messages. A method is imported on first use.
 
 Law: a method's name is its module's, and its class is the name with a capital letter.
 """
@@ -16,14 +16,14 @@ TAP: Final = ("tap",)
 
 
 def estimator_class(name: str) -> Any:
-    """The class of a method; a ValueError where the name is unknown."""
+    """The class of a method; a ValueError if the name is unknown."""
     if name not in NAMES:
         raise ValueError(f"unknown estimator {name!r}; known: {', '.join(NAMES)}")
     return getattr(import_module(f"wirelag.estimators.{name}"), name.capitalize())
 
 
 def capabilities_of(name: Any) -> Capabilities | None:
-    """What a method can do; None where the name is unknown, as in results of another version.
+    """What a method can do; None if the name is unknown, as in results of another version.
 
     >>> capabilities_of("rli").one_sided
     True

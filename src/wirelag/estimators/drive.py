@@ -1,7 +1,7 @@
-"""The one loop: packets into a meter, a synopsis out of it at the end of each interval.
+"""The one loop: packets go into a meter, and each interval's end gives a synopsis.
 
-Where intervals end is decided by whoever makes the events: the times of the packets (`packets.intervals.events`), or
-the clock of a live source (`capture.live.by_clock`).
+The source of events decides where intervals end: the times of packets (`packets.intervals.events`), or the clock of a
+live source (`capture.live.by_clock`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ S = TypeVar("S")
 def drive(
     meter: Meter[S], happening: Iterable[Event], grouping: Grouping | None = None
 ) -> Iterator[tuple[Interval, S]]:
-    """The synopsis of each interval, when it has ended."""
+    """The synopsis of each interval, once it has ended."""
     for interval, packets in happening:
         if packets is None:
             yield interval, meter.cut(interval)
@@ -34,5 +34,5 @@ def cut_by_time(
     interval_ns: int | None = None,
     grouping: Grouping | None = None,
 ) -> Iterator[tuple[Interval, S]]:
-    """The same, with intervals by the packets' own times; without a length, one over everything."""
+    """The same, with intervals by the packets' times; without a length, one over all packets."""
     return drive(meter, events(batches, interval_ns), grouping)

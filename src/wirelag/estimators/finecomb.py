@@ -35,7 +35,7 @@ from wirelag.synopses.delay_sample import DelaySample
 NAME: Final = "finecomb"
 COIN: Final = 3
 BUCKET_BYTES: Final = 24
-SENT_STASH: Final = 64  # packets near the edges, where all of them are sent each interval
+SENT_STASH: Final = 64  # stashed packets, if all are sent each interval
 
 Words = npt.NDArray[np.uint64]
 Times = npt.NDArray[np.int64]
@@ -84,15 +84,15 @@ class Finecomb:
         return BUCKET_BYTES * self.rows + 16 * (self.stash + self.tail)
 
     def of_class(self, most: int) -> Finecomb:
-        """The estimator of one of so many classes: the same."""
+        """The estimator of one class: the same, as its memory is small."""
         return self
 
     def for_agent(self, rows: int | None) -> Finecomb:
-        """With a small stash."""
+        """The same, with a small stash."""
         return replace(self, stash=min(self.stash, SENT_STASH))
 
     def cost(self, packets: int, loss: float) -> tuple[int, int]:
-        """Bytes of a synopsis, and of what is sent of it: the same for any traffic."""
+        """Bytes of a synopsis, and bytes sent: the same for any traffic."""
         return self.bytes, self.bytes
 
     def meter(self, point: str) -> FinecombMeter:

@@ -43,7 +43,7 @@ class Join:
         return CacheMeter(self.capacity, self.seed)
 
     def of_class(self, most: int) -> Join:
-        """The estimator of one of so many classes."""
+        """The estimator of one class, with its part of the memory."""
         return replace(self, memory=class_memory(self.memory, most))
 
     def added(self, first: Cached, second: Cached) -> Cached:

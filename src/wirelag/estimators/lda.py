@@ -90,15 +90,15 @@ class Lda:
         return BUCKET_BYTES * self.rows * len(self.shifts) + 16 * self.tail
 
     def of_class(self, most: int) -> Lda:
-        """The estimator of one of so many classes: the same."""
+        """The estimator of one class: the same, as its memory is small."""
         return self
 
     def for_agent(self, rows: int | None) -> Lda:
-        """The same: its rows are small."""
+        """The same: its synopsis is small."""
         return self
 
     def cost(self, packets: int, loss: float) -> tuple[int, int]:
-        """Bytes of a synopsis, and of what is sent of it: the same for any traffic."""
+        """Bytes of a synopsis, and bytes sent: the same for any traffic."""
         return self.bytes, self.bytes
 
     def meter(self, point: str) -> LdaMeter:

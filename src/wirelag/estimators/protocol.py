@@ -1,6 +1,6 @@
-"""The protocols that methods follow: a meter at a vantage point, an estimator over what meters yield.
+"""The protocols that methods follow: a meter at a vantage point, an estimator over their synopses.
 
-Law: what a method can do is said here, by its `can`. No other room compares a method's name.
+Law: `can` states what a method can do. No other room compares a method's name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ S_co = TypeVar("S_co", covariant=True)
 class Capabilities:
     """What a method can do beyond `meter` and `estimate`."""
 
-    live: bool = True  # on live traffic: what it keeps and sends does not grow with the packets
+    live: bool = True  # for live traffic: its memory and messages do not grow with the packets
     in_kernel: bool = False  # ebpf/ has a program of its name
     delimited: bool = False  # both points must cut at the same packets; neighbouring synopses can be added
     second_round: bool = False  # the collector may ask for more, so agents keep the past
@@ -71,7 +71,7 @@ class Sent(Estimator[Any], Protocol):
 
     @property
     def seed(self) -> int:
-        """Of its coins."""
+        """The seed of its hashes."""
         ...
 
     @property
@@ -80,38 +80,38 @@ class Sent(Estimator[Any], Protocol):
         ...
 
     def synopsis(self, fields: Mapping[str, Any]) -> Any:
-        """A synopsis as it arrives; a ValueError where the fields are not one."""
+        """A synopsis from the fields that arrived; a ValueError if they are not one."""
         ...
 
 
 class TwoPoint(Sent, Protocol):
-    """One for which both points keep synopses."""
+    """An estimator for which both points keep synopses."""
 
     @property
     def tail(self) -> int:
-        """Packets whose times are kept for quantiles."""
+        """Packets sampled for quantiles."""
         ...
 
     def cross(self, up: Any, down: Any) -> Crossing:
-        """What became of an interval's packets."""
+        """The crossing of an interval's packets."""
         ...
 
     def of_class(self, most: int) -> Any:
-        """The estimator of one of so many classes, which together take as much memory as everything."""
+        """The estimator of one of `classes` classes, which share the memory of one estimator."""
         ...
 
     def for_agent(self, rows: int | None) -> Any:
-        """The same, with a synopsis that is small enough to be sent each interval; `rows` where they were chosen."""
+        """The same, with a synopsis small enough to send each interval; `rows` if the user chose them."""
         ...
 
     def cost(self, packets: int, loss: float) -> tuple[int, int]:
-        """Bytes of a synopsis of so many packets, and of what is sent of it where this share of them is lost."""
+        """Bytes of a synopsis of `packets` packets, and bytes sent at this loss rate."""
         ...
 
 
 class Additive(TwoPoint, Protocol):
-    """One whose synopses of neighbouring intervals can be added."""
+    """An estimator whose synopses of neighbouring intervals can be added."""
 
     def added(self, first: Any, second: Any) -> Any:
-        """Two of them as one."""
+        """Merge two neighbouring synopses."""
         ...

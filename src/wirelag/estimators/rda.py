@@ -35,11 +35,11 @@ from wirelag.synopses.symbols import FIRST, NUMBER_BITS, SymbolSynopsis, numbers
 NAME: Final = "rda"
 STRATA: Final = 24 * 81 * 3  # words
 BUCKET_WIRE_BYTES: Final = 22  # ids, check, count and sum, packed
-LEAST_WIRE_BYTES: Final = 48 << 10  # strata and the fewest buckets: fewer packets than that holds are sent as they are
-DIFFERENCE_BYTES: Final = 30  # on the wire, for each packet that only one point saw
-SENT_ROWS: Final = 32  # beside the symbols of an agent
-ATTEMPTS: Final = 3  # to decode, each with twice as many buckets
-SYMBOLS: Final = 128  # to begin with; then half as many again
+LEAST_WIRE_BYTES: Final = 48 << 10  # strata and the fewest buckets: fewer packets are sent as they are
+DIFFERENCE_BYTES: Final = 30  # on the wire, per packet that only one point saw
+SENT_ROWS: Final = 32  # rows beside the symbols of an agent
+ATTEMPTS: Final = 3  # attempts to decode, each with twice as many buckets
+SYMBOLS: Final = 128  # symbols at first; then half as many again
 
 BUCKET: Final = ("bucket_ids", "bucket_checks", "bucket_counts", "bucket_sums")
 SYMBOL: Final = BUCKET[:3]
@@ -69,7 +69,7 @@ class Ask:
 
 
 class Responder:
-    """The downstream side of a conversation about one interval: it answers questions."""
+    """The downstream side of a conversation about one interval: it replies to questions."""
 
     def __init__(self, estimator: Rda, cached: Cached) -> None:
         self._of = estimator
@@ -190,15 +190,15 @@ class Rda:
         return self.memory
 
     def of_class(self, most: int) -> Rda:
-        """The estimator of one of so many classes."""
+        """The estimator of one class, with its part of the memory."""
         return replace(self, memory=class_memory(self.memory, most))
 
     def for_agent(self, rows: int | None) -> Rda:
-        """With symbols, unless a number of buckets was chosen."""
+        """The same, with symbols unless the number of buckets was chosen."""
         return self if self.buckets else replace(self, short=True, rows=rows or SENT_ROWS)
 
     def cost(self, packets: int, loss: float) -> tuple[int, int]:
-        """Bytes of a synopsis, and of what is sent of it."""
+        """Bytes of a synopsis, and bytes sent."""
         whole = ENTRY_BYTES * packets
         return whole, min(whole, LEAST_WIRE_BYTES + round(DIFFERENCE_BYTES * packets * loss))
 

@@ -42,12 +42,12 @@ Method = Literal["linear", "left", "busy"]
 
 NAME: Final = "rli"
 METHODS: Final = ("linear", "left", "busy")
-FLOW_MEMORY: Final = 16 << 20  # of an agent, for the flows of an interval
-FLOW_BYTES, RECORD_BYTES, WAITING_BYTES = 128, 144, 112  # of a flow, of its record, of a packet that waits
+FLOW_MEMORY: Final = 16 << 20  # an agent's memory for the flows of an interval
+FLOW_BYTES, RECORD_BYTES, WAITING_BYTES = 128, 144, 112  # bytes of a flow, its record, a waiting packet
 CERTAIN: Final = 1 << 32  # probability 1, as the kernel counts
 REGULAR, REFERENCE, OTHER, ANOTHER = 0, 1, 2, 3  # kinds of rows; the last are references of another stream
 PATIENCE: Final = 64  # valid references of other streams, until a stream is given up
-FARTHEST_NS: Final = 1 << 40  # between the two times of a reference
+FARTHEST_NS: Final = 1 << 40  # largest difference of a reference's two times
 AHEAD: Final = 1 << 20  # references that may be lost in a row
 LEARNING: Final = 1 << 13  # packets from which the drain rate is learned
 FED: Final = 1 << 16  # packets per call
@@ -108,7 +108,7 @@ class Rli:
 
     @classmethod
     def for_agent(cls, method: Method, memory: int | None, seed: int) -> Rli:
-        """For an agent, where an interval has that much memory for its flows."""
+        """The same for an agent, with this much memory for the flows of an interval."""
         memory = memory or FLOW_MEMORY
         return cls(method, memory, most_flows=max(1, memory // FLOW_BYTES), seed=seed)
 

@@ -3,7 +3,7 @@
 Memory: 4,736 bins of two 64-bit numbers and eight sums, 76 KB, whatever arrives. Merging is adding: it is associative
 and loses nothing. Delays are integers in ns and so is everything kept: no float decides where a delay belongs.
 
-A bin is 1/128 of an octave: delays below 256 ns have a bin each, above that the eight leading bits tell the bin; delays
+A bin is 1/128 of an octave: delays below 256 ns have a bin each, above that the eight leading bits select it; delays
 over 2.4 hours share the last one (kernels/distribution.h).
 """
 
@@ -21,7 +21,7 @@ from wirelag import _kernels
 BITS: Final = 7
 BINS: Final = _kernels.BINS
 WORDS: Final = _kernels.DISTRIBUTION_WORDS
-Z95: Final = 1.959963984540054  # of the normal distribution
+Z95: Final = 1.959963984540054  # 97.5% quantile of the normal distribution
 
 Ints = npt.NDArray[np.int64]
 _NO_WEIGHTS: Final = np.empty(0, np.int64)
@@ -29,7 +29,7 @@ _NO_LEGS: Final = np.empty(0, np.uint8)
 
 
 def wilson(share: float, n: float) -> tuple[float, float]:
-    """The 95% interval of a share of n: also where it is nothing, or all (Wilson's)."""
+    """The 95% interval of a share of n, valid also at 0 and 1 (Wilson's)."""
     middle = (share + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
     half = Z95 * math.sqrt(share * (1 - share) / n + (Z95 / (2 * n)) ** 2) / (1 + Z95**2 / n)
     return max(0.0, middle - half), min(1.0, middle + half)
@@ -72,7 +72,7 @@ def quantile_in_bins(bins: Ints, weights: npt.NDArray[Any], q: float, below: int
 def add_by_leg(
     memory: npt.NDArray[np.uint64], delays_ns: Ints, weights: Ints | None, legs: npt.NDArray[np.uint8]
 ) -> None:
-    """Take in delays of two legs at once; the memory is that of two distributions, one behind the other."""
+    """Add delays of two legs at once; the memory is that of two adjacent distributions."""
     _kernels.distribute(memory, delays_ns, _NO_WEIGHTS if weights is None else weights, legs)
 
 
@@ -87,22 +87,22 @@ def _first_above(limit_ns: int) -> int:
 
 
 class Distribution:
-    """Delays, each with a weight: how many it stands for (1, or more where a method sees only some of them)."""
+    """Delays, each with a weight: how many it represents (1, or more if a method samples)."""
 
     __slots__ = ("_memory", "_sums", "squares", "weights")
 
     def __init__(self, memory: npt.NDArray[np.uint64] | None = None) -> None:
         self._memory = np.zeros(WORDS, np.uint64) if memory is None else memory
         self.weights = self._memory[:BINS]
-        self.squares = self._memory[BINS : 2 * BINS]  # of the weights: they tell how sure the rest is
+        self.squares = self._memory[BINS : 2 * BINS]  # squared weights, for the uncertainty
         self._sums = self._memory[2 * BINS :]
 
     def add(self, delays_ns: Ints, weights: Ints | None = None) -> None:
-        """Take in delays, of weight 1 unless told otherwise."""
+        """Add delays, of weight 1 by default."""
         _kernels.distribute(self._memory, delays_ns, _NO_WEIGHTS if weights is None else weights, _NO_LEGS)
 
     def merge(self, other: Distribution) -> None:
-        """Take in another distribution."""
+        """Add another distribution."""
         if not other.samples:
             return
         smallest = min(d.min_ns for d in (self, other) if d.min_ns is not None)
@@ -111,19 +111,19 @@ class Distribution:
         for total in (self.sum_ns + other.sum_ns, self.sum_squares + other.sum_squares):
             sums += [total & 2**64 - 1, total >> 64]
         self._sums[:] = np.array([*sums, smallest, largest], np.uint64)
-        # Only bins that hold something: the rest of a distribution's memory is never touched, and costs nothing.
+        # Only non-empty bins: untouched memory of a distribution costs nothing.
         held = slice(bin_of(other.min_ns or 0), bin_of(other.max_ns or 0) + 1)
         self.weights[held] += other.weights[held]
         self.squares[held] += other.squares[held]
 
     @property
     def samples(self) -> int:
-        """How many delays were taken in."""
+        """How many delays were added."""
         return int(self._sums[0])
 
     @property
     def weight(self) -> int:
-        """How many delays they stand for."""
+        """How many delays they represent."""
         return int(self._sums[1])
 
     @property
@@ -162,7 +162,7 @@ class Distribution:
 
     @property
     def effective_samples(self) -> float:
-        """The number of equally weighted samples that would be as sure (Kish)."""
+        """The effective sample size: equally weighted samples with the same precision (Kish)."""
         squares = int(self.squares.sum())
         return self.weight**2 / squares if squares else 0.0
 
@@ -195,7 +195,7 @@ class Distribution:
         return math.sqrt(inside * (1 - share) ** 2 + outside * share**2) / weight
 
     def mean_ci_ns(self, least_bound_ns: float = 0.0) -> tuple[float, float] | None:
-        """The 95% interval of the mean, at least so far to either side; None with fewer than two samples."""
+        """The 95% interval of the mean, at least `bound` wide to either side; None with fewer than two samples."""
         if self.samples < 2 or self.mean_ns is None:
             return None
         mean, weight = self.mean_ns, self.weight
@@ -208,8 +208,8 @@ class Distribution:
     def quantile_ci_ns(self, q: float, share_bound: Callable[[int], float] | None = None) -> tuple[float, float] | None:
         """The 95% interval of a quantile: the quantiles at the ends of the interval of its share (Woodruff).
 
-        `share_bound` may say that the share below a bin is less sure than the samples alone tell. None where too few
-        samples lie beyond the quantile to say how far it may be.
+        `share_bound` may give a larger error for the share below a bin than the samples alone imply. None if too few
+        samples lie beyond the quantile.
         """
         if self.samples < 2:
             return None
@@ -223,5 +223,5 @@ class Distribution:
         return (low, high) if low is not None and high is not None else None
 
     def by_octave(self) -> npt.NDArray[np.float64]:
-        """How many delays there are in each octave of ns: all that a small picture shows of them."""
+        """How many delays there are in each octave of ns, for a small picture."""
         return np.bincount(_OCTAVES, weights=self.weights.astype(float), minlength=64).astype(np.float64)

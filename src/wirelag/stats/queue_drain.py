@@ -12,7 +12,7 @@ from wirelag.units import parse_rate
 
 FEWEST_GAPS: Final = 32
 FEWEST_REFERENCES: Final = 8
-SLOWEST, FASTEST = 125_000, 10**12  # bytes a second
+SLOWEST, FASTEST = 125_000, 10**12  # bytes per second
 
 
 class Drain(NamedTuple):
@@ -23,7 +23,7 @@ class Drain(NamedTuple):
 
 
 def learn_drain(time_ns: npt.NDArray[np.int64], size: npt.NDArray[Any]) -> Drain:
-    """Learn drain rate and clock noise from packets in the order in which they left the queue.
+    """Learn drain rate and clock noise from packets in the order they left the queue.
 
     Within a busy period, the gap before a packet is its own serialisation time; no gap is shorter. So many large
     packets have the same gap per byte, and few have a shorter one.
@@ -64,7 +64,7 @@ def serialises(drain: Drain, delays_ns: npt.NDArray[np.int64], sizes: npt.NDArra
 
 
 def parse_drain(text: str) -> int:
-    """Read the rate of a queue, in bits a second, as bytes a second.
+    """Parse the rate of a queue, in bits per second, as bytes per second.
 
     >>> parse_drain("2Gbps")
     250000000

@@ -14,7 +14,7 @@ _QUESTION: Final = re.compile(
 
 
 class Delays(Protocol):
-    """What can be asked: None where there is nothing to tell from."""
+    """Delays that questions can be put to; figures are None without data."""
 
     @property
     def mean_ns(self) -> float | None:
@@ -40,7 +40,7 @@ class Delays(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sla:
-    """What must hold of a distribution of delay."""
+    """An agreement about a distribution of delay."""
 
     text: str
     quantile: float | None
@@ -52,7 +52,7 @@ class Sla:
 
     @classmethod
     def parse(cls, text: str) -> Sla:
-        """Read a question; a ValueError says how it is written.
+        """Parse a question; a ValueError says how to write one.
 
         >>> Sla.parse("p99<50ms").bound
         50000000
@@ -72,7 +72,7 @@ class Sla:
         )
 
     def value(self, delays: Delays) -> float | None:
-        """What the distribution answers: ns, or a share; None without samples."""
+        """The figure asked about, in ns or as a share; None without samples."""
         if self.quantile is not None:
             return delays.quantile_ns(self.quantile)
         if self.limit_ns is not None:
@@ -80,14 +80,14 @@ class Sla:
         return {"mean": delays.mean_ns, "max": delays.max_ns, "min": delays.min_ns}[self.name or ""]
 
     def holds(self, delays: Delays) -> bool | None:
-        """Whether it holds; None where there is nothing to tell from."""
+        """Whether it holds; None without data."""
         value = self.value(delays)
         if value is None:
             return None
         return value <= self.bound if self.inclusive else value < self.bound
 
     def to_dict(self, delays: Delays) -> dict[str, str | bool | float | None]:
-        """The verdict as JSON has it: durations in seconds, shares as they are."""
+        """The verdict for JSON: durations in seconds, shares as they are."""
         value = self.value(delays)
         if value is not None and self.limit_ns is None:
             value /= 1e9
@@ -109,17 +109,17 @@ class Sla:
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean alone, as questions ask for it."""
+    """Only a mean, to put questions to."""
 
     mean_ns: float | None
     min_ns: None = None
     max_ns: None = None
 
     def quantile_ns(self, q: float) -> None:
-        """Not known."""
+        """Unknown."""
 
     def share_above(self, limit_ns: int) -> None:
-        """Not known."""
+        """Unknown."""
 
     def share_above_ci(self, limit_ns: int) -> None:
-        """Not known."""
+        """Unknown."""

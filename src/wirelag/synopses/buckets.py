@@ -16,15 +16,15 @@ def spread(words: Words, names: tuple[str, ...]) -> dict[str, Words]:
 
 
 def gathered(fields: Fields, names: tuple[str, ...]) -> Words:
-    """The opposite of `spread`."""
+    """The inverse of `spread`."""
     columns = [array_of(fields, name, np.uint64) for name in names]
     if len({len(column) for column in columns}) > 1:
-        raise ValueError(f"{', '.join(names)} are not of the same length")
+        raise ValueError(f"{', '.join(names)} have different lengths")
     return np.column_stack(columns).reshape(-1)
 
 
 def less(down: Words, up: Words, fields: int) -> Words:
-    """The difference of buckets or symbols of so many fields: ids, check and count alone."""
+    """The difference of buckets or symbols of `fields` fields: only ids, check and count."""
     ups, downs = up.reshape(-1, fields), down.reshape(-1, fields)
     apart = np.empty((len(ups), 3), np.uint64)
     apart[:, :2] = downs[:, :2] ^ ups[:, :2]

@@ -1,4 +1,4 @@
-"""What became of packets between two points: the one answer of all two-point methods, ready to be added up.
+"""Crossings: packets between two points, the common outcome of all two-point methods.
 
 Crossings of several intervals are added up: counts, moments (moments.py) and samples of delays (tails.py).
 """
@@ -30,36 +30,36 @@ class Crossing:
     moments: Moments = field(default_factory=Moments)
     only_upstream: int | None = None
     only_downstream: int | None = None
-    late: int = 0  # of only_upstream: seen downstream in a later interval (or an earlier one, by a clock that is ahead)
-    early: int = 0  # of only_downstream: sent in another interval
+    late: int = 0  # part of only_upstream: seen downstream in another interval (earlier, if its clock is ahead)
+    early: int = 0  # part of only_downstream: sent in another interval
     duplicated: int | None = None
     ambiguous: int | None = None
     reordered: int | None = None
-    order: Order = field(default_factory=Order)  # of a sample, where points send one
-    single_up: Cached | None = None  # seen at this point alone, not yet called lost
+    order: Order = field(default_factory=Order)  # order in a sample, where points send one
+    single_up: Cached | None = None  # seen at this point only, not yet called lost
     single_down: Cached | None = None
     tail: DelaySample = field(default_factory=DelaySample.empty)
     tail_level: int = 0
-    min_ns: int | None = None  # of all used delays, where each is known
+    min_ns: int | None = None  # over all used delays, where each is known
     max_ns: int | None = None
-    net_loss: bool = False  # the method counts packets at both points and can tell no more of loss than the difference
-    parts: int = 0  # intervals that were added up
+    net_loss: bool = False  # loss is only the difference of both points' counts
+    parts: int = 0  # intervals summed
     wire_bytes: int = 0
     reason: str | None = None
-    details: dict[str, Any] = field(default_factory=dict)  # what this method has beside
+    details: dict[str, Any] = field(default_factory=dict)  # further fields of this method
 
     @property
     def lost(self) -> int | None:
-        """What was sent and never arrived."""
+        """Packets that were sent and never arrived."""
         if self.net_loss:
             return max(0, self.sent - self.received)
         if self.only_upstream is None:
             return None
-        return max(0, self.only_upstream - self.late)  # the late may stand for more, in an interval of another level
+        return max(0, self.only_upstream - self.late)  # the late may represent more, in an interval of another level
 
     @property
     def unsettled(self) -> bool:
-        """Whether packets wait for their other half."""
+        """Whether packets wait for their counterpart."""
         return bool((self.single_up and len(self.single_up)) or (self.single_down and len(self.single_down)))
 
     @property
@@ -96,7 +96,7 @@ class Crossing:
         return self.tail.share_above_ci(limit_ns)
 
     def add_delays(self, sent_ns: Times, delays_ns: Times, stands_for: int = 1) -> None:
-        """Take in delays that are known one by one."""
+        """Add single delays."""
         if len(delays_ns):
             self._add_sums(
                 Crossing(
@@ -108,7 +108,7 @@ class Crossing:
             )
 
     def add(self, other: Crossing, with_tail: bool = True) -> None:
-        """Take in another interval: what crossed the edge between them is neither lost nor new."""
+        """Add another interval: packets that crossed the edge between them are neither lost nor new."""
         moved = {"only_upstream": other.late, "only_downstream": other.early}
         for name in ("only_upstream", "only_downstream", "duplicated", "ambiguous", "reordered"):
             mine, others = getattr(self, name) if self.parts else 0, getattr(other, name)
@@ -134,16 +134,16 @@ class Crossing:
             self.tail = self.tail.followed_by(other.tail)
 
     def settle(self, later: Crossing, ahead_ns: int) -> None:
-        """Pair what only one point saw in this interval with what only the other saw in a later one.
+        """Pair packets that only one point saw in this interval with those only the other saw in a later one.
 
-        A packet counts where it was sent, also where a downstream clock that is ahead, by so much at most, saw it an
-        interval earlier.
+        A packet counts in the interval it was sent in, even if a downstream clock that is ahead, by at most
+        `ahead_ns`, saw it an interval earlier.
         """
         _carry(self, later, ahead_ns)
         _carry(later, self, ahead_ns)
 
     def on_clock(self, clock: Clock, middle_ns: int) -> None:
-        """Put downstream times right afterwards: sampled delays one by one, moments by what that does to these."""
+        """Correct downstream times afterwards: sampled delays one by one, moments by the effect on the sample."""
         before = self.tail
         if len(before):
             received_ns = before.sent_ns + before.delays_ns
@@ -158,7 +158,7 @@ class Crossing:
         self.min_ns = self.max_ns = None
 
     def report(self, estimator: str) -> Report:
-        """What is said of it."""
+        """The report."""
         mean, std = self.mean_ns, self.std_ns
         quantiles = dict(zip(QUANTILES, self.tail.quantiles_ns([float(q) for q in QUANTILES]), strict=False))
         ci95 = {}
@@ -203,9 +203,9 @@ class Crossing:
         if not self.sent or not self.received:
             return "one point saw no packet"
         if self.details.get("decoded") is False:
-            return "too many packets differ: they do not decode, and no bucket is untouched"
+            return "too many packets differ: they do not decode, and every bucket is affected"
         if len(self.tail):
-            return "loss touched every bucket: more --rows, or banks for this loss (--loss)"
+            return "loss affected every bucket: use more --rows, or tune for this loss (--loss)"
         return "no packet was seen at both points"
 
 
@@ -241,7 +241,7 @@ def _carry(sent_here: Crossing, seen_there: Crossing, ahead_ns: int) -> None:
     found = join(up.ids, down.ids)
     sent_ns = up.times_ns[found.up_rows]
     delays_ns = down.times_ns[found.down_rows] - sent_ns
-    # What was seen long before it was sent is a copy of something else: both stay single.
+    # A packet seen long before it was sent is a copy of another: both stay single.
     real = delays_ns >= -ahead_ns
     up_single, down_single = found.up_fate == SINGLE, found.down_fate == SINGLE
     up_single[found.up_rows[~real]] = down_single[found.down_rows[~real]] = True

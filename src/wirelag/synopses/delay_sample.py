@@ -1,8 +1,8 @@
 """Delays of a sample of packets: quantiles, and everything else that needs single delays.
 
-Guarantee: the sample is chosen by coins of packet ids, the same at both points, so it is a fair one; a quantile is that
-of the sample, and its interval says how far the one of all packets may be. Memory: 24 bytes a delay, at most
-MOST of them; beyond that a coin leaves out every second one, and the others stand for two.
+Guarantee: the sample is chosen by hashes of packet ids, the same at both points, so it is fair. A quantile is that of
+the sample; its interval covers that of all packets. Memory: 24 bytes per delay, at most MOST delays; beyond that a hash
+drops every second one, and the others represent two.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from wirelag.stats.distribution import Z95, Distribution, place_of, wilson
 from wirelag.synopses.cache import Cached, join, level
 
 MOST: Final = 1 << 22
-THINNING: Final = 10  # the purpose of a coin
-SHARE: Final = 8  # where bytes count, one packet in 2^SHARE is in a sample,
+THINNING: Final = 10  # purpose of the hash
+SHARE: Final = 8  # where bytes count, a sample has one packet in 2^SHARE,
 LEAST: Final = 64  # or this many
 Times = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class DelaySample:
-    """Delays, when each was sent, and how many packets each stands for."""
+    """Delays, with send time and the number of packets that each represents."""
 
     sent_ns: Times
     delays_ns: Times
@@ -40,12 +40,12 @@ class DelaySample:
 
     @classmethod
     def of(cls, sent_ns: Times, delays_ns: Times, stands_for: int) -> DelaySample:
-        """Delays that each stand for as many packets."""
+        """Delays of equal weight."""
         return cls(sent_ns, delays_ns, np.full(len(delays_ns), stands_for, np.int64))
 
     @classmethod
     def between(cls, up: Cached, down: Cached) -> DelaySample:
-        """The delays of what two caches have in common."""
+        """The delays of packets in both caches."""
         up, down = level(up, down)
         found = join(up.ids, down.ids)
         sent_ns = up.times_ns[found.up_rows]
@@ -56,7 +56,7 @@ class DelaySample:
 
     @classmethod
     def together(cls, tails: list[DelaySample]) -> DelaySample:
-        """All samples in one, thinned by coins if they are too many."""
+        """All samples in one, thinned by hashes if there are too many."""
         columns = [np.concatenate([getattr(t, name) for t in tails]) for name in ("sent_ns", "delays_ns", "weights")]
         seed = 0
         while len(columns[0]) > MOST:
@@ -74,22 +74,22 @@ class DelaySample:
 
     @property
     def median_ns(self) -> int:
-        """A delay in the middle; 0 without any."""
+        """The median delay; 0 without any."""
         return int(np.median(self.delays_ns)) if len(self) else 0
 
     @property
     def weight(self) -> int:
-        """How many packets the sample stands for."""
+        """How many packets the sample represents."""
         return int(self.weights.sum())
 
     @property
     def negative(self) -> int:
-        """How many of them have a delay below nothing."""
+        """How many of them have a negative delay."""
         return int(self.weights[self.delays_ns < 0].sum())
 
     @property
     def effective(self) -> float:
-        """The number of equally weighted delays that would be as sure (Kish)."""
+        """The effective sample size: equally weighted delays with the same precision (Kish)."""
         squares = float((self.weights.astype(np.float64) ** 2).sum())
         return self.weight**2 / squares if squares else 0.0
 
@@ -111,7 +111,7 @@ class DelaySample:
     def quantiles_ns(self, shares: list[float]) -> list[tuple[float, tuple[float, float] | None]]:
         """Each quantile (of n sorted delays the one at place int(q n), from 0) and its 95% interval.
 
-        The interval is None where too few delays lie beyond the quantile to say how far it may be.
+        The interval is None if too few delays lie beyond the quantile.
         """
         if not len(self):
             return []
@@ -132,6 +132,6 @@ class DelaySample:
 
 
 def spared(cached: Cached, most: int) -> Cached:
-    """The sample that is sent where bytes count: points that saw about as many packets take the same share."""
+    """The sample to send where bytes count: points with about as many packets take the same share."""
     wanted = min(most, max(LEAST, cached.packets >> SHARE))
     return cached.at_level(max(0, math.ceil(math.log2(max(1, cached.packets) / wanted)))).at_most(most)

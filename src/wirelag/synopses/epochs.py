@@ -27,17 +27,17 @@ REASONS: Final = (
     "too_fast",
 )  # fmt: skip
 MEANING: Final = {
-    "too_few": "too few responses in it",
+    "too_few": "too few responses",
     "spontaneous": "requests that no response triggered: an open loop",
-    "joined": "the flow was joined in the middle, or a first guess about it was wrong: what was in flight is not known",
-    "think": "the client's think time cannot be told from latency",
+    "joined": "capture began inside the flow, or a first guess was wrong: the packets in flight are unknown",
+    "think": "the client's think time cannot be separated from latency",
     "reordered": "too many packets out of order",
     "coalesced": "several requests in a packet",
     "no_gap": "no gap between requests stands out",
-    "crowd": "several connections in one flow, or bursts larger than what is in flight",
+    "crowd": "several connections in one flow, or bursts larger than the packets in flight",
     "initial": "the opening flight was cut by the initial congestion window",
     "not_tcp": "the method needs TCP headers",
-    "too_fast": "responses would be faster than half a round trip, as the handshake had it: not what they seem",
+    "too_fast": "responses would be faster than half the handshake's round trip",
 }
 UNSIGNED: Final = ("key", "src_high", "src_low", "dst_high", "dst_low", "ports")
 EPOCH: Final = np.dtype([(name, "<u8" if name in UNSIGNED else "<i8") for name in _kernels.EPOCH_COLUMNS])
@@ -68,8 +68,7 @@ class Epochs:
         """Without impossible estimates.
 
         Removes estimates shorter than half the handshake's round trip, and those of tunnels with several packets in
-        flight:
-        the start of a tunnel reveals nothing about the connections in it.
+        flight: the start of a tunnel reveals nothing about the connections in it.
         """
         rows = self.rows
         network_ns = np.maximum(rows["network_ns"], 0)
@@ -138,7 +137,7 @@ class Epochs:
             samples=samples,
             mean=None if mean_ns is None else mean_ns / 1e9,
             ci95=ci95,
-            reason=None if samples else "no epoch has an answer",
+            reason=None if samples else "no epoch has an estimate",
             details={
                 "method": sorted({METHODS[method] for method in np.unique(rows["method"])}),
                 "epochs": len(rows),
