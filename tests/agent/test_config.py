@@ -157,14 +157,14 @@ def test_check_reports_the_settings(tmp_path: Path) -> None:
     arguments = ("--point", "p", "--interface", "lo", "--collector", "https://h:1", "--spool", str(tmp_path / "s"))
     code, said = run("--check", *arguments, "--reference", "192.0.2.1", "--link", "10Mbps", "--tail", "64")
     assert code == 0
-    assert "p: listens at lo, every packet" in said
+    assert "p: captures on lo, every packet" in said
     assert re.search(r"sends \d+(\.\d+)? k?B for each interval of 100,000 packets", said)
     assert "memory: at most" in said
     assert "clock: " in said
     assert "references to 192.0.2.1 every 10 ms" in said
     assert f"messages wait in {tmp_path}/s, at most" in said
-    assert not (tmp_path / "s").exists()  # --check changes nothing
-    assert "right within 5 us, as stated" in " ".join(run("--check", *arguments, "--clock-error", "5us")[1].split())
+    assert not (tmp_path / "s").exists()  # nothing has happened
+    assert "accurate within 5 us, as stated" in " ".join(run("--check", *arguments, "--clock-error", "5us")[1].split())
 
 
 def test_every_flag_is_a_setting() -> None:

@@ -275,7 +275,7 @@ def test_a_capture_without_packets_is_reported(folder: Path) -> None:
 def test_an_agreement_without_a_measurement_does_not_hold(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "answer.json"
     run(folder, f"rtt empty.pcap --sla 'p99<1s' --format json -o {out}", code=3)
-    assert json.loads(out.read_text())["sla"] == [{"question": "p99<1s", "holds": None, "value": None}]
+    assert json.loads(out.read_text())["sla"] == [{"question": "p99<1s", "holds": None, "value": None, "legs": {}}]
     assert "p99<1s: cannot say" in run(folder, "rtt empty.pcap --sla 'p99<1s'", code=3).stdout
     # Sums have no maximum.
     words = "oneway up.pcap down.pcap --estimator lda --sla 'mean<1s'"

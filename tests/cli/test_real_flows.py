@@ -94,13 +94,13 @@ def test_references_are_few_and_in_no_flow(shared_data: Path, pair: tuple[str, s
 
 @pytest.mark.parametrize("pair", UNLIKE, ids=name)
 def test_a_warning_where_neighbours_differ(shared_data: Path, pair: tuple[str, str]) -> None:
-    (note,) = [line for line in flows_of(shared_data, pair)["notes"] if "near each other" in line]
+    (note,) = [line for line in flows_of(shared_data, pair)["notes"] if "not alike here" in line]
     assert "no better than their mean" in note
 
 
 @pytest.mark.parametrize("pair", ALIKE, ids=name)
 def test_no_warning_where_neighbours_are_alike(shared_data: Path, pair: tuple[str, str]) -> None:
-    assert not [line for line in flows_of(shared_data, pair)["notes"] if "near each other" in line]
+    assert not [line for line in flows_of(shared_data, pair)["notes"] if "not alike here" in line]
 
 
 @pytest.mark.parametrize("pair", [pair for pair in ALIKE + UNLIKE if pair != DRAINED], ids=name)

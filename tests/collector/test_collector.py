@@ -523,9 +523,9 @@ def test_check_reports_the_settings(tmp_path: Path) -> None:
         """
     )
     ran = wirelag("collect", tmp_path / "collector.toml", "--check")
-    assert "who has one of 1 tokens" in ran.stdout
+    assert "holders of one of 1 tokens" in ran.stdout
     assert "B[A>C]: from b1 to b2" in ran.stdout
-    assert "2048 MiB in all at most" in ran.stdout
+    assert "at most 2048 MiB in total" in ran.stdout
     assert TOKEN not in ran.stdout + ran.stderr
     assert not (tmp_path / "results.db").exists()
 

@@ -39,7 +39,7 @@ def test_the_agent_s_settings_are_valid(tmp_path: Path) -> None:
     settings = (DEPLOY / "agent.toml").read_text().replace('"eth0"', '"lo"')
     (tmp_path / "edge1.toml").write_text(settings.replace("/etc/wirelag/cert.pem", str(certificate)))
     done = wirelag("agent", str(tmp_path / "edge1.toml"), "--token-file", str(tmp_path / "token"), "--check")
-    assert "edge1: listens at lo, packets that match 'not port 8321'" in done.stdout
+    assert "edge1: captures on lo, packets that match 'not port 8321'" in done.stdout
     assert "segment edge2>edge1: packets 10.2.0.0/16>10.1.0.0/16" in done.stdout
     assert "to https://collector.example:8321, with a token" in done.stdout
 
@@ -52,7 +52,7 @@ def test_the_collector_s_settings_are_valid(tmp_path: Path) -> None:
     )
     files = ["--token-file", "tokens", "--certificate", "cert.pem", "--key", "key.pem", "--store", "results.db"]
     done = wirelag("collect", "collector.toml", *files, "--check", cwd=tmp_path)
-    assert "listens on https://127.0.0.1:0/ for who has one of 1 tokens" in done.stdout
+    assert "listens on https://127.0.0.1:0/ for holders of one of 1 tokens" in done.stdout
     assert "  edge2>edge1: from edge2 to edge1" in done.stdout
 
 
@@ -176,7 +176,7 @@ def test_the_guide_leads_to_a_working_system(tmp_path: Path, tool: Callable[[str
         said = system.run("bash", "/srv/guide.sh")
         assert "\ndone\n" in said, said
         assert '"version"' in said
-        assert "edge1: listens at lo" in said
+        assert "edge1: captures on lo" in said
         assert "wirelag_capture_packets_total" in said
         token = system.run("sh", "-c", "sed -n 's/ *$//; 1p' /etc/wirelag/tokens").strip()
         ask = (

@@ -272,7 +272,7 @@ def test_shares_of_a_sample_have_its_sampling_interval() -> None:
     page = made()
     sampled = [replace(s, report=replace(s.report, details={**s.report.details, "share": 0.5})) for s in page.spans]
     assert ", exact" in render_oneway(page)
-    assert "+/-" in Walk(render_oneway(replace(page, spans=sampled))).text.split("Figures")[0]
+    assert "+/-" in Walk(render_oneway(replace(page, spans=sampled))).text.split("All figures")[0]
 
 
 @pytest.mark.parametrize("delays_ns", [[0], [-5], [-5, 5], [5] * 40, [-(2**62), 2**62], [0, 0, 7], [-1, 2**50]])

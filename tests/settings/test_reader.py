@@ -126,4 +126,4 @@ def test_every_problem_is_a_line_with_its_place() -> None:
     assert problems({"name": "x", "zzz": 3}) == ["a.toml: zzz: unknown setting; known: name, cut, hosts"]
     assert problems({"name": "x", "hosts": 3}) == ["a.toml: hosts: write [[hosts]] for each of them"]
     assert problems({"name": "x", "hosts": [{}]}) == ["a.toml: hosts: a table is empty: fill it in, or remove it"]
-    assert problems({"name": "x", "hosts": [{"to": "::1"}] * 3}) == ["a.toml: hosts: 3 are too many: at most 2"]
+    assert problems({"name": "x", "hosts": [{"to": "::1"}] * 3}) == ["a.toml: hosts: 3 tables are too many: at most 2"]

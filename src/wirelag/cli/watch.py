@@ -351,16 +351,18 @@ def _conclude(form: str, source: Source, measure: LiveMeasure, by: str | None) -
     from wirelag.render.watch import coverage, table
 
     known = source.statistics
-    rows = measure.entries()
-    rows[0].report = replace(rows[0].report, packets=known.packets, skipped=known.skipped)
+    report = replace(measure.report(), packets=known.packets, skipped=known.skipped)
     if not known.packets:
-        rows[0].report = replace(rows[0].report, reason="no packets")
+        report = replace(report, reason="no packets")
     groups = list(measure.groups.reports(measure.estimator, measure.quantity)) if by else []
     if form == "jsonl":
-        plain = rows[0].report.to_json("watch")
+        plain = report.to_json("watch")
         plain |= {"final": True, "dropped": known.dropped, "capture": _capture(source)}
         plain["groups"] = [{"key": key} | said.to_json() for key, said, _ in groups]
         _print(json.dumps(plain))
         return
+    rows = measure.entries()
+    if not rows[0].report.samples:
+        rows[0].report = report
     lines = table(rows, [Entry("group", *one) for one in groups], f"by {by}, slowest first")
     _print("\n".join([*lines, coverage(known)]))

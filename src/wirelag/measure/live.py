@@ -14,7 +14,7 @@ from wirelag.estimators.drive import drive
 from wirelag.estimators.protocol import Meter
 from wirelag.measure.response import BothWays, Heard, ResponseMeter, ResponseSettings, by_group
 from wirelag.measure.result import Entry
-from wirelag.measure.rtt import legs
+from wirelag.measure.rtt import RANKED, legs
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import OTHER_KEY, Grouping
 from wirelag.packets.intervals import Event, Interval
@@ -84,6 +84,7 @@ class LiveInterval:
     random_groups: RandomGroups | None = None  # for the uncertainty of the delays
     groups: dict[str, Report] = field(default_factory=dict)
     group_delays: dict[str, Distribution] = field(default_factory=dict)
+    legs: dict[str, tuple[Distribution, RandomGroups]] = field(default_factory=dict)  # of round trips
 
 
 class LiveGroups:
@@ -139,13 +140,17 @@ class RoundTrips:
     def cut(self, interval: Interval) -> LiveInterval:
         """End an interval."""
         samples = self._meter.cut(interval)
-        report = samples.report(self.estimator, "round_trip").during(interval)
-        part = LiveInterval(interval, report, samples.distribution(), samples.random_groups)
+        report = samples.report(self.estimator, "round_trip", leg=LEGS[0]).during(interval)
+        part = LiveInterval(interval, report, samples.distribution(leg=0), samples.random_groups.of_leg(0))
+        part.legs = {
+            name: (samples.distribution(leg=i), samples.random_groups.of_leg(i)) for i, name in enumerate(LEGS)
+        }
         if self._grouping:
+            leg = LEGS.index(RANKED.get(self._grouping.by, LEGS[0]))
             for tag in samples.tags:
                 key = self._grouping.keys[tag]
-                part.groups[key] = samples.report(self.estimator, "round_trip", tag)
-                part.group_delays[key] = samples.distribution(tag)
+                part.groups[key] = samples.report(self.estimator, "round_trip", tag, LEGS[leg])
+                part.group_delays[key] = samples.distribution(tag, leg)
         # Tags last one interval: a silent group costs nothing later.
         self._grouping = _anew(self._wanted)
         with self.lock:
@@ -165,16 +170,16 @@ class RoundTrips:
         self.total.count(**samples.counts)
 
     def report(self) -> Report:
-        """All intervals together."""
-        return self.total.report(self.estimator, "round_trip")
+        """All intervals together, to the server; the report holds both legs."""
+        return self.total.report(self.estimator, "round_trip", leg=LEGS[0])
 
     def delays(self) -> dict[str, Distribution]:
         """All single delays, by leg."""
         return {side: self.total.distribution(leg=leg) for leg, side in enumerate(LEGS)}
 
     def entries(self) -> list[Entry]:
-        """The final figures: the total, and each leg."""
-        return [Entry("all", "all", self.report(), self.total.distribution()), *legs(self.estimator, self.total)]
+        """The final figures of each leg."""
+        return legs(self.estimator, self.total) or [Entry("all", "all", self.report(), Distribution())]
 
 
 class Responses:

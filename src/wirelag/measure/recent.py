@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Final
 
 from wirelag.measure.live import LiveGroups, LiveInterval, LiveMeasure, Sums, numbers
@@ -18,47 +19,76 @@ GROUP_SLOTS: Final = 2
 SHOWN_GROUPS: Final = 8
 
 
+@dataclass
+class _Slot:
+    """A piece of the time: delays by leg, and by group."""
+
+    place: int
+    groups: LiveGroups
+    legs: dict[str, tuple[Distribution, Sums, RandomGroups]] = field(default_factory=dict)
+
+    def add(self, part: LiveInterval) -> None:
+        each = part.legs or {"": (part.delays, part.random_groups)}
+        for leg, (delays, random_groups) in each.items():
+            mine, sums, groups = self.legs.setdefault(leg, (Distribution(), Sums(), RandomGroups()))
+            mine.merge(delays)
+            if random_groups is not None:
+                groups.weights[: len(random_groups.weights)] += random_groups.weights
+            if leg:
+                sums.add(delays.samples, delays.sum_ns)
+            else:
+                sums.add(part.report.samples, round((part.report.mean or 0.0) * 1e9 * part.report.samples))
+
+
+def _named(name: str, leg: str) -> str:
+    return f"{name}, to the {leg}" if leg else name
+
+
 class RecentSpan:
-    """Delays of the last `span_ns`, forgotten piece by piece. Memory: 380 KB per piece, plus 76 KB per group in it."""
+    """Delays of the last `span_ns`, forgotten piece by piece.
+
+    Memory: 380 KB a piece and leg, 76 KB for each group in it.
+    """
 
     def __init__(self, span_ns: int, pieces: int = SLOTS, most_groups: int = 0) -> None:
         self._pieces = pieces
         self._slot_ns = span_ns // pieces
         self._most = most_groups
-        self._slots: deque[tuple[int, Distribution, Sums, RandomGroups, LiveGroups]] = deque()
+        self._slots: deque[_Slot] = deque()
 
     def add(self, part: LiveInterval) -> None:
         """Add an interval, and forget what is too old."""
-        slot = part.interval.end_ns // self._slot_ns
-        if not self._slots or self._slots[-1][0] < slot:
-            self._slots.append((slot, Distribution(), Sums(), RandomGroups(), LiveGroups(self._most)))
-        while self._slots[0][0] <= slot - self._pieces:
+        place = part.interval.end_ns // self._slot_ns
+        if not self._slots or self._slots[-1].place < place:
+            self._slots.append(_Slot(place, LiveGroups(self._most)))
+        while self._slots[0].place <= place - self._pieces:
             self._slots.popleft()
-        _, delays, sums, random_groups, groups = self._slots[-1]
-        delays.merge(part.delays)
-        if part.random_groups:
-            random_groups.merge(part.random_groups)
-        sums.add(part.report.samples, round((part.report.mean or 0.0) * 1e9 * part.report.samples))
+        self._slots[-1].add(part)
         if self._most:
-            groups.add(part)
+            self._slots[-1].groups.add(part)
 
-    def entry(self, name: str, measure: LiveMeasure) -> Entry:
-        """The report over the whole span."""
-        delays, total, random_groups = Distribution(), Sums(), RandomGroups()
-        for _, one, sums, crowd, _ in self._slots:
-            delays.merge(one)
-            total.merge(sums)
-            random_groups.merge(crowd)
-        return Entry("all", name, _report(measure, delays, total, random_groups), delays)
+    def entries(self, name: str, measure: LiveMeasure) -> list[Entry]:
+        """All of it: each leg, or the one distribution there is."""
+        found = []
+        for leg in dict.fromkeys(leg for slot in self._slots for leg in slot.legs):
+            delays, total, groups = Distribution(), Sums(), RandomGroups()
+            for slot in self._slots:
+                if leg in slot.legs:
+                    one, sums, random_groups = slot.legs[leg]
+                    delays.merge(one)
+                    total.merge(sums)
+                    groups.weights[: len(random_groups.weights)] += random_groups.weights
+            found.append(Entry("all", _named(name, leg), _report(measure, delays, total, groups), delays))
+        return found
 
     def slowest(self, measure: LiveMeasure) -> list[Entry]:
         """Groups by their mean, slowest first."""
         delays: dict[str, Distribution] = {}
         totals: dict[str, Sums] = {}
-        for _, _, _, _, groups in self._slots:
-            for key, sums in groups.sums.items():
+        for slot in self._slots:
+            for key, sums in slot.groups.sums.items():
                 totals.setdefault(key, Sums()).merge(sums)
-            for key, one in groups.delays.items():
+            for key, one in slot.groups.delays.items():
                 delays.setdefault(key, Distribution()).merge(one)
         keys = sorted(totals, key=lambda key: -(totals[key].mean or -1.0))[:SHOWN_GROUPS]
         found = ((key, delays.get(key, Distribution())) for key in keys)
@@ -90,8 +120,13 @@ class Recent:
 
     def entries(self) -> list[Entry]:
         """Now, and the last minutes."""
-        now = [] if self._now is None else [Entry("interval", "now", self._now.report, self._now.delays)]
-        return [*now, *(span.entry(name, self._measure) for name, span in self._spans)]
+        now = []
+        if self._now is not None:
+            each = self._now.legs or {"": (self._now.delays, self._now.random_groups)}
+            for leg, (delays, groups) in each.items():
+                report = _report(self._measure, delays, Sums(), groups) if leg else self._now.report
+                now.append(Entry("interval", _named("now", leg), report, delays))
+        return [*now, *(entry for name, span in self._spans for entry in span.entries(name, self._measure))]
 
     def slowest(self) -> list[Entry]:
         """The slowest groups of the last minute."""

@@ -6,7 +6,7 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from wirelag.render.tables import BLOCKS, Pictures, duration, layout, mean_with_bounds
 from wirelag.stats.distribution import Distribution
@@ -119,6 +119,14 @@ def plain_line(part: LiveInterval, dropped: int) -> str:
     """One interval as a line, without a terminal."""
     report = part.report
     when = format_time(part.interval.start_ns)
+    legs: dict[str, Any] = report.details.get("legs", {})
+    if legs:
+        said = "; ".join(
+            f"to the {leg} {figures['samples']:,}: p50 {duration(figures['quantiles']['0.5'])}, "
+            f"p99 {duration(figures['quantiles']['0.99'])}"
+            for leg, figures in legs.items()
+        )
+        return f"{when}  {said}; {dropped:,} dropped"
     if not report.samples:
         return f"{when}  {0:>9,}  {report.reason or 'no samples'}; {dropped:,} dropped"
     values = "  ".join(f"{q} {duration(report.quantiles.get(key))}" for q, key in (("p50", "0.5"), ("p99", "0.99")))

@@ -237,7 +237,7 @@ def _interval(report: Report, key: str) -> str:
 
 
 def _numbers(page: OnewayPage) -> str:
-    return f'<section><h2>Figures</h2><div class="beside">{_delays(page)}{_packets(page.total)}</div></section>'
+    return f'<section><h2>All figures</h2><div class="beside">{_delays(page)}{_packets(page.total)}</div></section>'
 
 
 def _delays(page: OnewayPage) -> str:
