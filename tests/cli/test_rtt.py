@@ -88,8 +88,11 @@ def test_every_format_says_the_same(capture: Path, tmp_path: Path) -> None:
     rtt(capture, "--by", "port", "--format", "parquet", "-o", tmp_path / "x.parquet")
     rtt(capture, "--by", "port", "--format", "csv", "-o", tmp_path / "x.csv")
     for frame in (pl.read_parquet(tmp_path / "x.parquet"), pl.read_csv(tmp_path / "x.csv")):
-        assert frame["samples"].to_list() == [answer["samples"], *(group["samples"] for group in answer["groups"])]
-        assert frame["p99"][0] == pytest.approx(answer["quantiles"]["0.99"])
+        server = frame.filter(leg="server")
+        assert server["samples"].to_list() == [one["samples"] for one in (answer, *answer["groups"]) if one["samples"]]
+        legs = [one["legs"]["client"]["samples"] for one in (answer, *answer["groups"]) if "client" in one["legs"]]
+        assert frame.filter(leg="client")["samples"].to_list() == legs
+        assert server["p99"][0] == pytest.approx(answer["quantiles"]["0.99"])
     lines = rtt(capture, "--interval", "20s", "--format", "jsonl").splitlines()
     assert sum(json.loads(line)["samples"] for line in lines) == answer["samples"]
     assert f"{answer['samples']:,}" in rtt(capture)

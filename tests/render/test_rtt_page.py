@@ -23,15 +23,15 @@ from wirelag.estimators.matchers import MATCHERS
 from wirelag.measure.loop import cut
 from wirelag.measure.result import Entry
 from wirelag.packets.intervals import Interval
-from wirelag.render.html.page import Page, render
+from wirelag.render.html.page import Page, View, render
 from wirelag.report import Report
 from wirelag.sim import Scenario, simulate
 from wirelag.stats.distribution import Distribution
-from wirelag.synopses.samples import facts
+from wirelag.synopses.samples import LEGS, facts
 from wirelag.synopses.timeline import Timeline
 from wirelag.units import format_duration
 
-CHARTS = {"cdf", "quantiles", "heat", "groups"}
+CHARTS = ("cdf", "quantiles-server", "heat-server", "quantiles-client", "heat-client", "groups")
 
 
 def wirelag(*words: object, code: int = 0) -> str:
@@ -61,9 +61,9 @@ def test_the_page_opens_in_a_browser_without_requests(made: Made, tool: Callable
     for chart in CHARTS:
         drawn = shown.split(f'id="{chart}"')[1].split("<section")[0]
         assert 'class="main-svg"' in drawn, chart
-        assert re.search(r'<image [^>]*href="data:image/png' if chart == "heat" else 'class="trace scatter', drawn), (
-            chart
-        )
+        assert re.search(
+            r'<image [^>]*href="data:image/png' if chart.startswith("heat") else 'class="trace scatter', drawn
+        ), chart
     for q in ("0.5", "0.9", "0.99"):
         assert format_duration(made.report["quantiles"][q] * 1e9) in shown
     buttons = set(re.findall(r'data-title="([^"]*)"', shown))
@@ -135,10 +135,10 @@ def _entry(name: str, delays_ns: list[int]) -> Entry:
 
 def _page(groups: list[Entry], total: Entry) -> str:
     words = "\n".join(HOSTILE)
-    page = Page(title=words, subject=words, total=total, command_line=words, version=words, by=words, notes=HOSTILE)
-    page = replace(page, legs=groups, groups=groups)
     second = Interval(10**18, 10**18 + 10**9)
-    return render(replace(page, timeline=[(second, total.delays)], warnings=HOSTILE, counts=dict.fromkeys(HOSTILE, 7)))
+    views = [View("", total, [(second, total.delays)]), *(View(one.key, one) for one in groups)]
+    page = Page(title=words, subject=words, views=views, command_line=words, version=words, by=words, notes=HOSTILE)
+    return render(replace(page, groups=groups, warnings=HOSTILE, counts=dict.fromkeys(HOSTILE, 7)))
 
 
 def test_hostile_text_is_escaped(tool: Callable[[str], str], tmp_path: Path) -> None:
@@ -199,11 +199,13 @@ def _timeline(capture: Path, interval_ns: int | None) -> tuple[Timeline, list[An
 @pytest.mark.parametrize("interval_ns", [10**9, 7 * 10**8])
 def test_requested_intervals_are_those_of_the_chart(made: Made, interval_ns: int) -> None:
     timeline, expected = _timeline(made.capture, interval_ns)
-    parts = [(when, delays) for when, delays in timeline.parts() if delays.samples]
-    expected = [(when, part.distribution()) for when, (part,) in expected if part.distribution().samples]
-    assert [when for when, _ in parts] == [when for when, _ in expected]
-    for (_, mine), (_, theirs) in zip(parts, expected, strict=True):
-        assert (mine.weights == theirs.weights).all()
+    for place, leg in enumerate(LEGS):
+        parts = [(when, delays) for when, delays in timeline.parts(leg) if delays.samples]
+        found = [(when, part.distribution(leg=place)) for when, (part,) in expected]
+        found = [(when, delays) for when, delays in found if delays.samples]
+        assert [when for when, _ in parts] == [when for when, _ in found]
+        for (_, mine), (_, theirs) in zip(parts, found, strict=True):
+            assert (mine.weights == theirs.weights).all()
 
 
 @pytest.mark.parametrize("duration_s", [0.02, 0.7, 3.0, 60.0, 5_000.0])
@@ -212,14 +214,15 @@ def test_any_duration_has_a_good_number_of_parts(tmp_path: Path, duration_s: flo
     scenario = Scenario(packets=20_000, duration_ns=round(duration_s * 1e9), rtt="constant:1ms")
     write_simulation(simulate(scenario), path)
     timeline, ((_, (total,)),) = _timeline(path, None)
-    parts = timeline.parts()
+    parts = timeline.parts("server")
     assert 30 <= len(parts) <= 120
     assert len({when.length_ns for when, _ in parts}) == 1
     assert str(parts[0][0].length_ns).rstrip("0") in ("1", "2", "5")
     assert all(one.end_ns == other.start_ns for (one, _), (other, _) in pairwise(parts))
     whole = Distribution()
-    for _, delays in parts:
-        whole.merge(delays)
+    for leg in LEGS:
+        for _, delays in timeline.parts(leg):
+            whole.merge(delays)
     assert (whole.weights == total.distribution().weights).all()
 
 
@@ -257,7 +260,7 @@ def test_samples_add_up_to_the_report(made: Made, tmp_path: Path) -> None:
     report = json.loads(wirelag("rtt", made.capture, "--samples", path, "--format", "json"))
     samples = pl.read_parquet(path)
     delays = Distribution()
-    delays.add(samples["delay_ns"].to_numpy())
+    delays.add(samples.filter(leg="server")["delay_ns"].to_numpy())
     assert {name: report[name] for name in ("samples", "mean", "std", "min", "max", "quantiles")} == {
         name: value for name, value in facts(delays).items() if name != "ci95"
     }

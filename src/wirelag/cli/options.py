@@ -51,7 +51,7 @@ Questions = Annotated[
     typer.Option(
         "--sla",
         metavar="QUESTION",
-        help="Exit with 3 unless this holds: p99<50ms, mean<10ms, 'above(50ms)<5%'.",
+        help="Exit with 3 unless this holds (with --by, for each group): p99<50ms, mean<10ms, 'above(50ms)<5%'.",
         rich_help_panel=ANSWER,
     ),
 ]

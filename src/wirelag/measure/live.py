@@ -84,7 +84,7 @@ class LiveInterval:
     random_groups: RandomGroups | None = None  # for the uncertainty of the delays
     groups: dict[str, Report] = field(default_factory=dict)
     group_delays: dict[str, Distribution] = field(default_factory=dict)
-    legs: dict[str, tuple[Distribution, RandomGroups]] = field(default_factory=dict)  # of round trips
+    legs: dict[str, tuple[Distribution, RandomGroups | None]] = field(default_factory=dict)  # of round trips
 
 
 class LiveGroups:
