@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wirelag.cli.method import Direction, with_method
+from wirelag.cli.method import Direction, SmallEstimatorName, with_method
 from wirelag.cli.options import (
     ANSWER,
     METHOD,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @with_filter
-@with_method(without=("rateless",), estimator="lda")
+@with_method(without=("rateless",), estimator=(SmallEstimatorName, "lda"))
 def cut(
     captures: Captures,
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="File to write, such as A.syn.")],

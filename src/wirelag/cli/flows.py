@@ -112,7 +112,7 @@ def flows(
         typer.Option(metavar="QUESTION", help="Exit with 3 unless this holds: mean<10ms.", rich_help_panel=ANSWER),
     ] = None,
     html: Html = None,
-    output_format: OutputFormat = "table",
+    output_format: OutputFormat = None,
     output: Output = None,
     quiet: Quiet = False,
 ) -> None:
@@ -121,7 +121,7 @@ def flows(
     The capture is from behind a queue. Delays are interpolated between sparse reference packets: STAMP packets that a
     sender injects before the queue, or packets that a second capture also holds.
     """
-    check_outputs(output_format, {"-o": output, "--html": html}, [*captures, *([upstream] if upstream else [])])
+    form = check_outputs(output_format, {"-o": output, "--html": html}, [*captures, *([upstream] if upstream else [])])
     from wirelag.measure.flows import flows as measure
 
     result = measure(
@@ -149,4 +149,4 @@ def flows(
         sla=sla or [],
         progress=progress(quiet),
     )
-    conclude(result, output_format, output, html)
+    conclude(result, form, output, html)

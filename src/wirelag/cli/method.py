@@ -30,15 +30,14 @@ Prefix = Annotated[
     int,
     typer.Option("--prefix", metavar="BYTES", help="Payload bytes in packet ids.", rich_help_panel=IDS),
 ]
-EstimatorName = Annotated[
-    str,
-    typer.Option(
-        "--estimator",
-        metavar="join|lda|finecomb|rda",
-        help="join: every packet, exact. The others: estimates from a few kilobytes.",
-        rich_help_panel=METHOD,
-    ),
-]
+
+
+def _estimator(names: str, text: str) -> Any:
+    return Annotated[str, typer.Option("--estimator", metavar=names, help=text, rich_help_panel=METHOD)]
+
+
+EstimatorName = _estimator("join|lda|finecomb|rda", "join: every packet, exact. The others: from a few kilobytes.")
+SmallEstimatorName = _estimator("lda|finecomb|rda", "What a few kilobytes are kept for.")
 Rows = Annotated[
     int | None,
     typer.Option("--rows", metavar="N", help="lda, finecomb: rows, in all banks together.", rich_help_panel=METHOD),
@@ -132,11 +131,16 @@ _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
 }
 
 
-def with_method(without: tuple[str, ...] = (), **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the options of a two-point method to a command, which gets them as one argument, `method`."""
+def with_method(
+    without: tuple[str, ...] = (), **others: tuple[Any, Any]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options of a two-point method to a command, which gets them as one argument, `method`.
+
+    `others` are options of its own in place of the usual ones.
+    """
     options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, default), annotation=kind)
-        for name, (kind, default) in _OPTIONS.items()
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in (_OPTIONS | others).items()
         if name not in without
     ]
 

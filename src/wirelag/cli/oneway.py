@@ -84,7 +84,7 @@ def oneway(
     ipv6_prefix: Ipv6Prefix = 48,
     above: Above = None,
     sla: Questions = None,
-    output_format: OutputFormat = "table",
+    output_format: OutputFormat = None,
     output: Output = None,
     html: Html = None,
     quiet: Quiet = False,
@@ -94,7 +94,7 @@ def oneway(
     It compares captures of the same traffic at two points. More captures, in the order of the path, give a line for
     each segment. Clocks need not agree.
     """
-    check_outputs(output_format, {"-o": output, "--html": html, "--ask": ask}, points)
+    form = check_outputs(output_format, {"-o": output, "--html": html, "--ask": ask}, points)
     if ask is not None:
         _ask(points, ask)
         return
@@ -118,7 +118,7 @@ def oneway(
         sla=sla or [],
         progress=progress(quiet),
     )
-    conclude(result, output_format, output, html)
+    conclude(result, form, output, html)
 
 
 def _ask(points: list[str], path: str) -> None:

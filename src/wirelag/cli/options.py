@@ -26,6 +26,10 @@ Captures = Annotated[
     list[str],
     typer.Argument(metavar="CAPTURE...", help="pcap or pcapng, also compressed (gzip, zstd, xz); - is standard input."),
 ]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Read captures that hold the same packets as one.", rich_help_panel=FILTERS),
+]
 Tunnels = Annotated[
     bool, typer.Option("--tunnels", help="Measure inside GRE, IP-in-IP, VXLAN, Geneve, GTP-U.", rich_help_panel=FILTERS)
 ]
@@ -55,7 +59,12 @@ Questions = Annotated[
         rich_help_panel=ANSWER,
     ),
 ]
-OutputFormat = Annotated[str, typer.Option("--format", metavar="|".join(FORMATS), help="Output format.")]
+OutputFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--format", metavar="|".join(FORMATS), help="Output format; default: by the extension of -o, or table."
+    ),
+]
 Output = Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="File to write.")]
 Html = Annotated[
     str | None, typer.Option("--html", metavar="FILE", help="Write a page with charts, too; it works offline.")
@@ -133,16 +142,19 @@ def speed_of(text: str) -> float | None:
 
 
 def check_outputs(
-    form: str,
+    form: str | None,
     outputs: Mapping[str, str | Iterable[str] | None],
     inputs: Iterable[str] = (),
     forms: Sequence[str] = FORMATS,
-) -> None:
-    """Raise a usage error unless the format is known and outputs can be written.
+) -> str:
+    """Return the format, asked for or as the extension of -o says; raise a usage error unless outputs can be written.
 
     Every output needs its own writable file that is not an input; only -o can be standard output. Nothing is written
     before this check. Two paths to one file are the same file, however they are spelled.
     """
+    target = outputs.get("-o")
+    suffix = os.path.splitext(target)[1][1:].lower() if isinstance(target, str) else ""
+    form = form or (suffix if suffix in forms else "table")
     one_of(form, forms, "--format")
     if form in BINARY and outputs.get("-o") is None:
         raise WirelagError("cannot print Parquet on a terminal: name a file with -o")
@@ -162,6 +174,7 @@ def check_outputs(
             if file:
                 written[file] = option
             _need_writable(path, option)
+    return form
 
 
 def _file_of(path: str, stream: int) -> str | tuple[int, int] | None:

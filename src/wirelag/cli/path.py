@@ -47,7 +47,7 @@ def path(
     prefix: Annotated[
         int, typer.Option(metavar="BYTES", help="Payload bytes in packet ids.", rich_help_panel=METHOD)
     ] = 16,
-    output_format: OutputFormat = "table",
+    output_format: OutputFormat = None,
     output: Output = None,
     html: Html = None,
     quiet: Quiet = False,
@@ -58,7 +58,7 @@ def path(
     and without --to every path from --from.
     """
     files = [text.partition("=")[2] or text for text in (*reports, *(baseline or ()))]
-    check_outputs(output_format, {"-o": output, "--html": html}, [topology, *reports, *(baseline or ()), *files])
+    form = check_outputs(output_format, {"-o": output, "--html": html}, [topology, *reports, *(baseline or ()), *files])
     from wirelag.measure.path import path as measure
 
     result = measure(
@@ -74,4 +74,4 @@ def path(
         prefix=prefix,
         progress=progress(quiet),
     )
-    conclude(result, output_format, output, html)
+    conclude(result, form, output, html)

@@ -104,7 +104,7 @@ def plan(
         str | None, typer.Option(metavar="FILE", help="File that holds the agents' token.", rich_help_panel=AGENTS)
     ] = None,
     brief: Annotated[bool, typer.Option("--brief", help="JSON: leave out the segments' names.")] = False,
-    output_format: OutputFormat = "table",
+    output_format: OutputFormat = None,
     output: Output = None,
     html: Html = None,
 ) -> None:
@@ -113,7 +113,7 @@ def plan(
     It shows which routers to upgrade first, what that saves, and which segments each router watches. Between routers
     that can measure, a path is one segment: more such routers make shorter segments, and locate a slow hop better.
     """
-    check_outputs(output_format, {"-o": output, "--html": html}, [topology])
+    form = check_outputs(output_format, {"-o": output, "--html": html}, [topology])
     from wirelag.measure.plan import plan as make
     from wirelag.measure.plan import routers_of
     from wirelag.units import duration_ns
@@ -139,7 +139,7 @@ def plan(
     )
     for note in result.plan.topology.notes:
         print(f"note: {note}", file=sys.stderr)
-    conclude(result, output_format, output, html)
+    conclude(result, form, output, html)
     if write_agents is not None:
         from wirelag.collector.plan_agents import COLLECTOR, AgentsWanted
         from wirelag.collector.plan_agents import write_agents as write

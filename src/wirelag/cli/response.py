@@ -11,6 +11,7 @@ from wirelag.cli.options import (
     METHOD,
     Above,
     Captures,
+    Force,
     Html,
     MostGroups,
     Output,
@@ -34,6 +35,7 @@ def response(
     captures: Captures,
     wanted: Filter,
     tunnels: Tunnels = False,
+    force: Force = False,
     server: Annotated[
         list[str] | None,
         typer.Option(
@@ -79,7 +81,7 @@ def response(
     most_groups: MostGroups = 1000,
     above: Above = None,
     sla: Questions = None,
-    output_format: OutputFormat = "table",
+    output_format: OutputFormat = None,
     output: Output = None,
     html: Html = None,
     epochs_file: Annotated[
@@ -92,13 +94,14 @@ def response(
     It runs from a request to the last byte of its response, as the client sees it. Packets from clients to servers are
     enough (direct server return, asymmetric routes), even if encrypted. Without enough evidence it abstains.
     """
-    check_outputs(output_format, {"-o": output, "--html": html, "--epochs": epochs_file}, captures)
+    form = check_outputs(output_format, {"-o": output, "--html": html, "--epochs": epochs_file}, captures)
     from wirelag.measure.response import response as measure
 
     result = measure(
         captures,
         filter=wanted,
         tunnels=tunnels,
+        force=force,
         server=server or [],
         method=method,
         epoch=epoch,
@@ -118,4 +121,4 @@ def response(
         from wirelag.render.response import epoch_rows
 
         write_parquet(epochs_file, epoch_rows(result.epochs), "--epochs")
-    conclude(result, output_format, output, html)
+    conclude(result, form, output, html)

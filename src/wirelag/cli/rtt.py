@@ -11,6 +11,7 @@ from wirelag.cli.options import (
     METHOD,
     Above,
     Captures,
+    Force,
     Html,
     Interval,
     Ipv4Prefix,
@@ -37,6 +38,7 @@ def rtt(
     captures: Captures,
     wanted: Filter,
     tunnels: Tunnels = False,
+    force: Force = False,
     match: Annotated[
         str,
         typer.Option(
@@ -94,7 +96,7 @@ def rtt(
     ipv6_prefix: Ipv6Prefix = 48,
     above: Above = None,
     sla: Questions = None,
-    output_format: OutputFormat = "table",
+    output_format: OutputFormat = None,
     output: Output = None,
     html: Html = None,
     samples: Annotated[str | None, typer.Option(metavar="FILE.parquet", help="Write every delay to this file.")] = None,
@@ -105,13 +107,14 @@ def rtt(
     This is the time from a request to its response, as both pass the capture point: TCP data and its acknowledgement,
     DNS, NTP, ping, the QUIC spin bit. The legs, to the server and to the client, are reported separately.
     """
-    check_outputs(output_format, {"-o": output, "--html": html, "--samples": samples}, captures)
+    form = check_outputs(output_format, {"-o": output, "--html": html, "--samples": samples}, captures)
     from wirelag.measure.rtt import rtt as measure
 
     result = measure(
         captures,
         filter=wanted,
         tunnels=tunnels,
+        force=force,
         match=match,
         retransmitted=retransmitted,
         table_memory=table_memory,
@@ -131,4 +134,4 @@ def rtt(
         charts=html is not None,
         progress=progress(quiet),
     )
-    conclude(result, output_format, output, html)
+    conclude(result, form, output, html)

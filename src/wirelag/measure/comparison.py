@@ -150,6 +150,7 @@ class Comparison:
     only_before: tuple[str, ...]  # keys of groups
     only_after: tuple[str, ...]
     notes: tuple[str, ...]
+    leg: str | None = None  # of round trips: whose figures the total has, in both
 
     @property
     def parts(self) -> tuple[ComparedPart, ...]:
@@ -199,6 +200,7 @@ def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Comparison:
         tuple(key for key in old.groups if key not in new.groups),
         tuple(key for key in new.groups if key not in old.groups),
         tuple(notes),
+        old.leg if old.leg == new.leg else None,
     )
 
 
@@ -235,6 +237,7 @@ class _Read:
     legs: dict[str, Mapping[str, Any]]
     groups: dict[str, Mapping[str, Any]]
     has_other: bool
+    leg: str | None = None  # of round trips: whose figures come first
 
 
 def _read(report: Mapping[str, Any], side: Side) -> _Read:
@@ -270,6 +273,7 @@ def _parse(report: Mapping[str, Any]) -> _Read:
         legs,
         groups,
         has_other,
+        report.get("leg") if isinstance(report.get("leg"), str) else None,
     )
 
 
@@ -525,7 +529,12 @@ def _rank(part: ComparedPart) -> tuple[int, float]:
 
 
 def _notes(old: _Read, new: _Read) -> Iterable[str]:
-    for what, was, now in (("command", old.command, new.command), ("estimator", old.estimator, new.estimator)):
+    named = (
+        ("command", old.command, new.command),
+        ("estimator", old.estimator, new.estimator),
+        ("leg", old.leg, new.leg),
+    )
+    for what, was, now in named:
         if was != now:
             yield f"the {what} changed: {was or 'unknown'} before, {now or 'unknown'} after"
     if bool(old.groups) != bool(new.groups):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from wirelag.errors import SettingError, WirelagError
+from wirelag.measure.copies import refuse_copies
 from wirelag.measure.groups import Groups
 from wirelag.measure.points import Progress
 from wirelag.measure.questions import Questions
@@ -247,6 +248,7 @@ def response(
     *,
     filter: Filter | None = None,
     tunnels: bool = False,
+    force: bool = False,
     duration: Duration | None = None,
     server: Sequence[str] | str = (),
     method: str | None = None,
@@ -266,7 +268,8 @@ def response(
 
     Packets from clients to servers are enough, even if encrypted; without enough evidence it abstains. `server` names
     servers (`PREFIX[:PORT]`); by default SYNs and ports identify them. `interval="auto"` chooses one. Groups are
-    servers unless `by` is given; with `by`, agreements must hold for each group.
+    servers unless `by` is given; with `by`, agreements must hold for each group. Captures that hold the
+    same packets are refused, unless `force` is set.
     """
     settings = ResponseSettings(
         method=method,
@@ -286,6 +289,8 @@ def response(
 
     listen_ns = None if duration is None else duration_ns(duration, "duration")
     packets = open_packets(source, filter=filter, tunnels=tunnels, duration_ns=listen_ns)
+    if not force:
+        refuse_copies(packets)
     return measure_response(packets, settings, progress=progress)
 
 

@@ -180,6 +180,11 @@ class DelayResult(Result):
     def parts(self) -> Iterable[dict[str, Any]]:
         return (entry.to_dict() for entry in self.intervals or [self.total])
 
+    def to_polars(self) -> pl.DataFrame:
+        from wirelag.render.rows import frame_of
+
+        return frame_of(self.rows())
+
     def rows(self) -> list[dict[str, Any]]:
         from wirelag.render.rows import row_of
 

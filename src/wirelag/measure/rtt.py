@@ -14,6 +14,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from wirelag.errors import SettingError
+from wirelag.measure.copies import refuse_copies
 from wirelag.measure.groups import Groups
 from wirelag.measure.points import Progress
 from wirelag.measure.questions import Questions, failing_groups
@@ -149,6 +150,7 @@ def rtt(
     *,
     filter: Filter | None = None,
     tunnels: bool = False,
+    force: bool = False,
     duration: Duration | None = None,
     match: str | Sequence[str] = "auto",
     retransmitted: str = "drop",
@@ -175,7 +177,8 @@ def rtt(
     for each connection) or "mixed"; each entry holds both in `legs`. `source` is a capture, several, an interface
     (with `duration`) or packet batches. `by` groups by flow, client, server, subnet or port; `memory` replaces exact
     matching by a fridge of that size. `samples=True` keeps every delay (`Result.samples`); a path writes them to a
-    Parquet file. `charts=False` skips what only the page needs.
+    Parquet file. `charts=False` skips what only the page needs. Captures that hold the same packets are refused, unless
+    `force` is set.
     """
     settings = RttSettings(
         match=None if match == "auto" else tuple(match.split(",") if isinstance(match, str) else match),
@@ -194,6 +197,8 @@ def rtt(
 
     listen_ns = None if duration is None else duration_ns(duration, "duration")
     packets = open_packets(source, filter=filter, tunnels=tunnels, duration_ns=listen_ns)
+    if not force:
+        refuse_copies(packets)
     return measure_rtt(packets, settings, samples=samples, charts=charts, progress=progress)
 
 

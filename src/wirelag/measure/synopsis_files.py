@@ -264,8 +264,8 @@ def _sum_up(
     if clock.method.startswith("minimum") and clock.offset_ns < 0 and not clock_behind(differences):
         earlier = format_duration(-int(np.median(differences)))
         raise WirelagError(
-            f"{name}: packets are seen in the second file first, by {earlier}: swap the files, or give the clock "
-            f"offset (--offset)"
+            f"{name}: packets are seen in the second file first, by {earlier}: if packets travel both ways, cut both "
+            f"files with --direction 'SRC>DST'; else swap the files, or give the clock offset (--offset)"
         )
     if clock.corrects:
         for span in closed:

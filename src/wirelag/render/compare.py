@@ -16,10 +16,9 @@ MOST_KEYS: Final = 10
 def table(result: Comparison, everything: bool = False) -> list[str]:
     """The verdict, the total, its legs, and the groups that changed most."""
     shown = result.groups if everything else result.groups[:MOST_GROUPS]
-    legs = [(f"to the {leg.key}", leg) for leg in result.legs]
-    rows = [
-        _row("" if i else key, change) for key, part in [("all", result.total), *legs] for i, change in _known(part)
-    ]
+    legs = [(f"to the {leg.key}", leg) for leg in result.legs if leg.key != result.leg]
+    parts = [(_total_text(result), result.total), *legs]
+    rows = [_row("" if i else key, change) for key, part in parts for i, change in _known(part)]
     groups = [_group_row(part) for part in shown]
     head = ["", "", "before", "after", "change", "95% interval", "more than chance?"]
     widths = [max(len(row[i]) for row in (head, *rows, *groups)) for i in range(len(head))]
@@ -31,6 +30,10 @@ def table(result: Comparison, everything: bool = False) -> list[str]:
         if keys:
             lines.append(f"only in the report {name}: {_keys(keys, everything)}")
     return lines
+
+
+def _total_text(result: Comparison) -> str:
+    return f"to the {result.leg}" if result.leg in ("server", "client") else "all"
 
 
 def _known(part: ComparedPart) -> list[tuple[int, FigureChange]]:

@@ -22,7 +22,7 @@ def table(result: FlowsResult) -> list[str]:
     shown = result.shown()
     parts = [
         ("", [result.total]),
-        ("over time", [row for _, row in result.intervals]),
+        ("over time (UTC)", [row for _, row in result.intervals]),
         (f"by {result.by}, slowest first", shown),
     ]
     head = f"{'packets':>10}  {'bytes':>8}  {'references':>10}  {'mean, 95% interval':^30}  deviation"

@@ -21,7 +21,7 @@ def table(result: OnewayResult) -> list[str]:
     parts = [
         ("", [result.total]),
         ("by segment", result.segments),
-        ("over time", result.intervals),
+        ("over time (UTC)", result.intervals),
         (f"by {result.by}, slowest first", result.groups),
     ]
     head = f"{titles}  {'mean, 95% interval':^26}  {pictures.axis}"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from wirelag.errors import WirelagError
+from wirelag.render.tables import BLOCKS
 
 if TYPE_CHECKING:
     import polars as pl
@@ -19,7 +20,16 @@ if TYPE_CHECKING:
 
 
 def _table(result: Result, out: IO[str]) -> None:
-    out.write("\n".join(result.table()) + "\n")
+    text = "\n".join(result.table()) + "\n"
+    encoding = getattr(out, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:  # a terminal that is not UTF-8
+        text = text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
+    out.write(text)
+
+
+_ASCII: Final = str.maketrans(dict(zip(BLOCKS, ".:-=+*%#", strict=True)) | {"…": "~"})
 
 
 def _json(result: Result, out: IO[str]) -> None:

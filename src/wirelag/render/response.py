@@ -27,7 +27,7 @@ def table(result: ResponseResult) -> list[str]:
 
     parts = [
         ("", [result.total]),
-        ("over time", result.intervals),
+        ("over time (UTC)", result.intervals),
         (f"by {result.by}, slowest first", result.groups),
     ]
     return layout(parts, f"{'responses':>9}  {head}", line, WIDEST_KEY) + result.notes

@@ -1,10 +1,18 @@
-"""Reports as rows of CSV and Parquet; times in seconds."""
+"""Reports as rows of CSV and Parquet; times in seconds.
+
+Law: each command has one schema, whatever it measured. Files of several captures can be read together.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from wirelag.report import QUANTILES
+
 if TYPE_CHECKING:
+    import polars as pl
+
     from wirelag.measure.result import Entry
 
 ONE_WAY_COLUMNS: Final = ("sent", "received", "lost", "reordered", "duplicated", "negative", "used", "wire_bytes")
@@ -12,6 +20,8 @@ RESPONSE_COLUMNS: Final = (
     *("answered", "epochs", "confidence", "in_flight", "batch", "think", "network"),
     *("exchanges", "first_byte", "server", "transfer"),
 )
+TEXTS: Final = {"scope", "key", "leg", "reason"}
+COUNTS: Final = {"packets", "samples", "answered", "epochs", "exchanges", *ONE_WAY_COLUMNS}
 
 
 def row_of(entry: Entry) -> dict[str, Any]:
@@ -25,14 +35,25 @@ def row_of(entry: Entry) -> dict[str, Any]:
         "packets": report.packets,
         "samples": report.samples,
         **{name: getattr(report, name) for name in ("mean", "std", "min", "max")},
-        **{f"p{float(q) * 100:g}": value for q, value in report.quantiles.items()},
+        **{_label(q): report.quantiles.get(q) for q in QUANTILES},
     }
-    for name in ("mean", *report.quantiles):
+    for name in ("mean", *QUANTILES):
         low, high = report.ci95.get(name, (None, None))
-        label = "mean" if name == "mean" else f"p{float(name) * 100:g}"
-        row |= {f"{label}_low": low, f"{label}_high": high}
+        row |= {f"{_label(name)}_low": low, f"{_label(name)}_high": high}
     if report.quantity == "one_way":
         row |= {name: report.details.get(name) for name in ONE_WAY_COLUMNS}
     if report.quantity == "response":
         row |= {name: report.details.get(name) for name in RESPONSE_COLUMNS} | {"reason": report.reason}
     return row
+
+
+def _label(name: str) -> str:
+    return name if name == "mean" else f"p{float(name) * 100:g}"
+
+
+def frame_of(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
+    """Rows as a data frame: text, whole numbers and floats, also where a column has no value."""
+    import polars as pl
+
+    schema = {name: pl.String if name in TEXTS else pl.Int64 if name in COUNTS else pl.Float64 for name in rows[0]}
+    return pl.DataFrame([list(row.values()) for row in rows], schema=schema, orient="row", strict=False)

@@ -23,7 +23,7 @@ def table(result: RttResult) -> list[str]:
     pictures = Pictures(whole)
     head = f"{'samples':>9}  {'p50':>8}  {'p90':>8}  {'p99':>8}  {'mean, 95% interval':^24}  {pictures.axis}"
     order = f"slowest {_leg_text(result.ranked)} first" if result.ranked in ("server", "client") else "slowest first"
-    parts = [("", [result.total]), ("over time", result.intervals), (f"by {result.by}, {order}", result.groups)]
+    parts = [("", [result.total]), ("over time (UTC)", result.intervals), (f"by {result.by}, {order}", result.groups)]
     width = min(WIDEST_KEY, max(len(entry.key) for _, entries in parts for entry in entries))
     lined = [(title, [line for entry in entries for line in _lines(entry, width)]) for title, entries in parts]
     return layout(lined, head, lambda line: delay_cells(line.entry, pictures), 2 * WIDEST_KEY) + result.notes
