@@ -1,0 +1,142 @@
+"""Results that must not mislead: legs, the same packets twice, files that can be read together."""
+
+import gzip
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tests.support.command import WIRELAG, wirelag
+from tests.support.simulated_captures import write_simulation
+from wirelag.sim import Scenario, simulate
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("answers")
+    write_simulation(simulate(Scenario(packets=8_000, seed=4)), folder / "one.pcap")
+    write_simulation(simulate(Scenario(packets=8_000, seed=5)), folder / "other.pcap")
+    write_simulation(simulate(Scenario(packets=4_000, seed=6, points=2)), folder / "up.pcap", folder / "down.pcap")
+    (folder / "one.pcap.gz").write_bytes(gzip.compress((folder / "one.pcap").read_bytes()))
+    return folder
+
+
+# ---- legs ----
+
+
+def test_an_agreement_must_hold_on_both_legs(shared_data: Path) -> None:
+    """A mixture of both legs has a median of 77 us here, and passed."""
+    capture = shared_data / "rtt/PcapPlusPlus/example.pcap.gz"
+    told = wirelag("rtt", capture, "--sla", "p50<10ms", code=3).stdout
+    assert "p50<10ms: does not hold to the server; to the server it is 53.6 ms, to the client it is 42.2 us" in told
+    wirelag("rtt", capture, "--sla", "client.p50<10ms", code=0)
+    wirelag("rtt", capture, "--sla", "server.p50<10ms", code=3)
+    for leg in ("server", "client", "both", "mixed"):  # what is shown decides nothing
+        wirelag("rtt", capture, "--sla", "p50<10ms", "--leg", leg, code=3)
+    for others in ("response", "flows"):
+        assert "only rtt has legs" in wirelag(others, capture, "--sla", "server.mean<1s", code=2)
+
+
+def test_servers_are_ranked_by_the_delay_to_them(shared_data: Path) -> None:
+    capture = shared_data / "rtt/redart/long_cap_2.pcap.gz"
+    for by in ("server", "client"):
+        groups = json.loads(wirelag("rtt", capture, "--by", by, "--format", "json").stdout)["groups"]
+        medians = [group["legs"][by]["quantiles"]["0.5"] for group in groups if by in group["legs"]]
+        assert len(medians) > 1
+        assert medians == sorted(medians, reverse=True)
+
+
+def test_the_leg_that_is_shown_has_the_first_figures(made: Path) -> None:
+    words = ("--interval", "20s", "--format", "json")
+    found = {
+        leg: json.loads(wirelag("rtt", made / "one.pcap", "--leg", leg, *words).stdout)
+        for leg in ("server", "client", "mixed", "both")
+    }
+    for leg in ("server", "client"):
+        for part in (found[leg], *found[leg]["intervals"]):
+            assert part["leg"] == leg
+            assert {name: part[name] for name in ("samples", "mean", "quantiles", "ci95")} == {
+                name: part["legs"][leg][name] for name in ("samples", "mean", "quantiles", "ci95")
+            }
+    assert found["mixed"]["samples"] == sum(leg["samples"] for leg in found["mixed"]["legs"].values())
+    assert found["server"]["legs"] == found["both"]["legs"]
+
+
+def test_both_legs_are_the_sum_of_each_connection(made: Path, tmp_path: Path) -> None:
+    wirelag("rtt", made / "one.pcap", "--samples", tmp_path / "samples.parquet")
+    ends = ["client", "server", "client_port", "server_port"]
+    means = pl.read_parquet(tmp_path / "samples.parquet").group_by(*ends, "leg").agg(pl.col("delay_ns").mean())
+    both = means.pivot("leg", index=ends, values="delay_ns").drop_nulls()
+    sums = (both["server"] + both["client"]).to_numpy() / 1e9
+    found = json.loads(wirelag("rtt", made / "one.pcap", "--leg", "both", "--format", "json").stdout)
+    assert found["samples"] == len(sums)
+    assert found["mean"] == pytest.approx(float(np.mean(sums)), rel=1e-3)
+    assert found["max"] == pytest.approx(float(np.max(sums)), rel=1e-3)
+
+
+# ---- the same packets twice ----
+
+
+@pytest.mark.parametrize("command", ["rtt", "response"])
+def test_the_same_packets_are_not_counted_twice(made: Path, command: str) -> None:
+    same = ("one.pcap", "one.pcap.gz"), ("up.pcap", "down.pcap")
+    for names in same:
+        paths = [made / name for name in names]
+        assert "hold the same packets" in wirelag(command, *paths, code=2).stderr
+        wirelag(command, *paths, "--force")
+    assert "is the same file" in wirelag(command, made / "one.pcap", made / "one.pcap", code=2).stderr
+    wirelag(command, made / "one.pcap", made / "other.pcap")
+
+
+# ---- files ----
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [("rtt", ["--by", "server"]), ("response", []), ("response", ["--method", "auto"])],
+)
+def test_rows_of_several_captures_can_be_read_together(
+    made: Path, tmp_path: Path, command: str, options: list[str]
+) -> None:
+    write_simulation(simulate(Scenario(packets=3)), tmp_path / "tiny.pcap")
+    for name, capture in (("big", made / "one.pcap"), ("tiny", tmp_path / "tiny.pcap")):
+        wirelag(command, capture, *options, "-o", tmp_path / f"{name}.parquet")
+    frames = [pl.read_parquet(tmp_path / f"{name}.parquet") for name in ("big", "tiny")]
+    assert frames[0].schema == frames[1].schema
+    assert pl.Null not in frames[0].dtypes
+    assert pl.concat(frames).height == sum(frame.height for frame in frames)
+
+
+def test_both_methods_of_response_have_one_schema(made: Path, tmp_path: Path) -> None:
+    for method in ("pairs", "auto"):
+        wirelag("response", made / "one.pcap", "--method", method, "-o", tmp_path / f"{method}.parquet")
+    pairs, auto = (pl.read_parquet(tmp_path / f"{method}.parquet") for method in ("pairs", "auto"))
+    assert pairs.schema == auto.schema
+
+
+def test_the_extension_says_the_format(made: Path, tmp_path: Path) -> None:
+    for name in ("out.json", "out.jsonl", "out.csv", "out.parquet", "out.txt"):
+        wirelag("rtt", made / "one.pcap", "-o", tmp_path / name)
+    assert json.loads((tmp_path / "out.json").read_text())["command"] == "rtt"
+    assert json.loads((tmp_path / "out.jsonl").read_text())["samples"]
+    assert pl.read_csv(tmp_path / "out.csv").height == pl.read_parquet(tmp_path / "out.parquet").height == 2
+    assert "to the server" in (tmp_path / "out.txt").read_text()
+    wirelag("rtt", made / "one.pcap", "--format", "table", "-o", tmp_path / "out.json")
+    assert "to the server" in (tmp_path / "out.json").read_text()
+
+
+def test_a_terminal_that_is_not_utf_8_gets_a_table(made: Path) -> None:
+    plain = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+    ran = subprocess.run([*WIRELAG, "rtt", made / "one.pcap"], capture_output=True, env=plain, check=True)
+    assert b"to the server" in ran.stdout
+    assert ran.stdout.isascii()
+
+
+def test_cut_lists_the_estimators_that_it_has(made: Path, tmp_path: Path) -> None:
+    assert "join" not in wirelag("cut", "--help").stdout.split("--estimator")[1].split("\n")[0]
+    for name in ("up", "down"):
+        wirelag("cut", made / f"{name}.pcap", "-o", tmp_path / f"{name}.syn")
