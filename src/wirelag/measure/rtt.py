@@ -294,12 +294,12 @@ def _measured(packets: Packets, settings: RttSettings, sinks: Sequence[Sink], pr
     from wirelag.synopses.samples import Samples
 
     grouping, entries = settings.groups.grouping(), _Entries(settings)
-    whole = Connections(grouping) if settings.leg == "both" else None
-    part_of = Connections(grouping) if whole is not None else None
+    both = settings.leg == "both"
+    whole = Connections(grouping) if both or grouping else None
+    part_of = Connections(grouping)
 
     def keep(batch: PacketBatch, samples: SampleBatch) -> None:
-        if part_of is not None:
-            part_of.add(batch, samples)
+        part_of.add(batch, samples)  # those of the open interval
 
     sinks = [*sinks, keep] if whole is not None else sinks
     estimator = replace(settings.estimator(), sinks=tuple(sinks))
@@ -307,12 +307,14 @@ def _measured(packets: Packets, settings: RttSettings, sinks: Sequence[Sink], pr
     for when, (part,) in cut(estimator, {"tap": progress(packets)}, settings.interval_ns, grouping):
         total.merge(part)
         if settings.interval_ns:
-            entry = entries.of("interval", format_time(when.start_ns), part, part_of)
+            entry = entries.of("interval", format_time(when.start_ns), part, part_of if both else None)
             entry.report = entry.report.during(when)
             intervals.append(_shape_only(entry))
-        if whole is not None and part_of is not None:
+        if whole is not None:
             whole.merge(part_of)
             part_of = Connections(grouping)
+    total.connections = whole
+    whole = whole if both else None
     result = RttResult(entries.of("all", "all", total, whole), by=settings.groups.by or "", intervals=intervals)
     result.covering(packets.statistics.packets, dict(packets.statistics.skipped))
     if not packets.statistics.packets:

@@ -75,10 +75,15 @@ class Moments:
         return math.sqrt(max(0.0, self.squares_ns2) / self.known) if self.known else None
 
     def bound_ns(self, doubt: float) -> float | None:
-        """The same bound for all parts together; their errors are independent."""
+        """The same bound for all parts together.
+
+        Law: it is never smaller than that of one part with the same packets. Parts differ in their means, and an error
+        from the scatter within parts alone would shrink as parts get shorter.
+        """
         if self.used < 2 or not self.known:
             return None
-        return bound_ns(math.sqrt(self.doubt_ns2) / self.known, 1, doubt)
+        within = math.sqrt(self.doubt_ns2) / self.known
+        return bound_ns(max(within, (self.std_ns or 0.0) / math.sqrt(self.used)), 1, doubt)
 
     def add(self, other: Moments) -> None:
         """Add another part."""

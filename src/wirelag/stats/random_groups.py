@@ -63,10 +63,10 @@ class RandomGroups:
             return 0.0
         residuals = totals - totals.sum() / sizes.sum() * sizes
         variance = float((residuals**2).sum()) * present / (present - 1) / float(sizes.sum()) ** 2
-        return _student(present - 1) * math.sqrt(variance)
+        return student(present - 1) * math.sqrt(variance)
 
 
-def _student(freedom: int) -> float:
+def student(freedom: int) -> float:
     """The 97.5% point of Student's distribution (Cornish-Fisher expansion, within 1% for 3 or more)."""
     z = Z95
     first = (z**3 + z) / (4 * freedom)

@@ -7,6 +7,8 @@ hash, so that they are an even sample.
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -14,11 +16,13 @@ import numpy.typing as npt
 
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
-from wirelag.stats.distribution import Distribution
+from wirelag.stats.distribution import Z95, Distribution
+from wirelag.stats.random_groups import student
 from wirelag.synopses.samples import ALL, SampleBatch
 
 MOST: Final = 1 << 18
 _PENDING: Final = 1 << 16
+FEWEST: Final = 3  # connections that tell how much they differ
 _COLUMNS: Final = 6  # flow key, tag of its group, then sum and weight of each leg
 
 Rows = npt.NDArray[Any]
@@ -85,6 +89,39 @@ class Connections:
         if len(whole):
             found.add((whole[:, 2] // whole[:, 3] + whole[:, 4] // whole[:, 5]).astype(np.int64))
         return found
+
+    def certainty(self, tag: int, leg: int, delays: Distribution) -> ClusterCertainty | None:
+        """How sure the figures of a group's leg are, if samples of one connection are alike; None: too few tell."""
+        self._settle()
+        rows = self._rows[(self._rows[:, 1] == tag) & (self._rows[:, 3 + 2 * leg] > 0)]
+        clusters = len(rows)
+        if clusters < FEWEST or delays.samples < FEWEST or not delays.std_ns:
+            return None
+        sums, sizes = (rows[:, column + 2 * leg].astype(np.float64) for column in (2, 3))
+        residuals = sums - sums.sum() / sizes.sum() * sizes
+        variance = float((residuals**2).sum()) * clusters / (clusters - 1) / float(sizes.sum()) ** 2
+        variance *= float(sizes.sum()) / max(
+            float(sizes.sum()), float(delays.weight)
+        )  # of connections that are sampled
+        alone = delays.std_ns**2 / delays.effective_samples
+        return ClusterCertainty(student(clusters - 1) * math.sqrt(variance), max(1.0, variance / alone), delays)
+
+
+@dataclass(frozen=True)
+class ClusterCertainty:
+    """How sure figures are whose samples come in clusters: the mean by the clusters' sums, shares by their effect."""
+
+    mean_ns: float
+    effect: float  # the variance of the mean, in times of that of independent samples
+    delays: Distribution
+
+    def mean_bound_ns(self) -> float:
+        """Half of the 95% interval of the mean."""
+        return self.mean_ns
+
+    def share_bound(self, below: int) -> float:
+        """Half of the 95% interval of the share of delays in bins below this one."""
+        return Z95 * math.sqrt(self.effect) * self.delays.share_error(below)
 
 
 def _as_one(rows: Rows) -> Rows:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ from wirelag.packets.batch import PacketBatch
 from wirelag.report import QUANTILES, Quantity, Report
 from wirelag.stats.distribution import WORDS, Distribution, add_by_leg
 from wirelag.stats.random_groups import RandomGroups
+
+if TYPE_CHECKING:
+    from wirelag.synopses.connections import Connections
 
 LEGS: Final = ("server", "client")
 MIXED: Final = "mixed"  # delays of both legs as one
@@ -51,6 +54,7 @@ class Samples:
         self._ungrouped: npt.NDArray[np.uint64] | None = None
         self.packets = 0
         self.counts: dict[str, int] = {}
+        self.connections: Connections | None = None  # for the uncertainty of groups
 
     def add(self, tags: Ints | None, legs: Ints, delays_ns: Ints, weights: Ints | None = None) -> None:
         """Add samples; without tags they belong to no group."""
@@ -135,7 +139,10 @@ class Samples:
         found = {name: self.distribution(tag, place) for place, name in enumerate(LEGS)}
         return {name: _plain(facts(one, self._certainty(tag, name))) for name, one in found.items() if one.samples}
 
-    def _certainty(self, tag: int | None, leg: str) -> RandomGroups | None:
+    def _certainty(self, tag: int | None, leg: str) -> Certainty | None:
+        if tag is not None and self.connections is not None and leg in LEGS:
+            place = LEGS.index(leg)
+            return self.connections.certainty(tag, place, self.distribution(tag, place))
         if tag is not None or leg not in (*LEGS, MIXED):
             return None
         return self.random_groups if leg == MIXED else self.random_groups.of_leg(LEGS.index(leg))
@@ -149,7 +156,17 @@ class Samples:
         return "no connection has delays to its server and to its client"
 
 
-def facts(distribution: Distribution, random_groups: RandomGroups | None = None) -> dict[str, Any]:
+class Certainty(Protocol):
+    """How sure figures are; a bound of 0 means that independent samples are assumed."""
+
+    def mean_bound_ns(self) -> float:
+        """Half of the 95% interval of the mean."""
+
+    def share_bound(self, below: int) -> float:
+        """Half of the 95% interval of the share of delays in bins below this one."""
+
+
+def facts(distribution: Distribution, random_groups: Certainty | None = None) -> dict[str, Any]:
     """The figures of a distribution in seconds, as in a report; groups account for samples of one connection."""
 
     def seconds(ns: float | None) -> float | None:

@@ -1,0 +1,64 @@
+"""Samples that come in connections: intervals of groups cover the truth, and without connections they do not."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.support.effort import scaled
+from wirelag.packets.batch import PacketBatch
+from wirelag.stats.distribution import Distribution
+from wirelag.synopses import connections
+from wirelag.synopses.connections import Connections
+from wirelag.synopses.samples import ALL, SampleBatch, facts
+
+TRIALS = scaled(400)
+CONNECTIONS = 40
+
+
+def trial(rng: np.random.Generator) -> tuple[Connections, Distribution]:
+    """Connections with a delay of their own each, and samples around it; the mean of all is 10 ms."""
+    counts = rng.integers(2, 30, CONNECTIONS)
+    own = rng.exponential(8e6, CONNECTIONS) + 2e6
+    keys = rng.integers(0, 2**64, CONNECTIONS, np.uint64)
+    place = np.repeat(np.arange(CONNECTIONS), counts)
+    delays_ns = np.maximum(1, own[place] + rng.normal(0, 2e5, len(place))).astype(np.int64)
+    batch = PacketBatch({"time_ns": np.arange(len(place)), "flow_key": keys[place]})
+    rows, legs = np.arange(len(place)), np.zeros(len(place), np.uint8)
+    kept, delays = Connections(), Distribution()
+    kept.add(batch, SampleBatch(rows, delays_ns, legs, ("tcp",), legs))
+    delays.add(delays_ns)
+    return kept, delays
+
+
+def test_intervals_of_a_group_cover_its_mean() -> None:
+    rng = np.random.default_rng(11)
+    covered = plain = 0
+    for _ in range(TRIALS):
+        kept, delays = trial(rng)
+        for corrected in (True, False):
+            certainty = kept.certainty(ALL, 0, delays) if corrected else None
+            low, high = facts(delays, certainty)["ci95"]["mean"]
+            within = low <= 0.010 <= high
+            covered, plain = (covered + within, plain) if corrected else (covered, plain + within)
+    error = 3 * math.sqrt(0.95 * 0.05 / TRIALS)
+    assert 0.92 - error < covered / TRIALS < 0.98 + error
+    assert plain / TRIALS < 0.6
+
+
+def test_connections_beyond_the_limit_are_an_even_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MOST", 256)
+    rng, whole = np.random.default_rng(12), Connections()
+    for _ in range(20):
+        whole.merge(trial(rng)[0])
+    assert 64 < len(whole._rows) <= 256
+
+
+def test_a_connection_counts_once_and_only_with_both_legs() -> None:
+    batch = PacketBatch({"time_ns": np.arange(5), "flow_key": np.array([7, 7, 7, 9, 9], np.uint64)})
+    kept = Connections()
+    legs = np.array([0, 0, 1, 0, 0], np.uint8)
+    delays_ns = np.array([100, 300, 50, 10, 20])
+    kept.add(batch, SampleBatch(np.arange(5), delays_ns, legs, ("tcp",), np.zeros(5, np.uint8)))
+    both = kept.distribution()
+    assert (both.samples, both.min_ns) == (1, 250)
