@@ -91,6 +91,20 @@ def test_certainty_does_not_depend_on_the_length_of_intervals(made: Path, estima
     assert min(ends) > 0.9 * ends[0]
 
 
+def test_sums_that_contradict_single_packets_are_not_believed(tmp_path: Path) -> None:
+    """Cut by the clock, packets that straddle an edge spoil sums; before, a wrong mean had a narrow interval."""
+    network = Scenario(packets=120_000, seed=7, points=2, reorder=0.2, delay="lognormal:10ms,1.0", loss=0.01)
+    write_simulation(simulate(network), tmp_path / "up.pcap", tmp_path / "down.pcap")
+    words = ("oneway", tmp_path / "up.pcap", tmp_path / "down.pcap", "--format", "json")
+    exact = json.loads(wirelag(*words).stdout)
+    found = json.loads(wirelag(*words, "--estimator", "lda", "--interval", "2s", "--cut", "clock").stdout)
+    assert found["contradicted"]
+    assert any("contradict" in note for note in found["notes"])
+    assert found["mean"] == pytest.approx(exact["mean"], rel=0.04)
+    agreeing = json.loads(wirelag(*words, "--estimator", "lda", "--interval", "2s").stdout)
+    assert "contradicted" not in agreeing
+
+
 # ---- the same packets twice ----
 
 

@@ -13,7 +13,17 @@ from tests.support.places import SCHEMAS
 
 SCHEMA = SCHEMAS / "oneway.json"
 METHODS = ("join", "lda", "finecomb", "rda", "rda --rateless", "rda --buckets 30", "rda --memory 8KiB")
-OPTIONAL = {"share", "usable_rows", "unlike_rows", "repaired_rows", "tries", "decoded", "difference", "symbols"}
+OPTIONAL = {
+    "share",
+    "usable_rows",
+    "unlike_rows",
+    "repaired_rows",
+    "tries",
+    "decoded",
+    "difference",
+    "symbols",
+    "contradicted",
+}
 DIRECTION = "10.0.0.0/8,2001:db8:1::/48>"
 
 

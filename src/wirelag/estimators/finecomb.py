@@ -124,7 +124,7 @@ class Finecomb:
                 "repaired_rows": int((usable == 2).sum()),
                 "tries": int(tries),
             },
-        )
+        ).checked()
 
     def synopsis(self, fields: Mapping[str, Any]) -> FinecombSynopsis:
         """The inverse of `to_fields`."""

@@ -126,7 +126,7 @@ class Lda:
             net_loss=True,
             wire_bytes=len(pack(down.to_fields())),
             details={"usable_rows": int(rows.usable.sum()), "unlike_rows": int(unlike.sum())},
-        )
+        ).checked()
 
     def added(self, first: LdaSynopsis, second: LdaSynopsis) -> LdaSynopsis:
         """Merge two neighbouring intervals of one point."""

@@ -243,6 +243,9 @@ class MeasuredPair:
         from wirelag.twopoint.spans import total
 
         self.crossings = total(self._pass(spans, over_time))
+        for crossing in self.crossings.values():
+            if crossing.net_loss:  # its means are from sums: what an interval is too short for, all of them may show
+                crossing.checked()
         self.whole.wire_bytes = sum(crossing.wire_bytes for crossing in self.crossings.values())
 
     def _pass(self, spans: Iterable[Span], over_time: bool) -> Iterator[Span]:
@@ -338,6 +341,12 @@ def explanations(measured: MeasuredPair) -> list[str]:
         notes.append(
             "intervals are hardly longer than the delay: packets that straddle an edge are left out, and these are the "
             "slow ones; use rda, or a longer --interval"
+        )
+    if contradicted := crossing.details.get("contradicted"):
+        notes.append(
+            f"in {contradicted:,} of {measured.intervals:,} intervals the sums of {measured.estimator} contradict the "
+            f"delays of single packets (copies, or packets that overtake each other): these figures are those of the "
+            f"sampled packets; rda and join are exact"
         )
     spoiled = _spoiled(crossing)
     if spoiled:

@@ -62,6 +62,19 @@ class Moments:
         count = len(delays_ns)
         return cls.of(count, exact_sum(delays_ns), float(above.var()), count * stands_for)
 
+    @classmethod
+    def of_sample(cls, delays_ns: Times, weights: Times) -> Moments:
+        """Moments of a sample whose delays stand for different numbers of packets."""
+        weight, count = int(weights.sum()), len(delays_ns)
+        middle_ns = int(np.median(delays_ns))
+        above = (delays_ns - middle_ns).astype(np.float64)
+        mean = float(np.average(above, weights=weights))
+        variance = float(np.average((above - mean) ** 2, weights=weights))
+        sum_ns = middle_ns * count + round(mean * count)
+        effective = weight**2 / float((weights.astype(np.float64) ** 2).sum())
+        rest_ns = sum_ns * (weight - count) / count
+        return cls(count, sum_ns, weight, rest_ns, weight, variance * weight, variance * weight**2 / effective)
+
     @property
     def mean_ns(self) -> float | None:
         """The mean delay."""

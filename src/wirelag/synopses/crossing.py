@@ -5,8 +5,9 @@ Crossings of several intervals are added up: counts, moments (moments.py) and sa
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,10 @@ from wirelag.synopses.delay_sample import DelaySample
 from wirelag.synopses.reordering import Order
 
 Times = npt.NDArray[np.int64]
+
+
+CONTRADICTION: Final = 5.0  # standard errors between two estimates of one mean
+FEWEST_SINGLE: Final = 30  # single delays that can contradict sums
 
 
 @dataclass(slots=True)
@@ -118,6 +123,8 @@ class Crossing:
         self.parts += 1
         if "share" in other.details:
             self.details["share"] = min(self.details.get("share", 1.0), other.details["share"])
+        if "contradicted" in other.details:
+            self.details["contradicted"] = self.details.get("contradicted", 0) + other.details["contradicted"]
         self.sent += other.sent
         self.received += other.received
         self.order += other.order
@@ -156,6 +163,25 @@ class Crossing:
             seen_ns = np.array([middle_ns + round(self.mean_ns or 0)])
             self.moments.shift(float((clock.correct(seen_ns) - seen_ns)[0]))
         self.min_ns = self.max_ns = None
+
+    def checked(self) -> Crossing:
+        """Itself, with the figures of the sample if the sums contradict it.
+
+        Law: sums that compare different packets (copies, packets that overtake each other at the edges of intervals)
+        give any mean, and no sign of it. The sample has the delays of single packets. Both are of packets that a hash
+        chose, so their means differ by chance alone, and by more than five standard errors never.
+        """
+        mean_ns, sample = self.mean_ns, self.tail
+        if mean_ns is None or len(sample) < FEWEST_SINGLE or self.used <= len(sample):
+            return self
+        above = (sample.delays_ns - sample.median_ns).astype(np.float64)
+        single_ns = sample.median_ns + float(np.average(above, weights=sample.weights))
+        error_ns = float(above.std()) * math.sqrt(1 / sample.effective + 1 / self.used)
+        if abs(mean_ns - single_ns) <= max(CONTRADICTION * error_ns, 1.0):
+            return self
+        self.moments = Moments.of_sample(sample.delays_ns, sample.weights)
+        self.details["contradicted"] = max(1, self.parts)  # intervals
+        return self
 
     def report(self, estimator: str) -> Report:
         """The report."""
