@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from wirelag.errors import WirelagError
+from wirelag.measure.groups import FIGURES
 from wirelag.render.output import BINARY, WRITERS
 from wirelag.units import parse_speed
 
@@ -39,6 +40,13 @@ Interval = Annotated[
 ]
 MostGroups = Annotated[
     int, typer.Option("--most-groups", metavar="N", help="Groups to keep; the rest is 'other'.", rich_help_panel=ANSWER)
+]
+Sort = Annotated[
+    str | None,
+    typer.Option("--sort", metavar="|".join(FIGURES), help="Order groups by this figure.", rich_help_panel=ANSWER),
+]
+Top = Annotated[
+    int, typer.Option("--top", metavar="N", help="Groups in the table; files hold all.", rich_help_panel=ANSWER)
 ]
 Ipv4Prefix = Annotated[
     int, typer.Option("--ipv4-prefix", metavar="BITS", help="Prefix length of IPv4 networks.", rich_help_panel=ANSWER)

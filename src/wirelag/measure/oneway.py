@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from wirelag.errors import SettingError, WirelagError
-from wirelag.measure.groups import Groups
+from wirelag.measure.groups import Groups, in_order, other_note
 from wirelag.measure.methods import GROUPS, Method
 from wirelag.measure.points import PointPair, Progress, ReadOptions, Relation, points_of
 from wirelag.measure.questions import Questions
@@ -112,6 +112,8 @@ def oneway(
     segment: str | None = None,
     by: str | None = None,
     most_groups: int = 100,
+    sort: str | None = None,
+    top: int = 20,
     ipv4_prefix: int = 24,
     ipv6_prefix: int = 48,
     above: Sequence[Duration] | Duration = (),
@@ -145,7 +147,7 @@ def oneway(
         direction=direction_of(direction),
         relation=_relation(clock, offset),
         interval_ns=None if interval is None else duration_ns(interval, "interval"),
-        groups=Groups(by, GROUPS, most_groups, ipv4_prefix, ipv6_prefix),
+        groups=Groups(by, GROUPS, most_groups, ipv4_prefix, ipv6_prefix, sort, top),
         questions=Questions.parse(above, sla).need_no_legs(),
         segment=segment,
     )
@@ -393,7 +395,8 @@ def _result(measured: MeasuredPair, segments: list[MeasuredPair], settings: Onew
     result.segments = [entry("segment", part.name, part.whole) for part in segments]
     classes = {measured.keys[tag]: part for tag, part in measured.crossings.items() if tag}
     groups = [entry("group", key, part) for key, part in classes.items()]
-    result.groups = sorted(groups, key=lambda one: (one.key == "other", -(one.report.mean or 0)))
+    result.sort, result.top = settings.groups.sort or "mean", settings.groups.top
+    result.groups = in_order(groups, result.sort)
     result.extra = {"clock": measured.clock.to_json(), "left_out": measured.left_out}
     if segments:
         result.extra["segments"] = [
@@ -407,6 +410,7 @@ def _result(measured: MeasuredPair, segments: list[MeasuredPair], settings: Onew
     result.counts |= {f"left out: {why}": n for why, n in measured.left_out.items()}
     result.notes = [_coverage(measured), clock_text(measured.clock)]
     result.ask(settings.questions, measured.whole, classes)
+    result.notes += other_note(result.groups, result.report.samples, settings.groups.most)
     result.notes += measured.notes
     return result
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from wirelag.errors import SettingError, WirelagError
 from wirelag.measure.copies import refuse_copies
-from wirelag.measure.groups import Groups
+from wirelag.measure.groups import Groups, in_order, other_note
 from wirelag.measure.points import Progress
 from wirelag.measure.questions import Questions
 from wirelag.measure.result import DelayResult, Entry
@@ -260,6 +260,8 @@ def response(
     interval: Duration | None = None,
     by: str | None = None,
     most_groups: int = 1000,
+    sort: str | None = None,
+    top: int = 20,
     above: Sequence[Duration] | Duration = (),
     sla: Sequence[str] | str = (),
     progress: Progress = iter,
@@ -281,7 +283,7 @@ def response(
         memory=size_bytes(memory, "memory"),
         interval_ns=None if interval in (None, "auto") else duration_ns(interval, "interval"),
         choose_interval=interval == "auto",
-        groups=Groups(by or "server", GROUPS, most_groups),
+        groups=Groups(by or "server", GROUPS, most_groups, sort=sort, top=top),
         each_group=by is not None,
         questions=Questions.parse(above, sla).need_no_legs(),
     )
@@ -330,7 +332,9 @@ def result_of(found: Synopsis, settings: ResponseSettings) -> ResponseResult:
     """The result from epochs or exchanges: in total, by group and over time."""
     groups = settings.groups
     result = ResponseResult(_entry("all", "all", found), by=groups.by or "", each=settings.each_group, found=found)
-    result.groups = by_group(found, groups.by, groups.most) if groups.by else []
+    result.sort, result.top = groups.sort or "mean", groups.top
+    result.groups = in_order(by_group(found, groups.by, groups.most), result.sort) if groups.by else []
+    result.notes += other_note(result.groups, result.report.samples, groups.most)
     result.intervals = over_time(found, settings.interval_ns) if settings.interval_ns else []
     if "abstained" in result.report.details:
         result.abstained = _abstained(result.report)

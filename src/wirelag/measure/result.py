@@ -120,6 +120,8 @@ class DelayResult(Result):
     intervals: list[Entry] = field(default_factory=list)
     groups: list[Entry] = field(default_factory=list)
     by: str = ""  # kind of groups
+    sort: str = ""  # the figure that groups are in order of
+    top: int = 20  # groups that the table shows
     each: bool = True  # whether agreements must hold for each group, too
     subject: str = ""  # names of the captures
     notes: list[str] = field(default_factory=list)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from wirelag.errors import SettingError
 from wirelag.measure.copies import refuse_copies
-from wirelag.measure.groups import Groups
+from wirelag.measure.groups import Groups, figure, other_note
 from wirelag.measure.points import Progress
 from wirelag.measure.questions import Questions, failing_groups
 from wirelag.measure.result import DelayResult, Entry
@@ -163,6 +163,8 @@ def rtt(
     interval: Duration | None = None,
     by: str | None = None,
     most_groups: int = 1000,
+    sort: str | None = None,
+    top: int = 20,
     ipv4_prefix: int = 24,
     ipv6_prefix: int = 48,
     above: Sequence[Duration] | Duration = (),
@@ -190,7 +192,7 @@ def rtt(
         seed=seed,
         leg=leg,
         interval_ns=None if interval is None else duration_ns(interval, "interval"),
-        groups=Groups(by, GROUPS, most_groups, ipv4_prefix, ipv6_prefix),
+        groups=Groups(by, GROUPS, most_groups, ipv4_prefix, ipv6_prefix, sort, top),
         questions=Questions.parse(above, sla),
     )
     from wirelag.capture.source import open_packets
@@ -322,17 +324,19 @@ def _measured(packets: Packets, settings: RttSettings, sinks: Sequence[Sink], pr
     if grouping:
         found = [entries.of("group", grouping.keys[tag], total, whole, tag) for tag in total.tags]
         result.ranked = settings.leg if settings.leg in ("both", "mixed") else RANKED.get(result.by, "server")
-        result.groups = sorted(found, key=lambda entry: _rank(entry, result.ranked))
+        result.sort, result.top = settings.groups.sort or "p50", settings.groups.top
+        result.groups = sorted(found, key=lambda entry: _rank(entry, result.ranked, result.sort))
+        result.notes += other_note(result.groups, result.report.samples, settings.groups.most)
     result.counts, result.coverage = _counts(packets, total), _coverage(packets, total)
     return result
 
 
-def _rank(entry: Entry, leg: str) -> tuple[bool, bool, float]:
-    """Slowest first on this leg; then groups without delays on it, by the other; "other" last."""
+def _rank(entry: Entry, leg: str, sort: str) -> tuple[bool, bool, float]:
+    """The largest figure first on this leg; then groups without delays on it, by the other; "other" last."""
     ranked = entry.legs.get(leg) if leg in ("server", "client") else entry
-    median = ranked.report.quantiles["0.5"] if ranked is not None and ranked.report.samples else None
-    rest = max((one.report.quantiles["0.5"] or 0.0 for one in entry.legs.values()), default=0.0)
-    return entry.key == "other", median is None, -(rest if median is None else median)
+    value = figure(ranked.report, sort) if ranked is not None and ranked.report.samples else None
+    rest = max((figure(one.report, sort) or 0.0 for one in entry.legs.values()), default=0.0)
+    return entry.key == "other", value is None, -(rest if value is None else value)
 
 
 def _shape_only(entry: Entry) -> Entry:

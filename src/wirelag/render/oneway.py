@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from wirelag.render.tables import UNKNOWN, Pictures, duration, layout, mean_with_bounds, quantiles
+from wirelag.render.tables import (
+    UNKNOWN,
+    Pictures,
+    duration,
+    layout,
+    mean_with_bounds,
+    more_groups,
+    order_text,
+    quantiles,
+    shown_groups,
+)
 
 if TYPE_CHECKING:
     from wirelag.measure.oneway import OnewayResult
@@ -22,10 +32,10 @@ def table(result: OnewayResult) -> list[str]:
         ("", [result.total]),
         ("by segment", result.segments),
         ("over time (UTC)", result.intervals),
-        (f"by {result.by}, slowest first", result.groups),
+        (f"by {result.by}, {order_text(result)}", shown_groups(result)),
     ]
     head = f"{titles}  {'mean, 95% interval':^26}  {pictures.axis}"
-    return layout(parts, head, lambda entry: _cells(entry, pictures)) + result.notes
+    return layout(parts, head, lambda entry: _cells(entry, pictures)) + more_groups(result) + result.notes
 
 
 def _cells(entry: Entry, pictures: Pictures) -> str:

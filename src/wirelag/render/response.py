@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from wirelag.render.tables import duration, layout, mean_with_bounds, quantiles
+from wirelag.render.tables import duration, layout, mean_with_bounds, more_groups, order_text, quantiles, shown_groups
 
 if TYPE_CHECKING:
     import polars as pl
@@ -28,9 +28,9 @@ def table(result: ResponseResult) -> list[str]:
     parts = [
         ("", [result.total]),
         ("over time (UTC)", result.intervals),
-        (f"by {result.by}, slowest first", result.groups),
+        (f"by {result.by}, {order_text(result)}", shown_groups(result)),
     ]
-    return layout(parts, f"{'responses':>9}  {head}", line, WIDEST_KEY) + result.notes
+    return layout(parts, f"{'responses':>9}  {head}", line, WIDEST_KEY) + more_groups(result) + result.notes
 
 
 _PAIRS_HEAD: Final = f"{'p50':>8}  {'p99':>8}  {'mean, 95% interval':^28}  " + "  ".join(f"{name:>8}" for name in PARTS)

@@ -6,7 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wirelag.render.tables import WIDEST_KEY, Pictures, cut, layout, mean_with_bounds, quantiles
+from wirelag.render.tables import (
+    WIDEST_KEY,
+    Pictures,
+    cut,
+    layout,
+    mean_with_bounds,
+    more_groups,
+    order_text,
+    quantiles,
+    shown_groups,
+)
 from wirelag.stats.distribution import Distribution
 
 if TYPE_CHECKING:
@@ -22,11 +32,13 @@ def table(result: RttResult) -> list[str]:
         whole.merge(delays)
     pictures = Pictures(whole)
     head = f"{'samples':>9}  {'p50':>8}  {'p90':>8}  {'p99':>8}  {'mean, 95% interval':^24}  {pictures.axis}"
-    order = f"slowest {_leg_text(result.ranked)} first" if result.ranked in ("server", "client") else "slowest first"
-    parts = [("", [result.total]), ("over time (UTC)", result.intervals), (f"by {result.by}, {order}", result.groups)]
+    where = f" {_leg_text(result.ranked)}" if result.ranked in ("server", "client") else ""
+    title = f"by {result.by}, {order_text(result, where)}"
+    parts = [("", [result.total]), ("over time (UTC)", result.intervals), (title, shown_groups(result))]
     width = min(WIDEST_KEY, max(len(entry.key) for _, entries in parts for entry in entries))
     lined = [(title, [line for entry in entries for line in _lines(entry, width)]) for title, entries in parts]
-    return layout(lined, head, lambda line: delay_cells(line.entry, pictures), 2 * WIDEST_KEY) + result.notes
+    lines = layout(lined, head, lambda line: delay_cells(line.entry, pictures), 2 * WIDEST_KEY)
+    return lines + more_groups(result) + result.notes
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from wirelag.units import format_duration
 
 if TYPE_CHECKING:
-    from wirelag.measure.result import Entry
+    from wirelag.measure.result import DelayResult, Entry
     from wirelag.report import Report
     from wirelag.stats.distribution import Distribution
 
@@ -41,6 +41,22 @@ def layout(
         lines += [title] if title and entries else []
         lines += [f"{cut(entry.key, width):<{width}}  {cells(entry)}" for entry in entries]
     return lines
+
+
+def shown_groups(result: DelayResult) -> list[Entry]:
+    """The groups of the table: as many as it may have."""
+    return result.groups[: result.top]
+
+
+def more_groups(result: DelayResult) -> list[str]:
+    """How many groups the table leaves out."""
+    more = len(result.groups) - result.top
+    return [f"and {more:,} more groups (--top {len(result.groups)}, --format csv)"] if more > 0 else []
+
+
+def order_text(result: DelayResult, where: str = "") -> str:
+    """What groups are in order of."""
+    return f"{'most samples' if result.sort == 'samples' else f'largest {result.sort}'}{where} first"
 
 
 def cut(text: str, width: int) -> str:
