@@ -105,6 +105,26 @@ def test_sums_that_contradict_single_packets_are_not_believed(tmp_path: Path) ->
     assert "contradicted" not in agreeing
 
 
+def test_groups_are_in_the_order_that_was_asked_for(made: Path) -> None:
+    for sort in ("p50", "p99", "mean", "samples"):
+        words = ("rtt", made / "one.pcap", "--by", "server", "--sort", sort)
+        groups = json.loads(wirelag(*words, "--format", "json").stdout)["groups"]
+        legs = [group["legs"]["server"] for group in groups if "server" in group["legs"]]
+        values = [leg["quantiles"][f"{int(sort[1:]) / 100:g}"] if sort.startswith("p") else leg[sort] for leg in legs]
+        assert values == sorted(values, reverse=True)
+        table = wirelag(*words, "--top", "3").stdout
+        assert [group["key"] in table for group in groups[:4]] == [True, True, True, False]
+        assert f"and {len(groups) - 3} more groups" in table
+
+
+def test_a_note_says_how_much_was_not_kept(made: Path) -> None:
+    words = ("rtt", made / "one.pcap", "--by", "server", "--most-groups", "5")
+    found = json.loads(wirelag(*words, "--format", "json").stdout)
+    (other,) = [group for group in found["groups"] if group["key"] == "other"]
+    assert f"other holds {other['samples'] / found['samples']:.1%} of the samples" in wirelag(*words).stdout
+    assert "other holds" not in wirelag(*words[:4]).stdout
+
+
 # ---- the same packets twice ----
 
 

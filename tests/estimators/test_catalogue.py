@@ -9,6 +9,7 @@ from tests.support.places import ROOT
 from wirelag.collector.tally import Tally
 from wirelag.estimators.catalogue import NAMES, between_points, capabilities_of, crosses, estimator_class
 from wirelag.estimators.protocol import Capabilities
+from wirelag.measure import methods, plan
 
 SOURCE = ROOT / "src" / "wirelag"
 ROOMS = ("agent", "balance", "collector", "ebpf", "network", "protocol", "transport", "twopoint")
@@ -61,3 +62,9 @@ def test_no_module_compares_the_name_of_a_method(path: Path) -> None:
         if isinstance(node, ast.Compare):
             words = {leaf.value for leaf in ast.walk(node) if isinstance(leaf, ast.Constant)}
             assert not words & set(NAMES), f"{path}:{node.lineno}"
+
+
+def test_options_offer_the_methods_of_the_catalogue() -> None:
+    """The names are written again where `--help` must not import numpy."""
+    assert set(methods.ESTIMATORS) == set(between_points(one_sided=False))
+    assert set(plan.ESTIMATORS) == set(between_points(one_sided=False, live=True))

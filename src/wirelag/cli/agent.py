@@ -46,7 +46,7 @@ def agent(
     ] = None,
     nat: Annotated[bool | None, _option("--nat", None, "Leave addresses and ports out of packet ids.", FILTERS)] = None,
     prefix: Annotated[int | None, _option("--prefix", "BYTES", "Payload bytes in packet ids; 16.", FILTERS)] = None,
-    estimator: Annotated[str | None, _option("--estimator", "lda|finecomb|rda", "Estimator; rda.", METHOD)] = None,
+    estimator: Annotated[str | None, _option("--estimator", "lda|finecomb|rda|rli", "Estimator; rda.", METHOD)] = None,
     interval: Annotated[str | None, _option("--interval", "D", "Length of intervals; 1s.", METHOD)] = None,
     grace: Annotated[str | None, _option("--grace", "D", "Wait before an idle interval is cut; 50ms.", METHOD)] = None,
     rows: Annotated[int | None, _option("--rows", "N", "lda, finecomb: number of rows.", METHOD)] = None,

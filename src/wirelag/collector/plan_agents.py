@@ -64,7 +64,7 @@ def write_agents(plan: Plan, source: str, wanted: AgentsWanted) -> WrittenAgents
             folder / _file(point): _agent(point, named.addresses.get(point), segments, wanted, written.fill_in)
             for point in own
         }
-        texts[folder / "collector.toml"] = _collector(source, points, own, segments, plan, wanted)
+        texts[folder / "collector.toml"] = _collector(source, points, segments, plan, wanted)
         _put({path: "\n".join(lines) + "\n" for path, lines in texts.items()}, written)
     except OSError as error:
         raise WirelagError(f"{wanted.folder}: cannot write ({error.strerror}); name another folder") from None
@@ -147,7 +147,7 @@ def _agent(
 
 
 def _collector(
-    source: str, points: dict[str, str], own: list[str], segments: list[Referenced], plan: Plan, wanted: AgentsWanted
+    source: str, points: dict[str, str], segments: list[Referenced], plan: Plan, wanted: AgentsWanted
 ) -> Iterator[str]:
     yield "# The collector, from `wirelag plan --write-agents`. Check it: wirelag collect collector.toml --check"
     yield (

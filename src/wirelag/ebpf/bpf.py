@@ -331,10 +331,6 @@ class Program:
         """Run it on all outgoing packets."""
         return Link(_link(self.fd, socket.if_nametoindex(interface), _TCX_EGRESS, 0), "tcx")
 
-    def attach_ingress(self, interface: str) -> Link:
-        """Run it on all incoming packets, behind XDP."""
-        return Link(_link(self.fd, socket.if_nametoindex(interface), _TCX_INGRESS, 0), "tcx")
-
 
 def _link(program: int, index: int, where: int, flags: int) -> int:
     return call(_LINK, struct.pack("<IIIIIIQ16x", program, index, where, flags, 0, 0, 0))[0]

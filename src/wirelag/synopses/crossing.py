@@ -1,6 +1,6 @@
 """Crossings: packets between two points, the common outcome of all two-point methods.
 
-Crossings of several intervals are added up: counts, moments (moments.py) and samples of delays (tails.py).
+Crossings of several intervals are added up: counts, moments (moments.py) and samples of delays (delay_sample.py).
 """
 
 from __future__ import annotations
