@@ -28,8 +28,8 @@ demo: $(INSTALLED) ## Simulate small captures and measure them
 	$(BIN)/wirelag info demo/capture.pcap
 	$(if $(SMALL_CAPTURE),$(BIN)/wirelag info $(SMALL_CAPTURE))
 	@echo
-	$(BIN)/wirelag rtt demo/capture.pcap --by server --most-groups 8 --html demo/rtt.html --format json -o demo/rtt.json
-	$(BIN)/wirelag rtt demo/capture.pcap --by server --most-groups 8
+	$(BIN)/wirelag rtt demo/capture.pcap --by server --top 8 --html demo/rtt.html --format json -o demo/rtt.json
+	$(BIN)/wirelag rtt demo/capture.pcap --by server --top 8
 	$(BIN)/wirelag score demo/rtt.json demo/truth.parquet
 	@echo
 	$(BIN)/wirelag simulate --packets 20000 --seed 1 --points 2 --loss 0.005 --clock-offset 3s -o demo/up.pcap -o demo/down.pcap --quiet

@@ -31,8 +31,8 @@ RATES: Final = (("loss", "lost", "sent"), ("reordering", "reordered", "received"
 ROUNDING: Final = math.log1p(1 / 128) / Z95 / math.sqrt(2)
 
 DEPENDENT: Final = (
-    "samples of a group count as independent; if connections gave many each, chance varies more than assumed "
-    "(rtt --match handshake takes one of each)"
+    "groups with fewer than three connections count samples as independent; chance may vary more than assumed there "
+    "(rtt --match handshake has one sample per connection)"
 )
 
 
