@@ -10,6 +10,7 @@ import functools
 import inspect
 import sys
 import textwrap
+from abc import ABC
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -72,6 +73,10 @@ def _described(name: str, thing: Any) -> str:
 
 def _signature(name: str, thing: Any) -> str:
     """The call, one argument per line if long; annotations as written."""
+    if getattr(thing, "_is_protocol", False):
+        return f"class {name}(Protocol)"
+    if name.endswith("Result"):  # a question makes it
+        return f"class {name}({', '.join(base.__name__ for base in thing.__bases__ if base is not ABC) or 'ABC'})"
     if inspect.isclass(thing) and not (dataclasses.is_dataclass(thing) or "__init__" in vars(thing)):
         return f"class {name}"
     signature = inspect.signature(thing)
@@ -88,10 +93,11 @@ def _signature(name: str, thing: Any) -> str:
 def _plain(parameter: inspect.Parameter) -> str:
     text = ("*" if parameter.kind is parameter.VAR_POSITIONAL else "") + parameter.name
     if parameter.annotation is not parameter.empty:
-        text += f": {parameter.annotation}"
+        kind = parameter.annotation
+        text += f": {kind if isinstance(kind, str) else inspect.formatannotation(kind)}"
     if parameter.default is not parameter.empty:
         shown = repr(parameter.default)
-        text += " = ..." if "<" in shown else f" = {shown}"
+        text += " = ..." if shown.startswith("<factory") else f" = {getattr(parameter.default, '__name__', shown)}"
     return text
 
 
