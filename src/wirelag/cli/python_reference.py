@@ -107,7 +107,10 @@ def _text(thing: Any) -> str:
 
 
 def _members(thing: type) -> Iterator[str]:
-    """Public methods and properties, with the first line of their docstrings; not those of a base class."""
+    """Public fields, methods and properties, with the first line of their docstrings; not those of a base class."""
+    if thing.__name__.endswith("Result") and dataclasses.is_dataclass(thing):
+        own = vars(thing).get("__annotations__", {})
+        yield from (f"`{one.name}`: `{one.type}`" for one in dataclasses.fields(thing) if one.name in own)
     for name, member in sorted(vars(thing).items()):
         raw = member.__func__ if isinstance(member, classmethod | staticmethod) else member
         if name.startswith("_") or not (isinstance(raw, property) or inspect.isfunction(raw)):
