@@ -298,7 +298,8 @@ def test_patterns(tmp_path: Path) -> None:
     httpd = Httpd("constant:1000", "serial")
     batching = Load("batch", 4)
     batch = _truth(Scenario("batch", httpd, batching, connections=1, seconds=0.4), tmp_path / "batch")
-    assert set(batch.group_by("round").len()["len"].to_list()) == {4}
+    sizes = batch.sort("t_request_ns").group_by("round", maintain_order=True).len()["len"].to_list()
+    assert set(sizes[:-1]) == {4}  # the end of the run may cut the last batch
     rounds = batches(batch).sort("round")
     assert (rounds["t_request_ns"][1:] >= rounds["t_response_ns"][:-1]).all()
 
