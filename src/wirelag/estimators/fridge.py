@@ -14,7 +14,7 @@ docs/reference/fridge.md is the law.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Literal
 
 import numpy as np
@@ -296,7 +296,7 @@ class FridgeMeter:
             self._samples.add(tags, legs, delays_ns, weights)
             self._samples.random_groups.add(packets.flow_key, rows, legs, delays_ns, weights)
         for sink in self._estimator.sinks:
-            sink(packets, _sample_batch(columns))
+            sink(packets, replace(_sample_batch(columns), tags=tags))
 
     def match(self, packets: PacketBatch) -> SampleBatch:
         """The samples of a batch."""

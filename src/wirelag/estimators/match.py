@@ -11,7 +11,7 @@ acknowledged before. docs/reference/matching.md defines requests and responses.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
 import numpy as np
@@ -74,6 +74,8 @@ class MatchMeter:
             tags = None if grouping is None else grouping.tags(packets, found.rows, found.legs)
             self._samples.add(tags, found.legs, found.delays_ns)
             self._samples.random_groups.add(packets.flow_key, found.rows, found.legs, found.delays_ns)
+            if self._sinks:
+                found = replace(found, tags=tags)
             for sink in self._sinks:
                 sink(packets, found)
 

@@ -297,8 +297,8 @@ def _measured(packets: Packets, settings: RttSettings, sinks: Sequence[Sink], pr
 
     grouping, entries = settings.groups.grouping(), _Entries(settings)
     both = settings.leg == "both"
-    whole = Connections(grouping) if both or grouping else None
-    part_of = Connections(grouping)
+    whole = Connections() if both or grouping else None
+    part_of = Connections()
 
     def keep(batch: PacketBatch, samples: SampleBatch) -> None:
         part_of.add(batch, samples)  # those of the open interval
@@ -314,7 +314,7 @@ def _measured(packets: Packets, settings: RttSettings, sinks: Sequence[Sink], pr
             intervals.append(_shape_only(entry))
         if whole is not None:
             whole.merge(part_of)
-            part_of = Connections(grouping)
+            part_of = Connections()
     total.connections = whole
     whole = whole if both else None
     result = RttResult(entries.of("all", "all", total, whole), by=settings.groups.by or "", intervals=intervals)

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.packets.batch import PacketBatch
-from wirelag.packets.grouping import Grouping
 from wirelag.stats.distribution import Z95, Distribution
 from wirelag.stats.random_groups import student
 from wirelag.synopses.samples import ALL, SampleBatch
@@ -31,37 +30,41 @@ Rows = npt.NDArray[Any]
 class Connections:
     """Sums of delays by connection, group and leg, as a sink of samples."""
 
-    def __init__(self, grouping: Grouping | None = None) -> None:
-        self._grouping = grouping
+    def __init__(self) -> None:
         self._rows: Rows = np.empty((0, _COLUMNS), np.uint64)
         self._pending: list[Rows] = []
         self._waiting = self._level = 0
+        self._grouped = False  # a connection may be in several groups
+        self._by_tag: dict[int, Rows] | None = None
 
     def add(self, packets: PacketBatch, samples: SampleBatch) -> None:
         """Add the samples of a packet batch."""
-        if not len(samples.rows):
+        count = len(samples.rows)
+        if not count:
             return
-        rows = np.zeros((len(samples.rows), _COLUMNS), np.uint64)
+        rows = np.zeros((count, _COLUMNS), np.uint64)
         rows[:, 0] = packets.flow_key[samples.rows]
-        rows[:, 1] = ALL if self._grouping is None else self._grouping.tags(packets, samples.rows, samples.legs)
-        weights = np.ones(len(rows), np.int64) if samples.weights is None else samples.weights
-        for leg in (0, 1):
-            mine = samples.legs == leg
-            rows[mine, 2 + 2 * leg] = samples.delays_ns[mine] * weights[mine]
-            rows[mine, 3 + 2 * leg] = weights[mine]
+        rows[:, 1] = ALL if samples.tags is None else samples.tags
+        self._grouped |= samples.tags is not None
+        each, sums = np.arange(count), 2 + 2 * samples.legs.astype(np.int64)
+        rows[each, sums] = samples.delays_ns if samples.weights is None else samples.delays_ns * samples.weights
+        rows[each, sums + 1] = 1 if samples.weights is None else samples.weights
         self._pending.append(rows)
-        self._waiting += len(rows)
+        self._waiting += count
         if self._waiting > _PENDING:
             self._settle()
 
     def merge(self, other: Connections) -> None:
         """Add the connections of another."""
         other._settle()
-        self._level = max(self._level, other._level)
+        self._level, self._grouped = max(self._level, other._level), self._grouped or other._grouped
         self._pending.append(other._rows)
         self._settle()
 
     def _settle(self) -> None:
+        if not self._pending:
+            return
+        self._by_tag = None
         rows = np.concatenate([self._rows, *self._pending])
         self._pending, self._waiting = [], 0
         order = np.lexsort((rows[:, 1], rows[:, 0]))
@@ -81,8 +84,8 @@ class Connections:
     def distribution(self, tag: int | None = None) -> Distribution:
         """The round trips of connections, of all or of one group's."""
         self._settle()
-        rows = self._rows if tag is None else self._rows[self._rows[:, 1] == tag]
-        if tag is None and self._grouping is not None:  # a connection may be in several groups
+        rows = self._rows if tag is None else self._of(tag)
+        if tag is None and self._grouped:
             rows = _as_one(rows)
         whole = rows[(rows[:, 3] > 0) & (rows[:, 5] > 0)]
         found = Distribution()
@@ -90,10 +93,20 @@ class Connections:
             found.add((whole[:, 2] // whole[:, 3] + whole[:, 4] // whole[:, 5]).astype(np.int64))
         return found
 
+    def _of(self, tag: int) -> Rows:
+        """The rows of a group."""
+        if self._by_tag is None:
+            order = np.argsort(self._rows[:, 1], kind="stable")
+            tags, starts = np.unique(self._rows[order, 1], return_index=True)
+            parts = np.split(self._rows[order], starts[1:])
+            self._by_tag = dict(zip(tags.tolist(), parts, strict=True))
+        return self._by_tag.get(tag, self._rows[:0])
+
     def certainty(self, tag: int, leg: int, delays: Distribution) -> ClusterCertainty | None:
         """How sure the figures of a group's leg are, if samples of one connection are alike; None: too few tell."""
         self._settle()
-        rows = self._rows[(self._rows[:, 1] == tag) & (self._rows[:, 3 + 2 * leg] > 0)]
+        rows = self._of(tag)
+        rows = rows[rows[:, 3 + 2 * leg] > 0]
         clusters = len(rows)
         if clusters < FEWEST or delays.samples < FEWEST or not delays.std_ns:
             return None

@@ -39,6 +39,7 @@ class SampleBatch:
     kinds: tuple[str, ...]  # names of the matchers
     kind: Ints  # indexes of `kinds`
     weights: Ints | None = None  # None: 1 each
+    tags: Ints | None = None  # of their groups; None: no groups
 
 
 Sink: TypeAlias = Callable[[PacketBatch, SampleBatch], None]
