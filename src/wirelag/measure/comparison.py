@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+from wirelag.measure.groups import OTHER
 from wirelag.stats.distribution import Z95, wilson
 
 Verdict = Literal["slower", "faster", "higher", "lower", "mixed", "no more than chance", "cannot say"]
@@ -24,7 +25,6 @@ Bounds = tuple[float, float]
 LEVEL: Final = 0.05
 MEASURING: Final = "rtt, response, oneway or flows"
 QUANTITIES: Final = ("round_trip", "response", "one_way")
-OTHER: Final = "other"  # the group of all keys beyond the limit
 RATES: Final = (("loss", "lost", "sent"), ("reordering", "reordered", "received"), ("copies", "duplicated", "received"))
 # Quantiles come from bins up to 1/128 wide. Two in neighbouring bins must not differ by more than chance, however many
 # samples they have. So each of them gets this error.

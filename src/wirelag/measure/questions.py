@@ -38,9 +38,7 @@ class Questions:
 
     def of(self, delays: Delays) -> Verdicts:
         """The verdicts and shares of these delays."""
-        return Verdicts(
-            self, [_share(limit, delays) for limit in self.above_ns], [sla.to_dict(delays) for sla in self.slas]
-        )
+        return Verdicts([_share(limit, delays) for limit in self.above_ns], [sla.to_dict(delays) for sla in self.slas])
 
     def of_legs(self, legs: Mapping[str, Delays], shown: Delays) -> Verdicts:
         """The same for round trips: an agreement without a leg must hold on each; shares are those of `shown`."""
@@ -48,7 +46,7 @@ class Questions:
             _share(limit, shown) | {"legs": {name: _share(limit, delays) for name, delays in legs.items()}}
             for limit in self.above_ns
         ]
-        return Verdicts(self, above, [_verdict(sla, legs) for sla in self.slas])
+        return Verdicts(above, [_verdict(sla, legs) for sla in self.slas])
 
     def sentences_of_legs(self, legs: Mapping[str, Delays]) -> list[str]:
         """The same in words."""
@@ -73,7 +71,6 @@ class Questions:
 class Verdicts:
     """Verdicts and shares, as JSON holds them."""
 
-    asked: Questions = field(default_factory=Questions)
     above: list[dict[str, Any]] = field(default_factory=list)
     sla: list[dict[str, Any]] = field(default_factory=list)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from wirelag.errors import SettingError, WirelagError
 from wirelag.measure.copies import refuse_copies
-from wirelag.measure.groups import Groups, in_order, other_note
+from wirelag.measure.groups import OTHER, Groups, in_order, other_note
 from wirelag.measure.points import Progress
 from wirelag.measure.questions import Questions
 from wirelag.measure.result import DelayResult, Entry
@@ -370,7 +370,7 @@ def by_group(found: Synopsis, by: str, most: int) -> list[Entry]:
     if rest:
         others = copy(found)
         others.rows = np.concatenate(rest)
-        entries.append(_entry("group", "other", others))
+        entries.append(_entry("group", OTHER, others))
     return entries
 
 

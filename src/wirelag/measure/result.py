@@ -106,6 +106,11 @@ class Entry:
     verdicts: Verdicts = field(default_factory=Verdicts)
     legs: dict[str, Entry] = field(default_factory=dict)  # of round trips: to the server, to the client
 
+    def by_leg(self) -> dict[str, Entry]:
+        """Both legs, and the figures that come first if they are of neither, or there is no leg."""
+        chosen = self.report.details["leg"]
+        return dict(self.legs) if chosen in ("server", "client") and self.legs else {**self.legs, chosen: self}
+
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON, with the verdicts."""
         return self.report.to_json() | self.verdicts.to_dict()

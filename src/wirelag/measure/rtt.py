@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from wirelag.errors import SettingError
 from wirelag.measure.copies import refuse_copies
-from wirelag.measure.groups import Groups, figure, other_note
+from wirelag.measure.groups import OTHER, Groups, figure, other_note
 from wirelag.measure.points import Progress
 from wirelag.measure.questions import Questions, failing_groups
 from wirelag.measure.result import DelayResult, Entry
@@ -84,9 +84,9 @@ class RttSettings:
             raise SettingError("entry_probability", "must be above 0, and at most 1 in total")
         if any(not 1 <= m <= MOST_SLOTS or m & (m - 1) for m in slots) or len(slots) > MOST_FRIDGES:
             raise SettingError("slots", f"must be powers of two, for at most {MOST_FRIDGES} fridges")
-        if self.memory is not None and self.memory < LEAST_MEMORY:
-            raise SettingError("memory", "must be at least 1KiB")
         if self.memory is not None:
+            if self.memory < LEAST_MEMORY:
+                raise SettingError("memory", "must be at least 1KiB")
             within(self.memory, LEAST_MEMORY, MOST_MEMORY, "memory")
 
     @property
@@ -122,12 +122,9 @@ class RttResult(DelayResult):
 
         rows = []
         for entry in (self.total, *self.intervals, *self.groups):
-            each = {
-                name: replace(one, report=one.report.during(entry.report.interval)) for name, one in entry.legs.items()
-            }
-            chosen = entry.report.details["leg"]
-            each |= {} if chosen in ("server", "client") and each else {chosen: entry}
-            rows += [_with_leg(row_of(one), name) for name, one in each.items()]
+            when = entry.report.interval
+            each = {leg: replace(one, report=one.report.during(when)) for leg, one in entry.by_leg().items()}
+            rows += [_with_leg(row_of(one), leg) for leg, one in each.items()]
         return rows
 
     def table(self) -> list[str]:
@@ -336,7 +333,7 @@ def _rank(entry: Entry, leg: str, sort: str) -> tuple[bool, bool, float]:
     ranked = entry.legs.get(leg) if leg in ("server", "client") else entry
     value = figure(ranked.report, sort) if ranked is not None and ranked.report.samples else None
     rest = max((figure(one.report, sort) or 0.0 for one in entry.legs.values()), default=0.0)
-    return entry.key == "other", value is None, -(rest if value is None else value)
+    return entry.key == OTHER, value is None, -(rest if value is None else value)
 
 
 def _shape_only(entry: Entry) -> Entry:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.errors import WirelagError
+from wirelag.measure.groups import OTHER
 from wirelag.measure.oneway import MeasuredPair, explanations
 from wirelag.measure.points import Relation
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from wirelag.twopoint.spans import Cut, Pair, Span
 
 UNCOVERED_NS = 10**9  # captures rarely start this far apart by accident
-OTHER_KEY = "other"
 
 Times = dict[tuple[int | None, str | None], "Cached"]  # by start of interval, and class
 
@@ -283,7 +283,7 @@ def _sum_up(
         measured.notes += _uncovered(files)
     if any(file.counted.get("overflow") for file in files):
         # Each point kept the classes that it saw first, and these differ.
-        measured.only_common_classes({tag for tag in keys if keys[tag] != OTHER_KEY})
+        measured.only_common_classes({tag for tag in keys if keys[tag] != OTHER})
         measured.notes.append("more classes than --most-groups: only those that both points kept are shown")
     measured.notes += explanations(measured)
     return measured

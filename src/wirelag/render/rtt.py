@@ -55,11 +55,7 @@ def _leg_text(leg: str) -> str:
 
 def _lines(entry: Entry, width: int) -> Iterator[_Line]:
     """Both legs, and what was asked for if it is neither; the key stands on the first of them."""
-    each = dict(entry.legs)
-    chosen = entry.report.details["leg"]
-    if chosen not in ("server", "client") or not each:
-        each[chosen] = entry
-    for i, (leg, one) in enumerate(each.items()):
+    for i, (leg, one) in enumerate(entry.by_leg().items()):
         yield _Line(f"{cut(entry.key, width) if i == 0 else '':<{width}}  {_leg_text(leg):<13}", one)
 
 
@@ -77,12 +73,9 @@ def page(result: RttResult) -> str:
     from wirelag.render.html.page import Page, View, render
 
     views = [
-        View(_leg_text(leg), entry, result.timeline.parts(leg) if result.timeline else ())
-        for leg, entry in result.total.legs.items()
+        View(_leg_text(leg), entry, result.timeline.parts(leg) if result.timeline and leg in result.total.legs else ())
+        for leg, entry in result.total.by_leg().items()
     ]
-    chosen = result.report.details["leg"]
-    if chosen not in ("server", "client"):
-        views.append(View(_leg_text(chosen), result.total))
     return render(
         Page(
             title="Round-trip delay",
