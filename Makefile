@@ -85,9 +85,9 @@ fuzz: debian-packages $(INSTALLED) ## Kernels under sanitizers: all captures, th
 	else echo "The fuzzers need clang and its runtime (run: apt-get install clang libclang-rt-dev): skipped."; fi
 
 docs: $(INSTALLED) ## Regenerate docs/reference/cli.md, python.md and the tables of settings
-	$(BIN)/python -m wirelag.cli.reference
-	$(BIN)/python -m wirelag.cli.settings_tables
-	$(BIN)/python -m wirelag.cli.python_reference
+	$(BIN)/python -m tests.support.cli_reference
+	$(BIN)/python -m tests.support.settings_tables
+	$(BIN)/python -m tests.support.python_reference
 
 lint: $(INSTALLED) ## Check style, types, imports and C formatting
 	$(BIN)/ruff check

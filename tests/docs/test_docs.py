@@ -15,10 +15,10 @@ import jsonschema
 import pytest
 
 import wirelag
-from tests.support import command, needs
+from tests.support import cli_reference, command, needs, python_reference
 from tests.support.doc_pages import PAGES, ROOT, Run, blocks, missing_tools
 from tests.support.shell import shell
-from wirelag.cli import COMMANDS, python_reference, reference
+from wirelag.cli import COMMANDS
 
 REFERENCE = ROOT / "docs" / "reference"
 MODULES = [
@@ -63,23 +63,23 @@ def test_the_python_reference_is_current_and_complete() -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_is_documented(command: str) -> None:
     assert (REFERENCE / f"{command}.md").read_text(encoding="utf-8").startswith(f"# `wirelag {command}`\n")
-    assert f"\n## `wirelag {command}`\n" in reference.PAGE.read_text(encoding="utf-8")
+    assert f"\n## `wirelag {command}`\n" in cli_reference.PAGE.read_text(encoding="utf-8")
     assert f"reference/{command}.md" in (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_command_line_reference_is_current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert reference.main(["--check"]) == 0, "write it anew with make docs"
+    assert cli_reference.main(["--check"]) == 0, "write it anew with make docs"
     stale = tmp_path / "cli.md"
-    monkeypatch.setattr(reference, "PAGE", stale)
-    assert reference.main(["--check"]) == 1
-    assert reference.main([]) == 0
-    assert reference.main(["--check"]) == 0
+    monkeypatch.setattr(cli_reference, "PAGE", stale)
+    assert cli_reference.main(["--check"]) == 1
+    assert cli_reference.main([]) == 0
+    assert cli_reference.main(["--check"]) == 0
     stale.write_text(stale.read_text().replace("--format", "--shape"))
-    assert reference.main(["--check"]) == 1
+    assert cli_reference.main(["--check"]) == 1
 
 
 def test_every_option_is_in_the_reference() -> None:
-    shown = reference.PAGE.read_text(encoding="utf-8")
+    shown = cli_reference.PAGE.read_text(encoding="utf-8")
     for name in COMMANDS:
         section = shown.split(f"## `wirelag {name}`\n")[1].split("\n## ")[0]
         options = set(re.findall(r"(--[a-z0-9-]+)", command.wirelag(name, "--help").stdout)) - {"--help"}

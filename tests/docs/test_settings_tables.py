@@ -2,8 +2,8 @@
 
 import pytest
 
-from wirelag.cli import settings_tables
-from wirelag.cli.settings_tables import BEGIN, FOLDER, PAGES, page
+from tests.support import settings_tables
+from tests.support.settings_tables import BEGIN, FOLDER, PAGES, page
 from wirelag.collector.following import Follow
 from wirelag.collector.settings import Settings
 from wirelag.collector.store import Retention

@@ -1,4 +1,4 @@
-"""`python -m wirelag.cli.reference [--check]`: writes docs/reference/cli.md from the commands themselves.
+"""`python -m tests.support.cli_reference [--check]`: writes docs/reference/cli.md from the commands themselves.
 
 With `--check` nothing is written, and the exit code is 1 when the page is stale.
 """
@@ -12,7 +12,7 @@ import typer.main
 
 from wirelag.cli import COMMANDS, app
 
-PAGE: Final = Path(__file__).parents[3] / "docs" / "reference" / "cli.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 HEAD: Final = """\
 # The command line
 
@@ -82,7 +82,7 @@ def _cell(text: str) -> str:
 def main(arguments: list[str]) -> int:
     """Write the page, or say whether it is stale."""
     if arguments not in ([], ["--check"]):
-        print("usage: python -m wirelag.cli.reference [--check]", file=sys.stderr)
+        print("usage: python -m tests.support.cli_reference [--check]", file=sys.stderr)
         return 2
     if not PAGE.parent.is_dir():
         print(f"{PAGE.parent}: no such directory; run this in a checkout of wirelag", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`python -m wirelag.cli.settings_tables [--check]`: writes the tables of settings into the reference pages.
+"""`python -m tests.support.settings_tables [--check]`: writes the tables of settings into the reference pages.
 
 With `--check` nothing is written, and the exit code is 1 when a page differs from its schema.
 """
@@ -14,7 +14,7 @@ from wirelag.balance.settings import SCHEMA as BALANCER
 from wirelag.collector.settings import SCHEMA as COLLECTOR
 from wirelag.settings import Key, Schema
 
-FOLDER: Final = Path(__file__).parents[3] / "docs" / "reference"
+FOLDER: Final = Path(__file__).parents[2] / "docs" / "reference"
 PAGES: Final = {"agent.md": AGENT, "collect.md": COLLECTOR, "balance.md": BALANCER}
 BEGIN: Final = "<!-- settings: written by make docs; change the schema, not the table -->\n"
 END: Final = "<!-- end of settings -->\n"

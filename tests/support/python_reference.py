@@ -1,4 +1,4 @@
-"""`python -m wirelag.cli.python_reference [--check]`: writes docs/reference/python.md from what `wirelag` exports.
+"""`python -m tests.support.python_reference [--check]`: writes docs/reference/python.md from what `wirelag` exports.
 
 With `--check` nothing is written, and the exit code is 1 when the page is stale.
 """
@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-PAGE: Final = Path(__file__).parents[3] / "docs" / "reference" / "python.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "python.md"
 QUESTIONS: tuple[str, ...] = ("rtt", "response", "oneway", "flows", "path", "plan", "info", "compare")
 PACKETS: tuple[str, ...] = ("read", "Filter", "PacketBatch", "PacketId", "Kind", "Flag")
 METHODS: tuple[str, ...] = (
