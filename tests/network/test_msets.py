@@ -320,6 +320,7 @@ def test_a_collector_follows_a_file(six: Topology, tmp_path: Path) -> None:
     with Running(tmp_path, "--topology", str(network), "--follow", "50ms", token=None) as running:
         for point in MEASURING:
             says(running.url, point, config, 0)
+        running.until(lambda: running.get("/api/v1/topology")[0] == 200)  # the first plan may take long
         running.until(lambda: running.json("/api/v1/topology")["upgraded"] == MEASURING)
         told = _asked(running.url, "C", lambda message: len(message.records) == 4)
         says(running.url, "C", config, told.interval.start_ns)
