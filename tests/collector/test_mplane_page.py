@@ -26,6 +26,7 @@ def test_the_map_follows_the_network(browser: Browser, tmp_path: Path) -> None:
     with Running(tmp_path, "--topology", str(network), "--follow", "50ms") as running:
         for point in ("C", "F"):
             says(running.url, point, config_of(tmp_path), 0)
+        running.until(lambda: running.get("/api/v1/topology")[0] == 200)  # the first plan may take long
         running.until(lambda: running.json("/api/v1/topology")["upgraded"] == ["C", "F"])
         browser.open(running.url)
         browser.until("document.body.dataset.ready === 'yes'")

@@ -6,11 +6,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from wirelag.network.certainty import FEWEST, batch_error, bounds, half95, sample_error, together
+from wirelag.network.certainty import FEWEST, batch_error, bounds, sample_error, together
 from wirelag.network.changes import changes
 from wirelag.network.localise import Figures, Path, judge, trials
 from wirelag.network.reports import surer
 from wirelag.network.segments import Segment
+from wirelag.stats.over_time import half95
 
 Floats = npt.NDArray[np.float64]
 SEGMENT = Segment.inside("F", "A", "C")

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from tests.support.effort import examples, scaled
 from tests.support.router_captures import SIX
 from wirelag.errors import WirelagError
-from wirelag.network.certainty import half95, p_beyond
+from wirelag.network.certainty import p_beyond
 from wirelag.network.changes import DelayChange, changes, scatter
 from wirelag.network.cover import Cover
 from wirelag.network.localise import Figures, Path, Verdict, add_up, adds, judge, trials
 from wirelag.network.segments import ANY, Segment, parse_segment, segments_of
 from wirelag.network.topology import Link, Topology, read_topology
+from wirelag.stats.over_time import half95
 
 SLOW = 1e-3
 Atoms = list[tuple[float, float]]  # delays and their probabilities

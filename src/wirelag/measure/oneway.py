@@ -411,7 +411,7 @@ def _result(measured: MeasuredPair, segments: list[MeasuredPair], settings: Onew
     result.notes = [_coverage(measured), clock_text(measured.clock)]
     result.ask(settings.questions, measured.whole, classes)
     result.notes += other_note(result.groups, result.report.samples, settings.groups.most)
-    result.notes += measured.notes
+    result.notes += result.interval_notes() + measured.notes
     return result
 
 

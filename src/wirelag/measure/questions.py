@@ -141,5 +141,6 @@ def _share(limit_ns: int, delays: Delays) -> dict[str, Any]:
 
 def _share_text(limit_ns: int, delays: Delays) -> str:
     share, bounds = delays.share_above(limit_ns), delays.share_above_ci(limit_ns)
-    said = f"{share:.2%} (95% interval {bounds[0]:.2%} to {bounds[1]:.2%})" if bounds else "cannot say"
+    said = "cannot say" if share is None else f"{share:.2%}"
+    said += f" (95% interval {bounds[0]:.2%} to {bounds[1]:.2%})" if bounds else ""
     return f"above {format_duration(limit_ns)}: {said}"

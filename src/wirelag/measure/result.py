@@ -174,6 +174,20 @@ class DelayResult(Result):
         """Whether every agreement holds in total and, with `each`, is not known to fail for a group."""
         return self.total.verdicts.hold and not (self.each and any(entry.verdicts.fail for entry in self.groups))
 
+    def interval_notes(self) -> list[str]:
+        """Why figures have no 95% interval: those of the total, or of how many others."""
+        if self.report.mean is not None and "mean" not in self.report.ci95:
+            why = self.report.details.get("no_interval")
+            return [f"the mean has no 95% interval: {why}"] if why else []
+        others = [entry.report for entry in (*self.segments, *self.intervals, *self.groups) if entry.report.samples]
+        without = sum("no_interval" in one.details and "mean" not in one.ci95 for one in others)
+        if not without:
+            return []
+        return [
+            f"{without:,} of {len(others):,} rows have no 95% interval: too few delays, or delays that change too "
+            "slowly, to tell how much of a mean is chance"
+        ]
+
     def covering(self, packets: int, skipped: dict[str, int]) -> None:
         """Set how many packets the total rests on."""
         self.total.report = replace(self.report, packets=packets, skipped=skipped)

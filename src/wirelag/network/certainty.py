@@ -1,4 +1,4 @@
-"""The uncertainty of a mean delay if successive packets wait in the same queue.
+"""The uncertainty of a mean delay that is compared with a limit, if successive packets wait in the same queue.
 
 Law of errors: delays of neighbouring packets are correlated, so n of them count for fewer than n. Time is cut into
 equal batches. The variance of the mean follows from how the sums of batches deviate from their counts times the mean,
@@ -7,8 +7,8 @@ five degrees of freedom, however long the time.
 
 Law of ratios: a queue that is longer on average varies more, so ratios show better than differences what exceeds a
 limit: if errors were learned from batches, the part above the floor is compared as a logarithm, and its interval is
-built the same way. Upwards the interval is 1.5 times as long: a short recording more often misses the rare long waits
-than it has too many of them.
+built the same way, 1.5 times as long upwards. An interval for a reader (stats/over_time.py) may be left out where a
+recording is too short; a verdict cannot.
 
 Simulated guarantee, for a queue of 500 packets/s in bursts of four at 70% utilisation
 (tests/network/test_certainty.py): the interval contains the true mean in 90% of recordings of 1.5 s, and in 95% or more
@@ -25,15 +25,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.stats.distribution import Z95
+from wirelag.stats.over_time import BATCHES, Bounds, Error, half95
 
 LEVEL: Final = 0.05
-BATCHES: Final = 32
 FEWEST: Final = 4  # batches
 UPWARDS: Final = 1.5  # factor by which intervals are longer upwards
 
-Bounds = tuple[float, float]
-Error = tuple[float, float]  # a standard error, and its degrees of freedom
 Numbers = Sequence[float] | npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
 
@@ -75,14 +72,6 @@ def together(errors: Sequence[Error]) -> Error:
     if not error:
         return 0.0, math.inf
     return error, 1 / sum((one / error) ** 4 / freedom for one, freedom in errors)
-
-
-def half95(freedom: float) -> float:
-    """Half-width of a 95% interval in standard errors: the inverse of `p_beyond`."""
-    if math.isinf(freedom):
-        return Z95
-    deviate = Z95 * (8 * freedom + 3) / (8 * freedom + 1)
-    return math.sqrt(freedom * math.expm1(deviate * deviate / freedom))
 
 
 def bounds(value: float, error: Error, above: float | None = None) -> Bounds:

@@ -20,9 +20,10 @@ from typing import Final
 
 import numpy as np
 
-from wirelag.network.certainty import LEVEL, Bounds, Error, batch_error, bounds, p_beyond, together
+from wirelag.network.certainty import LEVEL, batch_error, bounds, p_beyond, together
 from wirelag.network.localise import Figures
 from wirelag.network.segments import Segment
+from wirelag.stats.over_time import Bounds, Error
 
 FEWEST: Final = 6  # intervals needed to learn the scatter
 APART: Final = (1, 2, 4)  # distances between the intervals compared

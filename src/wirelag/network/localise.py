@@ -22,8 +22,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from wirelag.network.certainty import LEVEL, Bounds, Error, bounds, half95, p_beyond, together
+from wirelag.network.certainty import LEVEL, bounds, p_beyond, together
 from wirelag.network.segments import Segment
+from wirelag.stats.over_time import Bounds, Error, half95
 
 Since = Literal["baseline", "floor", "deviation"]
 Basis = Literal["batches", "intervals", "packets"]

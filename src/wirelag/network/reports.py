@@ -14,15 +14,17 @@ from statistics import median
 from typing import Any, Final
 
 from wirelag.errors import WirelagError
-from wirelag.estimators.catalogue import capabilities_of, crosses
-from wirelag.network.certainty import Error, batch_error
+from wirelag.estimators.catalogue import capabilities_of
+from wirelag.network.certainty import batch_error
 from wirelag.network.changes import scatter
 from wirelag.network.localise import Basis, Figures
 from wirelag.network.segments import Segment, parse_segment
 from wirelag.stats.distribution import Z95
+from wirelag.stats.over_time import Error
 
 # `oneway` gives the mean an interval of deviation * sqrt(2 ln(2 / 0.05) / used): this many standard errors.
-BOUND: Final = math.sqrt(2 * math.log(2 / 0.05))
+BOUND: Final = math.sqrt(2 * math.log(2 / 0.05))  # what a bound of 95% spans, in standard errors
+BOUND98: Final = math.sqrt(2 * math.log(2 / 0.02))  # and one of 98%
 ANEW: Final = "write the report anew"
 _LONGEST: Final = 1e9  # longest delay, in seconds
 _LATEST: Final = 1e11  # seconds since 1970
@@ -86,10 +88,9 @@ def report_of(content: Mapping[str, Any], name: str, segment: Segment | None = N
         what = f"is what wirelag {command} prints" if isinstance(command, str) else 'has no "quantity"'
         raise WirelagError(f"{name}: {what}, not a report of a segment; use the JSON of wirelag oneway or flows")
     segment = segment or _said(content, name)
-    errors = BOUND if command == "oneway" or crosses(content.get("estimator")) else Z95
     try:
-        whole = figures_of(content, errors)
-        intervals = [figures_of(_object(one), errors) for one in _list(content.get("intervals"))]
+        whole = figures_of(content)
+        intervals = [figures_of(_object(one)) for one in _list(content.get("intervals"))]
     except ValueError as error:
         raise WirelagError(f"{name}: {error}; {ANEW}") from None
     if whole.mean is None:
@@ -132,12 +133,15 @@ def _said(content: Mapping[str, Any], name: str) -> Segment:
         ) from None
 
 
-def figures_of(content: Mapping[str, Any], errors: float) -> Figures:
-    """The figures of a report or an interval; the 95% interval of its mean spans `errors` standard errors."""
-    mean, pair = _number(content, "mean"), content.get("ci95")
+def figures_of(content: Mapping[str, Any], errors: float = Z95) -> Figures:
+    """The figures of a report or an interval, with the error of its mean if packets were independent.
+
+    Its bound of 98% gives that error; without one, the upper half of its 95% interval spans `errors` of it.
+    """
+    mean, pair, bound = _number(content, "mean"), content.get("ci95"), _number(content, "bound98")
     pair = pair.get("mean") if isinstance(pair, Mapping) else pair
-    error = None
-    if isinstance(pair, list | tuple) and len(pair) == 2:
+    error = None if bound is None else bound / BOUND98
+    if bound is None and isinstance(pair, list | tuple) and len(pair) == 2:
         low, high = (_number({"ci95": end}, "ci95") for end in pair)
         # An interval that would reach below zero may be cut there: its upper half is complete.
         error = None if None in (low, high, mean) else max(0.0, (high or 0.0) - (mean or 0.0)) / errors

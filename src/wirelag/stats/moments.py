@@ -87,16 +87,21 @@ class Moments:
         """The standard deviation of single delays."""
         return math.sqrt(max(0.0, self.squares_ns2) / self.known) if self.known else None
 
-    def bound_ns(self, doubt: float) -> float | None:
-        """The same bound for all parts together.
+    @property
+    def error_ns(self) -> float | None:
+        """The standard error of the mean if packets were independent; None with fewer than two.
 
         Law: it is never smaller than that of one part with the same packets. Parts differ in their means, and an error
         from the scatter within parts alone would shrink as parts get shorter.
         """
         if self.used < 2 or not self.known:
             return None
-        within = math.sqrt(self.doubt_ns2) / self.known
-        return bound_ns(max(within, (self.std_ns or 0.0) / math.sqrt(self.used)), 1, doubt)
+        return max(math.sqrt(self.doubt_ns2) / self.known, (self.std_ns or 0.0) / math.sqrt(self.used))
+
+    def bound_ns(self, doubt: float) -> float | None:
+        """How far the mean is from that of all packets that crossed, with probability at least 1 - doubt."""
+        error_ns = self.error_ns
+        return None if error_ns is None else bound_ns(error_ns, 1, doubt)
 
     def add(self, other: Moments) -> None:
         """Add another part."""

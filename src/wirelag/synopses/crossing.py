@@ -15,6 +15,7 @@ import numpy.typing as npt
 from wirelag.clocks.fit import Clock
 from wirelag.report import QUANTILES, Report
 from wirelag.stats.moments import Moments
+from wirelag.stats.over_time import bounds
 from wirelag.synopses.cache import SINGLE, Cached, join, level, survives
 from wirelag.synopses.delay_sample import DelaySample
 from wirelag.synopses.reordering import Order
@@ -187,10 +188,10 @@ class Crossing:
         """The report."""
         mean, std = self.mean_ns, self.std_ns
         quantiles = dict(zip(QUANTILES, self.tail.quantiles_ns([float(q) for q in QUANTILES]), strict=False))
-        ci95 = {}
-        bound, bound98 = self.moments.bound_ns(0.05), self.moments.bound_ns(0.02)
-        if mean is not None and bound is not None:
-            ci95["mean"] = ((mean - bound) / 1e9, (mean + bound) / 1e9)
+        ci95, bound98, no_interval = {}, self.moments.bound_ns(0.02), self.tail.why_no_interval()
+        if mean is not None and no_interval is None:
+            low, high = self._mean_ci_ns(mean)
+            ci95["mean"] = (low / 1e9, high / 1e9)
         ci95 |= {q: (low_high[0] / 1e9, low_high[1] / 1e9) for q, (_, low_high) in quantiles.items() if low_high}
         details = {
             "sent": self.sent,
@@ -206,6 +207,7 @@ class Crossing:
             "stands_for": self.moments.weight,
             "tail_samples": len(self.tail),
             "bound98": _seconds(bound98),
+            "no_interval": no_interval if self.used else None,
             "wire_bytes": self.wire_bytes,
             **self.details,
         }
@@ -224,6 +226,19 @@ class Crossing:
             reason=reason,
             details=details,
         )
+
+    def _mean_ci_ns(self, mean_ns: float) -> tuple[float, float]:
+        """The 95% interval of the mean over a long time.
+
+        Law: the error has two parts, how the path varies over time, which the sample shows, and how well the method
+        knows the mean of the packets that crossed. The sample's own chance is not part of a mean of more packets.
+        """
+        error_ns, freedom = self.tail.error_of_mean() or (0.0, math.inf)
+        by_chance = float(self.tail.delays_ns.std()) ** 2 / self.tail.effective
+        own = self.moments.error_ns
+        variance = error_ns**2 if own is None else max(error_ns**2 - by_chance, 0.0) + own**2
+        floor_ns = float(self.tail.delays_ns.min()) if self.min_ns is None else self.min_ns
+        return bounds(mean_ns, (math.sqrt(variance), freedom), max(0.0, mean_ns - floor_ns))
 
     def _why_nothing(self) -> str:
         if not self.sent or not self.received:

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.stats.distribution import Z95, Distribution, place_of, wilson
+from wirelag.stats.distribution import Distribution, place_of
+from wirelag.stats.over_time import Batches, Error, quantile_shares, share_bounds, tells
 from wirelag.synopses.cache import Cached, join, level
 
 MOST: Final = 1 << 22
@@ -106,12 +107,29 @@ class DelaySample:
     def share_above_ci(self, limit_ns: int) -> tuple[float, float] | None:
         """The 95% interval of that share."""
         share = self.share_above(limit_ns)
-        return None if share is None else wilson(share, self.effective)
+        if share is None or self.why_no_interval() is not None:
+            return None
+        error = self._batches().error(self.delays_ns > limit_ns)
+        return share_bounds(share, error, self.effective) if error else None
+
+    def _batches(self) -> Batches:
+        return Batches(self.sent_ns, self.weights)
+
+    def error_of_mean(self) -> Error | None:
+        """The error of the mean delay in ns, and its degrees of freedom; None for fewer than two delays."""
+        if len(self) < 2:
+            return None
+        above = (self.delays_ns - self.delays_ns.min()).astype(np.float64)  # an offset would use up a float's digits
+        return self._batches().error(above)
+
+    def why_no_interval(self) -> str | None:
+        """Why figures have no interval; None: they have one."""
+        return tells(self.error_of_mean(), len(self))
 
     def quantiles_ns(self, shares: list[float]) -> list[tuple[float, tuple[float, float] | None]]:
         """Each quantile (of n sorted delays the one at place int(q n), from 0) and its 95% interval.
 
-        The interval is None if too few delays lie beyond the quantile.
+        The interval is None if too few delays lie beyond the quantile, or if the sample is too short.
         """
         if not len(self):
             return []
@@ -123,11 +141,13 @@ class DelaySample:
             place = int(np.searchsorted(ranks, place_of(share, total), side="right"))
             return float(delays[place])
 
+        told, batches = self.why_no_interval() is None, self._batches()
         found = []
         for share in shares:
-            error = Z95 * math.sqrt(share * (1 - share) / self.effective)
-            known = share - error > 0 and share + error < 1
-            found.append((at(share), (at(share - error), at(share + error)) if known else None))
+            middle = at(share)
+            error = batches.error(self.delays_ns <= middle) if told else None
+            ends = quantile_shares(share, error, self.effective) if error else None
+            found.append((middle, (at(ends[0]), at(ends[1])) if ends else None))
         return found
 
 

@@ -247,7 +247,7 @@ def _delays(page: OnewayPage) -> str:
     if report.mean is not None and bound is not None:
         rows.append(
             [
-                "mean, 98% interval",
+                "mean of all packets that crossed, 98%",
                 f"+/- {delay(bound)}",
                 f"{delay(report.mean - bound)} to {delay(report.mean + bound)}",
             ]

@@ -1,0 +1,124 @@
+"""Intervals of means and quantiles of delays that are correlated in time: coverage, by simulated queues."""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from wirelag.stats.over_time import BATCHES, Batches, batch_error, bounds, half95, quantile_shares, share_bounds, tells
+from wirelag.synopses.delay_sample import DelaySample
+
+Floats = npt.NDArray[np.float64]
+LOADS = (0.55, 0.7, 0.85, 0.95)
+COUNTS = (10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)
+
+
+def waits(rng: np.random.Generator, count: int, load: float) -> Floats:
+    """Times in a queue with random arrivals and services (M/M/1), in steady state; the service rate is 1."""
+    first = rng.exponential(load / (1 - load)) * (rng.random() < load)  # the wait of the first packet
+    served, gaps = rng.exponential(1.0, count), rng.exponential(1 / load, count)
+    steps = np.concatenate(([first], served[:-1] - gaps[1:])).cumsum()
+    return steps - np.minimum(np.minimum.accumulate(steps), 0.0) + served
+
+
+def sample(delays: Floats) -> DelaySample:
+    """As a method yields them."""
+    return DelaySample.of(np.arange(len(delays)), np.round(delays * 1e6).astype(np.int64), 1)
+
+
+def mean_interval(found: DelaySample) -> tuple[float, float] | None:
+    """In units of a service."""
+    error = found.error_of_mean()
+    if error is None or tells(error, len(found)) is not None:
+        return None
+    mean, floor = float(found.delays_ns.mean()), float(found.delays_ns.min())
+    low, high = bounds(mean, error, mean - floor)
+    return low / 1e6, high / 1e6
+
+
+def test_intervals_of_correlated_delays_hold_the_truth() -> None:
+    """Pooled over loads and lengths 93 to 97%, and nowhere confidently wrong: few are told where recordings are short.
+
+    The uncorrected variant, independent samples, is right in a third of the cases.
+    """
+    rng, runs = np.random.default_rng(5), 40
+    told: dict[tuple[float, int], list[bool]] = {(load, count): [] for load in LOADS for count in COUNTS}
+    quantiles: list[bool] = []
+    naive: list[bool] = []
+    for load, count in told:
+        for _ in range(runs):
+            delays = waits(rng, count, load)
+            truth = 1 / (1 - load)
+            found = sample(delays)
+            if (ends := mean_interval(found)) is not None:
+                told[load, count].append(ends[0] <= truth <= ends[1])
+            naive.append(abs(delays.mean() - truth) <= 1.96 * delays.std() / math.sqrt(count))
+            for q, (_, low_high) in zip((0.5, 0.9, 0.99), found.quantiles_ns([0.5, 0.9, 0.99]), strict=True):
+                if low_high is not None:
+                    quantiles.append(low_high[0] / 1e6 <= -math.log(1 - q) * truth <= low_high[1] / 1e6)
+    every = [hit for hits in told.values() for hit in hits]
+    assert len(every) / len(naive) > 0.45
+    assert 0.93 <= np.mean(every) <= 0.98
+    assert 0.93 <= np.mean(quantiles) <= 0.98
+    assert np.mean(naive) < 0.5
+    for (load, count), hits in told.items():
+        if count * (1 - load) ** 2 > 10:  # long enough: an interval as a rule, and right in each cell
+            assert len(hits) > 0.5 * runs, (load, count)
+            assert np.mean(hits) >= 0.95 - 3.5 * math.sqrt(0.95 * 0.05 / len(hits)), (load, count)
+        assert sum(not hit for hit in hits) <= 0.2 * runs, (load, count)
+    assert not any(told[load, 10] for load in LOADS)
+
+
+@pytest.mark.parametrize("count", [100, 10_000])
+def test_independent_delays_have_about_the_usual_interval(count: int) -> None:
+    rng, widths, hits = np.random.default_rng(count), [], 0
+    for _ in range(200):
+        delays = rng.normal(100.0, 1.0, count)
+        ends = mean_interval(sample(delays))
+        if ends is not None:
+            widths.append((ends[1] - ends[0]) / (2 * 1.96 / math.sqrt(count)))
+            hits += ends[0] <= 100.0 <= ends[1]
+    assert len(widths) >= 190
+    assert 1.0 < np.median(widths) < 1.5
+    assert hits / len(widths) >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / 200)
+
+
+def test_why_there_is_no_interval() -> None:
+    few = sample(np.arange(BATCHES - 1.0))
+    assert few.why_no_interval() == "fewer than 32 delays do not show how they vary over time"
+    rising = sample(np.arange(1000.0))
+    assert "change too slowly" in (rising.why_no_interval() or "")
+    assert rising.quantiles_ns([0.5])[0][1] is None
+    assert rising.share_above_ci(500) is None
+
+
+def test_equal_delays_have_no_error() -> None:
+    assert batch_error([3.0] * 32, [1.0] * 32) == (0.0, 31.0)
+    assert Batches(np.arange(64), np.ones(64)).error(np.full(64, 7.0)) == (0.0, 31.0)
+
+
+def test_batches_follow_time_and_weight() -> None:
+    rng = np.random.default_rng(1)
+    times, values, weights = rng.permutation(640), rng.random(640), rng.integers(1, 4, 640)
+    twice = np.repeat(np.arange(640), weights)  # each sample as often as it stands for
+    error, again = (
+        Batches(times, weights).error(values),
+        Batches(times[twice], np.ones(len(twice))).error(values[twice]),
+    )
+    assert error is not None
+    assert again is not None
+    assert error[0] == pytest.approx(again[0], rel=0.1)
+
+
+def test_shares_and_quantiles_keep_the_interval_of_independent_samples() -> None:
+    exact = (0.0, math.inf)
+    low, high = share_bounds(0.1, exact, 1000)
+    assert (low, high) == pytest.approx((0.083, 0.120), abs=0.001)
+    assert share_bounds(0.0, exact, 100)[0] < 1e-9
+    assert share_bounds(0.9, (0.02, 30.0), 1000)[0] < 1 - share_bounds(0.1, exact, 1000)[1]
+    assert quantile_shares(0.99, exact, 100) is None  # too few beyond
+    shares = quantile_shares(0.5, exact, 10_000)
+    assert shares is not None
+    assert shares == pytest.approx((0.4902, 0.5098), abs=0.0005)
+    assert half95(math.inf) == pytest.approx(1.96, abs=0.001)
