@@ -20,7 +20,7 @@ from wirelag.stats.distribution import BINS, MIDDLES_NS, Z95
 CROWDS: Final = _kernels.CROWDS
 COARSE: Final = 1 << _kernels.COARSE_BITS  # fine bins per coarse bin
 LEAST: Final = 4  # groups with samples; fewer give no variance
-_MIDDLES_NS: Final = MIDDLES_NS.reshape(-1, COARSE).mean(axis=1)
+MIDDLES_COARSE_NS: Final = MIDDLES_NS.reshape(-1, COARSE).mean(axis=1)
 _NO_WEIGHTS: Final = np.empty(0, np.int64)
 
 Ints = npt.NDArray[Any]
@@ -53,7 +53,7 @@ class RandomGroups:
 
     def mean_bound_ns(self) -> float:
         """Half of the 95% interval of the mean delay; 0 if there are too few groups."""
-        return self._bound(self.weights.sum(axis=0) @ _MIDDLES_NS)
+        return self._bound(self.weights.sum(axis=0) @ MIDDLES_COARSE_NS)
 
     def _bound(self, totals: npt.NDArray[np.float64]) -> float:
         """Half of the 95% interval of sum(totals) / sum(weights), a ratio of two sums over random_groups."""
