@@ -123,6 +123,7 @@ class Exchanges:
             packets=self.packets,
             reason=None if len(rows) else "no request was seen together with its whole response",
             details={
+                "method": ["pairs"],
                 "exchanges": len(self.rows),
                 **{name: int(np.count_nonzero(self.rows["flags"] & np.uint64(flag))) for name, flag in FLAGS.items()},
                 "first_byte": _mean(first_ns),
