@@ -121,8 +121,7 @@ def failing_groups(groups: Sequence[tuple[str, Verdicts]]) -> list[str]:
             if verdict["holds"] is False:
                 broken.setdefault(verdict["question"], []).append(key)
     return [
-        f"{question}: does not hold for {len(keys):,} of {len(groups):,} groups: "
-        f"{named(keys)}"
+        f"{question}: does not hold for {len(keys):,} of {len(groups):,} groups: {named(keys)}"
         for question, keys in broken.items()
     ]
 
@@ -143,8 +142,8 @@ def _verdict_of_both(sla: Sla, delays: Delays, estimated: Delays, unasked: Seque
 
 def _sentence_of_both(sla: Sla, delays: Delays, estimated: Delays) -> str:
     if sla.name != "mean":
-        holds = f"{sla.text}: cannot say, it is {sla.value_text(delays)} where exchanges were paired"
-        return holds if sla.holds(delays) else sla.sentence(delays)
+        said = f"{sla.text}: cannot say, it is {sla.value_text(delays)} where exchanges were paired"
+        return said if sla.holds(delays) else sla.sentence(delays)
     if sla.value(delays) is None or sla.value(estimated) is None:
         return sla.sentence(estimated if sla.value(delays) is None else delays)
     holds = sla.holds(delays) and sla.holds(estimated)

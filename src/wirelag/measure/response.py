@@ -249,8 +249,8 @@ def measure_response(packets: Packets, settings: ResponseSettings, *, progress: 
 def result_of(found: Synopsis, settings: ResponseSettings, beside: Epochs | None = None) -> ResponseResult:
     """The result from epochs or exchanges, and estimates beside these: in total, by group and over time."""
     groups = settings.groups
-    total = _beside([_entry("all", "all", found)], [] if beside is None else [_entry("all", "all", beside)])
-    result = ResponseResult(*total, by=groups.by or "", each=settings.each_group, found=found, beside=beside)
+    (total,) = _beside([_entry("all", "all", found)], [] if beside is None else [_entry("all", "all", beside)])
+    result = ResponseResult(total, by=groups.by or "", each=settings.each_group, found=found, beside=beside)
     result.sort, result.top = groups.sort or "mean", groups.top
     result.groups = in_order(by_group(found, groups.by, groups.most, beside), result.sort) if groups.by else []
     result.notes += other_note(result.groups, result.report.samples, groups.most)
@@ -265,17 +265,17 @@ def result_of(found: Synopsis, settings: ResponseSettings, beside: Epochs | None
 
 def _ask(result: ResponseResult, questions: Questions) -> None:
     """Put questions to the total and to every group: to exchanges, and to estimates as far as means answer them."""
-    asked = {id(entry): [_asked(one) for one in entry.by_method()] for entry in (result.total, *result.groups)}
-    if result.beside is None:
-        result.ask(questions, *asked[id(result.total)], {entry.key: asked[id(entry)][0] for entry in result.groups})
+    if result.beside is None or result.total.estimated is None:
+        result.ask(questions, _asked(result.total), {entry.key: _asked(entry) for entry in result.groups})
         return
     servers, unknown = _servers(result.beside)
-    inside = {key: _servers(part)[0] for key, part in result.beside.groups(result.by)} if questions else {}
+    parts = result.beside.groups(result.by) if questions and result.by else ()
+    inside = {key: _servers(part)[0] for key, part in parts}
     for entry in (result.total, *result.groups):
-        delays, *means = asked[id(entry)]
         unasked = servers if entry is result.total else inside.get(entry.key, [])
-        entry.verdicts = questions.of_both(delays, means[0], unasked) if means else questions.of(delays)
-    result.notes += questions.sentences_of_both(*asked[id(result.total)], servers, unknown)
+        delays, other = _asked(entry), entry.estimated
+        entry.verdicts = questions.of_both(delays, _asked(other), unasked) if other else questions.of(delays)
+    result.notes += questions.sentences_of_both(_asked(result.total), _asked(result.total.estimated), servers, unknown)
     result.notes += failing_groups([(entry.key, entry.verdicts) for entry in result.groups])
 
 
@@ -387,7 +387,7 @@ def _set_aside(report: Report) -> list[str]:
 def _need_clients(heard: Heard, packets: Packets, servers: tuple[Server, ...]) -> None:
     """Without a packet from a client: say why, and what to do."""
     names = ", ".join(packets.names)
-    if not heard.from_clients + heard.from_servers:
+    if not heard.from_clients + heard.from_servers + heard.left_out:
         raise WirelagError(f"{names}: no packets to measure")
     if servers and not heard.from_clients:
         wanted = ", ".join(str(server) for server in servers)

@@ -92,9 +92,7 @@ class ResponseMeter:
         return self._end(Interval(0, 0), self._pirate.finish())
 
     def _end(self, interval: Interval, epochs: Epochs) -> Heard:
-        heard = Heard(
-            epochs.one_way(), self._pairs.cut(interval), self._clients, self._servers, self._left_out
-        )
+        heard = Heard(epochs.one_way(), self._pairs.cut(interval), self._clients, self._servers, self._left_out)
         self._clients = self._servers = self._left_out = 0
         return heard
 
@@ -160,7 +158,8 @@ class Chooser:
         known = count(of_exchange)
         requests, estimates, told = (count(of_epoch, part) for part in (*_sums(epochs), None))
         # Where no epoch of a flow ended, what the last one showed still holds.
-        overlap = (overlapping > 0) | ((told == 0) & np.array([self._flows.get(ends, False) for ends in _keys(flows)], bool))
+        before = np.array([self._flows.get(ends, False) for ends in _keys(flows)], bool)
+        overlap = (overlapping > 0) | ((told == 0) & before)
         single[overlap], overlapping[overlap] = 0, known[overlap]
         names = flows[:, 2:].copy()
         names[:, 2] &= _SERVER
@@ -204,8 +203,11 @@ class Chooser:
         return totals
 
     def _settled(self, exchanges: Exchanges, epochs: Epochs, last: bool) -> Exchanges:
-        """Exchanges that can be judged. Busy flows of datagrams wait until an epoch shows how many requests they had:
-        in a stream in both directions some datagrams look like request and response."""
+        """Exchanges that can be judged.
+
+        Busy flows of datagrams wait until an epoch shows how many requests they had: in a stream in both directions
+        some datagrams look like request and response.
+        """
         rows = exchanges.rows if self._held is None else np.concatenate([self._held, exchanges.rows])
         self._held = None
         exchanges = replace(exchanges, rows=rows)
