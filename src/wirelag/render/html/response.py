@@ -122,16 +122,6 @@ _HEADS: Final = (
     *("method", "responses", "mean", "95% interval", "think time", "network", "in flight", "answered"),
     "confidence",
 )
-    "method",
-    "responses",
-    "mean",
-    "95% interval",
-    "think time",
-    "network",
-    "in flight",
-    "answered",
-    "confidence",
-)
 
 
 def _cells(report: Report) -> list[str]:
