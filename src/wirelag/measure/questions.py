@@ -79,8 +79,8 @@ class Questions:
         self, delays: Delays, estimated: Delays, unasked: Sequence[str], unknown: Sequence[str]
     ) -> list[str]:
         """The same in words; not even the means of the servers in `unknown` are known."""
-        beyond = f"; unknown for {len(unasked):,} servers, of which only means are estimated ({named(unasked)})"
-        without = f"; unknown for {len(unknown):,} servers without an estimate ({named(unknown)})" if unknown else ""
+        beyond = f"; unknown for {_servers(unasked)}, estimated by mean alone (--server names those to ask)"
+        without = f"; unknown for {_servers(unknown)} without an estimate" if unknown else ""
         shares = [_share_text(limit, delays) + beyond for limit in self.above_ns]
         return shares + [
             _sentence_of_both(sla, delays, estimated) + (without if sla.name == "mean" else beyond) for sla in self.slas
@@ -124,6 +124,10 @@ def failing_groups(groups: Sequence[tuple[str, Verdicts]]) -> list[str]:
         f"{question}: does not hold for {len(keys):,} of {len(groups):,} groups: {named(keys)}"
         for question, keys in broken.items()
     ]
+
+
+def _servers(names: Sequence[str]) -> str:
+    return f"{len(names):,} {'server' if len(names) == 1 else 'servers'} ({named(names)})"
 
 
 def named(names: Sequence[str]) -> str:

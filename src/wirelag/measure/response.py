@@ -187,7 +187,9 @@ def response(
     """Measure response latency: from a request to the last byte of its response, as the client sees it.
 
     Packets from clients to servers are enough, even if encrypted; without enough evidence it abstains. `server` names
-    servers (`PREFIX[:PORT]`); by default SYNs and ports identify them. `interval="auto"` chooses one. Groups are
+    servers (`PREFIX[:PORT]`) and leaves other traffic out; by default SYNs and ports identify them. Where both
+    directions of a server are seen its exchanges are paired, else its means are estimated, unless `method` is given;
+    estimates never mix with exact figures. `interval="auto"` chooses one. Groups are
     servers unless `by` is given; with `by`, agreements must hold for each group. Captures that hold the
     same packets are refused, unless `force` is set.
     """

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from wirelag.render.rows import method_of
+from wirelag.render.rows import method_cells
 from wirelag.render.tables import duration, layout, mean_with_bounds, more_groups, order_text, quantiles, shown_groups
 
 if TYPE_CHECKING:
@@ -31,8 +31,10 @@ def table(result: ResponseResult) -> list[str]:
     lines: list[str] = []
     for estimator, cells, head in (("pairs", _pairs_cells, _PAIRS_HEAD), ("pirate", _epoch_cells, _EPOCHS_HEAD)):
         own = [(title, [one for entry in entries for one in _of(entry, estimator)]) for title, entries in parts]
-        if any(entries for _, entries in own):
-            lines += layout(own, f"{'responses':>9}  {'method':<6}  {head}", partial(_line, cells), WIDEST_KEY)
+        shown = [entry for _, entries in own for entry in entries]
+        title, method = method_cells(shown)
+        if shown:
+            lines += layout(own, f"{'responses':>9}  {title}{head}", partial(_line, method, cells), WIDEST_KEY)
     return lines + more_groups(result) + result.notes
 
 
@@ -40,8 +42,8 @@ def _of(entry: Entry, estimator: str) -> list[Entry]:
     return [one for one in entry.by_method() if one.report.estimator == estimator]
 
 
-def _line(cells: Callable[[Report], str], entry: Entry) -> str:
-    return f"{entry.report.samples:>9,}  {method_of(entry.report):<6}  {cells(entry.report)}"
+def _line(method: Callable[[Report], str], cells: Callable[[Report], str], entry: Entry) -> str:
+    return f"{entry.report.samples:>9,}  {method(entry.report)}{cells(entry.report)}"
 
 
 _PAIRS_HEAD: Final = f"{'p50':>8}  {'p99':>8}  {'mean, 95% interval':^28}  " + "  ".join(f"{name:>8}" for name in PARTS)

@@ -5,7 +5,7 @@ Law: each command has one schema, whatever it measured. Files of several capture
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from wirelag.report import QUANTILES
@@ -52,6 +52,12 @@ def row_of(entry: Entry) -> dict[str, Any]:
 def method_of(report: Report) -> str:
     """The methods behind the figures of a response, as one word."""
     return "+".join(report.details.get("method", ())) or report.estimator
+
+
+def method_cells(entries: Sequence[Entry]) -> tuple[str, Callable[[Report], str]]:
+    """The column that names methods: its head, and the cell of a report."""
+    width = max([len("method"), *(len(method_of(entry.report)) for entry in entries)])
+    return f"{'method':<{width}}  ", lambda report: f"{method_of(report):<{width}}  "
 
 
 def _label(name: str) -> str:

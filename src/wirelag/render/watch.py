@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from wirelag.render.rows import method_of
+from wirelag.render.rows import method_cells, method_of
 from wirelag.render.tables import BLOCKS, Pictures, duration, layout, mean_with_bounds
 from wirelag.stats.distribution import Distribution
 from wirelag.units import format_duration, format_size, format_time
@@ -103,15 +103,18 @@ def table(rows: Sequence[Entry], groups: Sequence[Entry], title: str) -> list[st
         delays.merge(entry.delays)
     pictures = Pictures(delays)
     groups = [one for entry in groups for one in entry.by_method()]
-    method = f"{'method':<6}  " if any(_has_method(entry) for entry in rows) else ""
-    head = f"{'samples':>9}  {method}{'p50':>8}  {'p90':>8}  {'p99':>8}  {'mean, 95% interval':<28}"
+    methods, method_of_row = method_cells([*rows, *groups]) if _of_responses(rows) else ("", lambda _: "")
+    head = f"{'samples':>9}  {methods}{'p50':>8}  {'p90':>8}  {'p99':>8}  {'mean, 95% interval':<28}"
     head += f"  {pictures.axis}" if delays.samples else ""
-    return [line.rstrip() for line in layout([("", rows), (title, groups)], head, lambda one: _cells(one, pictures))]
+
+    def cells(entry: Entry) -> str:
+        return _cells(entry, method_of_row(entry.report), pictures)
+
+    return [line.rstrip() for line in layout([("", rows), (title, groups)], head, cells)]
 
 
-def _cells(entry: Entry, pictures: Pictures) -> str:
+def _cells(entry: Entry, method: str, pictures: Pictures) -> str:
     report = entry.report
-    method = f"{method_of(report):<6}  " if _has_method(entry) else ""
     if not report.samples:
         return f"{0:>9,}  {method}{report.reason or 'no samples'}"
     values = "  ".join(f"{duration(report.quantiles.get(q)):>8}" for q in ("0.5", "0.9", "0.99"))
@@ -119,8 +122,8 @@ def _cells(entry: Entry, pictures: Pictures) -> str:
     return f"{report.samples:>9,}  {method}{values}  {mean_with_bounds(report):<28}  {picture}"
 
 
-def _has_method(entry: Entry) -> bool:
-    return entry.report.quantity == "response"
+def _of_responses(rows: Sequence[Entry]) -> bool:
+    return any(entry.report.quantity == "response" for entry in rows)
 
 
 def plain_line(part: LiveInterval, dropped: int) -> str:

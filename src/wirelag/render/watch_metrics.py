@@ -1,6 +1,6 @@
 """`wirelag watch --prometheus`: measurements since the start, for Prometheus.
 
-Series are bounded: one histogram for each leg, and two numbers for each of at most `--most-groups` groups.
+Series are bounded: one histogram for each leg, and two numbers for each of at most `--most-groups` groups and method.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def _metrics(source: Source, measure: LiveMeasure) -> Iterable[Metric]:
         labels=["interface", "group", *(["method"] if by_method else [])],
     )
     for (key, estimator), sums in measure.groups.sums.items():
-        groups.add_metric([where, key, *([estimator] if by_method else [])], sums.samples, sums.sum_ns / 1e9)
+        method = "pairs" if estimator == "pairs" else "estimated"
+        groups.add_metric([where, key, *([method] if by_method else [])], sums.samples, sums.sum_ns / 1e9)
     yield groups
     known = source.statistics
     for counter, text, value in (
