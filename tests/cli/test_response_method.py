@@ -206,11 +206,21 @@ def test_live_a_server_beside_a_stream_of_datagrams(beside: Path, interval: str)
     web = by_key(final)[SERVICE]
     expected = by_key(asked(beside))[SERVICE]
     assert (web["samples"], web["mean"], web["method"]) == (360, pytest.approx(expected["mean"]), ["pairs"])
+    assert final["samples"] == 360
     assert by_key(final)[MEDIA].get("estimated", by_key(final)[MEDIA])["method"] == ["blind"]
     assert all(by_key(part)[SERVICE]["estimator"] == "pairs" for part in parts if SERVICE in by_key(part))
     alone = replayed(beside, "--interval", interval, "--by", "server", "--server", SERVICE)[-1]
     assert list(by_key(alone)) == [SERVICE]
     assert alone["samples"] == 360
+
+
+def test_live_a_stream_keeps_its_direction(folder: Path) -> None:
+    """Ports do not show who the client is: it is who was heard first, in every interval."""
+    capture = write(folder / "ports.pcap", exchanges(40_000, 60, 20), stream(50_000, 4, server_port=45_000))
+    expected = by_key(asked(capture))
+    final = replayed(capture, "--interval", "500ms", "--by", "server")[-1]
+    assert by_key(final).keys() == expected.keys()
+    assert (final["samples"], len(expected)) == (60, 2)
 
 
 def test_live_flows_of_one_direction_beside_those_of_both(halves: Path) -> None:

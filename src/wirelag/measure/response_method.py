@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from wirelag.synopses.epochs import Epochs, ends_text
-from wirelag.synopses.request_response import NOT_SINGLE, OVERLAPPING, UDP, Exchanges
+from wirelag.synopses.request_response import NOT_SINGLE, OVERLAPPING, UDP, Exchanges, Told
 
 if TYPE_CHECKING:
     from wirelag.ebpf.pirate import KernelPirate
@@ -64,6 +65,7 @@ class ResponseMeter:
         self._asked: npt.NDArray[np.bool_] | None = None  # rows of the current batch that clients sent
         self._pirate = pirate or settings.pirate().meter("tap")
         self._pairs = Pairs(settings.memory, from_client=lambda _: self._asked).meter("tap")  # type: ignore[arg-type, return-value]
+        self._ways: dict[Ends, None] = {}  # directions of flows that were taken for a client's, in earlier intervals
         self._clients = self._servers = self._left_out = 0
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
@@ -92,7 +94,11 @@ class ResponseMeter:
         return self._end(Interval(0, 0), self._pirate.finish())
 
     def _end(self, interval: Interval, epochs: Epochs) -> Heard:
-        heard = Heard(epochs.one_way(), self._pairs.cut(interval), self._clients, self._servers, self._left_out)
+        epochs = epochs.one_way(self._ways)
+        if not self._at_end:
+            self._ways |= dict.fromkeys(_keys(np.unique(epochs.ends, axis=0)))
+            _forget(self._ways, MOST_KNOWN)
+        heard = Heard(epochs, self._pairs.cut(interval), self._clients, self._servers, self._left_out)
         self._clients = self._servers = self._left_out = 0
         return heard
 
@@ -124,7 +130,7 @@ class Chooser:
     def __init__(self, method: str | None, fewest: int) -> None:
         self._method, self._fewest = method, fewest
         self._servers: dict[Ends, tuple[int, int, int]] = {}  # exchanges: single, of clients that do not wait, all
-        self._flows: dict[Ends, bool] = {}  # that had an exchange, and whether their clients do not wait
+        self._flows: dict[Ends, Told] = {}  # that had an exchange
         self._held: Array | None = None
         self._pairs = method == "pairs"
 
@@ -138,11 +144,15 @@ class Chooser:
         exchanges, epochs = heard.exchanges, heard.epochs
         if self._method not in (None, "pairs"):
             return Chosen(None, epochs)
-        exchanges = self._settled(exchanges, epochs, last).told_by(epochs)
+        exchanges = self._settled(exchanges, epochs, last).told_by(epochs, self._flows)
         if self._method == "pairs":
             asked, answering = (_servers_named(ends) for ends in (epochs.ends, exchanges.rows["ends"]))
-            return Chosen(exchanges, None, [name for name in asked if name not in answering])
-        return self._split(exchanges, epochs)
+            chosen = Chosen(exchanges, None, [name for name in asked if name not in answering])
+        else:
+            chosen = self._split(exchanges, epochs)
+        for known in (self._servers, self._flows):
+            _forget(known, MOST_KNOWN)
+        return chosen
 
     def _split(self, exchanges: Exchanges, epochs: Epochs) -> Chosen:
         both = np.concatenate([exchanges.rows["ends"].reshape(-1, 5), epochs.ends])
@@ -156,11 +166,10 @@ class Chooser:
         single = count(of_exchange[(flags & NOT_SINGLE) == 0])
         overlapping = count(of_exchange[(flags & np.uint64(OVERLAPPING)) != 0])
         known = count(of_exchange)
-        requests, estimates, told = (count(of_epoch, part) for part in (*_sums(epochs), None))
-        # Where no epoch of a flow ended, what the last one showed still holds.
-        before = np.array([self._flows.get(ends, False) for ends in _keys(flows)], bool)
-        overlap = (overlapping > 0) | ((told == 0) & before)
-        single[overlap], overlapping[overlap] = 0, known[overlap]
+        requests, estimates = (count(of_epoch, epochs.rows[name]) for name in ("requests", "count"))
+        told = [self._flows.get(ends) for ends in _keys(flows)]
+        answers = np.array([one is not None for one in told], bool)
+        overlap = np.array([one is not None and one.overlaps for one in told], bool)
         names = flows[:, 2:].copy()
         names[:, 2] &= _SERVER
         servers, server = np.unique(names, axis=0, return_inverse=True)
@@ -170,10 +179,9 @@ class Chooser:
             return np.bincount(server, values, minlength=len(servers)).astype(np.int64)
 
         new = np.stack([by_server(values) for values in (single, overlapping, known)], axis=1)
-        so_far = self._remember(servers, new, flows[known > 0], overlap[known > 0])
+        so_far = self._remember(servers, new)
         waits = so_far[:, 0] > so_far[:, 1]
         hopeless = (so_far[:, 0] == 0) & (so_far[:, 1] == 0) & (so_far[:, 2] > 0) & (by_server(estimates) == 0)
-        answers = np.array([ends in self._flows for ends in _keys(flows)], bool)
         paired = (waits | hopeless)[server] & ~overlap & (answers | (requests < self._fewest))
         self._pairs |= bool((paired & (known > 0)).any())
         busiest = np.zeros(len(servers), np.int64)
@@ -187,26 +195,20 @@ class Chooser:
             unheard,
         )
 
-    def _remember(self, servers: Array, new: Array, flows: Array, overlap: Array) -> Array:
+    def _remember(self, servers: Array, new: Array) -> Array:
         """Add what an interval showed; returns all that is known of these servers."""
         totals = new.copy()
         for i, server in enumerate(_keys(servers)):
             totals[i] += self._servers.pop(server, (0, 0, 0))
             single, overlapping, known = totals[i].tolist()
             self._servers[server] = single, overlapping, known  # now the one heard last
-        for ends, does_not_wait in zip(_keys(flows), overlap.tolist(), strict=True):
-            self._flows.pop(ends, None)
-            self._flows[ends] = does_not_wait
-        # All of this interval stay until it has been judged; those silent longest are forgotten.
-        _forget(self._servers, max(MOST_KNOWN, len(servers)))
-        _forget(self._flows, max(MOST_KNOWN, len(flows)))
         return totals
 
     def _settled(self, exchanges: Exchanges, epochs: Epochs, last: bool) -> Exchanges:
         """Exchanges that can be judged.
 
-        Busy flows of datagrams wait until an epoch shows how many requests they had: in a stream in both directions
-        some datagrams look like request and response.
+        Those of busy flows of datagrams wait for the end of their epoch, which shows how many requests there were: in a
+        stream in both directions some datagrams look like request and response.
         """
         rows = exchanges.rows if self._held is None else np.concatenate([self._held, exchanges.rows])
         self._held = None
@@ -214,10 +216,11 @@ class Chooser:
         if last or not len(rows):
             return exchanges
         flows, place, counts = np.unique(rows["ends"], axis=0, return_inverse=True, return_counts=True)
-        told = set(_keys(np.unique(epochs.ends, axis=0)))
+        place = place.reshape(-1)
+        told_ns = {tuple(ends): int(told["end_ns"].max()) for ends, told in epochs.by_ends()}
+        until_ns = np.array([told_ns.get(ends, -1) for ends in _keys(flows)], np.int64)
         busy = (flows[:, 4] & np.uint64(0xFF) == UDP) & (counts >= self._fewest)
-        waits = busy & np.array([ends not in told for ends in _keys(flows)], bool)
-        held = waits[place.reshape(-1)]
+        held = busy[place] & (rows["begin_ns"] > until_ns[place])
         if not held.any() or np.count_nonzero(held) > MOST_HELD:
             return exchanges
         self._held = rows[held]
@@ -228,12 +231,9 @@ def _keys(rows: Array) -> list[Ends]:
     return [tuple(words) for words in rows.tolist()]
 
 
-def _sums(epochs: Epochs) -> tuple[Array, Array]:
-    return epochs.rows["requests"], epochs.rows["count"]
-
-
 def _forget(known: dict[Ends, Any], most: int) -> None:
-    for key in list(known)[: max(0, len(known) - most)]:
+    """Keep `most` entries; those heard least recently go first."""
+    for key in list(islice(known, max(0, len(known) - most))):
         del known[key]
 
 
