@@ -31,6 +31,7 @@ from tests.support.in_kernel import IN_KERNEL
 from tests.support.in_lab import IN_LAB
 from tests.support.places import SCHEMAS
 from tests.support.waiting import PATIENCE_S
+from tests.support.watching import Watching, lines_of
 from wirelag.measure.live import Sums
 from wirelag.render.prometheus import BOUNDS_S, buckets, parse_address
 from wirelag.stats.distribution import Distribution
@@ -50,10 +51,6 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> str:
 def network() -> Iterator[Network]:
     with Network("watch") as network:
         yield network
-
-
-def lines_of(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text.splitlines()]
 
 
 def replayed(capture: str, *arguments: str) -> list[dict[str, Any]]:
@@ -168,28 +165,6 @@ def test_errors_are_reported(capture: str, arguments: list[str], says: str) -> N
 
 
 # ---- live ----
-
-
-class Watching:
-    """A program in the lab whose output is read line by line."""
-
-    def __init__(self, network: Network, host: str, *arguments: str) -> None:
-        command = network.command(host, [*WIRELAG, "watch", *arguments])
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    def line(self) -> dict[str, Any]:
-        assert self.process.stdout
-        text = self.process.stdout.readline()
-        assert text, self.process.stderr and self.process.stderr.read()
-        found: dict[str, Any] = json.loads(text)
-        return found
-
-    def end(self, number: int = signal.SIGINT, code: int = 0) -> tuple[list[dict[str, Any]], str]:
-        if number:
-            self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=PATIENCE_S)
-        assert self.process.returncode == code, err
-        return lines_of(out), err
 
 
 def load(network: Network, folder: Path, seconds: int = 3) -> Process:

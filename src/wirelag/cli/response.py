@@ -42,7 +42,7 @@ def response(
         list[str] | None,
         typer.Option(
             metavar="PREFIX[:PORT]",
-            help="Networks and ports of servers; default: from SYNs and ports.",
+            help="Networks and ports of servers; other traffic is left out. Default: from SYNs and ports.",
             rich_help_panel=METHOD,
         ),
     ] = None,
@@ -51,7 +51,7 @@ def response(
         typer.Option(
             metavar="|".join(METHODS),
             help="pairs needs both directions; auto times responses by TCP's ACKs, blind by sizes and times; "
-            "default: pairs where both directions are seen, else auto.",
+            "default: for each server, pairs where both directions are seen, else auto.",
             rich_help_panel=METHOD,
         ),
     ] = None,

@@ -334,7 +334,8 @@ def _print(line: str) -> None:
 
 def _as_json(part: LiveInterval, dropped: int, source: Source) -> str:
     plain = part.report.to_json("watch") | {"dropped": dropped, "capture": _capture(source)}
-    plain["groups"] = [{"key": key} | report.to_json() for key, report in part.groups.items()]
+    plain |= {} if part.estimated is None else {"estimated": part.estimated.to_json()}
+    plain["groups"] = [{"key": entry.key} | entry.to_dict() for entry in part.groups]
     return json.dumps(plain)
 
 
@@ -347,22 +348,23 @@ def _conclude(form: str, source: Source, measure: LiveMeasure, by: str | None) -
     """Report all intervals."""
     from dataclasses import replace
 
-    from wirelag.measure.result import Entry
     from wirelag.render.watch import coverage, table
 
     known = source.statistics
     report = replace(measure.report(), packets=known.packets, skipped=known.skipped)
     if not known.packets:
         report = replace(report, reason="no packets")
-    groups = list(measure.groups.reports(measure.estimator, measure.quantity)) if by else []
+    groups = measure.groups.entries(measure.quantity) if by else []
     if form == "jsonl":
         plain = report.to_json("watch")
         plain |= {"final": True, "dropped": known.dropped, "capture": _capture(source)}
-        plain["groups"] = [{"key": key} | said.to_json() for key, said, _ in groups]
+        beside = measure.estimated()
+        plain |= {} if beside is None else {"estimated": beside.to_json()}
+        plain["groups"] = [{"key": entry.key} | entry.to_dict() for entry in groups]
         _print(json.dumps(plain))
         return
     rows = measure.entries()
     if not rows[0].report.samples:
         rows[0].report = report
-    lines = table(rows, [Entry("group", *one) for one in groups], f"by {by}, slowest first")
-    _print("\n".join([*lines, coverage(known)]))
+    lines = table(rows, groups, f"by {by}, slowest first")
+    _print("\n".join([*lines, coverage(known), *measure.notes()]))

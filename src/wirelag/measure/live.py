@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -12,7 +12,8 @@ import numpy as np
 
 from wirelag.estimators.drive import drive
 from wirelag.estimators.protocol import Meter
-from wirelag.measure.response import BothWays, Heard, ResponseMeter, ResponseSettings, by_group
+from wirelag.measure.response import ResponseSettings, by_group
+from wirelag.measure.response_method import Chooser, Heard, ResponseMeter
 from wirelag.measure.result import Entry
 from wirelag.measure.rtt import RANKED, legs
 from wirelag.packets.batch import PacketBatch
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from wirelag.ebpf.pirate import KernelPirate
 
 FEWEST: Final = 4  # intervals needed for a confidence interval of the mean
+ESTIMATES: Final = "pirate"  # the estimator whose figures stand beside exact ones
+
+GroupKey: TypeAlias = tuple[str, str]  # a group, and the estimator of its figures
 
 
 @dataclass(slots=True)
@@ -82,35 +86,65 @@ class LiveInterval:
     report: Report
     delays: Distribution
     random_groups: RandomGroups | None = None  # for the uncertainty of the delays
-    groups: dict[str, Report] = field(default_factory=dict)
-    group_delays: dict[str, Distribution] = field(default_factory=dict)
+    groups: list[Entry] = field(default_factory=list)
     legs: dict[str, tuple[Distribution, RandomGroups | None]] = field(default_factory=dict)  # of round trips
+    estimated: Report | None = None  # of responses: estimates beside paired exchanges
+
+    def by_method(self) -> list[Report]:
+        """The report, and that of the estimates beside it."""
+        return [self.report] if self.estimated is None else [self.report, self.estimated]
 
 
 class LiveGroups:
-    """Delays of each group, summed: the first `most` groups are kept, the rest is "other"."""
+    """Delays of each group and method, summed: the first `most` groups are kept, the rest is "other"."""
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.delays: dict[str, Distribution] = {}
-        self.sums: dict[str, Sums] = {}
+        self.names: dict[str, None] = {}
+        self.delays: dict[GroupKey, Distribution] = {}
+        self.sums: dict[GroupKey, Sums] = {}
+        self.methods: dict[GroupKey, set[str]] = {}
 
     def add(self, part: LiveInterval) -> None:
         """Add an interval."""
-        for key, report in part.groups.items():
-            name = key if key in self.sums or len(self.sums) < self.most else OTHER_KEY
-            mean_ns = (report.mean or 0.0) * 1e9
-            self.sums.setdefault(name, Sums()).add(report.samples, round(mean_ns * report.samples))
-            if key in part.group_delays:
-                self.delays.setdefault(name, Distribution()).merge(part.group_delays[key])
+        for entry in part.groups:
+            name = entry.key if entry.key in self.names or len(self.names) < self.most else OTHER_KEY
+            if name != OTHER_KEY:
+                self.names[name] = None
+            for one in entry.by_method():
+                key, report = (name, one.report.estimator), one.report
+                mean_ns = (report.mean or 0.0) * 1e9
+                self.sums.setdefault(key, Sums()).add(report.samples, round(mean_ns * report.samples))
+                self.methods.setdefault(key, set()).update(report.details.get("method", ()))
+                if one.delays.samples:
+                    self.delays.setdefault(key, Distribution()).merge(one.delays)
 
-    def reports(self, estimator: str, quantity: Any) -> Iterator[tuple[str, Report, Distribution]]:
-        """The report of each group, slowest first; "other" last."""
-        found = []
-        for key, sums in self.sums.items():
-            delays = self.delays.get(key, Distribution())
-            found.append((key, Report(estimator, quantity, **numbers(delays, sums)), delays))
-        yield from sorted(found, key=lambda one: (one[0] == OTHER_KEY, -(one[1].mean or -1.0)))
+    def merge(self, other: LiveGroups) -> None:
+        """Add the groups of other intervals."""
+        for key, sums in other.sums.items():
+            self.sums.setdefault(key, Sums()).merge(sums)
+            self.methods.setdefault(key, set()).update(other.methods[key])
+        for key, delays in other.delays.items():
+            self.delays.setdefault(key, Distribution()).merge(delays)
+
+    def entries(self, quantity: Any) -> list[Entry]:
+        """The report of each group, slowest first; "other" last. Estimates stand beside paired exchanges."""
+        found: dict[str, Entry] = {}
+        for key, sums in sorted(self.sums.items(), key=lambda one: one[0][1] == ESTIMATES):
+            (name, estimator), delays = key, self.delays.get(key, Distribution())
+            report = Report(estimator, quantity, **numbers(delays, sums), details=method_details(self.methods[key]))
+            entry = Entry("group", name, report, delays)
+            if name in found:
+                found[name].estimated = entry
+            else:
+                found[name] = entry
+        return sorted(found.values(), key=lambda one: (one.key == OTHER_KEY, -(one.report.mean or -1.0)))
+
+
+def method_details(methods: Iterable[str]) -> dict[str, Any]:
+    """The field of a report that names its methods; round trips have none."""
+    names = sorted(methods)
+    return {"method": names} if names else {}
 
 
 def numbers(delays: Distribution, sums: Sums, random_groups: RandomGroups | None = None) -> dict[str, Any]:
@@ -149,8 +183,8 @@ class RoundTrips:
             leg = LEGS.index(RANKED.get(self._grouping.by, LEGS[0]))
             for tag in samples.tags:
                 key = self._grouping.keys[tag]
-                part.groups[key] = samples.report(self.estimator, "round_trip", tag, LEGS[leg])
-                part.group_delays[key] = samples.distribution(tag, leg)
+                report = samples.report(self.estimator, "round_trip", tag, LEGS[leg])
+                part.groups.append(Entry("group", key, report, samples.distribution(tag, leg)))
         # Tags last one interval: a silent group costs nothing later.
         self._grouping = _anew(self._wanted)
         with self.lock:
@@ -173,6 +207,14 @@ class RoundTrips:
         """All intervals together, to the server; the report holds both legs."""
         return self.total.report(self.estimator, "round_trip", leg=LEGS[0])
 
+    def estimated(self) -> Report | None:
+        """None: every round trip is timed."""
+        return None
+
+    def notes(self) -> list[str]:
+        """Lines under the final table."""
+        return []
+
     def delays(self) -> dict[str, Distribution]:
         """All single delays, by leg."""
         return {side: self.total.distribution(leg=leg) for leg, side in enumerate(LEGS)}
@@ -183,7 +225,10 @@ class RoundTrips:
 
 
 class Responses:
-    """Requests with their whole responses where both directions pass, else estimates from packets of clients."""
+    """Requests with their whole responses where both directions of a server pass, else estimates from client packets.
+
+    An interval is judged by the packets so far, and what it added stays.
+    """
 
     quantity: Final = "response"
 
@@ -193,20 +238,16 @@ class Responses:
         self.exchanges = Samples()
         self.sums = Sums()
         self.abstained: dict[str, int] = {}
-        self.epochs = 0
+        self.epochs = self.packets = self.left_out = 0
+        self._methods: set[str] = set()
         self._settings = settings
         self._meter = ResponseMeter(settings, at_end=False, pirate=meter)
-        self._seen = BothWays()
-
-    @property
-    def both_ways(self) -> bool:
-        """Whether requests and responses are paired, judged by the packets so far."""
-        return self._seen.applies(self._settings.method)
+        self._chooser = Chooser(settings.method, settings.fewest)
 
     @property
     def estimator(self) -> str:
-        """The method that applies."""
-        return "pairs" if self.both_ways else "pirate"
+        """The method of the figures that come first."""
+        return "pairs" if self._chooser.pairs else ESTIMATES
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
         """Take packets of the open interval."""
@@ -214,27 +255,28 @@ class Responses:
 
     def cut(self, interval: Interval) -> LiveInterval:
         """End an interval."""
-        return self._end(interval, self._meter.cut(interval))
+        return self._end(interval, self._meter.cut(interval), last=False)
 
     def finish(self) -> None:
         """End the measurement: open flows report what they can."""
-        self._end(Interval(0, 0), self._meter.finish())
+        self._end(Interval(0, 0), self._meter.finish(), last=True)
 
-    def _end(self, interval: Interval, heard: Heard) -> LiveInterval:
+    def _end(self, interval: Interval, heard: Heard, last: bool) -> LiveInterval:
         with self.lock:
-            self._seen.add(heard)
-            random_groups = self._add(heard.exchanges, heard.epochs)
-            found: Exchanges | Epochs = heard.exchanges if self.both_ways else heard.epochs
+            self.packets += heard.from_clients + heard.from_servers
+            self.left_out += heard.left_out
+            chosen = self._chooser.choose(heard, last)
+            random_groups = None if chosen.paired is None else self._add(chosen.paired)
+            if chosen.estimated is not None:
+                self._add_estimates(chosen.estimated)
+            found, beside, groups = chosen.main, chosen.beside, self._settings.groups
             part = LiveInterval(interval, found.report().during(interval), found.delays, random_groups)
-            by = self._settings.groups.by
-            for entry in by_group(found, by, self.groups.most) if by else []:
-                part.groups[entry.key] = entry.report
-                if self.both_ways:
-                    part.group_delays[entry.key] = entry.delays
+            part.estimated = None if beside is None else beside.report().during(interval)
+            part.groups = by_group(found, groups.by, self.groups.most, beside) if groups.by else []
             self.groups.add(part)
         return part
 
-    def _add(self, exchanges: Exchanges, epochs: Epochs) -> RandomGroups:
+    def _add(self, exchanges: Exchanges) -> RandomGroups:
         single, random_groups = exchanges.single, RandomGroups()
         if len(single):
             keys, times_ns = np.ascontiguousarray(single.rows["key"]), np.ascontiguousarray(single.response_ns)
@@ -242,39 +284,66 @@ class Responses:
             self.exchanges.add(None, legs, times_ns)
             random_groups.add(keys, np.arange(len(keys), dtype=np.uint32), legs, times_ns)
             self.exchanges.random_groups.merge(random_groups)
-        answered = epochs.rows[epochs.rows["count"] > 0]
-        self.sums.add(int(answered["count"].sum()), int(answered["sum_ns"].sum()))
-        self.epochs += len(epochs)
-        for reason, count in epochs.report().details["abstained"].items():
-            self.abstained[reason] = self.abstained.get(reason, 0) + count
         return random_groups
 
+    def _add_estimates(self, epochs: Epochs) -> None:
+        answered, said = epochs.rows[epochs.rows["count"] > 0], epochs.report().details
+        self.sums.add(int(answered["count"].sum()), int(answered["sum_ns"].sum()))
+        self.epochs += len(epochs)
+        self._methods.update(said["method"])
+        for reason, count in said["abstained"].items():
+            self.abstained[reason] = self.abstained.get(reason, 0) + count
+
     def report(self) -> Report:
-        """All intervals together."""
-        if self.both_ways:
-            reason = None if self._seen.single else "no request was seen together with its whole response"
-            times = self.exchanges.distribution()
-            said = facts(times, self.exchanges.random_groups)
-            return Report("pairs", "response", packets=self._seen.packets, reason=reason, **said)
+        """All intervals together: of paired exchanges, if there are any."""
+        if not self._chooser.pairs:
+            return self._estimates()
+        times = self.exchanges.distribution()
+        reason = None if times.samples else "no request was seen together with its whole response"
+        said = facts(times, self.exchanges.random_groups)
+        details = method_details(["pairs"])
+        return Report("pairs", "response", packets=self.packets, reason=reason, details=details, **said)
+
+    def estimated(self) -> Report | None:
+        """All estimates beside paired exchanges."""
+        return self._estimates() if self._chooser.pairs and self.epochs else None
+
+    def _estimates(self) -> Report:
+        said = method_details(self._methods) | {"epochs": self.epochs, "abstained": dict(self.abstained)}
         return Report(
-            "pirate",
+            ESTIMATES,
             "response",
-            packets=self._seen.packets,
+            packets=self.packets,
             samples=self.sums.samples,
             mean=self.sums.mean,
             ci95=self.sums.ci95,
             reason=None if self.sums.samples else "no epoch has an estimate",
-            details={"epochs": self.epochs, "abstained": dict(self.abstained)},
+            details=said,
         )
+
+    def notes(self) -> list[str]:
+        """Lines under the final table."""
+        lines = []
+        if self._chooser.pairs and self.epochs:
+            answered = self.epochs - sum(self.abstained.values())
+            paired = self.exchanges.distribution().samples
+            lines.append(f"{paired:,} exchanges paired; {answered:,} of {self.epochs:,} epochs estimated")
+        if self.left_out:
+            lines.append(f"{self.left_out:,} packets neither to nor from the named servers were left out (--server)")
+        return lines
 
     def delays(self) -> dict[str, Distribution]:
         """All single delays, where known; they are to the server and back."""
-        return {"server": self.exchanges.distribution()} if self.both_ways else {}
+        return {"server": self.exchanges.distribution()} if self._chooser.pairs else {}
 
     def entries(self) -> list[Entry]:
         """The final figures."""
-        delays = self.exchanges.distribution() if self.both_ways else Distribution()
-        return [Entry("all", "all", self.report(), delays)]
+        delays = self.exchanges.distribution() if self._chooser.pairs else Distribution()
+        beside = self.estimated()
+        return [
+            Entry("all", "all", self.report(), delays),
+            *([Entry("all", "all", beside, Distribution())] if beside else []),
+        ]
 
 
 LiveMeasure: TypeAlias = RoundTrips | Responses

@@ -23,6 +23,10 @@ class Questions:
     above_ns: tuple[int, ...] = ()
     slas: tuple[Sla, ...] = ()
 
+    def __bool__(self) -> bool:
+        """Whether anything is asked."""
+        return bool(self.above_ns or self.slas)
+
     @classmethod
     def parse(cls, above: Sequence[Duration] | Duration | None, sla: Sequence[str] | str | None) -> Questions:
         """Questions as people write them."""
@@ -62,6 +66,26 @@ class Questions:
                 raise SettingError("sla", f"{sla.text}: only rtt has legs: leave out {sla.leg}.")
         return self
 
+    def of_both(self, delays: Delays, estimated: Delays, unasked: Sequence[str]) -> Verdicts:
+        """The same where servers stand beside these delays of which a mean is known at most.
+
+        A question about means must hold for both; any other cannot be put to the servers in `unasked`: it may fail, but
+        is not known to hold.
+        """
+        above = [_share(limit, delays) | {"not_asked": [*unasked]} for limit in self.above_ns]
+        return Verdicts(above, [_verdict_of_both(sla, delays, estimated, unasked) for sla in self.slas])
+
+    def sentences_of_both(
+        self, delays: Delays, estimated: Delays, unasked: Sequence[str], unknown: Sequence[str]
+    ) -> list[str]:
+        """The same in words; not even the means of the servers in `unknown` are known."""
+        beyond = f"; unknown for {_servers(unasked)}, estimated by mean alone (--server names those to ask)"
+        without = f"; unknown for {_servers(unknown)} without an estimate" if unknown else ""
+        shares = [_share_text(limit, delays) + beyond for limit in self.above_ns]
+        return shares + [
+            _sentence_of_both(sla, delays, estimated) + (without if sla.name == "mean" else beyond) for sla in self.slas
+        ]
+
     def sentences(self, delays: Delays) -> list[str]:
         """The same in words."""
         return [_share_text(limit, delays) for limit in self.above_ns] + [sla.sentence(delays) for sla in self.slas]
@@ -97,10 +121,38 @@ def failing_groups(groups: Sequence[tuple[str, Verdicts]]) -> list[str]:
             if verdict["holds"] is False:
                 broken.setdefault(verdict["question"], []).append(key)
     return [
-        f"{question}: does not hold for {len(keys):,} of {len(groups):,} groups: "
-        f"{', '.join(keys[:MOST_NAMED])}{', ...' if len(keys) > MOST_NAMED else ''}"
+        f"{question}: does not hold for {len(keys):,} of {len(groups):,} groups: {named(keys)}"
         for question, keys in broken.items()
     ]
+
+
+def _servers(names: Sequence[str]) -> str:
+    return f"{len(names):,} {'server' if len(names) == 1 else 'servers'} ({named(names)})"
+
+
+def named(names: Sequence[str]) -> str:
+    """The first names, for a sentence."""
+    return f"{', '.join(names[:MOST_NAMED])}{', ...' if len(names) > MOST_NAMED else ''}"
+
+
+def _verdict_of_both(sla: Sla, delays: Delays, estimated: Delays, unasked: Sequence[str]) -> dict[str, Any]:
+    """Whether an agreement holds for both; its value is that of the worse, or of what could be asked."""
+    exact = sla.to_dict(delays)
+    if sla.name != "mean":
+        return {**exact, "holds": False if exact["holds"] is False else None, "not_asked": [*unasked]}
+    known = [one for one in (exact, sla.to_dict(estimated)) if one["holds"] is not None]
+    return max(known, key=lambda one: float(one["value"] or 0), default=exact)
+
+
+def _sentence_of_both(sla: Sla, delays: Delays, estimated: Delays) -> str:
+    if sla.name != "mean":
+        said = f"{sla.text}: cannot say, it is {sla.value_text(delays)} where exchanges were paired"
+        return said if sla.holds(delays) else sla.sentence(delays)
+    if sla.value(delays) is None or sla.value(estimated) is None:
+        return sla.sentence(estimated if sla.value(delays) is None else delays)
+    holds = sla.holds(delays) and sla.holds(estimated)
+    values = f"{sla.value_text(delays)} where exchanges were paired, {sla.value_text(estimated)} where estimated"
+    return f"{sla.text}: {'holds' if holds else 'does not hold'}, it is {values}"
 
 
 def _verdict(sla: Sla, legs: Mapping[str, Delays]) -> dict[str, Any]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
-from wirelag.measure.live import LiveGroups, LiveInterval, LiveMeasure, Sums, numbers
+from wirelag.measure.live import ESTIMATES, LiveGroups, LiveInterval, LiveMeasure, Sums, method_details, numbers
 from wirelag.measure.result import Entry
-from wirelag.report import Report
+from wirelag.report import Quantity, Report
 from wirelag.stats.distribution import Distribution
 from wirelag.stats.random_groups import RandomGroups
+from wirelag.synopses.samples import LEGS
 
 MINUTE_NS: Final = 60 * 10**9
 SPANS: Final = (("last minute", MINUTE_NS), ("last 10 minutes", 10 * MINUTE_NS))
@@ -19,25 +20,55 @@ GROUP_SLOTS: Final = 2
 SHOWN_GROUPS: Final = 8
 
 
+Place: TypeAlias = tuple[str, str]  # a leg of round trips, and the estimator of the figures
+
+
+@dataclass
+class _Sum:
+    """Delays of a leg, or of a method."""
+
+    delays: Distribution = field(default_factory=Distribution)
+    sums: Sums = field(default_factory=Sums)
+    random_groups: RandomGroups = field(default_factory=RandomGroups)
+    methods: set[str] = field(default_factory=set)
+
+    def add(self, delays: Distribution, random_groups: RandomGroups | None) -> None:
+        """Add single delays."""
+        self.delays.merge(delays)
+        if random_groups is not None:
+            self.random_groups.weights[: len(random_groups.weights)] += random_groups.weights
+
+    def merge(self, other: _Sum) -> None:
+        """Add those of other intervals."""
+        self.add(other.delays, other.random_groups)
+        self.sums.merge(other.sums)
+        self.methods |= other.methods
+
+    def report(self, estimator: str, quantity: Quantity) -> Report:
+        """The figures."""
+        said = numbers(self.delays, self.sums, self.random_groups)
+        return Report(estimator, quantity, **said, details=method_details(self.methods))
+
+
 @dataclass
 class _Slot:
-    """A piece of the time: delays by leg, and by group."""
+    """A piece of the time: delays by leg and method, and by group."""
 
     place: int
     groups: LiveGroups
-    legs: dict[str, tuple[Distribution, Sums, RandomGroups]] = field(default_factory=dict)
+    parts: dict[Place, _Sum] = field(default_factory=dict)
 
     def add(self, part: LiveInterval) -> None:
-        each = part.legs or {"": (part.delays, part.random_groups)}
-        for leg, (delays, random_groups) in each.items():
-            mine, sums, groups = self.legs.setdefault(leg, (Distribution(), Sums(), RandomGroups()))
-            mine.merge(delays)
-            if random_groups is not None:
-                groups.weights[: len(random_groups.weights)] += random_groups.weights
-            if leg:
-                sums.add(delays.samples, delays.sum_ns)
-            else:
-                sums.add(part.report.samples, round((part.report.mean or 0.0) * 1e9 * part.report.samples))
+        for leg, (delays, random_groups) in part.legs.items():
+            mine = self.parts.setdefault((leg, part.report.estimator), _Sum())
+            mine.add(delays, random_groups)
+            mine.sums.add(delays.samples, delays.sum_ns)
+        for report in part.by_method() if not part.legs else ():
+            mine = self.parts.setdefault(("", report.estimator), _Sum())
+            if report is part.report:
+                mine.add(part.delays, part.random_groups)
+            mine.sums.add(report.samples, round((report.mean or 0.0) * 1e9 * report.samples))
+            mine.methods.update(report.details.get("method", ()))
 
 
 def _named(name: str, leg: str) -> str:
@@ -68,37 +99,29 @@ class RecentSpan:
             self._slots[-1].groups.add(part)
 
     def entries(self, name: str, measure: LiveMeasure) -> list[Entry]:
-        """All of it: each leg, or the one distribution there is."""
+        """All of it: each leg, or each method."""
         found = []
-        for leg in dict.fromkeys(leg for slot in self._slots for leg in slot.legs):
-            delays, total, groups = Distribution(), Sums(), RandomGroups()
+        for place in sorted({place for slot in self._slots for place in slot.parts}, key=_order):
+            total = _Sum()
             for slot in self._slots:
-                if leg in slot.legs:
-                    one, sums, random_groups = slot.legs[leg]
-                    delays.merge(one)
-                    total.merge(sums)
-                    groups.weights[: len(random_groups.weights)] += random_groups.weights
-            found.append(Entry("all", _named(name, leg), _report(measure, delays, total, groups), delays))
+                if place in slot.parts:
+                    total.merge(slot.parts[place])
+            leg, estimator = place
+            found.append(Entry("all", _named(name, leg), total.report(estimator, measure.quantity), total.delays))
         return found
 
     def slowest(self, measure: LiveMeasure) -> list[Entry]:
         """Groups by their mean, slowest first."""
-        delays: dict[str, Distribution] = {}
-        totals: dict[str, Sums] = {}
+        total = LiveGroups(self._most)
         for slot in self._slots:
-            for key, sums in slot.groups.sums.items():
-                totals.setdefault(key, Sums()).merge(sums)
-            for key, one in slot.groups.delays.items():
-                delays.setdefault(key, Distribution()).merge(one)
-        keys = sorted(totals, key=lambda key: -(totals[key].mean or -1.0))[:SHOWN_GROUPS]
-        found = ((key, delays.get(key, Distribution())) for key in keys)
-        return [Entry("group", key, _report(measure, one, totals[key]), one) for key, one in found]
+            total.merge(slot.groups)
+        return total.entries(measure.quantity)[:SHOWN_GROUPS]
 
 
-def _report(
-    measure: LiveMeasure, delays: Distribution, sums: Sums, random_groups: RandomGroups | None = None
-) -> Report:
-    return Report(measure.estimator, measure.quantity, **numbers(delays, sums, random_groups))
+def _order(place: Place) -> tuple[bool, bool]:
+    """The server's leg first, then paired exchanges before estimates."""
+    leg, estimator = place
+    return leg == LEGS[1], estimator == ESTIMATES
 
 
 class Recent:
@@ -122,10 +145,12 @@ class Recent:
         """Now, and the last minutes."""
         now = []
         if self._now is not None:
-            each = self._now.legs or {"": (self._now.delays, self._now.random_groups)}
-            for leg, (delays, groups) in each.items():
-                report = _report(self._measure, delays, Sums(), groups) if leg else self._now.report
-                now.append(Entry("interval", _named("now", leg), report, delays))
+            slot = _Slot(0, LiveGroups(0))
+            slot.add(self._now)
+            reports = {} if self._now.legs else {report.estimator: report for report in self._now.by_method()}
+            for (leg, estimator), part in slot.parts.items():
+                report = reports.get(estimator) or part.report(estimator, self._measure.quantity)
+                now.append(Entry("interval", _named("now", leg), report, part.delays))
         return [*now, *(entry for name, span in self._spans for entry in span.entries(name, self._measure))]
 
     def slowest(self) -> list[Entry]:

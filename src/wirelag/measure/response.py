@@ -1,8 +1,9 @@
 """Response latency at one point: from a request to the last byte of its response, as the client sees it.
 
-Where both directions pass, requests are paired with their whole responses, exactly (`pairs`). Where only packets
-of clients pass, `pirate` times responses from them, and abstains without enough evidence. Which of the
-two applies is decided here, for captures and live traffic alike.
+Where both directions of a server pass, requests are paired with their whole responses, exactly (`pairs`). Where only
+packets of clients pass, `pirate` times responses from them, and abstains without enough evidence. Which of the two
+applies is decided for each server (`response_method`). No figure mixes them: where a total, an interval or a group has
+both, its figures are those of paired exchanges, and the estimates stand beside them.
 """
 
 from __future__ import annotations
@@ -16,27 +17,21 @@ from wirelag.errors import SettingError, WirelagError
 from wirelag.measure.copies import refuse_copies
 from wirelag.measure.groups import OTHER, Groups, in_order, other_note
 from wirelag.measure.points import Progress
-from wirelag.measure.questions import Questions
+from wirelag.measure.questions import Questions, failing_groups, named
 from wirelag.measure.result import DelayResult, Entry
 from wirelag.units import Duration, Size, duration_ns, format_time, one_of, size_bytes, within
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from wirelag.capture.source import Packets, PacketSource
-    from wirelag.ebpf.pirate import KernelPirate
-    from wirelag.estimators.pirate import Pirate, PirateMeter
-    from wirelag.packets.batch import PacketBatch
+    from wirelag.estimators.pirate import Pirate
+    from wirelag.measure.response_method import Heard, ResponseMeter
     from wirelag.packets.filters import Filter
-    from wirelag.packets.grouping import Grouping
     from wirelag.packets.intervals import Interval
     from wirelag.packets.roles import Server
     from wirelag.report import Report
     from wirelag.stats.distribution import Distribution
     from wirelag.stats.sla import Delays
     from wirelag.synopses.epochs import Epochs
-    from wirelag.synopses.request_response import Exchanges
 
 METHODS: Final = ("auto", "pairs", "blind", "modes", "gap", "ack", "window", "syn")
 GROUPS: Final = ("server", "flow", "client")
@@ -44,7 +39,6 @@ LONGEST_EPOCH_NS: Final = 1 << 34
 LONGEST_GAP_NS: Final = 1 << 40
 LEAST_MEMORY: Final = 8 << 10
 SHOWN: Final = 60  # intervals of interval="auto"
-MOST_ASKED: Final = 4  # packets of clients per packet of a server, where both directions pass
 
 
 class Synopsis(Protocol):
@@ -75,7 +69,7 @@ class Synopsis(Protocol):
 class ResponseSettings:
     """Which method times responses, and what to report besides the total."""
 
-    method: str | None = None  # None: pairs where both directions pass, else auto
+    method: str | None = None  # None: for each server pairs where both directions pass, else auto
     servers: tuple[Server, ...] = ()
     epoch_ns: int = 500_000_000
     fewest: int = 4
@@ -114,93 +108,6 @@ class ResponseSettings:
         return Pirate(method, self.memory, shortest_ns, self.fewest, self.gap_ns, self.literal)
 
 
-# ---- the meter of both methods, and which of them applies ----
-
-
-@dataclass
-class Heard:
-    """The synopses of an interval, and how many packets clients and servers sent."""
-
-    epochs: Epochs
-    exchanges: Exchanges
-    from_clients: int = 0
-    from_servers: int = 0
-
-
-@dataclass
-class BothWays:
-    """Whether both directions pass: most requests were seen with a response before the next request."""
-
-    from_clients: int = 0
-    from_servers: int = 0
-    single: int = 0
-    overlapping: int = 0
-
-    @property
-    def packets(self) -> int:
-        """The total of two."""
-        return self.from_clients + self.from_servers
-
-    def add(self, heard: Heard) -> None:
-        """Add an interval."""
-        self.from_clients += heard.from_clients
-        self.from_servers += heard.from_servers
-        self.single += len(heard.exchanges.single)
-        self.overlapping += heard.exchanges.overlapping
-
-    def applies(self, method: str | None) -> bool:
-        """Whether requests and responses are paired, as the method asks or, without one, as the packets show."""
-        if method is not None:
-            return method == "pairs"
-        return self.single > self.overlapping and self.from_servers * MOST_ASKED >= self.from_clients
-
-
-class ResponseMeter:
-    """Both methods over the same packets; with `at_end` open flows report what they can at each cut."""
-
-    def __init__(
-        self, settings: ResponseSettings, at_end: bool, pirate: PirateMeter | KernelPirate | None = None
-    ) -> None:
-        from wirelag.estimators.pairs import Pairs
-        from wirelag.packets.roles import Roles
-
-        self._settings, self._at_end = settings, at_end
-        self._roles = Roles(settings.servers)
-        self._asked: npt.NDArray[np.bool_] | None = None  # rows of the current batch that clients sent
-        self._pirate = pirate or settings.pirate().meter("tap")
-        self._pairs = Pairs(settings.memory, from_client=lambda _: self._asked).meter("tap")  # type: ignore[arg-type, return-value]
-        self._clients = self._servers = 0
-
-    def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
-        """Take packets."""
-        import numpy as np
-
-        self._asked = self._roles.from_client(packets)
-        rows = np.flatnonzero(self._asked)
-        self._clients += len(rows)
-        self._servers += len(packets) - len(rows)
-        # Also for pairs alone: epochs show which clients do not wait for a response.
-        self._pirate.observe(packets if len(rows) == len(packets) else packets[rows])
-        if self._settings.may_pair:
-            self._pairs.observe(packets)
-
-    def cut(self, interval: Interval) -> Heard:
-        """End an interval."""
-        return self._end(interval, self._pirate.finish() if self._at_end else self._pirate.cut(interval))
-
-    def finish(self) -> Heard:
-        """End the input: open flows report what they can."""
-        from wirelag.packets.intervals import Interval
-
-        return self._end(Interval(0, 0), self._pirate.finish())
-
-    def _end(self, interval: Interval, epochs: Epochs) -> Heard:
-        epochs = epochs.one_way()
-        heard = Heard(epochs, self._pairs.cut(interval).told_by(epochs), self._clients, self._servers)
-        self._clients = self._servers = 0
-        return heard
-
-
 @dataclass(frozen=True)
 class _Hearing:
     """The meter as the loop needs it."""
@@ -209,6 +116,8 @@ class _Hearing:
     points: ClassVar[tuple[str, ...]] = ("tap",)
 
     def meter(self, point: str) -> ResponseMeter:
+        from wirelag.measure.response_method import ResponseMeter
+
         return ResponseMeter(self.settings, at_end=True)
 
     def estimate(self, *synopses: Heard) -> Report:
@@ -223,14 +132,23 @@ class ResponseResult(DelayResult):
     """Response latency: in total, over time, by server, flow or client."""
 
     command: ClassVar[str] = "response"
-    found: Synopsis | None = None  # epochs, or exchanges
-    epochs: Epochs | None = None  # also where exchanges are reported
-    both_ways: bool = False
+    found: Synopsis | None = None  # what the figures are of: exchanges if any were paired, else epochs
+    beside: Epochs | None = None  # estimates beside paired exchanges
+    epochs: Epochs | None = None  # of all flows, whatever their method
+    both_ways: bool = False  # whether any exchanges were paired
     abstained: list[str] = field(default_factory=list)  # notes on epochs without an estimate
 
+    unheard: list[str] = field(default_factory=list)  # servers without a row: no response, few requests
+
     def split(self, interval_ns: int) -> list[Entry]:
-        """The same over time, in other intervals."""
-        return over_time(self.found, interval_ns) if self.found is not None else []
+        """The same over time, in other intervals; without the estimates beside paired exchanges."""
+        return over_time(self.found, None, interval_ns) if self.found is not None else []
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row is of one method: estimates beside paired exchanges have one of their own."""
+        from wirelag.render.rows import row_of
+
+        return [row_of(one) for entry in (self.total, *self.intervals, *self.groups) for one in entry.by_method()]
 
     def table(self) -> list[str]:
         from wirelag.render.response import table
@@ -269,7 +187,9 @@ def response(
     """Measure response latency: from a request to the last byte of its response, as the client sees it.
 
     Packets from clients to servers are enough, even if encrypted; without enough evidence it abstains. `server` names
-    servers (`PREFIX[:PORT]`); by default SYNs and ports identify them. `interval="auto"` chooses one. Groups are
+    servers (`PREFIX[:PORT]`) and leaves other traffic out; by default SYNs and ports identify them. Where both
+    directions of a server are seen its exchanges are paired, else its means are estimated, unless `method` is given;
+    estimates never mix with exact figures. `interval="auto"` chooses one. Groups are
     servers unless `by` is given; with `by`, agreements must hold for each group. Captures that hold the
     same packets are refused, unless `force` is set.
     """
@@ -309,38 +229,62 @@ def servers_of(texts: Iterable[str]) -> tuple[Server, ...]:
 def measure_response(packets: Packets, settings: ResponseSettings, *, progress: Progress = iter) -> ResponseResult:
     """The same, with checked settings."""
     from wirelag.measure.loop import cut
+    from wirelag.measure.response_method import Chooser
 
     ((when, (heard,)),) = cut(_Hearing(settings), {"tap": progress(packets)})
-    seen = BothWays()
-    seen.add(heard)
     _need_clients(heard, packets, settings.servers)
     if settings.choose_interval:
         interval_ns = max(settings.epoch_ns, when.length_ns // SHOWN)
         settings = replace(settings, interval_ns=interval_ns, choose_interval=False)
-    both_ways = seen.applies(settings.method)
+    chosen = Chooser(settings.method, settings.fewest).choose(heard)
+    both_ways = chosen.paired is not None
     if not both_ways and any(sla.name != "mean" for sla in settings.questions.slas):
         raise SettingError("sla", "one direction gives only the mean: write mean<10ms")
     if not both_ways and settings.questions.above_ns:
         raise SettingError("above", "one direction gives only the mean, not the share above a limit")
-    result = result_of(heard.exchanges if both_ways else heard.epochs, settings)
-    result.both_ways, result.epochs = both_ways, heard.epochs
+    result = result_of(chosen.main, settings, chosen.beside)
+    result.both_ways, result.epochs, result.unheard = both_ways, heard.epochs, chosen.unheard
     _add_coverage(result, heard, packets)
     return result
 
 
-def result_of(found: Synopsis, settings: ResponseSettings) -> ResponseResult:
-    """The result from epochs or exchanges: in total, by group and over time."""
+def result_of(found: Synopsis, settings: ResponseSettings, beside: Epochs | None = None) -> ResponseResult:
+    """The result from epochs or exchanges, and estimates beside these: in total, by group and over time."""
     groups = settings.groups
-    result = ResponseResult(_entry("all", "all", found), by=groups.by or "", each=settings.each_group, found=found)
+    (total,) = _beside([_entry("all", "all", found)], [] if beside is None else [_entry("all", "all", beside)])
+    result = ResponseResult(total, by=groups.by or "", each=settings.each_group, found=found, beside=beside)
     result.sort, result.top = groups.sort or "mean", groups.top
-    result.groups = in_order(by_group(found, groups.by, groups.most), result.sort) if groups.by else []
+    result.groups = in_order(by_group(found, groups.by, groups.most, beside), result.sort) if groups.by else []
     result.notes += other_note(result.groups, result.report.samples, groups.most)
-    result.intervals = over_time(found, settings.interval_ns) if settings.interval_ns else []
-    if "abstained" in result.report.details:
-        result.abstained = _abstained(result.report)
-    result.notes += result.abstained or _set_aside(result.report)
-    result.ask(settings.questions, _asked(result.total), {entry.key: _asked(entry) for entry in result.groups})
+    result.intervals = over_time(found, beside, settings.interval_ns) if settings.interval_ns else []
+    for one in result.total.by_method():
+        if "abstained" in one.report.details:
+            result.abstained = _abstained(one.report)
+    result.notes += _set_aside(result.report) + result.abstained
+    _ask(result, settings.questions)
     return result
+
+
+def _ask(result: ResponseResult, questions: Questions) -> None:
+    """Put questions to the total and to every group: to exchanges, and to estimates as far as means answer them."""
+    if result.beside is None or result.total.estimated is None:
+        result.ask(questions, _asked(result.total), {entry.key: _asked(entry) for entry in result.groups})
+        return
+    servers, unknown = _servers(result.beside)
+    parts = result.beside.groups(result.by) if questions and result.by else ()
+    inside = {key: _servers(part)[0] for key, part in parts}
+    for entry in (result.total, *result.groups):
+        unasked = servers if entry is result.total else inside.get(entry.key, [])
+        delays, other = _asked(entry), entry.estimated
+        entry.verdicts = questions.of_both(delays, _asked(other), unasked) if other else questions.of(delays)
+    result.notes += questions.sentences_of_both(_asked(result.total), _asked(result.total.estimated), servers, unknown)
+    result.notes += failing_groups([(entry.key, entry.verdicts) for entry in result.groups])
+
+
+def _servers(epochs: Epochs) -> tuple[list[str], list[str]]:
+    """Names of the servers, and of those without an estimate."""
+    parts = list(epochs.groups("server"))
+    return [name for name, _ in parts], [name for name, part in parts if not part.rows["count"].any()]
 
 
 def _asked(entry: Entry) -> Delays:
@@ -351,12 +295,30 @@ def _asked(entry: Entry) -> Delays:
     return entry.delays if entry.delays.samples else Mean(None if mean is None else mean * 1e9)
 
 
-def _entry(scope: str, key: str, found: Synopsis, report: Report | None = None) -> Entry:
-    return Entry(scope, key, report or found.report(), found.delays)
+def _entry(scope: str, key: str, found: Synopsis, when: Interval | None = None) -> Entry:
+    return Entry(scope, key, found.report().during(when), found.delays)
 
 
-def by_group(found: Synopsis, by: str, most: int) -> list[Entry]:
+def _beside(entries: list[Entry], estimated: list[Entry]) -> list[Entry]:
+    """Entries by key, those of estimates beside those of exchanges; estimates alone are entries, too."""
+    known = {entry.key: entry for entry in entries}
+    for entry in estimated:
+        if entry.key in known:
+            known[entry.key].estimated = entry
+        else:
+            known[entry.key] = entry
+    return list(known.values())
+
+
+def by_group(found: Synopsis, by: str, most: int, beside: Epochs | None = None) -> list[Entry]:
     """Slowest first, then those without an estimate; groups beyond `most` are merged into "other"."""
+    entries = _beside(_groups(found, by, most), [] if beside is None else _groups(beside, by, most))
+    return sorted(
+        entries, key=lambda one: (one.key == OTHER, -(one.report.mean if one.report.mean is not None else -1.0))
+    )
+
+
+def _groups(found: Synopsis, by: str, most: int) -> list[Entry]:
     import numpy as np
 
     entries: list[Entry] = []
@@ -366,7 +328,6 @@ def by_group(found: Synopsis, by: str, most: int) -> list[Entry]:
             entries.append(_entry("group", key, part))
         else:
             rest.append(part.rows)
-    entries.sort(key=lambda entry: -(entry.report.mean if entry.report.mean is not None else -1.0))
     if rest:
         others = copy(found)
         others.rows = np.concatenate(rest)
@@ -374,8 +335,13 @@ def by_group(found: Synopsis, by: str, most: int) -> list[Entry]:
     return entries
 
 
-def over_time(found: Synopsis, interval_ns: int) -> list[Entry]:
+def over_time(found: Synopsis, beside: Epochs | None, interval_ns: int) -> list[Entry]:
     """Split by the time of each row."""
+    parts = _beside(_by_time(found, interval_ns), [] if beside is None else _by_time(beside, interval_ns))
+    return sorted(parts, key=lambda entry: entry.report.interval.start_ns if entry.report.interval else 0)
+
+
+def _by_time(found: Synopsis, interval_ns: int) -> list[Entry]:
     import numpy as np
 
     from wirelag.packets.intervals import Interval
@@ -386,8 +352,7 @@ def over_time(found: Synopsis, interval_ns: int) -> list[Entry]:
     for rows in np.split(order, np.flatnonzero(np.diff(places[order])) + 1) if len(order) else []:
         place = int(places[rows[0]])
         when = Interval(place * interval_ns, (place + 1) * interval_ns)
-        part = found.of(rows)
-        entries.append(_entry("interval", format_time(when.start_ns), part, part.report().during(when)))
+        entries.append(_entry("interval", format_time(when.start_ns), found.of(rows), when))
     return entries
 
 
@@ -424,7 +389,7 @@ def _set_aside(report: Report) -> list[str]:
 def _need_clients(heard: Heard, packets: Packets, servers: tuple[Server, ...]) -> None:
     """Without a packet from a client: say why, and what to do."""
     names = ", ".join(packets.names)
-    if not heard.from_clients + heard.from_servers:
+    if not heard.from_clients + heard.from_servers + heard.left_out:
         raise WirelagError(f"{names}: no packets to measure")
     if servers and not heard.from_clients:
         wanted = ", ".join(str(server) for server in servers)
@@ -440,10 +405,10 @@ def _add_coverage(result: ResponseResult, heard: Heard, packets: Packets) -> Non
     statistics = packets.statistics
     result.covering(statistics.packets, dict(statistics.skipped))
     result.subject, result.warnings = ", ".join(packets.names), list(packets.warnings)
-    unused = 0 if result.both_ways else heard.from_servers
+    unused = heard.left_out + (0 if result.both_ways else heard.from_servers)
     result.extra["clients"] = {"packets": heard.from_clients, "not_used": unused}
     result.counts = {"packets": statistics.packets, "from clients to servers": heard.from_clients}
-    result.counts |= {"not from clients": unused} if unused else {}
+    result.counts |= {"not used": unused} if unused else {}
     result.counts |= {f"skipped: {why}": n for why, n in statistics.skipped.items()}
     result.notes = _coverage(result, heard) + result.notes
 
@@ -457,19 +422,23 @@ def _coverage(result: ResponseResult, heard: Heard) -> list[str]:
     lines[0] += f"; {skipped:,} skipped" if skipped else ""
     if other := heard.epochs.counts.get("other", 0):
         lines[0] += f"; {other:,} neither TCP nor a flow that blind can follow"
+    if heard.left_out:
+        lines.append(f"{heard.left_out:,} packets neither to nor from the named servers were left out (--server)")
+    if result.beside is not None:
+        said = result.beside.report()
+        paired, answered, epochs = report.samples, said.details["answered"], said.details["epochs"]
+        lines.append(
+            f"{paired:,} exchanges paired; {answered:,} of {epochs:,} epochs estimated "
+            f"({named(_servers(result.beside)[0])})"
+        )
     if evicted := counts.get("evicted", 0):
         lines.append(f"{evicted:,} flows were evicted because memory was full (--memory)")
-    if not result.both_ways and counts.get("unlisted", 0):
-        lines.append(f"{counts['unlisted']:,} epochs are not listed: there were too many")
-    if result.both_ways and (unheard := _unheard(heard)):
+    estimated = (result.beside.counts if result.beside else {}) if result.both_ways else counts
+    if unlisted := estimated.get("unlisted", 0):
+        lines.append(f"{unlisted:,} epochs are not listed: there were too many")
+    if result.unheard:
         lines.append(
-            f"{len(unheard):,} servers are not listed, because none of their responses was seen "
-            f"({', '.join(unheard[:3])}{', ...' if len(unheard) > 3 else ''}): --method auto measures them"
+            f"{len(result.unheard):,} servers are not listed, because none of their responses was seen "
+            f"({named(result.unheard)}): --method auto measures them"
         )
     return lines
-
-
-def _unheard(heard: Heard) -> list[str]:
-    """Servers that clients asked and whose responses were not seen."""
-    answering = {name for name, _ in heard.exchanges.groups("server")}
-    return [name for name, _ in heard.epochs.groups("server") if name not in answering]

@@ -105,15 +105,24 @@ class Entry:
     shape: Shape | None = None  # by octave, where too many entries exist to keep their delays
     verdicts: Verdicts = field(default_factory=Verdicts)
     legs: dict[str, Entry] = field(default_factory=dict)  # of round trips: to the server, to the client
+    estimated: Entry | None = None  # of responses: estimates beside paired exchanges
 
     def by_leg(self) -> dict[str, Entry]:
         """Both legs, and the figures that come first if they are of neither, or there is no leg."""
         chosen = self.report.details["leg"]
         return dict(self.legs) if chosen in ("server", "client") and self.legs else {**self.legs, chosen: self}
 
+    def by_method(self) -> list[Entry]:
+        """The figures, and the estimates beside them."""
+        return [self] if self.estimated is None else [self, self.estimated]
+
+    def beside(self) -> dict[str, Any]:
+        """The estimates as a field of JSON, if there are any."""
+        return {} if self.estimated is None else {"estimated": self.estimated.to_dict()}
+
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON, with the verdicts."""
-        return self.report.to_json() | self.verdicts.to_dict()
+        return self.report.to_json() | self.verdicts.to_dict() | self.beside()
 
 
 @dataclass(repr=False, eq=False)
@@ -193,7 +202,7 @@ class DelayResult(Result):
         self.total.report = replace(self.report, packets=packets, skipped=skipped)
 
     def to_dict(self) -> dict[str, Any]:
-        plain = self.report.to_json(self.command) | self.extra | self.total.verdicts.to_dict()
+        plain = self.report.to_json(self.command) | self.extra | self.total.verdicts.to_dict() | self.total.beside()
         plain["intervals"] = [entry.to_dict() for entry in self.intervals]
         plain["groups"] = [{"key": entry.key} | entry.to_dict() for entry in self.groups]
         return plain

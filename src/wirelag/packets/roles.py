@@ -69,6 +69,11 @@ class Server:
         to = Direction((), (self.net,)).rows(packets)
         return to & (packets.dst_port == np.uint16(self.port)) if self.port else to
 
+    def rows_back(self, packets: PacketBatch) -> Bools:
+        """Mask of the packets from these servers."""
+        of = Direction((self.net,), ()).rows(packets)
+        return of & (packets.src_port == np.uint16(self.port)) if self.port else of
+
 
 class Roles:
     """Which end of a conversation is the client; learned from SYNs."""
@@ -76,6 +81,11 @@ class Roles:
     def __init__(self, servers: tuple[Server, ...] = ()) -> None:
         self._given = servers
         self._known: Words = np.empty(0, np.uint64)  # in rising order
+
+    def of_servers(self, packets: PacketBatch) -> Bools:
+        """Mask of the packets to or from the named servers."""
+        ways = [way for server in self._given for way in (server.rows(packets), server.rows_back(packets))]
+        return np.asarray(np.logical_or.reduce(ways))
 
     def from_client(self, packets: PacketBatch) -> Bools:
         """Mask of the packets from a client to its server; each row depends only on the rows before it."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from wirelag.render.rows import method_cells
 from wirelag.render.tables import duration, layout, mean_with_bounds, more_groups, order_text, quantiles, shown_groups
 
 if TYPE_CHECKING:
@@ -19,18 +22,28 @@ WIDEST_KEY: Final = 48
 
 
 def table(result: ResponseResult) -> list[str]:
-    """A line for the total, each interval and each group."""
-    cells, head = (_pairs_cells, _PAIRS_HEAD) if result.both_ways else (_epoch_cells, _EPOCHS_HEAD)
-
-    def line(entry: Entry) -> str:
-        return f"{entry.report.samples:>9,}  {cells(entry.report)}"
-
+    """A line for the total, each interval and each group: those of paired exchanges, then those of estimates."""
     parts = [
         ("", [result.total]),
         ("over time (UTC)", result.intervals),
         (f"by {result.by}, {order_text(result)}", shown_groups(result)),
     ]
-    return layout(parts, f"{'responses':>9}  {head}", line, WIDEST_KEY) + more_groups(result) + result.notes
+    lines: list[str] = []
+    for estimator, cells, head in (("pairs", _pairs_cells, _PAIRS_HEAD), ("pirate", _epoch_cells, _EPOCHS_HEAD)):
+        own = [(title, [one for entry in entries for one in _of(entry, estimator)]) for title, entries in parts]
+        shown = [entry for _, entries in own for entry in entries]
+        title, method = method_cells(shown)
+        if shown:
+            lines += layout(own, f"{'responses':>9}  {title}{head}", partial(_line, method, cells), WIDEST_KEY)
+    return lines + more_groups(result) + result.notes
+
+
+def _of(entry: Entry, estimator: str) -> list[Entry]:
+    return [one for one in entry.by_method() if one.report.estimator == estimator]
+
+
+def _line(method: Callable[[Report], str], cells: Callable[[Report], str], entry: Entry) -> str:
+    return f"{entry.report.samples:>9,}  {method(entry.report)}{cells(entry.report)}"
 
 
 _PAIRS_HEAD: Final = f"{'p50':>8}  {'p99':>8}  {'mean, 95% interval':^28}  " + "  ".join(f"{name:>8}" for name in PARTS)

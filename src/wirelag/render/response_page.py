@@ -54,14 +54,20 @@ def _of_exchanges(result: ResponseResult) -> str:
             subject=result.subject,
             command_line=result.command_line,
             views=[View("", result.total, _timeline(result))],
-            groups=[entry for entry in result.groups if entry.report.samples],
+            groups=[entry for entry in result.groups if entry.report.samples and entry.report.estimator == "pairs"],
             by=result.by,
             notes=result.notes,
             warnings=result.warnings,
             counts=result.counts,
             what="responses",
             reason=result.report.reason or "",
-        )
+        ),
+        [
+            (entry.key, one.report)
+            for entry in (result.total, *result.groups)
+            for one in entry.by_method()
+            if one.report.estimator == "pirate"
+        ],
     )
 
 

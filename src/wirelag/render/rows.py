@@ -5,7 +5,7 @@ Law: each command has one schema, whatever it measured. Files of several capture
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from wirelag.report import QUANTILES
@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     import polars as pl
 
     from wirelag.measure.result import Entry
+    from wirelag.report import Report
 
 ONE_WAY_COLUMNS: Final = ("sent", "received", "lost", "reordered", "duplicated", "negative", "used", "wire_bytes")
 RESPONSE_COLUMNS: Final = (
     *("answered", "epochs", "confidence", "in_flight", "batch", "think", "network"),
     *("exchanges", "first_byte", "server", "transfer"),
 )
-TEXTS: Final = {"scope", "key", "leg", "reason"}
+TEXTS: Final = {"scope", "key", "leg", "method", "reason"}
 COUNTS: Final = {"packets", "samples", "answered", "epochs", "exchanges", *ONE_WAY_COLUMNS}
 
 
@@ -43,8 +44,20 @@ def row_of(entry: Entry) -> dict[str, Any]:
     if report.quantity == "one_way":
         row |= {name: report.details.get(name) for name in ONE_WAY_COLUMNS}
     if report.quantity == "response":
-        row |= {name: report.details.get(name) for name in RESPONSE_COLUMNS} | {"reason": report.reason}
+        row |= {"method": method_of(report)} | {name: report.details.get(name) for name in RESPONSE_COLUMNS}
+        row["reason"] = report.reason
     return row
+
+
+def method_of(report: Report) -> str:
+    """The methods behind the figures of a response, as one word."""
+    return "+".join(report.details.get("method", ())) or report.estimator
+
+
+def method_cells(entries: Sequence[Entry]) -> tuple[str, Callable[[Report], str]]:
+    """The column that names methods: its head, and the cell of a report."""
+    width = max([len("method"), *(len(method_of(entry.report)) for entry in entries)])
+    return f"{'method':<{width}}  ", lambda report: f"{method_of(report):<{width}}  "
 
 
 def _label(name: str) -> str:

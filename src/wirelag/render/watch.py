@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from wirelag.render.rows import method_cells, method_of
 from wirelag.render.tables import BLOCKS, Pictures, duration, layout, mean_with_bounds
 from wirelag.stats.distribution import Distribution
 from wirelag.units import format_duration, format_size, format_time
@@ -101,18 +102,28 @@ def table(rows: Sequence[Entry], groups: Sequence[Entry], title: str) -> list[st
     for entry in (*rows, *groups):
         delays.merge(entry.delays)
     pictures = Pictures(delays)
-    head = f"{'samples':>9}  {'p50':>8}  {'p90':>8}  {'p99':>8}  {'mean, 95% interval':<28}"
+    groups = [one for entry in groups for one in entry.by_method()]
+    methods, method_of_row = method_cells([*rows, *groups]) if _of_responses(rows) else ("", lambda _: "")
+    head = f"{'samples':>9}  {methods}{'p50':>8}  {'p90':>8}  {'p99':>8}  {'mean, 95% interval':<28}"
     head += f"  {pictures.axis}" if delays.samples else ""
-    return [line.rstrip() for line in layout([("", rows), (title, groups)], head, lambda one: _cells(one, pictures))]
+
+    def cells(entry: Entry) -> str:
+        return _cells(entry, method_of_row(entry.report), pictures)
+
+    return [line.rstrip() for line in layout([("", rows), (title, groups)], head, cells)]
 
 
-def _cells(entry: Entry, pictures: Pictures) -> str:
+def _cells(entry: Entry, method: str, pictures: Pictures) -> str:
     report = entry.report
     if not report.samples:
-        return f"{0:>9,}  {report.reason or 'no samples'}"
+        return f"{0:>9,}  {method}{report.reason or 'no samples'}"
     values = "  ".join(f"{duration(report.quantiles.get(q)):>8}" for q in ("0.5", "0.9", "0.99"))
     picture = pictures.of(entry) if entry.delays.samples else ""
-    return f"{report.samples:>9,}  {values}  {mean_with_bounds(report):<28}  {picture}"
+    return f"{report.samples:>9,}  {method}{values}  {mean_with_bounds(report):<28}  {picture}"
+
+
+def _of_responses(rows: Sequence[Entry]) -> bool:
+    return any(entry.report.quantity == "response" for entry in rows)
 
 
 def plain_line(part: LiveInterval, dropped: int) -> str:
@@ -127,11 +138,18 @@ def plain_line(part: LiveInterval, dropped: int) -> str:
             for leg, figures in legs.items()
         )
         return f"{when}  {said}; {dropped:,} dropped"
+    said = "; ".join(_figures(one) for one in part.by_method())
+    return f"{when}  {said}; {dropped:,} dropped"
+
+
+def _figures(report: Report) -> str:
+    """How many samples, by which method, and their median or mean."""
+    method = f"{method_of(report)}  " if report.quantity == "response" else ""
     if not report.samples:
-        return f"{when}  {0:>9,}  {report.reason or 'no samples'}; {dropped:,} dropped"
+        return f"{0:>9,}  {method}{report.reason or 'no samples'}"
     values = "  ".join(f"{q} {duration(report.quantiles.get(key))}" for q, key in (("p50", "0.5"), ("p99", "0.99")))
     shown = values if report.quantiles else f"mean {duration(report.mean)}"
-    return f"{when}  {report.samples:>9,}  {shown}; {dropped:,} dropped"
+    return f"{report.samples:>9,}  {method}{shown}"
 
 
 def memory_bytes() -> int:

@@ -1,6 +1,6 @@
 """`wirelag watch --prometheus`: measurements since the start, for Prometheus.
 
-Series are bounded: one histogram for each leg, and two numbers for each of at most `--most-groups` groups.
+Series are bounded: one histogram for each leg, and two numbers for each of at most `--most-groups` groups and method.
 """
 
 from __future__ import annotations
@@ -40,19 +40,23 @@ def _metrics(source: Source, measure: LiveMeasure) -> Iterable[Metric]:
     for leg, delays in measure.delays().items():
         histogram.add_metric([where, leg], buckets(delays), delays.sum_ns / 1e9)
     yield histogram
-    if not measure.delays():
-        report = measure.report()
+    report = measure.estimated() if measure.delays() else measure.report()
+    if report is not None:
         # One direction gives only means: a sum and a count, no buckets.
         estimated = SummaryMetricFamily(
             f"wirelag_{measure.quantity}_estimated_seconds", HELP[measure.quantity], labels=["interface"]
         )
         estimated.add_metric([where], report.samples, (report.mean or 0.0) * report.samples)
         yield estimated
+    by_method = measure.quantity == "response"
     groups = SummaryMetricFamily(
-        f"wirelag_{measure.quantity}_group_seconds", "The same by group.", labels=["interface", "group"]
+        f"wirelag_{measure.quantity}_group_seconds",
+        "The same by group.",
+        labels=["interface", "group", *(["method"] if by_method else [])],
     )
-    for key, sums in measure.groups.sums.items():
-        groups.add_metric([where, key], sums.samples, sums.sum_ns / 1e9)
+    for (key, estimator), sums in measure.groups.sums.items():
+        method = "pairs" if estimator == "pairs" else "estimated"
+        groups.add_metric([where, key, *([method] if by_method else [])], sums.samples, sums.sum_ns / 1e9)
     yield groups
     known = source.statistics
     for counter, text, value in (

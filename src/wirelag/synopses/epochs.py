@@ -5,7 +5,7 @@ Memory: 168 bytes per epoch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -83,11 +83,13 @@ class Epochs:
         rows["reason"][none] = np.where(crowd[none], REASONS.index("crowd"), REASONS.index("too_fast"))
         return replace(self, rows=rows)
 
-    def one_way(self) -> Epochs:
-        """If both directions of a flow were taken for a client's, keep the one heard first."""
+    def one_way(self, before: Collection[tuple[int, ...]] = ()) -> Epochs:
+        """If both directions of a flow were taken for a client's, keep the one heard first, or in `before`."""
         distinct, first, place = np.unique(self.ends, axis=0, return_index=True, return_inverse=True)
         since = dict(zip(map(tuple, distinct.tolist()), self.rows["start_ns"][first].tolist(), strict=True))
-        kept = np.array([ns <= since.get(_reversed(ends), ns) for ends, ns in since.items()], bool)
+        kept = np.array(
+            [_reversed(ends) not in before and ns <= since.get(_reversed(ends), ns) for ends, ns in since.items()], bool
+        )
         return self if kept.all() else self.of(kept[place.reshape(-1)])
 
     def by_ends(self) -> Iterator[tuple[list[int], Array]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,34 @@ EXCHANGE: Final = np.dtype(
 )  # fmt: skip
 
 
+class Told(NamedTuple):
+    """What the packets of a client tell about a flow with exchanges; counts of epochs are of those with an estimate."""
+
+    exchanges: int = 0
+    datagrams: int = 0  # requests of a flow of datagrams
+    epochs: int = 0
+    several: int = 0  # epochs that surely had several requests in flight
+
+    def adding(self, exchanges: int = 0, datagrams: int = 0, epochs: int = 0, several: int = 0) -> Told:
+        """With these, too."""
+        return Told(
+            self.exchanges + exchanges, self.datagrams + datagrams, self.epochs + epochs, self.several + several
+        )
+
+    def told(self, epochs: Array) -> Told:
+        """With what these epochs tell, too."""
+        if int(epochs[0]["ports"]) & 0xFF == UDP:
+            return self.adding(datagrams=int(epochs["requests"].sum()))
+        answered = epochs[epochs["count"] > 0]
+        several = (answered["in_flight"] > 1) & (answered["confidence"] >= SURE)
+        return self.adding(epochs=len(answered), several=int(np.count_nonzero(several)))
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether the client does not wait for a response before the next request."""
+        return 4 * self.exchanges < 3 * self.datagrams or 2 * self.several > self.epochs
+
+
 @dataclass(slots=True)
 class Exchanges:
     """The synopsis: ended exchanges, and counters."""
@@ -60,17 +88,22 @@ class Exchanges:
         """A selection of exchanges."""
         return replace(self, rows=self.rows[rows])
 
-    def told_by(self, epochs: Epochs) -> Exchanges:
+    def told_by(self, epochs: Epochs, known: dict[tuple[int, ...], Told] | None = None) -> Exchanges:
         """Mark the flows whose client packets alone show that they do not wait for a response before the next request.
 
         Such a client sends a request upon each response: the two alternate, though they do not belong together. So do,
         for a while, unsolicited datagrams in both directions; there most requests have no exchange.
+        `known` is what earlier intervals told of flows with exchanges; this one is added to it.
         """
         flows, place = np.unique(self.rows["ends"], axis=0, return_inverse=True)
-        told = {tuple(ends): rows for ends, rows in epochs.by_ends()}
+        known = {} if known is None else known
         exchanges = np.bincount(place.reshape(-1), minlength=len(flows))
-        each = zip(flows.tolist(), exchanges.tolist(), strict=True)
-        overlap = np.array([_overlap(told.get(tuple(flow)), n) for flow, n in each], bool)
+        for flow, count in zip(map(tuple, flows.tolist()), exchanges.tolist(), strict=True):
+            known[flow] = known.pop(flow, Told()).adding(exchanges=count)  # now the one heard last
+        for ends, rows in epochs.by_ends():
+            if (flow := tuple(ends)) in known:
+                known[flow] = known[flow].told(rows)
+        overlap = np.array([known[tuple(flow)].overlaps for flow in flows.tolist()], bool)
         if not overlap.any():
             return self
         rows = self.rows.copy()
@@ -123,6 +156,7 @@ class Exchanges:
             packets=self.packets,
             reason=None if len(rows) else "no request was seen together with its whole response",
             details={
+                "method": ["pairs"],
                 "exchanges": len(self.rows),
                 **{name: int(np.count_nonzero(self.rows["flags"] & np.uint64(flag))) for name, flag in FLAGS.items()},
                 "first_byte": _mean(first_ns),
@@ -139,20 +173,6 @@ class Exchanges:
             },
             **facts(times, _crowds(rows, single.response_ns)),
         )
-
-
-def _overlap(epochs: Array | None, exchanges: int) -> bool:
-    if epochs is None:
-        return False
-    if _protocol(epochs[0]) == UDP:
-        return bool(4 * exchanges < 3 * int(epochs["requests"].sum()))
-    answered = epochs[epochs["count"] > 0]
-    several = (answered["in_flight"] > 1) & (answered["confidence"] >= SURE)
-    return bool(2 * np.count_nonzero(several) > len(answered))
-
-
-def _protocol(row: Any) -> int:
-    return int(row["ports"]) & 0xFF
 
 
 def _crowds(rows: Array, response_ns: npt.NDArray[np.int64]) -> RandomGroups | None:

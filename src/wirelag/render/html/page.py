@@ -48,7 +48,7 @@ class Page(Frame):
 
 
 def render(page: Page, more: Mapping[str, tuple[Figure, str]] = MappingProxyType({})) -> str:
-    """The page; `more` are charts with their sections, by name."""
+    """The page; `more` are charts with their sections, by name; an empty chart is a section only."""
     sections = [_summary(page)]
     figures: dict[str, Figure] = {}
     known = [view for view in page.views if view.entry.report.samples]
@@ -57,9 +57,10 @@ def render(page: Page, more: Mapping[str, tuple[Figure, str]] = MappingProxyType
         named = [replace(view.entry, key=view.name or view.entry.key) for view in known]
         figures["cdf"] = cdf(named, page.what)
         sections.append(chart("cdf", f"How long {page.what} take", text, below=_delays_table(named)))
-        for name, (figure, section) in more.items():
-            figures[name] = figure
-            sections.append(section)
+    for name, (figure, section) in more.items():
+        figures |= {name: figure} if figure else {}
+        sections.append(section)
+    if known:
         for view in known:
             _add_timeline(page, view, figures, sections)
         if page.groups:

@@ -12,6 +12,7 @@ from wirelag.render.html.frame import Frame, bounds, chart, coverage, delay, doc
 from wirelag.render.html.oneway_charts import SpanEntry, means
 from wirelag.render.html.page import MOST_BARS, MOST_GROUPS, Page, render
 from wirelag.render.html.response_charts import height, over_time, split
+from wirelag.render.rows import method_of
 from wirelag.report import Report
 from wirelag.synopses.epochs import MEANING, Epochs
 
@@ -117,12 +118,16 @@ def _network(report: Report) -> str:
 
 # ---- tables ----
 
-_HEADS: Final = ("responses", "mean", "95% interval", "think time", "network", "in flight", "answered", "confidence")
+_HEADS: Final = (
+    *("method", "responses", "mean", "95% interval", "think time", "network", "in flight", "answered"),
+    "confidence",
+)
 
 
 def _cells(report: Report) -> list[str]:
     said = report.details
     return [
+        escape(method_of(report)),
         f"{report.samples:,}",
         delay(report.mean),
         bounds(report, "mean", "-"),
@@ -190,24 +195,42 @@ _SPLIT_TEXT: Final = (
     "Means. Network is the round trip to the server, the shortest so far on each connection; server is the rest of the "
     "time to the first byte; transfer is the time from the first byte to the last."
 )
-_SPLIT_HEADS: Final = ("responses", "mean", "network", "server", "transfer", "think time", "batch")
+_SPLIT_HEADS: Final = ("method", "responses", "mean", "network", "server", "transfer", "think time", "batch")
 
 
-def render_pairs(page: Page) -> str:
+_ESTIMATED_TEXT: Final = (
+    "Of these servers or flows only packets of clients were seen, or their clients do not wait for responses. Their "
+    "means are estimated; the figures above are without them."
+)
+
+
+def render_pairs(page: Page, estimated: Entries = ()) -> str:
     """The page where requests and responses were both seen: every response time and its parts.
 
-    Reports are those of `Exchanges.report`.
+    Reports are those of `Exchanges.report`. `estimated` are reports of `Epochs.report`: the total, then the groups.
     """
+    more: dict[str, tuple[Figure, str]] = {}
     known = [entry for entry in (page.views[0].entry, *page.groups[:MOST_BARS]) if entry.report.samples]
-    if not known:
-        return render(page)
-    section = chart("split", "Where the time goes", _SPLIT_TEXT, 130 + 26 * len(known), _split_table(page.by, known))
-    return render(page, {"split": (split(known), section)})
+    if known:
+        text = chart("split", "Where the time goes", _SPLIT_TEXT, 130 + 26 * len(known), _split_table(page.by, known))
+        more["split"] = split(known), text
+    if estimated:
+        more["estimated"] = _estimated(page.by, estimated)
+    return render(page, more)
+
+
+def _estimated(by: str, entries: Entries) -> tuple[Figure, str]:
+    title, few = "Estimated from packets of clients", [one for one in entries[: MOST_BARS + 1] if one[1].samples]
+    rows = [[escape(name), *_cells(report)] for name, report in entries[:MOST_GROUPS]]
+    below = table(f"Estimates by {by}", (by, *_HEADS), rows)
+    if few:
+        return means(few, "mean latency"), chart("estimated", title, _ESTIMATED_TEXT, 110 + 26 * len(few), below)
+    return {}, f"<section><h2>{title}</h2><p>{_ESTIMATED_TEXT}</p>{below}</section>"
 
 
 def _split_table(by: str, entries: Sequence[Entry]) -> str:
     rows = [
-        [escape(entry.key), f"{entry.report.samples:,}", delay(entry.report.mean),
+        [escape(entry.key), escape(method_of(entry.report)), f"{entry.report.samples:,}", delay(entry.report.mean),
          *(delay(entry.report.details[name]) for name in ("network", "server", "transfer", "think", "batch"))]
         for entry in entries
     ]  # fmt: skip

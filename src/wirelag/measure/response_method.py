@@ -1,0 +1,242 @@
+"""Which method times the responses of a flow, decided in one place for captures and live traffic.
+
+The rule, server by server (address, protocol and port):
+
+1. A server is *paired* if more of its exchanges have a single time than belong to clients that do not wait for a
+   response. So is one whose exchanges have no single time, if the packets of its clients give no estimate either.
+2. All flows of any other server are estimated from the packets of clients.
+3. In a paired server, flows whose client does not wait, and flows with `fewest` requests or more of which no response
+   was seen, are estimated. The others are paired.
+
+So no flow changes the figures of another server. A method that was asked for applies to all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag.synopses.epochs import Epochs, ends_text
+from wirelag.synopses.request_response import NOT_SINGLE, OVERLAPPING, UDP, Exchanges, Told
+
+if TYPE_CHECKING:
+    from wirelag.ebpf.pirate import KernelPirate
+    from wirelag.estimators.pirate import PirateMeter
+    from wirelag.measure.response import ResponseSettings
+    from wirelag.packets.batch import PacketBatch
+    from wirelag.packets.grouping import Grouping
+    from wirelag.packets.intervals import Interval
+
+Array = npt.NDArray[Any]
+Ends = tuple[int, ...]
+
+MOST_KNOWN: Final = 1 << 16  # servers, and flows, that are remembered from interval to interval
+MOST_HELD: Final = 1 << 16  # exchanges that wait for a verdict about their flow
+_SERVER: Final = np.uint64(0xFFFFFFFF)  # port and protocol of the server, in the last word of the ends
+
+
+@dataclass
+class Heard:
+    """The synopses of an interval, and how many packets clients and servers sent."""
+
+    epochs: Epochs
+    exchanges: Exchanges
+    from_clients: int = 0
+    from_servers: int = 0
+    left_out: int = 0  # packets neither to nor from the named servers
+
+
+class ResponseMeter:
+    """Both methods over the same packets; with `at_end` open flows report what they can at each cut."""
+
+    def __init__(
+        self, settings: ResponseSettings, at_end: bool, pirate: PirateMeter | KernelPirate | None = None
+    ) -> None:
+        from wirelag.estimators.pairs import Pairs
+        from wirelag.packets.roles import Roles
+
+        self._settings, self._at_end = settings, at_end
+        self._roles = Roles(settings.servers)
+        self._asked: npt.NDArray[np.bool_] | None = None  # rows of the current batch that clients sent
+        self._pirate = pirate or settings.pirate().meter("tap")
+        self._pairs = Pairs(settings.memory, from_client=lambda _: self._asked).meter("tap")  # type: ignore[arg-type, return-value]
+        self._ways: dict[Ends, None] = {}  # directions of flows that were taken for a client's, in earlier intervals
+        self._clients = self._servers = self._left_out = 0
+
+    def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
+        """Take packets."""
+        if self._settings.servers:
+            ours = np.flatnonzero(self._roles.of_servers(packets))
+            self._left_out += len(packets) - len(ours)
+            packets = packets if len(ours) == len(packets) else packets[ours]
+        self._asked = self._roles.from_client(packets)
+        rows = np.flatnonzero(self._asked)
+        self._clients += len(rows)
+        self._servers += len(packets) - len(rows)
+        # Also for pairs alone: epochs show which clients do not wait for a response.
+        self._pirate.observe(packets if len(rows) == len(packets) else packets[rows])
+        if self._settings.may_pair:
+            self._pairs.observe(packets)
+
+    def cut(self, interval: Interval) -> Heard:
+        """End an interval."""
+        return self._end(interval, self._pirate.finish() if self._at_end else self._pirate.cut(interval))
+
+    def finish(self) -> Heard:
+        """End the input: open flows report what they can."""
+        from wirelag.packets.intervals import Interval
+
+        return self._end(Interval(0, 0), self._pirate.finish())
+
+    def _end(self, interval: Interval, epochs: Epochs) -> Heard:
+        epochs = epochs.one_way(self._ways)
+        if not self._at_end:
+            self._ways |= dict.fromkeys(_keys(np.unique(epochs.ends, axis=0)))
+            _forget(self._ways, MOST_KNOWN)
+        heard = Heard(epochs, self._pairs.cut(interval), self._clients, self._servers, self._left_out)
+        self._clients = self._servers = self._left_out = 0
+        return heard
+
+
+@dataclass
+class Chosen:
+    """What each method is to report. None: it applies to nothing."""
+
+    paired: Exchanges | None
+    estimated: Epochs | None
+    unheard: list[str] = field(default_factory=list)  # servers that are in neither: no response, few requests
+
+    @property
+    def main(self) -> Exchanges | Epochs:
+        """What the figures that come first are of: exchanges, if any were paired."""
+        found = self.estimated if self.paired is None else self.paired
+        assert found is not None
+        return found
+
+    @property
+    def beside(self) -> Epochs | None:
+        """The estimates, if exchanges come first."""
+        return None if self.paired is None else self.estimated
+
+
+class Chooser:
+    """The rule, applied to each interval in turn with what the intervals before it showed."""
+
+    def __init__(self, method: str | None, fewest: int) -> None:
+        self._method, self._fewest = method, fewest
+        self._servers: dict[Ends, tuple[int, int, int]] = {}  # exchanges: single, of clients that do not wait, all
+        self._flows: dict[Ends, Told] = {}  # that had an exchange
+        self._held: Array | None = None
+        self._pairs = method == "pairs"
+
+    @property
+    def pairs(self) -> bool:
+        """Whether anything has been paired so far."""
+        return self._pairs
+
+    def choose(self, heard: Heard, last: bool = True) -> Chosen:
+        """Split an interval by method; with `last` nothing waits for what later intervals show."""
+        exchanges, epochs = heard.exchanges, heard.epochs
+        if self._method not in (None, "pairs"):
+            return Chosen(None, epochs)
+        exchanges = self._settled(exchanges, epochs, last).told_by(epochs, self._flows)
+        if self._method == "pairs":
+            asked, answering = (_servers_named(ends) for ends in (epochs.ends, exchanges.rows["ends"]))
+            chosen = Chosen(exchanges, None, [name for name in asked if name not in answering])
+        else:
+            chosen = self._split(exchanges, epochs)
+        for known in (self._servers, self._flows):
+            _forget(known, MOST_KNOWN)
+        return chosen
+
+    def _split(self, exchanges: Exchanges, epochs: Epochs) -> Chosen:
+        both = np.concatenate([exchanges.rows["ends"].reshape(-1, 5), epochs.ends])
+        flows, place = np.unique(both, axis=0, return_inverse=True)
+        of_exchange, of_epoch = np.split(place.reshape(-1), [len(exchanges)])
+        flags = exchanges.rows["flags"]
+
+        def count(places: Array, weights: Array | None = None) -> Array:
+            return np.bincount(places, weights, minlength=len(flows)).astype(np.int64)
+
+        single = count(of_exchange[(flags & NOT_SINGLE) == 0])
+        overlapping = count(of_exchange[(flags & np.uint64(OVERLAPPING)) != 0])
+        known = count(of_exchange)
+        requests, estimates = (count(of_epoch, epochs.rows[name]) for name in ("requests", "count"))
+        told = [self._flows.get(ends) for ends in _keys(flows)]
+        answers = np.array([one is not None for one in told], bool)
+        overlap = np.array([one is not None and one.overlaps for one in told], bool)
+        names = flows[:, 2:].copy()
+        names[:, 2] &= _SERVER
+        servers, server = np.unique(names, axis=0, return_inverse=True)
+        server = server.reshape(-1)
+
+        def by_server(values: Array) -> Array:
+            return np.bincount(server, values, minlength=len(servers)).astype(np.int64)
+
+        new = np.stack([by_server(values) for values in (single, overlapping, known)], axis=1)
+        so_far = self._remember(servers, new)
+        waits = so_far[:, 0] > so_far[:, 1]
+        hopeless = (so_far[:, 0] == 0) & (so_far[:, 1] == 0) & (so_far[:, 2] > 0) & (by_server(estimates) == 0)
+        paired = (waits | hopeless)[server] & ~overlap & (answers | (requests < self._fewest))
+        self._pairs |= bool((paired & (known > 0)).any())
+        busiest = np.zeros(len(servers), np.int64)
+        np.maximum.at(busiest, server, requests)
+        faint = (so_far[:, 2] == 0) & (busiest < self._fewest) & self._pairs
+        unheard = sorted({ends_text(ends, "server") for ends in flows[faint[server]].tolist()})
+        rest = epochs.of(~paired[of_epoch] & ~faint[server[of_epoch]])
+        return Chosen(
+            exchanges.of(paired[of_exchange]) if self._pairs else None,
+            rest if len(rest) or not self._pairs else None,
+            unheard,
+        )
+
+    def _remember(self, servers: Array, new: Array) -> Array:
+        """Add what an interval showed; returns all that is known of these servers."""
+        totals = new.copy()
+        for i, server in enumerate(_keys(servers)):
+            totals[i] += self._servers.pop(server, (0, 0, 0))
+            single, overlapping, known = totals[i].tolist()
+            self._servers[server] = single, overlapping, known  # now the one heard last
+        return totals
+
+    def _settled(self, exchanges: Exchanges, epochs: Epochs, last: bool) -> Exchanges:
+        """Exchanges that can be judged.
+
+        Those of busy flows of datagrams wait for the end of their epoch, which shows how many requests there were: in a
+        stream in both directions some datagrams look like request and response.
+        """
+        rows = exchanges.rows if self._held is None else np.concatenate([self._held, exchanges.rows])
+        self._held = None
+        exchanges = replace(exchanges, rows=rows)
+        if last or not len(rows):
+            return exchanges
+        flows, place, counts = np.unique(rows["ends"], axis=0, return_inverse=True, return_counts=True)
+        place = place.reshape(-1)
+        told_ns = {tuple(ends): int(told["end_ns"].max()) for ends, told in epochs.by_ends()}
+        until_ns = np.array([told_ns.get(ends, -1) for ends in _keys(flows)], np.int64)
+        busy = (flows[:, 4] & np.uint64(0xFF) == UDP) & (counts >= self._fewest)
+        held = busy[place] & (rows["begin_ns"] > until_ns[place])
+        if not held.any() or np.count_nonzero(held) > MOST_HELD:
+            return exchanges
+        self._held = rows[held]
+        return exchanges.of(~held)
+
+
+def _keys(rows: Array) -> list[Ends]:
+    return [tuple(words) for words in rows.tolist()]
+
+
+def _forget(known: dict[Ends, Any], most: int) -> None:
+    """Keep `most` entries; those heard least recently go first."""
+    for key in list(islice(known, max(0, len(known) - most))):
+        del known[key]
+
+
+def _servers_named(ends: Array) -> dict[str, None]:
+    distinct: Iterable[list[int]] = np.unique(ends.reshape(-1, 5), axis=0).tolist()
+    return dict.fromkeys(ends_text(words, "server") for words in distinct)
