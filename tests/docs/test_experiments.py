@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from tests.support.experiment_tables import ROOM, numbers, tables_of
@@ -458,3 +459,18 @@ def test_confident_answers_of_real_traffic(shared_data: Path) -> None:
     epochs, far = (sum(int(row[name]) for row in sure) for name in ("epochs", "off by > 50%"))
     assert epochs >= 30
     assert far <= 0.1 * epochs
+
+
+@pytest.mark.acceptance
+def test_captures_of_all_kinds(shared_data: Path, tmp_path: Path) -> None:
+    tables = tables_of("pirate_wild", "--rows", str(tmp_path / "rows.parquet"))
+    epochs = tables["epochs, and how many `auto` answers"]
+    counts = [int(epochs[name]["answered"]) for name in ("all", "with a truth", "clean")]
+    assert counts == sorted(counts, reverse=True)
+    by_confidence = tables["answered epochs by confidence, clean"]
+    assert sum(int(row["epochs"]) for row in by_confidence.values()) == counts[-1] > 0
+    rows = pl.read_parquet(tmp_path / "rows.parquet")
+    assert len(rows) == int(epochs["all"]["all"])
+    # The plain twin gives the same reasons, epoch by epoch; `too_fast` is decided after it.
+    of_twin = rows.filter((pl.col("method") == "auto") & (pl.col("reason") != "too_fast"))
+    assert (of_twin["auto_reason"] == of_twin["reason"].replace("", "answered")).all()
