@@ -16,14 +16,16 @@ import wirelag as api
 from lab.clients import Load, Task
 from lab.network import SERVICE_ADDRESS, Network
 from lab.servers import Httpd, Udpd
+from tests.support import needs
 from tests.support.client_loops import MS, Loop, constant
 from tests.support.command import wirelag
 from tests.support.in_lab import IN_LAB
 from tests.support.places import SCHEMAS
 from tests.support.two_way_captures import HTTP, STREAM, exchanges, from_client_only, stream, write
 from tests.support.watching import Watching
+from wirelag.capture.live import Replay
 from wirelag.measure.groups import Groups
-from wirelag.measure.live import Responses
+from wirelag.measure.live import Responses, watch
 from wirelag.measure.recent import Recent
 from wirelag.measure.response import GROUPS, ResponseSettings
 from wirelag.packets.intervals import events
@@ -248,6 +250,27 @@ def test_the_last_minute_keeps_both_apart(halves: Path) -> None:
     assert said == [(key, method) for key in ("now", "last minute", "last 10 minutes") for method in ("pairs", "auto")]
     (group,) = recent.slowest()
     assert [one.report.mean for one in group.by_method()] == [pytest.approx(0.02), pytest.approx(0.06, rel=0.05)]
+
+
+def test_metrics_name_the_method_of_a_group(halves: Path) -> None:
+    pytest.importorskip("prometheus_client", reason=needs.LIVE)
+    from wirelag.render.watch_metrics import metrics
+
+    measure, source = Responses(ResponseSettings(groups=Groups("server", GROUPS))), Replay([str(halves)], speed=None)
+    for _ in watch(source, measure, 10**9):
+        pass
+    measure.finish()
+    counts = {
+        (sample.name, sample.labels.get("group"), sample.labels.get("method")): sample.value
+        for metric in metrics(source, measure)
+        for sample in metric.samples
+    }
+    report = measure.estimated()
+    assert report is not None
+    name = "wirelag_response_group_seconds_count"
+    assert counts[name, SERVICE, "pairs"] == counts["wirelag_response_seconds_count", None, None] == 360
+    assert counts[name, SERVICE, "estimated"] == report.samples > 100
+    assert counts["wirelag_response_estimated_seconds_count", None, None] == report.samples
 
 
 @pytest.fixture

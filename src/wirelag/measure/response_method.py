@@ -9,6 +9,7 @@ The rule, server by server (address, protocol and port):
    was seen, are estimated. The others are paired.
 
 So no flow changes the figures of another server. A method that was asked for applies to all.
+Memory: what is known of 2^16 servers and of 2^16 flows, and 2^16 exchanges of 128 bytes that wait for a verdict.
 """
 
 from __future__ import annotations

@@ -27,12 +27,13 @@ def exporter(address: str, source: Source, measure: LiveMeasure) -> Exporter:
 
     def collect() -> Iterable[Metric]:
         with measure.lock:
-            return list(_metrics(source, measure))
+            return list(metrics(source, measure))
 
     return Exporter(address, collect)
 
 
-def _metrics(source: Source, measure: LiveMeasure) -> Iterable[Metric]:
+def metrics(source: Source, measure: LiveMeasure) -> Iterable[Metric]:
+    """The metrics so far."""
     from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, SummaryMetricFamily
 
     name, where = f"wirelag_{measure.quantity}_seconds", source.name
