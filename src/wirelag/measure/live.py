@@ -12,6 +12,7 @@ import numpy as np
 
 from wirelag.estimators.drive import drive
 from wirelag.estimators.protocol import Meter
+from wirelag.measure.groups import Groups
 from wirelag.measure.response import BothWays, Heard, ResponseMeter, ResponseSettings, by_group
 from wirelag.measure.result import Entry
 from wirelag.measure.rtt import RANKED, legs
@@ -23,13 +24,14 @@ from wirelag.stats.distribution import Z95, Distribution
 from wirelag.stats.random_groups import RandomGroups
 from wirelag.synopses.epochs import Epochs
 from wirelag.synopses.request_response import Exchanges
-from wirelag.synopses.samples import ALL, LEGS, Samples, facts
+from wirelag.synopses.samples import LEGS, Samples, facts
 
 if TYPE_CHECKING:
     from wirelag.capture.live import Source
     from wirelag.ebpf.pirate import KernelPirate
 
 FEWEST: Final = 4  # intervals needed for a confidence interval of the mean
+GROUP_BYTES: Final = 320_000  # of a group: its delays in total, in this interval and in the last minute
 
 
 @dataclass(slots=True)
@@ -88,21 +90,40 @@ class LiveInterval:
 
 
 class LiveGroups:
-    """Delays of each group, summed: the first `most` groups are kept, the rest is "other"."""
+    """Delays of each group, summed over intervals: at most `most` groups, those with the most samples.
+
+    After an interval that brought more, those with the fewest leave for "other". A group that comes later counts as if
+    it had had as many samples as any that left (Space-Saving, synopses/group_delays.py): so one that has more is kept.
+    """
 
     def __init__(self, most: int) -> None:
         self.most = most
+        self.floor = 0  # the largest count that left
         self.delays: dict[str, Distribution] = {}
         self.sums: dict[str, Sums] = {}
+        self._before: dict[str, int] = {}  # the floor when a group came
 
     def add(self, part: LiveInterval) -> None:
         """Add an interval."""
         for key, report in part.groups.items():
-            name = key if key in self.sums or len(self.sums) < self.most else OTHER_KEY
             mean_ns = (report.mean or 0.0) * 1e9
-            self.sums.setdefault(name, Sums()).add(report.samples, round(mean_ns * report.samples))
+            self._before.setdefault(key, self.floor)
+            self.sums.setdefault(key, Sums()).add(report.samples, round(mean_ns * report.samples))
             if key in part.group_delays:
-                self.delays.setdefault(name, Distribution()).merge(part.group_delays[key])
+                self.delays.setdefault(key, Distribution()).merge(part.group_delays[key])
+        more = len(self.sums) - (OTHER_KEY in self.sums) - self.most
+        if more > 0:
+            counts = {key: self.sums[key].samples + self._before[key] for key in self.sums if key != OTHER_KEY}
+            for key in sorted(counts, key=counts.__getitem__)[:more]:
+                self._leave(key)
+                self.floor = max(self.floor, counts[key])
+
+    def _leave(self, key: str) -> None:
+        del self._before[key]
+        self._before.setdefault(OTHER_KEY, 0)
+        self.sums.setdefault(OTHER_KEY, Sums()).merge(self.sums.pop(key))
+        if key in self.delays:
+            self.delays.setdefault(OTHER_KEY, Distribution()).merge(self.delays.pop(key))
 
     def reports(self, estimator: str, quantity: Any) -> Iterator[tuple[str, Report, Distribution]]:
         """The report of each group, slowest first; "other" last."""
@@ -125,13 +146,13 @@ class RoundTrips:
 
     quantity: Final = "round_trip"
 
-    def __init__(self, meter: Meter[Samples], name: str, grouping: Grouping | None) -> None:
+    def __init__(self, meter: Meter[Samples], name: str, groups: Groups | None = None) -> None:
         self.estimator = name
         self.total = Samples()
-        self.groups = LiveGroups(grouping.most if grouping else 0)
+        self.groups = LiveGroups(groups.fit(GROUP_BYTES) if groups else 0)
         self.lock = threading.Lock()  # held while the sums change
         self._meter = meter
-        self._wanted, self._grouping = grouping, _anew(grouping)
+        self._grouping = groups.delays() if groups else None
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
         """Take packets of the open interval."""
@@ -141,18 +162,15 @@ class RoundTrips:
         """End an interval."""
         samples = self._meter.cut(interval)
         report = samples.report(self.estimator, "round_trip", leg=LEGS[0]).during(interval)
-        part = LiveInterval(interval, report, samples.distribution(leg=0), samples.random_groups.of_leg(0))
-        part.legs = {
-            name: (samples.distribution(leg=i), samples.random_groups.of_leg(i)) for i, name in enumerate(LEGS)
-        }
-        if self._grouping:
+        part = LiveInterval(interval, report, samples.distribution(0), samples.random_groups.of_leg(0))
+        part.legs = {name: (samples.distribution(i), samples.random_groups.of_leg(i)) for i, name in enumerate(LEGS)}
+        if self._grouping is not None:
             leg = LEGS.index(RANKED.get(self._grouping.by, LEGS[0]))
-            for tag in samples.tags:
-                key = self._grouping.keys[tag]
-                part.groups[key] = samples.report(self.estimator, "round_trip", tag, LEGS[leg])
-                part.group_delays[key] = samples.distribution(tag, leg)
-        # Tags last one interval: a silent group costs nothing later.
-        self._grouping = _anew(self._wanted)
+            for key, group in self._grouping.few(self.groups.most):
+                part.groups[key] = group.report(self.estimator, "round_trip", LEGS[leg])
+                part.group_delays[key] = group.distribution(leg)
+            # Groups last one interval: a silent one costs nothing later.
+            self._grouping = self._grouping.anew()
         with self.lock:
             self._add(samples)
             self.groups.add(part)
@@ -163,8 +181,8 @@ class RoundTrips:
 
     def _add(self, samples: Samples) -> None:
         for leg in range(len(LEGS)):
-            mine = self.total.distributions.setdefault((ALL, leg), Distribution())
-            mine.merge(samples.distribution(leg=leg))
+            mine = self.total.distributions.setdefault(leg, Distribution())
+            mine.merge(samples.distribution(leg))
         self.total.random_groups.merge(samples.random_groups)
         self.total.packets += samples.packets
         self.total.count(**samples.counts)
@@ -175,7 +193,7 @@ class RoundTrips:
 
     def delays(self) -> dict[str, Distribution]:
         """All single delays, by leg."""
-        return {side: self.total.distribution(leg=leg) for leg, side in enumerate(LEGS)}
+        return {side: self.total.distribution(leg) for leg, side in enumerate(LEGS)}
 
     def entries(self) -> list[Entry]:
         """The final figures of each leg."""
@@ -189,7 +207,7 @@ class Responses:
 
     def __init__(self, settings: ResponseSettings, meter: KernelPirate | None = None) -> None:
         self.lock = threading.Lock()  # held while the sums change
-        self.groups = LiveGroups(settings.groups.most)
+        self.groups = LiveGroups(settings.groups.fit(GROUP_BYTES))
         self.exchanges = Samples()
         self.sums = Sums()
         self.abstained: dict[str, int] = {}
@@ -227,7 +245,7 @@ class Responses:
             found: Exchanges | Epochs = heard.exchanges if self.both_ways else heard.epochs
             part = LiveInterval(interval, found.report().during(interval), found.delays, random_groups)
             by = self._settings.groups.by
-            for entry in by_group(found, by, self.groups.most) if by else []:
+            for entry in by_group(found, by, self.groups.most)[0] if by else []:
                 part.groups[entry.key] = entry.report
                 if self.both_ways:
                     part.group_delays[entry.key] = entry.delays
@@ -239,7 +257,7 @@ class Responses:
         if len(single):
             keys, times_ns = np.ascontiguousarray(single.rows["key"]), np.ascontiguousarray(single.response_ns)
             legs = np.zeros(len(single), np.uint8)
-            self.exchanges.add(None, legs, times_ns)
+            self.exchanges.add(legs, times_ns)
             random_groups.add(keys, np.arange(len(keys), dtype=np.uint32), legs, times_ns)
             self.exchanges.random_groups.merge(random_groups)
         answered = epochs.rows[epochs.rows["count"] > 0]
@@ -299,9 +317,3 @@ def _watched(source: Source, interval_ns: int, length_ns: int | None) -> Iterato
         yield interval, packets
         if length_ns is not None and source.now_ns() >= (source.began_ns or 0) + length_ns:
             source.stop()
-
-
-def _anew(grouping: Grouping | None) -> Grouping | None:
-    if grouping is None:
-        return None
-    return Grouping(grouping.by, grouping.ipv4_prefix, grouping.ipv6_prefix, grouping.most)

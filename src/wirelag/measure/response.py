@@ -44,6 +44,7 @@ LONGEST_EPOCH_NS: Final = 1 << 34
 LONGEST_GAP_NS: Final = 1 << 40
 LEAST_MEMORY: Final = 8 << 10
 SHOWN: Final = 60  # intervals of interval="auto"
+GROUP_BYTES: Final = 10_000  # of a group: its report, and bins that hold delays
 MOST_ASKED: Final = 4  # packets of clients per packet of a server, where both directions pass
 
 
@@ -259,7 +260,7 @@ def response(
     memory: Size = "64MiB",
     interval: Duration | None = None,
     by: str | None = None,
-    most_groups: int = 1000,
+    group_memory: Size = "256MiB",
     sort: str | None = None,
     top: int = 20,
     above: Sequence[Duration] | Duration = (),
@@ -270,7 +271,8 @@ def response(
 
     Packets from clients to servers are enough, even if encrypted; without enough evidence it abstains. `server` names
     servers (`PREFIX[:PORT]`); by default SYNs and ports identify them. `interval="auto"` chooses one. Groups are
-    servers unless `by` is given; with `by`, agreements must hold for each group. Captures that hold the
+    servers unless `by` is given; with `by`, agreements must hold for each group. The groups with the most responses
+    are kept, as many as fit `group_memory`. Captures that hold the
     same packets are refused, unless `force` is set.
     """
     settings = ResponseSettings(
@@ -283,7 +285,7 @@ def response(
         memory=size_bytes(memory, "memory"),
         interval_ns=None if interval in (None, "auto") else duration_ns(interval, "interval"),
         choose_interval=interval == "auto",
-        groups=Groups(by or "server", GROUPS, most_groups, sort=sort, top=top),
+        groups=Groups(by or "server", GROUPS, size_bytes(group_memory, "group_memory"), sort=sort, top=top),
         each_group=by is not None,
         questions=Questions.parse(above, sla).need_no_legs(),
     )
@@ -333,8 +335,10 @@ def result_of(found: Synopsis, settings: ResponseSettings) -> ResponseResult:
     groups = settings.groups
     result = ResponseResult(_entry("all", "all", found), by=groups.by or "", each=settings.each_group, found=found)
     result.sort, result.top = groups.sort or "mean", groups.top
-    result.groups = in_order(by_group(found, groups.by, groups.most), result.sort) if groups.by else []
-    result.notes += other_note(result.groups, result.report.samples, groups.most)
+    entries, more = by_group(found, groups.by, groups.fit(GROUP_BYTES)) if groups.by else ([], 0)
+    result.groups = in_order(entries, result.sort)
+    held = sum(entry.report.samples for entry in entries if entry.key == OTHER)
+    result.notes += other_note(more, held, result.report.samples, groups.memory)
     result.intervals = over_time(found, settings.interval_ns) if settings.interval_ns else []
     if "abstained" in result.report.details:
         result.abstained = _abstained(result.report)
@@ -352,11 +356,14 @@ def _asked(entry: Entry) -> Delays:
 
 
 def _entry(scope: str, key: str, found: Synopsis, report: Report | None = None) -> Entry:
-    return Entry(scope, key, report or found.report(), found.delays)
+    return Entry(scope, key, report or found.report(), found.delays if scope == "all" else found.delays.compact())
 
 
-def by_group(found: Synopsis, by: str, most: int) -> list[Entry]:
-    """Slowest first, then those without an estimate; groups beyond `most` are merged into "other"."""
+def by_group(found: Synopsis, by: str, most: int) -> tuple[list[Entry], int]:
+    """Slowest first, then those without an estimate, and how many groups are beyond.
+
+    The groups with the most rows are kept; those beyond `most` are merged into "other".
+    """
     import numpy as np
 
     entries: list[Entry] = []
@@ -371,7 +378,7 @@ def by_group(found: Synopsis, by: str, most: int) -> list[Entry]:
         others = copy(found)
         others.rows = np.concatenate(rest)
         entries.append(_entry("group", OTHER, others))
-    return entries
+    return entries, len(rest)
 
 
 def over_time(found: Synopsis, interval_ns: int) -> list[Entry]:

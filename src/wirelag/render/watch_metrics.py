@@ -1,6 +1,6 @@
 """`wirelag watch --prometheus`: measurements since the start, for Prometheus.
 
-Series are bounded: one histogram for each leg, and two numbers for each of at most `--most-groups` groups.
+Series are bounded: one histogram for each leg, and two numbers for each of the groups that fit `--group-memory`.
 """
 
 from __future__ import annotations
