@@ -314,7 +314,7 @@ def measure_flows(
         groups=groups,
         clock=found.clock,
         subject=found.names,
-        notes=[*found.notes, *_notes(chosen), *other_note(more, held, report.samples, settings.groups.memory)],
+        notes=[*found.notes, *_notes(chosen), *other_note(f"{more:,}", held, report.samples, settings.groups.memory)],
         warnings=found.warnings,
         coverage=_coverage(found, chosen, report, settings.reference),
         counts=counts,

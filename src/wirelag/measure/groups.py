@@ -110,12 +110,9 @@ def in_order(entries: list[Entry], name: str) -> list[Entry]:
     return sorted(entries, key=place)
 
 
-def other_note(groups: int, held: int, samples: int, memory: int, about: bool = False) -> list[str]:
-    """How many groups did not fit, and how much they hold; `about`: their number is an estimate."""
+def other_note(groups: str, held: int, samples: int, memory: int) -> list[str]:
+    """How many groups did not fit, and how much they hold."""
     if not held:
         return []
-    number = f"about {groups:,} (within 2%)" if about and groups > 1 else f"{groups:,}"
-    return [
-        f"other: {number} group{'s' * (groups != 1)} did not fit into {format_size(memory)} (--group-memory); "
-        f"{held / max(1, samples):.1%} of the samples are theirs"
-    ]
+    share = f"{held / max(1, samples):.1%} of the samples"
+    return [f"other: {share}, of groups that did not fit {format_size(memory)}: {groups}; see --group-memory"]

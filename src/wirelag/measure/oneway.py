@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from wirelag.twopoint.spans import Span
 
 CLOCKS: Final = ("auto", "none")
-CLASS_BYTES: Final = 256 << 10  # of a class: a synopsis of each point, and its crossing
+CLASS_BYTES: Final = 128 << 10  # of a class: a synopsis of each point, and its crossing
 CLOCK_CUT: Final = (
     "cut by the clock: packets in flight at an edge fall into different intervals, and spoil many buckets; "
     "let both points cut at the same packets (docs/concepts/lda.md gives the error)"
@@ -234,8 +234,7 @@ class MeasuredPair:
     packets: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     alignment: Alignment | None = None
-    groups_in_other: int = 0
-    uncounted: bool = False  # whether that number is an estimate
+    groups_in_other: str = ""  # how many
 
     @property
     def whole(self) -> Crossing:
@@ -307,7 +306,8 @@ def measure_pair(
     measured.packets, measured.skipped = together.packets, together.skipped
     measured.keys = dict(grouping.keys) if grouping else {}
     if counted is not None and grouping is not None:
-        measured.groups_in_other, measured.uncounted = counted.number - grouping.most, not counted.complete
+        more = counted.number - grouping.most  # also groups that only travel the other way
+        measured.groups_in_other = f"at most {more:,}" + ("" if counted.complete else " (estimated within 2%)")
     measured.notes = [*pair.notes, *alignment.notes]
     measured.left_out = {
         "backward": alignment.backward,
@@ -393,7 +393,8 @@ def _spoiled(crossing: Crossing) -> str | None:
 
 def _result(measured: MeasuredPair, segments: list[MeasuredPair], settings: OnewaySettings, by: str) -> OnewayResult:
     def entry(scope: str, key: str, crossing: Crossing) -> Entry:
-        return Entry(scope, key, crossing.report(measured.estimator), crossing.tail.distribution())
+        delays = crossing.tail.distribution()
+        return Entry(scope, key, crossing.report(measured.estimator), delays if scope == "all" else delays.compact())
 
     result = OnewayResult(entry("all", "all", measured.whole), by=by, measured=measured)
     result.covering(measured.packets, measured.skipped)
@@ -417,9 +418,7 @@ def _result(measured: MeasuredPair, segments: list[MeasuredPair], settings: Onew
     result.notes = [_coverage(measured), clock_text(measured.clock)]
     result.ask(settings.questions, measured.whole, classes)
     held = sum(part.report.samples for part in result.groups if part.key == OTHER)
-    result.notes += other_note(
-        measured.groups_in_other, held, result.report.samples, settings.groups.memory, about=measured.uncounted
-    )
+    result.notes += other_note(measured.groups_in_other, held, result.report.samples, settings.groups.memory)
     result.notes += result.interval_notes() + measured.notes
     return result
 

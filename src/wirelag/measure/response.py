@@ -338,7 +338,7 @@ def result_of(found: Synopsis, settings: ResponseSettings) -> ResponseResult:
     entries, more = by_group(found, groups.by, groups.fit(GROUP_BYTES)) if groups.by else ([], 0)
     result.groups = in_order(entries, result.sort)
     held = sum(entry.report.samples for entry in entries if entry.key == OTHER)
-    result.notes += other_note(more, held, result.report.samples, groups.memory)
+    result.notes += other_note(f"{more:,}", held, result.report.samples, groups.memory)
     result.intervals = over_time(found, settings.interval_ns) if settings.interval_ns else []
     if "abstained" in result.report.details:
         result.abstained = _abstained(result.report)

@@ -386,7 +386,8 @@ def _add_groups(result: RttResult, settings: RttSettings, grouped: _Grouped) -> 
     result.groups = GroupEntries((place for *_, place in order), lambda place: grouped.entry(delays.group(place)))
     held = sum(one.samples for one in delays.delays(0))
     samples = sum(leg.delays.samples for leg in result.total.legs.values())
-    result.notes += other_note(delays.groups_in_other, held, samples, asked.memory, about=True)
+    number = delays.groups_in_other
+    result.notes += other_note(f"about {number:,} (within 2%)", held, samples, asked.memory)
     late = sum(group.before > 0 for group in delays.groups())
     if late:
         result.notes.append(
