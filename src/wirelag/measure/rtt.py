@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from wirelag.errors import SettingError
 from wirelag.measure.copies import refuse_copies
-from wirelag.measure.groups import OTHER, Groups, of_delays, other_note
+from wirelag.measure.groups import Groups, of_delays, other_note
 from wirelag.measure.points import Progress
 from wirelag.measure.questions import Questions, Verdicts, failing_groups
 from wirelag.measure.result import DelayResult, Entry
 from wirelag.units import Duration, Size, duration_ns, format_time, one_of, size_bytes, within
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from wirelag.capture.source import Packets, PacketSource
     from wirelag.estimators.fridge import Fridge
     from wirelag.estimators.match import Match
@@ -350,50 +353,54 @@ class _Grouped:
         entry.verdicts = _verdicts(entry, self.questions)
         return _shape_only(entry)
 
-    def place(self, group: Group, leg: str, sort: str) -> tuple[bool, bool, float]:
-        """The largest figure first on this leg; then groups without delays on it, by the other; "other" last."""
+    def value(self, place: int, leg: str, sort: str) -> tuple[bool, float]:
+        """What a group is in order of, and whether it is of this leg: without delays there, of the other."""
         from wirelag.stats.distribution import Distribution
         from wirelag.synopses.samples import LEGS as PLACES
 
-        each = self.delays.delays(group.place)
+        each = self.delays.delays(place)
         if leg in PLACES:
             ranked = each[PLACES.index(leg)]
         elif leg == "both":
-            ranked = self.connections.distribution(group.tag)
+            ranked = self.connections.distribution(self.delays.group(place).tag)
         else:
             ranked = Distribution()
             for one in each:
                 ranked.merge(one)
-        value = of_delays(ranked, sort) if ranked.samples else None
-        rest = 0.0 if value is not None else max(of_delays(one, sort) or 0.0 for one in each)
-        return group.key == OTHER, value is None, -(rest if value is None else value)
+        found = of_delays(ranked, sort) if ranked.samples else None
+        return found is not None, max(of_delays(one, sort) or 0.0 for one in each) if found is None else found
+
+    def order(self, leg: str, sort: str) -> npt.NDArray[np.uint32]:
+        """The largest first on a leg; then groups without delays on it, by the other; "other" last."""
+        import numpy as np
+
+        places = self.delays.places()
+        has, values = np.zeros(len(places), np.bool_), np.zeros(len(places))
+        for i, place in enumerate(places.tolist()):
+            has[i], values[i] = self.value(place, leg, sort)
+        return places[np.lexsort((-values, ~has, places == 0))]
 
 
 def _add_groups(result: RttResult, settings: RttSettings, grouped: _Grouped) -> None:
     """The groups of a result in order, and what did not fit."""
-    import numpy as np
-
     from wirelag.measure.group_entries import GroupEntries
 
     delays, asked = grouped.delays, settings.groups
     result.ranked = settings.leg if settings.leg in ("both", "mixed") else RANKED.get(result.by, "server")
     result.sort, result.top = asked.sort or "p50", asked.top
     if not delays.complete:
-        grouped.connections.keep(np.array([group.tag for group in delays.groups()], np.uint64))
-    order = sorted(
-        (*grouped.place(group, result.ranked, result.sort), i, group.place) for i, group in enumerate(delays.groups())
-    )
-    result.groups = GroupEntries((place for *_, place in order), lambda place: grouped.entry(delays.group(place)))
-    held = sum(one.samples for one in delays.delays(0))
-    samples = sum(leg.delays.samples for leg in result.total.legs.values())
-    number = delays.groups_in_other
-    result.notes += other_note(f"about {number:,} (within 2%)", held, samples, asked.memory)
-    late = sum(group.before > 0 for group in delays.groups())
-    if late:
-        result.notes.append(
-            f"{late:,} of the {len(delays):,} groups kept came or came back late: at most {delays.floor:,} earlier "
-            f"samples of each are in other (earlier_in_other in JSON)"
-        )
+        tags, before = delays.tags_and_before()
+        grouped.connections.keep(tags)
+        held = sum(one.samples for one in delays.delays(0))
+        samples = sum(leg.delays.samples for leg in result.total.legs.values())
+        result.notes += other_note(f"about {delays.groups_in_other:,} (within 2%)", held, samples, asked.memory)
+        if late := int((before > 0).sum()):
+            result.notes.append(
+                f"{late:,} of the {len(delays):,} groups kept came, or came back, when memory was full: up to "
+                f"{delays.floor:,} earlier samples of each are in other (earlier_in_other in JSON)"
+            )
+    order = grouped.order(result.ranked, result.sort).tolist()
+    result.groups = GroupEntries(order, lambda place: grouped.entry(delays.group(place)))
 
 
 def _shape_only(entry: Entry) -> Entry:

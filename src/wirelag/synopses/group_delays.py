@@ -81,8 +81,7 @@ class GroupDelays(Grouping):
 
     def largest(self, most: int) -> Iterator[list[int]]:
         """The words of the groups with the most samples, the largest first."""
-        places = np.empty(len(self), np.uint32)
-        self._kernel.places(places)
+        places = self.places()[: len(self)]
         counts = np.array([self._record(int(place))[_KEY + 1] for place in places], np.int64)
         for place in places[np.argsort(-counts, kind="stable")[:most]]:
             yield self._record(int(place))[:_KEY].tolist()
@@ -131,15 +130,18 @@ class GroupDelays(Grouping):
 
     def groups(self) -> Iterator[Group]:
         """All groups in the order they came, then "other" if there is one."""
-        places = np.empty(len(self), np.uint32)
-        self._kernel.places(places)
-        for place in places:
-            yield self.group(int(place))
-        if not self.complete:
-            yield Group(0, OTHER, OTHER_KEY)
+        return (self.group(place) for place in self.places().tolist())
+
+    def places(self) -> npt.NDArray[np.uint32]:
+        """The place of each group in the order they came, then 0 if there is "other"."""
+        places = np.zeros(len(self) + (not self.complete), np.uint32)
+        self._kernel.places(places[: len(self)])
+        return places
 
     def group(self, place: int) -> Group:
         """The group at a place."""
+        if not place:
+            return Group(0, OTHER, OTHER_KEY)
         record = self._record(place)
         return Group(place, int(record[_KEY]), self.name(record[:_KEY].tolist()), int(record[_KEY + 2]))
 
@@ -164,6 +166,13 @@ class GroupDelays(Grouping):
             Distribution.of_bins(bins[:edge], columns[:, :edge], sums[0]),
             Distribution.of_bins(bins[edge:] - BINS, columns[:, edge:], sums[1]),
         )
+
+    def tags_and_before(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """The tag of each group, and how many samples it may have had before."""
+        found = np.empty((len(self), 2), np.uint64)
+        for i, place in enumerate(self.places()[: len(self)].tolist()):
+            found[i] = self._record(place)[[_KEY, _KEY + 2]]
+        return found[:, 0], found[:, 1]
 
     def samples(self, group: Group) -> Samples:
         """The delays of a group as a synopsis."""
