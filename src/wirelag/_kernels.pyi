@@ -28,6 +28,13 @@ def decode_frame(
     prefix: int = 16,
     seed: int = 0,
 ) -> dict[str, int] | str: ...
+
+GROUP_KEY_WORDS: int
+GROUP_RECORD_WORDS: int
+GROUP_REGISTERS: int
+GROUP_LEAST_BYTES: int
+GROUP_MOST_BYTES: int
+
 def crowd(
     weights: npt.NDArray[np.uint64],
     flow_key: npt.NDArray[np.uint64],
@@ -42,6 +49,36 @@ def distribute(
     of_each: npt.NDArray[np.int64],
     legs: npt.NDArray[np.uint8],
 ) -> None: ...
+
+class Groups:
+    def __init__(self, bytes: int, key_words: int) -> None: ...
+    def add(
+        self,
+        keys: npt.NDArray[np.uint64],
+        legs: npt.NDArray[np.uint8],
+        delays_ns: npt.NDArray[np.int64],
+        of_each: npt.NDArray[np.int64],
+        tags: npt.NDArray[np.uint64],
+    ) -> None: ...
+    def merge(self, other: Groups) -> None: ...
+    def places(self, out: npt.NDArray[np.uint32]) -> None: ...
+    def record(self, place: int, out: npt.NDArray[np.uint64]) -> None: ...
+    def cells(
+        self,
+        place: int,
+        where: npt.NDArray[np.uint32],
+        weights: npt.NDArray[np.uint64],
+        squares: npt.NDArray[np.uint64],
+    ) -> int: ...
+    def other(self, out: npt.NDArray[np.uint64]) -> None: ...
+    def ranks(self, out: npt.NDArray[np.uint8]) -> None: ...
+    def __len__(self) -> int: ...
+    @property
+    def left(self) -> int: ...
+    @property
+    def floor(self) -> int: ...
+    @property
+    def bytes_used(self) -> int: ...
 
 class Reader:
     def __init__(

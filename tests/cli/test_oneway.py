@@ -192,9 +192,9 @@ def test_segments_of_a_path(tmp_path: Path) -> None:
 
 def test_classes_of_traffic(pair: tuple[Path, Path]) -> None:
     for by in ("flow", "source", "destination", "prefix", "dscp"):
-        answer = report(*pair, "--by", by, "--most-groups", "20", "--estimator", "rda")
+        answer = report(*pair, "--by", by, "--group-memory", "1MiB", "--estimator", "rda")
         assert sum(group["sent"] for group in answer["groups"]) == answer["sent"]
-        assert len(answer["groups"]) <= 21
+        assert len(answer["groups"]) <= 9
 
 
 # ---- captures that cannot be measured ----
@@ -390,7 +390,7 @@ def behind(capture: bytes, by_ns: int) -> bytes:
     "words",
     [
         ("--ipv4-prefix", "99", "--by", "prefix"),
-        ("--most-groups", "0"),
+        ("--group-memory", "0B"),
         ("--memory", "200GiB"),
         ("--interval", "10000000h"),
         ("--control-port", "99999", "--estimator", "lda", "--interval", "1s"),

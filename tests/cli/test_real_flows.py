@@ -58,7 +58,7 @@ def flows_of(folder: Path, pair: tuple[str, str], method: str = "busy") -> dict[
 def means_of(folder: Path, pair: tuple[str, str], method: str = "busy") -> tuple[dict[str, tuple[float, float]], float]:
     """For each comparable flow its reported mean and the join's mean; and the join's mean of all packets."""
     up, down = (folder / "twopoint" / path for path in pair)
-    joined = answer("oneway", up, down, "--by", "flow", "--most-groups", "100000")
+    joined = answer("oneway", up, down, "--by", "flow", "--group-memory", "16GiB")
     true = {group["key"]: group["mean"] for group in joined["groups"] if group["mean"]}
     means = {
         key: (flow["mean"], true[key])

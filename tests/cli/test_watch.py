@@ -112,14 +112,14 @@ def test_client_packets_alone(capture: str) -> None:
 
 @pytest.mark.parametrize("quantity", ["rtt", "response"])
 def test_groups_add_up(capture: str, quantity: str) -> None:
-    *intervals, final = replayed(capture, quantity, "--interval", "10s", "--by", "server", "--most-groups", "1000")
+    *intervals, final = replayed(capture, quantity, "--interval", "10s", "--by", "server")
     expected = {group["key"]: group for group in measured(quantity, capture, "--by", "server")["groups"]}
     assert {group["key"]: group["samples"] for group in final["groups"] if group["samples"]} == {
         key: group["samples"] for key, group in expected.items() if group["samples"]
     }
     for line in (*intervals, final):
         assert sum(group["samples"] for group in line["groups"]) == line["samples"]
-    bounded = replayed(capture, quantity, "--interval", "10s", "--by", "server", "--most-groups", "3")
+    bounded = replayed(capture, quantity, "--interval", "10s", "--by", "server", "--group-memory", "1MiB")
     assert max(len(line["groups"]) for line in bounded) <= 4
     assert sum(group["samples"] for group in bounded[-1]["groups"]) == final["samples"]
 

@@ -330,7 +330,7 @@ def samples_of_twin(fridge: Fridge, pieces: Pieces) -> Iterator[Samples]:
             samples.packets += len(batch)
             for one in found:
                 delay, weight = np.array([one.delay_ns]), np.array([one.weight])
-                samples.distributions.setdefault((0, one.leg), Distribution()).add(delay, weight)
+                samples.distributions.setdefault(one.leg, Distribution()).add(delay, weight)
                 crowd = RandomGroups()
                 rows, legs = np.array([one.row], np.uint32), np.array([one.leg], np.uint8)
                 crowd.add(batch.flow_key, rows, legs, delay, weight)

@@ -132,7 +132,7 @@ def test_durations_have_three_forms(made: Path, interval: Any) -> None:
         (lambda at: wirelag.rtt(at / "capture.pcap", by="country"), "by: 'country' is not one of flow, client"),
         (lambda at: wirelag.rtt(at / "capture.pcap", interval=0), "interval: must be longer than 0"),
         (lambda at: wirelag.rtt(at / "capture.pcap", ipv4_prefix=33), "ipv4_prefix: 33 is not between 0 and 32"),
-        (lambda at: wirelag.rtt(at / "capture.pcap", most_groups=0), "most_groups: 0 is not between 1 and"),
+        (lambda at: wirelag.rtt(at / "capture.pcap", group_memory=0), "group_memory: must be at least 1MiB"),
         (lambda at: wirelag.rtt(at / "capture.pcap", sla="p99>1s"), "sla: 'p99>1s' is not a question"),
         (lambda at: wirelag.response(at / "capture.pcap", epoch="20s"), "epoch: must be at most 17s"),
         (lambda at: wirelag.oneway(at / "up.pcap", at / "down.pcap", estimator="best"), "estimator: 'best' is not"),

@@ -30,7 +30,7 @@ def delays(rng: np.random.Generator, n: int, scale: float = 1.0) -> Any:
 
 def report(rng: np.random.Generator, n: int, scale: float = 1.0) -> dict[str, Any]:
     samples = Samples()
-    samples.add(None, np.arange(n) % 2, delays(rng, n, scale))
+    samples.add(np.arange(n) % 2, delays(rng, n, scale))
     return samples.report("match", "round_trip").to_json("rtt")
 
 

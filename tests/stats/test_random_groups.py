@@ -32,7 +32,7 @@ def coverage(with_crowds: bool) -> dict[str, float]:
     for seed in range(RUNS):
         keys, delays = delays_of_connections(np.random.default_rng(seed))
         samples = Samples()
-        samples.add(None, np.zeros(len(delays), np.uint8), delays)
+        samples.add(np.zeros(len(delays), np.uint8), delays)
         samples.random_groups.add(*in_rows(keys), delays)
         said = facts(samples.distribution(), samples.random_groups if with_crowds else None)["ci95"]
         for name, value in true.items():

@@ -47,7 +47,7 @@ def page() -> str:
 
 def _section(name: str, command: Any) -> Iterator[str]:
     arguments = [param for param in command.params if param.param_type_name == "argument"]
-    options = [param for param in command.params if param.param_type_name == "option"]
+    options = [param for param in command.params if param.param_type_name == "option" and not param.hidden]
     yield f"## `wirelag {name}`\n"
     yield f"    wirelag {' '.join([name, '[OPTIONS]', *(argument.metavar for argument in arguments)])}\n"
     for paragraph in _paragraphs(command.help):

@@ -225,10 +225,10 @@ def _terms(settings: Settings) -> Terms:
         raise settings.wrong("by", f"{name} distinguishes flows, not marks: write flow, source, destination or prefix")
     method = _method(settings, name if not can.one_sided else "join")
     estimator = _one_sided(settings) if can.one_sided else _two_point(settings, method)
-    prefixes = settings["ipv4_prefix"], settings["ipv6_prefix"], settings["most_groups"]
+    prefixes = {"ipv4_prefix": settings["ipv4_prefix"], "ipv6_prefix": settings["ipv6_prefix"]}
     try:
         delimiters = method.delimiters(estimator, interval_ns, packets)
-        grouping = Groups(settings["by"], GROUPS, prefixes[2], *prefixes[:2]).grouping()
+        grouping = Groups(settings["by"], GROUPS, **prefixes, most=settings["most_groups"]).grouping()
     except SettingError as error:
         raise _wrong(settings, error) from None
     return Terms(

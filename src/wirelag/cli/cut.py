@@ -81,7 +81,7 @@ def cut(
         said = f"{written.records} replies to {written.questions} questions"
     else:
         interval_ns = duration_ns(interval, "interval") if interval else None
-        groups = Groups(by, GROUPS, most_groups, ipv4_prefix, ipv6_prefix)
+        groups = Groups(by, GROUPS, ipv4_prefix=ipv4_prefix, ipv6_prefix=ipv6_prefix, most=most_groups)
         terms = terms_of(method, interval_ns, groups, direction, reading)
         written = cut_captures(captures, output, terms, reading, ahead_ns)
         said = f"{written.records} synopses of {written.packets:,} packets"

@@ -11,11 +11,11 @@ from wirelag.cli.options import (
     ANSWER,
     METHOD,
     Captures,
+    GroupMemory,
     Html,
     Interval,
     Ipv4Prefix,
     Ipv6Prefix,
-    MostGroups,
     Output,
     OutputFormat,
     Quiet,
@@ -104,7 +104,7 @@ def flows(
     most_flows: Annotated[
         int, typer.Option(metavar="N", help="Lines in the table; files have all flows.", rich_help_panel=ANSWER)
     ] = 20,
-    most_groups: MostGroups = 1000,
+    group_memory: GroupMemory = "256MiB",
     ipv4_prefix: Ipv4Prefix = 24,
     ipv6_prefix: Ipv6Prefix = 48,
     sla: Annotated[
@@ -143,7 +143,7 @@ def flows(
         interval=interval,
         by=by,
         most_flows=most_flows,
-        most_groups=most_groups,
+        group_memory=group_memory,
         ipv4_prefix=ipv4_prefix,
         ipv6_prefix=ipv6_prefix,
         sla=sla or [],

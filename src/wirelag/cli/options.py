@@ -38,8 +38,15 @@ Interval = Annotated[
     str | None,
     typer.Option("--interval", metavar="D", help="Report each interval, too.", rich_help_panel=ANSWER),
 ]
+GroupMemory = Annotated[
+    str,
+    typer.Option(
+        "--group-memory", metavar="SIZE", help="Memory for groups; the rest is 'other'.", rich_help_panel=ANSWER
+    ),
+]
 MostGroups = Annotated[
-    int, typer.Option("--most-groups", metavar="N", help="Groups to keep; the rest is 'other'.", rich_help_panel=ANSWER)
+    int,
+    typer.Option("--most-groups", metavar="N", help="Classes to keep; the rest is 'other'.", rich_help_panel=ANSWER),
 ]
 Sort = Annotated[
     str | None,

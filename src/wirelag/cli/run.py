@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import shlex
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from wirelag.cli.options import GroupMemory, replace_parameter
 from wirelag.errors import SettingError
 
 if TYPE_CHECKING:
@@ -22,16 +24,34 @@ def option_of(setting: str) -> str:
 
 
 def with_usage(command: Callable[..., None]) -> Callable[..., None]:
-    """Make a wrong setting a usage error that names its option."""
+    """Make a wrong setting a usage error that names its option; the same for an option of earlier versions."""
 
     @functools.wraps(command)
     def checked(**given: Any) -> None:
+        if "group_memory" in given and given.pop("most_groups") is not None:
+            what = "was replaced: say how much memory groups may take, such as --group-memory 1GiB"
+            raise typer.BadParameter(what, param_hint="--most-groups")
         try:
             command(**given)
         except SettingError as error:
             raise typer.BadParameter(error.problem, param_hint=option_of(error.name)) from None
 
+    if "group_memory" in inspect.signature(command).parameters:
+        return replace_parameter(checked, command, "group_memory", (_group_memory(command), _MOST_GROUPS))
     return checked
+
+
+_MOST_GROUPS: Final = inspect.Parameter(
+    "most_groups",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[str | None, typer.Option("--most-groups", hidden=True)],
+)
+
+
+def _group_memory(command: Callable[..., None]) -> inspect.Parameter:
+    default = inspect.signature(command).parameters["group_memory"].default
+    return inspect.Parameter("group_memory", inspect.Parameter.KEYWORD_ONLY, default=default, annotation=GroupMemory)
 
 
 def conclude(result: Result, output_format: str, output: str | None, html: str | None = None) -> None:

@@ -14,13 +14,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from wirelag.cli.options import ANSWER, FILTERS, METHOD, Tunnels, check_address, one_of, speed_of, with_filter
+from wirelag.cli.options import (
+    ANSWER,
+    FILTERS,
+    METHOD,
+    GroupMemory,
+    Tunnels,
+    check_address,
+    one_of,
+    speed_of,
+    with_filter,
+)
 from wirelag.errors import WirelagError
 from wirelag.measure.response import METHODS
 from wirelag.measure.rtt import GROUPS as RTT_GROUPS
 
 if TYPE_CHECKING:
     from wirelag.capture.live import Source
+    from wirelag.measure.groups import Groups
     from wirelag.measure.live import LiveInterval, LiveMeasure
     from wirelag.measure.response import ResponseSettings
     from wirelag.packets.filters import Filter
@@ -101,9 +112,7 @@ def watch(
             rich_help_panel=ANSWER,
         ),
     ] = None,
-    most_groups: Annotated[
-        int, typer.Option(metavar="N", help="Groups to keep; the rest is 'other'.", rich_help_panel=ANSWER)
-    ] = 100,
+    group_memory: GroupMemory = "32MiB",
     length: Annotated[
         str | None, typer.Option("--for", metavar="D", help="Exit after this time.", rich_help_panel=ANSWER)
     ] = None,
@@ -127,7 +136,6 @@ def watch(
     one_of(output_format, ("table", "jsonl"), "--format")
     one_of(direction, ("both", "in", "out"), "--direction")
     one_of(clock, ("kernel", "hardware"), "--clock")
-    within(most_groups, 1, 1000, "most_groups")
     interval_ns = duration_ns(interval, "interval")
     if interval_ns < LEAST_INTERVAL_NS:
         raise typer.BadParameter("must be at least 100ms", param_hint="--interval")
@@ -141,8 +149,8 @@ def watch(
 
     no_threads()
     table_bytes = size_bytes(table_memory, "table_memory")
-    response = _response_settings(quantity, by, most_groups, server or [], method, table_bytes)
-    measure = _measure(response, by, most_groups, table_bytes, memory)
+    response = _response_settings(quantity, _groups(quantity, by, group_memory), server or [], method, table_bytes)
+    measure = _measure(response, _groups(quantity, by, group_memory), table_bytes, memory)
     problem, inside = None, None
     with ExitStack() as stack:
         source: Source
@@ -254,23 +262,26 @@ def _in_kernel(response: ResponseSettings | None) -> ResponseSettings | None:
 
 
 def _response_settings(
-    quantity: str, by: str | None, most_groups: int, servers: list[str], method: str | None, memory: int
+    quantity: str, groups: Groups, servers: list[str], method: str | None, memory: int
 ) -> ResponseSettings | None:
-    from wirelag.measure.groups import Groups
-    from wirelag.measure.response import GROUPS, ResponseSettings, servers_of
+    from wirelag.measure.response import ResponseSettings, servers_of
 
     if quantity == "response":
-        groups = Groups(by, GROUPS, most_groups)
         return ResponseSettings(method=method, servers=servers_of(servers), memory=memory, groups=groups)
     if servers or method:
         raise typer.BadParameter("applies to response only", param_hint="--server" if servers else "--method")
     return None
 
 
-def _measure(
-    response: ResponseSettings | None, by: str | None, most_groups: int, table_memory: int, memory: str | None
-) -> LiveMeasure:
+def _groups(quantity: str, by: str | None, memory: str) -> Groups:
     from wirelag.measure.groups import Groups
+    from wirelag.measure.response import GROUPS
+    from wirelag.units import size_bytes
+
+    return Groups(by, GROUPS if quantity == "response" else RTT_GROUPS, size_bytes(memory, "group_memory"))
+
+
+def _measure(response: ResponseSettings | None, groups: Groups, table_memory: int, memory: str | None) -> LiveMeasure:
     from wirelag.measure.live import Responses, RoundTrips
     from wirelag.measure.rtt import RttSettings
     from wirelag.units import size_bytes, within
@@ -280,9 +291,8 @@ def _measure(
             raise typer.BadParameter("applies to rtt only; use --table-memory", param_hint="--memory")
         return Responses(response)
     size = None if memory is None else within(size_bytes(memory, "memory"), 1024, 1 << 32, "memory")
-    groups = Groups(by, RTT_GROUPS, most_groups)
     settings = RttSettings(table_memory=table_memory, memory=size, groups=groups)
-    return RoundTrips(settings.estimator().meter("tap"), settings.method, groups.grouping())
+    return RoundTrips(settings.estimator().meter("tap"), settings.method, groups if groups.by else None)
 
 
 @contextmanager

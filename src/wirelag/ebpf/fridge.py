@@ -19,7 +19,7 @@ from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
 from wirelag.stats.distribution import BINS, WORDS, Distribution
 from wirelag.stats.random_groups import CROWDS, RandomGroups
-from wirelag.synopses.samples import ALL, LEGS, Samples
+from wirelag.synopses.samples import LEGS, Samples
 
 COARSE_BINS: Final = BINS >> _kernels.COARSE_BITS
 SUMS: Final = WORDS - 2 * BINS
@@ -72,7 +72,7 @@ class KernelFridge:
             bins = self.hooks.sides["bins"][side].reshape(len(LEGS), BINS, 2)
             for leg in range(len(LEGS)):
                 one = np.concatenate((bins[leg, :, 0], bins[leg, :, 1], counted["sums"][leg]))
-                samples.distributions.setdefault((ALL, leg), Distribution()).merge(Distribution(one))
+                samples.distributions.setdefault(leg, Distribution()).merge(Distribution(one))
             samples.random_groups.merge(
                 RandomGroups(self.hooks.sides["crowds"][side].reshape(len(LEGS), CROWDS, COARSE_BINS))
             )

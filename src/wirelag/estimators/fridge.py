@@ -289,11 +289,11 @@ class FridgeMeter:
         self._samples.packets += len(packets)
         if not len(rows):
             return
-        tags = None if grouping is None else grouping.tags(packets, rows, legs)
+        tags = None if grouping is None else grouping.add(packets, rows, legs, delays_ns, weights)
         if self._estimator.variant == "inverse-variance":
-            self._kept.append((np.zeros(len(rows), int) if tags is None else tags, legs, delays_ns, fridge, survived))
+            self._kept.append((legs, delays_ns, fridge, survived))
         else:
-            self._samples.add(tags, legs, delays_ns, weights)
+            self._samples.add(legs, delays_ns, weights)
             self._samples.random_groups.add(packets.flow_key, rows, legs, delays_ns, weights)
         for sink in self._estimator.sinks:
             sink(packets, replace(_sample_batch(columns), tags=tags))
@@ -350,12 +350,12 @@ class FridgeMeter:
         self._open = _Generation(fridges, kernel, now_ns)
 
     def _add_kept(self) -> None:
-        tags, legs, delays_ns, fridge, survived = (np.concatenate(column) for column in zip(*self._kept, strict=True))
+        legs, delays_ns, fridge, survived = (np.concatenate(column) for column in zip(*self._kept, strict=True))
         self._kept = []
         bins = np.searchsorted(MIDDLES_NS, delays_ns) * 16 // BINS  # octaves and wider: finer bins are more biased
         weights = inverse_variance_weights(self._open.fridges, fridge, survived, bins)
         coins = np.random.default_rng(self._estimator.seed).random(len(weights))
-        self._samples.add(tags, legs, delays_ns, np.floor(weights + coins).astype(np.int64))
+        self._samples.add(legs, delays_ns, np.floor(weights + coins).astype(np.int64))
 
 
 def _observe(kernel: _kernels.Fridge, packets: PacketBatch) -> tuple[Array, ...]:

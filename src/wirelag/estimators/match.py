@@ -2,7 +2,7 @@
 
 Guarantee: one sample per response that can be timed; none is guessed.
 Memory: `memory` bytes for connections and packets in flight; when it is full, the least recently used entry is dropped
-and counted as `evicted`. The synopsis takes at most 76 KB per group and leg.
+and counted as `evicted`. The synopsis takes 76 KB per leg.
 
 TCP data is timed by the acknowledgement that covers it; retransmitted data never is (P. Karn and C. Partridge,
 *Improving Round-Trip Time Estimates in Reliable Transport Protocols*, SIGCOMM 1987), nor is data selectively
@@ -71,8 +71,8 @@ class MatchMeter:
         found = self.match(packets)
         self._samples.packets += len(packets)
         if len(found.rows):
-            tags = None if grouping is None else grouping.tags(packets, found.rows, found.legs)
-            self._samples.add(tags, found.legs, found.delays_ns)
+            tags = None if grouping is None else grouping.add(packets, found.rows, found.legs, found.delays_ns)
+            self._samples.add(found.legs, found.delays_ns)
             self._samples.random_groups.add(packets.flow_key, found.rows, found.legs, found.delays_ns)
             if self._sinks:
                 found = replace(found, tags=tags)

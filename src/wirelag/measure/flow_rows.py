@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -179,15 +179,23 @@ def _end(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-def group_rows(flows: Flows, grouping: Grouping) -> Iterator[FlowRow]:
-    """A row for each group. Flows are grouped as packets of one direction are; the groups seen first are kept."""
+def group_rows(flows: Flows, grouping: Grouping) -> tuple[Iterable[FlowRow], int]:
+    """A row for each group. Flows are grouped as packets of one direction are; those with the most packets are kept.
+
+    Also: how many groups there are beyond those.
+    """
     import numpy as np
 
     merged = flows.merged()
     if not len(merged):
-        return iter(())
-    first = np.argsort(merged.column("first_ns"), kind="stable")
+        return (), 0
+    ends = _ends(merged)
+    distinct, group_of = grouping.distinct(ends)
+    packets = np.bincount(group_of, weights=merged.column("packets"))
+    # The grouping numbers groups as they come: the largest first, of several the one that came first.
+    first = np.lexsort((merged.column("first_ns"), -packets[group_of]))
     tags = np.empty(len(merged), np.uint64)
-    tags[first] = grouping.tags(_ends(merged), first, np.ones(len(merged), np.int64)).astype(np.uint64)
+    tags[first] = grouping.tags(ends, first, np.ones(len(merged), np.int64)).astype(np.uint64)
     grouped = _as_one(merged, tags)
-    return _rows(grouped, "group", lambda row: grouping.keys[int(grouped.records[row, 0])])
+    rows = _rows(grouped, "group", lambda row: grouping.keys[int(grouped.records[row, 0])])
+    return rows, max(0, len(distinct) - grouping.most)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from wirelag.errors import SettingError, WirelagError
-from wirelag.measure.groups import Groups
+from wirelag.measure.groups import OTHER, Groups, other_note
 from wirelag.measure.oneway import direction_of
 from wirelag.measure.points import Progress, ReadOptions, points_of
 from wirelag.measure.questions import Questions
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 SOURCES: Final = ("stamp", "marked", "capture")
 METHODS: Final = ("busy", "linear", "left")
 GROUPS: Final = ("flow", "client", "server", "subnet", "port")
+GROUP_BYTES: Final = 2_000  # of a group: its row, key and name
 SPARSE_NS: Final = 60 * 10**9  # captures: interpolate over at most this time between references
 TRUSTED_NS: Final = 1 << 34  # captures: references are not forged, so the delay may change by this much
 
@@ -215,7 +216,7 @@ def flows(
     interval: Duration | None = None,
     by: str = "flow",
     most_flows: int = 20,
-    most_groups: int = 1000,
+    group_memory: Size = "256MiB",
     ipv4_prefix: int = 24,
     ipv6_prefix: int = 48,
     sla: Sequence[str] | str = (),
@@ -241,7 +242,7 @@ def flows(
         hold=hold,
         direction=direction_of(direction),
         interval_ns=None if interval is None else duration_ns(interval, "interval"),
-        groups=Groups(by, GROUPS, most_groups, ipv4_prefix, ipv6_prefix),
+        groups=Groups(by, GROUPS, size_bytes(group_memory, "group_memory"), ipv4_prefix, ipv6_prefix),
         most_flows=most_flows,
         questions=Questions.parse((), sla).need_no_legs(),
     )
@@ -298,19 +299,22 @@ def measure_flows(
     statistics = found.statistics
     chosen, report, total = summary(found.flows, found.choice, "all", "all")
     report = replace(report, packets=statistics.packets, skipped=statistics.skipped)
-    grouping = settings.groups.grouping() if settings.groups.by != "flow" else None
+    grouping = settings.groups.grouping(GROUP_BYTES) if settings.groups.by != "flow" else None
     counts = {"packets": statistics.packets, "of the selected flows": chosen.counts.get("regular", 0)}
     counts |= {"timed": report.samples, **{f"skipped: {why}": n for why, n in statistics.skipped.items()}}
+    rows, more = group_rows(chosen, grouping) if grouping else ((), 0)
+    groups = list(rows)
+    held = sum(row.timed for row in groups if row.key == OTHER)
     return FlowsResult(
         report,
         total,
         chosen,
         settings,
         intervals=found.intervals,
-        groups=list(group_rows(chosen, grouping)) if grouping else [],
+        groups=groups,
         clock=found.clock,
         subject=found.names,
-        notes=[*found.notes, *_notes(chosen)],
+        notes=[*found.notes, *_notes(chosen), *other_note(f"{more:,}", held, report.samples, settings.groups.memory)],
         warnings=found.warnings,
         coverage=_coverage(found, chosen, report, settings.reference),
         counts=counts,

@@ -1,19 +1,23 @@
-"""How figures are grouped, and how many groups are kept; the rest is "other"."""
+"""How figures are grouped, and the memory for groups; what does not fit is "other"."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from wirelag.units import one_of, within
+from wirelag.errors import SettingError
+from wirelag.units import format_size, one_of, within
 
 if TYPE_CHECKING:
     from wirelag.measure.result import Entry
-    from wirelag.packets.grouping import Grouping
+    from wirelag.packets.grouping import By, Grouping
     from wirelag.report import Report
+    from wirelag.stats.distribution import Distribution
+    from wirelag.synopses.group_delays import GroupDelays
 
 MOST: Final = 1 << 20
+LEAST_MEMORY: Final = 1 << 20
+MOST_MEMORY: Final = 1 << 36
 FIGURES: Final = ("p50", "p90", "p95", "p99", "p99.9", "mean", "max", "std", "samples")
 OTHER: Final = "other"
 _SIDES: Final = {"source": "client", "destination": "server"}  # a packet's source is what rtt calls the client
@@ -25,11 +29,12 @@ class Groups:
 
     by: str | None = None
     allowed: tuple[str, ...] = ()
-    most: int = 1000
+    memory: int = 256 << 20  # for what is kept of groups
     ipv4_prefix: int = 24
     ipv6_prefix: int = 48
     sort: str | None = None  # the figure that groups are in order of, the largest first; None: as the question prefers
     top: int = 20  # groups that a table shows
+    most: int | None = None  # where two points must agree on a number of classes
 
     def __post_init__(self) -> None:
         if self.sort is not None:
@@ -37,17 +42,46 @@ class Groups:
         within(self.top, 0, MOST, "top")
         if self.by is not None:
             one_of(self.by, self.allowed, "by")
-        within(self.most, 1, MOST, "most_groups")
+        if not LEAST_MEMORY <= self.memory <= MOST_MEMORY:
+            raise SettingError("group_memory", "must be at least 1MiB, and at most 64GiB")
+        if self.most is not None:
+            within(self.most, 1, MOST, "most_groups")
         within(self.ipv4_prefix, 0, 32, "ipv4_prefix")
         within(self.ipv6_prefix, 0, 128, "ipv6_prefix")
 
-    def grouping(self) -> Grouping | None:
-        """A fresh grouping."""
+    def fit(self, bytes_each: int) -> int:
+        """How many groups fit, if each takes so many bytes."""
+        return max(1, min(MOST, self.memory // bytes_each)) if self.most is None else self.most
+
+    def grouping(self, bytes_each: int = 1) -> Grouping | None:
+        """A fresh grouping that numbers as many groups as fit."""
         from wirelag.packets.grouping import Grouping
 
         if self.by is None:
             return None
-        return Grouping(_SIDES.get(self.by, self.by), self.ipv4_prefix, self.ipv6_prefix, self.most)  # type: ignore[arg-type]
+        return Grouping(self._by, self.ipv4_prefix, self.ipv6_prefix, self.fit(bytes_each))
+
+    def delays(self) -> GroupDelays | None:
+        """A fresh grouping that keeps the delays of its groups."""
+        from wirelag.synopses.group_delays import GroupDelays
+
+        if self.by is None:
+            return None
+        return GroupDelays(self._by, self.ipv4_prefix, self.ipv6_prefix, memory=self.memory)
+
+    def largest(self, counted: GroupDelays, bytes_each: int) -> Grouping:
+        """A fresh grouping of the groups with the most packets, as many as fit."""
+        from wirelag.packets.grouping import Grouping
+
+        most = max(1, min(self.fit(bytes_each), len(counted)))
+        grouping = Grouping(self._by, self.ipv4_prefix, self.ipv6_prefix, most)
+        for words in counted.largest(most):
+            grouping.keep(words)
+        return grouping
+
+    @property
+    def _by(self) -> By:
+        return _SIDES.get(self.by or "", self.by)  # type: ignore[return-value]
 
 
 def figure(report: Report, name: str) -> float | None:
@@ -56,6 +90,14 @@ def figure(report: Report, name: str) -> float | None:
         return report.quantiles.get(f"{float(name[1:]) / 100:g}")
     found: float | None = getattr(report, name)
     return found
+
+
+def of_delays(delays: Distribution, name: str) -> float | None:
+    """The same figure, straight from delays."""
+    if name == "samples":
+        return delays.samples
+    found = delays.quantile_ns(float(f"{float(name[1:]) / 100:g}")) if name[0] == "p" else getattr(delays, f"{name}_ns")
+    return None if found is None else found / 1e9
 
 
 def in_order(entries: list[Entry], name: str) -> list[Entry]:
@@ -68,10 +110,9 @@ def in_order(entries: list[Entry], name: str) -> list[Entry]:
     return sorted(entries, key=place)
 
 
-def other_note(groups: Sequence[Entry], samples: int, most: int) -> list[str]:
-    """How much the groups hold that were not kept."""
-    held = sum(entry.report.samples for entry in groups if entry.key == OTHER)
+def other_note(groups: str, held: int, samples: int, memory: int) -> list[str]:
+    """How many groups did not fit, and how much they hold."""
     if not held:
         return []
-    share = held / max(1, samples)
-    return [f"other holds {share:.1%} of the samples: of groups beyond the {most:,} that are kept (--most-groups)"]
+    share = f"{held / max(1, samples):.1%} of the samples"
+    return [f"other: {share}, of groups that did not fit {format_size(memory)}: {groups}; see --group-memory"]

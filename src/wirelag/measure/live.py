@@ -12,6 +12,7 @@ import numpy as np
 
 from wirelag.estimators.drive import drive
 from wirelag.estimators.protocol import Meter
+from wirelag.measure.groups import Groups
 from wirelag.measure.response import ResponseSettings, by_group
 from wirelag.measure.response_method import Chooser, Heard, ResponseMeter
 from wirelag.measure.result import Entry
@@ -24,7 +25,7 @@ from wirelag.stats.distribution import Z95, Distribution
 from wirelag.stats.random_groups import RandomGroups
 from wirelag.synopses.epochs import Epochs
 from wirelag.synopses.request_response import Exchanges
-from wirelag.synopses.samples import ALL, LEGS, Samples, facts
+from wirelag.synopses.samples import LEGS, Samples, facts
 
 if TYPE_CHECKING:
     from wirelag.capture.live import Source
@@ -34,6 +35,7 @@ FEWEST: Final = 4  # intervals needed for a confidence interval of the mean
 ESTIMATES: Final = "pirate"  # the estimator whose figures stand beside exact ones
 
 GroupKey: TypeAlias = tuple[str, str]  # a group, and the estimator of its figures
+GROUP_BYTES: Final = 320_000  # of a group: its delays in total, in this interval and in the last minute
 
 
 @dataclass(slots=True)
@@ -96,28 +98,49 @@ class LiveInterval:
 
 
 class LiveGroups:
-    """Delays of each group and method, summed: the first `most` groups are kept, the rest is "other"."""
+    """Delays of each group and method, summed over intervals: at most `most` groups, those with the most samples.
+
+    After an interval that brought more, those with the fewest leave for "other". A group that comes later counts as if
+    it had had as many samples as any that left (Space-Saving, synopses/group_delays.py): so one that has more is kept.
+    """
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.names: dict[str, None] = {}
+        self.floor = 0  # the largest count that left
         self.delays: dict[GroupKey, Distribution] = {}
         self.sums: dict[GroupKey, Sums] = {}
         self.methods: dict[GroupKey, set[str]] = {}
+        self._before: dict[str, int] = {}  # the floor when a group came
 
     def add(self, part: LiveInterval) -> None:
         """Add an interval."""
         for entry in part.groups:
-            name = entry.key if entry.key in self.names or len(self.names) < self.most else OTHER_KEY
-            if name != OTHER_KEY:
-                self.names[name] = None
+            self._before.setdefault(entry.key, self.floor)
             for one in entry.by_method():
-                key, report = (name, one.report.estimator), one.report
+                key, report = (entry.key, one.report.estimator), one.report
                 mean_ns = (report.mean or 0.0) * 1e9
                 self.sums.setdefault(key, Sums()).add(report.samples, round(mean_ns * report.samples))
                 self.methods.setdefault(key, set()).update(report.details.get("method", ()))
                 if one.delays.samples:
                     self.delays.setdefault(key, Distribution()).merge(one.delays)
+        more = len(self._before) - (OTHER_KEY in self._before) - self.most
+        if more > 0:
+            counts = {name: before for name, before in self._before.items() if name != OTHER_KEY}
+            for (name, _), sums in self.sums.items():
+                if name in counts:
+                    counts[name] += sums.samples
+            leaving = set(sorted(counts, key=counts.__getitem__)[:more])
+            self.floor = max(self.floor, *(counts[name] for name in leaving))
+            self._leave(leaving)
+
+    def _leave(self, names: set[str]) -> None:
+        self._before = {OTHER_KEY: 0} | {name: n for name, n in self._before.items() if name not in names}
+        for key in [key for key in self.sums if key[0] in names]:
+            other = (OTHER_KEY, key[1])
+            self.sums.setdefault(other, Sums()).merge(self.sums.pop(key))
+            self.methods.setdefault(other, set()).update(self.methods.pop(key))
+            if key in self.delays:
+                self.delays.setdefault(other, Distribution()).merge(self.delays.pop(key))
 
     def merge(self, other: LiveGroups) -> None:
         """Add the groups of other intervals."""
@@ -159,13 +182,13 @@ class RoundTrips:
 
     quantity: Final = "round_trip"
 
-    def __init__(self, meter: Meter[Samples], name: str, grouping: Grouping | None) -> None:
+    def __init__(self, meter: Meter[Samples], name: str, groups: Groups | None = None) -> None:
         self.estimator = name
         self.total = Samples()
-        self.groups = LiveGroups(grouping.most if grouping else 0)
+        self.groups = LiveGroups(groups.fit(GROUP_BYTES) if groups else 0)
         self.lock = threading.Lock()  # held while the sums change
         self._meter = meter
-        self._wanted, self._grouping = grouping, _anew(grouping)
+        self._grouping = groups.delays() if groups else None
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
         """Take packets of the open interval."""
@@ -175,18 +198,15 @@ class RoundTrips:
         """End an interval."""
         samples = self._meter.cut(interval)
         report = samples.report(self.estimator, "round_trip", leg=LEGS[0]).during(interval)
-        part = LiveInterval(interval, report, samples.distribution(leg=0), samples.random_groups.of_leg(0))
-        part.legs = {
-            name: (samples.distribution(leg=i), samples.random_groups.of_leg(i)) for i, name in enumerate(LEGS)
-        }
-        if self._grouping:
+        part = LiveInterval(interval, report, samples.distribution(0), samples.random_groups.of_leg(0))
+        part.legs = {name: (samples.distribution(i), samples.random_groups.of_leg(i)) for i, name in enumerate(LEGS)}
+        if self._grouping is not None:
             leg = LEGS.index(RANKED.get(self._grouping.by, LEGS[0]))
-            for tag in samples.tags:
-                key = self._grouping.keys[tag]
-                report = samples.report(self.estimator, "round_trip", tag, LEGS[leg])
-                part.groups.append(Entry("group", key, report, samples.distribution(tag, leg)))
-        # Tags last one interval: a silent group costs nothing later.
-        self._grouping = _anew(self._wanted)
+            for key, group in self._grouping.few(self.groups.most):
+                report = group.report(self.estimator, "round_trip", LEGS[leg])
+                part.groups.append(Entry("group", key, report, group.distribution(leg)))
+            # Groups last one interval: a silent one costs nothing later.
+            self._grouping = self._grouping.anew()
         with self.lock:
             self._add(samples)
             self.groups.add(part)
@@ -197,8 +217,8 @@ class RoundTrips:
 
     def _add(self, samples: Samples) -> None:
         for leg in range(len(LEGS)):
-            mine = self.total.distributions.setdefault((ALL, leg), Distribution())
-            mine.merge(samples.distribution(leg=leg))
+            mine = self.total.distributions.setdefault(leg, Distribution())
+            mine.merge(samples.distribution(leg))
         self.total.random_groups.merge(samples.random_groups)
         self.total.packets += samples.packets
         self.total.count(**samples.counts)
@@ -217,7 +237,7 @@ class RoundTrips:
 
     def delays(self) -> dict[str, Distribution]:
         """All single delays, by leg."""
-        return {side: self.total.distribution(leg=leg) for leg, side in enumerate(LEGS)}
+        return {side: self.total.distribution(leg) for leg, side in enumerate(LEGS)}
 
     def entries(self) -> list[Entry]:
         """The final figures of each leg."""
@@ -234,7 +254,7 @@ class Responses:
 
     def __init__(self, settings: ResponseSettings, meter: KernelPirate | None = None) -> None:
         self.lock = threading.Lock()  # held while the sums change
-        self.groups = LiveGroups(settings.groups.most)
+        self.groups = LiveGroups(settings.groups.fit(GROUP_BYTES))
         self.exchanges = Samples()
         self.sums = Sums()
         self.abstained: dict[str, int] = {}
@@ -272,7 +292,7 @@ class Responses:
             found, beside, groups = chosen.main, chosen.beside, self._settings.groups
             part = LiveInterval(interval, found.report().during(interval), found.delays, random_groups)
             part.estimated = None if beside is None else beside.report().during(interval)
-            part.groups = by_group(found, groups.by, self.groups.most, beside) if groups.by else []
+            part.groups = by_group(found, groups.by, self.groups.most, beside)[0] if groups.by else []
             self.groups.add(part)
         return part
 
@@ -281,7 +301,7 @@ class Responses:
         if len(single):
             keys, times_ns = np.ascontiguousarray(single.rows["key"]), np.ascontiguousarray(single.response_ns)
             legs = np.zeros(len(single), np.uint8)
-            self.exchanges.add(None, legs, times_ns)
+            self.exchanges.add(legs, times_ns)
             random_groups.add(keys, np.arange(len(keys), dtype=np.uint32), legs, times_ns)
             self.exchanges.random_groups.merge(random_groups)
         return random_groups
@@ -368,9 +388,3 @@ def _watched(source: Source, interval_ns: int, length_ns: int | None) -> Iterato
         yield interval, packets
         if length_ns is not None and source.now_ns() >= (source.began_ns or 0) + length_ns:
             source.stop()
-
-
-def _anew(grouping: Grouping | None) -> Grouping | None:
-    if grouping is None:
-        return None
-    return Grouping(grouping.by, grouping.ipv4_prefix, grouping.ipv6_prefix, grouping.most)

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from wirelag.errors import SettingError, WirelagError
-from wirelag.measure.groups import Groups, in_order, other_note
+from wirelag.measure.groups import OTHER, Groups, in_order, other_note
 from wirelag.measure.methods import GROUPS, Method
 from wirelag.measure.points import PointPair, Progress, ReadOptions, Relation, points_of
 from wirelag.measure.questions import Questions
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from wirelag.clocks.fit import Clock
     from wirelag.packets.addresses import Direction
     from wirelag.packets.filters import Filter
-    from wirelag.packets.grouping import Grouping
     from wirelag.synopses.crossing import Crossing
     from wirelag.twopoint.alignment import Alignment
     from wirelag.twopoint.spans import Span
 
 CLOCKS: Final = ("auto", "none")
+CLASS_BYTES: Final = 128 << 10  # of a class: a synopsis of each point, and its crossing
 CLOCK_CUT: Final = (
     "cut by the clock: packets in flight at an edge fall into different intervals, and spoil many buckets; "
     "let both points cut at the same packets (docs/concepts/lda.md gives the error)"
@@ -111,7 +111,7 @@ def oneway(
     interval: Duration | None = None,
     segment: str | None = None,
     by: str | None = None,
-    most_groups: int = 100,
+    group_memory: Size = "256MiB",
     sort: str | None = None,
     top: int = 20,
     ipv4_prefix: int = 24,
@@ -147,7 +147,7 @@ def oneway(
         direction=direction_of(direction),
         relation=_relation(clock, offset),
         interval_ns=None if interval is None else duration_ns(interval, "interval"),
-        groups=Groups(by, GROUPS, most_groups, ipv4_prefix, ipv6_prefix, sort, top),
+        groups=Groups(by, GROUPS, size_bytes(group_memory, "group_memory"), ipv4_prefix, ipv6_prefix, sort, top),
         questions=Questions.parse(above, sla).need_no_legs(),
         segment=segment,
     )
@@ -193,7 +193,7 @@ def measure_oneway(
             direction=settings.direction,
             relation=settings.relation,
             interval_ns=settings.interval_ns,
-            grouping=settings.groups.grouping(),
+            groups=settings.groups,
         )
         for up, down in pairs
     ]
@@ -234,6 +234,7 @@ class MeasuredPair:
     packets: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     alignment: Alignment | None = None
+    groups_in_other: str = ""  # how many
 
     @property
     def whole(self) -> Crossing:
@@ -280,13 +281,15 @@ def measure_pair(
     direction: Direction | None = None,
     relation: Relation = "auto",
     interval_ns: int | None = None,
-    grouping: Grouping | None = None,
+    groups: Groups | None = None,
 ) -> MeasuredPair:
-    """Read both captures once to relate them, and again to measure."""
+    """Read both captures once to relate them and to count groups, and again to measure."""
     from wirelag.capture.pcap import CaptureStatistics
     from wirelag.twopoint.spans import spans_between
 
-    alignment, seen = pair.align(direction, relation)
+    counted = groups.delays() if groups is not None else None
+    alignment, seen = pair.align(direction, relation, counted)
+    grouping = groups.largest(counted, CLASS_BYTES) if groups is not None and counted is not None else None
     expected = seen.packets
     if interval_ns is not None:
         first_ns, last_ns = seen.span_ns
@@ -302,6 +305,9 @@ def measure_pair(
     together = reduce(CaptureStatistics.__add__, statistics)
     measured.packets, measured.skipped = together.packets, together.skipped
     measured.keys = dict(grouping.keys) if grouping else {}
+    if counted is not None and grouping is not None:
+        more = counted.number - grouping.most  # also groups that only travel the other way
+        measured.groups_in_other = f"at most {more:,}" + ("" if counted.complete else " (estimated within 2%)")
     measured.notes = [*pair.notes, *alignment.notes]
     measured.left_out = {
         "backward": alignment.backward,
@@ -387,7 +393,8 @@ def _spoiled(crossing: Crossing) -> str | None:
 
 def _result(measured: MeasuredPair, segments: list[MeasuredPair], settings: OnewaySettings, by: str) -> OnewayResult:
     def entry(scope: str, key: str, crossing: Crossing) -> Entry:
-        return Entry(scope, key, crossing.report(measured.estimator), crossing.tail.distribution())
+        delays = crossing.tail.distribution()
+        return Entry(scope, key, crossing.report(measured.estimator), delays if scope == "all" else delays.compact())
 
     result = OnewayResult(entry("all", "all", measured.whole), by=by, measured=measured)
     result.covering(measured.packets, measured.skipped)
@@ -410,7 +417,8 @@ def _result(measured: MeasuredPair, segments: list[MeasuredPair], settings: Onew
     result.counts |= {f"left out: {why}": n for why, n in measured.left_out.items()}
     result.notes = [_coverage(measured), clock_text(measured.clock)]
     result.ask(settings.questions, measured.whole, classes)
-    result.notes += other_note(result.groups, result.report.samples, settings.groups.most)
+    held = sum(part.report.samples for part in result.groups if part.key == OTHER)
+    result.notes += other_note(measured.groups_in_other, held, result.report.samples, settings.groups.memory)
     result.notes += result.interval_notes() + measured.notes
     return result
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from wirelag.packets.addresses import Direction
     from wirelag.packets.batch import PacketBatch, PacketId
     from wirelag.packets.filters import Filter
+    from wirelag.synopses.group_delays import GroupDelays
     from wirelag.twopoint.alignment import Alignment
     from wirelag.twopoint.sketch import Sighting
 
@@ -83,11 +84,13 @@ class PointPair:
         """The name of the pair."""
         return f"{self.up.name} > {self.down.name}"
 
-    def align(self, direction: Direction | None, clock: Relation) -> tuple[Alignment, Sighting]:
-        """Find which packets travel from one point to the other, and how the clocks relate."""
+    def align(
+        self, direction: Direction | None, clock: Relation, counted: GroupDelays | None = None
+    ) -> tuple[Alignment, Sighting]:
+        """Find which packets travel from one point to the other, and how the clocks relate; count those of groups."""
         from wirelag.twopoint.alignment import align
 
-        up, down = self._sight(self.up), self._sight(self.down)
+        up, down = self._sight(self.up, counted), self._sight(self.down, counted)
         # Both points must hash the same bytes: neither uses more payload than the other has.
         if self._shortest < self.packet_id.prefix:
             self.notes.append(
@@ -100,13 +103,15 @@ class PointPair:
         alignment = align(up, down, names=names, direction=direction, clock=clock, nat=not self.packet_id.flow)
         return alignment, up
 
-    def _sight(self, point: CapturePoint) -> Sighting:
+    def _sight(self, point: CapturePoint, counted: GroupDelays | None = None) -> Sighting:
         from wirelag.packets.batch import Flag
         from wirelag.twopoint.sketch import Sighting
 
         sighting, short = Sighting(seed=self._seed), 0
         for batch in point.batches(self.packet_id):
             sighting.observe(batch)
+            if counted is not None:
+                counted.count(batch)
             short += int(batch.has(Flag.SHORT).sum())
             cut = batch.has(Flag.PREFIX_CUT)
             if cut.any():

@@ -5,7 +5,7 @@ A group without an estimate fails no agreement.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -113,16 +113,22 @@ class Verdicts:
         return any(verdict["holds"] is False for verdict in self.sla)
 
 
-def failing_groups(groups: Sequence[tuple[str, Verdicts]]) -> list[str]:
+def failing_groups(groups: Iterable[tuple[str, Verdicts]]) -> list[str]:
     """A sentence for each agreement that groups break."""
-    broken: dict[str, list[str]] = {}
-    for key, verdicts in groups if len(groups) > 1 else ():
-        for verdict in verdicts.sla:
-            if verdict["holds"] is False:
-                broken.setdefault(verdict["question"], []).append(key)
+    broken: dict[str, int] = {}
+    named: dict[str, list[str]] = {}
+    count = 0
+    for key, verdicts in groups:
+        count += 1
+        for question in [verdict["question"] for verdict in verdicts.sla if verdict["holds"] is False]:
+            broken[question] = broken.get(question, 0) + 1
+            if broken[question] <= MOST_NAMED:
+                named.setdefault(question, []).append(key)
     return [
-        f"{question}: does not hold for {len(keys):,} of {len(groups):,} groups: {named(keys)}"
-        for question, keys in broken.items()
+        f"{question}: does not hold for {failing:,} of {count:,} groups: "
+        f"{', '.join(named[question])}{', ...' if failing > MOST_NAMED else ''}"
+        for question, failing in broken.items()
+        if count > 1
     ]
 
 

@@ -39,6 +39,7 @@ LONGEST_EPOCH_NS: Final = 1 << 34
 LONGEST_GAP_NS: Final = 1 << 40
 LEAST_MEMORY: Final = 8 << 10
 SHOWN: Final = 60  # intervals of interval="auto"
+GROUP_BYTES: Final = 10_000  # of a group: its report, and bins that hold delays
 
 
 class Synopsis(Protocol):
@@ -177,7 +178,7 @@ def response(
     memory: Size = "64MiB",
     interval: Duration | None = None,
     by: str | None = None,
-    most_groups: int = 1000,
+    group_memory: Size = "256MiB",
     sort: str | None = None,
     top: int = 20,
     above: Sequence[Duration] | Duration = (),
@@ -190,7 +191,8 @@ def response(
     servers (`PREFIX[:PORT]`) and leaves other traffic out; by default SYNs and ports identify them. Where both
     directions of a server are seen its exchanges are paired, else its means are estimated, unless `method` is given;
     estimates never mix with exact figures. `interval="auto"` chooses one. Groups are
-    servers unless `by` is given; with `by`, agreements must hold for each group. Captures that hold the
+    servers unless `by` is given; with `by`, agreements must hold for each group. The groups with the most
+    responses are kept, as many as fit `group_memory`. Captures that hold the
     same packets are refused, unless `force` is set.
     """
     settings = ResponseSettings(
@@ -203,7 +205,7 @@ def response(
         memory=size_bytes(memory, "memory"),
         interval_ns=None if interval in (None, "auto") else duration_ns(interval, "interval"),
         choose_interval=interval == "auto",
-        groups=Groups(by or "server", GROUPS, most_groups, sort=sort, top=top),
+        groups=Groups(by or "server", GROUPS, size_bytes(group_memory, "group_memory"), sort=sort, top=top),
         each_group=by is not None,
         questions=Questions.parse(above, sla).need_no_legs(),
     )
@@ -254,8 +256,10 @@ def result_of(found: Synopsis, settings: ResponseSettings, beside: Epochs | None
     (total,) = _beside([_entry("all", "all", found)], [] if beside is None else [_entry("all", "all", beside)])
     result = ResponseResult(total, by=groups.by or "", each=settings.each_group, found=found, beside=beside)
     result.sort, result.top = groups.sort or "mean", groups.top
-    result.groups = in_order(by_group(found, groups.by, groups.most, beside), result.sort) if groups.by else []
-    result.notes += other_note(result.groups, result.report.samples, groups.most)
+    entries, more = by_group(found, groups.by, groups.fit(GROUP_BYTES), beside) if groups.by else ([], 0)
+    result.groups = in_order(entries, result.sort)
+    held = sum(entry.report.samples for entry in entries if entry.key == OTHER)
+    result.notes += other_note(f"{more:,}", held, result.report.samples, groups.memory)
     result.intervals = over_time(found, beside, settings.interval_ns) if settings.interval_ns else []
     for one in result.total.by_method():
         if "abstained" in one.report.details:
@@ -296,7 +300,8 @@ def _asked(entry: Entry) -> Delays:
 
 
 def _entry(scope: str, key: str, found: Synopsis, when: Interval | None = None) -> Entry:
-    return Entry(scope, key, found.report().during(when), found.delays)
+    delays = found.delays.compact() if scope == "group" else found.delays
+    return Entry(scope, key, found.report().during(when), delays)
 
 
 def _beside(entries: list[Entry], estimated: list[Entry]) -> list[Entry]:
@@ -310,15 +315,18 @@ def _beside(entries: list[Entry], estimated: list[Entry]) -> list[Entry]:
     return list(known.values())
 
 
-def by_group(found: Synopsis, by: str, most: int, beside: Epochs | None = None) -> list[Entry]:
-    """Slowest first, then those without an estimate; groups beyond `most` are merged into "other"."""
-    entries = _beside(_groups(found, by, most), [] if beside is None else _groups(beside, by, most))
-    return sorted(
-        entries, key=lambda one: (one.key == OTHER, -(one.report.mean if one.report.mean is not None else -1.0))
-    )
+def by_group(found: Synopsis, by: str, most: int, beside: Epochs | None = None) -> tuple[list[Entry], int]:
+    """Slowest first, then those without an estimate, and how many groups are beyond.
+
+    The groups with the most rows are kept; those beyond `most` are merged into "other".
+    """
+    (paired, more), (estimated, others) = _groups(found, by, most), _groups(beside, by, most) if beside else ([], 0)
+    entries = _beside(paired, estimated)
+    entries.sort(key=lambda one: (one.key == OTHER, -(one.report.mean if one.report.mean is not None else -1.0)))
+    return entries, more + others
 
 
-def _groups(found: Synopsis, by: str, most: int) -> list[Entry]:
+def _groups(found: Synopsis, by: str, most: int) -> tuple[list[Entry], int]:
     import numpy as np
 
     entries: list[Entry] = []
@@ -332,7 +340,7 @@ def _groups(found: Synopsis, by: str, most: int) -> list[Entry]:
         others = copy(found)
         others.rows = np.concatenate(rest)
         entries.append(_entry("group", OTHER, others))
-    return entries
+    return entries, len(rest)
 
 
 def over_time(found: Synopsis, beside: Epochs | None, interval_ns: int) -> list[Entry]:

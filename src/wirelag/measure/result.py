@@ -9,9 +9,10 @@ from __future__ import annotations
 import html
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
+from textwrap import indent
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wirelag.errors import SettingError
@@ -132,7 +133,7 @@ class DelayResult(Result):
     total: Entry
     segments: list[Entry] = field(default_factory=list)  # of a path
     intervals: list[Entry] = field(default_factory=list)
-    groups: list[Entry] = field(default_factory=list)
+    groups: Sequence[Entry] = field(default_factory=list)
     by: str = ""  # kind of groups
     sort: str = ""  # the figure that groups are in order of
     top: int = 20  # groups that the table shows
@@ -176,11 +177,13 @@ class DelayResult(Result):
         for entry in self.groups:
             entry.verdicts = questions.of(asked[entry.key])
         self.notes += questions.sentences(delays)
-        self.notes += failing_groups([(entry.key, entry.verdicts) for entry in self.groups])
+        self.notes += failing_groups((entry.key, entry.verdicts) for entry in self.groups)
 
     @property
     def holds(self) -> bool:
         """Whether every agreement holds in total and, with `each`, is not known to fail for a group."""
+        if not self.total.verdicts.sla:
+            return True
         return self.total.verdicts.hold and not (self.each and any(entry.verdicts.fail for entry in self.groups))
 
     def interval_notes(self) -> list[str]:
@@ -202,10 +205,25 @@ class DelayResult(Result):
         self.total.report = replace(self.report, packets=packets, skipped=skipped)
 
     def to_dict(self) -> dict[str, Any]:
+        return self._summary() | {"groups": [{"key": entry.key} | entry.to_dict() for entry in self.groups]}
+
+    def _summary(self) -> dict[str, Any]:
+        """All but the groups, which come last."""
         plain = self.report.to_json(self.command) | self.extra | self.total.verdicts.to_dict() | self.total.beside()
         plain["intervals"] = [entry.to_dict() for entry in self.intervals]
-        plain["groups"] = [{"key": entry.key} | entry.to_dict() for entry in self.groups]
         return plain
+
+    def to_json_text(self) -> Iterable[str]:
+        """The JSON in pieces: there may be a million groups."""
+        if not self.groups:
+            yield from super().to_json_text()
+            return
+        yield json.dumps(self._summary(), indent=2).removesuffix("\n}") + ',\n  "groups": ['
+        between = "\n"
+        for entry in self.groups:
+            yield between + indent(json.dumps({"key": entry.key} | entry.to_dict(), indent=2), "    ")
+            between = ",\n"
+        yield "\n  ]\n}\n"
 
     def parts(self) -> Iterable[dict[str, Any]]:
         return (entry.to_dict() for entry in self.intervals or [self.total])

@@ -15,19 +15,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from wirelag.errors import SettingError
 from wirelag.measure.copies import refuse_copies
-from wirelag.measure.groups import OTHER, Groups, figure, other_note
+from wirelag.measure.groups import Groups, of_delays, other_note
 from wirelag.measure.points import Progress
-from wirelag.measure.questions import Questions, failing_groups
+from wirelag.measure.questions import Questions, Verdicts, failing_groups
 from wirelag.measure.result import DelayResult, Entry
 from wirelag.units import Duration, Size, duration_ns, format_time, one_of, size_bytes, within
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from wirelag.capture.source import Packets, PacketSource
     from wirelag.estimators.fridge import Fridge
     from wirelag.estimators.match import Match
     from wirelag.packets.batch import PacketBatch
     from wirelag.packets.filters import Filter
     from wirelag.synopses.connections import Connections
+    from wirelag.synopses.group_delays import Group, GroupDelays
     from wirelag.synopses.samples import SampleBatch, Samples, Sink
     from wirelag.synopses.timeline import Timeline
 
@@ -159,7 +163,7 @@ def rtt(
     leg: str = "server",
     interval: Duration | None = None,
     by: str | None = None,
-    most_groups: int = 1000,
+    group_memory: Size = "256MiB",
     sort: str | None = None,
     top: int = 20,
     ipv4_prefix: int = 24,
@@ -174,8 +178,9 @@ def rtt(
 
     Figures are those of a leg: `leg` is "server" (the path to the server and back), "client", "both" (the sum of both
     for each connection) or "mixed"; each entry holds both in `legs`. `source` is a capture, several, an interface
-    (with `duration`) or packet batches. `by` groups by flow, client, server, subnet or port; `memory` replaces exact
-    matching by a fridge of that size. `samples=True` keeps every delay (`Result.samples`); a path writes them to a
+    (with `duration`) or packet batches. `by` groups by flow, client, server, subnet or port, and keeps all groups that
+    fit `group_memory`, beyond that those with the most samples. `memory` replaces exact matching by a fridge of that
+    size. `samples=True` keeps every delay (`Result.samples`); a path writes them to a
     Parquet file. `charts=False` skips what only the page needs. Captures that hold the same packets are refused, unless
     `force` is set.
     """
@@ -189,7 +194,7 @@ def rtt(
         seed=seed,
         leg=leg,
         interval_ns=None if interval is None else duration_ns(interval, "interval"),
-        groups=Groups(by, GROUPS, most_groups, ipv4_prefix, ipv6_prefix, sort, top),
+        groups=Groups(by, GROUPS, size_bytes(group_memory, "group_memory"), ipv4_prefix, ipv6_prefix, sort, top),
         questions=Questions.parse(above, sla),
     )
     from wirelag.capture.source import open_packets
@@ -250,11 +255,15 @@ LEG_NOTE: Final = "a leg is the path from the capture point to the server and ba
 
 
 def _ask(result: RttResult, questions: Questions) -> None:
-    """Put questions to both legs, in total and of every group."""
-    for entry in (result.total, *result.groups):
-        entry.verdicts = questions.of_legs({name: leg.delays for name, leg in entry.legs.items()}, entry.delays)
+    """Put questions to both legs, in total; groups were asked when they were made."""
+    result.total.verdicts = _verdicts(result.total, questions)
     result.notes += questions.sentences_of_legs({name: leg.delays for name, leg in result.total.legs.items()})
-    result.notes += failing_groups([(entry.key, entry.verdicts) for entry in result.groups])
+    if questions.slas:
+        result.notes += failing_groups((entry.key, entry.verdicts) for entry in result.groups)
+
+
+def _verdicts(entry: Entry, questions: Questions) -> Verdicts:
+    return questions.of_legs({name: leg.delays for name, leg in entry.legs.items()}, entry.delays)
 
 
 class _Entries:
@@ -263,26 +272,24 @@ class _Entries:
     def __init__(self, settings: RttSettings) -> None:
         self._method, self._leg = settings.method, settings.leg
 
-    def of(
-        self, scope: str, key: str, samples: Samples, connections: Connections | None, tag: int | None = None
-    ) -> Entry:
+    def of(self, scope: str, key: str, samples: Samples, connections: Connections | None) -> Entry:
         """An entry over all samples, or those of a group."""
         from wirelag.report import Report
         from wirelag.synopses.samples import LEGS as PLACES
 
         if connections is not None:
-            delays = connections.distribution(tag)
-            report = samples.report_of(delays, self._method, "round_trip", tag, self._leg)
+            delays = connections.distribution(samples.tag)
+            report = samples.report_of(delays, self._method, "round_trip", self._leg)
         else:
-            delays = samples.distribution(tag, PLACES.index(self._leg) if self._leg in PLACES else None)
-            report = samples.report(self._method, "round_trip", tag, self._leg)
+            delays = samples.distribution(PLACES.index(self._leg) if self._leg in PLACES else None)
+            report = samples.report(self._method, "round_trip", self._leg)
         entry = Entry(scope, key, report, delays)
         for place, name in enumerate(PLACES):
             if name in report.details["legs"]:
                 figures = dict(report.details["legs"][name])
                 figures["ci95"] = {figure: tuple(bounds) for figure, bounds in figures["ci95"].items()}
                 said = Report(self._method, "round_trip", packets=samples.packets, **figures)
-                entry.legs[name] = Entry(scope, key, said, samples.distribution(tag, place))
+                entry.legs[name] = Entry(scope, key, said, samples.distribution(place))
         return entry
 
 
@@ -292,9 +299,9 @@ def _measured(packets: Packets, settings: RttSettings, sinks: Sequence[Sink], pr
     from wirelag.synopses.connections import Connections
     from wirelag.synopses.samples import Samples
 
-    grouping, entries = settings.groups.grouping(), _Entries(settings)
+    grouping, entries = settings.groups.delays(), _Entries(settings)
     both = settings.leg == "both"
-    whole = Connections() if both or grouping else None
+    whole = Connections() if both or grouping is not None else None
     part_of = Connections()
 
     def keep(batch: PacketBatch, samples: SampleBatch) -> None:
@@ -312,36 +319,97 @@ def _measured(packets: Packets, settings: RttSettings, sinks: Sequence[Sink], pr
         if whole is not None:
             whole.merge(part_of)
             part_of = Connections()
-    total.connections = whole
-    whole = whole if both else None
-    result = RttResult(entries.of("all", "all", total, whole), by=settings.groups.by or "", intervals=intervals)
+    first = entries.of("all", "all", total, whole if both else None)
+    result = RttResult(first, by=settings.groups.by or "", intervals=intervals)
     result.covering(packets.statistics.packets, dict(packets.statistics.skipped))
     if not packets.statistics.packets:
         result.total.report = replace(result.report, reason="no packets")
-    if grouping:
-        found = [entries.of("group", grouping.keys[tag], total, whole, tag) for tag in total.tags]
-        result.ranked = settings.leg if settings.leg in ("both", "mixed") else RANKED.get(result.by, "server")
-        result.sort, result.top = settings.groups.sort or "p50", settings.groups.top
-        result.groups = sorted(found, key=lambda entry: _rank(entry, result.ranked, result.sort))
-        result.notes += other_note(result.groups, result.report.samples, settings.groups.most)
+    if grouping is not None:
+        assert whole is not None
+        _add_groups(result, settings, _Grouped(grouping, entries, whole, both, total.packets, settings.questions))
     result.counts, result.coverage = _counts(packets, total), _coverage(packets, total)
     return result
 
 
-def _rank(entry: Entry, leg: str, sort: str) -> tuple[bool, bool, float]:
-    """The largest figure first on this leg; then groups without delays on it, by the other; "other" last."""
-    ranked = entry.legs.get(leg) if leg in ("server", "client") else entry
-    value = figure(ranked.report, sort) if ranked is not None and ranked.report.samples else None
-    rest = max((figure(one.report, sort) or 0.0 for one in entry.legs.values()), default=0.0)
-    return entry.key == OTHER, value is None, -(rest if value is None else value)
+@dataclass(frozen=True)
+class _Grouped:
+    """What the entry of a group is made from."""
+
+    delays: GroupDelays
+    entries: _Entries
+    connections: Connections
+    both: bool
+    packets: int
+    questions: Questions
+
+    def entry(self, group: Group) -> Entry:
+        """The entry of a group, with its verdicts."""
+        samples = self.delays.samples(group)
+        samples.packets, samples.connections = self.packets, self.connections
+        entry = self.entries.of("group", group.key, samples, self.connections if self.both else None)
+        if group.before:
+            details = {**entry.report.details, "earlier_in_other": group.before}
+            entry.report = replace(entry.report, details=details)
+        entry.verdicts = _verdicts(entry, self.questions)
+        return _shape_only(entry)
+
+    def value(self, place: int, leg: str, sort: str) -> tuple[bool, float]:
+        """What a group is in order of, and whether it is of this leg: without delays there, of the other."""
+        from wirelag.stats.distribution import Distribution
+        from wirelag.synopses.samples import LEGS as PLACES
+
+        each = self.delays.delays(place)
+        if leg in PLACES:
+            ranked = each[PLACES.index(leg)]
+        elif leg == "both":
+            ranked = self.connections.distribution(self.delays.group(place).tag)
+        else:
+            ranked = Distribution()
+            for one in each:
+                ranked.merge(one)
+        found = of_delays(ranked, sort) if ranked.samples else None
+        return found is not None, max(of_delays(one, sort) or 0.0 for one in each) if found is None else found
+
+    def order(self, leg: str, sort: str) -> npt.NDArray[np.uint32]:
+        """The largest first on a leg; then groups without delays on it, by the other; "other" last."""
+        import numpy as np
+
+        places = self.delays.places()
+        has, values = np.zeros(len(places), np.bool_), np.zeros(len(places))
+        for i, place in enumerate(places.tolist()):
+            has[i], values[i] = self.value(place, leg, sort)
+        return places[np.lexsort((-values, ~has, places == 0))]
+
+
+def _add_groups(result: RttResult, settings: RttSettings, grouped: _Grouped) -> None:
+    """The groups of a result in order, and what did not fit."""
+    from wirelag.measure.group_entries import GroupEntries
+
+    delays, asked = grouped.delays, settings.groups
+    result.ranked = settings.leg if settings.leg in ("both", "mixed") else RANKED.get(result.by, "server")
+    result.sort, result.top = asked.sort or "p50", asked.top
+    if not delays.complete:
+        tags, before = delays.tags_and_before()
+        grouped.connections.keep(tags)
+        held = sum(one.samples for one in delays.delays(0))
+        samples = sum(leg.delays.samples for leg in result.total.legs.values())
+        result.notes += other_note(f"about {delays.groups_in_other:,} (within 2%)", held, samples, asked.memory)
+        if late := int((before > 0).sum()):
+            result.notes.append(
+                f"{late:,} of the {len(delays):,} groups kept came, or came back, when memory was full: up to "
+                f"{delays.floor:,} earlier samples of each are in other (earlier_in_other in JSON)"
+            )
+    order = grouped.order(result.ranked, result.sort).tolist()
+    result.groups = GroupEntries(order, lambda place: grouped.entry(delays.group(place)))
 
 
 def _shape_only(entry: Entry) -> Entry:
     """The entry of an interval keeps only the shape of its distributions: there may be many."""
     from wirelag.stats.distribution import Distribution
 
+    nothing = Distribution().compact()
     for one in (entry, *entry.legs.values()):
-        one.shape, one.delays = one.delays.by_octave(), Distribution()
+        one.shape, one.delays = one.delays.by_octave(), nothing
     return entry
 
 
@@ -352,7 +420,7 @@ def legs(method: str, total: Samples) -> list[Entry]:
     return [
         Entry("leg", f"to the {side}", total.report(method, "round_trip", leg=side), delays)
         for leg, side in enumerate(PLACES)
-        if (delays := total.distribution(leg=leg)).samples
+        if (delays := total.distribution(leg)).samples
     ]
 
 

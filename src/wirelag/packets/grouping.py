@@ -1,8 +1,13 @@
-"""Groups of samples or packets by flow, host, network, port or class. The first seen are kept; the rest is "other"."""
+"""Groups of samples or packets by flow, host, network, port or class: what tells them apart, and their names.
+
+`tags` numbers the first `most` groups seen, for meters of which each class has its own; the rest is "other". Delays by
+group are in `synopses/group_delays.py`, which keeps the groups that matter.
+"""
 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -14,6 +19,7 @@ from wirelag.packets.batch import PacketBatch, to_address
 By = Literal["flow", "client", "server", "subnet", "port", "prefix", "dscp"]
 OTHER: Final = 1  # tag of groups that did not fit; 0 means no group
 OTHER_KEY: Final = "other"
+WORDS: Final = 6  # of a group's key and name
 
 Ints = npt.NDArray[Any]
 
@@ -35,42 +41,74 @@ class Grouping:
 
     def tags(self, packets: PacketBatch, rows: Ints, legs: Ints) -> Ints:
         """The tag of each sample, from the row of its response and its leg."""
-        columns = self._columns(packets, rows, legs)
-        distinct, first, inverse = np.unique(columns, axis=0, return_index=True, return_inverse=True)
+        words = self.words(packets, rows, legs)
+        distinct, first, inverse = self._unique(words)
         found = np.empty(len(distinct), np.int64)
         for i in np.argsort(first):  # in order of appearance, so that the split into batches does not matter
             key = tuple(distinct[i].tolist())
             tag = self._tags.get(key)
             if tag is None and len(self._tags) < self.most:
                 tag = self._tags[key] = len(self._tags) + OTHER + 1
-                self.keys[tag] = self._text(packets, int(rows[first[i]]), int(legs[first[i]]), key)
+                self.keys[tag] = self.name(words[first[i]].tolist())
             found[i] = OTHER if tag is None else tag
-        return found[inverse.reshape(-1)]
+        return found[inverse]
+
+    def keep(self, words: Sequence[int]) -> None:
+        """Number a group before its packets come."""
+        tag = self._tags.setdefault(tuple(words[: self.key_words]), len(self._tags) + OTHER + 1)
+        self.keys[tag] = self.name(words)
+
+    def add(self, packets: PacketBatch, rows: Ints, legs: Ints, delays_ns: Ints, weights: Ints | None = None) -> Ints:
+        """The tag of each sample. Delays are not kept here: see `GroupDelays`."""
+        return self.tags(packets, rows, legs)
 
     def distinct(self, packets: PacketBatch) -> tuple[Ints, Ints]:
         """One row per group, and the group of each row, for any number of groups. Assigns no tags."""
         rows = np.arange(len(packets))
-        columns = self._columns(packets, rows, np.ones(len(rows), np.uint8))
-        _, first, inverse = np.unique(columns, axis=0, return_index=True, return_inverse=True)
-        return first, inverse.reshape(-1)
+        _, first, inverse = self._unique(self.words(packets, rows, np.ones(len(rows), np.uint8)))
+        return first, inverse
 
-    def _columns(self, packets: PacketBatch, rows: Ints, legs: Ints) -> Ints:
-        """The values that distinguish groups: one row per sample."""
+    @property
+    def key_words(self) -> int:
+        """How many words of a row of `words` tell groups apart; the others only belong to the name."""
+        return {"client": 2, "server": 2, "subnet": 2, "prefix": 4}.get(self.by, 1)
+
+    def _unique(self, words: Ints) -> tuple[Ints, Ints, Ints]:
+        """Distinct keys, the first row of each, and the key of each row."""
+        keys = words[:, : self.key_words]
+        distinct, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        return distinct, first, inverse.reshape(-1)
+
+    def words(self, packets: PacketBatch, rows: Ints, legs: Ints) -> Ints:
+        """What `name` needs, one row of `WORDS` per sample: first the key, which tells groups apart."""
+        found = np.zeros((len(rows), WORDS), np.uint64)
+        from_server = legs == 0  # a response comes from the side that the delay is to
         if self.by == "flow":
-            return packets.flow_key[rows].reshape(-1, 1)
-        if self.by == "dscp":
-            return packets.dscp[rows].reshape(-1, 1)
-        if self.by == "prefix":
-            return np.column_stack((self._subnets(packets.src[rows]), self._subnets(packets.dst[rows])))
-        # A response comes from the side that the delay is to.
-        from_server = (legs == 0).reshape(-1, 1)
-        if self.by == "port":
-            return np.where(from_server[:, 0], packets.src_port[rows], packets.dst_port[rows]).reshape(-1, 1)
-        if self.by == "server":
-            return np.where(from_server, packets.src[rows], packets.dst[rows])
-        if self.by == "client":
-            return np.where(from_server, packets.dst[rows], packets.src[rows])
-        return self._subnets(packets.src[rows])
+            found[:, 0] = packets.flow_key[rows]
+            found[:, 1:3] = self._side(packets.dst, packets.src, rows, from_server)
+            found[:, 3:5] = self._side(packets.src, packets.dst, rows, from_server)
+            client, server = (
+                np.where(from_server, one[rows], other[rows]).astype(np.uint64)
+                for one, other in ((packets.dst_port, packets.src_port), (packets.src_port, packets.dst_port))
+            )
+            found[:, 5] = client << np.uint64(16) | server
+        elif self.by == "dscp":
+            found[:, 0] = packets.dscp[rows]
+        elif self.by == "prefix":
+            found[:, :2], found[:, 2:4] = self._subnets(packets.src[rows]), self._subnets(packets.dst[rows])
+        elif self.by == "port":
+            found[:, 0] = np.where(from_server, packets.src_port[rows], packets.dst_port[rows])
+        elif self.by == "server":
+            found[:, :2] = self._side(packets.src, packets.dst, rows, from_server)
+        elif self.by == "client":
+            found[:, :2] = self._side(packets.dst, packets.src, rows, from_server)
+        else:
+            found[:, :2] = self._subnets(packets.src[rows])
+        return found
+
+    @staticmethod
+    def _side(one: Ints, other: Ints, rows: Ints, chosen: Ints) -> Ints:
+        return np.where(chosen.reshape(-1, 1), one[rows], other[rows])
 
     def _subnets(self, addresses: npt.NDArray[np.uint64]) -> Ints:
         high, low = addresses[:, 0], addresses[:, 1]
@@ -80,23 +118,20 @@ class Grouping:
         mask6_high, mask6_low = np.uint64(mask6 >> 64), np.uint64(mask6 & 2**64 - 1)
         return np.column_stack((np.where(ipv4, high, high & mask6_high), np.where(ipv4, low & mask4, low & mask6_low)))
 
-    def _text(self, packets: PacketBatch, row: int, leg: int, key: tuple[int, ...]) -> str:
+    def name(self, words: Sequence[int]) -> str:
+        """The name of a group, from its row of `words`."""
         if self.by == "port":
-            return str(key[0])
+            return str(words[0])
         if self.by in ("client", "server"):
-            return str(to_address(*key))
+            return str(to_address(*words[:2]))
         if self.by == "dscp":
-            return f"dscp {key[0]}"
+            return f"dscp {words[0]}"
         if self.by == "subnet":
-            return self._network(*key)
+            return self._network(*words[:2])
         if self.by == "prefix":
-            return f"{self._network(*key[:2])} > {self._network(*key[2:])}"
-        ends = [
-            _end(packets.address(column, row), int(ports[row]))
-            for column, ports in ((packets.src, packets.src_port), (packets.dst, packets.dst_port))
-        ]
-        client, server = ends if leg else reversed(ends)
-        return f"{client} > {server}"
+            return f"{self._network(*words[:2])} > {self._network(*words[2:4])}"
+        client, server = to_address(*words[1:3]), to_address(*words[3:5])
+        return f"{_end(client, words[5] >> 16)} > {_end(server, words[5] & 0xFFFF)}"
 
     def _network(self, high: int, low: int) -> str:
         address = to_address(high, low)

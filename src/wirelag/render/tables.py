@@ -43,7 +43,7 @@ def layout(
     return lines
 
 
-def shown_groups(result: DelayResult) -> list[Entry]:
+def shown_groups(result: DelayResult) -> Sequence[Entry]:
     """The groups of the table: as many as it may have."""
     return result.groups[: result.top]
 

@@ -1,6 +1,6 @@
 """`wirelag watch --prometheus`: measurements since the start, for Prometheus.
 
-Series are bounded: one histogram for each leg, and two numbers for each of at most `--most-groups` groups and method.
+Series are bounded: one histogram for each leg, and two numbers for each method and group that fits `--group-memory`.
 """
 
 from __future__ import annotations

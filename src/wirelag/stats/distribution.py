@@ -45,6 +45,7 @@ def _bins_ns() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
 SHORTEST_NS, WIDTH_NS = _bins_ns()
 MIDDLES_NS: Final = SHORTEST_NS + WIDTH_NS / 2
 _EVERY_BIN: Final = np.arange(BINS)
+_NOTHING: Final = np.zeros(WORDS, np.uint64)  # of a distribution that is only read
 _OCTAVES: Final = np.log2(np.maximum(MIDDLES_NS, 1)).astype(int)  # of each bin
 
 
@@ -89,13 +90,31 @@ def _first_above(limit_ns: int) -> int:
 class Distribution:
     """Delays, each with a weight: how many it represents (1, or more if a method samples)."""
 
-    __slots__ = ("_memory", "_sums", "squares", "weights")
+    __slots__ = ("_memory", "_sums", "bins", "squares", "weights")
 
     def __init__(self, memory: npt.NDArray[np.uint64] | None = None) -> None:
         self._memory = np.zeros(WORDS, np.uint64) if memory is None else memory
+        self.bins = _EVERY_BIN  # whose weights follow
         self.weights = self._memory[:BINS]
         self.squares = self._memory[BINS : 2 * BINS]  # squared weights, for the uncertainty
         self._sums = self._memory[2 * BINS :]
+
+    @classmethod
+    def of_bins(cls, bins: Ints, columns: npt.NDArray[np.uint64], sums: npt.NDArray[np.uint64]) -> Distribution:
+        """A distribution to read: only bins that hold delays, in order; their weights and squares; and the sums."""
+        found = cls(_NOTHING)
+        found.bins, found.weights, found.squares, found._sums = bins, columns[0], columns[1], sums
+        return found
+
+    def compact(self) -> Distribution:
+        """The same, to read, in as much memory as it has bins that hold delays."""
+        held = np.flatnonzero(self.weights)
+        columns = np.stack([self.weights[held], self.squares[held]])
+        return Distribution.of_bins(self.bins[held], columns, self._sums.copy())
+
+    def _bins_below(self, bin_: int) -> int:
+        """How many of the bins kept lie below this one."""
+        return bin_ if self.bins is _EVERY_BIN else int(np.searchsorted(self.bins, bin_))
 
     def add(self, delays_ns: Ints, weights: Ints | None = None) -> None:
         """Add delays, of weight 1 by default."""
@@ -112,9 +131,10 @@ class Distribution:
             sums += [total & 2**64 - 1, total >> 64]
         self._sums[:] = np.array([*sums, smallest, largest], np.uint64)
         # Only non-empty bins: untouched memory of a distribution costs nothing.
-        held = slice(bin_of(other.min_ns or 0), bin_of(other.max_ns or 0) + 1)
-        self.weights[held] += other.weights[held]
-        self.squares[held] += other.squares[held]
+        held = slice(*(other._bins_below(bin_of(ns or 0) + i) for i, ns in enumerate((other.min_ns, other.max_ns))))
+        into = held if other.bins is _EVERY_BIN else other.bins[held]
+        self.weights[into] += other.weights[held]
+        self.squares[into] += other.squares[held]
 
     @property
     def samples(self) -> int:
@@ -168,12 +188,13 @@ class Distribution:
 
     def quantile_ns(self, q: float) -> float | None:
         """The delay below which a share of q lies: of n sorted delays the one at place int(q * n), from 0."""
-        found = quantile_in_bins(_EVERY_BIN, self.weights, q)
+        found = quantile_in_bins(self.bins, self.weights, q)
         return None if found is None else float(min(max(found, self.min_ns or 0), self.max_ns or 0))
 
     def share_above(self, limit_ns: int) -> float | None:
         """The share of delays above a limit (to the precision of a bin)."""
-        return float(self.weights[_first_above(limit_ns) :].sum()) / self.weight if self.weight else None
+        above = self.weights[self._bins_below(_first_above(limit_ns)) :]
+        return float(above.sum()) / self.weight if self.weight else None
 
     def share_above_ci(self, limit_ns: int) -> tuple[float, float] | None:
         """The 95% interval of that share."""
@@ -189,9 +210,9 @@ class Distribution:
         Each sample counts with its weight w, W is their sum; the share F is a ratio, and its variance is the sum of
         w^2 (1[below] - F)^2, over W^2.
         """
-        weight = self.weight
-        share = float(self.weights[:below].sum()) / weight
-        inside, outside = float(self.squares[:below].sum()), float(self.squares[below:].sum())
+        weight, place = self.weight, self._bins_below(below)
+        share = float(self.weights[:place].sum()) / weight
+        inside, outside = float(self.squares[:place].sum()), float(self.squares[place:].sum())
         return math.sqrt(inside * (1 - share) ** 2 + outside * share**2) / weight
 
     def mean_ci_ns(self, least_bound_ns: float = 0.0) -> tuple[float, float] | None:
@@ -199,7 +220,8 @@ class Distribution:
         if self.samples < 2 or self.mean_ns is None:
             return None
         mean, weight = self.mean_ns, self.weight
-        spread = float((self.squares * (MIDDLES_NS - mean) ** 2).sum())
+        middles_ns = MIDDLES_NS if self.bins is _EVERY_BIN else MIDDLES_NS[self.bins]
+        spread = float((self.squares * (middles_ns - mean) ** 2).sum())
         # The spread within bins is lost in their middles: at most 0.4% of it.
         error = math.sqrt(spread * self.samples / (self.samples - 1)) / weight
         bound = max(Z95 * error, least_bound_ns)
@@ -213,7 +235,7 @@ class Distribution:
         """
         if self.samples < 2:
             return None
-        below = int(np.searchsorted(np.cumsum(self.weights), q * self.weight, side="left")) + 1
+        below = int(self.bins[np.searchsorted(np.cumsum(self.weights), q * self.weight, side="left")]) + 1
         error = Z95 * max(self.share_error(below), math.sqrt(q * (1 - q) / max(self.effective_samples, 1.0)))
         if share_bound is not None:
             error = max(error, share_bound(below))
@@ -224,4 +246,4 @@ class Distribution:
 
     def by_octave(self) -> npt.NDArray[np.float64]:
         """How many delays there are in each octave of ns, for a small picture."""
-        return np.bincount(_OCTAVES, weights=self.weights.astype(float), minlength=64).astype(np.float64)
+        return np.bincount(_OCTAVES[self.bins], weights=self.weights.astype(float), minlength=64).astype(np.float64)

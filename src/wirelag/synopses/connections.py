@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.packets.batch import PacketBatch
+from wirelag.packets.grouping import OTHER
 from wirelag.stats.distribution import Z95, Distribution
 from wirelag.stats.random_groups import student
 from wirelag.synopses.samples import ALL, SampleBatch
@@ -81,6 +82,15 @@ class Connections:
             self._level += 1
         self._rows = merged
 
+    def keep(self, tags: Rows) -> None:
+        """Count connections of all groups but these to "other"."""
+        self._settle()
+        gone = ~np.isin(self._rows[:, 1], tags)
+        if gone.any():
+            self._rows[gone, 1] = OTHER
+            self._pending, self._rows = [self._rows], self._rows[:0]
+            self._settle()
+
     def distribution(self, tag: int | None = None) -> Distribution:
         """The round trips of connections, of all or of one group's."""
         self._settle()
@@ -113,9 +123,8 @@ class Connections:
         sums, sizes = (rows[:, column + 2 * leg].astype(np.float64) for column in (2, 3))
         residuals = sums - sums.sum() / sizes.sum() * sizes
         variance = float((residuals**2).sum()) * clusters / (clusters - 1) / float(sizes.sum()) ** 2
-        variance *= float(sizes.sum()) / max(
-            float(sizes.sum()), float(delays.weight)
-        )  # of connections that are sampled
+        # Not all connections are here if they are sampled, and more delays than the group's if it was kept late.
+        variance *= float(sizes.sum()) / float(delays.weight)
         alone = delays.std_ns**2 / delays.effective_samples
         return ClusterCertainty(student(clusters - 1) * math.sqrt(variance), max(1.0, variance / alone), delays)
 

@@ -1,12 +1,11 @@
-"""The synopsis of every method that yields samples of delay: distributions by group and leg.
+"""The synopsis of every method that yields samples of delay: a distribution for each leg.
 
-Memory: one distribution for each group and leg that has samples (distribution.py); `Grouping` bounds the groups.
-Merging adds distributions: it is associative and lossless.
+Memory: one distribution for each leg that has samples (distribution.py). Merging adds distributions: it is associative
+and lossless. Delays by group are in group_delays.py.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
@@ -16,8 +15,8 @@ import numpy.typing as npt
 
 from wirelag.packets.batch import PacketBatch
 from wirelag.report import QUANTILES, Quantity, Report
-from wirelag.stats.distribution import WORDS, Distribution, add_by_leg
-from wirelag.stats.random_groups import RandomGroups
+from wirelag.stats.distribution import BINS, WORDS, Distribution, add_by_leg
+from wirelag.stats.random_groups import COARSE, CROWDS, RandomGroups
 
 if TYPE_CHECKING:
     from wirelag.synopses.connections import Connections
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 LEGS: Final = ("server", "client")
 MIXED: Final = "mixed"  # delays of both legs as one
 ALL: Final = 0  # tag of samples without a group
+_NO_CROWDS: Final = np.zeros((len(LEGS), CROWDS, BINS // COARSE), np.uint64)  # of a group, which has connections
 
 Ints = npt.NDArray[Any]
 
@@ -47,42 +47,31 @@ Sink: TypeAlias = Callable[[PacketBatch, SampleBatch], None]
 
 
 class Samples:
-    """Delays by (tag of the group, leg), the number of packets, and counters."""
+    """Delays by leg, of everything or of one group; the number of packets, and counters."""
 
-    def __init__(self) -> None:
-        self.distributions: dict[tuple[int, int], Distribution] = {}
-        self.random_groups = RandomGroups()
-        self._ungrouped: npt.NDArray[np.uint64] | None = None
+    def __init__(self, tag: int | None = None) -> None:
+        self.distributions: dict[int, Distribution] = {}
+        self.random_groups = RandomGroups(None if tag is None else _NO_CROWDS)
+        self._memory: npt.NDArray[np.uint64] | None = None
         self.packets = 0
         self.counts: dict[str, int] = {}
+        self.tag = tag  # of the group; None: of all
         self.connections: Connections | None = None  # for the uncertainty of groups
 
-    def add(self, tags: Ints | None, legs: Ints, delays_ns: Ints, weights: Ints | None = None) -> None:
-        """Add samples; without tags they belong to no group."""
-        if tags is None:
-            add_by_leg(self._both_legs(), delays_ns, weights, legs)
-            return
-        keys = tags.astype(np.int64) * 2 + legs
-        order = np.argsort(keys, kind="stable")
-        ends = np.cumsum(np.bincount(keys)).tolist()  # tags are small numbers
-        start = 0
-        for key, end in enumerate(ends):
-            if end > start:
-                mine = order[start:end]
-                distribution = self.distributions.setdefault((key >> 1, key & 1), Distribution())
-                distribution.add(delays_ns[mine], None if weights is None else weights[mine])
-                start = end
+    def add(self, legs: Ints, delays_ns: Ints, weights: Ints | None = None) -> None:
+        """Add samples."""
+        add_by_leg(self._both_legs(), delays_ns, weights, legs)
 
     def _both_legs(self) -> npt.NDArray[np.uint64]:
-        """The memory of the ungrouped samples, both legs in one piece."""
-        if self._ungrouped is None:
-            self._ungrouped = np.zeros(len(LEGS) * WORDS, np.uint64)
+        """The memory of both legs, in one piece."""
+        if self._memory is None:
+            self._memory = np.zeros(len(LEGS) * WORDS, np.uint64)
             for leg in range(len(LEGS)):
-                mine = Distribution(self._ungrouped[leg * WORDS : (leg + 1) * WORDS])
-                if (ALL, leg) in self.distributions:
-                    mine.merge(self.distributions[ALL, leg])
-                self.distributions[ALL, leg] = mine
-        return self._ungrouped
+                mine = Distribution(self._memory[leg * WORDS : (leg + 1) * WORDS])
+                if leg in self.distributions:
+                    mine.merge(self.distributions[leg])
+                self.distributions[leg] = mine
+        return self._memory
 
     def count(self, **counts: int) -> None:
         """Add to the counters."""
@@ -91,38 +80,36 @@ class Samples:
 
     def merge(self, other: Samples) -> None:
         """Add another synopsis."""
-        for key, distribution in other.distributions.items():
-            self.distributions.setdefault(key, Distribution()).merge(distribution)
-        self.random_groups.merge(other.random_groups)
+        for leg, distribution in other.distributions.items():
+            self.distributions.setdefault(leg, Distribution()).merge(distribution)
+        if self.tag is None:
+            self.random_groups.merge(other.random_groups)
         self.packets += other.packets
         self.count(**other.counts)
 
-    def distribution(self, tag: int | None = None, leg: int | None = None) -> Distribution:
-        """All delays, or those of a group, or of a leg."""
+    def distribution(self, leg: int | None = None) -> Distribution:
+        """All delays, or those of a leg."""
+        if self.tag is not None and leg in self.distributions:
+            return self.distributions[leg]  # a group's are not added to any more
         total = Distribution()
-        tags = self.tags if tag is None else [tag]
-        for key in itertools.product(tags, range(len(LEGS)) if leg is None else [leg]):
-            if key in self.distributions:
-                total.merge(self.distributions[key])
+        for one in range(len(LEGS)) if leg is None else [leg]:
+            if one in self.distributions:
+                total.merge(self.distributions[one])
         return total
 
-    @property
-    def tags(self) -> list[int]:
-        """The groups that have samples."""
-        return sorted({tag for tag, _ in self.distributions})
-
-    def report(self, estimator: str, quantity: Quantity, tag: int | None = None, leg: str = MIXED) -> Report:
-        """The report over all samples, or one group's: of a leg, or of both as one."""
+    def report(self, estimator: str, quantity: Quantity, leg: str = MIXED) -> Report:
+        """The report over all samples: of a leg, or of both as one."""
         place = LEGS.index(leg) if leg in LEGS else None
-        return self.report_of(self.distribution(tag, place), estimator, quantity, tag, leg)
+        return self.report_of(self.distribution(place), estimator, quantity, leg)
 
-    def report_of(self, whole: Distribution, estimator: str, quantity: Quantity, tag: int | None, leg: str) -> Report:
+    def report_of(self, whole: Distribution, estimator: str, quantity: Quantity, leg: str) -> Report:
         """The report of these delays; the figures of each leg are beside them."""
-        details: dict[str, Any] = {"leg": leg, "legs": self.legs(tag)}
+        of_legs = {name: facts(one, self._certainty(name)) for name, one in self._by_leg().items()}
+        details: dict[str, Any] = {"leg": leg, "legs": {name: _plain(said) for name, said in of_legs.items()}}
         means = [details["legs"].get(name, {}).get("mean") for name in LEGS]
         # Both legs together: the delay of a connection's packets from end to end and back.
         details["both_legs"] = None if None in means else sum(means)
-        if tag is None:
+        if self.tag is None:
             details["counts"] = dict(sorted(self.counts.items()))
         # If a method sees only some delays, each sample stands for several.
         details |= {"stands_for": whole.weight, "effective_samples": whole.effective_samples}
@@ -130,26 +117,26 @@ class Samples:
             estimator,
             quantity,
             packets=self.packets,
-            reason=None if whole.samples else self._why_nothing(tag, leg),
+            reason=None if whole.samples else self._why_nothing(leg),
             details=details,
-            **facts(whole, self._certainty(tag, leg)),
+            **(of_legs.get(leg) or facts(whole, self._certainty(leg))),
         )
 
-    def legs(self, tag: int | None = None) -> dict[str, Any]:
-        """The figures of each leg that has samples, as JSON holds them."""
-        found = {name: self.distribution(tag, place) for place, name in enumerate(LEGS)}
-        return {name: _plain(facts(one, self._certainty(tag, name))) for name, one in found.items() if one.samples}
+    def _by_leg(self) -> dict[str, Distribution]:
+        """The delays of each leg that has any."""
+        found = {name: self.distribution(place) for place, name in enumerate(LEGS)}
+        return {name: one for name, one in found.items() if one.samples}
 
-    def _certainty(self, tag: int | None, leg: str) -> Certainty | None:
-        if tag is not None and self.connections is not None and leg in LEGS:
+    def _certainty(self, leg: str) -> Certainty | None:
+        if self.tag is not None and self.connections is not None and leg in LEGS:
             place = LEGS.index(leg)
-            return self.connections.certainty(tag, place, self.distribution(tag, place))
-        if tag is not None or leg not in (*LEGS, MIXED):
+            return self.connections.certainty(self.tag, place, self.distribution(place))
+        if self.tag is not None or leg not in (*LEGS, MIXED):
             return None
         return self.random_groups if leg == MIXED else self.random_groups.of_leg(LEGS.index(leg))
 
-    def _why_nothing(self, tag: int | None, leg: str) -> str:
-        if not self.distribution(tag).samples:
+    def _why_nothing(self, leg: str) -> str:
+        if not self.distribution().samples:
             return "no request was seen together with its response"
         if leg in LEGS:
             other = LEGS[1 - LEGS.index(leg)]

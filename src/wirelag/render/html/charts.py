@@ -64,9 +64,9 @@ def cdf(entries: Sequence[Entry], what: str) -> Figure:
     """The share of delays up to each delay."""
     traces: list[Figure] = []
     for i, entry in enumerate(entries):
-        bins = np.flatnonzero(entry.delays.weights)
-        shares = np.cumsum(entry.delays.weights[bins].astype(float)) / entry.delays.weight
-        seconds = np.clip(MIDDLES_NS[bins], max(entry.delays.min_ns or 1, 1), entry.delays.max_ns) / 1e9
+        held = np.flatnonzero(entry.delays.weights)
+        shares = np.cumsum(entry.delays.weights[held].astype(float)) / entry.delays.weight
+        seconds = np.clip(MIDDLES_NS[entry.delays.bins[held]], max(entry.delays.min_ns or 1, 1), entry.delays.max_ns) / 1e9
         start = [float(seconds[0])] if len(seconds) else []
         traces.append(
             {

@@ -1,0 +1,210 @@
+/* Samples into groups: checks arrays, releases the GIL and loops over groups.h. */
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "arrays.hpp"
+#include "module.hpp"
+
+extern "C" {
+#include "groups.h"
+}
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+static_assert(sizeof(wl_group_cell) == 32 && sizeof(wl_group) == WL_GROUP_UNITS * sizeof(wl_group_cell));
+
+constexpr size_t record_words = sizeof(wl_group) / sizeof(u64), other_words = sizeof(wl_group_other) / sizeof(u64);
+constexpr size_t registers = 1 << WL_GROUP_REGISTER_BITS, least = 1 << 20, most = 1ull << 36;
+
+size_t power_of_two(size_t most_buckets)
+{
+    size_t n = 1;
+
+    while (n <= most_buckets / 2)
+        n *= 2;
+    return n;
+}
+
+class Groups {
+  public:
+    Groups(size_t bytes, u32 key_words)
+    {
+        if (bytes < least || bytes > most || key_words < 1 || key_words > WL_GROUP_WORDS)
+            throw std::invalid_argument("groups need at least 1 MiB, at most 64 GiB, and a key");
+        size_t group_buckets = power_of_two(bytes / 512), cell_buckets = power_of_two(bytes / 64), places = bytes / 256;
+        size_t units = (bytes - sizeof(u32) * (group_buckets + cell_buckets + places)) / sizeof(wl_group_cell);
+
+        unit_memory = zeroed<wl_group_cell>(units);
+        index_memory = zeroed<u32>(group_buckets + cell_buckets + places);
+        other_memory = zeroed<wl_group_other>(2);
+        register_memory = zeroed<u8>(registers);
+        all.units = unit_memory.get();
+        all.unit_count = static_cast<u32>(units);
+        all.units_begun = 1;
+        all.group_buckets = index_memory.get();
+        all.group_mask = static_cast<u32>(group_buckets - 1);
+        all.cell_buckets = all.group_buckets + group_buckets;
+        all.cell_mask = static_cast<u32>(cell_buckets - 1);
+        all.heap = all.cell_buckets + cell_buckets;
+        all.key_words = key_words;
+        all.other = other_memory.get();
+        all.registers = register_memory.get();
+    }
+
+    void add(
+        const Column<u64> &keys, const Column<u8> &legs, const Column<s64> &delays_ns, const Column<s64> &of_each, Room<u64> tags)
+    {
+        size_t count = delays_ns.shape(0), given = of_each.shape(0);
+
+        if (keys.shape(0) != count * WL_GROUP_WORDS || legs.shape(0) != count || tags.shape(0) != count)
+            throw std::invalid_argument("there must be a key, a leg and a tag for each delay");
+        if (given != count && given != 0)
+            throw std::invalid_argument("there must be a weight for each delay, or none");
+        nb::gil_scoped_release release;
+        for (size_t i = 0; i < count; i++) {
+            u64 delay = delays_ns.data()[i] < 0 ? 0 : static_cast<u64>(delays_ns.data()[i]);
+
+            tags.data()[i] = wl_group_add(
+                &all, keys.data() + i * WL_GROUP_WORDS, legs.data()[i] & 1, delay, given ? static_cast<u64>(of_each.data()[i]) : 1);
+        }
+    }
+
+    void merge(const Groups &from)
+    {
+        if (&from == this || from.all.key_words != all.key_words)
+            throw std::invalid_argument("only other groups of the same kind can be merged");
+        std::unique_ptr<u32[]> order(new u32[from.all.live]);
+
+        nb::gil_scoped_release release;
+        from.by_birth(order.get());
+        wl_groups_raise(&all, from.all.floor);
+        for (u32 i = 0; i < from.all.live; i++)
+            wl_group_merge(&all, &from.all, order[i]);
+        for (u32 leg = 0; leg < 2; leg++) {
+            for (u32 bin = 0; bin < WL_BINS; bin++) {
+                all.other[leg].weights[bin] += from.all.other[leg].weights[bin];
+                all.other[leg].squares[bin] += from.all.other[leg].squares[bin];
+            }
+            wl_sums_add(&all.other[leg].sums, &from.all.other[leg].sums);
+        }
+        for (size_t i = 0; i < registers; i++)
+            all.registers[i] = std::max(all.registers[i], from.all.registers[i]);
+        all.left += from.all.left;
+    }
+
+    size_t size() const
+    {
+        return all.live;
+    }
+    u64 left() const
+    {
+        return all.left;
+    }
+    u64 floor() const
+    {
+        return all.floor;
+    }
+    size_t bytes_used() const
+    {
+        return all.units_begun * sizeof(wl_group_cell);
+    }
+
+    void places(Room<u32> out) const
+    {
+        if (out.shape(0) != all.live)
+            throw std::invalid_argument("there must be room for the place of each group");
+        by_birth(out.data());
+    }
+
+    /* The record of a group: its key, tag, count, what may have come before, birth, two words, and the sums of its legs. */
+    void record(u32 place, Room<u64> out) const
+    {
+        check(place);
+        if (out.shape(0) != record_words)
+            throw std::invalid_argument("a record has another length");
+        std::memcpy(out.data(), wl_group_at(&all, place), sizeof(wl_group));
+    }
+
+    /* The cells of a group, in no order: leg * BINS + bin, weight and squares of each. Returns how many there are. */
+    size_t cells(u32 place, Room<u32> where, Room<u64> weights, Room<u64> squares) const
+    {
+        size_t count = 0;
+
+        check(place);
+        if (std::min({where.shape(0), weights.shape(0), squares.shape(0)}) < 2 * WL_BINS)
+            throw std::invalid_argument("there must be room for every bin of both legs");
+        for (u32 cell = wl_group_at(&all, place)->cells; cell; cell = all.units[cell].sibling, count++) {
+            where.data()[count] = all.units[cell].place;
+            weights.data()[count] = all.units[cell].weight;
+            squares.data()[count] = all.units[cell].squares;
+        }
+        return count;
+    }
+
+    void other(Room<u64> out) const
+    {
+        if (out.shape(0) != 2 * other_words)
+            throw std::invalid_argument("there must be room for two distributions");
+        std::memcpy(out.data(), all.other, 2 * sizeof(wl_group_other));
+    }
+
+    void ranks(Room<u8> out) const
+    {
+        if (out.shape(0) != registers)
+            throw std::invalid_argument("there must be room for all registers");
+        std::memcpy(out.data(), all.registers, registers);
+    }
+
+  private:
+    void by_birth(u32 *out) const
+    {
+        std::copy(all.heap, all.heap + all.live, out);
+        std::sort(out, out + all.live, [this](u32 a, u32 b) { return wl_group_at(&all, a)->born < wl_group_at(&all, b)->born; });
+    }
+
+    /* A place is a group's if the heap knows it there. */
+    void check(u32 place) const
+    {
+        if (!place || place + WL_GROUP_UNITS > all.units_begun)
+            throw std::invalid_argument("no group is there");
+        u32 listed = wl_group_at(&all, place)->place;
+
+        if (listed >= all.live || all.heap[listed] != place)
+            throw std::invalid_argument("no group is there");
+    }
+
+    wl_groups all = {};
+    std::unique_ptr<wl_group_cell[], Free> unit_memory;
+    std::unique_ptr<u32[], Free> index_memory;
+    std::unique_ptr<wl_group_other[], Free> other_memory;
+    std::unique_ptr<u8[], Free> register_memory;
+};
+
+} // namespace
+
+void add_groups(nb::module_ &m)
+{
+    m.attr("GROUP_KEY_WORDS") = WL_GROUP_WORDS;
+    m.attr("GROUP_RECORD_WORDS") = record_words;
+    m.attr("GROUP_REGISTERS") = registers;
+    m.attr("GROUP_LEAST_BYTES") = least;
+    m.attr("GROUP_MOST_BYTES") = most;
+    nb::class_<Groups>(m, "Groups", "Delays by group in a fixed memory.")
+        .def(nb::init<size_t, u32>(), "bytes"_a, "key_words"_a)
+        .def("add", &Groups::add, "keys"_a, "legs"_a, "delays_ns"_a, "of_each"_a, "tags"_a,
+            "Add delays, with their weights (default: 1), to the groups of their keys, and fill in the tags of these.")
+        .def("merge", &Groups::merge, "other"_a, "Add the groups of another.")
+        .def("places", &Groups::places, "out"_a, "The places of all groups, in the order they came.")
+        .def("record", &Groups::record, "place"_a, "out"_a, "The record of a group.")
+        .def("cells", &Groups::cells, "place"_a, "where"_a, "weights"_a, "squares"_a, "The bins of a group that hold delays.")
+        .def("other", &Groups::other, "out"_a, "The delays of groups that left: two distributions.")
+        .def("ranks", &Groups::ranks, "out"_a, "The registers that count groups that left.")
+        .def("__len__", &Groups::size)
+        .def_prop_ro("left", &Groups::left)
+        .def_prop_ro("floor", &Groups::floor)
+        .def_prop_ro("bytes_used", &Groups::bytes_used);
+}

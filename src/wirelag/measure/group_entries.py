@@ -1,0 +1,41 @@
+"""The groups of a result: each is made when it is asked for."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, overload
+
+from wirelag.measure.result import Entry
+
+KEPT: Final = 1000  # entries that are made once
+
+
+class GroupEntries(Sequence[Entry]):
+    """Groups in order, each made when it is asked for: there may be a million, and a table shows twenty.
+
+    Memory: 4 bytes a group, and the first `KEPT` that were made.
+    """
+
+    def __init__(self, places: Iterable[int], make: Callable[[int], Entry]) -> None:
+        self._places = array("I", places)
+        self._make = make
+        self._made: dict[int, Entry] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> Entry: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Entry]: ...
+    def __getitem__(self, index: int | slice) -> Entry | list[Entry]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        place = self._places[index]
+        found = self._made.get(place)
+        if found is None:
+            found = self._make(place)
+            if len(self._made) < KEPT:
+                self._made[place] = found
+        return found

@@ -1,0 +1,108 @@
+"""Groups: the slowest are found whenever they come, and memory is what was stated."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import wirelag
+from tests.support.pings import write_pings
+from wirelag.measure.rtt import RttResult
+from wirelag.stats.distribution import Distribution
+
+SERVERS = 3_000
+FIGURES = {"p99": lambda delays: delays.quantile_ns(0.99), "mean": lambda delays: delays.mean_ns}
+
+
+@pytest.fixture(scope="module")
+def late(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Servers that come one after the other, slower and slower after the first 2,500."""
+    path, rng = tmp_path_factory.mktemp("late") / "late.pcap", np.random.default_rng(5)
+    of = np.repeat(np.arange(SERVERS), 5)
+    scale = 1e6 * (1 + np.maximum(0, of - 2_500) / 20)
+    sent = 10**18 + np.arange(len(of)) * 10**6
+    write_pings(path, 0x20000000 + of, sent, (scale * rng.lognormal(0, 0.3, len(of))).astype(np.int64))
+    return path
+
+
+def ranked(result: RttResult, figure: str, most: int = 20) -> list[str]:
+    """The servers with the largest figure, from single samples."""
+    assert result.samples is not None
+    samples = result.samples.to_polars().filter(pl.col("leg") == "server")
+    found = {}
+    for (server,), part in samples.group_by("server", maintain_order=True):
+        delays = Distribution()
+        delays.add(part["delay_ns"].to_numpy())
+        found[server] = FIGURES[figure](delays)
+    return sorted(found, key=lambda server: -found[server])[:most]
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_the_slowest_are_found_on_real_traffic(shared_data: Path, figure: str) -> None:
+    capture = shared_data / "rtt" / "redart" / "long_cap_2.pcap.gz"
+    result = wirelag.rtt(capture, by="server", sort=figure, samples=True, charts=False)
+    shown = [entry.key for entry in result.groups[:20] if "server" in entry.legs]
+    assert shown == ranked(result, figure)[: len(shown)]
+    assert len(shown) >= 10
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_the_slowest_are_found_even_if_they_come_last(late: Path, figure: str) -> None:
+    result = wirelag.rtt(late, by="server", sort=figure, samples=True, charts=False)
+    assert len(result.groups) == SERVERS
+    assert [entry.key for entry in result.groups[:20]] == ranked(result, figure)
+    last = [str(ipaddress.IPv4Address(0x20000000 + i)) for i in range(2_800, SERVERS)]
+    assert {entry.key for entry in result.groups[:20]} <= set(last)
+
+
+def test_groups_change_nothing_else(late: Path) -> None:
+    plain = wirelag.rtt(late, charts=False).to_dict() | {"groups": None}
+    for memory in ("1MiB", "64MiB"):
+        grouped = wirelag.rtt(late, by="server", group_memory=memory, charts=False).to_dict()
+        assert grouped | {"groups": None} == plain
+        assert sum(group["samples"] for group in grouped["groups"]) == plain["samples"]
+
+
+def test_json_in_pieces_is_the_same_json(late: Path) -> None:
+    result = wirelag.rtt(late, by="server", filter=None, group_memory="1MiB", charts=False)
+    assert "".join(result.to_json_text()) == json.dumps(result.to_dict(), indent=2) + "\n"
+
+
+PEAK = """
+import resource, sys, wirelag
+result = wirelag.rtt(sys.argv[1], by=sys.argv[2] or None, group_memory="1MiB", charts=False)
+print(len(result.table()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(*result.notes, sep="\\n")
+"""
+
+
+def test_memory_is_what_was_stated(tmp_path: Path) -> None:
+    """20,000 groups in 1 MiB, with some large ones among them."""
+    rng, path = np.random.default_rng(6), tmp_path / "many.pcap"
+    of = np.concatenate([np.repeat(np.arange(20_000), 3), np.repeat(np.arange(20), 500)])
+    of = rng.permutation(of)
+    delays = rng.lognormal(15, 1, len(of)).astype(np.int64)
+    write_pings(path, 0x20000000 + of, 10**18 + np.arange(len(of)) * 10**4, delays)
+    peaks = {}
+    for by in ("", "server"):
+        words = [sys.executable, "-c", PEAK, str(path), by]
+        said = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+        peaks[by] = int(said[0].split()[1]) * 1024
+    # Besides, connections take up to 2^18 rows, whatever is grouped.
+    assert peaks["server"] - peaks[""] < (1 << 20) + (40 << 20)
+    assert any(line.startswith("other: ") and "of groups that did not fit 1.05 MB: about" in line for line in said)
+    assert any("groups kept came, or came back, when memory was full" in line for line in said)
+    result = wirelag.rtt(path, by="server", group_memory="1MiB", charts=False)
+    found = {entry.key: entry.report for entry in result.groups}
+    for i in range(20):  # the large ones have nearly all of their delays
+        report = found[str(ipaddress.IPv4Address(0x20000000 + i))]
+        assert report.samples <= 503 <= report.samples + report.details.get("earlier_in_other", 0)
+        assert report.samples > 400
+    assert sum(report.samples for report in found.values()) == len(of)
