@@ -30,7 +30,7 @@ def reports(seed: int, matchers: tuple[str, ...], path: str) -> dict[str, Report
     for packets in Capture([path]):
         found = meter.match(packets)
         total.add(found.legs, found.delays_ns)
-        total.random_groups.add(packets.flow_key, found.rows, found.legs, found.delays_ns)
+        total.spread.add(packets.flow_key, packets.time_ns, found.rows, found.legs, found.delays_ns)
     honest = replace(total.report("match", "round_trip"), details={})
     return {"crowds": honest, "each sample": replace(honest, **facts(total.distribution()))}
 

@@ -161,7 +161,7 @@ def assert_same_samples(found: Samples, expected: Samples) -> None:
         assert (one.samples, one.weight, one.mean_ns, one.std_ns, one.min_ns, one.max_ns) == (
             *(other.samples, other.weight, other.mean_ns, other.std_ns, other.min_ns, other.max_ns),
         )
-    assert np.array_equal(found.random_groups.weights, expected.random_groups.weights)
+    assert np.array_equal(found.spread.connections.weights, expected.spread.connections.weights)
     assert (found.packets, found.counts) == (expected.packets, expected.counts)
 
 
@@ -334,6 +334,6 @@ def samples_of_twin(fridge: Fridge, pieces: Pieces) -> Iterator[Samples]:
                 crowd = RandomGroups()
                 rows, legs = np.array([one.row], np.uint32), np.array([one.leg], np.uint8)
                 crowd.add(batch.flow_key, rows, legs, delay, weight)
-                samples.random_groups.merge(crowd)
+                samples.spread.connections.merge(crowd)
         samples.count(requests=twin.arrivals - before[0], backwards=twin.backwards - before[1])
         yield samples

@@ -30,7 +30,9 @@ def delays(rng: np.random.Generator, n: int, scale: float = 1.0) -> Any:
 
 def report(rng: np.random.Generator, n: int, scale: float = 1.0) -> dict[str, Any]:
     samples = Samples()
-    samples.add(np.arange(n) % 2, delays(rng, n, scale))
+    rows, legs, found = np.arange(n, dtype=np.uint32), np.arange(n) % 2, delays(rng, n, scale)
+    samples.add(legs, found)
+    samples.spread.add(rng.integers(0, 2**64, n, np.uint64), np.arange(n) << 30, rows, legs.astype(np.uint8), found)
     return samples.report("match", "round_trip").to_json("rtt")
 
 
@@ -66,27 +68,30 @@ def about(share: float, runs: int) -> float:
 # False positives.
 
 
-@pytest.mark.parametrize("n", [30, 1000])
-def test_an_unchanged_network_differs_in_one_run_of_twenty(n: int) -> None:
+@pytest.mark.parametrize("n", [200, 1000])
+def test_an_unchanged_network_differs_in_at_most_one_run_of_twenty(n: int) -> None:
+    """Somewhat fewer: intervals that allow for correlation are a little wide where there is none."""
     rng, runs = np.random.default_rng(n), scaled(600, 400)
     results = [compare(report(rng, n), report(rng, n)) for _ in range(runs)]
-    p_values = np.array([named(result, "mean").p_value for result in results], float)
+    told = [result for result in results if named(result, "mean").p_value is not None]
+    assert len(told) > 0.9 * runs
+    p_values = np.array([named(result, "mean").p_value for result in told], float)
     for level in (0.05, 0.2, 0.5):
-        assert np.mean(p_values <= level) == pytest.approx(level, abs=about(level, runs))
-    covered = [low <= 1 <= high for low, high in (named(result, "mean").ratio_ci95 or (0, 0) for result in results)]
-    assert np.mean(covered) == pytest.approx(0.95, abs=about(0.05, runs))
-    medians = np.array([named(result, "0.5").p_value for result in results], float)
+        assert 0.5 * level - about(level, runs) < np.mean(p_values <= level) < level + about(level, runs)
+    covered = [low <= 1 <= high for low, high in (named(result, "mean").ratio_ci95 or (0, 0) for result in told)]
+    assert np.mean(covered) >= 0.95 - about(0.05, runs)
+    medians = np.array([named(result, "0.5").p_value for result in told], float)
     assert np.mean(medians <= 0.05) <= 0.05 + about(0.05, runs)
     # All numbers of the whole together: no more often than a single one.
     called = np.mean([result.total.main.is_called for result in results])
-    assert 0.01 < called <= 0.05 + about(0.05, runs)
+    assert 0 < called <= 0.05 + about(0.05, runs)
 
 
-def test_few_samples_keep_the_error_rate() -> None:
-    rng, runs = np.random.default_rng(5), scaled(400)
-    for n in (2, 3, 5, 10):
-        p_values = [named(compare(report(rng, n), report(rng, n)), "mean").p_value or 0.0 for _ in range(runs)]
-        assert np.mean(np.array(p_values) <= 0.05) <= 0.05 + about(0.05, runs), n
+def test_few_samples_say_nothing() -> None:
+    rng = np.random.default_rng(5)
+    for n in (2, 3, 5, 10, 30):
+        change = named(compare(report(rng, n), report(rng, n, 5.0)), "mean")
+        assert (change.p_value, change.reason) == (None, "no 95% interval before"), n
 
 
 def rare(runs: int, n: int, level: float) -> float:
@@ -97,7 +102,7 @@ def rare(runs: int, n: int, level: float) -> float:
         for _ in range(2):
             mine = Distribution()
             mine.add(delays(rng, n))
-            low, high = mine.quantile_ci_ns(0.5) or (0.0, 0.0)
+            low, high = mine.sure.quantile_ci_ns(0.5) or (0.0, 0.0)
             median = {"0.5": (mine.quantile_ns(0.5) or 0.0) / 1e9}
             both.append(told(0.0, {"0.5": [low / 1e9, high / 1e9]}, quantiles=median, samples=n))
         hits += (named(compare(*both), "0.5").p_value or 0.0) <= level

@@ -33,8 +33,11 @@ def coverage(with_crowds: bool) -> dict[str, float]:
         keys, delays = delays_of_connections(np.random.default_rng(seed))
         samples = Samples()
         samples.add(np.zeros(len(delays), np.uint8), delays)
-        samples.random_groups.add(*in_rows(keys), delays)
-        said = facts(samples.distribution(), samples.random_groups if with_crowds else None)["ci95"]
+        times = np.random.default_rng(seed).integers(0, 10**11, len(delays))
+        samples.spread.add(keys, times, *in_rows(keys)[1:], delays)
+        found = samples.distribution()
+        found.certainty = found.certainty if with_crowds else None
+        said = facts(found)["ci95"]
         for name, value in true.items():
             covered[name] += said[name][0] <= value / 1e9 <= said[name][1]
     return {name: n / RUNS for name, n in covered.items()}
@@ -60,10 +63,11 @@ def test_independent_samples_keep_their_intervals() -> None:
         random_groups, plain = RandomGroups(), Distribution()
         random_groups.add(*in_rows(rng.integers(0, 2**64, len(delays), dtype=np.uint64)), delays)
         plain.add(delays)
-        low, high = plain.mean_ci_ns() or (0, 0)
-        ratios.append(random_groups.mean_bound_ns() / ((high - low) / 2))
-    # The bound includes Student's factor, 1.04, and a spread of 1/sqrt(2 * 31) in each of 50 runs.
-    assert abs(np.mean(ratios) - 1.04) < 4 / math.sqrt(62 * 50) + 0.02
+        error = random_groups.mean_error_ns()
+        assert error is not None
+        ratios.append(error[0] / (plain.mean_error_ns() or 0.0))
+    # An error has a spread of 1/sqrt(2 * 31) in each of 50 runs.
+    assert abs(np.mean(ratios) - 1.0) < 4 / math.sqrt(62 * 50) + 0.02
 
 
 def test_merged_crowds_equal_those_of_all_samples_and_few_give_no_interval() -> None:
@@ -75,11 +79,11 @@ def test_merged_crowds_equal_those_of_all_samples_and_few_give_no_interval() -> 
     one.merge(other)
     assert (one.weights == whole.weights).all()
     assert whole.weights.shape[1] == CROWDS
-    assert whole.of_leg(0).mean_bound_ns() == whole.mean_bound_ns() > 0
-    assert whole.of_leg(1).mean_bound_ns() == 0
+    assert whole.of_leg(0).mean_error_ns() == whole.mean_error_ns() is not None
+    assert whole.of_leg(1).mean_error_ns() is None
     few = RandomGroups()
     few.add(*in_rows(np.zeros(100, np.uint64)), delays[:100])
-    assert few.mean_bound_ns() == few.share_bound(2_000) == 0
+    assert few.mean_error_ns() is few.share_error(2_000) is None
 
 
 @pytest.mark.parametrize("wrong", [np.zeros(3, np.uint64), np.zeros(5, np.uint64)])

@@ -294,7 +294,7 @@ class FridgeMeter:
             self._kept.append((legs, delays_ns, fridge, survived))
         else:
             self._samples.add(legs, delays_ns, weights)
-            self._samples.random_groups.add(packets.flow_key, rows, legs, delays_ns, weights)
+            self._samples.spread.add(packets.flow_key, packets.time_ns, rows, legs, delays_ns, weights)
         for sink in self._estimator.sinks:
             sink(packets, replace(_sample_batch(columns), tags=tags))
 

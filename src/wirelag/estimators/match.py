@@ -73,7 +73,7 @@ class MatchMeter:
         if len(found.rows):
             tags = None if grouping is None else grouping.add(packets, found.rows, found.legs, found.delays_ns)
             self._samples.add(found.legs, found.delays_ns)
-            self._samples.random_groups.add(packets.flow_key, found.rows, found.legs, found.delays_ns)
+            self._samples.spread.add(packets.flow_key, packets.time_ns, found.rows, found.legs, found.delays_ns)
             if self._sinks:
                 found = replace(found, tags=tags)
             for sink in self._sinks:

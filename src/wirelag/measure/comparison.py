@@ -402,8 +402,9 @@ def _delay(name: str, before: _Estimate, after: _Estimate) -> FigureChange:
 
 def _on_log_scale(change: FigureChange, before: _Estimate, after: _Estimate) -> FigureChange:
     rounding = 0.0 if change.name == "mean" else ROUNDING
+    # Intervals are longer upwards, for means that a capture is too short to show: the lower half has the error.
     errors = [
-        math.hypot(math.log(estimate.bounds[1] / estimate.bounds[0]) / 2 / Z95, rounding)
+        math.hypot(math.log((estimate.value or 0.0) / estimate.bounds[0]) / Z95, rounding)
         for estimate in (before, after)
         if estimate.bounds
     ]
@@ -430,7 +431,7 @@ def _in_seconds(change: FigureChange, before: _Estimate, after: _Estimate) -> Fi
     for estimate in (before, after):
         low, high = estimate.bounds or (0.0, 0.0)
         # An interval of the mean that reaches below zero was cut at zero; its upper half is complete.
-        half = high - (estimate.value or 0.0) if low == 0 else (high - low) / 2
+        half = high - (estimate.value or 0.0) if low == 0 else (estimate.value or 0.0) - low
         rounding = 0.0 if change.name == "mean" else ROUNDING * abs(estimate.value or 0.0)
         errors.append(math.hypot(max(half, 0.0) / Z95, rounding))
     freedom = _together(errors, (before.freedom, after.freedom))

@@ -22,7 +22,7 @@ from wirelag.packets.grouping import OTHER_KEY, Grouping
 from wirelag.packets.intervals import Event, Interval
 from wirelag.report import Report
 from wirelag.stats.distribution import Z95, Distribution
-from wirelag.stats.random_groups import RandomGroups
+from wirelag.stats.spread import Spread, spread_of
 from wirelag.synopses.epochs import Epochs
 from wirelag.synopses.request_response import Exchanges
 from wirelag.synopses.samples import LEGS, Samples, facts
@@ -87,9 +87,9 @@ class LiveInterval:
     interval: Interval
     report: Report
     delays: Distribution
-    random_groups: RandomGroups | None = None  # for the uncertainty of the delays
+    spread: Spread | None = None  # for the uncertainty of the delays
     groups: list[Entry] = field(default_factory=list)
-    legs: dict[str, tuple[Distribution, RandomGroups | None]] = field(default_factory=dict)  # of round trips
+    legs: dict[str, tuple[Distribution, Spread | None]] = field(default_factory=dict)  # of round trips
     estimated: Report | None = None  # of responses: estimates beside paired exchanges
 
     def by_method(self) -> list[Report]:
@@ -170,10 +170,10 @@ def method_details(methods: Iterable[str]) -> dict[str, Any]:
     return {"method": names} if names else {}
 
 
-def numbers(delays: Distribution, sums: Sums, random_groups: RandomGroups | None = None) -> dict[str, Any]:
+def numbers(delays: Distribution, sums: Sums, spread: Spread | None = None) -> dict[str, Any]:
     """The figures of a report: all of a distribution, or the mean if single delays are unknown."""
     if delays.samples:
-        return facts(delays, random_groups)
+        return facts(delays if spread is None else spread.sure(delays))
     return {"samples": sums.samples, "mean": sums.mean, "ci95": sums.ci95}
 
 
@@ -198,8 +198,8 @@ class RoundTrips:
         """End an interval."""
         samples = self._meter.cut(interval)
         report = samples.report(self.estimator, "round_trip", leg=LEGS[0]).during(interval)
-        part = LiveInterval(interval, report, samples.distribution(0), samples.random_groups.of_leg(0))
-        part.legs = {name: (samples.distribution(i), samples.random_groups.of_leg(i)) for i, name in enumerate(LEGS)}
+        part = LiveInterval(interval, report, samples.distribution(0), samples.spread.of_leg(0))
+        part.legs = {name: (samples.distribution(i), samples.spread.of_leg(i)) for i, name in enumerate(LEGS)}
         if self._grouping is not None:
             leg = LEGS.index(RANKED.get(self._grouping.by, LEGS[0]))
             for key, group in self._grouping.few(self.groups.most):
@@ -219,7 +219,7 @@ class RoundTrips:
         for leg in range(len(LEGS)):
             mine = self.total.distributions.setdefault(leg, Distribution())
             mine.merge(samples.distribution(leg))
-        self.total.random_groups.merge(samples.random_groups)
+        self.total.spread.merge(samples.spread)
         self.total.packets += samples.packets
         self.total.count(**samples.counts)
 
@@ -286,25 +286,23 @@ class Responses:
             self.packets += heard.from_clients + heard.from_servers
             self.left_out += heard.left_out
             chosen = self._chooser.choose(heard, last)
-            random_groups = None if chosen.paired is None else self._add(chosen.paired)
+            spread = None if chosen.paired is None else self._add(chosen.paired)
             if chosen.estimated is not None:
                 self._add_estimates(chosen.estimated)
             found, beside, groups = chosen.main, chosen.beside, self._settings.groups
-            part = LiveInterval(interval, found.report().during(interval), found.delays, random_groups)
+            part = LiveInterval(interval, found.report().during(interval), found.delays, spread)
             part.estimated = None if beside is None else beside.report().during(interval)
             part.groups = by_group(found, groups.by, self.groups.most, beside)[0] if groups.by else []
             self.groups.add(part)
         return part
 
-    def _add(self, exchanges: Exchanges) -> RandomGroups:
-        single, random_groups = exchanges.single, RandomGroups()
+    def _add(self, exchanges: Exchanges) -> Spread:
+        single = exchanges.single
+        spread = spread_of(single.rows["key"], single.times_ns, single.response_ns)
         if len(single):
-            keys, times_ns = np.ascontiguousarray(single.rows["key"]), np.ascontiguousarray(single.response_ns)
-            legs = np.zeros(len(single), np.uint8)
-            self.exchanges.add(legs, times_ns)
-            random_groups.add(keys, np.arange(len(keys), dtype=np.uint32), legs, times_ns)
-            self.exchanges.random_groups.merge(random_groups)
-        return random_groups
+            self.exchanges.add(np.zeros(len(single), np.uint8), np.ascontiguousarray(single.response_ns))
+            self.exchanges.spread.merge(spread)
+        return spread
 
     def _add_estimates(self, epochs: Epochs) -> None:
         answered, said = epochs.rows[epochs.rows["count"] > 0], epochs.report().details
@@ -320,7 +318,7 @@ class Responses:
             return self._estimates()
         times = self.exchanges.distribution()
         reason = None if times.samples else "no request was seen together with its whole response"
-        said = facts(times, self.exchanges.random_groups)
+        said = facts(times)
         details = method_details(["pairs"])
         return Report("pairs", "response", packets=self.packets, reason=reason, details=details, **said)
 

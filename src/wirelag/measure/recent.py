@@ -10,7 +10,7 @@ from wirelag.measure.live import ESTIMATES, LiveGroups, LiveInterval, LiveMeasur
 from wirelag.measure.result import Entry
 from wirelag.report import Quantity, Report
 from wirelag.stats.distribution import Distribution
-from wirelag.stats.random_groups import RandomGroups
+from wirelag.stats.spread import Spread
 from wirelag.synopses.samples import LEGS
 
 MINUTE_NS: Final = 60 * 10**9
@@ -29,24 +29,24 @@ class _Sum:
 
     delays: Distribution = field(default_factory=Distribution)
     sums: Sums = field(default_factory=Sums)
-    random_groups: RandomGroups = field(default_factory=RandomGroups)
+    spread: Spread = field(default_factory=Spread)
     methods: set[str] = field(default_factory=set)
 
-    def add(self, delays: Distribution, random_groups: RandomGroups | None) -> None:
+    def add(self, delays: Distribution, spread: Spread | None) -> None:
         """Add single delays."""
         self.delays.merge(delays)
-        if random_groups is not None:
-            self.random_groups.weights[: len(random_groups.weights)] += random_groups.weights
+        if spread is not None:
+            self.spread.merge(spread)
 
     def merge(self, other: _Sum) -> None:
         """Add those of other intervals."""
-        self.add(other.delays, other.random_groups)
+        self.add(other.delays, other.spread)
         self.sums.merge(other.sums)
         self.methods |= other.methods
 
     def report(self, estimator: str, quantity: Quantity) -> Report:
         """The figures."""
-        said = numbers(self.delays, self.sums, self.random_groups)
+        said = numbers(self.delays, self.sums, self.spread)
         return Report(estimator, quantity, **said, details=method_details(self.methods))
 
 
@@ -59,14 +59,14 @@ class _Slot:
     parts: dict[Place, _Sum] = field(default_factory=dict)
 
     def add(self, part: LiveInterval) -> None:
-        for leg, (delays, random_groups) in part.legs.items():
+        for leg, (delays, spread) in part.legs.items():
             mine = self.parts.setdefault((leg, part.report.estimator), _Sum())
-            mine.add(delays, random_groups)
+            mine.add(delays, spread)
             mine.sums.add(delays.samples, delays.sum_ns)
         for report in part.by_method() if not part.legs else ():
             mine = self.parts.setdefault(("", report.estimator), _Sum())
             if report is part.report:
-                mine.add(part.delays, part.random_groups)
+                mine.add(part.delays, part.spread)
             mine.sums.add(report.samples, round((report.mean or 0.0) * 1e9 * report.samples))
             mine.methods.update(report.details.get("method", ()))
 

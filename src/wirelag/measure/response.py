@@ -264,7 +264,7 @@ def result_of(found: Synopsis, settings: ResponseSettings, beside: Epochs | None
     for one in result.total.by_method():
         if "abstained" in one.report.details:
             result.abstained = _abstained(one.report)
-    result.notes += _set_aside(result.report) + result.abstained
+    result.notes += result.interval_notes() + _set_aside(result.report) + result.abstained
     _ask(result, settings.questions)
     return result
 

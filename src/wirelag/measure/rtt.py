@@ -236,7 +236,7 @@ def measure_rtt(
     _ask(result, settings.questions)
     if len(result.total.legs) > 1:
         result.notes.append(LEG_NOTE)
-    result.notes.append(result.coverage)
+    result.notes += [result.coverage, *result.interval_notes()]
     return result
 
 
@@ -288,7 +288,8 @@ class _Entries:
             if name in report.details["legs"]:
                 figures = dict(report.details["legs"][name])
                 figures["ci95"] = {figure: tuple(bounds) for figure, bounds in figures["ci95"].items()}
-                said = Report(self._method, "round_trip", packets=samples.packets, **figures)
+                details = {"no_interval": figures.pop("no_interval")}
+                said = Report(self._method, "round_trip", packets=samples.packets, details=details, **figures)
                 entry.legs[name] = Entry(scope, key, said, samples.distribution(place))
         return entry
 

@@ -64,7 +64,7 @@ def delay_cells(entry: Entry, pictures: Pictures) -> str:
     report = entry.report
     if not report.samples:
         return f"{0:>9,}  {report.reason or 'no samples'}"
-    mean = mean_with_bounds(report, "one sample")
+    mean = mean_with_bounds(report)
     return f"{report.samples:>9,}  {quantiles(report, ('0.5', '0.9', '0.99'))}  {mean:^24}  {pictures.of(entry)}"
 
 

@@ -10,13 +10,15 @@ over 2.4 hours share the last one (kernels/distribution.h).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
+
+if TYPE_CHECKING:
+    from wirelag.stats.certainty import Certainty
 
 BITS: Final = 7
 BINS: Final = _kernels.BINS
@@ -90,11 +92,12 @@ def _first_above(limit_ns: int) -> int:
 class Distribution:
     """Delays, each with a weight: how many it represents (1, or more if a method samples)."""
 
-    __slots__ = ("_memory", "_sums", "bins", "squares", "weights")
+    __slots__ = ("_memory", "_sums", "bins", "certainty", "squares", "weights")
 
     def __init__(self, memory: npt.NDArray[np.uint64] | None = None) -> None:
         self._memory = np.zeros(WORDS, np.uint64) if memory is None else memory
         self.bins = _EVERY_BIN  # whose weights follow
+        self.certainty: Certainty | None = None  # from how delays vary; None: they are independent
         self.weights = self._memory[:BINS]
         self.squares = self._memory[BINS : 2 * BINS]  # squared weights, for the uncertainty
         self._sums = self._memory[2 * BINS :]
@@ -198,11 +201,7 @@ class Distribution:
 
     def share_above_ci(self, limit_ns: int) -> tuple[float, float] | None:
         """The 95% interval of that share."""
-        share = self.share_above(limit_ns)
-        if share is None:
-            return None
-        error = Z95 * self.share_error(_first_above(limit_ns))
-        return max(0.0, share - error), min(1.0, share + error)
+        return self.sure.share_above_ci(limit_ns)
 
     def share_error(self, below: int) -> float:
         """The standard error of the share of delays that lie in bins below this one.
@@ -215,34 +214,29 @@ class Distribution:
         inside, outside = float(self.squares[:place].sum()), float(self.squares[place:].sum())
         return math.sqrt(inside * (1 - share) ** 2 + outside * share**2) / weight
 
-    def mean_ci_ns(self, least_bound_ns: float = 0.0) -> tuple[float, float] | None:
-        """The 95% interval of the mean, at least `bound` wide to either side; None with fewer than two samples."""
+    def mean_error_ns(self) -> float | None:
+        """The standard error of the mean if samples are independent; None with fewer than two."""
         if self.samples < 2 or self.mean_ns is None:
             return None
-        mean, weight = self.mean_ns, self.weight
         middles_ns = MIDDLES_NS if self.bins is _EVERY_BIN else MIDDLES_NS[self.bins]
-        spread = float((self.squares * (middles_ns - mean) ** 2).sum())
+        spread = float((self.squares * (middles_ns - self.mean_ns) ** 2).sum())
         # The spread within bins is lost in their middles: at most 0.4% of it.
-        error = math.sqrt(spread * self.samples / (self.samples - 1)) / weight
-        bound = max(Z95 * error, least_bound_ns)
-        return max(0.0, mean - bound), mean + bound
+        return math.sqrt(spread * self.samples / (self.samples - 1)) / self.weight
 
-    def quantile_ci_ns(self, q: float, share_bound: Callable[[int], float] | None = None) -> tuple[float, float] | None:
-        """The 95% interval of a quantile: the quantiles at the ends of the interval of its share (Woodruff).
+    def bin_at(self, q: float) -> int:
+        """The bin in which a quantile lies."""
+        return int(self.bins[np.searchsorted(np.cumsum(self.weights), q * self.weight, side="left")])
 
-        `share_bound` may give a larger error for the share below a bin than the samples alone imply. None if too few
-        samples lie beyond the quantile.
-        """
-        if self.samples < 2:
-            return None
-        below = int(self.bins[np.searchsorted(np.cumsum(self.weights), q * self.weight, side="left")]) + 1
-        error = Z95 * max(self.share_error(below), math.sqrt(q * (1 - q) / max(self.effective_samples, 1.0)))
-        if share_bound is not None:
-            error = max(error, share_bound(below))
-        if q - error < 0 or q + error > 1:
-            return None
-        low, high = self.quantile_ns(q - error), self.quantile_ns(q + error)
-        return (low, high) if low is not None and high is not None else None
+    def first_above(self, limit_ns: int) -> int:
+        """The first bin whose delays count as above a limit."""
+        return _first_above(limit_ns)
+
+    @property
+    def sure(self) -> Certainty:
+        """The 95% intervals: of independent samples, if nothing else is known of how they vary."""
+        from wirelag.stats.certainty import Certainty, Sources
+
+        return self.certainty or Certainty(self, Sources)
 
     def by_octave(self) -> npt.NDArray[np.float64]:
         """How many delays there are in each octave of ns, for a small picture."""

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.stats.distribution import BINS, MIDDLES_NS, Z95
+from wirelag.stats.distribution import BINS, MIDDLES_NS
+from wirelag.stats.over_time import Error
 
 CROWDS: Final = _kernels.CROWDS
 COARSE: Final = 1 << _kernels.COARSE_BITS  # fine bins per coarse bin
@@ -40,36 +41,27 @@ class RandomGroups:
         _kernels.crowd(self.weights.reshape(-1), flow_key, rows, legs, delays_ns, of_each)
 
     def merge(self, other: RandomGroups) -> None:
-        """Add the samples of another."""
-        self.weights += other.weights
+        """Add the samples of another, which may be of the first leg alone."""
+        self.weights[: len(other.weights)] += other.weights
 
     def of_leg(self, leg: int) -> RandomGroups:
         """The samples of one leg alone."""
         return RandomGroups(self.weights[leg : leg + 1])
 
-    def share_bound(self, below: int) -> float:
-        """Half of the 95% interval of the share of delays in bins below this one; 0 if there are too few groups."""
-        return self._bound(self.weights.sum(axis=0)[:, : below // COARSE].sum(axis=1).astype(np.float64))
+    def share_error(self, below: int) -> Error | None:
+        """The error of the share of delays in bins below this one; None if there are too few groups."""
+        return self._error(self.weights.sum(axis=0)[:, : below // COARSE].sum(axis=1).astype(np.float64))
 
-    def mean_bound_ns(self) -> float:
-        """Half of the 95% interval of the mean delay; 0 if there are too few groups."""
-        return self._bound(self.weights.sum(axis=0) @ MIDDLES_COARSE_NS)
+    def mean_error_ns(self) -> Error | None:
+        """The error of the mean delay; None if there are too few groups."""
+        return self._error(self.weights.sum(axis=0) @ MIDDLES_COARSE_NS)
 
-    def _bound(self, totals: npt.NDArray[np.float64]) -> float:
-        """Half of the 95% interval of sum(totals) / sum(weights), a ratio of two sums over random_groups."""
+    def _error(self, totals: npt.NDArray[np.float64]) -> Error | None:
+        """The error of sum(totals) / sum(weights), a ratio of two sums over groups, and its degrees of freedom."""
         sizes = self.weights.sum(axis=(0, 2)).astype(np.float64)
         present = int(np.count_nonzero(sizes))
         if present < LEAST:
-            return 0.0
+            return None
         residuals = totals - totals.sum() / sizes.sum() * sizes
         variance = float((residuals**2).sum()) * present / (present - 1) / float(sizes.sum()) ** 2
-        return student(present - 1) * math.sqrt(variance)
-
-
-def student(freedom: int) -> float:
-    """The 97.5% point of Student's distribution (Cornish-Fisher expansion, within 1% for 3 or more)."""
-    z = Z95
-    first = (z**3 + z) / (4 * freedom)
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
-    return z + first + second + third
+        return math.sqrt(variance), present - 1.0

@@ -39,8 +39,14 @@ class TimeGroups:
         keys = ((times_ns >> self._bits) - self._first).astype(np.uint64) << _ABOVE
         self.groups.add(keys, np.arange(len(keys), dtype=np.uint32), legs, delays_ns, weights)
 
+    def add_counted(self, time_ns: int, weights: Ints) -> None:
+        """Add weights by leg and coarse bin, of delays within a short time around this one."""
+        if weights.any():
+            self._reach(time_ns, time_ns)
+            self.groups.weights[:, (time_ns >> self._bits) - self._first] += weights
+
     def merge(self, other: TimeGroups) -> None:
-        """Add the samples of another."""
+        """Add the samples of another, which may be of the first leg alone."""
         if other._first < 0:
             return
         self._reach(other._first << other._bits, ((other._last + 1) << other._bits) - 1)
@@ -48,7 +54,7 @@ class TimeGroups:
             self._fold()
         for place in range(other._last - other._first + 1):
             mine = ((other._first + place) >> (self._bits - other._bits)) - self._first
-            self.groups.weights[:, mine] += other.groups.weights[:, place]
+            self.groups.weights[: len(other.groups.weights), mine] += other.groups.weights[:, place]
 
     def of_leg(self, leg: int) -> TimeGroups:
         """The samples of one leg alone."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from wirelag.report import Report
 from wirelag.stats.distribution import Distribution
-from wirelag.stats.random_groups import LEAST, RandomGroups
+from wirelag.stats.spread import spread_of
 from wirelag.synopses.epochs import Epochs, named
 from wirelag.synopses.samples import facts
 
@@ -133,9 +133,9 @@ class Exchanges:
     @property
     def delays(self) -> Distribution:
         """Response times."""
-        times = Distribution()
-        times.add(self.single.response_ns)
-        return times
+        single, times = self.single, Distribution()
+        times.add(single.response_ns)
+        return spread_of(single.rows["key"], single.times_ns, single.response_ns).sure(times)
 
     def groups(self, by: str) -> Iterator[tuple[str, Exchanges]]:
         """Exchanges of each flow, client or server, most exchanges first."""
@@ -170,19 +170,10 @@ class Exchanges:
                 "batch": _mean(batches["last_ns"] - batches["begin_ns"]),
                 "batches": len(batches),
                 "counts": dict(sorted(self.counts.items())),
+                "no_interval": times.sure.why_none if times.samples else None,
             },
-            **facts(times, _crowds(rows, single.response_ns)),
+            **facts(times),
         )
-
-
-def _crowds(rows: Array, response_ns: npt.NDArray[np.int64]) -> RandomGroups | None:
-    """The samples by connection; None if there are too few connections to estimate their correlation."""
-    keys = np.ascontiguousarray(rows["key"])
-    if len(np.unique(keys)) < LEAST:
-        return None
-    random_groups = RandomGroups()
-    random_groups.add(keys, np.arange(len(rows), dtype=np.uint32), np.zeros(len(rows), np.uint8), response_ns)
-    return random_groups
 
 
 def _mean(values_ns: Array) -> float | None:

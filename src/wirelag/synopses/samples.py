@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from wirelag.packets.batch import PacketBatch
 from wirelag.report import QUANTILES, Quantity, Report
-from wirelag.stats.distribution import BINS, WORDS, Distribution, add_by_leg
-from wirelag.stats.random_groups import COARSE, CROWDS, RandomGroups
+from wirelag.stats.certainty import Certainty
+from wirelag.stats.distribution import WORDS, Distribution, add_by_leg
+from wirelag.stats.spread import Spread
 
 if TYPE_CHECKING:
     from wirelag.synopses.connections import Connections
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 LEGS: Final = ("server", "client")
 MIXED: Final = "mixed"  # delays of both legs as one
 ALL: Final = 0  # tag of samples without a group
-_NO_CROWDS: Final = np.zeros((len(LEGS), CROWDS, BINS // COARSE), np.uint64)  # of a group, which has connections
+_NO_SPREAD: Final = Spread()  # of a group, which has connections
 
 Ints = npt.NDArray[Any]
 
@@ -51,7 +52,7 @@ class Samples:
 
     def __init__(self, tag: int | None = None) -> None:
         self.distributions: dict[int, Distribution] = {}
-        self.random_groups = RandomGroups(None if tag is None else _NO_CROWDS)
+        self.spread = Spread() if tag is None else _NO_SPREAD
         self._memory: npt.NDArray[np.uint64] | None = None
         self.packets = 0
         self.counts: dict[str, int] = {}
@@ -83,19 +84,28 @@ class Samples:
         for leg, distribution in other.distributions.items():
             self.distributions.setdefault(leg, Distribution()).merge(distribution)
         if self.tag is None:
-            self.random_groups.merge(other.random_groups)
+            self.spread.merge(other.spread)
         self.packets += other.packets
         self.count(**other.counts)
 
     def distribution(self, leg: int | None = None) -> Distribution:
         """All delays, or those of a leg."""
         if self.tag is not None and leg in self.distributions:
-            return self.distributions[leg]  # a group's are not added to any more
+            return self._sure(self.distributions[leg], leg)  # a group's are not added to any more
         total = Distribution()
         for one in range(len(LEGS)) if leg is None else [leg]:
             if one in self.distributions:
                 total.merge(self.distributions[one])
-        return total
+        return self._sure(total, leg)
+
+    def _sure(self, delays: Distribution, leg: int | None) -> Distribution:
+        """These delays, with intervals from how they vary."""
+        if self.tag is None:
+            return (self.spread if leg is None else self.spread.of_leg(leg)).sure(delays)
+        connections, tag = self.connections, self.tag
+        if connections is not None and leg is not None:
+            delays.certainty = Certainty(delays, lambda: connections.sources(tag, leg, delays))
+        return delays
 
     def report(self, estimator: str, quantity: Quantity, leg: str = MIXED) -> Report:
         """The report over all samples: of a leg, or of both as one."""
@@ -104,8 +114,13 @@ class Samples:
 
     def report_of(self, whole: Distribution, estimator: str, quantity: Quantity, leg: str) -> Report:
         """The report of these delays; the figures of each leg are beside them."""
-        of_legs = {name: facts(one, self._certainty(name)) for name, one in self._by_leg().items()}
-        details: dict[str, Any] = {"leg": leg, "legs": {name: _plain(said) for name, said in of_legs.items()}}
+        by_leg = self._by_leg()
+        of_legs = {name: facts(one) for name, one in by_leg.items()}
+        details: dict[str, Any] = {
+            "leg": leg,
+            "legs": {name: _plain(said, by_leg[name]) for name, said in of_legs.items()},
+            "no_interval": whole.sure.why_none if whole.samples else None,
+        }
         means = [details["legs"].get(name, {}).get("mean") for name in LEGS]
         # Both legs together: the delay of a connection's packets from end to end and back.
         details["both_legs"] = None if None in means else sum(means)
@@ -119,21 +134,13 @@ class Samples:
             packets=self.packets,
             reason=None if whole.samples else self._why_nothing(leg),
             details=details,
-            **(of_legs.get(leg) or facts(whole, self._certainty(leg))),
+            **(of_legs.get(leg) or facts(whole)),
         )
 
     def _by_leg(self) -> dict[str, Distribution]:
         """The delays of each leg that has any."""
         found = {name: self.distribution(place) for place, name in enumerate(LEGS)}
         return {name: one for name, one in found.items() if one.samples}
-
-    def _certainty(self, leg: str) -> Certainty | None:
-        if self.tag is not None and self.connections is not None and leg in LEGS:
-            place = LEGS.index(leg)
-            return self.connections.certainty(self.tag, place, self.distribution(place))
-        if self.tag is not None or leg not in (*LEGS, MIXED):
-            return None
-        return self.random_groups if leg == MIXED else self.random_groups.of_leg(LEGS.index(leg))
 
     def _why_nothing(self, leg: str) -> str:
         if not self.distribution().samples:
@@ -144,36 +151,25 @@ class Samples:
         return "no connection has delays to its server and to its client"
 
 
-class Certainty(Protocol):
-    """How sure figures are; a bound of 0 means that independent samples are assumed."""
-
-    def mean_bound_ns(self) -> float:
-        """Half of the 95% interval of the mean."""
-
-    def share_bound(self, below: int) -> float:
-        """Half of the 95% interval of the share of delays in bins below this one."""
-
-
-def facts(distribution: Distribution, random_groups: Certainty | None = None) -> dict[str, Any]:
-    """The figures of a distribution in seconds, as in a report; groups account for samples of one connection."""
+def facts(delays: Distribution) -> dict[str, Any]:
+    """The figures of a distribution in seconds, as in a report."""
 
     def seconds(ns: float | None) -> float | None:
         return None if ns is None else ns / 1e9
 
-    share_bound = random_groups.share_bound if random_groups else None
-    bounds = {"mean": distribution.mean_ci_ns(random_groups.mean_bound_ns() if random_groups else 0.0)}
-    bounds |= {q: distribution.quantile_ci_ns(float(q), share_bound) for q in QUANTILES}
+    bounds = {"mean": delays.sure.mean_ci_ns()} | {q: delays.sure.quantile_ci_ns(float(q)) for q in QUANTILES}
     return {
-        "samples": distribution.samples,
-        "mean": seconds(distribution.mean_ns),
-        "std": seconds(distribution.std_ns),
-        "min": seconds(distribution.min_ns),
-        "max": seconds(distribution.max_ns),
-        "quantiles": {q: seconds(distribution.quantile_ns(float(q))) for q in QUANTILES},
+        "samples": delays.samples,
+        "mean": seconds(delays.mean_ns),
+        "std": seconds(delays.std_ns),
+        "min": seconds(delays.min_ns),
+        "max": seconds(delays.max_ns),
+        "quantiles": {q: seconds(delays.quantile_ns(float(q))) for q in QUANTILES},
         "ci95": {name: (low_high[0] / 1e9, low_high[1] / 1e9) for name, low_high in bounds.items() if low_high},
     }
 
 
-def _plain(figures: dict[str, Any]) -> dict[str, Any]:
+def _plain(figures: dict[str, Any], delays: Distribution) -> dict[str, Any]:
     """Figures as JSON has them: intervals are lists."""
-    return figures | {"ci95": {name: [*bounds] for name, bounds in figures["ci95"].items()}}
+    ci95 = {name: [*bounds] for name, bounds in figures["ci95"].items()}
+    return figures | {"ci95": ci95, "no_interval": delays.sure.why_none}

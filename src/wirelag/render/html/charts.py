@@ -66,7 +66,9 @@ def cdf(entries: Sequence[Entry], what: str) -> Figure:
     for i, entry in enumerate(entries):
         held = np.flatnonzero(entry.delays.weights)
         shares = np.cumsum(entry.delays.weights[held].astype(float)) / entry.delays.weight
-        seconds = np.clip(MIDDLES_NS[entry.delays.bins[held]], max(entry.delays.min_ns or 1, 1), entry.delays.max_ns) / 1e9
+        seconds = (
+            np.clip(MIDDLES_NS[entry.delays.bins[held]], max(entry.delays.min_ns or 1, 1), entry.delays.max_ns) / 1e9
+        )
         start = [float(seconds[0])] if len(seconds) else []
         traces.append(
             {
@@ -98,7 +100,7 @@ def over_time(timeline: Parts) -> Figure:
     seen: list[float] = []
     for i, q in enumerate(QUANTILES):
         values = [delays.quantile_ns(float(q)) for _, delays in timeline]
-        bounds = [delays.quantile_ci_ns(float(q)) for _, delays in timeline]
+        bounds = [delays.sure.quantile_ci_ns(float(q)) for _, delays in timeline]
         seen += [ns / 1e9 for ns in values if ns is not None]
         seen += [ns / 1e9 for low_high in bounds if low_high for ns in low_high]
         name, colour = f"p{float(q) * 100:g}", f"var(--c{i + 1})"
