@@ -73,10 +73,10 @@ class Result(ABC):
         return True
 
     def to_polars(self) -> pl.DataFrame:
-        """The rows as a data frame."""
-        import polars as pl
+        """The rows as a data frame, of one schema for each command."""
+        from wirelag.render.rows import frame_of
 
-        return pl.DataFrame(self.rows(), infer_schema_length=None)
+        return frame_of(self.rows(), self.command)
 
     def to_html(self, path: str | PathLike[str] | None = None) -> str:
         """The page; with a path, it is also written there."""
@@ -231,11 +231,6 @@ class DelayResult(Result):
 
     def parts(self) -> Iterable[dict[str, Any]]:
         return (entry.to_dict() for entry in self.intervals or [self.total])
-
-    def to_polars(self) -> pl.DataFrame:
-        from wirelag.render.rows import frame_of
-
-        return frame_of(self.rows())
 
     def rows(self) -> list[dict[str, Any]]:
         from wirelag.render.rows import row_of
