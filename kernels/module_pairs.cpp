@@ -207,8 +207,8 @@ void add_pairs(nb::module_ &m)
     m.attr("EXCHANGE_WORDS") = exchange_words;
     nb::class_<Pairs>(m, "Pairs", "Requests and responses of connections seen in both directions.")
         .def(nb::init<u64, s64>(), "memory"_a, "silence_ns"_a)
-        .def("observe", &Pairs::observe, "packets"_a, "from_client"_a, "endpoints"_a = nb::none(),
-            "frames"_a = nb::none(), "Add packets; from_client: whether the client sent each; frames: a number of each.")
+        .def("observe", &Pairs::observe, "packets"_a, "from_client"_a, "endpoints"_a = nb::none(), "frames"_a = nb::none(),
+            "Add packets; from_client: whether the client sent each; frames: a number of each.")
         .def("cut", &Pairs::cut, "End every exchange with nothing in flight.")
         .def("take", &Pairs::take, "room"_a, "Take exchanges that ended, 18 words each. Returns their number.")
         .def("counts", &Pairs::counts)

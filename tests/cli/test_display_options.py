@@ -40,13 +40,24 @@ OPTIONS = {
         "--samples TEXT", "--by source --html PAGE --samples ROWS", "--interval 5s", "--interval 5s --samples ROWS",
     ),
     "oneway, lda": (*GROUPED, "--by destination", "--segment A>B"),
-    "flows": ("--interval 1s", "--by server", "--by client", "--most-flows 1", "--html PAGE", "-o OUT"),
+    "flows": ("--by server", "--by client", "--most-flows 1", "--html PAGE", "-o OUT"),
     "plan": ("--html PAGE", "-o OUT"),
 }  # fmt: skip
 FIGURES = (
     *("estimator", "quantity", "packets", "skipped", "samples", "mean", "std", "min", "max", "quantiles", "ci95"),
     *("legs", "both_legs", "counts", "sent", "received", "lost", "duplicated", "clock", "left_out", "used", "reason"),
-    *("exchanges", "first_byte", "server", "transfer", "think", "network", "felt", "abstained", "confidence", "clients"),
+    *(
+        "exchanges",
+        "first_byte",
+        "server",
+        "transfer",
+        "think",
+        "network",
+        "felt",
+        "abstained",
+        "confidence",
+        "clients",
+    ),
     *("upgraded", "probe_hops", "granularity", "references"),
 )
 
@@ -83,6 +94,13 @@ def test_what_is_shown_changes_no_figure(case: str, options: str, shared_data: P
         assert figures(text) == expected
     assert len(json.loads(expected)) >= 3
     assert all((tmp_path / name).stat().st_size for word, name in files.items() if word in options)
+
+
+def test_intervals_change_no_figure_of_flows(shared_data: Path) -> None:
+    """But its uncertainty: each interval judges the errors of its own references."""
+    told = wirelag(*words_of("flows", shared_data), "--interval", "1s", "--format", "json").stdout
+    for name in ("samples", "mean", "std", "references"):
+        assert json.loads(told)[name] == json.loads(plain("flows", shared_data))[name]
 
 
 @pytest.mark.parametrize("leg", ["client", "both", "mixed"])

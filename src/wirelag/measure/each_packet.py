@@ -18,7 +18,7 @@ from wirelag.measure.slowest import Slow, listed
 if TYPE_CHECKING:
     from wirelag.capture.packet_rows import PacketDelays
     from wirelag.measure.methods import Method
-    from wirelag.synopses.cache import CrossedSink
+    from wirelag.synopses.cache import Crossed, CrossedSink
 
 
 class EachPacket:
@@ -45,7 +45,7 @@ class EachPacket:
     def writing(self, read: Iterable[str]) -> Iterator[None]:
         """The context in which packets come; `read` are files that must not be overwritten."""
         from wirelag.capture.packet_rows import PacketDelays
-        from wirelag.capture.sample_file import RowFile
+        from wirelag.capture.sample_file import PART_ROWS, RowFile
 
         if self.samples is False:
             yield
@@ -57,7 +57,12 @@ class EachPacket:
             yield
             return
         with RowFile(own_file(self.samples, read), rows) as file:
-            self._sinks.append(file.add)
+
+            def write(crossed: Crossed) -> None:  # an interval may hold millions
+                for part in crossed.parts(PART_ROWS):
+                    file.add(part)
+
+            self._sinks.append(write)
             yield
 
     def told_by(self, estimator: Any) -> Any:

@@ -7,7 +7,7 @@ packet (docs/reference/crossing.md, "Caches"), and the words about it, if any.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -163,6 +163,13 @@ class Crossed(NamedTuple):
     up_about: Ids
     down_about: Ids
     stands_for: int
+
+    def parts(self, most: int) -> Iterator[Crossed]:
+        """The same in parts of so many packets."""
+        for start in range(0, len(self.delays_ns), most):
+            part = slice(start, start + most)
+            about = self.up_about[part], self.down_about[part]
+            yield Crossed(self.sent_ns[part], self.delays_ns[part], *about, self.stands_for)
 
 
 CrossedSink: TypeAlias = Callable[[Crossed], None]
