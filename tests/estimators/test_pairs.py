@@ -300,7 +300,7 @@ def damaged(rng: np.random.Generator, rows: list[Row]) -> list[Row]:
     return out
 
 
-@pytest.mark.parametrize("memory", [8 * 248, 1 << 20])
+@pytest.mark.parametrize("memory", [8 * 280, 1 << 20])
 def test_kernel_and_twin_agree_on_damaged_conversations_however_split(memory: int) -> None:
     rng = np.random.default_rng(memory)
     rows = [row for key in range(1, 400) for row in damaged(rng, random_talk(rng, key))]
