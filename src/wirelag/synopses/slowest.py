@@ -5,16 +5,19 @@ Law: of equal delays the first stays, so the result does not depend on how the i
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.packets.batch import PacketBatch
 from wirelag.packets.frames import Frames, endpoints
-from wirelag.synopses.cache import Crossed
-from wirelag.synopses.request_response import Exchanges
-from wirelag.synopses.samples import LEGS, SampleBatch
+from wirelag.synopses.samples import LEGS
+
+if TYPE_CHECKING:
+    from wirelag.packets.batch import PacketBatch
+    from wirelag.synopses.cache import Crossed
+    from wirelag.synopses.request_response import Exchanges
+    from wirelag.synopses.samples import SampleBatch
 
 Array = npt.NDArray[Any]
 
@@ -53,9 +56,9 @@ class Slowest:
     def of_leg(self, leg: str, packets: PacketBatch, samples: SampleBatch) -> None:
         """Add round trips of a leg, or of both as one."""
         delays_ns = samples.delays_ns
-        if not len(self.candidates(delays_ns)):
-            return
-        mine = np.flatnonzero(samples.legs == LEGS.index(leg)) if leg in LEGS else np.arange(len(delays_ns))
+        mine = np.flatnonzero(delays_ns > self._least)  # few, once there are as many as may be
+        if leg in LEGS:
+            mine = mine[samples.legs[mine] == LEGS.index(leg)]
         chosen = mine[self.candidates(delays_ns[mine])]
         if not len(chosen):
             return
