@@ -199,8 +199,8 @@ def response(
     directions of a server are seen its exchanges are paired, else its means are estimated, unless `method` is given;
     estimates never mix with exact figures. `interval="auto"` chooses one. Groups are servers unless `by` is given; with
     `by`, agreements must hold for each group. The groups with the most responses are kept, as many as fit
-    `group_memory`. `exchanges=True` keeps every paired exchange (`Result.exchanges`); a path writes them to a Parquet or
-    CSV file. Captures that hold the same packets are refused, unless `force` is set.
+    `group_memory`. `exchanges=True` keeps every paired exchange (`Result.exchanges`); a path writes them to a Parquet
+    or CSV file. Captures that hold the same packets are refused, unless `force` is set.
     """
     settings = ResponseSettings(
         method=method,

@@ -181,8 +181,8 @@ def rtt(
     for each connection) or "mixed"; each entry holds both in `legs`. `source` is a capture, several, an interface
     (with `duration`) or packet batches. `by` groups by flow, client, server, subnet or port, and keeps all groups that
     fit `group_memory`, beyond that those with the most samples. `memory` replaces exact matching by a fridge of that
-    size. `samples=True` keeps every delay (`Result.samples`); a path writes them to a Parquet or CSV file. `charts=False`
-    skips what only the page needs. Captures that hold the same packets are refused, unless `force` is set.
+    size. `samples=True` keeps every delay (`Result.samples`); a path writes them to a Parquet or CSV file.
+    `charts=False` skips what only the page needs. Captures that hold the same packets are refused, unless `force` is set.
     """
     settings = RttSettings(
         match=None if match == "auto" else tuple(match.split(",") if isinstance(match, str) else match),
