@@ -182,7 +182,8 @@ def rtt(
     (with `duration`) or packet batches. `by` groups by flow, client, server, subnet or port, and keeps all groups that
     fit `group_memory`, beyond that those with the most samples. `memory` replaces exact matching by a fridge of that
     size. `samples=True` keeps every delay (`Result.samples`); a path writes them to a Parquet or CSV file.
-    `charts=False` skips what only the page needs. Captures that hold the same packets are refused, unless `force` is set.
+    `charts=False` skips what only the page needs. Captures that hold the same packets are refused, unless `force` is
+    set.
     """
     settings = RttSettings(
         match=None if match == "auto" else tuple(match.split(",") if isinstance(match, str) else match),
@@ -380,7 +381,7 @@ def _add_groups(result: RttResult, settings: RttSettings, grouped: _Grouped) -> 
 
     delays, asked = grouped.delays, settings.groups
     result.ranked = settings.leg if settings.leg in ("both", "mixed") else RANKED.get(result.by, "server")
-    result.sort, result.top = asked.sort or "p50", asked.top
+    result.sort, result.top = asked.sort or "p50", asked.shown
     if not delays.complete:
         tags, before = delays.tags_and_before()
         grouped.connections.keep(tags)
