@@ -100,15 +100,28 @@ Filled<u64> coins(nb::handle given_ids, u64 seed, u64 purpose)
 
 class Cache {
   public:
-    Cache(u64 most, u64 seed) : capacity(most), key(wl_coin_key(seed, WL_COIN_CACHE))
+    Cache(u64 most, u64 seed, size_t words) : capacity(most), key(wl_coin_key(seed, WL_COIN_CACHE)), about_words(words)
     {
         if (capacity < 1 || capacity > 1ull << 32)
             throw std::invalid_argument("the capacity of a cache must be 1 to 2^32 packets");
+        if (about_words > most_about)
+            throw std::invalid_argument("a cache keeps at most 8 words about a packet");
     }
 
-    void observe(nb::handle given_ids, nb::handle given_times)
+    void observe(nb::handle given_ids, nb::handle given_times, nb::object given_about)
     {
         const Packets packets(given_ids, given_times);
+        Words table;
+        const u64 *words = nullptr;
+
+        if (about_words) {
+            if (given_about.is_none())
+                throw std::invalid_argument("this cache keeps words about each packet: give them");
+            table = exactly<Words>(given_about, "about");
+            if (table.shape(0) != packets.rows || table.shape(1) != about_words)
+                throw std::invalid_argument("there must be as many words about each packet as the cache keeps");
+            words = table.data();
+        }
         nb::gil_scoped_release release;
         u64 thrown[burst];
         u32 wanted[burst];
@@ -124,7 +137,8 @@ class Cache {
                 count += wl_cache_wants(coin, raised);
             }
             for (size_t k = 0; k < count; k++)
-                keep(thrown[k], packets.ids[start + wanted[k]], packets.times_ns[start + wanted[k]]);
+                keep(thrown[k], packets.ids[start + wanted[k]], packets.times_ns[start + wanted[k]],
+                    words ? words + (start + wanted[k]) * about_words : nullptr);
         }
     }
 
@@ -140,6 +154,7 @@ class Cache {
     {
         ids.clear();
         times_ns.clear();
+        about.clear();
         raised = 0;
     }
 
@@ -153,13 +168,26 @@ class Cache {
         return nb::make_tuple(to_numpy(std::move(copied_ids), ids.size()), to_numpy(std::move(copied_times), ids.size()));
     }
 
+    /* The words about the kept packets, one packet after the other. */
+    Filled<u64> about_entries() const
+    {
+        auto copied = unfilled<u64>(about.size());
+
+        std::copy(about.begin(), about.end(), copied.get());
+        return to_numpy(std::move(copied), about.size());
+    }
+
   private:
+    using Words = nb::ndarray<const u64, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+    static constexpr size_t most_about = 8;
+
     u64 capacity, key;
+    size_t about_words;
     u32 raised = 0;
-    std::vector<u64> ids;
+    std::vector<u64> ids, about;
     std::vector<s64> times_ns;
 
-    void keep(u64 coin, u64 id, s64 time_ns)
+    void keep(u64 coin, u64 id, s64 time_ns, const u64 *words)
     {
         while (ids.size() == capacity && wl_cache_wants(coin, raised))
             raise();
@@ -170,9 +198,12 @@ class Cache {
 
             ids.reserve(room);
             times_ns.reserve(room);
+            about.reserve(room * about_words);
         }
         ids.push_back(id);
         times_ns.push_back(time_ns);
+        if (words)
+            about.insert(about.end(), words, words + about_words);
     }
 
     /* Raise the level, which halves the entries by coins; a level is passed once: at most 65 times. */
@@ -184,10 +215,13 @@ class Cache {
         for (size_t i = 0; i < ids.size(); i++) {
             ids[kept] = ids[i];
             times_ns[kept] = times_ns[i];
+            for (size_t w = 0; w < about_words; w++)
+                about[kept * about_words + w] = about[i * about_words + w];
             kept += wl_cache_wants(wl_coin(ids[i], key), raised);
         }
         ids.resize(kept);
         times_ns.resize(kept);
+        about.resize(kept * about_words);
     }
 };
 
@@ -465,9 +499,11 @@ void add_crossing(nb::module_ &m)
         "down_stash_ids"_a, "down_stash_times_ns"_a, "rows"_a, "seed"_a,
         "Remove packets of the stashes from buckets that disagree. Returns which rows are whole, and the number of masks tried.");
     nb::class_<Cache>(m, "Cache", "A cache whose packets both points keep, or neither.")
-        .def(nb::init<u64, u64>(), "capacity"_a, "seed"_a)
-        .def("observe", &Cache::observe, "ids"_a, "times_ns"_a, "Add packets.")
+        .def(nb::init<u64, u64, size_t>(), "capacity"_a, "seed"_a, "about_words"_a = 0)
+        .def("observe", &Cache::observe, "ids"_a, "times_ns"_a, "about"_a = nb::none(),
+            "Add packets; about: words about each, that stay with it.")
         .def("entries", &Cache::entries, "Ids and times of the kept packets, in order of arrival.")
+        .def("about", &Cache::about_entries, "The words about them.")
         .def("clear", &Cache::clear, "Remove all entries and reset the level to 0.")
         .def("__len__", &Cache::size)
         .def_prop_ro("level", &Cache::level);

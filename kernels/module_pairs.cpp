@@ -19,11 +19,11 @@ namespace {
 
 const char *const count_names[WL_PAIR_COUNTS] = {"passed", "bad_time", "backwards", "evicted", "unanswered", "unasked", "jumps"};
 
-static_assert(sizeof(wl_pair_flow) <= 192);
+static_assert(sizeof(wl_pair_flow) <= 224);
 constexpr size_t slot_bytes = sizeof(wl_pair_flow) + sizeof(wl_name) + 2 * sizeof(u64);
 constexpr size_t ahead = 16; /* rows whose memory is prefetched */
 
-/* An exchange as passed to Python: 16 words. */
+/* An exchange as passed to Python: 18 words. */
 struct Exchange {
     u64 key;
     wl_exchange exchange;
@@ -46,10 +46,12 @@ class Pairs {
     }
     Pairs(const Pairs &) = delete;
 
-    void observe(nb::handle packets, Column<u8> from_client, nb::object endpoints)
+    void observe(nb::handle packets, Column<u8> from_client, nb::object endpoints, nb::object frames)
     {
         const SeenColumns seen(packets);
         size_t rows = seen.rows;
+        Column<u64> numbers;
+        const u64 *number = nullptr;
         nb::ndarray<const u64, nb::ndim<2>, nb::c_contig, nb::device::cpu> names;
         const u64 *name = nullptr;
 
@@ -61,11 +63,17 @@ class Pairs {
                 throw std::invalid_argument("endpoints must have five words for each row");
             name = names.data();
         }
+        if (!frames.is_none()) {
+            numbers = nb::cast<Column<u64>>(frames, false);
+            if (numbers.shape(0) != rows)
+                throw std::invalid_argument("there must be a number for each packet");
+            number = numbers.data();
+        }
         nb::gil_scoped_release release;
         for (size_t i = 0; i < rows; i++) {
             if (i + ahead < rows)
                 __builtin_prefetch(&keys[group_of(seen.flow_key[i + ahead]) * WL_GROUP]);
-            packet(seen[i], from_client.data()[i] != 0, name ? name + i * WL_NAME_WORDS : nullptr);
+            packet(seen[i], from_client.data()[i] != 0, name ? name + i * WL_NAME_WORDS : nullptr, number ? number[i] : 0);
         }
     }
 
@@ -85,7 +93,7 @@ class Pairs {
         return exchanges.size();
     }
 
-    /* Move all exchanges into rows of 16 words. */
+    /* Move all exchanges into rows of words. */
     size_t take(nb::ndarray<u64, nb::ndim<2>, nb::c_contig, nb::device::cpu> room)
     {
         size_t count = exchanges.size();
@@ -150,7 +158,7 @@ class Pairs {
         return oldest;
     }
 
-    void packet(const wl_seen &p, bool from_client, const u64 *name)
+    void packet(const wl_seen &p, bool from_client, const u64 *name, u64 frame)
     {
         u32 client = !(p.flags & WL_REVERSE) != from_client; /* the direction of the client's packets */
         u64 key = p.flow_key ? p.flow_key : 1, begin = group_of(key) * WL_GROUP, place;
@@ -169,7 +177,7 @@ class Pairs {
         }
         used[place] = ++clock;
         before = ends[place];
-        wl_pair_packet(&meter, &flows[place], &p, client, &ended);
+        wl_pair_packet(&meter, &flows[place], &p, client, frame, &ended);
         yield(place, before);
         if (opens && !!(flows[place].bits & WL_PAIR_CLIENT) == client)
             name_ends(place, name, from_client);
@@ -199,10 +207,10 @@ void add_pairs(nb::module_ &m)
     m.attr("EXCHANGE_WORDS") = exchange_words;
     nb::class_<Pairs>(m, "Pairs", "Requests and responses of connections seen in both directions.")
         .def(nb::init<u64, s64>(), "memory"_a, "silence_ns"_a)
-        .def("observe", &Pairs::observe, "packets"_a, "from_client"_a, "endpoints"_a = nb::none(),
-            "Add packets; from_client: whether the client sent each.")
+        .def("observe", &Pairs::observe, "packets"_a, "from_client"_a, "endpoints"_a = nb::none(), "frames"_a = nb::none(),
+            "Add packets; from_client: whether the client sent each; frames: a number of each.")
         .def("cut", &Pairs::cut, "End every exchange with nothing in flight.")
-        .def("take", &Pairs::take, "room"_a, "Take exchanges that ended, 16 words each. Returns their number.")
+        .def("take", &Pairs::take, "room"_a, "Take exchanges that ended, 18 words each. Returns their number.")
         .def("counts", &Pairs::counts)
         .def_prop_ro("records", &Pairs::records)
         .def_prop_ro("memory", &Pairs::memory);

@@ -68,6 +68,7 @@ struct wl_pair_flow {
     s64 now_ns;
     s64 asked_begin_ns, asked_request_ns;
     s64 begin_ns, request_ns, first_ns, last_ns, idle_ns;
+    u64 now_frame, asked_frame, begin_frame, last_frame; /* as the caller numbers packets */
     u64 asked_bytes, request_bytes, response_bytes;
     struct wl_pair_side side[2];
     u32 start;
@@ -78,6 +79,7 @@ struct wl_exchange {
     s64 begin_ns, request_ns, first_ns, last_ns, idle_ns;
     s64 network_server_ns, network_client_ns; /* -1: unknown */
     u64 request_bytes, response_bytes, flags;
+    u64 begin_frame, last_frame;
 };
 
 struct wl_pairs {
@@ -125,7 +127,7 @@ WL_INLINE void wl_pair_end(struct wl_pair_flow *f, int is_cut, struct wl_pair_en
     if (ended->count < WL_PAIR_MOST)
         ended->exchange[ended->count++] = (struct wl_exchange){f->begin_ns, f->request_ns, f->first_ns, f->last_ns, f->idle_ns,
             wl_pair_trip(&f->side[client]), wl_pair_trip(&f->side[!client]), f->request_bytes, f->response_bytes,
-            (u64)((f->flags & WL_IS_FLAG) | (is_cut ? WL_IS_CUT : 0))};
+            (u64)((f->flags & WL_IS_FLAG) | (is_cut ? WL_IS_CUT : 0)), f->begin_frame, f->last_frame};
 }
 
 WL_INLINE void wl_pair_drop(struct wl_pairs *m, struct wl_pair_flow *f)
@@ -143,6 +145,7 @@ WL_INLINE void wl_pair_leave(struct wl_pairs *m, struct wl_pair_flow *f, struct 
 WL_INLINE void wl_pair_begin(struct wl_pair_flow *f, u64 bytes, u32 start)
 {
     f->asked_begin_ns = f->asked_request_ns = f->now_ns;
+    f->asked_frame = f->now_frame;
     f->asked_bytes = bytes;
     f->start = start;
     f->asked_flags = f->bits & WL_PAIR_IS_JOINED ? WL_IS_JOINED : 0;
@@ -154,10 +157,12 @@ WL_INLINE void wl_pair_answer(struct wl_pair_flow *f, u64 bytes, struct wl_pair_
     wl_pair_end(f, 0, ended);
     f->idle_ns = f->bits & WL_PAIR_RESTED ? f->asked_begin_ns - f->last_ns : -1;
     f->begin_ns = f->asked_begin_ns;
+    f->begin_frame = f->asked_frame;
     f->request_ns = f->asked_request_ns;
     f->request_bytes = f->asked_bytes;
     f->flags = f->asked_flags;
     f->first_ns = f->last_ns = f->now_ns;
+    f->last_frame = f->now_frame;
     f->response_bytes = bytes;
     f->bits = (u8)((f->bits & ~WL_PAIR_ASKED) | WL_PAIR_CURRENT);
 }
@@ -281,6 +286,7 @@ WL_INLINE int wl_pair_syn(
     struct wl_pair_side *side = &f->side[d];
     int is_first = !(p->message & WL_ACK), fits = side->known & WL_PAIR_SYN && side->high == p->seq + 1;
     s64 now_ns = f->now_ns;
+    u64 now_frame = f->now_frame;
 
     if (is_first && f->bits & (WL_PAIR_ASKED | WL_PAIR_CURRENT | WL_PAIR_RESTED))
         fits = 0;
@@ -292,6 +298,7 @@ WL_INLINE int wl_pair_syn(
         wl_pair_leave(m, f, ended);
         wl_pair_open(f, client);
         f->now_ns = now_ns;
+        f->now_frame = now_frame;
         f->bits |= WL_PAIR_TCP;
     }
     wl_pair_side_begins(side, p->seq + 1);
@@ -377,6 +384,7 @@ WL_INLINE void wl_pair_reply(
             f->bits &= (u8)~WL_PAIR_ASKED;
         }
         f->last_ns = f->now_ns;
+        f->last_frame = f->now_frame;
         f->response_bytes += fresh;
     }
     if (!covers || (advanced && (f->flags & writes) == writes))
@@ -499,6 +507,7 @@ WL_INLINE void wl_pair_udp(struct wl_pairs *m, struct wl_pair_flow *f, const str
         f->flags |= WL_IS_RETRANSMITTED;
     } else {
         f->last_ns = f->now_ns;
+        f->last_frame = f->now_frame;
         f->response_bytes += p->payload_length;
     }
 }
@@ -531,13 +540,15 @@ WL_INLINE void wl_pair_first(struct wl_pair_flow *f, const struct wl_seen *p, u3
         f->bits |= WL_PAIR_IS_JOINED;
 }
 
-/* Any packet of it, including the first; `client` matters if it opens a connection. */
+/* Any packet of it, including the first; `client` matters if it opens a connection, `frame` is the caller's number of the packet.
+ */
 WL_INLINE void wl_pair_packet(
-    struct wl_pairs *m, struct wl_pair_flow *f, const struct wl_seen *p, u32 client, struct wl_pair_ended *ended)
+    struct wl_pairs *m, struct wl_pair_flow *f, const struct wl_seen *p, u32 client, u64 frame, struct wl_pair_ended *ended)
 {
     u32 d = !!(p->flags & WL_REVERSE);
 
     ended->count = 0;
+    f->now_frame = frame;
     if (p->time_ns < f->now_ns)
         m->counts[WL_PAIR_BACKWARDS]++;
     else

@@ -311,7 +311,7 @@ def test_agreements_formats_and_standard_input(pair: tuple[Path, Path], tmp_path
 def test_a_busy_interval_counts_with_all_its_packets() -> None:
     """The join keeps few packets of a busy second and all of a quiet one: the mean is still that of all packets."""
     rng = np.random.default_rng(1)
-    estimator = Join(memory=640_000)  # 20,000 packets at each point
+    estimator = Join(memory=960_000)  # 20,000 packets at each point
     parts = []
     for second, (packets, delay_ns) in enumerate(((20_000, 1_000_000), (160_000, 9_000_000))):
         ids = rng.integers(0, 2**64, packets, dtype=np.uint64)

@@ -21,7 +21,7 @@ CIRCLE = 2**32
 FAR = 2**28
 LONGEST = 2**24
 HOLES = 3
-SLOTS, SLOT_BYTES = 8, 248
+SLOTS, SLOT_BYTES = 8, 280
 TIMES = range(2**62)
 TRIPS = range(CIRCLE - 1)
 FLOW_COIN = 8
@@ -42,6 +42,7 @@ class Packet(NamedTuple):
     flags: int
     kind: int
     message: int
+    number: int
 
     @property
     def direction(self) -> int:
@@ -65,6 +66,8 @@ class Exchange(NamedTuple):
     request_bytes: int
     response_bytes: int
     flags: int
+    begin_frame: int
+    last_frame: int
     ends: Ends
 
 
@@ -77,6 +80,7 @@ class Request:
     size: int
     start: int
     flags: int
+    frame: int
     pushed: bool = False
     several: bool = False
 
@@ -90,6 +94,7 @@ class Answering:
     first: int
     last: int
     size: int
+    frame: int  # the last packet's
     replied: bool = False
 
 
@@ -152,7 +157,7 @@ class Flow:
 
     def __init__(self, pairs: "Pairs", key: int, packet: Packet, client: int, ends: Ends) -> None:
         self.pairs, self.key, self.used = pairs, key, 0
-        self.now = packet.time_ns
+        self.now, self.frame = packet.time_ns, packet.number
         self.joined = packet.kind == Kind.TCP and not packet.has(SYN)
         self.begins_anew(client, ends)
 
@@ -179,7 +184,7 @@ class Flow:
             Exchange(
                 self.key, asked.begin, asked.last, one.first, one.last, one.idle,
                 -1 if to_server is None else to_server, -1 if to_client is None else to_client,
-                asked.size, one.size, asked.flags | (CUT if cut else 0), self.ends,
+                asked.size, one.size, asked.flags | (CUT if cut else 0), asked.frame, one.frame, self.ends,
             )
         )  # fmt: skip
         self.current, self.rested_ns = None, one.last
@@ -193,14 +198,14 @@ class Flow:
         self.drop()
 
     def begin(self, size: int, start: int) -> None:
-        self.asked = Request(self.now, self.now, size, start, JOINED if self.joined else 0)
+        self.asked = Request(self.now, self.now, size, start, JOINED if self.joined else 0, self.frame)
         self.joined = False
 
     def answer(self, size: int) -> None:
         assert self.asked is not None
         self.end()
         idle = -1 if self.rested_ns is None else self.asked.begin - self.rested_ns
-        self.current = Answering(self.asked, idle, self.now, self.now, size)
+        self.current = Answering(self.asked, idle, self.now, self.now, size, self.frame)
         self.asked = None
 
     def mark(self, flag: int) -> None:
@@ -345,7 +350,7 @@ class Flow:
                 request.size += self.asked.size
                 request.flags |= self.asked.flags | PIPELINED
                 self.asked = None
-            self.current.last = self.now
+            self.current.last, self.current.frame = self.now, self.frame
             self.current.size += fresh
         assert self.current is not None
         assert high is not None
@@ -391,7 +396,7 @@ class Flow:
         elif is_copy:
             self.mark(RETRANSMITTED)
         else:
-            self.current.last = self.now
+            self.current.last, self.current.frame = self.now, self.frame
             self.current.size += size
 
 
@@ -432,7 +437,7 @@ class Pairs:
         self.packets += 1
         flow.used = self.packets
         self.counts["backwards"] += packet.time_ns < flow.now
-        flow.now = max(flow.now, packet.time_ns)
+        flow.now, flow.frame = max(flow.now, packet.time_ns), packet.number
         if packet.kind == Kind.TCP:
             flow.tcp(packet, client, ends)
         else:

@@ -18,6 +18,7 @@ Row = dict[str, Any]
 
 def batch_of(rows: Sequence[Row]) -> PacketBatch:
     columns = {name: np.zeros((len(rows), width) if width > 1 else len(rows), dtype) for name, dtype, width in COLUMNS}
+    columns["number"][:] = np.arange(1, len(rows) + 1)
     for i, row in enumerate(rows):
         for name in columns.keys() & row.keys():
             columns[name][i] = row[name]
@@ -48,7 +49,7 @@ def hold_equal(
     found: list[naive.Exchange] = []
     for i, (packets, from_client) in enumerate(parts):
         ends = ends_of(packets)
-        kernel.observe(packets, from_client, ends)
+        kernel.observe(packets, from_client, ends, packets.number)
         twin.observe(packets, from_client.tolist(), map(tuple, ends.tolist()))
         if i % 2 or i == len(parts) - 1:
             kernel.cut()

@@ -1,4 +1,4 @@
-"""Every sample as a row of a Parquet file.
+"""Every sample as a row of a Parquet or CSV file.
 
 Memory: `PART_ROWS` samples, some 150 MB including polars' buffers, and 10 MB per million while parts are merged. Until
 then, parts are in a folder beside the file; during the merge the disk holds them twice.
@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 import polars as pl
@@ -74,8 +74,8 @@ class SampleColumns:
         texts = {
             "kind": names.gather(columns["kind"]),
             "leg": pl.Series(LEGS, dtype=pl.String).gather(columns["leg"]),
-            "client": _texts(columns["client"]),
-            "server": _texts(columns["server"]),
+            "client": address_texts(columns["client"]),
+            "server": address_texts(columns["server"]),
             "capture": names.gather(columns["capture"]),
         }
         return pl.DataFrame(columns | texts, schema=_ROW)
@@ -84,19 +84,34 @@ class SampleColumns:
         return self._names.setdefault(name, len(self._names))
 
 
-class SampleFile:
-    """A sink for samples: its context keeps every sample, and writes the file at the end."""
+class Columns(Protocol):
+    """Rows in memory, which a file takes when there are enough."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    rows: int
+
+    def add(self, *args: Any, **kwargs: Any) -> None:
+        """Keep rows."""
+
+    def clear(self) -> None:
+        """Forget the rows."""
+
+    def to_polars(self) -> pl.DataFrame:
+        """The rows, of one schema."""
+
+
+class RowFile:
+    """A file of rows: its context keeps every row, and writes the file at the end; its name says CSV or Parquet."""
+
+    def __init__(self, path: str, columns: Columns, option: str = "--samples") -> None:
+        self.path, self.option = path, option
         self._folder = Path()
         self._parts: list[Path] = []
-        self._columns = SampleColumns()
+        self._columns = columns
 
-    def __enter__(self) -> SampleFile:
+    def __enter__(self) -> Self:
         target = Path(self.path)
         if target.is_dir():
-            raise WirelagError(f"{self.path}: is a folder; choose a file with --samples")
+            raise WirelagError(f"{self.path}: is a folder; choose a file with {self.option}")
         try:
             self._folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
         except OSError as error:
@@ -110,15 +125,19 @@ class SampleFile:
             if kind is None:
                 self._write_part()
                 with Path(self.path).open("wb") as out:
-                    pl.scan_parquet(self._parts).sink_parquet(out, row_group_size=PART_ROWS, maintain_order=True)
+                    rows = pl.scan_parquet(self._parts)
+                    if Path(self.path).suffix.lower() == ".csv":
+                        rows.sink_csv(out, maintain_order=True)
+                    else:
+                        rows.sink_parquet(out, row_group_size=PART_ROWS, maintain_order=True)
         except (OSError, pl.exceptions.ComputeError) as failed:  # polars raises this on a full disk
             raise self._unwritable(failed) from None
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def add(self, packets: PacketBatch, samples: SampleBatch) -> None:
-        """Keep the samples of a packet batch."""
-        self._columns.add(packets, samples)
+    def add(self, *given: Any) -> None:
+        """Keep rows, as the columns take them."""
+        self._columns.add(*given)
         if self._columns.rows >= PART_ROWS:
             self._write_part()
 
@@ -135,7 +154,14 @@ class SampleFile:
 
     def _unwritable(self, error: Exception) -> WirelagError:
         why = getattr(error, "strerror", None) or error
-        return WirelagError(f"{self.path}: cannot write ({why}); choose another file with --samples")
+        return WirelagError(f"{self.path}: cannot write ({why}); choose another file with {self.option}")
+
+
+class SampleFile(RowFile):
+    """A sink for samples of round trips."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, SampleColumns())
 
 
 _ROW: Final = {
@@ -154,7 +180,7 @@ _ROW: Final = {
 }
 
 
-def _texts(addresses: Array) -> pl.Series:
+def address_texts(addresses: Array) -> pl.Series:
     """Addresses as text; each is written once and then copied."""
     order = np.lexsort((addresses[:, 1], addresses[:, 0]))
     ordered = addresses[order]

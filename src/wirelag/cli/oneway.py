@@ -20,6 +20,7 @@ from wirelag.cli.options import (
     OutputFormat,
     Questions,
     Quiet,
+    Samples,
     Sort,
     Top,
     Tunnels,
@@ -83,7 +84,7 @@ def oneway(
     ] = None,
     group_memory: GroupMemory = "256MiB",
     sort: Sort = None,
-    top: Top = 20,
+    top: Top = None,
     ipv4_prefix: Ipv4Prefix = 24,
     ipv6_prefix: Ipv6Prefix = 48,
     above: Above = None,
@@ -91,6 +92,7 @@ def oneway(
     output_format: OutputFormat = None,
     output: Output = None,
     html: Html = None,
+    samples: Samples = None,
     quiet: Quiet = False,
 ) -> None:
     """Measure one-way delay, loss and reordering.
@@ -98,7 +100,7 @@ def oneway(
     It compares captures of the same traffic at two points. More captures, in the order of the path, give a line for
     each segment. Clocks need not agree.
     """
-    form = check_outputs(output_format, {"-o": output, "--html": html, "--ask": ask}, points)
+    form = check_outputs(output_format, {"-o": output, "--html": html, "--ask": ask, "--samples": samples}, points)
     if ask is not None:
         _ask(points, ask)
         return
@@ -122,6 +124,7 @@ def oneway(
         ipv6_prefix=ipv6_prefix,
         above=above or [],
         sla=sla or [],
+        samples=samples or False,
         progress=progress(quiet),
     )
     conclude(result, form, output, html)

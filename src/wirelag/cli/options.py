@@ -53,7 +53,13 @@ Sort = Annotated[
     typer.Option("--sort", metavar="|".join(FIGURES), help="Order groups by this figure.", rich_help_panel=ANSWER),
 ]
 Top = Annotated[
-    int, typer.Option("--top", metavar="N", help="Groups in the table; files hold all.", rich_help_panel=ANSWER)
+    int | None,
+    typer.Option(
+        "--top", metavar="N", help="Groups in the table (20), and slowest samples (5).", rich_help_panel=ANSWER
+    ),
+]
+Samples = Annotated[
+    str | None, typer.Option("--samples", metavar="FILE.parquet|FILE.csv", help="Write every delay to this file.")
 ]
 Ipv4Prefix = Annotated[
     int, typer.Option("--ipv4-prefix", metavar="BITS", help="Prefix length of IPv4 networks.", rich_help_panel=ANSWER)

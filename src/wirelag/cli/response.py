@@ -82,7 +82,7 @@ def response(
     ] = None,
     group_memory: GroupMemory = "256MiB",
     sort: Sort = None,
-    top: Top = 20,
+    top: Top = None,
     above: Above = None,
     sla: Questions = None,
     output_format: OutputFormat = None,
@@ -91,6 +91,10 @@ def response(
     epochs_file: Annotated[
         str | None, typer.Option("--epochs", metavar="FILE.parquet", help="Write every epoch to this file.")
     ] = None,
+    exchanges: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.parquet|FILE.csv", help="Write every request and response to this file."),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Measure response latency.
@@ -98,7 +102,8 @@ def response(
     It runs from a request to the last byte of its response, as the client sees it. Packets from clients to servers are
     enough (direct server return, asymmetric routes), even if encrypted. Without enough evidence it abstains.
     """
-    form = check_outputs(output_format, {"-o": output, "--html": html, "--epochs": epochs_file}, captures)
+    outputs = {"-o": output, "--html": html, "--epochs": epochs_file, "--exchanges": exchanges}
+    form = check_outputs(output_format, outputs, captures)
     from wirelag.measure.response import response as measure
 
     result = measure(
@@ -120,6 +125,7 @@ def response(
         top=top,
         above=above or [],
         sla=sla or [],
+        exchanges=exchanges or False,
         progress=progress(quiet),
     )
     if epochs_file and result.epochs is not None:

@@ -21,6 +21,7 @@ from wirelag.cli.options import (
     OutputFormat,
     Questions,
     Quiet,
+    Samples,
     Sort,
     Top,
     Tunnels,
@@ -95,7 +96,7 @@ def rtt(
     ] = None,
     group_memory: GroupMemory = "256MiB",
     sort: Sort = None,
-    top: Top = 20,
+    top: Top = None,
     ipv4_prefix: Ipv4Prefix = 24,
     ipv6_prefix: Ipv6Prefix = 48,
     above: Above = None,
@@ -103,7 +104,7 @@ def rtt(
     output_format: OutputFormat = None,
     output: Output = None,
     html: Html = None,
-    samples: Annotated[str | None, typer.Option(metavar="FILE.parquet", help="Write every delay to this file.")] = None,
+    samples: Samples = None,
     quiet: Quiet = False,
 ) -> None:
     """Measure round-trip delay.

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from wirelag import _kernels
 from wirelag.estimators.protocol import Capabilities
 from wirelag.packets.batch import Array, Kind, PacketBatch, TcpFlag
+from wirelag.packets.frames import Frames, endpoints
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
 from wirelag.report import Report
@@ -44,6 +45,7 @@ class Pairs:
     silence_ns: int = 5 * 10**9
     most: int = 1 << 20
     from_client: FromClient | None = field(default=None, compare=False, repr=False)
+    frames: Frames | None = field(default=None, compare=False, repr=False)  # to know where packets are
 
     name: ClassVar[str] = "pairs"
     points: ClassVar[tuple[str, ...]] = ("tap",)
@@ -69,6 +71,7 @@ class PairsMeter:
     def __init__(self, estimator: Pairs) -> None:
         self._kernel = _kernels.Pairs(estimator.memory, estimator.silence_ns)
         self._from_client = estimator.from_client or sent_by_client
+        self._frames = estimator.frames
         self._most = estimator.most
         self._counted: dict[str, int] = {}
         self._start_anew()
@@ -85,9 +88,8 @@ class PairsMeter:
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
         """Add packets of both directions."""
-        ends = np.empty((len(packets), 5), np.uint64)
-        _kernels.fill_endpoints(packets.src, packets.dst, packets.src_port, packets.dst_port, packets.protocol, ends)
-        self._kernel.observe(packets, self._from_client(packets).astype(np.uint8), ends)
+        places = None if self._frames is None else self._frames.of(packets)
+        self._kernel.observe(packets, self._from_client(packets).astype(np.uint8), endpoints(packets), places)
         self._packets += len(packets)
         self._take()
 

@@ -30,6 +30,7 @@ class Capabilities:
     one_sided: bool = False  # the downstream point measures alone, between references of the upstream one
     ordered: bool = False  # packets must come in order of time, so on one core
     by_mark: bool = True  # classes of traffic may be those of DSCP
+    each_packet: bool = False  # the delay of each packet is known, and where it is in its captures
 
 
 class Meter(Protocol[S_co]):

@@ -36,7 +36,7 @@ class CompareResult(Result):
         return self.comparison.to_json()
 
     def rows(self) -> list[dict[str, Any]]:
-        return [{"key": part.key} | change.to_json() for part in self.comparison.parts for change in part.changes]
+        return [{"key": part.key} | change.to_row() for part in self.comparison.parts for change in part.changes]
 
     def parts(self) -> Iterable[dict[str, Any]]:
         return [part.to_json() for part in self.comparison.parts]

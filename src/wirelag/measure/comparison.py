@@ -93,6 +93,13 @@ class FigureChange:
             "verdict": self.verdict,
         } | ({"reason": self.reason} if self.reason else {})
 
+    def to_row(self) -> dict[str, Any]:
+        """The change as a row: bounds are columns of their own."""
+        plain = {"reason": None} | self.to_json()
+        for name in ("difference", "ratio"):
+            plain[f"{name}_low"], plain[f"{name}_high"] = plain.pop(f"{name}_ci95") or (None, None)
+        return plain
+
 
 @dataclass(frozen=True, slots=True)
 class ComparedPart:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 MOST: Final = 1 << 20
 LEAST_MEMORY: Final = 1 << 20
 MOST_MEMORY: Final = 1 << 36
+MOST_SLOWEST: Final = 100
 FIGURES: Final = ("p50", "p90", "p95", "p99", "p99.9", "mean", "max", "std", "samples")
 OTHER: Final = "other"
 _SIDES: Final = {"source": "client", "destination": "server"}  # a packet's source is what rtt calls the client
@@ -33,13 +34,14 @@ class Groups:
     ipv4_prefix: int = 24
     ipv6_prefix: int = 48
     sort: str | None = None  # the figure that groups are in order of, the largest first; None: as the question prefers
-    top: int = 20  # groups that a table shows
+    top: int | None = None  # groups that a table shows, and slowest samples; None: 20 and 5
     most: int | None = None  # where two points must agree on a number of classes
 
     def __post_init__(self) -> None:
         if self.sort is not None:
             one_of(self.sort, FIGURES, "sort")
-        within(self.top, 0, MOST, "top")
+        if self.top is not None:
+            within(self.top, 0, MOST, "top")
         if self.by is not None:
             one_of(self.by, self.allowed, "by")
         if not LEAST_MEMORY <= self.memory <= MOST_MEMORY:
@@ -48,6 +50,16 @@ class Groups:
             within(self.most, 1, MOST, "most_groups")
         within(self.ipv4_prefix, 0, 32, "ipv4_prefix")
         within(self.ipv6_prefix, 0, 128, "ipv6_prefix")
+
+    @property
+    def shown(self) -> int:
+        """Groups that a table shows."""
+        return 20 if self.top is None else self.top
+
+    @property
+    def slowest(self) -> int:
+        """Slowest samples that a result lists."""
+        return 5 if self.top is None else min(self.top, MOST_SLOWEST)
 
     def fit(self, bytes_each: int) -> int:
         """How many groups fit, if each takes so many bytes."""

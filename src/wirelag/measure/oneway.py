@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import pairwise
+from os import PathLike
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from wirelag.errors import SettingError, WirelagError
@@ -24,6 +25,7 @@ from wirelag.units import Duration, Size, duration_ns, format_duration, format_t
 if TYPE_CHECKING:
     from wirelag.capture.source import PathOrFile
     from wirelag.clocks.fit import Clock
+    from wirelag.measure.each_packet import EachPacket
     from wirelag.packets.addresses import Direction
     from wirelag.packets.filters import Filter
     from wirelag.synopses.crossing import Crossing
@@ -113,17 +115,20 @@ def oneway(
     by: str | None = None,
     group_memory: Size = "256MiB",
     sort: str | None = None,
-    top: int = 20,
+    top: int | None = None,
     ipv4_prefix: int = 24,
     ipv6_prefix: int = 48,
     above: Sequence[Duration] | Duration = (),
     sla: Sequence[str] | str = (),
+    samples: bool | str | PathLike[str] = False,
     progress: Progress = iter,
 ) -> OnewayResult:
     """Measure one-way delay, loss and reordering between points, from captures of the same traffic at each.
 
     `points` are captures in the order packets pass them (or files of `wirelag cut`); more than two give a report for
-    each segment. Clocks need not agree: `clock="auto"` corrects their offset, `offset` gives it.
+    each segment. Clocks need not agree: `clock="auto"` corrects their offset, `offset` gives it. `samples=True` keeps
+    the delay of every packet (`Result.samples`) from the first point to the last; a path writes them to a Parquet or
+    CSV file. Only `join` sees each packet.
     """
     settings = OnewaySettings(
         method=Method(
@@ -153,7 +158,7 @@ def oneway(
     )
     from wirelag.packets.filters import Filter
 
-    return measure_oneway(points, settings, ReadOptions(filter or Filter(), tunnels, progress))
+    return measure_oneway(points, settings, ReadOptions(filter or Filter(), tunnels, progress), samples=samples)
 
 
 def _relation(clock: str, offset: Duration | None) -> Relation:
@@ -174,29 +179,39 @@ def direction_of(text: str | None) -> Direction | None:
 
 
 def measure_oneway(
-    points: Sequence[PathOrFile | list[PathOrFile]], settings: OnewaySettings, reading: ReadOptions
+    points: Sequence[PathOrFile | list[PathOrFile]],
+    settings: OnewaySettings,
+    reading: ReadOptions,
+    *,
+    samples: bool | str | PathLike[str] = False,
 ) -> OnewayResult:
     """The same, with checked settings."""
+    from wirelag.measure.each_packet import EachPacket
     from wirelag.measure.synopsis_files import are_synopses, measure_synopses
 
     if len(points) < 2:
         raise WirelagError("one-way delay needs two points: name a second capture of the same traffic")
+    each = EachPacket.of(settings.method, settings.groups.slowest, samples)
     if are_synopses(points):
+        if each.samples is not False:
+            raise SettingError("samples", "files of `wirelag cut` hold no single packets; give the captures")
         measured = measure_synopses([str(point) for point in points], settings.relation)
         return _result(measured, [], settings, measured.by)
     stops = points_of(points, reading)
     pairs = [(stops[0], stops[-1]), *(pairwise(stops) if len(stops) > 2 else [])]
-    measured, *segments = [
-        measure_pair(
-            PointPair(up, down, settings.method.packet_id(), settings.method.seed),
-            settings.method,
-            direction=settings.direction,
-            relation=settings.relation,
-            interval_ns=settings.interval_ns,
-            groups=settings.groups,
-        )
-        for up, down in pairs
-    ]
+    with each.writing([name for point in stops for name in point.paths]):
+        measured, *segments = [
+            measure_pair(
+                PointPair(up, down, settings.method.packet_id(), settings.method.seed),
+                settings.method,
+                direction=settings.direction,
+                relation=settings.relation,
+                interval_ns=settings.interval_ns,
+                groups=settings.groups,
+                each=each if n == 0 else None,
+            )
+            for n, (up, down) in enumerate(pairs)
+        ]
     for part in segments:
         if part.alignment and measured.alignment and not part.alignment.agrees(measured.alignment):
             raise WirelagError(
@@ -207,7 +222,9 @@ def measure_oneway(
         measured.warnings += [line for line in part.warnings if line not in measured.warnings]
     if settings.method.make().can.delimited and settings.method.cut == "clock":
         measured.warnings.append(CLOCK_CUT)
-    return _result(measured, segments, settings, settings.groups.by or "")
+    result = _result(measured, segments, settings, settings.groups.by or "")
+    result.slowest, result.samples = each.listed(), each.kept
+    return result
 
 
 # ---- two points ----
@@ -282,6 +299,7 @@ def measure_pair(
     relation: Relation = "auto",
     interval_ns: int | None = None,
     groups: Groups | None = None,
+    each: EachPacket | None = None,
 ) -> MeasuredPair:
     """Read both captures once to relate them and to count groups, and again to measure."""
     from wirelag.capture.pcap import CaptureStatistics
@@ -295,6 +313,7 @@ def measure_pair(
         first_ns, last_ns = seen.span_ns
         expected = math.ceil(seen.packets * min(1.0, interval_ns / max(1, last_ns - first_ns)))
     estimator = method.make(expected)
+    estimator = estimator if each is None else each.told_by(estimator)
     delimiters = method.delimiters(estimator, interval_ns, expected)
     measured = MeasuredPair(pair.name, alignment.clock, estimator.name, alignment=alignment)
     spans = spans_between(estimator, pair.sources(alignment), interval_ns, delimiters, grouping, alignment.ahead_ns)
@@ -402,7 +421,7 @@ def _result(measured: MeasuredPair, segments: list[MeasuredPair], settings: Onew
     result.segments = [entry("segment", part.name, part.whole) for part in segments]
     classes = {measured.keys[tag]: part for tag, part in measured.crossings.items() if tag}
     groups = [entry("group", key, part) for key, part in classes.items()]
-    result.sort, result.top = settings.groups.sort or "mean", settings.groups.top
+    result.sort, result.top = settings.groups.sort or "mean", settings.groups.shown
     result.groups = in_order(groups, result.sort)
     result.extra = {"clock": measured.clock.to_json(), "left_out": measured.left_out}
     if segments:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from wirelag.capture.streams import STANDARD_INPUT
-from wirelag.errors import WirelagError
+from wirelag.errors import SettingError, WirelagError
 
 if TYPE_CHECKING:
     from wirelag.capture.files import Capture
@@ -36,6 +38,17 @@ class ReadOptions:
     progress: Progress = iter
 
 
+def own_file(path: object, read: Iterable[str], setting: str = "samples") -> str:
+    """The file for rows; writing them over a capture would destroy it."""
+    if not isinstance(path, str | PathLike):
+        raise SettingError(setting, f"{path!r} is not True, False or a path")
+    own = fspath(path)
+    for name in read:
+        if os.path.exists(own) and os.path.exists(name) and os.path.samefile(own, name):
+            raise SettingError(setting, f"{own} is read: writing to it would destroy it; choose another file")
+    return own
+
+
 class CapturePoint:
     """The captures of one point, which can be read again."""
 
@@ -49,6 +62,11 @@ class CapturePoint:
             self._spool.flush()
             self._files = {self._spool.name if path == STANDARD_INPUT else path: name for path, name in files.items()}
         self.read: Capture | None = None
+
+    @property
+    def paths(self) -> list[str]:
+        """Its files."""
+        return list(self._files)
 
     def batches(self, packet_id: PacketId) -> Iterator[PacketBatch]:
         """Its packets, with these ids."""

@@ -11,21 +11,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from wirelag.errors import SettingError, WirelagError
 from wirelag.measure.copies import refuse_copies
 from wirelag.measure.groups import OTHER, Groups, in_order, other_note
-from wirelag.measure.points import Progress
+from wirelag.measure.points import Progress, own_file
 from wirelag.measure.questions import Questions, failing_groups, named
 from wirelag.measure.result import DelayResult, Entry
+from wirelag.measure.slowest import keep_exchanges, slowest_exchanges
 from wirelag.units import Duration, Size, duration_ns, format_time, one_of, size_bytes, within
 
 if TYPE_CHECKING:
+    from wirelag.capture.packet_rows import ExchangeRows
     from wirelag.capture.source import Packets, PacketSource
     from wirelag.estimators.pirate import Pirate
     from wirelag.measure.response_method import Heard, ResponseMeter
     from wirelag.packets.filters import Filter
+    from wirelag.packets.frames import Frames
     from wirelag.packets.intervals import Interval
     from wirelag.packets.roles import Server
     from wirelag.report import Report
@@ -114,12 +118,13 @@ class _Hearing:
     """The meter as the loop needs it."""
 
     settings: ResponseSettings
+    frames: Frames
     points: ClassVar[tuple[str, ...]] = ("tap",)
 
     def meter(self, point: str) -> ResponseMeter:
         from wirelag.measure.response_method import ResponseMeter
 
-        return ResponseMeter(self.settings, at_end=True)
+        return ResponseMeter(self.settings, at_end=True, frames=self.frames)
 
     def estimate(self, *synopses: Heard) -> Report:
         return synopses[0].epochs.report()
@@ -138,6 +143,7 @@ class ResponseResult(DelayResult):
     epochs: Epochs | None = None  # of all flows, whatever their method
     both_ways: bool = False  # whether any exchanges were paired
     abstained: list[str] = field(default_factory=list)  # notes on epochs without an estimate
+    exchanges: ExchangeRows | None = None  # every exchange, on request
 
     unheard: list[str] = field(default_factory=list)  # servers without a row: no response, few requests
 
@@ -180,9 +186,10 @@ def response(
     by: str | None = None,
     group_memory: Size = "256MiB",
     sort: str | None = None,
-    top: int = 20,
+    top: int | None = None,
     above: Sequence[Duration] | Duration = (),
     sla: Sequence[str] | str = (),
+    exchanges: bool | str | PathLike[str] = False,
     progress: Progress = iter,
 ) -> ResponseResult:
     """Measure response latency: from a request to the last byte of its response, as the client sees it.
@@ -190,10 +197,10 @@ def response(
     Packets from clients to servers are enough, even if encrypted; without enough evidence it abstains. `server` names
     servers (`PREFIX[:PORT]`) and leaves other traffic out; by default SYNs and ports identify them. Where both
     directions of a server are seen its exchanges are paired, else its means are estimated, unless `method` is given;
-    estimates never mix with exact figures. `interval="auto"` chooses one. Groups are
-    servers unless `by` is given; with `by`, agreements must hold for each group. The groups with the most
-    responses are kept, as many as fit `group_memory`. Captures that hold the
-    same packets are refused, unless `force` is set.
+    estimates never mix with exact figures. `interval="auto"` chooses one. Groups are servers unless `by` is given; with
+    `by`, agreements must hold for each group. The groups with the most responses are kept, as many as fit
+    `group_memory`. `exchanges=True` keeps every paired exchange (`Result.exchanges`); a path writes them to a Parquet
+    or CSV file. Captures that hold the same packets are refused, unless `force` is set.
     """
     settings = ResponseSettings(
         method=method,
@@ -215,7 +222,7 @@ def response(
     packets = open_packets(source, filter=filter, tunnels=tunnels, duration_ns=listen_ns)
     if not force:
         refuse_copies(packets)
-    return measure_response(packets, settings, progress=progress)
+    return measure_response(packets, settings, exchanges=exchanges, progress=progress)
 
 
 def servers_of(texts: Iterable[str]) -> tuple[Server, ...]:
@@ -228,12 +235,24 @@ def servers_of(texts: Iterable[str]) -> tuple[Server, ...]:
         raise SettingError("server", str(error)) from None
 
 
-def measure_response(packets: Packets, settings: ResponseSettings, *, progress: Progress = iter) -> ResponseResult:
+def measure_response(
+    packets: Packets,
+    settings: ResponseSettings,
+    *,
+    exchanges: bool | str | PathLike[str] = False,
+    progress: Progress = iter,
+) -> ResponseResult:
     """The same, with checked settings."""
+    from wirelag.capture.source import Listening
     from wirelag.measure.loop import cut
     from wirelag.measure.response_method import Chooser
+    from wirelag.packets.frames import Frames
 
-    ((when, (heard,)),) = cut(_Hearing(settings), {"tap": progress(packets)})
+    if exchanges is not False and not settings.may_pair:
+        raise SettingError("exchanges", f"--method {settings.method} times no single exchange; use --method pairs")
+    path = None if isinstance(exchanges, bool) else own_file(exchanges, packets.names, "exchanges")
+    frames = Frames()
+    ((when, (heard,)),) = cut(_Hearing(settings, frames), {"tap": progress(packets)})
     _need_clients(heard, packets, settings.servers)
     if settings.choose_interval:
         interval_ns = max(settings.epoch_ns, when.length_ns // SHOWN)
@@ -247,6 +266,11 @@ def measure_response(packets: Packets, settings: ResponseSettings, *, progress: 
     result = result_of(chosen.main, settings, chosen.beside)
     result.both_ways, result.epochs, result.unheard = both_ways, heard.epochs, chosen.unheard
     _add_coverage(result, heard, packets)
+    if chosen.paired is not None:
+        most = 0 if isinstance(packets, Listening) else settings.groups.slowest
+        result.slowest = slowest_exchanges(chosen.paired, frames, most)
+    if exchanges is not False:
+        result.exchanges = keep_exchanges(chosen.paired, frames, path)
     return result
 
 
@@ -255,7 +279,7 @@ def result_of(found: Synopsis, settings: ResponseSettings, beside: Epochs | None
     groups = settings.groups
     (total,) = _beside([_entry("all", "all", found)], [] if beside is None else [_entry("all", "all", beside)])
     result = ResponseResult(total, by=groups.by or "", each=settings.each_group, found=found, beside=beside)
-    result.sort, result.top = groups.sort or "mean", groups.top
+    result.sort, result.top = groups.sort or "mean", groups.shown
     entries, more = by_group(found, groups.by, groups.fit(GROUP_BYTES), beside) if groups.by else ([], 0)
     result.groups = in_order(entries, result.sort)
     held = sum(entry.report.samples for entry in entries if entry.key == OTHER)
@@ -444,6 +468,8 @@ def _coverage(result: ResponseResult, heard: Heard) -> list[str]:
     estimated = (result.beside.counts if result.beside else {}) if result.both_ways else counts
     if unlisted := estimated.get("unlisted", 0):
         lines.append(f"{unlisted:,} epochs are not listed: there were too many")
+    if result.both_ways and (unlisted := counts.get("unlisted", 0)):
+        lines.append(f"{unlisted:,} exchanges are not listed: there were too many")
     if result.unheard:
         lines.append(
             f"{len(result.unheard):,} servers are not listed, because none of their responses was seen "

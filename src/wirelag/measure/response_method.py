@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from wirelag.estimators.pirate import PirateMeter
     from wirelag.measure.response import ResponseSettings
     from wirelag.packets.batch import PacketBatch
+    from wirelag.packets.frames import Frames
     from wirelag.packets.grouping import Grouping
     from wirelag.packets.intervals import Interval
 
@@ -56,7 +57,11 @@ class ResponseMeter:
     """Both methods over the same packets; with `at_end` open flows report what they can at each cut."""
 
     def __init__(
-        self, settings: ResponseSettings, at_end: bool, pirate: PirateMeter | KernelPirate | None = None
+        self,
+        settings: ResponseSettings,
+        at_end: bool,
+        pirate: PirateMeter | KernelPirate | None = None,
+        frames: Frames | None = None,
     ) -> None:
         from wirelag.estimators.pairs import Pairs
         from wirelag.packets.roles import Roles
@@ -65,7 +70,8 @@ class ResponseMeter:
         self._roles = Roles(settings.servers)
         self._asked: npt.NDArray[np.bool_] | None = None  # rows of the current batch that clients sent
         self._pirate = pirate or settings.pirate().meter("tap")
-        self._pairs = Pairs(settings.memory, from_client=lambda _: self._asked).meter("tap")  # type: ignore[arg-type, return-value]
+        pairs = Pairs(settings.memory, from_client=lambda _: self._asked, frames=frames)  # type: ignore[arg-type, return-value]
+        self._pairs = pairs.meter("tap")
         self._ways: dict[Ends, None] = {}  # directions of flows that were taken for a client's, in earlier intervals
         self._clients = self._servers = self._left_out = 0
 

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import polars as pl
 
+    from wirelag.capture.packet_rows import PacketDelays
     from wirelag.capture.sample_file import SampleColumns
+    from wirelag.measure.slowest import Slow
     from wirelag.report import Report
     from wirelag.stats.distribution import Distribution
     from wirelag.stats.sla import Delays
@@ -71,10 +73,10 @@ class Result(ABC):
         return True
 
     def to_polars(self) -> pl.DataFrame:
-        """The rows as a data frame."""
-        import polars as pl
+        """The rows as a data frame, of one schema for each command."""
+        from wirelag.render.rows import frame_of
 
-        return pl.DataFrame(self.rows(), infer_schema_length=None)
+        return frame_of(self.rows(), self.command)
 
     def to_html(self, path: str | PathLike[str] | None = None) -> str:
         """The page; with a path, it is also written there."""
@@ -143,7 +145,8 @@ class DelayResult(Result):
     warnings: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)  # coverage, by what is counted
     extra: dict[str, Any] = field(default_factory=dict)  # fields of JSON besides the common ones
-    samples: SampleColumns | None = None  # every delay, on request
+    samples: SampleColumns | PacketDelays | None = None  # every delay, on request
+    slowest: list[Slow] = field(default_factory=list)  # the slowest samples, where each is known
 
     @property
     def report(self) -> Report:
@@ -211,6 +214,7 @@ class DelayResult(Result):
         """All but the groups, which come last."""
         plain = self.report.to_json(self.command) | self.extra | self.total.verdicts.to_dict() | self.total.beside()
         plain["intervals"] = [entry.to_dict() for entry in self.intervals]
+        plain["slowest"] = [one.to_dict() for one in self.slowest]
         return plain
 
     def to_json_text(self) -> Iterable[str]:
@@ -227,11 +231,6 @@ class DelayResult(Result):
 
     def parts(self) -> Iterable[dict[str, Any]]:
         return (entry.to_dict() for entry in self.intervals or [self.total])
-
-    def to_polars(self) -> pl.DataFrame:
-        from wirelag.render.rows import frame_of
-
-        return frame_of(self.rows())
 
     def rows(self) -> list[dict[str, Any]]:
         from wirelag.render.rows import row_of

@@ -6,19 +6,20 @@ A delay belongs to a leg: to the server and back, or to the client and back.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from os import PathLike, fspath
+from functools import partial
+from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from wirelag.errors import SettingError
 from wirelag.measure.copies import refuse_copies
 from wirelag.measure.groups import Groups, of_delays, other_note
-from wirelag.measure.points import Progress
+from wirelag.measure.points import Progress, own_file
 from wirelag.measure.questions import Questions, Verdicts, failing_groups
 from wirelag.measure.result import DelayResult, Entry
+from wirelag.measure.slowest import listed
 from wirelag.units import Duration, Size, duration_ns, format_time, one_of, size_bytes, within
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def rtt(
     by: str | None = None,
     group_memory: Size = "256MiB",
     sort: str | None = None,
-    top: int = 20,
+    top: int | None = None,
     ipv4_prefix: int = 24,
     ipv6_prefix: int = 48,
     above: Sequence[Duration] | Duration = (),
@@ -180,9 +181,9 @@ def rtt(
     for each connection) or "mixed"; each entry holds both in `legs`. `source` is a capture, several, an interface
     (with `duration`) or packet batches. `by` groups by flow, client, server, subnet or port, and keeps all groups that
     fit `group_memory`, beyond that those with the most samples. `memory` replaces exact matching by a fridge of that
-    size. `samples=True` keeps every delay (`Result.samples`); a path writes them to a
-    Parquet file. `charts=False` skips what only the page needs. Captures that hold the same packets are refused, unless
-    `force` is set.
+    size. `samples=True` keeps every delay (`Result.samples`); a path writes them to a Parquet or CSV file.
+    `charts=False` skips what only the page needs. Captures that hold the same packets are refused, unless `force` is
+    set.
     """
     settings = RttSettings(
         match=None if match == "auto" else tuple(match.split(",") if isinstance(match, str) else match),
@@ -215,10 +216,14 @@ def measure_rtt(
     progress: Progress = iter,
 ) -> RttResult:
     """The same, with checked settings."""
+    from wirelag.capture.source import Listening
+    from wirelag.synopses.slowest import Slowest
     from wirelag.synopses.timeline import Timeline
 
     timeline = Timeline(settings.interval_ns) if charts else None
-    sinks: list[Sink] = [timeline.add] if timeline else []
+    slowest = Slowest(0 if isinstance(packets, Listening) else settings.groups.slowest)
+    sinks: list[Sink] = [partial(slowest.of_leg, settings.leg)] if slowest.most else []
+    sinks += [timeline.add] if timeline else []
     with ExitStack() as stack:
         kept = None
         if samples is True:
@@ -229,26 +234,15 @@ def measure_rtt(
         elif samples is not False:
             from wirelag.capture.sample_file import SampleFile
 
-            sinks.append(stack.enter_context(SampleFile(_own_file(samples, packets))).add)
+            sinks.append(stack.enter_context(SampleFile(own_file(samples, packets.names))).add)
         result = _measured(packets, settings, sinks, progress)
-    result.timeline, result.samples = timeline, kept
+    result.timeline, result.samples, result.slowest = timeline, kept, listed(slowest)
     result.subject, result.warnings = ", ".join(packets.names), list(packets.warnings)
     _ask(result, settings.questions)
     if len(result.total.legs) > 1:
         result.notes.append(LEG_NOTE)
     result.notes += [result.coverage, *result.interval_notes()]
     return result
-
-
-def _own_file(samples: str | PathLike[str], packets: Packets) -> str:
-    """The file for samples; writing them over a capture would destroy it."""
-    if not isinstance(samples, str | PathLike):
-        raise SettingError("samples", f"{samples!r} is not True, False or a path")
-    path = fspath(samples)
-    for name in packets.names:
-        if os.path.exists(path) and os.path.exists(name) and os.path.samefile(path, name):
-            raise SettingError("samples", f"{path} is read: writing to it would destroy it; choose another file")
-    return path
 
 
 LEG_NOTE: Final = "a leg is the path from the capture point to the server and back, or to the client and back"
@@ -388,7 +382,7 @@ def _add_groups(result: RttResult, settings: RttSettings, grouped: _Grouped) -> 
 
     delays, asked = grouped.delays, settings.groups
     result.ranked = settings.leg if settings.leg in ("both", "mixed") else RANKED.get(result.by, "server")
-    result.sort, result.top = asked.sort or "p50", asked.top
+    result.sort, result.top = asked.sort or "p50", asked.shown
     if not delays.complete:
         tags, before = delays.tags_and_before()
         grouped.connections.keep(tags)

@@ -14,6 +14,7 @@ from wirelag.render.tables import (
     order_text,
     quantiles,
     shown_groups,
+    slowest_lines,
 )
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def table(result: OnewayResult) -> list[str]:
         (f"by {result.by}, {order_text(result)}", shown_groups(result)),
     ]
     head = f"{titles}  {'mean, 95% interval':^26}  {pictures.axis}"
-    return layout(parts, head, lambda entry: _cells(entry, pictures)) + more_groups(result) + result.notes
+    lines = layout(parts, head, lambda entry: _cells(entry, pictures)) + more_groups(result)
+    return lines + slowest_lines(result) + result.notes
 
 
 def _cells(entry: Entry, pictures: Pictures) -> str:

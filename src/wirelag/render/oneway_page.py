@@ -38,6 +38,7 @@ def page(result: OnewayResult) -> str:
             notes=result.notes,
             warnings=result.warnings,
             counts=result.counts,
+            slowest=result.slowest,
         )
     )
 

@@ -7,7 +7,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from wirelag.render.rows import method_cells
-from wirelag.render.tables import duration, layout, mean_with_bounds, more_groups, order_text, quantiles, shown_groups
+from wirelag.render.tables import (
+    duration,
+    layout,
+    mean_with_bounds,
+    more_groups,
+    order_text,
+    quantiles,
+    shown_groups,
+    slowest_lines,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -35,7 +44,7 @@ def table(result: ResponseResult) -> list[str]:
         title, method = method_cells(shown)
         if shown:
             lines += layout(own, f"{'responses':>9}  {title}{head}", partial(_line, method, cells), WIDEST_KEY)
-    return lines + more_groups(result) + result.notes
+    return lines + more_groups(result) + slowest_lines(result) + result.notes
 
 
 def _of(entry: Entry, estimator: str) -> list[Entry]:

@@ -59,6 +59,7 @@ def _of_exchanges(result: ResponseResult) -> str:
             notes=result.notes,
             warnings=result.warnings,
             counts=result.counts,
+            slowest=result.slowest,
             what="responses",
             reason=result.report.reason or "",
         ),

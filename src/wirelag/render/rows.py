@@ -21,8 +21,31 @@ RESPONSE_COLUMNS: Final = (
     *("answered", "epochs", "confidence", "in_flight", "batch", "think", "network"),
     *("exchanges", "first_byte", "server", "transfer"),
 )
-TEXTS: Final = {"scope", "key", "leg", "method", "reason"}
-COUNTS: Final = {"packets", "samples", "answered", "epochs", "exchanges", *ONE_WAY_COLUMNS}
+TEXTS: Final = {
+    *("scope", "key", "leg", "method", "reason"),
+    *("router",),  # plan
+    *("from", "to", "segment", "kind", "above", "basis", "alike"),  # path
+    *("name", "verdict"),  # compare
+    *("file", "format"),  # info
+}
+COUNTS: Final = {
+    *("packets", "samples", "answered", "epochs", "exchanges", *ONE_WAY_COLUMNS),
+    *("upgraded", "paths", "probe_hops", "shortest", "longest"),
+    *("bytes", "conversations"),
+}
+TRUTHS: Final = {"given", "blamed"}
+COLUMNS: Final = {  # of commands whose results may have no row
+    "path": (
+        *("from", "to", "segment", "kind", "share", "samples", "mean", "std", "floor", "sent", "lost", "loss", "adds"),
+        *("above", "basis", "p_value", "blamed", "alike", "mean_low", "mean_high", "adds_low", "adds_high"),
+    ),
+    "compare": (
+        *("key", "name", "before", "after", "difference", "ratio", "p_value", "verdict", "reason"),
+        *("difference_low", "difference_high", "ratio_low", "ratio_high"),
+    ),
+    "info": ("file", "format", "packets", "bytes", "first", "last", "conversations"),
+    "plan": ("upgraded", "router", "given", "paths", "probe_hops", "shortest", "longest", "granularity"),
+}
 
 
 def row_of(entry: Entry) -> dict[str, Any]:
@@ -64,9 +87,11 @@ def _label(name: str) -> str:
     return name if name == "mean" else f"p{float(name) * 100:g}"
 
 
-def frame_of(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
-    """Rows as a data frame: text, whole numbers and floats, also where a column has no value."""
+def frame_of(rows: Sequence[dict[str, Any]], command: str = "") -> pl.DataFrame:
+    """Rows as a data frame: text, truths, whole numbers and floats, also where a column has no value or no row."""
     import polars as pl
 
-    schema = {name: pl.String if name in TEXTS else pl.Int64 if name in COUNTS else pl.Float64 for name in rows[0]}
-    return pl.DataFrame([list(row.values()) for row in rows], schema=schema, orient="row", strict=False)
+    kinds: tuple[tuple[set[str], Any], ...] = ((TEXTS, pl.String), (COUNTS, pl.Int64), (TRUTHS, pl.Boolean))
+    names = COLUMNS[command] if command in COLUMNS else tuple(rows[0])
+    schema = {name: next((kind for some, kind in kinds if name in some), pl.Float64) for name in names}
+    return pl.DataFrame([[row[name] for name in names] for row in rows], schema=schema, orient="row", strict=False)

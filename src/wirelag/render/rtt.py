@@ -16,6 +16,7 @@ from wirelag.render.tables import (
     order_text,
     quantiles,
     shown_groups,
+    slowest_lines,
 )
 from wirelag.stats.distribution import Distribution
 
@@ -38,7 +39,7 @@ def table(result: RttResult) -> list[str]:
     width = min(WIDEST_KEY, max(len(entry.key) for _, entries in parts for entry in entries))
     lined = [(title, [line for entry in entries for line in _lines(entry, width)]) for title, entries in parts]
     lines = layout(lined, head, lambda line: delay_cells(line.entry, pictures), 2 * WIDEST_KEY)
-    return lines + more_groups(result) + result.notes
+    return lines + more_groups(result) + slowest_lines(result) + result.notes
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ def page(result: RttResult) -> str:
             notes=[note for note in result.notes if note != result.coverage],
             warnings=result.warnings,
             counts=result.counts,
+            slowest=result.slowest,
             reason=result.report.reason or "",
         )
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from wirelag.units import format_duration
+from wirelag.units import format_duration, format_time
 
 if TYPE_CHECKING:
     from wirelag.measure.result import DelayResult, Entry
@@ -52,6 +52,18 @@ def more_groups(result: DelayResult) -> list[str]:
     """How many groups the table leaves out."""
     more = len(result.groups) - result.top
     return [f"and {more:,} more groups (--top {len(result.groups)}, --format csv)"] if more > 0 else []
+
+
+def slowest_lines(result: DelayResult) -> list[str]:
+    """The slowest samples: how long, when, and the display filter that shows their packets in Wireshark."""
+    if not result.slowest:
+        return []
+    lines = ["slowest, with a display filter for Wireshark"]
+    several = len({capture for one in result.slowest for capture in one.filters}) > 1
+    for one in result.slowest:
+        filters = [f"{capture}: {text}" if several else text for capture, text in one.filters.items()]
+        lines.append(f"{format_duration(one.delay_ns):>9}  {format_time(one.time_ns)}  {'; '.join(filters)}")
+    return lines
 
 
 def order_text(result: DelayResult, where: str = "") -> str:

@@ -2,14 +2,14 @@
 
 Guarantee: a cache never exceeds its capacity, and two caches with the same seed keep the same packets up to the larger
 of their levels: a coin of the id decides which packets are dropped, never the order of arrival. Memory: 16 bytes per
-packet (docs/reference/crossing.md, "Caches").
+packet (docs/reference/crossing.md, "Caches"), and the words about it, if any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +17,13 @@ import numpy.typing as npt
 from wirelag import _kernels
 from wirelag.codec import array_of, number_of
 from wirelag.packets.batch import PacketBatch
+from wirelag.packets.frames import WORDS, Frames, endpoints
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
 
 LEAST_MEMORY: Final = 64 << 10  # of a class
 ENTRY_BYTES: Final = 16
+PLACE_BYTES: Final = 8  # where a packet is (frames.py)
 HIGHEST: Final = 30  # highest level accepted from another point: 1 of 2^30 packets kept
 CACHE: Final = 1  # purposes of coins
 
@@ -43,6 +45,7 @@ class Cached:
     level: int = 0
     packets: int = 0  # all packets seen
     seed: int = 0
+    about: Ids | None = None  # words about each entry; they stay at this point
 
     @classmethod
     def empty(cls, seed: int = 0) -> Cached:
@@ -74,11 +77,14 @@ class Cached:
         """Both as one cache, this one's packets first."""
         mine, others = level(self, other)
         ids, times_ns = np.concatenate((mine.ids, others.ids)), np.concatenate((mine.times_ns, others.times_ns))
-        return Cached(ids, times_ns, mine.level, mine.packets + others.packets, self.seed).at_most(capacity)
+        known = [one.about for one in (mine, others) if one.about is not None]
+        about = np.concatenate(known) if len(known) == 2 else None
+        return Cached(ids, times_ns, mine.level, mine.packets + others.packets, self.seed, about).at_most(capacity)
 
     def only(self, kept: npt.NDArray[np.bool_]) -> Cached:
         """Some of the entries."""
-        return Cached(self.ids[kept], self.times_ns[kept], self.level, self.packets, self.seed)
+        about = None if self.about is None else self.about[kept]
+        return Cached(self.ids[kept], self.times_ns[kept], self.level, self.packets, self.seed, about)
 
     def to_fields(self, prefix: str = "") -> dict[str, Any]:
         """Named numbers and arrays, as a synopsis travels."""
@@ -94,12 +100,26 @@ class Cached:
         return cls(ids, times_ns, level, packets, seed)
 
 
+class About:
+    """Words to keep about a packet: its place (frames.py) and, with `ends`, its endpoints."""
+
+    def __init__(self, frames: Frames, ends: bool = False) -> None:
+        self.frames, self._ends = frames, ends
+        self.words = 1 + WORDS if ends else 1
+
+    def of(self, packets: PacketBatch) -> Ids:
+        """The words, a row for each packet."""
+        places = self.frames.of(packets)[:, np.newaxis]
+        return np.hstack((places, endpoints(packets))) if self._ends else places
+
+
 class CacheMeter:
     """The cache at one point: all that `join` and `rda` keep of an interval, and the tail's sample of the others."""
 
-    def __init__(self, capacity: int, seed: int, id_bits: int = 64) -> None:
-        """Ids are cut to `id_bits` bits before any coin is tossed."""
-        self._kernel = _kernels.Cache(capacity, seed)
+    def __init__(self, capacity: int, seed: int, id_bits: int = 64, about: About | None = None) -> None:
+        """Ids are cut to `id_bits` bits before any coin is tossed; `about` gives words to keep beside them."""
+        self._about = about
+        self._kernel = _kernels.Cache(capacity, seed, 0 if about is None else about.words)
         self._seed = seed
         self._bits = None if id_bits == 64 else np.uint64((1 << id_bits) - 1)
         self._packets = 0
@@ -107,13 +127,14 @@ class CacheMeter:
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
         """Store ids and times."""
         ids = packets.packet_id if self._bits is None else packets.packet_id & self._bits
-        self._kernel.observe(ids, packets.time_ns)
+        self._kernel.observe(ids, packets.time_ns, None if self._about is None else self._about.of(packets))
         self._packets += len(packets)
 
     def cut(self, interval: Interval) -> Cached:
         """The contents of the cache, which is then emptied."""
         ids, times_ns = self._kernel.entries()
-        cached = Cached(ids, times_ns, self._kernel.level, self._packets, self._seed)
+        about = None if self._about is None else self._kernel.about().reshape(-1, self._about.words)
+        cached = Cached(ids, times_ns, self._kernel.level, self._packets, self._seed, about)
         self._kernel.clear()
         self._packets = 0
         return cached
@@ -132,6 +153,26 @@ def level(up: Cached, down: Cached) -> tuple[Cached, Cached]:
     """Both at the larger of their levels, where they hold the same packets except lost ones."""
     highest = max(up.level, down.level)
     return up.at_level(highest), down.at_level(highest)
+
+
+class Crossed(NamedTuple):
+    """Packets that were seen at both points, and what each point keeps about them."""
+
+    sent_ns: Times
+    delays_ns: Times
+    up_about: Ids
+    down_about: Ids
+    stands_for: int
+
+    def parts(self, most: int) -> Iterator[Crossed]:
+        """The same in parts of so many packets."""
+        for start in range(0, len(self.delays_ns), most):
+            part = slice(start, start + most)
+            about = self.up_about[part], self.down_about[part]
+            yield Crossed(self.sent_ns[part], self.delays_ns[part], *about, self.stands_for)
+
+
+CrossedSink: TypeAlias = Callable[[Crossed], None]
 
 
 class Joined(NamedTuple):

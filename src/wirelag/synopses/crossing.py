@@ -16,7 +16,7 @@ from wirelag.clocks.fit import Clock
 from wirelag.report import QUANTILES, Report
 from wirelag.stats.moments import Moments
 from wirelag.stats.over_time import bounds
-from wirelag.synopses.cache import SINGLE, Cached, join, level, survives
+from wirelag.synopses.cache import SINGLE, Cached, Crossed, CrossedSink, join, level, survives
 from wirelag.synopses.delay_sample import DelaySample
 from wirelag.synopses.reordering import Order
 
@@ -53,6 +53,7 @@ class Crossing:
     wire_bytes: int = 0
     reason: str | None = None
     details: dict[str, Any] = field(default_factory=dict)  # further fields of this method
+    sink: CrossedSink | None = None  # takes the packets seen at both points
 
     @property
     def lost(self) -> int | None:
@@ -250,8 +251,8 @@ class Crossing:
         return "no packet was seen at both points"
 
 
-def joined(up: Cached, down: Cached) -> Crossing:
-    """Two caches of an interval, entry by entry."""
+def joined(up: Cached, down: Cached, sink: CrossedSink | None = None) -> Crossing:
+    """Two caches of an interval, entry by entry; the sink also gets packets that cross its edges."""
     sent, received = up.packets, down.packets
     up, down = level(up, down)
     found, each = join(up.ids, down.ids), up.stands_for
@@ -267,10 +268,19 @@ def joined(up: Cached, down: Cached) -> Crossing:
         single_down=down.only(found.down_fate == SINGLE),
         tail_level=up.level,
         details={"share": 1 / each},
+        sink=sink,
     )
     sent_ns = up.times_ns[found.up_rows]
-    crossing.add_delays(sent_ns, down.times_ns[found.down_rows] - sent_ns, each)
+    delays_ns = down.times_ns[found.down_rows] - sent_ns
+    crossing.add_delays(sent_ns, delays_ns, each)
+    _pass_on(crossing, up, down, found.up_rows, found.down_rows, delays_ns)
     return crossing
+
+
+def _pass_on(crossing: Crossing, up: Cached, down: Cached, up_rows: Any, down_rows: Any, delays_ns: Times) -> None:
+    if crossing.sink is not None and up.about is not None and down.about is not None and len(delays_ns):
+        about = up.about[up_rows], down.about[down_rows]
+        crossing.sink(Crossed(up.times_ns[up_rows], delays_ns, *about, up.stands_for))
 
 
 def _carry(sent_here: Crossing, seen_there: Crossing, ahead_ns: int) -> None:
@@ -294,6 +304,7 @@ def _carry(sent_here: Crossing, seen_there: Crossing, ahead_ns: int) -> None:
     if sent_here.tail_level > up.level:
         whole.tail = DelaySample.of(sent_ns[in_tail], delays_ns[in_tail], 1 << sent_here.tail_level)
     sent_here._add_sums(whole)
+    _pass_on(sent_here, up, down, up_rows, found.down_rows[real], delays_ns)
     sent_here.late += (len(up) - found.only_upstream - unreal) * stands_for
     seen_there.early += (len(down) - found.only_downstream - unreal) * stands_for
     for crossing, name in ((sent_here, "ambiguous"), (sent_here, "reordered"), (seen_there, "duplicated")):

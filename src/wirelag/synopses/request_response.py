@@ -36,7 +36,8 @@ EXCHANGE: Final = np.dtype(
     [
         ("key", "<u8"), ("begin_ns", "<i8"), ("request_ns", "<i8"), ("first_ns", "<i8"), ("last_ns", "<i8"),
         ("idle_ns", "<i8"), ("network_server_ns", "<i8"), ("network_client_ns", "<i8"), ("request_bytes", "<u8"),
-        ("response_bytes", "<u8"), ("flags", "<u8"), ("ends", "<u8", (5,)),
+        ("response_bytes", "<u8"), ("flags", "<u8"), ("begin_frame", "<u8"), ("last_frame", "<u8"),
+        ("ends", "<u8", (5,)),
     ]
 )  # fmt: skip
 

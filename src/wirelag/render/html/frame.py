@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING
 from wirelag import __version__
 from wirelag.render.html.charts import Figure, duration
 from wirelag.report import Report
+from wirelag.units import format_time
 
 if TYPE_CHECKING:
     from wirelag.measure.result import Result
+    from wirelag.measure.slowest import Slow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,7 @@ class Frame:
     notes: Sequence[str] = ()  # under the summary, one sentence each
     warnings: Sequence[str] = ()
     counts: Mapping[str, int] = field(default_factory=dict)  # coverage: packets, by what is counted
+    slowest: Sequence[Slow] = ()  # samples to look at
     version: str = __version__
 
 
@@ -106,6 +109,23 @@ def coverage(frame: Frame) -> str:
     command = escape(frame.command_line)
     made = f"<h3>The command that made this page</h3><pre><code>{command}</code></pre>" if command else ""
     return f"<section><h2>Coverage</h2>{known}{listed(frame.warnings)}{made}</section>"
+
+
+def slowest(frame: Frame) -> list[str]:
+    """A section with the slowest samples, if they are known, and the display filters that show their packets."""
+    if not frame.slowest:
+        return []
+    rows = [
+        [
+            delay(one.delay_ns / 1e9),
+            escape(format_time(one.time_ns)),
+            "<br>".join(f"{escape(capture)}: <code>{escape(text)}</code>" for capture, text in one.filters.items()),
+        ]
+        for one in frame.slowest
+    ]
+    text = "To look at these packets, paste a filter into Wireshark."
+    shown = table("Slowest", ("delay", "from (UTC)", "display filter"), rows)
+    return [f"<section><h2>The slowest</h2><p>{text}</p>{shown}</section>"]
 
 
 def listed(lines: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from wirelag.render.html.charts import Figure, Scale, clock, duration
-from wirelag.render.html.frame import Frame, chart, coverage, delay, document, folded, listed, scale, table
+from wirelag.render.html.frame import Frame, chart, coverage, delay, document, folded, listed, scale, slowest, table
 from wirelag.render.html.oneway_charts import (
     MOST_POINTS,
     ClockFit,
@@ -97,6 +97,7 @@ def render_oneway(page: OnewayPage) -> str:
     elif page.clock is not None:
         sections.append(f"<section><h2>The clocks</h2><p>{escape(page.clock.text)}</p></section>")
     sections.append(_numbers(page))
+    sections += slowest(page)
     sections.append(coverage(page))
     return document(page, "\n".join(sections), figures)
 

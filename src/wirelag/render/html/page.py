@@ -9,7 +9,19 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from wirelag.render.html.charts import QUANTILES, Figure, Parts, bars, cdf, clock, duration, heat, over_time
-from wirelag.render.html.frame import Frame, bounds, chart, coverage, delay, document, folded, listed, scale, table
+from wirelag.render.html.frame import (
+    Frame,
+    bounds,
+    chart,
+    coverage,
+    delay,
+    document,
+    folded,
+    listed,
+    scale,
+    slowest,
+    table,
+)
 from wirelag.report import Report
 from wirelag.stats.distribution import Distribution
 from wirelag.units import format_duration
@@ -68,6 +80,7 @@ def render(page: Page, more: Mapping[str, tuple[Figure, str]] = MappingProxyType
             title = f"Slowest by {page.by}{f', to the {page.ranked}' if page.ranked else ''}"
             figures["groups"] = bars([_ranked(entry, page.ranked) for entry in page.groups[:MOST_BARS]])
             sections.append(chart("groups", title, _groups_text(page), height, _groups_table(page)))
+    sections += slowest(page)
     sections.append(coverage(page))
     return document(page, "\n".join(sections), figures)
 

@@ -1,0 +1,76 @@
+"""The slowest samples of a result: where their packets are, for whoever wants to look at them; and every exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wirelag.errors import SettingError
+
+if TYPE_CHECKING:
+    from wirelag.capture.packet_rows import ExchangeRows
+    from wirelag.packets.frames import Frames
+    from wirelag.synopses.request_response import Exchanges
+    from wirelag.synopses.slowest import Slowest
+
+
+@dataclass(frozen=True)
+class Slow:
+    """One sample: its delay, when it began, its packets, and a display filter for each capture that has some."""
+
+    delay_ns: int
+    time_ns: int
+    frames: tuple[tuple[str, int], ...]  # capture, and number there
+    filters: Mapping[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON; times in seconds."""
+        return {
+            "delay": self.delay_ns / 1e9,
+            "time": self.time_ns / 1e9,
+            "frames": [{"capture": capture, "number": number} for capture, number in self.frames],
+            "filter": dict(self.filters),
+        }
+
+
+def listed(found: Slowest) -> list[Slow]:
+    """The slowest samples whose packets are in files."""
+    from wirelag.render.wireshark import display_filters
+
+    slow = []
+    for row in found.rows.tolist():
+        delay_ns, time_ns, first, last, ends = row
+        places = [found.first_frames.locate(first), found.last_frames.locate(last)]
+        frames = tuple(dict.fromkeys(place for place in places if place is not None))
+        if frames:
+            slow.append(Slow(delay_ns, time_ns, frames, display_filters(frames, time_ns, [int(word) for word in ends])))
+    return slow
+
+
+def slowest_exchanges(exchanges: Exchanges, frames: Frames, most: int) -> list[Slow]:
+    """The slowest of these exchanges."""
+    from wirelag.synopses.slowest import Slowest
+
+    slowest = Slowest(most, frames)
+    slowest.of_exchanges(exchanges)
+    return listed(slowest)
+
+
+def keep_exchanges(exchanges: Exchanges | None, frames: Frames, path: str | None) -> ExchangeRows | None:
+    """Every exchange, in memory or, with a path, in a file; None: no server's responses pass."""
+    from wirelag.capture.packet_rows import ExchangeRows
+    from wirelag.capture.sample_file import PART_ROWS, RowFile
+
+    if exchanges is None:
+        raise SettingError(
+            "exchanges", "needs both directions, and responses do not pass here; --epochs writes what there is"
+        )
+    rows = ExchangeRows(frames)
+    if path is None:
+        rows.add(exchanges.rows)
+        return rows
+    with RowFile(path, rows, "--exchanges") as file:
+        for start in range(0, len(exchanges.rows), PART_ROWS):
+            file.add(exchanges.rows[start : start + PART_ROWS])
+    return None

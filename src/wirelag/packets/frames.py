@@ -1,0 +1,55 @@
+"""Where a packet is: its capture, and its number there, in one word.
+
+Law: a place is `capture << 48 | number`. Numbers count a file's records from 1, as Wireshark does, also those without a
+row. 0 is a packet that is in no file.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag.packets.batch import PacketBatch
+
+BITS: Final = 48
+NUMBER: Final = (1 << BITS) - 1
+WORDS: Final = 5  # endpoints: source, destination, ports and protocol
+
+Places = npt.NDArray[np.uint64]
+
+
+class Frames:
+    """The places of packets, and the names of the captures they are in."""
+
+    def __init__(self) -> None:
+        self._captures: dict[str, int] = {}
+
+    def of(self, packets: PacketBatch) -> Places:
+        """The place of each packet."""
+        if not packets.blocks:
+            return np.zeros(len(packets), np.uint64)
+        captures = [self._captures.setdefault(block.name, len(self._captures)) for block in packets.blocks]
+        if len(captures) == 1:
+            return packets.number | np.uint64(captures[0] << BITS)
+        return np.asarray(packets.number | (np.array(captures, np.uint64) << np.uint64(BITS))[packets.source])
+
+    @property
+    def captures(self) -> list[str]:
+        """Names of captures, by index."""
+        return list(self._captures)
+
+    def locate(self, place: int) -> tuple[str, int] | None:
+        """The capture and the number of a packet, or None if it is in no file."""
+        number = place & NUMBER
+        return (self.captures[place >> BITS], number) if number else None
+
+
+def endpoints(packets: PacketBatch) -> Places:
+    """Source, destination, ports and protocol of each packet: five words."""
+    from wirelag import _kernels
+
+    ends = np.empty((len(packets), WORDS), np.uint64)
+    _kernels.fill_endpoints(packets.src, packets.dst, packets.src_port, packets.dst_port, packets.protocol, ends)
+    return ends

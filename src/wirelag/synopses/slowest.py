@@ -1,0 +1,93 @@
+"""The slowest samples, and where their packets are.
+
+Law: of equal delays the first stays, so the result does not depend on how the input was split. Memory: `most` rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from wirelag.packets.frames import Frames, endpoints
+from wirelag.synopses.samples import LEGS
+
+if TYPE_CHECKING:
+    from wirelag.packets.batch import PacketBatch
+    from wirelag.synopses.cache import Crossed
+    from wirelag.synopses.request_response import Exchanges
+    from wirelag.synopses.samples import SampleBatch
+
+Array = npt.NDArray[Any]
+
+SLOW: Final = np.dtype(
+    [("delay_ns", "<i8"), ("time_ns", "<i8"), ("first", "<u8"), ("last", "<u8"), ("ends", "<u8", (5,))]
+)
+"""A delay, when it began, the places of its first and last packet (frames.py), and its endpoints."""
+
+
+class Slowest:
+    """The slowest samples so far, the slowest first."""
+
+    def __init__(self, most: int, up: Frames | None = None, down: Frames | None = None) -> None:
+        self.most = most
+        self.first_frames = up or Frames()
+        self.last_frames = down or self.first_frames
+        self.rows: Array = np.empty(0, SLOW)
+        self._least = -(1 << 63)  # the least delay that is kept, once there are as many as may be
+
+    def candidates(self, delays_ns: Array) -> Array:
+        """Rows of delays that may be among the slowest, in order."""
+        if not self.most or not len(delays_ns) or int(delays_ns.max()) <= self._least:
+            return np.empty(0, np.intp)
+        rows = np.flatnonzero(delays_ns > self._least)
+        if len(rows) > self.most:
+            rows = np.sort(rows[np.argsort(-delays_ns[rows], kind="stable")[: self.most]])
+        return rows
+
+    def add(self, found: Array) -> None:
+        """Add samples that came after all others."""
+        together = np.concatenate([self.rows, found])
+        self.rows = together[np.argsort(-together["delay_ns"], kind="stable")[: self.most]]
+        if len(self.rows) == self.most:
+            self._least = int(self.rows["delay_ns"][-1])
+
+    def of_leg(self, leg: str, packets: PacketBatch, samples: SampleBatch) -> None:
+        """Add round trips of a leg, or of both as one."""
+        delays_ns = samples.delays_ns
+        mine = np.flatnonzero(delays_ns > self._least)  # few, once there are as many as may be
+        if leg in LEGS:
+            mine = mine[samples.legs[mine] == LEGS.index(leg)]
+        chosen = mine[self.candidates(delays_ns[mine])]
+        if not len(chosen):
+            return
+        responses = packets[samples.rows[chosen]]
+        found = np.zeros(len(chosen), SLOW)
+        found["delay_ns"] = delays_ns[chosen]
+        found["time_ns"] = responses.time_ns - delays_ns[chosen]
+        found["last"] = self.last_frames.of(responses)
+        found["ends"] = endpoints(responses)
+        self.add(found)
+
+    def of_packets(self, crossed: Crossed) -> None:
+        """Add packets that were seen at both points."""
+        chosen = self.candidates(crossed.delays_ns)
+        if not len(chosen):
+            return
+        found = np.zeros(len(chosen), SLOW)
+        found["delay_ns"], found["time_ns"] = crossed.delays_ns[chosen], crossed.sent_ns[chosen]
+        found["first"], found["last"] = crossed.up_about[chosen, 0], crossed.down_about[chosen, 0]
+        self.add(found)
+
+    def of_exchanges(self, exchanges: Exchanges) -> None:
+        """Add exchanges with a single response time, in the order of their response."""
+        rows = exchanges.single.rows
+        rows = rows[np.argsort(rows["last_ns"], kind="stable")]
+        delays_ns = rows["last_ns"] - rows["request_ns"]
+        chosen = self.candidates(delays_ns)
+        found = np.zeros(len(chosen), SLOW)
+        found["delay_ns"], found["time_ns"] = delays_ns[chosen], rows["request_ns"][chosen]
+        found["first"], found["last"] = rows["begin_frame"][chosen], rows["last_frame"][chosen]
+        found["ends"] = rows["ends"][chosen]
+        self.add(found)
