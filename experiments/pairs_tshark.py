@@ -1,4 +1,4 @@
-"""Pairs against tshark's `http.time`: response times of HTTP/1 in real captures, and why some differ.
+"""Pairs: response times of HTTP/1 in real captures beside tshark's `http.time`, and why some differ.
 
 Usage: python experiments/pairs_tshark.py FOLDER... Every capture below the folders is read by tshark, which parses
 HTTP, and by `pairs`, which sees only sizes, flags and times. A response agrees if `pairs` has an exchange of its
