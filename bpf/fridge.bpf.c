@@ -27,7 +27,7 @@ static int wl_claim(u64 *id, u64 seen);
 const volatile struct wl_fridges fridges;
 
 struct wl_fridge_side {
-    u64 packets, requests, backwards;
+    u64 packets, requests, backwards, too_long;
     struct wl_sums sums[2]; /* by leg */
 };
 
@@ -137,6 +137,7 @@ WL_INLINE void wl_observe(struct wl_fridge_cpu *mine, u32 cpu, const struct wl_r
         wl_add_sample(mine, cpu * 2 + side, &sample, row->flow_key);
     mine->side[side].requests += sample.asked;
     mine->side[side].backwards += sample.went_back;
+    mine->side[side].too_long += sample.too_long;
 }
 
 SEC(WL_HOOK)

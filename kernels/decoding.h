@@ -14,6 +14,8 @@
 
 enum wl_reason { WL_OK, WL_LINK_TYPE, WL_NOT_IP, WL_CUT, WL_MALFORMED, WL_LAYERS, WL_NO_TIMESTAMP, WL_REASONS };
 
+#define WL_PSEUDOWIRE (WL_REASONS + 1) /* between stages only: MPLS without an IP packet */
+
 enum wl_kind { WL_OTHER, WL_TCP, WL_UDP, WL_ICMP, WL_DNS, WL_NTP, WL_QUIC, WL_ESP, WL_WIREGUARD, WL_STAMP };
 
 enum wl_flag {
@@ -65,6 +67,7 @@ enum wl_type { /* ethertypes; other layers are translated into them */
     WL_TYPE_PPP = 0x880B,
     WL_TYPE_QINQ = 0x88A8,
     WL_TYPE_ERSPAN = 0x88BE,
+    WL_TYPE_METADATA = 0x8909,
     WL_TYPE_QINQ_OLD = 0x9100,
     WL_TYPE_NONE = 0xFFFF,
 };
@@ -127,6 +130,7 @@ struct wl_decoding {
 #define WL_CONTEXT struct xdp_md
 #endif
 #define WL_STAGE __attribute__((noinline))
+#define WL_RARE_STAGE WL_STAGE
 #define WL_MOST_OFFSET 0x3FFF /* the verifier needs a bound */
 #else
 struct wl_frame {
@@ -134,6 +138,7 @@ struct wl_frame {
 };
 #define WL_CONTEXT struct wl_frame
 #define WL_STAGE WL_INLINE
+#define WL_RARE_STAGE static __attribute__((noinline, cold, unused))
 #endif
 
 /* Whether the next n bytes may be read. */

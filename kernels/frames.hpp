@@ -67,10 +67,13 @@ inline Columns *columns_in(const Memory &memory)
     return reinterpret_cast<Columns *>(memory.data());
 }
 
+/* Neighbours in a capture that are further apart, either way, have been timed by a broken clock or put together. */
+constexpr u64 day_ns = 86'400'000'000'000;
+
 /* Which frames are wanted, and how to decode them. */
 struct Frames {
     struct Counts {
-        u64 packets, wire_bytes, captured_bytes, filtered, backwards, snapped;
+        u64 packets, wire_bytes, captured_bytes, filtered, backwards, jumps, snapped;
         u64 skipped[WL_REASONS];
         s64 first_ns, last_ns, before_ns;
         bool timed;
@@ -123,6 +126,7 @@ struct Frames {
         d["first_ns"] = counts.timed ? nanobind::cast(counts.first_ns) : nanobind::none();
         d["last_ns"] = counts.timed ? nanobind::cast(counts.last_ns) : nanobind::none();
         d["backwards"] = counts.backwards;
+        d["jumps"] = counts.jumps;
         d["filtered"] = counts.filtered;
         d["snapped"] = counts.snapped;
         d["skipped"] = skipped;
@@ -141,6 +145,7 @@ struct Frames {
             }
         }
         now.backwards += time_ns < now.before_ns;
+        now.jumps += static_cast<u64>(time_ns) - static_cast<u64>(now.before_ns) + day_ns > 2 * day_ns;
         now.before_ns = time_ns;
         now.first_ns = time_ns < now.first_ns ? time_ns : now.first_ns;
         now.last_ns = time_ns > now.last_ns ? time_ns : now.last_ns;

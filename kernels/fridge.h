@@ -62,6 +62,7 @@ struct wl_errand {
     u64 answers, else_answers; /* the second only if the first is not in its slot */
     u64 asks;
     u8 leg, kind; /* leg and kind of the request that it answers */
+    u8 ends;      /* a reset: both ids are removed, and neither gives a sample */
 };
 
 /* The place of an id. */
@@ -73,7 +74,7 @@ struct wl_place_of_id {
 /* An errand with its places. */
 struct wl_visit {
     struct wl_place_of_id answers, else_answers, asks;
-    u8 leg, kind;
+    u8 leg, kind, ends;
 };
 
 struct wl_weighed {
@@ -81,6 +82,7 @@ struct wl_weighed {
     u64 survived, weight;
     u8 leg, kind, fridge;
     u8 asked, went_back; /* whether the packet counted as a request; whether it answered one from the future */
+    u8 too_long;         /* or one that is longer ago than any bin */
 };
 
 /* ---- requests and responses ---- */
@@ -104,9 +106,12 @@ WL_INLINE void wl_read_data(const struct wl_seen *p, u32 d, struct wl_errand *e)
     u32 size = p->payload_length + !!(p->message & WL_SYN) + !!(p->message & WL_FIN);
 
     e->leg = wl_leg_by_ports(p);
-    if ((p->message & (WL_ACK | WL_RST)) == WL_ACK)
+    if (p->message & WL_ACK)
         e->answers = wl_fridge_id(p, WL_MATCH_TCP, !d, p->ack);
-    if (size)
+    if (p->message & WL_RST) {
+        e->else_answers = wl_fridge_id(p, WL_MATCH_TCP, d, p->seq);
+        e->ends = 1;
+    } else if (size)
         e->asks = wl_fridge_id(p, WL_MATCH_TCP, d, (u32)(p->seq + size));
 }
 
@@ -117,7 +122,7 @@ WL_INLINE void wl_read_timestamps(const struct wl_seen *p, u32 d, struct wl_erra
     e->leg = wl_leg_by_ports(p);
     if (p->message & WL_ACK)
         e->answers = wl_fridge_id(p, WL_MATCH_TIMESTAMPS, !d, p->tsecr);
-    if (p->payload_length || p->message & (WL_SYN | WL_FIN))
+    if (!(p->message & WL_RST) && (p->payload_length || p->message & (WL_SYN | WL_FIN)))
         e->asks = wl_fridge_id(p, WL_MATCH_TIMESTAMPS, d, p->tsval);
 }
 
@@ -125,12 +130,17 @@ WL_INLINE void wl_read_handshake(const struct wl_seen *p, u32 d, struct wl_erran
 {
     const u64 second = 1ull << 32;
 
-    if (p->message & WL_SYN && p->message & WL_ACK) {
+    if (p->message & WL_RST) {
+        if (p->message & WL_ACK)
+            e->answers = wl_fridge_id(p, WL_MATCH_HANDSHAKE, !d, p->ack);
+        e->else_answers = wl_fridge_id(p, WL_MATCH_HANDSHAKE, d, second + p->seq);
+        e->ends = 1;
+    } else if (p->message & WL_SYN && p->message & WL_ACK) {
         e->answers = wl_fridge_id(p, WL_MATCH_HANDSHAKE, !d, p->ack);
         e->asks = wl_fridge_id(p, WL_MATCH_HANDSHAKE, d, second + (u32)(p->seq + 1));
     } else if (p->message & WL_SYN) {
         e->asks = wl_fridge_id(p, WL_MATCH_HANDSHAKE, d, (u32)(p->seq + 1));
-    } else if (p->message & WL_ACK && !(p->message & (WL_FIN | WL_RST))) {
+    } else if (p->message & WL_ACK && !(p->message & WL_FIN)) {
         e->answers = wl_fridge_id(p, WL_MATCH_HANDSHAKE, !d, second + p->ack);
         e->leg = WL_LEG_CLIENT;
     }
@@ -225,6 +235,7 @@ WL_INLINE void wl_fridge_visit(const struct wl_fridges *f, const struct wl_erran
     wl_find_place(f, f->draining ? 0 : e->asks, &v->asks);
     v->leg = e->leg;
     v->kind = e->kind;
+    v->ends = e->ends;
 }
 
 /* ---- weights ---- */
@@ -331,6 +342,10 @@ WL_INLINE int wl_fridge_answer(
         sample->went_back = 1;
         return 1;
     }
+    if ((u64)delay_ns > WL_LONGEST_NS) {
+        sample->too_long = 1;
+        return 1;
+    }
     *taken = 1;
     sample->delay_ns = delay_ns;
     sample->survived = WL_ARRIVALS(f) - arrivals;
@@ -339,13 +354,25 @@ WL_INLINE int wl_fridge_answer(
     return 1;
 }
 
+/* Empty the slot of a request that nothing answers any more. */
+WL_INLINE void wl_fridge_withdraw(struct wl_fridges *f, const struct wl_place_of_id *at)
+{
+    struct wl_slot *slot = wl_holder(f, at);
+
+    if (slot && WL_CLAIM(slot, at->id))
+        WL_RELEASE(slot, 0);
+}
+
 /* Process one packet whose slots are known; return whether it completes a sample. */
 WL_INLINE int wl_fridge_packet(struct wl_fridges *f, const struct wl_visit *v, s64 now_ns, struct wl_weighed *sample)
 {
     int taken = 0;
 
-    sample->went_back = 0;
-    if (!wl_fridge_answer(f, &v->answers, now_ns, sample, &taken))
+    sample->went_back = sample->too_long = 0;
+    if (v->ends) {
+        wl_fridge_withdraw(f, &v->answers);
+        wl_fridge_withdraw(f, &v->else_answers);
+    } else if (!wl_fridge_answer(f, &v->answers, now_ns, sample, &taken))
         wl_fridge_answer(f, &v->else_answers, now_ns, sample, &taken);
     sample->asked = wl_fridge_ask(f, &v->asks, now_ns);
     sample->leg = v->leg;

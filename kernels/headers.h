@@ -109,7 +109,7 @@ WL_INLINE void wl_identify(
 WL_STAGE int wl_stage_link(WL_CONTEXT *context, struct wl_decoding *d, u32 link)
 {
     struct wl_cursor c;
-    enum wl_reason reason;
+    int reason;
     u16 type = WL_TYPE_NONE;
 
     if (!d || !wl_resume(&c, context, &d->place))
@@ -123,7 +123,7 @@ WL_STAGE int wl_stage_link(WL_CONTEXT *context, struct wl_decoding *d, u32 link)
 WL_STAGE int wl_stage_tags(WL_CONTEXT *context, struct wl_decoding *d)
 {
     struct wl_cursor c;
-    enum wl_reason reason;
+    int reason;
     u16 type;
 
     if (!d || !wl_resume(&c, context, &d->place))
@@ -175,7 +175,7 @@ WL_STAGE int wl_stage_option(WL_CONTEXT *context, struct wl_decoding *d)
 WL_STAGE int wl_stage_tunnel(WL_CONTEXT *context, struct wl_decoding *d)
 {
     struct wl_cursor c;
-    enum wl_reason reason;
+    int reason;
     u16 type = WL_TYPE_NONE;
 
     if (!d || !wl_resume(&c, context, &d->place))
@@ -196,11 +196,30 @@ WL_STAGE int wl_stage_identify(WL_CONTEXT *context, struct wl_decoding *d, const
     return WL_OK;
 }
 
+/* From metadata or a pseudowire to an IP header; neither is followed twice. */
+WL_RARE_STAGE int wl_stage_rare(WL_CONTEXT *context, struct wl_decoding *d)
+{
+    struct wl_cursor c;
+    int reason;
+    u16 type = WL_TYPE_NONE;
+
+    if (!d || !wl_resume(&c, context, &d->place))
+        return WL_CUT;
+    reason = d->type == WL_TYPE_METADATA ? wl_metadata(&c, &type) : wl_pseudowire(&c, &type);
+    d->type = type;
+    wl_suspend(&c, &d->place);
+    if (!reason)
+        reason = wl_stage_tags(context, d);
+    return reason == WL_PSEUDOWIRE ? WL_NOT_IP : reason;
+}
+
 /* From an ethertype to a row without its hashes. */
 WL_INLINE int wl_network(WL_CONTEXT *context, struct wl_decoding *d)
 {
     int reason = wl_stage_tags(context, d);
 
+    if (reason == WL_PSEUDOWIRE || (reason == WL_NOT_IP && d->type == WL_TYPE_METADATA))
+        reason = wl_stage_rare(context, d);
     if (!reason)
         reason = wl_stage_ip(context, d);
     if (!reason)

@@ -4,7 +4,7 @@
 
 #include "decoding.h"
 
-WL_INLINE enum wl_reason wl_nibble(const struct wl_cursor *c, u16 *type, enum wl_reason otherwise)
+WL_INLINE int wl_nibble(const struct wl_cursor *c, u16 *type, int otherwise)
 {
     if (!wl_has(c, 1))
         return WL_CUT;
@@ -91,7 +91,7 @@ WL_INLINE enum wl_reason wl_typed(struct wl_cursor *c, u32 length, u32 where, u1
     return WL_OK;
 }
 
-WL_INLINE enum wl_reason wl_link(struct wl_cursor *c, u32 link, u16 *type)
+WL_INLINE int wl_link(struct wl_cursor *c, u32 link, u16 *type)
 {
     if (link == WL_LINK_ETHERNET)
         return wl_typed(c, 14, 12, type);
@@ -135,7 +135,28 @@ WL_INLINE enum wl_reason wl_snap(struct wl_cursor *c, u16 *type)
     return WL_OK;
 }
 
-WL_INLINE enum wl_reason wl_mpls(struct wl_cursor *c, u16 *type)
+/* Whether an Ethernet frame that leads to an IP packet seems to begin `where` bytes on. */
+WL_INLINE int wl_is_framed(const struct wl_cursor *c, u32 where)
+{
+    if (!wl_has(c, where + 15))
+        return 0;
+    switch (wl_be16(c->at + where + 12)) {
+    case WL_TYPE_IPV4:
+        return c->at[where + 14] >> 4 == 4;
+    case WL_TYPE_IPV6:
+        return c->at[where + 14] >> 4 == 6;
+    case WL_TYPE_VLAN:
+    case WL_TYPE_QINQ:
+    case WL_TYPE_QINQ_OLD:
+    case WL_TYPE_MPLS:
+    case WL_TYPE_PPPOE:
+        return 1;
+    }
+    return 0;
+}
+
+/* Below the last label is an IP packet or, perhaps, a pseudowire. */
+WL_INLINE int wl_mpls(struct wl_cursor *c, u16 *type)
 {
     int bottom;
 
@@ -143,14 +164,33 @@ WL_INLINE enum wl_reason wl_mpls(struct wl_cursor *c, u16 *type)
         return WL_CUT;
     bottom = c->at[2] & 1;
     wl_pass(c, 4);
-    return bottom ? wl_nibble(c, type, WL_NOT_IP) : WL_OK;
+    return bottom ? wl_nibble(c, type, WL_PSEUDOWIRE) : WL_OK;
 }
 
-/* Pass tags and labels until `type` is one of the two IP versions. */
-WL_INLINE enum wl_reason wl_tags(struct wl_cursor *c, u16 *type, u16 *flags)
+/* An Ethernet frame inside MPLS, perhaps behind a control word. */
+WL_INLINE enum wl_reason wl_pseudowire(struct wl_cursor *c, u16 *type)
+{
+    if (wl_has(c, 2) && wl_be16(c->at) == 0 && wl_is_framed(c, 4))
+        wl_pass(c, 4);
+    else if (!wl_is_framed(c, 0))
+        return WL_NOT_IP;
+    return wl_typed(c, 14, 12, type);
+}
+
+/* Cisco's metadata, the group of the sender: version, number of options, one option of 4 bytes, ethertype.
+ * It and pseudowires are not among the tags, since their sizes would multiply the paths that the verifier walks. */
+WL_INLINE enum wl_reason wl_metadata(struct wl_cursor *c, u16 *type)
+{
+    if (!wl_has(c, 8))
+        return WL_CUT;
+    return wl_be16(c->at) == 0x0101 ? wl_typed(c, 8, 6, type) : WL_NOT_IP;
+}
+
+/* Pass tags and labels until `type` is one of the two IP versions, or MPLS holds something else: WL_PSEUDOWIRE. */
+WL_INLINE int wl_tags(struct wl_cursor *c, u16 *type, u16 *flags)
 {
     u32 tags = 0, snaps = 0;
-    enum wl_reason reason = WL_OK;
+    int reason = WL_OK;
 
     /* All tags, one SNAP header, one PPPoE header, and the IP version after them. */
     for (int i = 0; i < WL_MOST_TAGS + 3; i++) {
@@ -166,8 +206,8 @@ WL_INLINE enum wl_reason wl_tags(struct wl_cursor *c, u16 *type, u16 *flags)
         } else if (now == WL_TYPE_MPLS || now == WL_TYPE_MPLS_MULTICAST) {
             if (tags++ == WL_MOST_TAGS)
                 return WL_LAYERS;
-            reason = wl_mpls(c, type);
             *flags |= WL_MPLS;
+            reason = wl_mpls(c, type);
         } else if (now == WL_TYPE_PPPOE) {
             if (!wl_has(c, 6))
                 return WL_CUT;

@@ -5,6 +5,7 @@
 #ifndef WIRELAG_MATCH_H
 #define WIRELAG_MATCH_H
 
+#include "distribution.h"
 #include "headers.h"
 
 #define WL_SET 8              /* connections, or waiting ids, per set */
@@ -76,6 +77,7 @@ struct wl_connection {
     u64 key, used; /* time of last use, by packet count; 0: empty */
     struct wl_side side[2];
     u8 client; /* the direction of the client's packets */
+    u8 quic;   /* showed a long header */
 };
 
 struct wl_waiting {
@@ -95,7 +97,7 @@ struct wl_match {
     struct wl_segment *segments; /* the first is never used, so that 0 can mean none */
     u32 segment_count, segments_begun, free;
     u64 clock; /* packets so far */
-    u64 evicted, backwards;
+    u64 evicted, backwards, too_long;
 };
 
 WL_INLINE int wl_after(u32 a, u32 b)
@@ -177,6 +179,26 @@ WL_INLINE void wl_settle(struct wl_match *m, struct wl_connection *c, const stru
         c->client = (u8)(p->src_port >= p->dst_port ? d : !d);
 }
 
+/* A RST ends both directions: nothing in flight is answered any more, and the next SYN opens a new connection. */
+WL_INLINE void wl_reset(struct wl_match *m, struct wl_connection *c)
+{
+    wl_vacate(m, c);
+    for (int d = 0; d < 2; d++)
+        c->side[d] = (struct wl_side){0};
+}
+
+WL_INLINE struct wl_connection *wl_known_connection(struct wl_match *m, u64 key)
+{
+    struct wl_connection *set = &m->connections[(key & (m->connection_sets - 1)) * WL_SET];
+
+    for (int i = 0; i < WL_SET; i++)
+        if (set[i].key == key && set[i].used) {
+            set[i].used = m->clock;
+            return &set[i];
+        }
+    return 0;
+}
+
 WL_INLINE struct wl_connection *wl_connection_of(struct wl_match *m, const struct wl_seen *p, u32 d)
 {
     struct wl_connection *set = &m->connections[(p->flow_key & (m->connection_sets - 1)) * WL_SET], *oldest = set;
@@ -196,13 +218,22 @@ WL_INLINE struct wl_connection *wl_connection_of(struct wl_match *m, const struc
     return oldest;
 }
 
+/* Whether a SYN is a copy of one seen before. Once more than the SYN has been acknowledged it is not: some hosts begin every
+ * connection with the same number. */
+WL_INLINE int wl_is_copy(const struct wl_side *side, u8 bit, u32 seq)
+{
+    if (!(side->known & bit) || side->syn != seq)
+        return 0;
+    return bit != WL_KNOWN_SYN || !(side->known & WL_KNOWN_ACKED) || !wl_after(side->acked, seq + 1);
+}
+
 /* Port reuse: a SYN that was not seen before starts a new connection, a SYN/ACK a new side. */
 WL_INLINE void wl_open(struct wl_match *m, struct wl_connection *c, const struct wl_seen *p, u32 d)
 {
     struct wl_side *side = &c->side[d];
     u8 opening = p->message & (WL_SYN | WL_ACK), bit = opening == WL_SYN ? WL_KNOWN_SYN : WL_KNOWN_SYN_ACK;
 
-    if (!(opening & WL_SYN) || (side->known & bit && side->syn == p->seq))
+    if (!(opening & WL_SYN) || wl_is_copy(side, bit, p->seq))
         return;
     if (opening == WL_SYN) {
         wl_vacate(m, c);
@@ -219,6 +250,10 @@ WL_INLINE int wl_take(struct wl_match *m, s64 delay_ns, u8 leg, u8 kind, struct 
 {
     if (delay_ns < 0) {
         m->backwards++;
+        return 0;
+    }
+    if ((u64)delay_ns > WL_LONGEST_NS) { /* no bin has room for it: one such delay would be all of a mean */
+        m->too_long++;
         return 0;
     }
     *sample = (struct wl_sample){delay_ns, leg, kind};
@@ -357,8 +392,10 @@ WL_INLINE int wl_match_tcp(struct wl_match *m, struct wl_connection *c, const st
         if (p->transaction && !(p->message & (WL_RST | WL_SYN))) /* a SYN has its MSS there */
             wl_sack(m, other, (u32)(p->transaction >> 32), (u32)p->transaction);
     }
-    if (p->message & WL_RST)
+    if (p->message & WL_RST) {
+        wl_reset(m, c);
         return taken;
+    }
     side->known &= (u8)~WL_CLOSED;
     if (p->window == 0 && !(p->message & WL_SYN))
         side->known |= WL_CLOSED;
@@ -376,7 +413,7 @@ WL_INLINE int wl_match_timestamps(
     u32 at = other->first, passed = 0;
     int taken = 0;
 
-    if (p->message & WL_ACK)
+    if (p->message & WL_ACK && p->flags & WL_TIMESTAMPS)
         for (u32 i = 0; i < WL_MOST_STAMPS && at; i++, at = m->segments[at].next) {
             passed++;
             if (m->segments[at].start != p->tsecr)
@@ -386,6 +423,10 @@ WL_INLINE int wl_match_timestamps(
             wl_release(m, other, at);
             break;
         }
+    if (p->message & WL_RST) {
+        wl_reset(m, c);
+        return taken;
+    }
     if (side->known & WL_KNOWN_STAMP && !wl_after(p->tsval, side->stamp))
         return taken;
     side->known |= WL_KNOWN_STAMP;
@@ -468,17 +509,34 @@ WL_INLINE int wl_response(struct wl_match *m, u64 id, u32 matcher, const struct 
     return 0;
 }
 
+/* A request that waits for nothing any more. */
+WL_INLINE void wl_withdraw(struct wl_match *m, u64 id)
+{
+    struct wl_waiting *set = wl_waiting_set(m, id);
+
+    for (int i = 0; i < WL_SET; i++)
+        if (set[i].id == id && set[i].used)
+            set[i].used = 0;
+}
+
 WL_INLINE int wl_match_handshake(struct wl_match *m, const struct wl_seen *p, u32 d, struct wl_sample *sample)
 {
     const u64 second = 1ull << 32;
     int taken = 0;
 
-    if (p->message & WL_SYN && p->message & WL_ACK) {
+    if (p->message & WL_RST) {
+        wl_withdraw(m, wl_id(p, WL_MATCH_HANDSHAKE, d, p->seq));
+        wl_withdraw(m, wl_id(p, WL_MATCH_HANDSHAKE, d, second + p->seq));
+        if (p->message & WL_ACK) {
+            wl_withdraw(m, wl_id(p, WL_MATCH_HANDSHAKE, !d, p->ack));
+            wl_withdraw(m, wl_id(p, WL_MATCH_HANDSHAKE, !d, second + p->ack));
+        }
+    } else if (p->message & WL_SYN && p->message & WL_ACK) {
         wl_response(m, wl_id(p, WL_MATCH_HANDSHAKE, !d, p->ack), WL_MATCH_HANDSHAKE, p, sample, &taken);
         wl_request(m, wl_id(p, WL_MATCH_HANDSHAKE, d, second + (u32)(p->seq + 1)), WL_LEG_CLIENT, p);
     } else if (p->message & WL_SYN) {
         wl_request(m, wl_id(p, WL_MATCH_HANDSHAKE, d, (u32)(p->seq + 1)), WL_LEG_SERVER, p);
-    } else if (p->message & WL_ACK && !(p->message & (WL_FIN | WL_RST))) {
+    } else if (p->message & WL_ACK && !(p->message & WL_FIN)) {
         wl_response(m, wl_id(p, WL_MATCH_HANDSHAKE, !d, second + p->ack), WL_MATCH_HANDSHAKE, p, sample, &taken);
     }
     return taken;
@@ -509,6 +567,24 @@ WL_INLINE int wl_match_exchange(
     return taken;
 }
 
+/* Short headers look like any datagram: outside the usual ports only a flow that showed a long header has them. */
+WL_INLINE int wl_match_quic(struct wl_match *m, const struct wl_seen *p, u32 d, struct wl_sample *sample)
+{
+    struct wl_connection *c;
+
+    if (p->kind == WL_QUIC) {
+        c = wl_connection_of(m, p, d);
+        if (!(p->message & 0x80))
+            return wl_match_spin(m, c, p, d, sample);
+        c->quic = 1;
+    } else if (p->message >> 6 == 1) {
+        c = wl_known_connection(m, p->flow_key);
+        if (c && c->quic)
+            return wl_match_spin(m, c, p, d, sample);
+    }
+    return 0;
+}
+
 /* ---- any packet ---- */
 
 WL_INLINE int wl_on(const struct wl_match *m, u32 matcher)
@@ -526,7 +602,7 @@ WL_INLINE int wl_match_any_tcp(struct wl_match *m, const struct wl_seen *p, u32 
         return wl_match_tcp(m, c, p, d, sample);
     }
     if (wl_on(m, WL_MATCH_TIMESTAMPS)) {
-        if (!(p->flags & WL_TIMESTAMPS))
+        if (!(p->flags & WL_TIMESTAMPS) && !(p->message & WL_RST))
             return 0;
         c = wl_connection_of(m, p, d);
         wl_open(m, c, p, d);
@@ -566,8 +642,9 @@ WL_INLINE int wl_match_packet(struct wl_match *m, const struct wl_seen *p, struc
                 m, p, d, WL_MATCH_ICMP, p->message == (v6 ? 128 : 8), p->message == (v6 ? 129 : 0), p->seq, sample);
         return 0;
     case WL_QUIC:
-        if (wl_on(m, WL_MATCH_SPIN) && !(p->message & 0x80))
-            return wl_match_spin(m, wl_connection_of(m, p, d), p, d, sample);
+    case WL_UDP:
+        if (wl_on(m, WL_MATCH_SPIN))
+            return wl_match_quic(m, p, d, sample);
         return 0;
     }
     return 0;

@@ -109,6 +109,7 @@ class Fridge {
                 bool taken = wl_fridge_packet(&meter, &visits[i], seen.time_ns[start + i], &sample);
 
                 went_back += sample.went_back;
+                over_long += sample.too_long;
                 if (!taken)
                     continue;
                 row.data()[samples] = static_cast<u32>(start + i);
@@ -135,6 +136,10 @@ class Fridge {
     {
         return went_back;
     }
+    u64 too_long() const
+    {
+        return over_long;
+    }
     /* The settings for a program in the kernel, whose slots are elsewhere. */
     nb::bytes settings() const
     {
@@ -151,7 +156,7 @@ class Fridge {
 
   private:
     wl_fridges meter = {};
-    u64 slot_count = 0, went_back = 0;
+    u64 slot_count = 0, went_back = 0, over_long = 0;
     std::unique_ptr<wl_slot[], Free> memory;
 
     void fetch(const wl_place_of_id &at) const
@@ -174,6 +179,7 @@ void add_fridge(nb::module_ &m)
         .def("drain", &Fridge::drain, "Accept no more requests; waiting ones are still matched, and x does not change.")
         .def_prop_ro("arrivals", &Fridge::arrivals)
         .def_prop_ro("backwards", &Fridge::backwards)
+        .def_prop_ro("too_long", &Fridge::too_long)
         .def("settings", &Fridge::settings, "The settings for the eBPF program.")
         .def_prop_ro("slot_bytes", &Fridge::slot_bytes);
 }

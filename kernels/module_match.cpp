@@ -79,6 +79,10 @@ class Match {
     {
         return meter.backwards;
     }
+    u64 too_long() const
+    {
+        return meter.too_long;
+    }
 
   private:
     wl_match meter = {};
@@ -156,5 +160,6 @@ void add_match(nb::module_ &m)
         .def("observe", &Match::observe, "packets"_a, "row"_a, "delay_ns"_a, "leg"_a, "kind"_a,
             "Add packets and fill the arrays. Returns the number of samples.")
         .def_prop_ro("evicted", &Match::evicted)
-        .def_prop_ro("backwards", &Match::backwards);
+        .def_prop_ro("backwards", &Match::backwards)
+        .def_prop_ro("too_long", &Match::too_long);
 }

@@ -88,6 +88,17 @@ class Pairs {
             }
     }
 
+    void finish()
+    {
+        nb::gil_scoped_release release;
+
+        for (u64 place = 0; place < groups * WL_GROUP; place++)
+            if (keys[place]) {
+                wl_pair_finish(&meter, &flows[place], &ended);
+                yield(place, ends[place]);
+            }
+    }
+
     size_t records() const
     {
         return exchanges.size();
@@ -210,6 +221,7 @@ void add_pairs(nb::module_ &m)
         .def("observe", &Pairs::observe, "packets"_a, "from_client"_a, "endpoints"_a = nb::none(), "frames"_a = nb::none(),
             "Add packets; from_client: whether the client sent each; frames: a number of each.")
         .def("cut", &Pairs::cut, "End every exchange with nothing in flight.")
+        .def("finish", &Pairs::finish, "End every exchange: there are no more packets.")
         .def("take", &Pairs::take, "room"_a, "Take exchanges that ended, 18 words each. Returns their number.")
         .def("counts", &Pairs::counts)
         .def_prop_ro("records", &Pairs::records)

@@ -73,6 +73,7 @@ struct wl_pair_flow {
     struct wl_pair_side side[2];
     u32 start;
     u8 asked_flags, flags, bits;
+    u8 pushed; /* the server's last new bytes had PSH: it had nothing more to send */
 };
 
 struct wl_exchange {
@@ -371,6 +372,7 @@ WL_INLINE void wl_pair_reply(
     int has_ack = p->message & WL_ACK, covers = has_ack && !wl_after(f->side[wl_pair_client(f)].high, p->ack);
 
     f->bits &= (u8)~WL_PAIR_ACKED;
+    f->pushed = !!(p->message & WL_PAIR_PSH);
     if (f->bits & WL_PAIR_ASKED && has_ack && wl_after(p->ack, f->start)) {
         wl_pair_answer(f, fresh, ended);
     } else if (!(f->bits & WL_PAIR_CURRENT) || f->now_ns - f->last_ns > m->silence_ns) {
@@ -565,6 +567,16 @@ WL_INLINE void wl_pair_cut(struct wl_pair_flow *f, struct wl_pair_ended *ended)
     ended->count = 0;
     if (f->bits & WL_PAIR_ASKED || !wl_pair_under_way(f))
         wl_pair_end(f, 0, ended);
+}
+
+/* The exchange ended by the end of the input, if any: nothing will acknowledge its last bytes any more. */
+WL_INLINE void wl_pair_finish(struct wl_pairs *m, struct wl_pair_flow *f, struct wl_pair_ended *ended)
+{
+    int is_whole = f->bits & WL_PAIR_ASKED || !wl_pair_under_way(f) || (f->pushed && !f->side[!wl_pair_client(f)].count);
+
+    ended->count = 0;
+    wl_pair_end(f, !is_whole, ended);
+    wl_pair_drop(m, f);
 }
 
 #endif

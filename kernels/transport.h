@@ -84,8 +84,8 @@ cut_short:
 
 WL_INLINE int wl_quic_version(u32 v)
 {
-    return v <= 1 || v == 0x6B3343CF || v == 0x709A50C4 || v >> 8 == 0xFF0000 || v >> 8 == 0xFACEB0 || v >> 16 == 0x5130 ||
-           v >> 16 == 0x5430 || (v & 0x0F0F0F0F) == 0x0A0A0A0A;
+    return v <= 1 || v == 0x6B3343CF || v == 0x709A50C4 || v >> 8 == 0xFF0000 || v >> 8 == 0xFACEB0 || v >> 9 == 0xF0F0F0 >> 1 ||
+           v >> 16 == 0x5130 || v >> 16 == 0x5430 || v >> 16 == 0x5043 || v >> 16 == 0xABCD || (v & 0x0F0F0F0F) == 0x0A0A0A0A;
 }
 
 WL_INLINE int wl_quic_long(const struct wl_cursor *c, struct wl_row *row)

@@ -66,7 +66,7 @@ WL_INLINE enum wl_reason wl_geneve(struct wl_cursor *c, u16 *type)
     return wl_bridged(c, type);
 }
 
-WL_INLINE enum wl_reason wl_gtp(struct wl_cursor *c, u16 *type)
+WL_INLINE int wl_gtp(struct wl_cursor *c, u16 *type)
 {
     u32 bits, next = 0;
 
@@ -98,7 +98,7 @@ WL_INLINE enum wl_reason wl_gtp(struct wl_cursor *c, u16 *type)
     return next ? WL_NOT_IP : wl_nibble(c, type, WL_NOT_IP);
 }
 
-WL_INLINE enum wl_reason wl_tunnel(struct wl_cursor *c, const struct wl_row *row, u16 *type)
+WL_INLINE int wl_tunnel(struct wl_cursor *c, const struct wl_row *row, u16 *type)
 {
     if (row->protocol == 4 || row->protocol == 41)
         return wl_nibble(c, type, WL_NOT_IP);

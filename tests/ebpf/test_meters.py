@@ -324,7 +324,7 @@ def samples_of_twin(fridge: Fridge, pieces: Pieces) -> Iterator[Samples]:
     )
     assert sum(first.probabilities) <= CERTAIN
     for _, batches in by_interval(pieces):
-        samples, before = Samples(), (twin.arrivals, twin.backwards)
+        samples, before = Samples(), (twin.arrivals, twin.backwards, twin.too_long)
         for batch in batches:
             found = twin.observe(batch)
             samples.packets += len(batch)
@@ -335,5 +335,7 @@ def samples_of_twin(fridge: Fridge, pieces: Pieces) -> Iterator[Samples]:
                 rows, legs = np.array([one.row], np.uint32), np.array([one.leg], np.uint8)
                 crowd.add(batch.flow_key, rows, legs, delay, weight)
                 samples.spread.connections.merge(crowd)
-        samples.count(requests=twin.arrivals - before[0], backwards=twin.backwards - before[1])
+        now = (twin.arrivals, twin.backwards, twin.too_long)
+        names = ("requests", "backwards", "too_long")
+        samples.count(**{name: n - old for name, n, old in zip(names, now, before, strict=True)})
         yield samples

@@ -54,7 +54,7 @@ def samples(kernel: _kernels.Fridge, packets: PacketBatch) -> list[tuple[int, ..
 numbers = st.integers(-3, 3).map(lambda n: n % 2**32)
 packet = st.fixed_dictionaries(
     {
-        "time_ns": st.integers(0, 40),
+        "time_ns": st.sampled_from([*range(41), 2**43, 2**43 + 40]),
         "flow": st.integers(0, 3),
         "reverse": st.booleans(),
         "kind": st.sampled_from([Kind.TCP] * 8 + [Kind.DNS, Kind.DNS, Kind.NTP, Kind.ICMP, Kind.QUIC, Kind.UDP]),
@@ -114,7 +114,7 @@ def test_kernel_and_twin_agree_on_any_packets_and_any_split(
     expected = [tuple(sample) for sample in twin.observe(packets)]
     first, second = samples(kernel, packets[:cut]), samples(kernel, packets[cut:])
     assert first + [(sample[0] + min(cut, len(rows)), *sample[1:]) for sample in second] == expected
-    assert (kernel.arrivals, kernel.backwards) == (twin.arrivals, twin.backwards)
+    assert (kernel.arrivals, kernel.backwards, kernel.too_long) == (twin.arrivals, twin.backwards, twin.too_long)
 
 
 REAL = (

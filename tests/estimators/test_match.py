@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.oracles import match as naive
+from tests.support import captures as frames
 from tests.support.captures import capture_paths
 from tests.support.effort import examples, scaled
 from wirelag import _kernels
@@ -33,7 +34,7 @@ def kernel_match(matchers: int, first_copy: bool = False) -> _kernels.Match:
 numbers = st.integers(-6, 6).map(lambda n: n % 2**32)
 packet = st.fixed_dictionaries(
     {
-        "time_ns": st.integers(0, 40),
+        "time_ns": st.sampled_from([*range(41), 2**43, 2**43 + 40]),
         "flow": st.integers(0, 1),
         "reverse": st.booleans(),
         "kind": st.sampled_from([Kind.TCP] * 8 + [Kind.DNS, Kind.NTP, Kind.ICMP, Kind.QUIC, Kind.UDP]),
@@ -59,8 +60,8 @@ def batch_of(rows: list[dict]) -> PacketBatch:
         for name in columns:
             if name in row:
                 columns[name][i] = row[name]
-        # A flow key has one protocol.
-        columns["flow_key"][i] = row["flow"] + 2 * row["kind"]
+        # A flow key has one protocol; QUIC is recognised packet by packet.
+        columns["flow_key"][i] = row["flow"] + 2 * (Kind.QUIC if row["kind"] == Kind.UDP else row["kind"])
         columns["flags"][i] = row["flags"] | (Flag.REVERSE if row["reverse"] else 0)
         columns["src_port"][i], columns["dst_port"][i] = row["ports"]
     return PacketBatch(columns)
@@ -76,7 +77,7 @@ def test_kernel_and_twin_agree_on_any_packets_and_any_split(
     expected = twin.observe(packets)
     first, second = samples(kernel, packets[:cut]), samples(kernel, packets[cut:])
     assert first + [sample._replace(row=sample.row + min(cut, len(rows))) for sample in second] == expected
-    assert (kernel.evicted, kernel.backwards) == (twin.evicted, twin.backwards)
+    assert (kernel.evicted, kernel.backwards, kernel.too_long) == (twin.evicted, twin.backwards, twin.too_long)
 
 
 @pytest.mark.parametrize("matchers", EVERYTHING)
@@ -134,3 +135,61 @@ def test_first_copies_equal_tshark_s(shared_data: Path, tool: object) -> None:
     for packets in CaptureFile(str(path)):
         ours |= {int(packets.number[sample.row]): sample.delay_ns for sample in samples(kernel, packets)}
     assert ours == theirs
+
+
+def named(shared_data: Path, ending: str) -> Path:
+    (path,) = (shared_data / "wild").glob(f"*__{ending}")
+    return path
+
+
+def by_number(path: Path, **settings: bool) -> dict[int, int]:
+    """The delay that each packet completes."""
+    kernel, found = kernel_match(1 | 0xF0, **settings), {}
+    for packets in CaptureFile(str(path)):
+        found |= {int(packets.number[sample.row]): sample.delay_ns for sample in samples(kernel, packets)}
+    return found
+
+
+def test_a_reset_ends_what_is_in_flight(shared_data: Path) -> None:
+    """Packet 3890 resets the connection; 3891, an old packet, acknowledges data sent a second before it."""
+    found = by_number(named(shared_data, "c37_pmu_clean.pcap.gz"))
+    assert 3891 not in found
+    assert len(found) == 2_369
+    assert max(found.values()) < 20_000_000
+
+
+def test_a_connection_with_the_number_of_an_earlier_one_is_new(shared_data: Path) -> None:
+    """Packets 5, 337 and 462 are SYNs with the same sequence number; the first two connections are reset."""
+    found = by_number(named(shared_data, "my-firewall__tuya-motion.pcap.gz"))
+    assert (found[6], found[338]) == (13_182_000, 533_000)
+    assert (found[463], found[464], found[466]) == (12_613_000, 127_941_000, 744_000)
+    assert len(found) == 131
+
+
+def quic(first: int, ports: tuple[int, int]) -> bytes:
+    """A frame with a QUIC packet: a long header of version 1, or a short one."""
+    header = bytes((first,)) + (b"\0\0\0\1\x08" + bytes(8) if first & 0x80 else bytes(8))
+    return frames.ethernet(frames.ipv4(frames.udp(header + bytes(20), ports), 17))
+
+
+@pytest.mark.parametrize(("greeting", "expected"), [(0xC0, [40_000, 20_000]), (0x40, [])])
+def test_the_spin_bit_of_any_port_once_a_long_header_was_seen(
+    tmp_path: Path, greeting: int, expected: list[int]
+) -> None:
+    firsts = [greeting, 0x40, 0x60, 0x60, 0x40, 0x60]
+    path = tmp_path / "spin.pcap"
+    path.write_bytes(frames.pcap([(20 * i, quic(first, (40_000, 6122)), 70) for i, first in enumerate(firsts)]))
+    found = by_number(path)
+    assert [found[number] for number in sorted(found)] == expected
+
+
+def test_delays_that_no_bin_holds_are_counted_and_left_out(shared_data: Path) -> None:
+    """Packet 2 of this capture is 48 years late."""
+    path = named(shared_data, "imap2.pcap.gz")
+    capture, kernel = CaptureFile(str(path)), kernel_match(1)
+    found = [sample.delay_ns for packets in capture for sample in samples(kernel, packets)]
+    assert (len(found), kernel.backwards, kernel.too_long) == (19, 1, 1)
+    assert max(found) < 100_000_000
+    assert capture.statistics.jumps == 2
+    (warning,) = capture.warnings
+    assert "more than a day apart, 2 times" in warning

@@ -3,6 +3,7 @@
 import enum
 import random
 import re
+import struct
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from tests.support.captures import (
 from tests.support.effort import FULL, examples, scaled
 from tests.support.places import ROOT
 from wirelag import _kernels
+from wirelag.capture.pcap import CaptureFile
 from wirelag.packets.batch import COLUMNS, Flag, Kind, PacketBatch
 
 COLUMNS_MD = ROOT / "docs" / "reference" / "columns.md"
@@ -475,3 +477,30 @@ def test_flags_and_kinds_are_as_documented(table: int, number: int, name: int, n
 def test_impossible_parameters_are_refused(fields: int, prefix: int) -> None:
     with pytest.raises(ValueError, match="packet id"):
         _kernels.decode_frame(ethernet(ipv4(tcp(), 6)), 54, 1, fields=fields, prefix=prefix)
+
+
+def test_group_tags_are_passed(shared_data: Path) -> None:
+    """Every frame of this capture has Cisco metadata; tshark finds a TCP packet in each."""
+    (path,) = (shared_data / "wild").glob("*__tls_sgt.pcap.gz")
+    capture = CaptureFile(str(path))
+    assert sum(len(batch) for batch in capture) == capture.statistics.packets == 2_431
+    assert capture.statistics.skipped == {}
+
+
+@pytest.mark.parametrize("control", [b"", bytes(4), b"\0\0\0\x07"])
+@pytest.mark.parametrize("tag", [b"", b"\0\5\x08\0"])
+def test_pseudowires_are_entered(control: bytes, tag: bytes) -> None:
+    inner = ethernet(tag + ipv4(tcp(b"x"), 6), 0x8100 if tag else 0x0800)
+    wired = both(ethernet(struct.pack(">I", 16 << 12 | 0x140) + control + inner, 0x8847), 200, 1)
+    plain = both(inner, 200, 1)
+    assert isinstance(wired, dict)
+    assert isinstance(plain, dict)
+    assert wired["flags"] == plain["flags"] | Flag.MPLS
+    assert wired["packet_id"] == plain["packet_id"]
+
+
+def test_a_pseudowire_without_ip_is_not_ip() -> None:
+    label = struct.pack(">I", 16 << 12 | 0x140)
+    assert both(ethernet(label + ethernet(bytes(46), 0x0806), 0x8847), 64, 1) == "not_ip"
+    nested = ethernet(label + ethernet(label + ethernet(ipv4(tcp(), 6)), 0x8847), 0x8847)
+    assert both(nested, len(nested), 1) == "not_ip"

@@ -21,6 +21,7 @@ from tests.oracles.match import (
     FLOW_DURATION,
     HAS_TIMESTAMPS,
     ICMPV6,
+    LONGEST_NS,
     RST,
     SERVER,
     SYN,
@@ -73,6 +74,7 @@ class Turn(NamedTuple):
     answers: int | None = None
     leg: int = SERVER
     asks: int | None = None
+    resets: tuple[int | None, int] | None = None  # what nothing answers any more: of the other side, and of its own
 
 
 class Fridge:
@@ -100,6 +102,7 @@ class Fridge:
         self.held: dict[Place, Slot] = {}
         self.arrivals = 0  # X
         self.backwards = 0
+        self.too_long = 0
 
     def observe(self, packets: PacketBatch) -> list[Sample]:
         samples = []
@@ -108,6 +111,11 @@ class Fridge:
             if matcher is None:
                 continue
             turn = turn_of(matcher, packet)
+            if turn.resets is not None:
+                for direction, word in zip((1 - packet.direction, packet.direction), turn.resets, strict=True):
+                    place = None if word is None else self.find(id_of(matcher, packet, direction, word))
+                    if place is not None:
+                        del self.held[place]
             # The response comes first: it has not survived its own packet's request.
             if turn.answers is not None:
                 # Either side may end what one side began; everything else is answered by the other side.
@@ -167,6 +175,9 @@ class Fridge:
             if delay_ns < 0:
                 self.backwards += 1
                 return None
+            if delay_ns > LONGEST_NS:
+                self.too_long += 1
+                return None
             fridge = 0 if self.variant == EXPIRY else place.fridge
             x = self.arrivals - slot.arrival
             return Sample(row, delay_ns, leg, kind, fridge, x, self.weight(waits_as, x))
@@ -199,9 +210,11 @@ def turn_of(matcher: int, packet: Packet) -> Turn:
 
 def tcp(packet: Packet) -> Turn:
     """Of the packets covered by one acknowledgement, only the last is answered."""
+    if packet.has(RST):
+        return Turn(resets=(packet.ack if packet.has(ACK) else None, packet.seq))
     size = (packet.payload_length + packet.has(SYN) + packet.has(FIN)) % 2**32
     return Turn(
-        answers=packet.ack if packet.has(ACK) and not packet.has(RST) else None,
+        answers=packet.ack if packet.has(ACK) else None,
         leg=leg_by_ports(packet),
         asks=(packet.seq + size) % 2**32 if size != 0 else None,
     )
@@ -210,10 +223,11 @@ def tcp(packet: Packet) -> Turn:
 def tcp_timestamps(packet: Packet) -> Turn:
     if not packet.flags & HAS_TIMESTAMPS:
         return Turn()
+    waits = (packet.payload_length != 0 or packet.has(SYN, FIN)) and not packet.has(RST)
     return Turn(
         answers=packet.tsecr if packet.has(ACK) else None,
         leg=leg_by_ports(packet),
-        asks=packet.tsval if packet.payload_length != 0 or packet.has(SYN, FIN) else None,
+        asks=packet.tsval if waits else None,
     )
 
 
@@ -225,11 +239,13 @@ def leg_by_ports(packet: Packet) -> int:
 def handshake(packet: Packet) -> Turn:
     """2^32 separates requests that wait for the ACK after a SYN/ACK from those that wait for a SYN/ACK."""
     expected = (packet.seq + 1) % 2**32
+    if packet.has(RST):
+        return Turn(resets=(packet.ack if packet.has(ACK) else None, 2**32 + packet.seq))
     if packet.has(SYN) and not packet.has(ACK):
         return Turn(asks=expected)
     if packet.has(SYN):
         return Turn(answers=packet.ack, asks=2**32 + expected)
-    if packet.has(ACK) and not packet.has(FIN, RST):
+    if packet.has(ACK) and not packet.has(FIN):
         return Turn(answers=2**32 + packet.ack, leg=CLIENT)
     return Turn()
 

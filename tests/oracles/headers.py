@@ -158,32 +158,54 @@ def null(data: bytes) -> Found:
     raise NoRowError("not_ip")
 
 
+class Passed(NamedTuple):
+    """The layers passed before one IP header, which are bounded together."""
+
+    tags: int = 0
+    snap: bool = False
+    rare: bool = False  # metadata or a pseudowire, after which tags are counted anew
+
+    def one_more_tag(self) -> "Passed":
+        if self.tags == MAX_LAYERS:
+            raise NoRowError("layers")
+        return self._replace(tags=self.tags + 1)
+
+
+NOTHING = Passed()
+
+
 def ethernet(data: bytes, at: int) -> Found:
     return ethertype(data, read(data, at + 12, 2), at + 14)
 
 
-def ethertype(data: bytes, value: int, at: int) -> Found:
+def ethertype(data: bytes, value: int, at: int, passed: Passed = NOTHING) -> Found:
     """Continue at `at` with what the ethertype `value` announces there."""
-    tags, snap = 0, False
+    flags = 0
     while True:
-        flags = VLAN if tags else 0
         match value:
             case 0x0800:
                 return Found(at, 4, flags)
             case 0x86DD:
                 return Found(at, 6, flags)
             case 0x8100 | 0x88A8 | 0x9100:
-                tags += 1
-                if tags > MAX_LAYERS:
-                    raise NoRowError("layers")
+                passed = passed.one_more_tag()
+                flags |= VLAN
                 value = read(data, at + 2, 2)
                 at += 4
+            case 0x8909 if not passed.rare:
+                value = read(data, at + 6, 2)
+                if read(data, at, 2) != 0x0101:
+                    raise NoRowError("not_ip")
+                at += 8
+                passed = Passed(rare=True)
             case 0x8847 | 0x8848:
-                return with_flags(mpls(data, at, tags), flags)
+                return with_flags(mpls(data, at, passed), flags)
             case 0x8864:
-                return with_flags(pppoe(data, at, tags), flags)
-            case _ if value < 0x0600 and not snap and len(data) >= at + 8 and data[at : at + 6] == b"\xaa\xaa\3\0\0\0":
-                snap = True
+                return with_flags(pppoe(data, at, passed), flags)
+            case _ if value < 0x0600 and not passed.snap and data[at : at + 6] == b"\xaa\xaa\3\0\0\0":
+                if len(data) < at + 8:
+                    raise NoRowError("not_ip")
+                passed = passed._replace(snap=True)
                 value = read(data, at + 6, 2)
                 at += 8
             case _:
@@ -194,21 +216,33 @@ def with_flags(found: Found, flags: int) -> Found:
     return found._replace(flags=found.flags | flags)
 
 
-def mpls(data: bytes, at: int, layers: int = 0) -> Found:
-    """`layers` counts the VLAN tags already passed: tags and labels share one bound."""
+def mpls(data: bytes, at: int, passed: Passed = NOTHING) -> Found:
+    """Labels, and then an IP packet or, in a pseudowire, an Ethernet frame, perhaps behind a control word."""
     bottom = False
     while not bottom:
-        layers += 1
-        if layers > MAX_LAYERS:
-            raise NoRowError("layers")
+        passed = passed.one_more_tag()
         bottom = read(data, at, 4) & 0x100 != 0
         at += 4
+    if read(data, at, 1) >> 4 not in (4, 6):
+        starts = (at + 4, at) if data[at : at + 2] == bytes(2) else (at,)
+        frame = next((start for start in starts if is_frame(data, start)), None)
+        if frame is None or passed.rare:
+            raise NoRowError("not_ip")
+        return with_flags(ethertype(data, read(data, frame + 12, 2), frame + 14, Passed(rare=True)), MPLS)
     return with_flags(by_nibble(data, at, "not_ip"), MPLS)
 
 
-def pppoe(data: bytes, at: int, layers: int = 0) -> Found:
+def is_frame(data: bytes, at: int) -> bool:
+    """Whether this looks like an Ethernet frame that leads to an IP packet."""
+    if len(data) < at + 15:
+        return False
+    kind, first = read(data, at + 12, 2), data[at + 14]
+    return kind in (0x8100, 0x88A8, 0x9100, 0x8847, 0x8864) or (kind, first >> 4) in ((0x0800, 4), (0x86DD, 6))
+
+
+def pppoe(data: bytes, at: int, passed: Passed = NOTHING) -> Found:
     read(data, at, 6)
-    return with_flags(ppp_protocol(data, at + 6, layers), PPPOE)
+    return with_flags(ppp_protocol(data, at + 6, passed), PPPOE)
 
 
 def ppp(data: bytes, at: int) -> Found:
@@ -217,7 +251,7 @@ def ppp(data: bytes, at: int) -> Found:
     return ppp_protocol(data, at)
 
 
-def ppp_protocol(data: bytes, at: int, layers: int = 0) -> Found:
+def ppp_protocol(data: bytes, at: int, passed: Passed = NOTHING) -> Found:
     size = 1 if read(data, at, 1) & 1 else 2
     protocol = read(data, at, size)
     at += size
@@ -227,7 +261,7 @@ def ppp_protocol(data: bytes, at: int, layers: int = 0) -> Found:
         case 0x0057:
             return Found(at, 6)
         case 0x0281 | 0x0283:
-            return mpls(data, at, layers)
+            return mpls(data, at, passed)
         case _:
             raise NoRowError("not_ip")
 
@@ -480,8 +514,8 @@ def wireguard(payload: bytes) -> Columns:
 def is_quic_version(version: int) -> bool:
     return (
         version in (0, 1, 0x6B3343CF, 0x709A50C4)
-        or version >> 8 in (0xFF0000, 0xFACEB0)
-        or version >> 16 in (0x5130, 0x5430)
+        or version >> 8 in (0xFF0000, 0xFACEB0, 0xF0F0F0, 0xF0F0F1)
+        or version >> 16 in (0x5130, 0x5430, 0x5043, 0xABCD)
         or version & 0x0F0F0F0F == 0x0A0A0A0A
     )
 

@@ -31,6 +31,7 @@ DNS_RESPONSE = 0x80
 
 MAX_SEGMENTS = 1024
 MAX_TIMESTAMPS = 32
+LONGEST_NS = 2**43 - 1
 
 
 class Sample(NamedTuple):
@@ -104,6 +105,10 @@ class Direction:
     tsval: int | None = None  # the largest seen
     waiting: list[tuple[int, int]] = field(default_factory=list)  # timestamps without an echo: (tsval, time), in order
 
+    def beyond(self, seq: int) -> bool:
+        """Whether anything after this number was acknowledged."""
+        return self.acked is not None and after(self.acked, seq)
+
 
 @dataclass
 class Connection:
@@ -116,10 +121,16 @@ class Connection:
     closed: list[bool] = field(default_factory=lambda: [False, False])  # the last packet: window 0 and no SYN
     spin: list[int | None] = field(default_factory=lambda: [None, None])
     flip_ns: list[int | None] = field(default_factory=lambda: [None, None])
+    quic: bool = False  # a long header was seen
 
     def leg(self, direction: int) -> int:
         """The leg of a request sent in this direction."""
         return SERVER if direction == self.client else CLIENT
+
+    def reset(self) -> None:
+        """Forget everything but the client, and that this is QUIC."""
+        fresh = Connection(self.client, quic=self.quic)
+        vars(self).update(vars(fresh))
 
 
 class Match:
@@ -130,6 +141,7 @@ class Match:
         self.first_copy = first_copy
         self.evicted = 0
         self.backwards = 0
+        self.too_long = 0
         self.packets = 0
         self.waiting: dict[int, Request] = {}
         self.connections: dict[int, Connection] = {}
@@ -147,6 +159,8 @@ class Match:
             delay_ns = packet.time_ns - request.time_ns
             if delay_ns < 0:
                 self.backwards += 1
+            elif delay_ns > LONGEST_NS:
+                self.too_long += 1
             else:
                 samples.append(Sample(row, delay_ns, request.leg, matcher))
         return samples
@@ -166,7 +180,7 @@ class Match:
                 wanted = [NTP]
             case Kind.ICMP:
                 wanted = [ICMP]
-            case Kind.QUIC:
+            case Kind.QUIC | Kind.UDP:
                 wanted = [QUIC_SPIN]
             case _:
                 wanted = []
@@ -200,6 +214,13 @@ class Match:
     def handshake(self, packet: Packet) -> Request | None:
         """2^32 separates requests that wait for the ACK after a SYN/ACK from those that wait for a SYN/ACK."""
         expected = (packet.seq + 1) % 2**32
+        if packet.has(RST):
+            # Without a sample: nothing of the handshake is answered any more.
+            for second in (0, 2**32):
+                self.response(HANDSHAKE, packet, second + packet.seq, direction=packet.direction)
+                if packet.has(ACK):
+                    self.response(HANDSHAKE, packet, second + packet.ack)
+            return None
         if packet.has(SYN) and not packet.has(ACK):
             self.request(HANDSHAKE, packet, expected)
             return None
@@ -207,7 +228,7 @@ class Match:
             request = self.response(HANDSHAKE, packet, packet.ack)
             self.request(HANDSHAKE, packet, 2**32 + expected, CLIENT)
             return request
-        if packet.has(ACK) and not packet.has(FIN, RST):
+        if packet.has(ACK) and not packet.has(FIN):
             return self.response(HANDSHAKE, packet, 2**32 + packet.ack)
         return None
 
@@ -251,7 +272,7 @@ class Match:
         start = (packet.direction, packet.seq)
         if packet.has(SYN) and not packet.has(ACK):
             # Any SYN but a copy starts anew, so the one that opened it is the only one seen.
-            if known is None or known.syn != start:
+            if known is None or known.syn != start or known.directions[packet.direction].beyond(packet.seq + 1):
                 known = self.connections[packet.flow_key] = Connection(client=packet.direction, syn=start)
             return known
         if known is None:
@@ -270,9 +291,9 @@ class Match:
 
         if packet.has(RST):
             refuses = [segment.syn for segment in receiver.segments] == [True]
-            if packet.has(ACK) and refuses:
-                return self.acknowledge(receiver, packet.ack, connection.leg(o))
-            return None
+            refused = self.acknowledge(receiver, packet.ack, connection.leg(o)) if packet.has(ACK) and refuses else None
+            connection.reset()
+            return refused
 
         request = None
         if packet.has(ACK):
@@ -359,16 +380,20 @@ class Match:
     # By connection: tcp-timestamps
 
     def tcp_timestamps(self, packet: Packet) -> Request | None:
-        if not packet.flags & HAS_TIMESTAMPS:
+        has_timestamps = bool(packet.flags & HAS_TIMESTAMPS)
+        if not has_timestamps and not packet.has(RST):
             return None
         connection = self.connection(packet)
         d, o = packet.direction, 1 - packet.direction
         request = None
-        if packet.has(ACK):
+        if has_timestamps and packet.has(ACK):
             time_ns = echo(connection.directions[o], packet.tsecr)
             if time_ns is not None:
                 request = Request(time_ns, connection.leg(o))
-        self.timestamp(connection.directions[d], packet)
+        if packet.has(RST):
+            connection.reset()
+        else:
+            self.timestamp(connection.directions[d], packet)
         return request
 
     def timestamp(self, sent: Direction, packet: Packet) -> None:
@@ -386,11 +411,16 @@ class Match:
     # By connection: quic-spin
 
     def quic_spin(self, packet: Packet) -> Request | None:
-        if packet.message & LONG_HEADER:
-            return None
         connection = self.connections.get(packet.flow_key)
-        if connection is None:
+        if packet.kind == Kind.UDP:
+            # The top bits of a short header are 01; many other datagrams' are, too.
+            if connection is None or not connection.quic or packet.message >> 6 != 1:
+                return None
+        elif connection is None:
             connection = self.connections[packet.flow_key] = Connection(client=client_by_ports(packet))
+        if packet.message & LONG_HEADER:
+            connection.quic = True
+            return None
         d, o = packet.direction, 1 - packet.direction
         spin = packet.message & SPIN
         request = None

@@ -167,7 +167,7 @@ class Flow:
         self.asked: Request | None = None
         self.current: Answering | None = None
         self.rested_ns: int | None = None  # the last byte of the exchange that ended
-        self.acked = self.behind = self.is_tcp = False
+        self.acked = self.behind = self.is_tcp = self.pushed = False
 
     # Events
 
@@ -337,6 +337,7 @@ class Flow:
 
     def from_server(self, packet: Packet, fresh: int, advanced: bool) -> None:
         self.acked = False
+        self.pushed = packet.has(PSH)
         high = self.sides[self.client].high
         if self.asked is not None and packet.has(ACK) and after(packet.ack, self.asked.start):
             self.answer(fresh)
@@ -448,6 +449,14 @@ class Pairs:
             for flow in group:
                 if flow.asked is not None or not flow.under_way:
                     flow.end()
+
+    def finish(self) -> None:
+        """Nothing will be acknowledged any more: a response whose last bytes were pushed is taken for whole."""
+        for _, group in sorted(self.table.items()):
+            for flow in group:
+                pushed = flow.pushed and not flow.sides[1 - flow.client].holes
+                flow.end(cut=flow.asked is None and flow.under_way and not pushed)
+                flow.drop()
 
 
 def is_wanted(packet: Packet) -> bool:

@@ -214,6 +214,7 @@ def enhanced(order: str, frame: bytes, stamp: int, number: int = 0, wire: int | 
 LINK_TYPES = (0, 1, 9, 12, 14, 50, 51, 101, 104, 108, 113, 204, 228, 229, 276)
 ECHO_TYPES = (0, 8, 13, 14, 15, 16, 17, 18, 128, 129)
 QUIC_VERSIONS = (0, 1, 0x6B3343CF, 0x709A50C4, 0xFF00001D, 0xFACEB002, 0x51303530, 0x54303531, 0x1A2A3A4A)
+QUIC_VERSIONS += (0xF0F0F000, 0xF0F0F1F3, 0x50435130, 0xABCD0001)
 
 
 def ipv4(
@@ -327,6 +328,10 @@ def _layers(rng: random.Random, depth: int) -> tuple[int, bytes]:
     """An ethertype and its payload."""
     version, packet = _ip(rng, depth)
     ethertype, labels = (0x0800 if version == 4 else 0x86DD), rng.choice((0, 0, 0, 1, 2, 9))
+    if rng.randrange(4) == 0:
+        ethertype, packet = 0x8909, _metadata(rng, ethertype) + packet
+    if labels and rng.randrange(3) == 0:
+        packet = rng.choice((b"", bytes(4), b"\0\0\1\2", b"\1\0")) + ethernet(packet, ethertype)
     for i in range(labels):
         packet = struct.pack(">I", rng.getrandbits(20) << 12 | (0x100 if i == 0 else 0)) + packet
     if labels:
@@ -340,6 +345,10 @@ def _layers(rng: random.Random, depth: int) -> tuple[int, bytes]:
         packet = b"\xaa\xaa\3\0\0\0" + struct.pack(">H", ethertype) + packet
         ethertype = len(packet) % 0x600
     return (rng.choice((0x0806, 0x0800, 0x86DD, 0x05FF)) if rng.randrange(30) == 0 else ethertype), packet
+
+
+def _metadata(rng: random.Random, ethertype: int) -> bytes:
+    return bytes((rng.choice((1, 1, 1, 2)), rng.choice((1, 1, 1, 2)))) + b"\0\1\0\2" + struct.pack(">H", ethertype)
 
 
 def _ppp(rng: random.Random, depth: int) -> bytes:

@@ -59,6 +59,10 @@ def hold_equal(
         told = kernel.counts()
         assert told == {name: twin.counts[name] for name in told}
         assert sum(told.values()) == twin.counts.total()
+    kernel.finish()
+    twin.finish()
+    assert found + taken(kernel) == twin.exchanges
+    assert kernel.counts() == {name: twin.counts[name] for name in kernel.counts()}
     return twin
 
 

@@ -35,6 +35,7 @@ class CaptureStatistics:
     first_ns: int | None = None
     last_ns: int | None = None
     backwards: int = 0  # packets with a time before the previous packet's
+    jumps: int = 0  # packets with a time more than a day from the previous packet's
     filtered: int = 0
     snapped: int = 0  # packets longer on the wire than in the file
     skipped: dict[str, int] = field(default_factory=dict)
@@ -187,6 +188,11 @@ class CaptureFile:
             )
         if not known["format"]:
             raise WirelagError(f"{self.name}: {_why_no_capture(known['broken'], rest.tobytes()[:64], stream)}")
+        if known["jumps"]:
+            self.warnings.append(
+                f"{self.name}: the times of neighbouring packets are more than a day apart, {_times(known['jumps'])}; "
+                f"delays across such a jump are wrong: choose a part with --from and --to"
+            )
         if known["broken"]:
             self.warnings.append(f"{self.name}: {known['broken']}, at byte {offset:,}; reading stopped there")
         elif len(rest) and not stream.broken:
@@ -194,6 +200,10 @@ class CaptureFile:
                 f"{self.name}: the file ends in the middle of a record that begins at byte {offset:,}; "
                 f"the {known['packets']:,} packets before it were read"
             )
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
 
 
 def _why_no_capture(broken: str, head: bytes, stream: Stream) -> str:

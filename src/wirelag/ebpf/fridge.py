@@ -24,7 +24,7 @@ from wirelag.synopses.samples import LEGS, Samples
 COARSE_BINS: Final = BINS >> _kernels.COARSE_BITS
 SUMS: Final = WORDS - 2 * BINS
 COUNTERS: Final = counters_of(
-    [("packets", "u8"), ("requests", "u8"), ("backwards", "u8"), ("sums", "u8", (len(LEGS), SUMS))]
+    [("packets", "u8"), ("requests", "u8"), ("backwards", "u8"), ("too_long", "u8"), ("sums", "u8", (len(LEGS), SUMS))]
 )
 
 
@@ -67,7 +67,7 @@ class KernelFridge:
     def cut(self, interval: Interval) -> Samples:
         """The samples whose response came in an interval that is over."""
         samples = Samples()
-        requests = backwards = 0
+        requests = backwards = too_long = 0
         for counted, side in self.hooks.ended(interval):
             bins = self.hooks.sides["bins"][side].reshape(len(LEGS), BINS, 2)
             for leg in range(len(LEGS)):
@@ -78,7 +78,8 @@ class KernelFridge:
             samples.packets += int(counted["packets"])
             requests += int(counted["requests"])
             backwards += int(counted["backwards"])
-        samples.count(requests=requests, backwards=backwards)
+            too_long += int(counted["too_long"])
+        samples.count(requests=requests, backwards=backwards, too_long=too_long)
         self._packets += samples.packets
         return samples
 

@@ -14,6 +14,7 @@ docs/reference/fridge.md is the law.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Literal
 
@@ -246,14 +247,14 @@ class _Generation:
     fridges: Fridges
     kernel: _kernels.Fridge
     since_ns: int | None = None
-    arrivals: int = 0
-    backwards: int = 0
+    before: Counter[str] = field(default_factory=Counter)
 
     def counts(self) -> dict[str, int]:
         """Counts since the last call."""
-        arrivals, backwards = self.kernel.arrivals, self.kernel.backwards
-        counted = {"requests": arrivals - self.arrivals, "backwards": backwards - self.backwards}
-        self.arrivals, self.backwards = arrivals, backwards
+        kernel = self.kernel
+        now = {"requests": kernel.arrivals, "backwards": kernel.backwards, "too_long": kernel.too_long}
+        counted = {name: n - self.before[name] for name, n in now.items()}
+        self.before = Counter(now)
         return counted
 
 

@@ -11,6 +11,7 @@ acknowledged before. docs/reference/matching.md defines requests and responses.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
@@ -64,7 +65,7 @@ class MatchMeter:
         )
         self._sinks = estimator.sinks
         self._samples = Samples()
-        self._counted = {"evicted": 0, "backwards": 0}
+        self._counted: Counter[str] = Counter()
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
         """Match packets, and add the samples to their groups."""
@@ -89,7 +90,8 @@ class MatchMeter:
 
     def cut(self, interval: Interval) -> Samples:
         """The samples whose response came in this interval; requests without a response stay."""
-        counted = {"evicted": self._kernel.evicted, "backwards": self._kernel.backwards}
+        kernel = self._kernel
+        counted = Counter(evicted=kernel.evicted, backwards=kernel.backwards, too_long=kernel.too_long)
         self._samples.count(**{name: n - self._counted[name] for name, n in counted.items()})
         samples, self._samples, self._counted = self._samples, Samples(), counted
         return samples

@@ -96,6 +96,14 @@ class PairsMeter:
     def cut(self, interval: Interval) -> Exchanges:
         """The exchanges that ended in this interval; open ones stay."""
         self._kernel.cut()
+        return self._ended()
+
+    def finish(self) -> Exchanges:
+        """The exchanges since the last cut, and open ones: the input has ended."""
+        self._kernel.finish()
+        return self._ended()
+
+    def _ended(self) -> Exchanges:
         self._take()
         now = self._kernel.counts()
         counts = {name: n - self._counted.get(name, 0) for name, n in now.items()} | {"unlisted": self._unlisted}

@@ -92,20 +92,20 @@ class ResponseMeter:
 
     def cut(self, interval: Interval) -> Heard:
         """End an interval."""
-        return self._end(interval, self._pirate.finish() if self._at_end else self._pirate.cut(interval))
+        if self._at_end:
+            return self.finish()
+        return self._end(self._pirate.cut(interval), self._pairs.cut(interval))
 
     def finish(self) -> Heard:
         """End the input: open flows report what they can."""
-        from wirelag.packets.intervals import Interval
+        return self._end(self._pirate.finish(), self._pairs.finish())
 
-        return self._end(Interval(0, 0), self._pirate.finish())
-
-    def _end(self, interval: Interval, epochs: Epochs) -> Heard:
+    def _end(self, epochs: Epochs, exchanges: Exchanges) -> Heard:
         epochs = epochs.one_way(self._ways)
         if not self._at_end:
             self._ways |= dict.fromkeys(_keys(np.unique(epochs.ends, axis=0)))
             _forget(self._ways, MOST_KNOWN)
-        heard = Heard(epochs, self._pairs.cut(interval), self._clients, self._servers, self._left_out)
+        heard = Heard(epochs, exchanges, self._clients, self._servers, self._left_out)
         self._clients = self._servers = self._left_out = 0
         return heard
 

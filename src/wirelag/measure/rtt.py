@@ -316,7 +316,10 @@ def _measured(packets: Packets, settings: RttSettings, sinks: Sequence[Sink], pr
             part_of = Connections()
     first = entries.of("all", "all", total, whole if both else None)
     result = RttResult(first, by=settings.groups.by or "", intervals=intervals)
-    result.covering(packets.statistics.packets, dict(packets.statistics.skipped))
+    skipped = dict(packets.statistics.skipped)
+    if total.counts.get("too_long", 0):
+        skipped["too_long"] = total.counts["too_long"]
+    result.covering(packets.statistics.packets, skipped)
     if not packets.statistics.packets:
         result.total.report = replace(result.report, reason="no packets")
     if grouping is not None:
@@ -422,6 +425,7 @@ def legs(method: str, total: Samples) -> list[Entry]:
 _COUNTED: Final = {
     "evicted": "evicted because memory was full",
     "backwards": "responses timestamped before their request",
+    "too_long": "responses more than 2.44 h after their request",
 }
 
 
@@ -443,6 +447,5 @@ def _coverage(packets: Packets, total: Samples) -> str:
         parts.append(f"{total.counts['evicted']:,} {_COUNTED['evicted']} (--table-memory)")
     if delays.weight != delays.samples:
         parts.append(f"{delays.samples:,} samples represent {delays.weight:,} delays")
-    if total.counts.get("backwards", 0):
-        parts.append(f"{total.counts['backwards']:,} {_COUNTED['backwards']}")
+    parts += [f"{n:,} {_COUNTED[name]}" for name in ("backwards", "too_long") if (n := total.counts.get(name, 0))]
     return "; ".join(parts)
