@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from wirelag.errors import SettingError, WirelagError
 from wirelag.measure.groups import OTHER, Groups, other_note
+from wirelag.measure.hints import hint
 from wirelag.measure.oneway import direction_of
 from wirelag.measure.points import Progress, ReadOptions, points_of
 from wirelag.measure.questions import Questions
@@ -21,6 +22,7 @@ from wirelag.units import Duration, Size, duration_ns, format_duration, format_r
 if TYPE_CHECKING:
     import polars as pl
 
+    from wirelag.capture.files import Capture
     from wirelag.capture.source import PathOrFile
     from wirelag.clocks.fit import Clock
     from wirelag.estimators.rli import Rli
@@ -289,13 +291,15 @@ def measure_flows(
     if upstream is not None:
         points = points_of([upstream, source], reading)  # type: ignore[list-item]
         found = against(estimator, points, settings.direction, settings.every, settings.interval_ns, wanted)
+        read = points[1].read
     else:
         files = dict(list_files(source))
         capture = Capture(
             list(files), names=files, filter=reading.filter, packet_id=PacketId(), tunnels=reading.tunnels
         )
         found = alone(estimator, capture, settings.direction, settings.interval_ns, wanted, reading.progress)
-    _need_references(found, settings.reference)
+        read = capture
+    _need_references(found, settings.reference, read)
     statistics = found.statistics
     chosen, report, total = summary(found.flows, found.choice, "all", "all")
     report = replace(report, packets=statistics.packets, skipped=statistics.skipped)
@@ -322,7 +326,7 @@ def measure_flows(
     )
 
 
-def _need_references(found: Referred, source: str) -> None:
+def _need_references(found: Referred, source: str, read: Capture | None) -> None:
     """Without references: say why, and what to do."""
     counts = found.flows.counts
     if counts.get("accepted", 0):
@@ -335,6 +339,8 @@ def _need_references(found: Referred, source: str) -> None:
         )
     which = "UDP port 862" if source == "stamp" else "any UDP port, with the mark"
     what = f"no reference packet could be used ({refused})" if refused else "no reference packets"
+    if line := hint(read, "flows") if read and not refused else "":
+        raise WirelagError(f"{found.names}: {what}: {line}")
     raise WirelagError(
         f"{found.names}: {what}; send some from before the queue (STAMP, RFC 8762, {which}), "
         f"or name a capture from there: --reference capture --upstream FILE"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 from wirelag.errors import SettingError, WirelagError
 from wirelag.measure.copies import refuse_copies
 from wirelag.measure.groups import OTHER, Groups, in_order, other_note
+from wirelag.measure.hints import because
 from wirelag.measure.points import Progress
 from wirelag.measure.questions import Questions, failing_groups, named
 from wirelag.measure.result import DelayResult, Entry
@@ -246,6 +247,7 @@ def measure_response(packets: Packets, settings: ResponseSettings, *, progress: 
         raise SettingError("above", "one direction gives only the mean, not the share above a limit")
     result = result_of(chosen.main, settings, chosen.beside)
     result.both_ways, result.epochs, result.unheard = both_ways, heard.epochs, chosen.unheard
+    result.explain(packets)
     _add_coverage(result, heard, packets)
     return result
 
@@ -398,7 +400,7 @@ def _need_clients(heard: Heard, packets: Packets, servers: tuple[Server, ...]) -
     """Without a packet from a client: say why, and what to do."""
     names = ", ".join(packets.names)
     if not heard.from_clients + heard.from_servers + heard.left_out:
-        raise WirelagError(f"{names}: no packets to measure")
+        raise WirelagError(f"{names}: no packets to measure{because(packets, 'response')}")
     if servers and not heard.from_clients:
         wanted = ", ".join(str(server) for server in servers)
         raise WirelagError(f"{names}: no packet goes to {wanted}; name servers with --server PREFIX")

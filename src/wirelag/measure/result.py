@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from wirelag.capture.sample_file import SampleColumns
+    from wirelag.capture.source import Packets
     from wirelag.report import Report
     from wirelag.stats.distribution import Distribution
     from wirelag.stats.sla import Delays
@@ -203,6 +204,15 @@ class DelayResult(Result):
     def covering(self, packets: int, skipped: dict[str, int]) -> None:
         """Set how many packets the total rests on."""
         self.total.report = replace(self.report, packets=packets, skipped=skipped)
+
+    def explain(self, packets: Packets) -> None:
+        """Without an estimate: say why, and what to try."""
+        from wirelag.measure.hints import hint
+
+        answered = self.mean is not None or any(leg.report.samples for leg in self.total.legs.values())
+        if not answered and (line := hint(packets, self.command)):
+            self.notes.append(line)
+            self.extra["hint"] = line
 
     def to_dict(self) -> dict[str, Any]:
         return self._summary() | {"groups": [{"key": entry.key} | entry.to_dict() for entry in self.groups]}

@@ -236,6 +236,7 @@ def measure_rtt(
     _ask(result, settings.questions)
     if len(result.total.legs) > 1:
         result.notes.append(LEG_NOTE)
+    result.explain(packets)
     result.notes.append(result.coverage)
     return result
 

@@ -23,7 +23,7 @@ _PENDING_ROWS: Final = 1 << 18
 
 # One bit for each fact about a conversation. TIMED: its messages show which request a response belongs to.
 FORWARD, BACKWARD, TO_SERVER, TO_CLIENT, SYN, SYN_ACK, TCP, TIMED = (1 << i for i in range(8))
-_TIMED_KINDS: Final = (Kind.DNS, Kind.NTP, Kind.ICMP, Kind.QUIC)
+TIMED_KINDS: Final = (Kind.DNS, Kind.NTP, Kind.ICMP, Kind.QUIC)
 
 
 class Conversations:
@@ -108,7 +108,7 @@ def _conversation_bits(packets: PacketBatch) -> npt.NDArray[np.uint8]:
         (SYN, tcp & (opening == TcpFlag.SYN)),
         (SYN_ACK, tcp & (opening == TcpFlag.SYN | TcpFlag.ACK)),
         (TCP, tcp),
-        (TIMED, np.isin(packets.kind, _TIMED_KINDS)),
+        (TIMED, np.isin(packets.kind, TIMED_KINDS)),
     ):
         bits |= rows.astype(np.uint8) * np.uint8(bit)
     return bits
@@ -197,7 +197,7 @@ def _rtt(survey: Survey, trial: Trial) -> Applicability:
             f"{tcp:,} of {seen.count(seen.have(TCP)):,} TCP conversations ({share:.0%} of packets with timestamps)"
         )
     if others:
-        names = ", ".join(kind.name for kind in _TIMED_KINDS if survey.kinds[kind])
+        names = ", ".join(kind.name for kind in TIMED_KINDS if survey.kinds[kind])
         parts.append(f"{others:,} of {names}")
     told = ", and ".join(parts) or f"{trial.delays:,} requests with their responses"
     return Applicability("rtt", True, f"seen in both directions: {told}")
