@@ -6,12 +6,14 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
+from wirelag.capture.bpf_filter import compile_for_file
 from wirelag.capture.streams import STANDARD_INPUT, Stream, open_stream
 from wirelag.errors import WirelagError
 from wirelag.packets.batch import Block, PacketBatch, PacketId
@@ -93,7 +95,7 @@ class CaptureFile:
         self,
         path: str,
         *,
-        filter: Filter | None = None,
+        filter: Filter | str | None = None,
         packet_id: PacketId | None = None,
         tunnels: bool = False,
         follow: bool = False,
@@ -101,7 +103,7 @@ class CaptureFile:
     ) -> None:
         self.path = path
         self.name = name or ("standard input" if path == STANDARD_INPUT else path)
-        self.filter = filter or Filter()
+        self.filter = Filter.of(filter)
         self.packet_id = packet_id
         self.tunnels = tunnels
         self.follow = follow
@@ -142,6 +144,7 @@ class CaptureFile:
             fields=wanted.fields,
             prefix=wanted.prefix,
             seed=wanted.seed,
+            compile=partial(compile_for_file, self.filter.expression) if self.filter.expression else None,
             **self.filter.kernel_arguments(),
         )
 

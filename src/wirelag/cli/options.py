@@ -34,6 +34,15 @@ Force = Annotated[
 Tunnels = Annotated[
     bool, typer.Option("--tunnels", help="Measure inside GRE, IP-in-IP, VXLAN, Geneve, GTP-U.", rich_help_panel=FILTERS)
 ]
+Expression = Annotated[
+    str | None,
+    typer.Option(
+        "--filter",
+        metavar="EXPRESSION",
+        help="Filter in tcpdump's syntax: 'tcp port 443 and host x'.",
+        rich_help_panel=FILTERS,
+    ),
+]
 Interval = Annotated[
     str | None,
     typer.Option("--interval", metavar="D", help="Report each interval, too.", rich_help_panel=ANSWER),
@@ -102,6 +111,7 @@ _WHO: Final = (
 _WHEN: Final = (
     _filter_option("--from", str, "TIME", "Start time: 2024-05-01T12:00:00Z, seconds, or +2s."),
     _filter_option("--to", str, "TIME", "End time, written likewise."),
+    inspect.Parameter("expression", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Expression),
 )
 
 
@@ -117,7 +127,8 @@ def with_filter(command: Callable[..., None] | None = None, *, times: bool = Tru
         lists = {name: tuple(part) for name, part in parts.items() if isinstance(part, list)}
         from wirelag.packets.filters import Filter
 
-        wanted = Filter.parse(**lists, start=parts.get("start"), end=parts.get("end"))
+        rest = {name: parts.get(name) for name in ("start", "end", "expression")}
+        wanted = Filter.parse(**lists, **rest)  # type: ignore[arg-type]
         command(**given, wanted=wanted)
 
     return replace_parameter(filtered, command, "wanted", options)

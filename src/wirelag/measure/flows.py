@@ -202,7 +202,7 @@ def flows(
     source: PathOrFile | Sequence[PathOrFile],
     *,
     upstream: PathOrFile | None = None,
-    filter: Filter | None = None,
+    filter: Filter | str | None = None,
     tunnels: bool = False,
     direction: str | None = None,
     method: str = "busy",
@@ -250,7 +250,7 @@ def flows(
     )
     from wirelag.packets.filters import Filter
 
-    return measure_flows(source, upstream, settings, ReadOptions(filter or Filter(), tunnels, progress))
+    return measure_flows(source, upstream, settings, ReadOptions(Filter.of(filter), tunnels, progress))
 
 
 def _reference(
@@ -286,6 +286,8 @@ def measure_flows(
     from wirelag.packets.batch import PacketId
 
     estimator, wanted = settings.estimator(), reading.filter
+    if wanted.expression:
+        raise SettingError("filter", "the queue needs all packets: select flows by --host, --net, --port or --proto")
     # References and the queue need all packets; flows are selected afterwards.
     reading = replace(reading, filter=replace(wanted, nets=(), ports=(), protocols=()))
     if upstream is not None:

@@ -59,7 +59,7 @@ class InfoResult(Result):
 
 def info(
     *sources: PathOrFile | Sequence[PathOrFile],
-    filter: Filter | None = None,
+    filter: Filter | str | None = None,
     tunnels: bool = False,
     progress: Progress = iter,
 ) -> InfoResult:

@@ -166,7 +166,7 @@ class ResponseResult(DelayResult):
 def response(
     source: PacketSource,
     *,
-    filter: Filter | None = None,
+    filter: Filter | str | None = None,
     tunnels: bool = False,
     force: bool = False,
     duration: Duration | None = None,

@@ -149,7 +149,7 @@ def _with_leg(row: dict[str, Any], leg: str) -> dict[str, Any]:
 def rtt(
     source: PacketSource,
     *,
-    filter: Filter | None = None,
+    filter: Filter | str | None = None,
     tunnels: bool = False,
     force: bool = False,
     duration: Duration | None = None,
