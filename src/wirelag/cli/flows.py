@@ -21,6 +21,7 @@ from wirelag.cli.options import (
     Quiet,
     Tunnels,
     check_outputs,
+    share_of,
     with_filter,
 )
 from wirelag.cli.progress import progress
@@ -90,7 +91,9 @@ def flows(
     ] = "30m",
     hold: Annotated[
         float,
-        typer.Option(metavar="P", help="Probability that a packet opens a flow.", rich_help_panel=METHOD),
+        typer.Option(
+            parser=share_of, metavar="SHARE", help="Probability that a packet opens a flow.", rich_help_panel=METHOD
+        ),
     ] = 1.0,
     interval: Interval = None,
     by: Annotated[

@@ -16,7 +16,7 @@ import typer
 from wirelag.errors import WirelagError
 from wirelag.measure.groups import FIGURES
 from wirelag.render.output import BINARY, WRITERS
-from wirelag.units import parse_speed
+from wirelag.units import parse_share, parse_speed
 
 FILTERS = "Packets"
 ANSWER = "Report"
@@ -157,6 +157,14 @@ def one_of(value: str, allowed: Sequence[str], option: str) -> None:
     """Raise a usage error unless the value is one of these."""
     if value not in allowed:
         raise typer.BadParameter(f"{value!r} is not one of {', '.join(allowed)}", param_hint=option)
+
+
+def share_of(text: str | float) -> float:
+    """A share, as 5% or 0.05; a parser of options."""
+    try:
+        return parse_share(str(text))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def speed_of(text: str) -> float | None:

@@ -25,6 +25,7 @@ from wirelag.cli.options import (
     Top,
     Tunnels,
     check_outputs,
+    share_of,
     with_filter,
 )
 from wirelag.cli.progress import progress
@@ -75,7 +76,9 @@ def rtt(
     ] = None,
     entry_probability: Annotated[
         list[float] | None,
-        typer.Option(metavar="P", help="Custom fridges: entry probability of each.", rich_help_panel=METHOD),
+        typer.Option(
+            parser=share_of, metavar="SHARE", help="Custom fridges: entry probability of each.", rich_help_panel=METHOD
+        ),
     ] = None,
     seed: Annotated[
         int, typer.Option(metavar="S", help="Seed of the fridges' random choices.", rich_help_panel=METHOD)

@@ -17,7 +17,18 @@ from wirelag.measure.oneway import direction_of
 from wirelag.measure.points import Progress, ReadOptions, points_of
 from wirelag.measure.questions import Questions
 from wirelag.measure.result import Result
-from wirelag.units import Duration, Size, duration_ns, format_duration, format_rate, one_of, size_bytes, within
+from wirelag.units import (
+    Duration,
+    Share,
+    Size,
+    duration_ns,
+    format_duration,
+    format_rate,
+    one_of,
+    share,
+    size_bytes,
+    within,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -214,7 +225,7 @@ def flows(
     memory: Size = "128MiB",
     inactive: Duration = "15s",
     active: Duration = "30m",
-    hold: float = 1.0,
+    hold: Share = 1.0,
     interval: Duration | None = None,
     by: str = "flow",
     most_flows: int = 20,
@@ -241,7 +252,7 @@ def flows(
         memory=size_bytes(memory, "memory"),
         inactive_ns=duration_ns(inactive, "inactive"),
         active_ns=duration_ns(active, "active"),
-        hold=hold,
+        hold=share(hold, "hold"),
         direction=direction_of(direction),
         interval_ns=None if interval is None else duration_ns(interval, "interval"),
         groups=Groups(by, GROUPS, size_bytes(group_memory, "group_memory"), ipv4_prefix, ipv6_prefix),

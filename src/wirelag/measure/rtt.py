@@ -19,7 +19,7 @@ from wirelag.measure.groups import Groups, of_delays, other_note
 from wirelag.measure.points import Progress
 from wirelag.measure.questions import Questions, Verdicts, failing_groups
 from wirelag.measure.result import DelayResult, Entry
-from wirelag.units import Duration, Size, duration_ns, format_time, one_of, size_bytes, within
+from wirelag.units import Duration, Share, Size, duration_ns, format_time, one_of, share, size_bytes, within
 
 if TYPE_CHECKING:
     import numpy as np
@@ -158,7 +158,7 @@ def rtt(
     table_memory: Size = "128MiB",
     memory: Size | None = None,
     slots: Sequence[int] = (),
-    entry_probability: Sequence[float] = (),
+    entry_probability: Sequence[Share] = (),
     seed: int = 0,
     leg: str = "server",
     interval: Duration | None = None,
@@ -190,7 +190,7 @@ def rtt(
         table_memory=size_bytes(table_memory, "table_memory"),
         memory=None if memory is None else size_bytes(memory, "memory"),
         slots=tuple(slots),
-        entry_probability=tuple(entry_probability),
+        entry_probability=tuple(share(one, "entry_probability") for one in entry_probability),
         seed=seed,
         leg=leg,
         interval_ns=None if interval is None else duration_ns(interval, "interval"),
