@@ -33,7 +33,7 @@ def hint(packets: Packets, command: str) -> str:
     skipped = sum(statistics.skipped.values())
     filtered = getattr(statistics, "filtered", 0)
     if not statistics.packets:
-        return "there are no packets"
+        return ""  # the result says so itself
     if filtered and filtered + skipped >= statistics.packets:
         return _filtered(packets, filtered)
     if skipped >= statistics.packets:
