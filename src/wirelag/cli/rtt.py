@@ -28,7 +28,7 @@ from wirelag.cli.options import (
     share_of,
     with_filter,
 )
-from wirelag.cli.progress import progress
+from wirelag.cli.progress import stoppable
 from wirelag.cli.run import conclude
 from wirelag.measure.rtt import GROUPS, LEGS, RETRANSMITTED
 
@@ -141,6 +141,6 @@ def rtt(
         sla=sla or [],
         samples=samples or False,
         charts=html is not None,
-        progress=progress(quiet),
+        progress=stoppable(quiet),
     )
     conclude(result, form, output, html)

@@ -171,6 +171,7 @@ class FlowsResult(Result):
 
     def _summary(self) -> dict[str, Any]:
         plain = self.report.to_json("flows") | {"reference": self.settings.reference, "notes": self.notes}
+        plain |= {"partial": True} if self.partial else {}
         if self.clock is not None:
             plain["clock"] = self.clock.to_json()
         plain |= self.settings.questions.of(self._mean).to_dict()

@@ -42,7 +42,7 @@ class InfoResult(Result):
 
     def to_dict(self) -> dict[str, Any]:
         several = "files" in self.facts
-        return self.facts if several else self.files[0] | self.facts
+        return (self.facts if several else self.files[0] | self.facts) | ({"partial": True} if self.partial else {})
 
     def rows(self) -> list[dict[str, Any]]:
         names = ("file", "format", "packets", "bytes", "first", "last", "conversations")

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from textwrap import indent
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from wirelag.errors import SettingError
 from wirelag.measure.questions import Questions, Verdicts, failing_groups
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     Shape = npt.NDArray[np.float64]
 
 
+PARTIAL: Final = "partial: stopped before the end of the input; all figures cover only the packets read until then"
+
+
 class Result(ABC):
     """What every question returns."""
 
@@ -39,6 +42,7 @@ class Result(ABC):
     notes: list[str]  # lines under the table
     warnings: list[str]  # what could not be read, one line each
     command_line: str = ""  # set if a command line asked
+    partial: bool = False  # whether the input was ended before its end
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
@@ -70,6 +74,11 @@ class Result(ABC):
     def holds(self) -> bool:
         """Whether every service-level agreement holds."""
         return True
+
+    def end_early(self) -> None:
+        """Mark it as partial: it covers only the packets that were read."""
+        self.partial = True
+        self.warnings.append(PARTIAL)
 
     def to_polars(self) -> pl.DataFrame:
         """The rows as a data frame."""
@@ -221,6 +230,7 @@ class DelayResult(Result):
         """All but the groups, which come last."""
         plain = self.report.to_json(self.command) | self.extra | self.total.verdicts.to_dict() | self.total.beside()
         plain["intervals"] = [entry.to_dict() for entry in self.intervals]
+        plain |= {"partial": True} if self.partial else {}
         return plain
 
     def to_json_text(self) -> Iterable[str]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _table(result: Result, out: IO[str]) -> None:
-    lines, width = result.table(), _width(out)
+    lines, width = [*result.table(), *([PARTIAL_LINE] if result.partial else [])], _width(out)
     text = "\n".join(lines if width is None else fit(lines, width)) + "\n"
     encoding = getattr(out, "encoding", None) or "utf-8"
     try:
@@ -70,6 +70,7 @@ WRITERS: Final[dict[str, Callable[[Result, IO[Any]], None]]] = {
 }
 """Each format, and what writes a result in it: a new one is a function and a line here."""
 BINARY: Final = ("parquet",)
+PARTIAL_LINE: Final = "partial: stopped before the end of the input"
 NARROWEST: Final = 60  # columns that a table needs
 
 
