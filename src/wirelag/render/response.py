@@ -30,16 +30,15 @@ def table(result: ResponseResult) -> list[str]:
     ]
     lines: list[str] = []
     for estimator, cells, head, drop in (
-        ("pairs", _pairs_cells, _PAIRS_HEAD, (7, 6, 5, 4, 2)),
-        ("pirate", _epoch_cells, _EPOCHS_HEAD, (4, 3, 2, 6, 5)),
+        ("pairs", _pairs_cells, _PAIRS_HEAD, (8, 7, 6, 5, 3, 2)),
+        ("pirate", _epoch_cells, _EPOCHS_HEAD, (5, 4, 3, 7, 6)),
     ):
         own = [(title, [one for entry in entries for one in _of(entry, estimator)]) for title, entries in parts]
         shown = [entry for _, entries in own for entry in entries]
         title, method = method_cells(shown)
         if shown:
-            # The method is part of the first cell: it stays, however narrow the terminal.
-            first = f"{'responses':>9}  {title}".removesuffix("  ")
-            lines += layout(own, [first, *head], partial(_line, method, cells), WIDEST_KEY, drop)
+            first = [f"{'responses':>9}", title.removesuffix("  ")]
+            lines += layout(own, [*first, *head], partial(_line, method, cells), WIDEST_KEY, drop)
     return lines + more_groups(result) + result.notes
 
 
@@ -48,8 +47,7 @@ def _of(entry: Entry, estimator: str) -> list[Entry]:
 
 
 def _line(method: Callable[[Report], str], cells: Callable[[Report], list[str]], entry: Entry) -> list[str]:
-    first = f"{entry.report.samples:>9,}  {method(entry.report)}".removesuffix("  ")
-    return [first, *cells(entry.report)]
+    return [f"{entry.report.samples:>9,}", method(entry.report).removesuffix("  "), *cells(entry.report)]
 
 
 _MEAN: Final = f"{'mean, 95% interval':^28}"
