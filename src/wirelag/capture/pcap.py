@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.capture.bpf_filter import compile_for_file
 from wirelag.capture.streams import STANDARD_INPUT, Stream, open_stream
 from wirelag.errors import WirelagError
 from wirelag.packets.batch import Block, PacketBatch, PacketId
@@ -144,7 +143,8 @@ class CaptureFile:
             fields=wanted.fields,
             prefix=wanted.prefix,
             seed=wanted.seed,
-            compile=partial(compile_for_file, self.filter.expression) if self.filter.expression else None,
+            # Not a method: the reader would then refer to its owner, a cycle that is never collected.
+            compile=partial(_compiled, self.filter.expression) if self.filter.expression else None,
             **self.filter.kernel_arguments(),
         )
 
@@ -197,6 +197,12 @@ class CaptureFile:
                 f"{self.name}: the file ends in the middle of a record that begins at byte {offset:,}; "
                 f"the {known['packets']:,} packets before it were read"
             )
+
+
+def _compiled(expression: str, link_type: int, swapped: bool) -> bytes:
+    from wirelag.capture.bpf_filter import compile_for_file  # slow to import, and seldom needed
+
+    return compile_for_file(expression, link_type, swapped)
 
 
 def _why_no_capture(broken: str, head: bytes, stream: Stream) -> str:
