@@ -14,6 +14,7 @@
 #include "columns.hpp"
 
 extern "C" {
+#include "cbpf.h"
 #include "filter.h"
 }
 
@@ -84,8 +85,10 @@ struct Frames {
     bool relative; /* the filter's times count from the first packet */
     Counts counts = {};
 
-    /* The caller keeps `now`, a copy of the counters that no store into a column can alias. */
-    void packet(const wl_record &record, u32 link, u64 frame_offset, Columns *columns, size_t &row, Counts &now)
+    /* The caller keeps `now`, a copy of the counters that no store into a column can alias. `program` accepts or rejects
+     * frames as they are, before they are decoded; null accepts all. */
+    void packet(const wl_record &record, u32 link, u64 frame_offset, Columns *columns, size_t &row, Counts &now,
+        const wl_bpf *program = nullptr)
     {
         wl_frame frame = {record.frame, record.frame + record.captured_length};
         wl_decoding decoding;
@@ -100,7 +103,8 @@ struct Frames {
             return;
         }
         clock(record.time_ns, now);
-        if (!wl_wants_time(&filter, record.time_ns)) {
+        if (!wl_wants_time(&filter, record.time_ns) ||
+            (program && !wl_bpf_run(program, record.frame, record.captured_length, record.wire_length))) {
             now.filtered++;
             return;
         }

@@ -44,12 +44,26 @@ using Bytes = nb::ndarray<const u8, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 enum Status { MORE, FULL, BROKEN };
 
+/* Instructions from Python, checked. */
+std::vector<wl_bpf> program_of(const nb::bytes &given)
+{
+    std::vector<wl_bpf> program(given.size() / sizeof(wl_bpf));
+
+    if (given.size() % sizeof(wl_bpf) || program.empty())
+        throw std::invalid_argument("a classic BPF program has 8 bytes for each instruction");
+    std::memcpy(program.data(), given.c_str(), given.size());
+    if (program.size() > WL_MOST_BPF || !wl_bpf_valid(program.data(), static_cast<u32>(program.size())))
+        throw std::invalid_argument("this classic BPF program cannot run");
+    return program;
+}
+
 /* Reads one capture file, part by part, into columns. */
 class Reader {
   public:
     Reader(bool tunnels, u32 fields, u32 prefix, u64 seed, const Nets &nets, const std::vector<u32> &ports,
-        const std::vector<u32> &protocols, s64 from_ns, s64 to_ns, bool relative)
-        : frames{decode_options(tunnels, fields, prefix, seed), make_filter(nets, ports, protocols, from_ns, to_ns), relative}
+        const std::vector<u32> &protocols, s64 from_ns, s64 to_ns, bool relative, nb::object compile)
+        : frames{decode_options(tunnels, fields, prefix, seed), make_filter(nets, ports, protocols, from_ns, to_ns), relative},
+          compile(std::move(compile))
     {
     }
 
@@ -84,6 +98,7 @@ class Reader {
     struct Interface {
         wl_interface description;
         u64 packets;
+        const wl_bpf *program; /* null: every frame is wanted */
     };
 
     std::tuple<size_t, size_t, int, u64> walk(const u8 *begin, const u8 *at, const u8 *end, u64 base, Columns *columns)
@@ -102,7 +117,8 @@ class Reader {
                 Interface &interface = interfaces[record.interface];
 
                 interface.packets++;
-                frames.packet(record, interface.description.link, base + (record.frame - begin), columns, row, now);
+                frames.packet(
+                    record, interface.description.link, base + (record.frame - begin), columns, row, now, interface.program);
             } else if (step == WL_STEP_MORE || step == WL_STEP_BROKEN) {
                 status = step == WL_STEP_MORE ? MORE : BROKEN;
                 break;
@@ -124,7 +140,7 @@ class Reader {
         double unit_ns = 1e9;
 
         descriptions.push_back(reading.fresh);
-        interfaces.push_back({reading.fresh, 0});
+        interfaces.push_back({reading.fresh, 0, program_for(reading)});
         reading.interfaces = descriptions.data();
         reading.interface_count = static_cast<u32>(descriptions.size());
         interfaces_seen++;
@@ -132,6 +148,19 @@ class Reader {
         for (; exponent; exponent--)
             unit_ns /= reading.fresh.resolution & 0x80 ? 2 : 10;
         coarsest_ns = unit_ns > coarsest_ns ? unit_ns : coarsest_ns;
+    }
+
+    /* The expression for the frames of the fresh interface; compiled once for each link type and byte order. */
+    const wl_bpf *program_for(const wl_file &reading)
+    {
+        nb::gil_scoped_acquire acquire;
+
+        if (compile.is_none())
+            return nullptr;
+        auto [place, missing] = programs.try_emplace({reading.fresh.link, reading.swapped != 0});
+        if (missing)
+            place->second = program_of(nb::cast<nb::bytes>(compile(reading.fresh.link, reading.swapped != 0)));
+        return place->second.data();
     }
 
     void end_section(wl_file &reading)
@@ -160,7 +189,19 @@ class Reader {
     u64 interfaces_seen = 0;
     u32 snaplen = 0;
     double coarsest_ns = 0;
+    nb::object compile; /* of Python: link type and byte order to instructions */
+    std::map<std::pair<u32, bool>, std::vector<wl_bpf>> programs;
 };
+
+u32 classic_filter(nb::bytes program, nb::bytes frame, u32 wire_length)
+{
+    /* A copy of exactly this size, so that a sanitizer detects a read after the frame. */
+    std::vector<u8> copy(frame.size());
+
+    if (frame.size())
+        std::memcpy(copy.data(), frame.c_str(), frame.size());
+    return wl_bpf_run(program_of(program).data(), copy.data(), static_cast<u32>(copy.size()), wire_length);
+}
 
 nb::object decode_frame(nb::bytes frame, u32 wire_length, u32 link_type, bool tunnels, u32 fields, u32 prefix, u64 seed)
 {
@@ -225,11 +266,14 @@ void add_reader(nb::module_ &m)
     m.def("columns", &columns, "Name, dtype and width of every column, in the order of a batch's memory.");
     m.def("decode_frame", &decode_frame, "frame"_a, "wire_length"_a, "link_type"_a, "tunnels"_a = false, "fields"_a = 15,
         "prefix"_a = 16, "seed"_a = 0, "Decode one frame. Returns its columns, or the reason why it has no row.");
+    m.def("classic_filter", &classic_filter, "program"_a, "frame"_a, "wire_length"_a,
+        "Run a classic BPF program on one frame. Returns how many bytes it accepts.");
     nb::class_<Reader>(m, "Reader", "Reads one capture file, part by part, into columns.")
-        .def(nb::init<bool, u32, u32, u64, const Nets &, const std::vector<u32> &, const std::vector<u32> &, s64, s64, bool>(),
+        .def(nb::init<bool, u32, u32, u64, const Nets &, const std::vector<u32> &, const std::vector<u32> &, s64, s64, bool,
+                 nb::object>(),
             nb::kw_only(), "tunnels"_a = false, "fields"_a = 15, "prefix"_a = 16, "seed"_a = 0, "nets"_a = Nets(),
             "ports"_a = std::vector<u32>(), "protocols"_a = std::vector<u32>(), "from_ns"_a = INT64_MIN, "to_ns"_a = INT64_MAX,
-            "relative"_a = false)
+            "relative"_a = false, "compile"_a = nb::none())
         .def("feed", &Reader::feed, "data"_a, "start"_a, "stop"_a, "base"_a, "memory"_a,
             "Decode a part of the file. Returns (stopped at, rows, status, size of the next record).")
         .def("statistics", &Reader::statistics, "Statistics of the packets read so far.");

@@ -19,6 +19,7 @@ def pytest_configure() -> None:
     """Create private mounts before threads, which would keep the mounts of the machine."""
     with contextlib.suppress(OSError):
         private_bpffs()
+    os.environ["COLUMNS"] = ""  # parallel workers inherit the width of a terminal, and tables would have it
 
 
 @pytest.hookimpl(trylast=True)

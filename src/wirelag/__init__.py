@@ -121,7 +121,7 @@ __all__ = [
 
 def read(
     *sources: PathOrFile,
-    filter: Filter | None = None,
+    filter: Filter | str | None = None,
     packet_id: PacketId | None = None,
     tunnels: bool = False,
     follow: bool = False,

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,7 @@ def distribute(
     of_each: npt.NDArray[np.int64],
     legs: npt.NDArray[np.uint8],
 ) -> None: ...
+def classic_filter(program: bytes, frame: bytes, wire_length: int) -> int: ...
 
 class Groups:
     def __init__(self, bytes: int, key_words: int) -> None: ...
@@ -94,6 +95,7 @@ class Reader:
         from_ns: int = ...,
         to_ns: int = ...,
         relative: bool = False,
+        compile: Callable[[int, bool], bytes] | None = None,
     ) -> None: ...
     def feed(
         self,

@@ -5,6 +5,13 @@ class WirelagError(Exception):
     """One clear line that names the file, the place and the way out; the command line exits with 2."""
 
 
+class MissingExtraError(WirelagError):
+    """Something needs packages that only the extra `live` installs."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} needs the extra live: pip install 'wirelag[live]'")
+
+
 class SettingError(WirelagError, ValueError):
     """A setting has a value that it cannot have. The command line names its option, Python its argument."""
 

@@ -13,6 +13,8 @@ Duration: TypeAlias = str | timedelta | int
 """A duration as Python code may give it: text with a unit ("10s"), a timedelta, or whole ns."""
 Size: TypeAlias = str | int
 """A size as Python code may give it: text with a unit ("64KiB"), or bytes."""
+Share: TypeAlias = str | float
+"""A share as Python code may give it: text ("5%" or "0.05"), or a fraction."""
 
 DURATIONS_NS: Final = {
     "ns": 1,
@@ -107,9 +109,10 @@ def parse_size(text: str) -> int:
 def parse_share(text: str) -> float:
     """Read a share, as a fraction or in percent.
 
-    >>> parse_share("5%")
-    0.05
+    >>> parse_share("5%"), parse_share(".05")
+    (0.05, 0.05)
     """
+    text = text.strip()
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
@@ -243,5 +246,15 @@ def size_bytes(value: Size, name: str) -> int:
         raise SettingError(name, f"{value!r} is not a size: give text with a unit (64KiB), or bytes")
     try:
         return parse_size(value)
+    except ValueError as error:
+        raise SettingError(name, str(error)) from None
+
+
+def share(value: Share, name: str) -> float:
+    """A share from 0 to 1."""
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        raise SettingError(name, f"{value!r} is not a share: give text (5%) or a fraction (0.05)")
+    try:
+        return parse_share(str(value))
     except ValueError as error:
         raise SettingError(name, str(error)) from None

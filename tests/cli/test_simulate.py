@@ -98,3 +98,15 @@ def test_a_clock_that_pcap_cannot_hold_is_refused(tmp_path: Path) -> None:
     files = ["-o", str(tmp_path / "a.pcap"), "-o", str(tmp_path / "b.pcap")]
     words = ["--packets", "10", "--points", "2", "--clock-offset=-600000h", *files]
     assert "1970" in wirelag("simulate", *words, code=2).stderr
+
+
+def test_shares_are_written_in_percent_or_as_fractions(tmp_path: Path) -> None:
+    made = []
+    for number, text in enumerate(("5%", ".05", "0.05")):
+        path = tmp_path / f"{number}.pcap"
+        wirelag("simulate", "--packets", "2000", "--seed", "1", f"--loss={text}", "-o", path)
+        made.append(path.read_bytes())
+    assert made[0] == made[1] == made[2]
+    for text in ("5", "-1%", "many", "nan"):
+        said = wirelag("simulate", f"--loss={text}", "-o", tmp_path / "no.pcap", code=2).stderr
+        assert "is not a share: write 1% or 0.01" in said

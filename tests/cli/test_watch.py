@@ -150,7 +150,7 @@ def test_speed(capture: str) -> None:
         (["eth0", "response", "--by", "port"], "'port' is not one of server, flow, client"),
         (["eth0", "rtt", "--method", "ack"], "applies to response only"),
         (["eth0", "response", "--memory", "1KiB"], "applies to rtt only"),
-        (["-r", "x.pcap", "rtt", "--filter", "tcp"], "needs an interface"),
+        (["-r", "CAPTURE", "rtt", "--filter", "tcp prot 9"], "write it as for tcpdump"),
         (["-r", "x.pcap", "rtt", "--direction", "in"], "needs an interface"),
         (["-r", "x.pcap", "rtt", "--ring", "1MiB"], "needs an interface"),
         (["eth0", "rtt", "--speed", "2x"], "needs a capture"),

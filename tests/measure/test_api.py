@@ -139,7 +139,8 @@ def test_durations_have_three_forms(made: Path, interval: Any) -> None:
         (lambda at: wirelag.rtt(at / "capture.pcap", sla="p99>1s"), "sla: 'p99>1s' is not a question"),
         (lambda at: wirelag.response(at / "capture.pcap", epoch="20s"), "epoch: must be at most 17s"),
         (lambda at: wirelag.oneway(at / "up.pcap", at / "down.pcap", estimator="best"), "estimator: 'best' is not"),
-        (lambda at: wirelag.flows(at / "behind.pcap", hold=2.0), "hold: must be above 0 and at most 1"),
+        (lambda at: wirelag.flows(at / "behind.pcap", hold=0.0), "hold: must be above 0 and at most 1"),
+        (lambda at: wirelag.flows(at / "behind.pcap", hold=2.0), "hold: '2.0' is not a share"),
     ],
 )
 def test_a_wrong_value_is_named(made: Path, call: Callable[[Path], Result], says: str) -> None:

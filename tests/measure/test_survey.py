@@ -10,7 +10,7 @@ import pytest
 from tests.support.captures import ethernet, ipv4, pcap, tcp
 from tests.support.command import wirelag
 from tests.support.simulated_captures import write_simulation
-from wirelag.measure import survey
+from wirelag.measure import survey, trial
 from wirelag.measure.survey import Conversations, common_share
 from wirelag.sim import Scenario, simulate
 
@@ -66,6 +66,42 @@ def test_the_same_traffic_at_two_points_calls_for_oneway(made: Path) -> None:
     assert facts["packets"] == sum(file["packets"] for file in facts["files"])
     other = info(made / "both.pcap", made / "client.pcapng")
     assert [file["packets"] for file in other["files"]] == [5_000, 5_000]
+
+
+# Among them: too few requests, one direction only, servers only, no TCP, half of a conversation.
+PROMISED = (
+    "rtt/zeek/ssh.pcap.gz",
+    "wild/nfstream__nfstream__tests__pcaps__ssh.pcap.gz",
+    "wild/slytechs-repos__jnetpcap-legacy__tests__test-sip-rtp-g711.pcap.gz",
+    "wild/ntop__nDPI__tests__cfgs__default__pcap__uftp_v4_v5.pcap.gz",
+    "wild/CESNET__ipfixprobe__tests__functional__inputs__ovpn.pcap.gz",
+    "wild/cloudflare__mitmengine__reference_fingerprints__pcaps__misc__ios6__handshake.pcap.gz",
+    "wild/ITI__ICS-Security-Tools__pcaps__C37.118__C37118__c37_pmu_clean.pcap.gz",
+)
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_commands_keep_what_info_promises(shared_data: Path, name: str) -> None:
+    for verdict in info(shared_data / name)["commands"][:2]:
+        ran = wirelag(verdict["command"], "--format", "json", shared_data / name, code=None)
+        found = json.loads(ran.stdout) if ran.returncode == 0 else {}
+        delays = [found.get("mean"), *(leg["mean"] for leg in found.get("legs", {}).values())]
+        assert verdict["sure"]
+        assert verdict["applies"] == any(mean is not None for mean in delays), verdict
+
+
+def test_a_trial_of_the_first_packets_is_no_certainty(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "MOST_TRIED", 1)
+    assert all(one["sure"] for one in info(made / "both.pcap")["commands"][:2])  # one batch has all of it
+    monkeypatch.setattr(trial, "MOST_TRIED", 0)
+    said = info(made / "both.pcap")["commands"]
+    assert [(one["applies"], one["sure"]) for one in said[:2]] == [(False, False)] * 2
+    assert "probably not wirelag rtt" in wirelag("info", made / "both.pcap").stdout
+
+
+def test_two_captures_in_the_wrong_order_are_told_so(made: Path) -> None:
+    oneway = info(made / "down.pcap", made / "up.pcap")["commands"][2]
+    assert not oneway["applies"] or wirelag("oneway", made / "down.pcap", made / "up.pcap", code=None).returncode == 0
 
 
 def test_conversations_agree_with_tshark(shared_data: Path, tool: object) -> None:

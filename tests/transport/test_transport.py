@@ -264,6 +264,16 @@ def test_missing_settings_are_named() -> None:
     assert "pip install 'wirelag[live]'" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize("package", ["uvicorn", "starlette", "prometheus_client"])
+def test_a_collector_without_its_packages_says_what_to_install(package: str) -> None:
+    code = (
+        f"import sys; sys.modules[{package!r}] = None; sys.argv[1:] = ['collect']; from wirelag.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "wirelag: wirelag collect needs the extra live: pip install 'wirelag[live]'\n"
+
+
 # ---- NATS ----
 
 

@@ -1,13 +1,16 @@
-"""tcpdump expressions as filters in the kernel, compiled by libpcap (which comes with tcpdump)."""
+"""tcpdump expressions as filters of interfaces and files, compiled by libpcap (which comes with tcpdump)."""
 
 from __future__ import annotations
 
 import ctypes
 import ctypes.util
 import struct
+import sys
+import tempfile
 from collections.abc import Iterable
 from typing import Any, Final
 
+from wirelag import _kernels
 from wirelag.errors import WirelagError
 
 INSTRUCTION_BYTES: Final = 8
@@ -16,6 +19,9 @@ _LOAD, _IF_EQUAL = 0x20, 0x15  # BPF_LD | BPF_W | BPF_ABS, BPF_JMP | BPF_JEQ | B
 _DEVICE: Final = 0xFFFFF008  # SKF_AD_OFF + SKF_AD_IFINDEX: the number of the device that sees the packet
 _ERROR_BYTES: Final = 256
 _MASK_UNKNOWN: Final = 0xFFFFFFFF
+_MAGIC: Final = 0xA1B2C3D4
+_MOST_SNAP: Final = 262_144
+LIBRARIES: Final = ("libpcap.so.0.8", "libpcap.so.1")
 
 
 class _Program(ctypes.Structure):
@@ -51,27 +57,57 @@ def compile_filter(expression: str, interface: str, link_type: int, snap_bytes: 
             raise WirelagError(f"{interface}: libpcap cannot open it ({_text(pcap.pcap_geterr(handle))})")
         if pcap.pcap_datalink(handle) != link_type:
             raise WirelagError(f"{interface}: libpcap sees other headers here than wirelag; leave the filter out")
-        program = _Program()
-        if pcap.pcap_compile(handle, ctypes.byref(program), expression.encode(), 1, _MASK_UNKNOWN) < 0:
-            why = _text(pcap.pcap_geterr(handle))
-            raise WirelagError(f"filter {expression!r}: {why}; write it as for tcpdump (man pcap-filter)")
-        try:
-            return ctypes.string_at(program.instructions, program.count * INSTRUCTION_BYTES)
-        finally:
-            pcap.pcap_freecode(ctypes.byref(program))
+        return _compiled(pcap, handle, expression)
     finally:
         pcap.pcap_close(handle)
 
 
+def compile_for_file(expression: str, link_type: int, swapped: bool) -> bytes:
+    """The instructions of a tcpdump expression for frames of a file with this link type and byte order.
+
+    libpcap reads the header of such a file for this: its instructions are then those of `tcpdump -r`.
+    """
+    pcap = _libpcap()
+    other = {"little": ">", "big": "<"}[sys.byteorder]
+    header = struct.pack(f"{other if swapped else '='}IHHiIII", _MAGIC, 2, 4, 0, 0, _MOST_SNAP, link_type)
+    said = ctypes.create_string_buffer(_ERROR_BYTES)
+    with tempfile.TemporaryFile() as file:
+        file.write(header)
+        file.flush()
+        handle = pcap.pcap_open_offline(f"/proc/self/fd/{file.fileno()}".encode(), said)
+    if not handle:
+        raise WirelagError(f"filter {expression!r}: libpcap does not know link type {link_type} ({_text(said.value)})")
+    try:
+        program = _compiled(pcap, handle, expression)
+    finally:
+        pcap.pcap_close(handle)
+    try:
+        _kernels.classic_filter(program, b"", 0)
+    except ValueError:  # the only one known: it jumps back
+        raise WirelagError(f"filter {expression!r}: protochain is not supported; use proto instead") from None
+    return program
+
+
+def _compiled(pcap: Any, handle: int, expression: str) -> bytes:
+    program = _Program()
+    if pcap.pcap_compile(handle, ctypes.byref(program), expression.encode(), 1, _MASK_UNKNOWN) < 0:
+        why = _text(pcap.pcap_geterr(handle))
+        raise WirelagError(f"filter {expression!r}: {why}; write it as for tcpdump (man pcap-filter)")
+    try:
+        return ctypes.string_at(program.instructions, program.count * INSTRUCTION_BYTES)
+    finally:
+        pcap.pcap_freecode(ctypes.byref(program))
+
+
 def _libpcap() -> Any:
-    for name in ("libpcap.so.0.8", "libpcap.so.1", ctypes.util.find_library("pcap")):
+    for name in (*LIBRARIES, ctypes.util.find_library("pcap")):
         if name is None:
             continue
         try:
             pcap = ctypes.CDLL(name)
         except OSError:
             continue
-        pcap.pcap_create.restype = ctypes.c_void_p
+        pcap.pcap_create.restype = pcap.pcap_open_offline.restype = ctypes.c_void_p
         pcap.pcap_geterr.restype = ctypes.c_char_p
         for function in ("set_snaplen", "activate", "datalink", "geterr", "close"):
             getattr(pcap, f"pcap_{function}").argtypes = [

@@ -30,7 +30,7 @@ class Capture:
         self,
         paths: Sequence[str],
         *,
-        filter: Filter | None = None,
+        filter: Filter | str | None = None,
         packet_id: PacketId | None = None,
         tunnels: bool = False,
         follow: bool = False,
@@ -43,7 +43,7 @@ class Capture:
             raise WirelagError("only one growing capture can be followed at a time")
         if paths.count(STANDARD_INPUT) > 1 or (len(paths) > 1 and STANDARD_INPUT in paths and order == "time"):
             raise WirelagError("standard input cannot be merged by time with other captures: use it alone")
-        filter = filter or Filter()
+        filter = Filter.of(filter)
         self.order = order
         self.first_ns: list[int | None] = [_first_ns(path) for path in paths] if len(paths) > 1 else [None]
         if len(paths) > 1 and filter.relative:

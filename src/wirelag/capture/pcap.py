@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -94,7 +95,7 @@ class CaptureFile:
         self,
         path: str,
         *,
-        filter: Filter | None = None,
+        filter: Filter | str | None = None,
         packet_id: PacketId | None = None,
         tunnels: bool = False,
         follow: bool = False,
@@ -102,7 +103,7 @@ class CaptureFile:
     ) -> None:
         self.path = path
         self.name = name or ("standard input" if path == STANDARD_INPUT else path)
-        self.filter = filter or Filter()
+        self.filter = Filter.of(filter)
         self.packet_id = packet_id
         self.tunnels = tunnels
         self.follow = follow
@@ -143,6 +144,8 @@ class CaptureFile:
             fields=wanted.fields,
             prefix=wanted.prefix,
             seed=wanted.seed,
+            # Not a method: the reader would then refer to its owner, a cycle that is never collected.
+            compile=partial(_compiled, self.filter.expression) if self.filter.expression else None,
             **self.filter.kernel_arguments(),
         )
 
@@ -204,6 +207,12 @@ class CaptureFile:
 
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count:,} times"
+
+
+def _compiled(expression: str, link_type: int, swapped: bool) -> bytes:
+    from wirelag.capture.bpf_filter import compile_for_file  # slow to import, and seldom needed
+
+    return compile_for_file(expression, link_type, swapped)
 
 
 def _why_no_capture(broken: str, head: bytes, stream: Stream) -> str:

@@ -60,11 +60,10 @@ class Packets(Protocol):
 
 
 def open_packets(
-    source: PacketSource, *, filter: Filter | None = None, tunnels: bool = False, duration_ns: int | None = None
+    source: PacketSource, *, filter: Filter | str | None = None, tunnels: bool = False, duration_ns: int | None = None
 ) -> Packets:
     """The packets of a source. `duration_ns` is how long to listen at an interface."""
-    if filter is not None and not isinstance(filter, Filter):
-        raise SettingError("filter", "make one with wirelag.Filter.parse(ports=(443,), ...)")
+    filter = Filter.of(filter)
     if isinstance(source, str) and is_interface(source):
         if duration_ns is None:
             raise WirelagError(f"{source}: {_LIVE_NEEDS}")
@@ -190,8 +189,8 @@ def _path_of(file: IO[bytes]) -> tuple[str, str]:
 _SPOOLS: Final[list[Any]] = []  # kept open, so on disk, until the program ends
 
 
-def _need_no(filter: Filter | None, tunnels: bool) -> None:
-    if tunnels or filter not in (None, Filter()):
+def _need_no(filter: Filter, tunnels: bool) -> None:
+    if tunnels or filter != Filter():
         raise WirelagError("these packets are already read: pass filter and tunnels to wirelag.read")
 
 
@@ -215,12 +214,12 @@ class Batches:
 class Listening:
     """An interface, captured for some time."""
 
-    def __init__(self, interface: str, duration_ns: int, filter: Filter | None, tunnels: bool) -> None:
+    def __init__(self, interface: str, duration_ns: int, filter: Filter, tunnels: bool) -> None:
         from wirelag.capture.live import Live
 
         self.names = [interface]
         self._duration_ns = duration_ns
-        self._live = Live(interface, wanted=filter, tunnels=tunnels)
+        self._live = Live(interface, filter=filter.expression or None, wanted=filter, tunnels=tunnels)
 
     def __iter__(self) -> Iterator[PacketBatch]:
         with self._live as live:

@@ -21,9 +21,10 @@ from wirelag.cli.options import (
     Quiet,
     Tunnels,
     check_outputs,
+    share_of,
     with_filter,
 )
-from wirelag.cli.progress import progress
+from wirelag.cli.progress import progress, stoppable
 from wirelag.cli.run import conclude
 from wirelag.measure.flows import GROUPS, METHODS, SOURCES
 
@@ -90,7 +91,9 @@ def flows(
     ] = "30m",
     hold: Annotated[
         float,
-        typer.Option(metavar="P", help="Probability that a packet opens a flow.", rich_help_panel=METHOD),
+        typer.Option(
+            parser=share_of, metavar="SHARE", help="Probability that a packet opens a flow.", rich_help_panel=METHOD
+        ),
     ] = 1.0,
     interval: Interval = None,
     by: Annotated[
@@ -147,6 +150,6 @@ def flows(
         ipv4_prefix=ipv4_prefix,
         ipv6_prefix=ipv6_prefix,
         sla=sla or [],
-        progress=progress(quiet),
+        progress=progress(quiet) if upstream else stoppable(quiet),
     )
     conclude(result, form, output, html)

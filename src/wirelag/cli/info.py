@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wirelag.cli.options import Captures, Quiet, Tunnels, check_outputs, with_filter
-from wirelag.cli.progress import progress
+from wirelag.cli.progress import stoppable
 from wirelag.cli.run import conclude
 from wirelag.errors import WirelagError
 
@@ -30,7 +30,7 @@ def info(
     check_outputs(output_format, {}, forms=("table", "json"))
     from wirelag.measure.info import info as measure
 
-    result = measure(*captures, filter=wanted, tunnels=tunnels, progress=progress(quiet))
+    result = measure(*captures, filter=wanted, tunnels=tunnels, progress=stoppable(quiet))
     conclude(result, output_format, None)
     if result.errors:
         raise WirelagError("\n".join(result.errors))

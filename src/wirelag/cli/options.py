@@ -16,7 +16,7 @@ import typer
 from wirelag.errors import WirelagError
 from wirelag.measure.groups import FIGURES
 from wirelag.render.output import BINARY, WRITERS
-from wirelag.units import parse_speed
+from wirelag.units import parse_share, parse_speed
 
 FILTERS = "Packets"
 ANSWER = "Report"
@@ -33,6 +33,15 @@ Force = Annotated[
 ]
 Tunnels = Annotated[
     bool, typer.Option("--tunnels", help="Measure inside GRE, IP-in-IP, VXLAN, Geneve, GTP-U.", rich_help_panel=FILTERS)
+]
+Expression = Annotated[
+    str | None,
+    typer.Option(
+        "--filter",
+        metavar="EXPRESSION",
+        help="Filter in tcpdump's syntax: 'tcp port 443 and host x'.",
+        rich_help_panel=FILTERS,
+    ),
 ]
 Interval = Annotated[
     str | None,
@@ -108,6 +117,7 @@ _WHO: Final = (
 _WHEN: Final = (
     _filter_option("--from", str, "TIME", "Start time: 2024-05-01T12:00:00Z, seconds, or +2s."),
     _filter_option("--to", str, "TIME", "End time, written likewise."),
+    inspect.Parameter("expression", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Expression),
 )
 
 
@@ -123,7 +133,8 @@ def with_filter(command: Callable[..., None] | None = None, *, times: bool = Tru
         lists = {name: tuple(part) for name, part in parts.items() if isinstance(part, list)}
         from wirelag.packets.filters import Filter
 
-        wanted = Filter.parse(**lists, start=parts.get("start"), end=parts.get("end"))
+        rest = {name: parts.get(name) for name in ("start", "end", "expression")}
+        wanted = Filter.parse(**lists, **rest)  # type: ignore[arg-type]
         command(**given, wanted=wanted)
 
     return replace_parameter(filtered, command, "wanted", options)
@@ -152,6 +163,14 @@ def one_of(value: str, allowed: Sequence[str], option: str) -> None:
     """Raise a usage error unless the value is one of these."""
     if value not in allowed:
         raise typer.BadParameter(f"{value!r} is not one of {', '.join(allowed)}", param_hint=option)
+
+
+def share_of(text: str | float) -> float:
+    """A share, as 5% or 0.05; a parser of options."""
+    try:
+        return parse_share(str(text))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def speed_of(text: str) -> float | None:

@@ -7,7 +7,18 @@ from typing import Annotated
 import typer
 
 from wirelag.cli.method import EstimatorName
-from wirelag.cli.options import ANSWER, METHOD, Html, Interval, Output, OutputFormat, Questions, Quiet, check_outputs
+from wirelag.cli.options import (
+    ANSWER,
+    METHOD,
+    Expression,
+    Html,
+    Interval,
+    Output,
+    OutputFormat,
+    Questions,
+    Quiet,
+    check_outputs,
+)
 from wirelag.cli.progress import progress
 from wirelag.cli.run import conclude
 
@@ -47,6 +58,7 @@ def path(
     prefix: Annotated[
         int, typer.Option(metavar="BYTES", help="Payload bytes in packet ids.", rich_help_panel=METHOD)
     ] = 16,
+    expression: Expression = None,
     output_format: OutputFormat = None,
     output: Output = None,
     html: Html = None,
@@ -72,6 +84,7 @@ def path(
         estimator=estimator,
         interval=interval,
         prefix=prefix,
+        filter=expression,
         progress=progress(quiet),
     )
     conclude(result, form, output, html)

@@ -1,10 +1,12 @@
-"""A progress bar on standard error, when work takes over a second and a person waits."""
+"""The batches of a command: a progress bar when work takes over a second and a person waits, and ^C between batches."""
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,6 +20,52 @@ _WIDTH = 30
 def progress(quiet: bool) -> Callable[[Packets], Iterable[PacketBatch]]:
     """A wrapper for the batches of a source, with a bar on a terminal unless quiet."""
     return iter if quiet or not sys.stderr.isatty() else _with_bar
+
+
+def stoppable(quiet: bool) -> Callable[[Packets], Iterable[PacketBatch]]:
+    """The same for a command that can answer from the packets so far: the first ^C ends its input."""
+    STOP.shown = progress(quiet)
+    return STOP.batches
+
+
+class _Stop:
+    """The first ^C ends the input, between two batches or while it waits for one; a second ^C ends the command."""
+
+    def __init__(self) -> None:
+        self.stopped = False  # whether the input was ended early
+        self.shown: Callable[[Packets], Iterable[PacketBatch]] = iter
+        self._reading = False
+
+    def batches(self, capture: Packets) -> Iterator[PacketBatch]:
+        """The batches until ^C."""
+        if self.stopped:
+            raise KeyboardInterrupt  # an input that was not begun has no part to report
+        batches = iter(self.shown(capture))
+        before = signal.signal(signal.SIGINT, self._end)
+        try:
+            while not self.stopped:
+                try:
+                    self._reading = True
+                    batch = next(batches, None)
+                    self._reading = False
+                except KeyboardInterrupt:
+                    break
+                if batch is None:
+                    return
+                yield batch
+        finally:
+            self._reading = False
+            signal.signal(signal.SIGINT, before)
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        if self.stopped:
+            raise KeyboardInterrupt
+        self.stopped = True
+        if self._reading:  # it may wait for a pipe
+            raise KeyboardInterrupt
+
+
+STOP = _Stop()
 
 
 def _with_bar(capture: Packets) -> Iterator[PacketBatch]:

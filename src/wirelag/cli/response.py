@@ -24,7 +24,7 @@ from wirelag.cli.options import (
     check_outputs,
     with_filter,
 )
-from wirelag.cli.progress import progress
+from wirelag.cli.progress import stoppable
 from wirelag.cli.run import conclude
 from wirelag.measure.response import GROUPS, METHODS
 
@@ -126,7 +126,7 @@ def response(
         above=above or [],
         sla=sla or [],
         exchanges=exchanges or False,
-        progress=progress(quiet),
+        progress=stoppable(quiet),
     )
     if epochs_file and result.epochs is not None:
         from wirelag.render.output import write_parquet

@@ -26,9 +26,10 @@ from wirelag.cli.options import (
     Top,
     Tunnels,
     check_outputs,
+    share_of,
     with_filter,
 )
-from wirelag.cli.progress import progress
+from wirelag.cli.progress import stoppable
 from wirelag.cli.run import conclude
 from wirelag.measure.rtt import GROUPS, LEGS, RETRANSMITTED
 
@@ -76,7 +77,9 @@ def rtt(
     ] = None,
     entry_probability: Annotated[
         list[float] | None,
-        typer.Option(metavar="P", help="Custom fridges: entry probability of each.", rich_help_panel=METHOD),
+        typer.Option(
+            parser=share_of, metavar="SHARE", help="Custom fridges: entry probability of each.", rich_help_panel=METHOD
+        ),
     ] = None,
     seed: Annotated[
         int, typer.Option(metavar="S", help="Seed of the fridges' random choices.", rich_help_panel=METHOD)
@@ -139,6 +142,6 @@ def rtt(
         sla=sla or [],
         samples=samples or False,
         charts=html is not None,
-        progress=progress(quiet),
+        progress=stoppable(quiet),
     )
     conclude(result, form, output, html)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from wirelag.cli.options import GroupMemory, replace_parameter
-from wirelag.errors import SettingError
+from wirelag.errors import SettingError, WirelagError
 
 if TYPE_CHECKING:
     from wirelag.measure.result import Result
@@ -24,16 +24,25 @@ def option_of(setting: str) -> str:
 
 
 def with_usage(command: Callable[..., None]) -> Callable[..., None]:
-    """Make a wrong setting a usage error that names its option; the same for an option of earlier versions."""
+    """Make a wrong setting a usage error that names its option; the same for an option of earlier versions.
+
+    What ^C left without an answer is no error.
+    """
+    from wirelag.cli.progress import STOP
 
     @functools.wraps(command)
     def checked(**given: Any) -> None:
+        STOP.stopped = False
         if "group_memory" in given and given.pop("most_groups") is not None:
             what = "was replaced: say how much memory groups may take, such as --group-memory 1GiB"
             raise typer.BadParameter(what, param_hint="--most-groups")
         try:
             command(**given)
-        except SettingError as error:
+        except WirelagError as error:
+            if STOP.stopped:
+                raise KeyboardInterrupt from None
+            if not isinstance(error, SettingError):
+                raise
             raise typer.BadParameter(error.problem, param_hint=option_of(error.name)) from None
 
     if "group_memory" in inspect.signature(command).parameters:
@@ -55,14 +64,19 @@ def _group_memory(command: Callable[..., None]) -> inspect.Parameter:
 
 
 def conclude(result: Result, output_format: str, output: str | None, html: str | None = None) -> None:
-    """Write a result, and exit with 3 if an agreement does not hold."""
+    """Write a result, and exit with 3 if an agreement does not hold; 130 if ^C made it a partial one."""
+    from wirelag.cli.progress import STOP
     from wirelag.render.output import write_result
 
+    if STOP.stopped:
+        result.end_early()
     for line in result.warnings:
         print(f"warning: {line}", file=sys.stderr)
     result.command_line = shlex.join(["wirelag", *sys.argv[1:]])
     if html:
         result.to_html(html)
     write_result(result, output_format, output)
+    if STOP.stopped:
+        raise typer.Exit(130)
     if not result.holds:
         raise typer.Exit(3)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from wirelag.cli.options import check_outputs
+from wirelag.cli.options import check_outputs, share_of
 from wirelag.cli.simulate_queue import (
     Discipline,
     DrainRate,
@@ -65,12 +65,20 @@ def simulate(
         int, typer.Option(metavar="N", help="Number of servers, each at its own distance.", rich_help_panel=TRAFFIC)
     ] = 20,
     dns: Annotated[
-        float, typer.Option(metavar="P", help="Share of DNS exchanges among connections.", rich_help_panel=TRAFFIC)
+        float,
+        typer.Option(
+            parser=share_of, metavar="SHARE", help="Share of DNS exchanges among connections.", rich_help_panel=TRAFFIC
+        ),
     ] = 0.1,
-    ipv6: Annotated[float, typer.Option(metavar="P", help="Share of IPv6 connections.", rich_help_panel=TRAFFIC)] = 0.2,
+    ipv6: Annotated[
+        float,
+        typer.Option(parser=share_of, metavar="SHARE", help="Share of IPv6 connections.", rich_help_panel=TRAFFIC),
+    ] = 0.2,
     unanswered: Annotated[
         float,
-        typer.Option(metavar="P", help="Share of SYNs and queries without a reply.", rich_help_panel=TRAFFIC),
+        typer.Option(
+            parser=share_of, metavar="SHARE", help="Share of SYNs and queries without a reply.", rich_help_panel=TRAFFIC
+        ),
     ] = 0.01,
     rtt: Annotated[
         str,
@@ -86,14 +94,22 @@ def simulate(
         typer.Option(metavar="DIST", help="Two points: one-way delay between them.", rich_help_panel=NETWORK),
     ] = "lognormal:1ms,0.3",
     loss: Annotated[
-        float, typer.Option(metavar="P", help="Probability that a packet is lost.", rich_help_panel=NETWORK)
+        float,
+        typer.Option(
+            parser=share_of, metavar="SHARE", help="Probability that a packet is lost.", rich_help_panel=NETWORK
+        ),
     ] = 0.0,
     reorder: Annotated[
         float,
-        typer.Option(metavar="P", help="Probability that a packet is reordered.", rich_help_panel=NETWORK),
+        typer.Option(
+            parser=share_of, metavar="SHARE", help="Probability that a packet is reordered.", rich_help_panel=NETWORK
+        ),
     ] = 0.0,
     duplicate: Annotated[
-        float, typer.Option(metavar="P", help="Probability that a packet is duplicated.", rich_help_panel=NETWORK)
+        float,
+        typer.Option(
+            parser=share_of, metavar="SHARE", help="Probability that a packet is duplicated.", rich_help_panel=NETWORK
+        ),
     ] = 0.0,
     clock_offset: Annotated[
         str, typer.Option(metavar="D", help="Two points: how far the second clock is ahead.", rich_help_panel=NETWORK)

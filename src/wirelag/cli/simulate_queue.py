@@ -6,6 +6,8 @@ from typing import Annotated, Final
 
 import typer
 
+from wirelag.cli.options import share_of
+
 QUEUE: Final = "Queue"
 OF_QUEUES: Final = ("drain", "limit", "discipline", "injection", "most_share")
 OF_OTHERS: Final = (
@@ -39,7 +41,10 @@ InjectionText = Annotated[
     ),
 ]
 MostShare = Annotated[
-    float, typer.Option(metavar="P", help="Largest share of the link for references.", rich_help_panel=QUEUE)
+    float,
+    typer.Option(
+        parser=share_of, metavar="SHARE", help="Largest share of the link for references.", rich_help_panel=QUEUE
+    ),
 ]
 
 

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -57,7 +58,7 @@ def watch(
         typer.Option(
             "--filter",
             metavar="EXPRESSION",
-            help="Filter in tcpdump's syntax, applied by the kernel.",
+            help="Filter in tcpdump's syntax; on an interface, the kernel applies it.",
             rich_help_panel=FILTERS,
         ),
     ] = None,
@@ -177,9 +178,9 @@ def watch(
             stack.callback(source.close)
             drop_privileges()
         elif interface is None:
-            live_only = {"--filter": expression is not None, "--direction": direction != "both", "--cores": cores != 1}
+            live_only = {"--direction": direction != "both", "--cores": cores != 1}
             live_only |= {"--promiscuous": promiscuous, "--clock": clock != "kernel", "--ring": ring != "64MiB"}
-            source = _replay(read or [], speed, live_only, wanted, tunnels)
+            source = _replay(read or [], speed, live_only, replace(wanted, expression=expression or ""), tunnels)
         else:
             from wirelag.capture.fanout import over_cores
             from wirelag.capture.live import Live

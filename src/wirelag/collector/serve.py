@@ -26,11 +26,11 @@ from importlib import resources
 from typing import Final
 from urllib.parse import parse_qs
 
-from wirelag.collector.connections import close_idle
 from wirelag.collector.settings import Settings
-from wirelag.errors import WirelagError
+from wirelag.errors import MissingExtraError, WirelagError
 
 try:
+    import prometheus_client  # noqa: F401 (metrics.py uses it when it is first asked)
     import uvicorn
     from starlette.applications import Starlette
     from starlette.requests import Request
@@ -39,12 +39,13 @@ try:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from wirelag.collector.api import Api, wrong
+    from wirelag.collector.connections import close_idle
     from wirelag.collector.following import pointed
     from wirelag.collector.loop import Collector
     from wirelag.collector.sqlite import SqliteStore
     from wirelag.transport.http_inbox import HttpInbox
 except ImportError:
-    raise WirelagError("a collector needs optional packages: pip install 'wirelag[live]'") from None
+    raise MissingExtraError("wirelag collect") from None
 
 from wirelag.network.topology import read_topology
 from wirelag.protocol.session import Rounds

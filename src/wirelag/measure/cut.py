@@ -122,6 +122,7 @@ def _filter_text(reading: ReadOptions) -> str | None:
     wanted = reading.filter
     parts = {"nets": " ".join(sorted(map(str, wanted.nets))), "ports": ports_text(wanted.ports)}
     parts["protocols"] = " ".join(sorted(map(str, wanted.protocols)))
+    parts["expression"] = wanted.expression
     words = [f"{name} {text}" for name, text in parts.items() if text]
     return "; ".join([*words, *(["inside tunnels"] if reading.tunnels else [])]) or None
 

@@ -12,15 +12,28 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from wirelag.errors import SettingError, WirelagError
 from wirelag.measure.groups import OTHER, Groups, other_note
+from wirelag.measure.hints import hint
 from wirelag.measure.oneway import direction_of
 from wirelag.measure.points import Progress, ReadOptions, points_of
 from wirelag.measure.questions import Questions
 from wirelag.measure.result import Result
-from wirelag.units import Duration, Size, duration_ns, format_duration, format_rate, one_of, size_bytes, within
+from wirelag.units import (
+    Duration,
+    Share,
+    Size,
+    duration_ns,
+    format_duration,
+    format_rate,
+    one_of,
+    share,
+    size_bytes,
+    within,
+)
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from wirelag.capture.files import Capture
     from wirelag.capture.source import PathOrFile
     from wirelag.clocks.fit import Clock
     from wirelag.estimators.rli import Rli
@@ -158,6 +171,7 @@ class FlowsResult(Result):
 
     def _summary(self) -> dict[str, Any]:
         plain = self.report.to_json("flows") | {"reference": self.settings.reference, "notes": self.notes}
+        plain |= {"partial": True} if self.partial else {}
         if self.clock is not None:
             plain["clock"] = self.clock.to_json()
         plain |= self.settings.questions.of(self._mean).to_dict()
@@ -200,7 +214,7 @@ def flows(
     source: PathOrFile | Sequence[PathOrFile],
     *,
     upstream: PathOrFile | None = None,
-    filter: Filter | None = None,
+    filter: Filter | str | None = None,
     tunnels: bool = False,
     direction: str | None = None,
     method: str = "busy",
@@ -212,7 +226,7 @@ def flows(
     memory: Size = "128MiB",
     inactive: Duration = "15s",
     active: Duration = "30m",
-    hold: float = 1.0,
+    hold: Share = 1.0,
     interval: Duration | None = None,
     by: str = "flow",
     most_flows: int = 20,
@@ -239,7 +253,7 @@ def flows(
         memory=size_bytes(memory, "memory"),
         inactive_ns=duration_ns(inactive, "inactive"),
         active_ns=duration_ns(active, "active"),
-        hold=hold,
+        hold=share(hold, "hold"),
         direction=direction_of(direction),
         interval_ns=None if interval is None else duration_ns(interval, "interval"),
         groups=Groups(by, GROUPS, size_bytes(group_memory, "group_memory"), ipv4_prefix, ipv6_prefix),
@@ -248,7 +262,7 @@ def flows(
     )
     from wirelag.packets.filters import Filter
 
-    return measure_flows(source, upstream, settings, ReadOptions(filter or Filter(), tunnels, progress))
+    return measure_flows(source, upstream, settings, ReadOptions(Filter.of(filter), tunnels, progress))
 
 
 def _reference(
@@ -284,18 +298,22 @@ def measure_flows(
     from wirelag.packets.batch import PacketId
 
     estimator, wanted = settings.estimator(), reading.filter
+    if wanted.expression:
+        raise SettingError("filter", "the queue needs all packets: select flows by --host, --net, --port or --proto")
     # References and the queue need all packets; flows are selected afterwards.
     reading = replace(reading, filter=replace(wanted, nets=(), ports=(), protocols=()))
     if upstream is not None:
         points = points_of([upstream, source], reading)  # type: ignore[list-item]
         found = against(estimator, points, settings.direction, settings.every, settings.interval_ns, wanted)
+        read = points[1].read
     else:
         files = dict(list_files(source))
         capture = Capture(
             list(files), names=files, filter=reading.filter, packet_id=PacketId(), tunnels=reading.tunnels
         )
         found = alone(estimator, capture, settings.direction, settings.interval_ns, wanted, reading.progress)
-    _need_references(found, settings.reference)
+        read = capture
+    _need_references(found, settings.reference, read)
     statistics = found.statistics
     chosen, report, total = summary(found.flows, found.choice, "all", "all")
     report = replace(report, packets=statistics.packets, skipped=statistics.skipped)
@@ -322,7 +340,7 @@ def measure_flows(
     )
 
 
-def _need_references(found: Referred, source: str) -> None:
+def _need_references(found: Referred, source: str, read: Capture | None) -> None:
     """Without references: say why, and what to do."""
     counts = found.flows.counts
     if counts.get("accepted", 0):
@@ -335,6 +353,8 @@ def _need_references(found: Referred, source: str) -> None:
         )
     which = "UDP port 862" if source == "stamp" else "any UDP port, with the mark"
     what = f"no reference packet could be used ({refused})" if refused else "no reference packets"
+    if line := hint(read, "flows") if read and not refused else "":
+        raise WirelagError(f"{found.names}: {what}: {line}")
     raise WirelagError(
         f"{found.names}: {what}; send some from before the queue (STAMP, RFC 8762, {which}), "
         f"or name a capture from there: --reference capture --upstream FILE"

@@ -42,7 +42,7 @@ class InfoResult(Result):
 
     def to_dict(self) -> dict[str, Any]:
         several = "files" in self.facts
-        return self.facts if several else self.files[0] | self.facts
+        return (self.facts if several else self.files[0] | self.facts) | ({"partial": True} if self.partial else {})
 
     def rows(self) -> list[dict[str, Any]]:
         names = ("file", "format", "packets", "bytes", "first", "last", "conversations")
@@ -59,11 +59,11 @@ class InfoResult(Result):
 
 def info(
     *sources: PathOrFile | Sequence[PathOrFile],
-    filter: Filter | None = None,
+    filter: Filter | str | None = None,
     tunnels: bool = False,
     progress: Progress = iter,
 ) -> InfoResult:
-    """Show what is in captures, and which commands can measure them and why.
+    """Show what is in captures, and which commands can measure them and why: they are tried on the first packets.
 
     A capture that cannot be read is an error; if others can be read, `errors` lists it instead.
     """
@@ -71,34 +71,43 @@ def info(
     from wirelag.capture.pcap import CaptureStatistics
     from wirelag.capture.source import each_of, list_files
     from wirelag.measure.survey import Survey, common_share, verdicts
+    from wirelag.measure.trial import Trial, try_commands, unrelated
     from wirelag.packets.batch import PacketId
+    from wirelag.twopoint.sketch import Sighting
 
     names = dict(list_files([one for source in sources for one in each_of(source)]))
     paths = list(names)
     several = len(paths) > 1
-    total, statistics = Survey(), CaptureStatistics()
-    result, ids = InfoResult({}, []), []
+    total, statistics, trial = Survey(), CaptureStatistics(), Trial()
+    result, surveys, sightings = InfoResult({}, []), [], []
     for path in paths:
-        survey = Survey(with_ids=several)
+        survey, sighting = Survey(with_ids=several), Sighting()
+        observers = [survey.observe, *[sighting.observe] * (len(paths) == 2)]
         try:
             capture = Capture(
                 [path], names=names, filter=filter, tunnels=tunnels, packet_id=PacketId() if several else None
             )
-            for batch in progress(capture):
-                survey.observe(batch)
+            tried = try_commands(capture, observers, progress)
         except WirelagError as error:
             result.errors.append(str(error))
             continue
         result.warnings += capture.warnings
         survey.conversations.settle()
         result.files.append(_of_file(capture, survey))
-        ids.append(survey.ids)
+        surveys.append(survey)
+        sightings.append(sighting)
+        trial.add(tried)
         statistics = statistics + capture.statistics
         total.merge(survey)
     if not result.files:
         raise WirelagError("\n".join(result.errors))
+    ids = [survey.ids for survey in surveys]
     common = max((common_share(a, b) for i, a in enumerate(ids) for b in ids[:i]), default=None)
-    commands = [{"command": one.command, "applies": one.applies, "why": one.why} for one in verdicts(total, common)]
+    apart = None
+    if len(sightings) == 2:
+        apart = unrelated(sightings[0], sightings[1], (result.files[0]["file"], result.files[1]["file"]))
+    found = verdicts(total, trial, common, apart)
+    commands = [{"command": v.command, "applies": v.applies, "sure": v.sure, "why": v.why} for v in found]
     result.facts = _facts(statistics, total) | {"commands": commands}
     if several:
         result.facts["files"] = result.files

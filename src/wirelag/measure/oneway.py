@@ -89,7 +89,7 @@ class OnewayResult(DelayResult):
 
 def oneway(
     *points: PathOrFile | list[PathOrFile],
-    filter: Filter | None = None,
+    filter: Filter | str | None = None,
     tunnels: bool = False,
     direction: str | None = None,
     nat: bool = False,
@@ -158,7 +158,7 @@ def oneway(
     )
     from wirelag.packets.filters import Filter
 
-    return measure_oneway(points, settings, ReadOptions(filter or Filter(), tunnels, progress), samples=samples)
+    return measure_oneway(points, settings, ReadOptions(Filter.of(filter), tunnels, progress), samples=samples)
 
 
 def _relation(clock: str, offset: Duration | None) -> Relation:

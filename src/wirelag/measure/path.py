@@ -14,6 +14,7 @@ from wirelag.measure.methods import Method
 from wirelag.measure.points import Progress, ReadOptions
 from wirelag.measure.questions import Questions
 from wirelag.measure.result import Result
+from wirelag.packets.filters import Filter
 from wirelag.units import Duration, duration_ns
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class PathSettings:
     method: Method = field(default_factory=Method)
     interval_ns: int | None = None
     questions: Questions = field(default_factory=Questions)
+    filter: Filter = field(default_factory=Filter)
 
     def __post_init__(self) -> None:
         self.method.delimiters(self.method.make(), self.interval_ns, None)
@@ -154,12 +156,14 @@ def path(
     estimator: str = "join",
     interval: Duration | None = None,
     prefix: int = 16,
+    filter: Filter | str | None = None,
     progress: Progress = iter,
 ) -> PathResult:
     """Find the segment of a path that adds the delay, from reports of its segments or captures at its routers.
 
     `reports` are files of `oneway`'s JSON, each as `FILE` or `SEGMENT=FILE`, or a folder of captures. Without `source`
     it judges every path to `target`, and vice versa. `baseline` is the same input from a time when nothing was slow.
+    `filter` selects packets of captures.
     """
     settings = PathSettings(
         source=source,
@@ -168,6 +172,7 @@ def path(
         method=Method(estimator=estimator, prefix=prefix),
         interval_ns=None if interval is None else duration_ns(interval, "interval"),
         questions=Questions.parse((), sla).need_no_legs(),
+        filter=Filter.of(filter),
     )
     return measure_path(_listed(reports), fspath(topology), _listed(baseline), settings, progress)
 
@@ -184,6 +189,8 @@ def measure_path(
 
     if settings.interval_ns is not None and not any(_is_folder(one) for one in (*reports, *baseline)):
         raise SettingError("interval", "needs captures; reports have their own intervals")
+    if settings.filter.expression and not any(_is_folder(one) for one in (*reports, *baseline)):
+        raise SettingError("filter", "needs captures; reports have no packets")
     net, ends = read_topology(topology), (settings.source, settings.target)
     for router in ends:
         if router is not None:
@@ -211,9 +218,8 @@ def _measured(
         raise WirelagError(f"{folders[0]}: a folder of captures has all segments; name nothing else")
     from wirelag.measure.path_captures import Network
     from wirelag.network.captures import Folder
-    from wirelag.packets.filters import Filter
 
-    reading = ReadOptions(Filter(), progress=progress)
+    reading = ReadOptions(settings.filter, progress=progress)
     network = Network(net, Folder(folders[0], net), settings.method, settings.interval_ns, reading, settings.slow_ns)
     return _capture(network, settings.source, settings.target), network
 

@@ -9,10 +9,10 @@ from functools import cached_property
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from wirelag.errors import SettingError, WirelagError
+from wirelag.errors import WirelagError
 from wirelag.measure.methods import Method
 from wirelag.measure.result import Result
-from wirelag.units import Duration, duration_ns, one_of, parse_share, size_bytes, within
+from wirelag.units import Duration, Share, duration_ns, one_of, share, size_bytes, within
 from wirelag.units import Size as Bytes
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def plan(
     rows: int | None = None,
     tail: int = 2048,
     packets_per_interval: int = 100_000,
-    loss: str = "0.1%",
+    loss: Share = "0.1%",
     synopsis: Bytes | None = None,
     brief: bool = False,
 ) -> PlanResult:
@@ -224,7 +224,7 @@ def _wanted(upgrade: int | None, network: Topology, given: list[str]) -> int:
     return upgrade
 
 
-def _size(estimator: str, rows: int | None, tail: int, packets: int, loss: str, synopsis: Bytes | None) -> Size:
+def _size(estimator: str, rows: int | None, tail: int, packets: int, loss: Share, synopsis: Bytes | None) -> Size:
     """How large a synopsis is."""
     from wirelag.network.classes import Size
 
@@ -233,11 +233,7 @@ def _size(estimator: str, rows: int | None, tail: int, packets: int, loss: str, 
         size = within(size_bytes(synopsis, "synopsis"), 1, 1 << 40, "synopsis")
         return Size(size, size)
     one_of(estimator, ESTIMATORS, "estimator")
-    try:
-        share = parse_share(loss)
-    except ValueError as error:
-        raise SettingError("loss", str(error)) from None
-    return Size.of(Method(estimator=estimator, rows=rows, tail=tail).make(), packets, share)
+    return Size.of(Method(estimator=estimator, rows=rows, tail=tail).make(), packets, share(loss, "loss"))
 
 
 def routers_of(texts: Iterable[str], network: Topology) -> list[str]:

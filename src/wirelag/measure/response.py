@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 from wirelag.errors import SettingError, WirelagError
 from wirelag.measure.copies import refuse_copies
 from wirelag.measure.groups import OTHER, Groups, in_order, other_note
+from wirelag.measure.hints import because
 from wirelag.measure.points import Progress, own_file
 from wirelag.measure.questions import Questions, failing_groups, named
 from wirelag.measure.result import DelayResult, Entry
@@ -171,7 +172,7 @@ class ResponseResult(DelayResult):
 def response(
     source: PacketSource,
     *,
-    filter: Filter | None = None,
+    filter: Filter | str | None = None,
     tunnels: bool = False,
     force: bool = False,
     duration: Duration | None = None,
@@ -265,6 +266,7 @@ def measure_response(
         raise SettingError("above", "one direction gives only the mean, not the share above a limit")
     result = result_of(chosen.main, settings, chosen.beside)
     result.both_ways, result.epochs, result.unheard = both_ways, heard.epochs, chosen.unheard
+    result.explain(packets)
     _add_coverage(result, heard, packets)
     if chosen.paired is not None:
         most = 0 if isinstance(packets, Listening) else settings.groups.slowest
@@ -422,7 +424,7 @@ def _need_clients(heard: Heard, packets: Packets, servers: tuple[Server, ...]) -
     """Without a packet from a client: say why, and what to do."""
     names = ", ".join(packets.names)
     if not heard.from_clients + heard.from_servers + heard.left_out:
-        raise WirelagError(f"{names}: no packets to measure")
+        raise WirelagError(f"{names}: no packets to measure{because(packets, 'response')}")
     if servers and not heard.from_clients:
         wanted = ", ".join(str(server) for server in servers)
         raise WirelagError(f"{names}: no packet goes to {wanted}; name servers with --server PREFIX")

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from textwrap import indent
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from wirelag.errors import SettingError
 from wirelag.measure.questions import Questions, Verdicts, failing_groups
@@ -25,12 +25,16 @@ if TYPE_CHECKING:
 
     from wirelag.capture.packet_rows import PacketDelays
     from wirelag.capture.sample_file import SampleColumns
+    from wirelag.capture.source import Packets
     from wirelag.measure.slowest import Slow
     from wirelag.report import Report
     from wirelag.stats.distribution import Distribution
     from wirelag.stats.sla import Delays
 
     Shape = npt.NDArray[np.float64]
+
+
+PARTIAL: Final = "partial: stopped before the end of the input; all figures cover only the packets read until then"
 
 
 class Result(ABC):
@@ -40,6 +44,7 @@ class Result(ABC):
     notes: list[str]  # lines under the table
     warnings: list[str]  # what could not be read, one line each
     command_line: str = ""  # set if a command line asked
+    partial: bool = False  # whether the input was ended before its end
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
@@ -71,6 +76,11 @@ class Result(ABC):
     def holds(self) -> bool:
         """Whether every service-level agreement holds."""
         return True
+
+    def end_early(self) -> None:
+        """Mark it as partial: it covers only the packets that were read."""
+        self.partial = True
+        self.warnings.append(PARTIAL)
 
     def to_polars(self) -> pl.DataFrame:
         """The rows as a data frame, of one schema for each command."""
@@ -207,6 +217,15 @@ class DelayResult(Result):
         """Set how many packets the total rests on."""
         self.total.report = replace(self.report, packets=packets, skipped=skipped)
 
+    def explain(self, packets: Packets) -> None:
+        """Without an estimate: say why, and what to try."""
+        from wirelag.measure.hints import hint
+
+        answered = self.mean is not None or any(leg.report.samples for leg in self.total.legs.values())
+        if not answered and (line := hint(packets, self.command)):
+            self.notes.append(line)
+            self.extra["hint"] = line
+
     def to_dict(self) -> dict[str, Any]:
         return self._summary() | {"groups": [{"key": entry.key} | entry.to_dict() for entry in self.groups]}
 
@@ -215,6 +234,7 @@ class DelayResult(Result):
         plain = self.report.to_json(self.command) | self.extra | self.total.verdicts.to_dict() | self.total.beside()
         plain["intervals"] = [entry.to_dict() for entry in self.intervals]
         plain["slowest"] = [one.to_dict() for one in self.slowest]
+        plain |= {"partial": True} if self.partial else {}
         return plain
 
     def to_json_text(self) -> Iterable[str]:

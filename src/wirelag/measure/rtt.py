@@ -20,7 +20,7 @@ from wirelag.measure.points import Progress, own_file
 from wirelag.measure.questions import Questions, Verdicts, failing_groups
 from wirelag.measure.result import DelayResult, Entry
 from wirelag.measure.slowest import listed
-from wirelag.units import Duration, Size, duration_ns, format_time, one_of, size_bytes, within
+from wirelag.units import Duration, Share, Size, duration_ns, format_time, one_of, share, size_bytes, within
 
 if TYPE_CHECKING:
     import numpy as np
@@ -150,7 +150,7 @@ def _with_leg(row: dict[str, Any], leg: str) -> dict[str, Any]:
 def rtt(
     source: PacketSource,
     *,
-    filter: Filter | None = None,
+    filter: Filter | str | None = None,
     tunnels: bool = False,
     force: bool = False,
     duration: Duration | None = None,
@@ -159,7 +159,7 @@ def rtt(
     table_memory: Size = "128MiB",
     memory: Size | None = None,
     slots: Sequence[int] = (),
-    entry_probability: Sequence[float] = (),
+    entry_probability: Sequence[Share] = (),
     seed: int = 0,
     leg: str = "server",
     interval: Duration | None = None,
@@ -191,7 +191,7 @@ def rtt(
         table_memory=size_bytes(table_memory, "table_memory"),
         memory=None if memory is None else size_bytes(memory, "memory"),
         slots=tuple(slots),
-        entry_probability=tuple(entry_probability),
+        entry_probability=tuple(share(one, "entry_probability") for one in entry_probability),
         seed=seed,
         leg=leg,
         interval_ns=None if interval is None else duration_ns(interval, "interval"),
@@ -241,6 +241,7 @@ def measure_rtt(
     _ask(result, settings.questions)
     if len(result.total.legs) > 1:
         result.notes.append(LEG_NOTE)
+    result.explain(packets)
     result.notes += [result.coverage, *result.interval_notes()]
     return result
 

@@ -7,22 +7,23 @@ A flow key is a hash, so the rest is an even sample, and counts are scaled up.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from wirelag.packets.batch import Flag, Kind, PacketBatch, TcpFlag
 
+if TYPE_CHECKING:
+    from wirelag.measure.trial import Trial
+
 MOST_CONVERSATIONS: Final = 1 << 20
 MOST_IDS: Final = 1 << 12
-LEAST_ONE_WAY: Final = 0.1  # fewer one-way conversations are just requests without a response
 _PENDING_ROWS: Final = 1 << 18
 
 # One bit for each fact about a conversation. TIMED: its messages show which request a response belongs to.
 FORWARD, BACKWARD, TO_SERVER, TO_CLIENT, SYN, SYN_ACK, TCP, TIMED = (1 << i for i in range(8))
-_TIMED_KINDS: Final = (Kind.DNS, Kind.NTP, Kind.ICMP, Kind.QUIC)
-_ASKING_KINDS: Final = (Kind.TCP, Kind.UDP, Kind.QUIC, Kind.DNS, Kind.NTP)  # clients request, servers respond
+TIMED_KINDS: Final = (Kind.DNS, Kind.NTP, Kind.ICMP, Kind.QUIC)
 
 
 class Conversations:
@@ -107,7 +108,7 @@ def _conversation_bits(packets: PacketBatch) -> npt.NDArray[np.uint8]:
         (SYN, tcp & (opening == TcpFlag.SYN)),
         (SYN_ACK, tcp & (opening == TcpFlag.SYN | TcpFlag.ACK)),
         (TCP, tcp),
-        (TIMED, np.isin(packets.kind, _TIMED_KINDS)),
+        (TIMED, np.isin(packets.kind, TIMED_KINDS)),
     ):
         bits |= rows.astype(np.uint8) * np.uint8(bit)
     return bits
@@ -159,25 +160,36 @@ def common_share(one: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Applicability:
-    """Whether a command can measure what was captured, and why."""
+    """Whether a command can measure what was captured, and why; `sure` if it was tried on all packets."""
 
     command: str
     applies: bool
     why: str
+    sure: bool = True
 
 
-def verdicts(survey: Survey, common: float | None = None) -> list[Applicability]:
-    """What can be measured; `common` is the largest share of packets that two of the captures have in common."""
+def verdicts(
+    survey: Survey, trial: Trial, common: float | None = None, apart: str | None = None
+) -> list[Applicability]:
+    """What can be measured.
+
+    `common` is the largest share of packets that two of the captures have in common; `apart` says why `oneway`
+    cannot compare these two; it is empty if it can, and None if that was not tried.
+    """
     survey.conversations.settle()
-    return [_rtt(survey), _response(survey), _oneway(common), _flows(survey, common)]
+    between = _oneway(common, apart)
+    return [_rtt(survey, trial), _response(survey, trial), between, _flows(survey, between)]
 
 
-def _rtt(survey: Survey) -> Applicability:
+def _rtt(survey: Survey, trial: Trial) -> Applicability:
     seen = survey.conversations
     tcp = seen.count(seen.both_ways & seen.have(TCP))
     others = seen.count(seen.both_ways & seen.have(TIMED))
-    if not tcp + others:
-        return Applicability("rtt", False, "no conversation that can be timed is seen in both directions")
+    if not trial.delays:
+        why = "no conversation that can be timed is seen in both directions"
+        if tcp + others:
+            why = f"{tcp + others:,} conversations are seen in both directions, but no request with its response"
+        return Applicability("rtt", False, why, trial.whole)
     parts = []
     if tcp:
         share = survey.flags[Flag.TIMESTAMPS] / survey.kinds[Kind.TCP]
@@ -185,35 +197,42 @@ def _rtt(survey: Survey) -> Applicability:
             f"{tcp:,} of {seen.count(seen.have(TCP)):,} TCP conversations ({share:.0%} of packets with timestamps)"
         )
     if others:
-        names = ", ".join(kind.name for kind in _TIMED_KINDS if survey.kinds[kind])
+        names = ", ".join(kind.name for kind in TIMED_KINDS if survey.kinds[kind])
         parts.append(f"{others:,} of {names}")
-    return Applicability("rtt", True, f"seen in both directions: {', and '.join(parts)}")
+    told = ", and ".join(parts) or f"{trial.delays:,} requests with their responses"
+    return Applicability("rtt", True, f"seen in both directions: {told}")
 
 
-def _response(survey: Survey) -> Applicability:
+def _response(survey: Survey, trial: Trial) -> Applicability:
     seen = survey.conversations
     one_way, both, all_of_them = seen.count(seen.client_only), seen.count(seen.both_ways), seen.count()
-    if one_way >= LEAST_ONE_WAY * all_of_them > 0:
-        share = f"{one_way:,} of {all_of_them:,} conversations seen from the client's side only"
-        return Applicability("response", True, f"client->server only: {share}")
-    if both and any(survey.kinds[kind] for kind in _ASKING_KINDS):
-        why = f"{both:,} of {all_of_them:,} conversations, requests with their responses"
-        return Applicability("response", True, f"seen in both directions: {why}")
-    return Applicability("response", False, "no packets from clients to servers")
+    if not trial.timed:
+        return Applicability("response", False, trial.why_not, trial.whole)
+    told = f"seen in both directions: {both:,} of {all_of_them:,} conversations"
+    if one_way > both:
+        told = f"client->server only: {one_way:,} of {all_of_them:,} conversations"
+    told += f"; {trial.timed:,} of {trial.servers:,} servers can be timed"
+    missing = trial.servers - trial.timed
+    told += f", {missing:,} cannot: {trial.why_not}" if missing else ""
+    return Applicability("response", True, told, trial.whole)
 
 
-def _oneway(common: float | None) -> Applicability:
+def _oneway(common: float | None, apart: str | None) -> Applicability:
     if common is None:
         return Applicability("oneway", False, "one capture: add another of the same traffic from a second point")
     if common < 0.01:
         return Applicability("oneway", False, f"the captures have {common:.1%} of their packets in common")
-    return Applicability("oneway", True, f"two captures have {common:.0%} of their packets in common")
+    if apart:
+        return Applicability("oneway", False, apart)
+    why = f"two captures have {common:.0%} of their packets in common"
+    return Applicability("oneway", True, why, sure=apart is not None)
 
 
-def _flows(survey: Survey, common: float | None) -> Applicability:
+def _flows(survey: Survey, between: Applicability) -> Applicability:
     references = survey.kinds[Kind.STAMP]
     if references:
-        return Applicability("flows", True, f"{references:,} STAMP reference packets")
-    if common is not None and common >= 0.01:
-        return Applicability("flows", True, "packets common to two captures can serve as reference packets")
+        return Applicability("flows", True, f"{references:,} STAMP reference packets", sure=False)
+    if between.applies:
+        why = "packets common to two captures can serve as reference packets"
+        return Applicability("flows", True, why, sure=False)
     return Applicability("flows", False, "no STAMP reference packets (UDP port 862)")

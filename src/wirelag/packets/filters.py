@@ -31,7 +31,8 @@ _ALL: Final = 2**64 - 1
 class Filter:
     """Addresses (a host is a net of one address), ports and protocols of either end, and times `[from_ns, to_ns)`.
 
-    With `relative`, times count from the first packet of each file.
+    With `relative`, times count from the first packet of each file. `expression` is tcpdump's (man pcap-filter): it
+    sees frames as they were captured, so with `tunnels` the outer packet.
     """
 
     nets: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
@@ -40,6 +41,16 @@ class Filter:
     from_ns: int = EARLIEST_NS
     to_ns: int = LATEST_NS
     relative: bool = False
+    expression: str = ""
+
+    @classmethod
+    def of(cls, given: "Filter | str | None") -> "Filter":
+        """A filter as Python code may give it: itself, or an expression of tcpdump."""
+        if isinstance(given, str):
+            return cls.parse(expression=given)
+        if given is not None and not isinstance(given, cls):
+            raise SettingError("filter", "give text as for tcpdump, or wirelag.Filter.parse(ports=(443,), ...)")
+        return given or cls()
 
     @classmethod
     def parse(
@@ -50,6 +61,7 @@ class Filter:
         protocols: str | tuple[str, ...] = (),
         start: str | None = None,
         end: str | None = None,
+        expression: str | None = None,
     ) -> "Filter":
         """Build a filter from words of the command line; a SettingError names the wrong one."""
         hosts, nets, protocols = _words(hosts), _words(nets), _words(protocols)
@@ -72,6 +84,7 @@ class Filter:
             from_ns=from_ns,
             to_ns=to_ns,
             relative=relative,
+            expression=(expression or "").strip(),
         )
 
     def kernel_arguments(self) -> dict[str, Any]:

@@ -25,18 +25,18 @@ def table(result: FlowsResult) -> list[str]:
         ("over time (UTC)", [row for _, row in result.intervals]),
         (f"by {result.by}, slowest first", shown),
     ]
-    head = f"{'packets':>10}  {'bytes':>8}  {'references':>10}  {'mean, 95% interval':^30}  deviation"
-    lines = layout(parts, head, _cells, WIDEST_KEY)
+    head = [f"{'packets':>10}", f"{'bytes':>8}", f"{'references':>10}", f"{'mean, 95% interval':^30}", "deviation"]
+    lines = layout(parts, head, _cells, WIDEST_KEY, drop=(4, 1, 2))
     if result.count > len(shown):
         what = "flows" if result.by == "flow" else "groups"
         lines.append(f"and {result.count - len(shown):,} more {what} (--most-flows, --format csv)")
     return lines + result.coverage + result.notes + result.verdicts
 
 
-def _cells(row: FlowRow) -> str:
+def _cells(row: FlowRow) -> list[str]:
     mean = duration(row.mean) + (f", {duration(row.low)} to {duration(row.high)}" if row.low is not None else "")
-    counts = f"{row.packets:>10,}  {format_size(row.bytes):>8}  {row.references:>10,}"
-    return f"{counts}  {mean:^30}  {duration(row.std):>9}"
+    counts = [f"{row.packets:>10,}", f"{format_size(row.bytes):>8}", f"{row.references:>10,}"]
+    return [*counts, f"{mean:^30}", f"{duration(row.std):>9}"]
 
 
 def frame(result: FlowsResult) -> pl.DataFrame:

@@ -25,9 +25,14 @@ def table(result: dict[str, Any], files: list[dict[str, Any]]) -> list[str]:
     if len(files) > 1:
         lines += ["both captures" if len(files) == 2 else f"all {len(files)} captures", *_facts(result)]
     lines.append("what wirelag can measure here")
-    for verdict in result["commands"]:
-        lines.append(f"  {'yes' if verdict['applies'] else 'no':<4} wirelag {verdict['command']:<9} {verdict['why']}")
+    said = [_SAID[verdict["applies"], verdict["sure"]] for verdict in result["commands"]]
+    width = max(4, *map(len, said))
+    for word, verdict in zip(said, result["commands"], strict=True):
+        lines.append(f"  {word:<{width}} wirelag {verdict['command']:<9} {verdict['why']}")
     return lines
+
+
+_SAID: Final = {(True, True): "yes", (True, False): "probably", (False, True): "no", (False, False): "probably not"}
 
 
 def _facts(facts: dict[str, Any]) -> list[str]:

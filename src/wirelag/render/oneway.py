@@ -28,30 +28,31 @@ _HEADS: Final = (("used", 9), ("lost", 14), ("reordered", 9), ("p50", 8), ("p99"
 def table(result: OnewayResult) -> list[str]:
     """The table and the notes under it."""
     pictures = Pictures(result.total.delays)
-    titles = "  ".join(f"{name:>{size}}" for name, size in _HEADS)
+    titles = [f"{name:>{size}}" for name, size in _HEADS]
     parts = [
         ("", [result.total]),
         ("by segment", result.segments),
         ("over time (UTC)", result.intervals),
         (f"by {result.by}, {order_text(result)}", shown_groups(result)),
     ]
-    head = f"{titles}  {'mean, 95% interval':^26}  {pictures.axis}"
-    lines = layout(parts, head, lambda entry: _cells(entry, pictures)) + more_groups(result)
-    return lines + slowest_lines(result) + result.notes
+    head = [*titles, f"{'mean, 95% interval':^26}", pictures.axis]
+    lines = layout(parts, head, lambda entry: _cells(entry, pictures), drop=(7, 5, 2, 3, 4))
+    return lines + more_groups(result) + slowest_lines(result) + result.notes
 
 
-def _cells(entry: Entry, pictures: Pictures) -> str:
+def _cells(entry: Entry, pictures: Pictures) -> list[str]:
     report = entry.report
     if not report.samples:
-        return f"{0:>9,}  {report.reason or 'no packet was seen at both points'}"
-    fields = (
+        return [f"{0:>9,}", report.reason or "no packet was seen at both points"]
+    return [
         f"{report.samples:>9,}",
         f"{lost_text(report):>14}",
         f"{_count(report.details['reordered']):>9}",
-        quantiles(report, ("0.5", "0.99")),
+        *quantiles(report, ("0.5", "0.99")),
         f"{duration(report.std):>9}",
-    )
-    return f"{'  '.join(fields)}  {mean_with_bounds(report):^26}  {pictures.of(entry)}"
+        f"{mean_with_bounds(report):^26}",
+        pictures.of(entry),
+    ]
 
 
 def lost_text(report: Report) -> str:

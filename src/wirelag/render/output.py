@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from wirelag.errors import WirelagError
-from wirelag.render.tables import BLOCKS
+from wirelag.render.tables import BLOCKS, fit
 
 if TYPE_CHECKING:
     import polars as pl
@@ -20,13 +21,25 @@ if TYPE_CHECKING:
 
 
 def _table(result: Result, out: IO[str]) -> None:
-    text = "\n".join(result.table()) + "\n"
+    lines, width = [*result.table(), *([PARTIAL_LINE] if result.partial else [])], _width(out)
+    text = "\n".join(lines if width is None else fit(lines, width)) + "\n"
     encoding = getattr(out, "encoding", None) or "utf-8"
     try:
         text.encode(encoding)
     except UnicodeEncodeError:  # a terminal that is not UTF-8
         text = text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
     out.write(text)
+
+
+def _width(out: IO[str]) -> int | None:
+    """The columns of the terminal, or as many as COLUMNS says; None: no limit, as in files and pipes."""
+    said = os.environ.get("COLUMNS", "")
+    if said.isdecimal() and int(said):
+        return max(NARROWEST, int(said))
+    try:
+        return max(NARROWEST, os.get_terminal_size(out.fileno()).columns) if out.isatty() else None
+    except (OSError, ValueError):  # no descriptor
+        return None
 
 
 _ASCII: Final = str.maketrans(dict(zip(BLOCKS, ".:-=+*%#", strict=True)) | {"…": "~"})
@@ -57,6 +70,8 @@ WRITERS: Final[dict[str, Callable[[Result, IO[Any]], None]]] = {
 }
 """Each format, and what writes a result in it: a new one is a function and a line here."""
 BINARY: Final = ("parquet",)
+PARTIAL_LINE: Final = "partial: stopped before the end of the input"
+NARROWEST: Final = 60  # columns that a table needs
 
 
 def write_result(result: Result, form: str, path: str | None) -> None:

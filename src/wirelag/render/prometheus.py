@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from wirelag.errors import WirelagError
+from wirelag.errors import MissingExtraError, WirelagError
 from wirelag.stats.distribution import MIDDLES_NS, Distribution
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Exporter:
         try:
             import prometheus_client as client
         except ImportError:
-            raise WirelagError("--prometheus needs the extra live: pip install 'wirelag[live]'") from None
+            raise MissingExtraError("--prometheus") from None
         registry = client.CollectorRegistry()
         registry.register(_Source(collect))
         client.ProcessCollector(registry=registry)

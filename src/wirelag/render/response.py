@@ -38,12 +38,16 @@ def table(result: ResponseResult) -> list[str]:
         (f"by {result.by}, {order_text(result)}", shown_groups(result)),
     ]
     lines: list[str] = []
-    for estimator, cells, head in (("pairs", _pairs_cells, _PAIRS_HEAD), ("pirate", _epoch_cells, _EPOCHS_HEAD)):
+    for estimator, cells, head, drop in (
+        ("pairs", _pairs_cells, _PAIRS_HEAD, (8, 7, 6, 5, 3, 2)),
+        ("pirate", _epoch_cells, _EPOCHS_HEAD, (5, 4, 3, 7, 6)),
+    ):
         own = [(title, [one for entry in entries for one in _of(entry, estimator)]) for title, entries in parts]
         shown = [entry for _, entries in own for entry in entries]
         title, method = method_cells(shown)
         if shown:
-            lines += layout(own, f"{'responses':>9}  {title}{head}", partial(_line, method, cells), WIDEST_KEY)
+            first = [f"{'responses':>9}", title.removesuffix("  ")]
+            lines += layout(own, [*first, *head], partial(_line, method, cells), WIDEST_KEY, drop)
     return lines + more_groups(result) + slowest_lines(result) + result.notes
 
 
@@ -51,35 +55,40 @@ def _of(entry: Entry, estimator: str) -> list[Entry]:
     return [one for one in entry.by_method() if one.report.estimator == estimator]
 
 
-def _line(method: Callable[[Report], str], cells: Callable[[Report], str], entry: Entry) -> str:
-    return f"{entry.report.samples:>9,}  {method(entry.report)}{cells(entry.report)}"
+def _line(method: Callable[[Report], str], cells: Callable[[Report], list[str]], entry: Entry) -> list[str]:
+    return [f"{entry.report.samples:>9,}", method(entry.report).removesuffix("  "), *cells(entry.report)]
 
 
-_PAIRS_HEAD: Final = f"{'p50':>8}  {'p99':>8}  {'mean, 95% interval':^28}  " + "  ".join(f"{name:>8}" for name in PARTS)
+_MEAN: Final = f"{'mean, 95% interval':^28}"
+_PAIRS_HEAD: Final = (f"{'p50':>8}", f"{'p99':>8}", _MEAN, *(f"{name:>8}" for name in PARTS))
 _EPOCHS_HEAD: Final = (
-    f"{'mean, 95% interval':^28}  {'think':>8}  {'network':>8}  {'in flight':>9}  {'answered':>14}  confidence"
+    *(_MEAN, f"{'think':>8}", f"{'network':>8}", f"{'in flight':>9}", f"{'answered':>14}", "confidence"),
 )
 
 
-def _pairs_cells(report: Report) -> str:
+def _pairs_cells(report: Report) -> list[str]:
     """The cells of exchanges seen both ways."""
     if report.mean is None:
-        return report.reason or ""
-    parts = "  ".join(f"{duration(report.details[name]):>8}" for name in PARTS)
-    return f"{quantiles(report, ('0.5', '0.99'))}  {mean_with_bounds(report):^28}  {parts}"
+        return [report.reason or ""]
+    parts = [f"{duration(report.details[name]):>8}" for name in PARTS]
+    return [*quantiles(report, ("0.5", "0.99")), f"{mean_with_bounds(report):^28}", *parts]
 
 
-def _epoch_cells(report: Report) -> str:
+def _epoch_cells(report: Report) -> list[str]:
     """The cells of estimates from packets of clients."""
     said = report.details
     epochs = f"{said['answered']:,} of {said['epochs']:,}"
     if report.mean is None:
         why = max(said["abstained"], key=said["abstained"].get) if said["abstained"] else "no requests"
-        return f"{'cannot say: ' + why:^28}  {'-':>8}  {'-':>8}  {'-':>9}  {epochs:>14}  -"
-    return (
-        f"{mean_with_bounds(report):^28}  {duration(said['think']):>8}  {duration(said['network']):>8}  "
-        f"{said['in_flight']:>9.1f}  {epochs:>14}  {said['confidence']:.0%}"
-    )
+        return [f"{'cannot say: ' + why:^28}", f"{'-':>8}", f"{'-':>8}", f"{'-':>9}", f"{epochs:>14}", "-"]
+    return [
+        f"{mean_with_bounds(report):^28}",
+        f"{duration(said['think']):>8}",
+        f"{duration(said['network']):>8}",
+        f"{said['in_flight']:>9.1f}",
+        f"{epochs:>14}",
+        f"{said['confidence']:.0%}",
+    ]
 
 
 def epoch_rows(epochs: Epochs) -> pl.DataFrame:

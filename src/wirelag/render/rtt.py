@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wirelag.render.tables import (
-    WIDEST_KEY,
     Pictures,
-    cut,
     layout,
     mean_with_bounds,
     more_groups,
@@ -32,13 +30,13 @@ def table(result: RttResult) -> list[str]:
     for delays in (*both, result.total.delays):
         whole.merge(delays)
     pictures = Pictures(whole)
-    head = f"{'samples':>9}  {'p50':>8}  {'p90':>8}  {'p99':>8}  {'mean, 95% interval':^24}  {pictures.axis}"
+    head = [f"{'':<13}", f"{'samples':>9}", *(f"{name:>8}" for name in ("p50", "p90", "p99"))]
+    head += [f"{'mean, 95% interval':^24}", pictures.axis]
     where = f" {_leg_text(result.ranked)}" if result.ranked in ("server", "client") else ""
     title = f"by {result.by}, {order_text(result, where)}"
     parts = [("", [result.total]), ("over time (UTC)", result.intervals), (title, shown_groups(result))]
-    width = min(WIDEST_KEY, max(len(entry.key) for _, entries in parts for entry in entries))
-    lined = [(title, [line for entry in entries for line in _lines(entry, width)]) for title, entries in parts]
-    lines = layout(lined, head, lambda line: delay_cells(line.entry, pictures), 2 * WIDEST_KEY)
+    lined = [(title, [line for entry in entries for line in _lines(entry)]) for title, entries in parts]
+    lines = layout(lined, head, lambda line: [f"{line.leg:<13}", *delay_cells(line.entry, pictures)], drop=(6, 3, 4, 2))
     return lines + more_groups(result) + slowest_lines(result) + result.notes
 
 
@@ -47,6 +45,7 @@ class _Line:
     """A line of the table: an entry, or one leg of it."""
 
     key: str
+    leg: str
     entry: Entry
 
 
@@ -54,19 +53,20 @@ def _leg_text(leg: str) -> str:
     return {"server": "to the server", "client": "to the client", "both": "both legs"}.get(leg, leg)
 
 
-def _lines(entry: Entry, width: int) -> Iterator[_Line]:
+def _lines(entry: Entry) -> Iterator[_Line]:
     """Both legs, and what was asked for if it is neither; the key stands on the first of them."""
     for i, (leg, one) in enumerate(entry.by_leg().items()):
-        yield _Line(f"{cut(entry.key, width) if i == 0 else '':<{width}}  {_leg_text(leg):<13}", one)
+        yield _Line(entry.key if i == 0 else "", _leg_text(leg), one)
 
 
-def delay_cells(entry: Entry, pictures: Pictures) -> str:
+def delay_cells(entry: Entry, pictures: Pictures) -> list[str]:
     """The figures of a distribution."""
     report = entry.report
     if not report.samples:
-        return f"{0:>9,}  {report.reason or 'no samples'}"
+        return [f"{0:>9,}", report.reason or "no samples"]
     mean = mean_with_bounds(report)
-    return f"{report.samples:>9,}  {quantiles(report, ('0.5', '0.9', '0.99'))}  {mean:^24}  {pictures.of(entry)}"
+    figures = quantiles(report, ("0.5", "0.9", "0.99"))
+    return [f"{report.samples:>9,}", *figures, f"{mean:^24}", pictures.of(entry)]
 
 
 def page(result: RttResult) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 WIDEST_KEY: Final = 44
 UNKNOWN: Final = "-"
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_SHORT_KEY: Final = 15  # an IPv4 address
 
 
 class Keyed(Protocol):
@@ -28,19 +29,97 @@ class Keyed(Protocol):
 K = TypeVar("K", bound=Keyed)
 
 
+class Row(str):
+    """A line of a table in full width, which knows its cells: `fit` lays them out again for a narrower terminal."""
+
+    key: str
+    cells: Sequence[str]
+    table: tuple[Sequence[str], Sequence[int]]  # the head's cells, and the columns in the order they are dropped
+
+    def __new__(cls, key: str, width: int, cells: Sequence[str], table: tuple[Sequence[str], Sequence[int]]) -> Row:
+        row = super().__new__(cls, f"{cut(key, width):<{width}}  {'  '.join(cells)}")
+        row.key, row.cells, row.table = key, cells, table
+        return row
+
+
 def layout(
-    parts: Sequence[tuple[str, Sequence[K]]], head: str, cells: Callable[[K], str], widest: int = WIDEST_KEY
+    parts: Sequence[tuple[str, Sequence[K]]],
+    head: Sequence[str],
+    cells: Callable[[K], Sequence[str]],
+    widest: int = WIDEST_KEY,
+    drop: Sequence[int] = (),
 ) -> list[str]:
     """One line per entry, key and cells, under the title of its part; parts without entries are left out.
 
-    A key that is too wide is cut.
+    A key that is too wide is cut. `drop` are columns that a narrow terminal can do without, the first to go first; an
+    entry with fewer cells than the head has text in the last.
     """
     width = min(widest, max(len(entry.key) for _, entries in parts for entry in entries))
-    lines = [f"{'':<{width}}  {head}"]
+    table = head, drop
+    lines: list[str] = [Row("", width, head, table)]
     for title, entries in parts:
         lines += [title] if title and entries else []
-        lines += [f"{cut(entry.key, width):<{width}}  {cells(entry)}" for entry in entries]
+        lines += [Row(entry.key, width, cells(entry), table) for entry in entries]
     return lines
+
+
+def fit(lines: Sequence[str], width: int) -> list[str]:
+    """The lines, none wider than this: columns are dropped, long keys get a line of their own, text is wrapped."""
+    tables: dict[int, _Narrow] = {}
+    for line in lines:
+        if isinstance(line, Row):
+            tables.setdefault(id(line.table[0]), _Narrow(line.table, width)).see(line)
+    fitted: list[str] = []
+    for line in lines:
+        fitted += tables[id(line.table[0])].lines(line) if isinstance(line, Row) else _wrapped(line, width)
+    return fitted
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    import textwrap
+
+    start = len(line) - len(line.lstrip()) + 2
+    return textwrap.wrap(line, width, subsequent_indent=" " * start, break_on_hyphens=False) or [""]
+
+
+class _Narrow:
+    """A table as wide as a terminal."""
+
+    def __init__(self, table: tuple[Sequence[str], Sequence[int]], width: int) -> None:
+        self._head, self._drop = table
+        self._width, self._key = width, 0
+        self._sizes = [0] * len(self._head)
+
+    def see(self, row: Row) -> None:
+        """Learn how wide its cells are."""
+        self._key = max(self._key, len(row.key))
+        if len(row.cells) == len(self._sizes):
+            self._sizes = [max(size, len(cell.strip())) for size, cell in zip(self._sizes, row.cells, strict=True)]
+
+    def _columns(self) -> tuple[list[int], int]:
+        """The columns that stay, and the width of keys."""
+        kept = list(range(len(self._sizes)))
+        for column in (*self._drop, None):
+            room = self._width - sum(self._sizes[i] + 2 for i in kept)
+            if room >= min(self._key, _SHORT_KEY) or column is None:
+                break
+            kept.remove(column)
+        return kept, max(2, min(self._key, room))
+
+    def lines(self, row: Row) -> list[str]:
+        """One line, or two if the key does not fit beside the cells."""
+        kept, key_width = self._columns()
+        if len(row.cells) == len(self._sizes):
+            cells = [self._cell(row.cells[i].strip(), i) for i in kept]
+        else:
+            cells = [row.cells[0].strip(), *(cell.strip() for cell in row.cells[1:])]
+        own_line = [cut(row.key, self._width)] if len(row.key) > key_width else []
+        text = f"{'' if own_line else row.key:<{key_width}}  {'  '.join(cells)}".rstrip()
+        return own_line + (_wrapped(text, self._width) if len(text) > self._width else [text])
+
+    def _cell(self, text: str, column: int) -> str:
+        left = not self._head[column].strip() or column == len(self._head) - 1
+        return f"{text:<{self._sizes[column]}}" if left else f"{text:>{self._sizes[column]}}"
 
 
 def shown_groups(result: DelayResult) -> Sequence[Entry]:
@@ -88,9 +167,9 @@ def mean_with_bounds(report: Report, otherwise: str = "") -> str:
     return ", ".join(part for part in (duration(report.mean), between) if part)
 
 
-def quantiles(report: Report, names: Sequence[str]) -> str:
-    """Quantiles side by side."""
-    return "  ".join(f"{duration(report.quantiles[name]):>8}" for name in names)
+def quantiles(report: Report, names: Sequence[str]) -> list[str]:
+    """A cell for each quantile."""
+    return [f"{duration(report.quantiles[name]):>8}" for name in names]
 
 
 class Pictures:

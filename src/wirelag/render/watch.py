@@ -107,10 +107,10 @@ def table(rows: Sequence[Entry], groups: Sequence[Entry], title: str) -> list[st
     head = f"{'samples':>9}  {methods}{'p50':>8}  {'p90':>8}  {'p99':>8}  {'mean, 95% interval':<28}"
     head += f"  {pictures.axis}" if delays.samples else ""
 
-    def cells(entry: Entry) -> str:
-        return _cells(entry, method_of_row(entry.report), pictures)
+    def cells(entry: Entry) -> list[str]:
+        return [_cells(entry, method_of_row(entry.report), pictures)]
 
-    return [line.rstrip() for line in layout([("", rows), (title, groups)], head, cells)]
+    return [line.rstrip() for line in layout([("", rows), (title, groups)], [head], cells)]
 
 
 def _cells(entry: Entry, method: str, pictures: Pictures) -> str:

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from wirelag.errors import WirelagError
+from wirelag.errors import MissingExtraError
 from wirelag.protocol.messages import MOST_BYTES, peek
 from wirelag.transport import Acknowledge
 from wirelag.transport.http import ASK_HEADER, FRAME, MEDIA_TYPE, QUIET_S
@@ -25,7 +25,7 @@ try:
     from starlette.responses import Response, StreamingResponse
     from starlette.routing import Route
 except ImportError:
-    raise WirelagError("an optional package is missing: pip install 'wirelag[live]'") from None
+    raise MissingExtraError("an HTTP server") from None
 
 _MOST_ASKS: Final = 256  # asks that wait for one agent
 _LONG: Final = 1 << 16  # bytes; longer messages are parsed in a thread

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from wirelag.errors import WirelagError
+from wirelag.errors import MissingExtraError
 from wirelag.protocol.messages import MOST_BYTES, peek
 from wirelag.transport import Acknowledge, Address, Refused, Unreachable, pauses, reason
 
@@ -30,7 +30,7 @@ try:
     from nats.js.client import JetStreamContext
     from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 except ImportError:
-    raise WirelagError("NATS needs an optional package: pip install 'wirelag[live]'") from None
+    raise MissingExtraError("NATS") from None
 
 STREAM: Final = "WIRELAG"
 ASKS: Final = "WIRELAG_ASKS"

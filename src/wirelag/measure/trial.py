@@ -1,0 +1,129 @@
+"""What commands would answer: `info` tries them on the first packets of a capture, with their own functions.
+
+Law: on a capture of at most `MOST_TRIED` packets a trial is the command itself, with its default settings.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from wirelag.errors import WirelagError
+
+if TYPE_CHECKING:
+    from wirelag.capture.files import Capture
+    from wirelag.capture.source import Statistics
+    from wirelag.measure.points import Progress
+    from wirelag.measure.response import ResponseResult
+    from wirelag.packets.batch import PacketBatch
+    from wirelag.twopoint.sketch import Sighting
+
+Observer: TypeAlias = "Callable[[PacketBatch], None]"
+MOST_TRIED: Final = 200_000  # packets
+
+
+@dataclass
+class Trial:
+    """What `rtt` and `response` found in the first packets of captures."""
+
+    whole: bool = True  # whether these were all packets
+    delays: int = 0  # round trips
+    timed: int = 0  # servers whose responses were timed
+    servers: int = 0
+    whys: Counter[str] = field(default_factory=Counter)  # why servers have no estimate
+
+    def add(self, other: Trial) -> None:
+        """Add the trial of another capture."""
+        self.whole &= other.whole
+        self.delays += other.delays
+        self.timed += other.timed
+        self.servers += other.servers
+        self.whys.update(other.whys)
+
+    @property
+    def why_not(self) -> str:
+        """The most common reason why a server has no estimate."""
+        return self.whys.most_common(1)[0][0] if self.whys else "no packets from clients to servers"
+
+
+class _FirstPackets:
+    """The first packets of a capture; observers see all of them."""
+
+    def __init__(self, capture: Capture, observers: Sequence[Observer], progress: Progress) -> None:
+        from wirelag.measure.rtt import RttSettings
+
+        self._capture, self._observers, self._progress = capture, observers, progress
+        self.round_trips = RttSettings().estimator().meter("tap")
+        self.rows, self.whole, self.read = 0, True, False
+
+    def __iter__(self) -> Iterator[PacketBatch]:
+        for batch in self._progress(self._capture):
+            for observe in self._observers:
+                observe(batch)
+            if self.rows >= MOST_TRIED:
+                self.whole = False
+                continue
+            self.rows += len(batch)
+            self.round_trips.observe(batch)
+            yield batch
+        self.read = True
+
+    @property
+    def statistics(self) -> Statistics:
+        """Of all packets."""
+        return self._capture.statistics
+
+    @property
+    def warnings(self) -> list[str]:
+        """What could not be read."""
+        return self._capture.warnings
+
+    @property
+    def names(self) -> list[str]:
+        """The name of the capture."""
+        return self._capture.names
+
+
+def try_commands(capture: Capture, observers: Sequence[Observer], progress: Progress) -> Trial:
+    """Read a capture once: observers see all of it, `rtt` and `response` its first packets."""
+    from wirelag.measure.response import ResponseSettings, measure_response
+    from wirelag.packets.intervals import Interval
+
+    packets, trial = _FirstPackets(capture, observers, progress), Trial()
+    try:
+        _count_servers(trial, measure_response(packets, ResponseSettings()))
+    except WirelagError:
+        if not packets.read:
+            raise  # the capture cannot be read; otherwise `response` has nothing to measure
+    trial.whole = packets.whole
+    trial.delays = packets.round_trips.cut(Interval(0, 0)).distribution().samples
+    return trial
+
+
+def _count_servers(trial: Trial, result: ResponseResult) -> None:
+    from wirelag.synopses.epochs import MEANING
+
+    trial.servers = len(result.groups)
+    for entry in result.groups:
+        report = entry.report
+        if report.mean is not None:
+            trial.timed += 1
+        elif abstained := report.details.get("abstained"):
+            trial.whys[MEANING[max(abstained, key=abstained.__getitem__)]] += 1
+        elif report.reason:
+            trial.whys[report.reason] += 1
+    if not trial.servers and result.report.mean is not None:
+        trial.timed = trial.servers = 1
+
+
+def unrelated(up: Sighting, down: Sighting, names: tuple[str, str]) -> str:
+    """Why `oneway` cannot measure between two captures; empty if it can."""
+    from wirelag.twopoint.alignment import align
+
+    try:
+        align(up, down, names=names)
+    except WirelagError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,61 @@
+"""What commands say where they have nothing to say: on real captures, each with another reason."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.support.captures import ethernet, ipv4, pcap, tcp
+from tests.support.command import wirelag
+from tests.support.places import ROOT
+
+SSH = "rtt/zeek/ssh.pcap.gz"
+CASES = (
+    (("rtt", "hidden/nDPI/vxlan.pcap"), "127 packets are tunnelled: --tunnels"),
+    (("response", "hidden/nDPI/vxlan.pcap"), "127 packets are tunnelled: --tunnels"),
+    (("flows", "hidden/nDPI/vxlan.pcap"), "127 packets are tunnelled: --tunnels"),
+    (("rtt", "hidden/zeek/ssh.client-side-half-duplex.pcap"), "in one direction only: try `wirelag response`"),
+    (("rtt", "hidden/zeek/ssh.server-side-half-duplex.pcap.gz"), "from servers to clients only: capture where"),
+    (("rtt", "malformed/tcpdump/arp-oobr.pcap"), "2,282 packets are not IP"),
+    (("response", "malformed/tcpdump/arp-oobr.pcap"), "2,282 packets are not IP"),
+    (("response", "hidden/spindump/trace_ping_bandwidthperiods1.pcap"), "only ICMP: try `wirelag rtt`"),
+    (("rtt", "malformed/dpkt/truncated_dns.pcap"), "only 1 packet: capture for longer"),
+    (("rtt", SSH, "--port", "9"), "the filter leaves out all 1,797 packets: most are of port 22"),
+    (("response", SSH, "--port", "9"), "the filter leaves out all 1,797 packets: most are of port 22"),
+    (("oneway", SSH, "hidden/zeek/ssh.client-side-half-duplex.pcap", "--port", "9"), "most are of port 22"),
+    (("rtt", SSH, "--from", "2020-01-01"), "the capture is from 2011-12-16 21:35:33.493 to 2015-01-12"),
+    (("rtt", SSH, "--host", "192.0.2.77"), "see what there is with `wirelag info`"),
+)
+
+
+@pytest.mark.parametrize(("words", "said"), CASES)
+def test_an_empty_answer_says_why_and_what_to_try(shared_data: Path, words: tuple[str, ...], said: str) -> None:
+    given = [shared_data / word if "/" in word else word for word in words]
+    ran = wirelag(*given, code=None)
+    assert said in ran.stdout + ran.stderr
+    if words[0] in ("rtt", "response") and ran.returncode == 0:
+        found = json.loads(wirelag(*given, "--format", "json").stdout)
+        assert said in found["hint"]
+        jsonschema.validate(found, json.loads((ROOT / f"docs/reference/schema/{words[0]}.json").read_text()))
+
+
+def test_an_answer_has_no_hint(shared_data: Path) -> None:
+    for command in ("rtt", "response"):
+        assert "hint" not in json.loads(wirelag(command, shared_data / SSH, "--format", "json").stdout)
+
+
+def test_cut_headers_are_named(tmp_path: Path) -> None:
+    """Frames cut inside the TCP header, and inside the IP header."""
+    whole = ethernet(ipv4(tcp(b"x" * 100, ports=(40_000, 443)), 6))
+    for kept, said in ((14 + 20 + 6, "without their full headers"), (14 + 8, "cut before the end of the IP header")):
+        path = tmp_path / f"cut{kept}.pcap"
+        path.write_bytes(pcap([(i, whole[:kept], len(whole)) for i in range(40)]))
+        printed = wirelag("rtt", path).stdout
+        assert said in printed
+        assert "capture at least 128 bytes of each (tcpdump -s 128)" in printed
+
+
+def test_what_can_be_read_once_still_gets_a_reason(shared_data: Path) -> None:
+    given = (shared_data / "malformed/tcpdump/arp-oobr.pcap").read_bytes()
+    assert "2,282 packets are not IP" in wirelag("rtt", "-", stdin=given).stdout

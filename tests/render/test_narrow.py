@@ -1,0 +1,73 @@
+"""Tables on narrow terminals: no line is wider, and what is left is what the wide table says."""
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import termios
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import WIRELAG, wirelag
+from wirelag.render.tables import fit
+
+SSH = "rtt/zeek/ssh.pcap.gz"
+CLIENT, SERVER = (f"twopoint/mptcpanalyzer-0.3.2/{side}_1_tcp_only.pcap.gz" for side in ("client", "server"))
+COMMANDS = (
+    ("rtt", SSH, "--by", "server", "--interval", "100d"),
+    ("rtt", SSH, "--by", "flow", "--leg", "both", "--above", "10ms", "--sla", "p99<1s"),
+    ("rtt", "hidden/nDPI/vxlan.pcap"),
+    ("response", SSH),
+    ("response", SSH, "--method", "auto", "--by", "flow"),
+    ("response", "hidden/zeek/ssh.client-side-half-duplex.pcap"),
+    ("oneway", CLIENT, SERVER, "--by", "flow"),
+    ("flows", SERVER, "--reference", "capture", "--upstream", CLIENT),
+    ("info", SSH, "hidden/PcapPlusPlus/4KHttpRequests.pcap.gz"),
+)
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_no_line_is_wider_than_the_terminal(shared_data: Path, words: tuple[str, ...], columns: int) -> None:
+    given = [shared_data / word if word.count("/") else word for word in words]
+    wide = wirelag(*given, environment={"COLUMNS": ""}, code=None)
+    narrow = wirelag(*given, environment={"COLUMNS": str(columns)}, code=None)
+    assert narrow.returncode == wide.returncode
+    lines = narrow.stdout.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert max(map(len, wide.stdout.splitlines())) > 80 or "vxlan" in str(words)
+    cut = "\N{HORIZONTAL ELLIPSIS}"
+    assert [word for word in narrow.stdout.split() if cut not in word and word not in wide.stdout] == []
+
+
+def test_means_keep_their_interval(shared_data: Path) -> None:
+    """At the least width, too: a figure without its uncertainty is no figure."""
+    told = wirelag("rtt", shared_data / SSH, environment={"COLUMNS": "20"}).stdout
+    assert "28.7 ms, 16.4 ms to 40.9 ms" in told
+    assert max(map(len, told.splitlines())) <= 60
+
+
+def test_a_terminal_decides_and_a_pipe_has_all(shared_data: Path) -> None:
+    command = [*WIRELAG, "rtt", str(shared_data / SSH)]
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    piped = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL, env=environment) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while part := os.read(ours, 65536):
+                shown += part
+        except OSError:  # the other end is closed
+            pass
+        assert process.wait() == 0
+    os.close(ours)
+    assert max(map(len, shown.decode().splitlines())) <= 80 < max(map(len, piped.splitlines()))
+    assert shown.decode().splitlines() == wirelag(*command[1:], environment={"COLUMNS": "80"}).stdout.splitlines()
+
+
+def test_text_is_wrapped_and_indented() -> None:
+    assert fit(["one " * 20, ""], 60) == ["one " * 14 + "one", "  one one one one one", ""]
