@@ -1,4 +1,4 @@
-"""Answers built from samples: are lists, verdicts and intervals right? 200 captures with known truth.
+"""Answers: are lists, verdicts and intervals built from samples right? 200 captures with known truth.
 
 Each capture has exchanges of clients with 30 servers, or the packets of one queue at two points. All delays pass queues
 with 55, 70, 85 or 95% load, so that neighbours in time are alike. The truth of an interval is the long-run value.

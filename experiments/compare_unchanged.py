@@ -2,7 +2,7 @@
 
 The captures are simulated. A connection's delay never changes here, so its samples are perfectly correlated: the worst
 case for intervals that count each sample as independent. With random groups, intervals come from the differences
-between groups of connections (random_groups.py).
+between groups of connections and between times (certainty.py).
 """
 
 import argparse
@@ -32,7 +32,9 @@ def reports(seed: int, matchers: tuple[str, ...], path: str) -> dict[str, Report
         total.add(found.legs, found.delays_ns)
         total.spread.add(packets.flow_key, packets.time_ns, found.rows, found.legs, found.delays_ns)
     honest = replace(total.report("match", "round_trip"), details={})
-    return {"crowds": honest, "each sample": replace(honest, **facts(total.distribution()))}
+    delays = total.distribution()
+    delays.certainty = None
+    return {"crowds": honest, "each sample": replace(honest, **facts(delays))}
 
 
 def main() -> None:

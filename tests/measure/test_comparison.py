@@ -314,7 +314,7 @@ def test_notes() -> None:
     apart = compare(plain | {"groups": group}, plain | {"groups": [{"key": "b"}]})
     assert apart.notes == ("no group is in both reports: were they made with the same --by?",)
     rng = np.random.default_rng(1)
-    assert compare(report(rng, 1000), report(rng, 1000, 2)).notes == (comparing.DEPENDENT,)
+    assert compare(report(rng, 1000), report(rng, 1000, 2)).notes == ()
 
 
 def test_legs() -> None:

@@ -30,11 +30,6 @@ RATES: Final = (("loss", "lost", "sent"), ("reordering", "reordered", "received"
 # samples they have. So each of them gets this error.
 ROUNDING: Final = math.log1p(1 / 128) / Z95 / math.sqrt(2)
 
-DEPENDENT: Final = (
-    "groups with fewer than three connections count samples as independent; chance may vary more than assumed there "
-    "(rtt --match handshake has one sample per connection)"
-)
-
 
 class ReportError(ValueError):
     """The reports cannot be compared; `side` names the one at fault, or both."""
@@ -196,8 +191,6 @@ def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Comparison:
     legs = _called([_part(key, old.legs[key], new.legs[key]) for key in old.legs if key in new.legs])
     (total,) = _called([_part("all", old.total, new.total)])
     notes = list(_notes(old, new))
-    if old.quantity == "round_trip" and any(part.main.is_called for part in (total, *legs, *groups)):
-        notes.append(DEPENDENT)
     return Comparison(
         old.quantity,
         (old.estimator, new.estimator),
