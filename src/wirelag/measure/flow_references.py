@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from wirelag.twopoint.references import References
 
 NO_BETTER: Final = 0.9  # share of the mean's error: neighbours with more predict nothing
-MOST_PARTS: Final = 256  # intervals merged at once
-FEW_RECORDS: Final = 1 << 16
 REFUSED: Final = {
     "foreign": "from another stream",
     "size": "of another size",
@@ -63,8 +61,7 @@ def alone(
     packets: Iterable[PacketBatch] = progress(capture)
     if way:
         packets = (_travelling(batch, way, estimator) for batch in packets)
-    parts = _observed(packets, interval_ns, Meters(estimator))
-    together, lines = _add_up(parts, interval_ns, choice, estimator.most_flows)
+    together, lines = _observed(packets, interval_ns, Meters(estimator, interval_ns is not None), choice)
     names = ", ".join(capture.names)
     found = Referred(names, together, lines, choice, capture.statistics, capture.warnings)
     found.notes += _both_ways(together) if way is None else []
@@ -112,10 +109,10 @@ def against(
     sent = (alignment.select("upstream", batch) for batch in up.batches(pair.packet_id))
     references = References(sent, every, alignment.least_ns)
     ways, notes = _ways(alignment, every)
-    meters = Meters(estimator, ways, references)
+    meters = Meters(estimator, interval_ns is not None, ways, references)
     choice = Choice(wanted, alignment.courses["downstream"], way)
     packets = (_not_backward(batch, alignment) for batch in down.batches(pair.packet_id))
-    together, lines = _add_up(_observed(packets, interval_ns, meters), interval_ns, choice, estimator.most_flows)
+    together, lines = _observed(packets, interval_ns, meters, choice)
     assert down.read
     warnings = [line for point in points if point.read for line in point.read.warnings]
     notes = [*pair.notes, *alignment.notes, *notes]
@@ -145,12 +142,20 @@ def _ways(alignment: Alignment, every: int) -> tuple[npt.NDArray[np.uint64], lis
 
 
 class Meters:
-    """A meter for each route, the last for all others; they share memory, buffer and records."""
+    """A meter for each route, the last for all others; they share memory, buffer and records.
+
+    With `in_parts` there is a second set, which is cut at intervals. Law: the figures of the whole come from a meter
+    that is never cut, so that intervals, which only change what is shown, do not change them.
+    """
 
     def __init__(
-        self, estimator: Rli, ways: npt.NDArray[np.uint64] | None = None, references: References | None = None
+        self,
+        estimator: Rli,
+        in_parts: bool,
+        ways: npt.NDArray[np.uint64] | None = None,
+        references: References | None = None,
     ) -> None:
-        self._ways, self._references = ways, references
+        self._ways, self._references, self.most_flows = ways, references, estimator.most_flows
         count = 1 if ways is None else len(ways) + 1
         share = replace(
             estimator,
@@ -158,15 +163,18 @@ class Meters:
             buffer=max(1, estimator.buffer // count),
             most_flows=max(1, estimator.most_flows // count),
         )
-        self._meters = [share.meter("downstream") for _ in range(count)]
+        self._sets = [[share.meter("downstream") for _ in range(count)] for _ in range(1 + in_parts)]
 
     def observe(self, batch: PacketBatch) -> None:
         """Take packets, with those that are references."""
         if self._references is None or self._ways is None:
-            self._meters[0].observe(batch)
+            for meters in self._sets:
+                meters[0].observe(batch)
             return
         for way, part in self._parts(batch):
-            self._meters[way].observe_with(part, *self._references.find(part, way))
+            found = self._references.find(part, way)
+            for meters in self._sets:
+                meters[way].observe_with(part, *found)
 
     def _parts(self, batch: PacketBatch) -> Iterator[tuple[int, PacketBatch]]:
         import numpy as np
@@ -179,16 +187,23 @@ class Meters:
         keys = pair_keys(address_keys(batch.src), address_keys(batch.dst))
         place = np.searchsorted(self._ways, keys)
         ways = np.where(np.isin(keys, self._ways), place, len(self._ways))
-        for way in range(len(self._meters)):
+        for way in range(len(self._sets[0])):
             rows = np.flatnonzero(ways == way)
             if len(rows):
                 yield way, batch[rows]
 
     def cut(self, interval: Interval, last: bool) -> Flows:
-        """The flows of all meters in an interval; the queue is that of the last."""
+        """The flows of all routes in an interval; the queue is that of the last."""
+        return self._cut(1, interval, last)
+
+    def finish(self, interval: Interval) -> Flows:
+        """The flows of all routes in the whole capture."""
+        return self._cut(0, interval, True)
+
+    def _cut(self, which: int, interval: Interval, last: bool) -> Flows:
         from wirelag.synopses.flows import added
 
-        parts = [meter.cut(interval, last) for meter in self._meters]
+        parts = [meter.cut(interval, last) for meter in self._sets[which]]
         return added(parts) if len(parts) > 1 else parts[0]
 
 
@@ -206,42 +221,27 @@ def _not_backward(batch: PacketBatch, alignment: Alignment) -> PacketBatch:
 
 
 def _observed(
-    packets: Iterable[PacketBatch], interval_ns: int | None, meters: Meters
-) -> Iterator[tuple[Interval, Flows]]:
-    """The flows of each interval, or of the whole capture without `interval_ns`."""
+    packets: Iterable[PacketBatch], interval_ns: int | None, meters: Meters, choice: Choice
+) -> tuple[Flows, list[tuple[Report, FlowRow]]]:
+    """The flows of the whole capture, and a line for each interval."""
     from wirelag.packets.intervals import Interval, split
 
-    now: Interval | None = None
+    lines: list[tuple[Report, FlowRow]] = []
+
+    def tell(when: Interval, last: bool) -> None:
+        _, report, row = summary(meters.cut(when, last), choice, "interval", format_time(when.start_ns))
+        lines.append((report.during(when), row))
+
+    now = whole = Interval(0, 0)
     for span, batch in split(packets, interval_ns):
-        if interval_ns is not None and now is not None and span != now:
-            yield now, meters.cut(now, False)
-            now = None
-        now = Interval(min(now.start_ns, span.start_ns), max(now.end_ns, span.end_ns)) if now else span
+        if interval_ns is not None and now.length_ns and span != now:
+            tell(now, False)
+        now = span
+        whole = Interval(min(whole.start_ns, span.start_ns), max(whole.end_ns, span.end_ns)) if whole.end_ns else span
         meters.observe(batch)
-    now = now or Interval(0, 0)
-    yield now, meters.cut(now, True)
-
-
-def _add_up(
-    parts: Iterable[tuple[Interval, Flows]], interval_ns: int | None, choice: Choice, most_flows: int
-) -> tuple[Flows, list[tuple[Report, FlowRow]]]:
-    """Merge all intervals into one, and report each.
-
-    Parts are merged once they have as many records as the merged ones, so each record moves only a few times, however
-    many intervals there are. At most `most_flows` stay; there are never more than twice as many plus one part.
-    """
-    from wirelag.synopses.flows import added
-
-    lines, together, fresh = [], [], 0
-    for when, part in parts:
-        if interval_ns is not None:
-            _, report, row = summary(part, choice, "interval", format_time(when.start_ns))
-            lines.append((report.during(when), row))
-        together.append(part)
-        fresh += len(part)
-        if len(together) > MOST_PARTS or fresh > max(FEW_RECORDS, len(together[0])):
-            together, fresh = [added(together).shortened(most_flows)], 0
-    return added(together).shortened(most_flows), lines
+    if interval_ns is not None:
+        tell(now, True)
+    return meters.finish(whole).shortened(meters.most_flows), lines
 
 
 def refused(flows: Flows) -> dict[str, int]:
