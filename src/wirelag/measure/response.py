@@ -109,9 +109,8 @@ class ResponseSettings:
         """The estimator of one direction."""
         from wirelag.estimators.pirate import Pirate
 
-        shortest_ns = self.epoch_ns if self.interval_ns is None else min(self.epoch_ns, self.interval_ns)
         method: Any = "auto" if self.may_pair else self.method
-        return Pirate(method, self.memory, shortest_ns, self.fewest, self.gap_ns, self.literal)
+        return Pirate(method, self.memory, self.epoch_ns, self.fewest, self.gap_ns, self.literal)
 
 
 @dataclass(frozen=True)
