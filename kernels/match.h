@@ -179,12 +179,13 @@ WL_INLINE void wl_settle(struct wl_match *m, struct wl_connection *c, const stru
         c->client = (u8)(p->src_port >= p->dst_port ? d : !d);
 }
 
-/* A RST ends both directions: nothing in flight is answered any more, and the next SYN opens a new connection. */
-WL_INLINE void wl_reset(struct wl_match *m, struct wl_connection *c)
+/* A RST from side d: it answers nothing any more, so what the other side sent is given up, and the next SYN opens a new
+   connection. What d sent itself may have been answered already: the response is under way. */
+WL_INLINE void wl_reset(struct wl_match *m, struct wl_connection *c, u32 d)
 {
-    wl_vacate(m, c);
-    for (int d = 0; d < 2; d++)
-        c->side[d] = (struct wl_side){0};
+    wl_forget(m, &c->side[!d]);
+    c->side[!d] = (struct wl_side){0};
+    c->side[d].known &= (u8) ~(WL_KNOWN_SYN | WL_KNOWN_SYN_ACK | WL_CLOSED);
 }
 
 WL_INLINE struct wl_connection *wl_known_connection(struct wl_match *m, u64 key)
@@ -393,7 +394,7 @@ WL_INLINE int wl_match_tcp(struct wl_match *m, struct wl_connection *c, const st
             wl_sack(m, other, (u32)(p->transaction >> 32), (u32)p->transaction);
     }
     if (p->message & WL_RST) {
-        wl_reset(m, c);
+        wl_reset(m, c, d);
         return taken;
     }
     side->known &= (u8)~WL_CLOSED;
@@ -424,7 +425,7 @@ WL_INLINE int wl_match_timestamps(
             break;
         }
     if (p->message & WL_RST) {
-        wl_reset(m, c);
+        wl_reset(m, c, d);
         return taken;
     }
     if (side->known & WL_KNOWN_STAMP && !wl_after(p->tsval, side->stamp))

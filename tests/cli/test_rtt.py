@@ -24,8 +24,6 @@ EXCEPTIONS = {
     "rtt/tcptrace/hardware_dups.dmp.gz",
     "twopoint/mptcpanalyzer-0.3.2/client_1_tcp_only.pcap.gz",
     "twopoint/mptcpanalyzer-0.3.2/server_2_filtered.pcapng.gz",
-    "twopoint/mptcpanalyzer-0.3.2/server_1_tcp_only.pcap.gz",
-    "rtt/redart/capture_4.pcap.gz",
 }
 
 

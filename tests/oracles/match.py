@@ -127,10 +127,10 @@ class Connection:
         """The leg of a request sent in this direction."""
         return SERVER if direction == self.client else CLIENT
 
-    def reset(self) -> None:
-        """Forget everything but the client, and that this is QUIC."""
-        fresh = Connection(self.client, quic=self.quic)
-        vars(self).update(vars(fresh))
+    def reset(self, direction: int) -> None:
+        """The sender of this direction answers nothing any more: what the other sent is given up."""
+        self.syn, self.syn_acks, self.closed = None, [None, None], [False, False]
+        self.directions[1 - direction] = Direction()
 
 
 class Match:
@@ -292,7 +292,7 @@ class Match:
         if packet.has(RST):
             refuses = [segment.syn for segment in receiver.segments] == [True]
             refused = self.acknowledge(receiver, packet.ack, connection.leg(o)) if packet.has(ACK) and refuses else None
-            connection.reset()
+            connection.reset(d)
             return refused
 
         request = None
@@ -391,7 +391,7 @@ class Match:
             if time_ns is not None:
                 request = Request(time_ns, connection.leg(o))
         if packet.has(RST):
-            connection.reset()
+            connection.reset(d)
         else:
             self.timestamp(connection.directions[d], packet)
         return request

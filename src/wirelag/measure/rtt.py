@@ -242,7 +242,7 @@ def measure_rtt(
     if len(result.total.legs) > 1:
         result.notes.append(LEG_NOTE)
     result.explain(packets)
-    result.notes += [result.coverage, *result.interval_notes()]
+    result.notes += [*result.interval_notes(), result.coverage]
     return result
 
 
