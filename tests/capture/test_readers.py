@@ -145,7 +145,8 @@ def test_every_file_gives_the_count_of_capinfos(
             assert found == sum(1 for _ in packets(plain_bytes(path))), name
             assert set(capture.statistics.skipped) == {"link_type"}, name
         else:
-            assert (found, capture.warnings) == (count, []), name
+            others = [line for line in capture.warnings if "more than a day apart" not in line]  # merged captures
+            assert (found, others) == (count, []), name
     assert read_files > 300
 
 
@@ -408,7 +409,7 @@ def test_whole_zstd_frames_give_no_warning_and_parts_do(
     save: Callable[[bytes], Path], settings: dict[str, int]
 ) -> None:
     """Several frames with a skippable one between them, records of all sizes, some of one repeated byte."""
-    data = pcap(sample_records(3_000)) + pcap([(0, bytes(200_000), 200_000)])[24:]
+    data = pcap(sample_records(3_000)) + pcap([(sample_records(3_000)[-1][0], bytes(200_000), 200_000)])[24:]
     compressor = zstandard.ZstdCompressor(**settings)
     halves = [compressor.compress(data[:100_000]), compressor.compress(data[100_000:])]
     skipped = b"\x5a\x2a\x4d\x18" + (7).to_bytes(4, "little") + b"passing"

@@ -34,7 +34,7 @@ OPTIONS = {
         *GROUPED, "--interval 1s", "--interval auto", "--by client", "--by flow --sort p99", "--exchanges ROWS",
         "--exchanges TEXT", "--epochs ROWS", "--by client --interval 2s --html PAGE --exchanges ROWS",
     ),
-    "response, one direction": (*GROUPED, "--interval 100ms", "--interval auto", "--by flow --sort mean", "--epochs ROWS"),
+    "response, one direction": (*GROUPED, "--interval 100ms", "--by flow --sort mean", "--epochs ROWS"),
     "oneway": (
         *GROUPED, "--by destination", "--by flow --sort max --top 1", "--segment A>B", "--samples ROWS",
         "--samples TEXT", "--by source --html PAGE --samples ROWS", "--interval 5s", "--interval 5s --samples ROWS",

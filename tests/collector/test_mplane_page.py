@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.browser import Browser
 from tests.support.collector_process import Running
-from tests.support.m_sets import config_of, says, write_network
+from tests.support.m_sets import agents, config_of, write_network
 from tests.support.places import SIX_ROUTERS
 from wirelag.network.topology import read_topology
 
@@ -23,9 +23,10 @@ def browser(tool: Callable[[str], str], tmp_path: Path) -> Iterator[Browser]:
 def test_the_map_follows_the_network(browser: Browser, tmp_path: Path) -> None:
     network, six = tmp_path / "net.json", read_topology(SIX)
     write_network(network, six)
-    with Running(tmp_path, "--topology", str(network), "--follow", "50ms") as running:
-        for point in ("C", "F"):
-            says(running.url, point, config_of(tmp_path), 0)
+    with (
+        Running(tmp_path, "--topology", str(network), "--follow", "50ms") as running,
+        agents(running.url, config_of(tmp_path), {"C": 0, "F": 0}),
+    ):
         running.until(lambda: running.get("/api/v1/topology")[0] == 200)  # the first plan may take long
         running.until(lambda: running.json("/api/v1/topology")["upgraded"] == ["C", "F"])
         browser.open(running.url)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.collector_process import Running
-from tests.support.m_sets import config_of, says, write_network
+from tests.support.m_sets import agents, config_of, write_network
 from tests.support.places import DATA
 from tests.support.two_points import SECOND_NS
 from tests.support.waiting import PATIENCE_S
@@ -317,13 +317,17 @@ def test_a_collector_follows_a_file(six: Topology, tmp_path: Path) -> None:
 
     write_network(network, six)
     config = config_of(tmp_path)
-    with Running(tmp_path, "--topology", str(network), "--follow", "50ms", token=None) as running:
-        for point in MEASURING:
-            says(running.url, point, config, 0)
+    settings = tmp_path / "collect.toml"
+    settings.write_text('[follow]\noverlap = "10m"\n')  # however long the test takes
+    words = (str(settings), "--topology", str(network), "--follow", "50ms")
+    with (
+        Running(tmp_path, *words, token=None) as running,
+        agents(running.url, config, dict.fromkeys(MEASURING, 0)) as has_ns,
+    ):
         running.until(lambda: running.get("/api/v1/topology")[0] == 200)  # the first plan may take long
         running.until(lambda: running.json("/api/v1/topology")["upgraded"] == MEASURING)
         told = _asked(running.url, "C", lambda message: len(message.records) == 4)
-        says(running.url, "C", config, told.interval.start_ns)
+        has_ns["C"] = told.interval.start_ns
         write_network(network, six.without(("C", "F")))
         # C's m-set from before the others had announced themselves may still come first.
         turned = _asked(running.url, "C", lambda message: _ending(message) == {"C>F", "F>C"})

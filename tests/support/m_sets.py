@@ -2,7 +2,10 @@
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 
 from tests.support.waiting import PATIENCE_S
 from wirelag.agent.config import Config
@@ -40,6 +43,30 @@ def says(url: str, point: str, config: Config, has_ns: int) -> None:
     record = {"start_ns": now_ns, "end_ns": now_ns, "name": None, "class": None, "m_set_ns": has_ns}
     message = Message("status", point, None, Interval(now_ns, now_ns), config.terms, records=(record,), sent_ns=now_ns)
     _request(f"{url}/v1/messages", encode(message))
+
+
+@contextmanager
+def agents(url: str, config: Config, has_ns: dict[str, int]) -> Iterator[dict[str, int]]:
+    """Agents that say every second which m-set they have, as real ones do: one that is silent for 30 s counts as gone.
+
+    Change the entry of an agent to give it another m-set.
+    """
+    done = Event()
+
+    def keep_saying() -> None:
+        while not done.wait(1.0):
+            for point, valid_ns in list(has_ns.items()):
+                says(url, point, config, valid_ns)
+
+    for point, valid_ns in has_ns.items():
+        says(url, point, config, valid_ns)
+    thread = Thread(target=keep_saying)
+    thread.start()
+    try:
+        yield has_ns
+    finally:
+        done.set()
+        thread.join()
 
 
 def _request(url: str, data: bytes) -> None:

@@ -201,9 +201,11 @@ class DelayResult(Result):
 
     def interval_notes(self) -> list[str]:
         """Why figures have no 95% interval: those of the total, or of how many others."""
-        if self.report.mean is not None and "mean" not in self.report.ci95:
-            why = self.report.details.get("no_interval")
-            return [f"the mean has no 95% interval: {why}"] if why else []
+        whole = {f" to the {leg}": one.report for leg, one in self.total.legs.items()} or {"": self.report}
+        why = {where: one.details.get("no_interval") for where, one in whole.items() if "mean" not in one.ci95}
+        lines = [f"the mean{where} has no 95% interval: {reason}" for where, reason in why.items() if reason]
+        if lines:
+            return lines
         others = [entry.report for entry in (*self.segments, *self.intervals, *self.groups) if entry.report.samples]
         without = sum("no_interval" in one.details and "mean" not in one.ci95 for one in others)
         if not without:

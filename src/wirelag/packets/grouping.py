@@ -49,14 +49,14 @@ class Grouping:
             tag = self._tags.get(key)
             if tag is None and len(self._tags) < self.most:
                 tag = self._tags[key] = len(self._tags) + OTHER + 1
+            if tag is not None and tag not in self.keys:
                 self.keys[tag] = self.name(words[first[i]].tolist())
             found[i] = OTHER if tag is None else tag
         return found[inverse]
 
     def keep(self, words: Sequence[int]) -> None:
-        """Number a group before its packets come."""
-        tag = self._tags.setdefault(tuple(words[: self.key_words]), len(self._tags) + OTHER + 1)
-        self.keys[tag] = self.name(words)
+        """Number a group before its packets come: the first of them names it, in its direction."""
+        self._tags.setdefault(tuple(words[: self.key_words]), len(self._tags) + OTHER + 1)
 
     def add(self, packets: PacketBatch, rows: Ints, legs: Ints, delays_ns: Ints, weights: Ints | None = None) -> Ints:
         """The tag of each sample. Delays are not kept here: see `GroupDelays`."""

@@ -34,6 +34,24 @@ class Sources(NamedTuple):
     times: Source | None = None
 
 
+class Effect:
+    """The error of a mean whose samples are alike in parts, and its effect on shares."""
+
+    def __init__(self, mean: Error | None, delays: Distribution) -> None:
+        self._mean, self._delays = mean, delays
+
+    def mean_error_ns(self) -> Error | None:
+        """The error of the mean."""
+        return self._mean
+
+    def share_error(self, below: int) -> Error | None:
+        """The error of the share of delays in bins below this one: larger by as much as that of the mean."""
+        alone = self._delays.mean_error_ns()
+        if self._mean is None or not alone:
+            return None
+        return self._mean[0] / alone * self._delays.share_error(below), self._mean[1]
+
+
 class Certainty:
     """The 95% intervals of delays."""
 

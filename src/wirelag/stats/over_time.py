@@ -63,6 +63,15 @@ def batch_error(sums: Numbers, counts: Numbers) -> Error | None:
     return math.sqrt(variance), max(batches / each - 1, 1.0)
 
 
+def equal_batches(sums: Floats, counts: Floats) -> tuple[Floats, Floats]:
+    """Sums and counts of parts, in order of time, put together to batches of about the same weight."""
+    held = counts > 0
+    sums, counts = sums[held], counts[held]
+    whole = counts.sum()
+    batch = np.minimum((counts.cumsum() - counts / 2) * (BATCHES / max(whole, 1.0)), BATCHES - 1).astype(np.int64)
+    return np.asarray(np.bincount(batch, sums, BATCHES), float), np.asarray(np.bincount(batch, counts, BATCHES), float)
+
+
 class Batches:
     """Samples in batches of about the same weight, in order of time."""
 
@@ -84,9 +93,9 @@ class Batches:
 
 def tells(error: Error | None, samples: int) -> str | None:
     """Why there is no interval with this error; None: there is one."""
-    if samples < BATCHES or error is None:
+    if samples < BATCHES:
         return f"fewer than {BATCHES} delays do not show how they vary over time"
-    if error[1] < STRETCHES - 1:
+    if error is None or error[1] < STRETCHES - 1:
         return "delays change too slowly for so short a time: there are fewer than eight independent stretches"
     return None
 

@@ -1,6 +1,6 @@
 """Samples of delay by connection and by time: how much they vary.
 
-Memory: 606 KB (random_groups.py, time_groups.py), of which a page is used when a delay falls into it. Merging is
+Memory: 434 KB (random_groups.py, time_slots.py), of which a page is used when a delay falls into it. Merging is
 addition.
 """
 
@@ -11,22 +11,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.stats.certainty import Certainty, Sources
+from wirelag.stats.certainty import Certainty, Effect, Sources
 from wirelag.stats.distribution import Distribution
-from wirelag.stats.random_groups import RandomGroups
-from wirelag.stats.time_groups import TimeGroups
+from wirelag.stats.random_groups import MIDDLES_COARSE_NS, RandomGroups
+from wirelag.stats.time_slots import TimeSlots
 
 Ints = npt.NDArray[Any]
 
 
 class Spread:
-    """Weights of delays by leg, in groups of connections and in stretches of time."""
+    """Weights of delays by leg, in groups of connections, and their sums by time."""
 
     __slots__ = ("connections", "times")
 
-    def __init__(self, connections: RandomGroups | None = None, times: TimeGroups | None = None) -> None:
+    def __init__(self, connections: RandomGroups | None = None, times: TimeSlots | None = None) -> None:
         self.connections = connections or RandomGroups()
-        self.times = times or TimeGroups()
+        self.times = times or TimeSlots()
 
     def add(
         self, flow_key: Ints, times_ns: Ints, rows: Ints, legs: Ints, delays_ns: Ints, weights: Ints | None = None
@@ -38,7 +38,8 @@ class Spread:
     def add_counted(self, time_ns: int, connections: RandomGroups) -> None:
         """Add delays that were counted by connection within a short time."""
         self.connections.merge(connections)
-        self.times.add_counted(time_ns, connections.weights.sum(axis=1))
+        counts = connections.weights.sum(axis=1).astype(np.float64)
+        self.times.add_summed(time_ns, counts.sum(axis=1), counts @ MIDDLES_COARSE_NS)
 
     def merge(self, other: Spread) -> None:
         """Add the samples of another."""
@@ -51,7 +52,9 @@ class Spread:
 
     def sure(self, delays: Distribution) -> Distribution:
         """These delays, with intervals from this spread."""
-        delays.certainty = Certainty(delays, lambda: Sources(self.connections, self.times))
+        delays.certainty = Certainty(
+            delays, lambda: Sources(self.connections, Effect(self.times.mean_error_ns(), delays))
+        )
         return delays
 
 

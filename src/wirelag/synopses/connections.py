@@ -1,7 +1,7 @@
 """Round trips of whole connections: the mean delay to the server plus the mean delay to the client, for each of them.
 
 Law: a connection counts once, and only if delays of both legs were seen. Sums are kept for each connection, group and
-stretch of time, of which there are at most 32: they also tell how sure the figures of a group are. Memory: 64 bytes per
+stretch of time, of which there are at most 64: they also tell how sure the figures of a group are. Memory: 64 bytes per
 row, for at most 2^18 of them; beyond that, connections whose flow key begins with a zero bit more are kept, again and
 again. A flow key is a hash, so that they are an even sample.
 """
@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import OTHER
-from wirelag.stats.certainty import Sources
+from wirelag.stats.certainty import Effect, Sources
 from wirelag.stats.distribution import Distribution
-from wirelag.stats.over_time import Error, batch_error
+from wirelag.stats.over_time import Error, batch_error, equal_batches
 from wirelag.synopses.samples import ALL, SampleBatch
 
 MOST: Final = 1 << 18
@@ -26,7 +26,7 @@ _PENDING: Final = 1 << 16
 FEWEST: Final = 3  # connections that tell how much they differ
 _KEYS: Final = 3  # flow key, tag of its group, number of the stretch of time
 _COLUMNS: Final = _KEYS + 4  # then sum and weight of each leg
-STRETCHES: Final = 32
+STRETCHES: Final = 64
 SHORTEST: Final = 20  # bits: a stretch of 1 ms
 
 Rows = npt.NDArray[Any]
@@ -135,25 +135,7 @@ class Connections:
         scale = math.sqrt(float(sizes.sum()) / float(delays.weight)) if delays.weight else 0.0
         connections, stretches = (_summed(rows[:, column], sums, sizes) for column in (0, 2))
         between = _scaled(_cluster_error(*connections), scale)
-        return Sources(Effect(between, delays), Effect(_scaled(batch_error(*stretches), scale), delays))
-
-
-class Effect:
-    """The error of a mean whose samples are alike in parts, and its effect on shares."""
-
-    def __init__(self, mean: Error | None, delays: Distribution) -> None:
-        self._mean, self._delays = mean, delays
-
-    def mean_error_ns(self) -> Error | None:
-        """The error of the mean."""
-        return self._mean
-
-    def share_error(self, below: int) -> Error | None:
-        """The error of the share of delays in bins below this one: larger by as much as that of the mean."""
-        alone = self._delays.mean_error_ns()
-        if self._mean is None or not alone:
-            return None
-        return self._mean[0] / alone * self._delays.share_error(below), self._mean[1]
+        return Sources(Effect(between, delays), Effect(_scaled(batch_error(*equal_batches(*stretches)), scale), delays))
 
 
 def _summed(keys: Rows, sums: Rows, sizes: Rows) -> tuple[Rows, Rows]:
