@@ -24,7 +24,7 @@ from tests.support.rli_packets import (
     set_sent,
 )
 from wirelag.estimators.rli import LEARNING, PATIENCE, Rli
-from wirelag.measure.flow_references import Meters, _add_up
+from wirelag.measure.flow_references import Meters
 from wirelag.measure.flow_rows import Choice, _as_one, flow_rows
 from wirelag.packets.batch import Kind, PacketBatch
 from wirelag.packets.filters import Filter
@@ -250,21 +250,26 @@ def parts_of(flows: Flows, count: int) -> Sequence[tuple[Interval, Flows]]:
     return [(Interval(i, i + 1), flows) for i in range(count)]
 
 
-def test_many_intervals_add_up_in_bounded_memory() -> None:
-    flows = measured(LINEAR, seen(simulation())).merged()
-    total, lines = _add_up(parts_of(flows, 300), 10**9, Choice(Filter()), 1 << 20)
-    assert len(lines) == 300
-    assert len(total) == len(flows)
-    assert (total.column("packets") == 300 * flows.column("packets")).all()
-    short, _ = _add_up(parts_of(flows, 300), None, Choice(Filter()), 100)
-    assert (short.records == total.records[:100]).all()
+def test_intervals_do_not_change_the_whole() -> None:
+    packets, whole = seen(simulation()), Interval(0, 10**12)
+    plain, in_parts = Meters(LINEAR, False), Meters(LINEAR, True)
+    for start in range(0, len(packets), 2_000):
+        batch = packets[np.arange(start, min(start + 2_000, len(packets)))]
+        plain.observe(batch)
+        in_parts.observe(batch)
+        assert in_parts.cut(Interval(start, start + 1), False).packets == len(batch)
+    flows, same = plain.finish(whole), in_parts.finish(whole)
+    assert (flows.records == same.records).all()
+    assert flows.report() == same.report()
+    short = flows.shortened(100)
+    assert len(short) == 100
     assert short.counts["unlisted"] > 0
-    assert (short.timed, short.sum_ns) == (total.timed, total.sum_ns)
+    assert (short.timed, short.sum_ns) == (flows.timed, flows.sum_ns)
 
 
 def test_meters_of_many_ways_share_the_memory_of_one() -> None:
     ways = np.arange(16, dtype=np.uint64)
-    meters, fixed = Meters(LINEAR, ways)._meters, 64 << 10
+    meters, fixed = Meters(LINEAR, False, ways)._sets[0], 64 << 10
     assert sum(meter.memory for meter in meters) <= LINEAR.meter("downstream").memory + fixed * len(meters)
     assert sum(meter._estimator.most_flows for meter in meters) <= LINEAR.most_flows
 
