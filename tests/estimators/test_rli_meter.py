@@ -1,7 +1,6 @@
 """The meter of Rli: choice of the reference stream, learning, errors of sets of flows, large sums."""
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -244,10 +243,6 @@ def test_large_sums_are_added_without_loss() -> None:
         table = replace(flows, records=records).merged().table()
         assert table["mean"].tolist() == [delay / 1e9]
         assert table["std"].tolist() == [0]
-
-
-def parts_of(flows: Flows, count: int) -> Sequence[tuple[Interval, Flows]]:
-    return [(Interval(i, i + 1), flows) for i in range(count)]
 
 
 def test_intervals_do_not_change_the_whole() -> None:
