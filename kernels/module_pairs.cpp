@@ -77,13 +77,13 @@ class Pairs {
         }
     }
 
-    void cut()
+    void cut(s64 now_ns)
     {
         nb::gil_scoped_release release;
 
         for (u64 place = 0; place < groups * WL_GROUP; place++)
             if (keys[place]) {
-                wl_pair_cut(&flows[place], &ended);
+                wl_pair_cut(&meter, &flows[place], now_ns, &ended);
                 yield(place, ends[place]);
             }
     }
@@ -220,7 +220,7 @@ void add_pairs(nb::module_ &m)
         .def(nb::init<u64, s64>(), "memory"_a, "silence_ns"_a)
         .def("observe", &Pairs::observe, "packets"_a, "from_client"_a, "endpoints"_a = nb::none(), "frames"_a = nb::none(),
             "Add packets; from_client: whether the client sent each; frames: a number of each.")
-        .def("cut", &Pairs::cut, "End every exchange with nothing in flight.")
+        .def("cut", &Pairs::cut, "now_ns"_a, "End every exchange whose server has been silent for long.")
         .def("finish", &Pairs::finish, "End every exchange: there are no more packets.")
         .def("take", &Pairs::take, "room"_a, "Take exchanges that ended, 18 words each. Returns their number.")
         .def("counts", &Pairs::counts)

@@ -561,11 +561,11 @@ WL_INLINE void wl_pair_packet(
         wl_pair_udp(m, f, p, d, ended);
 }
 
-/* The exchange ended by a cut, if any. */
-WL_INLINE void wl_pair_cut(struct wl_pair_flow *f, struct wl_pair_ended *ended)
+/* The exchange ended by a cut, if any: its server has been silent for so long that more bytes would not belong to it. */
+WL_INLINE void wl_pair_cut(const struct wl_pairs *m, struct wl_pair_flow *f, s64 now_ns, struct wl_pair_ended *ended)
 {
     ended->count = 0;
-    if (f->bits & WL_PAIR_ASKED || !wl_pair_under_way(f))
+    if (now_ns - f->last_ns > m->silence_ns && (f->bits & WL_PAIR_ASKED || !wl_pair_under_way(f)))
         wl_pair_end(f, 0, ended);
 }
 

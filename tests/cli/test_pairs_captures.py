@@ -19,7 +19,6 @@ from wirelag.errors import WirelagError
 from wirelag.estimators.pairs import Pairs, sent_by_client
 from wirelag.measure.loop import run
 from wirelag.packets.batch import Kind
-from wirelag.packets.intervals import Interval
 from wirelag.sim import Scenario, simulate
 from wirelag.sim.truth import responses
 from wirelag.synopses.request_response import Exchanges
@@ -99,7 +98,7 @@ def test_the_first_byte_equals_tshark_s(shared_data: Path, name: str, least: int
         meter.observe(packets)
         seen = zip(packets.dst_port.tolist(), packets.time_ns.tolist(), packets.number.tolist(), strict=True)
         number |= {(port, time_ns): n for port, time_ns, n in seen}
-    rows = meter.cut(Interval(0, 1)).single.rows
+    rows = meter.finish().single.rows
     ports = (rows["ends"][:, 4] >> np.uint64(32)).tolist()
     times = zip(ports, rows["first_ns"].tolist(), (rows["first_ns"] - rows["request_ns"]).tolist(), strict=True)
     ours = {number[port, first_ns]: took_ns for port, first_ns, took_ns in times}
@@ -159,17 +158,17 @@ def test_intervals_hold_each_exchange_once() -> None:
 def test_excess_exchanges_are_thinned_evenly() -> None:
     meter = Pairs(most=100).meter("tap")
     meter.observe(batch_of(many_exchanges()))
-    kept = meter.cut(Interval(0, 1))
+    kept = meter.finish()
     assert 25 <= len(kept) <= 100
     assert kept.counts["unlisted"] == 400 - len(kept)
     meter.observe(batch_of(many_exchanges()[:2]))
-    assert meter.cut(Interval(0, 1)).counts["unlisted"] == 0
+    assert meter.finish().counts["unlisted"] == 0
 
 
 def test_groups_add_up() -> None:
     meter = Pairs().meter("tap")
     meter.observe(batch_of(many_exchanges()))
-    exchanges = meter.cut(Interval(0, 1))
+    exchanges = meter.finish()
     assert [(name, len(group)) for name, group in exchanges.groups("client")] == [("::1", 400)]
     assert [(name, len(group)) for name, group in exchanges.groups("server")] == [("[::2]:80", 400)]
     flows = dict(exchanges.groups("flow"))

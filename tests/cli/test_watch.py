@@ -96,8 +96,8 @@ def test_replay_equals_response(capture: str) -> None:
     expected = measured("response", capture)
     for name in ("samples", "mean", "std", "min", "max", "quantiles", "ci95", "estimator"):
         assert final[name] == expected[name], name
-    # Exchanges that only the end of the capture ends are in no interval.
-    assert expected["samples"] - 3 <= sum(line["samples"] for line in intervals) <= expected["samples"]
+    # Exchanges whose server was not silent for long before the end are in no interval.
+    assert 0.98 * expected["samples"] <= sum(line["samples"] for line in intervals) <= expected["samples"]
 
 
 def test_client_packets_alone(capture: str) -> None:

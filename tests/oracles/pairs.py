@@ -444,10 +444,12 @@ class Pairs:
         else:
             flow.udp(packet)
 
-    def cut(self) -> None:
+    def cut(self, now_ns: int) -> None:
+        """An exchange ends whose server has been silent for long."""
         for _, group in sorted(self.table.items()):
             for flow in group:
-                if flow.asked is not None or not flow.under_way:
+                silent = flow.current is not None and now_ns - flow.current.last > self.silence_ns
+                if silent and (flow.asked is not None or not flow.under_way):
                     flow.end()
 
     def finish(self) -> None:

@@ -52,8 +52,9 @@ def hold_equal(
         kernel.observe(packets, from_client, ends, packets.number)
         twin.observe(packets, from_client.tolist(), map(tuple, ends.tolist()))
         if i % 2 or i == len(parts) - 1:
-            kernel.cut()
-            twin.cut()
+            now_ns = int(packets.time_ns.max()) + (silence_ns + 1) * (i % 4 != 1) if len(packets) else 0
+            kernel.cut(now_ns)
+            twin.cut(now_ns)
         found += taken(kernel)
         assert found == twin.exchanges
         told = kernel.counts()

@@ -113,7 +113,7 @@ def watch(
             rich_help_panel=ANSWER,
         ),
     ] = None,
-    group_memory: GroupMemory = "32MiB",
+    group_memory: GroupMemory = "128MiB",
     length: Annotated[
         str | None, typer.Option("--for", metavar="D", help="Exit after this time.", rich_help_panel=ANSWER)
     ] = None,
@@ -323,7 +323,9 @@ def _shown(
     from wirelag.render.watch import View, plain_line
 
     if not sys.stdout.isatty():
-        yield lambda part, dropped: _print(plain_line(part, dropped))
+        from wirelag.render.output import write_lines
+
+        yield lambda part, dropped: write_lines([plain_line(part, dropped)], sys.stdout)
         return
     from rich.live import Live as Screen
 
@@ -378,4 +380,6 @@ def _conclude(form: str, source: Source, measure: LiveMeasure, by: str | None) -
     if not rows[0].report.samples:
         rows[0].report = report
     lines = table(rows, groups, f"by {by}, slowest first")
-    _print("\n".join([*lines, coverage(known), *measure.notes()]))
+    from wirelag.render.output import write_lines
+
+    write_lines([*lines, coverage(known), *measure.notes()], sys.stdout)

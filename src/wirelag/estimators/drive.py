@@ -34,5 +34,16 @@ def cut_by_time(
     interval_ns: int | None = None,
     grouping: Grouping | None = None,
 ) -> Iterator[tuple[Interval, S]]:
-    """The same, with intervals by the packets' times; without a length, one over all packets."""
-    return drive(meter, events(batches, interval_ns), grouping)
+    """The same, with intervals by the packets' times; without a length, one over all packets.
+
+    The last cut ends the input: a meter that waits for more packets need not wait any longer (`cut_last`).
+    """
+    ended: Interval | None = None
+    for interval, packets in events(batches, interval_ns):
+        if ended is not None:
+            yield ended, meter.cut(ended)
+        ended = interval if packets is None else None
+        if packets is not None:
+            meter.observe(packets, grouping)
+    if ended is not None:
+        yield ended, getattr(meter, "cut_last", meter.cut)(ended)

@@ -94,9 +94,13 @@ class PairsMeter:
         self._take()
 
     def cut(self, interval: Interval) -> Exchanges:
-        """The exchanges that ended in this interval; open ones stay."""
-        self._kernel.cut()
+        """The exchanges whose end became known in this interval; open ones stay."""
+        self._kernel.cut(interval.end_ns)
         return self._ended()
+
+    def cut_last(self, interval: Interval) -> Exchanges:
+        """The same at the end of the input."""
+        return self.finish()
 
     def finish(self) -> Exchanges:
         """The exchanges since the last cut, and open ones: the input has ended."""

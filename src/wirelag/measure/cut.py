@@ -66,12 +66,13 @@ def cut_captures(
             for record in records_of(kept, grouping.keys if grouping else {}):
                 writer.write(record)
         overflow = bool(grouping and len(grouping.keys) > grouping.most)
-        writer.counted |= {"packets": capture.statistics.packets, "overflow": overflow, **seen.span()}
+        both_ways = seen.both_ways and terms.direction is None
+        writer.counted |= {"packets": capture.statistics.packets, "overflow": overflow, "both_ways": both_ways}
+        writer.counted |= seen.span()
     written = CutFile(output, writer.records, writer.bytes, seen.packets, warnings=list(capture.warnings))
-    if seen.both_ways and terms.direction is None:
+    if both_ways:
         written.warnings.append(
-            "packets travel both ways here, and those away from the other point will count as lost: "
-            "choose with --direction 'SRC>DST'"
+            "packets travel both ways here, and oneway needs those of one direction: choose with --direction 'SRC>DST'"
         )
     if seen.cut_payloads:
         written.warnings.append(

@@ -142,6 +142,14 @@ class LiveGroups:
             if key in self.delays:
                 self.delays.setdefault(other, Distribution()).merge(self.delays.pop(key))
 
+    def notes(self) -> list[str]:
+        """How many samples the groups have that did not fit."""
+        held = sum(sums.samples for (name, _), sums in self.sums.items() if name == OTHER_KEY)
+        every = sum(sums.samples for sums in self.sums.values())
+        if not held:
+            return []
+        return [f"other: {held / every:.1%} of the samples, of groups that did not fit --group-memory"]
+
     def merge(self, other: LiveGroups) -> None:
         """Add the groups of other intervals."""
         for key, sums in other.sums.items():
@@ -155,7 +163,8 @@ class LiveGroups:
         found: dict[str, Entry] = {}
         for key, sums in sorted(self.sums.items(), key=lambda one: one[0][1] == ESTIMATES):
             (name, estimator), delays = key, self.delays.get(key, Distribution())
-            report = Report(estimator, quantity, **numbers(delays, sums), details=method_details(self.methods[key]))
+            said = numbers(delays, sums) | ({"ci95": {}} if delays.samples else {})  # how they vary is not kept
+            report = Report(estimator, quantity, **said, details=method_details(self.methods[key]))
             entry = Entry("group", name, report, delays)
             if name in found:
                 found[name].estimated = entry
@@ -233,7 +242,7 @@ class RoundTrips:
 
     def notes(self) -> list[str]:
         """Lines under the final table."""
-        return []
+        return self.groups.notes()
 
     def delays(self) -> dict[str, Distribution]:
         """All single delays, by leg."""
@@ -341,7 +350,7 @@ class Responses:
 
     def notes(self) -> list[str]:
         """Lines under the final table."""
-        lines = []
+        lines = self.groups.notes()
         if self._chooser.pairs and self.epochs:
             answered = self.epochs - sum(self.abstained.values())
             paired = self.exchanges.distribution().samples

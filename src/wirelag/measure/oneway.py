@@ -242,7 +242,8 @@ class MeasuredPair:
     intervals: int = 0
     undecoded: int = 0  # intervals that did not decode
     lost_delimiters: int = 0
-    shortest_ns: int | None = None  # shortest interval cut by the clock
+    interval_ns: int | None = None  # length of the intervals whose counters are compared
+    delimited: bool = False  # they are cut at packets, not by the clock
     keys: dict[int, str] = field(default_factory=dict)  # names of classes
     by: str = ""  # kind of classes, in files of synopses
     notes: list[str] = field(default_factory=list)
@@ -267,6 +268,11 @@ class MeasuredPair:
             if crossing.net_loss:  # its means are from sums: what an interval is too short for, all of them may show
                 crossing.checked()
         self.whole.wire_bytes = sum(crossing.wire_bytes for crossing in self.crossings.values())
+
+    def show(self, spans: Iterable[Span]) -> None:
+        """Keep the reports of intervals, which only show the whole over time."""
+        for _ in self._pass(spans, over_time=True):
+            pass
 
     def _pass(self, spans: Iterable[Span], over_time: bool) -> Iterator[Span]:
         from wirelag.stats.distribution import Distribution
@@ -308,17 +314,18 @@ def measure_pair(
     counted = groups.delays() if groups is not None else None
     alignment, seen = pair.align(direction, relation, counted)
     grouping = groups.largest(counted, CLASS_BYTES) if groups is not None and counted is not None else None
-    expected = seen.packets
-    if interval_ns is not None:
-        first_ns, last_ns = seen.span_ns
-        expected = math.ceil(seen.packets * min(1.0, interval_ns / max(1, last_ns - first_ns)))
-    estimator = method.make(expected)
+    # Other methods compare the counters of intervals. Join compares packets: intervals only change what is shown.
+    cut_ns = None if method.estimator == "join" else interval_ns
+    estimator = method.make(expected := seen.within(cut_ns))
     estimator = estimator if each is None else each.told_by(estimator)
-    delimiters = method.delimiters(estimator, interval_ns, expected)
+    delimiters = method.delimiters(estimator, cut_ns, expected)
     measured = MeasuredPair(pair.name, alignment.clock, estimator.name, alignment=alignment)
-    spans = spans_between(estimator, pair.sources(alignment), interval_ns, delimiters, grouping, alignment.ahead_ns)
-    measured.take(spans, over_time=interval_ns is not None)
-    measured.shortest_ns = interval_ns if delimiters is None else None
+    spans = spans_between(estimator, pair.sources(alignment), cut_ns, delimiters, grouping, alignment.ahead_ns)
+    measured.take(spans, over_time=cut_ns is not None)
+    measured.interval_ns, measured.delimited = cut_ns, delimiters is not None
+    if cut_ns != interval_ns:
+        estimator = method.make(seen.within(interval_ns))
+        measured.show(spans_between(estimator, pair.sources(alignment), interval_ns, ahead_ns=alignment.ahead_ns))
     statistics = [point.read.statistics for point in (pair.up, pair.down) if point.read]
     measured.warnings = [line for point in (pair.up, pair.down) if point.read for line in point.read.warnings]
     together = reduce(CaptureStatistics.__add__, statistics)
@@ -333,8 +340,8 @@ def measure_pair(
         "elsewhere": alignment.elsewhere,
         "outside": alignment.outside,
     }
-    crossing = measured.whole
-    if not crossing.used and not len(crossing.tail) and interval_ns is not None:
+    timed = any(entry.report.details["tail_samples"] or entry.report.samples for entry in measured.entries)
+    if interval_ns is not None and not timed:
         far = format_duration(abs((statistics[1].first_ns or 0) - (statistics[0].first_ns or 0)))
         raise WirelagError(
             f"no packet was seen at both points within two intervals: times in {pair.down.name} are about "
@@ -363,12 +370,13 @@ def explanations(measured: MeasuredPair) -> list[str]:
             f"{sample.negative:,} delays ({share:.1%}) are negative: these packets were seen downstream first, "
             f"or the clocks differ (--offset, --clock)"
         )
-    mean_ns = crossing.mean_ns
-    if crossing.net_loss and measured.shortest_ns and mean_ns is not None and measured.shortest_ns < 50 * mean_ns:
+    if _straddled(measured):
         notes.append(
-            "intervals are hardly longer than the delay: packets that straddle an edge are left out, and these are the "
-            "slow ones; use rda, or a longer --interval"
+            "intervals are short for delays that vary so much: packets that straddle an edge are left out, and these "
+            "are the slow ones, so that the mean is too small; use rda or join, or a longer --interval"
         )
+        for one in (measured.whole, *measured.crossings.values()):
+            one.misled = "intervals are short for delays that vary so much"
     if contradicted := crossing.details.get("contradicted"):
         notes.append(
             f"in {contradicted:,} of {measured.intervals:,} intervals the sums of {measured.estimator} contradict the "
@@ -393,6 +401,22 @@ def explanations(measured: MeasuredPair) -> list[str]:
             f"{measured.lost_delimiters} delimiters were seen at one point only: the intervals around them are merged"
         )
     return notes
+
+
+def _straddled(measured: MeasuredPair) -> bool:
+    """Whether sums of intervals miss slow packets, which begin in one interval and end in another.
+
+    Law: a packet with delay d straddles an edge with probability d / interval and is left out, which makes the mean too
+    small by variance / interval. Where packets keep their order and edges are packets, none straddles. Told where that
+    is 1% of the mean, or half of its own uncertainty.
+    """
+    crossing = measured.whole
+    if not crossing.net_loss or not measured.interval_ns or crossing.mean_ns is None or len(crossing.tail) < 2:
+        return False
+    if measured.delimited and not crossing.order.overtaken and not crossing.tail.disordered:
+        return False
+    missing_ns = float(crossing.tail.delays_ns.std()) ** 2 / measured.interval_ns
+    return missing_ns > min(0.01 * abs(crossing.mean_ns), crossing.moments.error_ns or math.inf)
 
 
 def _spoiled(crossing: Crossing) -> str | None:

@@ -242,6 +242,11 @@ def _sum_up(
     from wirelag.twopoint.direction import clock_behind
     from wirelag.units import format_duration
 
+    if all(file.counted.get("both_ways") for file in files):
+        raise WirelagError(
+            f"{name}: both files hold packets of both directions, whose delays cannot be told apart: cut both captures "
+            "again with --direction 'SRC>DST'"
+        )
     closed = [span for span in spans if not span.open_ended]
     if not closed and not all(file.whole for file in files):
         broken = "; ".join(line for file in files for line in file.warnings)

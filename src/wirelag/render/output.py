@@ -6,7 +6,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 
 def _table(result: Result, out: IO[str]) -> None:
-    lines, width = [*result.table(), *([PARTIAL_LINE] if result.partial else [])], _width(out)
+    write_lines([*result.table(), *([PARTIAL_LINE] if result.partial else [])], out)
+
+
+def write_lines(lines: Sequence[str], out: IO[str]) -> None:
+    """Write lines for a person: as wide as the terminal, in characters that it can show."""
+    width = _width(out)
     text = "\n".join(lines if width is None else fit(lines, width)) + "\n"
     encoding = getattr(out, "encoding", None) or "utf-8"
     try:
@@ -29,6 +34,7 @@ def _table(result: Result, out: IO[str]) -> None:
     except UnicodeEncodeError:  # a terminal that is not UTF-8
         text = text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
     out.write(text)
+    out.flush()
 
 
 def _width(out: IO[str]) -> int | None:

@@ -2,7 +2,7 @@
 
 Guarantee, by simulation of queues with 55 to 95% load (tests/stats/test_over_time.py): intervals hold the truth, the
 mean over a very long time, in 93 to 97% of recordings of 10 to 100,000 packets. Where a recording is too short for
-that, there is no interval: fewer than 32 packets, or fewer than eight independent stretches. Memory: none.
+that, there is no interval: fewer than 32 packets, or fewer than twelve independent stretches. Memory: none.
 
 Law of errors: n delays of one queue count for fewer than n. In order of time they are put into 32 batches of the same
 size. Neighbouring batches may still be alike: their correlation r, corrected for its bias in so few batches (Kendall
@@ -27,7 +27,7 @@ from wirelag.stats.distribution import Z95, wilson
 
 BATCHES: Final = 32
 FEWEST: Final = 4  # batches that give any error
-STRETCHES: Final = 8.0  # independent stretches that give an interval
+STRETCHES: Final = 12.0  # independent stretches that give an interval
 UPWARDS: Final = 3.0  # how much longer an interval is upwards, for each time that it is as wide as the value
 BEYOND: Final = 2.0  # the same for the share of delays beyond a quantile
 FEWEST_BEYOND: Final = 5  # delays beyond the end of a quantile's interval
@@ -96,7 +96,7 @@ def tells(error: Error | None, samples: int) -> str | None:
     if samples < BATCHES:
         return f"fewer than {BATCHES} delays do not show how they vary over time"
     if error is None or error[1] < STRETCHES - 1:
-        return "delays change too slowly for so short a time: there are fewer than eight independent stretches"
+        return "delays change too slowly for so short a time: there are fewer than twelve independent stretches"
     return None
 
 

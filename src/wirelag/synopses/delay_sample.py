@@ -79,6 +79,12 @@ class DelaySample:
         return int(np.median(self.delays_ns)) if len(self) else 0
 
     @property
+    def disordered(self) -> bool:
+        """Whether packets overtook each other."""
+        order = np.argsort(self.sent_ns, kind="stable")
+        return bool((np.diff((self.sent_ns + self.delays_ns)[order]) < 0).any())
+
+    @property
     def weight(self) -> int:
         """How many packets the sample represents."""
         return int(self.weights.sum())

@@ -6,6 +6,7 @@ packets are in both samples. And the number of packets per ordered address pair.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -93,6 +94,12 @@ class Sighting:
         self.pairs = AddressPairs()
         self._pending: list[tuple[Words, Ints, Words, npt.NDArray[np.uint32], Words]] = []
         self._pending_rows = 0
+
+    def within(self, interval_ns: int | None) -> int:
+        """How many packets there are in an interval, on average; None: in all."""
+        if interval_ns is None:
+            return self.packets
+        return math.ceil(self.packets * min(1.0, interval_ns / max(1, self.span_ns[1] - self.span_ns[0])))
 
     def observe(self, packets: PacketBatch) -> None:
         """Add packets, in capture order."""
