@@ -323,6 +323,11 @@ def measure_pair(
     spans = spans_between(estimator, pair.sources(alignment), cut_ns, delimiters, grouping, alignment.ahead_ns)
     measured.take(spans, over_time=cut_ns is not None)
     measured.interval_ns, measured.delimited = cut_ns, delimiters is not None
+    measured.left_out = {
+        "backward": alignment.backward,
+        "elsewhere": alignment.elsewhere,
+        "outside": alignment.outside,
+    }
     if cut_ns != interval_ns:
         estimator = method.make(seen.within(interval_ns))
         measured.show(spans_between(estimator, pair.sources(alignment), interval_ns, ahead_ns=alignment.ahead_ns))
@@ -335,11 +340,6 @@ def measure_pair(
         more = counted.number - grouping.most  # also groups that only travel the other way
         measured.groups_in_other = f"at most {more:,}" + ("" if counted.complete else " (estimated within 2%)")
     measured.notes = [*pair.notes, *alignment.notes]
-    measured.left_out = {
-        "backward": alignment.backward,
-        "elsewhere": alignment.elsewhere,
-        "outside": alignment.outside,
-    }
     timed = any(entry.report.details["tail_samples"] or entry.report.samples for entry in measured.entries)
     if interval_ns is not None and not timed:
         far = format_duration(abs((statistics[1].first_ns or 0) - (statistics[0].first_ns or 0)))
