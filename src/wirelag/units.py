@@ -157,6 +157,15 @@ def format_rate(bits: float) -> str:
     return f"{bits / factor:.3g} {unit}"
 
 
+def many(count: int, word: str) -> str:
+    """A number of things.
+
+    >>> many(1, "epoch"), many(1200, "epoch")
+    ('1 epoch', '1,200 epochs')
+    """
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
 def format_duration(ns: float) -> str:
     """Write a duration in the unit that fits, with three significant digits.
 

@@ -194,6 +194,8 @@ def check_outputs(
     """
     target = outputs.get("-o")
     suffix = os.path.splitext(target)[1][1:].lower() if isinstance(target, str) else ""
+    if form is None and suffix in ("html", "htm"):
+        raise typer.BadParameter(f"a page is written with --html {target}", param_hint="-o")
     form = form or (suffix if suffix in forms else "table")
     one_of(form, forms, "--format")
     if form in BINARY and outputs.get("-o") is None:

@@ -26,6 +26,7 @@ from wirelag.stats.spread import Spread, spread_of
 from wirelag.synopses.epochs import Epochs
 from wirelag.synopses.request_response import Exchanges
 from wirelag.synopses.samples import LEGS, Samples, facts
+from wirelag.units import many
 
 if TYPE_CHECKING:
     from wirelag.capture.live import Source
@@ -354,7 +355,7 @@ class Responses:
         if self._chooser.pairs and self.epochs:
             answered = self.epochs - sum(self.abstained.values())
             paired = self.exchanges.distribution().samples
-            lines.append(f"{paired:,} exchanges paired; {answered:,} of {self.epochs:,} epochs estimated")
+            lines.append(f"{many(paired, 'exchange')} paired; {answered:,} of {many(self.epochs, 'epoch')} estimated")
         if self.left_out:
             lines.append(f"{self.left_out:,} packets neither to nor from the named servers were left out (--server)")
         return lines

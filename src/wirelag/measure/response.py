@@ -22,7 +22,7 @@ from wirelag.measure.points import Progress, own_file
 from wirelag.measure.questions import Questions, failing_groups, named
 from wirelag.measure.result import DelayResult, Entry
 from wirelag.measure.slowest import keep_exchanges, slowest_exchanges
-from wirelag.units import Duration, Size, duration_ns, format_time, one_of, size_bytes, within
+from wirelag.units import Duration, Size, duration_ns, format_time, many, one_of, size_bytes, within
 
 if TYPE_CHECKING:
     from wirelag.capture.packet_rows import ExchangeRows
@@ -397,7 +397,7 @@ def _abstained(report: Report) -> list[str]:
     from wirelag.synopses.epochs import MEANING
 
     reasons: dict[str, int] = report.details["abstained"]
-    return [f"{n:,} epochs without an estimate: {MEANING[reason]} ({reason})" for reason, n in reasons.items()]
+    return [f"{many(n, 'epoch')} without an estimate: {MEANING[reason]} ({reason})" for reason, n in reasons.items()]
 
 
 def _set_aside(report: Report) -> list[str]:
@@ -413,9 +413,8 @@ def _set_aside(report: Report) -> list[str]:
     }  # fmt: skip
     lines = [f"{said[name]:,} of {said['exchanges']:,} exchanges {why}" for name, why in words.items() if said[name]]
     if said["retransmitted"]:
-        lines.append(
-            f"{said['retransmitted']:,} exchanges have retransmitted packets: requests are timed from the first copy"
-        )
+        again = many(said["retransmitted"], "exchange")
+        lines.append(f"retransmitted packets in {again}: requests are timed from the first copy")
     return lines
 
 
@@ -461,19 +460,19 @@ def _coverage(result: ResponseResult, heard: Heard) -> list[str]:
         said = result.beside.report()
         paired, answered, epochs = report.samples, said.details["answered"], said.details["epochs"]
         lines.append(
-            f"{paired:,} exchanges paired; {answered:,} of {epochs:,} epochs estimated "
+            f"{many(paired, 'exchange')} paired; {answered:,} of {many(epochs, 'epoch')} estimated "
             f"({named(_servers(result.beside)[0])})"
         )
     if evicted := counts.get("evicted", 0):
-        lines.append(f"{evicted:,} flows were evicted because memory was full (--memory)")
+        lines.append(f"memory was full, and {many(evicted, 'flow')} had to leave it (--memory)")
     estimated = (result.beside.counts if result.beside else {}) if result.both_ways else counts
     if unlisted := estimated.get("unlisted", 0):
-        lines.append(f"{unlisted:,} epochs are not listed: there were too many")
+        lines.append(f"not listed: {many(unlisted, 'epoch')}, because there were too many")
     if result.both_ways and (unlisted := counts.get("unlisted", 0)):
         lines.append(f"{unlisted:,} exchanges are not listed: there were too many")
     if result.unheard:
         lines.append(
-            f"{len(result.unheard):,} servers are not listed, because none of their responses was seen "
+            f"not listed: {many(len(result.unheard), 'server')}, because no response was seen "
             f"({named(result.unheard)}): --method auto measures them"
         )
     return lines

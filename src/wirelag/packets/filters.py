@@ -171,6 +171,8 @@ def _ports(text: str) -> list[int]:
             low, high = int(first), int(last or first)
         else:
             low = high = _service(word.strip())
+        if high < low <= 65535:
+            raise ValueError(f"{word.strip()} has its ends in the wrong order: write {high}-{low}")
         if not 0 <= low <= high <= 65535:
             raise ValueError(f"{word.strip()} is not a port: ports go from 0 to 65535")
         found += range(low, high + 1)

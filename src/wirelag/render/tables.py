@@ -137,7 +137,9 @@ def slowest_lines(result: DelayResult) -> list[str]:
     """The slowest samples: how long, when, and the display filter that shows their packets in Wireshark."""
     if not result.slowest:
         return []
-    lines = ["slowest, with a display filter for Wireshark"]
+    leg = result.report.details.get("leg")
+    where = f" to the {leg}" if leg in ("server", "client") else ""
+    lines = [f"slowest{where} (UTC), with a display filter for Wireshark"]
     several = len({capture for one in result.slowest for capture in one.filters}) > 1
     for one in result.slowest:
         filters = [f"{capture}: {text}" if several else text for capture, text in one.filters.items()]
