@@ -72,4 +72,8 @@ def test_tables_and_pages_say_so_too(shared_data: Path, tmp_path: Path) -> None:
 
 def test_without_a_packet_it_only_stops(tmp_path: Path) -> None:
     header = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65_535, 1)
-    assert interrupted(header, tmp_path / "pipe", "response") == (130, "", "")
+    assert interrupted(header, tmp_path / "pipe", "response") == (
+        130,
+        "",
+        "wirelag: stopped before there was a result\n",
+    )

@@ -37,13 +37,17 @@ def with_usage(command: Callable[..., None]) -> Callable[..., None]:
             what = "was replaced: say how much memory groups may take, such as --group-memory 1GiB"
             raise typer.BadParameter(what, param_hint="--most-groups")
         try:
-            command(**given)
-        except WirelagError as error:
-            if STOP.stopped:
-                raise KeyboardInterrupt from None
-            if not isinstance(error, SettingError):
-                raise
-            raise typer.BadParameter(error.problem, param_hint=option_of(error.name)) from None
+            try:
+                command(**given)
+            except WirelagError as error:
+                if STOP.stopped:
+                    raise KeyboardInterrupt from None
+                if not isinstance(error, SettingError):
+                    raise
+                raise typer.BadParameter(error.problem, param_hint=option_of(error.name)) from None
+        except KeyboardInterrupt:
+            typer.echo("wirelag: stopped before there was a result", err=True)
+            raise typer.Exit(130) from None
 
     if "group_memory" in inspect.signature(command).parameters:
         return replace_parameter(checked, command, "group_memory", (_group_memory(command), _MOST_GROUPS))

@@ -115,7 +115,9 @@ def epoch_rows(epochs: Epochs) -> pl.DataFrame:
         "reason": [REASONS[i] or None for i in rows["reason"]],
         "confidence": rows["confidence"] / 100,
     }
-    return pl.DataFrame(plain)
+    words, numbers = ("flow", "method", "reason"), ("mean", "batch", "think", "network")
+    kinds = dict.fromkeys(words, pl.String) | dict.fromkeys(numbers, pl.Float64)
+    return pl.DataFrame(plain, schema_overrides=kinds)
 
 
 def _means(sums_ns: Any, counts: Any) -> list[float | None]:
