@@ -43,7 +43,7 @@ class Kept:
 
 
 class Groups:
-    """Groups by key, in a memory of so many bytes."""
+    """Groups by key, in a memory of limited size."""
 
     def __init__(self, size: int) -> None:
         self.fresh = units_of(size)  # units that were never used

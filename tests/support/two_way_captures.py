@@ -42,7 +42,7 @@ def exchanges(port: int, count: int, took_ms: int, server_port: int = HTTP, ever
 
 
 def stream(port: int, seconds: float, server_port: int = STREAM, seed: int = 1) -> Frames:
-    """Datagrams in both directions at random times: nobody asks, and nobody answers."""
+    """Datagrams in both directions at random times: none is a request, and none a response."""
     rng = random.Random(seed)
     made: Frames = []
     for from_client in (True, False):

@@ -62,7 +62,7 @@ class Groups:
         return 5 if self.top is None else min(self.top, MOST_SLOWEST)
 
     def fit(self, bytes_each: int) -> int:
-        """How many groups fit, if each takes so many bytes."""
+        """How many groups of this size fit into the memory."""
         return max(1, min(MOST, self.memory // bytes_each)) if self.most is None else self.most
 
     def grouping(self, bytes_each: int = 1) -> Grouping | None:

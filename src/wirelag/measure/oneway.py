@@ -314,8 +314,8 @@ def measure_pair(
     counted = groups.delays() if groups is not None else None
     alignment, seen = pair.align(direction, relation, counted)
     grouping = groups.largest(counted, CLASS_BYTES) if groups is not None and counted is not None else None
-    # Other methods compare the counters of intervals. Join compares packets: intervals only change what is shown.
-    cut_ns = None if method.estimator == "join" else interval_ns
+    # Most methods compare the counters of intervals. To one that compares packets, intervals only change what is shown.
+    cut_ns = None if method.make().can.each_packet else interval_ns
     estimator = method.make(expected := seen.within(cut_ns))
     estimator = estimator if each is None else each.told_by(estimator)
     delimiters = method.delimiters(estimator, cut_ns, expected)

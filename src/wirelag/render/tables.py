@@ -162,10 +162,10 @@ def duration(seconds: float | None) -> str:
     return UNKNOWN if seconds is None else format_duration(seconds * 1e9)
 
 
-def mean_with_bounds(report: Report, otherwise: str = "") -> str:
-    """The mean and its 95% interval, or the text for a missing interval."""
+def mean_with_bounds(report: Report) -> str:
+    """The mean and its 95% interval, if it has one."""
     bounds = report.ci95.get("mean")
-    between = f"{duration(bounds[0])} to {duration(bounds[1])}" if bounds else otherwise
+    between = f"{duration(bounds[0])} to {duration(bounds[1])}" if bounds else ""
     return ", ".join(part for part in (duration(report.mean), between) if part)
 
 

@@ -165,7 +165,7 @@ class Crossed(NamedTuple):
     stands_for: int
 
     def parts(self, most: int) -> Iterator[Crossed]:
-        """The same in parts of so many packets."""
+        """The same in parts, each with at most this number of packets."""
         for start in range(0, len(self.delays_ns), most):
             part = slice(start, start + most)
             about = self.up_about[part], self.down_about[part]
