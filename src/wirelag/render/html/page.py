@@ -106,8 +106,8 @@ def _ranked(entry: Entry, leg: str) -> Entry:
 # ---- text and tables ----
 
 _QUANTILES_TEXT: Final = (
-    "were faster than p50, 90% faster than p90, 99% faster than p99. Bands are 95% intervals; where there is none, "
-    "there were too few samples."
+    "were faster than p50, 90% faster than p90, 99% faster than p99. Bands are 95% intervals of independent samples; "
+    "where there is none, there were too few samples."
 )
 _HEAT_TEXT: Final = "Both the delay axis and the colours are logarithmic."
 
@@ -133,13 +133,13 @@ def _lead(page: Page, view: View) -> str:
     ]  # fmt: skip
     tiles = "".join(
         f"<div><dt>p{float(q) * 100:g}</dt>"
-        f"<dd>{delay(report.quantiles[q])}<small>{bounds(report, q, 'too few samples for an interval')}</small>"
+        f"<dd>{delay(report.quantiles[q])}<small>{bounds(report, q, 'no 95% interval')}</small>"
         "</dd></div>"
         for q in QUANTILES
     )
-    return (
-        f'<p class="lead">{"; ".join(parts)}. <span>95% intervals in brackets.</span></p><dl class="tiles">{tiles}</dl>'
-    )
+    told = any(q in report.ci95 for q in QUANTILES)
+    brackets = " <span>95% intervals in brackets.</span>" if told else ""
+    return f'<p class="lead">{"; ".join(parts)}.{brackets}</p><dl class="tiles">{tiles}</dl>'
 
 
 def _said(report: Report, q: str) -> str:
