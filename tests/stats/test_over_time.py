@@ -6,7 +6,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from wirelag.stats.over_time import BATCHES, Batches, batch_error, bounds, half95, quantile_shares, share_bounds, tells
+from wirelag.stats.over_time import (
+    BATCHES,
+    Batches,
+    batch_error,
+    bounds,
+    half95,
+    quantile_shares,
+    share_bounds,
+    tells,
+    too_short,
+)
 from wirelag.synopses.delay_sample import DelaySample
 
 Floats = npt.NDArray[np.float64]
@@ -68,6 +78,55 @@ def test_intervals_of_correlated_delays_hold_the_truth() -> None:
             assert np.mean(hits) >= 0.95 - 3.5 * math.sqrt(0.95 * 0.05 / len(hits)), (load, count)
         assert sum(not hit for hit in hits) <= 0.2 * runs, (load, count)
     assert not any(told[load, 10] for load in LOADS)
+
+
+def drifting(rng: np.random.Generator, count: int, memory_s: float, noise: float) -> DelaySample:
+    """30 s of delays around a level that is forgotten within `memory_s` (Ornstein-Uhlenbeck), plus noise."""
+    times = np.sort(rng.uniform(0, 30, count))
+    keeps = np.exp(-np.diff(times, prepend=-np.inf) / memory_s)
+    level, steps = np.zeros(count), rng.normal(0, np.sqrt(1 - keeps**2))
+    for place in range(count):
+        level[place] = keeps[place] * level[place - 1] + steps[place]
+    delays = 20 + 3 * level + rng.normal(0, noise, count)
+    return DelaySample.of(np.round(times * 1e9).astype(np.int64), np.round(delays * 1e6).astype(np.int64), 1)
+
+
+@pytest.mark.parametrize("memory_s", [0.05, 0.3, 1.5])
+@pytest.mark.parametrize("noise", [0.0, 6.0])
+def test_a_part_is_doubted_by_the_memory_of_the_whole(memory_s: float, noise: float) -> None:
+    """Twice the memory counts as one; a part of 7.5 s of its own shows too little of a memory of .3 s."""
+    rng, length_ns = np.random.default_rng(7), 7_500_000_000
+    alone: list[bool] = []
+    left: list[bool] = []
+    found_ns: list[float] = []
+    for _ in range(25):
+        found = drifting(rng, 3_000, memory_s, noise)
+        alike_ns = found.alike_ns()
+        assert noise or alike_ns > 1.3e9 * memory_s
+        found_ns.append(alike_ns)
+        for start_ns in range(0, 30_000_000_000, length_ns):
+            mine = (found.sent_ns >= start_ns) & (found.sent_ns < start_ns + length_ns)
+            ends = mean_interval(DelaySample(found.sent_ns[mine], found.delays_ns[mine], found.weights[mine]))
+            if ends is not None:
+                alone.append(ends[0] <= 20 <= ends[1])
+                if too_short(length_ns, alike_ns) is None:
+                    left.append(alone[-1])
+    assert np.median(found_ns) < 6e9 * memory_s
+    if memory_s < 0.1:
+        assert len(left) > 0.9 * len(alone)
+        assert np.mean(left) > 0.9
+    else:
+        assert len(left) < 15  # what a part shows of itself is not enough
+        if noise:
+            assert np.mean(alone) < 0.9
+
+
+def test_independent_delays_are_not_alike() -> None:
+    rng = np.random.default_rng(8)
+    found = [drifting(rng, 3_000, 1e-9, 0.0).alike_ns() for _ in range(50)]
+    assert sum(alike_ns > 0 for alike_ns in found) <= 5  # eight looks at three standard errors
+    assert sample(np.full(1_000, 5.0)).alike_ns() == 0
+    assert DelaySample.empty().alike_ns() == 0
 
 
 @pytest.mark.parametrize("count", [100, 10_000])

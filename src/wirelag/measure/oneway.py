@@ -19,7 +19,7 @@ from wirelag.measure.groups import OTHER, Groups, in_order, other_note
 from wirelag.measure.methods import GROUPS, Method
 from wirelag.measure.points import PointPair, Progress, ReadOptions, Relation, points_of
 from wirelag.measure.questions import Questions
-from wirelag.measure.result import DelayResult, Entry
+from wirelag.measure.result import DelayResult, Entry, doubt
 from wirelag.units import Duration, Size, duration_ns, format_duration, format_time, offset_ns, one_of, size_bytes
 
 if TYPE_CHECKING:
@@ -442,6 +442,10 @@ def _result(measured: MeasuredPair, segments: list[MeasuredPair], settings: Onew
     result = OnewayResult(entry("all", "all", measured.whole), by=by, measured=measured)
     result.covering(measured.packets, measured.skipped)
     result.subject, result.warnings, result.intervals = measured.name, measured.warnings, measured.entries
+    alike_ns = measured.whole.tail.alike_ns() if result.intervals else 0.0
+    for row in result.intervals:
+        assert row.report.interval is not None
+        doubt(row, row.report.interval.length_ns, alike_ns)
     result.segments = [entry("segment", part.name, part.whole) for part in segments]
     classes = {measured.keys[tag]: part for tag, part in measured.crossings.items() if tag}
     groups = [entry("group", key, part) for key, part in classes.items()]

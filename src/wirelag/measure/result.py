@@ -138,6 +138,14 @@ class Entry:
         return self.report.to_json() | self.verdicts.to_dict() | self.beside()
 
 
+def doubt(entry: Entry, length_ns: int, alike_ns: float) -> None:
+    """Take its intervals away if delays of the whole stay alike for too long to judge so short a part."""
+    from wirelag.stats.over_time import too_short
+
+    if entry.report.ci95 and (why := too_short(length_ns, alike_ns)):
+        entry.report = replace(entry.report, ci95={}, details={**entry.report.details, "no_interval": why})
+
+
 @dataclass(repr=False, eq=False)
 class DelayResult(Result):
     """Delays: in total, over time, by group. What `rtt`, `response` and `oneway` return."""

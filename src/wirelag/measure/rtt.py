@@ -18,7 +18,7 @@ from wirelag.measure.copies import refuse_copies
 from wirelag.measure.groups import Groups, of_delays, other_note
 from wirelag.measure.points import Progress, own_file
 from wirelag.measure.questions import Questions, Verdicts, failing_groups
-from wirelag.measure.result import DelayResult, Entry
+from wirelag.measure.result import DelayResult, Entry, doubt
 from wirelag.measure.slowest import listed
 from wirelag.units import Duration, Share, Size, duration_ns, format_time, one_of, share, size_bytes, within
 
@@ -315,6 +315,8 @@ def _measured(packets: Packets, settings: RttSettings, sinks: Sequence[Sink], pr
         if whole is not None:
             whole.merge(part_of)
             part_of = Connections()
+    if settings.interval_ns:
+        _doubt_short(intervals, settings.interval_ns, total)
     first = entries.of("all", "all", total, whole if both else None)
     result = RttResult(first, by=settings.groups.by or "", intervals=intervals)
     skipped = dict(packets.statistics.skipped)
@@ -400,6 +402,20 @@ def _add_groups(result: RttResult, settings: RttSettings, grouped: _Grouped) -> 
             )
     order = grouped.order(result.ranked, result.sort).tolist()
     result.groups = GroupEntries(order, lambda place: grouped.entry(delays.group(place)))
+
+
+def _doubt_short(intervals: list[Entry], length_ns: int, total: Samples) -> None:
+    """Take away the 95% intervals of intervals that are too short for how slowly delays change."""
+    from wirelag.synopses.samples import LEGS as PLACES
+
+    alike_ns = {name: total.spread.of_leg(place).times.alike_ns() for place, name in enumerate(PLACES)}
+    for entry in intervals:
+        said = entry.report.details
+        doubt(entry, length_ns, alike_ns.get(said["leg"], max(alike_ns.values())))
+        for name, leg in entry.legs.items():
+            doubt(leg, length_ns, alike_ns[name])
+            if not leg.report.ci95:
+                said["legs"][name] |= {"ci95": {}, "no_interval": leg.report.details["no_interval"]}
 
 
 def _shape_only(entry: Entry) -> Entry:

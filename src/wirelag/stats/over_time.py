@@ -33,6 +33,7 @@ UPWARDS: Final = 3.0  # how much longer an interval is upwards, for each time th
 BEYOND: Final = 2.0  # the same for the share of delays beyond a quantile
 FEWEST_BEYOND: Final = 5  # delays beyond the end of a quantile's interval
 _MOST_ALIKE: Final = 0.9
+_NO_CHANCE: Final = 3.0  # standard errors
 _WIDEST: Final = 2.0  # exponent: further upwards than seven times the value nothing is said
 
 Bounds = tuple[float, float]
@@ -103,6 +104,34 @@ def tells(error: Error | None, samples: int) -> str | None:
     if error is None or error[1] < STRETCHES - 1:
         return "delays change too slowly for so short a time: there are fewer than twelve independent stretches"
     return None
+
+
+def alike_over(sums: Floats, counts: Floats) -> float:
+    """How many parts of time, all of one length, count as one since delays stay alike; 0 if nothing shows it.
+
+    Parts are put together by twos until there are fewer than 32. Where neighbours have a correlation r above chance,
+    (1 + r) / (1 - r) of them count as one. Noise hides it in short parts, chance in long ones: the longest is taken.
+    """
+    apart, held, length, most = sums - counts * (sums.sum() / max(counts.sum(), 1.0)), counts > 0, 1, 0.0
+    while len(apart) >= BATCHES:
+        both = held[:-1] & held[1:]
+        before, after, pairs = apart[:-1][both], apart[1:][both], int(both.sum())
+        squares = float(before @ before + after @ after) / 2
+        seen = float(before @ after) / squares if squares > 0 else 0.0
+        if pairs >= BATCHES / 2 and seen > _NO_CHANCE / math.sqrt(pairs):
+            alike = min(seen + (1 + 3 * seen) / (pairs - 1), 1 - 1 / pairs)
+            most = max(most, length * (1 + alike) / (1 - alike))
+        if len(apart) % 2:
+            apart, held = np.append(apart, 0.0), np.append(held, False)
+        apart, held, length = apart[::2] + apart[1::2], held[::2] | held[1::2], 2 * length
+    return most
+
+
+def too_short(length_ns: int, alike_ns: float) -> str | None:
+    """Why a part of a capture of this length has no interval, if delays of the whole stay alike for so long."""
+    if length_ns >= STRETCHES * alike_ns:
+        return None
+    return "delays of the whole change too slowly for so short a part: it has fewer than twelve independent stretches"
 
 
 def half95(freedom: float) -> float:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.stats.over_time import Error, batch_error, equal_batches
+from wirelag.stats.over_time import Error, alike_over, batch_error, equal_batches
 
 SLOTS: Final = 4096
 SHORTEST: Final = 20  # bits: a slot of 1 ms
@@ -71,6 +71,11 @@ class TimeSlots:
     def mean_error_ns(self) -> Error | None:
         """The error of the mean; None if there are too few stretches of time."""
         return batch_error(*equal_batches(self.sums.sum(axis=0), self.counts.sum(axis=0)))
+
+    def alike_ns(self) -> float:
+        """For how long delays stay alike."""
+        used = slice(0, self._last - self._first + 1)
+        return alike_over(self.sums[:, used].sum(axis=0), self.counts[:, used].sum(axis=0)) * (1 << self._bits)
 
     def _reach(self, begin_ns: int, end_ns: int) -> None:
         """Make the slots cover these times."""

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from wirelag import _kernels
 from wirelag.stats.distribution import Distribution, place_of
 from wirelag.stats.over_time import Batches, Error, quantile_shares, share_bounds, tells
+from wirelag.stats.time_slots import TimeSlots
 from wirelag.synopses.cache import Cached, join, level
 
 MOST: Final = 1 << 22
@@ -131,6 +132,13 @@ class DelaySample:
     def why_no_interval(self) -> str | None:
         """Why figures have no interval; None: they have one."""
         return tells(self.error_of_mean(), len(self))
+
+    def alike_ns(self) -> float:
+        """For how long delays stay alike."""
+        times = TimeSlots()
+        if len(self):
+            times.add(self.sent_ns, np.zeros(len(self), np.uint8), self.delays_ns - self.delays_ns.min(), self.weights)
+        return times.alike_ns()
 
     def quantiles_ns(self, shares: list[float]) -> list[tuple[float, tuple[float, float] | None]]:
         """Each quantile (of n sorted delays the one at place int(q n), from 0) and its 95% interval.

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from wirelag.report import Report
 from wirelag.stats.distribution import Distribution
-from wirelag.stats.spread import spread_of
+from wirelag.stats.spread import Spread, spread_of
 from wirelag.synopses.epochs import Epochs, named
 from wirelag.synopses.samples import facts
 
@@ -134,9 +134,17 @@ class Exchanges:
     @property
     def delays(self) -> Distribution:
         """Response times."""
-        single, times = self.single, Distribution()
-        times.add(single.response_ns)
-        return spread_of(single.rows["key"], single.times_ns, single.response_ns).sure(times)
+        times = Distribution()
+        times.add(self.single.response_ns)
+        return self._spread().sure(times)
+
+    def alike_ns(self) -> float:
+        """For how long response times stay alike."""
+        return self._spread().times.alike_ns()
+
+    def _spread(self) -> Spread:
+        single = self.single
+        return spread_of(single.rows["key"], single.times_ns, single.response_ns)
 
     def groups(self, by: str) -> Iterator[tuple[str, Exchanges]]:
         """Exchanges of each flow, client or server, most exchanges first."""
