@@ -8,6 +8,7 @@ NB_MODULE(_kernels, m)
     add_live(m);
     add_match(m);
     add_fridge(m);
+    add_connections(m);
     add_groups(m);
     add_crossing(m);
     add_rda(m);

@@ -6,11 +6,11 @@ from functools import partial
 import numpy as np
 import pytest
 
+from tests.oracles.connections import PlainConnections
 from tests.support.effort import scaled
 from wirelag.packets.batch import PacketBatch
 from wirelag.stats.certainty import Certainty
 from wirelag.stats.distribution import Distribution
-from wirelag.synopses import connections
 from wirelag.synopses.connections import Connections
 from wirelag.synopses.samples import ALL, SampleBatch, facts
 
@@ -48,12 +48,45 @@ def test_intervals_of_a_group_cover_its_mean() -> None:
     assert plain / TRIALS < 0.6
 
 
-def test_connections_beyond_the_limit_are_an_even_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "MOST", 256)
-    rng, whole = np.random.default_rng(12), Connections()
+def test_connections_beyond_the_limit_are_an_even_sample() -> None:
+    rng, whole = np.random.default_rng(12), Connections(most=256)
     for _ in range(20):
         whole.merge(trial(rng)[0])
-    assert 64 < len(whole._rows) <= 256
+    assert 64 < len(whole.rows()) <= 256
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_sums_equal_those_of_the_plain_twin(seed: int) -> None:
+    """With and without groups and weights; in one piece, in parts that are merged, and with groups that leave."""
+    rng = np.random.default_rng(seed)
+    most = int(rng.choice([40, 300, 5_000]))
+    wholes, plain = (Connections(most), Connections(most)), (PlainConnections(most), PlainConnections(most))
+    keys = rng.integers(0, 2**64, 60, np.uint64)
+    for step in range(6):
+        count, span_ns = int(rng.integers(1, 400)), int(10 ** rng.uniform(3, 12))
+        times_ns = 10**15 + rng.integers(0, span_ns, count)
+        flows, rows = rng.choice(keys, count), rng.integers(0, count, int(rng.integers(0, 500)))
+        legs, delays_ns = rng.integers(0, 2, len(rows)).astype(np.uint8), rng.integers(0, 10**10, len(rows))
+        weights = None if seed % 2 else rng.integers(0, 5, len(rows))
+        tags = None if seed % 3 == 0 else rng.integers(2, 8, len(rows), np.uint64)
+        batch = PacketBatch({"time_ns": times_ns, "flow_key": flows})
+        wholes[step % 2].add(batch, SampleBatch(rows, delays_ns, legs, ("tcp",), legs, weights, tags))
+        for place, row in enumerate(rows):
+            plain[step % 2].add(
+                int(flows[row]),
+                0 if tags is None else int(tags[place]),
+                int(times_ns[row]),
+                int(legs[place]),
+                int(delays_ns[place]),
+                1 if weights is None else int(weights[place]),
+            )
+        assert wholes[step % 2].rows().tolist() == plain[step % 2].rows()
+    wholes[0].merge(wholes[1])
+    plain[0].merge(plain[1])
+    assert wholes[0].rows().tolist() == plain[0].rows()
+    wholes[0].keep(np.array([5, 3], np.uint64))
+    plain[0].keep({3, 5})
+    assert wholes[0].rows().tolist() == plain[0].rows()
 
 
 def test_a_connection_counts_once_and_only_with_both_legs() -> None:

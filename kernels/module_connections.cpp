@@ -1,0 +1,204 @@
+/* Samples into sums by connection: checks arrays, releases the GIL, loops over connections.h and makes room. */
+#include <algorithm>
+#include <stdexcept>
+#include <vector>
+
+#include "arrays.hpp"
+#include "module.hpp"
+
+extern "C" {
+#include "connections.h"
+}
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+constexpr size_t row_words = sizeof(wl_connection_row) / sizeof(u64), fewest_rows = 1 << 10;
+constexpr size_t ahead = 8; /* samples whose rows are prefetched */
+
+class ConnectionSums {
+  public:
+    explicit ConnectionSums(u64 most) : most(most), memory(fewest_rows)
+    {
+        all.rows = memory.data();
+        all.mask = memory.size() - 1;
+        all.bits = WL_SHORTEST_STRETCH;
+        all.first = ~0ull;
+    }
+
+    void add(const Column<u64> &flow_key, const Column<s64> &time_ns, const Column<u32> &rows, const Column<u8> &legs,
+        const Column<s64> &delays_ns, const Column<s64> &of_each, const Column<u64> &tags)
+    {
+        size_t count = rows.shape(0), packets = flow_key.shape(0), given = of_each.shape(0), grouped = tags.shape(0);
+
+        if (time_ns.shape(0) != packets || legs.shape(0) != count || delays_ns.shape(0) != count)
+            throw std::invalid_argument("there must be a time for each packet, and a leg and a row for each delay");
+        if ((given != count && given != 0) || (grouped != count && grouped != 0))
+            throw std::invalid_argument("there must be a weight and a tag for each delay, or none");
+        for (size_t i = 0; i < count; i++)
+            if (rows.data()[i] >= packets)
+                throw std::invalid_argument("a delay is of a packet that is not there");
+        nb::gil_scoped_release release;
+        for (size_t i = 0; i < count; i++) {
+            u32 row = rows.data()[i], leg = legs.data()[i] & 1;
+            u64 weight = given ? static_cast<u64>(of_each.data()[i]) : 1;
+            u64 delay_ns = delays_ns.data()[i] < 0 ? 0 : static_cast<u64>(delays_ns.data()[i]);
+            wl_connection_row one = {flow_key.data()[row], grouped ? tags.data()[i] : 0, stretch_of(time_ns.data()[row]), {}};
+
+            if (i + ahead < count) {
+                u32 later = rows.data()[i + ahead];
+                __builtin_prefetch(&all.rows[wl_connection_place(
+                    &all, flow_key.data()[later], grouped ? tags.data()[i + ahead] : 0, stretch_of(time_ns.data()[later]))]);
+            }
+            if (!weight)
+                continue;
+            if (u32 doublings = reach(one.stretch, one.stretch))
+                one.stretch >>= doublings;
+            one.sums[2 * leg] = delay_ns * weight;
+            one.sums[2 * leg + 1] = weight;
+            put(one);
+        }
+    }
+
+    void merge(const ConnectionSums &other)
+    {
+        if (&other == this)
+            throw std::invalid_argument("only other sums can be merged");
+        nb::gil_scoped_release release;
+        if (other.all.first > other.all.last)
+            return;
+        if (other.all.bits > all.bits)
+            rebuild(other.all.bits - all.bits, all.level, memory.size());
+        u32 finer = all.bits - other.all.bits;
+        finer += reach(other.all.first >> finer, other.all.last >> finer);
+        if (other.all.level > all.level)
+            rebuild(0, other.all.level, memory.size());
+        for (wl_connection_row one : other.memory)
+            if (!wl_connection_free(&one)) {
+                one.stretch >>= finer;
+                put(one);
+            }
+    }
+
+    /* Count groups but these, in ascending order, to another. */
+    void keep(const Column<u64> &tags, u64 other_tag)
+    {
+        std::vector<wl_connection_row> before(memory.size());
+
+        if (!std::is_sorted(tags.data(), tags.data() + tags.shape(0)))
+            throw std::invalid_argument("tags must be in ascending order");
+        nb::gil_scoped_release release;
+        before.swap(memory);
+        all.rows = memory.data();
+        all.held = 0;
+        for (wl_connection_row one : before)
+            if (!wl_connection_free(&one)) {
+                if (!std::binary_search(tags.data(), tags.data() + tags.shape(0), one.tag))
+                    one.tag = other_tag;
+                wl_connection_add(&all, &one);
+            }
+    }
+
+    void rows(Room<u64> out) const
+    {
+        u64 *at = out.data();
+
+        if (out.shape(0) != all.held * row_words)
+            throw std::invalid_argument("there must be room for each row");
+        for (const wl_connection_row &one : memory)
+            if (!wl_connection_free(&one)) {
+                *at++ = one.flow_key;
+                *at++ = one.tag;
+                *at++ = one.stretch;
+                at = std::copy(one.sums, one.sums + 4, at);
+            }
+    }
+
+    size_t size() const
+    {
+        return all.held;
+    }
+    u32 level() const
+    {
+        return all.level;
+    }
+    u32 bits() const
+    {
+        return all.bits;
+    }
+
+  private:
+    u64 stretch_of(s64 time_ns) const
+    {
+        return static_cast<u64>(time_ns) >> all.bits;
+    }
+
+    /* Make stretches long enough for these. Returns how many times they became twice as long. */
+    u32 reach(u64 first, u64 last)
+    {
+        u32 doublings = wl_stretch_doublings(&all, first, last);
+
+        if (doublings)
+            rebuild(doublings, all.level, memory.size());
+        first >>= doublings;
+        last >>= doublings;
+        all.first = std::min(all.first, first);
+        all.last = std::max(all.last, last);
+        return doublings;
+    }
+
+    void put(const wl_connection_row &one)
+    {
+        if (!wl_connection_wanted(&all, one.flow_key))
+            return;
+        wl_connection_add(&all, &one);
+        while (all.held > most)
+            rebuild(0, all.level + 1, memory.size());
+        if (2 * all.held > memory.size())
+            rebuild(0, all.level, 2 * memory.size());
+    }
+
+    void rebuild(u32 doublings, u32 level, size_t size)
+    {
+        std::vector<wl_connection_row> before(size);
+
+        before.swap(memory);
+        all.rows = memory.data();
+        all.mask = size - 1;
+        all.held = 0;
+        all.bits += doublings;
+        all.level = level;
+        if (all.first <= all.last) {
+            all.first >>= doublings;
+            all.last >>= doublings;
+        }
+        for (wl_connection_row one : before)
+            if (!wl_connection_free(&one) && wl_connection_wanted(&all, one.flow_key)) {
+                one.stretch >>= doublings;
+                wl_connection_add(&all, &one);
+            }
+    }
+
+    u64 most;
+    std::vector<wl_connection_row> memory;
+    wl_connections all = {};
+};
+
+} // namespace
+
+void add_connections(nb::module_ &m)
+{
+    m.attr("CONNECTION_ROW_WORDS") = row_words;
+    nb::class_<ConnectionSums>(m, "ConnectionSums", "Sums of delays by connection, group and stretch of time.")
+        .def(nb::init<u64>(), "most"_a)
+        .def("add", &ConnectionSums::add, "flow_key"_a, "time_ns"_a, "rows"_a, "legs"_a, "delays_ns"_a, "of_each"_a, "tags"_a,
+            "Add delays: the row of each in the columns of flow keys and times, its leg, weight (default: 1) and tag.")
+        .def("merge", &ConnectionSums::merge, "other"_a, "Add the sums of another.")
+        .def("keep", &ConnectionSums::keep, "tags"_a, "other"_a, "Count groups but these to another.")
+        .def("rows", &ConnectionSums::rows, "out"_a, "All rows, in no order.")
+        .def("__len__", &ConnectionSums::size)
+        .def_prop_ro("level", &ConnectionSums::level)
+        .def_prop_ro("bits", &ConnectionSums::bits);
+}
