@@ -11,39 +11,108 @@ import pytest
 import wirelag
 from tests.support import command
 from tests.support.simulated_captures import write_simulation
+from wirelag import cli
 from wirelag.capture.files import Capture
 from wirelag.cli import progress
 from wirelag.sim import Scenario, simulate
 
+LIBRARIES = {"numpy", "polars", "plotly", "rich", "starlette", "rustworkx", "isal", "zstandard", "pydantic"}
+MODULES = (  # a command, libraries that it needs, and a bound for the modules that it loads in all
+    ("--help", set(), 80),
+    ("--version", set(), 80),
+    ("rtt --help", set(), 160),
+    ("watch --help", set(), 160),
+    ("info CAPTURE", {"numpy"}, 360),
+    ("rtt CAPTURE", {"numpy"}, 360),
+    ("rtt CAPTURE --by server --interval 1s --format json", {"numpy"}, 360),
+    ("response CAPTURE", {"numpy"}, 360),
+)
 
-def modules_after(code: str) -> set[str]:
-    script = f"import sys\n{code}\nprint(*sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    return {name.split(".")[0] for name in ran.stdout.splitlines()[-1].split()}
 
-
-def test_help_loads_neither_numpy_nor_polars() -> None:
-    help_text = "from wirelag.cli import app\ntry: app(['--help'])\nexcept SystemExit: pass"
-    assert not modules_after(help_text) & {"numpy", "polars", "rich", "pydantic"}
-
-
-def test_info_loads_no_table_library(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("words", "needed", "most"), MODULES)
+def test_a_command_loads_what_it_needs(words: str, needed: set[str], most: int, tmp_path: Path) -> None:
+    """Start-up is half of a short command: what is not asked for is not loaded."""
     path = tmp_path / "small.pcap"
     write_simulation(simulate(Scenario(packets=1_000)), path)
-    ask = f"from wirelag.cli import app\ntry: app(['info', {str(path)!r}])\nexcept SystemExit: pass"
-    assert not modules_after(ask) & {"polars", "rich", "pydantic", "isal", "zstandard"}
+    given = [word.replace("CAPTURE", str(path)) for word in words.split()]
+    script = (
+        f"import sys\nfrom wirelag.cli import app\ntry: app({given!r})\nexcept SystemExit: pass\nprint(*sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = ran.stdout.splitlines()[-1].split()
+    assert {name.split(".")[0] for name in loaded} & LIBRARIES == needed
+    assert len(loaded) <= most, f"{words}: {len(loaded)} modules"
+
+
+@pytest.mark.parametrize("name", cli.NAMES)
+def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
+    summaries = {name: text for group in cli.COMMANDS.values() for name, text in group.items()}
+    assert cli.command(name).help.splitlines()[0] == summaries[name]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("nonsense", "unknown command nonsense; see: wirelag --help"),
+        ("rt", "unknown command rt (did you mean rtt?); see: wirelag --help"),
+        ("--helpp", "unknown option --helpp; see: wirelag --help"),
+        ("info", "CAPTURE...: is missing; see: wirelag info --help"),
+        ("simulate", "-o: is missing; see: wirelag simulate --help"),
+        ("rtt x.pcap --intervall 1s", "unknown option --intervall (did you mean --interval?); see: wirelag rtt --help"),
+        ("rtt x.pcap --inter 1s", "unknown option --inter (did you mean --interval?); see: wirelag rtt --help"),
+        ("rtt x.pcap --top", "--top: needs a value; see: wirelag rtt --help"),
+        ("rtt x.pcap --top few", "--top: 'few' is not a whole number; see: wirelag rtt --help"),
+        ("rtt x.pcap --leg left", "--leg: 'left' is not one of server, client, both, mixed; see: wirelag rtt --help"),
+        ("compare a.json b.json c.json", "unexpected argument 'c.json'; see: wirelag compare --help"),
+        ("simulate -o x.pcap --limit 9", "--limit: needs --queue; see: wirelag simulate --help"),
+    ],
+)
+def test_wrong_words_get_one_line_that_names_the_way_out(words: str, problem: str) -> None:
+    assert command.wirelag(*words.split(), code=2).stderr == f"wirelag: {problem}\n"
+
+
+def test_options_may_stand_anywhere(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.pcap", tmp_path / "b.pcap"
+    for path, seed in ((first, 1), (second, 2)):
+        write_simulation(simulate(Scenario(packets=1_000, seed=seed)), path)
+    ways = (
+        ["rtt", first, second, "--format", "json", "--top", "3"],
+        ["rtt", "--top=3", first, "--format=json", second],
+        ["rtt", "--format", "json", "--top", "3", "--", first, second],
+    )
+    assert len({command.wirelag(*words).stdout for words in ways}) == 1
+    offset = ["simulate", "-o", first, f"-o{second}", "--points", "2", "--packets", "500", "--clock-offset", "-3s"]
+    command.wirelag(*offset)
+
+
+def test_shells_complete_commands_options_and_values() -> None:
+    def offered(*words: str) -> list[str]:
+        return command.wirelag("--complete", *words).stdout.split()
+
+    assert offered("re") == ["response"]
+    assert set(offered("")) == set(cli.NAMES)
+    assert offered("rtt", "--by", "s") == ["server", "subnet"]
+    assert offered("rtt", "x.pcap", "--ipv") == ["--ipv4-prefix", "--ipv6-prefix"]
+    assert offered("watch", "eth0", "r") == ["rtt", "response"]
+    assert offered("rtt", "-o", "") == offered("rtt", "") == []  # files
+    assert "--most-groups" not in offered("rtt", "--m")
+    bash = command.as_process("--completion", "bash").stdout
+    words = "COMP_WORDS=(wirelag rtt --by s); COMP_CWORD=3; _wirelag; echo ${COMPREPLY[@]}"
+    script = f"{bash}PATH={Path(sys.executable).parent}:$PATH; {words}"
+    ran = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout == "server subnet\n"
+    assert "name a shell: bash, zsh, fish" in command.wirelag("--completion", "tcsh", code=2).stderr
 
 
 def test_version_and_wrong_words() -> None:
     assert command.wirelag("--version").stdout == f"wirelag {wirelag.__version__}\n"
+    assert command.wirelag(code=2).stdout == command.wirelag("--help").stdout
     for words in (["nonsense"], ["info"], ["info", "x.pcap", "--port", "x"], ["info", "x.pcap", "--format", "xml"]):
         command.wirelag(*words, code=2)
 
 
 def test_an_internal_error_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from wirelag import cli
-
-    def broken() -> None:
+    def broken(words: list[str]) -> None:
         raise ZeroDivisionError("nothing to divide")
 
     monkeypatch.setattr(cli, "app", broken)

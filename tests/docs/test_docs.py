@@ -18,7 +18,7 @@ import wirelag
 from tests.support import cli_reference, command, needs, python_reference
 from tests.support.doc_pages import PAGES, ROOT, Run, blocks, missing_tools
 from tests.support.shell import shell
-from wirelag.cli import COMMANDS
+from wirelag.cli import NAMES
 
 REFERENCE = ROOT / "docs" / "reference"
 MODULES = [
@@ -60,7 +60,7 @@ def test_the_python_reference_is_current_and_complete() -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", NAMES)
 def test_every_command_is_documented(command: str) -> None:
     assert (REFERENCE / f"{command}.md").read_text(encoding="utf-8").startswith(f"# `wirelag {command}`\n")
     assert f"\n## `wirelag {command}`\n" in cli_reference.PAGE.read_text(encoding="utf-8")
@@ -80,7 +80,7 @@ def test_the_command_line_reference_is_current(tmp_path: Path, monkeypatch: pyte
 
 def test_every_option_is_in_the_reference() -> None:
     shown = cli_reference.PAGE.read_text(encoding="utf-8")
-    for name in COMMANDS:
+    for name in NAMES:
         section = shown.split(f"## `wirelag {name}`\n")[1].split("\n## ")[0]
         options = set(re.findall(r"(--[a-z0-9-]+)", command.wirelag(name, "--help").stdout)) - {"--help"}
         assert options

@@ -11,7 +11,7 @@ import pytest
 
 import wirelag
 from tests.support.places import ROOT
-from wirelag.cli import COMMANDS
+from wirelag.cli import NAMES
 
 ROOMS = (".ci", "benchmarks", "bpf", "deploy", "docs", "experiments", "fuzz", "kernels", "lab", "src", "tests")
 MADE = {"__pycache__", "build", "corpus"}
@@ -68,7 +68,7 @@ def test_one_version() -> None:
     assert PROJECT["project"]["version"] == wirelag.__version__
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", NAMES)
 def test_every_command_has_a_page(command: str) -> None:
     page = ROOT / "docs" / "reference" / f"{command}.md"
     assert page.is_file()
@@ -107,4 +107,4 @@ def test_the_house_keeps_its_shape() -> None:
     for path in source.rglob("*.py"):
         if "cli" in path.relative_to(source).parts:
             continue
-        assert not re.search(r"^\s*(from|import) (typer|wirelag\.cli)\b", path.read_text(), re.MULTILINE), path
+        assert not re.search(r"^\s*(from|import) wirelag\.cli\b", path.read_text(), re.MULTILINE), path

@@ -9,13 +9,10 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache, partial
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
-
-import typer
 
 from wirelag import cli
 from wirelag.capture import privileges
@@ -63,7 +60,6 @@ def run_main(words: Iterable[object], stdin: int, stdout: int, stderr: int) -> i
         _stream("stdout", stdout, "w"),
         _stream("stderr", stderr, "w"),
         mock.patch.object(sys, "argv", ["wirelag", *map(str, words)]),
-        mock.patch.object(cli, "app", _commands()),
         mock.patch.object(privileges, "_leave_root", _stay_root),
     ):
         try:
@@ -84,12 +80,6 @@ def as_process(
     command = [*before, *WIRELAG, *map(str, words)]
     done = subprocess.run(command, input=stdin, capture_output=True, check=False, cwd=cwd, timeout=PATIENCE_S)
     return _checked(words, Ran(done.stdout.decode(), done.stderr.decode(), done.returncode), code)
-
-
-@cache
-def _commands() -> Callable[[], None]:
-    """The commands with all their options, built once: this takes longer than most commands in tests."""
-    return partial(typer.main.get_command(cli.app), prog_name="wirelag")
 
 
 def _stay_root() -> None:

@@ -4,77 +4,83 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from wirelag import __version__
 from wirelag.errors import WirelagError
 
-try:
-    import typer
+if TYPE_CHECKING:
+    from wirelag.cli.parser import Command
 
-    from wirelag.cli.agent import agent
-    from wirelag.cli.balance import balance
-    from wirelag.cli.collect import collect
-    from wirelag.cli.compare import compare
-    from wirelag.cli.cut import cut
-    from wirelag.cli.flows import flows
-    from wirelag.cli.info import info
-    from wirelag.cli.oneway import oneway
-    from wirelag.cli.path import path
-    from wirelag.cli.plan import plan
-    from wirelag.cli.response import response
-    from wirelag.cli.rtt import rtt
-    from wirelag.cli.run import with_usage
-    from wirelag.cli.score import score
-    from wirelag.cli.simulate import simulate
-    from wirelag.cli.watch import watch
-except KeyboardInterrupt:  # before `main` can catch it
-    sys.exit(130)
-
-app = typer.Typer(
-    name="wirelag",
-    help="How late is the network? Measured from packets you already have.",
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-COMMANDS: dict[str, Callable[..., None]] = {
-    "info": info,
-    "rtt": rtt,
-    "response": response,
-    "oneway": oneway,
-    "cut": cut,
-    "flows": flows,
-    "path": path,
-    "plan": plan,
-    "watch": watch,
-    "agent": agent,
-    "collect": collect,
-    "balance": balance,
-    "compare": compare,
-    "simulate": simulate,
-    "score": score,
+COMMANDS = {
+    "From captures": {
+        "info": "Show what is in a capture.",
+        "rtt": "Measure round-trip delay.",
+        "response": "Measure response latency.",
+        "oneway": "Measure one-way delay, loss and reordering.",
+        "cut": "Write synopses of a capture.",
+        "flows": "Measure one-way delay of every flow.",
+    },
+    "In a network": {"path": "Find the segment that adds the delay.", "plan": "Plan where to measure."},
+    "Live": {
+        "watch": "Measure live at an interface.",
+        "agent": "Measure one point for a collector.",
+        "collect": "Collect what agents measure, and serve it.",
+        "balance": "Balance connections by response latency.",
+    },
+    "About results": {
+        "compare": "Compare two reports for what got slower.",
+        "simulate": "Simulate captures with known delays.",
+        "score": "Compare a report with the truth.",
+    },
 }
-for _name, _command in COMMANDS.items():
-    app.command(_name)(with_usage(_command))
+NAMES = tuple(name for group in COMMANDS.values() for name in group)
+_HELP = """\
+Usage: wirelag [OPTIONS] COMMAND ...
+
+How late is the network? Measured from packets you already have.
+{commands}
+Options:
+  --version            Print the version.
+  --completion SHELL   Print a script for bash, zsh or fish that completes commands, options and values.
+  -h, --help           Show this text, or with a command its options.
+"""
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def command(name: str) -> Command:
+    """A command with its options, found by its name before its module is loaded."""
+    from importlib import import_module
+
+    from wirelag.cli.parser import Command
+    from wirelag.cli.run import with_usage
+
+    return Command(name, with_usage(getattr(import_module(f"wirelag.cli.{name}"), name)))
+
+
+def app(words: Sequence[str]) -> None:
+    """Do what these words say."""
+    first, *rest = words or ("--help",)
+    if first in NAMES:
+        command(first).run(rest)
+    elif first in ("-h", "--help"):
+        groups = (f"\n{title}:\n{_rows(group)}" for title, group in COMMANDS.items())
+        sys.stdout.write(_HELP.format(commands="".join(groups)))
+        sys.exit(0 if words else 2)
+    elif first == "--version":
         print(f"wirelag {__version__}")
-        raise typer.Exit
+    elif first in ("--completion", "--complete"):
+        from wirelag.cli.completion import complete, script
+
+        sys.stdout.write(script(rest) if first == "--completion" else complete(rest))
+    else:
+        from wirelag.cli.parser import UsageError, unknown
+
+        raise UsageError(f"{unknown(first, NAMES, 'option' if first[0] == '-' else 'command')}; see: wirelag --help")
 
 
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    pass
+def _rows(group: dict[str, str]) -> str:
+    return "".join(f"  {name:<10}{text}\n" for name, text in group.items())
 
 
 def main() -> None:
@@ -82,12 +88,9 @@ def main() -> None:
     _stand_in()
     try:
         try:
-            app()
+            app(sys.argv[1:])
         finally:
             sys.stdout.flush()
-    except SystemExit as end:
-        # Typer has an exit code of its own for a reader who has gone.
-        sys.exit(141 if isinstance(end.__context__, BrokenPipeError) else end.code)
     except WirelagError as error:
         _fail(str(error), 2)
     except BrokenPipeError:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Annotated, Any
 
-import typer
-
 from wirelag.cli.options import ANSWER, FILTERS, METHOD
+from wirelag.cli.parser import Argument, Option
 from wirelag.errors import WirelagError
 
 COLLECTOR = "Collector"
@@ -15,14 +14,12 @@ REFERENCES = "Reference packets"
 
 
 def _option(flag: str, metavar: str | None, says: str, panel: str) -> Any:
-    return typer.Option(flag, metavar=metavar, help=says, rich_help_panel=panel)
+    return Option(flag, metavar=metavar, help=says, panel=panel)
 
 
 def agent(
-    file: Annotated[
-        str | None, typer.Argument(metavar="[FILE]", help="Settings file (TOML). Options override it.")
-    ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Check the settings, print the plan, and exit.")] = False,
+    file: Annotated[str | None, Argument(metavar="[FILE]", help="Settings file (TOML). Options override it.")] = None,
+    check: Annotated[bool, Option("--check", help="Check the settings, print the plan, and exit.")] = False,
     point: Annotated[str | None, _option("--point", "NAME", "Name of this vantage point.", FILTERS)] = None,
     interface: Annotated[str | None, _option("--interface", "NAME", "Interface to capture on.", FILTERS)] = None,
     read: Annotated[list[str] | None, _option("-r", "CAPTURE", "Replay this capture instead.", FILTERS)] = None,

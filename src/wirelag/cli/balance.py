@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-import typer
-
 from wirelag.cli.options import check_address, one_of, speed_of
+from wirelag.cli.parser import Option, UsageError
 from wirelag.errors import WirelagError
 
 MEASURE: Final = "Measurement without steering"
 
 
 def _option(*flags: str, metavar: str | None = None, says: str, panel: str | None = None) -> Any:
-    return typer.Option(*flags, metavar=metavar, help=says, rich_help_panel=panel)
+    return Option(*flags, metavar=metavar, help=says, panel=panel)
 
 
 def balance(
@@ -32,8 +31,7 @@ def balance(
         ),
     ] = None,
     read: Annotated[
-        list[str] | None,
-        _option("-r", "--read", metavar="CAPTURE", says="Replay this capture instead.", panel=MEASURE),
+        list[str] | None, _option("-r", "--read", metavar="CAPTURE", says="Replay this capture instead.", panel=MEASURE)
     ] = None,
     speed: Annotated[str, _option("--speed", metavar="Nx|max", says="Replay speed.", panel=MEASURE)] = "1x",
     method: Annotated[
@@ -82,12 +80,12 @@ def balance(
             check_here(settings, settings.interface, steers=not (dry_run or apply))
         return
     if dry_run and apply is not None:
-        raise typer.BadParameter("--dry-run applies nothing: give only one of the two", param_hint="--apply")
+        raise UsageError("--dry-run applies nothing: give only one of the two", option="--apply")
     measured = dry_run or apply is not None
     if read and not measured:
-        raise typer.BadParameter("a capture cannot be steered: add --dry-run or --apply", param_hint="-r")
+        raise UsageError("a capture cannot be steered: add --dry-run or --apply", option="-r")
     if method != "modes" and not measured:
-        raise typer.BadParameter("the kernel supports modes only: add --dry-run or --apply", param_hint="--method")
+        raise UsageError("the kernel supports modes only: add --dry-run or --apply", option="--method")
     if settings.interface is None and not read:
         raise WirelagError(
             f"{config}: interface is missing: name the one where packets to {settings.service.address} arrive"

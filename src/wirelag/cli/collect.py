@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
+from wirelag.cli.parser import Argument, Option
 from wirelag.errors import WirelagError
 
 SERVED, MEASURED, KEPT = "Server", "Measurement", "Storage"
 
 
 def _option(flag: str, metavar: str | None, says: str, panel: str) -> Any:
-    return typer.Option(flag, metavar=metavar, help=says, rich_help_panel=panel)
+    return Option(flag, metavar=metavar, help=says, panel=panel)
 
 
 def collect(
-    file: Annotated[
-        str | None, typer.Argument(metavar="[FILE]", help="Settings file (TOML). Options override it.")
-    ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Check the settings, print the plan, and exit.")] = False,
+    file: Annotated[str | None, Argument(metavar="[FILE]", help="Settings file (TOML). Options override it.")] = None,
+    check: Annotated[bool, Option("--check", help="Check the settings, print the plan, and exit.")] = False,
     listen: Annotated[
         str | None, _option("--listen", "ADDRESS:PORT", "Address to listen on; 127.0.0.1:8321.", SERVED)
     ] = None,

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from wirelag.cli.options import check_outputs
+from wirelag.cli.parser import Argument, Option
 from wirelag.cli.run import conclude
 from wirelag.render.compare import MOST_GROUPS
 
 
 def compare(
     before: Annotated[
-        str, typer.Argument(metavar="BEFORE.json", help="JSON of rtt, response, oneway, flows; - is standard input.")
+        str, Argument(metavar="BEFORE.json", help="JSON of rtt, response, oneway, flows; - is standard input.")
     ],
-    after: Annotated[str, typer.Argument(metavar="AFTER.json", help="JSON of the same command, later.")],
+    after: Annotated[str, Argument(metavar="AFTER.json", help="JSON of the same command, later.")],
     everything: Annotated[
-        bool, typer.Option("--all", help=f"Show all groups, not only the {MOST_GROUPS} that changed most.")
+        bool, Option("--all", help=f"Show all groups, not only the {MOST_GROUPS} that changed most.")
     ] = False,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with 3 if anything got slower by more than chance.")
+        bool, Option("--exit-code", help="Exit with 3 if anything got slower by more than chance.")
     ] = False,
-    output_format: Annotated[str, typer.Option("--format", metavar="table|json", help="Output format.")] = "table",
+    output_format: Annotated[str, Option("--format", metavar="table|json", help="Output format.")] = "table",
 ) -> None:
     """Compare two reports for what got slower.
 
@@ -35,4 +34,4 @@ def compare(
     result = measure(before, after, everything=everything)
     conclude(result, output_format, None)
     if exit_code and result.is_worse:
-        raise typer.Exit(3)
+        raise SystemExit(3)

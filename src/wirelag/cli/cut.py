@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from wirelag.cli.method import Direction, SmallEstimatorName, with_method
 from wirelag.cli.options import (
     ANSWER,
@@ -21,6 +19,7 @@ from wirelag.cli.options import (
     check_outputs,
     with_filter,
 )
+from wirelag.cli.parser import Option, UsageError
 from wirelag.cli.progress import progress
 from wirelag.measure.methods import GROUPS
 
@@ -33,31 +32,27 @@ if TYPE_CHECKING:
 @with_method(without=("rateless",), estimator=(SmallEstimatorName, "lda"))
 def cut(
     captures: Captures,
-    output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="File to write, such as A.syn.")],
+    output: Annotated[str, Option("-o", "--output", metavar="FILE", help="File to write, such as A.syn.")],
     wanted: Filter,
     method: Method,
     tunnels: Tunnels = False,
     direction: Direction = None,
     offset: Annotated[
-        str | None,
-        typer.Option(metavar="D", help="How far this point's clock is ahead, if known.", rich_help_panel=METHOD),
+        str | None, Option(metavar="D", help="How far this point's clock is ahead, if known.", panel=METHOD)
     ] = None,
     interval: Interval = None,
     by: Annotated[
-        str | None,
-        typer.Option(
-            metavar="|".join(GROUPS), help="Cut a synopsis of each traffic class, too.", rich_help_panel=ANSWER
-        ),
+        str | None, Option(metavar="|".join(GROUPS), help="Cut a synopsis of each traffic class, too.", panel=ANSWER)
     ] = None,
     most_groups: MostGroups = 100,
     ipv4_prefix: Ipv4Prefix = 24,
     ipv6_prefix: Ipv6Prefix = 48,
     answer: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Reply to the questions of `wirelag oneway --ask` instead, with their terms.",
-            rich_help_panel=METHOD,
+            panel=METHOD,
         ),
     ] = None,
     quiet: Quiet = False,
@@ -68,7 +63,7 @@ def cut(
     the same options at both points.
     """
     if output == "-":
-        raise typer.BadParameter("must be a file", param_hint="-o")
+        raise UsageError("must be a file", option="-o")
     check_outputs("table", {"-o": output}, [*captures, *([answer] if answer else [])])
     from wirelag.measure.cut import cut_captures, reply, terms_of
     from wirelag.measure.groups import Groups

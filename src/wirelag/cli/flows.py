@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from wirelag.cli.method import Direction
 from wirelag.cli.options import (
     ANSWER,
@@ -24,6 +22,7 @@ from wirelag.cli.options import (
     share_of,
     with_filter,
 )
+from wirelag.cli.parser import Option
 from wirelag.cli.progress import progress, stoppable
 from wirelag.cli.run import conclude
 from wirelag.measure.flows import GROUPS, METHODS, SOURCES
@@ -40,79 +39,61 @@ def flows(
     direction: Direction = None,
     method: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="|".join(METHODS),
             help="How to interpolate: as a queue behaves, linearly, or from the last reference.",
-            rich_help_panel=METHOD,
+            panel=METHOD,
         ),
     ] = "busy",
     drain: Annotated[
         str | None,
-        typer.Option(
-            metavar="RATE", help="busy: rate of the queue, such as 2Gbps; default: learned.", rich_help_panel=METHOD
-        ),
+        Option(metavar="RATE", help="busy: rate of the queue, such as 2Gbps; default: learned.", panel=METHOD),
     ] = None,
     overhead: Annotated[
-        int,
-        typer.Option(
-            metavar="BYTES",
-            help="Bytes to add to captured lengths (Ethernet: 24).",
-            rich_help_panel=METHOD,
-        ),
+        int, Option(metavar="BYTES", help="Bytes to add to captured lengths (Ethernet: 24).", panel=METHOD)
     ] = 0,
     reference: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="|".join(SOURCES),
             help="References: STAMP packets by port or by --mark, or packets also in --upstream.",
-            rich_help_panel=METHOD,
+            panel=METHOD,
         ),
     ] = None,
     mark: Annotated[
-        int | None,
-        typer.Option(metavar="DSCP", help="marked: DSCP of STAMP packets, on any port.", rich_help_panel=METHOD),
+        int | None, Option(metavar="DSCP", help="marked: DSCP of STAMP packets, on any port.", panel=METHOD)
     ] = None,
     upstream: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="capture: the capture from before the queue.", rich_help_panel=METHOD),
+        str | None, Option(metavar="FILE", help="capture: the capture from before the queue.", panel=METHOD)
     ] = None,
-    every: Annotated[
-        int,
-        typer.Option(metavar="N", help="capture: one packet in N is a reference.", rich_help_panel=METHOD),
-    ] = 20,
+    every: Annotated[int, Option(metavar="N", help="capture: one packet in N is a reference.", panel=METHOD)] = 20,
     memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="Memory for open flows: 128 bytes each.", rich_help_panel=METHOD)
+        str, Option(metavar="SIZE", help="Memory for open flows: 128 bytes each.", panel=METHOD)
     ] = "128MiB",
-    inactive: Annotated[
-        str, typer.Option(metavar="D", help="Idle time after which a flow ends.", rich_help_panel=METHOD)
-    ] = "15s",
+    inactive: Annotated[str, Option(metavar="D", help="Idle time after which a flow ends.", panel=METHOD)] = "15s",
     active: Annotated[
-        str, typer.Option(metavar="D", help="Longest time that one record of a flow covers.", rich_help_panel=METHOD)
+        str, Option(metavar="D", help="Longest time that one record of a flow covers.", panel=METHOD)
     ] = "30m",
     hold: Annotated[
-        float,
-        typer.Option(
-            parser=share_of, metavar="SHARE", help="Probability that a packet opens a flow.", rich_help_panel=METHOD
-        ),
+        float, Option(parser=share_of, metavar="SHARE", help="Probability that a packet opens a flow.", panel=METHOD)
     ] = 1.0,
     interval: Interval = None,
     by: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="|".join(GROUPS),
             help="List flows, or groups of them; a packet's source is the client.",
-            rich_help_panel=ANSWER,
+            panel=ANSWER,
         ),
     ] = "flow",
     most_flows: Annotated[
-        int, typer.Option(metavar="N", help="Lines in the table; files have all flows.", rich_help_panel=ANSWER)
+        int, Option(metavar="N", help="Lines in the table; files have all flows.", panel=ANSWER)
     ] = 20,
     group_memory: GroupMemory = "256MiB",
     ipv4_prefix: Ipv4Prefix = 24,
     ipv6_prefix: Ipv6Prefix = 48,
     sla: Annotated[
-        list[str] | None,
-        typer.Option(metavar="QUESTION", help="Exit with 3 unless this holds: mean<10ms.", rich_help_panel=ANSWER),
+        list[str] | None, Option(metavar="QUESTION", help="Exit with 3 unless this holds: mean<10ms.", panel=ANSWER)
     ] = None,
     html: Html = None,
     output_format: OutputFormat = None,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from wirelag.cli.options import Captures, Quiet, Tunnels, check_outputs, with_filter
+from wirelag.cli.parser import Option
 from wirelag.cli.progress import stoppable
 from wirelag.cli.run import conclude
 from wirelag.errors import WirelagError
@@ -20,7 +19,7 @@ def info(
     captures: Captures,
     wanted: Filter,
     tunnels: Tunnels = False,
-    output_format: Annotated[str, typer.Option("--format", metavar="table|json", help="Output format.")] = "table",
+    output_format: Annotated[str, Option("--format", metavar="table|json", help="Output format.")] = "table",
     quiet: Quiet = False,
 ) -> None:
     """Show what is in a capture.

@@ -7,108 +7,77 @@ import inspect
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
-import typer
-
 from wirelag.cli.options import METHOD, replace_parameter
+from wirelag.cli.parser import Option
 from wirelag.units import size_bytes
 
 IDS = "Packet ids"
 
 Direction = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--direction",
         metavar="SRC>DST",
         help="Only packets from SRC to DST; each an address, a network, or empty.",
-        rich_help_panel="Packets",
+        panel="Packets",
     ),
 ]
-Nat = Annotated[
-    bool, typer.Option("--nat", help="Leave addresses and ports out: NAT changes them.", rich_help_panel=IDS)
-]
-Prefix = Annotated[
-    int,
-    typer.Option("--prefix", metavar="BYTES", help="Payload bytes in packet ids.", rich_help_panel=IDS),
-]
+Nat = Annotated[bool, Option("--nat", help="Leave addresses and ports out: NAT changes them.", panel=IDS)]
+Prefix = Annotated[int, Option("--prefix", metavar="BYTES", help="Payload bytes in packet ids.", panel=IDS)]
 
 
 def _estimator(names: str, text: str) -> Any:
-    return Annotated[str, typer.Option("--estimator", metavar=names, help=text, rich_help_panel=METHOD)]
+    return Annotated[str, Option("--estimator", metavar=names, help=text, panel=METHOD)]
 
 
 EstimatorName = _estimator("join|lda|finecomb|rda", "join: every packet, exact. The others: from a few kilobytes.")
 SmallEstimatorName = _estimator("lda|finecomb|rda", "What a few kilobytes are kept for.")
 Rows = Annotated[
-    int | None,
-    typer.Option("--rows", metavar="N", help="lda, finecomb: rows, in all banks together.", rich_help_panel=METHOD),
+    int | None, Option("--rows", metavar="N", help="lda, finecomb: rows, in all banks together.", panel=METHOD)
 ]
 Losses = Annotated[
     str | None,
-    typer.Option(
-        "--loss",
-        metavar="SHARES",
-        help="lda, finecomb: loss rates to tune for, such as 0.1%,5%.",
-        rich_help_panel=METHOD,
-    ),
+    Option("--loss", metavar="SHARES", help="lda, finecomb: loss rates to tune for, such as 0.1%,5%.", panel=METHOD),
 ]
 PerInterval = Annotated[
     int | None,
-    typer.Option(
-        "--packets-per-interval", metavar="N", help="lda: packets per interval to tune for.", rich_help_panel=METHOD
-    ),
+    Option("--packets-per-interval", metavar="N", help="lda: packets per interval to tune for.", panel=METHOD),
 ]
 Banks = Annotated[
-    int,
-    typer.Option(
-        "--banks", metavar="K", help="rda: number of banks (2 as in the paper, 3 or 4).", rich_help_panel=METHOD
-    ),
+    int, Option("--banks", metavar="K", help="rda: number of banks (2 as in the paper, 3 or 4).", panel=METHOD)
 ]
-NoCheck = Annotated[
-    bool, typer.Option("--no-check", help="rda: without the check field, as in the paper.", rich_help_panel=METHOD)
-]
+NoCheck = Annotated[bool, Option("--no-check", help="rda: without the check field, as in the paper.", panel=METHOD)]
 Buckets = Annotated[
     int | None,
-    typer.Option(
-        "--buckets", metavar="N", help="rda: number of buckets; default: as needed (cut: 1023).", rich_help_panel=METHOD
-    ),
+    Option("--buckets", metavar="N", help="rda: number of buckets; default: as needed (cut: 1023).", panel=METHOD),
 ]
-Rateless = Annotated[
-    bool, typer.Option("--rateless", help="rda: coded symbols until they decode.", rich_help_panel=METHOD)
-]
+Rateless = Annotated[bool, Option("--rateless", help="rda: coded symbols until they decode.", panel=METHOD)]
 Deviation = Annotated[
     str,
-    typer.Option(
+    Option(
         "--deviation",
         metavar="rows|collapse",
         help="Standard deviation from all rows, or from collapsed rows, as in the papers.",
-        rich_help_panel=METHOD,
+        panel=METHOD,
     ),
 ]
-Tail = Annotated[
-    int,
-    typer.Option("--tail", metavar="N", help="Packets sampled for quantiles (not join).", rich_help_panel=METHOD),
-]
+Tail = Annotated[int, Option("--tail", metavar="N", help="Packets sampled for quantiles (not join).", panel=METHOD)]
 Memory = Annotated[
-    str,
-    typer.Option(
-        "--memory", metavar="SIZE", help="join, rda: memory for packet ids and times.", rich_help_panel=METHOD
-    ),
+    str, Option("--memory", metavar="SIZE", help="join, rda: memory for packet ids and times.", panel=METHOD)
 ]
-Seed = Annotated[int, typer.Option("--seed", metavar="S", help="Seed of all random choices.", rich_help_panel=METHOD)]
+Seed = Annotated[int, Option("--seed", metavar="S", help="Seed of all random choices.", panel=METHOD)]
 CutBy = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--cut",
         metavar="packets|clock",
         help="Cut intervals at packets that both points see (lda's default), or by the clock.",
-        rich_help_panel=METHOD,
+        panel=METHOD,
     ),
 ]
 ControlPort = Annotated[
     int | None,
-    typer.Option(
-        "--control-port", metavar="PORT", help="Cut intervals at control packets to this port.", rich_help_panel=METHOD
-    ),
+    Option("--control-port", metavar="PORT", help="Cut intervals at control packets to this port.", panel=METHOD),
 ]
 
 _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {

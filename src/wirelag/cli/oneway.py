@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from wirelag.cli.method import Direction, with_method
 from wirelag.cli.options import (
     ANSWER,
@@ -27,6 +25,7 @@ from wirelag.cli.options import (
     check_outputs,
     with_filter,
 )
+from wirelag.cli.parser import Argument, Option, UsageError
 from wirelag.cli.progress import progress
 from wirelag.cli.run import conclude
 from wirelag.measure.methods import GROUPS
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 Points = Annotated[
     list[str],
-    typer.Argument(
+    Argument(
         metavar="UPSTREAM DOWNSTREAM...",
         help="Captures in the order packets pass them, or files of `wirelag cut`; - is standard input.",
     ),
@@ -55,32 +54,25 @@ def oneway(
     direction: Direction = None,
     clock: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="|".join(CLOCKS),
             help="Correct the clock offset where one shows, or use times as they are.",
-            rich_help_panel=METHOD,
+            panel=METHOD,
         ),
     ] = "auto",
     offset: Annotated[
-        str | None,
-        typer.Option(metavar="D", help="How far the downstream clock is ahead, if known.", rich_help_panel=METHOD),
+        str | None, Option(metavar="D", help="How far the downstream clock is ahead, if known.", panel=METHOD)
     ] = None,
     ask: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="rda from files: write questions for both points.", rich_help_panel=METHOD),
+        str | None, Option(metavar="FILE", help="rda from files: write questions for both points.", panel=METHOD)
     ] = None,
     interval: Interval = None,
     segment: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Segment to name in JSON for `wirelag path`, such as A>B or B[A>C].",
-            rich_help_panel=ANSWER,
-        ),
+        Option(metavar="NAME", help="Segment to name in JSON for `wirelag path`, such as A>B or B[A>C].", panel=ANSWER),
     ] = None,
     by: Annotated[
-        str | None,
-        typer.Option(metavar="|".join(GROUPS), help="Report each traffic class, too.", rich_help_panel=ANSWER),
+        str | None, Option(metavar="|".join(GROUPS), help="Report each traffic class, too.", panel=ANSWER)
     ] = None,
     group_memory: GroupMemory = "256MiB",
     sort: Sort = None,
@@ -135,7 +127,7 @@ def _ask(points: list[str], path: str) -> None:
     from wirelag.measure.synopsis_files import are_synopses, ask_points
 
     if not are_synopses(points):
-        raise typer.BadParameter("needs files of `wirelag cut`; captures need no second round", param_hint="--ask")
+        raise UsageError("needs files of `wirelag cut`; captures need no second round", option="--ask")
     questions, size = ask_points(points, path)
     print(f"wrote {path}: {questions} questions, {size:,} bytes; reply at each point with")
     print(f"  wirelag cut CAPTURE --answer {path} -o TIMES.syn")

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Final
 
-import typer
-
+from wirelag.cli.parser import Argument, Option, UsageError
 from wirelag.errors import WirelagError
 from wirelag.measure.groups import FIGURES
 from wirelag.render.output import BINARY, WRITERS
@@ -25,85 +24,63 @@ FORMATS = tuple(WRITERS)
 
 Captures = Annotated[
     list[str],
-    typer.Argument(metavar="CAPTURE...", help="pcap or pcapng, also compressed (gzip, zstd, xz); - is standard input."),
+    Argument(metavar="CAPTURE...", help="pcap or pcapng, also compressed (gzip, zstd, xz); - is standard input."),
 ]
-Force = Annotated[
-    bool,
-    typer.Option("--force", help="Read captures that hold the same packets as one.", rich_help_panel=FILTERS),
-]
+Force = Annotated[bool, Option("--force", help="Read captures that hold the same packets as one.", panel=FILTERS)]
 Tunnels = Annotated[
-    bool, typer.Option("--tunnels", help="Measure inside GRE, IP-in-IP, VXLAN, Geneve, GTP-U.", rich_help_panel=FILTERS)
+    bool, Option("--tunnels", help="Measure inside GRE, IP-in-IP, VXLAN, Geneve, GTP-U.", panel=FILTERS)
 ]
 Expression = Annotated[
     str | None,
-    typer.Option(
-        "--filter",
-        metavar="EXPRESSION",
-        help="Filter in tcpdump's syntax: 'tcp port 443 and host x'.",
-        rich_help_panel=FILTERS,
+    Option(
+        "--filter", metavar="EXPRESSION", help="Filter in tcpdump's syntax: 'tcp port 443 and host x'.", panel=FILTERS
     ),
 ]
-Interval = Annotated[
-    str | None,
-    typer.Option("--interval", metavar="D", help="Report each interval, too.", rich_help_panel=ANSWER),
-]
+Interval = Annotated[str | None, Option("--interval", metavar="D", help="Report each interval, too.", panel=ANSWER)]
 GroupMemory = Annotated[
-    str,
-    typer.Option(
-        "--group-memory", metavar="SIZE", help="Memory for groups; the rest is 'other'.", rich_help_panel=ANSWER
-    ),
+    str, Option("--group-memory", metavar="SIZE", help="Memory for groups; the rest is 'other'.", panel=ANSWER)
 ]
 MostGroups = Annotated[
-    int,
-    typer.Option("--most-groups", metavar="N", help="Classes to keep; the rest is 'other'.", rich_help_panel=ANSWER),
+    int, Option("--most-groups", metavar="N", help="Classes to keep; the rest is 'other'.", panel=ANSWER)
 ]
 Sort = Annotated[
-    str | None,
-    typer.Option("--sort", metavar="|".join(FIGURES), help="Order groups by this figure.", rich_help_panel=ANSWER),
+    str | None, Option("--sort", metavar="|".join(FIGURES), help="Order groups by this figure.", panel=ANSWER)
 ]
 Top = Annotated[
-    int | None,
-    typer.Option(
-        "--top", metavar="N", help="Groups in the table (20), and slowest samples (5).", rich_help_panel=ANSWER
-    ),
+    int | None, Option("--top", metavar="N", help="Groups in the table (20), and slowest samples (5).", panel=ANSWER)
 ]
 Samples = Annotated[
-    str | None, typer.Option("--samples", metavar="FILE.parquet|FILE.csv", help="Write every delay to this file.")
+    str | None, Option("--samples", metavar="FILE.parquet|FILE.csv", help="Write every delay to this file.")
 ]
 Ipv4Prefix = Annotated[
-    int, typer.Option("--ipv4-prefix", metavar="BITS", help="Prefix length of IPv4 networks.", rich_help_panel=ANSWER)
+    int, Option("--ipv4-prefix", metavar="BITS", help="Prefix length of IPv4 networks.", panel=ANSWER)
 ]
 Ipv6Prefix = Annotated[
-    int, typer.Option("--ipv6-prefix", metavar="BITS", help="Prefix length of IPv6 networks.", rich_help_panel=ANSWER)
+    int, Option("--ipv6-prefix", metavar="BITS", help="Prefix length of IPv6 networks.", panel=ANSWER)
 ]
 Above = Annotated[
-    list[str] | None,
-    typer.Option("--above", metavar="D", help="Report the share of delays above this.", rich_help_panel=ANSWER),
+    list[str] | None, Option("--above", metavar="D", help="Report the share of delays above this.", panel=ANSWER)
 ]
 Questions = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--sla",
         metavar="QUESTION",
         help="Exit with 3 unless this holds (with --by, for each group): p99<50ms, mean<10ms, 'above(50ms)<5%'.",
-        rich_help_panel=ANSWER,
+        panel=ANSWER,
     ),
 ]
 OutputFormat = Annotated[
     str | None,
-    typer.Option(
-        "--format", metavar="|".join(FORMATS), help="Output format; default: by the extension of -o, or table."
-    ),
+    Option("--format", metavar="|".join(FORMATS), help="Output format; default: by the extension of -o, or table."),
 ]
-Output = Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="File to write.")]
-Html = Annotated[
-    str | None, typer.Option("--html", metavar="FILE", help="Write a page with charts, too; it works offline.")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Do not show a progress bar.")]
+Output = Annotated[str | None, Option("-o", "--output", metavar="FILE", help="File to write.")]
+Html = Annotated[str | None, Option("--html", metavar="FILE", help="Write a page with charts, too; it works offline.")]
+Quiet = Annotated[bool, Option("--quiet", help="Do not show a progress bar.")]
 
 
 def _filter_option(flag: str, kind: Any, metavar: str, text: str) -> inspect.Parameter:
-    annotation = Annotated[kind | None, typer.Option(flag, metavar=metavar, help=text, rich_help_panel=FILTERS)]
+    annotation = Annotated[kind | None, Option(flag, metavar=metavar, help=text, panel=FILTERS)]
     name = {"--proto": "protocols", "--from": "start", "--to": "end"}.get(flag, flag[2:] + "s")
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
@@ -162,7 +139,7 @@ def replace_parameter(
 def one_of(value: str, allowed: Sequence[str], option: str) -> None:
     """Raise a usage error unless the value is one of these."""
     if value not in allowed:
-        raise typer.BadParameter(f"{value!r} is not one of {', '.join(allowed)}", param_hint=option)
+        raise UsageError(f"{value!r} is not one of {', '.join(allowed)}", option=option)
 
 
 def share_of(text: str | float) -> float:
@@ -170,7 +147,7 @@ def share_of(text: str | float) -> float:
     try:
         return parse_share(str(text))
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise UsageError(str(error)) from None
 
 
 def speed_of(text: str) -> float | None:
@@ -178,7 +155,7 @@ def speed_of(text: str) -> float | None:
     try:
         return None if text == "max" else parse_speed(text)
     except ValueError as error:
-        raise typer.BadParameter(f"{error} (or max)", param_hint="--speed") from None
+        raise UsageError(f"{error} (or max)", option="--speed") from None
 
 
 def check_outputs(
@@ -195,7 +172,7 @@ def check_outputs(
     target = outputs.get("-o")
     suffix = os.path.splitext(target)[1][1:].lower() if isinstance(target, str) else ""
     if form is None and suffix in ("html", "htm"):
-        raise typer.BadParameter(f"a page is written with --html {target}", param_hint="-o")
+        raise UsageError(f"a page is written with --html {target}", option="-o")
     form = form or (suffix if suffix in forms else "table")
     one_of(form, forms, "--format")
     if form in BINARY and outputs.get("-o") is None:
@@ -205,14 +182,14 @@ def check_outputs(
     for option, given in outputs.items():
         for path in [given] if isinstance(given, str) else given or []:
             if path == "-" and option != "-o":
-                raise typer.BadParameter("needs the name of a file", param_hint=option)
+                raise UsageError("needs the name of a file", option=option)
             file = _file_of(path, 1)
             if file in read:
                 says = f"{path} is also an input, which would be overwritten; choose another file"
-                raise typer.BadParameter(says, param_hint=option)
+                raise UsageError(says, option=option)
             if file in written:
                 both = option if option == written[file] else f"{written[file]}, {option}"
-                raise typer.BadParameter("every output needs its own file", param_hint=both)
+                raise UsageError("every output needs its own file", option=both)
             if file:
                 written[file] = option
             _need_writable(path, option)
@@ -260,4 +237,4 @@ def check_address(text: str) -> None:
     try:
         parse_address(text)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--prometheus") from None
+        raise UsageError(str(error), option="--prometheus") from None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from wirelag.cli.method import EstimatorName
 from wirelag.cli.options import (
     ANSWER,
@@ -19,45 +17,41 @@ from wirelag.cli.options import (
     Quiet,
     check_outputs,
 )
+from wirelag.cli.parser import Argument, Option
 from wirelag.cli.progress import progress
 from wirelag.cli.run import conclude
 
 
 def path(
-    topology: Annotated[
-        str, typer.Argument(metavar="TOPOLOGY", help="Routers and links; formats as in `wirelag plan`.")
-    ],
+    topology: Annotated[str, Argument(metavar="TOPOLOGY", help="Routers and links; formats as in `wirelag plan`.")],
     reports: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="REPORTS...",
             help="JSON of `wirelag oneway` per segment, as SEGMENT=FILE or FILE; or a folder of captures.",
         ),
     ],
     source: Annotated[
-        str | None, typer.Option("--from", metavar="ROUTER", help="First router of the path.", rich_help_panel=ANSWER)
+        str | None, Option("--from", metavar="ROUTER", help="First router of the path.", panel=ANSWER)
     ] = None,
     target: Annotated[
-        str | None, typer.Option("--to", metavar="ROUTER", help="Last router of the path.", rich_help_panel=ANSWER)
+        str | None, Option("--to", metavar="ROUTER", help="Last router of the path.", panel=ANSWER)
     ] = None,
     baseline: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="REPORT",
             help="The same inputs from a time when nothing was slow; only the increase is blamed.",
-            rich_help_panel=ANSWER,
+            panel=ANSWER,
         ),
     ] = None,
     slow: Annotated[
-        str,
-        typer.Option(metavar="D", help="Blame a segment only if it adds more than this.", rich_help_panel=ANSWER),
+        str, Option(metavar="D", help="Blame a segment only if it adds more than this.", panel=ANSWER)
     ] = "1ms",
     sla: Questions = None,
     estimator: EstimatorName = "join",
     interval: Interval = None,
-    prefix: Annotated[
-        int, typer.Option(metavar="BYTES", help="Payload bytes in packet ids.", rich_help_panel=METHOD)
-    ] = 16,
+    prefix: Annotated[int, Option(metavar="BYTES", help="Payload bytes in packet ids.", panel=METHOD)] = 16,
     expression: Expression = None,
     output_format: OutputFormat = None,
     output: Output = None,

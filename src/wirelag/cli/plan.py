@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-import typer
-
 from wirelag.cli.method import Rows, Tail
 from wirelag.cli.options import Html, Output, OutputFormat, check_outputs
+from wirelag.cli.parser import Argument, Option
 from wirelag.cli.run import conclude
 from wirelag.measure.plan import ESTIMATORS
 from wirelag.network.plan import STRATEGIES
@@ -18,92 +17,68 @@ UPGRADES, COSTS, AGENTS = "Routers", "Costs", "Agents"
 
 def plan(
     topology: Annotated[
-        str, typer.Argument(metavar="TOPOLOGY", help="Routers and links, in a format of docs/reference/topology.md.")
+        str, Argument(metavar="TOPOLOGY", help="Routers and links, in a format of docs/reference/topology.md.")
     ],
     upgrade: Annotated[
         int | None,
-        typer.Option(
+        Option(
             metavar="N",
             help="Number of routers to choose; default: 15% of all, or none with --upgraded.",
-            rich_help_panel=UPGRADES,
+            panel=UPGRADES,
         ),
     ] = None,
     strategy: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="|".join(STRATEGIES),
             help="Choose the router inside most paths, the one that saves most hops, or a random one.",
-            rich_help_panel=UPGRADES,
+            panel=UPGRADES,
         ),
     ] = "count",
     upgraded: Annotated[
-        list[str] | None,
-        typer.Option(metavar="A,B,..", help="Routers that can measure already.", rich_help_panel=UPGRADES),
+        list[str] | None, Option(metavar="A,B,..", help="Routers that can measure already.", panel=UPGRADES)
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="S", help="Seed of all random choices.", rich_help_panel=UPGRADES)] = 0,
+    seed: Annotated[int, Option(metavar="S", help="Seed of all random choices.", panel=UPGRADES)] = 0,
     fail: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="A-B", help="Show what changes if this link fails, in both directions.", rich_help_panel=UPGRADES
-        ),
+        Option(metavar="A-B", help="Show what changes if this link fails, in both directions.", panel=UPGRADES),
     ] = None,
     router: Annotated[
-        list[str] | None,
-        typer.Option(metavar="R", help="Router to cost; default: those upgraded.", rich_help_panel=COSTS),
+        list[str] | None, Option(metavar="R", help="Router to cost; default: those upgraded.", panel=COSTS)
     ] = None,
-    interval: Annotated[
-        str, typer.Option(metavar="D", help="How often synopses are sent.", rich_help_panel=COSTS)
-    ] = "1s",
-    classes: Annotated[int, typer.Option(metavar="K", help="Number of traffic classes.", rich_help_panel=COSTS)] = 1,
+    interval: Annotated[str, Option(metavar="D", help="How often synopses are sent.", panel=COSTS)] = "1s",
+    classes: Annotated[int, Option(metavar="K", help="Number of traffic classes.", panel=COSTS)] = 1,
     estimator: Annotated[
-        str,
-        typer.Option(metavar="|".join(ESTIMATORS), help="Estimator of the synopses.", rich_help_panel=COSTS),
+        str, Option(metavar="|".join(ESTIMATORS), help="Estimator of the synopses.", panel=COSTS)
     ] = "lda",
     rows: Rows = None,
     tail: Tail = 2048,
     packets_per_interval: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            help="rda: packets of a class between two ports.",
-            rich_help_panel=COSTS,
-        ),
+        int, Option(metavar="N", help="rda: packets of a class between two ports.", panel=COSTS)
     ] = 100_000,
-    loss: Annotated[str, typer.Option(metavar="SHARE", help="rda: loss rate.", rich_help_panel=COSTS)] = "0.1%",
+    loss: Annotated[str, Option(metavar="SHARE", help="rda: loss rate.", panel=COSTS)] = "0.1%",
     synopsis: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Size of a synopsis of any other kind.", rich_help_panel=COSTS),
+        str | None, Option(metavar="SIZE", help="Size of a synopsis of any other kind.", panel=COSTS)
     ] = None,
     write_agents: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIR",
-            help="Write settings for an agent at each router and for their collector.",
-            rich_help_panel=AGENTS,
-        ),
+        Option(metavar="DIR", help="Write settings for an agent at each router and for their collector.", panel=AGENTS),
     ] = None,
     servers: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="A,B,..",
-            help="Routers with an agent beside them, which cannot measure inside.",
-            rich_help_panel=AGENTS,
-        ),
+        Option(metavar="A,B,..", help="Routers with an agent beside them, which cannot measure inside.", panel=AGENTS),
     ] = None,
     follow: Annotated[
-        bool,
-        typer.Option("--follow", help="Let the collector follow routes and assign m-sets.", rich_help_panel=AGENTS),
+        bool, Option("--follow", help="Let the collector follow routes and assign m-sets.", panel=AGENTS)
     ] = False,
     every: Annotated[
-        str, typer.Option(metavar="D", help="Time between an agent's reference packets.", rich_help_panel=AGENTS)
+        str, Option(metavar="D", help="Time between an agent's reference packets.", panel=AGENTS)
     ] = "100ms",
-    collector: Annotated[
-        str | None, typer.Option(metavar="URL", help="URL of the agents' collector.", rich_help_panel=AGENTS)
-    ] = None,
+    collector: Annotated[str | None, Option(metavar="URL", help="URL of the agents' collector.", panel=AGENTS)] = None,
     token_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="File that holds the agents' token.", rich_help_panel=AGENTS)
+        str | None, Option(metavar="FILE", help="File that holds the agents' token.", panel=AGENTS)
     ] = None,
-    brief: Annotated[bool, typer.Option("--brief", help="JSON: leave out the segments' names.")] = False,
+    brief: Annotated[bool, Option("--brief", help="JSON: leave out the segments' names.")] = False,
     output_format: OutputFormat = None,
     output: Output = None,
     html: Html = None,

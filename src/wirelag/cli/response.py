@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from wirelag.cli.options import (
     ANSWER,
     METHOD,
@@ -24,6 +22,7 @@ from wirelag.cli.options import (
     check_outputs,
     with_filter,
 )
+from wirelag.cli.parser import Option
 from wirelag.cli.progress import stoppable
 from wirelag.cli.run import conclude
 from wirelag.measure.response import GROUPS, METHODS
@@ -40,45 +39,33 @@ def response(
     force: Force = False,
     server: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="PREFIX[:PORT]",
             help="Networks and ports of servers; other traffic is left out. Default: from SYNs and ports.",
-            rich_help_panel=METHOD,
+            panel=METHOD,
         ),
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="|".join(METHODS),
             help="pairs needs both directions; auto times responses by TCP's ACKs, blind by sizes and times; "
             "default: for each server, pairs where both directions are seen, else auto.",
-            rich_help_panel=METHOD,
+            panel=METHOD,
         ),
     ] = None,
     epoch: Annotated[
-        str,
-        typer.Option(metavar="D", help="Shortest time that an estimate of a flow covers.", rich_help_panel=METHOD),
+        str, Option(metavar="D", help="Shortest time that an estimate of a flow covers.", panel=METHOD)
     ] = "500ms",
-    fewest: Annotated[
-        int, typer.Option(metavar="N", help="Fewest responses behind an estimate.", rich_help_panel=METHOD)
-    ] = 4,
-    gap: Annotated[
-        str, typer.Option(metavar="D", help="gap: gap that begins a new batch.", rich_help_panel=METHOD)
-    ] = "1ms",
-    literal: Annotated[
-        bool,
-        typer.Option("--literal", help="modes: work exactly as in the paper.", rich_help_panel=METHOD),
-    ] = False,
-    memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory for open flows.", rich_help_panel=METHOD)] = (
-        "64MiB"
-    ),
+    fewest: Annotated[int, Option(metavar="N", help="Fewest responses behind an estimate.", panel=METHOD)] = 4,
+    gap: Annotated[str, Option(metavar="D", help="gap: gap that begins a new batch.", panel=METHOD)] = "1ms",
+    literal: Annotated[bool, Option("--literal", help="modes: work exactly as in the paper.", panel=METHOD)] = False,
+    memory: Annotated[str, Option(metavar="SIZE", help="Memory for open flows.", panel=METHOD)] = ("64MiB"),
     interval: Annotated[
-        str | None,
-        typer.Option(metavar="D|auto", help="Report each interval, too; auto chooses one.", rich_help_panel=ANSWER),
+        str | None, Option(metavar="D|auto", help="Report each interval, too; auto chooses one.", panel=ANSWER)
     ] = None,
     by: Annotated[
-        str | None,
-        typer.Option(metavar="|".join(GROUPS), help="Report each group; default: server.", rich_help_panel=ANSWER),
+        str | None, Option(metavar="|".join(GROUPS), help="Report each group; default: server.", panel=ANSWER)
     ] = None,
     group_memory: GroupMemory = "256MiB",
     sort: Sort = None,
@@ -89,11 +76,10 @@ def response(
     output: Output = None,
     html: Html = None,
     epochs_file: Annotated[
-        str | None, typer.Option("--epochs", metavar="FILE.parquet", help="Write every epoch to this file.")
+        str | None, Option("--epochs", metavar="FILE.parquet", help="Write every epoch to this file.")
     ] = None,
     exchanges: Annotated[
-        str | None,
-        typer.Option(metavar="FILE.parquet|FILE.csv", help="Write every request and response to this file."),
+        str | None, Option(metavar="FILE.parquet|FILE.csv", help="Write every request and response to this file.")
     ] = None,
     quiet: Quiet = False,
 ) -> None:

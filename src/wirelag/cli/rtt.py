@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from wirelag.cli.options import (
     ANSWER,
     METHOD,
@@ -29,6 +27,7 @@ from wirelag.cli.options import (
     share_of,
     with_filter,
 )
+from wirelag.cli.parser import Option
 from wirelag.cli.progress import stoppable
 from wirelag.cli.run import conclude
 from wirelag.measure.rtt import GROUPS, LEGS, RETRANSMITTED
@@ -45,58 +44,48 @@ def rtt(
     force: Force = False,
     match: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="NAMES",
             help="What to match: auto, or some of tcp, tcp-timestamps, handshake, flow-duration, dns, ntp, icmp, "
             "quic-spin, separated by commas.",
-            rich_help_panel=METHOD,
+            panel=METHOD,
         ),
     ] = "auto",
     retransmitted: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="|".join(RETRANSMITTED),
             help="Retransmitted TCP data: skip it (Karn's rule), or time it from its first copy, as tshark does.",
-            rich_help_panel=METHOD,
+            panel=METHOD,
         ),
     ] = "drop",
     table_memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="Memory for connections and unmatched packets.", rich_help_panel=METHOD)
+        str, Option(metavar="SIZE", help="Memory for connections and unmatched packets.", panel=METHOD)
     ] = "128MiB",
     memory: Annotated[
         str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="Match in a fridge of this size, such as 64KiB: unbiased, not exact.",
-            rich_help_panel=METHOD,
+        Option(
+            metavar="SIZE", help="Match in a fridge of this size, such as 64KiB: unbiased, not exact.", panel=METHOD
         ),
     ] = None,
     slots: Annotated[
-        list[int] | None,
-        typer.Option(metavar="M", help="Custom fridges: slots of each (a power of two).", rich_help_panel=METHOD),
+        list[int] | None, Option(metavar="M", help="Custom fridges: slots of each (a power of two).", panel=METHOD)
     ] = None,
     entry_probability: Annotated[
         list[float] | None,
-        typer.Option(
-            parser=share_of, metavar="SHARE", help="Custom fridges: entry probability of each.", rich_help_panel=METHOD
-        ),
+        Option(parser=share_of, metavar="SHARE", help="Custom fridges: entry probability of each.", panel=METHOD),
     ] = None,
-    seed: Annotated[
-        int, typer.Option(metavar="S", help="Seed of the fridges' random choices.", rich_help_panel=METHOD)
-    ] = 0,
+    seed: Annotated[int, Option(metavar="S", help="Seed of the fridges' random choices.", panel=METHOD)] = 0,
     leg: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="|".join(LEGS),
             help="Figures that come first: to the server, to the client, their sum by connection, or a mixture.",
-            rich_help_panel=ANSWER,
+            panel=ANSWER,
         ),
     ] = "server",
     interval: Interval = None,
-    by: Annotated[
-        str | None,
-        typer.Option(metavar="|".join(GROUPS), help="Report each group, too.", rich_help_panel=ANSWER),
-    ] = None,
+    by: Annotated[str | None, Option(metavar="|".join(GROUPS), help="Report each group, too.", panel=ANSWER)] = None,
     group_memory: GroupMemory = "256MiB",
     sort: Sort = None,
     top: Top = None,

@@ -9,9 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 from wirelag.cli.options import GroupMemory, replace_parameter
+from wirelag.cli.parser import Option, UsageError
 from wirelag.errors import SettingError, WirelagError
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def with_usage(command: Callable[..., None]) -> Callable[..., None]:
         STOP.stopped = False
         if "group_memory" in given and given.pop("most_groups") is not None:
             what = "was replaced: say how much memory groups may take, such as --group-memory 1GiB"
-            raise typer.BadParameter(what, param_hint="--most-groups")
+            raise UsageError(what, option="--most-groups")
         try:
             try:
                 command(**given)
@@ -44,10 +43,10 @@ def with_usage(command: Callable[..., None]) -> Callable[..., None]:
                     raise KeyboardInterrupt from None
                 if not isinstance(error, SettingError):
                     raise
-                raise typer.BadParameter(error.problem, param_hint=option_of(error.name)) from None
+                raise UsageError(error.problem, option=option_of(error.name)) from None
         except KeyboardInterrupt:
-            typer.echo("wirelag: stopped before there was a result", err=True)
-            raise typer.Exit(130) from None
+            print("wirelag: stopped before there was a result", file=sys.stderr)
+            raise SystemExit(130) from None
 
     if "group_memory" in inspect.signature(command).parameters:
         return replace_parameter(checked, command, "group_memory", (_group_memory(command), _MOST_GROUPS))
@@ -58,7 +57,7 @@ _MOST_GROUPS: Final = inspect.Parameter(
     "most_groups",
     inspect.Parameter.KEYWORD_ONLY,
     default=None,
-    annotation=Annotated[str | None, typer.Option("--most-groups", hidden=True)],
+    annotation=Annotated[str | None, Option("--most-groups", hidden=True)],
 )
 
 
@@ -81,6 +80,6 @@ def conclude(result: Result, output_format: str, output: str | None, html: str |
         result.to_html(html)
     write_result(result, output_format, output)
     if STOP.stopped:
-        raise typer.Exit(130)
+        raise SystemExit(130)
     if not result.holds:
-        raise typer.Exit(3)
+        raise SystemExit(3)

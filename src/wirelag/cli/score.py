@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from wirelag.capture.report_file import read_report
+from wirelag.cli.parser import Argument, Option, UsageError
 from wirelag.errors import WirelagError
 from wirelag.units import format_duration
 
@@ -18,19 +17,15 @@ if TYPE_CHECKING:
 
 def score(
     report: Annotated[
-        str, typer.Argument(metavar="REPORT.json", help="JSON of rtt, response, oneway, flows; - is standard input.")
+        str, Argument(metavar="REPORT.json", help="JSON of rtt, response, oneway, flows; - is standard input.")
     ],
-    truth: Annotated[str, typer.Argument(metavar="TRUTH.parquet", help="Truth from `wirelag simulate --truth`.")],
+    truth: Annotated[str, Argument(metavar="TRUTH.parquet", help="Truth from `wirelag simulate --truth`.")],
     kind: Annotated[
-        str | None, typer.Option(metavar="tcp|handshake|dns", help="Compare with this kind of delay only.")
+        str | None, Option(metavar="tcp|handshake|dns", help="Compare with this kind of delay only.")
     ] = None,
-    leg: Annotated[
-        str | None, typer.Option(metavar="server|client", help="Round trips: compare this leg only.")
-    ] = None,
-    direction: Annotated[
-        str, typer.Option(metavar="forward|reverse", help="One way: direction of the report.")
-    ] = "forward",
-    output_format: Annotated[str, typer.Option("--format", metavar="table|json", help="Output format.")] = "table",
+    leg: Annotated[str | None, Option(metavar="server|client", help="Round trips: compare this leg only.")] = None,
+    direction: Annotated[str, Option(metavar="forward|reverse", help="One way: direction of the report.")] = "forward",
+    output_format: Annotated[str, Option("--format", metavar="table|json", help="Output format.")] = "table",
 ) -> None:
     """Compare a report with the truth.
 
@@ -46,7 +41,7 @@ def score(
     ):
         if value not in allowed:
             names = ", ".join(name for name in allowed if name)
-            raise typer.BadParameter(f"{value!r} is not one of {names}", param_hint=option)
+            raise UsageError(f"{value!r} is not one of {names}", option=option)
 
     from wirelag.sim.score import ReportError
     from wirelag.sim.score import score as compare
@@ -59,7 +54,7 @@ def score(
     except ValueError as error:
         raise WirelagError(f"{truth}: {error}") from error
     if output_format == "json":
-        typer.echo(json.dumps(result.to_json(), indent=2))
+        print(json.dumps(result.to_json(), indent=2))
     else:
         _print_table(result)
 
@@ -87,7 +82,7 @@ def _print_table(result: "Score") -> None:
         table.add_row(*_cells(line))
     Console().print(table)
     if result.flows:
-        typer.echo(_flows_line(result.flows))
+        print(_flows_line(result.flows))
 
 
 def _flows_line(flows: "FlowScore") -> str:

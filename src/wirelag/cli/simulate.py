@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from wirelag.cli.options import check_outputs, share_of
-from wirelag.cli.simulate_queue import (
-    Discipline,
-    DrainRate,
-    InjectionText,
-    Limit,
-    MostShare,
-    Queue,
-    given,
-    refuse_others,
-)
+from wirelag.cli.parser import Given, Option, UsageError
+from wirelag.cli.simulate_queue import Discipline, DrainRate, InjectionText, Limit, MostShare, Queue, refuse_others
 from wirelag.errors import WirelagError
 from wirelag.units import parse_duration_ns
 
@@ -34,10 +25,10 @@ ENDINGS: Final = tuple(f".{form}{packed}" for form in ("pcap", "pcapng") for pac
 
 
 def simulate(
-    context: typer.Context,
+    given: Given,
     output: Annotated[
         list[str],
-        typer.Option(
+        Option(
             "-o",
             "--output",
             metavar="FILE",
@@ -45,78 +36,56 @@ def simulate(
             "Give two with --points 2 or --queue: first the point nearer to clients.",
         ),
     ],
-    truth: Annotated[
-        str | None, typer.Option(metavar="FILE.parquet", help="Write the truth, one row per delay.")
-    ] = None,
-    packets: Annotated[int, typer.Option(metavar="N", help="Packets in the (first) capture, exactly.")] = 100_000,
-    seed: Annotated[int, typer.Option(metavar="S", help="Seed: the same options and seed give the same bytes.")] = 1,
-    points: Annotated[int, typer.Option(metavar="1|2", help="Number of vantage points.")] = 1,
+    truth: Annotated[str | None, Option(metavar="FILE.parquet", help="Write the truth, one row per delay.")] = None,
+    packets: Annotated[int, Option(metavar="N", help="Packets in the (first) capture, exactly.")] = 100_000,
+    seed: Annotated[int, Option(metavar="S", help="Seed: the same options and seed give the same bytes.")] = 1,
+    points: Annotated[int, Option(metavar="1|2", help="Number of vantage points.")] = 1,
     direction: Annotated[
-        str, typer.Option(metavar="both|client", help="Capture both directions, or only client to server.")
+        str, Option(metavar="both|client", help="Capture both directions, or only client to server.")
     ] = "both",
-    snaplen: Annotated[int, typer.Option(metavar="N", help="Bytes to capture of each frame.")] = 128,
+    snaplen: Annotated[int, Option(metavar="N", help="Bytes to capture of each frame.")] = 128,
     duration: Annotated[
-        str,
-        typer.Option(
-            metavar="D", help=f"Duration of the traffic; with --queue {QUEUE_DURATION}.", rich_help_panel=TRAFFIC
-        ),
+        str, Option(metavar="D", help=f"Duration of the traffic; with --queue {QUEUE_DURATION}.", panel=TRAFFIC)
     ] = "60s",
     servers: Annotated[
-        int, typer.Option(metavar="N", help="Number of servers, each at its own distance.", rich_help_panel=TRAFFIC)
+        int, Option(metavar="N", help="Number of servers, each at its own distance.", panel=TRAFFIC)
     ] = 20,
     dns: Annotated[
-        float,
-        typer.Option(
-            parser=share_of, metavar="SHARE", help="Share of DNS exchanges among connections.", rich_help_panel=TRAFFIC
-        ),
+        float, Option(parser=share_of, metavar="SHARE", help="Share of DNS exchanges among connections.", panel=TRAFFIC)
     ] = 0.1,
     ipv6: Annotated[
-        float,
-        typer.Option(parser=share_of, metavar="SHARE", help="Share of IPv6 connections.", rich_help_panel=TRAFFIC),
+        float, Option(parser=share_of, metavar="SHARE", help="Share of IPv6 connections.", panel=TRAFFIC)
     ] = 0.2,
     unanswered: Annotated[
         float,
-        typer.Option(
-            parser=share_of, metavar="SHARE", help="Share of SYNs and queries without a reply.", rich_help_panel=TRAFFIC
-        ),
+        Option(parser=share_of, metavar="SHARE", help="Share of SYNs and queries without a reply.", panel=TRAFFIC),
     ] = 0.01,
     rtt: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="DIST",
             help="Round-trip time of a connection: constant:10ms, uniform:1ms,5ms, exponential:5ms, "
             "lognormal:20ms,0.5 (median, sigma), weibull:50us,0.6 (mean, shape), pareto:1ms,3.",
-            rich_help_panel=NETWORK,
+            panel=NETWORK,
         ),
     ] = "lognormal:20ms,0.5",
     delay: Annotated[
-        str,
-        typer.Option(metavar="DIST", help="Two points: one-way delay between them.", rich_help_panel=NETWORK),
+        str, Option(metavar="DIST", help="Two points: one-way delay between them.", panel=NETWORK)
     ] = "lognormal:1ms,0.3",
     loss: Annotated[
-        float,
-        typer.Option(
-            parser=share_of, metavar="SHARE", help="Probability that a packet is lost.", rich_help_panel=NETWORK
-        ),
+        float, Option(parser=share_of, metavar="SHARE", help="Probability that a packet is lost.", panel=NETWORK)
     ] = 0.0,
     reorder: Annotated[
-        float,
-        typer.Option(
-            parser=share_of, metavar="SHARE", help="Probability that a packet is reordered.", rich_help_panel=NETWORK
-        ),
+        float, Option(parser=share_of, metavar="SHARE", help="Probability that a packet is reordered.", panel=NETWORK)
     ] = 0.0,
     duplicate: Annotated[
-        float,
-        typer.Option(
-            parser=share_of, metavar="SHARE", help="Probability that a packet is duplicated.", rich_help_panel=NETWORK
-        ),
+        float, Option(parser=share_of, metavar="SHARE", help="Probability that a packet is duplicated.", panel=NETWORK)
     ] = 0.0,
     clock_offset: Annotated[
-        str, typer.Option(metavar="D", help="Two points: how far the second clock is ahead.", rich_help_panel=NETWORK)
+        str, Option(metavar="D", help="Two points: how far the second clock is ahead.", panel=NETWORK)
     ] = "0s",
     clock_skew: Annotated[
-        float,
-        typer.Option(metavar="PPM", help="Two points: how much faster the second clock runs.", rich_help_panel=NETWORK),
+        float, Option(metavar="PPM", help="Two points: how much faster the second clock runs.", panel=NETWORK)
     ] = 0.0,
     queue: Queue = None,
     drain: DrainRate = "2Gbps",
@@ -124,7 +93,7 @@ def simulate(
     discipline: Discipline = "red",
     injection: InjectionText = "adaptive",
     most_share: MostShare = 0.005,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Do not print what was written.")] = False,
+    quiet: Annotated[bool, Option("--quiet", help="Do not print what was written.")] = False,
 ) -> None:
     """Simulate captures with known delays.
 
@@ -132,25 +101,25 @@ def simulate(
     error; or bursty flows before and behind a queue, with reference packets. `wirelag score` compares a report with the
     truth.
     """
-    refuse_others(context, queue)
+    refuse_others(given, queue)
     if direction not in ("both", "client"):
-        raise typer.BadParameter(f"{direction!r} is not one of both, client", param_hint="--direction")
+        raise UsageError(f"{direction!r} is not one of both, client", option="--direction")
     if queue is not None and len(output) != 2:
-        raise typer.BadParameter(f"--queue needs 2 files, got {len(output)}", param_hint="-o")
+        raise UsageError(f"--queue needs 2 files, got {len(output)}", option="-o")
     if queue is None and len(output) != points and points in (1, 2):
-        raise typer.BadParameter(f"--points {points} needs {points} files, got {len(output)}", param_hint="-o")
+        raise UsageError(f"--points {points} needs {points} files, got {len(output)}", option="-o")
     for path in output:
         _need_ending(path)
     check_outputs("table", {"-o": output, "--truth": truth})
     if snaplen < 1:
-        raise typer.BadParameter("must be at least 1", param_hint="--snaplen")
+        raise UsageError("must be at least 1", option="--snaplen")
     if points == 1 and (_duration(clock_offset, "--clock-offset") or clock_skew):
-        raise typer.BadParameter("a clock error needs --points 2", param_hint="--clock-offset, --clock-skew")
+        raise UsageError("a clock error needs --points 2", option="--clock-offset, --clock-skew")
 
     if queue is not None:
         from wirelag.sim.queue_settings import queue_captures, simulate_queue
 
-        span = duration if given(context, "duration") else QUEUE_DURATION
+        span = duration if "duration" in given else QUEUE_DURATION
         passed = simulate_queue(queue, seed, span, drain, limit, discipline, injection, most_share)
         _write(queue_captures(passed, snaplen), output, snaplen, quiet)
         if truth:
@@ -166,7 +135,7 @@ def simulate(
         try:
             parse_distribution(text)
         except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint=option) from error
+            raise UsageError(str(error), option=option) from error
     try:
         scenario = Scenario(
             packets=packets,
@@ -188,7 +157,7 @@ def simulate(
         )
         simulation = run(scenario)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+        raise UsageError(str(error)) from error
     captures = (
         (simulation.frames(point, snaplen), f"{len(capture.row):,} packets")
         for point, capture in enumerate(simulation.captures)
@@ -205,14 +174,14 @@ def _need_ending(path: str) -> None:
         return
     if not place.name.endswith(ENDINGS):
         says = f"{path}: unknown ending: use .pcap or .pcapng, optionally with .gz or .zst"
-        raise typer.BadParameter(says, param_hint="-o")
+        raise UsageError(says, option="-o")
 
 
 def _duration(text: str, option: str) -> int:
     try:
         return parse_duration_ns(text)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
+        raise UsageError(str(error), option=option) from error
 
 
 def _write(captures: Iterable[tuple[Iterable[Frames], str]], paths: list[str], snaplen: int, quiet: bool) -> None:
@@ -229,7 +198,7 @@ def _write(captures: Iterable[tuple[Iterable[Frames], str]], paths: list[str], s
                 raise error.__cause__ from None
             raise
         if not quiet:
-            typer.echo(f"{path}: {said}", err=True)
+            print(f"{path}: {said}", file=sys.stderr)
 
 
 def _write_truth(truth: pl.DataFrame, path: str, quiet: bool) -> None:
@@ -237,4 +206,4 @@ def _write_truth(truth: pl.DataFrame, path: str, quiet: bool) -> None:
 
     write_parquet(path, truth, "--truth")
     if not quiet:
-        typer.echo(f"{path}: {truth.height:,} rows of truth", err=True)
+        print(f"{path}: {truth.height:,} rows of truth", file=sys.stderr)

@@ -13,8 +13,6 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 from wirelag.cli.options import (
     ANSWER,
     FILTERS,
@@ -26,6 +24,7 @@ from wirelag.cli.options import (
     speed_of,
     with_filter,
 )
+from wirelag.cli.parser import Argument, Option, UsageError
 from wirelag.errors import WirelagError
 from wirelag.measure.response import METHODS
 from wirelag.measure.rtt import GROUPS as RTT_GROUPS
@@ -45,84 +44,63 @@ INTERFACE: Final = "Where"
 @with_filter(times=False)
 def watch(
     words: Annotated[
-        list[str], typer.Argument(metavar="[IFACE] rtt|response", help="Interface (not with -r), and what to measure.")
+        list[str], Argument(metavar="[IFACE] rtt|response", help="Interface (not with -r), and what to measure.")
     ],
     wanted: Filter,
     read: Annotated[
         list[str] | None,
-        typer.Option("-r", "--read", metavar="CAPTURE", help="Replay this capture instead.", rich_help_panel=INTERFACE),
+        Option("-r", "--read", metavar="CAPTURE", help="Replay this capture instead.", panel=INTERFACE),
     ] = None,
-    speed: Annotated[str, typer.Option(metavar="Nx|max", help="Replay speed.", rich_help_panel=INTERFACE)] = "1x",
+    speed: Annotated[str, Option(metavar="Nx|max", help="Replay speed.", panel=INTERFACE)] = "1x",
     expression: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--filter",
             metavar="EXPRESSION",
             help="Filter in tcpdump's syntax; on an interface, the kernel applies it.",
-            rich_help_panel=FILTERS,
+            panel=FILTERS,
         ),
     ] = None,
     tunnels: Tunnels = False,
     direction: Annotated[
-        str,
-        typer.Option(
-            metavar="both|in|out", help="Incoming packets, outgoing packets, or both.", rich_help_panel=FILTERS
-        ),
+        str, Option(metavar="both|in|out", help="Incoming packets, outgoing packets, or both.", panel=FILTERS)
     ] = "both",
     promiscuous: Annotated[
-        bool, typer.Option("--promiscuous", help="Capture packets to other hosts, too.", rich_help_panel=INTERFACE)
+        bool, Option("--promiscuous", help="Capture packets to other hosts, too.", panel=INTERFACE)
     ] = False,
-    clock: Annotated[
-        str, typer.Option(metavar="kernel|hardware", help="Source of timestamps.", rich_help_panel=INTERFACE)
-    ] = "kernel",
-    ring: Annotated[
-        str, typer.Option(metavar="SIZE", help="Size of the capture buffer.", rich_help_panel=INTERFACE)
-    ] = "64MiB",
-    cores: Annotated[int, typer.Option(metavar="N", help="Cores that capture packets.", rich_help_panel=INTERFACE)] = 1,
+    clock: Annotated[str, Option(metavar="kernel|hardware", help="Source of timestamps.", panel=INTERFACE)] = "kernel",
+    ring: Annotated[str, Option(metavar="SIZE", help="Size of the capture buffer.", panel=INTERFACE)] = "64MiB",
+    cores: Annotated[int, Option(metavar="N", help="Cores that capture packets.", panel=INTERFACE)] = 1,
     in_kernel: Annotated[
-        bool,
-        typer.Option("--in-kernel", help="Measure inside the kernel (eBPF).", rich_help_panel=INTERFACE),
+        bool, Option("--in-kernel", help="Measure inside the kernel (eBPF).", panel=INTERFACE)
     ] = False,
     then: Annotated[
-        str | None,
-        typer.Option(metavar="PINNED", help="XDP program to run after wirelag's.", rich_help_panel=INTERFACE),
+        str | None, Option(metavar="PINNED", help="XDP program to run after wirelag's.", panel=INTERFACE)
     ] = None,
     server: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PREFIX[:PORT]", help="response: networks and ports of servers.", rich_help_panel=METHOD),
+        list[str] | None, Option(metavar="PREFIX[:PORT]", help="response: networks and ports of servers.", panel=METHOD)
     ] = None,
     method: Annotated[
-        str | None,
-        typer.Option(metavar="|".join(METHODS), help="response: as in wirelag response.", rich_help_panel=METHOD),
+        str | None, Option(metavar="|".join(METHODS), help="response: as in wirelag response.", panel=METHOD)
     ] = None,
-    table_memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="Memory for connections.", rich_help_panel=METHOD)
-    ] = "64MiB",
+    table_memory: Annotated[str, Option(metavar="SIZE", help="Memory for connections.", panel=METHOD)] = "64MiB",
     memory: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="rtt: match in a fridge of this size, not exactly.", rich_help_panel=METHOD),
+        str | None, Option(metavar="SIZE", help="rtt: match in a fridge of this size, not exactly.", panel=METHOD)
     ] = None,
-    interval: Annotated[
-        str, typer.Option(metavar="D", help="Report each interval of this length.", rich_help_panel=ANSWER)
-    ] = "1s",
+    interval: Annotated[str, Option(metavar="D", help="Report each interval of this length.", panel=ANSWER)] = "1s",
     by: Annotated[
         str | None,
-        typer.Option(
-            metavar="|".join(RTT_GROUPS),
-            help="Report each group, too; response: server, flow or client.",
-            rich_help_panel=ANSWER,
+        Option(
+            metavar="|".join(RTT_GROUPS), help="Report each group, too; response: server, flow or client.", panel=ANSWER
         ),
     ] = None,
     group_memory: GroupMemory = "128MiB",
-    length: Annotated[
-        str | None, typer.Option("--for", metavar="D", help="Exit after this time.", rich_help_panel=ANSWER)
-    ] = None,
+    length: Annotated[str | None, Option("--for", metavar="D", help="Exit after this time.", panel=ANSWER)] = None,
     output_format: Annotated[
-        str, typer.Option("--format", metavar="table|jsonl", help="Live view, or one line of JSON per interval.")
+        str, Option("--format", metavar="table|jsonl", help="Live view, or one line of JSON per interval.")
     ] = "table",
     prometheus: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Serve /metrics, too: at 127.0.0.1:9464, or at a port."),
+        str | None, Option(metavar="ADDRESS", help="Serve /metrics, too: at 127.0.0.1:9464, or at a port.")
     ] = None,
 ) -> None:
     """Measure live at an interface.
@@ -139,7 +117,7 @@ def watch(
     one_of(clock, ("kernel", "hardware"), "--clock")
     interval_ns = duration_ns(interval, "interval")
     if interval_ns < LEAST_INTERVAL_NS:
-        raise typer.BadParameter("must be at least 100ms", param_hint="--interval")
+        raise UsageError("must be at least 100ms", option="--interval")
     length_ns = duration_ns(length, "for") if length else None
     ring_bytes = within(size_bytes(ring, "ring"), 1 << 18, 1 << 32, "ring")
     within(cores, 1, len(os.sched_getaffinity(0)), "cores")
@@ -226,11 +204,11 @@ def _words(words: list[str], read: list[str], speed: str) -> tuple[str | None, s
     *interfaces, quantity = words
     one_of(quantity, QUANTITIES, "the last word")
     if read and interfaces:
-        raise typer.BadParameter("-r reads a capture: leave the interface out", param_hint=interfaces[0])
+        raise UsageError("-r reads a capture: leave the interface out", option=interfaces[0])
     if not read and speed != "1x":
-        raise typer.BadParameter("needs a capture (-r)", param_hint="--speed")
+        raise UsageError("needs a capture (-r)", option="--speed")
     if not read and len(interfaces) != 1:
-        raise typer.BadParameter(f"name one interface, for example: wirelag watch eth0 {quantity}")
+        raise UsageError(f"name one interface, for example: wirelag watch eth0 {quantity}")
     return (None if read else interfaces[0]), quantity
 
 
@@ -238,21 +216,17 @@ def _replay(read: list[str], speed: str, live_only: dict[str, bool], wanted: Fil
     from wirelag.capture.live import Replay
 
     for option in (name for name, is_given in live_only.items() if is_given):
-        raise typer.BadParameter(
-            "needs an interface; with -r, select packets with --host, --net or --port", param_hint=option
-        )
+        raise UsageError("needs an interface; with -r, select packets with --host, --net or --port", option=option)
     return Replay(read, speed=speed_of(speed), wanted=wanted, tunnels=tunnels)
 
 
 def _refuse(in_kernel: bool, given: dict[str, bool]) -> None:
     """Refuse options that need the packets themselves."""
     if not in_kernel:
-        raise typer.BadParameter("needs --in-kernel", param_hint="--then")
+        raise UsageError("needs --in-kernel", option="--then")
     for flag, wanted in given.items():
         if wanted:
-            raise typer.BadParameter(
-                "needs the packets themselves: leave out this option or --in-kernel", param_hint=flag
-            )
+            raise UsageError("needs the packets themselves: leave out this option or --in-kernel", option=flag)
 
 
 def _in_kernel(response: ResponseSettings | None) -> ResponseSettings | None:
@@ -270,7 +244,7 @@ def _response_settings(
     if quantity == "response":
         return ResponseSettings(method=method, servers=servers_of(servers), memory=memory, groups=groups)
     if servers or method:
-        raise typer.BadParameter("applies to response only", param_hint="--server" if servers else "--method")
+        raise UsageError("applies to response only", option="--server" if servers else "--method")
     return None
 
 
@@ -289,7 +263,7 @@ def _measure(response: ResponseSettings | None, groups: Groups, table_memory: in
 
     if response is not None:
         if memory is not None:
-            raise typer.BadParameter("applies to rtt only; use --table-memory", param_hint="--memory")
+            raise UsageError("applies to rtt only; use --table-memory", option="--memory")
         return Responses(response)
     size = None if memory is None else within(size_bytes(memory, "memory"), 1024, 1 << 32, "memory")
     settings = RttSettings(table_memory=table_memory, memory=size, groups=groups)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
-from wirelag.packets.batch import PacketBatch
-from wirelag.packets.grouping import Grouping
-from wirelag.packets.intervals import Interval
-from wirelag.report import Report
-from wirelag.synopses.crossing import Crossing
+if TYPE_CHECKING:
+    from wirelag.packets.batch import PacketBatch
+    from wirelag.packets.grouping import Grouping
+    from wirelag.packets.intervals import Interval
+    from wirelag.report import Report
+    from wirelag.synopses.crossing import Crossing
 
 S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from wirelag.estimators.drive import cut_by_time
-from wirelag.estimators.protocol import Estimator
-from wirelag.packets.batch import PacketBatch
-from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Delimiters, Interval
-from wirelag.report import Report
-from wirelag.twopoint.spans import Crosses, spans_between
+
+if TYPE_CHECKING:
+    from wirelag.estimators.protocol import Estimator
+    from wirelag.packets.batch import PacketBatch
+    from wirelag.packets.grouping import Grouping
+    from wirelag.report import Report
+    from wirelag.twopoint.spans import Crosses
 
 S = TypeVar("S")
 
@@ -30,6 +32,8 @@ def run(
     """
     if set(sources) != set(estimator.points):
         raise ValueError(f"the estimator needs packets of {', '.join(estimator.points)}, not of {', '.join(sources)}")
+    from wirelag.twopoint.spans import Crosses
+
     if isinstance(estimator, Crosses):
         yield from _between(estimator, sources, interval_ns)
         return
@@ -40,6 +44,8 @@ def run(
 def _between(
     estimator: Crosses, sources: Mapping[str, Iterable[PacketBatch]], interval_ns: int | None
 ) -> Iterator[Report]:
+    from wirelag.twopoint.spans import spans_between
+
     delimiters = None
     if interval_ns is not None and estimator.can.delimited:
         delimiters = Delimiters(interval_ns, seed=getattr(estimator, "seed", 0))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
@@ -58,6 +56,9 @@ class CapturePoint:
         self._files, self._reading = dict(files), reading
         self._spool: Any = None
         if STANDARD_INPUT in files:  # readable once, needed twice
+            import shutil
+            import tempfile
+
             self._spool = tempfile.NamedTemporaryFile(prefix="wirelag-")  # noqa: SIM115
             shutil.copyfileobj(sys.stdin.buffer, self._spool)
             self._spool.flush()

@@ -6,13 +6,11 @@ presents them in another form.
 
 from __future__ import annotations
 
-import html
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
-from textwrap import indent
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from wirelag.errors import SettingError
@@ -99,6 +97,8 @@ class Result(ABC):
 
     def _repr_html_(self) -> str:
         """The page for a notebook's cell; a frame isolates its policy and scripts."""
+        import html
+
         return f'<iframe srcdoc="{html.escape(self.page())}" style="width:100%;height:640px;border:0"></iframe>'
 
     def __str__(self) -> str:
@@ -252,6 +252,8 @@ class DelayResult(Result):
         if not self.groups:
             yield from super().to_json_text()
             return
+        from textwrap import indent
+
         yield json.dumps(self._summary(), indent=2).removesuffix("\n}") + ',\n  "groups": ['
         between = "\n"
         for entry in self.groups:

@@ -2,7 +2,6 @@
 
 import ipaddress
 import re
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -180,8 +179,10 @@ def _ports(text: str) -> list[int]:
 
 
 def _service(name: str) -> int:
+    from socket import getservbyname
+
     try:
-        return socket.getservbyname(name)
+        return getservbyname(name)
     except OSError:
         raise ValueError(f"{name!r} is not a port: write 443, 80,443, 1-1024 or a name such as https") from None
 
