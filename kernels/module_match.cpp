@@ -1,8 +1,11 @@
 /* Packet batches to samples: checks arrays, releases the GIL and loops over match.h. */
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
+#include <vector>
 
 #include "arrays.hpp"
+#include "crew.hpp"
 #include "module.hpp"
 
 extern "C" {
@@ -23,28 +26,48 @@ size_t power_of_two(size_t most)
     return n;
 }
 
-constexpr size_t ahead = 16; /* rows whose memory is prefetched */
+constexpr size_t ahead = 16;  /* rows whose memory is prefetched */
+constexpr size_t shards = 8;  /* parts of large tables, by flow key: threads share them out, and no result depends on how */
+constexpr size_t least = 512; /* entries of a part */
+constexpr u8 nothing = 255;   /* a kind: no sample */
+
+/* The tables of connections whose flow keys begin with the same bits. */
+struct Shard {
+    wl_match meter = {};
+    std::unique_ptr<wl_connection[], Free> connections;
+    std::unique_ptr<wl_waiting[], Free> waiting;
+    std::unique_ptr<wl_segment[], Free> segments;
+
+    Shard(u32 matchers, bool first_copy, size_t connection_count, size_t segment_count, size_t waiting_count)
+    {
+        meter.matchers = matchers;
+        meter.first_copy = first_copy;
+        meter.connection_sets = power_of_two(connection_count / WL_SET);
+        meter.waiting_sets = power_of_two(waiting_count / WL_SET);
+        meter.segment_count = static_cast<u32>(segment_count);
+        meter.segments_begun = 1;
+        connections = zeroed<wl_connection>(meter.connection_sets * WL_SET);
+        waiting = zeroed<wl_waiting>(meter.waiting_sets * WL_SET);
+        segments = zeroed<wl_segment>(segment_count);
+        meter.connections = connections.get();
+        meter.waiting = waiting.get();
+        meter.segments = segments.get();
+    }
+};
 
 class Match {
   public:
-    Match(u32 matchers, bool first_copy, size_t connections, size_t segments, size_t waiting)
+    Match(u32 matchers, bool first_copy, size_t connections, size_t segments, size_t waiting, unsigned threads)
     {
-        size_t connection_sets = power_of_two(connections / WL_SET), waiting_sets = power_of_two(waiting / WL_SET);
+        size_t parts = std::min({connections, segments, waiting}) / shards >= least ? shards : 1;
 
-        if (matchers > 255 || connections < WL_SET || waiting < WL_SET || segments < 2 || segments > 0xFFFFFFFF)
+        if (matchers > 255 || connections < WL_SET || waiting < WL_SET || segments < 2 || segments > 0xFFFFFFFF || !threads)
             throw std::invalid_argument("the tables have no room, or a matcher is unknown");
-        connection_memory = zeroed<wl_connection>(connection_sets * WL_SET);
-        waiting_memory = zeroed<wl_waiting>(waiting_sets * WL_SET);
-        segment_memory = zeroed<wl_segment>(segments);
-        meter.matchers = matchers;
-        meter.first_copy = first_copy;
-        meter.connections = connection_memory.get();
-        meter.connection_sets = connection_sets;
-        meter.waiting = waiting_memory.get();
-        meter.waiting_sets = waiting_sets;
-        meter.segments = segment_memory.get();
-        meter.segment_count = static_cast<u32>(segments);
-        meter.segments_begun = 1;
+        for (size_t i = 0; i < parts; i++)
+            tables.emplace_back(matchers, first_copy, connections / parts, segments / parts, waiting / parts);
+        threads = std::min(threads, static_cast<unsigned>(parts));
+        if (threads > 1)
+            crew = std::make_unique<Crew>(threads);
     }
 
     size_t observe(nb::handle packets, Room<u32> row, Room<s64> delay_ns, Room<u8> leg, Room<u8> kind)
@@ -55,41 +78,96 @@ class Match {
         if (row.shape(0) < rows || delay_ns.shape(0) < rows || leg.shape(0) < rows || kind.shape(0) < rows)
             throw std::invalid_argument("the arrays must have room for a sample of every packet");
         nb::gil_scoped_release release;
-        for (size_t i = 0; i < rows; i++) {
-            wl_seen packet = seen[i];
-            wl_sample sample;
+        auto match = [&](unsigned part) {
+            thread_local std::vector<u32> mine;
+            size_t count = rows_of(part, seen, mine);
 
-            if (i + ahead < rows)
-                __builtin_prefetch(&meter.connections[(seen.flow_key[i + ahead] & (meter.connection_sets - 1)) * WL_SET]);
-            if (wl_match_packet(&meter, &packet, &sample)) {
-                row.data()[samples] = static_cast<u32>(i);
-                delay_ns.data()[samples] = sample.delay_ns;
-                leg.data()[samples] = sample.leg;
-                kind.data()[samples++] = sample.kind;
+            for (size_t i = 0; i < count; i++) {
+                u32 at = mine[i];
+                wl_seen packet = seen[at];
+                wl_sample sample;
+
+                if (i + ahead < count)
+                    fetch(seen.flow_key[mine[i + ahead]]);
+                kind.data()[at] = nothing;
+                if (wl_match_packet(&tables[shard_of(packet.flow_key)].meter, &packet, &sample)) {
+                    delay_ns.data()[at] = sample.delay_ns;
+                    leg.data()[at] = sample.leg;
+                    kind.data()[at] = sample.kind;
+                }
             }
-        }
+        };
+        if (crew)
+            crew->run(match);
+        else
+            match(0);
+        for (size_t i = 0; i < rows; i++) /* in place: a sample never moves behind its row */
+            if (kind.data()[i] != nothing) {
+                row.data()[samples] = static_cast<u32>(i);
+                delay_ns.data()[samples] = delay_ns.data()[i];
+                leg.data()[samples] = leg.data()[i];
+                kind.data()[samples++] = kind.data()[i];
+            }
         return samples;
     }
 
     u64 evicted() const
     {
-        return meter.evicted;
+        return sum(&wl_match::evicted);
     }
     u64 backwards() const
     {
-        return meter.backwards;
+        return sum(&wl_match::backwards);
     }
     u64 too_long() const
     {
-        return meter.too_long;
+        return sum(&wl_match::too_long);
     }
 
   private:
-    wl_match meter = {};
-    std::unique_ptr<wl_connection[], Free> connection_memory;
-    std::unique_ptr<wl_waiting[], Free> waiting_memory;
-    std::unique_ptr<wl_segment[], Free> segment_memory;
+    size_t shard_of(u64 flow_key) const
+    {
+        return tables.size() > 1 ? flow_key >> 61 : 0;
+    }
+
+    /* The rows of a thread's shards; without a branch, which would be a coin. */
+    size_t rows_of(unsigned part, const SeenColumns &seen, std::vector<u32> &mine) const
+    {
+        unsigned of = crew ? crew->size() : 1;
+        bool own[shards];
+        size_t count = 0;
+
+        for (size_t shard = 0; shard < shards; shard++)
+            own[shard] = shard % of == part;
+        mine.resize(seen.rows + 1);
+        for (size_t i = 0; i < seen.rows; i++) {
+            mine[count] = static_cast<u32>(i);
+            count += own[shard_of(seen.flow_key[i])];
+        }
+        return count;
+    }
+
+    void fetch(u64 flow_key) const
+    {
+        const wl_match &meter = tables[shard_of(flow_key)].meter;
+
+        __builtin_prefetch(&meter.connections[(flow_key & (meter.connection_sets - 1)) * WL_SET]);
+    }
+
+    u64 sum(u64 wl_match::*count) const
+    {
+        u64 total = 0;
+
+        for (const Shard &table : tables)
+            total += table.meter.*count;
+        return total;
+    }
+
+    std::vector<Shard> tables;
+    std::unique_ptr<Crew> crew;
 };
+
+static_assert(shards == 8, "a shard is the first three bits of a flow key");
 
 /* One distribution in memory. */
 struct Distribution {
@@ -155,8 +233,8 @@ void add_match(nb::module_ &m)
     m.def("distribute", &distribute, "memory"_a, "delays_ns"_a, "of_each"_a, "legs"_a,
         "Add delays, with their weights (default: 1), to a distribution, or to that of their leg.");
     nb::class_<Match>(m, "Match", "Requests and their responses at one point.")
-        .def(
-            nb::init<u32, bool, size_t, size_t, size_t>(), "matchers"_a, "first_copy"_a, "connections"_a, "segments"_a, "waiting"_a)
+        .def(nb::init<u32, bool, size_t, size_t, size_t, unsigned>(), "matchers"_a, "first_copy"_a, "connections"_a, "segments"_a,
+            "waiting"_a, "threads"_a = 1)
         .def("observe", &Match::observe, "packets"_a, "row"_a, "delay_ns"_a, "leg"_a, "kind"_a,
             "Add packets and fill the arrays. Returns the number of samples.")
         .def_prop_ro("evicted", &Match::evicted)

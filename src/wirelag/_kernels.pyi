@@ -155,7 +155,9 @@ class Ring:
     def statistics(self) -> dict[str, Any]: ...
 
 class Match:
-    def __init__(self, matchers: int, first_copy: bool, connections: int, segments: int, waiting: int) -> None: ...
+    def __init__(
+        self, matchers: int, first_copy: bool, connections: int, segments: int, waiting: int, threads: int = 1
+    ) -> None: ...
     def observe(
         self,
         packets: Any,

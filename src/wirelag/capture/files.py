@@ -23,7 +23,8 @@ class Capture:
     """Capture files read as one: iterate over it for packet batches; then read `statistics` and `warnings`.
 
     With `order="time"`, files are merged by capture time, whatever their names (rotated sets, several interfaces);
-    packets of one file keep their order. With `order="given"`, files follow one another.
+    packets of one file keep their order. With `order="given"`, files follow one another. With two `cores` or more, a
+    thread reads ahead.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Capture:
         follow: bool = False,
         order: Order = "time",
         names: Mapping[str, str] | None = None,
+        cores: int = 1,
     ) -> None:
         if not paths:
             raise WirelagError("no capture given; name at least one file")
@@ -56,6 +58,7 @@ class Capture:
                 tunnels=tunnels,
                 follow=follow,
                 name=names.get(path) if names else None,
+                cores=cores,
             )
             for path in paths
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from wirelag.packets.filters import Filter
 BLOCK_BYTES: Final = 1 << 21
 _LEAST_ROOM: Final = 1 << 16  # a block with less space is replaced
 _POLL_S: Final = 0.1
-_MOST_PIECES: Final = 4
+_MOST_PIECES: Final = 8  # some are read ahead
 _UNUSED: Final = 3  # references: the list's, the loop's and the check's own
 
 
@@ -100,6 +101,7 @@ class CaptureFile:
         tunnels: bool = False,
         follow: bool = False,
         name: str | None = None,
+        cores: int = 1,
     ) -> None:
         self.path = path
         self.name = name or ("standard input" if path == STANDARD_INPUT else path)
@@ -107,10 +109,12 @@ class CaptureFile:
         self.packet_id = packet_id
         self.tunnels = tunnels
         self.follow = follow
+        self.cores = cores
         self.compression = ""
         self.warnings: list[str] = []
         self.bytes_read = 0  # bytes of the file, decompressed
         self._reader: _kernels.Reader | None = None
+        self._counted: dict[str, Any] | None = None  # up to the batch that was yielded last, if others are read ahead
         self._stream: Stream | None = None
 
     @property
@@ -123,10 +127,28 @@ class CaptureFile:
         """Counts so far."""
         if self._reader is None:
             return CaptureStatistics()
-        known = self._reader.statistics()
+        known = self._counted or self._reader.statistics()
         return CaptureStatistics(**{item.name: known[item.name] for item in fields(CaptureStatistics)})
 
     def __iter__(self) -> Iterator[PacketBatch]:
+        if self.cores == 1 or self.follow or not os.path.isfile(self.path):  # a pipe may be silent for ever
+            yield from self._read_all()
+            return
+        from wirelag.capture.ahead import ahead
+
+        for batch, counted in ahead(self._with_counts):
+            self._counted = counted
+            yield batch
+            del batch  # memory is reused once nothing refers to it
+        self._counted = None
+
+    def _with_counts(self) -> Iterator[tuple[PacketBatch, dict[str, Any]]]:
+        for batch in self._read_all():
+            assert self._reader is not None
+            yield batch, self._reader.statistics()
+            del batch
+
+    def _read_all(self) -> Iterator[PacketBatch]:
         stream = self._stream = open_stream(self.path)
         try:
             self.compression = stream.compression

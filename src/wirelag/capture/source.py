@@ -60,7 +60,12 @@ class Packets(Protocol):
 
 
 def open_packets(
-    source: PacketSource, *, filter: Filter | str | None = None, tunnels: bool = False, duration_ns: int | None = None
+    source: PacketSource,
+    *,
+    filter: Filter | str | None = None,
+    tunnels: bool = False,
+    duration_ns: int | None = None,
+    cores: int = 1,
 ) -> Packets:
     """The packets of a source. `duration_ns` is how long to listen at an interface."""
     filter = Filter.of(filter)
@@ -78,7 +83,7 @@ def open_packets(
         _need_no(filter, tunnels)
         return Batches(parts.batches if isinstance(parts, _Batches) else parts)
     files = list_files(cast("Sequence[PathOrFile]", parts))
-    return Capture([path for path, _ in files], names=dict(files), filter=filter, tunnels=tunnels)
+    return Capture([path for path, _ in files], names=dict(files), filter=filter, tunnels=tunnels, cores=cores)
 
 
 @dataclass

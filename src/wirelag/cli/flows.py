@@ -9,6 +9,7 @@ from wirelag.cli.options import (
     ANSWER,
     METHOD,
     Captures,
+    Cores,
     GroupMemory,
     Html,
     Interval,
@@ -98,6 +99,7 @@ def flows(
     html: Html = None,
     output_format: OutputFormat = None,
     output: Output = None,
+    cores: Cores = None,
     quiet: Quiet = False,
 ) -> None:
     """Measure one-way delay of every flow.
@@ -131,6 +133,7 @@ def flows(
         ipv4_prefix=ipv4_prefix,
         ipv6_prefix=ipv6_prefix,
         sla=sla or [],
+        cores=cores,
         progress=progress(quiet) if upstream else stoppable(quiet),
     )
     conclude(result, form, output, html)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from wirelag.cli.options import Captures, Quiet, Tunnels, check_outputs, with_filter
+from wirelag.cli.options import Captures, Cores, Quiet, Tunnels, check_outputs, with_filter
 from wirelag.cli.parser import Option
 from wirelag.cli.progress import stoppable
 from wirelag.cli.run import conclude
@@ -20,6 +20,7 @@ def info(
     wanted: Filter,
     tunnels: Tunnels = False,
     output_format: Annotated[str, Option("--format", metavar="table|json", help="Output format.")] = "table",
+    cores: Cores = None,
     quiet: Quiet = False,
 ) -> None:
     """Show what is in a capture.
@@ -29,7 +30,7 @@ def info(
     check_outputs(output_format, {}, forms=("table", "json"))
     from wirelag.measure.info import info as measure
 
-    result = measure(*captures, filter=wanted, tunnels=tunnels, progress=stoppable(quiet))
+    result = measure(*captures, filter=wanted, tunnels=tunnels, cores=cores, progress=stoppable(quiet))
     conclude(result, output_format, None)
     if result.errors:
         raise WirelagError("\n".join(result.errors))

@@ -9,6 +9,7 @@ from wirelag.cli.options import (
     ANSWER,
     METHOD,
     Above,
+    Cores,
     GroupMemory,
     Html,
     Interval,
@@ -85,6 +86,7 @@ def oneway(
     output: Output = None,
     html: Html = None,
     samples: Samples = None,
+    cores: Cores = None,
     quiet: Quiet = False,
 ) -> None:
     """Measure one-way delay, loss and reordering.
@@ -117,6 +119,7 @@ def oneway(
         above=above or [],
         sla=sla or [],
         samples=samples or False,
+        cores=cores,
         progress=progress(quiet),
     )
     conclude(result, form, output, html)

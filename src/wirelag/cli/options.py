@@ -76,6 +76,10 @@ OutputFormat = Annotated[
 ]
 Output = Annotated[str | None, Option("-o", "--output", metavar="FILE", help="File to write.")]
 Html = Annotated[str | None, Option("--html", metavar="FILE", help="Write a page with charts, too; it works offline.")]
+Cores = Annotated[
+    int | None,
+    Option("--cores", metavar="N", help="Cores that work on it; no result depends on it. Default: all."),
+]
 Quiet = Annotated[bool, Option("--quiet", help="Do not show a progress bar.")]
 
 

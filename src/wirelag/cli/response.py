@@ -9,6 +9,7 @@ from wirelag.cli.options import (
     METHOD,
     Above,
     Captures,
+    Cores,
     Force,
     GroupMemory,
     Html,
@@ -81,6 +82,7 @@ def response(
     exchanges: Annotated[
         str | None, Option(metavar="FILE.parquet|FILE.csv", help="Write every request and response to this file.")
     ] = None,
+    cores: Cores = None,
     quiet: Quiet = False,
 ) -> None:
     """Measure response latency.
@@ -112,6 +114,7 @@ def response(
         above=above or [],
         sla=sla or [],
         exchanges=exchanges or False,
+        cores=cores,
         progress=stoppable(quiet),
     )
     if epochs_file and result.epochs is not None:

@@ -9,6 +9,7 @@ from wirelag.cli.options import (
     METHOD,
     Above,
     Captures,
+    Cores,
     Force,
     GroupMemory,
     Html,
@@ -97,6 +98,7 @@ def rtt(
     output: Output = None,
     html: Html = None,
     samples: Samples = None,
+    cores: Cores = None,
     quiet: Quiet = False,
 ) -> None:
     """Measure round-trip delay.
@@ -131,6 +133,7 @@ def rtt(
         sla=sla or [],
         samples=samples or False,
         charts=html is not None,
+        cores=cores,
         progress=stoppable(quiet),
     )
     conclude(result, form, output, html)

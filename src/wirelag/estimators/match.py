@@ -36,6 +36,7 @@ class Match:
     matchers: tuple[str, ...] = AUTO
     first_copy: bool = False
     memory: int = 128 << 20
+    cores: int = field(default=1, compare=False, repr=False)  # threads of a meter; no result depends on them
     sinks: tuple[Sink, ...] = field(default=(), compare=False, repr=False)
 
     points: ClassVar[tuple[str, ...]] = ("tap",)
@@ -62,6 +63,7 @@ class MatchMeter:
             max(8, estimator.memory // 2 // _kernels.CONNECTION_BYTES),
             max(2, estimator.memory // 4 // _kernels.SEGMENT_BYTES),
             max(8, estimator.memory // 4 // _kernels.WAITING_BYTES),
+            estimator.cores,
         )
         self._sinks = estimator.sinks
         self._samples = Samples()

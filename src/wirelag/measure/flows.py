@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from wirelag.capture.ahead import cores_of
 from wirelag.errors import SettingError, WirelagError
 from wirelag.measure.groups import OTHER, Groups, other_note
 from wirelag.measure.hints import hint
@@ -234,6 +235,7 @@ def flows(
     ipv4_prefix: int = 24,
     ipv6_prefix: int = 48,
     sla: Sequence[str] | str = (),
+    cores: int | None = None,
     progress: Progress = iter,
 ) -> FlowsResult:
     """Measure the one-way delay of every flow behind a queue, from sparse reference packets.
@@ -262,7 +264,7 @@ def flows(
     )
     from wirelag.packets.filters import Filter
 
-    return measure_flows(source, upstream, settings, ReadOptions(Filter.of(filter), tunnels, progress))
+    return measure_flows(source, upstream, settings, ReadOptions(Filter.of(filter), tunnels, progress, cores_of(cores)))
 
 
 def _reference(
@@ -309,7 +311,12 @@ def measure_flows(
     else:
         files = dict(list_files(source))
         capture = Capture(
-            list(files), names=files, filter=reading.filter, packet_id=PacketId(), tunnels=reading.tunnels
+            list(files),
+            names=files,
+            filter=reading.filter,
+            packet_id=PacketId(),
+            tunnels=reading.tunnels,
+            cores=reading.cores,
         )
         found = alone(estimator, capture, settings.direction, settings.interval_ns, wanted, reading.progress)
         read = capture

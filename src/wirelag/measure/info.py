@@ -61,12 +61,15 @@ def info(
     *sources: PathOrFile | Sequence[PathOrFile],
     filter: Filter | str | None = None,
     tunnels: bool = False,
+    cores: int | None = None,
     progress: Progress = iter,
 ) -> InfoResult:
     """Show what is in captures, and which commands can measure them and why: they are tried on the first packets.
 
-    A capture that cannot be read is an error; if others can be read, `errors` lists it instead.
+    A capture that cannot be read is an error; if others can be read, `errors` lists it instead. `cores` may work on it
+    (default: all); no result depends on how many.
     """
+    from wirelag.capture.ahead import cores_of
     from wirelag.capture.files import Capture
     from wirelag.capture.pcap import CaptureStatistics
     from wirelag.capture.source import each_of, list_files
@@ -85,7 +88,12 @@ def info(
         observers = [survey.observe, *[sighting.observe] * (len(paths) == 2)]
         try:
             capture = Capture(
-                [path], names=names, filter=filter, tunnels=tunnels, packet_id=PacketId() if several else None
+                [path],
+                names=names,
+                filter=filter,
+                tunnels=tunnels,
+                packet_id=PacketId() if several else None,
+                cores=cores_of(cores),
             )
             tried = try_commands(capture, observers, progress)
         except WirelagError as error:

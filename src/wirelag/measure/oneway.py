@@ -14,6 +14,7 @@ from itertools import pairwise
 from os import PathLike
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from wirelag.capture.ahead import cores_of
 from wirelag.errors import SettingError, WirelagError
 from wirelag.measure.groups import OTHER, Groups, in_order, other_note
 from wirelag.measure.methods import GROUPS, Method
@@ -121,6 +122,7 @@ def oneway(
     above: Sequence[Duration] | Duration = (),
     sla: Sequence[str] | str = (),
     samples: bool | str | PathLike[str] = False,
+    cores: int | None = None,
     progress: Progress = iter,
 ) -> OnewayResult:
     """Measure one-way delay, loss and reordering between points, from captures of the same traffic at each.
@@ -158,7 +160,8 @@ def oneway(
     )
     from wirelag.packets.filters import Filter
 
-    return measure_oneway(points, settings, ReadOptions(Filter.of(filter), tunnels, progress), samples=samples)
+    reading = ReadOptions(Filter.of(filter), tunnels, progress, cores_of(cores))
+    return measure_oneway(points, settings, reading, samples=samples)
 
 
 def _relation(clock: str, offset: Duration | None) -> Relation:

@@ -35,6 +35,7 @@ class ReadOptions:
     filter: Filter
     tunnels: bool = False
     progress: Progress = iter
+    cores: int = 1
 
 
 def own_file(path: object, read: Iterable[str], setting: str = "samples") -> str:
@@ -76,7 +77,12 @@ class CapturePoint:
 
         how = self._reading
         self.read = Capture(
-            list(self._files), names=self._files, filter=how.filter, packet_id=packet_id, tunnels=how.tunnels
+            list(self._files),
+            names=self._files,
+            filter=how.filter,
+            packet_id=packet_id,
+            tunnels=how.tunnels,
+            cores=how.cores,
         )
         return iter(how.progress(self.read))
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
+from wirelag.capture.ahead import cores_of
 from wirelag.errors import SettingError, WirelagError
 from wirelag.measure.copies import refuse_copies
 from wirelag.measure.groups import OTHER, Groups, in_order, other_note
@@ -190,6 +191,7 @@ def response(
     above: Sequence[Duration] | Duration = (),
     sla: Sequence[str] | str = (),
     exchanges: bool | str | PathLike[str] = False,
+    cores: int | None = None,
     progress: Progress = iter,
 ) -> ResponseResult:
     """Measure response latency: from a request to the last byte of its response, as the client sees it.
@@ -200,7 +202,8 @@ def response(
     estimates never mix with exact figures. `interval="auto"` chooses one. Groups are servers unless `by` is given; with
     `by`, agreements must hold for each group. The groups with the most responses are kept, as many as fit
     `group_memory`. `exchanges=True` keeps every paired exchange (`Result.exchanges`); a path writes them to a Parquet
-    or CSV file. Captures that hold the same packets are refused, unless `force` is set.
+    or CSV file. Captures that hold the same packets are refused, unless `force` is set. `cores` may work on it
+    (default: all); no result depends on how many.
     """
     settings = ResponseSettings(
         method=method,
@@ -219,7 +222,7 @@ def response(
     from wirelag.capture.source import open_packets
 
     listen_ns = None if duration is None else duration_ns(duration, "duration")
-    packets = open_packets(source, filter=filter, tunnels=tunnels, duration_ns=listen_ns)
+    packets = open_packets(source, filter=filter, tunnels=tunnels, duration_ns=listen_ns, cores=cores_of(cores))
     if not force:
         refuse_copies(packets)
     return measure_response(packets, settings, exchanges=exchanges, progress=progress)

@@ -13,6 +13,7 @@ from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
+from wirelag.capture.ahead import cores_of
 from wirelag.errors import SettingError
 from wirelag.measure.copies import refuse_copies
 from wirelag.measure.groups import Groups, of_delays, other_note
@@ -58,6 +59,7 @@ class RttSettings:
     slots: tuple[int, ...] = ()
     entry_probability: tuple[float, ...] = ()
     seed: int = 0
+    cores: int = 1
     leg: str = "server"  # of the figures that come first
     interval_ns: int | None = None
     groups: Groups = field(default_factory=Groups)
@@ -104,7 +106,9 @@ class RttSettings:
         if self.method == "match":
             from wirelag.estimators.match import AUTO, Match
 
-            return Match(self.match or AUTO, first_copy=self.retransmitted == "first", memory=self.table_memory)
+            return Match(
+                self.match or AUTO, first_copy=self.retransmitted == "first", memory=self.table_memory, cores=self.cores
+            )
         from wirelag.estimators.fridge import AUTO as MATCHED
         from wirelag.estimators.fridge import Fridge
 
@@ -173,6 +177,7 @@ def rtt(
     sla: Sequence[str] | str = (),
     samples: bool | str | PathLike[str] = False,
     charts: bool = True,
+    cores: int | None = None,
     progress: Progress = iter,
 ) -> RttResult:
     """Measure round-trip delay: the time from a request to its response, as both pass the capture point.
@@ -183,7 +188,7 @@ def rtt(
     fit `group_memory`, beyond that those with the most samples. `memory` replaces exact matching by a fridge of that
     size. `samples=True` keeps every delay (`Result.samples`); a path writes them to a Parquet or CSV file.
     `charts=False` skips what only the page needs. Captures that hold the same packets are refused, unless `force` is
-    set.
+    set. `cores` may work on it (default: all); no result depends on how many.
     """
     settings = RttSettings(
         match=None if match == "auto" else tuple(match.split(",") if isinstance(match, str) else match),
@@ -193,6 +198,7 @@ def rtt(
         slots=tuple(slots),
         entry_probability=tuple(share(one, "entry_probability") for one in entry_probability),
         seed=seed,
+        cores=cores_of(cores),
         leg=leg,
         interval_ns=None if interval is None else duration_ns(interval, "interval"),
         groups=Groups(by, GROUPS, size_bytes(group_memory, "group_memory"), ipv4_prefix, ipv6_prefix, sort, top),
@@ -201,7 +207,7 @@ def rtt(
     from wirelag.capture.source import open_packets
 
     listen_ns = None if duration is None else duration_ns(duration, "duration")
-    packets = open_packets(source, filter=filter, tunnels=tunnels, duration_ns=listen_ns)
+    packets = open_packets(source, filter=filter, tunnels=tunnels, duration_ns=listen_ns, cores=settings.cores)
     if not force:
         refuse_copies(packets)
     return measure_rtt(packets, settings, samples=samples, charts=charts, progress=progress)

@@ -1,0 +1,95 @@
+/* A few threads that do the parts of one task at a time. */
+#ifndef WIRELAG_CREW_HPP
+#define WIRELAG_CREW_HPP
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+class Crew {
+  public:
+    /* One of the threads is the caller's. */
+    explicit Crew(unsigned threads)
+    {
+        for (unsigned part = 1; part < threads; part++)
+            members.emplace_back([this, part] { work(part); });
+    }
+
+    Crew(const Crew &) = delete;
+    Crew &operator=(const Crew &) = delete;
+
+    ~Crew()
+    {
+        {
+            std::lock_guard<std::mutex> lock(mutex);
+            leaving = true;
+            round++;
+        }
+        begins.notify_all();
+        for (std::thread &member : members)
+            member.join();
+    }
+
+    unsigned size() const
+    {
+        return static_cast<unsigned>(members.size()) + 1;
+    }
+
+    /* Call task(0) here and task(1), ... in the other threads; returns when all have ended. A task must not throw. */
+    void run(const std::function<void(unsigned)> &given)
+    {
+        {
+            std::lock_guard<std::mutex> lock(mutex);
+            task = &given;
+            at_work = members.size();
+            round++;
+        }
+        begins.notify_all();
+        given(0);
+        for (int i = 0; at_work && i < patience; i++)
+            pause();
+        std::unique_lock<std::mutex> lock(mutex);
+        ended.wait(lock, [this] { return at_work == 0; });
+    }
+
+  private:
+    static constexpr int patience = 1000; /* looks before a thread sleeps: waking it takes longer than most waits */
+
+    static void pause()
+    {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+    }
+
+    void work(unsigned part)
+    {
+        for (unsigned done = 0;; done++) {
+            for (int i = 0; round == done && i < patience; i++)
+                pause();
+            {
+                std::unique_lock<std::mutex> lock(mutex);
+                begins.wait(lock, [this, done] { return round != done; });
+                if (leaving)
+                    return;
+            }
+            (*task)(part);
+            std::lock_guard<std::mutex> lock(mutex);
+            if (--at_work == 0)
+                ended.notify_one();
+        }
+    }
+
+    std::vector<std::thread> members;
+    std::mutex mutex;
+    std::condition_variable begins, ended;
+    const std::function<void(unsigned)> *task = nullptr;
+    std::atomic<size_t> at_work = 0;
+    std::atomic<unsigned> round = 0;
+    bool leaving = false;
+};
+
+#endif
