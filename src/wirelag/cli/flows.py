@@ -24,7 +24,7 @@ from wirelag.cli.options import (
     share_of,
     with_filter,
 )
-from wirelag.cli.progress import progress, stoppable
+from wirelag.cli.progress import stoppable
 from wirelag.cli.run import conclude
 from wirelag.measure.flows import GROUPS, METHODS, SOURCES
 
@@ -150,6 +150,6 @@ def flows(
         ipv4_prefix=ipv4_prefix,
         ipv6_prefix=ipv6_prefix,
         sla=sla or [],
-        progress=progress(quiet) if upstream else stoppable(quiet),
+        progress=stoppable(quiet),
     )
     conclude(result, form, output, html)

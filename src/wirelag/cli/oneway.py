@@ -27,7 +27,7 @@ from wirelag.cli.options import (
     check_outputs,
     with_filter,
 )
-from wirelag.cli.progress import progress
+from wirelag.cli.progress import stoppable
 from wirelag.cli.run import conclude
 from wirelag.measure.methods import GROUPS
 from wirelag.measure.oneway import CLOCKS
@@ -125,7 +125,7 @@ def oneway(
         above=above or [],
         sla=sla or [],
         samples=samples or False,
-        progress=progress(quiet),
+        progress=stoppable(quiet),
     )
     conclude(result, form, output, html)
 

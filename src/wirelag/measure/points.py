@@ -63,6 +63,7 @@ class CapturePoint:
             self._spool.flush()
             self._files = {self._spool.name if path == STANDARD_INPUT else path: name for path, name in files.items()}
         self.read: Capture | None = None
+        self.stopped = False  # whether reading was ended before its end
 
     @property
     def paths(self) -> list[str]:
@@ -77,7 +78,11 @@ class CapturePoint:
         self.read = Capture(
             list(self._files), names=self._files, filter=how.filter, packet_id=packet_id, tunnels=how.tunnels
         )
-        return iter(how.progress(self.read))
+        return self._batches(self.read)
+
+    def _batches(self, capture: Capture) -> Iterator[PacketBatch]:
+        yield from self._reading.progress(capture)
+        self.stopped |= not capture.ended
 
 
 def points_of(sources: Iterable[PathOrFile | list[PathOrFile]], reading: ReadOptions) -> list[CapturePoint]:
@@ -157,6 +162,10 @@ class PointPair:
                 f"first (reordercap)"
             )
         self.notes += [note for note in notes if note not in self.notes]
+
+    def whole(self) -> bool:
+        """Whether nothing that was read was ended before its end."""
+        return not (self.up.stopped or self.down.stopped)
 
     def sources(self, alignment: Alignment) -> dict[str, Iterator[PacketBatch]]:
         """The packets that travel from one point to the other, at both."""
