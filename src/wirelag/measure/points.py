@@ -55,20 +55,20 @@ class CapturePoint:
 
     def __init__(self, files: Mapping[str, str], reading: ReadOptions) -> None:
         self.name = " and ".join(files.values())
-        self._files, self._reading = dict(files), reading
+        self.files, self._reading = dict(files), reading  # path and name of each
         self._spool: Any = None
         if STANDARD_INPUT in files:  # readable once, needed twice
             self._spool = tempfile.NamedTemporaryFile(prefix="wirelag-")  # noqa: SIM115
             shutil.copyfileobj(sys.stdin.buffer, self._spool)
             self._spool.flush()
-            self._files = {self._spool.name if path == STANDARD_INPUT else path: name for path, name in files.items()}
+            self.files = {self._spool.name if path == STANDARD_INPUT else path: name for path, name in files.items()}
         self.read: Capture | None = None
         self.stopped = False  # whether reading was ended before its end
 
     @property
     def paths(self) -> list[str]:
         """Its files."""
-        return list(self._files)
+        return list(self.files)
 
     def batches(self, packet_id: PacketId) -> Iterator[PacketBatch]:
         """Its packets, with these ids."""
@@ -76,7 +76,7 @@ class CapturePoint:
 
         how = self._reading
         self.read = Capture(
-            list(self._files), names=self._files, filter=how.filter, packet_id=packet_id, tunnels=how.tunnels
+            list(self.files), names=self.files, filter=how.filter, packet_id=packet_id, tunnels=how.tunnels
         )
         return self._batches(self.read)
 
