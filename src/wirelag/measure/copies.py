@@ -16,7 +16,6 @@ from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Final
 
 from wirelag.errors import WirelagError
-from wirelag.packets.batch import PacketId
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from wirelag.capture.pcap import CaptureFile
     from wirelag.capture.source import Packets
-    from wirelag.packets.batch import PacketBatch
+    from wirelag.packets.batch import PacketBatch, PacketId
 
 NEAR_NS: Final = 10**9  # two sightings of one packet, on clocks that agree
 WITHIN_SHARE: Final = 0.9  # of all packets of one capture, broadcasts too, that are in another at the same time
@@ -36,9 +35,6 @@ FEWEST_FAR: Final = 20
 BATCHES: Final = 4  # of each capture that are compared
 MOST_BATCHES: Final = 512  # that are read to reach the time at which the other capture begins
 MOST_PAIRS: Final = 16  # captures of which every two are compared; of more, neighbours in time
-WHOLE: Final = PacketId()
-SNAPPED: Final = PacketId(prefix=0)  # one capture may hold less of each packet
-TRANSLATED: Final = PacketId(flow=False)
 
 
 @dataclass(frozen=True)
@@ -68,10 +64,13 @@ def refuse_copies(packets: Packets) -> None:
 
 def find_copies(files: Sequence[CaptureFile]) -> Copies | None:
     """Two captures that hold the same packets, if there are any."""
+    from wirelag.packets.batch import PacketId
+
     files = [file for file in files if os.path.isfile(file.path)]  # what can be read again
     if len(files) < 2:
         return None
-    for packet_id in (WHOLE, SNAPPED, TRANSLATED):
+    # As they are; where one holds less of each packet; with other addresses.
+    for packet_id in (PacketId(), PacketId(prefix=0), PacketId(flow=False)):
         parts = sorted((_Part.of(file, packet_id) for file in files), key=lambda part: part.span_ns)
         neighbours = list(pairwise(parts))
         pairs = list(combinations(parts, 2)) if len(parts) <= MOST_PAIRS else neighbours
