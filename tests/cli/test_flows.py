@@ -247,6 +247,22 @@ def test_filters_choose_flows_without_changing_delays(queue: Queue, clean: dict[
     assert answer(queue.behind, "--direction", "10.0.0.0/8>")["flows"] == clean["flows"]
 
 
+def test_an_expression_chooses_flows_too(queue: Queue, clean: dict[str, Any]) -> None:
+    """As --host does, on a file, between two captures and from standard input."""
+    host = clean["flows"][0]["key"].split(" > ")[1].split(":")[0]
+    wanted = ("--filter", f"tcp and dst host {host}")
+    for more in ((), ("--upstream", queue.before), ("--interval", "100ms")):
+        found, same = answer(queue.behind, *more, *wanted), answer(queue.behind, *more, "--host", host)
+        assert 0 < len(found["flows"]) < len(clean["flows"])
+        assert found == same
+    piped = command.wirelag("flows", "-", *wanted, "--format", "json", stdin=queue.behind.read_bytes()).stdout
+    assert json.loads(piped)["flows"] == answer(queue.behind, *wanted)["flows"]
+    port = clean["flows"][0]["key"].split(" > ")[0].split(":")[1]
+    assert len(answer(queue.behind, "--filter", f"src port {port}")["flows"]) == 1
+    assert answer(queue.behind, "--filter", f"dst port {port}")["reason"] == "no such flow"
+    assert "filter" in wirelag("flows", queue.behind, "--filter", "tcp prt 1", code=2)
+
+
 def test_groups_and_intervals(queue: Queue, clean: dict[str, Any]) -> None:
     found = answer(queue.behind, "--interval", "100ms", "--by", "server", "--sla", "mean<1s")
     assert len(found["intervals"]) == 5  # packets that wait at the end are sent in the last one

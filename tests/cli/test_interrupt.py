@@ -1,21 +1,31 @@
 """^C on a long run: what was read so far is reported, marked partial, with exit code 130."""
 
 import fcntl
+import itertools
 import json
 import os
 import signal
 import struct
 import subprocess
 import termios
+from collections.abc import Iterator
 from pathlib import Path
 
 import jsonschema
 import pytest
 
 from tests.support.captures import plain_bytes
-from tests.support.command import WIRELAG
+from tests.support.command import WIRELAG, wirelag
+from tests.support.frame_captures import write
 from tests.support.places import ROOT
+from tests.support.simulated_captures import write_simulation
 from tests.support.waiting import PATIENCE_S, until
+from wirelag.capture.files import Capture
+from wirelag.capture.source import Packets
+from wirelag.packets.batch import PacketBatch
+from wirelag.sim import Scenario, simulate
+from wirelag.sim.queue import QueueScenario, run
+from wirelag.sim.queue_frames import downstream_frames, upstream_frames
 
 SSH = "rtt/zeek/ssh.pcap.gz"
 
@@ -77,3 +87,112 @@ def test_without_a_packet_it_only_stops(tmp_path: Path) -> None:
         "",
         "wirelag: stopped before there was a result\n",
     )
+
+
+# ---- two captures ----
+
+
+def stopping(monkeypatch: pytest.MonkeyPatch, input: int, batch: int) -> None:
+    """^C while the command works on this batch of this input, from 1 on; a capture that is read twice is two."""
+    inputs = itertools.count(1)
+
+    def shown(capture: Packets) -> Iterator[PacketBatch]:
+        mine = next(inputs)
+        for n, one in enumerate(capture, 1):
+            if (mine, n) == (input, batch):
+                os.kill(os.getpid(), signal.SIGINT)
+            yield one
+
+    monkeypatch.setattr("wirelag.cli.progress.progress", lambda quiet: shown)
+
+
+@pytest.fixture(scope="module")
+def points(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two points, 20 ms apart, that lost nothing."""
+    folder = tmp_path_factory.mktemp("points")
+    scenario = Scenario(packets=60_000, seed=3, points=2, delay="constant:20ms")
+    paths = folder / "up.pcap", folder / "down.pcap"
+    write_simulation(simulate(scenario), *paths)
+    return paths
+
+
+@pytest.mark.parametrize("input", [3, 4])
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--by", "source"],
+        ["--estimator", "lda", "--interval", "5s"],
+        ["--estimator", "rda", "--interval", "5s"],
+        ["--estimator", "lda", "--interval", "5s", "--cut", "clock"],
+        ["--estimator", "lda"],
+    ],
+    ids=lambda options: " ".join(options),
+)
+def test_two_points_end_with_the_same_packet(
+    points: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, options: list[str], input: int
+) -> None:
+    """Packets that only one point was read for would count as lost."""
+    whole = json.loads(wirelag("oneway", *points, *options, "--format", "json").stdout)
+    stopping(monkeypatch, input, 5)
+    ran = wirelag("oneway", *points, *options, "--format", "json", code=130)
+    assert "warning: partial" in ran.stderr
+    found = json.loads(ran.stdout)
+    jsonschema.validate(found, json.loads((ROOT / "docs/reference/schema/oneway.json").read_text()))
+    assert found["partial"] is True
+    share = found["sent"] / whole["sent"]
+    assert share == pytest.approx(5 / sum(1 for _ in Capture([str(points[0])])), abs=0.15)
+    # The clock cuts where packets are under way; rda finds these in the next interval, lda cannot.
+    under_way = 0.002 * found["sent"] if options[1:2] == ["rda"] or "clock" in options else 0
+    assert found["sent"] - under_way <= found["received"] <= found["sent"]
+    assert (found["lost"] or 0) <= (under_way if "clock" in options else 0)
+    assert not found["only_downstream"]
+    assert found["mean"] == pytest.approx(0.02, rel=1e-6)
+    for part in [*found["intervals"], *found["groups"]]:
+        assert not part["lost"] or "clock" in options
+
+
+def test_intervals_come_after_the_total(points: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("oneway", *points, "--interval", "5s", "--format", "json")
+    whole = json.loads(wirelag(*words).stdout)
+    stopping(monkeypatch, 3, 5)
+    early = json.loads(wirelag(*words, code=130).stdout)
+    assert early["intervals"] == []
+    assert any("before intervals were read" in note for note in early["notes"])
+    stopping(monkeypatch, 6, 5)
+    late = json.loads(wirelag(*words, code=130).stdout)
+    assert late["mean"] == whole["mean"]
+    assert 0 < len(late["intervals"]) < len(whole["intervals"])
+    assert late["intervals"] == whole["intervals"][: len(late["intervals"])]
+    assert any("only the intervals are partial" in note for note in late["notes"])
+
+
+@pytest.mark.parametrize("input", [1, 2])
+def test_nothing_is_known_before_captures_are_compared(
+    points: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, input: int
+) -> None:
+    stopping(monkeypatch, input, 2)
+    ran = wirelag("oneway", *points, code=130)
+    assert (ran.stdout, ran.stderr) == ("", "wirelag: stopped before there was a result\n")
+
+
+def test_a_path_ends_with_what_was_read(points: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    stopping(monkeypatch, 4, 3)
+    middle = points[0].with_name("middle.pcap")
+    middle.write_bytes(points[1].read_bytes())
+    found = json.loads(wirelag("oneway", points[0], middle, points[1], "--format", "json", code=130).stdout)
+    assert found["received"] == found["sent"] > 0
+    assert any("stopped before 2 segments were read" in note for note in found["notes"])
+
+
+def test_flows_against_a_second_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = run(QueueScenario(0.7, seed=3, seconds=0.4))
+    before = write(tmp_path / "before.pcap", upstream_frames(simulation))
+    words = (write(tmp_path / "behind.pcap", downstream_frames(simulation)), "--upstream", before)
+    whole = json.loads(wirelag("flows", *words, "--format", "json").stdout)
+    stopping(monkeypatch, 4, 2)
+    found = json.loads(wirelag("flows", *words, "--format", "json", code=130).stdout)
+    assert found["partial"] is True
+    assert 0 < found["samples"] < whole["samples"]
+    assert 0 < len(found["flows"]) < len(whole["flows"])
+    assert {flow["key"] for flow in found["flows"]} <= {flow["key"] for flow in whole["flows"]}

@@ -47,6 +47,7 @@ class Capture:
             raise WirelagError("standard input cannot be merged by time with other captures: use it alone")
         filter = Filter.of(filter)
         self.order = order
+        self.ended = False  # whether all of it was read
         self.first_ns: list[int | None] = [_first_ns(path) for path in paths] if len(paths) > 1 else [None]
         if len(paths) > 1 and filter.relative:
             filter = _absolute(filter, self.first_ns)
@@ -64,11 +65,13 @@ class Capture:
         ]
 
     def __iter__(self) -> Iterator[PacketBatch]:
+        self.ended = False
         if self.order == "given" or len(self.files) == 1:
             for file in self.files:
                 yield from file
         else:
             yield from _in_order_of_time(self.files, [ns or 0 for ns in self.first_ns])
+        self.ended = True
 
     @property
     def statistics(self) -> CaptureStatistics:

@@ -310,7 +310,7 @@ class Live:
 class Replay:
     """Captures as if they were live: batches come when their packets did, `speed` times as fast, empty ones between.
 
-    With `speed=None` they come as fast as they can be read.
+    With `speed=None` they come as fast as they can be read; with `length_ns`, only the packets of so long.
     """
 
     def __init__(
@@ -322,6 +322,7 @@ class Replay:
         packet_id: PacketId | None = None,
         tunnels: bool = False,
         poll_ms: int = POLL_MS,
+        length_ns: int | None = None,
     ) -> None:
         self.capture = Capture(paths, filter=wanted, packet_id=packet_id, tunnels=tunnels)
         self.name = ", ".join(file.name for file in self.capture.files)
@@ -331,6 +332,8 @@ class Replay:
         self._latest_ns = 0
         self.began_ns: int | None = None
         self._began_here_ns = 0  # the same on our clock
+        self._length_ns = length_ns
+        self._handed_on = self._bytes_on = 0  # packets, and their bytes
         self._stopped = False
 
     def now_ns(self) -> int:
@@ -351,31 +354,48 @@ class Replay:
                 self.began_ns, self._began_here_ns = int(batch.time_ns[0]), time.monotonic_ns()
             # A time that goes back is due at once.
             due_ns = np.maximum(np.maximum.accumulate(batch.time_ns), self._latest_ns)
-            start = 0
-            while start < len(batch):
+            start, most = 0, len(batch)
+            if self._length_ns is not None:
+                most = int(np.searchsorted(due_ns, self.began_ns + self._length_ns, side="left"))
+            while start < most:
                 if self._stopped:
                     return
-                end = len(batch)
+                end = most
                 if self.speed is not None:
-                    end = int(np.searchsorted(due_ns, self.now_ns(), side="right"))
+                    end = min(most, int(np.searchsorted(due_ns, self.now_ns(), side="right")))
                 if end > start:
                     self._latest_ns = int(due_ns[end - 1])
+                    self._handed_on += end - start
+                    self._bytes_on += int(batch.wire_length[start:end].sum())
                     yield batch[start:end]
                     start = end
                 else:
                     yield self._nothing
-                if start < len(batch) and not self._stopped:
+                if start < most and not self._stopped:
                     wait_ns = (int(due_ns[start]) - self.now_ns()) / (self.speed or 1.0)
                     time.sleep(max(0.0, min(wait_ns / 1e9, self.poll_ms / 1e3)))
+            if most < len(batch):
+                yield from self._until_the_end(self.began_ns + (self._length_ns or 0))
+                return
+
+    def _until_the_end(self, end_ns: int) -> Iterator[PacketBatch]:
+        """Empty batches until this time has come."""
+        while self.speed is not None and not self._stopped and (left_ns := end_ns - self.now_ns()) > 0:
+            yield self._nothing
+            time.sleep(min(left_ns / self.speed / 1e9, self.poll_ms / 1e3))
 
     @property
     def statistics(self) -> LiveStatistics:
-        """Counts so far; nothing is dropped."""
+        """Counts so far, without packets that were read ahead; nothing is dropped."""
         known = self.capture.statistics
+        without_row = known.filtered + sum(known.skipped.values())
+        packets, wire_bytes = self._handed_on + without_row, known.wire_bytes
+        if packets < known.packets:
+            wire_bytes = self._bytes_on
         return LiveStatistics(
-            known.packets,
-            packets=known.packets,
-            wire_bytes=known.wire_bytes,
+            packets,
+            packets=packets,
+            wire_bytes=wire_bytes,
             filtered=known.filtered,
             backwards=known.backwards,
             skipped=known.skipped,

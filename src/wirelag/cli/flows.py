@@ -24,7 +24,7 @@ from wirelag.cli.options import (
     with_filter,
 )
 from wirelag.cli.parser import Option
-from wirelag.cli.progress import progress, stoppable
+from wirelag.cli.progress import stoppable
 from wirelag.cli.run import conclude
 from wirelag.measure.flows import GROUPS, METHODS, SOURCES
 
@@ -134,6 +134,6 @@ def flows(
         ipv6_prefix=ipv6_prefix,
         sla=sla or [],
         cores=cores,
-        progress=progress(quiet) if upstream else stoppable(quiet),
+        progress=stoppable(quiet),
     )
     conclude(result, form, output, html)

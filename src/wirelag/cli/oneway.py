@@ -27,7 +27,7 @@ from wirelag.cli.options import (
     with_filter,
 )
 from wirelag.cli.parser import Argument, Option, UsageError
-from wirelag.cli.progress import progress
+from wirelag.cli.progress import stoppable
 from wirelag.cli.run import conclude
 from wirelag.measure.methods import GROUPS
 from wirelag.measure.oneway import CLOCKS
@@ -120,7 +120,7 @@ def oneway(
         sla=sla or [],
         samples=samples or False,
         cores=cores,
-        progress=progress(quiet),
+        progress=stoppable(quiet),
     )
     conclude(result, form, output, html)
 

@@ -35,13 +35,16 @@ class _Stop:
         self.stopped = False  # whether the input was ended early
         self.shown: Callable[[Packets], Iterable[PacketBatch]] = iter
         self._reading = False
+        self._inputs, self._before = 0, signal.getsignal(signal.SIGINT)
 
     def batches(self, capture: Packets) -> Iterator[PacketBatch]:
         """The batches until ^C."""
         if self.stopped:
             raise KeyboardInterrupt  # an input that was not begun has no part to report
         batches = iter(self.shown(capture))
-        before = signal.signal(signal.SIGINT, self._end)
+        if not self._inputs:
+            self._before = signal.signal(signal.SIGINT, self._end)
+        self._inputs += 1
         try:
             while not self.stopped:
                 try:
@@ -55,7 +58,9 @@ class _Stop:
                 yield batch
         finally:
             self._reading = False
-            signal.signal(signal.SIGINT, before)
+            self._inputs -= 1
+            if not self._inputs:
+                signal.signal(signal.SIGINT, self._before)
 
     def _end(self, number: int, frame: FrameType | None) -> None:
         if self.stopped:

@@ -17,6 +17,7 @@ from wirelag.cli.options import (
     ANSWER,
     FILTERS,
     METHOD,
+    Force,
     GroupMemory,
     Tunnels,
     check_address,
@@ -26,11 +27,12 @@ from wirelag.cli.options import (
 )
 from wirelag.cli.parser import Argument, Option, UsageError
 from wirelag.errors import WirelagError
+from wirelag.measure.copies import refuse_copies
 from wirelag.measure.response import METHODS
 from wirelag.measure.rtt import GROUPS as RTT_GROUPS
 
 if TYPE_CHECKING:
-    from wirelag.capture.live import Source
+    from wirelag.capture.live import Replay, Source
     from wirelag.measure.groups import Groups
     from wirelag.measure.live import LiveInterval, LiveMeasure
     from wirelag.measure.response import ResponseSettings
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 QUANTITIES: Final = ("rtt", "response")
 LEAST_INTERVAL_NS: Final = 100 * 10**6
 INTERFACE: Final = "Where"
+SHOWN_GROUPS: Final = 20
 
 
 @with_filter(times=False)
@@ -62,6 +65,7 @@ def watch(
         ),
     ] = None,
     tunnels: Tunnels = False,
+    force: Force = False,
     direction: Annotated[
         str, Option(metavar="both|in|out", help="Incoming packets, outgoing packets, or both.", panel=FILTERS)
     ] = "both",
@@ -158,7 +162,10 @@ def watch(
         elif interface is None:
             live_only = {"--direction": direction != "both", "--cores": cores != 1}
             live_only |= {"--promiscuous": promiscuous, "--clock": clock != "kernel", "--ring": ring != "64MiB"}
-            source = _replay(read or [], speed, live_only, replace(wanted, expression=expression or ""), tunnels)
+            chosen = replace(wanted, expression=expression or "")
+            source = replay = _replay(read or [], speed, live_only, chosen, tunnels, length_ns)
+            if not force:
+                refuse_copies(replay.capture)
         else:
             from wirelag.capture.fanout import over_cores
             from wirelag.capture.live import Live
@@ -212,12 +219,14 @@ def _words(words: list[str], read: list[str], speed: str) -> tuple[str | None, s
     return (None if read else interfaces[0]), quantity
 
 
-def _replay(read: list[str], speed: str, live_only: dict[str, bool], wanted: Filter, tunnels: bool) -> Source:
+def _replay(
+    read: list[str], speed: str, live_only: dict[str, bool], wanted: Filter, tunnels: bool, length_ns: int | None
+) -> Replay:
     from wirelag.capture.live import Replay
 
     for option in (name for name, is_given in live_only.items() if is_given):
         raise UsageError("needs an interface; with -r, select packets with --host, --net or --port", option=option)
-    return Replay(read, speed=speed_of(speed), wanted=wanted, tunnels=tunnels)
+    return Replay(read, speed=speed_of(speed), wanted=wanted, tunnels=tunnels, length_ns=length_ns)
 
 
 def _refuse(in_kernel: bool, given: dict[str, bool]) -> None:
@@ -322,7 +331,7 @@ def _print(line: str) -> None:
 def _as_json(part: LiveInterval, dropped: int, source: Source) -> str:
     plain = part.report.to_json("watch") | {"dropped": dropped, "capture": _capture(source)}
     plain |= {} if part.estimated is None else {"estimated": part.estimated.to_json()}
-    plain["groups"] = [{"key": entry.key} | entry.to_dict() for entry in part.groups]
+    plain["groups"] = [{"key": entry.key} | entry.to_dict() for entry in part.groups()]
     return json.dumps(plain)
 
 
@@ -341,7 +350,7 @@ def _conclude(form: str, source: Source, measure: LiveMeasure, by: str | None) -
     report = replace(measure.report(), packets=known.packets, skipped=known.skipped)
     if not known.packets:
         report = replace(report, reason="no packets")
-    groups = measure.groups.entries(measure.quantity) if by else []
+    groups = measure.groups.entries(measure.quantity, None if form == "jsonl" else SHOWN_GROUPS) if by else []
     if form == "jsonl":
         plain = report.to_json("watch")
         plain |= {"final": True, "dropped": known.dropped, "capture": _capture(source)}
@@ -356,4 +365,6 @@ def _conclude(form: str, source: Source, measure: LiveMeasure, by: str | None) -
     lines = table(rows, groups, f"by {by}, slowest first")
     from wirelag.render.output import write_lines
 
+    more = len(measure.groups) - len(groups) if by else 0
+    lines += [f"and {more:,} more groups; --format jsonl lists all"] if more else []
     write_lines([*lines, coverage(known), *measure.notes()], sys.stdout)

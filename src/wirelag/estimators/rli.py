@@ -213,7 +213,7 @@ class RliMeter:
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
         """Add packets; STAMP packets of the stream are the references."""
-        keys = _keys(packets)
+        keys = directed_keys(packets)
         stamps = self._estimator.possible(packets)
         read = parse(packets, stamps, anywhere=self._estimator.mark is not None)
         kinds = np.zeros(len(packets), np.uint8)
@@ -238,7 +238,7 @@ class RliMeter:
         sequence = (self._sequence + np.arange(1, len(sent_ns) + 1)).astype(np.uint32)
         self._sequence = (self._sequence + len(sent_ns)) % CERTAIN
         nothing = np.full(len(sent_ns), NONE, np.int64), np.zeros(len(sent_ns), np.uint64)
-        self._take(self._rows(packets, kinds, _keys(packets), sequence, sent_ns.astype(np.int64), *nothing))
+        self._take(self._rows(packets, kinds, directed_keys(packets), sequence, sent_ns.astype(np.int64), *nothing))
 
     def cut(self, interval: Interval, last: bool = True) -> Flows:
         """All flows of the interval; the state of the queue stays.
@@ -487,7 +487,7 @@ class _Picture:
         self._length, self._every = len(self._kept[0]), 2 * self._every
 
 
-def _keys(packets: PacketBatch) -> Words:
+def directed_keys(packets: PacketBatch) -> Words:
     """Flow keys that distinguish directions."""
     return np.asarray(packets.flow_key ^ packets.has(Flag.REVERSE).astype(np.uint64))
 

@@ -1,46 +1,156 @@
 """Captures that hold the same packets: a capture and its compressed copy, or two points of the same traffic.
 
 Read as one, each packet would count twice: as a retransmission, or as a response that came at once.
+
+Law: nearly all packets of one are in the other at the same time; or some are, and these are packets to one host whose
+id each capture has once. Broadcasts pass all interfaces of a bridge, and packets without a number of their own
+(heartbeats) are alike in all files of a rotated set.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Final
 
 from wirelag.errors import WirelagError
 
 if TYPE_CHECKING:
-    from wirelag.capture.source import Packets
+    import numpy as np
+    import numpy.typing as npt
 
-LARGEST_SHARE: Final = 0.2  # of packets in common, that different captures do not have
-FEWEST: Final = 20  # packets that tell
-BATCHES: Final = 4  # of each capture that are looked at
+    from wirelag.capture.pcap import CaptureFile
+    from wirelag.capture.source import Packets
+    from wirelag.packets.batch import PacketBatch, PacketId
+
+NEAR_NS: Final = 10**9  # two sightings of one packet, on clocks that agree
+WITHIN_SHARE: Final = 0.9  # of all packets of one capture, broadcasts too, that are in another at the same time
+NEAR_SHARE: Final = 0.02  # of packets in common at the same time, that different captures do not have
+FAR_SHARE: Final = 0.2  # the same for packets at any time: the clocks may differ
+FEWEST_WITHIN: Final = 2
+FEWEST_NEAR: Final = 5  # packets in common that tell
+FEWEST_FAR: Final = 20
+BATCHES: Final = 4  # of each capture that are compared
+MOST_BATCHES: Final = 512  # that are read to reach the time at which the other capture begins
 MOST_PAIRS: Final = 16  # captures of which every two are compared; of more, neighbours in time
 
 
+@dataclass(frozen=True)
+class Copies:
+    """Two captures that hold the same packets."""
+
+    one: str
+    other: str
+    share: float  # of the packets that were compared
+    translated: bool  # addresses or ports differ
+
+    def __str__(self) -> str:
+        how = " with other addresses" if self.translated else ""
+        return f"{self.one} and {self.other} hold the same packets{how} ({self.share:.0%} of those compared)"
+
+
 def refuse_copies(packets: Packets) -> None:
-    """A WirelagError if two of several captures begin with the same packets."""
+    """A WirelagError if two of several captures hold the same packets."""
     from wirelag.capture.files import Capture
-    from wirelag.measure.survey import Survey, common_share
+
+    if isinstance(packets, Capture) and (found := find_copies(packets.files)):
+        raise WirelagError(
+            f"{found}, which would count twice: name one of them, measure between two points with `wirelag oneway"
+            f"{' --nat' * found.translated}`, or use --force"
+        )
+
+
+def find_copies(files: Sequence[CaptureFile]) -> Copies | None:
+    """Two captures that hold the same packets, if there are any."""
     from wirelag.packets.batch import PacketId
 
-    if not isinstance(packets, Capture) or len(packets.files) < 2:
-        return
-    seen = []
-    for file in packets.files:
-        survey = Survey(with_ids=True)
-        capture = Capture([file.path], names={file.path: file.name}, packet_id=PacketId(), tunnels=file.tunnels)
-        for i, batch in enumerate(capture):
-            survey.observe(batch)
-            if i + 1 == BATCHES:
+    files = [file for file in files if os.path.isfile(file.path)]  # what can be read again
+    if len(files) < 2:
+        return None
+    # As they are; where one holds less of each packet; with other addresses.
+    for packet_id in (PacketId(), PacketId(prefix=0), PacketId(flow=False)):
+        parts = sorted((_Part.of(file, packet_id) for file in files), key=lambda part: part.span_ns)
+        neighbours = list(pairwise(parts))
+        pairs = list(combinations(parts, 2)) if len(parts) <= MOST_PAIRS else neighbours
+        for early, late in pairs:
+            share, begin = early.near(late), late.span_ns[0] - NEAR_NS
+            if early.span_ns[1] < begin and (early, late) in neighbours:
+                share = _Part.of(early.file, packet_id, begin).near(late)
+            if share or (packet_id.flow and (share := early.far(late))):
+                one, other = sorted((early.file, late.file), key=files.index)
+                return Copies(one.name, other.name, share, not packet_id.flow)
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Packets of a part of a capture; the first of equal ones has its id as its number."""
+
+    file: CaptureFile
+    numbers: npt.NDArray[np.uint64]
+    times_ns: npt.NDArray[np.int64]
+    tell: npt.NDArray[np.bool_]  # packets to one host, with an id that the part has once
+
+    @classmethod
+    def of(cls, file: CaptureFile, packet_id: PacketId, from_ns: int | None = None) -> _Part:
+        """The beginning of a capture, or what it holds from this time on."""
+        import numpy as np
+
+        from wirelag import _kernels
+        from wirelag.capture.files import Capture
+
+        names = {file.path: file.name}
+        found, taken = [(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.bool_))], 0
+        capture = Capture([file.path], names=names, filter=file.filter, packet_id=packet_id, tunnels=file.tunnels)
+        for n, batch in enumerate(capture):
+            rows = np.full(len(batch), True) if from_ns is None else batch.time_ns >= from_ns
+            found.append((batch.packet_id[rows], batch.time_ns[rows], _to_one_host(batch)[rows]))
+            taken += bool(rows.any())
+            if taken == BATCHES or n + 1 == MOST_BATCHES:
                 break
-        seen.append((file.name, survey.ids))
-    pairs = combinations(seen, 2) if len(seen) <= MOST_PAIRS else pairwise(seen)
-    for (one, ids), (other, others) in pairs:
-        share = common_share(ids, others) if min(len(ids), len(others)) >= FEWEST else 0.0
-        if share > LARGEST_SHARE:
-            raise WirelagError(
-                f"{one} and {other} hold the same packets ({share:.0%} of those compared), which would count twice: "
-                f"name one of them, measure between two points with `wirelag oneway`, or use --force"
-            )
+        ids, times_ns, to_one = (np.concatenate([part[i] for part in found]) for i in range(3))
+        _, place, counts = np.unique(ids, return_inverse=True, return_counts=True)
+        once = counts[place.reshape(-1)] == 1 if len(ids) else to_one
+        return cls(file, _kernels.number_copies(ids), times_ns, to_one & once)
+
+    @property
+    def span_ns(self) -> tuple[int, int]:
+        """The smallest and the largest time."""
+        return (int(self.times_ns.min()), int(self.times_ns.max())) if len(self.times_ns) else (0, 0)
+
+    def near(self, other: _Part) -> float:
+        """The share of packets in common at the same time, if it tells; else 0."""
+        import numpy as np
+
+        (first, last), (other_first, other_last) = self.span_ns, other.span_ns
+        begin, end = max(first, other_first) - NEAR_NS, min(last, other_last) + NEAR_NS
+        _, here, there = np.intersect1d(self.numbers, other.numbers, return_indices=True)
+        close = np.abs(self.times_ns[here] - other.times_ns[there]) <= NEAR_NS
+        held = [(one.times_ns >= begin) & (one.times_ns <= end) for one in (self, other)]
+        fewer = min(int(np.count_nonzero(rows)) for rows in held)
+        if (common := int(np.count_nonzero(close))) >= FEWEST_WITHIN and common >= WITHIN_SHARE * fewer:
+            return common / fewer
+        fewer = min(int(np.count_nonzero(rows & one.tell)) for rows, one in zip(held, (self, other), strict=True))
+        common = int(np.count_nonzero(close & self.tell[here] & other.tell[there]))
+        return common / fewer if common >= FEWEST_NEAR and common > NEAR_SHARE * fewer else 0.0
+
+    def far(self, other: _Part) -> float:
+        """The share of packets in common at any time, if it tells; else 0."""
+        import numpy as np
+
+        mine, others = self.numbers[self.tell], other.numbers[other.tell]
+        common, fewer = len(np.intersect1d(mine, others)), min(len(mine), len(others))
+        return common / fewer if common >= FEWEST_FAR and common > FAR_SHARE * fewer else 0.0
+
+
+def _to_one_host(batch: PacketBatch) -> npt.NDArray[np.bool_]:
+    """Packets that are not to a group or to all."""
+    import numpy as np
+
+    high, low = batch.dst[:, 0], batch.dst[:, 1]
+    version_4 = (high == 0) & (low >> np.uint64(32) == np.uint64(0xFFFF))
+    group_4 = (low & np.uint64(0xFFFFFFFF)) >= np.uint64(0xE0000000)  # multicast, reserved, broadcast
+    group_6 = high >> np.uint64(56) == np.uint64(0xFF)
+    return np.asarray(np.where(version_4, ~group_4, ~group_6))

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from wirelag.measure.points import CapturePoint, Progress
     from wirelag.packets.addresses import Direction
     from wirelag.packets.batch import PacketBatch
-    from wirelag.packets.filters import Filter
     from wirelag.packets.intervals import Interval
     from wirelag.report import Report
     from wirelag.synopses.flows import Flows
@@ -54,10 +53,9 @@ class Referred:
 
 
 def alone(
-    estimator: Rli, capture: Capture, way: Direction | None, interval_ns: int | None, wanted: Filter, progress: Progress
+    estimator: Rli, capture: Capture, way: Direction | None, interval_ns: int | None, choice: Choice, progress: Progress
 ) -> Referred:
     """Measure with STAMP packets as references."""
-    choice = Choice(wanted)
     packets: Iterable[PacketBatch] = progress(capture)
     if way:
         packets = (_travelling(batch, way, estimator) for batch in packets)
@@ -97,7 +95,7 @@ def against(
     way: Direction | None,
     every: int,
     interval_ns: int | None,
-    wanted: Filter,
+    choice: Choice,
 ) -> Referred:
     """Measure with packets that both sides captured as references; each capture is read twice."""
     from wirelag.packets.batch import PacketId
@@ -110,7 +108,7 @@ def against(
     references = References(sent, every, alignment.least_ns)
     ways, notes = _ways(alignment, every)
     meters = Meters(estimator, interval_ns is not None, ways, references)
-    choice = Choice(wanted, alignment.courses["downstream"], way)
+    choice = replace(choice, course=alignment.courses["downstream"], direction=way)
     packets = (_not_backward(batch, alignment) for batch in down.batches(pair.packet_id))
     together, lines = _observed(packets, interval_ns, meters, choice)
     assert down.read

@@ -56,6 +56,7 @@ class Choice:
     wanted: Filter
     course: Course | None = None  # with two captures: flows that travel from one to the other
     direction: Direction | None = None
+    keys: npt.NDArray[np.uint64] | None = None  # sorted: flows with a packet that passes the expression
 
     def of(self, flows: Flows) -> Flows:
         """The selected flows, and their figures together."""
@@ -93,6 +94,8 @@ class Choice:
             passes &= np.isin(ends.src_port, self.wanted.ports) | np.isin(ends.dst_port, self.wanted.ports)
         if self.wanted.protocols:
             passes &= np.isin(flows.column("ports") & np.uint64(0xFF), np.array(self.wanted.protocols, np.uint64))
+        if self.keys is not None:
+            passes &= np.isin(flows.column("key"), self.keys)
         return passes
 
 

@@ -32,6 +32,8 @@ from wirelag.units import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import polars as pl
 
     from wirelag.capture.files import Capture
@@ -296,20 +298,24 @@ def measure_flows(
     from wirelag.capture.files import Capture
     from wirelag.capture.source import list_files
     from wirelag.measure.flow_references import against, alone, refused
-    from wirelag.measure.flow_rows import group_rows, summary
+    from wirelag.measure.flow_rows import Choice, group_rows, summary
     from wirelag.packets.batch import PacketId
 
     estimator, wanted = settings.estimator(), reading.filter
-    if wanted.expression:
-        raise SettingError("filter", "the queue needs all packets: select flows by --host, --net, --port or --proto")
     # References and the queue need all packets; flows are selected afterwards.
-    reading = replace(reading, filter=replace(wanted, nets=(), ports=(), protocols=()))
+    reading = replace(reading, filter=replace(wanted, nets=(), ports=(), protocols=(), expression=""))
+    choice = Choice(wanted)
     if upstream is not None:
         points = points_of([upstream, source], reading)  # type: ignore[list-item]
-        found = against(estimator, points, settings.direction, settings.every, settings.interval_ns, wanted)
+        if wanted.expression:
+            choice = Choice(wanted, keys=_passing(points[1].files, wanted, reading))
+        found = against(estimator, points, settings.direction, settings.every, settings.interval_ns, choice)
         read = points[1].read
     else:
         files = dict(list_files(source))
+        if wanted.expression:
+            (point,) = points_of([source], reading)  # type: ignore[list-item]  # it keeps what standard input held
+            files, choice = point.files, Choice(wanted, keys=_passing(point.files, wanted, reading))
         capture = Capture(
             list(files),
             names=files,
@@ -318,7 +324,7 @@ def measure_flows(
             tunnels=reading.tunnels,
             cores=reading.cores,
         )
-        found = alone(estimator, capture, settings.direction, settings.interval_ns, wanted, reading.progress)
+        found = alone(estimator, capture, settings.direction, settings.interval_ns, choice, reading.progress)
         read = capture
     _need_references(found, settings.reference, read)
     statistics = found.statistics
@@ -345,6 +351,20 @@ def measure_flows(
         counts=counts,
         refused=refused(chosen),
     )
+
+
+def _passing(files: dict[str, str], wanted: Filter, reading: ReadOptions) -> npt.NDArray[np.uint64]:
+    """The keys of flows with a packet that passes tcpdump's expression."""
+    import numpy as np
+
+    from wirelag.capture.files import Capture
+    from wirelag.estimators.rli import directed_keys
+
+    keys = np.empty(0, np.uint64)
+    capture = Capture(list(files), names=files, filter=wanted, tunnels=reading.tunnels)
+    for batch in reading.progress(capture):
+        keys = np.union1d(keys, directed_keys(batch))
+    return keys
 
 
 def _need_references(found: Referred, source: str, read: Capture | None) -> None:

@@ -73,6 +73,7 @@ def info(
     from wirelag.capture.files import Capture
     from wirelag.capture.pcap import CaptureStatistics
     from wirelag.capture.source import each_of, list_files
+    from wirelag.measure.copies import find_copies
     from wirelag.measure.survey import Survey, common_share, verdicts
     from wirelag.measure.trial import Trial, try_commands, unrelated
     from wirelag.packets.batch import PacketId
@@ -82,7 +83,7 @@ def info(
     paths = list(names)
     several = len(paths) > 1
     total, statistics, trial = Survey(), CaptureStatistics(), Trial()
-    result, surveys, sightings = InfoResult({}, []), [], []
+    result, surveys, sightings, read = InfoResult({}, []), [], [], []
     for path in paths:
         survey, sighting = Survey(with_ids=several), Sighting()
         observers = [survey.observe, *[sighting.observe] * (len(paths) == 2)]
@@ -103,6 +104,7 @@ def info(
         survey.conversations.settle()
         result.files.append(_of_file(capture, survey))
         surveys.append(survey)
+        read += capture.files
         sightings.append(sighting)
         trial.add(tried)
         statistics = statistics + capture.statistics
@@ -114,7 +116,7 @@ def info(
     apart = None
     if len(sightings) == 2:
         apart = unrelated(sightings[0], sightings[1], (result.files[0]["file"], result.files[1]["file"]))
-    found = verdicts(total, trial, common, apart)
+    found = verdicts(total, trial, common, apart, find_copies(read))
     commands = [{"command": v.command, "applies": v.applies, "sure": v.sure, "why": v.why} for v in found]
     result.facts = _facts(statistics, total) | {"commands": commands}
     if several:

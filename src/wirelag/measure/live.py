@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
 from wirelag.estimators.drive import drive
 from wirelag.estimators.protocol import Meter
-from wirelag.measure.groups import Groups
+from wirelag.measure.groups import LEAST_MEMORY, Groups
 from wirelag.measure.response import ResponseSettings, by_group
 from wirelag.measure.response_method import Chooser, Heard, ResponseMeter
 from wirelag.measure.result import Entry
@@ -36,7 +37,10 @@ FEWEST: Final = 4  # intervals needed for a confidence interval of the mean
 ESTIMATES: Final = "pirate"  # the estimator whose figures stand beside exact ones
 
 GroupKey: TypeAlias = tuple[str, str]  # a group, and the estimator of its figures
-GROUP_BYTES: Final = 320_000  # of a group: its delays in total, in this interval and in the last minute
+GROUP_BYTES: Final = 2_000  # of a group, without its delays
+BIN_BYTES: Final = 24  # of each bin of a group that holds delays
+ENTRY_BYTES: Final = 10_000  # of a group's report in one interval
+_NO_DELAYS: Final = Distribution().compact()
 
 
 @dataclass(slots=True)
@@ -81,6 +85,24 @@ class Sums:
         return {"mean": (max(0.0, self.mean - bound), self.mean + bound)}
 
 
+@dataclass(frozen=True, slots=True)
+class GroupPart:
+    """What an interval adds to a group, by one method."""
+
+    key: str
+    estimator: str
+    sums: Sums
+    methods: tuple[str, ...]
+    delays: Distribution
+
+    @classmethod
+    def of(cls, entry: Entry) -> GroupPart:
+        """The part that an entry tells."""
+        report, sums = entry.report, Sums()
+        sums.add(report.samples, round((report.mean or 0.0) * 1e9 * report.samples))
+        return cls(entry.key, report.estimator, sums, tuple(report.details.get("method", ())), entry.delays)
+
+
 @dataclass(slots=True)
 class LiveInterval:
     """The report of one interval, and of each group in it. It knows every delay, or only sums."""
@@ -89,7 +111,8 @@ class LiveInterval:
     report: Report
     delays: Distribution
     spread: Spread | None = None  # for the uncertainty of the delays
-    groups: list[Entry] = field(default_factory=list)
+    by_group: list[GroupPart] = field(default_factory=list)
+    groups: Callable[[], list[Entry]] = list  # made when asked for: a report takes longer than all else about a group
     legs: dict[str, tuple[Distribution, Spread | None]] = field(default_factory=dict)  # of round trips
     estimated: Report | None = None  # of responses: estimates beside paired exchanges
 
@@ -99,49 +122,63 @@ class LiveInterval:
 
 
 class LiveGroups:
-    """Delays of each group and method, summed over intervals: at most `most` groups, those with the most samples.
+    """Delays of each group and method, summed over intervals: those with the most samples that fit `memory`.
 
-    After an interval that brought more, those with the fewest leave for "other". A group that comes later counts as if
-    it had had as many samples as any that left (Space-Saving, synopses/group_delays.py): so one that has more is kept.
+    A group takes 2,000 bytes and 24 for each bin that holds delays. After an interval that brought more than fits,
+    those with the fewest samples leave for "other". A group that comes later counts as if it had had as many samples
+    as any that left (Space-Saving, synopses/group_delays.py): so one that has more is kept.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, memory: int) -> None:
+        self.memory = memory
         self.floor = 0  # the largest count that left
         self.delays: dict[GroupKey, Distribution] = {}
         self.sums: dict[GroupKey, Sums] = {}
         self.methods: dict[GroupKey, set[str]] = {}
         self._before: dict[str, int] = {}  # the floor when a group came
+        self._bytes = 0
 
     def add(self, part: LiveInterval) -> None:
         """Add an interval."""
-        for entry in part.groups:
-            self._before.setdefault(entry.key, self.floor)
-            for one in entry.by_method():
-                key, report = (entry.key, one.report.estimator), one.report
-                mean_ns = (report.mean or 0.0) * 1e9
-                self.sums.setdefault(key, Sums()).add(report.samples, round(mean_ns * report.samples))
-                self.methods.setdefault(key, set()).update(report.details.get("method", ()))
-                if one.delays.samples:
-                    self.delays.setdefault(key, Distribution()).merge(one.delays)
-        more = len(self._before) - (OTHER_KEY in self._before) - self.most
-        if more > 0:
-            counts = {name: before for name, before in self._before.items() if name != OTHER_KEY}
-            for (name, _), sums in self.sums.items():
-                if name in counts:
-                    counts[name] += sums.samples
-            leaving = set(sorted(counts, key=counts.__getitem__)[:more])
-            self.floor = max(self.floor, *(counts[name] for name in leaving))
-            self._leave(leaving)
+        for one in part.by_group:
+            self._before.setdefault(one.key, self.floor)
+            self._take((one.key, one.estimator), one.sums, one.methods, one.delays)
+        if self._bytes > self.memory:
+            self._make_room()
 
-    def _leave(self, names: set[str]) -> None:
-        self._before = {OTHER_KEY: 0} | {name: n for name, n in self._before.items() if name not in names}
-        for key in [key for key in self.sums if key[0] in names]:
-            other = (OTHER_KEY, key[1])
-            self.sums.setdefault(other, Sums()).merge(self.sums.pop(key))
-            self.methods.setdefault(other, set()).update(self.methods.pop(key))
-            if key in self.delays:
-                self.delays.setdefault(other, Distribution()).merge(self.delays.pop(key))
+    def _take(self, key: GroupKey, sums: Sums, methods: Iterable[str], delays: Distribution | None) -> None:
+        if key not in self.sums:
+            self.sums[key], self.methods[key] = Sums(), set()
+            self._bytes += self._size(key)
+        self.sums[key].merge(sums)
+        self.methods[key].update(methods)
+        if delays is not None and delays.samples:
+            self._bytes -= self._size(key)
+            self.delays[key] = self.delays.get(key, _NO_DELAYS).plus(delays)
+            self._bytes += self._size(key)
+
+    def _size(self, key: GroupKey) -> int:
+        held = len(self.delays[key].bins) if key in self.delays else 0
+        return GROUP_BYTES + BIN_BYTES * held if key[0] != OTHER_KEY else 0
+
+    def _make_room(self) -> None:
+        """Let those with the fewest samples leave."""
+        counts = {name: before for name, before in self._before.items() if name != OTHER_KEY}
+        for (name, _), sums in self.sums.items():
+            if name in counts:
+                counts[name] += sums.samples
+        keys: dict[str, list[GroupKey]] = {}
+        for key in self.sums:
+            keys.setdefault(key[0], []).append(key)
+        for name in sorted(counts, key=counts.__getitem__)[:-1]:
+            if self._bytes <= self.memory:
+                return
+            self.floor = max(self.floor, counts[name])
+            del self._before[name]
+            for key in keys[name]:
+                self._bytes -= self._size(key)
+                leaving = self.sums.pop(key), self.methods.pop(key), self.delays.pop(key, None)
+                self._take((OTHER_KEY, key[1]), *leaving)
 
     def notes(self) -> list[str]:
         """How many samples the groups have that did not fit."""
@@ -151,27 +188,37 @@ class LiveGroups:
             return []
         return [f"other: {held / every:.1%} of the samples, of groups that did not fit --group-memory"]
 
+    def __len__(self) -> int:
+        """How many groups there are, "other" included."""
+        return len({name for name, _ in self.sums})
+
     def merge(self, other: LiveGroups) -> None:
         """Add the groups of other intervals."""
         for key, sums in other.sums.items():
-            self.sums.setdefault(key, Sums()).merge(sums)
-            self.methods.setdefault(key, set()).update(other.methods[key])
-        for key, delays in other.delays.items():
-            self.delays.setdefault(key, Distribution()).merge(delays)
+            self._take(key, sums, other.methods[key], other.delays.get(key))
 
-    def entries(self, quantity: Any) -> list[Entry]:
-        """The report of each group, slowest first; "other" last. Estimates stand beside paired exchanges."""
-        found: dict[str, Entry] = {}
-        for key, sums in sorted(self.sums.items(), key=lambda one: one[0][1] == ESTIMATES):
-            (name, estimator), delays = key, self.delays.get(key, Distribution())
-            said = numbers(delays, sums) | ({"ci95": {}} if delays.samples else {})  # how they vary is not kept
-            report = Report(estimator, quantity, **said, details=method_details(self.methods[key]))
-            entry = Entry("group", name, report, delays)
-            if name in found:
-                found[name].estimated = entry
-            else:
-                found[name] = entry
-        return sorted(found.values(), key=lambda one: (one.key == OTHER_KEY, -(one.report.mean or -1.0)))
+    def entries(self, quantity: Any, most: int | None = None) -> list[Entry]:
+        """The report of each group, or of so many, slowest first; "other" last. Estimates stand beside exchanges."""
+        found: dict[str, list[GroupKey]] = {}
+        for key in sorted(self.sums, key=lambda key: key[1] == ESTIMATES):
+            found.setdefault(key[0], []).append(key)
+
+        def place(name: str) -> tuple[bool, float]:
+            mean = self.sums[found[name][0]].mean
+            return name == OTHER_KEY, -(-1.0 if mean is None else mean)
+
+        entries = []
+        for name in sorted(found, key=place)[:most]:
+            first, *beside = (self._entry(key, quantity) for key in found[name])
+            first.estimated = beside[0] if beside else None
+            entries.append(first)
+        return entries
+
+    def _entry(self, key: GroupKey, quantity: Any) -> Entry:
+        (name, estimator), delays = key, self.delays.get(key, _NO_DELAYS)
+        said = numbers(delays, self.sums[key]) | ({"ci95": {}} if delays.samples else {})  # how they vary is not kept
+        report = Report(estimator, quantity, **said, details=method_details(self.methods[key]))
+        return Entry("group", name, report, delays)
 
 
 def method_details(methods: Iterable[str]) -> dict[str, Any]:
@@ -195,10 +242,11 @@ class RoundTrips:
     def __init__(self, meter: Meter[Samples], name: str, groups: Groups | None = None) -> None:
         self.estimator = name
         self.total = Samples()
-        self.groups = LiveGroups(groups.fit(GROUP_BYTES) if groups else 0)
+        memory = groups.memory // 4 if groups else 0  # for this interval, for all, and for the last minute two
+        self.groups = LiveGroups(memory)
         self.lock = threading.Lock()  # held while the sums change
         self._meter = meter
-        self._grouping = groups.delays() if groups else None
+        self._grouping = replace(groups, memory=max(LEAST_MEMORY, memory)).delays() if groups else None
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
         """Take packets of the open interval."""
@@ -212,15 +260,26 @@ class RoundTrips:
         part.legs = {name: (samples.distribution(i), samples.spread.of_leg(i)) for i, name in enumerate(LEGS)}
         if self._grouping is not None:
             leg = LEGS.index(RANKED.get(self._grouping.by, LEGS[0]))
-            for key, group in self._grouping.few(self.groups.most):
-                report = group.report(self.estimator, "round_trip", LEGS[leg])
-                part.groups.append(Entry("group", key, report, group.distribution(leg)))
+            found = list(self._grouping.few(max(1, self.groups.memory // GROUP_BYTES)))
+            part.by_group = [self._part(key, group.distribution(leg)) for key, group in found]
+            part.groups = partial(self._entries, found, leg)
             # Groups last one interval: a silent one costs nothing later.
             self._grouping = self._grouping.anew()
         with self.lock:
             self._add(samples)
             self.groups.add(part)
         return part
+
+    def _part(self, key: str, delays: Distribution) -> GroupPart:
+        sums = Sums()
+        sums.add(delays.samples, round((delays.mean_ns or 0.0) * delays.samples))
+        return GroupPart(key, self.estimator, sums, (), delays)
+
+    def _entries(self, found: list[tuple[str, Samples]], leg: int) -> list[Entry]:
+        return [
+            Entry("group", key, group.report(self.estimator, "round_trip", LEGS[leg]), group.distribution(leg))
+            for key, group in found
+        ]
 
     def finish(self) -> None:
         """End the measurement: a request without its response has no delay."""
@@ -264,7 +323,7 @@ class Responses:
 
     def __init__(self, settings: ResponseSettings, meter: KernelPirate | None = None) -> None:
         self.lock = threading.Lock()  # held while the sums change
-        self.groups = LiveGroups(settings.groups.fit(GROUP_BYTES))
+        self.groups = LiveGroups(settings.groups.memory // 4)  # beside this interval, and the last minute
         self.exchanges = Samples()
         self.sums = Sums()
         self.abstained: dict[str, int] = {}
@@ -302,7 +361,9 @@ class Responses:
             found, beside, groups = chosen.main, chosen.beside, self._settings.groups
             part = LiveInterval(interval, found.report().during(interval), found.delays, spread)
             part.estimated = None if beside is None else beside.report().during(interval)
-            part.groups = by_group(found, groups.by, self.groups.most, beside)[0] if groups.by else []
+            most = max(1, self.groups.memory // ENTRY_BYTES)
+            entries = by_group(found, groups.by, most, beside)[0] if groups.by else []
+            part.groups, part.by_group = entries.copy, [GroupPart.of(one) for e in entries for one in e.by_method()]
             self.groups.add(part)
         return part
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from itertools import pairwise
 from os import PathLike
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -202,19 +202,24 @@ def measure_oneway(
         return _result(measured, [], settings, measured.by)
     stops = points_of(points, reading)
     pairs = [(stops[0], stops[-1]), *(pairwise(stops) if len(stops) > 2 else [])]
+    found: list[MeasuredPair] = []
     with each.writing([name for point in stops for name in point.paths]):
-        measured, *segments = [
-            measure_pair(
+        for up, down in pairs:
+            if any(point.stopped for point in stops):
+                break  # what was read so far is the result
+            one = measure_pair(
                 PointPair(up, down, settings.method.packet_id(), settings.method.seed),
                 settings.method,
                 direction=settings.direction,
                 relation=settings.relation,
                 interval_ns=settings.interval_ns,
                 groups=settings.groups,
-                each=each if n == 0 else None,
+                each=None if found else each,
             )
-            for n, (up, down) in enumerate(pairs)
-        ]
+            found.append(one)
+    measured, *segments = found
+    if len(found) < len(pairs):
+        measured.notes.append(f"stopped before {len(pairs) - len(found)} segments were read")
     for part in segments:
         if part.alignment and measured.alignment and not part.alignment.agrees(measured.alignment):
             raise WirelagError(
@@ -323,28 +328,34 @@ def measure_pair(
     estimator = estimator if each is None else each.told_by(estimator)
     delimiters = method.delimiters(estimator, cut_ns, expected)
     measured = MeasuredPair(pair.name, alignment.clock, estimator.name, alignment=alignment)
-    spans = spans_between(estimator, pair.sources(alignment), cut_ns, delimiters, grouping, alignment.ahead_ns)
-    measured.take(spans, over_time=cut_ns is not None)
+    spans = partial(spans_between, ahead_ns=alignment.ahead_ns, steps=alignment.steps, whole=pair.whole)
+    measured.take(spans(estimator, pair.sources(alignment), cut_ns, delimiters, grouping), cut_ns is not None)
+    if not pair.whole() and not measured.whole.sent:
+        raise WirelagError(f"{pair.name}: reading was stopped before any packet had passed both points")
     measured.interval_ns, measured.delimited = cut_ns, delimiters is not None
     measured.left_out = {
         "backward": alignment.backward,
         "elsewhere": alignment.elsewhere,
         "outside": alignment.outside,
     }
-    if cut_ns != interval_ns:
-        estimator = method.make(seen.within(interval_ns))
-        measured.show(spans_between(estimator, pair.sources(alignment), interval_ns, ahead_ns=alignment.ahead_ns))
     statistics = [point.read.statistics for point in (pair.up, pair.down) if point.read]
     measured.warnings = [line for point in (pair.up, pair.down) if point.read for line in point.read.warnings]
+    measured.notes = [*pair.notes, *alignment.notes]
+    if cut_ns != interval_ns:
+        if pair.whole():
+            estimator = method.make(seen.within(interval_ns))
+            measured.show(spans(estimator, pair.sources(alignment), interval_ns))
+            measured.notes += [] if pair.whole() else ["only the intervals are partial: they are read after the total"]
+        else:
+            measured.notes.append("stopped before intervals were read, which is after the total")
     together = reduce(CaptureStatistics.__add__, statistics)
     measured.packets, measured.skipped = together.packets, together.skipped
     measured.keys = dict(grouping.keys) if grouping else {}
     if counted is not None and grouping is not None:
         more = counted.number - grouping.most  # also groups that only travel the other way
         measured.groups_in_other = f"at most {more:,}" + ("" if counted.complete else " (estimated within 2%)")
-    measured.notes = [*pair.notes, *alignment.notes]
     timed = any(entry.report.details["tail_samples"] or entry.report.samples for entry in measured.entries)
-    if interval_ns is not None and not timed:
+    if interval_ns is not None and not timed and pair.whole():
         far = format_duration(abs((statistics[1].first_ns or 0) - (statistics[0].first_ns or 0)))
         raise WirelagError(
             f"no packet was seen at both points within two intervals: times in {pair.down.name} are about "

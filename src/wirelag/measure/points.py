@@ -54,7 +54,7 @@ class CapturePoint:
 
     def __init__(self, files: Mapping[str, str], reading: ReadOptions) -> None:
         self.name = " and ".join(files.values())
-        self._files, self._reading = dict(files), reading
+        self.files, self._reading = dict(files), reading  # path and name of each
         self._spool: Any = None
         if STANDARD_INPUT in files:  # readable once, needed twice
             import shutil
@@ -63,13 +63,14 @@ class CapturePoint:
             self._spool = tempfile.NamedTemporaryFile(prefix="wirelag-")  # noqa: SIM115
             shutil.copyfileobj(sys.stdin.buffer, self._spool)
             self._spool.flush()
-            self._files = {self._spool.name if path == STANDARD_INPUT else path: name for path, name in files.items()}
+            self.files = {self._spool.name if path == STANDARD_INPUT else path: name for path, name in files.items()}
         self.read: Capture | None = None
+        self.stopped = False  # whether reading was ended before its end
 
     @property
     def paths(self) -> list[str]:
         """Its files."""
-        return list(self._files)
+        return list(self.files)
 
     def batches(self, packet_id: PacketId) -> Iterator[PacketBatch]:
         """Its packets, with these ids."""
@@ -77,14 +78,18 @@ class CapturePoint:
 
         how = self._reading
         self.read = Capture(
-            list(self._files),
-            names=self._files,
+            list(self.files),
+            names=self.files,
             filter=how.filter,
             packet_id=packet_id,
             tunnels=how.tunnels,
             cores=how.cores,
         )
-        return iter(how.progress(self.read))
+        return self._batches(self.read)
+
+    def _batches(self, capture: Capture) -> Iterator[PacketBatch]:
+        yield from self._reading.progress(capture)
+        self.stopped |= not capture.ended
 
 
 def points_of(sources: Iterable[PathOrFile | list[PathOrFile]], reading: ReadOptions) -> list[CapturePoint]:
@@ -164,6 +169,10 @@ class PointPair:
                 f"first (reordercap)"
             )
         self.notes += [note for note in notes if note not in self.notes]
+
+    def whole(self) -> bool:
+        """Whether nothing that was read was ended before its end."""
+        return not (self.up.stopped or self.down.stopped)
 
     def sources(self, alignment: Alignment) -> dict[str, Iterator[PacketBatch]]:
         """The packets that travel from one point to the other, at both."""

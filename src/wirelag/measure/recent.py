@@ -78,24 +78,24 @@ def _named(name: str, leg: str) -> str:
 class RecentSpan:
     """Delays of the last `span_ns`, forgotten piece by piece.
 
-    Memory: 380 KB a piece and leg, 76 KB for each group in it.
+    Memory: 380 KB a piece and leg, and `group_memory` a piece for groups.
     """
 
-    def __init__(self, span_ns: int, pieces: int = SLOTS, most_groups: int = 0) -> None:
+    def __init__(self, span_ns: int, pieces: int = SLOTS, group_memory: int = 0) -> None:
         self._pieces = pieces
         self._slot_ns = span_ns // pieces
-        self._most = most_groups
+        self._group_memory = group_memory
         self._slots: deque[_Slot] = deque()
 
     def add(self, part: LiveInterval) -> None:
         """Add an interval, and forget what is too old."""
         place = part.interval.end_ns // self._slot_ns
         if not self._slots or self._slots[-1].place < place:
-            self._slots.append(_Slot(place, LiveGroups(self._most)))
+            self._slots.append(_Slot(place, LiveGroups(self._group_memory)))
         while self._slots[0].place <= place - self._pieces:
             self._slots.popleft()
         self._slots[-1].add(part)
-        if self._most:
+        if self._group_memory:
             self._slots[-1].groups.add(part)
 
     def entries(self, name: str, measure: LiveMeasure) -> list[Entry]:
@@ -112,10 +112,10 @@ class RecentSpan:
 
     def slowest(self, measure: LiveMeasure) -> list[Entry]:
         """Groups by their mean, slowest first."""
-        total = LiveGroups(self._most)
+        total = LiveGroups(self._group_memory)
         for slot in self._slots:
             total.merge(slot.groups)
-        return total.entries(measure.quantity)[:SHOWN_GROUPS]
+        return total.entries(measure.quantity, SHOWN_GROUPS)
 
 
 def _order(place: Place) -> tuple[bool, bool]:
@@ -130,7 +130,7 @@ class Recent:
     def __init__(self, measure: LiveMeasure, by: str | None) -> None:
         self._measure, self._by = measure, by
         self._spans = [(name, RecentSpan(span_ns)) for name, span_ns in SPANS]
-        self._groups = RecentSpan(MINUTE_NS, GROUP_SLOTS, measure.groups.most if by else 0)
+        self._groups = RecentSpan(MINUTE_NS, GROUP_SLOTS, measure.groups.memory if by else 0)
         self._now: LiveInterval | None = None
 
     def add(self, part: LiveInterval) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Shape = npt.NDArray[np.float64]
 
 
-PARTIAL: Final = "partial: stopped before the end of the input; all figures cover only the packets read until then"
+PARTIAL: Final = "partial: stopped before the end of the input; figures cover only the packets read until then"
 
 
 class Result(ABC):

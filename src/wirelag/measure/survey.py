@@ -15,6 +15,7 @@ import numpy.typing as npt
 from wirelag.packets.batch import Flag, Kind, PacketBatch, TcpFlag
 
 if TYPE_CHECKING:
+    from wirelag.measure.copies import Copies
     from wirelag.measure.trial import Trial
 
 MOST_CONVERSATIONS: Final = 1 << 20
@@ -169,16 +170,28 @@ class Applicability:
 
 
 def verdicts(
-    survey: Survey, trial: Trial, common: float | None = None, apart: str | None = None
+    survey: Survey,
+    trial: Trial,
+    common: float | None = None,
+    apart: str | None = None,
+    copies: Copies | None = None,
 ) -> list[Applicability]:
     """What can be measured.
 
     `common` is the largest share of packets that two of the captures have in common; `apart` says why `oneway`
-    cannot compare these two; it is empty if it can, and None if that was not tried.
+    cannot compare these two; it is empty if it can, and None if that was not tried. `copies` are two captures that
+    `rtt` and `response` do not read as one.
     """
     survey.conversations.settle()
-    between = _oneway(common, apart)
-    return [_rtt(survey, trial), _response(survey, trial), between, _flows(survey, between)]
+    between = _oneway(common, apart, copies)
+    found = [_rtt(survey, trial), _response(survey, trial)]
+    if copies:
+        found = [_one_at_a_time(one, copies) if one.applies else one for one in found]
+    return [*found, between, _flows(survey, between)]
+
+
+def _one_at_a_time(found: Applicability, copies: Copies) -> Applicability:
+    return Applicability(found.command, False, f"{copies}: measure one of them", found.sure)
 
 
 def _rtt(survey: Survey, trial: Trial) -> Applicability:
@@ -217,9 +230,11 @@ def _response(survey: Survey, trial: Trial) -> Applicability:
     return Applicability("response", True, told, trial.whole)
 
 
-def _oneway(common: float | None, apart: str | None) -> Applicability:
+def _oneway(common: float | None, apart: str | None, copies: Copies | None) -> Applicability:
     if common is None:
         return Applicability("oneway", False, "one capture: add another of the same traffic from a second point")
+    if copies and copies.translated:
+        return Applicability("oneway", True, f"{copies}: use --nat", sure=False)
     if common < 0.01:
         return Applicability("oneway", False, f"the captures have {common:.1%} of their packets in common")
     if apart:

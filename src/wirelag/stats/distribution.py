@@ -89,6 +89,16 @@ def _first_above(limit_ns: int) -> int:
     return int(np.searchsorted(MIDDLES_NS, limit_ns, side="right"))
 
 
+def _sums_of(one: Distribution, other: Distribution) -> npt.NDArray[np.uint64]:
+    """The sums of both together, of which at least one holds delays."""
+    smallest = min(d.min_ns for d in (one, other) if d.min_ns is not None)
+    largest = max(d.max_ns for d in (one, other) if d.max_ns is not None)
+    sums = [one.samples + other.samples, one.weight + other.weight]
+    for total in (one.sum_ns + other.sum_ns, one.sum_squares + other.sum_squares):
+        sums += [total & 2**64 - 1, total >> 64]
+    return np.array([*sums, smallest, largest], np.uint64)
+
+
 class Distribution:
     """Delays, each with a weight: how many it represents (1, or more if a method samples)."""
 
@@ -115,6 +125,19 @@ class Distribution:
         columns = np.stack([self.weights[held], self.squares[held]])
         return Distribution.of_bins(self.bins[held], columns, self._sums.copy())
 
+    def plus(self, other: Distribution) -> Distribution:
+        """Both together, to read, in as much memory as it has bins that hold delays."""
+        one, two = (each if each.bins is not _EVERY_BIN else each.compact() for each in (self, other))
+        if not one.samples or not two.samples:
+            return one if one.samples else two
+        bins = np.union1d(one.bins, two.bins)
+        columns = np.zeros((2, len(bins)), np.uint64)
+        for each in (one, two):
+            places = np.searchsorted(bins, each.bins)
+            columns[0, places] += each.weights
+            columns[1, places] += each.squares
+        return Distribution.of_bins(bins, columns, _sums_of(one, two))
+
     def _bins_below(self, bin_: int) -> int:
         """How many of the bins kept lie below this one."""
         return bin_ if self.bins is _EVERY_BIN else int(np.searchsorted(self.bins, bin_))
@@ -127,12 +150,7 @@ class Distribution:
         """Add another distribution."""
         if not other.samples:
             return
-        smallest = min(d.min_ns for d in (self, other) if d.min_ns is not None)
-        largest = max(d.max_ns for d in (self, other) if d.max_ns is not None)
-        sums = [self.samples + other.samples, self.weight + other.weight]
-        for total in (self.sum_ns + other.sum_ns, self.sum_squares + other.sum_squares):
-            sums += [total & 2**64 - 1, total >> 64]
-        self._sums[:] = np.array([*sums, smallest, largest], np.uint64)
+        self._sums[:] = _sums_of(self, other)
         # Only non-empty bins: untouched memory of a distribution costs nothing.
         held = slice(*(other._bins_below(bin_of(ns or 0) + i) for i, ns in enumerate((other.min_ns, other.max_ns))))
         into = held if other.bins is _EVERY_BIN else other.bins[held]

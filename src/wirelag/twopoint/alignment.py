@@ -98,6 +98,12 @@ class Alignment:
         return bool(np.isin(*ways).any())
 
     @property
+    def steps(self) -> tuple[Ints, Ints]:
+        """Times of some common packets at both points, on upstream's clock."""
+        up_ns, down_ns = self.forward
+        return up_ns, self.clock.correct(down_ns)
+
+    @property
     def ahead_ns(self) -> int:
         """How far the corrected downstream clock may still be ahead: the sampled negative delays plus a margin."""
         up_ns, down_ns = self.forward

@@ -19,10 +19,12 @@ import numpy as np
 from wirelag.estimators.drive import cut_by_time
 from wirelag.estimators.protocol import Capabilities, Estimator, Meter
 from wirelag.packets.batch import PacketBatch
+from wirelag.packets.filters import EARLIEST_NS
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import CONTROL, Delimiters, Interval, split_at_delimiters
 from wirelag.synopses.crossing import Crossing
 from wirelag.synopses.delay_sample import MOST, DelaySample
+from wirelag.twopoint.in_step import NO_STEPS, Ints, in_step, whole_input
 
 ALL: Final = 0  # the tag of everything, beside the classes
 PATIENCE_NS: Final = 10**9  # a packet is not lost before so long after its interval, or the interval's own length
@@ -164,21 +166,85 @@ def spans_between(
     delimiters: Delimiters | None = None,
     grouping: Grouping | None = None,
     ahead_ns: int | None = None,
+    steps: tuple[Ints, Ints] = NO_STEPS,
+    whole: Callable[[], bool] = whole_input,
 ) -> Iterator[Span]:
-    """The fate of the packets of each interval, in order of time."""
-    ups, downs = (cuts(estimator, p, sources[p], interval_ns, delimiters, grouping) for p in estimator.points)
+    """The fate of the packets of each interval, in order of time.
+
+    `steps` are the times of some common packets at both points. `whole` says, at the end of a source, whether all of it
+    was read. If not, there are only packets that both points can have seen.
+    """
+    read = {p: _Read(sources[p]) for p in estimator.points}
+    ups, downs = (cuts(estimator, p, read[p], interval_ns, delimiters, grouping) for p in estimator.points)
     empty = {point: estimator.meter(point).cut(Interval(0, 0)) for point in estimator.points}
     pairs: Iterator[Pair]
     if delimiters is not None:
         assert isinstance(estimator, Adds)
         numbered = delimiters.control_port is not None
-        pairs = iter(paired_by_delimiters(list(ups), list(downs), estimator.added, numbered))
+        found = paired_by_delimiters(*_in_turn(ups, downs), estimator.added, numbered)
+        pairs = iter(found if whole() else found[:-1])  # nothing ends the last one
     elif interval_ns is None:
-        pairs = (Pair(up.interval, up.synopses, down.synopses) for up, down in zip(ups, downs, strict=True))
+        pairs = iter([_everything(estimator, in_step(read, steps, whole), grouping)])
     else:
         pairs = paired_by_clock(ups, downs)
     spans = crossed(pairs, lambda _, __, up, down: estimator.cross(up, down), *(empty[p] for p in estimator.points))
-    return spans if delimiters is not None else settled(spans, interval_ns or 0, ahead_ns)
+    if delimiters is not None:
+        return spans
+    spans = settled(spans, interval_ns or 0, ahead_ns)
+    return spans if interval_ns is None else _complete(spans, [read[p] for p in estimator.points], steps, whole)
+
+
+class _Read:
+    """The packets of a point, and the time up to which they were read."""
+
+    def __init__(self, batches: Iterable[PacketBatch]) -> None:
+        self._batches, self.latest_ns = batches, EARLIEST_NS
+
+    def __iter__(self) -> Iterator[PacketBatch]:
+        for batch in self._batches:
+            if len(batch):
+                self.latest_ns = max(self.latest_ns, int(batch.time_ns.max()))
+            yield batch
+
+
+def _everything(estimator: Crosses, packets: Iterable[tuple[str, PacketBatch]], grouping: Grouping | None) -> Pair:
+    """All packets of both points as one interval, that of upstream."""
+    meters = {point: ClassMeter(estimator, point, grouping) for point in estimator.points}
+    spanned = {point: Interval(0, 0) for point in estimator.points}
+    for point, batch in packets:
+        meters[point].observe(batch)
+        first_ns, last_ns, so_far = int(batch.time_ns.min()), int(batch.time_ns.max()) + 1, spanned[point]
+        if so_far.length_ns:
+            first_ns, last_ns = min(first_ns, so_far.start_ns), max(last_ns, so_far.end_ns)
+        spanned[point] = Interval(first_ns, last_ns)
+    up, down = (meters[point].cut(spanned[point]) for point in estimator.points)
+    return Pair(up.interval, up.synopses, down.synopses)
+
+
+def _in_turn(ups: Iterator[Cut], downs: Iterator[Cut]) -> tuple[list[Cut], list[Cut]]:
+    """The cuts of both points, always read on at the one that is behind."""
+    found: tuple[list[Cut], list[Cut]] = ([], [])
+    left = [0, 1]
+    while left:
+        which = min(left, key=lambda n: found[n][-1].interval.end_ns if found[n] else EARLIEST_NS)
+        cut = next((ups, downs)[which], None)
+        if cut is None:
+            left.remove(which)
+        else:
+            found[which].append(cut)
+    return found
+
+
+def _complete(
+    spans: Iterable[Span], read: list[_Read], steps: tuple[Ints, Ints], whole: Callable[[], bool]
+) -> Iterator[Span]:
+    """Spans; where reading was stopped, those that both points had passed, with time for packets to arrive."""
+    flight_ns = int((steps[1] - steps[0]).max()) if len(steps[0]) else 0
+    up, down = read
+    for span in spans:
+        end_ns = span.interval.end_ns
+        if whole() or (end_ns <= up.latest_ns and end_ns + flight_ns <= down.latest_ns):
+            yield span
 
 
 # ---- cuts of two points into pairs ----
