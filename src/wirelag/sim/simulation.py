@@ -48,14 +48,8 @@ class Simulation:
         capture = self.captures[point]
         for start in range(0, len(capture.row), BATCH):
             part = slice(start, start + BATCH)
-            yield build_frames(
-                self.packets.take(capture.row[part]),
-                self.connections,
-                capture.time_ns[part],
-                capture.crossed[part],
-                snaplen,
-                self.scenario.seed,
-            )
+            rows, time_ns, crossed = capture.row[part], capture.time_ns[part], capture.crossed[part]
+            yield build_frames(self.packets, self.connections, rows, time_ns, crossed, snaplen, self.scenario.seed)
 
 
 def simulate(scenario: Scenario) -> Simulation:
