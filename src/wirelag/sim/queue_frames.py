@@ -1,11 +1,12 @@
 """Packets of a queue as frames: TCP over IPv4, and STAMP reference packets; and their truth."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from wirelag import _kernels
 from wirelag.packets.stamp import NONE, PAYLOAD_BYTES, PORT, payloads
@@ -15,6 +16,9 @@ from wirelag.sim.packets import Packets
 from wirelag.sim.queue import QueueSimulation
 from wirelag.sim.traffic import CLIENT, DATA, SERVER, Connections
 from wirelag.sim.truth import START_NS, crossings
+
+if TYPE_CHECKING:
+    import polars as pl
 
 Ints = npt.NDArray[np.int64]
 
@@ -75,6 +79,8 @@ def packet_truth(simulation: QueueSimulation) -> pl.DataFrame:
 
 
 def _flow_keys(connections: Connections) -> pl.Series:
+    import polars as pl
+
     client, server, ipv6 = connections.client, connections.server, connections.ipv6
     ends = pl.DataFrame(
         {

@@ -1,13 +1,16 @@
 """A simulation from its scenario: the packets, the captures that contain them, and the truth."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
+from wirelag import _kernels
 from wirelag.sim.flights import send
 from wirelag.sim.frames import Frames, build_frames
 from wirelag.sim.packets import Packets
@@ -16,6 +19,9 @@ from wirelag.sim.scenario import Scenario
 from wirelag.sim.scramble import scramble
 from wirelag.sim.traffic import CLIENT, Connections, Hosts, Ints, draw_connections, plan_flights
 from wirelag.sim.truth import START_NS, crossings, responses, round_trips
+
+if TYPE_CHECKING:
+    import polars as pl
 
 MOST_CONNECTIONS: Final = 20_000  # processed at once
 MOST_VAIN_TRIES: Final = 10
@@ -41,7 +47,12 @@ class Simulation:
     packets: Packets
     connections: Connections
     captures: tuple[Capture, ...]
-    truth: pl.DataFrame
+    find_truth: Callable[[], pl.DataFrame] = field(repr=False)
+
+    @cached_property
+    def truth(self) -> pl.DataFrame:
+        """The truth, a row per delay; found when it is first asked for. Needs polars."""
+        return self.find_truth()
 
     def frames(self, point: int = 0, snaplen: int = 128) -> Iterator[Frames]:
         """The frames of a capture, in batches."""
@@ -119,7 +130,7 @@ def _in_order(scenario: Scenario, columns: Columns, connections: Connections) ->
     count = len(time)
     copied = np.flatnonzero(again)
     time = np.concatenate([time, time[copied] + again[copied]])
-    order = np.argsort(time, kind="stable")
+    order = _kernels.stable_order(time)
     if scenario.points == 1 and scenario.direction == "both":
         order = order[: scenario.packets]
     row = np.concatenate([np.arange(count), copied])[order]
@@ -131,24 +142,19 @@ def _ip_ids(scenario: Scenario, columns: Columns, connections: Connections) -> n
     """Number every host's packets as it sends them, from its own start."""
     hosts = np.stack([connections.client, scenario.clients + connections.server]).astype(np.int32)
     host = hosts[columns["sender"], columns["connection"]]
-    order = np.argsort(columns["sent_ns"], kind="stable")
-    order = order[np.argsort(host[order], kind="stable")]
-    counts = np.bincount(host)
-    number = np.empty(len(host), np.int64)
-    number[order] = np.arange(len(host)) - np.repeat(np.cumsum(counts) - counts, counts)
-    base = (scramble(np.arange(len(counts)), scenario.seed, 1) & np.uint64(0xFFFF)).astype(np.int64)
-    return (base[host] + number).astype(np.uint16)
+    first = scramble(np.arange(scenario.clients + scenario.servers), scenario.seed, 1).astype(np.uint16)
+    return _kernels.numbers_in_order(_kernels.stable_order(columns["sent_ns"]), host, first)
 
 
 def _one_point(scenario: Scenario, packets: Packets, connections: Connections) -> Simulation:
     if scenario.direction == "both":
         row = np.arange(scenario.packets)
-        truth = round_trips(packets, connections)
+        truth = partial(round_trips, packets, connections)
     else:
         row = np.flatnonzero(packets.sender == CLIENT)[: scenario.packets]
         number = np.zeros(len(packets), np.int64)
         number[row] = np.arange(1, len(row) + 1)
-        truth = responses(packets, connections, number, int(packets.time_ns[row[-1]]))
+        truth = partial(responses, packets, connections, number, int(packets.time_ns[row[-1]]))
     capture = Capture(START_NS + packets.time_ns[row], row, np.zeros(len(row), np.bool_))
     return Simulation(scenario, packets, connections, (capture,), truth)
 
@@ -176,7 +182,7 @@ def _two_points(
         Capture(START_NS + up_time, up_row, ~forward[up_row]),
         Capture(START_NS + clock(scenario, down_time), down_row, forward[down_row]),
     )
-    truth = crossings(forward, packets.time_ns, arrival, lost, kept, up_row, down_row)
+    truth = partial(crossings, forward, packets.time_ns, arrival, lost, kept, up_row, down_row)
     return Simulation(scenario, packets, connections, captures, truth)
 
 
@@ -188,5 +194,5 @@ def _seen(
     copied = np.flatnonzero(~first & (again > 0))
     row = np.concatenate([np.flatnonzero(first), crossed, copied])
     time = np.concatenate([sent[first], arrival[crossed], arrival[copied] + again[copied]])
-    order = np.argsort(time, kind="stable")
+    order = _kernels.stable_order(time)
     return row[order], time[order]
