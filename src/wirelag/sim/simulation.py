@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
@@ -11,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.sim.flights import send
+from wirelag.sim.flights import Sent, send
 from wirelag.sim.frames import Frames, build_frames
-from wirelag.sim.packets import Packets
+from wirelag.sim.packets import Gathered, Packets
 from wirelag.sim.path import Path, clock, copies, cross, lose
 from wirelag.sim.scenario import Scenario
 from wirelag.sim.scramble import scramble
@@ -88,35 +89,44 @@ def _traffic(scenario: Scenario, hosts: Hosts, middle_ns: int, rng: np.random.Ge
         # shortfall practically impossible.
         outside = replace(scenario, reorder=0.0, duplicate=0.0)
         wanted = int(scenario.packets / (1 - scenario.loss) * 1.02) + 100
-    parts: list[Packets] = []
+    gathered = Gathered(wanted + wanted // 4)
+    filling: Future[None] | None = None
     host_parts: list[Connections] = []
     drawn = have = 0
-    while have < wanted:
-        per_connection = have / drawn if have else 40.0  # a first guess: too few connections rather than too many
-        count = min(int((wanted - have) / per_connection * 1.03) + 20, MOST_CONNECTIONS)
-        connections = draw_connections(outside, hosts, count, rng)
-        packets = send(outside, connections, plan_flights(connections, rng), middle_ns, rng, drawn)
-        packets = packets.take((packets.time_ns < scenario.duration_ns) & _matters(scenario, packets))
-        have += len(packets) if scenario.direction == "both" else int((packets.sender == CLIENT).sum())
-        drawn += count
-        parts.append(packets)
-        host_parts.append(connections)
-        if not have and len(parts) == MOST_VAIN_TRIES:
-            raise ValueError("no packet passes within the duration: choose a longer one or a shorter round-trip time")
+    # Random choices come one after the other; the columns of one part are filled in while the next one is drawn.
+    with ThreadPoolExecutor(1) as filler:
+        while have < wanted:
+            per_connection = have / drawn if have else 40.0  # a first guess: too few connections rather than too many
+            count = min(int((wanted - have) / per_connection * 1.03) + 20, MOST_CONNECTIONS)
+            connections = draw_connections(outside, hosts, count, rng)
+            sent = send(outside, connections, plan_flights(connections, rng), middle_ns, rng, drawn)
+            kept = (sent.time_ns < scenario.duration_ns) & _matters(scenario, sent)
+            have += int(kept.sum() if scenario.direction == "both" else (kept & (sent.sender == CLIENT)).sum())
+            drawn += count
+            if filling:
+                filling.result()  # memory: one part is filled in, and one is drawn
+            filling = filler.submit(_fill, gathered, sent, kept)
+            del sent, kept
+            host_parts.append(connections)
+            if not have and len(host_parts) == MOST_VAIN_TRIES:
+                says = "no packet passes within the duration: choose a longer one or a shorter round-trip time"
+                raise ValueError(says)
+    if filling:
+        filling.result()
     everyone = (np.concatenate([getattr(part, field.name) for part in host_parts]) for field in fields(Connections))
-    # Millions of packets: each column is freed in parts as soon as it is complete.
-    pieces = {field.name: [getattr(part, field.name) for part in parts] for field in fields(Packets)}
-    parts.clear()
-    del packets
-    return {name: np.concatenate(pieces.pop(name)) for name in list(pieces)}, Connections(*everyone)
+    return gathered.columns(), Connections(*everyone)
 
 
-def _matters(scenario: Scenario, packets: Packets) -> npt.NDArray[np.bool_]:
+def _fill(gathered: Gathered, sent: Sent, kept: npt.NDArray[np.bool_]) -> None:
+    gathered.add(sent.packets(kept))
+
+
+def _matters(scenario: Scenario, sent: Sent) -> npt.NDArray[np.bool_]:
     """Packets that a capture records or its truth needs: for one direction, the client's packets and the responses."""
     if scenario.direction == "both":
-        return np.ones(len(packets), np.bool_)
-    needed = packets.consumes if scenario.points == 1 else np.zeros(len(packets), np.bool_)
-    return np.where(packets.sender == CLIENT, True, needed)
+        return np.ones(len(sent.time_ns), np.bool_)
+    needed = sent.consumes if scenario.points == 1 else np.zeros(len(sent.time_ns), np.bool_)
+    return np.where(sent.sender == CLIENT, True, needed)
 
 
 def _in_order(scenario: Scenario, columns: Columns, connections: Connections) -> Packets:
@@ -134,7 +144,9 @@ def _in_order(scenario: Scenario, columns: Columns, connections: Connections) ->
     if scenario.points == 1 and scenario.direction == "both":
         order = order[: scenario.packets]
     row = np.concatenate([np.arange(count), copied])[order]
-    ordered = {name: columns.pop(name)[row] for name in list(columns)}
+    with ThreadPoolExecutor(2) as both:
+        names = list(columns)
+        ordered = dict(zip(names, both.map(lambda name: columns.pop(name)[row], names), strict=True))
     return Packets(time_ns=time[order], copy=order >= count, **ordered)
 
 

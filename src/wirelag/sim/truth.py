@@ -80,7 +80,8 @@ def round_trips(packets: Packets, connections: Connections) -> pl.DataFrame:
     chosen = _seen_last(ranges, lowest, last)
     order = _kernels.stable_order(rows)
     rows, chosen = rows[order], chosen[order]
-    request = ranges.row[chosen]
+    request, once = ranges.row[chosen], ranges.once[chosen]
+    del ranges, side, ack, before, advances, last, lowest, seen, chosen, order  # millions of each
 
     kind = packets.kind[request]
     names = pl.Series(["tcp", "handshake", "dns"])
@@ -96,7 +97,7 @@ def round_trips(packets: Packets, connections: Connections) -> pl.DataFrame:
             "response_ns": START_NS + packets.time_ns[rows],
             "delay_ns": packets.time_ns[rows] - packets.time_ns[request],
             "payload_length": packets.length[request].astype(np.int64),
-            "retransmitted": ~ranges.once[chosen],
+            "retransmitted": ~once,
             "held": packets.trigger[rows] != packets.end[request],
             "duplicated": packets.again_ns[request] > 0,
         }
