@@ -56,12 +56,19 @@ class Simulation:
         return self.find_truth()
 
     def frames(self, point: int = 0, snaplen: int = 128) -> Iterator[Frames]:
-        """The frames of a capture, in batches."""
-        capture = self.captures[point]
-        for start in range(0, len(capture.row), BATCH):
-            part = slice(start, start + BATCH)
-            rows, time_ns, crossed = capture.row[part], capture.time_ns[part], capture.crossed[part]
-            yield build_frames(self.packets, self.connections, rows, time_ns, crossed, snaplen, self.scenario.seed)
+        """The frames of a capture, in batches; each is built while the one before it is used."""
+        starts = range(0, len(self.captures[point].row), BATCH)
+        with ThreadPoolExecutor(1) as builder:
+            building = builder.submit(self._batch, point, 0, snaplen)
+            for start in starts[1:]:
+                frames, building = building, builder.submit(self._batch, point, start, snaplen)
+                yield frames.result()
+            yield building.result()
+
+    def _batch(self, point: int, start: int, snaplen: int) -> Frames:
+        capture, part = self.captures[point], slice(start, start + BATCH)
+        rows, time_ns, crossed = capture.row[part], capture.time_ns[part], capture.crossed[part]
+        return build_frames(self.packets, self.connections, rows, time_ns, crossed, snaplen, self.scenario.seed)
 
 
 def simulate(scenario: Scenario) -> Simulation:
