@@ -15,6 +15,7 @@ NB_MODULE(_kernels, m)
     add_rli(m);
     add_pairs(m);
     add_queue(m);
+    add_sim(m);
     add_pirate(m);
     add_routes(m);
     add_maglev(m);

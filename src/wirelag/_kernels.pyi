@@ -342,6 +342,29 @@ def queue_pass(
     seed: int = 0,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], int]: ...
 
+# sim
+
+def sim_frames(
+    packets: Any,
+    connections: Any,
+    rows: npt.NDArray[np.int64],
+    crossed: npt.NDArray[np.bool_],
+    snaplen: int,
+    seed: int,
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
+def capture_records(
+    time_ns: npt.NDArray[np.int64],
+    buffer: npt.NDArray[np.uint8],
+    offset: npt.NDArray[np.int64],
+    captured: npt.NDArray[np.int64],
+    wire: npt.NDArray[np.int64],
+    pcapng: bool,
+) -> npt.NDArray[np.uint8]: ...
+def stable_order(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]: ...
+def numbers_in_order(
+    order: npt.NDArray[np.int64], group: npt.NDArray[np.int32], first: npt.NDArray[np.uint16]
+) -> npt.NDArray[np.uint16]: ...
+
 # rli
 
 FLOW_WORDS: int

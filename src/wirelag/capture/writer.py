@@ -10,6 +10,7 @@ from typing import IO, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from wirelag import _kernels
 from wirelag.errors import WirelagError
 
 Ints = npt.NDArray[np.int64]
@@ -17,19 +18,6 @@ Bytes = npt.NDArray[np.uint8]
 
 ETHERNET: Final = 1
 PCAP_NS_MAGIC: Final = 0xA1B23C4D
-PCAP_RECORD: Final = np.dtype([("seconds", "<u4"), ("ns", "<u4"), ("captured", "<u4"), ("wire", "<u4")])
-PCAPNG_RECORD: Final = np.dtype(
-    [
-        ("type", "<u4"),
-        ("block", "<u4"),
-        ("interface", "<u4"),
-        ("high", "<u4"),
-        ("low", "<u4"),
-        ("captured", "<u4"),
-        ("wire", "<u4"),
-    ]
-)
-ENHANCED_PACKET: Final = 6
 
 
 class CaptureWriter:
@@ -58,7 +46,7 @@ class CaptureWriter:
             raise WirelagError(f"{self.path}: pcap holds times from 1970 to 2106 only; choose a smaller clock offset")
         if self._pcapng and len(time_ns) and time_ns.min() < 0:
             raise WirelagError(f"{self.path}: pcapng holds no times before 1970; choose a smaller clock offset")
-        records = (_pcapng_records if self._pcapng else _pcap_records)(time_ns, buffer, offset, captured, wire)
+        records = _kernels.capture_records(time_ns, buffer, offset, captured, wire, self._pcapng)
         try:
             self._file.write(records.data)
         except OSError as error:
@@ -111,55 +99,3 @@ def _pcapng_header(snaplen: int, link_type: int) -> bytes:
     size = 20 + len(nanoseconds)
     interface = struct.pack("<IIHHI", 1, size, link_type, 0, snaplen) + nanoseconds + struct.pack("<I", size)
     return section + interface
-
-
-def _pcap_records(time_ns: Ints, buffer: Bytes, offset: Ints, captured: Ints, wire: Ints) -> Bytes:
-    head = np.empty(len(time_ns), PCAP_RECORD)
-    head["seconds"], head["ns"] = np.divmod(time_ns, 10**9)
-    head["captured"] = captured
-    head["wire"] = wire
-    size = captured + PCAP_RECORD.itemsize
-    start = np.cumsum(size) - size
-    out = np.empty(int(size.sum()), np.uint8)
-    _scatter(out, start, head)
-    _copy(out, start + PCAP_RECORD.itemsize, buffer, offset, captured)
-    return out
-
-
-def _pcapng_records(time_ns: Ints, buffer: Bytes, offset: Ints, captured: Ints, wire: Ints) -> Bytes:
-    size = PCAPNG_RECORD.itemsize + (captured + 3) // 4 * 4 + 4
-    head = np.zeros(len(time_ns), PCAPNG_RECORD)
-    head["type"] = ENHANCED_PACKET
-    head["block"] = size
-    head["high"] = time_ns >> 32
-    head["low"] = time_ns & 0xFFFFFFFF
-    head["captured"] = captured
-    head["wire"] = wire
-    start = np.cumsum(size) - size
-    out = np.zeros(int(size.sum()), np.uint8)
-    _scatter(out, start, head)
-    _copy(out, start + PCAPNG_RECORD.itemsize, buffer, offset, captured)
-    _scatter(out, start + size - 4, size.astype("<u4"))
-    return out
-
-
-def _scatter(out: Bytes, place: Ints, items: npt.NDArray[Any]) -> None:
-    """Store every item, of any type, at its place in the bytes."""
-    kind = f"V{items.dtype.itemsize}"
-    if len(items):
-        _places(out, kind)[place] = items.view(kind)
-
-
-def _copy(out: Bytes, place: Ints, source: Bytes, offset: Ints, size: Ints) -> None:
-    """Copy pieces of different sizes: all pieces of one size in one assignment."""
-    order = np.argsort(size, kind="stable")
-    sizes, first = np.unique(size[order], return_index=True)
-    for bytes_each, rows in zip(sizes.tolist(), np.split(order, first[1:]), strict=True):
-        if bytes_each:
-            kind = f"V{bytes_each}"
-            _places(out, kind)[place[rows]] = _places(source, kind)[offset[rows]]
-
-
-def _places(data: Bytes, kind: str) -> npt.NDArray[Any]:
-    """The bytes as overlapping items, one at each place where one fits."""
-    return np.ndarray(len(data) - np.dtype(kind).itemsize + 1, kind, data.data, strides=(1,))

@@ -1,13 +1,16 @@
 """Addresses of simulated hosts, from the ranges reserved for private use, documentation and benchmarks."""
 
+from __future__ import annotations
+
 import ipaddress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
-import polars as pl
 
 from wirelag.sim.traffic import Bools, Ints
+
+if TYPE_CHECKING:
+    import polars as pl
 
 DOCUMENTATION_NETS: Final = np.array([0xC0000200, 0xC6336400, 0xCB007100])  # 192.0.2.0, 198.51.100.0, 203.0.113.0
 BENCHMARK_NET: Final = 0xC6120000  # 198.18.0.0
@@ -28,16 +31,17 @@ def server_ipv4(server: Ints) -> Ints:
 
 def address_text(ipv4: Ints, side: int, host: Ints, ipv6: Bools) -> pl.Series:
     """Addresses as text; each distinct one is formatted once."""
-    names, row = np.unique(host * 2 + ipv6, return_index=True)
+    import polars as pl
+
+    address = host * 2 + ipv6
+    row = np.full(int(address.max(initial=0)) + 1, -1)
+    row[address] = np.arange(len(address))
+    known = np.flatnonzero(row >= 0)
     texts = [
         str(ipaddress.IPv6Address((IPV6_HIGH[side] << 64) + int(host[i]) + 1))
         if ipv6[i]
         else str(ipaddress.IPv4Address(int(ipv4[i])))
-        for i in row
+        for i in row[known]
     ]
-    return pl.Series(texts, dtype=pl.String).gather(np.searchsorted(names, host * 2 + ipv6))
-
-
-def ipv6_halves(side: int, host: Ints) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """An address as two words."""
-    return np.full(len(host), IPV6_HIGH[side], np.uint64), (host + 1).astype(np.uint64)
+    row[known] = np.arange(len(known))
+    return pl.Series(texts, dtype=pl.String).gather(row[address])

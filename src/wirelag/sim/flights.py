@@ -101,6 +101,38 @@ class _Acks:
     rides: Bools  # per flight: its last acknowledgement is piggybacked on the next flight
 
 
+@dataclass(frozen=True)
+class Sent:
+    """Flights as sent: every random choice is made, and the columns of packets are not filled in yet.
+
+    Packets are the transmissions that reach the point, then the bare acknowledgements.
+    """
+
+    scenario: Scenario
+    connections: Connections
+    flights: Flights
+    way: _Way
+    segments: _Segments
+    acks: _Acks
+    start: Ints  # per flight
+    copies: Ints  # transmissions that reach the point
+    ack_again: Ints
+    first_connection: int
+    time_ns: Ints  # per packet, at the point
+    sender: Ints  # per packet
+
+    @property
+    def consumes(self) -> Bools:
+        """Per packet: whether it is not a bare acknowledgement."""
+        return np.arange(len(self.time_ns)) < len(self.copies)
+
+    def packets(self, kept: Bools) -> Packets:
+        """The packets that are kept, in no particular order. Draws nothing, so it may run beside the next `send`."""
+        data_echo, ack_echo = _echoes(self.flights, self.way, self.segments, self.acks, self.start)
+        transmitted, bare = kept[: len(self.copies)], np.flatnonzero(kept[len(self.copies) :])
+        return concatenate([_data_packets(self, data_echo, transmitted), _ack_packets(self, ack_echo, bare)])
+
+
 def send(
     scenario: Scenario,
     connections: Connections,
@@ -108,18 +140,29 @@ def send(
     middle_ns: int,
     rng: np.random.Generator,
     first_connection: int = 0,
-) -> Packets:
-    """Send the flights; the packets come in no particular order."""
+) -> Sent:
+    """Send the flights; `Sent.packets` has what passes the vantage point."""
     way = _way(connections, flights, middle_ns)
     segments = _transmit(scenario, connections, flights, way, rng)
     acks = _acknowledge(scenario, flights, way, segments, rng)
     start = _lay_end_to_end(connections, flights, way, segments, acks, rng)
-    data_echo, ack_echo = _echoes(flights, way, segments, acks, start)
-    return concatenate(
-        [
-            _data_packets(scenario, connections, flights, way, segments, start, data_echo, first_connection),
-            _ack_packets(scenario, connections, flights, way, segments, acks, start, ack_echo, first_connection, rng),
-        ]
+    copies = np.flatnonzero(segments.copy_seen)
+    flight = segments.flight[segments.copy_segment[copies]]
+    data_ns = (start + way.to_point)[flight] + segments.copy_sent[copies] + segments.copy_hold[copies]
+    ack_ns = (start + way.back_to_point)[acks.flight] + acks.sent + acks.hold
+    return Sent(
+        scenario,
+        connections,
+        flights,
+        way,
+        segments,
+        acks,
+        start,
+        copies,
+        ack_again=_again(scenario, len(acks.flight), rng),
+        first_connection=first_connection,
+        time_ns=np.append(data_ns, ack_ns),
+        sender=np.append(flights.sender[flight], 1 - flights.sender[acks.flight]),
     )
 
 
@@ -344,28 +387,17 @@ def _echoes(flights: Flights, way: _Way, segments: _Segments, acks: _Acks, start
     return data_echo, np.where(advances, answered, heard_before[flight])[filled]
 
 
-def _ticks(scenario: Scenario, host: Ints, time_ns: Ints) -> Ints:
-    """A host's timestamp clock: ms from a base of its own; 0 if there is nothing to echo."""
-    base = scramble(host, scenario.seed) >> np.uint64(33)
-    return np.where(time_ns < 0, 0, base.astype(np.int64) + time_ns // 1_000_000)
-
-
-def _packets(
-    scenario: Scenario,
-    connections: Connections,
-    connection: Ints,
-    sender: Ints,
-    sent: Ints,
-    echo: Ints,
-    first_connection: int,
-    **columns: Ints | Bools,
-) -> Packets:
+def _packets(sent: Sent, connection: Ints, sender: Ints, sent_ns: Ints, echo: Ints, **columns: Ints | Bools) -> Packets:
     """Fill in the columns common to all packets, with the right types."""
+    scenario, connections = sent.scenario, sent.connections
     hosts = np.stack([connections.client, scenario.clients + connections.server])
+    # A host's timestamp clock shows ms from a base of its own; 0: there is nothing to echo.
+    base = (scramble(np.arange(scenario.clients + scenario.servers), scenario.seed) >> np.uint64(33)).astype(np.int64)
+    echoed = base[hosts[1 - sender, connection]] + echo // 1_000_000
     return Packets(
-        time_ns=columns["time"].astype(np.int64),
-        sent_ns=sent,
-        connection=(connection + first_connection).astype(np.int32),
+        time_ns=columns["time"].astype(np.int64, copy=False),
+        sent_ns=sent_ns,
+        connection=(connection + sent.first_connection).astype(np.int32),
         sender=sender.astype(np.uint8),
         kind=columns["kind"].astype(np.uint8),
         flags=columns["flags"].astype(np.uint8),
@@ -375,44 +407,33 @@ def _packets(
         sack_start=columns["sack_start"].astype(np.uint32),
         sack_end=columns["sack_end"].astype(np.uint32),
         length=columns["length"].astype(np.uint16),
-        ticks=_ticks(scenario, hosts[sender, connection], sent).astype(np.uint32),
-        echo=_ticks(scenario, hosts[1 - sender, connection], echo).astype(np.uint32),
+        ticks=(base[hosts[sender, connection]] + sent_ns // 1_000_000).astype(np.uint32),
+        echo=np.where(echo < 0, 0, echoed).astype(np.uint32),
         turn=columns["turn"].astype(np.uint8),
         lost=columns["lost"].astype(np.bool_),
         again_ns=columns["again"].astype(np.uint32),
-        copy=np.zeros(len(sent), np.bool_),
-        ip_id=np.zeros(len(sent), np.uint16),
+        copy=np.zeros(len(sent_ns), np.bool_),
+        ip_id=np.zeros(len(sent_ns), np.uint16),
     )
 
 
-def _data_packets(
-    scenario: Scenario,
-    connections: Connections,
-    flights: Flights,
-    way: _Way,
-    segments: _Segments,
-    start: Ints,
-    echo: Ints,
-    first_connection: int,
-) -> Packets:
-    seen = np.flatnonzero(segments.copy_seen)
-    row = segments.copy_segment[seen]
+def _data_packets(sent: Sent, echo: Ints, kept: Bools) -> Packets:
+    flights, way, segments = sent.flights, sent.way, sent.segments
+    copies = sent.copies[kept]
+    row = segments.copy_segment[copies]
     flight = segments.flight[row]
     kind = flights.kind[flight]
     flags = np.array([FLAGS[kind] for kind in sorted(FLAGS)])[kind]
     ends = (kind == DATA) & (segments.index[row] + 1 == flights.segments[flight])
-    sent = start[flight] + segments.copy_sent[seen]
     ack = np.where((kind == SYN) | (kind == QUERY), 0, way.other_base[flight])
     nothing = np.zeros(len(row), np.int64)
     return _packets(
-        scenario,
-        connections,
+        sent,
         flights.connection[flight],
         flights.sender[flight],
-        sent,
+        sent.start[flight] + segments.copy_sent[copies],
         echo[flight],
-        first_connection,
-        time=sent + way.to_point[flight] + segments.copy_hold[seen],
+        time=sent.time_ns[: len(kept)][kept],
         kind=kind,
         flags=flags | (ends * PUSH_FLAG),
         seq=segments.seq[row],
@@ -422,45 +443,33 @@ def _data_packets(
         sack_end=nothing,
         length=segments.length[row],
         turn=flights.turn[flight],
-        lost=segments.copy_lost[seen],
-        again=segments.copy_again[seen],
+        lost=segments.copy_lost[copies],
+        again=segments.copy_again[copies],
     )
 
 
-def _ack_packets(
-    scenario: Scenario,
-    connections: Connections,
-    flights: Flights,
-    way: _Way,
-    segments: _Segments,
-    acks: _Acks,
-    start: Ints,
-    echo: Ints,
-    first_connection: int,
-    rng: np.random.Generator,
-) -> Packets:
-    flight = acks.flight
-    sent = start[flight] + acks.sent
-    up_to = way.first[flight] + acks.number - 1  # row of the last segment acknowledged, if any
+def _ack_packets(sent: Sent, echo: Ints, kept: Ints) -> Packets:
+    flights, way, segments, acks = sent.flights, sent.way, sent.segments, sent.acks
+    flight = acks.flight[kept]
+    number, trigger, sacks = acks.number[kept], acks.trigger[kept], acks.sacks[kept]
+    up_to = way.first[flight] + number - 1  # row of the last segment acknowledged, if any
     nothing = np.zeros(len(flight), np.int64)
     return _packets(
-        scenario,
-        connections,
+        sent,
         flights.connection[flight],
         1 - flights.sender[flight],
-        sent,
-        echo,
-        first_connection,
-        time=sent + way.back_to_point[flight] + acks.hold,
+        sent.start[flight] + acks.sent[kept],
+        echo[kept],
+        time=sent.time_ns[len(sent.copies) :][kept],
         kind=nothing + BARE,
         flags=nothing + ACK_FLAG,
         seq=way.other_base[flight],
-        ack=np.where(acks.number > 0, segments.end[up_to], way.base[flight]),
-        trigger=segments.end[acks.trigger],
-        sack_start=np.where(acks.sacks, segments.seq[acks.sack_from], 0),
-        sack_end=np.where(acks.sacks, segments.end[acks.trigger], 0),
+        ack=np.where(number > 0, segments.end[up_to], way.base[flight]),
+        trigger=segments.end[trigger],
+        sack_start=np.where(sacks, segments.seq[acks.sack_from[kept]], 0),
+        sack_end=np.where(sacks, segments.end[trigger], 0),
         length=nothing,
         turn=flights.turn[flight],
         lost=nothing,
-        again=_again(scenario, len(flight), rng),
+        again=sent.ack_again[kept],
     )

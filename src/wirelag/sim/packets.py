@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -55,3 +55,29 @@ class Packets:
 def concatenate(parts: Sequence[Packets]) -> Packets:
     """All packets of all parts."""
     return Packets(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Packets)))
+
+
+class Gathered:
+    """Packets of many parts, column by column. Room that is not used yet costs no memory."""
+
+    def __init__(self, room: int) -> None:
+        """Expect some number of packets; more are welcome."""
+        self._room, self._count = room, 0
+        self._columns: dict[str, npt.NDArray[Any]] = {}
+
+    def add(self, part: Packets) -> None:
+        """Append packets."""
+        count = self._count + len(part)
+        for field in fields(Packets):
+            values = getattr(part, field.name)
+            column = self._columns.get(field.name, values[:0])
+            if count > len(column):
+                larger = np.empty(max(count, self._room, 2 * len(column)), values.dtype)
+                larger[: self._count] = column[: self._count]
+                self._columns[field.name] = column = larger
+            column[self._count : count] = values
+        self._count = count
+
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """The columns by name, and with them the memory."""
+        return {name: self._columns.pop(name)[: self._count] for name in list(self._columns)}

@@ -1,33 +1,24 @@
 """Packets of a queue as frames: TCP over IPv4, and STAMP reference packets; and their truth."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from wirelag import _kernels
 from wirelag.packets.stamp import NONE, PAYLOAD_BYTES, PORT, payloads
 from wirelag.sim.addresses import address_text, client_ipv4, server_ipv4
-from wirelag.sim.frames import (
-    ETHERNET,
-    HOPS,
-    HOPS_BETWEEN,
-    IPV4,
-    MACS,
-    PROTOCOL_UDP,
-    UDP,
-    Frames,
-    Records,
-    build_frames,
-    fill_checksum,
-    fill_ip_checksum,
-)
+from wirelag.sim.frames import Frames, build_frames
 from wirelag.sim.packets import Packets
 from wirelag.sim.queue import QueueSimulation
 from wirelag.sim.traffic import CLIENT, DATA, SERVER, Connections
 from wirelag.sim.truth import START_NS, crossings
+
+if TYPE_CHECKING:
+    import polars as pl
 
 Ints = npt.NDArray[np.int64]
 
@@ -39,7 +30,18 @@ PORTS: Final = 50_000  # client ports, one per flow
 FIRST_PORT, SERVER_PORT, STAMP_SOURCE_PORT = 10_000, 5_001, 50_862
 STAMP_SENDER, STAMP_RECEIVER = 0xC6120001, 0xC6120002  # 198.18.0.1, 198.18.0.2
 LINK_TYPE: Final = 1  # Ethernet
-REFERENCE: Final = np.dtype([*ETHERNET, *IPV4, *UDP, ("payload", "u1", PAYLOAD_BYTES)])
+MACS: Final = (b"\x02\x00\x00\x00\x00\x01", b"\x02\x00\x00\x00\x00\x02")  # the client's side, the server's side
+HOPS, HOPS_BEHIND = 60, 57  # before the queue, and behind it
+PROTOCOL_UDP: Final = 17
+REFERENCE: Final = np.dtype(
+    [
+        *(("mac_dst", "V6"), ("mac_src", "V6"), ("ethertype", ">u2")),
+        *(("version", "u1"), ("class", "u1"), ("ip_length", ">u2"), ("ip_id", ">u2"), ("fragment", ">u2")),
+        *(("hops", "u1"), ("protocol", "u1"), ("ip_sum", "<u2"), ("src", ">u4"), ("dst", ">u4")),
+        *(("src_port", ">u2"), ("dst_port", ">u2"), ("udp_length", ">u2"), ("sum", "<u2")),
+        ("payload", "u1", PAYLOAD_BYTES),
+    ]
+)
 
 
 def upstream_frames(simulation: QueueSimulation, snaplen: int = 128, references: bool = False) -> Iterator[Frames]:
@@ -77,6 +79,8 @@ def packet_truth(simulation: QueueSimulation) -> pl.DataFrame:
 
 
 def _flow_keys(connections: Connections) -> pl.Series:
+    import polars as pl
+
     client, server, ipv6 = connections.client, connections.server, connections.ipv6
     ends = pl.DataFrame(
         {
@@ -176,7 +180,7 @@ class _Traffic:
             copy=no,
             ip_id=self.place[rows],
         )
-        return build_frames(packets, self.connections, time_ns, no | crossed, snaplen, self.seed)
+        return build_frames(packets, self.connections, np.arange(count), time_ns, no | crossed, snaplen, self.seed)
 
     def reference_frames(self, numbers: Ints, time_ns: Ints, snaplen: int, crossed: bool) -> Frames:
         simulation = self.simulation
@@ -185,20 +189,18 @@ class _Traffic:
         behind = simulation.reference_behind[numbers]
         previous_ns = np.where(behind >= 0, START_NS + simulation.bursts.time_ns[behind], NONE)
         sent_ns = START_NS + simulation.reference_sent_ns[numbers]
-        records: Records = np.zeros(len(numbers), REFERENCE)
+        records = np.zeros(len(numbers), REFERENCE)
         records["payload"] = payloads(numbers.astype(np.uint32), sent_ns, previous_ns, self._ids(behind))
         records["mac_src"], records["mac_dst"] = np.void(MACS[0]), np.void(MACS[1])
         records["ethertype"], records["version"], records["protocol"] = 0x0800, 0x45, PROTOCOL_UDP
-        records["hops"] = HOPS - HOPS_BETWEEN * crossed
+        records["hops"] = HOPS_BEHIND if crossed else HOPS
         records["ip_length"] = REFERENCE.itemsize - 14
         records["ip_id"] = numbers & 0xFFFF
         records["fragment"] = 0x4000
         records["src"], records["dst"] = STAMP_SENDER, STAMP_RECEIVER
         records["src_port"], records["dst_port"] = STAMP_SOURCE_PORT, PORT
-        length = np.full(len(numbers), REFERENCE.itemsize - 34)
-        records["udp_length"] = length
-        fill_ip_checksum(records)
-        fill_checksum(records, False, length, PROTOCOL_UDP)
+        records["udp_length"] = REFERENCE.itemsize - 34
+        _fill_checksums(records)
         wire = np.full(len(numbers), REFERENCE.itemsize)
         captured = np.minimum(wire, snaplen)
         pieces = records.view(np.uint8).reshape(-1, REFERENCE.itemsize)[:, :snaplen]
@@ -216,6 +218,27 @@ class _Traffic:
             assert isinstance(decoded, dict)
             ids[i] = decoded["packet_id"]
         return ids
+
+
+def _fill_checksums(records: npt.NDArray[Any]) -> None:
+    """Set the checksums of IPv4 and UDP. The sum does not depend on byte order if all words have the same."""
+    numbers = int.from_bytes((REFERENCE.itemsize - 34).to_bytes(2, "big"), "little") + (PROTOCOL_UDP << 8)
+    records["ip_sum"] = ~_folded(_words(records, 14, 34))
+    sums = ~_folded(_words(records, 26, REFERENCE.itemsize) + np.uint32(numbers))
+    records["sum"] = np.where(sums == 0, 0xFFFF, sums)
+
+
+def _words(records: npt.NDArray[Any], start: int, stop: int) -> npt.NDArray[np.uint32]:
+    """Sum of the 16-bit words of every record from `start` to `stop`."""
+    size = records.dtype.itemsize
+    words = np.ndarray((len(records), (stop - start) // 2), "<u2", records.data, start, (size, 2))
+    sums: npt.NDArray[np.uint32] = words.sum(axis=1, dtype=np.uint32)
+    return sums
+
+
+def _folded(total: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
+    total = (total & 0xFFFF) + (total >> 16)
+    return ((total & 0xFFFF) + (total >> 16)).astype(np.uint16)
 
 
 def _merged(time_ns: Ints, regular: npt.NDArray[np.bool_], packets: Frames, references: Frames) -> Frames:

@@ -1,21 +1,28 @@
 """A simulation from its scenario: the packets, the captures that contain them, and the truth."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
-from wirelag.sim.flights import send
+from wirelag import _kernels
+from wirelag.sim.flights import Sent, send
 from wirelag.sim.frames import Frames, build_frames
-from wirelag.sim.packets import Packets
+from wirelag.sim.packets import Gathered, Packets
 from wirelag.sim.path import Path, clock, copies, cross, lose
 from wirelag.sim.scenario import Scenario
 from wirelag.sim.scramble import scramble
 from wirelag.sim.traffic import CLIENT, Connections, Hosts, Ints, draw_connections, plan_flights
 from wirelag.sim.truth import START_NS, crossings, responses, round_trips
+
+if TYPE_CHECKING:
+    import polars as pl
 
 MOST_CONNECTIONS: Final = 20_000  # processed at once
 MOST_VAIN_TRIES: Final = 10
@@ -41,21 +48,27 @@ class Simulation:
     packets: Packets
     connections: Connections
     captures: tuple[Capture, ...]
-    truth: pl.DataFrame
+    find_truth: Callable[[], pl.DataFrame] = field(repr=False)
+
+    @cached_property
+    def truth(self) -> pl.DataFrame:
+        """The truth, a row per delay; found when it is first asked for. Needs polars."""
+        return self.find_truth()
 
     def frames(self, point: int = 0, snaplen: int = 128) -> Iterator[Frames]:
-        """The frames of a capture, in batches."""
-        capture = self.captures[point]
-        for start in range(0, len(capture.row), BATCH):
-            part = slice(start, start + BATCH)
-            yield build_frames(
-                self.packets.take(capture.row[part]),
-                self.connections,
-                capture.time_ns[part],
-                capture.crossed[part],
-                snaplen,
-                self.scenario.seed,
-            )
+        """The frames of a capture, in batches; each is built while the one before it is used."""
+        starts = range(0, len(self.captures[point].row), BATCH)
+        with ThreadPoolExecutor(1) as builder:
+            building = builder.submit(self._batch, point, 0, snaplen)
+            for start in starts[1:]:
+                frames, building = building, builder.submit(self._batch, point, start, snaplen)
+                yield frames.result()
+            yield building.result()
+
+    def _batch(self, point: int, start: int, snaplen: int) -> Frames:
+        capture, part = self.captures[point], slice(start, start + BATCH)
+        rows, time_ns, crossed = capture.row[part], capture.time_ns[part], capture.crossed[part]
+        return build_frames(self.packets, self.connections, rows, time_ns, crossed, snaplen, self.scenario.seed)
 
 
 def simulate(scenario: Scenario) -> Simulation:
@@ -83,35 +96,44 @@ def _traffic(scenario: Scenario, hosts: Hosts, middle_ns: int, rng: np.random.Ge
         # shortfall practically impossible.
         outside = replace(scenario, reorder=0.0, duplicate=0.0)
         wanted = int(scenario.packets / (1 - scenario.loss) * 1.02) + 100
-    parts: list[Packets] = []
+    gathered = Gathered(wanted + wanted // 4)
+    filling: Future[None] | None = None
     host_parts: list[Connections] = []
     drawn = have = 0
-    while have < wanted:
-        per_connection = have / drawn if have else 40.0  # a first guess: too few connections rather than too many
-        count = min(int((wanted - have) / per_connection * 1.03) + 20, MOST_CONNECTIONS)
-        connections = draw_connections(outside, hosts, count, rng)
-        packets = send(outside, connections, plan_flights(connections, rng), middle_ns, rng, drawn)
-        packets = packets.take((packets.time_ns < scenario.duration_ns) & _matters(scenario, packets))
-        have += len(packets) if scenario.direction == "both" else int((packets.sender == CLIENT).sum())
-        drawn += count
-        parts.append(packets)
-        host_parts.append(connections)
-        if not have and len(parts) == MOST_VAIN_TRIES:
-            raise ValueError("no packet passes within the duration: choose a longer one or a shorter round-trip time")
+    # Random choices come one after the other; the columns of one part are filled in while the next one is drawn.
+    with ThreadPoolExecutor(1) as filler:
+        while have < wanted:
+            per_connection = have / drawn if have else 40.0  # a first guess: too few connections rather than too many
+            count = min(int((wanted - have) / per_connection * 1.03) + 20, MOST_CONNECTIONS)
+            connections = draw_connections(outside, hosts, count, rng)
+            sent = send(outside, connections, plan_flights(connections, rng), middle_ns, rng, drawn)
+            kept = (sent.time_ns < scenario.duration_ns) & _matters(scenario, sent)
+            have += int(kept.sum() if scenario.direction == "both" else (kept & (sent.sender == CLIENT)).sum())
+            drawn += count
+            if filling:
+                filling.result()  # memory: one part is filled in, and one is drawn
+            filling = filler.submit(_fill, gathered, sent, kept)
+            del sent, kept
+            host_parts.append(connections)
+            if not have and len(host_parts) == MOST_VAIN_TRIES:
+                says = "no packet passes within the duration: choose a longer one or a shorter round-trip time"
+                raise ValueError(says)
+    if filling:
+        filling.result()
     everyone = (np.concatenate([getattr(part, field.name) for part in host_parts]) for field in fields(Connections))
-    # Millions of packets: each column is freed in parts as soon as it is complete.
-    pieces = {field.name: [getattr(part, field.name) for part in parts] for field in fields(Packets)}
-    parts.clear()
-    del packets
-    return {name: np.concatenate(pieces.pop(name)) for name in list(pieces)}, Connections(*everyone)
+    return gathered.columns(), Connections(*everyone)
 
 
-def _matters(scenario: Scenario, packets: Packets) -> npt.NDArray[np.bool_]:
+def _fill(gathered: Gathered, sent: Sent, kept: npt.NDArray[np.bool_]) -> None:
+    gathered.add(sent.packets(kept))
+
+
+def _matters(scenario: Scenario, sent: Sent) -> npt.NDArray[np.bool_]:
     """Packets that a capture records or its truth needs: for one direction, the client's packets and the responses."""
     if scenario.direction == "both":
-        return np.ones(len(packets), np.bool_)
-    needed = packets.consumes if scenario.points == 1 else np.zeros(len(packets), np.bool_)
-    return np.where(packets.sender == CLIENT, True, needed)
+        return np.ones(len(sent.time_ns), np.bool_)
+    needed = sent.consumes if scenario.points == 1 else np.zeros(len(sent.time_ns), np.bool_)
+    return np.where(sent.sender == CLIENT, True, needed)
 
 
 def _in_order(scenario: Scenario, columns: Columns, connections: Connections) -> Packets:
@@ -125,11 +147,13 @@ def _in_order(scenario: Scenario, columns: Columns, connections: Connections) ->
     count = len(time)
     copied = np.flatnonzero(again)
     time = np.concatenate([time, time[copied] + again[copied]])
-    order = np.argsort(time, kind="stable")
+    order = _kernels.stable_order(time)
     if scenario.points == 1 and scenario.direction == "both":
         order = order[: scenario.packets]
     row = np.concatenate([np.arange(count), copied])[order]
-    ordered = {name: columns.pop(name)[row] for name in list(columns)}
+    with ThreadPoolExecutor(2) as both:
+        names = list(columns)
+        ordered = dict(zip(names, both.map(lambda name: columns.pop(name)[row], names), strict=True))
     return Packets(time_ns=time[order], copy=order >= count, **ordered)
 
 
@@ -137,24 +161,19 @@ def _ip_ids(scenario: Scenario, columns: Columns, connections: Connections) -> n
     """Number every host's packets as it sends them, from its own start."""
     hosts = np.stack([connections.client, scenario.clients + connections.server]).astype(np.int32)
     host = hosts[columns["sender"], columns["connection"]]
-    order = np.argsort(columns["sent_ns"], kind="stable")
-    order = order[np.argsort(host[order], kind="stable")]
-    counts = np.bincount(host)
-    number = np.empty(len(host), np.int64)
-    number[order] = np.arange(len(host)) - np.repeat(np.cumsum(counts) - counts, counts)
-    base = (scramble(np.arange(len(counts)), scenario.seed, 1) & np.uint64(0xFFFF)).astype(np.int64)
-    return (base[host] + number).astype(np.uint16)
+    first = scramble(np.arange(scenario.clients + scenario.servers), scenario.seed, 1).astype(np.uint16)
+    return _kernels.numbers_in_order(_kernels.stable_order(columns["sent_ns"]), host, first)
 
 
 def _one_point(scenario: Scenario, packets: Packets, connections: Connections) -> Simulation:
     if scenario.direction == "both":
         row = np.arange(scenario.packets)
-        truth = round_trips(packets, connections)
+        truth = partial(round_trips, packets, connections)
     else:
         row = np.flatnonzero(packets.sender == CLIENT)[: scenario.packets]
         number = np.zeros(len(packets), np.int64)
         number[row] = np.arange(1, len(row) + 1)
-        truth = responses(packets, connections, number, int(packets.time_ns[row[-1]]))
+        truth = partial(responses, packets, connections, number, int(packets.time_ns[row[-1]]))
     capture = Capture(START_NS + packets.time_ns[row], row, np.zeros(len(row), np.bool_))
     return Simulation(scenario, packets, connections, (capture,), truth)
 
@@ -182,7 +201,7 @@ def _two_points(
         Capture(START_NS + up_time, up_row, ~forward[up_row]),
         Capture(START_NS + clock(scenario, down_time), down_row, forward[down_row]),
     )
-    truth = crossings(forward, packets.time_ns, arrival, lost, kept, up_row, down_row)
+    truth = partial(crossings, forward, packets.time_ns, arrival, lost, kept, up_row, down_row)
     return Simulation(scenario, packets, connections, captures, truth)
 
 
@@ -194,5 +213,5 @@ def _seen(
     copied = np.flatnonzero(~first & (again > 0))
     row = np.concatenate([np.flatnonzero(first), crossed, copied])
     time = np.concatenate([sent[first], arrival[crossed], arrival[copied] + again[copied]])
-    order = np.argsort(time, kind="stable")
+    order = _kernels.stable_order(time)
     return row[order], time[order]

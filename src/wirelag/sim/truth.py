@@ -1,14 +1,19 @@
 """What a perfect observer would report of a simulated capture; times are integer ns."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import polars as pl
 
+from wirelag import _kernels
 from wirelag.sim.addresses import address_text, client_ipv4, server_ipv4
 from wirelag.sim.packets import Packets
 from wirelag.sim.traffic import ANSWER, CLIENT, DATA, QUERY, SERVER, SYN, SYN_ACK, Bools, Connections, Ints
+
+if TYPE_CHECKING:
+    import polars as pl
 
 START_NS: Final = 1_767_225_600 * 10**9  # a simulation begins on 2026-01-01 00:00 UTC
 ACK_FLAG: Final = 0x10
@@ -29,7 +34,7 @@ def _ranges(packets: Packets, connections: Connections) -> _Ranges:
     known_copy = packets.copy & ~connections.ipv6[packets.connection]
     rows = np.flatnonzero(packets.consumes & ~known_copy)
     key = _side(packets, rows, own=True) << 32 | packets.end[rows].astype(np.int64)
-    order = np.argsort(key, kind="stable")
+    order = _kernels.stable_order(key)
     key, rows = key[order], rows[order]
     first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
     last = np.append(first[1:], len(key))[: len(first)] - 1
@@ -42,8 +47,9 @@ def _seen_last(ranges: _Ranges, lowest: Ints, highest: Ints) -> Ints:
         return lowest
     edges = np.column_stack((lowest, highest + 1)).reshape(-1)
     rows = np.maximum.reduceat(np.append(ranges.last, -1), edges)[::2]
-    place = np.argsort(ranges.last, kind="stable")
-    return place[np.searchsorted(ranges.last, rows, sorter=place)]
+    place = np.empty(int(ranges.last.max()) + 1, np.int64)
+    place[ranges.last] = np.arange(len(ranges.last))
+    return place[rows]
 
 
 def _side(packets: Packets, rows: Ints, own: bool) -> Ints:
@@ -54,10 +60,12 @@ def _side(packets: Packets, rows: Ints, own: bool) -> Ints:
 
 def round_trips(packets: Packets, connections: Connections) -> pl.DataFrame:
     """One row per packet that advances the acknowledgement seen so far; `packets` are a whole capture in order."""
+    import polars as pl
+
     ranges = _ranges(packets, connections)
     rows = np.flatnonzero(packets.flags & ACK_FLAG)
     side = _side(packets, rows, own=False)
-    order = np.argsort(side, kind="stable")
+    order = _kernels.stable_order(side)
     rows, side = rows[order], side[order]
     ack = side << 32 | packets.ack[rows].astype(np.int64)
     before = np.append(0, np.maximum.accumulate(ack)[:-1])[: len(ack)]
@@ -70,9 +78,10 @@ def round_trips(packets: Packets, connections: Connections) -> pl.DataFrame:
     seen = (last >= lowest) & (ranges.key[last] == ack)
     rows, lowest, last = rows[seen], lowest[seen], last[seen]
     chosen = _seen_last(ranges, lowest, last)
-    order = np.argsort(rows)
+    order = _kernels.stable_order(rows)
     rows, chosen = rows[order], chosen[order]
-    request = ranges.row[chosen]
+    request, once = ranges.row[chosen], ranges.once[chosen]
+    del ranges, side, ack, before, advances, last, lowest, seen, chosen, order  # millions of each
 
     kind = packets.kind[request]
     names = pl.Series(["tcp", "handshake", "dns"])
@@ -88,7 +97,7 @@ def round_trips(packets: Packets, connections: Connections) -> pl.DataFrame:
             "response_ns": START_NS + packets.time_ns[rows],
             "delay_ns": packets.time_ns[rows] - packets.time_ns[request],
             "payload_length": packets.length[request].astype(np.int64),
-            "retransmitted": ~ranges.once[chosen],
+            "retransmitted": ~once,
             "held": packets.trigger[rows] != packets.end[request],
             "duplicated": packets.again_ns[request] > 0,
         }
@@ -101,15 +110,17 @@ def responses(packets: Packets, connections: Connections, number: Ints, end_ns: 
     `packets` hold both directions in order of time; `number` is each one's number in the capture of client packets
     only, 0 if it is not in it. A row needs the whole exchange before `end_ns`.
     """
+    import polars as pl
+
     ranges = _ranges(packets, connections)
     kind = packets.kind[ranges.row]
     talk = (kind == DATA) | (kind == QUERY) | (kind == ANSWER)
     row, once = ranges.row[talk], ranges.once[talk]
-    order = np.argsort(row)
+    order = _kernels.stable_order(row)
     row, once = row[order], once[order]
     turn = packets.connection[row].astype(np.int64) * 256 + packets.turn[row]
     key = turn * 2 + packets.sender[row]
-    order = np.argsort(key, kind="stable")  # by time within a request or response
+    order = _kernels.stable_order(key)  # by time within a request or response
     key, row, once = key[order], row[order], once[order]
     first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
     last = np.append(first[1:], len(key)) - 1
@@ -118,7 +129,7 @@ def responses(packets: Packets, connections: Connections, number: Ints, end_ns: 
     request, response, whole = row[last[pair]], row[first[pair + 1]], row[last[pair + 1]]
     kept = (number[request] > 0) & (packets.time_ns[whole] <= end_ns)
     pair, request, response, whole = pair[kept], request[kept], response[kept], whole[kept]
-    order = np.argsort(request)
+    order = _kernels.stable_order(request)
     pair, request, response, whole = pair[order], request[order], response[order], whole[order]
     return pl.DataFrame(
         {
@@ -141,6 +152,8 @@ def crossings(
 
     `up_row` and `down_row` are the packets of the two captures, in order; only `kept` packets get a row.
     """
+    import polars as pl
+
     up_number, up_copies = _numbers(up_row, len(sent))
     down_number, down_copies = _numbers(down_row, len(sent))
     reordered = np.zeros(len(sent), np.bool_)
@@ -190,6 +203,8 @@ def _overtaken(number: Ints) -> Bools:
 
 
 def _endpoints(connections: Connections, row: Ints) -> dict[str, pl.Series]:
+    import polars as pl
+
     client, server, ipv6 = connections.client[row], connections.server[row], connections.ipv6[row]
     return {
         "client": address_text(client_ipv4(client), CLIENT, client, ipv6),
