@@ -119,6 +119,45 @@ def test_a_part_is_doubted_by_the_memory_of_the_whole(memory_s: float, noise: fl
         assert len(left) < 0.25 * len(alone) + 10  # what a part shows of itself is not enough
 
 
+def two_states(rng: np.random.Generator, count: int, spell_s: float) -> DelaySample:
+    """30 s of delays of 10 or 30, for a random while each, plus a wait of 2 on average."""
+    times = np.sort(rng.uniform(0, 30, count))
+    slow = (np.searchsorted(np.cumsum(rng.exponential(spell_s, 2_000)), times) + rng.integers(2)) % 2
+    delays = 10 + 20 * slow + rng.exponential(2, count)
+    return DelaySample.of(np.round(times * 1e9).astype(np.int64), np.round(delays * 1e6).astype(np.int64), 1)
+
+
+@pytest.mark.parametrize("count", [100, 1_000])
+@pytest.mark.parametrize(("process", "slow_s", "truth", "least"), [
+    ("level", 0.1, 20.0, 0.9), ("level", 0.5, 20.0, 0.5), ("level", 3.0, 20.0, 0.0),
+    ("two states", 0.5, 22.0, 0.85), ("two states", 5.0, 22.0, 0.0),
+])  # fmt: skip
+def test_levels_that_change_have_right_intervals_or_none(
+    process: str, slow_s: float, truth: float, least: float, count: int
+) -> None:
+    """Where 30 s hold enough independent stretches there are intervals; where they hold five, hardly any.
+
+    The uncorrected variant, independent samples, is right far too rarely wherever samples are close in time.
+    """
+    rng, runs = np.random.default_rng(11), 120
+    told: list[bool] = []
+    naive = 0
+    for _ in range(runs):
+        found = drifting(rng, count, slow_s, 1.0) if process == "level" else two_states(rng, count, slow_s)
+        if (ends := mean_interval(found)) is not None:
+            told.append(ends[0] <= truth <= ends[1])
+        delays = found.delays_ns / 1e6
+        naive += abs(delays.mean() - truth) <= 1.96 * delays.std() / math.sqrt(count)
+    wrong = runs * 0.05 + 3.5 * math.sqrt(runs * 0.05 * 0.95)
+    assert len(told) >= least * runs
+    if least:
+        assert np.mean(told) >= 0.95 - 3.5 * math.sqrt(0.95 * 0.05 / len(told))
+    else:
+        assert len(told) <= 0.15 * runs
+    assert sum(not hit for hit in told) <= wrong
+    assert runs - naive > wrong or (count == 100 and slow_s == 0.1)
+
+
 def test_independent_delays_are_not_alike() -> None:
     rng = np.random.default_rng(8)
     found = [drifting(rng, 3_000, 1e-9, 0.0).alike_ns() for _ in range(50)]

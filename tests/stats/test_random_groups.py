@@ -29,7 +29,7 @@ def in_rows(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def coverage(with_crowds: bool) -> dict[str, float]:
     true = {"mean": math.exp(16 + 0.65 / 2), "0.5": math.exp(16), "0.9": math.exp(16 + 1.2815516 * math.sqrt(0.65))}
-    covered = dict.fromkeys(true, 0)
+    covered: dict[str, list[bool]] = {name: [] for name in true}
     for seed in range(RUNS):
         keys, delays = delays_of_connections(np.random.default_rng(seed))
         samples = Samples()
@@ -40,8 +40,10 @@ def coverage(with_crowds: bool) -> dict[str, float]:
         found.certainty = found.certainty if with_crowds else None
         said = facts(found)["ci95"]
         for name, value in true.items():
-            covered[name] += said[name][0] <= value / 1e9 <= said[name][1]
-    return {name: n / RUNS for name, n in covered.items()}
+            if name in said:  # in one run of a hundred, chance looks like a slow change
+                covered[name].append(said[name][0] <= value / 1e9 <= said[name][1])
+    assert all(len(told) > 0.95 * RUNS for told in covered.values())
+    return {name: float(np.mean(told)) for name, told in covered.items()}
 
 
 def test_intervals_cover_the_truth_although_connections_are_alike() -> None:

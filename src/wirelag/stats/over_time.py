@@ -12,11 +12,12 @@ the same size, and two things are learned from these:
 
 - for how long delays stay alike: from an autoregression of their means (J. Burg 1975; order by H. Akaike's criterion,
   corrected for few batches; bias of its coefficients: M. Kendall 1954) and from neighbours of batches of all sizes
-  (`alike_over`). The longer of both counts;
+  (`_neighbours_alike`). The longer of both counts;
 - how much the mean varies: from their few slowest cosines, each of which tells the variance of the mean if delays are
   not alike for longer (U. Müller 2004; E. Lazarus, D. Lewis, J. Stock and M. Watson 2018), and from the autoregression.
   The wider of both counts. The fewer independent stretches there are, the fewer cosines: Student's t has as many
-  degrees of freedom.
+  degrees of freedom. Where the slowest three are far above the others, delays change as slowly as the recording is
+  long.
 
 Law of ratios: a queue that is longer on average varies more, so that the part above the floor is compared as a ratio.
 A short recording more often misses the rare long waits than it has too many of them: the interval is longer upwards,
@@ -40,6 +41,7 @@ FEWEST: Final = 4  # batches that give any error
 FEWEST_DELAYS: Final = 32  # that give an interval
 STRETCHES: Final = 12.0  # independent stretches that give an interval
 COSINES: Final = (3, 16)  # the fewest and the most
+STILL_RISING: Final = (3.0, 6.0)  # the slowest by the others: then only they count; then there is no interval
 EACH_COSINE: Final = (4, 16)  # independent stretches, and delays, for each cosine
 UPWARDS: Final = 3.0  # how much longer an interval is upwards, for each time that it is as wide as the value
 BEYOND: Final = 2.0  # the same for the share of delays beyond a quantile
@@ -81,20 +83,31 @@ def over_time(sums: Ints, counts: Ints, samples: int) -> OverTime | None:
     if float(apart @ apart) <= 0:
         return OverTime((0.0, batches - 1.0), math.inf)
     power, alike = _autoregression(apart)
-    stretches = 1 / max(alike / batches, alike_over(np.arange(len(fine[0])), *fine) / len(fine[0]))
+    stretches = 1 / max(alike / batches, _neighbours_alike(np.arange(len(fine[0])), *fine) / len(fine[0]))
+    powers = _cosines(apart, COSINES[1])
+    slow, fast = (float(part.mean()) for part in (powers[: COSINES[0]], powers[min(COSINES[0], len(powers) - 1) :]))
+    if slow > STILL_RISING[1] * fast:  # what changes within the recording changes as slowly as it is long
+        stretches = min(stretches, float(COSINES[0]))
     error = math.sqrt(power * batches / (1 - min(1 / stretches, 0.5))) / whole
     freedom = min(max(min(stretches, 32.0) - 1, 1.0), max(samples - 1.0, 1.0))
-    by_cosines = cosine_error(apart, whole, min(stretches / EACH_COSINE[0], samples / EACH_COSINE[1]))
+    cosines = min(stretches / EACH_COSINE[0], samples / EACH_COSINE[1]) if slow <= STILL_RISING[0] * fast else 0
+    by_cosines = cosine_error(apart, whole, cosines)
     wider = max((error, freedom), by_cosines, key=lambda one: half95(one[1]) * one[0])
     return OverTime(wider, stretches)
 
 
 def cosine_error(apart: Floats, whole: float, cosines: float) -> Error:
     """The error of a mean of this whole weight from its slowest cosines, for batches' differences in order of time."""
-    count = min(int(min(max(cosines, COSINES[0]), COSINES[1])), len(apart) - 1)
-    turns = np.outer(np.arange(1, count + 1), (np.arange(len(apart)) + 0.5) * (math.pi / len(apart)))
-    powers = 2 * (np.cos(turns) @ apart) ** 2
-    return math.sqrt(float(powers.mean())) / whole, float(count)
+    powers = _cosines(apart, int(min(max(cosines, COSINES[0]), COSINES[1])))
+    return math.sqrt(float(powers.mean())) / whole, float(len(powers))
+
+
+def _cosines(apart: Floats, most: int) -> Floats:
+    """The power of the slowest cosines, each of which is the variance of a sum of independent batches."""
+    turns = np.outer(
+        np.arange(1, min(most, len(apart) - 1) + 1), (np.arange(len(apart)) + 0.5) * (math.pi / len(apart))
+    )
+    return np.asarray(2 * (np.cos(turns) @ apart) ** 2)
 
 
 def _autoregression(apart: Floats) -> tuple[float, float]:
@@ -165,15 +178,28 @@ def too_short(length_ns: float, alike_ns: float) -> str | None:
 def alike_over(slots: Ints, sums: Ints, counts: Ints, groups: Ints | None = None) -> float:
     """How many slots of time, all of one length, count as one since delays stay alike; 0 if nothing shows it.
 
-    Each part is in a slot and in a group, which has its own mean. Slots are put together by twos until there are fewer
-    than 32. Where neighbours have a correlation r above chance, (1 + r) / (1 - r) of them count as one. Noise hides it
-    in short slots, chance in long ones: the longest is taken.
+    Each part is in a slot and in a group, which has its own mean. If a recording is too short for an interval, so are
+    its parts.
     """
     if not len(slots):
         return 0.0
-    slots, most, length = (slots - slots.min()).astype(np.int64), 0.0, 1
+    slots = (slots - slots.min()).astype(np.int64)
+    group = np.zeros(len(slots), np.int64) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
+    apart = sums - counts * (np.bincount(group, sums) / np.maximum(np.bincount(group, counts), 1.0))[group]
+    whole = over_time(np.bincount(slots, apart), np.bincount(slots, counts), len(slots))
+    too_slow = (int(slots.max()) + 1) / whole.stretches if whole and whole.stretches < STRETCHES else 0.0
+    return max(too_slow, _neighbours_alike(slots, apart, counts, group))
+
+
+def _neighbours_alike(slots: Ints, sums: Ints, counts: Ints, group: Ints | None = None) -> float:
+    """The same from neighbours.
+
+    Slots are put together by twos until there are fewer than 32. Where neighbours have a correlation r above chance,
+    (1 + r) / (1 - r) of them count as one. Noise hides it in short slots, chance in long ones: the longest is taken.
+    """
+    most, length = 0.0, 1
     span = 2 << int(slots.max()).bit_length()  # so that slots of different groups are never neighbours
-    place = np.unique(groups, return_inverse=True)[1].reshape(-1) if groups is not None else np.zeros(len(slots), int)
+    place = np.zeros(len(slots), np.int64) if group is None else group
     means = np.bincount(place, sums) / np.maximum(np.bincount(place, counts), 1.0)
     keys, part = np.unique(place * span + slots, return_inverse=True)
     apart = np.bincount(part.reshape(-1), sums - counts * means[place])
@@ -189,7 +215,7 @@ def alike_over(slots: Ints, sums: Ints, counts: Ints, groups: Ints | None = None
         slots = (keys % (span // length)) >> 1
         keys, length = keys // (span // length) * (span // length // 2) + slots, 2 * length
         starts = np.flatnonzero(np.diff(keys, prepend=-1))
-        keys, apart = keys[starts], np.add.reduceat(apart, starts)
+        keys, slots, apart = keys[starts], slots[starts], np.add.reduceat(apart, starts)
     return most
 
 
