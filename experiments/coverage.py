@@ -1,4 +1,4 @@
-"""Coverage: how many of the 95% intervals that are printed hold the long-run value, on delays that are not only queues.
+"""Answers: how many of the 95% intervals that are printed hold the long-run value, on delays that are not only queues.
 
 Sixteen processes over 30 s, 10 to 100,000 packets, by `rtt` (pings to eight servers), `response` (requests to four
 servers) and `oneway` (three flows; join, and lda, rda, finecomb where packets keep their order): of the total, of rows
@@ -142,7 +142,7 @@ def main() -> None:
     for command in COMMANDS:
         for place in range(len(PROCESSES) + (command == "rtt")):
             for packets in counts:
-                captures = 4 if chosen.quick else 60 if packets < FEW else 40 if packets < MANY else 12
+                captures = 4 if chosen.quick else 20 if packets < FEW else 12 if packets < MANY else 4
                 if packets <= 30_000 or command != "oneway":
                     jobs.append((command, place, packets, captures))
     jobs.sort(key=lambda job: -job[2])

@@ -11,7 +11,7 @@ built the same way, 1.5 times as long upwards. An interval for a reader (stats/o
 recording is too short; a verdict cannot.
 
 Simulated guarantee, for a queue of 500 packets/s in bursts of four at 70% utilisation
-(tests/network/test_certainty.py): the interval contains the true mean in 90% of recordings of 1.5 s, and in 95% or more
+(tests/network/test_certainty.py): the interval contains the true mean in 90% of recordings of 1.5 s, and in 93% or more
 from 3 s on; a limit equal to the true mean is called exceeded in at most 5%. Busier queues need longer recordings: at
 85%, from 10 s on.
 """
