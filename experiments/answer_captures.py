@@ -115,7 +115,7 @@ def round_trips(path: Path, seed: int, load: float, late: bool, exchanges: int =
     asked = begins[:, None] + np.cumsum(rng.uniform(2.5, 3.5, (count, each)), axis=1) - 3
     answered = asked + fixed[server][:, None] + there(asked)
     heard = answered + near[client][:, None] + back(answered)
-    _write_exchanges(path, asked, answered, heard, server, client)
+    write_exchanges(path, asked, answered, heard, server, client)
     names = [f"198.51.100.{number + 1}" for number in range(SERVERS)]
     one = np.ones(1)
     return RoundTrips(
@@ -127,7 +127,8 @@ def round_trips(path: Path, seed: int, load: float, late: bool, exchanges: int =
     )
 
 
-def _write_exchanges(path: Path, asked: Floats, answered: Floats, heard: Floats, server: Ints, client: Ints) -> None:
+def write_exchanges(path: Path, asked: Floats, answered: Floats, heard: Floats, server: Ints, client: Ints) -> None:
+    """Write connections, one in each row of the times: a handshake, then exchanges."""
     count, each = asked.shape
     connection = np.repeat(np.arange(count), each)
     number = np.tile(np.arange(each), count)
@@ -148,7 +149,7 @@ def _write_exchanges(path: Path, asked: Floats, answered: Floats, heard: Floats,
         frame["length"], frame["window"] = 40 + size, 8192
         times.append(at.ravel())
         frames.append(frame)
-    _write(path, np.concatenate(times), np.frombuffer(b"".join(frame.tobytes() for frame in frames), HEADER))
+    write_frames(path, np.concatenate(times), np.frombuffer(b"".join(frame.tobytes() for frame in frames), HEADER))
 
 
 @dataclass(frozen=True)
@@ -175,13 +176,14 @@ def crossings(folder: Path, seed: int, load: float, packets: int) -> Crossings:
     frame["from_port"], frame["to_port"], frame["length"], frame["id"] = 5000, 5001, 140, np.arange(packets) & 0xFFFF
     frame["seq"] = np.arange(packets)
     up, down = folder / f"up{seed}.pcap", folder / f"down{seed}.pcap"
-    _write(up, sent, frame)
-    _write(down, sent + fixed + inside, frame)
+    write_frames(up, sent, frame)
+    write_frames(down, sent + fixed + inside, frame)
     scale = SERVICE / (1 - load)
     return Crossings(up, down, fixed + scale, lambda q: fixed - math.log(1 - q) * scale)
 
 
-def _write(path: Path, seconds: Floats, frames: npt.NDArray[Any]) -> None:
+def write_frames(path: Path, seconds: Floats, frames: npt.NDArray[Any]) -> None:
+    """Write frames at these times."""
     time_ns = 1_767_225_600_000_000_000 + np.round(seconds * 1e9).astype(np.int64)
     order = np.argsort(time_ns, kind="stable")
     data = np.ascontiguousarray(frames[order])

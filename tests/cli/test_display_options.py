@@ -21,6 +21,15 @@ INPUTS = {
         *("oneway", f"{MPTCP}/client_1_tcp_only.pcap.gz", f"{MPTCP}/server_1_tcp_only.pcap.gz"),
         *("--estimator", "lda"),
     ),
+    "oneway, rda": (
+        *("oneway", f"{MPTCP}/client_1_tcp_only.pcap.gz", f"{MPTCP}/server_1_tcp_only.pcap.gz"),
+        *("--estimator", "rda"),
+    ),
+    "oneway, finecomb": (
+        *("oneway", f"{MPTCP}/client_1_tcp_only.pcap.gz", f"{MPTCP}/server_1_tcp_only.pcap.gz"),
+        *("--estimator", "finecomb"),
+    ),
+    "rtt, fridge": ("rtt", HTTP, "--memory", "64k"),
     "flows": ("flows", f"{MPTCP}/server_2_filtered.pcapng.gz", "--upstream", f"{MPTCP}/client_2_filtered.pcapng.gz"),
     "plan": ("plan", SIX_ROUTERS, "--upgrade", "2"),
 }
@@ -40,6 +49,9 @@ OPTIONS = {
         "--samples TEXT", "--by source --html PAGE --samples ROWS", "--interval 5s", "--interval 5s --samples ROWS",
     ),
     "oneway, lda": (*GROUPED, "--by destination", "--segment A>B"),
+    "oneway, rda": ("--top 1 --sort max", "--html PAGE", "--by destination --format jsonl -o OUT"),
+    "oneway, finecomb": ("--top 1 --sort max", "--html PAGE", "--by destination"),
+    "rtt, fridge": ("--interval 1s", "--by server --top 1", "--html PAGE", "--samples ROWS"),
     "flows": ("--interval 1s", "--by server", "--by client", "--most-flows 1", "--html PAGE", "-o OUT"),
     "plan": ("--html PAGE", "-o OUT"),
 }  # fmt: skip
@@ -94,6 +106,40 @@ def test_what_is_shown_changes_no_figure(case: str, options: str, shared_data: P
         assert figures(text) == expected
     assert len(json.loads(expected)) >= 3
     assert all((tmp_path / name).stat().st_size for word, name in files.items() if word in options)
+
+
+PARTS = {
+    "rtt": ("--by client --interval 500ms", ("--top 1", "--sort mean", "--html PAGE", "--samples ROWS", "-o OUT")),
+    "response": ("--by flow --interval 500ms", ("--top 1", "--sort p99", "--html PAGE", "--exchanges ROWS", "-o OUT")),
+    "oneway": ("--by destination --interval 5s", ("--top 1", "--sort max", "--html PAGE", "--samples ROWS", "-o OUT")),
+}
+
+
+@pytest.mark.parametrize(("case", "options"), [(case, options) for case in PARTS for options in PARTS[case][1]])
+def test_what_is_shown_changes_no_figure_of_a_row_or_group(
+    case: str, options: str, shared_data: Path, tmp_path: Path
+) -> None:
+    """Rows and groups know how slowly delays of the whole change: not from what is shown of it."""
+    files = {"PAGE": "page.html", "OUT": "out.json", "ROWS": "rows.parquet"}
+    base = [*words_of(case, shared_data), *PARTS[case][0].split(), "--format", "json"]
+    words = [tmp_path / files[word] if word in files else word for word in options.split()]
+    printed = wirelag(*base, *words).stdout
+    told = json.loads((tmp_path / "out.json").read_text() if "OUT" in options else printed)
+    known = json.loads(wirelag(*base).stdout)
+    assert told["intervals"] == known["intervals"] != []
+    by_key = [sorted(one["groups"], key=lambda group: group["key"]) for one in (told, known)]
+    assert by_key[0] == by_key[1] != []
+
+
+@pytest.mark.parametrize("case", PARTS)
+def test_rows_change_no_figure_of_a_group_and_groups_none_of_a_row(case: str, shared_data: Path) -> None:
+    by, interval = (" ".join(PARTS[case][0].split()[place : place + 2]).split() for place in (0, 2))
+    both, groups, rows = (
+        json.loads(wirelag(*words_of(case, shared_data), *more, "--format", "json").stdout)
+        for more in ([*by, *interval], by, interval)
+    )
+    assert both["groups"] == groups["groups"] != []
+    assert both["intervals"] == rows["intervals"] != []
 
 
 @pytest.mark.parametrize("leg", ["client", "both", "mixed"])

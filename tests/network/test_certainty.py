@@ -6,12 +6,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from wirelag.network.certainty import FEWEST, batch_error, bounds, sample_error, together
+from wirelag.network.certainty import FEWEST, batch_error, bounds, sample_error
 from wirelag.network.changes import changes
 from wirelag.network.localise import Figures, Path, judge, trials
 from wirelag.network.reports import surer
 from wirelag.network.segments import Segment
-from wirelag.stats.over_time import half95
+from wirelag.stats.over_time import half95, welch
 
 Floats = npt.NDArray[np.float64]
 SEGMENT = Segment.inside("F", "A", "C")
@@ -111,9 +111,9 @@ def test_intervals_are_ratios_and_longer_upwards() -> None:
     assert bounds(3.0, (0.1, math.inf)) == pytest.approx((3 - 0.196, 3 + 0.196), abs=1e-4)
     low, high = bounds(1.0, (1e6, 5.0), 1e-9)  # an error far above the value
     assert 1 - 1e-9 <= low <= 1 < high < 1e8
-    assert together([(3.0, 5.0), (4.0, 5.0)])[0] == 5.0
-    assert 5 < together([(3.0, 5.0), (3.0, 5.0)])[1] <= 10
-    assert together([(0.0, 5.0)]) == (0.0, math.inf)
+    assert welch([(3.0, 5.0), (4.0, 5.0)])[0] == 5.0
+    assert 5 < welch([(3.0, 5.0), (3.0, 5.0)])[1] <= 10
+    assert welch([(0.0, 5.0)]) == (0.0, math.inf)
     assert half95(5.0) == pytest.approx(2.571, rel=0.01)
 
 

@@ -16,6 +16,7 @@ import pytest
 from tests.support import command
 from tests.support.html_pages import FLAGS, HOSTILE, NO_NAMES, Walk, asked_by_the_page, browse
 from tests.support.simulated_captures import write_simulation
+from wirelag import rtt
 from wirelag.capture import sample_file
 from wirelag.capture.files import Capture
 from wirelag.estimators.match import Match
@@ -23,7 +24,9 @@ from wirelag.estimators.matchers import MATCHERS
 from wirelag.measure.loop import cut
 from wirelag.measure.result import Entry
 from wirelag.packets.intervals import Interval
+from wirelag.render.html.charts import over_time, rounded
 from wirelag.render.html.page import Page, View, render
+from wirelag.render.rtt import parts_over_time
 from wirelag.report import Report
 from wirelag.sim import Scenario, simulate
 from wirelag.stats.distribution import Distribution
@@ -157,6 +160,18 @@ def test_hostile_text_is_escaped(tool: Callable[[str], str], tmp_path: Path) -> 
     assert "&lt;img src=x onerror=alert(1)&gt;" in ticks
     assert "example.org" in ticks
     assert not re.search(r"<(img|a)[ >][^<]*(onerror|example)", shown)
+
+
+def test_bands_are_the_intervals_of_the_rows(made: Made, tmp_path: Path) -> None:
+    """Not those of independent samples: the same as JSON has, or none."""
+    page = tmp_path / "bands.html"
+    printed = wirelag("rtt", made.capture, "--interval", "20s", "--html", page, "--format", "json")
+    rows = [row["ci95"]["0.5"] for row in json.loads(printed)["intervals"] if "0.5" in row["ci95"]]
+    figure = over_time(*parts_over_time(rtt(made.capture, interval="20s"), "server"))
+    assert rows
+    assert {y for y in figure["data"][0]["y"] if y is not None} == {rounded(end) for ends in rows for end in ends}
+    assert "Bands are 95% intervals" in page.read_text()
+    assert "There are no 95% intervals; --interval gives them" in made.page.read_text()
 
 
 @pytest.mark.parametrize("delays_ns", [[0], [0, 0, 0], [5], [10**6] * 50, [1, 2**43], [2**62], []])

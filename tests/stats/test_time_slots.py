@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from wirelag.stats.over_time import STRETCHES
 from wirelag.stats.time_slots import SLOTS, TimeSlots
 
 rng = np.random.default_rng(3)
@@ -35,16 +36,27 @@ def test_the_same_in_any_order_and_by_merging(order: tuple[int, ...]) -> None:
     for other in (added, merged):
         assert (other.counts == whole.counts).all()
         assert (other.sums == whole.sums).all()
-    assert merged.mean_error_ns() == whole.mean_error_ns()
+    assert merged.over_time(5_000) == whole.over_time(5_000) is not None
 
 
 def test_a_change_over_time_is_in_the_error_and_a_leg_has_its_own() -> None:
     rising = TimeSlots()
     rising.add(TIMES, LEGS, np.where(LEGS == 0, DELAYS // 100 + np.arange(5_000) * 10**5, DELAYS))
-    slow, even = rising.of_leg(0).mean_error_ns(), rising.of_leg(1).mean_error_ns()
+    slow, even = (rising.of_leg(leg).over_time(2_500) for leg in (0, 1))
     assert slow is not None
     assert even is not None
-    assert slow[1] < 7 < even[1]
+    assert slow.stretches < STRETCHES < even.stretches
     alone = DELAYS[LEGS == 1].std() / np.sqrt((LEGS == 1).sum())
-    assert 0.6 * alone < even[0] < 1.8 * alone
-    assert TimeSlots().mean_error_ns() is None
+    assert 0.6 * alone < even.error[0] < 1.8 * alone
+    assert TimeSlots().over_time(0) is None
+
+
+def test_a_part_rests_on_as_few_stretches_as_the_whole_shows() -> None:
+    slots = _of(slice(None))
+    alone = slots.over_time(5_000)
+    assert alone is not None
+    assert alone.stretches > STRETCHES
+    within = slots.over_time(5_000, alike_ns=60e9)  # of 300 s
+    assert within is not None
+    assert within.error == alone.error
+    assert within.stretches == pytest.approx(5, rel=0.01)

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 
 from wirelag.measure.groups import OTHER
 from wirelag.stats.distribution import Z95, wilson
+from wirelag.stats.over_time import welch
 
 Verdict = Literal["slower", "faster", "higher", "lower", "mixed", "no more than chance", "cannot say"]
 Side = Literal["before", "after", "both"]
@@ -409,8 +410,7 @@ def _on_log_scale(change: FigureChange, before: _Estimate, after: _Estimate) -> 
         if estimate.bounds
     ]
     ratio = change.ratio or 1.0
-    freedom = _together(errors, (before.freedom, after.freedom))
-    error = math.hypot(*errors)
+    error, freedom = welch(zip(errors, (before.freedom, after.freedom), strict=True))
     reach = _far(freedom) * error
     ratio_ci95 = ratio * math.exp(-reach), ratio * math.exp(reach)
     # The difference in seconds has the sign of the logarithm, at both ends. Measured from the smaller of the two, its
@@ -434,8 +434,7 @@ def _in_seconds(change: FigureChange, before: _Estimate, after: _Estimate) -> Fi
         half = high - (estimate.value or 0.0) if low == 0 else (estimate.value or 0.0) - low
         rounding = 0.0 if change.name == "mean" else ROUNDING * abs(estimate.value or 0.0)
         errors.append(math.hypot(max(half, 0.0) / Z95, rounding))
-    freedom = _together(errors, (before.freedom, after.freedom))
-    error = math.hypot(*errors)
+    error, freedom = welch(zip(errors, (before.freedom, after.freedom), strict=True))
     difference = change.difference or 0.0
     reach = _far(freedom) * error
     return replace(
@@ -443,13 +442,6 @@ def _in_seconds(change: FigureChange, before: _Estimate, after: _Estimate) -> Fi
         difference_ci95=(difference - reach, difference + reach),
         p_value=_p_value(difference, error, freedom),
     )
-
-
-def _together(errors: Sequence[float], freedoms: Sequence[float]) -> float:
-    """Degrees of freedom of two errors together (Welch and Satterthwaite)."""
-    top = sum(error**2 for error in errors) ** 2
-    bottom = sum(error**4 / freedom for error, freedom in zip(errors, freedoms, strict=True))
-    return top / bottom if bottom > 0 else math.inf
 
 
 def _p_value(difference: float, error: float, freedom: float) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from itertools import pairwise
 from os import PathLike
@@ -269,6 +269,7 @@ class MeasuredPair:
 
     def take(self, spans: Iterable[Span], over_time: bool) -> None:
         """Sum intervals as they come; only the report of each is kept."""
+        from wirelag.synopses.delay_sample import alike_within_ns
         from wirelag.twopoint.spans import total
 
         self.crossings = total(self._pass(spans, over_time))
@@ -276,6 +277,10 @@ class MeasuredPair:
             if crossing.net_loss:  # its means are from sums: what an interval is too short for, all of them may show
                 crossing.checked()
         self.whole.wire_bytes = sum(crossing.wire_bytes for crossing in self.crossings.values())
+        classes = [crossing for tag, crossing in self.crossings.items() if tag]
+        alike_ns = alike_within_ns([crossing.tail for crossing in classes])
+        for crossing in classes:
+            crossing.tail = replace(crossing.tail, alike_within_ns=alike_ns)
 
     def show(self, spans: Iterable[Span]) -> None:
         """Keep the reports of intervals, which only show the whole over time."""

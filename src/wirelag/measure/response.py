@@ -21,7 +21,7 @@ from wirelag.measure.groups import OTHER, Groups, in_order, other_note
 from wirelag.measure.hints import because
 from wirelag.measure.points import Progress, own_file
 from wirelag.measure.questions import Questions, failing_groups, named
-from wirelag.measure.result import DelayResult, Entry, doubt
+from wirelag.measure.result import DelayResult, Entry
 from wirelag.measure.slowest import keep_exchanges, slowest_exchanges
 from wirelag.units import Duration, Size, duration_ns, format_time, many, one_of, size_bytes, within
 
@@ -383,7 +383,7 @@ def _by_time(found: Synopsis, interval_ns: int) -> list[Entry]:
     from wirelag.packets.intervals import Interval
     from wirelag.synopses.request_response import Exchanges
 
-    alike_ns = found.alike_ns() if isinstance(found, Exchanges) else 0.0
+    found = found.parted() if isinstance(found, Exchanges) else found
     places = found.times_ns // interval_ns
     order = np.argsort(places, kind="stable")
     entries = []
@@ -391,7 +391,6 @@ def _by_time(found: Synopsis, interval_ns: int) -> list[Entry]:
         place = int(places[rows[0]])
         when = Interval(place * interval_ns, (place + 1) * interval_ns)
         entries.append(_entry("interval", format_time(when.start_ns), found.of(rows), when))
-        doubt(entries[-1], interval_ns, alike_ns)
     return entries
 
 

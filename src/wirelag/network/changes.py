@@ -20,10 +20,10 @@ from typing import Final
 
 import numpy as np
 
-from wirelag.network.certainty import LEVEL, batch_error, bounds, p_beyond, together
+from wirelag.network.certainty import LEVEL, batch_error, bounds, p_beyond
 from wirelag.network.localise import Figures
 from wirelag.network.segments import Segment
-from wirelag.stats.over_time import Bounds, Error
+from wirelag.stats.over_time import Bounds, Error, welch
 
 FEWEST: Final = 6  # intervals needed to learn the scatter
 APART: Final = (1, 2, 4)  # distances between the intervals compared
@@ -117,7 +117,7 @@ def _moves(segment: Segment, several: Sequence[Figures], slow: float, tests: int
     edges = [0, *sorted(cuts), count]
     for start, at, end in zip(edges, edges[1:], edges[2:], strict=False):
         before, after = series.mean(start, at), series.mean(at, end)
-        ends = bounds(after - before, together([series.error(start, at), series.error(at, end)]))
+        ends = bounds(after - before, welch([series.error(start, at), series.error(at, end)]))
         since, begins = several[start].start or 0.0, several[at].start or 0.0
         found.append(DelayChange(segment, since, begins, before, after, ends, cuts[at]))
     return found

@@ -22,9 +22,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from wirelag.network.certainty import LEVEL, bounds, p_beyond, together
+from wirelag.network.certainty import LEVEL, bounds, p_beyond
 from wirelag.network.segments import Segment
-from wirelag.stats.over_time import Bounds, Error, half95
+from wirelag.stats.over_time import Bounds, Error, half95, welch
 
 Since = Literal["baseline", "floor", "deviation"]
 Basis = Literal["batches", "intervals", "packets"]
@@ -284,7 +284,7 @@ def _root(values: Sequence[float | None]) -> float | None:
 
 def _errors(errors: Sequence[Error | None]) -> Error | None:
     known = [one for one in errors if one is not None]
-    return together(known) if known and len(known) == len(errors) else None
+    return welch(known) if known and len(known) == len(errors) else None
 
 
 # ---- what a segment adds ----
@@ -298,7 +298,7 @@ def adds(now: Figures, before: Figures | None = None) -> Added | None:
     if now.mean is None:
         return None
     if before is not None and before.mean is not None:
-        error = together([now.sure, before.sure]) if now.sure and before.sure else None
+        error = welch([now.sure, before.sure]) if now.sure and before.sure else None
         floors = [one.floor for one in (now, before) if one.queued is not None and one.floor is not None]
         queued = now.mean - min(floors) if len(floors) == 2 else None
         return Added(now.mean - before.mean, error, "baseline", queued, before.sure or (0.0, math.inf))
@@ -325,5 +325,5 @@ def _with_alike(parts: Sequence[RoutePart]) -> list[RoutePart]:
 
 
 def _alike(one: RoutePart, other: RoutePart) -> bool:
-    error, freedom = together([one.puts_error, other.puts_error])
+    error, freedom = welch([one.puts_error, other.puts_error])
     return abs(one.puts - other.puts) <= half95(freedom) * error

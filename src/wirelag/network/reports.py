@@ -136,11 +136,13 @@ def _said(content: Mapping[str, Any], name: str) -> Segment:
 def figures_of(content: Mapping[str, Any], errors: float = Z95) -> Figures:
     """The figures of a report or an interval, with the error of its mean if packets were independent.
 
-    Its bound of 98% gives that error; without one, the upper half of its 95% interval spans `errors` of it.
+    Its bound of 98% gives that error; if the mean is exact, its deviation does; without both, the upper half of its 95%
+    interval spans `errors` of it.
     """
     mean, pair, bound = _number(content, "mean"), content.get("ci95"), _number(content, "bound98")
     pair = pair.get("mean") if isinstance(pair, Mapping) else pair
-    error = None if bound is None else bound / BOUND98
+    std, samples = _number(content, "std"), _count(content, "samples") or 0
+    error = None if bound is None else bound / BOUND98 or (std or 0.0) / math.sqrt(max(samples, 1))
     if bound is None and isinstance(pair, list | tuple) and len(pair) == 2:
         low, high = (_number({"ci95": end}, "ci95") for end in pair)
         # An interval that would reach below zero may be cut there: its upper half is complete.
@@ -148,7 +150,6 @@ def figures_of(content: Mapping[str, Any], errors: float = Z95) -> Figures:
     floor, start, end = _number(content, "min"), _number(content, "start", _LATEST), _number(content, "end", _LATEST)
     if start is not None and end is not None and end - start < _SHORTEST:
         raise ValueError('"end" is not after "start"')
-    std = _number(content, "std")
     if std is not None and std < 0:
         raise ValueError('"std" is negative')
     return Figures(
@@ -156,7 +157,7 @@ def figures_of(content: Mapping[str, Any], errors: float = Z95) -> Figures:
         error,
         std,
         _number(content, "floor") if floor is None else floor,
-        _count(content, "samples") or 0,
+        samples,
         _count(content, "sent"),
         _count(content, "lost"),
         start,

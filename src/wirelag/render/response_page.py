@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from wirelag.packets.intervals import Interval
+from wirelag.render.html.charts import Intervals, Parts
 from wirelag.render.html.oneway_charts import MOST_PARTS, SpanEntry
 from wirelag.render.html.page import Page, View
 from wirelag.render.html.response import ResponsePage, render_pairs, render_response
@@ -53,7 +54,7 @@ def _of_exchanges(result: ResponseResult) -> str:
             title="Response time",
             subject=result.subject,
             command_line=result.command_line,
-            views=[View("", result.total, _timeline(result))],
+            views=[View("", result.total, *_over_time(result))],
             groups=[entry for entry in result.groups if entry.report.samples and entry.report.estimator == "pairs"],
             by=result.by,
             notes=result.notes,
@@ -72,8 +73,11 @@ def _of_exchanges(result: ResponseResult) -> str:
     )
 
 
-def _timeline(result: ResponseResult) -> list[tuple[Interval, Distribution]]:
-    return [(when, entry.delays if entry else Distribution()) for when, entry in parts_of(result)]
+def _over_time(result: ResponseResult) -> tuple[Parts, Intervals]:
+    """The parts of the time, and the 95% intervals of each."""
+    parts = parts_of(result)
+    timeline = [(when, entry.delays if entry else Distribution()) for when, entry in parts]
+    return timeline, [entry.report.ci95 if entry else {} for _, entry in parts]
 
 
 def parts_of(result: ResponseResult) -> list[tuple[Interval, Entry | None]]:

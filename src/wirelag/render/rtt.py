@@ -21,6 +21,7 @@ from wirelag.stats.distribution import Distribution
 if TYPE_CHECKING:
     from wirelag.measure.result import Entry
     from wirelag.measure.rtt import RttResult
+    from wirelag.render.html.charts import Intervals, Parts
 
 
 def table(result: RttResult) -> list[str]:
@@ -69,14 +70,20 @@ def delay_cells(entry: Entry, pictures: Pictures) -> list[str]:
     return [f"{report.samples:>9,}", *figures, f"{mean:^24}", pictures.of(entry)]
 
 
+def parts_over_time(result: RttResult, leg: str) -> tuple[Parts, Intervals]:
+    """The parts of the time, and the 95% intervals of each: those of the same interval, if it was asked for."""
+    if not result.timeline or leg not in result.total.legs:
+        return (), ()
+    known = {one.report.interval: one.legs[leg].report.ci95 for one in result.intervals if leg in one.legs}
+    parts = result.timeline.parts(leg)
+    return parts, [known.get(when, {}) for when, _ in parts]
+
+
 def page(result: RttResult) -> str:
     """The page with charts: both legs, and no mixture unless it was asked for."""
     from wirelag.render.html.page import Page, View, render
 
-    views = [
-        View(_leg_text(leg), entry, result.timeline.parts(leg) if result.timeline and leg in result.total.legs else ())
-        for leg, entry in result.total.by_leg().items()
-    ]
+    views = [View(_leg_text(leg), entry, *parts_over_time(result, leg)) for leg, entry in result.total.by_leg().items()]
     return render(
         Page(
             title="Round-trip delay",

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from wirelag.stats.over_time import Bounds, Error, bounds, quantile_shares, share_bounds, tells
+from wirelag.stats.over_time import Bounds, Error, OverTime, bounds, quantile_shares, share_bounds, tells, welch
 
 if TYPE_CHECKING:
     from wirelag.stats.distribution import Distribution
 
 
 class Source(Protocol):
-    """Delays in parts that differ; None where there are too few parts."""
+    """Delays in parts that differ. Errors include that of independent delays alone; None: there are too few parts."""
 
-    def mean_error_ns(self) -> Error | None:
+    def mean_error_ns(self, alone: float) -> Error | None:
         """The error of the mean."""
 
-    def share_error(self, below: int) -> Error | None:
+    def share_error(self, below: int, alone: float) -> Error | None:
         """The error of the share of delays in bins below this one."""
 
 
@@ -31,47 +32,52 @@ class Sources(NamedTuple):
     """How delays vary; None: it is not known."""
 
     connections: Source | None = None
-    times: Source | None = None
+    times: Effect | None = None
 
 
 class Effect:
     """The error of a mean whose samples are alike in parts, and its effect on shares."""
 
-    def __init__(self, mean: Error | None, delays: Distribution) -> None:
-        self._mean, self._delays = mean, delays
+    def __init__(self, mean: Error | None, delays: Distribution, over: OverTime | None = None) -> None:
+        self._mean, self._delays, self.over = mean, delays, over
 
-    def mean_error_ns(self) -> Error | None:
+    @classmethod
+    def of_time(cls, over: OverTime | None, delays: Distribution, scale: float = 1.0) -> Effect:
+        """How delays vary over time; `scale` corrects errors of other delays of the same kind."""
+        return cls(None if over is None else (over.error[0] * scale, over.error[1]), delays, over)
+
+    def mean_error_ns(self, alone: float) -> Error | None:
         """The error of the mean."""
         return self._mean
 
-    def share_error(self, below: int) -> Error | None:
+    def share_error(self, below: int, alone: float) -> Error | None:
         """The error of the share of delays in bins below this one: larger by as much as that of the mean."""
-        alone = self._delays.mean_error_ns()
-        if self._mean is None or not alone:
-            return None
-        return self._mean[0] / alone * self._delays.share_error(below), self._mean[1]
+        of_mean = self._delays.mean_error_ns()
+        return None if self._mean is None or not of_mean else (self._mean[0] / of_mean * alone, self._mean[1])
 
 
 class Certainty:
     """The 95% intervals of delays."""
 
-    __slots__ = ("_delays", "_sources")
-
     def __init__(self, delays: Distribution, sources: Callable[[], Sources]) -> None:
-        self._delays, self._sources = delays, sources
+        self._delays, self._find = delays, sources
 
-    @property
+    @cached_property
+    def _sources(self) -> Sources:
+        return self._find()
+
+    @cached_property
     def why_none(self) -> str | None:
         """Why there are no intervals; None: there are."""
-        times = self._sources().times
-        return None if times is None else tells(times.mean_error_ns(), self._delays.samples)
+        times = self._sources.times
+        return None if times is None else tells(times.over, self._delays.samples)
 
     def mean_ci_ns(self) -> Bounds | None:
         """The interval of the mean."""
         delays, alone = self._delays, self._delays.mean_error_ns()
         if delays.mean_ns is None or alone is None or self.why_none is not None:
             return None
-        error = _together(alone, [one.mean_error_ns() for one in self._sources() if one], delays.samples)
+        error = _together(alone, [one.mean_error_ns(alone) for one in self._sources if one], delays.samples)
         low, high = bounds(delays.mean_ns, error, delays.mean_ns - (delays.min_ns or 0))
         return max(0.0, low), high
 
@@ -92,14 +98,14 @@ class Certainty:
         return share_bounds(share, self._share_error(delays.first_above(limit_ns)), delays.effective_samples)
 
     def _share_error(self, below: int) -> Error:
-        errors = [one.share_error(below) for one in self._sources() if one]
-        return _together(self._delays.share_error(below), errors, self._delays.samples)
+        alone = self._delays.share_error(below)
+        errors = [one.share_error(below, alone) for one in self._sources if one]
+        return _together(alone, errors, self._delays.samples)
 
 
 def _together(alone: float, errors: list[Error | None], samples: int) -> Error:
     known = [one for one in errors if one and one[0]]
     if not known:
         return alone, max(1.0, samples - 1.0)
-    squares = sum(error**2 for error, _ in known)
-    freedom = squares**2 / sum(error**4 / degrees for error, degrees in known)  # Welch and Satterthwaite
-    return math.sqrt(max(alone**2, squares - (len(known) - 1) * alone**2)), freedom
+    error, freedom = welch(known)
+    return math.sqrt(max(alone**2, error**2 - (len(known) - 1) * alone**2)), freedom

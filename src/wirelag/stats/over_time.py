@@ -1,14 +1,23 @@
-"""How sure a mean and a quantile are if delays that follow each other are alike, as in a queue.
+"""How sure a mean and a quantile are if delays that follow each other are alike: in a queue, or on a path that changes.
 
-Guarantee, by simulation of queues with 55 to 95% load and recordings of 10 to 100,000 packets
-(tests/stats/test_over_time.py): of all intervals that are given, 93% or more hold the truth, the mean over a very long
-time. Where a recording is too short there is none: fewer than 32 packets, or fewer than twelve independent stretches.
-Memory: none.
+Guarantee, by simulation of recordings of 10 to 100,000 packets (experiments/coverage.py,
+tests/stats/test_over_time.py): of the intervals that are given, 93% or more hold the truth, the value over a very long
+time: for queues, levels that are forgotten sooner or later, paths that change between two states, heavy tails and
+independent delays. Where a recording is too short there is none: fewer than 32 delays, or fewer than twelve independent
+stretches. What it does not show at all cannot be told: a level that changes more slowly than the recording is long, by
+less than the noise. Memory: none.
 
-Law of errors: n delays of one queue count for fewer than n. In order of time they are put into 32 batches of the same
-size. Neighbouring batches may still be alike: their correlation r, corrected for its bias in so few batches (Kendall
-1954), makes 32 batches count as 32 (1 - r) / (1 + r). Batch means: Law and Carson 1979; their correlation and skewness:
-Tafazzoli and Wilson, "Skart", 2011.
+Law of errors: n delays that are alike count for fewer than n. In order of time they are put into at most 128 batches of
+the same size, and two things are learned from these:
+
+- for how long delays stay alike: from an autoregression of their means (J. Burg 1975; order by H. Akaike's criterion,
+  corrected for few batches; bias of its coefficients: M. Kendall 1954) and from neighbours of batches of all sizes
+  (`_neighbours_alike`). The longer of both counts;
+- how much the mean varies: from their few slowest cosines, each of which tells the variance of the mean if delays are
+  not alike for longer (U. Müller 2004; E. Lazarus, D. Lewis, J. Stock and M. Watson 2018), and from the autoregression.
+  The wider of both counts. The fewer independent stretches there are, the fewer cosines: Student's t has as many
+  degrees of freedom. Where the slowest three are far above the others, delays change as slowly as the recording is
+  long.
 
 Law of ratios: a queue that is longer on average varies more, so that the part above the floor is compared as a ratio.
 A short recording more often misses the rare long waits than it has too many of them: the interval is longer upwards,
@@ -18,120 +27,205 @@ the more so the wider it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from wirelag.stats.distribution import Z95, wilson
 
-BATCHES: Final = 32
+BATCHES: Final = 128  # that an error is learned from
+FINEST: Final = 512  # batches whose neighbours are compared
 FEWEST: Final = 4  # batches that give any error
+FEWEST_DELAYS: Final = 32  # that give an interval
 STRETCHES: Final = 12.0  # independent stretches that give an interval
+COSINES: Final = (3, 16)  # the fewest and the most
+STILL_RISING: Final = (3.0, 6.0)  # the slowest by the others: then only they count; then there is no interval
+EACH_COSINE: Final = (4, 16)  # independent stretches, and delays, for each cosine
 UPWARDS: Final = 3.0  # how much longer an interval is upwards, for each time that it is as wide as the value
 BEYOND: Final = 2.0  # the same for the share of delays beyond a quantile
 FEWEST_BEYOND: Final = 5  # delays beyond the end of a quantile's interval
-_MOST_ALIKE: Final = 0.9
+_COARSEST: Final = 32  # parts of time whose neighbours are compared
+_ORDER: Final = 10  # of the autoregression, at most
+SHORTEST: Final = 20  # bits of the length of a slot of time: 1 ms
 _NO_CHANCE: Final = 3.0  # standard errors
 _WIDEST: Final = 2.0  # exponent: further upwards than seven times the value nothing is said
 
 Bounds = tuple[float, float]
 Error = tuple[float, float]  # a standard error, and its degrees of freedom
-Numbers = Sequence[float] | npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[Any]
 
 
-def batch_error(sums: Numbers, counts: Numbers) -> Error | None:
-    """The error of sum(sums) / sum(counts), for batches in order of time; None if there are too few."""
-    totals, weights = np.asarray(sums, np.float64), np.asarray(counts, np.float64)
-    totals, weights = totals[weights > 0], weights[weights > 0]
-    if len(totals) >= 2 * BATCHES:
-        firsts = np.arange(0, len(totals), len(totals) // BATCHES)
-        totals, weights = np.add.reduceat(totals, firsts), np.add.reduceat(weights, firsts)
-    batches, whole = len(totals), float(weights.sum())
-    if batches < FEWEST:
-        return None
-    apart = totals - weights * (totals.sum() / whole)
-    squares = float(apart @ apart)
-    if squares <= 0:
-        return 0.0, batches - 1.0
-    seen = float(apart[:-1] @ apart[1:]) / squares
-    alike = min(max(seen + (1 + 3 * seen) / (batches - 1), 0.0), _MOST_ALIKE)
-    each = (1 + alike) / (1 - alike)  # batches that count as one
-    # Squares around the mean of few stretches are too small by one stretch.
-    variance = squares / whole**2 * each / (1 - min(each / batches, 0.5))
-    return math.sqrt(variance), max(batches / each - 1, 1.0)
+class OverTime(NamedTuple):
+    """How a mean varies over time: its error, and how many independent stretches of time it rests on."""
+
+    error: Error
+    stretches: float
+
+    def within(self, length: float, alike: float) -> OverTime:
+        """The same of a part of this length, of a whole whose delays stay alike for so long."""
+        return self._replace(stretches=min(self.stretches, length / alike)) if alike else self
 
 
-def _batch_of(weights: Floats) -> npt.NDArray[np.int64]:
-    """The batch of each part: it is where the middle of its weight lies."""
-    middles = (weights.cumsum() - weights / 2) * (BATCHES / max(float(weights.sum()), 1.0))
-    return np.minimum(middles, BATCHES - 1).astype(np.int64)
-
-
-def equal_batches(sums: Floats, counts: Floats) -> tuple[Floats, Floats]:
-    """Sums and counts of parts, in order of time, put together to batches of about the same weight."""
+def over_time(sums: Ints, counts: Ints, samples: int) -> OverTime | None:
+    """How sum(sums) / sum(counts) varies, for parts in order of time, of so many delays; None if there are too few."""
     held = counts > 0
-    sums, counts = sums[held], counts[held]
-    batch = _batch_of(counts)
-    return np.asarray(np.bincount(batch, sums, BATCHES), float), np.asarray(np.bincount(batch, counts, BATCHES), float)
+    parts, weights = np.asarray(sums[held], np.float64), np.asarray(counts[held], np.float64)
+    if len(parts) < FEWEST:
+        return None
+    whole = float(weights.sum())
+    fine = equal_batches(parts, weights, FINEST)
+    totals, sizes = equal_batches(parts, weights, BATCHES)
+    apart = totals - sizes * (totals.sum() / whole)
+    batches = len(apart)
+    if float(apart @ apart) <= 0:
+        return OverTime((0.0, batches - 1.0), math.inf)
+    power, alike = _autoregression(apart)
+    stretches = 1 / max(alike / batches, _neighbours_alike(np.arange(len(fine[0])), *fine) / len(fine[0]))
+    powers = _cosines(apart, COSINES[1])
+    slow, fast = (float(part.mean()) for part in (powers[: COSINES[0]], powers[min(COSINES[0], len(powers) - 1) :]))
+    if slow > STILL_RISING[1] * fast:  # what changes within the recording changes as slowly as it is long
+        stretches = min(stretches, float(COSINES[0]))
+    error = math.sqrt(power * batches / (1 - min(1 / stretches, 0.5))) / whole
+    freedom = min(max(min(stretches, 32.0) - 1, 1.0), max(samples - 1.0, 1.0))
+    cosines = min(stretches / EACH_COSINE[0], samples / EACH_COSINE[1]) if slow <= STILL_RISING[0] * fast else 0
+    by_cosines = cosine_error(apart, whole, cosines)
+    wider = max((error, freedom), by_cosines, key=lambda one: half95(one[1]) * one[0])
+    return OverTime(wider, stretches)
 
 
-class Batches:
-    """Samples in batches of about the same weight, in order of time."""
+def cosine_error(apart: Floats, whole: float, cosines: float) -> Error:
+    """The error of a mean of this whole weight from its slowest cosines, for batches' differences in order of time."""
+    powers = _cosines(apart, int(min(max(cosines, COSINES[0]), COSINES[1])))
+    return math.sqrt(float(powers.mean())) / whole, float(len(powers))
+
+
+def _cosines(apart: Floats, most: int) -> Floats:
+    """The power of the slowest cosines, each of which is the variance of a sum of independent batches."""
+    turns = np.outer(
+        np.arange(1, min(most, len(apart) - 1) + 1), (np.arange(len(apart)) + 0.5) * (math.pi / len(apart))
+    )
+    return np.asarray(2 * (np.cos(turns) @ apart) ** 2)
+
+
+def _autoregression(apart: Floats) -> tuple[float, float]:
+    """The variance of batches that would vary as much if they were independent, and how many of them count as one."""
+    batches = len(apart)
+    least = left = float(apart @ apart) / batches
+    ahead, behind, weights = apart, apart, np.empty(0)
+    best, found = math.inf, (least, 1.0)
+    for order in range(min(_ORDER, batches // 4) + 1):
+        if order:
+            ahead, behind = ahead[1:], behind[:-1]
+            squares = float(ahead @ ahead + behind @ behind)
+            if squares <= 0:
+                break
+            reflected = 2 * float(ahead @ behind) / squares
+            weights = np.append(weights - reflected * weights[::-1], reflected)
+            ahead, behind = ahead - reflected * behind, behind - reflected * ahead
+            left *= 1 - reflected * reflected
+        if left <= 0:
+            break
+        criterion = batches * math.log(left) + 2 * (order + 1) * batches / max(batches - order - 2, 1)
+        if criterion < best:
+            total = float(weights.sum())
+            total = min(total + (1 + 3 * total) / batches, 1 - 1 / batches) if order else 0.0
+            power = left * batches / (batches - order - 1) / (1 - total) ** 2
+            best, found = criterion, (max(power, least), max(power / (least * batches / (batches - 1)), 1.0))
+    return found
+
+
+def equal_batches(sums: Floats, counts: Floats, most: int) -> tuple[Floats, Floats]:
+    """Sums and counts of parts, in order of time, put together to batches of about the same weight."""
+    batches = min(most, len(sums))
+    middles = (counts.cumsum() - counts / 2) * (batches / float(counts.sum()))
+    batch = np.minimum(middles, batches - 1).astype(np.int64)
+    totals, sizes = (np.asarray(np.bincount(batch, one, batches), np.float64) for one in (sums, counts))
+    held = sizes > 0
+    return totals[held], sizes[held]
+
+
+class InOrder:
+    """Samples in order of time."""
 
     def __init__(self, times_ns: Ints, weights: Ints) -> None:
-        order = np.argsort(times_ns, kind="stable")
-        each = weights.astype(np.float64)
-        self._batch = np.empty(len(order), np.int64)
-        self._batch[order] = _batch_of(each[order])
-        self._weights, self._counts = each, np.bincount(self._batch, each, BATCHES)
+        self._order = np.argsort(times_ns, kind="stable")
+        self._weights = weights[self._order].astype(np.float64)
 
-    def error(self, values: npt.NDArray[Any]) -> Error | None:
-        """The error of the weighted mean of these values, one for each sample; None for fewer than two."""
-        if len(values) < 2:
-            return None
-        found = batch_error(np.bincount(self._batch, values * self._weights, BATCHES), self._counts)
-        return None if found is None else (found[0], min(found[1], len(values) - 1.0))
+    def over_time(self, values: Ints) -> OverTime | None:
+        """How the weighted mean of these values varies, one for each sample; None if there are too few."""
+        return over_time(values[self._order] * self._weights, self._weights, len(values))
 
 
-def tells(error: Error | None, samples: int) -> str | None:
-    """Why there is no interval with this error; None: there is one."""
-    if samples < BATCHES:
-        return f"fewer than {BATCHES} delays do not show how they vary over time"
-    if error is None or error[1] < STRETCHES - 1:
+def tells(over: OverTime | None, samples: int) -> str | None:
+    """Why there is no interval; None: there is one."""
+    if samples < FEWEST_DELAYS:
+        return f"fewer than {FEWEST_DELAYS} delays do not show how they vary over time"
+    if over is None or over.stretches < STRETCHES:
         return "delays change too slowly for so short a time: there are fewer than twelve independent stretches"
     return None
 
 
-def alike_over(sums: Floats, counts: Floats) -> float:
-    """How many parts of time, all of one length, count as one since delays stay alike; 0 if nothing shows it.
-
-    Parts are put together by twos until there are fewer than 32. Where neighbours have a correlation r above chance,
-    (1 + r) / (1 - r) of them count as one. Noise hides it in short parts, chance in long ones: the longest is taken.
-    """
-    apart, held, length, most = sums - counts * (sums.sum() / max(counts.sum(), 1.0)), counts > 0, 1, 0.0
-    while len(apart) >= BATCHES:
-        both = held[:-1] & held[1:]
-        before, after, pairs = apart[:-1][both], apart[1:][both], int(both.sum())
-        squares = float(before @ before + after @ after) / 2
-        seen = float(before @ after) / squares if squares > 0 else 0.0
-        if pairs >= BATCHES / 2 and seen > _NO_CHANCE / math.sqrt(pairs):
-            alike = min(seen + (1 + 3 * seen) / (pairs - 1), 1 - 1 / pairs)
-            most = max(most, length * (1 + alike) / (1 - alike))
-        if len(apart) % 2:
-            apart, held = np.append(apart, 0.0), np.append(held, False)
-        apart, held, length = apart[::2] + apart[1::2], held[::2] | held[1::2], 2 * length
-    return most
-
-
-def too_short(length_ns: int, alike_ns: float) -> str | None:
+def too_short(length_ns: float, alike_ns: float) -> str | None:
     """Why a part of a capture of this length has no interval, if delays of the whole stay alike for so long."""
     if length_ns >= STRETCHES * alike_ns:
         return None
     return "delays of the whole change too slowly for so short a part: it has fewer than twelve independent stretches"
+
+
+def alike_over(slots: Ints, sums: Ints, counts: Ints, groups: Ints | None = None) -> float:
+    """How many slots of time, all of one length, count as one since delays stay alike; 0 if nothing shows it.
+
+    Each part is in a slot and in a group, which has its own mean. If a recording is too short for an interval, so are
+    its parts.
+    """
+    if not len(slots):
+        return 0.0
+    slots = (slots - slots.min()).astype(np.int64)
+    group = np.zeros(len(slots), np.int64) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
+    apart = sums - counts * (np.bincount(group, sums) / np.maximum(np.bincount(group, counts), 1.0))[group]
+    whole = over_time(np.bincount(slots, apart), np.bincount(slots, counts), len(slots))
+    too_slow = (int(slots.max()) + 1) / whole.stretches if whole and whole.stretches < STRETCHES else 0.0
+    return max(too_slow, _neighbours_alike(slots, apart, counts, group))
+
+
+def _neighbours_alike(slots: Ints, sums: Ints, counts: Ints, group: Ints | None = None) -> float:
+    """The same from neighbours.
+
+    Slots are put together by twos until there are fewer than 32. Where neighbours have a correlation r above chance,
+    (1 + r) / (1 - r) of them count as one. Noise hides it in short slots, chance in long ones: the longest is taken.
+    """
+    most, length = 0.0, 1
+    span = 2 << int(slots.max()).bit_length()  # so that slots of different groups are never neighbours
+    place = np.zeros(len(slots), np.int64) if group is None else group
+    means = np.bincount(place, sums) / np.maximum(np.bincount(place, counts), 1.0)
+    keys, part = np.unique(place * span + slots, return_inverse=True)
+    apart = np.bincount(part.reshape(-1), sums - counts * means[place])
+    while (seen := (int(slots.max()) + 1)) >= _COARSEST:
+        near = np.diff(keys) == 1
+        before, after, pairs = apart[:-1][near], apart[1:][near], int(near.sum())
+        squares = float(before @ before + after @ after) / 2
+        r = float(before @ after) / squares if squares > 0 else 0.0
+        if pairs >= _COARSEST / 2 and r > _NO_CHANCE / math.sqrt(min(pairs, seen)):
+            each = max(pairs / len(means), _COARSEST / 2)
+            alike = min(r + (1 + 3 * r) / (each - 1), 1 - 1 / each)
+            most = max(most, length * (1 + alike) / (1 - alike))
+        slots = (keys % (span // length)) >> 1
+        keys, length = keys // (span // length) * (span // length // 2) + slots, 2 * length
+        starts = np.flatnonzero(np.diff(keys, prepend=-1))
+        keys, slots, apart = keys[starts], slots[starts], np.add.reduceat(apart, starts)
+    return most
+
+
+def alike_ns(times_ns: Ints, values: Ints, weights: Ints, groups: Ints | None = None) -> float:
+    """For how long values stay alike within their group, in ns."""
+    if not len(times_ns):
+        return 0.0
+    begin = int(times_ns.min())
+    bits = max((int(times_ns.max()) - begin).bit_length() - 12, SHORTEST)
+    return alike_over((times_ns - begin) >> bits, values * weights, weights, groups) * (1 << bits)
 
 
 def half95(freedom: float) -> float:
@@ -140,6 +234,13 @@ def half95(freedom: float) -> float:
         return Z95
     deviate = Z95 * (8 * freedom + 3) / (8 * freedom + 1)
     return math.sqrt(freedom * math.expm1(deviate * deviate / freedom))
+
+
+def welch(errors: Iterable[Error]) -> Error:
+    """The error of a sum of values with these errors (B. Welch 1947, F. Satterthwaite 1946)."""
+    known = list(errors)
+    squares, fourths = sum(error**2 for error, _ in known), sum(error**4 / freedom for error, freedom in known)
+    return math.sqrt(squares), squares**2 / fourths if fourths else math.inf
 
 
 def bounds(value: float, error: Error, above: float | None = None) -> Bounds:

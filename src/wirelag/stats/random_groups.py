@@ -2,8 +2,8 @@
 
 Guarantee: intervals cover the truth in 95% of cases, however alike the samples of one connection are, if there are many
 connections. Connections fall by their flow key, a hash, into 32 groups. Groups are independent, so their differences
-give the variance of a mean or of a share (the method of random groups). Memory: 303 KB, one count per leg, group and
-coarse bin (1/16 of an octave: a variance need not be fine). Merging is addition.
+give the variance of a mean or of a share (the method of random groups), however much their sizes differ. Memory: 303
+KB, one count per leg, group and coarse bin (1/16 of an octave: a variance need not be fine). Merging is addition.
 """
 
 from __future__ import annotations
@@ -48,20 +48,31 @@ class RandomGroups:
         """The samples of one leg alone."""
         return RandomGroups(self.weights[leg : leg + 1])
 
-    def share_error(self, below: int) -> Error | None:
+    def share_error(self, below: int, alone: float) -> Error | None:
         """The error of the share of delays in bins below this one; None if there are too few groups."""
-        return self._error(self.weights.sum(axis=0)[:, : below // COARSE].sum(axis=1).astype(np.float64))
+        below_it = self.weights.sum(axis=0)[:, : below // COARSE].sum(axis=1).astype(np.float64)
+        return between(below_it, self._sizes, alone)
 
-    def mean_error_ns(self) -> Error | None:
+    def mean_error_ns(self, alone: float) -> Error | None:
         """The error of the mean delay; None if there are too few groups."""
-        return self._error(self.weights.sum(axis=0) @ MIDDLES_COARSE_NS)
+        return between(self.weights.sum(axis=0) @ MIDDLES_COARSE_NS, self._sizes, alone)
 
-    def _error(self, totals: npt.NDArray[np.float64]) -> Error | None:
-        """The error of sum(totals) / sum(weights), a ratio of two sums over groups, and its degrees of freedom."""
-        sizes = self.weights.sum(axis=(0, 2)).astype(np.float64)
-        present = int(np.count_nonzero(sizes))
-        if present < LEAST:
-            return None
-        residuals = totals - totals.sum() / sizes.sum() * sizes
-        variance = float((residuals**2).sum()) * present / (present - 1) / float(sizes.sum()) ** 2
-        return math.sqrt(variance), present - 1.0
+    @property
+    def _sizes(self) -> npt.NDArray[np.float64]:
+        return np.asarray(self.weights.sum(axis=(0, 2)), np.float64)
+
+
+def between(totals: npt.NDArray[np.float64], sizes: npt.NDArray[np.float64], alone: float) -> Error | None:
+    """The error of sum(totals) / sum(sizes), a ratio of two sums over groups that differ; None if there are too few.
+
+    Law: a mean has the error that it would have alone, with independent samples, and that of levels, one of each group,
+    with its share h of all samples: their variance times the sum of squared shares, k. A large group draws the mean
+    towards itself, so that levels differ from the mean by 1 - 2h + k of their variance. Levels count as 1/k equal ones.
+    """
+    if np.count_nonzero(sizes) < LEAST:
+        return None
+    whole = float(sizes.sum())
+    shares, residuals = sizes / whole, (totals - totals.sum() / whole * sizes) / whole
+    kish = float(shares @ shares)
+    levels = max(0.0, float(residuals @ residuals) - alone**2 * (1 - kish)) / float(shares**2 @ (1 - 2 * shares + kish))
+    return math.sqrt(alone**2 + kish * levels), max(1 / kish - 1, 1.0)

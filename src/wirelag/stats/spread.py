@@ -50,10 +50,11 @@ class Spread:
         """The samples of one leg alone."""
         return Spread(self.connections.of_leg(leg), self.times.of_leg(leg))
 
-    def sure(self, delays: Distribution) -> Distribution:
-        """These delays, with intervals from this spread."""
+    def sure(self, delays: Distribution, alike_ns: float = 0.0) -> Distribution:
+        """These delays, with intervals from this spread; those of the whole, of which they are a part, stay alike."""
         delays.certainty = Certainty(
-            delays, lambda: Sources(self.connections, Effect(self.times.mean_error_ns(), delays))
+            delays,
+            lambda: Sources(self.connections, Effect.of_time(self.times.over_time(delays.samples, alike_ns), delays)),
         )
         return delays
 

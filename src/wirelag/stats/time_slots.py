@@ -11,10 +11,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wirelag.stats.over_time import Error, alike_over, batch_error, equal_batches
+from wirelag.stats.over_time import SHORTEST, OverTime, alike_over, over_time
 
 SLOTS: Final = 4096
-SHORTEST: Final = 20  # bits: a slot of 1 ms
 
 Ints = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -68,14 +67,19 @@ class TimeSlots:
         found._bits, found._first, found._last = self._bits, self._first, self._last
         return found
 
-    def mean_error_ns(self) -> Error | None:
-        """The error of the mean; None if there are too few stretches of time."""
-        return batch_error(*equal_batches(self.sums.sum(axis=0), self.counts.sum(axis=0)))
+    def over_time(self, samples: int, alike_ns: float = 0.0) -> OverTime | None:
+        """How the mean of so many delays varies; None if there are too few slots that hold any.
+
+        If they are part of a whole, delays stay alike for at least as long as there.
+        """
+        found = over_time(self.sums.sum(axis=0), self.counts.sum(axis=0), samples)
+        return found and found.within((self._last - self._first + 1) << self._bits, alike_ns)
 
     def alike_ns(self) -> float:
         """For how long delays stay alike."""
-        used = slice(0, self._last - self._first + 1)
-        return alike_over(self.sums[:, used].sum(axis=0), self.counts[:, used].sum(axis=0)) * (1 << self._bits)
+        counts = self.counts.sum(axis=0)
+        held = np.flatnonzero(counts)
+        return alike_over(held, self.sums.sum(axis=0)[held], counts[held]) * (1 << self._bits)
 
     def _reach(self, begin_ns: int, end_ns: int) -> None:
         """Make the slots cover these times."""

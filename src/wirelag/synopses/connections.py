@@ -19,11 +19,11 @@ from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import OTHER
 from wirelag.stats.certainty import Effect, Sources
 from wirelag.stats.distribution import Distribution
-from wirelag.stats.over_time import Error, batch_error, equal_batches
+from wirelag.stats.over_time import alike_over, over_time
+from wirelag.stats.random_groups import between
 from wirelag.synopses.samples import SampleBatch
 
 MOST: Final = 1 << 18
-FEWEST: Final = 3  # connections that tell how much they differ
 _KEYS: Final = 3  # flow key, tag of its group, number of the stretch of time; then sum and weight of each leg
 
 _NO_WEIGHTS: Final = np.empty(0, np.int64)
@@ -39,6 +39,7 @@ class Connections:
         self._kernel = _kernels.ConnectionSums(most)
         self._sorted: Rows | None = None  # by flow key, tag and stretch
         self._by_tag: dict[int, Rows] = {}
+        self._alike: dict[int, float] = {}  # by leg
 
     def add(self, packets: PacketBatch, samples: SampleBatch) -> None:
         """Add the samples of a packet batch."""
@@ -69,6 +70,7 @@ class Connections:
             rows = np.empty((len(self._kernel), _kernels.CONNECTION_ROW_WORDS), np.uint64)
             self._kernel.rows(rows.reshape(-1))
             self._sorted, self._by_tag = rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))], {}
+            self._alike = {}
         return self._sorted
 
     def distribution(self, tag: int | None = None) -> Distribution:
@@ -97,28 +99,27 @@ class Connections:
         # Not all connections are here if they are sampled, and more delays than the group's if it was kept late.
         scale = math.sqrt(float(sizes.sum()) / float(delays.weight)) if delays.weight else 0.0
         connections, stretches = (_summed(rows[:, column], sums, sizes) for column in (0, 2))
-        between = _scaled(_cluster_error(*connections), scale)
-        return Sources(Effect(between, delays), Effect(_scaled(batch_error(*equal_batches(*stretches)), scale), delays))
+        alone = (delays.mean_error_ns() or 0.0) / max(scale, 1e-9)
+        levels = between(*connections, alone)
+        over = over_time(*stretches, delays.samples)
+        over = over and over.within(int(np.ptp(rows[:, 2])) + 1, self.alike(leg))
+        of_connections = None if levels is None else (levels[0] * scale, levels[1])
+        return Sources(Effect(of_connections, delays), Effect.of_time(over, delays, scale))
+
+    def alike(self, leg: int) -> float:
+        """For how many stretches of time delays of one group stay alike."""
+        if leg not in self._alike:
+            rows = self.rows()
+            rows = rows[rows[:, _KEYS + 1 + 2 * leg] > 0]
+            sums, sizes = (rows[:, _KEYS + column + 2 * leg].astype(np.float64) for column in (0, 1))
+            self._alike[leg] = alike_over(rows[:, 2].astype(np.int64), sums, sizes, rows[:, 1])
+        return self._alike[leg]
 
 
 def _summed(keys: Rows, sums: Rows, sizes: Rows) -> tuple[Rows, Rows]:
     """Sums and sizes of all rows with the same key, in order of the keys."""
     place = np.unique(keys, return_inverse=True)[1]
     return np.bincount(place, sums), np.bincount(place, sizes)
-
-
-def _cluster_error(sums: Rows, sizes: Rows) -> Error | None:
-    """The error of sum(sums) / sum(sizes), if clusters are independent; None if there are too few."""
-    clusters = len(sums)
-    if clusters < FEWEST:
-        return None
-    residuals = sums - sums.sum() / sizes.sum() * sizes
-    variance = float((residuals**2).sum()) * clusters / (clusters - 1) / float(sizes.sum()) ** 2
-    return math.sqrt(variance), clusters - 1.0
-
-
-def _scaled(error: Error | None, scale: float) -> Error | None:
-    return None if error is None else (error[0] * scale, error[1])
 
 
 def _each_connection(rows: Rows) -> list[Rows]:

@@ -190,7 +190,8 @@ class Crossing:
         """The report."""
         mean, std = self.mean_ns, self.std_ns
         quantiles = dict(zip(QUANTILES, self.tail.quantiles_ns([float(q) for q in QUANTILES]), strict=False))
-        ci95, bound98, no_interval = {}, self.moments.bound_ns(0.02), self.misled or self.tail.why_no_interval()
+        ci95, no_interval = {}, self.misled or self.tail.why_no_interval()
+        bound98 = 0.0 if self._exact else self.moments.bound_ns(0.02)
         if mean is not None and no_interval is None:
             low, high = self._mean_ci_ns(mean)
             ci95["mean"] = (low / 1e9, high / 1e9)
@@ -228,6 +229,11 @@ class Crossing:
             reason=reason,
             details=details,
         )
+
+    @property
+    def _exact(self) -> bool:
+        """Whether the mean is that of all packets seen at both points: the delay of each is known."""
+        return self.used > 0 and self.min_ns is not None and self.moments.weight == self.used and not self.ambiguous
 
     def _mean_ci_ns(self, mean_ns: float) -> tuple[float, float]:
         """The 95% interval of the mean over a long time.

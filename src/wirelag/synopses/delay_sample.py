@@ -8,6 +8,7 @@ drops every second one, and the others represent two.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,8 +17,17 @@ import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.stats.distribution import Distribution, place_of
-from wirelag.stats.over_time import Batches, Error, quantile_shares, share_bounds, tells
-from wirelag.stats.time_slots import TimeSlots
+from wirelag.stats.over_time import (
+    FEWEST_DELAYS,
+    Error,
+    InOrder,
+    OverTime,
+    alike_ns,
+    quantile_shares,
+    share_bounds,
+    tells,
+    too_short,
+)
 from wirelag.synopses.cache import Cached, join, level
 
 MOST: Final = 1 << 22
@@ -34,6 +44,7 @@ class DelaySample:
     sent_ns: Times
     delays_ns: Times
     weights: Times
+    alike_within_ns: float = 0.0  # of a part of a whole: for how long delays stay alike there
 
     @classmethod
     def empty(cls) -> DelaySample:
@@ -66,7 +77,7 @@ class DelaySample:
             columns = [column[coins >> np.uint64(63) == 0] for column in columns]
             columns[2] = columns[2] * 2
             seed += 1
-        return cls(*columns)
+        return cls(columns[0], columns[1], columns[2])
 
     def followed_by(self, other: DelaySample) -> DelaySample:
         """Both samples."""
@@ -116,29 +127,33 @@ class DelaySample:
         share = self.share_above(limit_ns)
         if share is None or self.why_no_interval() is not None:
             return None
-        error = self._batches().error(self.delays_ns > limit_ns)
-        return share_bounds(share, error, self.effective) if error else None
+        over = self._in_order().over_time(self.delays_ns > limit_ns)
+        return share_bounds(share, over.error, self.effective) if over else None
 
-    def _batches(self) -> Batches:
-        return Batches(self.sent_ns, self.weights)
+    def _in_order(self) -> InOrder:
+        return InOrder(self.sent_ns, self.weights)
 
-    def error_of_mean(self) -> Error | None:
-        """The error of the mean delay in ns, and its degrees of freedom; None for fewer than two delays."""
+    def _over_time(self) -> OverTime | None:
+        """How the mean delay varies, in ns."""
         if len(self) < 2:
             return None
         above = (self.delays_ns - self.delays_ns.min()).astype(np.float64)  # an offset would use up a float's digits
-        return self._batches().error(above)
+        return self._in_order().over_time(above)
+
+    def error_of_mean(self) -> Error | None:
+        """The error of the mean delay in ns, and its degrees of freedom; None for too few delays."""
+        over = self._over_time()
+        return None if over is None else over.error
 
     def why_no_interval(self) -> str | None:
         """Why figures have no interval; None: they have one."""
-        return tells(self.error_of_mean(), len(self))
+        if len(self) >= FEWEST_DELAYS and (why := too_short(float(np.ptp(self.sent_ns)), self.alike_within_ns)):
+            return why
+        return tells(self._over_time(), len(self))
 
     def alike_ns(self) -> float:
         """For how long delays stay alike."""
-        times = TimeSlots()
-        if len(self):
-            times.add(self.sent_ns, np.zeros(len(self), np.uint8), self.delays_ns - self.delays_ns.min(), self.weights)
-        return times.alike_ns()
+        return alike_within_ns([self])
 
     def quantiles_ns(self, shares: list[float]) -> list[tuple[float, tuple[float, float] | None]]:
         """Each quantile (of n sorted delays the one at place int(q n), from 0) and its 95% interval.
@@ -155,14 +170,25 @@ class DelaySample:
             place = int(np.searchsorted(ranks, place_of(share, total), side="right"))
             return float(delays[place])
 
-        told, batches = self.why_no_interval() is None, self._batches()
+        told, in_order = self.why_no_interval() is None, self._in_order()
         found = []
         for share in shares:
             middle = at(share)
-            error = batches.error(self.delays_ns <= middle) if told else None
-            ends = quantile_shares(share, error, self.effective) if error else None
+            over = in_order.over_time(self.delays_ns <= middle) if told else None
+            ends = quantile_shares(share, over.error, self.effective) if over and not tells(over, len(self)) else None
             found.append((middle, (at(ends[0]), at(ends[1])) if ends else None))
         return found
+
+
+def alike_within_ns(samples: Sequence[DelaySample]) -> float:
+    """For how long delays stay alike within each of these samples."""
+    held = [sample for sample in samples if len(sample)]
+    if not held:
+        return 0.0
+    above = np.concatenate([sample.delays_ns - sample.delays_ns.min() for sample in held])
+    group = np.repeat(np.arange(len(held)), [len(sample) for sample in held])
+    sent_ns, weights = (np.concatenate([getattr(one, name) for one in held]) for name in ("sent_ns", "weights"))
+    return alike_ns(sent_ns, above, weights, group)
 
 
 def spared(cached: Cached, most: int) -> Cached:

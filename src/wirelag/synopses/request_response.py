@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from wirelag.report import Report
 from wirelag.stats.distribution import Distribution
-from wirelag.stats.spread import Spread, spread_of
+from wirelag.stats.over_time import alike_ns
+from wirelag.stats.spread import spread_of
 from wirelag.synopses.epochs import Epochs, named
 from wirelag.synopses.samples import facts
 
@@ -77,6 +78,7 @@ class Exchanges:
     rows: Array
     packets: int = 0
     counts: dict[str, int] = field(default_factory=dict)
+    alike_ns: float = 0.0  # of a part of a whole: for how long response times stay alike there
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -134,22 +136,26 @@ class Exchanges:
     @property
     def delays(self) -> Distribution:
         """Response times."""
-        times = Distribution()
-        times.add(self.single.response_ns)
-        return self._spread().sure(times)
+        single, times = self.single, Distribution()
+        times.add(single.response_ns)
+        return spread_of(single.rows["key"], single.times_ns, single.response_ns).sure(times, self.alike_ns)
 
-    def alike_ns(self) -> float:
-        """For how long response times stay alike."""
-        return self._spread().times.alike_ns()
-
-    def _spread(self) -> Spread:
-        single = self.single
-        return spread_of(single.rows["key"], single.times_ns, single.response_ns)
+    def parted(self, groups: Array | None = None) -> Exchanges:
+        """Itself, and its parts will know how long response times stay alike in all, or within each of these groups."""
+        single = (self.rows["flags"] & NOT_SINGLE) == 0
+        of_group = None if groups is None else groups[single]
+        found = alike_ns(self.times_ns[single], self.response_ns[single], np.ones(int(single.sum())), of_group)
+        return replace(self, alike_ns=found)
 
     def groups(self, by: str) -> Iterator[tuple[str, Exchanges]]:
         """Exchanges of each flow, client or server, most exchanges first."""
-        for name, rows in named(self.rows["ends"], by, np.ones(len(self.rows))):
-            yield name, self.of(rows)
+        members = list(named(self.rows["ends"], by, np.ones(len(self.rows))))
+        group = np.empty(len(self.rows), np.int64)
+        for number, (_, rows) in enumerate(members):
+            group[rows] = number
+        whole = self.parted(group)
+        for name, rows in members:
+            yield name, whole.of(rows)
 
     def report(self) -> Report:
         """The report over all exchanges."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
@@ -31,6 +31,7 @@ DATED_S: Final = 30.0  # a longer axis shows the time of day
 Figure = dict[str, Any]
 Floats = npt.NDArray[np.float64]
 Parts = Sequence[tuple[Interval, Distribution]]
+Intervals = Sequence[Mapping[str, tuple[float, float]]]
 
 
 def duration(seconds: float | None) -> str:
@@ -92,15 +93,15 @@ def cdf(entries: Sequence[Entry], what: str) -> Figure:
     return {"data": traces, "layout": {"xaxis": delay_axis(low, high), "yaxis": share, "hovermode": "closest"}}
 
 
-def over_time(timeline: Parts) -> Figure:
-    """Quantiles of each part of the time, with their 95% intervals."""
+def over_time(timeline: Parts, intervals: Intervals) -> Figure:
+    """Quantiles of each part of the time, with their 95% intervals where there are any."""
     places, axis = _time_axis(timeline)
     middles = [(a + b) / 2 for a, b in pairwise(places)]
     traces: list[Figure] = []
     seen: list[float] = []
     for i, q in enumerate(QUANTILES):
         values = [delays.quantile_ns(float(q)) for _, delays in timeline]
-        bounds = [delays.sure.quantile_ci_ns(float(q)) for _, delays in timeline]
+        bounds = [ends and (ends[0] * 1e9, ends[1] * 1e9) for ends in (known.get(q) for known in intervals)]
         seen += [ns / 1e9 for ns in values if ns is not None]
         seen += [ns / 1e9 for low_high in bounds if low_high for ns in low_high]
         name, colour = f"p{float(q) * 100:g}", f"var(--c{i + 1})"

@@ -246,13 +246,9 @@ def _delays(page: OnewayPage) -> str:
     rows = [["mean", _value(report, "mean"), _interval(report, "mean")]]
     bound = report.details.get("bound98")
     if report.mean is not None and bound is not None:
-        rows.append(
-            [
-                "mean of all packets that crossed, 98%",
-                f"+/- {delay(bound)}",
-                f"{delay(report.mean - bound)} to {delay(report.mean + bound)}",
-            ]
-        )
+        around = f"{delay(report.mean - bound)} to {delay(report.mean + bound)}"
+        cells = [f"+/- {delay(bound)}", around] if bound else ["exact", "each delay is known"]
+        rows.append(["mean of all packets that crossed, 98%" if bound else "mean of all packets that crossed", *cells])
     rows.append(["standard deviation", *_deviation(page)])
     rows += [[named(q), _value(report, q), _interval(report, q)] for q in QUANTILES]
     for name, value in (("least", report.min), ("most", report.max)):

@@ -8,7 +8,7 @@ from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from wirelag.render.html.charts import QUANTILES, Figure, Parts, bars, cdf, clock, duration, heat, over_time
+from wirelag.render.html.charts import QUANTILES, Figure, Intervals, Parts, bars, cdf, clock, duration, heat, over_time
 from wirelag.render.html.frame import (
     Frame,
     bounds,
@@ -40,6 +40,7 @@ class View:
     name: str  # "to the server"; empty where there is only one
     entry: Entry
     timeline: Parts = ()
+    intervals: Intervals = ()  # 95% intervals of the quantiles of each part, in seconds
 
     @property
     def suffix(self) -> str:
@@ -90,8 +91,10 @@ def _add_timeline(page: Page, view: View, figures: dict[str, Figure], sections: 
         return
     length, where = format_duration(view.timeline[0][0].length_ns), f", {view.name}" if view.name else ""
     quantiles, every = f"quantiles{view.suffix}", f"heat{view.suffix}"
-    figures |= {quantiles: over_time(view.timeline), every: heat(view.timeline)}
-    text = f"Half of the {page.what} {_QUANTILES_TEXT} Each point covers {length}."
+    intervals = view.intervals or [{}] * len(view.timeline)
+    figures |= {quantiles: over_time(view.timeline, intervals), every: heat(view.timeline)}
+    bands = _BANDS_TEXT if any(intervals) else _NO_BANDS_TEXT
+    text = f"Half of the {page.what} {_QUANTILES_TEXT} {bands} Each point covers {length}."
     sections.append(chart(quantiles, f"Over time{where}", text))
     below = scale(figures[every], page.what) + _time_table(view.timeline)
     text = f"How many {page.what} took how long, and when. {_HEAT_TEXT}"
@@ -105,10 +108,11 @@ def _ranked(entry: Entry, leg: str) -> Entry:
 
 # ---- text and tables ----
 
-_QUANTILES_TEXT: Final = (
-    "were faster than p50, 90% faster than p90, 99% faster than p99. Bands are 95% intervals of independent samples; "
-    "where there is none, there were too few samples."
+_QUANTILES_TEXT: Final = "were faster than p50, 90% faster than p90, 99% faster than p99."
+_BANDS_TEXT: Final = (
+    "Bands are 95% intervals; where there is none, there were too few samples, or delays changed too slowly."
 )
+_NO_BANDS_TEXT: Final = "There are no 95% intervals; --interval gives them where parts are long enough."
 _HEAT_TEXT: Final = "Both the delay axis and the colours are logarithmic."
 
 
