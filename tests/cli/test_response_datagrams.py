@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from tests.cli.test_response_method import asked, by_key
+from tests.support.command import wirelag
+from tests.support.two_way_captures import in_step, stream, write
 
 CALLS = (
     "nfstream__nfstream__tests__pcaps__facebook",
@@ -84,3 +86,29 @@ def test_polling_at_a_pace_is_requests_and_responses(shared_data: Path) -> None:
     assert (server["samples"], server["mean"]) == (400, pytest.approx(0.0038, abs=0.0001))
     alone = datagrams(capture, "--port", "17500")
     assert {reason for group in alone.values() for reason in group["abstained"]} == {"paced", "too_few"}
+
+
+# ---- made here ----
+
+
+@pytest.mark.parametrize("after_ms", [4, 10, 16])
+def test_two_sides_in_step_are_a_stream(tmp_path: Path, after_ms: float) -> None:
+    """Both sides of a call have the same pace, so each datagram seems to answer the other side's."""
+    capture = write(tmp_path / "call.pcap", in_step(50_000, 5, after_ms))
+    found = asked(capture, "--method", "pairs")
+    assert (found["samples"], found["mean"]) == (0, None)
+    assert found["stream"] == found["exchanges"] == 250
+    said = wirelag("response", capture, "--method", "pairs").stdout
+    assert "250 of 250 exchanges are of streams of datagrams in both directions, such as a call's" in said
+
+
+def test_two_sides_that_send_at_random_are_a_stream(tmp_path: Path) -> None:
+    found = asked(write(tmp_path / "random.pcap", stream(50_000, 5)), "--method", "pairs")
+    assert found["samples"] == 0
+    assert found["stream"] == found["exchanges"] > 100
+
+
+def test_prompt_responses_to_a_paced_client_are_timed(tmp_path: Path) -> None:
+    found = asked(write(tmp_path / "polls.pcap", in_step(50_000, 5, after_ms=1.5)))
+    assert (found["estimator"], found["samples"], found["stream"]) == ("pairs", 250, 0)
+    assert found["mean"] == pytest.approx(0.0015)
