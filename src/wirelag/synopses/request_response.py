@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from operator import add
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -53,35 +54,24 @@ class Told(NamedTuple):
     datagrams: int = 0  # requests of a flow of datagrams
     epochs: int = 0
     several: int = 0  # epochs that surely had several requests in flight
-    pipelined: int = 0  # exchanges of datagrams
+    pipelined: int = 0  # exchanges
     between: int = 0  # those that fill neither little nor most of the time from one request to the next
     alike: int = 0  # of these, with request and response of a size
     spans: int = 0  # epochs of datagrams,
     paced: int = 0  # and those in which they had a pace of their own
 
-    def adding(self, **more: int) -> Told:
+    def adding(self, more: Told) -> Told:
         """With these, too."""
-        return self._replace(**{name: getattr(self, name) + n for name, n in more.items()})
-
-    def exchanged(self, rows: Array) -> Told:
-        """With what these exchanges of datagrams tell, too."""
-        took, idle = rows["first_ns"] - rows["request_ns"], rows["idle_ns"]
-        between = (idle >= 0) & (7 * took >= idle) & (7 * idle >= took)
-        less, more = (size(rows["request_bytes"], rows["response_bytes"]) for size in (np.minimum, np.maximum))
-        return self.adding(
-            pipelined=int(np.count_nonzero(rows["flags"] & np.uint64(PIPELINED))),
-            between=int(np.count_nonzero(between)),
-            alike=int(np.count_nonzero(between & (2 * less >= more))),
-        )
+        return Told(*map(add, self, more))
 
     def told(self, epochs: Array) -> Told:
         """With what these epochs tell, too."""
         if int(epochs[0]["ports"]) & 0xFF == UDP:
             paced = int(np.count_nonzero(epochs["reason"] == PACED))
-            return self.adding(datagrams=int(epochs["requests"].sum()), spans=len(epochs), paced=paced)
+            return self.adding(Told(datagrams=int(epochs["requests"].sum()), spans=len(epochs), paced=paced))
         answered = epochs[epochs["count"] > 0]
         several = (answered["in_flight"] > 1) & (answered["confidence"] >= SURE)
-        return self.adding(epochs=len(answered), several=int(np.count_nonzero(several)))
+        return self.adding(Told(epochs=len(answered), several=int(np.count_nonzero(several))))
 
     @property
     def overlaps(self) -> bool:
@@ -136,12 +126,8 @@ class Exchanges:
         flows, place = np.unique(self.rows["ends"], axis=0, return_inverse=True)
         known = {} if known is None else known
         place = place.reshape(-1)
-        counts = np.bincount(place, minlength=len(flows)).tolist()
-        for flow, count in zip(map(tuple, flows.tolist()), counts, strict=True):
-            known[flow] = known.pop(flow, Told()).adding(exchanges=count)  # now the one heard last
-        for of, members in _of_datagrams(self.rows, place):
-            flow = tuple(flows[of].tolist())
-            known[flow] = known[flow].exchanged(members)
+        for flow, told in zip(map(tuple, flows.tolist()), _counted(self.rows, place, len(flows)), strict=True):
+            known[flow] = known.pop(flow, Told()).adding(told)  # now the one heard last
         for ends, rows in epochs.by_ends():
             if (flow := tuple(ends)) in known:
                 known[flow] = known[flow].told(rows)
@@ -226,13 +212,16 @@ class Exchanges:
         )
 
 
-def _of_datagrams(rows: Array, place: Array) -> Iterator[tuple[int, Array]]:
-    """The exchanges of each flow of datagrams, by its place."""
-    datagrams = np.flatnonzero(rows["ends"][:, 4] & np.uint64(0xFF) == UDP)
-    datagrams = datagrams[np.argsort(place[datagrams], kind="stable")]
-    for members in np.split(datagrams, np.flatnonzero(np.diff(place[datagrams])) + 1):
-        if len(members):
-            yield int(place[members[0]]), rows[members]
+def _counted(rows: Array, place: Array, flows: int) -> Iterator[Told]:
+    """What the exchanges of each flow tell, by its place."""
+    took, idle = rows["first_ns"] - rows["request_ns"], rows["idle_ns"]
+    between = (idle >= 0) & (7 * took >= idle) & (7 * idle >= took)
+    less, more = (size(rows["request_bytes"], rows["response_bytes"]) for size in (np.minimum, np.maximum))
+    pipelined = rows["flags"] & np.uint64(PIPELINED) != 0
+    kinds = (place, place[pipelined], place[between], place[between & (2 * less >= more)])
+    counts = [np.bincount(kind, minlength=flows).tolist() for kind in kinds]
+    for exchanges, *others in zip(*counts, strict=True):
+        yield Told(exchanges, 0, 0, 0, *others)
 
 
 def _mean(values_ns: Array) -> float | None:
