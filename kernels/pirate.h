@@ -44,6 +44,11 @@ enum wl_pirate_reason {
     WL_PIRATE_CROWD,     /* several connections in one flow */
     WL_PIRATE_INITIAL,   /* an opening flight cut by the initial congestion window */
     WL_PIRATE_NOT_TCP,   /* the method needs TCP headers */
+    WL_PIRATE_TOO_FAST,  /* these three are the caller's: faster than half a round trip */
+    WL_PIRATE_MULTICAST, /* to a multicast or broadcast address */
+    WL_PIRATE_TUNNEL,    /* a tunnel, which may carry several connections */
+    WL_PIRATE_PACED,     /* open loop: packets at a pace of their own */
+    WL_PIRATE_ACKS,      /* small packets that may be requests or acknowledgements */
     WL_PIRATE_REASONS
 };
 

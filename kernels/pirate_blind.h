@@ -30,6 +30,11 @@
 #define WL_BLIND_LONGEST_LAG ((1u << 20) - 1) /* units */
 #define WL_BLIND_BLOCK 32                     /* lags */
 #define WL_BLIND_SPACED 32                    /* units: packets of one host are closer, without waiting for anything */
+#define WL_BLIND_SHORTER 8                    /* bytes */
+#define WL_BLIND_SCALES 3                     /* sums of 1, 4 and 16 beats */
+#define WL_BLIND_ENOUGH 8                     /* pairs of sums */
+#define WL_BLIND_ENOUGH_BEATS 20              /* pairs of single beats */
+#define WL_BLIND_PAIRS 128
 
 enum wl_blind_stage { WL_BLIND_EMPTY, WL_BLIND_HELD, WL_BLIND_GREETS, WL_BLIND_READY, WL_BLIND_OPENING, WL_BLIND_OPEN };
 
@@ -41,13 +46,21 @@ enum wl_blind_flag {
     WL_BLIND_TOLD = 16,   /* the number in flight is known from the round trip */
     WL_BLIND_JOINED = 32,
     WL_BLIND_CROWD = 64, /* another connection began in it */
-    WL_BLIND_BLOCK_BEFORE = 128
+    WL_BLIND_BLOCK_BEFORE = 128,
+    WL_BLIND_PACED = 256
+};
+
+/* Sums of a number of beats in a row, and how many are like the one before them. */
+struct wl_blind_sums {
+    u32 sum, before; /* units; before: 0, if there is none */
+    u8 beats, pairs, equal, spare;
 };
 
 struct wl_blind_flow {
     s64 start_ns, now_ns, last_ns; /* start of the epoch; times of the last row and of the last request */
     s64 mark_ns;                   /* where a lag begins; while opening, where the flight does */
     s64 small_ns, sum_ns, mean_ns;
+    s64 beat_ns;            /* when the last burst began */
     u64 uneven;             /* squares of differences between neighbours, in a block of lags */
     u32 rtt_ns, longest_ns; /* longest: gap of the flight */
     u32 requests, count;
@@ -57,18 +70,28 @@ struct wl_blind_flow {
     u16 lags, low_lags, spread;
     u16 opened, usual; /* lengths of the first request, and of later ones */
     u16 syn, alike;    /* lengths of a SYN, and of what may be several; 0: none */
-    u8 blocks, calm, of_block, in_flight, sure, since, greeted, stage, flags;
+    u8 blocks, calm, of_block, in_flight, sure, since, greeted, stage;
+    u16 flags;
+    u16 least, shorter, beside, waiting; /* shorter packets of a bare flow: bytes; all, those beside a request, the last in a row */
+    u32 shorter_count;                   /* in the epoch */
+    struct wl_blind_sums pace[WL_BLIND_SCALES];
 };
 
 #if !defined(__cplusplus) && !defined(static_assert)
 #define static_assert _Static_assert
 #endif
-static_assert(sizeof(struct wl_blind_flow) <= 152, "the flow record of blind");
+static_assert(sizeof(struct wl_blind_flow) <= 200, "the flow record of blind");
 
 /* The lower bound of a gap in a closed loop: three quarters of a round trip. */
 WL_INLINE s64 wl_blind_floor(const struct wl_blind_flow *f)
 {
     return f->rtt_ns - (f->rtt_ns >> 2);
+}
+
+/* Whether nothing but requests shows what triggers them: a flow of datagrams that began without a known handshake. */
+WL_INLINE int wl_blind_bare(const struct wl_blind_flow *f)
+{
+    return !(f->flags & WL_BLIND_SIZED);
 }
 
 /* By halves: eBPF has no instruction that counts zeros, and its compilers do not emulate one. */
@@ -137,12 +160,100 @@ WL_INLINE int wl_blind_is_small(struct wl_blind_flow *f, u16 length)
     return 1;
 }
 
+/* Shorter packets of a bare flow */
+
+/* Whether a packet comes so early that it belongs to the opening flight of a near server. */
+WL_INLINE int wl_blind_early(const struct wl_blind_flow *f, s64 now_ns)
+{
+    return f->stage == WL_BLIND_READY || (f->stage == WL_BLIND_OPENING && now_ns - f->last_ns <= WL_BLIND_FLIGHT_NS);
+}
+
+WL_INLINE int wl_blind_is_shorter(const struct wl_blind_flow *f, s64 now_ns, u16 length)
+{
+    if (!wl_blind_bare(f) || wl_blind_early(f, now_ns))
+        return 0;
+    return length <= WL_BLIND_SMALL && length + WL_BLIND_SHORTER <= f->least;
+}
+
+WL_INLINE u16 wl_blind_more(u16 n, u16 by)
+{
+    return (u32)n + by < 65535 ? (u16)(n + by) : 65535;
+}
+
+WL_INLINE void wl_blind_take_shorter(struct wl_blind_flow *f, s64 now_ns)
+{
+    s64 near_ns = f->mean_ns >> 3;
+
+    f->requests += f->requests < ~0u;
+    f->shorter_count += f->shorter_count < ~0u;
+    f->shorter = wl_one_more(f->shorter);
+    if (now_ns - f->last_ns <= near_ns)
+        f->beside = wl_one_more(f->beside);
+    else
+        f->waiting = f->waiting && now_ns - f->small_ns <= near_ns ? wl_one_more(f->waiting) : 1;
+    f->small_ns = now_ns;
+}
+
+/* Whether the shorter packets of a flow acknowledge: they come together with requests, or are too frequent to be missing in the
+ * opening flight by chance. */
+WL_INLINE int wl_blind_acknowledge(const struct wl_blind_flow *f)
+{
+    if (!f->shorter)
+        return 0;
+    return 8u * f->beside >= 7u * f->shorter || (u32)f->in_flight * f->shorter >= 4u * ((u32)f->gaps + f->shorter);
+}
+
+/* The pace */
+
+WL_INLINE void wl_blind_beat(struct wl_blind_flow *f, s64 now_ns)
+{
+    s64 units = (now_ns >> 10) - (f->beat_ns >> 10);
+    u32 beat = units < WL_BLIND_LONGEST_LAG ? (u32)units : WL_BLIND_LONGEST_LAG;
+
+    f->beat_ns = now_ns;
+    for (u32 i = 0; i < WL_BLIND_SCALES; i++) {
+        struct wl_blind_sums *p = &f->pace[i];
+        u32 apart, larger;
+
+        p->sum += beat;
+        if (++p->beats < 1u << 2 * i)
+            continue;
+        if (p->before) {
+            apart = p->sum > p->before ? p->sum - p->before : p->before - p->sum;
+            larger = p->sum > p->before ? p->sum : p->before;
+            p->equal = (u8)(p->equal + (apart << (3 + i) < larger));
+            p->pairs++;
+        }
+        if (p->pairs == WL_BLIND_PAIRS) {
+            p->pairs >>= 1;
+            p->equal >>= 1;
+        }
+        p->before = p->sum;
+        p->sum = p->beats = 0;
+    }
+}
+
+/* Whether the sender has a clock of its own: on some scale most sums are like the one before them; of a flow with a handshake,
+ * nearly all. */
+WL_INLINE int wl_blind_even(const struct wl_blind_flow *f)
+{
+    u32 eighths = wl_blind_bare(f) ? 4 : 7;
+    int even = 0;
+
+    for (u32 i = 0; i < WL_BLIND_SCALES; i++) {
+        const struct wl_blind_sums *p = &f->pace[i];
+
+        even |= p->pairs >= (i ? WL_BLIND_ENOUGH : WL_BLIND_ENOUGH_BEATS) && 8u * p->equal > eighths * p->pairs;
+    }
+    return even;
+}
+
 /* Requests */
 
 WL_INLINE void wl_blind_close(struct wl_blind_flow *f, s64 now_ns)
 {
     f->stage = WL_BLIND_OPEN;
-    f->mark_ns = now_ns;
+    f->mark_ns = f->beat_ns = now_ns;
     f->since = 0;
 }
 
@@ -177,9 +288,17 @@ WL_INLINE int wl_blind_opening(struct wl_blind_flow *f, s64 now_ns, s64 gap_ns)
     return 1;
 }
 
+/* Requests that are closer to each other belong to a burst. */
+WL_INLINE s64 wl_blind_near(const struct wl_blind_flow *f)
+{
+    if (f->rtt_ns)
+        return wl_blind_floor(f) < WL_BLIND_NEAR_NS ? wl_blind_floor(f) : WL_BLIND_NEAR_NS;
+    return wl_blind_bare(f) && f->mean_ns >> 3 > WL_BLIND_NEAR_NS ? f->mean_ns >> 3 : WL_BLIND_NEAR_NS;
+}
+
 WL_INLINE void wl_blind_burst(struct wl_blind_flow *f, s64 gap_ns)
 {
-    s64 near_ns = f->rtt_ns && wl_blind_floor(f) < WL_BLIND_NEAR_NS ? wl_blind_floor(f) : WL_BLIND_NEAR_NS;
+    s64 near_ns = wl_blind_near(f);
 
     f->gaps++;
     f->bare = (u16)(f->bare + !(f->flags & WL_BLIND_QUIET));
@@ -196,6 +315,8 @@ WL_INLINE void wl_blind_burst(struct wl_blind_flow *f, s64 gap_ns)
         f->alone >>= 1;
         f->runs >>= 1;
         f->bursts >>= 1;
+        f->shorter >>= 1;
+        f->beside >>= 1;
     }
 }
 
@@ -270,13 +391,15 @@ WL_INLINE void wl_blind_measure(struct wl_blind_flow *f, s64 now_ns, s64 gap_ns,
     int quiet = f->flags & WL_BLIND_QUIET, thinks = quiet && gap_ns > WL_BLIND_THINKING_NS && quiet_ns > gap_ns >> 1;
 
     if (f->mean_ns && gap_ns > 16 * latency_ns && (f->rtt_ns ? thinks : gap_ns > WL_BLIND_SILENCE_NS)) {
-        f->mark_ns = now_ns;
+        f->mark_ns = f->beat_ns = now_ns;
         f->since = 0;
         return;
     }
     if (f->rtt_ns && quiet && f->mean_ns && quiet_ns > WL_BLIND_THINK_NS && quiet_ns > latency_ns >> 3)
         f->alone++;
     wl_blind_burst(f, gap_ns);
+    if (!closes && gap_ns > f->mean_ns >> 3)
+        wl_blind_beat(f, now_ns);
     f->sum_ns += gap_ns;
     f->count++;
     f->mean_ns = f->mean_ns ? f->mean_ns + ((gap_ns - f->mean_ns) >> 5) : gap_ns;
@@ -289,20 +412,25 @@ WL_INLINE void wl_blind_request(struct wl_blind_flow *f, s64 now_ns, u16 length)
     s64 gap_ns = now_ns - f->last_ns;
     int opening = f->stage == WL_BLIND_OPENING;
 
+    if (wl_blind_early(f, now_ns) && (length < f->least || f->stage == WL_BLIND_READY))
+        f->least = length;
     gap_ns = gap_ns < WL_BLIND_LONGEST_NS ? gap_ns : WL_BLIND_LONGEST_NS;
-    f->requests++;
+    f->requests += f->requests < ~0u;
     f->last_ns = now_ns;
     if (f->stage == WL_BLIND_READY) {
-        f->start_ns = f->mark_ns = now_ns;
+        f->start_ns = f->mark_ns = f->beat_ns = now_ns;
         f->in_flight = f->sure = 1;
         f->opened = length > f->opened ? length : f->opened;
         f->stage = f->flags & WL_BLIND_JOINED ? WL_BLIND_OPEN : WL_BLIND_OPENING;
         return;
     }
+    if (f->waiting && now_ns - f->small_ns <= f->mean_ns >> 3)
+        f->beside = wl_blind_more(f->beside, f->waiting);
+    f->waiting = 0;
     f->usual = (u16)(f->usual ? f->usual + (((int)length - f->usual) >> 3) : length);
     if (!opening || !wl_blind_opening(f, now_ns, gap_ns))
         wl_blind_measure(f, now_ns, gap_ns, opening);
-    f->flags &= (u8)~WL_BLIND_QUIET;
+    f->flags &= (u16)~WL_BLIND_QUIET;
 }
 
 /* Reasons for no estimate */
@@ -340,6 +468,18 @@ WL_INLINE int wl_blind_chance(const struct wl_blind_flow *f)
     return wl_bits(mean) * (in_flight - 1) < f->spread + dense;
 }
 
+/* Whether a pace would not show yet. */
+WL_INLINE int wl_blind_young(const struct wl_blind_flow *f)
+{
+    return f->pace[wl_blind_bare(f) ? WL_BLIND_SCALES - 1 : 1].pairs < WL_BLIND_ENOUGH;
+}
+
+/* Whether the first request of a bare flow is unlike later ones: its flight was something else. */
+WL_INLINE int wl_blind_odd_opening(const struct wl_blind_flow *f)
+{
+    return wl_blind_bare(f) && f->in_flight > 1 && (f->opened > 2u * f->usual || f->usual > 2u * f->opened);
+}
+
 WL_INLINE u8 wl_blind_reason(const struct wl_blind_flow *f, const struct wl_pirate *s)
 {
     if (f->flags & WL_BLIND_JOINED)
@@ -352,27 +492,37 @@ WL_INLINE u8 wl_blind_reason(const struct wl_blind_flow *f, const struct wl_pira
         return WL_PIRATE_SPONTANEOUS;
     if ((f->in_flight == WL_BLIND_INITIAL || f->in_flight == WL_BLIND_INITIAL + 1) && f->rtt_ns > WL_BLIND_FAR_NS)
         return WL_PIRATE_INITIAL;
+    if (f->flags & WL_BLIND_PACED)
+        return WL_PIRATE_PACED;
     if (f->flags & WL_BLIND_SIZED && !f->rtt_ns && f->usual && 8u * f->opened > 9u * f->usual)
         return WL_PIRATE_COALESCED;
     if (f->flags & WL_BLIND_CROWD || (f->in_flight > 1 && 8u * f->bursts > f->runs) || wl_blind_balance(f) || wl_blind_mixed(f))
         return WL_PIRATE_CROWD;
+    if (wl_blind_odd_opening(f))
+        return WL_PIRATE_JOINED;
+    if (16u * f->shorter > f->gaps && !wl_blind_acknowledge(f))
+        return WL_PIRATE_ACKS;
     if (wl_blind_thinks(f))
         return WL_PIRATE_THINK;
-    return wl_blind_chance(f) ? WL_PIRATE_SPONTANEOUS : WL_PIRATE_ANSWERED;
+    if (wl_blind_chance(f))
+        return WL_PIRATE_SPONTANEOUS;
+    return wl_blind_young(f) ? WL_PIRATE_TOO_FEW : WL_PIRATE_ANSWERED;
 }
 
 WL_INLINE int wl_blind_end(struct wl_blind_flow *f, const struct wl_pirate *s, s64 end_ns, struct wl_epoch *out)
 {
     int told = f->requests > 0;
+    u64 count = (u64)f->count + (wl_blind_acknowledge(f) ? 0 : f->shorter_count);
 
+    f->flags |= wl_blind_even(f) ? WL_BLIND_PACED : 0;
     wl_begin_telling(out, s, f->start_ns, end_ns);
     out->requests = f->requests;
     out->in_flight = f->flags & WL_BLIND_JOINED ? 0 : f->in_flight;
     if (f->rtt_ns)
         out->network_ns = f->rtt_ns;
-    wl_tell(out, WL_PIRATE_BLIND, wl_blind_reason(f, s), f->in_flight * f->sum_ns, f->count);
+    wl_tell(out, WL_PIRATE_BLIND, wl_blind_reason(f, s), f->in_flight * f->sum_ns, count);
     f->start_ns = end_ns;
-    f->requests = f->count = 0;
+    f->requests = f->count = f->shorter_count = 0;
     f->sum_ns = 0;
     return told;
 }
@@ -390,7 +540,11 @@ WL_INLINE int wl_blind_ordinary(struct wl_blind_flow *f, s64 now_ns, u16 length,
         f->flags |= WL_BLIND_QUIET;
         return 0;
     }
-    f->flags &= (u8)~WL_BLIND_FULL;
+    if (wl_blind_is_shorter(f, now_ns, length)) {
+        wl_blind_take_shorter(f, now_ns);
+        return 0;
+    }
+    f->flags &= (u16)~WL_BLIND_FULL;
     f->flags |= length >= WL_FULL_LENGTH ? WL_BLIND_FULL : 0;
     if (continues)
         return 0;

@@ -38,7 +38,7 @@ class Task:
 class Load:
     """The lab's own client; load.c and lab.h explain patterns, formats and distributions."""
 
-    pattern: str = "sliding"  # batch, pages, open
+    pattern: str = "sliding"  # batch, pages, open, clock
     in_flight: int = 1
     format: str = "http"  # memcached, redis, udp
     response: str = "constant:500"  # bytes requested
@@ -52,6 +52,9 @@ class Load:
     each: int = 0  # requests of a connection before a new one replaces it
     lifetime: str = ""  # lifetime of a connection in microseconds; then a new one replaces it
     patience_us: int = 0  # after which a request has failed, and is logged so; 0: any failure ends the client
+    ack: str = ""  # bytes of a datagram that acknowledges responses; empty: there is none
+    ack_every: int = 1  # responses
+    ack_delay_us: int = 0
     tcp_info: bool = False  # log the kernel's round-trip time with each response
 
     logs: ClassVar[bool] = True
@@ -65,6 +68,8 @@ class Load:
             *(f"response={self.response}", *([f"request={self.request}"] if self.request else [])),
             *(f"post={self.post}", f"objects={self.objects}", f"think-us={self.think}"),
             *(f"tcp-info={int(self.tcp_info)}", f"patience-us={self.patience_us}"),
+            *([f"ack={self.ack}", f"ack-every={self.ack_every}"] if self.ack else []),
+            f"ack-delay-us={self.ack_delay_us}",
             *([f"lifetime-us={self.lifetime}"] if self.lifetime else []),
             *(f"think-share={self.think_share}", f"rate={self.rate}", f"pace-us={self.pace_us}", f"each={self.each}"),
         ]

@@ -5,11 +5,13 @@
  *   batch    W requests, all their responses, then the next W
  *   pages    a page, then its objects with at most W in flight, then the next page
  *   open     requests at random times (rate per second and connection), regardless of responses
+ *   clock    the same at equal intervals, each up to a tenth earlier or later
  * Before it uses the room made by a response, the client thinks: with probability think-share, for think-us. A connection may
  * have a lifetime: after it, and when all responses have come, a new one replaces it. patience-us: requests without a response
  * by then, and those of a broken connection, are logged as failed, and a new connection replaces it. Without it any failure ends
- * the program. Every request is a separate send; its time is taken just before. A request is answered when all bytes of its
- * response were read. Times are CLOCK_MONOTONIC; the log begins with CLOCK_REALTIME minus CLOCK_MONOTONIC. */
+ * the program. ack: a datagram of this length acknowledges every so many responses, at once or ack-delay-us later. Every request is
+ * a separate send; its time is taken just before. A request is answered when all bytes of its response were read. Times are
+ * CLOCK_MONOTONIC; the log begins with CLOCK_REALTIME minus CLOCK_MONOTONIC. */
 #include "lab.h"
 
 #include <arpa/inet.h>
@@ -23,7 +25,8 @@
 #define WAITING 1024 /* requests of a connection that wait for their response; a power of two */
 #define HEAD_BYTES 1024
 #define REQUEST_BYTES (1 << 20)
-#define MOST_IN_FLIGHT 255
+#define MOST_IN_FLIGHT 254
+#define ACKNOWLEDGES 255 /* of a timer, instead of the number of requests */
 #define DATAGRAM_BYTES 12
 #define BEGINNING (SECOND / 10)
 #define APART (733 * MICROSECOND)
@@ -52,11 +55,13 @@ struct connection {
     char head[HEAD_BYTES];
     u32 head_bytes;
     s64 body; /* bytes of the response to come; -1: its head is incomplete */
+    u32 unacknowledged;
 };
 
-static struct distribution response = {'c', {500}}, request, objects = {'u', {1, 20}}, think = {'c', {0}}, lifetime;
+static struct distribution response = {'c', {500}}, request, objects = {'u', {1, 20}}, think = {'c', {0}}, lifetime, ack;
 static const char *address = "127.0.0.1", *pattern = "sliding", *format = "http", *log_path;
-static s64 port = 80, connection_count = 1, in_flight = 1, most = 100000000, each, post, pace_us, wants_info, patience_us, seed = 1;
+static s64 port = 80, connection_count = 1, in_flight = 1, most = 100000000, each, post, pace_us, wants_info, patience_us, seed = 1,
+           ack_every = 1, ack_delay_us;
 static double think_share, rate = 100, seconds = 1;
 
 static struct random numbers;
@@ -66,8 +71,8 @@ static struct entry *entries;
 static s64 begun_ns;                                                           /* when the first connections were made */
 static u64 entry_count, entry_room, asked_count, answered_count, failed_count; /* answered: or failed */
 static s64 end_ns, looked_ns;                                                  /* looked_ns: time of the last check for timeouts */
-static int poll_fd, is_udp;
-static volatile sig_atomic_t is_over; /* SIGTERM: no more requests */
+static int poll_fd, is_udp, is_open;                                           /* is_open: requests do not wait for responses */
+static volatile sig_atomic_t is_over;                                          /* SIGTERM: no more requests */
 static char text[REQUEST_BYTES];
 
 static s64 now_ns(void)
@@ -78,6 +83,14 @@ static s64 now_ns(void)
 static s64 think_ns(void)
 {
     return random_unit(&numbers) < think_share ? (s64)(draw(&think, &numbers) * MICROSECOND) : 0;
+}
+
+/* Time to the next request of an open loop. */
+static s64 until_next(void)
+{
+    double drawn = random_unit(&numbers);
+
+    return (*pattern == 'c' ? 0.9 + 0.2 * drawn : -log(drawn)) / rate * SECOND;
 }
 
 static void after(struct connection *c, s64 wait_ns, u32 room)
@@ -222,6 +235,20 @@ static void ask_for_all(struct connection *c)
     }
 }
 
+/* Datagrams: tell the server that responses have come. */
+static void acknowledge(struct connection *c)
+{
+    static const u64 nothing = ~0ull; /* its number, by which the server knows that it is no request */
+    s64 bytes = (s64)draw(&ack, &numbers);
+
+    if (c->unacknowledged < (u64)ack_every)
+        return;
+    c->unacknowledged = 0;
+    memcpy(text, &nothing, 8);
+    if (send(c->fd, text, bytes < DATAGRAM_BYTES ? DATAGRAM_BYTES : bytes, 0) < 0)
+        fail("send: %s", strerror(errno));
+}
+
 /* Connected: send the first requests. */
 static void begin(struct connection *c)
 {
@@ -240,8 +267,8 @@ static void begin(struct connection *c)
     check(epoll_ctl(poll_fd, EPOLL_CTL_MOD, c->fd, &(struct epoll_event){.events = EPOLLIN, .data.u32 = c - connections}),
         "epoll_ctl");
     c->is_page = *pattern == 'p';
-    if (*pattern == 'o') {
-        after(c, -log(random_unit(&numbers)) / rate * SECOND, 1);
+    if (is_open) {
+        after(c, until_next(), 1);
         return;
     }
     /* Initially connections start apart: with equal service times they would otherwise stay in step for ever, and wait for each
@@ -396,6 +423,11 @@ static void receive(struct connection *c)
         if (got < DATAGRAM_BYTES)
             return;
         memcpy(&number, bytes, 8);
+        c->unacknowledged++;
+        if (ack.kind && !ack_delay_us)
+            acknowledge(c);
+        else if (ack.kind && c->unacknowledged == (u64)ack_every)
+            after(c, ack_delay_us * MICROSECOND, ACKNOWLEDGES);
         answered(c, number, now_ns());
     } else {
         take(c, bytes, got, now_ns());
@@ -407,13 +439,17 @@ static void wake(struct due timer)
     struct connection *c = &connections[timer.thing >> 8];
     u32 room = timer.thing & 255;
 
+    if (room == ACKNOWLEDGES) {
+        acknowledge(c);
+        return;
+    }
     /* The timer may be that of a connection that was given up. */
-    if (*pattern != 'o' && (!c->port || c->asked - c->answered + c->room + room > (u64)in_flight))
+    if (!is_open && (!c->port || c->asked - c->answered + c->room + room > (u64)in_flight))
         return;
     c->room += room;
     ask_for_all(c);
-    if (*pattern == 'o')
-        heap_push(&timers, timer.at_ns + (s64)(-log(random_unit(&numbers)) / rate * SECOND), timer.thing);
+    if (is_open)
+        heap_push(&timers, timer.at_ns + until_next(), timer.thing);
 }
 
 /* ---- the log ---- */
@@ -470,6 +506,9 @@ int main(int count, char **arguments)
         {"lifetime-us", DISTRIBUTION, &lifetime},
         {"patience-us", INTEGER, &patience_us},
         {"tcp-info", INTEGER, &wants_info},
+        {"ack", DISTRIBUTION, &ack}, /* length of acknowledgements; udp only */
+        {"ack-every", INTEGER, &ack_every},
+        {"ack-delay-us", INTEGER, &ack_delay_us},
         {"requests", INTEGER, &most},
         {"seconds", NUMBER, &seconds},
         {"seed", INTEGER, &seed},
@@ -480,13 +519,14 @@ int main(int count, char **arguments)
     s64 offset;
 
     read_settings(count, arguments, settings);
-    if (!strchr("sbpo", *pattern) || !strchr("hmru", *format))
+    is_udp = *format == 'u';
+    is_open = *pattern == 'o' || *pattern == 'c';
+    if (!strchr("sbpoc", *pattern) || !strchr("hmru", *format))
         fail("not a pattern or format: %s %s", pattern, format);
     if (in_flight < 1 || in_flight > MOST_IN_FLIGHT || post < 0 || post > REQUEST_BYTES / 4 || seconds > 3600)
         fail("out of range: in-flight, post or seconds");
-    if ((each || lifetime.kind || patience_us) && (*pattern == 'o' || (in_flight > 1 && think_share > 0)))
+    if ((each || lifetime.kind || patience_us) && (is_open || (in_flight > 1 && think_share > 0)))
         fail("each, lifetime-us and patience-us go with neither an open loop nor think time with several in flight");
-    is_udp = *format == 'u';
     numbers.at = seed;
     wake_punctually();
     signal(SIGPIPE, SIG_IGN);

@@ -18,7 +18,7 @@ from lab.quota import cpu_quota
 from lab.record import InKernel, Recorder
 from lab.scenarios import Scenario
 from lab.servers import UDP, Httpd
-from lab.tunnels import Tunnel
+from lab.tunnels import Tunnel, WireGuard
 from lab.wire import statistics
 from tests.oracles.headers import endpoint, mix
 from wirelag.estimators.pirate import Method
@@ -49,7 +49,7 @@ def run(scenario: Scenario, seed: int, folder: Path, in_kernel: Method | None = 
         folder / "both.pcap" if scenario.both else None,
         folder / "epochs.npy" if in_kernel else None,
     )
-    tunnels = [Tunnel(number) for number in range(scenario.tunnels)]
+    tunnels = [(WireGuard if scenario.wireguard else Tunnel)(number) for number in range(scenario.tunnels)]
     ways: list[Tunnel | None] = [*tunnels] or [None]
     tasks = [_task(scenario, seed, folder, way) for way in ways]
     delay_ns = scenario.wire.up.delay_us * 1000 if scenario.wire else 0

@@ -29,6 +29,7 @@ class Scenario:
     connections: int = 20
     seconds: float = 6.0
     tunnels: int = 0  # number of clients, the connections of each in one flow of datagrams
+    wireguard: bool = False  # tunnels are WireGuard's
     join_after_s: float = 0.0  # the recorder starts this long after the client
     timestamps: bool = True  # TCP timestamps
     both: bool = False  # also record both directions at the client
@@ -108,7 +109,31 @@ def _others() -> list[Scenario]:
     ]
 
 
-SCENARIOS = {scenario.name: scenario for scenario in (*_single(), *_several(), *_others())}
+def _datagrams() -> list[Scenario]:
+    """Datagrams: acknowledged by others, in streams, of TCP in WireGuard, and of several streams in QUIC."""
+    scenarios = [
+        Scenario("udp-clock", Udpd(), Load("clock", format="udp", request="constant:172", rate=50)),
+        Scenario("udp-open", Udpd(), Load("open", format="udp", request="constant:172", rate=50)),
+        Scenario("wireguard-w1", Httpd("exponential:20000"), Load(), None, 1, 11, tunnels=5, wireguard=True),
+        Scenario("wireguard", Httpd("exponential:50000"), Load(), None, 20, 11, tunnels=5, wireguard=True),
+        Scenario("http3-20k", Http3("exponential:20000"), Http3Load(response=20000), connections=10, seconds=12),
+    ]
+    for w in (2, 16):
+        scenarios.append(
+            Scenario(f"http3-w{w}", Http3(f"exponential:{w * 12500}"), Http3Load(w), connections=10, seconds=12)
+        )
+    for w in (1, 2, 4, 16):
+        asks = Load(in_flight=w, format="udp", request="constant:100", ack="constant:20")
+        server = Udpd(f"exponential:{max(2000, w * 1250)}")
+        scenarios += [
+            Scenario(f"udp-ack-w{w}", server, asks),
+            Scenario(f"udp-ack-half-w{w}", server, replace(asks, ack="bimodal:20:36:0.5", ack_every=2)),
+            Scenario(f"udp-ack-late-w{w}", server, replace(asks, ack_delay_us=5000)),
+        ]
+    return scenarios
+
+
+SCENARIOS = {scenario.name: scenario for scenario in (*_single(), *_several(), *_others(), *_datagrams())}
 
 
 def held_back(scenario: Scenario, service: float = 1.6, size: float = 0.7) -> Scenario:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,3 +44,28 @@ class Tunnel:
         process.wait_for_port(port, udp=True)
         network.run(host, *f"ip addr add {address}/24 dev {device}".split())
         network.run(host, *f"ip link set {device} mtu 1400 up".split())
+
+
+@dataclass(frozen=True)
+class WireGuard(Tunnel):
+    """One tunnel by wireguard-go, which needs no module of the kernel."""
+
+    def dig(self, network: Network, folder: Path) -> None:
+        """Create both ends. Only the client's end knows where the other is."""
+        ends = [
+            ("server1", "client", self.server_address, self.server_port),
+            ("client", "server1", f"10.9.{self.number}.1", self.client_port),
+        ]
+        keys = {host: network.run(host, "wg", "genkey") for host, *_ in ends}
+        for host, peer, address, port in ends:
+            device = f"wl{self.number}{host[0]}{os.getpid()}"  # names of devices are also those of files in /run
+            process = network.start(host, ["wireguard-go", "-f", device], folder / f"{device}.txt")
+            process.wait_for_file(Path("/run/wireguard") / f"{device}.sock")
+            (folder / f"{device}.key").write_text(keys[host])
+            (folder / f"{device}.peer").write_text(keys[peer])
+            public = network.run(host, "sh", "-c", f"wg pubkey < {folder / f'{device}.peer'}").strip()
+            where = ["endpoint", f"{SERVICE_ADDRESS}:{self.server_port}"] if host == "client" else []
+            own = ["listen-port", str(port), "private-key", str(folder / f"{device}.key")]
+            network.run(host, "wg", "set", device, *own, "peer", public, "allowed-ips", "10.9.0.0/16", *where)
+            network.run(host, *f"ip addr add {address}/24 dev {device}".split())
+            network.run(host, *f"ip link set {device} mtu 1400 up".split())

@@ -1,6 +1,6 @@
 /* A server of requests and responses in datagrams. A request is a number (8 bytes), the bytes requested (4), and padding; the
- * response has the same number and that many bytes, after a service time drawn from a distribution. order=parallel: each after
- * its own service time. order=worker: one after the other. */
+ * response has the same number and that many bytes, after a service time drawn from a distribution. A number of all ones
+ * acknowledges, and has no response. order=parallel: each after its own service time. order=worker: one after the other. */
 #include "lab.h"
 
 #include <arpa/inet.h>
@@ -20,6 +20,7 @@ struct response {
 static struct response responses[PENDING];
 static u32 unused[PENDING], unused_count;
 static struct heap due;
+static const unsigned char acknowledges[8] = {255, 255, 255, 255, 255, 255, 255, 255};
 
 int main(int count, char **arguments)
 {
@@ -67,7 +68,7 @@ int main(int count, char **arguments)
             s64 now = clock_ns(CLOCK_MONOTONIC), start = *order == 'w' && worker_ns > now ? worker_ns : now;
             u32 slot;
 
-            if (got < LEAST_BYTES)
+            if (got < LEAST_BYTES || !memcmp(data, acknowledges, 8))
                 continue;
             slot = unused[--unused_count];
             responses[slot].to = from;

@@ -103,10 +103,10 @@ def test_loops_with_known_latencies(in_flight: int, sixth: bool, tmp_path: Path)
 
 
 def test_udp_is_followed_blindly(tmp_path: Path) -> None:
-    capture = write(tmp_path / "udp.pcap", frames(Loop(constant(8 * MS)), 1, 40_000))
+    capture = write(tmp_path / "udp.pcap", frames(Loop(constant(8 * MS, jitter=0.6), seconds=12), 1, 40_000))
     found = asked(capture)
     assert found["method"] == ["blind"]
-    assert found["mean"] == pytest.approx(0.008, rel=0.02)
+    assert found["mean"] == pytest.approx(0.008, rel=0.04)
     assert asked(capture, "--method", "ack")["abstained"].keys() <= {"not_tcp"}
 
 

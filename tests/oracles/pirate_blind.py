@@ -16,6 +16,8 @@ MOST_GREETINGS = 8
 SMALL = 144
 SYN_LONGER = (4, 8, 12, 16)
 SACK = 12
+SHORTER = 8
+ENOUGH = 8
 FAR_NS = 2**20
 MOST_IN_FLIGHT = 64
 LONGEST_LAG = 2**20 - 1
@@ -109,20 +111,24 @@ class Bursts:
     bursts: int = 0
     run: int = 0
 
-    def take(self, gap_ns: int, w: int, is_bare: bool, is_alone: bool) -> None:
+    def take(self, gap_ns: int, near_ns: int, w: int, is_bare: bool, is_alone: bool) -> None:
         self.gaps += 1
         self.bare += is_bare
         self.alone += is_alone
-        near = 100_000 if self.rtt == 0 else min(100_000, most_of(self.rtt))
-        if gap_ns <= near:
+        if gap_ns <= near_ns:
             self.run = min(self.run + 1, MOST)
         else:
             self.runs += 1
             self.bursts += self.run >= w
             self.run = 0
-        if self.gaps == 512:
-            for name in ("gaps", "bare", "alone", "runs", "bursts"):
-                setattr(self, name, getattr(self, name) >> 1)
+
+    @property
+    def is_many(self) -> bool:
+        return self.gaps == 512
+
+    def forget(self) -> None:
+        for name in ("gaps", "bare", "alone", "runs", "bursts"):
+            setattr(self, name, getattr(self, name) >> 1)
 
 
 @dataclass
@@ -176,6 +182,82 @@ class Lags:
         self.block, self.block_before = (), total
 
 
+@dataclass
+class Sums:
+    """Sums of so many beats in a row, and how many are like the one before them."""
+
+    beats: int
+    part: int
+    so_far: tuple[int, ...] = ()
+    before: int = 0
+    pairs: int = 0
+    equal: int = 0
+
+    def take(self, beat: int) -> None:
+        self.so_far = (*self.so_far, beat)
+        if len(self.so_far) < self.beats:
+            return
+        total = sum(self.so_far)
+        if self.before > 0:
+            self.pairs += 1
+            self.equal += self.part * abs(total - self.before) < max(total, self.before)
+        if self.pairs == 128:
+            self.pairs, self.equal = 64, self.equal >> 1
+        self.so_far, self.before = (), total
+
+    def are_even(self, eighths: int) -> bool:
+        return self.pairs >= (20 if self.beats == 1 else ENOUGH) and 8 * self.equal > eighths * self.pairs
+
+
+class Pace:
+    """The times between bursts of requests: a sender with a clock of its own keeps them, or their sums, alike."""
+
+    def __init__(self) -> None:
+        self.at = 0
+        self.sums = [Sums(1, 8), Sums(4, 16), Sums(16, 32)]
+        self.is_even = False
+
+    def take(self, t: int) -> None:
+        beat = min((t >> 10) - (self.at >> 10), LONGEST_LAG)
+        self.at = t
+        for sums in self.sums:
+            sums.take(beat)
+
+
+@dataclass
+class Shorter:
+    """Packets shorter than any of the opening flight: acknowledgements, or requests."""
+
+    least: int = 65535
+    seen: int = 0
+    beside: int = 0
+    waiting: int = 0  # those in a row, up to now
+    last: int = 0
+    in_epoch: int = 0
+
+    def belongs(self, length: int) -> bool:
+        return length <= SMALL and length + SHORTER <= self.least
+
+    def take(self, t: int, since_request_ns: int, near_ns: int) -> None:
+        self.seen = min(self.seen + 1, MOST)
+        self.in_epoch += 1
+        if since_request_ns <= near_ns:
+            self.beside = min(self.beside + 1, MOST)
+        elif self.waiting > 0 and t - self.last <= near_ns:
+            self.waiting = min(self.waiting + 1, MOST)
+        else:
+            self.waiting = 1
+        self.last = t
+
+    def request(self, t: int, near_ns: int) -> None:
+        if self.waiting > 0 and t - self.last <= near_ns:
+            self.beside = min(self.beside + self.waiting, MOST)
+        self.waiting = 0
+
+    def acknowledge(self, w: int, gaps: int) -> bool:
+        return self.seen > 0 and (8 * self.beside >= 7 * self.seen or w * self.seen >= 4 * (gaps + self.seen))
+
+
 class Blind:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -189,6 +271,7 @@ class Blind:
         self.small_at: int | None = None  # since the last request
         self.opening: Opening | None = None
         self.bursts, self.lags = Bursts(0), Lags(0)
+        self.pace, self.shorter = Pace(), Shorter()
         self.last = self.mean = self.opened = self.usual = 0
         self.start = self.requests = self.sum_ns = self.count = 0
 
@@ -239,6 +322,10 @@ class Blind:
         if self.sizes is not None and self.sizes.take(length):
             self.small_at = t
             return None
+        if self.is_shorter(t, length):
+            self.requests += 1
+            self.shorter.take(t, t - self.last, self.mean >> 3)
+            return None
         continues, self.full = self.full, length >= FULL_LENGTH
         if continues:
             return None
@@ -248,19 +335,34 @@ class Blind:
         is_long = self.count >= settings.fewest or long_ns >= 4 * settings.epoch_ns
         return self.end(t) if long_ns >= settings.epoch_ns and is_long else None
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether nothing but the requests shows what answers them."""
+        return self.sizes is None
+
+    def is_shorter(self, t: int, length: int) -> bool:
+        if not self.is_bare or self.opening is None or (self.opening.is_open and t - self.last <= 2**17):
+            return False
+        return self.shorter.belongs(length)
+
     def request(self, t: int, length: int) -> None:
+        if self.opening is None or (self.opening.is_open and t - self.last <= 2**17):
+            self.shorter.least = min(self.shorter.least, length)
         if self.opening is None:
             self.opened = max(self.opened, length)
             self.start = self.last = self.lags.mark = t
             self.opening = Opening(self.rtt, t, is_open=not self.joined)
+            self.pace.at = t
             return
         self.usual = self.usual + (length - self.usual >> 3) if self.usual else length
         gap_ns, self.last = min(t - self.last, 2**40), t
         is_first = self.opening.is_open
+        self.shorter.request(t, self.mean >> 3)
         if not (is_first and self.opening.take(t, gap_ns)):
             self.measure(t, gap_ns, self.opening.w, is_first)
         if is_first and not self.opening.is_open:
             self.lags.restart(t)
+            self.pace.at = t
         self.small_at = None
 
     def measure(self, t: int, gap_ns: int, w: int, is_first: bool) -> None:
@@ -269,21 +371,38 @@ class Blind:
         is_idle = thinks if self.rtt > 0 else gap_ns > 200_000_000
         if self.mean > 0 and gap_ns > 16 * latency_ns and is_idle:
             self.lags.restart(t)
+            self.pace.at = t
             return
         is_alone = self.rtt > 0 and self.mean > 0 and quiet_ns > max(2**20, latency_ns >> 3)
-        self.bursts.take(gap_ns, w, self.small_at is None, is_alone)
+        self.bursts.take(gap_ns, self.near_ns, w, self.small_at is None, is_alone)
+        if self.bursts.is_many:
+            self.bursts.forget()
+            self.shorter.seen >>= 1
+            self.shorter.beside >>= 1
+        if gap_ns > self.mean >> 3 and not is_first:
+            self.pace.take(t)
         self.sum_ns += gap_ns
         self.count += 1
         self.mean = gap_ns if self.mean == 0 else self.mean + ((gap_ns - self.mean) >> 5)
         if not is_first:
             self.lags.take(t, w)
 
+    @property
+    def near_ns(self) -> int:
+        """Requests that are closer to each other belong to a burst."""
+        if self.rtt > 0:
+            return min(100_000, most_of(self.rtt))
+        return max(100_000, self.mean >> 3) if self.is_bare else 100_000
+
     def end(self, t: int) -> Epoch | None:
         told = None
+        self.pace.is_even |= any(sums.are_even(4 if self.is_bare else 7) for sums in self.pace.sums)
         if self.requests > 0:
             w = self.opening.w if self.opening is not None else 0
             reason = self.reason()
             sum_ns, count = (w * self.sum_ns, self.count) if reason == "answered" else (0, 0)
+            if count > 0 and not self.shorter.acknowledge(w, self.bursts.gaps):
+                count += self.shorter.in_epoch
             told = Epoch(
                 start_ns=self.start,
                 end_ns=min(t, self.start + 4 * self.settings.epoch_ns),
@@ -296,7 +415,7 @@ class Blind:
                 network_ns=self.rtt or -1,
             )
         self.start = t
-        self.requests = self.sum_ns = self.count = 0
+        self.requests = self.sum_ns = self.count = self.shorter.in_epoch = 0
         return told
 
     def finish(self) -> Epoch | None:
@@ -314,13 +433,26 @@ class Blind:
             return "spontaneous"
         if opening.w in (10, 11) and self.rtt > FAR_NS:
             return "initial"
+        if self.pace.is_even:
+            return "paced"
         if self.sizes is not None and self.rtt == 0 and self.usual and 8 * self.opened > 9 * self.usual:
             return "coalesced"
         if self.is_crowd(opening.w):
             return "crowd"
+        if self.is_bare and opening.w > 1 and not self.opened <= 2 * self.usual <= 4 * self.opened:
+            return "joined"
+        if 16 * self.shorter.seen > bursts.gaps and not self.shorter.acknowledge(opening.w, bursts.gaps):
+            return "acks"
         if bursts.alone * (32 if opening.w == 1 else 4 * opening.w) > bursts.gaps:
             return "think"
-        return "spontaneous" if self.may_be_chance(opening) else "answered"
+        if self.may_be_chance(opening):
+            return "spontaneous"
+        return "too_few" if self.is_young else "answered"
+
+    @property
+    def is_young(self) -> bool:
+        """Whether a pace would not show yet."""
+        return self.pace.sums[2 if self.is_bare else 1].pairs < ENOUGH
 
     def is_crowd(self, w: int) -> bool:
         bursts, lags = self.bursts, self.lags

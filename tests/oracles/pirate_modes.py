@@ -17,6 +17,7 @@ METHODS = ("gap", "modes", "ack", "in_flight", "syn", "auto", "blind")
 REASONS = (
     *("answered", "too_few", "spontaneous", "joined", "think", "reordered"),
     *("coalesced", "no_gap", "crowd", "initial", "not_tcp"),
+    *("too_fast", "multicast", "tunnel", "paced", "acks"),
 )
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 HAS_TCP = 1

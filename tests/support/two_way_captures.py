@@ -53,6 +53,17 @@ def stream(port: int, seconds: float, server_port: int = STREAM, seed: int = 1) 
     return made
 
 
+def in_step(port: int, seconds: float, after_ms: float, every_ms: float = 20, server_port: int = STREAM) -> Frames:
+    """Datagrams of a size at a steady pace, and others as many milliseconds after each: they always take turns."""
+    made: Frames = []
+    for i in range(int(1000 * seconds / every_ms)):
+        for from_client, late in ((True, 0.0), (False, after_ms)):
+            ports = (port, server_port) if from_client else (server_port, port)
+            at_ns = BEGIN_NS + round((i * every_ms + late) * MS)
+            made.append((at_ns, _framed(udp(b"y" * 160, ports), 17, from_client)))
+    return made
+
+
 def from_client_only(loop: Loop, seed: int, port: int, server_port: int = HTTP) -> Frames:
     """The packets that the client of a loop sent; TCP if it has a handshake."""
     made: Frames = []

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.synopses.epochs import Epochs, ends_text
-from wirelag.synopses.request_response import NOT_SINGLE, OVERLAPPING, UDP, Exchanges, Told
+from wirelag.synopses.request_response import NOT_SINGLE, NOT_WAITING, UDP, Exchanges, Told
 
 if TYPE_CHECKING:
     from wirelag.ebpf.pirate import KernelPirate
@@ -171,12 +171,12 @@ class Chooser:
             return np.bincount(places, weights, minlength=len(flows)).astype(np.int64)
 
         single = count(of_exchange[(flags & NOT_SINGLE) == 0])
-        overlapping = count(of_exchange[(flags & np.uint64(OVERLAPPING)) != 0])
+        overlapping = count(of_exchange[(flags & NOT_WAITING) != 0])
         known = count(of_exchange)
         requests, estimates = (count(of_epoch, epochs.rows[name]) for name in ("requests", "count"))
         told = [self._flows.get(ends) for ends in _keys(flows)]
         answers = np.array([one is not None for one in told], bool)
-        overlap = np.array([one is not None and one.overlaps for one in told], bool)
+        overlap = np.array([one is not None and one.mark != 0 for one in told], bool)
         names = flows[:, 2:].copy()
         names[:, 2] &= _SERVER
         servers, server = np.unique(names, axis=0, return_inverse=True)

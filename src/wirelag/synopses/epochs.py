@@ -24,7 +24,7 @@ FEWEST: Final = 4  # flows, or epochs of one flow, needed for a confidence inter
 METHODS: Final = ("gap", "modes", "ack", "window", "syn", "auto", "blind")
 REASONS: Final = (
     "", "too_few", "spontaneous", "joined", "think", "reordered", "coalesced", "no_gap", "crowd", "initial", "not_tcp",
-    "too_fast",
+    "too_fast", "multicast", "tunnel", "paced", "acks",
 )  # fmt: skip
 MEANING: Final = {
     "too_few": "too few responses",
@@ -38,10 +38,15 @@ MEANING: Final = {
     "initial": "the opening flight was cut by the initial congestion window",
     "not_tcp": "the method needs TCP headers",
     "too_fast": "responses would be faster than half the handshake's round trip",
+    "multicast": "sent to a multicast or broadcast address",
+    "tunnel": "a tunnel, which may carry several connections",
+    "paced": "packets at a pace of their own, as in a call or a stream: an open loop",
+    "acks": "short packets that may be requests or acknowledgements",
 }
 UNSIGNED: Final = ("key", "src_high", "src_low", "dst_high", "dst_low", "ports")
 EPOCH: Final = np.dtype([(name, "<u8" if name in UNSIGNED else "<i8") for name in _kernels.EPOCH_COLUMNS])
 ENDS: Final = _kernels.EPOCH_COLUMNS.index("src_high")
+TCP: Final = 6
 TUNNEL: Final = 1 << 8  # in the last word of the ends: a tunnel, whose contents are hidden
 
 
@@ -67,20 +72,24 @@ class Epochs:
     def possible(self) -> Epochs:
         """Without impossible estimates.
 
-        Removes estimates shorter than half the handshake's round trip, and those of tunnels with several packets in
-        flight: the start of a tunnel reveals nothing about the connections in it.
+        Removes those of datagrams to many, whatever their pace; those shorter than half the handshake's round trip; and
+        those of tunnels, unless a TCP handshake was recognised and one packet is in flight: the start of a tunnel
+        reveals nothing about the connections in it.
         """
-        rows = self.rows
+        rows, answered = self.rows, self.rows["count"] > 0
         network_ns = np.maximum(rows["network_ns"], 0)
-        too_fast = (rows["count"] > 0) & (2 * rows["sum_ns"] < network_ns * rows["count"])
-        crowd = (rows["count"] > 0) & (rows["in_flight"] > 1) & ((self.ends[:, 4] & np.uint64(TUNNEL)) != 0)
-        none = too_fast | crowd
+        unknown = (rows["in_flight"] > 1) | (rows["network_ns"] < 0)
+        tunnel = answered & unknown & ((self.ends[:, 4] & np.uint64(TUNNEL)) != 0)
+        too_fast = answered & (2 * rows["sum_ns"] < network_ns * rows["count"])
+        to_many = _to_many(self.ends)
+        none = too_fast | tunnel | to_many
         if not none.any():
             return self
         rows = rows.copy()
         for name in ("count", "sum_ns", "batch_count", "batch_sum_ns", "think_count", "think_sum_ns", "confidence"):
             rows[name][none] = 0
-        rows["reason"][none] = np.where(crowd[none], REASONS.index("crowd"), REASONS.index("too_fast"))
+        for of, reason in ((too_fast, "too_fast"), (tunnel, "tunnel"), (to_many, "multicast")):
+            rows["reason"][of] = REASONS.index(reason)
         return replace(self, rows=rows)
 
     def one_way(self, before: Collection[tuple[int, ...]] = ()) -> Epochs:
@@ -179,6 +188,16 @@ def ends_text(words: list[int], by: str) -> str:
     server = _with_port(dst, dst_port)
     name = {6: "tcp", 17: "udp", 50: "esp"}.get(protocol, str(protocol))
     return server if by == "server" else f"{_with_port(src, src_port)} > {server} {name}"
+
+
+def _to_many(ends: Array) -> Array:
+    """Datagrams to a multicast or broadcast address. A host may end in .255 where networks are large; few do."""
+    high, low, of = ends[:, 2], ends[:, 3], ends[:, 4]
+    last = low & np.uint64(0xFFFFFFFF)
+    is_ipv4 = (high == 0) & (low >> np.uint64(32) == 0xFFFF)
+    to_group = (last >> np.uint64(28) == 0xE) | (last & np.uint64(0xFF) == 0xFF)
+    to_one: Array = np.where(is_ipv4, ~to_group, high >> np.uint64(56) != 0xFF) | (of & np.uint64(0xFF) == TCP)
+    return ~to_one
 
 
 def _reversed(ends: tuple[int, ...]) -> tuple[int, ...]:

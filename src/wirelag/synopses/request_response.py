@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from operator import add
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,12 +17,12 @@ from wirelag.report import Report
 from wirelag.stats.distribution import Distribution
 from wirelag.stats.over_time import alike_ns
 from wirelag.stats.spread import spread_of
-from wirelag.synopses.epochs import Epochs, named
+from wirelag.synopses.epochs import REASONS, Epochs, named
 from wirelag.synopses.samples import facts
 
 Array = npt.NDArray[Any]
 
-PIPELINED, RETRANSMITTED, JOINED, CUT, UNSEEN, OVERLAPPING = 1, 2, 4, 8, 16, 32
+PIPELINED, RETRANSMITTED, JOINED, CUT, UNSEEN, OVERLAPPING, STREAM = 1, 2, 4, 8, 16, 32, 64
 FLAGS: Final = {
     "pipelined": PIPELINED,
     "retransmitted": RETRANSMITTED,
@@ -29,10 +30,14 @@ FLAGS: Final = {
     "cut": CUT,
     "unseen": UNSEEN,
     "overlapping": OVERLAPPING,
+    "stream": STREAM,
 }
-NOT_SINGLE: Final = np.uint64(PIPELINED | JOINED | CUT | UNSEEN | OVERLAPPING)  # no single response time
+NOT_WAITING: Final = np.uint64(OVERLAPPING | STREAM)
+NOT_SINGLE: Final = np.uint64(PIPELINED | JOINED | CUT | UNSEEN) | NOT_WAITING  # no single response time
 UDP: Final = 17
+PACED: Final = REASONS.index("paced")
 SURE: Final = 75  # confidence from which an epoch counts
+MANY: Final = 8  # exchanges from which on their share tells something
 EXCHANGE: Final = np.dtype(
     [
         ("key", "<u8"), ("begin_ns", "<i8"), ("request_ns", "<i8"), ("first_ns", "<i8"), ("last_ns", "<i8"),
@@ -50,25 +55,47 @@ class Told(NamedTuple):
     datagrams: int = 0  # requests of a flow of datagrams
     epochs: int = 0
     several: int = 0  # epochs that surely had several requests in flight
+    pipelined: int = 0  # exchanges
+    between: int = 0  # those that fill neither little nor most of the time from one request to the next
+    alike: int = 0  # of these, with request and response of a size
+    spans: int = 0  # epochs of datagrams,
+    paced: int = 0  # and those in which they had a pace of their own
 
-    def adding(self, exchanges: int = 0, datagrams: int = 0, epochs: int = 0, several: int = 0) -> Told:
+    def adding(self, more: Told) -> Told:
         """With these, too."""
-        return Told(
-            self.exchanges + exchanges, self.datagrams + datagrams, self.epochs + epochs, self.several + several
-        )
+        return Told(*map(add, self, more))
 
     def told(self, epochs: Array) -> Told:
         """With what these epochs tell, too."""
         if int(epochs[0]["ports"]) & 0xFF == UDP:
-            return self.adding(datagrams=int(epochs["requests"].sum()))
+            paced = int(np.count_nonzero(epochs["reason"] == PACED))
+            return self.adding(Told(datagrams=int(epochs["requests"].sum()), spans=len(epochs), paced=paced))
         answered = epochs[epochs["count"] > 0]
         several = (answered["in_flight"] > 1) & (answered["confidence"] >= SURE)
-        return self.adding(epochs=len(answered), several=int(np.count_nonzero(several)))
+        return self.adding(Told(epochs=len(answered), several=int(np.count_nonzero(several))))
 
     @property
     def overlaps(self) -> bool:
         """Whether the client does not wait for a response before the next request."""
-        return 4 * self.exchanges < 3 * self.datagrams or 2 * self.several > self.epochs
+        impatient = self.datagrams > 0 and self.exchanges >= MANY and 8 * self.pipelined >= self.exchanges
+        return impatient or 4 * self.exchanges < 3 * self.datagrams or 2 * self.several > self.epochs
+
+    @property
+    def streams(self) -> bool:
+        """Whether both sides send datagrams on their own, as in a call.
+
+        The client does not wait, and the other side does not respond at once; or the client has a pace, in which the
+        other side's datagrams, of about the same size, have a place somewhere in between.
+        """
+        if self.exchanges < MANY or not self.datagrams:
+            return False
+        in_step = 2 * self.paced > self.spans and 2 * self.alike > self.exchanges
+        return in_step or (self.overlaps and 4 * self.between >= self.exchanges)
+
+    @property
+    def mark(self) -> int:
+        """The flag of its exchanges; 0: none."""
+        return STREAM if self.streams else OVERLAPPING if self.overlaps else 0
 
 
 @dataclass(slots=True)
@@ -95,22 +122,22 @@ class Exchanges:
         """Mark the flows whose client packets alone show that they do not wait for a response before the next request.
 
         Such a client sends a request upon each response: the two alternate, though they do not belong together. So do,
-        for a while, unsolicited datagrams in both directions; there most requests have no exchange.
+        for a while, datagrams of streams in both directions, such as a call's.
         `known` is what earlier intervals told of flows with exchanges; this one is added to it.
         """
         flows, place = np.unique(self.rows["ends"], axis=0, return_inverse=True)
         known = {} if known is None else known
-        exchanges = np.bincount(place.reshape(-1), minlength=len(flows))
-        for flow, count in zip(map(tuple, flows.tolist()), exchanges.tolist(), strict=True):
-            known[flow] = known.pop(flow, Told()).adding(exchanges=count)  # now the one heard last
+        place = place.reshape(-1)
+        for flow, told in zip(map(tuple, flows.tolist()), _counted(self.rows, place, len(flows)), strict=True):
+            known[flow] = known.pop(flow, Told()).adding(told)  # now the one heard last
         for ends, rows in epochs.by_ends():
             if (flow := tuple(ends)) in known:
                 known[flow] = known[flow].told(rows)
-        overlap = np.array([known[tuple(flow)].overlaps for flow in flows.tolist()], bool)
-        if not overlap.any():
+        marks = np.array([known[tuple(flow)].mark for flow in flows.tolist()], np.uint64)
+        if not marks.any():
             return self
         rows = self.rows.copy()
-        rows["flags"][overlap[place.reshape(-1)]] |= np.uint64(OVERLAPPING)
+        rows["flags"] |= marks[place]
         return replace(self, rows=rows)
 
     @property
@@ -121,7 +148,7 @@ class Exchanges:
     @property
     def overlapping(self) -> int:
         """Number of exchanges of flows that do not wait."""
-        return int(np.count_nonzero(self.rows["flags"] & np.uint64(OVERLAPPING)))
+        return int(np.count_nonzero(self.rows["flags"] & NOT_WAITING))
 
     @property
     def response_ns(self) -> npt.NDArray[np.int64]:
@@ -164,7 +191,7 @@ class Exchanges:
         first_ns = rows["first_ns"] - rows["request_ns"]
         to_server, to_client = rows["network_server_ns"], rows["network_client_ns"]
         thought = (rows["idle_ns"] >= 0) & (to_client >= 0)
-        batches = self.rows[(self.rows["flags"] & np.uint64(PIPELINED | CUT | UNSEEN | OVERLAPPING)) == PIPELINED]
+        batches = self.rows[(self.rows["flags"] & (np.uint64(PIPELINED | CUT | UNSEEN) | NOT_WAITING)) == PIPELINED]
         return Report(
             "pairs",
             "response",
@@ -189,6 +216,18 @@ class Exchanges:
             },
             **facts(times),
         )
+
+
+def _counted(rows: Array, place: Array, flows: int) -> Iterator[Told]:
+    """What the exchanges of each flow tell, by its place."""
+    took, idle = rows["first_ns"] - rows["request_ns"], rows["idle_ns"]
+    between = (idle >= 0) & (7 * took >= idle) & (7 * idle >= took)
+    less, more = (size(rows["request_bytes"], rows["response_bytes"]) for size in (np.minimum, np.maximum))
+    pipelined = rows["flags"] & np.uint64(PIPELINED) != 0
+    kinds = (place, place[pipelined], place[between], place[between & (2 * less >= more)])
+    counts = [np.bincount(kind, minlength=flows).tolist() for kind in kinds]
+    for exchanges, *others in zip(*counts, strict=True):
+        yield Told(exchanges, 0, 0, 0, *others)
 
 
 def _mean(values_ns: Array) -> float | None:

@@ -30,6 +30,10 @@ WAY_OUT: Final = {
     "crowd": "Capture before the tunnel, or look inside with --tunnels.",
     "initial": "Capture where responses pass, too, or use --method auto where there are TCP headers.",
     "not_tcp": "Use --method auto or blind.",
+    "multicast": "Nobody has to respond. Measure one-way delay between two points (wirelag oneway).",
+    "tunnel": "Capture before the tunnel, or look inside with --tunnels.",
+    "paced": "There are no responses to time. Measure one-way delay between two points (wirelag oneway).",
+    "acks": "Capture where responses pass, too.",
     "too_fast": "Inspect these flows: requests may be missing, or the packets may not be requests.",
 }
 
