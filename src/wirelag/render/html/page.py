@@ -90,7 +90,7 @@ def _add_timeline(page: Page, view: View, figures: dict[str, Figure], sections: 
         return
     length, where = format_duration(view.timeline[0][0].length_ns), f", {view.name}" if view.name else ""
     quantiles, every = f"quantiles{view.suffix}", f"heat{view.suffix}"
-    figures |= {quantiles: over_time(view.timeline), every: heat(view.timeline)}
+    figures |= {quantiles: over_time(view.timeline), every: heat(view.timeline, page.what)}
     text = f"Half of the {page.what} {_QUANTILES_TEXT} Each point covers {length}."
     sections.append(chart(quantiles, f"Over time{where}", text))
     below = scale(figures[every], page.what) + _time_table(view.timeline)
