@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -227,9 +228,17 @@ def show(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) ->
 
 def write_page(path: str, title: str, x_title: str, y_title: str, lines: dict[str, tuple[Array, Array]]) -> None:
     """A page of its own with one figure: a line for each name."""
-    import plotly.graph_objects as go
+    from wirelag.render.html.charts import line
+    from wirelag.render.html.frame import Frame, chart, document
 
-    figure = go.Figure([go.Scatter(x=x, y=y, name=name) for name, (x, y) in lines.items()])
-    figure.update_layout(title=title, xaxis_title=x_title, yaxis_title=y_title, xaxis_type="log")
-    figure.write_html(path, include_plotlyjs=True)
+    drawn = [
+        line(name, x.tolist(), y.tolist(), f"c{1 + i % 4}") | {"dash": ("", "dash", "dot")[i // 4 % 3]}
+        for i, (name, (x, y)) in enumerate(lines.items())
+    ]
+    every_x, every_y = (np.concatenate([pair[k] for pair in lines.values()]) for k in (0, 1))
+    axis = {"kind": "count", "scale": "log", "range": [float(every_x.min()), float(every_x.max())], "title": x_title}
+    up = {"kind": "count", "range": [0, 1.05 * float(every_y.max())], "title": y_title}
+    figure = {"x": axis, "panels": [{"y": up, "series": drawn}]}
+    text = document(Frame(title=title, subject=""), chart("figure", title, "", 560), {"figure": figure})
+    Path(path).write_text(text, encoding="utf-8")
     print(f"wrote {path}")

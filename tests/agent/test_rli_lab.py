@@ -92,8 +92,8 @@ def test_the_page_shows_rli_results(tool: Callable[[str], str], tmp_path: Path) 
         browser.until("document.body.dataset.ready === 'yes'")
         browser.until("document.getElementById('about').innerText.includes('between references')")
         about = browser.ask("document.getElementById('about').innerText")
-        assert "references came, 0 got lost" in about
+        assert "references received, 0 lost" in about
         assert "loss unknown: rli sees only what arrives" in about
-        assert browser.ask("document.querySelectorAll('#loss .scatterlayer .trace').length") == 3
+        assert browser.ask("document.querySelectorAll('#loss .series.line').length") == 3
         assert browser.problems == []
         assert "wirelag_references_received_total" in running.get("/metrics")[1]

@@ -16,7 +16,7 @@ from wirelag.capture.files import Capture
 from wirelag.cli import progress
 from wirelag.sim import Scenario, simulate
 
-LIBRARIES = {"numpy", "polars", "plotly", "rich", "starlette", "rustworkx", "isal", "zstandard", "pydantic"}
+LIBRARIES = {"numpy", "polars", "rich", "starlette", "rustworkx", "isal", "zstandard", "pydantic"}
 MODULES = (  # a command, libraries that it needs, and a bound for the modules that it loads in all
     ("--help", set(), 80),
     ("--version", set(), 80),

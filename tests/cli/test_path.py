@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from tests.support import command
-from tests.support.html_pages import browse
+from tests.support.html_pages import browse, drawn, series
 from tests.support.path_answers import AC, AD, SCHEMA, SLOW, report
 from tests.support.router_captures import START_NS, Truth, with_prefixes, write_network
 from wirelag.network.captures import Folder
@@ -323,7 +323,7 @@ def test_a_page_is_written(net: Path, reports: list[str], slow: tuple[Path, Trut
     text = page.read_text(encoding="utf-8")
     figures = json.loads(text.split('id="figures">')[1].split("</script>")[0])
     assert set(figures) == {"segments", "segments1", "time"}
-    steps = figures["segments"]["data"]
+    steps = series(figures["segments"])
     total = sum(steps[0]["x"]) + sum(steps[1]["x"])
     assert total == pytest.approx(steps[1]["base"][-1] + steps[1]["x"][-1], rel=1e-4)  # steps follow one another
     wirelag("path", net, slow[0], "--html", page)
@@ -343,7 +343,7 @@ def test_the_page_opens_in_a_browser_whatever_routers_are_called(tool: Callable[
     wirelag("path", network, *files, *AC, "--html", page)
     shown = browse(tool("chromium"), page, tmp_path, "--dump-dom")
     for name in ("segments", "time"):
-        assert 'class="main-svg"' in shown.split(f'id="{name}"')[1].split("<section")[0], name
+        assert 'class="series ' in drawn(shown, name), name
     assert "<img" not in shown
 
 

@@ -11,7 +11,8 @@ import polars as pl
 import pytest
 
 from tests.support import command
-from tests.support.html_pages import Walk, asked_by_the_page, browse, figures
+from tests.support.html_pages import Walk, asked_by_the_page, browse, figures, series
+from tests.support.html_pages import drawn as drawn_in
 from tests.support.places import SCHEMAS
 from tests.support.topologies import SIX, SIX_FILE
 
@@ -184,18 +185,18 @@ def test_every_chart_is_drawn_without_requests(tool: Callable[[str], str], tmp_p
     found = json.loads(wirelag(SIX_FILE, "--upgrade", 2, "--fail", "C-F", "--html", path, "--format", "json"))
     shown = browse(tool("chromium"), path, tmp_path, "--dump-dom", f"--log-net-log={log}")
     for name in CHARTS:
-        assert 'class="main-svg"' in shown.split(f'id="{name}"')[1].split("<section")[0], name
+        assert 'class="series ' in drawn_in(shown, name), name
     assert asked_by_the_page(log) == []
     text = path.read_text(encoding="utf-8")
     chart, walk = figures(text), Walk(text)
     assert walk.addresses == []
-    (plan, drawn) = chart["hops"]["data"]
+    (plan, drawn) = series(chart["hops"])
     assert plan["y"] == [64, *(step["probe_hops"] for step in found["steps"])]
     assert len(drawn["y"]) == 3
-    assert chart["granularity"]["data"][1]["y"] == pytest.approx([64 / 36, 24 / 20, 20 / 18], rel=1e-5)
-    _, others, upgraded = chart["network"]["data"]
-    assert upgraded["text"] == ["1 F", "2 C"]
-    assert sorted(others["customdata"] + upgraded["customdata"]) == list(SIX.routers)
+    assert series(chart["granularity"])[0]["y"] == pytest.approx([64 / 36, 24 / 20, 20 / 18], rel=1e-5)
+    _, others, upgraded = series(chart["network"])
+    assert upgraded["labels"] == ["1 F", "2 C"]
+    assert sorted(others["tips"] + upgraded["tips"]) == list(SIX.routers)
     for said in ("If a link fails", "F>>C", "Measuring inside routers"):
         assert said in walk.text
 

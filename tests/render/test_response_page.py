@@ -13,7 +13,8 @@ import pytest
 
 import wirelag
 from tests.support import command
-from tests.support.html_pages import HOSTILE, Walk, asked_by_the_page, browse, figures, saved
+from tests.support.html_pages import HOSTILE, MOST_BYTES, Walk, asked_by_the_page, browse, figures, saved, series
+from tests.support.html_pages import drawn as drawn_in
 from tests.support.places import DATA
 from tests.support.simulated_captures import write_simulation
 from wirelag.estimators.pirate import Pirate
@@ -81,20 +82,17 @@ def opened(folder: Path, chromium: str, capture: Path, *words: str) -> Run:
     return Run(page, log, shown, found)
 
 
-def section(shown: str, name: str) -> str:
-    return shown.split(f'id="{name}"')[1].split("<section")[0]
-
-
 # ---- one direction ----
 
 
 def test_every_chart_is_drawn_without_requests(tool: Callable[[str], str], tmp_path: Path) -> None:
     ran = opened(tmp_path, tool("chromium"), MIRROR, "--interval", "1s")
     assert asked_by_the_page(ran.log) == []
-    time = section(ran.shown, "time")
-    assert time.count('class="trace scatter') > 6
-    assert 'class="hm"' in time
-    assert 'class="point"' in section(ran.shown, "groups")
+    time = drawn_in(ran.shown, "time")
+    assert time.count('class="series points"') == 2 * COLOURS
+    assert time.count('class="series line"') == 2
+    assert 'class="series heat"' in time
+    assert 'class="series bars"' in drawn_in(ran.shown, "groups")
 
     text = ran.page.read_text(encoding="utf-8")
     walk, chart, found = Walk(text), figures(text), ran.found
@@ -108,36 +106,36 @@ def test_every_chart_is_drawn_without_requests(tool: Callable[[str], str], tmp_p
     for reason in found["abstained"]:
         assert MEANING[reason] in walk.text
         assert WAY_OUT[reason] in walk.text
-    line, think = (trace for trace in chart["time"]["data"] if trace.get("name") == "mean over time")
+    line = series(chart["time"])[-1]
+    assert line["name"] == series(chart["time"], 1)[-1]["name"] == "mean over time"
     means = [part["mean"] for part in found["intervals"]]
     assert [y for y in line["y"] if y is not None] == pytest.approx([x for x in means if x is not None], rel=1e-5)
-    assert line["yaxis"] != think["yaxis"]
 
 
 def test_points_are_the_answered_epochs_by_server(epochs: Epochs) -> None:
-    data = figures(render_response(made(epochs)))["time"]["data"]
+    chart = figures(render_response(made(epochs)))["time"]
     rows = epochs.rows[epochs.rows["count"] > 0]
-    points = [trace for trace in data if trace.get("mode") == "markers" and trace["yaxis"] == "y"]
-    assert sum(len(trace["x"]) for trace in points) == len(rows)
-    assert sorted(y for trace in points for y in trace["y"]) == pytest.approx(
+    points = [one for one in series(chart) if one["draw"] == "points"]
+    assert sum(len(one["x"]) for one in points) == len(rows)
+    assert sorted(y for one in points for y in one["y"]) == pytest.approx(
         sorted(rows["sum_ns"] / rows["count"] / 1e9), rel=1e-5
     )
-    assert len({trace["marker"]["color"] for trace in points}) == len(points) == COLOURS
-    for trace in points:
-        assert all(trace["name"] in text for text in trace["text"])
+    assert len({one["colour"] for one in points}) == len(points) == COLOURS
+    for one in points:
+        assert all(one["name"] in text for text in one["tips"])
 
 
 def test_the_strip_accounts_for_every_epoch(epochs: Epochs) -> None:
     page = made(epochs)
-    figure = figures(render_response(page))["time"]
-    strip = next(trace for trace in figure["data"] if trace["type"] == "heatmap")
-    names = figure["layout"][f"yaxis{strip['yaxis'][1:]}"]["ticktext"]
+    panel = figures(render_response(page))["time"]["panels"][-1]
+    (strip,) = panel["series"]
+    names = panel["y"]["names"]
     assert names[0] == "answered"
     assert set(names[1:]) == set(page.total.details["abstained"])
     shares = np.array(strip["z"], float)
     used = np.array([span.report.details["epochs"] > 0 for span in page.spans])
     assert np.nansum(shares, axis=0)[used] == pytest.approx(1, abs=1e-4)
-    counted = sum(int(words.split()[1].replace(",", "")) for line in strip["customdata"] for words in line if words)
+    counted = sum(int(words.split()[1].replace(",", "")) for line in strip["tips"] for words in line if words)
     assert counted == len(epochs)
     assert len(strip["x"]) == len(page.spans) + 1
 
@@ -156,10 +154,10 @@ def test_a_page_without_results_says_why(epochs: Epochs, tool: Callable[[str], s
     walk = Walk(text)
     assert "No latency could be estimated: no epoch has an estimate." in walk.text
     assert set(figures(text)) == {"time"}
-    assert [trace["type"] for trace in figures(text)["time"]["data"]] == ["heatmap"]
+    assert [one["draw"] for one in series(figures(text)["time"])] == ["heat"]
     assert "10.5.0.100:8443" in walk.text
     shown = browse(tool("chromium"), saved(text, tmp_path), tmp_path, "--dump-dom")
-    assert 'class="hm"' in section(shown, "time")
+    assert 'class="series heat"' in drawn_in(shown, "time")
 
 
 def test_a_page_without_epochs(epochs: Epochs) -> None:
@@ -193,14 +191,13 @@ def test_two_hundred_thousand_epochs_make_a_small_page(epochs: Epochs) -> None:
     crowd = many(epochs, 200_000, 86_400)
     page = made(crowd, 60 * S)
     text = render_response(page)
-    before, after = text.split('id="figures">')
-    assert len(before) + len(after.split("</script>")[0]) < 2_000_000  # without plotly.js
+    assert len(text.encode()) < MOST_BYTES
     chart = figures(text)
-    points = [trace for trace in chart["time"]["data"] if trace.get("mode") == "markers" and trace["yaxis"] == "y"]
-    assert sum(len(trace["x"]) for trace in points) == MOST_POINTS
+    points = [one for one in series(chart["time"]) if one["draw"] == "points"]
+    assert sum(len(one["x"]) for one in points) == MOST_POINTS
     assert points[0]["name"] == "other servers"
     assert len(points) == COLOURS + 1
-    assert len(chart["groups"]["data"][0]["x"]) == MOST_BARS
+    assert len(series(chart["groups"])[0]["x"]) == MOST_BARS
     assert len(page.spans) <= MOST_PARTS
     assert text == render_response(page)
 
@@ -224,7 +221,7 @@ def test_a_pause_is_a_gap(epochs: Epochs) -> None:
     assert 2 < len(page.spans) <= MOST_PARTS
     assert {round(b.start_s - a.end_s, 6) for a, b in pairwise(page.spans)} == {0.0}
     figure = over_time(page.epochs, page.spans)
-    line = next(trace for trace in figure["data"] if trace.get("name") == "mean over time")
+    line = next(one for one in series(figure) if one["name"] == "mean over time")
     known = [y is not None for y in line["y"]]
     assert known[0]
     assert known[-1]
@@ -242,14 +239,14 @@ def test_a_page_of_both_directions_shows_the_parts_of_times(tool: Callable[[str]
     assert ran.found["estimator"] == "pairs"
     assert asked_by_the_page(ran.log) == []
     for name in ("cdf", "split", "quantiles", "heat", "groups"):
-        assert 'class="main-svg"' in section(ran.shown, name), name
+        assert 'class="series ' in drawn_in(ran.shown, name), name
     text = ran.page.read_text(encoding="utf-8")
     walk = Walk(text)
     assert "round trips" not in walk.text
     assert f"{ran.found['samples']:,} responses took at most" in walk.text
     for name in ("network", "server", "transfer", "think"):
         assert repr(ran.found[name]) in walk.values
-    bars = {trace["name"]: trace["x"] for trace in figures(text)["split"]["data"]}
+    bars = {one["name"]: one["x"] for one in series(figures(text)["split"])}
     known = [ran.found, *ran.found["groups"]][: MOST_BARS + 1]
     for name in ("network", "server", "transfer"):
         assert bars[name][0] == pytest.approx(known[0][name], rel=1e-5)
@@ -270,11 +267,11 @@ def test_hostile_text_is_escaped(epochs: Epochs, tool: Callable[[str], str], tmp
                 total=replace(page.total, reason=words, details={**page.total.details, "abstained": abstained}))
     )  # fmt: skip
     walk = Walk(text)
-    assert sorted(tag for tag, _ in walk.tags).count("script") == 3
+    assert sorted(tag for tag, _ in walk.tags).count("script") == 4
     assert not {tag for tag, _ in walk.tags} & {"img", "svg", "a", "b"}
     assert not {name for _, attrs in walk.tags for name in attrs if name.startswith("on")}
     for word in HOSTILE:
         assert word in walk.text
     shown = browse(tool("chromium"), saved(text, tmp_path), tmp_path, "--dump-dom")
-    assert "&lt;img src=x onerror=alert(1)&gt;" in section(shown, "groups")
+    assert "&lt;img src=x onerror=alert(1)&gt;" in drawn_in(shown, "groups")
     assert not re.search(r"<(img|a)[ >][^<]*(onerror|example)", shown)

@@ -10,6 +10,7 @@ FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking",
     "--disable-component-update --disable-sync --disable-extensions --virtual-time-budget=10000",
 )
+MOST_BYTES = 1_000_000  # of any page
 NO_NAMES = "--host-resolver-rules=MAP * ~NOTFOUND"  # blocks the browser's own requests
 
 
@@ -72,6 +73,22 @@ HOSTILE = ("</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>",
 def figures(text: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(text.split('id="figures">')[1].split("</script>")[0])
     return found
+
+
+def series(figure: dict[str, Any], panel: int = 0) -> list[dict[str, Any]]:
+    """What a panel of a chart draws."""
+    found: list[dict[str, Any]] = figure["panels"][panel]["series"]
+    return found
+
+
+def drawn(shown: str, name: str) -> str:
+    """What the browser made of a chart: it has a legend, axes with marks, and shapes."""
+    inside = shown.split(f'id="{name}"')[1].split("<section")[0]
+    assert 'class="plot"' in inside, name
+    assert inside.count("<path") + inside.count("<rect") > 1, name
+    assert "NaN" not in inside, name
+    assert "undefined" not in inside, name
+    return inside
 
 
 def saved(text: str, folder: Path) -> Path:

@@ -11,13 +11,6 @@ function colourOf(delay, least, most) {
   return `rgb(${mix(1, 3)},${mix(3, 5)},${mix(5, 7)})`;
 }
 
-function shape(name, attributes, text) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  if (text !== undefined) made.textContent = text;
-  return made;
-}
-
 const MAP_ROUTERS = 60, MAP_AGE = 60;  // more routers would be illegible; seconds that an unnamed segment stays
 
 function drawMap(svg, segments, chosen, choose, network) {

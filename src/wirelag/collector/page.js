@@ -2,17 +2,15 @@
 "use strict";
 const at = id => document.getElementById(id);
 const state = {segments: [], chosen: null, reports: [], resolution: "interval", drawn: 0, network: null};
-const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const delayOf = seconds => seconds === null || seconds === undefined ? "–" : duration(seconds);
+const shareOf = share => share === null || share === undefined ? "–" : `${Number((100 * share).toPrecision(3))}%`;
 
-function duration(seconds) {
-  if (seconds === null || seconds === undefined) return "–";
-  const size = Math.abs(seconds);
-  const [factor, unit] = size < 1e-6 ? [1e9, "ns"] : size < 1e-3 ? [1e6, "µs"] : size < 1 ? [1e3, "ms"] : size < 120 ? [1, "s"] : size < 7200 ? [1 / 60, "min"] : size < 172800 ? [1 / 3600, "h"] : [1 / 86400, "days"];
-  return `${Number((seconds * factor).toPrecision(3))} ${unit}`;
+function clear(...charts) {
+  for (const id of charts) {
+    at(id).replaceChildren();
+    delete at(id).chart;
+  }
 }
-const percent = share => share === null || share === undefined ? "–" : `${Number((100 * share).toPrecision(3))}%`;
-const shown = text => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");  // plotly renders some HTML
-const count = number => number.toLocaleString("en");
 
 async function ask(path, parameters) {
   const answer = await fetch(path + (parameters ? "?" + new URLSearchParams(parameters) : ""));
@@ -40,8 +38,8 @@ function drawSegments() {
   at("segments").tBodies[0].replaceChildren(...state.segments.map(segment => {
     const latest = segment.latest, now = Date.now() / 1000;
     const unseen = latest ? latest.unseen.upstream + latest.unseen.downstream : 0;
-    const clock = !latest ? "–" : latest.clock.synchronised ? `± ${duration(latest.clock.error)}` : "not synchronised";
-    const made = latest ? row([segment.segment, duration(latest.mean), duration(latest.quantiles["0.99"]), percent(segment.loss), clock, count(unseen), duration(Math.max(0, now - latest.end))],
+    const clock = !latest ? "–" : latest.clock.synchronised ? `± ${delayOf(latest.clock.error)}` : "not synchronised";
+    const made = latest ? row([segment.segment, delayOf(latest.mean), delayOf(latest.quantiles["0.99"]), shareOf(segment.loss), clock, count(unseen), delayOf(Math.max(0, now - latest.end))],
       [...(latest.clock.synchronised ? [] : [4]), ...(unseen ? [5] : []), ...(now - latest.end > 30 ? [6] : [])]) : row([segment.segment, "–", "–", "–", "–", "–", "–"]);
     const swatch = document.createElement("span");
     swatch.className = "swatch";
@@ -82,57 +80,47 @@ async function choose(name) {
   } catch (error) {
     state.reports = [];
   }
+  clear("delay", "loss");  // what was zoomed was something else
   drawSegments();
   drawReports();
 }
 
 const sums = orders => orders.reduce((all, one) => one ? {checked: all.checked + one.checked, overtaken: all.overtaken + one.overtaken} : all, {checked: 0, overtaken: 0});
 
-const QUIET = {displayModeBar: false, responsive: true};
-
-function layout(title, unit) {
-  return {height: 300, margin: {l: 64, r: 56, t: 30, b: 34}, title: {text: title, font: {size: 14}, x: 0.01, y: 0.96}, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-    font: {color: css("--text")}, xaxis: {type: "date", gridcolor: css("--line")}, yaxis: {gridcolor: css("--line"), rangemode: "tozero", ...unit}, legend: {orientation: "h", ...(window.innerWidth < 640 ? {y: -0.2, x: 0} : {y: 1.14, x: 0.4})}, hovermode: "x unified"};
-}
-
-function series(reports, value) {
-  // Unobserved time is a gap, never a line across it.
-  const times = [], values = [];
+// Unobserved time is a gap, never a line across it.
+function series(reports, name, colour, value, more = {}) {
+  const x = [], y = [];
   reports.forEach((report, i) => {
-    if (i && report.start - reports[i - 1].end > 1e-6) { times.push(new Date(500 * (report.start + reports[i - 1].end))); values.push(null); }
-    times.push(new Date(500 * (report.start + report.end)));
-    values.push(value(report));
+    if (i && report.start - reports[i - 1].end > 1e-6) { x.push(500 * (report.start + reports[i - 1].end)); y.push(null); }
+    x.push(500 * (report.start + report.end));
+    y.push(value(report));
   });
-  return [times, values];
+  return {draw: "line", name, colour, width: 1.5, x, y, ...(reports.length < 40 ? {mark: "circle", size: 2.5} : {}), ...more};
 }
 
-function line(reports, name, colour, value, more = {}) {
-  const [x, y] = series(reports, value);
-  return {x, y, name, mode: reports.length < 40 ? "lines+markers" : "lines", line: {color: css(colour), width: 1.5}, connectgaps: false, ...more};
-}
+const upTo = (kind, title, values, least) => ({kind, title, range: [values.reduce((a, b) => Math.min(a, b), 0), 1.05 * values.reduce((a, b) => Math.max(a, b), least)]});
+const present = (...lists) => lists.flat().filter(value => value !== null && value !== undefined);
 
 function drawReports() {
   const reports = state.reports, last = reports[reports.length - 1], known = reports.filter(r => r.lost !== null).pop();
   at("about").textContent = !last ? "No results for this time." : last.mean === null ? `Latest: no delay. ${last.reason || ""}` :
-    `Latest: mean ${duration(last.mean)}` + (last.ci95.mean ? ` (95%: ${duration(last.ci95.mean[0])} to ${duration(last.ci95.mean[1])}, clocks ± ${duration(last.clock.error)})` : last.clock.synchronised ? "" : ", clocks are not synchronised: no interval") +
+    `Latest: mean ${delayOf(last.mean)}` + (last.ci95.mean ? ` (95%: ${delayOf(last.ci95.mean[0])} to ${delayOf(last.ci95.mean[1])}, clocks ± ${delayOf(last.clock.error)})` : last.clock.synchronised ? "" : ", clocks are not synchronised: no interval") +
     (last.sent === null ? `; ${count(last.received)} packets received, ${count(last.used)} of them between references` + (last.references ? `; ${count(last.references.received)} references received, ${count(last.references.lost)} lost` : "") : `; ${count(last.sent)} packets sent`) + (last.lost === null ? known ? `; ${count(Math.round(known.lost))} of ${count(known.sent)} packets lost in the latest settled interval` : `; loss unknown: ${last.reason || "not yet"}` : `, ${count(Math.round(last.lost))} lost`) + (last.unseen.upstream + last.unseen.downstream ? `; captures missed ${count(last.unseen.upstream + last.unseen.downstream)}` : "");
   const order = sums(reports.map(r => r.order));
-  if (order.checked) at("about").textContent += `. Over this time ${percent(order.overtaken / order.checked)} of packets arrived right after a later one (${count(order.overtaken)} of ${count(order.checked)} checked).`;
-  const bound = i => report => report.ci95.mean ? 1e3 * report.ci95.mean[i] : null, ms = value => value === null ? null : 1e3 * value;
-  const band = {line: {width: 0}, mode: "lines", showlegend: false, hoverinfo: "skip"};
-  Plotly.react(at("delay"), [
-    line(reports, "low", "--c1", bound(0), band), line(reports, "95% of mean", "--c1", bound(1), {...band, fill: "tonexty", fillcolor: css("--c1") + "33", showlegend: true}),
-    line(reports, "mean", "--c1", r => ms(r.mean)), line(reports, "p50", "--c2", r => ms(r.quantiles["0.5"])),
-    line(reports, "p90", "--c3", r => ms(r.quantiles["0.9"])), line(reports, "p99", "--c4", r => ms(r.quantiles["0.99"])),
-  ], layout("One-way delay", {title: {text: "ms"}}), QUIET);
-  Plotly.react(at("loss"), [
-    line(reports, "loss", "--bad", r => r.loss === null ? null : 100 * r.loss),
-    ...(reports.some(r => r.references) ? [line(reports, "loss of references", "--c3", r => r.references ? 100 * r.references.lost / (r.references.received + r.references.lost) : null)] : []),
-    line(reports, "time not covered by both", "--soft", r => 100 * (1 - r.covered), {fill: "tozeroy", mode: "lines", line: {width: 0, color: css("--soft")}, yaxis: "y2"}),
-  ], {...layout("Loss and coverage", {title: {text: "%"}, rangemode: "tozero"}), height: 200,
-    yaxis2: {overlaying: "y", side: "right", range: [0, 100], showgrid: false, zeroline: false, tickvals: [0, 50, 100], title: {text: "% not covered"}}}, QUIET);
-  state.drawn += 1;
-  document.body.dataset.drawn = state.drawn;
+  if (order.checked) at("about").textContent += `. Over this time ${shareOf(order.overtaken / order.checked)} of packets arrived right after a later one (${count(order.overtaken)} of ${count(order.checked)} checked).`;
+  document.body.dataset.drawn = state.drawn += 1;
+  if (!last) return clear("delay", "loss");
+  const time = {kind: "time", local: true, range: [1e3 * reports[0].start, 1e3 * last.end]}, bound = i => r => r.ci95.mean ? r.ci95.mean[i] : null;
+  const ends = {low: series(reports, "", "c1", bound(0)).y, high: series(reports, "", "c1", bound(1)).y};
+  const delays = [series(reports, "mean (95% band)", "c1", r => r.mean, ends),
+    ...[["p50", "0.5", "c2"], ["p90", "0.9", "c3"], ["p99", "0.99", "c4"]].map(([name, q, colour]) => series(reports, name, colour, r => r.quantiles[q]))];
+  drawChart(at("delay"), {x: time, hover: "x", panels: [{series: delays, y: upTo("delay", "delay", present(...delays.map(one => one.y), ends.low, ends.high), 1e-9)}]});
+  const losses = [series(reports, "loss", "bad", r => r.loss)];
+  if (reports.some(r => r.references)) losses.push(series(reports, "loss of references", "c3", r => r.references ? r.references.lost / (r.references.received + r.references.lost) : null));
+  const uncovered = series(reports, "time not covered by both", "soft", r => 1 - r.covered, {fill: true});
+  drawChart(at("loss"), {x: time, hover: "x", panels: [
+    {series: losses, tall: 3, y: upTo("share", "loss", present(...losses.map(one => one.y)), 1e-3)},
+    {series: [uncovered], tall: 2, y: {kind: "share", title: "not covered", range: [0, 1.05]}}]});
 }
 
 // ---- path ----
@@ -143,14 +131,24 @@ async function drawPath() {
   try {
     const path = await ask("/api/v1/path", {source, target});
     const parts = path.segments, blamed = path.culprits;
-    at("verdict").textContent = (path.mean === null ? "Not every segment is measured." : `Mean ${duration(path.mean)}.`) + (blamed.length ? ` Slow: ${blamed.join(", ")}.` : " No segment is slow.") + (path.missing.length ? ` Without a report: ${path.missing.join(", ")}.` : "");
-    Plotly.react(at("waterfall"), [{type: "waterfall", x: [...parts.map(p => shown(p.segment)), "all"], y: [...parts.map(p => 1e3 * (p.mean || 0) * (p.share === undefined ? 1 : p.share)), 0],
-      measure: [...parts.map(() => "relative"), "total"], connector: {line: {color: css("--line")}}, increasing: {marker: {color: css("--c1")}}, totals: {marker: {color: css("--soft")}}}],
-      {...layout("What each segment adds to the mean", {title: {text: "ms"}}), xaxis: {type: "category"}, showlegend: false, hovermode: "closest"}, QUIET);
+    at("verdict").textContent = (path.mean === null ? "Not every segment is measured." : `Mean ${delayOf(path.mean)}.`) + (blamed.length ? ` Slow: ${blamed.join(", ")}.` : " No segment is slow.") + (path.missing.length ? ` Without a report: ${path.missing.join(", ")}.` : "");
+    drawWaterfall(parts);
   } catch (error) {
     at("verdict").textContent = error.message;
-    Plotly.purge(at("waterfall"));
+    clear("waterfall");
   }
+}
+
+// A row for each segment, from where the one before it ends, and one for the sum.
+function drawWaterfall(parts) {
+  const values = parts.map(part => (part.mean || 0) * (part.share === undefined ? 1 : part.share));
+  const base = values.map((_, i) => values.slice(0, i).reduce((sum, value) => sum + value, 0));
+  const all = values.reduce((sum, value) => sum + value, 0), ends = base.map((from, i) => from + values[i]);
+  const bars = {draw: "bars", along: "x", x: [...values, all], base: [...base, 0], y: [...values.keys(), values.length],
+    colour: "c1", colours: [...values.map(() => "c1"), "soft"], says: "mean"};
+  at("waterfall").style.height = `${70 + 30 * bars.x.length}px`;
+  drawChart(at("waterfall"), {x: upTo("delay", "delay since the path began", [...ends, all], 1e-9),
+    panels: [{series: [bars], y: {kind: "rows", names: [...parts.map(part => part.segment), "all"]}}]});
 }
 
 // ---- agents ----
@@ -158,7 +156,7 @@ async function drawPath() {
 async function loadAgents() {
   const {agents} = await ask("/api/v1/agents");
   at("agents").tBodies[0].replaceChildren(...agents.map(agent => row(
-    [agent.point, agent.alive ? `${duration(agent.silent)} ago` : `silent for ${duration(agent.silent)}`, agent.clock.synchronised ? agent.clock.source : "not synchronised", duration(agent.clock.error), duration(agent.behind), count(agent.packets), count(agent.unseen), agent.says.spooled === undefined ? "–" : count(agent.says.spooled)],
+    [agent.point, agent.alive ? `${delayOf(agent.silent)} ago` : `silent for ${delayOf(agent.silent)}`, agent.clock.synchronised ? agent.clock.source : "not synchronised", delayOf(agent.clock.error), delayOf(agent.behind), count(agent.packets), count(agent.unseen), agent.says.spooled === undefined ? "–" : count(agent.says.spooled)],
     [...(agent.alive ? [] : [1]), ...(agent.clock.synchronised ? [] : [2]), ...(Math.abs(agent.behind) > 5 ? [4] : []), ...(agent.unseen ? [6] : [])])));
 }
 

@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import partial
 from html import escape
 from importlib import resources
 from typing import Final
@@ -49,6 +49,7 @@ except ImportError:
 
 from wirelag.network.topology import read_topology
 from wirelag.protocol.session import Rounds
+from wirelag.render.html.frame import asset
 from wirelag.transport import Inbox, loopback
 
 SESSION_S: Final = 12 * 3600.0
@@ -59,12 +60,14 @@ COOKIE: Final = "wirelag"
 MOST_CONNECTIONS: Final = 4096
 ENDING_S: Final = 3
 HEADERS: Final = (
-    (b"content-security-policy", b"default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    (b"content-security-policy", b"default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
      b"frame-ancestors 'none'; form-action 'self'; base-uri 'none'"),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
 )  # fmt: skip
 _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[0-9a-zA-Z.-]+)(:\d{1,5})?")
+_CHARTS: Final = ("axes.js", "charts.js", "charts.css")  # of every page
+_OWN: Final = ("page.js", "map.js", "page.css")
 _TYPES: Final = {"js": "text/javascript", "css": "text/css"}
 
 
@@ -162,17 +165,10 @@ async def _page(request: Request) -> Response:
 
 async def _asset(request: Request) -> Response:
     name = request.path_params["name"]
-    if name == "plotly.js":
-        text = await asyncio.to_thread(_plotly)
-        return Response(text, media_type=_TYPES["js"], headers={"Cache-Control": "private, max-age=86400"})
-    if name not in ("page.js", "map.js", "page.css"):
+    if name not in (*_CHARTS, *_OWN):
         return Response("not found", 404, media_type="text/plain")
-    return Response(_text(name), media_type=_TYPES[name.rpartition(".")[2]], headers={"Cache-Control": "no-cache"})
-
-
-@cache
-def _plotly() -> str:
-    return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
+    text = asset(name) if name in _CHARTS else _text(name)
+    return Response(text, media_type=_TYPES[name.rpartition(".")[2]], headers={"Cache-Control": "no-cache"})
 
 
 def _text(name: str) -> str:

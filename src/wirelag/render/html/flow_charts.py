@@ -17,14 +17,10 @@ from wirelag.render.html.charts import (
     Floats,
     Scale,
     Times,
-    across,
-    all_rounded,
-    area,
-    band,
+    between,
     cloud,
+    line,
     plain,
-    rounded,
-    spoken,
 )
 from wirelag.render.html.oneway_charts import MOST_PARTS, SpanEntry
 from wirelag.report import Report
@@ -78,52 +74,37 @@ def by_size(entries: Sequence[tuple[str, Report]], every: Points, total: Report,
     delays_s = np.array([report.mean for _, report in entries], np.float64)
     tops = [report.ci95["mean"][1] for _, report in entries[:NAMED] if "mean" in report.ci95]
     low, high = _ends(scale, [*delays_s, *tops, *([] if total.mean is None else [total.mean])])
-    traces = []
+    series = []
     for name, rows, colour in _halves(len(entries)):
-        trace = _strong(cloud(sizes[rows], scale.places(delays_s[rows]), name, colour), rows)
+        points = _strong(cloud(sizes[rows], scale.shown(delays_s[rows]), name, colour), rows)
         if rows.start == 0:
-            trace["error_y"] = _errors([report for _, report in entries[rows]], scale, low, colour)
-        words = [flow_text(*entry) for entry in entries[rows]]
-        traces.append(trace | {"text": words, "hoverinfo": "text", "hovertemplate": "%{text}<extra></extra>"})
+            points |= between([report.ci95.get("mean") for _, report in entries[rows]])
+        series.append(points | {"tips": [flow_text(*entry) for entry in entries[rows]]})
     x, y = _medians(every)
     if len(x) > 1:
-        traces.append(
-            {
-                "type": "scatter", "mode": "lines", "name": "median of flows of similar size", "x": all_rounded(x),
-                "y": all_rounded(scale.places(y).tolist()), "text": [spoken(value, None) for value in y],
-                "hovertemplate": "median %{text}<extra></extra>", "line": {"width": 2.5, "color": "var(--all)"},
-            }
-        )  # fmt: skip
-    shapes = list(scale.zero)
+        series.append(line("median of flows of similar size", x, scale.shown(y).tolist(), "all") | {"width": 2.5})
+    across = list(scale.zero)
     if total.mean is not None:
-        line = {"color": "var(--soft)", "width": 1, "dash": "dot"}
-        shapes.append(across("y", scale.place(total.mean)) | {"line": line})
-    layout: Figure = {
-        "xaxis": _size_axis(min(sizes), max(sizes)),
-        "yaxis": scale.axis(low, high) | {"title": {"text": "mean delay"}},
-        "hovermode": "closest",
-        "shapes": shapes,
-        "legend": {"itemsizing": "constant"},
-    }
-    return {"data": traces, "layout": layout}
+        across.append({"y": total.mean, "colour": "soft", "dash": "dot"})
+    panel = {"y": scale.axis(low, high, "mean delay"), "series": series, "across": across}
+    size = {"kind": "bytes", "scale": "log", "range": [min(sizes) / 1.25, max(sizes) * 1.25]}
+    return {"x": size | {"title": "size of the flow"}, "panels": [panel]}
 
 
 def flow_text(name: str, report: Report) -> str:
-    """The hover text of a flow."""
+    """What tooltips say of a flow, besides its delay."""
     count = report.details["references"]
-    parts = [
-        spoken(report.mean, report.ci95.get("mean")),
-        f"{report.packets:,} packet{'s' * (report.packets != 1)}, {format_size(report.details['bytes'])}, "
-        f"{count:,} reference{'s' * (count != 1)}",
-    ]
-    return "<br>".join([plain(name), *parts])
+    return (
+        f"{plain(name)}\n{report.packets:,} packet{'s' * (report.packets != 1)}, "
+        f"{format_size(report.details['bytes'])}, {count:,} reference{'s' * (count != 1)}"
+    )
 
 
-def _halves(count: int) -> list[tuple[str, slice, int]]:
+def _halves(count: int) -> list[tuple[str, slice, str]]:
     """The slowest flows on top of the others."""
     if count <= NAMED:
-        return [("flows", slice(0, count), 1)] if count else []
-    return [("flows", slice(NAMED, count), 1), (f"the {NAMED} slowest", slice(0, NAMED), 3)]
+        return [("flows", slice(0, count), "c1")] if count else []
+    return [("flows", slice(NAMED, count), "c1"), (f"the {NAMED} slowest", slice(0, NAMED), "c3")]
 
 
 def _ends(scale: Scale, delays_s: Floats | Sequence[float]) -> tuple[float, float]:
@@ -133,24 +114,9 @@ def _ends(scale: Scale, delays_s: Floats | Sequence[float]) -> tuple[float, floa
     return low / room, high * room
 
 
-def _strong(trace: Figure, rows: slice) -> Figure:
-    """The style of points: the slowest, or few, react to the pointer; many are faint, to show density."""
-    marker = {"size": 7, "opacity": 0.95} if rows.start == 0 else {"opacity": 0.35}
-    return trace | {"marker": trace["marker"] | marker}
-
-
-def _errors(reports: Sequence[Report], scale: Scale, low: float, colour: int) -> Figure:
-    """95% intervals, cut at the axis; none where unknown."""
-    here = [report.mean or 0.0 for report in reports]
-    ends = [report.ci95.get("mean", (mean, mean)) for report, mean in zip(reports, here, strict=True)]
-    places = [
-        (scale.place(mean), scale.place(max(low, a)), scale.place(b)) for mean, (a, b) in zip(here, ends, strict=True)
-    ]
-    return {
-        "type": "data", "symmetric": False, "array": all_rounded(b - mean for mean, _, b in places),
-        "arrayminus": all_rounded(max(0.0, mean - a) for mean, a, _ in places),
-        "thickness": 1, "width": 3, "color": f"var(--c{colour})",
-    }  # fmt: skip
+def _strong(points: Figure, rows: slice) -> Figure:
+    """The style of points: the slowest, or few, are large; many are faint, to show density."""
+    return points | ({"size": 3.5, "opacity": 0.95} if rows.start == 0 else {"opacity": 0.35})
 
 
 def _medians(every: Points) -> tuple[list[float], list[float]]:
@@ -165,18 +131,6 @@ def _medians(every: Points) -> tuple[list[float], list[float]]:
     return x, y
 
 
-def _size_axis(low: float, high: float) -> Figure:
-    ends = math.log10(low) - 0.1, math.log10(high) + 0.1
-    values = [10.0**k for k in range(math.ceil(ends[0]), math.floor(ends[1]) + 1)]
-    if len(values) < 3:
-        values = [f * 10.0**k for k in range(math.floor(ends[0]), math.ceil(ends[1]) + 1) for f in (1, 2, 5)]
-        values = [x for x in values if ends[0] <= math.log10(x) <= ends[1]] or [low]
-    return {
-        "type": "log", "range": list(ends), "tickvals": values, "ticktext": [format_size(x) for x in values],
-        "title": {"text": "size of the flow"}, "automargin": True,
-    }  # fmt: skip
-
-
 # ---- over time ----
 
 
@@ -189,43 +143,26 @@ def over_time(
     times = Times(float(times_s.min()), max(float(times_s.max()), float(times_s.min()) + 1e-6))
     means = [span.report.mean for span in shown if span.report.mean is not None]
     low, high = _ends(scale, np.concatenate([references[1], points.delays_s, means]))
-    traces = []
+    series = []
     for name, rows, colour in _halves(len(points.times_s)):
-        trace = cloud(times.places(points.times_s[rows]), scale.places(points.delays_s[rows]), name, colour)
-        known = {"text": list(words[rows]), "hoverinfo": "text", "hovertemplate": "%{text}<extra></extra>"}
-        traces.append(_strong(trace, rows) | (known if rows.start == 0 else {}))
+        shown_here = cloud(times.places(points.times_s[rows]), scale.shown(points.delays_s[rows]), name, colour)
+        told = {"tips": list(words[rows])} if rows.start == 0 else {"quiet": True}
+        series.append(_strong(shown_here, rows) | told)
     if len(references[0]):
-        joined = len(references[0]) <= LINES
-        trace = cloud(times.places(references[0]), scale.places(references[1]), "references", 2)
-        trace |= {"mode": "lines+markers" if joined else "markers", "line": {"width": 1, "color": "var(--c2)"}}
-        trace["marker"] = {"size": 3, "opacity": 0.8, "color": "var(--c2)"}
-        traces.insert(1, trace)
-    traces += _interval_means(shown, times, scale, (low, high))
-    layout = {
-        "xaxis": times.axis(),
-        "yaxis": scale.axis(low, high),
-        "hovermode": "closest",
-        "shapes": scale.zero,
-        "legend": {"itemsizing": "constant"},
-    }
-    return {"data": traces, "layout": layout}
-
-
-def _interval_means(spans: Sequence[SpanEntry], times: Times, scale: Scale, ends: tuple[float, float]) -> list[Figure]:
-    if not any(span.report.mean is not None for span in spans):
-        return []
-    name = "mean of an interval"
-    middles = times.places([(span.start_s + span.end_s) / 2 for span in spans])
-    bounds = [span.report.ci95.get("mean") for span in spans]
-    placed = [pair and (scale.place(max(pair[0], ends[0])), scale.place(min(pair[1], ends[1]))) for pair in bounds]
-    line = {
-        "type": "scatter", "mode": "lines+markers", "name": name, "legendgroup": name, "x": middles,
-        "y": [None if s.report.mean is None else rounded(scale.place(s.report.mean)) for s in spans],
-        "text": [spoken(span.report.mean, pair) for span, pair in zip(spans, bounds, strict=True)],
-        "hovertemplate": "mean %{text}<extra></extra>", "line": {"width": 2.5, "color": "var(--all)"},
-        "marker": {"size": 5 if len(spans) <= 120 else 3, "color": "var(--all)"},
-    }  # fmt: skip
-    return [area(*band(middles, placed), "var(--all)", name), line]
+        at, delays = times.places(references[0]), scale.shown(references[1])
+        if len(at) <= LINES:
+            marks = line("references", at, delays.tolist(), "c2") | {"width": 1, "mark": "circle", "size": 1.5}
+        else:
+            marks = cloud(at, delays, "references", "c2") | {"size": 1.5, "opacity": 0.8}
+        series.insert(1, marks | {"quiet": True})
+    if means:
+        bounds = [span.report.ci95.get("mean") for span in shown]
+        middles = times.places([(span.start_s + span.end_s) / 2 for span in shown])
+        known = [None if s.report.mean is None else float(scale.shown(s.report.mean)) for s in shown]
+        style = {"width": 2.5, "mark": "circle", "size": 2.5 if len(shown) <= 120 else 1.5}
+        series.append(line("mean of an interval", middles, known, "all", bounds) | style)
+    panel = {"y": scale.axis(low, high), "series": series, "across": scale.zero}
+    return {"x": times.axis(), "panels": [panel]}
 
 
 def _parts(spans: Sequence[SpanEntry]) -> list[SpanEntry]:

@@ -1,6 +1,6 @@
 """The frame of every page: title, coverage, and a self-contained document.
 
-The page loads nothing: plotly.js and the data are inside, and a content security policy with the hashes of both scripts
+The page loads nothing: scripts and data are inside, and a content security policy with the hashes of the scripts
 forbids everything else. Text from a capture or the command line is escaped. The same result gives the same
 bytes.
 """
@@ -13,9 +13,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
-from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from wirelag import __version__
 from wirelag.render.html.charts import Figure, duration
@@ -25,6 +24,8 @@ from wirelag.units import format_time
 if TYPE_CHECKING:
     from wirelag.measure.result import Result
     from wirelag.measure.slowest import Slow
+
+SCRIPTS: Final = ("axes.js", "charts.js", "page.js")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +47,9 @@ def document(frame: Frame, body: str, figures: Mapping[str, Figure]) -> str:
     data = json.dumps(figures, separators=(",", ":"), allow_nan=False)
     for char in "<>&\u2028\u2029":
         data = data.replace(char, f"\\u{ord(char):04x}")
-    scripts = [_plotly(), _beside("page.js")] if figures else []
+    scripts = [asset(name) for name in SCRIPTS] if figures else []
     hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts) or "'none'"
-    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
+    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
     policy += "form-action 'none'; base-uri 'none'"
     return "".join(
         (
@@ -58,7 +59,7 @@ def document(frame: Frame, body: str, figures: Mapping[str, Figure]) -> str:
             '<meta name="color-scheme" content="light dark">\n',
             f'<meta name="generator" content="wirelag {escape(frame.version)}">\n',
             f"<title>{escape(frame.title)}: {escape(frame.subject)}</title>\n",
-            f"<style>{_beside('page.css')}</style>\n</head>\n<body>\n",
+            f"<style>{asset('charts.css')}{asset('page.css')}</style>\n</head>\n<body>\n",
             f"<header><h1>{escape(frame.title)}</h1><p>{escape(frame.subject)}</p></header>\n<main>\n{body}\n</main>\n",
             f"<footer>wirelag {escape(frame.version)}</footer>\n",
             f'<script type="application/json" id="figures">{data}</script>\n' if figures else "",
@@ -68,14 +69,9 @@ def document(frame: Frame, body: str, figures: Mapping[str, Figure]) -> str:
     )
 
 
-def _beside(name: str) -> str:
+def asset(name: str) -> str:
+    """A script or a style sheet of pages; the collector's page uses those of charts, too."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
-
-
-def _plotly() -> str:
-    script = resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
-    # A browser reads line ends as \n, and so does the hash.
-    return script.replace("\r\n", "\n").replace("\r", "\n").replace("</script", "<\\/script")
 
 
 def _sha256(script: str) -> str:
@@ -96,7 +92,7 @@ def table_page(result: Result) -> str:
 def chart(name: str, title: str, text: str, height: int = 380, below: str = "") -> str:
     """A section with the place of a chart."""
     return (
-        f'<section><h2>{escape(title)}</h2><p>{escape(text)}</p><div class="chart" id="{name}" role="img" '
+        f'<section><h2>{escape(title)}</h2><p>{escape(text)}</p><div class="chart" id="{name}" role="group" '
         f'aria-label="{escape(title)}" style="height:{height}px"><noscript>The chart needs JavaScript; the figures '
         f"are in the tables.</noscript></div>{below}</section>"
     )
@@ -141,8 +137,8 @@ def folded(title: str, content: str) -> str:
 
 def scale(heat_map: Figure, what: str) -> str:
     """What the colours of a heat map mean."""
-    most = heat_map["layout"]["meta"]["most"]
-    return f'<p class="scale">colours: 1 <i></i> {max(most, 2):,.0f} {what}</p>'
+    most = heat_map["panels"][0]["series"][0]["most"]
+    return f'<p class="scale">colours: 1 <i></i> {max(most, 2):,} {what}</p>'
 
 
 # ---- tables ----

@@ -17,17 +17,17 @@ from wirelag.render.html.charts import (
     Floats,
     Scale,
     Times,
-    across,
     all_rounded,
-    area,
-    band,
+    between,
     cloud,
     duration,
+    heat_map,
+    line,
     linear_axis,
     plain,
     rounded,
-    spoken,
-)  # fmt: skip
+    rows_axis,
+)
 from wirelag.report import Report
 from wirelag.stats.distribution import Z95
 from wirelag.stats.moments import Moments
@@ -109,7 +109,7 @@ def _crossing(report: Report) -> Crossing:
     )
 
 
-_LINES: Final = (("mean", "var(--all)", "circle"), ("0.5", "var(--c1)", "square"), ("0.99", "var(--c3)", "diamond"))
+_LINES: Final = (("mean", "all", "circle"), ("0.5", "c1", "square"), ("0.99", "c3", "diamond"))
 
 
 def named(key: str) -> str:
@@ -131,30 +131,18 @@ def over_time(spans: Sequence[SpanEntry], scale: Scale) -> Figure:
     seen = [x for known in values.values() for x in known if x is not None]
     bounds = [x for report in reports for key, _, _ in _LINES for x in report.ci95.get(key, ())]
     low, high = scale.reach(seen + [x for x in bounds if scale.linear_s is not None or x > min(seen) / 10])
-    traces: list[Figure] = []
-    for key, colour, symbol in _LINES:
-        if all(value is None for value in values[key]):
-            continue
-        name = named(key)
-        ends = [report.ci95.get(key) for report in reports]
-        placed = [pair and (scale.place(max(pair[0], low)), scale.place(min(pair[1], high))) for pair in ends]
-        traces.append(area(*band(middles, placed), colour, name))
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "name": name,
-                "legendgroup": name,
-                "x": middles,
-                "y": [None if x is None else rounded(scale.place(x)) for x in values[key]],
-                "text": [spoken(x, pair) for x, pair in zip(values[key], ends, strict=True)],
-                "hovertemplate": f"{name} %{{text}}<extra></extra>",
-                "line": {"width": 2, "color": colour},
-                "marker": {"size": 5 if len(spans) <= 120 else 3, "symbol": symbol, "color": colour},
-            }
-        )
-    layout = {"xaxis": times.axis(), "yaxis": scale.axis(low, high), "hovermode": "x unified", "shapes": scale.zero}
-    return {"data": traces, "layout": layout}
+    size = 2.5 if len(spans) <= 120 else 1.5
+    series = [
+        line(named(key), middles, values[key], colour, [report.ci95.get(key) for report in reports])
+        | {"mark": symbol, "size": size}
+        for key, colour, symbol in _LINES
+        if any(value is not None for value in values[key])
+    ]
+    return {"x": times.axis(), "panels": [_panel(scale, low, high, series)], "hover": "x"}
+
+
+def _panel(scale: Scale, low: float, high: float, series: list[Figure]) -> Figure:
+    return {"y": scale.axis(low, high), "series": series, "across": scale.zero}
 
 
 def sample(tail: DelaySample, scale: Scale) -> Figure:
@@ -163,37 +151,15 @@ def sample(tail: DelaySample, scale: Scale) -> Figure:
     first, last = float(sent_s.min()), float(sent_s.max())
     times = Times(first, max(last, first + 1e-6))
     low, high = scale.reach(delays_s)
-    layout = {
-        "xaxis": times.axis(),
-        "yaxis": scale.axis(low, high),
-        "hovermode": "closest",
-        "shapes": scale.zero,
-        "meta": {"most": 0},
-    }
     if len(tail) <= MOST_POINTS:
-        points = cloud(times.places(sent_s), scale.places(delays_s), "", 1)
-        texts = {"text": [duration(d) for d in delays_s.tolist()], "hovertemplate": "%{text}<extra></extra>"}
-        return {"data": [points | texts], "layout": layout}
-    rows, edges_s = scale.edges(low, high, PLACES[1])
-    columns = np.linspace(first, times.end_s, PLACES[0] + 1)
-    inside = np.clip(delays_s, edges_s[0], edges_s[-1])
-    counts = np.histogram2d(inside, sent_s, (edges_s, columns), weights=tail.weights.astype(np.float64))[0]
-    table = counts.tolist()
-    trace = {
-        "type": "heatmap",
-        "x": times.places(columns),
-        "y": rows,
-        "z": [[round(math.log10(n), 3) if n else None for n in row] for row in table],
-        "customdata": [[f"{n:,.0f}" if n else "" for n in row] for row in table],
-        "hovertemplate": "%{customdata} packets<extra></extra>",
-        "hoverongaps": False,
-        "zmin": 0,
-        "zmax": max(math.log10(counts.max()), 0.3),
-        "colorscale": [[i / 3, f"var(--heat{i})"] for i in range(4)],
-        "showscale": False,
-    }
-    layout["meta"] = {"most": float(counts.max())}
-    return {"data": [trace], "layout": layout}
+        series = cloud(times.places(sent_s), scale.shown(delays_s), "", "c1")
+    else:
+        edges_s = scale.edges(low, high, PLACES[1])
+        columns = np.linspace(first, times.end_s, PLACES[0] + 1)
+        inside = np.clip(delays_s, edges_s[0], edges_s[-1])
+        counts = np.histogram2d(inside, sent_s, (edges_s, columns), weights=tail.weights.astype(np.float64))[0]
+        series = heat_map(times.places(columns), edges_s.tolist(), counts, "packets")
+    return {"x": times.axis(), "panels": [_panel(scale, low, high, [series])]}
 
 
 # ---- loss and order ----
@@ -215,66 +181,40 @@ def losses(spans: Sequence[SpanEntry], reasons: dict[str, str]) -> Figure:
     """The shares of packets lost and reordered, in each part of the time: a panel for each."""
     times = Times(spans[0].start_s, spans[-1].end_s)
     starts, ends = times.places([span.start_s for span in spans]), times.places([span.end_s for span in spans])
-    middles = [(a + b) / 2 for a, b in zip(starts, ends, strict=True)]
-    layout: Figure = {"xaxis": times.axis() | {"anchor": "y2"}, "annotations": [], "bargap": 0.15, "showlegend": False}
-    traces: list[Figure] = []
-    for panel, (name, colour) in enumerate((("lost", "var(--c4)"), ("reordered", "var(--c2)"))):
+    room = [0.07 * (b - a) for a, b in zip(starts, ends, strict=True)]
+    panels: list[Figure] = []
+    for name, colour in (("lost", "c4"), ("reordered", "c2")):
         shares = [share(span.report, name) for span in spans]
-        domain = [0.56, 1.0] if panel == 0 else [0.0, 0.44]
-        axis = "y2" if panel else "y"
         most = max((sum(known) for known in shares if known), default=0.0)
-        layout[f"yaxis{axis[1:]}"] = {
-            "domain": domain, "range": [0, most * 1.08 or 0.01], "tickformat": ".3~p", "nticks": 5,
-            "title": {"text": name}, "automargin": True,
-        }  # fmt: skip
-        if all(known is None for known in shares):
-            layout["annotations"].append(_note(plain(f"cannot say: {reasons[name]}"), sum(domain) / 2))
-            layout[f"yaxis{axis[1:]}"] |= {"showticklabels": False, "showgrid": False}
-        elif not most:
-            layout["annotations"].append(_note(f"none {name}", sum(domain) / 2))
+        axis = {"kind": "share", "range": [0, most * 1.08 or 0.01], "title": name}
         bars: Figure = {
-            "type": "bar",
-            "name": name,
-            "yaxis": axis,
-            "x": middles,
+            "draw": "bars",
+            "says": name,
+            "colour": colour,
+            "from": all_rounded(a + gap for a, gap in zip(starts, room, strict=True)),
+            "to": all_rounded(b - gap for b, gap in zip(ends, room, strict=True)),
             "y": [None if known is None else rounded(known[0]) for known in shares],
-            "width": [max(0.86 * (b - a), 1e-9) for a, b in zip(starts, ends, strict=True)],
-            "text": [_count_text(span.report, name, known) for span, known in zip(spans, shares, strict=True)],
-            "textposition": "none",
-            "hovertemplate": f"{name} %{{text}}<extra></extra>",
-            "marker": {"color": colour},
+            "tips": [_count_text(span.report, name, known) for span, known in zip(spans, shares, strict=True)],
         }
         if any(known and known[1] for known in shares):
-            bars["error_y"] = {
-                "type": "data", "array": [rounded(known[1]) if known else 0 for known in shares],
-                "color": "var(--soft)", "thickness": 1, "width": 2,
-            }  # fmt: skip
-        traces.append(bars)
-        silent = [at for at, known in zip(middles, shares, strict=True) if known is None]
-        if len(silent) < len(shares):
-            traces.append(_question_marks(silent, axis))
-    return {"data": traces, "layout": layout}
+            bars |= between([known and (max(0.0, known[0] - known[1]), sum(known)) for known in shares])
+        panel = {"y": axis, "series": [bars]}
+        silent = [(a + b) / 2 for a, b, known in zip(starts, ends, shares, strict=True) if known is None]
+        if len(silent) == len(shares):
+            panel |= {"note": plain(f"cannot say: {reasons[name]}"), "y": axis | {"kind": "hidden"}}
+        elif silent:
+            marks = {"x": silent, "y": [0] * len(silent), "text": ["?"] * len(silent), "anchor": "middle"}
+            panel["series"] = [bars, {"draw": "words", **marks}]
+        if len(silent) < len(shares) and not most:
+            panel["note"] = f"none {name}"
+        panels.append(panel)
+    return {"x": times.axis(), "panels": panels, "hover": "x"}
 
 
 def _count_text(report: Report, name: str, known: tuple[float, float] | None) -> str:
     if known is None:
         return "cannot say"
-    error = f" +/- {known[1]:.2%}" if known[1] else ""
-    return f"{known[0]:.3%}{error} ({report.details[name]:,} of {report.details['sent']:,})"
-
-
-def _question_marks(x: list[float], axis: str) -> Figure:
-    return {
-        "type": "scatter", "mode": "text", "x": x, "y": [0] * len(x), "yaxis": axis, "text": ["?"] * len(x),
-        "textposition": "top center", "textfont": {"color": "var(--soft)"},
-        "hovertemplate": "cannot say<extra></extra>",
-    }  # fmt: skip
-
-
-def _note(text: str, y: float) -> Figure:
-    """A text in the middle of a panel."""
-    return {"text": text, "xref": "paper", "yref": "paper", "x": 0.5, "y": y, "yanchor": "middle", "showarrow": False,
-            "font": {"color": "var(--soft)"}}  # fmt: skip
+    return f"({report.details[name]:,} of {report.details['sent']:,})"
 
 
 # ---- the distribution ----
@@ -285,80 +225,55 @@ def distribution(tail: DelaySample, total: Report, scale: Scale) -> Figure:
     order = np.argsort(tail.delays_ns, kind="stable")
     delays_s, weights = tail.delays_ns[order] / 1e9, tail.weights[order].astype(np.float64)
     low, high = scale.reach(delays_s)
-    traces = _histogram(delays_s, weights, scale, (low, high))
+    bins = _histogram(delays_s, weights, scale, (low, high))
     ranks = np.cumsum(weights) / weights.sum()
     shares = np.concatenate((np.linspace(0, 1, CDF_POINTS), 1 - np.geomspace(1e-6, 1e-2, 60)))
     rows = np.unique(np.minimum(np.searchsorted(ranks, np.sort(shares)), len(ranks) - 1))
-    x = all_rounded(scale.places(delays_s[rows]).tolist())
+    x = scale.shown(delays_s[rows]).tolist()
     error = math.sqrt(math.log(2 / 0.05) / 2 / tail.effective)  # Dvoretzky, Kiefer and Wolfowitz: for all at once
     ends = [(max(0.0, r - error), min(1.0, r + error)) for r in ranks[rows].tolist()]
-    traces.append(area(*band(x, ends), "var(--all)", "share") | {"yaxis": "y2"})
-    traces.append(
-        {
-            "type": "scatter", "mode": "lines", "name": "share up to a delay", "legendgroup": "share", "yaxis": "y2",
-            "x": [x[0], *x], "y": [0.0, *all_rounded(ranks[rows].tolist())], "line": {"shape": "hv", "width": 2,
-            "color": "var(--all)"}, "text": [duration(d) for d in (delays_s[rows[0]], *delays_s[rows])],
-            "hovertemplate": "%{y:.2%} within %{text}<extra></extra>", "showlegend": False,
-        }
-    )  # fmt: skip
+    curve = line("share", all_rounded([x[0], *x]), [0.0, *ranks[rows].tolist()], "all", [ends[0], *ends])
+    curve |= {"step": True, "plain": True, "says": "up to this delay"}
+    marks = []
     for key, colour, symbol in (*_LINES[1:], *_LINES[:1]):
         value = said(total, key)
         if value is not None and low <= value <= high:
             at = float(np.searchsorted(delays_s, value) / len(delays_s)) if key == "mean" else float(key)
-            traces.append(
-                _mark(value, at, total.ci95.get(key), scale) | {"name": named(key), "legendgroup": named(key)}
-            )
-            traces[-1]["marker"] = {"size": 9, "symbol": symbol, "color": colour}
-            traces[-1]["error_x"]["color"] = colour
-    layout: Figure = {
-        "xaxis": scale.axis(low, high) | {"anchor": "y2"},
-        "yaxis": {"domain": [0.56, 1.0], "title": {"text": "packets"}, "rangemode": "tozero", "nticks": 5,
-                  "tickformat": ".2~p", "automargin": True},
-        "yaxis2": {"domain": [0.0, 0.46], "title": {"text": "up to"}, "range": [0, 1.03], "nticks": 6,
-                   "tickformat": ".0%", "automargin": True},
-        "hovermode": "closest",
-        "shapes": [across("x", 0.0)] if scale.linear_s is not None and low < 0 < high else [],
-    }  # fmt: skip
-    return {"data": traces, "layout": layout}
+            marks.append(_mark(value, at, total.ci95.get(key), scale))
+            marks[-1] |= {"name": named(key), "mark": symbol, "size": 4.5, "colour": colour}
+    most = max(y for one in bins for y in one["y"])
+    zero = [{"x": 0, "colour": "bad"}] if scale.linear_s is not None and low < 0 < high else []
+    panels = [
+        {"y": {"kind": "share", "range": [0, 1.05 * most], "title": "packets"}, "series": bins, "across": zero},
+        {"y": {"kind": "share", "range": [0, 1.03], "title": "up to"}, "series": [curve, *marks], "across": zero},
+    ]
+    return {"x": scale.axis(low, high), "panels": panels, "hover": "x"}
 
 
 def _histogram(delays_s: Floats, weights: Floats, scale: Scale, ends: tuple[float, float]) -> list[Figure]:
-    places, edges_s = scale.edges(*ends, BINS)
+    edges_s = scale.edges(*ends, BINS)
     counts = np.histogram(np.clip(delays_s, edges_s[0], edges_s[-1]), edges_s, weights=weights)[0]
     shares = counts / weights.sum()
     effective = weights.sum() ** 2 / (weights**2).sum()
     errors = Z95 * np.sqrt(shares * (1 - shares) / effective)
-    texts = [
-        f"{s:.3%} +/- {e:.3%} from {duration(a)} to {duration(b)}"
-        for s, e, a, b in zip(shares, errors, edges_s, edges_s[1:], strict=False)
-    ]
-    traces = []
-    for below, colour in ((True, "var(--bad)"), (False, "var(--c1)")):
-        mine = [i for i in range(len(shares)) if (edges_s[i + 1] <= 0) == below]
-        if not mine:
-            continue
-        x = [places[mine[0]], *(places[i] for i in mine), places[mine[-1] + 1], places[mine[-1] + 1]]
-        y = [0.0, *(float(shares[i]) for i in mine), float(shares[mine[-1]]), 0.0]
-        traces.append(
-            {
-                "type": "scatter", "mode": "lines", "name": "below 0", "legendgroup": "below 0", "showlegend": below,
-                "x": all_rounded(x), "y": all_rounded(y), "fill": "tozeroy", "fillcolor": colour, "opacity": 0.8,
-                "line": {"shape": "hv", "width": 1, "color": colour},
-                "text": ["", *(texts[i] for i in mine), "", ""], "hovertemplate": "%{text}<extra></extra>",
-            }
-        )  # fmt: skip
-    return traces
+    found = []
+    for below, colour in ((True, "bad"), (False, "c1")):
+        mine = np.flatnonzero((edges_s[1:] <= 0) == below)
+        if len(mine):
+            label = {"name": "below 0"} if below else {"says": "of packets"}
+            found.append(
+                {"draw": "bars", **label, "colour": colour, "from": all_rounded(edges_s[mine].tolist()),
+                 "to": all_rounded(edges_s[mine + 1].tolist()), "y": all_rounded(shares[mine].tolist()),
+                 "tips": [f"+/- {error:.3%}" for error in errors[mine].tolist()]}
+            )  # fmt: skip
+    return found
 
 
 def _mark(value: float, at: float, low_high: tuple[float, float] | None, scale: Scale) -> Figure:
     """A point of the cumulative distribution with its 95% interval."""
-    here = scale.place(value)
-    ends = [scale.place(x) for x in low_high] if low_high else [here, here]
     return {
-        "type": "scatter", "mode": "markers", "yaxis": "y2", "x": [rounded(here)], "y": [rounded(at)],
-        "error_x": {"type": "data", "symmetric": False, "array": [max(0.0, ends[1] - here)],
-                    "arrayminus": [max(0.0, here - ends[0])], "thickness": 2, "width": 5},
-        "text": [spoken(value, low_high)], "hovertemplate": "%{text}",
+        "draw": "points", "along": "x", "x": all_rounded(scale.shown([value]).tolist()), "y": [rounded(at)],
+        **between([low_high]),
     }  # fmt: skip
 
 
@@ -371,79 +286,46 @@ def means(entries: Sequence[tuple[str, Report]], title: str = "mean delay") -> F
     ends = [report.ci95.get("mean") for _, report in entries]
     rows = list(range(len(entries)))
     seen = [0.0, *(x for x in values if x is not None), *(x for pair in ends if pair for x in pair)]
-    known = [(x or 0.0, pair or (x or 0.0, x or 0.0)) for x, pair in zip(values, ends, strict=True)]
     bars: Figure = {
-        "type": "bar",
-        "orientation": "h",
+        "draw": "bars",
+        "along": "x",
+        "says": "mean",
         "y": rows,
         "x": [None if x is None else rounded(x) for x in values],
-        "text": [spoken(x, pair) for x, pair in zip(values, ends, strict=True)],
-        "textposition": "none",
-        "hovertemplate": "mean %{text}<extra></extra>",
-        "marker": {"color": ["var(--bad)" if x is not None and x < 0 else "var(--c1)" for x in values]},
-        "width": 0.62,
-        "error_x": {
-            "type": "data", "symmetric": False, "color": "var(--all)", "thickness": 1.5, "width": 4,
-            "array": [rounded(pair[1] - x) for x, pair in known],
-            "arrayminus": [rounded(x - pair[0]) for x, pair in known],
-        },
-    }  # fmt: skip
-    silent = [row for row, x in zip(rows, values, strict=True) if x is None]
-    words = {
-        "type": "scatter", "mode": "text", "x": [0] * len(silent), "y": silent, "text": ["cannot say"] * len(silent),
-        "textposition": "middle right", "textfont": {"color": "var(--soft)"}, "hoverinfo": "skip",
-    }  # fmt: skip
-    keys = {
-        "tickvals": rows,
-        "ticktext": [plain(name) for name, _ in entries],
-        "range": [len(rows) - 0.5, -0.5],
-        "automargin": True,
-        "showgrid": False,
+        "colours": ["bad" if x is not None and x < 0 else "c1" for x in values],
+        **between(ends),
     }
+    silent = [row for row, x in zip(rows, values, strict=True) if x is None]
+    words = {"draw": "words", "x": [0] * len(silent), "y": silent, "text": ["cannot say"] * len(silent)}
     axis = linear_axis(min(seen), max(seen), title)
-    layout = {"xaxis": axis, "yaxis": keys, "showlegend": False, "hovermode": "closest"}
-    return {"data": [bars, words] if silent else [bars], "layout": layout}
+    panel = {"y": rows_axis(name for name, _ in entries), "series": [bars, words] if silent else [bars]}
+    return {"x": axis, "panels": [panel]}
 
 
 def clocks(fit: ClockFit) -> Figure:
     """Raw delays of both directions, the backward ones mirrored, so that the correction runs between them."""
-    forward, backward, line = (_thinned(*_finite(*pair)) for pair in (fit.forward, fit.backward, fit.line))
-    every = [pair[0] for pair in (forward, backward, line) if len(pair[0])]
+    forward, backward, fitted = (_thinned(*_finite(*pair)) for pair in (fit.forward, fit.backward, fit.line))
+    every = [pair[0] for pair in (forward, backward, fitted) if len(pair[0])]
     if not every:
         return {}
     times = Times(float(min(t.min() for t in every)), float(max(t.max() for t in every)) + 1e-6)
-    heights = np.concatenate((forward[1], -backward[1], line[1]))
+    heights = np.concatenate((forward[1], -backward[1], fitted[1]))
     low, high = float(heights.min()), float(heights.max())
     base = float(np.median(heights)) if max(abs(low), abs(high)) > 20 * (high - low) else 0.0
-    traces = []
-    for (at, raw), sign, name, colour in (
-        (forward, 1, "forward", 1),
-        (backward, -1, "backward, mirrored", 3),
-    ):
-        if len(at):
-            traces.append(cloud(times.places(at), sign * raw - base, name, colour))
-    if len(line[0]):
-        traces.append(
-            {
-                "type": "scatter", "mode": "lines", "name": "correction", "x": times.places(line[0]),
-                "y": all_rounded((line[1] - base).tolist()), "text": [duration(x) for x in line[1].tolist()],
-                "hovertemplate": "correction %{text}<extra></extra>", "line": {"width": 2.5, "color": "var(--all)"},
-            }
-        )  # fmt: skip
-    places = times.places([at for at, _ in fit.steps])
+    series = [
+        cloud(times.places(at), sign * raw - base, name, colour) | {"quiet": True}
+        for (at, raw), sign, name, colour in ((forward, 1, "forward", "c1"), (backward, -1, "backward, mirrored", "c3"))
+        if len(at)
+    ]
+    if len(fitted[0]):
+        series.append(line("correction", times.places(fitted[0]), (fitted[1] - base).tolist(), "all") | {"width": 2.5})
+    steps = [
+        {"x": at, "colour": "bad", "text": f"step {'+' if size > 0 else ''}{duration(size)}"}
+        for at, (_, size) in zip(times.places([at for at, _ in fit.steps]), fit.steps, strict=True)
+    ]
     title = f"difference minus {duration(base)}" if base else "difference"
-    layout: Figure = {
-        "xaxis": times.axis(),
-        "yaxis": linear_axis(low - base, high - base, title),
-        "hovermode": "closest",
-        "shapes": [across("x", at) for at in places],
-        "annotations": [
-            {"x": at, "y": 1, "yref": "paper", "yanchor": "top", "xanchor": "left", "showarrow": False,
-             "text": f" step {'+' if size > 0 else ''}{duration(size)}", "font": {"color": "var(--bad)"}}
-            for at, (_, size) in zip(places, fit.steps, strict=True)
-        ],
-    }  # fmt: skip
-    return {"data": traces, "layout": layout}
+    panel = {"y": linear_axis(low - base, high - base, title), "series": series, "across": steps}
+    return {"x": times.axis(), "panels": [panel]}
 
 
 def _finite(times_s: Floats, values_s: Floats) -> tuple[Floats, Floats]:

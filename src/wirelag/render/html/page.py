@@ -92,7 +92,7 @@ def _add_timeline(page: Page, view: View, figures: dict[str, Figure], sections: 
     length, where = format_duration(view.timeline[0][0].length_ns), f", {view.name}" if view.name else ""
     quantiles, every = f"quantiles{view.suffix}", f"heat{view.suffix}"
     intervals = view.intervals or [{}] * len(view.timeline)
-    figures |= {quantiles: over_time(view.timeline, intervals), every: heat(view.timeline)}
+    figures |= {quantiles: over_time(view.timeline, intervals), every: heat(view.timeline, page.what)}
     bands = _BANDS_TEXT if any(intervals) else _NO_BANDS_TEXT
     text = f"Half of the {page.what} {_QUANTILES_TEXT} {bands} Each point covers {length}."
     sections.append(chart(quantiles, f"Over time{where}", text))

@@ -13,15 +13,14 @@ from wirelag.network.segments import Segment
 from wirelag.render.html.charts import (
     Figure,
     Times,
-    across,
     all_rounded,
-    area,
-    band,
+    between,
     clock,
     duration,
+    line,
     linear_axis,
     plain,
-    rounded,
+    rows_axis,
     spoken,
 )
 from wirelag.render.html.frame import Frame, chart, coverage, delay, document, listed, table
@@ -29,7 +28,7 @@ from wirelag.render.html.frame import Frame, chart, coverage, delay, document, l
 MOST_PATHS: Final = 4  # paths with their own chart
 MOST_LINES: Final = 6  # segments over time
 MOST_ROUTES: Final = 100
-COLOURS: Final = ("var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--heat2)", "var(--soft)")
+COLOURS: Final = ("c1", "c2", "c3", "c4", "heat2", "soft")
 
 
 Moment = tuple[float, float, Total, Mapping[Segment, Figures]]  # from, to, in seconds since 1970; its figures
@@ -96,35 +95,27 @@ def waterfall(path: Path, parts: Sequence[RoutePart]) -> Figure:
         so_far += part.figures.mean or 0.0
     added = [_added(part) for part in mine]
     steady = [(part.figures.mean or 0.0) - more for part, more in zip(mine, added, strict=True)]
-    texts = [_text(part) for part in mine]
-    first: Figure = {
-        "type": "bar", "orientation": "h", "name": "steady", "y": rows, "base": all_rounded(starts),
-        "x": all_rounded(steady), "text": texts, "textposition": "none", "hovertemplate": "%{text}<extra></extra>",
-        "marker": {"color": "var(--c1)"}, "width": 0.62,
-    }  # fmt: skip
     means = [part.figures.mean or 0.0 for part in mine]
-    ends95 = [part.figures.ci95 or (mean, mean) for part, mean in zip(mine, means, strict=True)]
-    less = [rounded(mean - low) for mean, (low, _) in zip(means, ends95, strict=True)]
-    more = [rounded(high - mean) for mean, (_, high) in zip(means, ends95, strict=True)]
-    second: Figure = {
-        "type": "bar", "orientation": "h", "name": "added", "y": rows,
-        "base": all_rounded(start + part for start, part in zip(starts, steady, strict=True)),
-        "x": all_rounded(added), "text": texts, "textposition": "none", "hovertemplate": "%{text}<extra></extra>",
-        "marker": {"color": ["var(--bad)" if part.blamed else "var(--c3)" for part in mine]}, "width": 0.62,
-        "error_x": {"type": "data", "array": more, "arrayminus": less, "color": "var(--all)", "thickness": 1.5,
-                    "width": 4},
-    }  # fmt: skip
-    marks = [
-        {"x": 1, "xref": "paper", "y": row, "text": "slow", "showarrow": False, "xanchor": "right",
-         "font": {"color": "var(--bad)"}}
-        for row, part in zip(rows, mine, strict=True) if part.blamed
+    # The interval of the mean of a segment, from where what it adds begins.
+    ends = [
+        part.figures.ci95 and (part.figures.ci95[0] - fixed, part.figures.ci95[1] - fixed)
+        for part, fixed in zip(mine, steady, strict=True)
+    ]
+    bars = {"draw": "bars", "along": "x", "y": rows}
+    series = [
+        bars | {"name": "steady", "colour": "c1", "base": all_rounded(starts), "x": all_rounded(steady)},
+        bars | {"name": "added", "says": "", "colour": "c3", "x": all_rounded(added), **between(ends),
+                "base": all_rounded(start + fixed for start, fixed in zip(starts, steady, strict=True)),
+                "colours": ["bad" if part.blamed else "c3" for part in mine], "tips": [_text(part) for part in mine]},
     ]  # fmt: skip
-    keys = {"tickvals": rows, "ticktext": [plain(str(part.segment)) for part in mine], "automargin": True,
-            "range": [len(rows) - 0.5, -0.5], "showgrid": False}  # fmt: skip
-    ends = [0.0, so_far, *starts, *(start + mean + end for start, mean, end in zip(starts, means, more, strict=True))]
-    layout = {"xaxis": linear_axis(min(ends), max(ends), "delay since the path began"), "yaxis": keys,
-              "barmode": "overlay", "hovermode": "closest", "annotations": marks}  # fmt: skip
-    return {"data": [first, second], "layout": layout}
+    slow = [row for row, part in zip(rows, mine, strict=True) if part.blamed]
+    if slow:
+        words = {"x": [None] * len(slow), "y": slow, "text": ["slow"] * len(slow), "colour": "bad"}
+        series.append({"draw": "words", **words})
+    highs = [part.figures.ci95[1] if part.figures.ci95 else mean for part, mean in zip(mine, means, strict=True)]
+    reached = [0.0, so_far, *starts, *(start + high for start, high in zip(starts, highs, strict=True))]
+    axis = linear_axis(min(reached), max(reached), "delay since the path began")
+    return {"x": axis, "panels": [{"y": rows_axis(str(part.segment) for part in mine), "series": series}]}
 
 
 def _added(part: RoutePart) -> float:
@@ -136,7 +127,7 @@ def _added(part: RoutePart) -> float:
 
 def _text(part: RoutePart) -> str:
     adds = "" if part.added is None else f", adds {duration(part.added.value)}"
-    return f"{plain(str(part.segment))}: {spoken(part.figures.mean, part.figures.ci95)}{adds}"
+    return f"mean {spoken(part.figures.mean, part.figures.ci95)}{adds}"
 
 
 def over_time(spans: Sequence[Moment], segments: Sequence[Segment], changes: Sequence[DelayChange]) -> Figure:
@@ -148,34 +139,22 @@ def over_time(spans: Sequence[Moment], segments: Sequence[Segment], changes: Seq
     ends = [total.ci95 for total in totals]
     series = {segment: [known[segment].mean for _, _, _, known in spans] for segment in segments}
     varied = sorted(series, key=lambda segment: -_range(series[segment]))[:MOST_LINES]
-    traces: list[Figure] = [area(*band(middles, ends), "var(--all)", "path")]
-    texts = [spoken(mean, pair) for mean, pair in zip(means, ends, strict=True)]
-    traces.append(_line("the path", middles, means, texts, "var(--all)", 2.5) | {"legendgroup": "path"})
-    for segment, colour in zip(varied, COLOURS, strict=False):
-        known = series[segment]
-        traces.append(_line(plain(str(segment)), middles, known, [duration(x) for x in known], colour, 1.5))
+    marks = {"mark": "circle", "size": 2}
+    lines = [line("the path", middles, means, "all", ends) | marks | {"width": 2.5}]
+    lines += [
+        line(plain(str(segment)), middles, series[segment], colour) | marks | {"width": 1.5}
+        for segment, colour in zip(varied, COLOURS, strict=False)
+    ]
     seen = [x for x in (*means, *(y for values in series.values() for y in values)) if x is not None]
     seen += [x for pair in ends if pair for x in pair]
-    moved = times.places([change.at for change in changes])
-    layout = {"xaxis": times.axis(), "yaxis": linear_axis(min([0.0, *seen]), max([0.0, *seen]), "mean delay"),
-              "hovermode": "x unified", "shapes": [across("x", at) for at in moved]}  # fmt: skip
-    return {"data": traces, "layout": layout}
+    moved = [{"x": at, "colour": "bad"} for at in times.places([change.at for change in changes])]
+    axis = linear_axis(min([0.0, *seen]), max([0.0, *seen]), "mean delay")
+    return {"x": times.axis(), "panels": [{"y": axis, "series": lines, "across": moved}], "hover": "x"}
 
 
 def _range(values: Sequence[float | None]) -> float:
     known = [x for x in values if x is not None]
     return max(known) - min(known) if known else 0.0
-
-
-def _line(
-    name: str, x: Sequence[float], y: Sequence[float | None], texts: Sequence[str], colour: str, width: float
-) -> Figure:
-    return {
-        "type": "scatter", "mode": "lines+markers", "name": name, "x": x,
-        "y": [None if value is None else rounded(value) for value in y], "text": texts,
-        "hovertemplate": f"{name} %{{text}}<extra></extra>", "line": {"width": width, "color": colour},
-        "marker": {"size": 4, "color": colour},
-    }  # fmt: skip
 
 
 # ---- text and tables ----

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from wirelag.render.html.charts import Figure, all_rounded, area, plain, rounded
+from wirelag.render.html.charts import Figure, all_rounded, line, plain
 from wirelag.render.html.frame import Frame, chart, coverage, document, folded, listed, table
 from wirelag.units import format_size
 
@@ -20,8 +19,8 @@ MOST_DRAWN: Final = 1_500  # routers in the map
 MOST_NAMED: Final = 60  # routers; with more, only upgraded ones are named
 MOST_ROWS: Final = 200
 STEPS: Final = 100  # steps of the map's layout
-COLOURS: Final = ("var(--c1)", "var(--c3)", "var(--c2)")
-DASHES: Final = ("solid", "dot", "dash")
+COLOURS: Final = ("c1", "c3", "c2")
+DASHES: Final = ("", "dot", "dash")
 
 Curve = tuple[str, Sequence["Extent"]]  # name; extents after 0, 1, 2, ... upgrades
 
@@ -145,52 +144,34 @@ def _costs_table(costs: Sequence[RouterCost]) -> str:
 
 def hops(curves: Sequence[Curve]) -> Figure:
     """Probe hops against upgrades."""
-    traces = [
-        _line(i, name, [max(1, extent.probe_hops) for extent in extents], "%{y:,} probe hops with %{x} upgraded")
-        for i, (name, extents) in enumerate(curves)
+    series = [
+        _line(i, name, [max(1, extent.probe_hops) for extent in extents]) for i, (name, extents) in enumerate(curves)
     ]
-    values = [y for trace in traces for y in trace["y"]]
-    ends = [math.log10(min(values) / 1.3), math.log10(max(values) * 1.3)]
-    axis = {"type": "log", "range": ends, "title": {"text": "probe hops"}, "automargin": True}
-    return {"data": traces, "layout": {"xaxis": _upgrades_axis(curves), "yaxis": axis, "hovermode": "closest"}}
+    values = [y for one in series for y in one["y"]]
+    ends = [min(values) / 1.3, max(values) * 1.3]
+    axis = {"kind": "count", "scale": "log", "range": ends, "title": "probe hops"}
+    return {"x": _upgrades_axis(curves), "panels": [{"y": axis, "series": series}], "hover": "x", "head": "upgraded: "}
 
 
 def granularity(curves: Sequence[Curve]) -> Figure:
     """Hops of a path against upgrades."""
-    extents = curves[0][1]
-    x = [float(i) for i in range(len(extents))]
-    outline = [float(one.longest) for one in extents] + [float(one.shortest) for one in reversed(extents)]
-    traces = [area(x + x[::-1], outline, COLOURS[0], curves[0][0])]
-    traces += [
-        _line(
-            i,
-            name,
-            [None if one.granularity is None else rounded(one.granularity) for one in each],
-            "%{y:.2f} hops with %{x} upgraded",
-        )
-        for i, (name, each) in enumerate(curves)
-    ]
-    axis = {"rangemode": "tozero", "title": {"text": "hops of a path"}, "automargin": True}
-    return {"data": traces, "layout": {"xaxis": _upgrades_axis(curves), "yaxis": axis, "hovermode": "closest"}}
+    series = [_line(i, name, [one.granularity for one in each]) for i, (name, each) in enumerate(curves)]
+    band = {"low": [one.shortest for one in curves[0][1]], "high": [one.longest for one in curves[0][1]]}
+    series[0] |= band
+    most = max([*band["high"], *(y for one in series for y in one["y"] if y is not None)])
+    axis = {"kind": "count", "range": [0, 1.05 * most], "title": "hops of a path"}
+    return {"x": _upgrades_axis(curves), "panels": [{"y": axis, "series": series}], "hover": "x", "head": "upgraded: "}
 
 
-def _line(i: int, name: str, values: Sequence[float | None], text: str) -> Figure:
-    return {
-        "type": "scatter",
-        "mode": "lines+markers" if len(values) < 60 else "lines",
-        "name": plain(name),
-        "x": list(range(len(values))),
-        "y": list(values),
-        "hovertemplate": f"{text}<extra></extra>",
-        "line": {"width": 2, "color": COLOURS[i % 3], "dash": DASHES[i % 3]},
-        "marker": {"size": 5},
-    }
+def _line(i: int, name: str, values: Sequence[float | None]) -> Figure:
+    made = line(plain(name), range(len(values)), values, COLOURS[i % 3]) | {"dash": DASHES[i % 3]}
+    return made | ({"mark": "circle", "size": 2.5} if len(values) < 60 else {})
 
 
 def _upgrades_axis(curves: Sequence[Curve]) -> Figure:
     most = max(len(extents) for _, extents in curves) - 1
-    ends, step = [-0.02 * most, 1.02 * most or 1], max(1, 5 * math.ceil(most / 60)) if most > 12 else 1
-    return {"title": {"text": "upgraded routers"}, "range": ends, "tick0": 0, "dtick": step, "automargin": True}
+    ends = [-0.02 * most, 1.02 * most or 1]
+    return {"kind": "count", "whole": True, "range": ends, "title": "upgraded routers"}
 
 
 def drawing(plan: Plan) -> Figure:
@@ -208,34 +189,30 @@ def drawing(plan: Plan) -> Figure:
     order = {router: i for i, router in enumerate(plan.upgraded, 1)}
     few = len(topology.routers) <= MOST_NAMED
     others = [router for router in topology.routers if router not in order]
-    traces: list[Figure] = [
-        {"type": "scatter", "mode": "lines", "x": lines[0], "y": lines[1], "hoverinfo": "skip", "showlegend": False,
-         "opacity": 0.45, "line": {"width": 1, "color": "var(--soft)"}},
-        _dots(others, [plain(name) for name in others] if few else None, at, "server beside it", 8, "var(--soft)"),
-        _dots(list(order), [f"{i} {plain(name)}" if few else str(i) for name, i in order.items()], at, "upgraded", 13,
-              "var(--c3)"),
-    ]  # fmt: skip
-    hidden = {"visible": False, "automargin": True}
-    return {"data": traces, "layout": {"xaxis": hidden, "yaxis": hidden, "hovermode": "closest"}}
+    links = {"draw": "line", "x": lines[0], "y": lines[1], "colour": "track", "width": 1.3, "quiet": True}
+    names = [plain(name) for name in others] if few else None
+    numbers = [f"{i} {plain(name)}" if few else str(i) for name, i in order.items()]
+    series = [
+        links,
+        _dots(others, names, at, "server beside it") | {"size": 4, "colour": "soft"},
+        _dots(list(order), numbers, at, "upgraded") | {"size": 6.5, "colour": "c3"},
+    ]
+    return {"x": _around(at, 0), "panels": [{"y": _around(at, 1), "series": series}]}
 
 
-def _dots(
-    routers: Sequence[str],
-    texts: Sequence[str] | None,
-    at: Mapping[str, Sequence[float]],
-    name: str,
-    size: int,
-    colour: str,
-) -> Figure:
+def _around(at: Mapping[str, Sequence[float]], axis: int) -> Figure:
+    """An axis without marks that holds all routers."""
+    places = [place[axis] for place in at.values()]
+    room = 0.06 * (max(places) - min(places)) or 1.0
+    return {"kind": "hidden", "range": all_rounded([min(places) - room, max(places) + room])}
+
+
+def _dots(routers: Sequence[str], labels: Sequence[str] | None, at: Mapping[str, Sequence[float]], name: str) -> Figure:
     return {
-        "type": "scatter",
-        "mode": "markers+text" if texts else "markers",
+        "draw": "points",
         "name": name,
         "x": all_rounded(at[router][0] for router in routers),
         "y": all_rounded(at[router][1] for router in routers),
-        "text": list(texts or []),
-        "textposition": "top center",
-        "customdata": [plain(router) for router in routers],
-        "hovertemplate": "%{customdata}<extra></extra>",
-        "marker": {"size": size, "color": colour},
+        **({"labels": list(labels)} if labels is not None else {}),
+        "tips": [plain(router) for router in routers],
     }
