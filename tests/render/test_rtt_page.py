@@ -164,7 +164,10 @@ def test_bands_are_the_intervals_of_the_rows(made: Made, tmp_path: Path) -> None
     rows = [row["ci95"]["0.5"] for row in json.loads(printed)["intervals"] if "0.5" in row["ci95"]]
     figure = over_time(*parts_over_time(rtt(made.capture, interval="20s"), "server"))
     assert rows
-    assert {y for y in figure["data"][0]["y"] if y is not None} == {rounded(end) for ends in rows for end in ends}
+    median = figure["panels"][0]["series"][-1]
+    assert median["name"] == "p50"
+    drawn = {end for end in (*median["low"], *median["high"]) if end is not None}
+    assert drawn == {rounded(end) for ends in rows for end in ends}
     assert "Bands are 95% intervals" in page.read_text()
     assert "There are no 95% intervals; --interval gives them" in made.page.read_text()
 
