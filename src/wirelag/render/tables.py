@@ -179,14 +179,15 @@ class Pictures:
 
     def __init__(self, whole: Distribution) -> None:
         self._first = self._last = 0
+        self._empty = not whole.samples
         if whole.samples:
             self._first = max((whole.min_ns or 1).bit_length() - 1, 0)
             self._last = max((whole.max_ns or 1).bit_length() - 1, 0)
 
     @property
     def axis(self) -> str:
-        """The range of the axis."""
-        return f"{format_duration(2**self._first)} to {format_duration(2 ** (self._last + 1))}"
+        """The range of the axis; empty without delays."""
+        return "" if self._empty else f"{format_duration(2**self._first)} to {format_duration(2 ** (self._last + 1))}"
 
     def of(self, entry: Entry) -> str:
         """The picture of one entry; values beyond the axis are in its first or last block."""
