@@ -50,7 +50,8 @@ class Walk(html.parser.HTMLParser):
 
 
 def browse(chromium: str, page: Path, folder: Path, *words: str) -> str:
-    """The browser's output for a page, whose scripts must run without errors."""
+    """The browser's output for a page, which must be small and whose scripts must run without errors."""
+    assert page.stat().st_size < MOST_BYTES
     flags = [*" ".join(FLAGS).split(), NO_NAMES, f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr"]
     command = [chromium, *flags, *words, page.as_uri()]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
