@@ -56,6 +56,7 @@ function roundSteps(low, high, most) {
 
 function powers(low, high, factors) {
   const values = [];
+  if (!(low > 0)) return values;
   for (let k = Math.floor(Math.log10(low)); k <= Math.log10(high); k++) {
     for (const factor of factors) values.push(Number(`${factor}e${k}`));
   }
@@ -63,13 +64,9 @@ function powers(low, high, factors) {
 }
 
 function logValues(low, high, most) {
-  for (const factors of [[1, 2, 5], [1]]) {
-    const values = powers(low, high, factors);
-    if (values.length > 2 && values.length <= most) return values;
-  }
-  const decades = powers(low, high, [1]);
-  if (decades.length <= most) return null;  // too short for powers of ten
-  const every = Math.ceil(decades.length / most);
+  const fit = [[1, 2, 5], [1, 3], [1]].map(factors => powers(low, high, factors)).find(values => values.length <= most);
+  if (fit) return fit.length > 2 || high / low >= 10 ? fit : null;  // null: too short for powers of ten
+  const decades = powers(low, high, [1]), every = Math.ceil(decades.length / most);
   return decades.filter(x => Math.round(Math.log10(x)) % every === 0);
 }
 
@@ -128,8 +125,10 @@ function marksOf(spec, low, high, most, place) {
   if (values) return values.map(value => ({value, text: value ? say(value, spec) : "0"}));
   let [round, step] = roundSteps(low, high, most);
   if (spec.whole && step < 1) [round, step] = [round.filter(Number.isInteger), 1];
-  const texts = linearTexts(round, step, spec);
-  return round.map((value, i) => ({value, text: texts[i]}));
+  const least = 0.7 * (place(high) - place(low)) / most, kept = [];  // round steps crowd where a scale is narrow
+  for (const x of round) if (!kept.length || place(x) - place(kept[kept.length - 1]) >= least) kept.push(x);
+  const texts = linearTexts(kept, step, spec);
+  return kept.map((value, i) => ({value, text: texts[i]}));
 }
 
 // An axis between two pixels; `most` marks have room.

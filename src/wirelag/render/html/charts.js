@@ -256,6 +256,7 @@ const linePath = (run, step) => run.length === 1 ? `M${run[0][0]} ${run[0][1]}h0
 function bandPath(series, x, y) {
   const ends = series.x.map((at, i) => series.low[i] == null ? null : [x.at(at), y.at(series.low[i]), y.at(series.high[i])]);
   return runs(ends).map(run => {
+    if (run.length === 1) return `M${run[0][0] - 3} ${run[0][2]}h6V${run[0][1]}h-6Z`;  // between two gaps: a box
     const high = run.map(([at, , to]) => [at, to]), low = run.map(([at, from]) => [at, from]).reverse();
     return `${linePath(high)}L${linePath(low).slice(1)}Z`;
   }).join("");
