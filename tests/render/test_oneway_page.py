@@ -8,7 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.html_pages import HOSTILE, MOST_BYTES, Walk, asked_by_the_page, browse, drawn, figures, saved, series
+from tests.support.browser import Browser
+from tests.support.html_pages import (
+    HOSTILE,
+    MOST_BYTES,
+    Walk,
+    asked_by_the_page,
+    browse,
+    drawn,
+    drawn_well,
+    figures,
+    saved,
+    series,
+)
 from wirelag.estimators.join import Join
 from wirelag.packets.batch import PacketBatch
 from wirelag.render.html.charts import Scale, Times
@@ -281,14 +293,21 @@ def test_shares_of_a_sample_have_its_sampling_interval() -> None:
     assert "+/-" in Walk(render_oneway(replace(page, spans=sampled))).text.split("All figures")[0]
 
 
-@pytest.mark.parametrize("delays_ns", [[0], [-5], [-5, 5], [5] * 40, [-(2**62), 2**62], [0, 0, 7], [-1, 2**50]])
-def test_any_delays_make_a_page(delays_ns: list[int]) -> None:
+def test_any_delays_make_a_page(tool: Callable[[str], str], tmp_path: Path) -> None:
+    with Browser(tool("chromium"), tmp_path) as browser:
+        for i, delays_ns in enumerate(([0], [-5], [-5, 5], [5] * 40, [-(2**62), 2**62], [0, 0, 7], [-1, 2**50])):
+            drawn_well(browser, saved(page_of(delays_ns), tmp_path, str(i)), 5)
+
+
+def page_of(delays_ns: list[int]) -> str:
     whole = Crossing(len(delays_ns), len(delays_ns))
     whole.add_delays(np.full(len(delays_ns), START_NS), np.array(delays_ns, np.int64))
     report = whole.report("join")
     spans = [SpanEntry(0.0, 1.0, report), SpanEntry(1.0, 2.0, nothing())]
     page = replace(made(), total=report, tail=whole.tail, spans=spans, groups=[("g", report)])
-    assert {"quantiles", "sample", "losses", "delays", "groups"} == set(figures(render_oneway(page)))
+    text = render_oneway(page)
+    assert {"quantiles", "sample", "losses", "delays", "groups"} == set(figures(text))
+    return text
 
 
 def test_the_scale_is_linear_around_zero_and_logarithmic_beyond() -> None:

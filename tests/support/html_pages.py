@@ -6,6 +6,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from tests.support.browser import Browser
+
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking",
     "--disable-component-update --disable-sync --disable-extensions --virtual-time-budget=10000",
@@ -50,7 +52,8 @@ class Walk(html.parser.HTMLParser):
 
 
 def browse(chromium: str, page: Path, folder: Path, *words: str) -> str:
-    """The browser's output for a page, whose scripts must run without errors."""
+    """The browser's output for a page, which must be small and whose scripts must run without errors."""
+    assert page.stat().st_size < MOST_BYTES
     flags = [*" ".join(FLAGS).split(), NO_NAMES, f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr"]
     command = [chromium, *flags, *words, page.as_uri()]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
@@ -91,7 +94,17 @@ def drawn(shown: str, name: str) -> str:
     return inside
 
 
-def saved(text: str, folder: Path) -> Path:
-    path = folder / "page.html"
+def drawn_well(browser: Browser, page: Path, charts: int) -> None:
+    """The browser draws every chart of a page, and finds a place for everything in them."""
+    browser.open(page.as_uri())
+    browser.until(f"document.readyState === 'complete' && location.href === '{page.as_uri()}'")
+    assert browser.ask("document.querySelectorAll('.plot .series').length") >= charts
+    plots = "[...document.querySelectorAll('.plot')]"
+    assert browser.ask(f"{plots}.filter(one => /NaN|Infinity|undefined/.test(one.outerHTML)).length") == 0
+    assert browser.problems == []
+
+
+def saved(text: str, folder: Path, name: str = "page") -> Path:
+    path = folder / f"{name}.html"
     path.write_text(text, encoding="utf-8")
     return path

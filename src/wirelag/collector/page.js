@@ -113,11 +113,11 @@ function drawReports() {
   const time = {kind: "time", local: true, range: [1e3 * reports[0].start, 1e3 * last.end]}, bound = i => r => r.ci95.mean ? r.ci95.mean[i] : null;
   const ends = {low: series(reports, "", "c1", bound(0)).y, high: series(reports, "", "c1", bound(1)).y};
   const delays = [series(reports, "mean (95% band)", "c1", r => r.mean, ends),
-    ...[["p50", "0.5", "c2"], ["p90", "0.9", "c3"], ["p99", "0.99", "c4"]].map(([name, q, colour]) => series(reports, name, colour, r => r.quantiles[q]))];
+    ...[["p50", "0.5", "c2"], ["p90", "0.9", "c3"], ["p99", "0.99", "c4"]].map(([name, q, colour]) => series(reports, name, colour, r => r.quantiles[q]))].filter((one, i) => !i || present(one.y).length);
   drawChart(at("delay"), {x: time, hover: "x", panels: [{series: delays, y: upTo("delay", "delay", present(...delays.map(one => one.y), ends.low, ends.high), 1e-9)}]});
   const losses = [series(reports, "loss", "bad", r => r.loss)];
   if (reports.some(r => r.references)) losses.push(series(reports, "loss of references", "c3", r => r.references ? r.references.lost / (r.references.received + r.references.lost) : null));
-  const uncovered = series(reports, "time not covered by both", "soft", r => 1 - r.covered, {fill: true});
+  const uncovered = series(reports, "time not covered by both", "soft", r => 1 - r.covered, {fill: true, mark: null});
   drawChart(at("loss"), {x: time, hover: "x", panels: [
     {series: losses, tall: 3, y: upTo("share", "loss", present(...losses.map(one => one.y)), 1e-3)},
     {series: [uncovered], tall: 2, y: {kind: "share", title: "not covered", range: [0, 1.05]}}]});

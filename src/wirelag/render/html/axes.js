@@ -5,6 +5,7 @@
 
 const DELAYS = [["ns", 1e-9, 1e-6], ["us", 1e-6, 1e-3], ["ms", 1e-3, 1], ["s", 1, 120], ["min", 60, 7200],
   ["h", 3600, 172800], ["days", 86400, Infinity]];  // unit, its seconds, below this
+const SHORT_DELAYS = DELAYS.slice(0, 4);  // beside an axis: nothing is longer than seconds
 const SIZES = [["B", 1, 1e3], ["kB", 1e3, 1e6], ["MB", 1e6, 1e9], ["GB", 1e9, Infinity]];
 
 const fixed = (x, digits) => x.toLocaleString("en", {minimumFractionDigits: digits, maximumFractionDigits: digits});
@@ -55,6 +56,7 @@ function roundSteps(low, high, most) {
 
 function powers(low, high, factors) {
   const values = [];
+  if (!(low > 0)) return values;
   for (let k = Math.floor(Math.log10(low)); k <= Math.log10(high); k++) {
     for (const factor of factors) values.push(Number(`${factor}e${k}`));
   }
@@ -62,32 +64,29 @@ function powers(low, high, factors) {
 }
 
 function logValues(low, high, most) {
-  for (const factors of [[1, 2, 5], [1]]) {
-    const values = powers(low, high, factors);
-    if (values.length > 2 && values.length <= most) return values;
-  }
-  const decades = powers(low, high, [1]);
-  if (decades.length <= most) return null;  // too short for powers of ten
-  const every = Math.ceil(decades.length / most);
+  const fit = [[1, 2, 5], [1, 3], [1]].map(factors => powers(low, high, factors)).find(values => values.length <= most);
+  if (fit) return fit.length > 2 || high / low >= 10 ? fit : null;  // null: too short for powers of ten
+  const decades = powers(low, high, [1]), every = Math.ceil(decades.length / most);
   return decades.filter(x => Math.round(Math.log10(x)) % every === 0);
 }
 
 function signedValues(low, high, most, place, linear) {
   if (low > 0 || high < 0 || place(high) - place(low) < 1) return null;
-  const sizes = powers(linear / 10, Math.max(-low, high), [1, 2, 5]);
+  const sizes = factors => powers(linear / 10, Math.max(-low, high), factors).reverse().flatMap(size => [size, -size]);
   const least = (place(high) - place(low)) / most, kept = [];
-  for (const x of [0, ...sizes, ...sizes.map(size => -size)]) {
+  for (const x of [0, ...sizes([1]), ...sizes([2, 5])]) {
     if (x >= low && x <= high && kept.every(y => Math.abs(place(x) - place(y)) >= least)) kept.push(x);
   }
   return kept.sort((a, b) => a - b);
 }
 
+// One unit for all, and as many digits as the step needs.
 function linearTexts(values, step, spec) {
-  const largest = Math.max(...values.map(Math.abs), step);
-  const [unit, factor] = {delay: DELAYS, bytes: SIZES}[spec.kind] ? unitOf(largest, {delay: DELAYS.slice(0, 4), bytes: SIZES}[spec.kind]) :
-    spec.kind === "share" ? ["%", 0.01] : ["", 1];
-  const digits = Math.max(0, -Math.floor(Math.log10(step / factor) + 1e-6));
-  return values.map(x => x === 0 && unit !== "%" ? "0" : `${fixed(x / factor, Math.min(digits, 20))}${unit === "%" ? "" : " "}${unit}`.trim());
+  const units = {delay: SHORT_DELAYS, bytes: SIZES, share: [["%", 0.01, Infinity]]}[spec.kind] || [["", 1, Infinity]];
+  const [unit, factor] = unitOf(Math.max(...values.map(Math.abs), step), units);
+  const digits = Math.min(20, Math.max(0, -Math.floor(Math.log10(step / factor) + 1e-6)));
+  const space = unit === "%" ? "" : " ";
+  return values.map(x => x === 0 && unit !== "%" ? "0" : `${fixed(x / factor, digits)}${space}${unit}`.trim());
 }
 
 const TIME_STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 10e3, 15e3, 30e3, MINUTE, 2 * MINUTE, 5 * MINUTE,
@@ -122,11 +121,14 @@ function marksOf(spec, low, high, most, place) {
   if (spec.kind === "time") return timeMarks(low, high, most, spec);
   const values = spec.scale === "log" ? logValues(low, high, most) :
     spec.scale === "signed" ? signedValues(low, high, most, place, spec.linear) : null;
-  if (values) return values.map(value => ({value, text: value ? SAY[spec.kind](value, spec) : "0"}));
+  const say = spec.kind === "delay" ? x => inUnit(x, SHORT_DELAYS) : SAY[spec.kind];
+  if (values) return values.map(value => ({value, text: value ? say(value, spec) : "0"}));
   let [round, step] = roundSteps(low, high, most);
   if (spec.whole && step < 1) [round, step] = [round.filter(Number.isInteger), 1];
-  const texts = linearTexts(round, step, spec);
-  return round.map((value, i) => ({value, text: texts[i]}));
+  const least = 0.7 * (place(high) - place(low)) / most, kept = [];  // round steps crowd where a scale is narrow
+  for (const x of round) if (!kept.length || place(x) - place(kept[kept.length - 1]) >= least) kept.push(x);
+  const texts = linearTexts(kept, step, spec);
+  return kept.map((value, i) => ({value, text: texts[i]}));
 }
 
 // An axis between two pixels; `most` marks have room.

@@ -30,11 +30,11 @@ function widthOf(text, size) {
   return pen.measureText(text).width;
 }
 
-// A name that fits: its middle is cut, since both its ends tell it from others.
+// A name that fits. A flow is told from others by its source; of other names both ends matter, and the middle is cut.
 function fitted(text, size, most) {
-  const letters = [...text];
+  const letters = [...text], tail = text.includes(" > ") ? 0 : 0.5;
   let kept = letters.length;
-  const cut = () => letters.slice(0, Math.ceil(kept / 2)).join("") + "…" + letters.slice(letters.length - Math.floor(kept / 2)).join("");
+  const cut = () => letters.slice(0, Math.ceil(kept * (1 - tail))).join("") + "…" + letters.slice(letters.length - Math.floor(kept * tail)).join("");
   if (widthOf(text, size) <= most) return text;
   while (kept > 2 && widthOf(cut(), size) > most) kept -= 1;
   return cut();
@@ -196,7 +196,7 @@ const DRAW = {
     return made;
   },
   points(series, x, y, wide, size) {
-    const made = series.low ? [shape("path", {class: "error", d: errorPath(series, x, y)})] : [];
+    const made = series.low && !series.bare ? [shape("path", {class: "error", d: errorPath(series, x, y)})] : [];
     series.x.forEach((at, i) => {
       if (series.y[i] == null) return;
       made.push(shape("path", {class: "mark", d: symbol(series.mark, x.at(at), y.at(series.y[i]), series.size || 3), opacity: series.opacity || 1}));
@@ -222,7 +222,7 @@ const DRAW = {
       if (!value) return;
       const share = series.log ? Math.log(value) / Math.log(Math.max(series.most, 2)) : value / series.most;
       const high = Math.min(up[j], up[j + 1]) + gapY / 2, tall = Math.abs(up[j + 1] - up[j]) - gapY;
-      levels[Math.round(share * (LEVELS - 1))].push(`M${across[i] + gapX / 2} ${high}h${across[i + 1] - across[i] - gapX}v${tall}h${across[i] - across[i + 1] + gapX}z`);
+      levels[Math.round(Math.min(1, share) * (LEVELS - 1))].push(`M${across[i] + gapX / 2} ${high}h${across[i + 1] - across[i] - gapX}v${tall}h${across[i] - across[i + 1] + gapX}z`);
     }));
     return levels.flatMap((cells, level) => {
       if (!cells.length) return [];
@@ -256,6 +256,7 @@ const linePath = (run, step) => run.length === 1 ? `M${run[0][0]} ${run[0][1]}h0
 function bandPath(series, x, y) {
   const ends = series.x.map((at, i) => series.low[i] == null ? null : [x.at(at), y.at(series.low[i]), y.at(series.high[i])]);
   return runs(ends).map(run => {
+    if (run.length === 1) return `M${run[0][0] - 3} ${run[0][2]}h6V${run[0][1]}h-6Z`;  // between two gaps: a box
     const high = run.map(([at, , to]) => [at, to]), low = run.map(([at, from]) => [at, from]).reverse();
     return `${linePath(high)}L${linePath(low).slice(1)}Z`;
   }).join("");
@@ -280,8 +281,8 @@ function boxes(series, x, y) {
   }
   return series.y.map((value, i) => {
     if (value == null) return null;
-    const from = x.at(series.from[i]), to = x.at(series.to[i]), high = y.at(value);
-    return [from, high, Math.max(to - from, 0.5), Math.max(y.at(0) - high, 0)];
+    const from = x.at(series.from[i]), wide = x.at(series.to[i]) - from, gap = (series.gap || 0) * wide, high = y.at(value);
+    return [from + gap / 2, high, Math.max(wide - gap, 0.5), Math.max(y.at(0) - high, 0)];
   });
 }
 
@@ -304,6 +305,13 @@ function valueText(series, i, x, y) {
   return axis.say(value) + (low == null ? "" : ` (${axis.say(low)} to ${axis.say(high)})`);
 }
 
+// From one value to another; a date is said once.
+function saySpan(axis, from, to) {
+  const [first, last] = [axis.say(from), axis.say(to)];
+  const dated = axis.spec.kind === "time" && first.slice(0, 11) === last.slice(0, 11);
+  return `${first} to ${dated ? last.slice(11) : last}`;
+}
+
 const lineOf = (series, text) => ({series, text: [series.says ?? series.name ?? "", text].filter(Boolean).join(" ")});
 const speaks = series => !series.quiet && series.draw !== "words";
 
@@ -321,7 +329,7 @@ function tellCell({x}, {y, top}, series, px, py) {
   if (i < 0 || j < 0 || !series.z[j][i]) return null;
   const text = series.tips ? series.tips[j][i] : `${count(Math.round(series.z[j][i]))} ${series.unit}: ${y.say(series.y[j])} to ${y.say(series.y[j + 1])}`;
   const [a, b] = [y.at(series.y[j]), y.at(series.y[j + 1])];
-  return {head: `from ${x.say(series.x[i])}`, lines: [{text}], box: [x.at(series.x[i]), top + Math.min(a, b), x.at(series.x[i + 1]) - x.at(series.x[i]), Math.abs(a - b)]};
+  return {head: saySpan(x, series.x[i], series.x[i + 1]), lines: [{text}], box: [x.at(series.x[i]), top + Math.min(a, b), x.at(series.x[i + 1]) - x.at(series.x[i]), Math.abs(a - b)]};
 }
 
 function tellRow({x}, {panel, y, top, series}, py) {
@@ -351,7 +359,7 @@ function tellColumn(chart, px) {
     const said = i < 0 ? "" : [valueText(series, i, x, panel.y), series.tips?.[i]].filter(Boolean).join(" ");
     if (!said) continue;
     lines.push(lineOf(series, said));
-    if (series.draw === "bars") between = `${x.say(series.from[i])} to ${x.say(series.to[i])}`;
+    if (series.draw === "bars") between = saySpan(x, series.from[i], series.to[i]);
     else if (series.y[i] != null) dots.push([series.draw === "points" ? x.at(series.x[i]) : at, panel.top + panel.y.at(series.y[i])]);
   }
   if (!lines.length) return null;
@@ -369,9 +377,9 @@ function tellNearest({x, data}, {y, top, series}, px, py) {
     });
   }
   if (!best) return null;
-  const {one, i} = best, when = x.say(one.x[i]), tips = one.tips?.[i];
-  const value = valueText(one, i, x, y);
-  return {head: tips || when, lines: value ? [lineOf(one, value)] : [], foot: tips ? when : "", dots: [[x.at(one.x[i]), top + y.at(one.y[i])]]};
+  const {one, i} = best, [head, ...more] = (one.tips?.[i] ?? x.say(one.x[i])).split("\n"), value = valueText(one, i, x, y);
+  const when = one.tips && ["time", "seconds"].includes(data.x.kind) ? [x.say(one.x[i])] : [];
+  return {head, lines: [...(value ? [lineOf(one, value)] : []), ...[...more, ...when].map(text => ({text}))], dots: [[x.at(one.x[i]), top + y.at(one.y[i])]]};
 }
 
 function point(chart, px, py) {
@@ -390,7 +398,7 @@ function point(chart, px, py) {
     if (series) line.prepend(swatch(series));
     return line;
   });
-  chart.tip.replaceChildren(element("strong", {}, told.head), ...lines, ...(told.foot ? [element("small", {}, told.foot)] : []));
+  chart.tip.replaceChildren(element("strong", {}, told.head), ...lines);
   const box = chart.tip.getBoundingClientRect(), around = chart.svg.getBoundingClientRect();
   const [x, y] = told.dots?.length === 1 ? told.dots[0] : [told.line ?? px, py];
   const right = left + x + 16, flipped = right + box.width > around.width ? left + x - 16 - box.width : right;
@@ -478,14 +486,12 @@ function key(chart, name) {
     else setZoom(chart, [Math.max(low, first), Math.min(high, last)]);
     return true;
   }
-  const moves = {ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: -Infinity, End: Infinity};
-  if (!(name in moves)) return false;
-  const {stops, column} = stopsOf(chart), sideways = name === "ArrowRight" || name === "ArrowLeft";
-  if (!stops.length) return false;
-  const next = chart.stop < 0 && moves[name] < 0 ? stops.length - 1 : chart.stop + moves[name] * (sideways && chart.stop >= 0 ? column : 1);
-  const stop = Math.max(0, Math.min(stops.length - 1, next));
-  point(chart, ...stops[stop]);
-  chart.stop = stop;
+  const {stops, column} = stopsOf(chart), last = stops.length - 1, none = chart.stop < 0;
+  const steps = {ArrowRight: column, ArrowDown: 1, ArrowLeft: -column, ArrowUp: -1};
+  const next = name === "Home" ? 0 : name === "End" ? last : none && name in steps ? (steps[name] > 0 ? 0 : last) : chart.stop + steps[name];
+  if (last < 0 || Number.isNaN(next)) return false;
+  chart.stop = Math.max(0, Math.min(last, next));
+  point(chart, ...stops[chart.stop]);
   return true;
 }
 

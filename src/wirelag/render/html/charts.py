@@ -11,8 +11,8 @@ finds the marks. Rows have `names` instead, the first on top.
 
 A series has `draw` (line, points, bars, heat, words), a `name` if it is in the legend, or else what a tooltip `says`; a
 `colour` of the style sheet; `x` and `y`, None where there is a gap; `low` and `high`, the ends of 95% intervals; and
-`tips`, what else there is to tell. A `quiet` one has no tooltip. Values are in seconds, in ms since 1970, shares or
-counts.
+`tips`, what else there is to tell. A `quiet` one has no tooltip, a `bare` one draws no intervals. Values are in
+seconds, in ms since 1970, shares or counts.
 """
 
 from __future__ import annotations

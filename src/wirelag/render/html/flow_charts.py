@@ -77,8 +77,7 @@ def by_size(entries: Sequence[tuple[str, Report]], every: Points, total: Report,
     series = []
     for name, rows, colour in _halves(len(entries)):
         points = _strong(cloud(sizes[rows], scale.shown(delays_s[rows]), name, colour), rows)
-        if rows.start == 0:
-            points |= between([report.ci95.get("mean") for _, report in entries[rows]])
+        points |= between([report.ci95.get("mean") for _, report in entries[rows]]) | {"bare": rows.start != 0}
         series.append(points | {"tips": [flow_text(*entry) for entry in entries[rows]]})
     x, y = _medians(every)
     if len(x) > 1:
@@ -135,7 +134,11 @@ def _medians(every: Points) -> tuple[list[float], list[float]]:
 
 
 def over_time(
-    points: Points, references: tuple[Floats, Floats], spans: Sequence[SpanEntry], scale: Scale, words: Sequence[str]
+    points: Points,
+    references: tuple[Floats, Floats],
+    spans: Sequence[SpanEntry],
+    scale: Scale,
+    slowest: Sequence[tuple[str, Report]],
 ) -> Figure:
     """Delays of references when they arrived, of flows in their middle, and the means of intervals."""
     shown = _parts(spans)
@@ -145,9 +148,13 @@ def over_time(
     low, high = _ends(scale, np.concatenate([references[1], points.delays_s, means]))
     series = []
     for name, rows, colour in _halves(len(points.times_s)):
-        shown_here = cloud(times.places(points.times_s[rows]), scale.shown(points.delays_s[rows]), name, colour)
-        told = {"tips": list(words[rows])} if rows.start == 0 else {"quiet": True}
-        series.append(_strong(shown_here, rows) | told)
+        mine = cloud(times.places(points.times_s[rows]), scale.shown(points.delays_s[rows]), name, colour)
+        if rows.start == 0:
+            mine |= between([report.ci95.get("mean") for _, report in slowest]) | {"bare": True}
+            mine["tips"] = [flow_text(*entry) for entry in slowest]
+        else:
+            mine["quiet"] = True
+        series.append(_strong(mine, rows))
     if len(references[0]):
         at, delays = times.places(references[0]), scale.shown(references[1])
         if len(at) <= LINES:

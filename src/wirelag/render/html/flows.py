@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from wirelag.render.html.charts import Figure, Floats, Scale, spoken
-from wirelag.render.html.flow_charts import NAMED, SLOWEST, Points, by_size, drawn, flow_text, over_time
+from wirelag.render.html.flow_charts import NAMED, SLOWEST, Points, by_size, drawn, over_time
 from wirelag.render.html.frame import Frame, bounds, chart, coverage, delay, document, folded, listed, table
 from wirelag.render.html.oneway_charts import SpanEntry, means
 from wirelag.render.html.page import MOST_BARS, MOST_GROUPS
@@ -62,8 +62,8 @@ def render_flows(page: FlowsPage) -> str:
         text = f"{_points_text(page, every)} {axis}"
         add("size", by_size(page.points, every, page.total, scale), "Delay against size", text)
     if len(seen):
-        words = [flow_text(*entry) for entry in page.points[:NAMED]]
-        figure = over_time(Points.of(drawn(page.flows, delays_s), less_s), references, page.spans, scale, words)
+        points, slowest = Points.of(drawn(page.flows, delays_s), less_s), page.points[:NAMED]
+        figure = over_time(points, references, page.spans, scale, slowest)
         add("time", figure, "Delay over time", f"{_TIME_TEXT} {axis}")
     for name, title, by, entries, count in (
         ("worst", "The slowest flows", "flow", page.points, len(every.delays_s)),

@@ -181,7 +181,6 @@ def losses(spans: Sequence[SpanEntry], reasons: dict[str, str]) -> Figure:
     """The shares of packets lost and reordered, in each part of the time: a panel for each."""
     times = Times(spans[0].start_s, spans[-1].end_s)
     starts, ends = times.places([span.start_s for span in spans]), times.places([span.end_s for span in spans])
-    room = [0.07 * (b - a) for a, b in zip(starts, ends, strict=True)]
     panels: list[Figure] = []
     for name, colour in (("lost", "c4"), ("reordered", "c2")):
         shares = [share(span.report, name) for span in spans]
@@ -191,8 +190,9 @@ def losses(spans: Sequence[SpanEntry], reasons: dict[str, str]) -> Figure:
             "draw": "bars",
             "says": name,
             "colour": colour,
-            "from": all_rounded(a + gap for a, gap in zip(starts, room, strict=True)),
-            "to": all_rounded(b - gap for b, gap in zip(ends, room, strict=True)),
+            "from": starts,
+            "to": ends,
+            "gap": 0.14,
             "y": [None if known is None else rounded(known[0]) for known in shares],
             "tips": [_count_text(span.report, name, known) for span, known in zip(spans, shares, strict=True)],
         }
