@@ -6,10 +6,10 @@ class WirelagError(Exception):
 
 
 class MissingExtraError(WirelagError):
-    """Something needs packages that only the extra `live` installs."""
+    """Something needs packages that only an extra installs."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what} needs the extra live: pip install 'wirelag[live]'")
+    def __init__(self, what: str, needs: str = "the extra live", extra: str = "live") -> None:
+        super().__init__(f"{what} needs {needs}: pip install 'wirelag[{extra}]'")
 
 
 class SettingError(WirelagError, ValueError):

@@ -15,6 +15,7 @@ from wirelag.cli.parser import Argument, Option, UsageError
 from wirelag.errors import WirelagError
 from wirelag.measure.groups import FIGURES
 from wirelag.render.output import BINARY, WRITERS
+from wirelag.tables import need_polars
 from wirelag.units import parse_share, parse_speed
 
 FILTERS = "Packets"
@@ -177,6 +178,8 @@ def check_outputs(
     one_of(form, forms, "--format")
     if form in BINARY and outputs.get("-o") is None:
         raise WirelagError("cannot print Parquet on a terminal: name a file with -o")
+    if form in BINARY:
+        need_polars("Parquet")
     read = {file for path in inputs if (file := _file_of(path, 0))}
     written: dict[str | tuple[int, int], str] = {}
     for option, given in outputs.items():

@@ -26,6 +26,7 @@ from wirelag.cli.parser import Option
 from wirelag.cli.progress import stoppable
 from wirelag.cli.run import conclude
 from wirelag.measure.response import GROUPS, METHODS
+from wirelag.tables import need_polars
 
 if TYPE_CHECKING:
     from wirelag.packets.filters import Filter
@@ -90,6 +91,8 @@ def response(
     """
     outputs = {"-o": output, "--html": html, "--epochs": epochs_file, "--exchanges": exchanges}
     form = check_outputs(output_format, outputs, captures)
+    if epochs_file:
+        need_polars("Parquet")
     from wirelag.measure.response import response as measure
 
     result = measure(

@@ -31,8 +31,6 @@ from wirelag.units import (
 )
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from wirelag.capture.files import Capture
     from wirelag.capture.source import PathOrFile
     from wirelag.clocks.fit import Clock
@@ -44,6 +42,7 @@ if TYPE_CHECKING:
     from wirelag.report import Report
     from wirelag.stats.sla import Mean
     from wirelag.synopses.flows import Flows
+    from wirelag.tables import Table
 
 SOURCES: Final = ("stamp", "marked", "capture")
 METHODS: Final = ("busy", "linear", "left")
@@ -192,12 +191,12 @@ class FlowsResult(Result):
         return (part.to_json() for part in [part for part, _ in self.intervals] or [self.report])
 
     def rows(self) -> list[dict[str, Any]]:
-        return self.to_polars().to_dicts()
+        return list(self.rows_table().rows())
 
-    def to_polars(self) -> pl.DataFrame:
-        from wirelag.render.flows import frame
+    def rows_table(self) -> Table:
+        from wirelag.render.flows import rows_table
 
-        return frame(self)
+        return rows_table(self)
 
     def table(self) -> list[str]:
         from wirelag.render.flows import table

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from wirelag.report import Report
     from wirelag.stats.distribution import Distribution
     from wirelag.stats.sla import Delays
+    from wirelag.tables import Table
 
     Shape = npt.NDArray[np.float64]
 
@@ -82,9 +83,13 @@ class Result(ABC):
 
     def to_polars(self) -> pl.DataFrame:
         """The rows as a data frame, of one schema for each command."""
-        from wirelag.render.rows import frame_of
+        return self.rows_table().to_polars()
 
-        return frame_of(self.rows(), self.command)
+    def rows_table(self) -> Table:
+        """The rows as columns, of one schema for each command."""
+        from wirelag.render.rows import table_of
+
+        return table_of(self.rows(), self.command)
 
     def to_html(self, path: str | PathLike[str] | None = None) -> str:
         """The page; with a path, it is also written there."""

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from wirelag.errors import WirelagError
 from wirelag.render.tables import BLOCKS, fit
+from wirelag.tables import need_polars
 
 if TYPE_CHECKING:
     import polars as pl
@@ -60,10 +61,11 @@ def _json_lines(result: Result, out: IO[str]) -> None:
 
 
 def _csv(result: Result, out: IO[str]) -> None:
-    out.write(result.to_polars().write_csv())
+    out.write(result.rows_table().csv())
 
 
 def _parquet(result: Result, out: IO[bytes]) -> None:
+    need_polars("Parquet")
     result.to_polars().write_parquet(out)
 
 

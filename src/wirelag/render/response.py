@@ -17,6 +17,7 @@ from wirelag.render.tables import (
     shown_groups,
     slowest_lines,
 )
+from wirelag.tables import need_polars
 
 if TYPE_CHECKING:
     import polars as pl
@@ -93,6 +94,7 @@ def _epoch_cells(report: Report) -> list[str]:
 
 def epoch_rows(epochs: Epochs) -> pl.DataFrame:
     """A row for each epoch; times since 1970 in ns, latencies in seconds, null where it abstained."""
+    need_polars("Parquet")
     import polars as pl
 
     from wirelag.synopses.epochs import METHODS, REASONS, ends_text
