@@ -18,3 +18,11 @@ class SettingError(WirelagError, ValueError):
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(f"{name}: {problem}")
         self.name, self.problem = name, problem
+
+
+def need_polars(what: str) -> None:
+    """Raise one line that says how to get polars, unless it is there."""
+    try:
+        import polars  # noqa: F401
+    except ImportError:
+        raise MissingExtraError(what, "polars", "tables") from None

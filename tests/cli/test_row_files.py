@@ -161,4 +161,6 @@ def test_results_without_rows_have_the_same_columns(shared_data: Path) -> None:
     one, other = (api.rtt(str(path), by="flow") for path in (DATA / "loopback.pcap", shared_data / HTTP))
     compared = [api.compare(one, one), api.compare(one, other)]
     assert len(pl.concat([table_of([], "compare").to_polars(), *(result.to_polars() for result in compared)])) > 10
-    assert {name: table_of([], name).to_polars().columns for name in COLUMNS} == {name: list(COLUMNS[name]) for name in COLUMNS}
+    assert {name: table_of([], name).to_polars().columns for name in COLUMNS} == {
+        name: list(COLUMNS[name]) for name in COLUMNS
+    }

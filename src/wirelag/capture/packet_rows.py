@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from wirelag.capture.sample_file import address_texts
+from wirelag.capture.table import Coded, Table
 from wirelag.packets.batch import Array
 from wirelag.packets.frames import BITS, NUMBER, Frames
 from wirelag.synopses.cache import Crossed
 from wirelag.synopses.request_response import EXCHANGE, FLAGS, NOT_SINGLE
-from wirelag.tables import Coded, Table
 
 if TYPE_CHECKING:
     import polars as pl

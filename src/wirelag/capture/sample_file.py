@@ -16,10 +16,10 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol, Self
 
 import numpy as np
 
-from wirelag.errors import WirelagError
+from wirelag.capture.table import Coded, Table
+from wirelag.errors import WirelagError, need_polars
 from wirelag.packets.batch import Array, PacketBatch, to_address
 from wirelag.synopses.samples import LEGS, SampleBatch
-from wirelag.tables import Coded, Table, need_polars
 
 if TYPE_CHECKING:
     import polars as pl

@@ -12,10 +12,9 @@ from contextlib import suppress
 from typing import Annotated, Any, Final
 
 from wirelag.cli.parser import Argument, Option, UsageError
-from wirelag.errors import WirelagError
+from wirelag.errors import WirelagError, need_polars
 from wirelag.measure.groups import FIGURES
 from wirelag.render.output import BINARY, WRITERS
-from wirelag.tables import need_polars
 from wirelag.units import parse_share, parse_speed
 
 FILTERS = "Packets"

@@ -25,8 +25,8 @@ from wirelag.cli.options import (
 from wirelag.cli.parser import Option
 from wirelag.cli.progress import stoppable
 from wirelag.cli.run import conclude
+from wirelag.errors import need_polars
 from wirelag.measure.response import GROUPS, METHODS
-from wirelag.tables import need_polars
 
 if TYPE_CHECKING:
     from wirelag.packets.filters import Filter

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from wirelag.capture.report_file import read_report
 from wirelag.cli.parser import Argument, Option, UsageError
-from wirelag.errors import WirelagError
-from wirelag.tables import need_polars
+from wirelag.errors import WirelagError, need_polars
 from wirelag.units import format_duration
 
 if TYPE_CHECKING:

@@ -33,6 +33,7 @@ from wirelag.units import (
 if TYPE_CHECKING:
     from wirelag.capture.files import Capture
     from wirelag.capture.source import PathOrFile
+    from wirelag.capture.table import Table
     from wirelag.clocks.fit import Clock
     from wirelag.estimators.rli import Rli
     from wirelag.measure.flow_references import Referred
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from wirelag.report import Report
     from wirelag.stats.sla import Mean
     from wirelag.synopses.flows import Flows
-    from wirelag.tables import Table
 
 SOURCES: Final = ("stamp", "marked", "capture")
 METHODS: Final = ("busy", "linear", "left")

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from wirelag.capture.packet_rows import PacketDelays
     from wirelag.capture.sample_file import SampleColumns
     from wirelag.capture.source import Packets
+    from wirelag.capture.table import Table
     from wirelag.measure.slowest import Slow
     from wirelag.report import Report
     from wirelag.stats.distribution import Distribution
     from wirelag.stats.sla import Delays
-    from wirelag.tables import Table
 
     Shape = npt.NDArray[np.float64]
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.tables import need_polars
+from wirelag.errors import need_polars
 
 if TYPE_CHECKING:
     import polars as pl

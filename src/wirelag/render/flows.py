@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from wirelag.capture.table import Table
 from wirelag.render.tables import duration, layout
-from wirelag.tables import Table
 from wirelag.units import format_size
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from wirelag.errors import WirelagError
+from wirelag.errors import WirelagError, need_polars
 from wirelag.render.tables import BLOCKS, fit
-from wirelag.tables import need_polars
 
 if TYPE_CHECKING:
     import polars as pl

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from wirelag.errors import need_polars
 from wirelag.render.rows import method_cells
 from wirelag.render.tables import (
     duration,
@@ -17,7 +18,6 @@ from wirelag.render.tables import (
     shown_groups,
     slowest_lines,
 )
-from wirelag.tables import need_polars
 
 if TYPE_CHECKING:
     import polars as pl

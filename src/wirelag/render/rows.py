@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from wirelag.capture.table import Table
 from wirelag.report import QUANTILES
-from wirelag.tables import Table
 
 if TYPE_CHECKING:
     from wirelag.measure.result import Entry

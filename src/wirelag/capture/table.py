@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from wirelag.errors import MissingExtraError
+from wirelag.errors import need_polars
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,14 +52,6 @@ class Table:
         schema = {name: getattr(pl, kind) for name, kind in self.kinds.items()}
         columns = {name: _series(self.columns[name], schema[name]) for name in self.kinds}
         return pl.DataFrame(columns, schema=schema, strict=False)
-
-
-def need_polars(what: str) -> None:
-    """Raise one line that says how to get polars, unless it is there."""
-    try:
-        import polars  # noqa: F401
-    except ImportError:
-        raise MissingExtraError(what, "polars", "tables") from None
 
 
 def _series(column: Any, kind: Any) -> Any:
