@@ -6,10 +6,10 @@ class WirelagError(Exception):
 
 
 class MissingExtraError(WirelagError):
-    """Something needs packages that only the extra `live` installs."""
+    """Something needs packages that only an extra installs."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what} needs the extra live: pip install 'wirelag[live]'")
+    def __init__(self, what: str, needs: str = "the extra live", extra: str = "live") -> None:
+        super().__init__(f"{what} needs {needs}: pip install 'wirelag[{extra}]'")
 
 
 class SettingError(WirelagError, ValueError):
@@ -18,3 +18,11 @@ class SettingError(WirelagError, ValueError):
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(f"{name}: {problem}")
         self.name, self.problem = name, problem
+
+
+def need_polars(what: str) -> None:
+    """Raise one line that says how to get polars, unless it is there."""
+    try:
+        import polars  # noqa: F401
+    except ImportError:
+        raise MissingExtraError(what, "polars", "tables") from None

@@ -154,11 +154,13 @@ def test_files_of_several_results_are_read_together(command: str, shared_data: P
 
 
 def test_results_without_rows_have_the_same_columns(shared_data: Path) -> None:
-    from wirelag.render.rows import COLUMNS, frame_of
+    from wirelag.render.rows import COLUMNS, table_of
 
     captures = [api.info(str(DATA / "loopback.pcap")), api.info(str(shared_data / HTTP))]
-    pl.concat([frame_of([], "info"), *(result.to_polars() for result in captures)])
+    pl.concat([table_of([], "info").to_polars(), *(result.to_polars() for result in captures)])
     one, other = (api.rtt(str(path), by="flow") for path in (DATA / "loopback.pcap", shared_data / HTTP))
     compared = [api.compare(one, one), api.compare(one, other)]
-    assert len(pl.concat([frame_of([], "compare"), *(result.to_polars() for result in compared)])) > 10
-    assert {name: frame_of([], name).columns for name in COLUMNS} == {name: list(COLUMNS[name]) for name in COLUMNS}
+    assert len(pl.concat([table_of([], "compare").to_polars(), *(result.to_polars() for result in compared)])) > 10
+    assert {name: table_of([], name).to_polars().columns for name in COLUMNS} == {
+        name: list(COLUMNS[name]) for name in COLUMNS
+    }

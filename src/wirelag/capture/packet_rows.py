@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import polars as pl
 
 from wirelag.capture.sample_file import address_texts
+from wirelag.capture.table import Coded, Table
 from wirelag.packets.batch import Array
 from wirelag.packets.frames import BITS, NUMBER, Frames
 from wirelag.synopses.cache import Crossed
 from wirelag.synopses.request_response import EXCHANGE, FLAGS, NOT_SINGLE
+
+if TYPE_CHECKING:
+    import polars as pl
 
 _PROTOCOLS: Final = {6: "tcp", 17: "udp", 1: "icmp", 58: "icmpv6", 50: "esp", 132: "sctp"}
 
@@ -40,11 +43,16 @@ class PacketDelays:
 
     def to_polars(self) -> pl.DataFrame:
         """A row for each packet."""
+        return self.table().to_polars()
+
+    def table(self) -> Table:
+        """A row for each packet."""
         if not self._batches:
-            return pl.DataFrame(schema=_PACKET)
+            return Table(_PACKET, dict.fromkeys(_PACKET, ()))
         sent_ns, delays_ns, up, down = (np.concatenate(column) for column in list(zip(*self._batches, strict=True))[:4])
         weights = [np.full(len(one.delays_ns), one.stands_for, np.int64) for one in self._batches]
-        return pl.DataFrame(
+        return Table(
+            _PACKET,
             {
                 "upstream_ns": sent_ns,
                 "downstream_ns": sent_ns + delays_ns,
@@ -54,7 +62,6 @@ class PacketDelays:
                 **_places(down[:, 0], self._down, "downstream"),
                 "weight": np.concatenate(weights),
             },
-            schema=_PACKET,
         )
 
 
@@ -83,12 +90,17 @@ class ExchangeRows:
 
     def to_polars(self) -> pl.DataFrame:
         """A row for each exchange."""
+        return self.table().to_polars()
+
+    def table(self) -> Table:
+        """A row for each exchange."""
         rows = np.concatenate([np.empty(0, EXCHANGE), *self._batches])
         if not len(rows):
-            return pl.DataFrame(schema=_EXCHANGE)
+            return Table(_EXCHANGE, dict.fromkeys(_EXCHANGE, ()))
         flags, place = np.unique(rows["flags"] & NOT_SINGLE, return_inverse=True)
         why = [_reasons(flag) for flag in flags.tolist()]
-        return pl.DataFrame(
+        return Table(
+            _EXCHANGE,
             {
                 "begin_ns": rows["begin_ns"],
                 "request_ns": rows["request_ns"],
@@ -101,9 +113,8 @@ class ExchangeRows:
                 "request_bytes": rows["request_bytes"].astype(np.int64),
                 "response_bytes": rows["response_bytes"].astype(np.int64),
                 "retransmitted": (rows["flags"] & np.uint64(FLAGS["retransmitted"])) != 0,
-                "excluded": pl.Series(why, dtype=pl.String).gather(place.reshape(-1)),
+                "excluded": Coded(why, place.reshape(-1)),
             },
-            schema=_EXCHANGE,
         )
 
 
@@ -115,35 +126,34 @@ def _ends(words: Array, names: tuple[str, str]) -> dict[str, Any]:
     """Addresses, ports and protocol from five words each."""
     ports = words[:, 4]
     known, place = np.unique(ports & np.uint64(0xFF), return_inverse=True)
-    protocols = pl.Series([_PROTOCOLS.get(number, str(number)) for number in known.tolist()], dtype=pl.String)
+    protocols = [_PROTOCOLS.get(number, str(number)) for number in known.tolist()]
     return {
         names[0]: address_texts(words[:, 0:2]),
         names[1]: address_texts(words[:, 2:4]),
         f"{names[0]}_port": (ports >> np.uint64(32)).astype(np.uint16),
         f"{names[1]}_port": (ports >> np.uint64(16)).astype(np.uint16),
-        "protocol": protocols.gather(place.reshape(-1)),
+        "protocol": Coded(protocols, place.reshape(-1)),
     }
 
 
 def _places(places: Array, frames: Frames, name: str) -> dict[str, Any]:
-    captures = pl.Series(frames.captures or [""], dtype=pl.String)
     return {
-        f"{name}_capture": captures.gather((places >> np.uint64(BITS)).astype(np.int64)),
+        f"{name}_capture": Coded(frames.captures or [""], (places >> np.uint64(BITS)).astype(np.int64)),
         f"{name}_number": (places & np.uint64(NUMBER)).astype(np.int64),
     }
 
 
-def _schema(times: tuple[str, ...], ends: tuple[str, str], places: tuple[str, str]) -> dict[str, Any]:
-    schema: dict[str, Any] = dict.fromkeys(times, pl.Int64)
-    schema |= dict.fromkeys(ends, pl.String) | {f"{end}_port": pl.UInt16 for end in ends} | {"protocol": pl.String}
+def _schema(times: tuple[str, ...], ends: tuple[str, str], places: tuple[str, str]) -> dict[str, str]:
+    schema = dict.fromkeys(times, "Int64")
+    schema |= dict.fromkeys(ends, "String") | {f"{end}_port": "UInt16" for end in ends} | {"protocol": "String"}
     for place in places:
-        schema |= {f"{place}_capture": pl.String, f"{place}_number": pl.Int64}
+        schema |= {f"{place}_capture": "String", f"{place}_number": "Int64"}
     return schema
 
 
 _PACKET: Final = {
     **_schema(("upstream_ns", "downstream_ns", "delay_ns"), ("source", "destination"), ("upstream", "downstream")),
-    "weight": pl.Int64,
+    "weight": "Int64",
 }
 _EXCHANGE: Final = {
     **_schema(
@@ -151,8 +161,8 @@ _EXCHANGE: Final = {
         ("client", "server"),
         ("request", "response"),
     ),
-    "request_bytes": pl.Int64,
-    "response_bytes": pl.Int64,
-    "retransmitted": pl.Boolean,
-    "excluded": pl.String,
+    "request_bytes": "Int64",
+    "response_bytes": "Int64",
+    "retransmitted": "Boolean",
+    "excluded": "String",
 }

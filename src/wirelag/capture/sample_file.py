@@ -1,23 +1,28 @@
 """Every sample as a row of a Parquet or CSV file.
 
-Memory: `PART_ROWS` samples, some 150 MB including polars' buffers, and 10 MB per million while parts are merged. Until
-then, parts are in a folder beside the file; during the merge the disk holds them twice.
+Memory: `PART_ROWS` samples, some 150 MB including buffers, and for Parquet 10 MB per million while parts are merged.
+Until then, parts are in a folder beside the file; during the merge the disk holds them twice.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol, Self
 
 import numpy as np
-import polars as pl
 
-from wirelag.errors import WirelagError
+from wirelag.capture.table import Coded, Table
+from wirelag.errors import WirelagError, need_polars
 from wirelag.packets.batch import Array, PacketBatch, to_address
 from wirelag.synopses.samples import LEGS, SampleBatch
+
+if TYPE_CHECKING:
+    import polars as pl
 
 PART_ROWS: Final = 1 << 18
 
@@ -65,20 +70,24 @@ class SampleColumns:
         """Forget the samples, but not the names of matchers and captures."""
         self._batches, self.rows = [], 0
 
-    def to_polars(self) -> pl.DataFrame:
+    def table(self) -> Table:
         """A row for each sample."""
         nothing = {name: np.empty((0, 2) if name in ("client", "server") else 0, np.int64) for name in _ROW}
         batches = self._batches or [nothing]
         columns = {name: np.concatenate([batch[name] for batch in batches]) for name in _ROW}
-        names = pl.Series(list(self._names), dtype=pl.String)
+        names = list(self._names)
         texts = {
-            "kind": names.gather(columns["kind"]),
-            "leg": pl.Series(LEGS, dtype=pl.String).gather(columns["leg"]),
+            "kind": Coded(names, columns["kind"]),
+            "leg": Coded(LEGS, columns["leg"].astype(np.int64)),
             "client": address_texts(columns["client"]),
             "server": address_texts(columns["server"]),
-            "capture": names.gather(columns["capture"]),
+            "capture": Coded(names, columns["capture"]),
         }
-        return pl.DataFrame(columns | texts, schema=_ROW)
+        return Table(_ROW, {**columns, **texts})
+
+    def to_polars(self) -> pl.DataFrame:
+        """A row for each sample."""
+        return self.table().to_polars()
 
     def _place(self, name: str) -> int:
         return self._names.setdefault(name, len(self._names))
@@ -95,7 +104,7 @@ class Columns(Protocol):
     def clear(self) -> None:
         """Forget the rows."""
 
-    def to_polars(self) -> pl.DataFrame:
+    def table(self) -> Table:
         """The rows, of one schema."""
 
 
@@ -104,9 +113,16 @@ class RowFile:
 
     def __init__(self, path: str, columns: Columns, option: str = "--samples") -> None:
         self.path, self.option = path, option
+        self._csv = _is_csv(path)
         self._folder = Path()
         self._parts: list[Path] = []
         self._columns = columns
+        self._failures: tuple[type[Exception], ...] = (OSError,)
+        if not self._csv:
+            need_form(path)
+            import polars as pl
+
+            self._failures = (OSError, pl.exceptions.ComputeError)  # polars raises this on a full disk
 
     def __enter__(self) -> Self:
         target = Path(self.path)
@@ -124,14 +140,8 @@ class RowFile:
         try:
             if kind is None:
                 self._write_part()
-                with Path(self.path).open("wb") as out:
-                    rows = pl.scan_parquet(self._parts)
-                    if Path(self.path).suffix.lower() == ".csv":
-                        rows.sink_csv(out, maintain_order=True)
-                    else:
-                        rows.sink_parquet(out, row_group_size=PART_ROWS, maintain_order=True)
-        except (OSError, pl.exceptions.ComputeError) as failed:  # polars raises this on a full disk
-            raise self._unwritable(failed) from None
+                with self._checked(), Path(self.path).open("wb") as out:
+                    (_join_csv if self._csv else _join_parquet)(self._parts, out)
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -144,17 +154,47 @@ class RowFile:
     def _write_part(self) -> None:
         if not self._columns.rows and self._parts:
             return
-        part = self._folder / f"{len(self._parts):06d}.parquet"
-        try:
-            self._columns.to_polars().write_parquet(part)
-        except (OSError, pl.exceptions.ComputeError) as error:
-            raise self._unwritable(error) from None
+        part, table = self._folder / f"{len(self._parts):06d}", self._columns.table()
+        with self._checked():
+            if self._csv:
+                part.write_text(table.csv(head=not self._parts), "utf-8")
+            else:
+                table.to_polars().write_parquet(part)
         self._columns.clear()
         self._parts.append(part)
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        try:
+            yield
+        except self._failures as error:
+            raise self._unwritable(error) from None
 
     def _unwritable(self, error: Exception) -> WirelagError:
         why = getattr(error, "strerror", None) or error
         return WirelagError(f"{self.path}: cannot write ({why}); choose another file with {self.option}")
+
+
+def need_form(path: str) -> None:
+    """Raise unless a file of this name can be written here: Parquet needs polars."""
+    if not _is_csv(path):
+        need_polars("Parquet")
+
+
+def _is_csv(path: str) -> bool:
+    return Path(path).suffix.lower() == ".csv"
+
+
+def _join_csv(parts: list[Path], out: IO[bytes]) -> None:
+    for part in parts:
+        with part.open("rb") as rows:
+            shutil.copyfileobj(rows, out)
+
+
+def _join_parquet(parts: list[Path], out: IO[bytes]) -> None:
+    import polars as pl
+
+    pl.scan_parquet(parts).sink_parquet(out, row_group_size=PART_ROWS, maintain_order=True)
 
 
 class SampleFile(RowFile):
@@ -165,22 +205,14 @@ class SampleFile(RowFile):
 
 
 _ROW: Final = {
-    "kind": pl.String,
-    "leg": pl.String,
-    "client": pl.String,
-    "server": pl.String,
-    "client_port": pl.UInt16,
-    "server_port": pl.UInt16,
-    "capture": pl.String,
-    "response_number": pl.Int64,
-    "request_ns": pl.Int64,
-    "response_ns": pl.Int64,
-    "delay_ns": pl.Int64,
-    "weight": pl.Int64,
+    **dict.fromkeys(("kind", "leg", "client", "server"), "String"),
+    **dict.fromkeys(("client_port", "server_port"), "UInt16"),
+    "capture": "String",
+    **dict.fromkeys(("response_number", "request_ns", "response_ns", "delay_ns", "weight"), "Int64"),
 }
 
 
-def address_texts(addresses: Array) -> pl.Series:
+def address_texts(addresses: Array) -> Coded:
     """Addresses as text; each is written once and then copied."""
     order = np.lexsort((addresses[:, 1], addresses[:, 0]))
     ordered = addresses[order]
@@ -188,4 +220,4 @@ def address_texts(addresses: Array) -> pl.Series:
     place = np.empty(len(ordered), np.int64)
     place[order] = np.cumsum(fresh) - 1
     texts = [str(to_address(high, low)) for high, low in ordered[fresh].tolist()]
-    return pl.Series(texts, dtype=pl.String).gather(place)
+    return Coded(texts, place)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Annotated, Any, Final
 
 from wirelag.cli.parser import Argument, Option, UsageError
-from wirelag.errors import WirelagError
+from wirelag.errors import WirelagError, need_polars
 from wirelag.measure.groups import FIGURES
 from wirelag.render.output import BINARY, WRITERS
 from wirelag.units import parse_share, parse_speed
@@ -181,6 +181,8 @@ def check_outputs(
     one_of(form, forms, "--format")
     if form in BINARY and outputs.get("-o") is None:
         raise WirelagError("cannot print Parquet on a terminal: name a file with -o")
+    if form in BINARY:
+        need_polars("Parquet")
     read = {file for path in inputs if (file := _file_of(path, 0))}
     written: dict[str | tuple[int, int], str] = {}
     for option, given in outputs.items():

@@ -26,6 +26,7 @@ from wirelag.cli.options import (
 from wirelag.cli.parser import Option
 from wirelag.cli.progress import stoppable
 from wirelag.cli.run import conclude
+from wirelag.errors import need_polars
 from wirelag.measure.response import GROUPS, METHODS
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ def response(
     """
     outputs = {"-o": output, "--html": html, "--epochs": epochs_file, "--exchanges": exchanges}
     form = check_outputs(output_format, outputs, captures)
+    if epochs_file:
+        need_polars("Parquet")
     from wirelag.measure.response import response as measure
 
     result = measure(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from wirelag.capture.report_file import read_report
 from wirelag.cli.parser import Argument, Option, UsageError
-from wirelag.errors import WirelagError
+from wirelag.errors import WirelagError, need_polars
 from wirelag.units import format_duration
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def score(
             names = ", ".join(name for name in allowed if name)
             raise UsageError(f"{value!r} is not one of {names}", option=option)
 
+    need_polars("wirelag score")
     from wirelag.sim.score import ReportError
     from wirelag.sim.score import score as compare
 

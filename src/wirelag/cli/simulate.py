@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from wirelag.cli.options import check_outputs, share_of
 from wirelag.cli.parser import Given, Option, UsageError
 from wirelag.cli.simulate_queue import Discipline, DrainRate, InjectionText, Limit, MostShare, Queue, refuse_others
-from wirelag.errors import WirelagError
+from wirelag.errors import WirelagError, need_polars
 from wirelag.units import parse_duration_ns
 
 if TYPE_CHECKING:
@@ -111,6 +111,8 @@ def simulate(
     for path in output:
         _need_ending(path)
     check_outputs("table", {"-o": output, "--truth": truth})
+    if truth:
+        need_polars("Parquet")
     if snaplen < 1:
         raise UsageError("must be at least 1", option="--snaplen")
     if points == 1 and (_duration(clock_offset, "--clock-offset") or clock_skew):

@@ -34,10 +34,10 @@ from wirelag.units import (
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-    import polars as pl
 
     from wirelag.capture.files import Capture
     from wirelag.capture.source import PathOrFile
+    from wirelag.capture.table import Table
     from wirelag.clocks.fit import Clock
     from wirelag.estimators.rli import Rli
     from wirelag.measure.flow_references import Referred
@@ -195,12 +195,12 @@ class FlowsResult(Result):
         return (part.to_json() for part in [part for part, _ in self.intervals] or [self.report])
 
     def rows(self) -> list[dict[str, Any]]:
-        return self.to_polars().to_dicts()
+        return list(self.rows_table().rows())
 
-    def to_polars(self) -> pl.DataFrame:
-        from wirelag.render.flows import frame
+    def rows_table(self) -> Table:
+        from wirelag.render.flows import rows_table
 
-        return frame(self)
+        return rows_table(self)
 
     def table(self) -> list[str]:
         from wirelag.render.flows import table

@@ -42,7 +42,10 @@ def own_file(path: object, read: Iterable[str], setting: str = "samples") -> str
     """The file for rows; writing them over a capture would destroy it."""
     if not isinstance(path, str | PathLike):
         raise SettingError(setting, f"{path!r} is not True, False or a path")
+    from wirelag.capture.sample_file import need_form
+
     own = fspath(path)
+    need_form(own)
     for name in read:
         if os.path.exists(own) and os.path.exists(name) and os.path.samefile(own, name):
             raise SettingError(setting, f"{own} is read: writing to it would destroy it; choose another file")

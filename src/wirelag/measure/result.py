@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from wirelag.capture.packet_rows import PacketDelays
     from wirelag.capture.sample_file import SampleColumns
     from wirelag.capture.source import Packets
+    from wirelag.capture.table import Table
     from wirelag.measure.slowest import Slow
     from wirelag.report import Report
     from wirelag.stats.distribution import Distribution
@@ -82,9 +83,13 @@ class Result(ABC):
 
     def to_polars(self) -> pl.DataFrame:
         """The rows as a data frame, of one schema for each command."""
-        from wirelag.render.rows import frame_of
+        return self.rows_table().to_polars()
 
-        return frame_of(self.rows(), self.command)
+    def rows_table(self) -> Table:
+        """The rows as columns, of one schema for each command."""
+        from wirelag.render.rows import table_of
+
+        return table_of(self.rows(), self.command)
 
     def to_html(self, path: str | PathLike[str] | None = None) -> str:
         """The page; with a path, it is also written there."""

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
+from wirelag.errors import need_polars
 
 if TYPE_CHECKING:
     import polars as pl
@@ -238,6 +239,7 @@ class PacketBatch:
 
     def to_polars(self) -> pl.DataFrame:
         """A data frame with one column each; addresses as text; time as a UTC datetime beside the integer ns."""
+        need_polars("A data frame")
         import polars as pl
 
         texts = {name: _address_texts(getattr(self, name)) for name in ("src", "dst")}

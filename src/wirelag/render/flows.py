@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from wirelag.capture.table import Table
 from wirelag.render.tables import duration, layout
 from wirelag.units import format_size
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from wirelag.measure.flow_rows import FlowRow
     from wirelag.measure.flows import FlowsResult
 
 WIDEST_KEY: Final = 52
-_COUNTS: Final = ("packets", "bytes", "timed", "references")
+_KINDS: Final = {
+    **dict.fromkeys(("scope", "key"), "String"),
+    **dict.fromkeys(("start", "end"), "Float64"),
+    **dict.fromkeys(("packets", "bytes", "timed", "references"), "Int64"),
+    **dict.fromkeys(("mean", "std", "mean_low", "mean_high"), "Float64"),
+}
 
 
 def table(result: FlowsResult) -> list[str]:
@@ -39,18 +43,14 @@ def _cells(row: FlowRow) -> list[str]:
     return [*counts, f"{mean:^30}", f"{duration(row.std):>9}"]
 
 
-def frame(result: FlowsResult) -> pl.DataFrame:
+def rows_table(result: FlowsResult) -> Table:
     """A row for the total and each interval, group and flow; times in seconds."""
-    import polars as pl
-
     ends: list[tuple[float | None, float | None]] = [(None, None)]
     for report, _ in result.intervals:
         assert report.interval
         ends.append((report.interval.start_ns / 1e9, report.interval.end_ns / 1e9))
     every = [result.total, *(row for _, row in result.intervals), *result.groups, *result.flows()]
-    names: dict[str, Any] = {"scope": pl.String, "key": pl.String} | dict.fromkeys(_COUNTS, pl.Int64)
-    names |= dict.fromkeys(("mean", "std", "mean_low", "mean_high"), pl.Float64)
-    figures = pl.DataFrame(every, schema=names, orient="row")
-    missing = [(None, None)] * (len(every) - len(ends))
-    times = pl.DataFrame([*ends, *missing], schema={"start": pl.Float64, "end": pl.Float64}, orient="row")
-    return pl.concat([figures[:, :2], times, figures[:, 2:]], how="horizontal")
+    ends += [(None, None)] * (len(every) - len(ends))
+    scopes, keys, *figures = zip(*every, strict=True)
+    starts, stops = zip(*ends, strict=True)
+    return Table(_KINDS, dict(zip(_KINDS, (scopes, keys, starts, stops, *figures), strict=True)))

@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from wirelag.errors import WirelagError
+from wirelag.errors import WirelagError, need_polars
 from wirelag.render.tables import BLOCKS, fit
 
 if TYPE_CHECKING:
@@ -60,10 +60,11 @@ def _json_lines(result: Result, out: IO[str]) -> None:
 
 
 def _csv(result: Result, out: IO[str]) -> None:
-    out.write(result.to_polars().write_csv())
+    out.write(result.rows_table().csv())
 
 
 def _parquet(result: Result, out: IO[bytes]) -> None:
+    need_polars("Parquet")
     result.to_polars().write_parquet(out)
 
 

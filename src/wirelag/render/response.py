@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from wirelag.errors import need_polars
 from wirelag.render.rows import method_cells
 from wirelag.render.tables import (
     duration,
@@ -93,6 +94,7 @@ def _epoch_cells(report: Report) -> list[str]:
 
 def epoch_rows(epochs: Epochs) -> pl.DataFrame:
     """A row for each epoch; times since 1970 in ns, latencies in seconds, null where it abstained."""
+    need_polars("Parquet")
     import polars as pl
 
     from wirelag.synopses.epochs import METHODS, REASONS, ends_text

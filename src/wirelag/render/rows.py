@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from wirelag.capture.table import Table
 from wirelag.report import QUANTILES
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from wirelag.measure.result import Entry
     from wirelag.report import Report
 
@@ -87,11 +86,9 @@ def _label(name: str) -> str:
     return name if name == "mean" else f"p{float(name) * 100:g}"
 
 
-def frame_of(rows: Sequence[dict[str, Any]], command: str = "") -> pl.DataFrame:
-    """Rows as a data frame: text, truths, whole numbers and floats, also where a column has no value or no row."""
-    import polars as pl
-
-    kinds: tuple[tuple[set[str], Any], ...] = ((TEXTS, pl.String), (COUNTS, pl.Int64), (TRUTHS, pl.Boolean))
+def table_of(rows: Sequence[dict[str, Any]], command: str = "") -> Table:
+    """Rows as a table: text, truths, whole numbers and floats, also where a column has no value or no row."""
+    kinds = ((TEXTS, "String"), (COUNTS, "Int64"), (TRUTHS, "Boolean"))
     names = COLUMNS[command] if command in COLUMNS else tuple(rows[0])
-    schema = {name: next((kind for some, kind in kinds if name in some), pl.Float64) for name in names}
-    return pl.DataFrame([[row[name] for name in names] for row in rows], schema=schema, orient="row", strict=False)
+    schema = {name: next((kind for some, kind in kinds if name in some), "Float64") for name in names}
+    return Table(schema, {name: [row[name] for row in rows] for name in names})

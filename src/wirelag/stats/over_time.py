@@ -4,7 +4,7 @@ Guarantee, by simulation of recordings of 10 to 100,000 packets (experiments/cov
 tests/stats/test_over_time.py): of the intervals that are given, 93% or more hold the truth, the value over a very long
 time: for queues, paths that change between two states, heavy tails and independent delays. Where a recording is too
 short there is none: fewer than 32 delays, or fewer than twelve independent stretches. What a recording hardly shows
-cannot be told: of intervals of a level that drifts slowly under noise as large, 76% to 97% hold the truth. Memory: none.
+cannot be told: of intervals of a level that drifts slowly under noise as large, 76% to 97% hold it. Memory: none.
 
 Law of errors: n delays that are alike count for fewer than n. In order of time they are put into at most 128 batches of
 the same size, and two things are learned from these:
