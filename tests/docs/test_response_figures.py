@@ -30,6 +30,8 @@ MOST_FAR_OFF = 2.0  # % of answered epochs, over all scenarios
 HIDDEN = {  # or abstains
     **dict.fromkeys(("udp-w1", "http3-w1"), Asked(2, 95)),
     **dict.fromkeys(("udp-w4", "http3-w4"), Asked(5, 95)),
+    **{f"udp-ack-{how}w{w}": Asked(8, 85) for how in ("", "half-", "late-") for w in (1, 2, 4, 16)},
+    **dict.fromkeys(("http3-w2", "http3-w16", "http3-20k", "wireguard", "wireguard-w1"), Asked(8, 85)),
 }
 BATCHES = {f"w{w}-batch-{order}": Asked(1, 98) for w in (4, 16) for order in ORDERS}
 

@@ -27,6 +27,9 @@ from tests.support import needs
 from tests.support.effort import ALONE
 from tests.support.in_lab import IN_LAB
 from tests.support.places import ROOT
+from wirelag.capture.files import Capture
+from wirelag.estimators.pirate import Pirate
+from wirelag.packets.batch import Kind, PacketBatch
 
 NAMESPACES = Path("/run/netns")
 
@@ -208,6 +211,9 @@ SERVERS: dict[str, tuple[Server, Client, str]] = {
     "httpd": (Httpd(), Load(), ""),
     "httpd-post": (Httpd(), Load(post=8192), ""),
     "udpd": (Udpd(), Load(format="udp"), ""),
+    "udpd-acknowledged": (Udpd(), Load(format="udp", request="constant:100", ack="constant:20", ack_every=2), ""),
+    "udpd-acknowledged-late": (Udpd(), Load(format="udp", ack="constant:20", ack_delay_us=1000), ""),
+    "udpd-clock": (Udpd(), Load("clock", format="udp"), ""),
     "nginx": (Nginx((2000,)), Load(response="constant:2000"), "nginx"),
     "memcached": (Memcached(), Load(format="memcached"), "memcached"),
     "redis": (Redis(), Load(format="redis"), "redis-server"),
@@ -360,6 +366,25 @@ def test_a_tunnel_is_one_flow(tmp_path: Path) -> None:
     assert seen == set(truth["flow_key"].to_list())
     assert len(seen) == 2
     assert truth.group_by("flow_key").len()["len"].to_numpy().min() > (500 if ALONE else 20)
+
+
+@IN_LAB
+def test_wireguard_hides_connections(tmp_path: Path) -> None:
+    """Its datagrams are recognised, and a tunnel of many connections has no estimate."""
+    if lacking := needs.absent("wireguard-go", "wg"):
+        pytest.skip(lacking)
+    if not Path("/dev/net/tun").exists():
+        pytest.skip(needs.needs("/dev/net/tun", "modprobe tun"))
+    scenario = Scenario("wireguard", Httpd(), Load(), connections=5, seconds=1, tunnels=2, wireguard=True)
+    result = run(scenario, 1, tmp_path)
+    assert result.truth is not None
+    truth = pl.read_parquet(result.truth)
+    packets = PacketBatch.concatenate(list(Capture([str(result.capture)])))
+    assert set(packets.kind.tolist()) == {int(Kind.WIREGUARD)}
+    assert set(packets.flow_key.tolist()) == set(truth["flow_key"].to_list())
+    meter = Pirate().meter("tap")
+    meter.observe(packets)
+    assert meter.finish().report().samples == 0
 
 
 @IN_LAB

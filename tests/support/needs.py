@@ -25,6 +25,7 @@ PACKAGES = {
     "tc": "iproute2",
     "unshare": "util-linux",
     "vtysh": "frr",
+    "wg": "wireguard-tools",
     "xz": "xz-utils",
 }
 SYSTEM = "/usr/local/sbin:/usr/sbin:/sbin"  # not on an ordinary user's PATH
