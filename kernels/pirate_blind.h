@@ -67,6 +67,7 @@ struct wl_blind_flow {
     u32 total, block, block_before, previous, shortest, second; /* units */
     u16 low, top;                                               /* bytes; low: also of the row that is held back */
     u16 gaps, bare, alone, runs, bursts, run;
+    u16 starts, single, whole, more; /* bursts; those of one request, and of as many as are in flight; more in this one */
     u16 lags, low_lags, spread;
     u16 opened, usual; /* lengths of the first request, and of later ones */
     u16 syn, alike;    /* lengths of a SYN, and of what may be several; 0: none */
@@ -80,7 +81,7 @@ struct wl_blind_flow {
 #if !defined(__cplusplus) && !defined(static_assert)
 #define static_assert _Static_assert
 #endif
-static_assert(sizeof(struct wl_blind_flow) <= 200, "the flow record of blind");
+static_assert(sizeof(struct wl_blind_flow) <= 208, "the flow record of blind");
 
 /* The lower bound of a gap in a closed loop: three quarters of a round trip. */
 WL_INLINE s64 wl_blind_floor(const struct wl_blind_flow *f)
@@ -211,6 +212,10 @@ WL_INLINE void wl_blind_beat(struct wl_blind_flow *f, s64 now_ns)
     u32 beat = units < WL_BLIND_LONGEST_LAG ? (u32)units : WL_BLIND_LONGEST_LAG;
 
     f->beat_ns = now_ns;
+    f->starts++;
+    f->single = (u16)(f->single + !f->more);
+    f->whole = (u16)(f->whole + (f->more + 1 == f->in_flight));
+    f->more = 0;
     for (u32 i = 0; i < WL_BLIND_SCALES; i++) {
         struct wl_blind_sums *p = &f->pace[i];
         u32 apart, larger;
@@ -315,6 +320,9 @@ WL_INLINE void wl_blind_burst(struct wl_blind_flow *f, s64 gap_ns)
         f->alone >>= 1;
         f->runs >>= 1;
         f->bursts >>= 1;
+        f->starts >>= 1;
+        f->single >>= 1;
+        f->whole >>= 1;
         f->shorter >>= 1;
         f->beside >>= 1;
     }
@@ -400,6 +408,8 @@ WL_INLINE void wl_blind_measure(struct wl_blind_flow *f, s64 now_ns, s64 gap_ns,
     wl_blind_burst(f, gap_ns);
     if (!closes && gap_ns > f->mean_ns >> 3)
         wl_blind_beat(f, now_ns);
+    else if (!closes)
+        f->more = wl_one_more(f->more);
     f->sum_ns += gap_ns;
     f->count++;
     f->mean_ns = f->mean_ns ? f->mean_ns + ((gap_ns - f->mean_ns) >> 5) : gap_ns;
@@ -439,6 +449,12 @@ WL_INLINE void wl_blind_request(struct wl_blind_flow *f, s64 now_ns, u16 length)
 WL_INLINE int wl_blind_balance(const struct wl_blind_flow *f)
 {
     return f->blocks >= 8 && 2 * f->calm > f->blocks;
+}
+
+/* Several in flight without a handshake: requests come one by one, or all at once. Bursts of all sizes are something else. */
+WL_INLINE int wl_blind_ragged(const struct wl_blind_flow *f)
+{
+    return wl_blind_bare(f) && f->in_flight > 1 && 4u * f->single < 3u * f->starts && 8u * f->whole < 7u * f->starts;
 }
 
 /* Small packets between some requests of QUIC but not others: several are in flight. */
@@ -496,7 +512,8 @@ WL_INLINE u8 wl_blind_reason(const struct wl_blind_flow *f, const struct wl_pira
         return WL_PIRATE_PACED;
     if (f->flags & WL_BLIND_SIZED && !f->rtt_ns && f->usual && 8u * f->opened > 9u * f->usual)
         return WL_PIRATE_COALESCED;
-    if (f->flags & WL_BLIND_CROWD || (f->in_flight > 1 && 8u * f->bursts > f->runs) || wl_blind_balance(f) || wl_blind_mixed(f))
+    if (f->flags & WL_BLIND_CROWD || (f->in_flight > 1 && 8u * f->bursts > f->runs) || wl_blind_balance(f) || wl_blind_mixed(f) ||
+        wl_blind_ragged(f))
         return WL_PIRATE_CROWD;
     if (wl_blind_odd_opening(f))
         return WL_PIRATE_JOINED;

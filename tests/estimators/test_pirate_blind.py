@@ -334,11 +334,21 @@ def frames(period_ns: float, seconds: float, seed: int) -> list[float]:
     return [at_ns + i * 60 * US for at_ns in clock(period_ns, 0.1, seconds, seed) for i in range(rng.randrange(2, 9))]
 
 
+def ragged(mean_ns: float, seconds: float, seed: int) -> list[float]:
+    """Bursts of packets at random times, of unequal numbers; the first two look like requests in flight."""
+    rng, now_ns, times = random.Random(seed), 0.0, [0.0, 20.0 * US]
+    while now_ns < seconds * 1e9:
+        now_ns += rng.expovariate(1 / mean_ns)
+        times += [now_ns + i * 60 * US for i in range(rng.randrange(1, 5))]
+    return times
+
+
 STREAMS: dict[str, Callable[[int], list[float]]] = {
     "voice": lambda seed: clock(20 * MS, 0.01, 10, seed),
     "voice with jitter": lambda seed: clock(20 * MS, 0.5, 20, seed),
     "voice with silences": lambda seed: clock(20 * MS, 0.1, 30, seed, talks=0.5),
     "video": lambda seed: frames(33 * MS, 10, seed),
+    "updates of a game": lambda seed: ragged(20 * MS, 10, seed),
     "voice and video": lambda seed: clock(20 * MS, 0.02, 20, seed) + frames(40 * MS, 20, seed),
     "four pings": lambda seed: [
         at + late for late in (0, 54 * MS, 155 * MS, 592 * MS) for at in clock(1e9, 0, 60, seed)

@@ -110,6 +110,10 @@ class Bursts:
     runs: int = 0
     bursts: int = 0
     run: int = 0
+    starts: int = 0
+    single: int = 0
+    whole: int = 0
+    more: int = 0
 
     def take(self, gap_ns: int, near_ns: int, w: int, is_bare: bool, is_alone: bool) -> None:
         self.gaps += 1
@@ -122,12 +126,23 @@ class Bursts:
             self.bursts += self.run >= w
             self.run = 0
 
+    def start(self, w: int) -> None:
+        """A burst begins: what was the one before?"""
+        self.starts += 1
+        self.single += self.more == 0
+        self.whole += self.more + 1 == w
+        self.more = 0
+
+    @property
+    def are_ragged(self) -> bool:
+        return 4 * self.single < 3 * self.starts and 8 * self.whole < 7 * self.starts
+
     @property
     def is_many(self) -> bool:
         return self.gaps == 512
 
     def forget(self) -> None:
-        for name in ("gaps", "bare", "alone", "runs", "bursts"):
+        for name in ("gaps", "bare", "alone", "runs", "bursts", "starts", "single", "whole"):
             setattr(self, name, getattr(self, name) >> 1)
 
 
@@ -380,7 +395,10 @@ class Blind:
             self.shorter.seen >>= 1
             self.shorter.beside >>= 1
         if gap_ns > self.mean >> 3 and not is_first:
+            self.bursts.start(w)
             self.pace.take(t)
+        elif not is_first:
+            self.bursts.more = min(self.bursts.more + 1, MOST)
         self.sum_ns += gap_ns
         self.count += 1
         self.mean = gap_ns if self.mean == 0 else self.mean + ((gap_ns - self.mean) >> 5)
@@ -459,6 +477,8 @@ class Blind:
         if self.crowd or (w > 1 and 8 * bursts.bursts > bursts.runs):
             return True
         if lags.blocks >= 8 and 2 * lags.calm > lags.blocks:
+            return True
+        if self.is_bare and w > 1 and bursts.are_ragged:
             return True
         is_quic = self.sizes is not None and self.rtt == 0
         is_mixed = 8 * min(bursts.bare, bursts.gaps - bursts.bare) > bursts.gaps
