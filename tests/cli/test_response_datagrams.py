@@ -75,6 +75,8 @@ def test_both_directions_of_rtp(shared_data: Path) -> None:
     found = by_key(asked(wild(shared_data, RTP), "--method", "pairs", "--filter", "udp", "--by", "flow"))
     for flow in ("200.57.7.196:40376 > 200.57.7.204:8000 udp", "200.57.7.196:40378 > 200.57.7.199:4800 udp"):
         assert found[flow]["stream"] == found[flow]["exchanges"] > 300
+    for reports in ("200.57.7.196:40377 > 200.57.7.204:8001 udp", "200.57.7.196:40379 > 200.57.7.199:4801 udp"):
+        assert found[reports]["stream"] == found[reports]["exchanges"] > 0
     walk = found["200.57.7.194:1161 > 200.57.7.197:161 udp"]
     assert (walk["samples"], walk["mean"]) == (249, pytest.approx(0.0061, abs=0.0001))
 

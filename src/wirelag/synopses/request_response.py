@@ -133,7 +133,7 @@ class Exchanges:
         for ends, rows in epochs.by_ends():
             if (flow := tuple(ends)) in known:
                 known[flow] = known[flow].told(rows)
-        marks = np.array([known[tuple(flow)].mark for flow in flows.tolist()], np.uint64)
+        marks = np.array([_mark(tuple(flow), known) for flow in flows.tolist()], np.uint64)
         if not marks.any():
             return self
         rows = self.rows.copy()
@@ -216,6 +216,13 @@ class Exchanges:
             },
             **facts(times),
         )
+
+
+def _mark(flow: tuple[int, ...], known: dict[tuple[int, ...], Told]) -> int:
+    """The flag of its exchanges; reports about a stream (RTCP) have the ports after the stream's own."""
+    *hosts, ports = flow
+    stream = known.get((*hosts, ports - (1 << 32) - (1 << 16))) if ports & 0xFF == UDP else None
+    return STREAM if stream is not None and stream.streams else known[flow].mark
 
 
 def _counted(rows: Array, place: Array, flows: int) -> Iterator[Told]:
