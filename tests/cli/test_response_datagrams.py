@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_response_method import asked, by_key
 from tests.support.command import wirelag
+from tests.support.response_json import asked, by_key
 from tests.support.two_way_captures import in_step, stream, write
 
 CALLS = (

@@ -21,6 +21,7 @@ from tests.support.client_loops import MS, Loop, constant
 from tests.support.command import wirelag
 from tests.support.in_lab import IN_LAB
 from tests.support.places import SCHEMAS
+from tests.support.response_json import asked, by_key
 from tests.support.two_way_captures import HTTP, STREAM, exchanges, from_client_only, stream, write
 from tests.support.watching import Watching
 from wirelag.capture.live import Replay
@@ -30,22 +31,10 @@ from wirelag.measure.recent import Recent
 from wirelag.measure.response import GROUPS, ResponseSettings
 from wirelag.packets.intervals import events
 
-VALIDATOR = jsonschema.Draft202012Validator(json.loads((SCHEMAS / "response.json").read_text(encoding="utf-8")))
 WATCHED = jsonschema.Draft202012Validator(json.loads((SCHEMAS / "watch.json").read_text(encoding="utf-8")))
 ZOOM = "hidden/debian-ndpi-4.2/zoom2.pcap.gz"
 FIGURES = ("samples", "mean", "std", "min", "max", "quantiles", "ci95", "server", "network", "exchanges", "method")
 SERVICE, MEDIA = f"10.1.0.1:{HTTP}", f"10.1.0.1:{STREAM}"
-
-
-def asked(*words: object, code: int = 0) -> dict[str, Any]:
-    """The JSON of a run, checked against its schema."""
-    found: dict[str, Any] = json.loads(wirelag("response", *words, "--format", "json", code=code).stdout)
-    VALIDATOR.validate(found)
-    return found
-
-
-def by_key(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {group["key"]: group for group in found["groups"]}
 
 
 def figures(report: dict[str, Any]) -> dict[str, Any]:

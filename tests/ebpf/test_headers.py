@@ -28,7 +28,8 @@ ROW = (
     *("src_port", "dst_port", "window", "ip_id", "flags", "payload_offset"),
     *("protocol", "traffic_class", "kind", "message"),
 )
-NOT_IN_EBPF = {"records.h", "ring.h"}  # file formats, and the ring, which contains one
+# File formats, the ring, which contains one, and frames that only a simulation writes.
+NOT_IN_EBPF = {"records.h", "ring.h", "record_writer.h", "sim_frame.h"}
 XDP_PASS = 2
 SHORTEST, LONGEST = 14, 3400  # fits into one page together with XDP's headroom
 
