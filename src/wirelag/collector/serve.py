@@ -66,7 +66,7 @@ HEADERS: Final = (
     (b"referrer-policy", b"no-referrer"),
 )  # fmt: skip
 _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[0-9a-zA-Z.-]+)(:\d{1,5})?")
-_CHARTS: Final = ("axes.js", "charts.js", "charts.css")  # of every page
+_CHARTS: Final = ("axes.js", "shapes.js", "tips.js", "charts.js", "charts.css")  # of every page
 _OWN: Final = ("page.js", "map.js", "page.css")
 _TYPES: Final = {"js": "text/javascript", "css": "text/css"}
 

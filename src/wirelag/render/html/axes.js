@@ -11,7 +11,12 @@ const SIZES = [["B", 1, 1e3], ["kB", 1e3, 1e6], ["MB", 1e6, 1e9], ["GB", 1e9, In
 const fixed = (x, digits) => x.toLocaleString("en", {minimumFractionDigits: digits, maximumFractionDigits: digits});
 const threeDigits = x => fixed(x, Math.abs(x) >= 99.95 || Number.isInteger(x) ? 0 : Math.abs(x) >= 9.995 ? 1 : 2);
 const unitOf = (x, units) => units.find(([, , limit]) => Math.abs(x) < 0.9995 * limit) || units[units.length - 1];
-const inUnit = (x, units, [unit, factor] = unitOf(x, units)) => `${threeDigits(Number((x / factor).toPrecision(12)))} ${unit}`;
+
+function inUnit(x, units) {
+  const [unit, factor] = unitOf(x, units);
+  return `${threeDigits(Number((x / factor).toPrecision(12)))} ${unit}`;
+}
+
 const duration = seconds => inUnit(seconds, DELAYS);
 const percent = share => `${Number((100 * share).toPrecision(5))}%`;
 const count = number => number.toLocaleString("en");

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from wirelag.measure.result import Result
     from wirelag.measure.slowest import Slow
 
-SCRIPTS: Final = ("axes.js", "charts.js", "page.js")
+SCRIPTS: Final = ("axes.js", "shapes.js", "tips.js", "charts.js", "page.js")
 
 
 @dataclass(frozen=True, kw_only=True)

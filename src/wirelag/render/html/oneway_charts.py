@@ -203,7 +203,7 @@ def losses(spans: Sequence[SpanEntry], reasons: dict[str, str]) -> Figure:
         if len(silent) == len(shares):
             panel |= {"note": plain(f"cannot say: {reasons[name]}"), "y": axis | {"kind": "hidden"}}
         elif silent:
-            marks = {"x": silent, "y": [0] * len(silent), "text": ["?"] * len(silent), "anchor": "middle"}
+            marks = {"x": silent, "y": [0] * len(silent), "text": ["?"] * len(silent), "above": True}
             panel["series"] = [bars, {"draw": "words", **marks}]
         if len(silent) < len(shares) and not most:
             panel["note"] = f"none {name}"
