@@ -4,6 +4,8 @@
 #include <tuple>
 #include <utility>
 
+#include <malloc.h>
+
 #include <nanobind/stl/tuple.h>
 
 #include "arrays.hpp"
@@ -38,6 +40,11 @@ template <typename T> Array<T> given(std::unique_ptr<T[], Free> memory, size_t c
 {
     nb::capsule owner(memory.get(), [](void *at) noexcept { std::free(at); });
     return Array<T>(memory.release(), {count}, owner);
+}
+
+u32 bits_of(u64 most)
+{
+    return most ? 64 - static_cast<u32>(__builtin_clzll(most)) : 0;
 }
 
 struct Packets {
@@ -152,7 +159,7 @@ Array<u8> capture_records(const Column<s64> &time_ns, const Column<u8> &buffer, 
     return given(std::move(out), bytes);
 }
 
-/* Rows in the order of their keys; rows of equal keys keep theirs. */
+/* Rows in the order of their keys; rows of equal keys keep theirs. Memory: two words a row, the result included. */
 Array<s64> stable_order(const Column<s64> &keys)
 {
     size_t count = keys.shape(0);
@@ -160,31 +167,35 @@ Array<s64> stable_order(const Column<s64> &keys)
 
     if (count >> 32)
         throw std::invalid_argument("more than 2^32 keys");
-    auto order = unset<s64>(count);
+    auto words = unset<u64>(count), others = unset<u64>(count);
     {
         nb::gil_scoped_release release;
-        s64 least = count ? *std::min_element(key, key + count) : 0, most = count ? *std::max_element(key, key + count) : 0;
-        u64 span = static_cast<u64>(most) - static_cast<u64>(least);
-        u32 bits = span ? 64 - static_cast<u32>(__builtin_clzll(span)) : 0, passes = (bits + WL_RADIX_BITS - 1) / WL_RADIX_BITS;
-        auto from = unset<u64>(count), to = unset<u64>(count);
-        auto row = unset<u32>(count), row_to = unset<u32>(count);
-        u64 place[WL_RADIX_DIGITS];
+        u64 least = count ? static_cast<u64>(*std::min_element(key, key + count)) : 0;
+        u64 most = count ? static_cast<u64>(*std::max_element(key, key + count)) : 0;
+        u32 row_bits = bits_of(count), key_bits = bits_of(most - least), room = 64 - row_bits;
+        u64 row = (1ull << row_bits) - 1, place[WL_RADIX_DIGITS];
 
-        for (size_t i = 0; i < count; i++) {
-            from[i] = static_cast<u64>(key[i]) - static_cast<u64>(least);
-            row[i] = static_cast<u32>(i);
-        }
-        for (u32 done = 0; passes; passes--) {
-            u32 digit = (bits - done + passes - 1) / passes;
+        for (size_t i = 0; i < count; i++)
+            words[i] = i;
+        for (u32 done = 0; done < key_bits; done += room) { /* once, unless keys and rows together exceed a word */
+            u32 bits = std::min(room, key_bits - done), passes = (bits + WL_RADIX_BITS - 1) / WL_RADIX_BITS;
 
-            wl_radix_pass(from.get(), row.get(), to.get(), row_to.get(), count, done, digit, place);
-            std::swap(from, to);
-            std::swap(row, row_to);
-            done += digit;
+            for (size_t i = 0; i < count; i++) {
+                u64 at = words[i] & row;
+                words[i] = (static_cast<u64>(key[at]) - least) >> done << row_bits | at;
+            }
+            for (u32 sorted = 0; passes; passes--) {
+                u32 digit = (bits - sorted + passes - 1) / passes;
+
+                wl_radix_pass(words.get(), others.get(), count, row_bits + sorted, digit, place);
+                std::swap(words, others);
+                sorted += digit;
+            }
         }
-        std::copy(row.get(), row.get() + count, order.get());
+        for (size_t i = 0; i < count; i++)
+            words[i] &= row;
     }
-    return given(std::move(order), count);
+    return given(std::unique_ptr<s64[], Free>(reinterpret_cast<s64 *>(words.release())), count);
 }
 
 /* Each row's number within its group, counted in this order from the group's first number. */
@@ -208,6 +219,15 @@ Array<u16> numbers_in_order(const Column<s64> &order, const Column<int32_t> &gro
     return given(std::move(number), count);
 }
 
+/* Give free memory back to the system: what many short-lived arrays leave behind would be missing for the next ones. */
+void release_memory()
+{
+#ifdef __GLIBC__
+    nb::gil_scoped_release release;
+    malloc_trim(0);
+#endif
+}
+
 } // namespace
 
 void add_sim(nb::module_ &m)
@@ -219,4 +239,5 @@ void add_sim(nb::module_ &m)
     m.def("stable_order", &stable_order, "keys"_a, "Rows in the order of their keys; rows of equal keys keep theirs.");
     m.def("numbers_in_order", &numbers_in_order, "order"_a, "group"_a, "first"_a,
         "Each row's number within its group, modulo 2^16, counted in this order from the group's first number.");
+    m.def("release_memory", &release_memory, "Give free memory back to the system.");
 }

@@ -120,6 +120,7 @@ def _traffic(scenario: Scenario, hosts: Hosts, middle_ns: int, rng: np.random.Ge
                 raise ValueError(says)
     if filling:
         filling.result()
+    _kernels.release_memory()
     everyone = (np.concatenate([getattr(part, field.name) for part in host_parts]) for field in fields(Connections))
     return gathered.columns(), Connections(*everyone)
 
@@ -154,6 +155,8 @@ def _in_order(scenario: Scenario, columns: Columns, connections: Connections) ->
     with ThreadPoolExecutor(2) as both:
         names = list(columns)
         ordered = dict(zip(names, both.map(lambda name: columns.pop(name)[row], names), strict=True))
+    del row
+    _kernels.release_memory()
     return Packets(time_ns=time[order], copy=order >= count, **ordered)
 
 

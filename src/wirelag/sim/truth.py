@@ -116,10 +116,12 @@ def responses(packets: Packets, connections: Connections, number: Ints, end_ns: 
     kind = packets.kind[ranges.row]
     talk = (kind == DATA) | (kind == QUERY) | (kind == ANSWER)
     row, once = ranges.row[talk], ranges.once[talk]
+    del ranges, kind, talk  # millions of each, as below
     order = _kernels.stable_order(row)
     row, once = row[order], once[order]
     turn = packets.connection[row].astype(np.int64) * 256 + packets.turn[row]
     key = turn * 2 + packets.sender[row]
+    del turn
     order = _kernels.stable_order(key)  # by time within a request or response
     key, row, once = key[order], row[order], once[order]
     first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
@@ -127,6 +129,7 @@ def responses(packets: Packets, connections: Connections, number: Ints, end_ns: 
     pair = np.flatnonzero((key[first][:-1] % 2 == CLIENT) & (key[first][1:] == key[first][:-1] + 1))
     again = np.add.reduceat(~once, first, dtype=np.int64) if len(first) else np.zeros(0, np.int64)
     request, response, whole = row[last[pair]], row[first[pair + 1]], row[last[pair + 1]]
+    del row, once, key, order
     kept = (number[request] > 0) & (packets.time_ns[whole] <= end_ns)
     pair, request, response, whole = pair[kept], request[kept], response[kept], whole[kept]
     order = _kernels.stable_order(request)
