@@ -444,7 +444,7 @@ def _add_coverage(result: ResponseResult, heard: Heard, packets: Packets) -> Non
     result.covering(statistics.packets, dict(statistics.skipped))
     result.subject, result.warnings = ", ".join(packets.names), list(packets.warnings)
     unused = heard.left_out + (0 if result.both_ways else heard.from_servers)
-    result.extra["clients"] = {"packets": heard.from_clients, "not_used": unused}
+    result.extra["clients"] = {"packets": heard.from_clients, "not_used": unused, "guessed": heard.guessed}
     result.counts = {"packets": statistics.packets, "from clients to servers": heard.from_clients}
     result.counts |= {"not used": unused} if unused else {}
     result.counts |= {f"skipped: {why}": n for why, n in statistics.skipped.items()}
@@ -462,6 +462,11 @@ def _coverage(result: ResponseResult, heard: Heard) -> list[str]:
         lines[0] += f"; {other:,} neither TCP nor a flow that blind can follow"
     if heard.left_out:
         lines.append(f"{heard.left_out:,} packets neither to nor from the named servers were left out (--server)")
+    if heard.guessed:
+        lines.append(
+            f"{many(heard.guessed, 'conversation')} without a SYN and with ports that are alike: who is the client "
+            f"is a guess; to decide it, name the servers with --server PREFIX[:PORT]"
+        )
     if result.beside is not None:
         said = result.beside.report()
         paired, answered, epochs = report.samples, said.details["answered"], said.details["epochs"]
