@@ -20,6 +20,7 @@ from wirelag import _kernels
 from wirelag.measure.response import ResponseSettings
 from wirelag.measure.response_method import MOST_BATCHES, ResponseMeter
 from wirelag.packets.batch import Flag, Kind, PacketBatch
+from wirelag.packets.intervals import Interval
 from wirelag.packets.roles import LOOK_AHEAD, MOST_SERVERS, Roles, Server, ahead
 
 A, B, C = b"\x0a\0\0\1", b"\x0a\0\0\2", b"\xc0\0\2\1"
@@ -359,6 +360,19 @@ def heard(packets: PacketBatch, cuts: list[int]) -> tuple[int, int, int, bytes, 
     found = meter.finish()
     rows = found.epochs.rows.tobytes(), found.exchanges.rows.tobytes()
     return found.from_clients, found.from_servers, found.guessed, *rows
+
+
+def test_intervals_that_end_early_change_nothing() -> None:
+    """Without a packet yet, and within the first second."""
+    packets = told(*random_frames(random.Random(8)))
+    begin_ns = int(packets.time_ns[0])
+    meter = ResponseMeter(ResponseSettings(), at_end=False)
+    assert meter.cut(Interval(0, begin_ns)).from_clients == 0
+    meter.observe(packets[:3])
+    assert meter.cut(Interval(begin_ns, int(packets.time_ns[2]) + 1)).from_clients == 0
+    meter.observe(packets[3:])
+    live = meter.finish()
+    assert (live.from_clients, live.from_servers, live.guessed) == heard(packets, [])[:3]
 
 
 def test_servers_beyond_the_limit_are_known_by_their_ports(tmp_path: Path) -> None:

@@ -451,6 +451,16 @@ def _add_coverage(result: ResponseResult, heard: Heard, packets: Packets) -> Non
     result.notes = _coverage(result, heard) + result.notes
 
 
+def guess_note(conversations: int) -> list[str]:
+    """In how many conversations it is a guess who the client is."""
+    if not conversations:
+        return []
+    return [
+        f"{many(conversations, 'conversation')} without a SYN and with ports that are alike: who is the client is a "
+        f"guess; to decide it, name the servers with --server PREFIX[:PORT]"
+    ]
+
+
 def _coverage(result: ResponseResult, heard: Heard) -> list[str]:
     """What the figures rest on."""
     assert result.found is not None
@@ -462,11 +472,7 @@ def _coverage(result: ResponseResult, heard: Heard) -> list[str]:
         lines[0] += f"; {other:,} neither TCP nor a flow that blind can follow"
     if heard.left_out:
         lines.append(f"{heard.left_out:,} packets neither to nor from the named servers were left out (--server)")
-    if heard.guessed:
-        lines.append(
-            f"{many(heard.guessed, 'conversation')} without a SYN and with ports that are alike: who is the client "
-            f"is a guess; to decide it, name the servers with --server PREFIX[:PORT]"
-        )
+    lines += guess_note(heard.guessed)
     if result.beside is not None:
         said = result.beside.report()
         paired, answered, epochs = report.samples, said.details["answered"], said.details["epochs"]

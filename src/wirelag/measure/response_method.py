@@ -125,7 +125,7 @@ class ResponseMeter:
         """End an interval."""
         if self._at_end:
             return self.finish()
-        if interval.end_ns >= self._begin_ns + LOOK_AHEAD_NS:
+        if self._waiting and interval.end_ns >= self._begin_ns + LOOK_AHEAD_NS:
             self._begin()
         return self._end(self._pirate.cut(interval), self._pairs.cut(interval))
 
