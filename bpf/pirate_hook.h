@@ -9,6 +9,7 @@
 
 #include "coin.h"
 #include "fast.h"
+#include "ports.h"
 
 #define WL_SLOTS 8   /* slots per group: its keys are one cache line, its times another */
 #define WL_TRIES 64  /* for a group that another processor holds: some microseconds */
@@ -103,17 +104,12 @@ const volatile u32 group_count = 1, clients, server_count, without_tcp, tunnels,
 const volatile struct wl_server servers[WL_SERVERS];
 struct wl_pirate settings = {500000000, 1000000, 4, 0};
 
-WL_INLINE u32 wl_port_class(u16 port)
-{
-    return port ? (port >= 1024) + (port >= 32768) : 2;
-}
-
 WL_INLINE int wl_from_client(const struct wl_row *row)
 {
     if (clients == WL_ALL)
         return 1;
     if (clients == WL_BY_PORTS)
-        return wl_port_class(row->dst_port) <= wl_port_class(row->src_port);
+        return wl_port_rank(row->dst_port) <= wl_port_rank(row->src_port);
     WL_LOOP for (u32 i = 0; i < WL_SERVERS; i++)
     {
         if (i >= server_count)

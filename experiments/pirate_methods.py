@@ -25,7 +25,8 @@ from pirate_lab import (
 )
 from traces import show
 
-from lab.scenarios import SCENARIOS, held_back
+from lab.clients import RedisBenchmark, Wrk
+from lab.scenarios import SCENARIOS, Scenario, held_back, missing
 from lab.score import Score, score
 from lab.servers import UDP
 
@@ -40,11 +41,14 @@ Row = tuple[object, ...]
 def main() -> None:
     chosen = arguments()
     need_root()
-    names = chosen.names or (QUICK if chosen.quick else [name for name, one in SCENARIOS.items() if one.client.logs])
+    names = chosen.names or (QUICK if chosen.quick else [name for name, one in SCENARIOS.items() if truthful(one)])
     found: dict[str, dict[str, Score]] = {}
     why: dict[str, str] = {}
     batch: dict[str, Score] = {}
     for name in names:
+        if lacking := missing(SCENARIOS[name]):
+            print(f"{name}: skipped, it {lacking}")
+            continue
         scenario = held_back(SCENARIOS[name]) if chosen.held_back else SCENARIOS[name]
         with recorded(scenario, QUICK_S if chosen.quick else None, chosen.seed) as record:
             hidden = scenario.tunnels or scenario.server.protocol == UDP
@@ -78,6 +82,11 @@ def arguments() -> argparse.Namespace:
     if unknown := [name for name in chosen.names if name not in SCENARIOS]:
         parser.error(f"no such scenario: {', '.join(unknown)}")
     return chosen
+
+
+def truthful(scenario: Scenario) -> bool:
+    """Whether there is a truth for each request: not of clients that write several at once, and do not log them."""
+    return scenario.client.logs or not isinstance(scenario.client, Wrk | RedisBenchmark)
 
 
 HEADER = ("scenario", "epochs", "median", "within 15%", "abstained", "off by > 50%", "abstained because")

@@ -23,7 +23,7 @@ from wirelag.estimators.pirate import Method, Pirate
 from wirelag.measure.response import ResponseSettings
 from wirelag.measure.response_method import ResponseMeter
 from wirelag.packets.batch import Flag, Kind, PacketBatch, TcpFlag, to_address
-from wirelag.packets.roles import Roles
+from wirelag.packets.roles import Roles, ahead
 from wirelag.synopses.epochs import METHODS, REASONS, Epochs, ends_text
 from wirelag.synopses.request_response import FLAGS, NOT_SINGLE, Exchanges
 
@@ -82,11 +82,10 @@ def rows_of(path: Path) -> list[Row]:
 
 
 def of_clients(packets: PacketBatch) -> PacketBatch:
-    """The packets of clients. If ports do not tell who is the client of a conversation, its first packet does."""
-    rows = np.flatnonzero(Roles().from_client(packets))
-    flows, first, place = np.unique(packets.flow_key[rows], return_index=True, return_inverse=True)
-    backward = packets.has(Flag.REVERSE)[rows]
-    return packets[rows[backward == backward[first][place.reshape(-1)]]] if len(flows) else packets[rows]
+    """The packets of clients."""
+    roles = Roles()
+    roles.study(packets[: ahead(packets, packets.time_ns[0])])
+    return packets[np.flatnonzero(roles.from_client(packets))]
 
 
 def measured(everything: PacketBatch, clients: PacketBatch) -> tuple[Epochs, Exchanges]:

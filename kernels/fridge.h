@@ -94,11 +94,10 @@ WL_INLINE u64 wl_fridge_id(const struct wl_seen *p, u32 matcher, u32 asking, u64
     return id ? id : 1;
 }
 
-/* The leg of a request that this packet answers, decided by ports: its receiver is the client unless its port is the smaller
- * one. */
+/* The leg of a request that this packet answers, decided by ports. */
 WL_INLINE u8 wl_leg_by_ports(const struct wl_seen *p)
 {
-    return p->dst_port >= p->src_port ? WL_LEG_SERVER : WL_LEG_CLIENT;
+    return wl_by_client(p->dst_port, p->src_port) ? WL_LEG_SERVER : WL_LEG_CLIENT;
 }
 
 WL_INLINE void wl_read_data(const struct wl_seen *p, u32 d, struct wl_errand *e)

@@ -7,6 +7,7 @@
 
 #include "distribution.h"
 #include "headers.h"
+#include "ports.h"
 
 #define WL_SET 8              /* connections, or waiting ids, per set */
 #define WL_MOST_SEGMENTS 1024 /* in flight, per direction of a connection */
@@ -176,7 +177,7 @@ WL_INLINE void wl_settle(struct wl_match *m, struct wl_connection *c, const stru
     else if (opening == (WL_SYN | WL_ACK))
         c->client = (u8)!d;
     else
-        c->client = (u8)(p->src_port >= p->dst_port ? d : !d);
+        c->client = (u8)(wl_by_client(p->src_port, p->dst_port) ? d : !d);
 }
 
 /* A RST from side d: it answers nothing any more, so what the other side sent is given up, and the next SYN opens a new

@@ -12,7 +12,7 @@ from lab import system
 from lab.network import sweep
 from lab.routers import BUSY, Routers
 from lab.run import run
-from lab.scenarios import SCENARIOS, held_back
+from lab.scenarios import SCENARIOS, held_back, missing
 from lab.score import main as score_main
 from lab.traffic import USUAL, Traffic
 from wirelag.errors import WirelagError
@@ -29,6 +29,11 @@ def _run(options: argparse.Namespace) -> None:
             scenario = replace(scenario, seconds=options.seconds)
         if options.both:
             scenario = replace(scenario, both=True)
+        if lacking := missing(scenario):
+            if options.name != "all":
+                raise OSError(f"{name} {lacking}")
+            print(f"{name}: skipped, it {lacking}", flush=True)
+            continue
         folder = options.output / name if options.name == "all" else options.output
         result = run(scenario, options.seed, folder, options.in_kernel)
         left = (result.capture, result.truth or "no truth", result.both, result.epochs)

@@ -87,9 +87,7 @@ class Http3Load:
 
     def start(self, network: Network, task: Task) -> Process:
         """Start it on the client."""
-        script = [sys.executable, str(ROOT / "http3_client.py"), task.address, str(task.port), str(task.connections)]
-        arguments = [str(self.in_flight), str(self.response), str(task.seconds), str(task.folder / LOG)]
-        return network.start("client", [*script, *arguments], task.folder / "client.txt")
+        return _streams("http3_client.py", self, network, task)
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,93 @@ class RedisBenchmark:
         return network.start("client", command, task.folder / "client.txt")
 
 
-Client = Load | Http3Load | Wrk | RedisBenchmark
+@dataclass(frozen=True)
+class Https:
+    """HTTP/1.1 by Python's ssl: in TLS 1.3 with tickets, or a request in several parts."""
+
+    tls: bool = False
+    each: int = 0  # requests of a connection before a new one, which resumes the session, replaces it
+    parts: int = 1
+    gap_us: int = 0  # between parts
+    response: int = 500
+
+    logs: ClassVar[bool] = True
+
+    def start(self, network: Network, task: Task) -> Process:
+        """Start it on the client."""
+        script = [sys.executable, str(ROOT / "https_client.py"), task.address, str(task.port), str(task.connections)]
+        settings = [f"tls={int(self.tls)}", f"each={self.each}", f"parts={self.parts}", f"gap-us={self.gap_us}"]
+        arguments = [str(task.seconds), str(task.folder / LOG), *settings, f"response={self.response}"]
+        return network.start("client", [*script, *arguments], task.folder / "client.txt")
+
+
+@dataclass(frozen=True)
+class H2load:
+    """HTTP/2 by nghttp2's h2load, with requests in flight on streams of one connection."""
+
+    in_flight: int = 1
+    response: int = 500
+
+    logs: ClassVar[bool] = True
+
+    def start(self, network: Network, task: Task) -> Process:
+        """Start it on the client."""
+        return _streams("h2load_client.py", self, network, task)
+
+
+@dataclass(frozen=True)
+class GrpcCalls:
+    """gRPC by grpcio, with calls in flight on streams of one connection."""
+
+    in_flight: int = 1
+    response: int = 500
+
+    logs: ClassVar[bool] = True
+
+    def start(self, network: Network, task: Task) -> Process:
+        """Start it on the client."""
+        return _streams("grpc_client.py", self, network, task)
+
+
+@dataclass(frozen=True)
+class Person:
+    """Sessions of persons who type, by OpenSSH."""
+
+    logs: ClassVar[bool] = False
+
+    def start(self, network: Network, task: Task) -> Process:
+        """Start it on the client."""
+        script = [sys.executable, str(ROOT / "ssh_person.py"), task.address, str(task.port), str(task.connections)]
+        arguments = [str(task.seconds), str(task.seed), str(task.folder / "ssh_key")]
+        return network.start("client", [*script, *arguments], task.folder / "client.txt")
+
+
+@dataclass(frozen=True)
+class SmbClient:
+    """Samba's smbclient: each connection lists the share and gets a file, again and again."""
+
+    response: int = 500
+    rate: int = 10  # of list and get, roughly as achievable: the run is bounded by count, not by time
+
+    logs: ClassVar[bool] = False
+
+    def start(self, network: Network, task: Task) -> Process:
+        """Start it on the client."""
+        commands = f"ls; get {self.response} /dev/null;" * max(1, round(self.rate * task.seconds))
+        script = task.folder / "commands.txt"
+        script.write_text(commands.replace(";", "\n"))
+        one = f"smbclient -s /dev/null -N -p {task.port} //{task.address}/files <{script} >/dev/null 2>&1 &"
+        return network.start("client", ["sh", "-c", one * task.connections + " wait"], task.folder / "client.txt")
+
+
+Client = Load | Http3Load | Wrk | RedisBenchmark | Https | H2load | GrpcCalls | Person | SmbClient
+
+
+def _streams(script: str, client: Http3Load | H2load | GrpcCalls, network: Network, task: Task) -> Process:
+    """Start a script of the lab on the client that keeps requests in flight on streams."""
+    command = [sys.executable, str(ROOT / script), task.address, str(task.port), str(task.connections)]
+    arguments = [str(client.in_flight), str(client.response), str(task.seconds), str(task.folder / LOG)]
+    return network.start("client", [*command, *arguments], task.folder / "client.txt")
 
 
 def read_log(path: Path) -> npt.NDArray[np.void]:

@@ -6,9 +6,10 @@ import contextlib
 import json
 import time
 from dataclasses import dataclass
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, ip_network
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from lab.clients import LOG, Task, read_log
@@ -21,7 +22,11 @@ from lab.servers import UDP, Httpd
 from lab.tunnels import Tunnel, WireGuard
 from lab.wire import statistics
 from tests.oracles.headers import endpoint, mix
+from wirelag.capture.files import Capture
+from wirelag.estimators.pairs import Pairs
 from wirelag.estimators.pirate import Method
+from wirelag.packets.roles import Roles, Server
+from wirelag.synopses.request_response import NOT_SINGLE
 
 MAPPED = 0xFFFF << 32  # the lower half of an IPv4 address written as IPv6
 
@@ -31,7 +36,7 @@ class Run:
     """The files of a scenario's run."""
 
     capture: Path  # client packets at the point
-    truth: Path | None  # None: the client does not log
+    truth: Path | None  # None: the client does not log, and nothing has both directions
     both: Path | None  # both directions at the client, if the scenario wants it
     epochs: Path | None = None  # measured in the kernel, at the point
 
@@ -45,7 +50,7 @@ def run(scenario: Scenario, seed: int, folder: Path, in_kernel: Method | None = 
     folder = folder.resolve()
     result = Run(
         folder / "capture.pcap",
-        folder / "truth.parquet" if scenario.client.logs else None,
+        folder / "truth.parquet" if scenario.client.logs or scenario.both else None,
         folder / "both.pcap" if scenario.both else None,
         folder / "epochs.npy" if in_kernel else None,
     )
@@ -80,7 +85,11 @@ def run(scenario: Scenario, seed: int, folder: Path, in_kernel: Method | None = 
         if wire:
             (folder / "wire.json").write_text(json.dumps(statistics(wire)))
     if result.truth:
-        parts = [_truth(scenario, task, way, delay_ns) for task, way in zip(tasks, ways, strict=True)]
+        if scenario.client.logs:
+            parts = [_truth(scenario, task, way, delay_ns) for task, way in zip(tasks, ways, strict=True)]
+        else:
+            assert result.both is not None
+            parts = [_exchanges(result.both, scenario.server.port, delay_ns)]
         pl.concat(parts).sort("t_response_ns", maintain_order=True).write_parquet(result.truth)
     return result
 
@@ -104,6 +113,26 @@ def _task(scenario: Scenario, seed: int, folder: Path, tunnel: Tunnel | None) ->
         address, seed, folder = tunnel.server_address, seed * 1000 + tunnel.number, folder / f"client{tunnel.number}"
         folder.mkdir(exist_ok=True)
     return Task(address, scenario.server.port, scenario.connections, scenario.seconds, seed, folder)
+
+
+def _exchanges(both: Path, port: int, delay_ns: int) -> pl.DataFrame:
+    """The same from the packets of both directions at the client: the exchanges that have a time of their own."""
+    server = Roles((Server(ip_network(SERVICE_ADDRESS), port),))
+    meter = Pairs(from_client=server.from_client).meter("tap")
+    for batch in Capture([str(both)]):
+        meter.observe(batch)
+    rows = meter.finish().rows
+    rows = rows[(rows["flags"] & NOT_SINGLE) == 0]
+    return pl.DataFrame(
+        {
+            "flow_key": rows["key"],
+            "client_port": (rows["ends"][:, 4] >> np.uint64(32)).astype(np.uint16),
+            "t_request_ns": rows["request_ns"] + delay_ns,
+            "t_response_ns": rows["last_ns"] + delay_ns,
+            "round": np.arange(len(rows), dtype=np.uint32),
+            "in_flight": np.ones(len(rows), np.uint16),
+        }
+    )
 
 
 def _truth(scenario: Scenario, task: Task, tunnel: Tunnel | None, delay_ns: int) -> pl.DataFrame:

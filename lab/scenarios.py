@@ -6,14 +6,17 @@ other.
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from itertools import product
 
-from lab.clients import Client, Http3Load, Load, RedisBenchmark, Wrk
-from lab.servers import Http3, Httpd, Memcached, Nginx, Redis, Server, Udpd
+from lab.clients import Client, GrpcCalls, H2load, Http3Load, Https, Load, Person, RedisBenchmark, SmbClient, Wrk
+from lab.servers import Gateway, Grpc, Http3, Httpd, Memcached, Nginx, Redis, Samba, Server, Sshd, Udpd
 from lab.wire import Direction, Wire
 
 FAR = Wire(Direction(5000), Direction(5000))
+WIDE = Wire(Direction(35000), Direction(35000))
 LOSSY = Wire(Direction(5000, loss=0.01), Direction(5000, loss=0.01))
 REORDERING = Wire(Direction(5000, held=0.25, hold_us=4000), Direction(5000))
 
@@ -133,19 +136,72 @@ def _datagrams() -> list[Scenario]:
     return scenarios
 
 
-SCENARIOS = {scenario.name: scenario for scenario in (*_single(), *_several(), *_others(), *_datagrams())}
+def _wide_area() -> list[Scenario]:
+    """Wide area, today's protocols, and clients that are persons or wait for events."""
+    pages = Load("pages", 4, response="constant:10000")
+    exponential = Httpd("exponential:10000")
+    quick, slow = "exponential:10000", "exponential:40000"
+    typing = Scenario("ssh-person", Sshd(), Person(), connections=10, seconds=10, both=True)
+    files = Scenario("smb", Samba(), SmbClient(rate=100), connections=4, seconds=10, both=True)
+    http2 = Scenario("http2-w1", Gateway(quick), H2load(), connections=10, seconds=10)
+    grpc = Scenario("grpc-w1", Grpc(), GrpcCalls(), connections=8, seconds=10)
+    return [
+        Scenario("pages-equal-wide", Httpd("exponential:5000", "serial"), pages, WIDE, seconds=10),
+        Scenario("pages-varied-wide", Httpd(quick, "serial"), replace(pages, response="page"), WIDE, seconds=10),
+        http2,
+        replace(http2, name="http2-w4", server=Gateway(slow), client=H2load(4)),
+        replace(http2, name="http2-w16-20k", server=Gateway(slow), client=H2load(16, 20000)),
+        replace(http2, name="http2-w4-far", server=Gateway(slow), client=H2load(4), wire=FAR),
+        grpc,
+        replace(grpc, name="grpc-w4", client=GrpcCalls(4), server=Grpc("exponential:50000")),
+        replace(grpc, name="grpc-w4-20k-far", client=GrpcCalls(4, 20000), server=Grpc("exponential:50000"), wire=FAR),
+        Scenario("tls-tickets", Gateway(quick, tls=True), Https(tls=True, each=50), connections=10, seconds=10),
+        Scenario("tls-far", Gateway(quick, tls=True), Https(tls=True), FAR, 10, 10),
+        Scenario("tls-20k", Gateway(quick, tls=True), Https(tls=True, response=20000), connections=10, seconds=10),
+        Scenario("parts", exponential, Https(parts=3, gap_us=2000), connections=10, seconds=10),
+        Scenario("parts-at-once", exponential, Https(parts=4), connections=10, seconds=10),
+        Scenario("long-polls", Httpd("exponential:1000000"), Load(), connections=40, seconds=12),
+        Scenario("long-polls-some", Httpd("bimodal:5000:1500000:0.2"), Load(), connections=40, seconds=12),
+        typing,
+        replace(typing, name="ssh-person-far", wire=FAR),
+        files,
+        replace(files, name="smb-far", client=SmbClient(), wire=FAR),
+    ]
+
+
+SCENARIOS = {
+    scenario.name: scenario for scenario in (*_single(), *_several(), *_others(), *_datagrams(), *_wide_area())
+}
+
+
+NEEDS: dict[type[Server | Client], tuple[str, str]] = {
+    H2load: ("h2load", "apt-get install nghttp2-client"),
+    Grpc: ("grpc", "pip install grpcio"),
+    Sshd: ("sshd", "apt-get install openssh-server"),
+    Samba: ("smbd", "apt-get install samba smbclient"),
+}  # programs or modules that few machines have
+
+
+def missing(scenario: Scenario) -> str:
+    """What the scenario needs and this machine lacks, and the command that installs it; empty: nothing."""
+    for part in (scenario.server, scenario.client):
+        name, command = NEEDS.get(type(part), ("", ""))
+        found = shutil.which(name) or shutil.which(name, path="/usr/sbin") or (name == "grpc" and find_spec(name))
+        if name and not found:
+            return f"needs {name} (run: {command})"
+    return ""
 
 
 def held_back(scenario: Scenario, service: float = 1.6, size: float = 0.7) -> Scenario:
     """The same with service times and sizes multiplied by these factors."""
     server, client = scenario.server, scenario.client
-    if isinstance(server, Httpd | Udpd | Http3):
+    if isinstance(server, Httpd | Udpd | Http3 | Gateway | Grpc):
         server = replace(server, service=_times(server.service, service))
-    else:
+    elif not isinstance(server, Sshd):
         server = replace(server, sizes=[int(bytes_ * size) for bytes_ in server.sizes])
     if isinstance(client, Load):
         client = replace(client, response=_times(client.response, size), post=int(client.post * size))
-    elif isinstance(client, Http3Load | Wrk):
+    elif isinstance(client, Http3Load | Wrk | Https | H2load | GrpcCalls | SmbClient):
         client = replace(client, response=int(client.response * size))
     return replace(scenario, server=server, client=client)
 

@@ -5,7 +5,9 @@ Sizes are part of a request: the path /500, the key v500. Nginx, memcached and r
 
 from __future__ import annotations
 
+import shutil
 import socket
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from lab.network import SERVICE_ADDRESS, Network
 from lab.processes import PATIENCE_S, ROOT, Process, program
 
 TCP, UDP = 6, 17
+BEHIND, BEHIND_PORT = "127.0.0.1", 8080  # the server behind a gateway
 
 
 @dataclass(frozen=True)
@@ -97,18 +100,9 @@ class Nginx:
         files.mkdir(exist_ok=True)
         for size in self.sizes:
             (files / str(size)).write_bytes(b"x" * size)
-        settings = folder / "nginx.conf"
-        places = "".join(f"{kind}_temp_path {folder};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
-        settings.write_text(f"""
-            daemon off; master_process off; pid {folder}/nginx.pid; error_log stderr; user root;
-            events {{ worker_connections 4096; }}
-            http {{
-                access_log off; sendfile on; tcp_nodelay on; keepalive_timeout 600; keepalive_requests 1000000000;
-                {places}
-                server {{ listen {address}:{self.port} backlog=4096; root {files}; }}
-            }}
-        """)
-        return _started(network, ["nginx", "-e", "stderr", "-c", str(settings)], folder, self.port)
+        return _nginx(
+            network, folder, self.port, f"server {{ listen {address}:{self.port} backlog=4096; root {files}; }}"
+        )
 
 
 @dataclass(frozen=True)
@@ -147,7 +141,148 @@ class Redis:
         return process
 
 
-Server = Httpd | Udpd | Http3 | Nginx | Memcached | Redis
+@dataclass(frozen=True)
+class Gateway:
+    """Nginx before the lab's HTTP server on the same host: HTTP/2 without TLS, or HTTP/1.1 in TLS 1.3 with tickets."""
+
+    service: str = "exponential:10000"
+    tls: bool = False
+
+    protocol: ClassVar[int] = TCP
+
+    @property
+    def port(self) -> int:
+        """The usual one."""
+        return 443 if self.tls else 80
+
+    def start(self, network: Network, folder: Path, seed: int, address: str = SERVICE_ADDRESS) -> Process:
+        """Start both on the first server, with their own certificate."""
+        behind = [f"address={BEHIND}", f"port={BEHIND_PORT}", f"seed={seed}", f"service-us={self.service}"]
+        network.start("server1", [program("httpd"), *behind], folder / "behind.txt").wait_for_port(BEHIND_PORT)
+        listens = f"listen {address}:{self.port} backlog=4096 {'ssl' if self.tls else 'http2'};"
+        if self.tls:
+            certificate, key = _certificate(folder)
+            listens += f"ssl_certificate {certificate}; ssl_certificate_key {key}; ssl_protocols TLSv1.3;"
+        passes = 'proxy_http_version 1.1; proxy_set_header Connection ""; proxy_pass http://behind;'
+        return _nginx(
+            network,
+            folder,
+            self.port,
+            f"upstream behind {{ server {BEHIND}:{BEHIND_PORT}; keepalive 256; }}"
+            f"server {{ {listens} location / {{ {passes} }} }}",
+        )
+
+
+@dataclass(frozen=True)
+class Grpc:
+    """A gRPC server, by grpcio."""
+
+    service: str = "exponential:20000"
+
+    port: ClassVar[int] = 50051
+    protocol: ClassVar[int] = TCP
+
+    def start(self, network: Network, folder: Path, seed: int, address: str = SERVICE_ADDRESS) -> Process:
+        """Start it on the first server."""
+        script = [sys.executable, str(ROOT / "grpc_server.py"), address, str(self.port), self.service, str(seed)]
+        return _started(network, script, folder, self.port)
+
+
+@dataclass(frozen=True)
+class Sshd:
+    """OpenSSH, with a shell for whoever has the key `ssh_key` in the folder."""
+
+    port: ClassVar[int] = 22
+    protocol: ClassVar[int] = TCP
+
+    def start(self, network: Network, folder: Path, seed: int, address: str = SERVICE_ADDRESS) -> Process:
+        """Start it on the first server, with new keys."""
+        for name in ("ssh_host_key", "ssh_key"):
+            (folder / name).unlink(missing_ok=True)
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
+        settings = folder / "sshd_config"
+        settings.write_text(f"""
+            ListenAddress {address}:{self.port}
+            HostKey {folder}/ssh_host_key
+            AuthorizedKeysFile {folder}/ssh_key.pub
+            PidFile none
+            StrictModes no
+            UsePAM no
+            UseDNS no
+            PrintLastLog no
+            PermitRootLogin prohibit-password
+            MaxStartups 100
+            ForceCommand echo ready; exec /bin/sh -i
+        """)
+        Path("/run/sshd").mkdir(exist_ok=True)  # which it demands for its separation of privileges
+        sshd = shutil.which("sshd", path="/usr/sbin") or "sshd"
+        return _started(network, [sshd, "-D", "-e", "-f", str(settings)], folder, self.port)
+
+
+@dataclass(frozen=True)
+class Samba:
+    """SMB 3, with files of these sizes for everyone."""
+
+    sizes: Sequence[int] = (500,)
+
+    port: ClassVar[int] = 445
+    protocol: ClassVar[int] = TCP
+
+    def start(self, network: Network, folder: Path, seed: int, address: str = SERVICE_ADDRESS) -> Process:
+        """Start it on the first server; all its files are in the folder."""
+        files = folder / "files"
+        files.mkdir(exist_ok=True)
+        for size in self.sizes:
+            (files / str(size)).write_bytes(b"x" * size)
+        kinds = ("private dir", "lock directory", "state directory", "cache directory", "pid directory", "ncalrpc dir")
+        places = "\n".join(f"{kind} = {folder}/{kind.replace(' ', '-')}" for kind in kinds)
+        for kind in kinds:
+            (folder / kind.replace(" ", "-")).mkdir(exist_ok=True)
+        settings = folder / "smb.conf"
+        settings.write_text(f"""[global]
+{places}
+smb ports = {self.port}
+interfaces = {address}
+bind interfaces only = yes
+disable netbios = yes
+map to guest = bad user
+guest account = root
+load printers = no
+disable spoolss = yes
+[files]
+path = {files}
+guest ok = yes
+""")
+        command = ["smbd", "-F", "--debug-stdout", "-s", str(settings)]
+        return _started(network, command, folder, self.port)
+
+
+Server = Httpd | Udpd | Http3 | Nginx | Memcached | Redis | Gateway | Grpc | Sshd | Samba
+
+
+def _nginx(network: Network, folder: Path, port: int, servers: str) -> Process:
+    """Start nginx on the first server; its settings and temporary files are in the folder."""
+    settings = folder / "nginx.conf"
+    places = "".join(f"{kind}_temp_path {folder};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+    settings.write_text(f"""
+        daemon off; master_process off; pid {folder}/nginx.pid; error_log stderr; user root;
+        events {{ worker_connections 4096; }}
+        http {{
+            access_log off; sendfile on; tcp_nodelay on; keepalive_timeout 600; keepalive_requests 1000000000;
+            {places}
+            {servers}
+        }}
+    """)
+    return _started(network, ["nginx", "-e", "stderr", "-c", str(settings)], folder, port)
+
+
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    """A self-signed certificate, and its key."""
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    made += ["-subj", "/CN=lab", "-days", "2", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(made, check=True, capture_output=True)
+    return certificate, key
 
 
 def _started(

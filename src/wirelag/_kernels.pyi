@@ -434,6 +434,7 @@ class Rli:
 # pirate
 
 ADDRESS_KEY: int
+PORT_RANKS: bytes  # of each port
 EPOCH_COLUMNS: tuple[str, ...]
 
 class Pirate:

@@ -14,14 +14,14 @@ import polars as pl
 import pytest
 
 import wirelag
-from lab.clients import Client, Http3Load, Load, RedisBenchmark, Wrk
+from lab.clients import Client, GrpcCalls, H2load, Http3Load, Https, Load, Person, RedisBenchmark, SmbClient, Wrk
 from lab.network import SERVICE_ADDRESS, Network, sweep
 from lab.processes import owner_lives, owner_name, program
 from lab.record import Recorder
 from lab.run import run
-from lab.scenarios import FAR, SCENARIOS, Scenario, held_back
+from lab.scenarios import FAR, SCENARIOS, Scenario, held_back, missing
 from lab.score import batches, errors, score
-from lab.servers import Http3, Httpd, Memcached, Nginx, Redis, Server, Udpd
+from lab.servers import Gateway, Grpc, Http3, Httpd, Memcached, Nginx, Redis, Samba, Server, Sshd, Udpd
 from lab.wire import Direction, Wire, statistics
 from tests.support import needs
 from tests.support.effort import ALONE
@@ -218,6 +218,10 @@ SERVERS: dict[str, tuple[Server, Client, str]] = {
     "memcached": (Memcached(), Load(format="memcached"), "memcached"),
     "redis": (Redis(), Load(format="redis"), "redis-server"),
     "http3": (Http3("constant:5000"), Http3Load(2), ""),
+    "http2": (Gateway("constant:5000"), H2load(2), "nginx"),
+    "tls": (Gateway("constant:5000", tls=True), Https(tls=True), "nginx"),
+    "parts": (Httpd(), Https(parts=3, gap_us=500), ""),
+    "grpc": (Grpc("constant:5000"), GrpcCalls(2), ""),
 }
 
 
@@ -229,7 +233,10 @@ def test_server_answers(name: str, tmp_path: Path) -> None:
         pytest.skip(needs.program(needed))
     if name == "http3":
         pytest.importorskip("aioquic", reason=needs.needs("aioquic", "pip install aioquic"))
-    result = run(Scenario(name, server, client, connections=2, seconds=0.5), 1, tmp_path)
+    scenario = Scenario(name, server, client, connections=2, seconds=0.5)
+    if lacking := missing(scenario):
+        pytest.skip(lacking)
+    result = run(scenario, 1, tmp_path)
     assert result.truth is not None
     truth = pl.read_parquet(result.truth)
     assert len(truth) > (50 if ALONE else 5)
@@ -239,7 +246,12 @@ def test_server_answers(name: str, tmp_path: Path) -> None:
     assert len(seen) == 2
 
 
-OTHERS: dict[str, tuple[Server, Client]] = {"wrk": (Httpd(), Wrk()), "redis-benchmark": (Redis(), RedisBenchmark())}
+OTHERS: dict[str, tuple[Server, Client]] = {
+    "wrk": (Httpd(), Wrk()),
+    "redis-benchmark": (Redis(), RedisBenchmark()),
+    "ssh": (Sshd(), Person()),
+    "smbclient": (Samba(), SmbClient(rate=20)),
+}
 
 
 @IN_LAB
@@ -248,9 +260,16 @@ def test_other_clients(name: str, tmp_path: Path) -> None:
     if shutil.which(name) is None:
         pytest.skip(needs.program(name))
     server, client = OTHERS[name]
-    result = run(Scenario(name, server, client, connections=2, seconds=1, both=True), 1, tmp_path)
-    assert result.truth is None
+    scenario = Scenario(name, server, client, connections=2, seconds=1, both=True)
+    if lacking := missing(scenario):
+        pytest.skip(lacking)
+    result = run(scenario, 1, tmp_path)
     assert result.both is not None
+    assert result.truth is not None
+    truth = pl.read_parquet(result.truth)
+    assert (_latency_ms(truth) > 0).all()
+    assert set(truth["flow_key"]) <= set(_packets(result.capture)["flow_key"])
+    assert len(truth) > (10 if ALONE else 2)
     ports = _packets(result.both)["port"].unique().to_list()
     assert server.port in ports
     assert len(ports) >= 3
@@ -402,7 +421,7 @@ def test_joined_in_mid_connection(tmp_path: Path) -> None:
 
 def test_held_back_scenarios_differ() -> None:
     for scenario in SCENARIOS.values():
-        if not isinstance(scenario.client, RedisBenchmark):
+        if not isinstance(scenario.client, RedisBenchmark | Person):
             assert held_back(scenario) != scenario
     assert held_back(SCENARIOS["w1-bimodal"]).server == Httpd("bimodal:3200:32000:0.3")
     nginx = held_back(SCENARIOS["w1-nginx"])

@@ -30,6 +30,7 @@ from tests.oracles.match import (
     request_id,
     rows,
 )
+from tests.oracles.roles import by_client
 from wirelag.packets.batch import PacketBatch
 
 VARIANTS = ("union", "overwrite", "expiry")
@@ -233,7 +234,7 @@ def tcp_timestamps(packet: Packet) -> Turn:
 
 def leg_by_ports(packet: Packet) -> int:
     """The leg of what this packet answers. A slot does not store it, but the request had the same ports, swapped."""
-    return SERVER if packet.dst_port >= packet.src_port else CLIENT
+    return SERVER if by_client(packet.dst_port, packet.src_port) else CLIENT
 
 
 def handshake(packet: Packet) -> Turn:

@@ -14,6 +14,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from tests.oracles.headers import mix, step
+from tests.oracles.roles import by_client
 from wirelag.packets.batch import Flag, Kind, PacketBatch, TcpFlag
 
 MATCHERS = ("tcp", "tcp-timestamps", "handshake", "flow-duration", "dns", "ntp", "icmp", "quic-spin")
@@ -472,7 +473,7 @@ def client(packet: Packet) -> int:
 
 
 def client_by_ports(packet: Packet) -> int:
-    return packet.direction if packet.src_port >= packet.dst_port else 1 - packet.direction
+    return packet.direction if by_client(packet.src_port, packet.dst_port) else 1 - packet.direction
 
 
 def sack(sent: Direction, block: int) -> None:

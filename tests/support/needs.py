@@ -21,6 +21,7 @@ PACKAGES = {
     "promtool": "prometheus",
     "redis-benchmark": "redis-tools",
     "setpriv": "util-linux",
+    "ssh": "openssh-client",
     "systemd-analyze": "systemd",
     "tc": "iproute2",
     "unshare": "util-linux",

@@ -24,6 +24,7 @@ from wirelag.packets.batch import Array, Kind, PacketBatch, TcpFlag
 from wirelag.packets.frames import Frames, endpoints
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
+from wirelag.packets.roles import by_client
 from wirelag.report import Report
 from wirelag.synopses.request_response import EXCHANGE, Exchanges
 
@@ -135,7 +136,7 @@ class PairsMeter:
 
 
 def sent_by_client(packets: PacketBatch) -> npt.NDArray[np.bool_]:
-    """Rows sent by a client: according to the SYN, else towards the smaller port."""
+    """Rows sent by a client: according to the SYN, else to ports."""
     flags = np.where(packets.kind == np.uint8(Kind.TCP), packets.message, 0)
-    by_ports = packets.src_port >= packets.dst_port
+    by_ports = by_client(packets.src_port, packets.dst_port)
     return np.asarray(np.where((flags & TcpFlag.SYN) != 0, (flags & TcpFlag.ACK) == 0, by_ports))

@@ -14,7 +14,7 @@ import numpy as np
 from wirelag.estimators.drive import drive
 from wirelag.estimators.protocol import Meter
 from wirelag.measure.groups import LEAST_MEMORY, Groups
-from wirelag.measure.response import ResponseSettings, by_group
+from wirelag.measure.response import ResponseSettings, by_group, guess_note
 from wirelag.measure.response_method import Chooser, Heard, ResponseMeter
 from wirelag.measure.result import Entry
 from wirelag.measure.rtt import RANKED, legs
@@ -327,7 +327,7 @@ class Responses:
         self.exchanges = Samples()
         self.sums = Sums()
         self.abstained: dict[str, int] = {}
-        self.epochs = self.packets = self.left_out = 0
+        self.epochs = self.packets = self.left_out = self.guessed = 0
         self._methods: set[str] = set()
         self._settings = settings
         self._meter = ResponseMeter(settings, at_end=False, pirate=meter)
@@ -354,6 +354,7 @@ class Responses:
         with self.lock:
             self.packets += heard.from_clients + heard.from_servers
             self.left_out += heard.left_out
+            self.guessed = heard.guessed
             chosen = self._chooser.choose(heard, last)
             spread = None if chosen.paired is None else self._add(chosen.paired)
             if chosen.estimated is not None:
@@ -417,6 +418,7 @@ class Responses:
             answered = self.epochs - sum(self.abstained.values())
             paired = self.exchanges.distribution().samples
             lines.append(f"{many(paired, 'exchange')} paired; {answered:,} of {many(self.epochs, 'epoch')} estimated")
+        lines += guess_note(self.guessed)
         if self.left_out:
             lines.append(f"{self.left_out:,} packets neither to nor from the named servers were left out (--server)")
         return lines

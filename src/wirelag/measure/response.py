@@ -444,11 +444,21 @@ def _add_coverage(result: ResponseResult, heard: Heard, packets: Packets) -> Non
     result.covering(statistics.packets, dict(statistics.skipped))
     result.subject, result.warnings = ", ".join(packets.names), list(packets.warnings)
     unused = heard.left_out + (0 if result.both_ways else heard.from_servers)
-    result.extra["clients"] = {"packets": heard.from_clients, "not_used": unused}
+    result.extra["clients"] = {"packets": heard.from_clients, "not_used": unused, "guessed": heard.guessed}
     result.counts = {"packets": statistics.packets, "from clients to servers": heard.from_clients}
     result.counts |= {"not used": unused} if unused else {}
     result.counts |= {f"skipped: {why}": n for why, n in statistics.skipped.items()}
     result.notes = _coverage(result, heard) + result.notes
+
+
+def guess_note(conversations: int) -> list[str]:
+    """In how many conversations it is a guess who the client is."""
+    if not conversations:
+        return []
+    return [
+        f"{many(conversations, 'conversation')} without a SYN and with ports that are alike: who is the client is a "
+        f"guess; to decide it, name the servers with --server PREFIX[:PORT]"
+    ]
 
 
 def _coverage(result: ResponseResult, heard: Heard) -> list[str]:
@@ -462,6 +472,7 @@ def _coverage(result: ResponseResult, heard: Heard) -> list[str]:
         lines[0] += f"; {other:,} neither TCP nor a flow that blind can follow"
     if heard.left_out:
         lines.append(f"{heard.left_out:,} packets neither to nor from the named servers were left out (--server)")
+    lines += guess_note(heard.guessed)
     if result.beside is not None:
         said = result.beside.report()
         paired, answered, epochs = report.samples, said.details["answered"], said.details["epochs"]

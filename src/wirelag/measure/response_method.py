@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from wirelag.packets.batch import PacketBatch
+from wirelag.packets.roles import LOOK_AHEAD_NS, Roles, ahead
 from wirelag.synopses.epochs import Epochs, ends_text
 from wirelag.synopses.request_response import NOT_SINGLE, NOT_WAITING, UDP, Exchanges, Told
 
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from wirelag.ebpf.pirate import KernelPirate
     from wirelag.estimators.pirate import PirateMeter
     from wirelag.measure.response import ResponseSettings
-    from wirelag.packets.batch import PacketBatch
     from wirelag.packets.frames import Frames
     from wirelag.packets.grouping import Grouping
     from wirelag.packets.intervals import Interval
@@ -38,6 +39,7 @@ Array = npt.NDArray[Any]
 Ends = tuple[int, ...]
 
 MOST_KNOWN: Final = 1 << 16  # servers, and flows, that are remembered from interval to interval
+MOST_BATCHES: Final = 256  # of few packets each, that wait side by side
 MOST_HELD: Final = 1 << 16  # exchanges that wait for a verdict about their flow
 _SERVER: Final = np.uint64(0xFFFFFFFF)  # port and protocol of the server, in the last word of the ends
 
@@ -51,10 +53,14 @@ class Heard:
     from_clients: int = 0
     from_servers: int = 0
     left_out: int = 0  # packets neither to nor from the named servers
+    guessed: int = 0  # conversations so far of which it is a guess who the client is
 
 
 class ResponseMeter:
-    """Both methods over the same packets; with `at_end` open flows report what they can at each cut."""
+    """Both methods over the same packets; with `at_end` open flows report what they can at each cut.
+
+    The packets of the first second, or fewer (`roles.ahead`), wait until all of them have told who is a client.
+    """
 
     def __init__(
         self,
@@ -64,7 +70,6 @@ class ResponseMeter:
         frames: Frames | None = None,
     ) -> None:
         from wirelag.estimators.pairs import Pairs
-        from wirelag.packets.roles import Roles
 
         self._settings, self._at_end = settings, at_end
         self._roles = Roles(settings.servers)
@@ -74,9 +79,35 @@ class ResponseMeter:
         self._pairs = pairs.meter("tap")
         self._ways: dict[Ends, None] = {}  # directions of flows that were taken for a client's, in earlier intervals
         self._clients = self._servers = self._left_out = 0
+        self._waiting: list[PacketBatch] | None = None if settings.servers else []
+        self._begin_ns = 0
 
     def observe(self, packets: PacketBatch, grouping: Grouping | None = None) -> None:
         """Take packets."""
+        if self._waiting is None:
+            self._take(packets)
+            return
+        if not len(packets):
+            return
+        if not self._waiting:
+            self._begin_ns = int(packets.time_ns[0])
+        few = ahead(packets, self._begin_ns, sum(map(len, self._waiting)))
+        self._waiting.append(PacketBatch.without_frames([packets[:few]]))
+        if len(self._waiting) == MOST_BATCHES:
+            self._waiting = [PacketBatch.without_frames(self._waiting)]
+        if few < len(packets):
+            self._begin()
+            self._take(packets[few:])
+
+    def _begin(self) -> None:
+        """Learn from the packets that wait, and take them."""
+        waiting, self._waiting = self._waiting, None
+        if waiting:
+            packets = PacketBatch.without_frames(waiting)
+            self._roles.study(packets)
+            self._take(packets)
+
+    def _take(self, packets: PacketBatch) -> None:
         if self._settings.servers:
             ours = np.flatnonzero(self._roles.of_servers(packets))
             self._left_out += len(packets) - len(ours)
@@ -94,10 +125,13 @@ class ResponseMeter:
         """End an interval."""
         if self._at_end:
             return self.finish()
+        if self._waiting and interval.end_ns >= self._begin_ns + LOOK_AHEAD_NS:
+            self._begin()
         return self._end(self._pirate.cut(interval), self._pairs.cut(interval))
 
     def finish(self) -> Heard:
         """End the input: open flows report what they can."""
+        self._begin()
         return self._end(self._pirate.finish(), self._pairs.finish())
 
     def _end(self, epochs: Epochs, exchanges: Exchanges) -> Heard:
@@ -105,7 +139,7 @@ class ResponseMeter:
         if not self._at_end:
             self._ways |= dict.fromkeys(_keys(np.unique(epochs.ends, axis=0)))
             _forget(self._ways, MOST_KNOWN)
-        heard = Heard(epochs, exchanges, self._clients, self._servers, self._left_out)
+        heard = Heard(epochs, exchanges, self._clients, self._servers, self._left_out, self._roles.guessed)
         self._clients = self._servers = self._left_out = 0
         return heard
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.packets.batch import Flag, Kind, PacketBatch, TcpFlag
+from wirelag.packets.roles import by_client
 
 if TYPE_CHECKING:
     from wirelag.measure.copies import Copies
@@ -81,7 +82,7 @@ class Conversations:
 
     @property
     def client_only(self) -> npt.NDArray[np.bool_]:
-        """Seen from client to server only. A SYN shows which side is the client; without one, the higher port is."""
+        """Seen from client to server only. A SYN shows which side is the client; without one, ports do."""
         by_port = self.have(TO_SERVER) & ~self.have(TO_CLIENT) & ~self.have(SYN_ACK)
         return ~self.both_ways & (self.have(SYN) | by_port)
 
@@ -102,10 +103,11 @@ def _conversation_bits(packets: PacketBatch) -> npt.NDArray[np.uint8]:
     """What each packet shows about its conversation."""
     tcp = packets.of_kind(Kind.TCP)
     opening = packets.message & np.uint8(TcpFlag.SYN | TcpFlag.ACK)
+    differ = packets.src_port != packets.dst_port
     bits = np.where(packets.has(Flag.REVERSE), np.uint8(BACKWARD), np.uint8(FORWARD))
     for bit, rows in (
-        (TO_SERVER, packets.dst_port < packets.src_port),
-        (TO_CLIENT, packets.dst_port > packets.src_port),
+        (TO_SERVER, by_client(packets.src_port, packets.dst_port) & differ),
+        (TO_CLIENT, by_client(packets.dst_port, packets.src_port) & differ),
         (SYN, tcp & (opening == TcpFlag.SYN)),
         (SYN_ACK, tcp & (opening == TcpFlag.SYN | TcpFlag.ACK)),
         (TCP, tcp),

@@ -209,6 +209,18 @@ class PacketBatch:
             blocks += batch.blocks
         return PacketBatch(columns, tuple(blocks))
 
+    @staticmethod
+    def without_frames(batches: Sequence[PacketBatch]) -> PacketBatch:
+        """One batch with copies of all rows, in order; it knows the names of captures, but none of their bytes."""
+        names: dict[str, int] = {}
+        sources = []
+        for batch in batches:
+            places = [names.setdefault(block.name, len(names)) for block in batch.blocks] or [0]
+            sources.append(np.array(places, np.uint16)[batch.source if batch.blocks else np.zeros(len(batch), np.intp)])
+        columns = {name: np.concatenate([getattr(batch, name) for batch in batches]) for name in batches[0]._columns()}
+        blocks = tuple(Block(name, 0, np.empty(0, np.uint8)) for name in names)
+        return PacketBatch(columns | {"source": np.concatenate(sources)}, blocks)
+
     def at_times(self, times_ns: npt.NDArray[np.int64]) -> PacketBatch:
         """The same packets with other times."""
         columns = {name: getattr(self, name) for name in self._columns()}
