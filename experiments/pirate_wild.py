@@ -35,6 +35,11 @@ FAR, NEAR = 0.5, 0.25  # off by more than this; within that
 SCORE = ("epochs", "off by > 50%", "within 25%", "share within 25%")
 
 
+def captures_of(folder: Path = CAPTURES) -> list[Path]:
+    """The captures below a folder."""
+    return sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix not in NOT_CAPTURES)
+
+
 def one(path: Path) -> tuple[Path, list[Row], str]:
     """The rows of a capture, or the reason why there are none."""
     try:
@@ -99,7 +104,7 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.rows and chosen.rows.suffix not in (".parquet", ".csv"):
         sys.exit(f"{chosen.rows}: rows are written as .parquet or .csv")
-    paths = sorted(p for p in chosen.folder.rglob("*") if p.is_file() and p.suffix not in NOT_CAPTURES)
+    paths = captures_of(chosen.folder)
     if not paths:
         sys.exit(f"{chosen.folder}: there are no captures; name their folder")
     if chosen.quick:

@@ -19,6 +19,7 @@ from typing import ClassVar, Final, Literal
 import numpy as np
 
 from wirelag import _kernels
+from wirelag.estimators.pirate_confidence import judged
 from wirelag.estimators.protocol import Capabilities
 from wirelag.packets.batch import Array, PacketBatch
 from wirelag.packets.grouping import Grouping
@@ -109,7 +110,7 @@ class PirateMeter:
         counts = self._counts()
         since = {name: n - self._counted.get(name, 0) for name, n in counts.items()}
         rows = np.concatenate([np.empty(0, EPOCH), *self._epochs[0], *self._epochs[1]])
-        found = Epochs(rows, self._packets, since | {"unlisted": self._unlisted, "other": self._other})
+        found = Epochs(judged(rows), self._packets, since | {"unlisted": self._unlisted, "other": self._other})
         found = found if self._estimator.method == "syn" else found.possible()
         self._counted, self._epochs, self._listed = counts, ([], []), [0, 0]
         self._packets = self._unlisted = self._other = 0

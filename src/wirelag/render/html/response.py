@@ -93,7 +93,8 @@ def _summary(page: ResponsePage) -> str:
         return f'<section><p class="lead">{lead}</p>{listed(page.notes)}</section>'
     lead = (
         f"A response took <strong>{spoken(report.mean, report.ci95.get('mean'))}</strong> on average, from the request "
-        f"to its last byte, over {report.samples:,} responses with {said['in_flight']:.1f} requests in flight at once"
+        f"to its last byte, over {report.samples:,} responses with {said['in_flight']:.1f} requests in flight at once, "
+        f"in {said['answered'] / said['epochs']:.0%} of epochs"
     )
     if said["think"] is not None:
         lead += f"; clients then thought for <strong>{duration(said['think'])}</strong>"
