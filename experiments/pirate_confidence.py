@@ -124,7 +124,7 @@ def of_capture(path: Path) -> list[tuple[str, str, str]]:
         return []
     exact, said = of_flow(exchanges), []
     for method in ("auto", *OTHERS):
-        for ends, rows in by_flow(Epochs(epochs_of(method, clients))):
+        for ends, rows in by_flow(Epochs(epochs_of(method, clients)).possible()):
             told = [truth_of(row, exact.get(ends, exchanges.rows[:0])) for row in rows]
             truth = [t["truth"] * 1e9 if t["truth"] and t["single"] == t["exchanges"] else 0 for t in told]
             said += counted(rows, truth, "__".join(path.name.split("__")[:2]))
@@ -141,13 +141,14 @@ def of_scenario(name: str) -> list[tuple[str, str, str]]:
     from wirelag.capture.files import Capture
     from wirelag.packets.batch import PacketBatch
     from wirelag.packets.roles import Roles
+    from wirelag.synopses.epochs import Epochs
 
     said = []
     with recorded(SCENARIOS[name], 4.0) as record:
         packets = PacketBatch.concatenate(list(Capture([str(record.capture)])))
         clients = packets[np.flatnonzero(Roles().from_client(packets))]
         for method in ("auto", *OTHERS):
-            rows = epochs_of(method, clients)
+            rows = Epochs(epochs_of(method, clients)).possible().rows
             asked = {"flow_key": rows["key"], "start_ns": rows["start_ns"], "end_ns": rows["end_ns"]}
             found = errors(record.truth, pl.DataFrame(asked | {"mean_ns": np.arange(len(rows), dtype=np.float64)}))
             truth = np.zeros(len(rows))

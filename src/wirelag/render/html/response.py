@@ -34,6 +34,7 @@ WAY_OUT: Final = {
     "tunnel": "Capture before the tunnel, or look inside with --tunnels.",
     "paced": "There are no responses to time. Measure one-way delay between two points (wirelag oneway).",
     "acks": "Capture where responses pass, too.",
+    "doubtful": "Capture where responses pass, too.",
     "too_fast": "Inspect these flows: requests may be missing, or the packets may not be requests.",
 }
 
