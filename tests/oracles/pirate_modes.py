@@ -78,10 +78,6 @@ class Epoch:
     lost: int
     network_ns: int
 
-    @property
-    def confidence(self) -> int:
-        return 100 * self.count // (self.count + 4)
-
 
 def behind(a: int, b: int) -> int:
     return (a - b + 2**31) % 2**32 - 2**31
