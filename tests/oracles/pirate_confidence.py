@@ -32,7 +32,7 @@ def ground(epoch: Mapping[str, int]) -> tuple[str, int, int]:
     m = ordered[(k - 1) // 2] // 2 + ordered[k // 2] // 2 if k else 0
     by_wait = (m * epoch["turns"], epoch["turns"])
     where = place(epoch, waits, rides, m)
-    if where in ("counted", "counted_untimed", "timed", "timed_several"):
+    if where in ("counted", "counted_only", "timed", "timed_several"):
         return (where, *told)
     if where == "weak" and (epoch["reason"] == ANSWERED or m == 0):
         return (where, *told)
@@ -50,7 +50,7 @@ def place(epoch: Mapping[str, int], waits: list[int], rides: list[bool], m: int)
     one_each = 3 * epoch["requests"] <= 4 * epoch["turns"] and epoch["more"] <= epoch["turns"]
     if epoch["reason"] == ANSWERED:
         if exact:
-            return "counted" if timed and epoch["count"] >= 16 else "counted_untimed"
+            return "counted" if timed and epoch["count"] >= 16 else "counted_only"
         if timed and epoch["count"] >= 16:
             return "timed" if epoch["in_flight"] <= 1 else "timed_several"
         if timed and agrees and not late:

@@ -46,7 +46,7 @@ class Ground:
 
 GROUNDS: Final = (
     Ground("counted", 97, "bytes count requests and responses, and timestamps date them"),
-    Ground("counted_untimed", 99, "bytes count requests and responses"),
+    Ground("counted_only", 99, "bytes count requests and responses, without dates or fewer than 16"),
     Ground("timed", 98, "timestamps date at least 16 responses, one in flight"),
     Ground("timed_several", 74, "timestamps date at least 16 responses, several in flight"),
     Ground("agrees", 91, "timestamps date the responses, and most waits agree"),
@@ -107,7 +107,7 @@ def grounds(rows: Array) -> tuple[Array, Array, Array]:
     by_count = told & (exact | (timed & (count >= MANY)))
     conditions = (
         ("counted", by_count & exact & timed & (count >= MANY)),
-        ("counted_untimed", by_count & exact),
+        ("counted_only", by_count & exact),
         ("timed", by_count & ~several),
         ("timed_several", by_count),
         ("agrees", told & timed & agrees & ~late),
