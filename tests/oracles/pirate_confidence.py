@@ -10,7 +10,7 @@ from fractions import Fraction
 TIMED, EXACT, FAR = 2, 8, 32
 ANSWERED, DOUBTFUL = 0, 16
 NAMES = ("gap", "modes", "ack", "window", "syn", "auto", "blind")
-FLOOR = 40
+FLOOR = 50
 
 
 def wait_ns(byte: int) -> int:
@@ -57,16 +57,15 @@ def place(epoch: Mapping[str, int], waits: list[int], rides: list[bool], m: int)
             return "agrees"
         if timed and agrees and not near:
             return "agrees_late"
-    if near and not alone:
-        return "network_riding"
-    if near and tight and one_each:
+    in_turn = epoch["requests"] <= 2 * epoch["turns"] and epoch["doubts"] <= epoch["requests"]
+    if near and alone and tight and one_each:
         return "network"
-    if near and k >= 4:
+    if near and alone and in_turn and k >= 4:
         return "network_most"
-    if near:
-        return "network_few" if tight else "network_spread"
-    if 0 < k < 4 and alone and not far and m >= 10_000_000 and network_ns > 0 and m <= 5 * network_ns:
-        return "few_alone"
+    if near and alone and tight:
+        return "network_few"
+    if near and tight and one_each:
+        return "network_riding"
     return "weak"
 
 

@@ -22,14 +22,13 @@ from wirelag.synopses.epochs import METHODS, REASONS
 
 Array = npt.NDArray[Any]
 
-FLOOR: Final = 40  # percent: below it an epoch is silent
+FLOOR: Final = 50  # percent: below it an epoch is silent
 KEPT: Final = 12  # waits
 TIMED, EXACT, FAR = 2, 8, 32  # of the column traits
 MANY: Final = 16  # responses
-FEW: Final = 4  # waits
+MOST: Final = 4  # waits whose median tells something
 FAR_NS: Final = 8_000_000  # a round trip from which on a client's own delays are small
 LATE_NS: Final = 20_000_000  # an acknowledgement alone, this late, may have been delayed on purpose
-SLOW_NS: Final = 10_000_000
 AUTO, SYN, BLIND = (METHODS.index(name) for name in ("auto", "syn", "blind"))
 DOUBTFUL: Final = REASONS.index("doubtful")
 _NONE: Final = np.iinfo(np.int64).max
@@ -52,12 +51,10 @@ GROUNDS: Final = (
     Ground("agrees", 91, "timestamps date the responses, and most waits agree"),
     Ground("agrees_late", 68, "the same, but acknowledgements came alone and late"),
     Ground("network", 94, "all waits equal the round trip of the handshake"),
-    Ground("network_most", 79, "at least 4 waits, and their median equals the round trip of the handshake"),
-    Ground("network_few", 68, "fewer than 4 waits, which equal the round trip of the handshake"),
-    Ground("network_spread", 44, "fewer than 4 waits, whose median equals the round trip of the handshake"),
-    Ground("network_riding", 45, "waits that end with the next request equal the round trip of the handshake"),
-    Ground("few_alone", 57, "fewer than 4 waits of 10 ms or more, at most 5 round trips"),
-    Ground("weak", 21, "none of these"),
+    Ground("network_most", 90, "the median of at least 4 waits equals the round trip of the handshake"),
+    Ground("network_few", 67, "waits equal the round trip of the handshake, but not one for each request"),
+    Ground("network_riding", 59, "waits that ended with the next request equal the round trip of the handshake"),
+    Ground("weak", 26, "none of these"),
     Ground("blind", 99, "sizes and times of packets only, one in flight"),
     Ground("blind_several", 97, "sizes and times of packets only, several in flight"),
     Ground("gap", 14, "the method gap"),
@@ -103,7 +100,7 @@ def grounds(rows: Array) -> tuple[Array, Array, Array]:
     one_each = (3 * rows["requests"] <= 4 * rows["turns"]) & (rows["more"] <= rows["turns"])
     any_wait = (kept > 0) & (middle_ns > 0)
     near = any_wait & ~far & (network_ns >= FAR_NS) & (5 * middle_ns >= 4 * network_ns) & (4 * middle_ns <= 5 * network_ns)
-    few = kept < FEW
+    in_turn = (rows["requests"] <= 2 * rows["turns"]) & (rows["doubts"] <= rows["requests"])
     by_count = told & (exact | (timed & (count >= MANY)))
     conditions = (
         ("counted", by_count & exact & timed & (count >= MANY)),
@@ -113,11 +110,9 @@ def grounds(rows: Array) -> tuple[Array, Array, Array]:
         ("agrees", told & timed & agrees & ~late),
         ("agrees_late", told & timed & agrees & ~near),
         ("network", near & alone & tight & one_each),
-        ("network_most", near & alone & ~few),
+        ("network_most", near & alone & in_turn & (kept >= MOST)),
         ("network_few", near & alone & tight),
-        ("network_spread", near & alone),
-        ("network_riding", near),
-        ("few_alone", any_wait & few & alone & ~far & (middle_ns >= SLOW_NS) & (network_ns > 0) & (middle_ns <= 5 * network_ns)),
+        ("network_riding", near & tight & one_each),
     )
     auto = rows["method"] == AUTO
     place = np.full(len(rows), PLACES["weak"])
