@@ -2,9 +2,9 @@
 
 Guarantee: an estimate is a mean over an epoch of one flow (half a second, at least four responses); if the packets do
 not reveal it, the epoch has a reason instead. experiments/README.md measures the accuracy, and docs/concepts/pirate.md
-states it, with the traffic that misleads each method. Memory: `memory` bytes of flow tables, 256 per flow (for `auto`
+states it, with the traffic that misleads each method. Memory: `memory` bytes of flow tables, 272 per flow (for `auto`
 plus its name); the flow that was silent longest is dropped first and counted; a synopsis has at most `most_epochs`
-epochs of 168 bytes.
+epochs of 232 bytes.
 
 `gap` and `modes` are Algorithms 1 and 2 of B. V. Shobhana, Y. Chien, M. Doughten, J. Diamant, B. Nath, S. L. Feibish
 and S. Narayana, *Measuring Response Latencies Under Asymmetric Routing*, 2026, with `modes` made robust; `ack`,

@@ -1,6 +1,6 @@
 """Epochs: response latencies of flows, each over about half a second; the synopsis of `pirate`.
 
-Memory: 168 bytes per epoch.
+Memory: 232 bytes per epoch.
 """
 
 from __future__ import annotations
