@@ -170,7 +170,7 @@ WL_INLINE int wl_take_row(struct wl_work *w, const struct wl_row *row, u32 lengt
     w->packet.mss = (u16)shown;
     w->packet.tcp_flags = row->message;
     w->packet.has = (u8)(tcp * WL_HAS_TCP | !!(row->flags & WL_TIMESTAMPS) * WL_HAS_TIMESTAMPS | numbered * WL_HAS_IP_ID |
-                          wl_has_travelled(shown >> 16 & 255) * WL_HAS_TRAVELLED);
+                         wl_has_travelled(shown >> 16 & 255) * WL_HAS_TRAVELLED);
     return 1;
 }
 

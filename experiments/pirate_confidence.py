@@ -76,7 +76,10 @@ def left_out(counts: list[Count]) -> list[tuple[str, int, int, int]]:
 
 def read_counts() -> list[Count]:
     with COUNTS.open(newline="") as file:
-        return [Count(r["ground"], r["source"], *(int(r[n]) for n in ("epochs", "near", "far"))) for r in csv.DictReader(file, delimiter="\t")]
+        return [
+            Count(r["ground"], r["source"], *(int(r[n]) for n in ("epochs", "near", "far")))
+            for r in csv.DictReader(file, delimiter="\t")
+        ]
 
 
 # ---- counting ----
@@ -185,7 +188,10 @@ def tables(counts: list[Count]) -> None:
     rows: list[tuple[object, ...]] = []
     for ground in GROUNDS:
         of = [c for c in counts if c.ground == ground.name]
-        for title, mine in (("captures", [c for c in of if c.source != LAB]), ("lab", [c for c in of if c.source == LAB])):
+        for title, mine in (
+            ("captures", [c for c in of if c.source != LAB]),
+            ("lab", [c for c in of if c.source == LAB]),
+        ):
             n, near, far = (sum(getattr(c, what) for c in mine) for what in ("epochs", "near", "far"))
             shares = (f"{near / n:.0%}", f"{far / n:.0%}") if n else ("-", "-")
             rows.append((ground.name, title, len(mine), n, *shares, said[ground.name]))

@@ -25,8 +25,7 @@ constexpr size_t group_slots = 8, line = 64;
 constexpr size_t ahead = 4; /* rows whose slots are prefetched; a power of two */
 const std::vector<std::string> epoch_columns = {"key", "start_ns", "end_ns", "sum_ns", "count", "reason", "method", "in_flight",
     "batch_sum_ns", "batch_count", "think_sum_ns", "think_count", "requests", "lost", "network_ns", "confidence", "waits",
-    "waits_before", "riding", "turns", "more", "doubts", "traits", "tick", "src_high",
-    "src_low", "dst_high", "dst_low", "ports"};
+    "waits_before", "riding", "turns", "more", "doubts", "traits", "tick", "src_high", "src_low", "dst_high", "dst_low", "ports"};
 
 /* Endpoints: addresses; ports, whether it is a tunnel, protocol. */
 struct Name {
@@ -255,7 +254,8 @@ class Pirate {
             const u64 *name = one.name.words;
             const u64 words[] = {e.key, word(e.start_ns), word(e.end_ns), word(e.sum_ns), e.count, e.reason, e.method, e.in_flight,
                 word(e.batch_sum_ns), e.batch_count, word(e.think_sum_ns), e.think_count, e.requests, e.lost, word(e.network_ns),
-                0 /* the estimator computes the confidence */, e.waits, e.waits_before, e.riding, e.turns, e.more, e.doubts, e.traits, e.tick, name[0], name[1], name[2], name[3], name[4]};
+                0 /* the estimator computes the confidence */, e.waits, e.waits_before, e.riding, e.turns, e.more, e.doubts,
+                e.traits, e.tick, name[0], name[1], name[2], name[3], name[4]};
 
             std::copy(std::begin(words), std::end(words), row);
             row += epoch_columns.size();

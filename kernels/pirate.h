@@ -54,10 +54,10 @@ enum wl_pirate_reason {
 
 /* What a confidence rests on, besides waits. */
 enum wl_pirate_trait {
-    WL_PIRATE_STAMPED = 1, /* the client sends timestamps */
-    WL_PIRATE_TIMED = 2,   /* and the tick of the server's clock was measured */
-    WL_PIRATE_SIZED = 4,   /* the size of responses is known */
-    WL_PIRATE_EXACT = 8,   /* and all bytes are counted */
+    WL_PIRATE_STAMPED = 1,  /* the client sends timestamps */
+    WL_PIRATE_TIMED = 2,    /* and the tick of the server's clock was measured */
+    WL_PIRATE_SIZED = 4,    /* the size of responses is known */
+    WL_PIRATE_EXACT = 8,    /* and all bytes are counted */
     WL_PIRATE_IN_STEP = 16, /* what is outstanding is known */
     WL_PIRATE_FAR = 32      /* several routers are between the client and the point */
 };
@@ -92,7 +92,7 @@ struct wl_epoch {
     u64 waits;                                  /* auto: the last eight, one byte each, the newest lowest; 0 in other methods */
     u32 count, batch_count, think_count;        /* count 0: abstained */
     u32 requests, lost;
-    u32 waits_before;                     /* the four before these */
+    u32 waits_before;                /* the four before these */
     u16 in_flight, riding, doubts;   /* riding: a bit per wait */
     u8 turns, more;                  /* of auto: waits of the epoch; acknowledgements that came after them */
     u8 reason, method, traits, tick; /* of auto: enum wl_pirate_trait; the number of the server's tick */

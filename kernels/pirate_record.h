@@ -64,7 +64,7 @@ struct wl_auto_flow {
     u32 handshake, latency, steady; /* units; steady: latency for decisions */
     u16 completions, busy_count, flight_count, requests, think_count; /* an epoch ends before they overflow */
     u16 outstanding, deferred, in_flight, flight, last_flight, largest_flight;
-    u16 riding; /* for each wait whether a request brought its end, the newest lowest */
+    u16 riding;                        /* for each wait whether a request brought its end, the newest lowest */
     u16 turn_fresh, turn_before_fresh; /* fresh at the start of a flight, in units of 16 bytes */
     u16 last_id, spontaneous, lost, lone, reordered, coalesced;
     u16 mss, mean_request; /* mean_request: in 1/8 bytes */
@@ -72,7 +72,7 @@ struct wl_auto_flow {
     u8 crowd_size[WL_AUTO_CROWDS];
     u8 turn_outstanding, turn_before_outstanding; /* at most 255 */
     u8 response_votes, request_votes, mean_votes, mss_votes;
-    u8 echo_tick, own_tick;                        /* the tick's number; << 4: what a measurement gave instead */
+    u8 echo_tick, own_tick;                /* the tick's number; << 4: what a measurement gave instead */
     u8 forced, unread, id_order, id_steps; /* unread: responses that ended with the last advance */
     u8 strays : 7, far : 1;                /* far: several routers are between the client and us */
     u8 turns, more;                        /* waits of the epoch, and advances that brought more of a response: at most 255 */

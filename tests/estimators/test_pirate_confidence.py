@@ -53,12 +53,20 @@ def test_it_equals_its_twin() -> None:
     epochs = []
     for _ in range(8000):
         base = rng.choice([0.1, 1, 9, 25, 200])
-        waits = [base * rng.choice([1, 1, 1, 1.02, 1.2, 2, 10, 0]) for _ in range(rng.choice([0, 1, 2, 3, 3, 3, 4, 5, 8, 12]))]
+        waits = [
+            base * rng.choice([1, 1, 1, 1.02, 1.2, 2, 10, 0])
+            for _ in range(rng.choice([0, 1, 2, 3, 3, 3, 4, 5, 8, 12]))
+        ]
         told = rng.random() < 0.5
         count = rng.choice([1, 4, 15, 16, 40])
         values = {"method": rng.choice([5, 5, 5, 5, 6, 1, 4]), "reason": 0 if told else rng.randrange(1, 11)}
         values |= {"sum_ns": int(base * rng.uniform(0.7, 1.4) * MS) * count, "count": count} if told else {}
-        values |= {"traits": rng.randrange(64), "in_flight": rng.choice([1, 1, 4]), "more": rng.randrange(4), "doubts": rng.randrange(4)}
+        values |= {
+            "traits": rng.randrange(64),
+            "in_flight": rng.choice([1, 1, 4]),
+            "more": rng.randrange(4),
+            "doubts": rng.randrange(4),
+        }
         values |= {"requests": rng.randrange(20), "batch_sum_ns": 5, "think_count": 3}
         network = base * rng.choice([0, 0.3, 0.81, 1, 1, 1.24, 3])
         epochs.append(epoch(waits, rng.randrange(1 << 12), network, **values))
@@ -71,7 +79,8 @@ def test_it_equals_its_twin() -> None:
 
 def test_waits_that_equal_the_handshake_are_answered() -> None:
     (said,) = judge(epoch([25.2, 24.9], network_ms=25))
-    assert said["reason"] == 0 and said["confidence"] >= 70
+    assert said["reason"] == 0
+    assert said["confidence"] >= 70
     assert said["sum_ns"] / said["count"] == pytest.approx(25 * MS, rel=0.07)
 
 
@@ -87,7 +96,8 @@ def test_waits_that_equal_the_handshake_are_answered() -> None:
 def test_other_waits_are_not(waits_ms: list[float], values: dict[str, int]) -> None:
     network = 25 if values.get("traits") else 0.3
     (said,) = judge(epoch(waits_ms, network_ms=network, **values))
-    assert said["count"] == 0 and said["reason"] > 0
+    assert said["count"] == 0
+    assert said["reason"] > 0
 
 
 def test_one_late_acknowledgement_does_not_count() -> None:
@@ -105,7 +115,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_the_confidences_are_those_that_were_counted(counted: ModuleType) -> None:
     counts = counted.read_counts()
     assert counted.confidences(counts) == SHARES
-    assert {c.source for c in counts} > {counted.LAB} and len({c.source for c in counts}) > 20
+    assert {c.source for c in counts} > {counted.LAB}
+    assert len({c.source for c in counts}) > 20
     assert FLOOR == oracle.FLOOR
 
 

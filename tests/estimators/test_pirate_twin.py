@@ -129,7 +129,7 @@ def clients() -> list[ClientPacket]:
         has = TCP + part.has(Flag.TIMESTAMPS) * TIMESTAMPS + (part.ip_id != 0) * IP_ID
         columns = (
             part.time_ns, part.flow_key, part.seq, part.ack, part.tsval, part.tsecr, part.wire_length,
-            part.payload_length, part.ip_id, np.where(opening, part.transaction & np.uint64(0xFFFF), 0), part.message, has,
+            part.payload_length, part.ip_id, np.where(opening, part.transaction, 0) % 2**16, part.message, has,
         )  # fmt: skip
         rows += [ClientPacket(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
     return rows

@@ -15,7 +15,7 @@ FLOOR = 50
 
 def wait_ns(byte: int) -> int:
     steps, octave = (byte, 0) if byte < 8 else (8 + byte % 8, byte // 8 - 1)
-    return (2 * steps + 1) * 2**octave * 512
+    return ((2 * steps + 1) << octave) * 512
 
 
 def ground(epoch: Mapping[str, int]) -> tuple[str, int, int]:
@@ -44,10 +44,10 @@ def place(epoch: Mapping[str, int], waits: list[int], rides: list[bool], m: int)
     timed, exact, far = (bool(traits & bit) for bit in (TIMED, EXACT, FAR))
     late = sum(wait > 20_000_000 and not riding for wait, riding in zip(waits, rides, strict=True)) * 5 > k
     agrees = k > 0 and 4 * abs(epoch["sum_ns"] - m * epoch["count"]) <= m * epoch["count"]
-    near = k > 0 and m > 0 and not far and network_ns >= 8_000_000
+    near = k > 0 and m > 0 and not far and network_ns >= 10_000_000
     near = near and Fraction(4, 5) <= Fraction(m, network_ns) <= Fraction(5, 4)
     alone, tight = 2 * sum(rides) <= k, 4 * sum(waits) <= 5 * m * k
-    one_each = 3 * epoch["requests"] <= 4 * epoch["turns"] and epoch["more"] <= epoch["turns"]
+    one_each = epoch["requests"] > 0 and 3 * epoch["requests"] <= 4 * epoch["turns"] and epoch["more"] <= epoch["turns"]
     if epoch["reason"] == ANSWERED:
         if exact:
             return "counted" if timed and epoch["count"] >= 16 else "counted_only"

@@ -27,7 +27,7 @@ KEPT: Final = 12  # waits
 TIMED, EXACT, FAR = 2, 8, 32  # of the column traits
 MANY: Final = 16  # responses
 MOST: Final = 4  # waits whose median tells something
-FAR_NS: Final = 8_000_000  # a round trip from which on a client's own delays are small
+FAR_NS: Final = 10_000_000  # a round trip from which on a client's own delays are small
 LATE_NS: Final = 20_000_000  # an acknowledgement alone, this late, may have been delayed on purpose
 AUTO, SYN, BLIND = (METHODS.index(name) for name in ("auto", "syn", "blind"))
 DOUBTFUL: Final = REASONS.index("doubtful")
@@ -50,9 +50,9 @@ GROUNDS: Final = (
     Ground("timed_several", 74, "timestamps date at least 16 responses, several in flight"),
     Ground("agrees", 91, "timestamps date the responses, and most waits agree"),
     Ground("agrees_late", 68, "the same, but acknowledgements came alone and late"),
-    Ground("network", 94, "all waits equal the round trip of the handshake"),
+    Ground("network", 95, "all waits equal the round trip of the handshake"),
     Ground("network_most", 90, "the median of at least 4 waits equals the round trip of the handshake"),
-    Ground("network_few", 67, "waits equal the round trip of the handshake, but not one for each request"),
+    Ground("network_few", 66, "waits equal the round trip of the handshake, but not one for each request"),
     Ground("network_riding", 59, "waits that ended with the next request equal the round trip of the handshake"),
     Ground("weak", 26, "none of these"),
     Ground("blind", 99, "sizes and times of packets only, one in flight"),
@@ -97,9 +97,11 @@ def grounds(rows: Array) -> tuple[Array, Array, Array]:
     agrees = (kept > 0) & (4 * np.abs(rows["sum_ns"] - middle_ns * count) <= middle_ns * count)
     tight = 4 * total_ns <= 5 * middle_ns * kept
     alone = 2 * (rides & (waits_ns != _NONE)).sum(1) <= kept
-    one_each = (3 * rows["requests"] <= 4 * rows["turns"]) & (rows["more"] <= rows["turns"])
+    one_each = (rows["requests"] > 0) & (3 * rows["requests"] <= 4 * rows["turns"]) & (rows["more"] <= rows["turns"])
     any_wait = (kept > 0) & (middle_ns > 0)
-    near = any_wait & ~far & (network_ns >= FAR_NS) & (5 * middle_ns >= 4 * network_ns) & (4 * middle_ns <= 5 * network_ns)
+    near = (
+        any_wait & ~far & (network_ns >= FAR_NS) & (5 * middle_ns >= 4 * network_ns) & (4 * middle_ns <= 5 * network_ns)
+    )
     in_turn = (rows["requests"] <= 2 * rows["turns"]) & (rows["doubts"] <= rows["requests"])
     by_count = told & (exact | (timed & (count >= MANY)))
     conditions = (

@@ -406,7 +406,9 @@ def _promise(report: Report) -> list[str]:
         return []
     few = said["answered"] < FEW_ANSWERED * said["epochs"]
     share = f"only {said['answered'] / said['epochs']:.1%} of epochs have an estimate: the figures are about these"
-    return [share] * few + [f"confidence {said['confidence']:.0%}: of such answers, that share is within 25% of the truth"]
+    return [share] * few + [
+        f"confidence {said['confidence']:.0%}: of such answers, that share is within 25% of the truth"
+    ]
 
 
 def _abstained(report: Report) -> list[str]:
