@@ -144,7 +144,7 @@ WL_INLINE u64 wl_client_key(const struct wl_row *row)
 /* Copy a row into w->packet, if it is a client's. */
 WL_INLINE int wl_take_row(struct wl_work *w, const struct wl_row *row, u32 length)
 {
-    u32 tcp = row->kind == WL_TCP, numbered = !(row->flags & (WL_IPV6 | WL_FRAGMENT)) && row->ip_id;
+    u32 tcp = row->kind == WL_TCP, numbered = !(row->flags & (WL_IPV6 | WL_FRAGMENT)) && row->ip_id, shown;
 
     if (!wl_is_wanted(row)) {
         w->other++;
@@ -162,9 +162,11 @@ WL_INLINE int wl_take_row(struct wl_work *w, const struct wl_row *row, u32 lengt
     w->packet.length = length;
     w->packet.payload = row->payload_length;
     w->packet.ip_id = row->ip_id;
-    w->packet.mss = tcp && row->message & WL_CLIENT_SYN ? (u16)row->transaction : 0;
+    shown = tcp && row->message & WL_CLIENT_SYN ? (u32)row->transaction : 0; /* MSS, hop limit */
+    w->packet.mss = (u16)shown;
     w->packet.tcp_flags = row->message;
-    w->packet.has = (u8)(tcp * WL_HAS_TCP | !!(row->flags & WL_TIMESTAMPS) * WL_HAS_TIMESTAMPS | numbered * WL_HAS_IP_ID);
+    w->packet.has = (u8)(tcp * WL_HAS_TCP | !!(row->flags & WL_TIMESTAMPS) * WL_HAS_TIMESTAMPS | numbered * WL_HAS_IP_ID |
+                         wl_has_travelled(shown >> 16 & 255) * WL_HAS_TRAVELLED);
     return 1;
 }
 

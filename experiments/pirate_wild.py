@@ -22,6 +22,7 @@ from traces import show
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from pirate_confidence import left_out_table, read_counts  # noqa: E402
 from pirate_wild_rows import Row, rows_of  # noqa: E402
 
 from wirelag.errors import WirelagError  # noqa: E402
@@ -33,6 +34,13 @@ NOT_CAPTURES = (".tsv", ".csv", ".md", ".txt", ".json", ".parquet")
 QUICK = 20  # captures
 FAR, NEAR = 0.5, 0.25  # off by more than this; within that
 SCORE = ("epochs", "off by > 50%", "within 25%", "share within 25%")
+PROMISE = (*SCORE, "mean confidence", "difference, points")
+ENOUGH = 30  # epochs
+
+
+def captures_of(folder: Path = CAPTURES) -> list[Path]:
+    """The captures below a folder."""
+    return sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix not in NOT_CAPTURES)
 
 
 def one(path: Path) -> tuple[Path, list[Row], str]:
@@ -47,6 +55,15 @@ def scored(frame: pl.DataFrame) -> tuple[int, int, int, str]:
     error = (frame["estimate"] / frame["truth"] - 1).abs()
     near = int((error <= NEAR).sum())
     return len(frame), int((error > FAR).sum()), near, f"{near / len(frame):.0%}" if len(frame) else "-"
+
+
+def kept(name: str, part: pl.DataFrame) -> tuple[object, ...]:
+    """What was promised beside what came true, in points if there are enough epochs to tell."""
+    score = scored(part)
+    if not len(part):
+        return name, *score, "-", "-"
+    mean = float(part["confidence"].to_numpy().mean())
+    return name, *score, f"{mean:.0%}", f"{100 * (score[2] / len(part) - mean):+.0f}" if len(part) >= ENOUGH else "-"
 
 
 def by(frame: pl.DataFrame, name: str) -> list[tuple[object, ...]]:
@@ -73,12 +90,15 @@ def tables(frame: pl.DataFrame) -> None:
         ],
     )
     for name, part in (("with a truth", answered), ("clean", clean_answered)):
-        rows: list[tuple[object, ...]] = []
-        for low, high in pairwise(BANDS):
-            band = part.filter((pl.col("confidence") >= low) & (pl.col("confidence") < high))
-            mean = f"{band['confidence'].sum() / len(band):.0%}" if len(band) else "-"
-            rows.append((f"{low:.2f} to {min(high, 1):.2f}", *scored(band), mean))
-        show(f"answered epochs by confidence, {name}", ("confidence", *SCORE, "mean confidence"), rows)
+        bands = [
+            (f"{low:.2f} to {min(high, 1):.2f}", part.filter(pl.col("confidence").is_between(low, high, closed="left")))
+            for low, high in pairwise(BANDS)
+        ]
+        bands.append(("0.70 and more", part.filter(pl.col("confidence") >= 0.7)))
+        show(f"answered epochs by confidence, {name}", ("confidence", *PROMISE), [kept(*band) for band in bands])
+        classes = sorted(part.group_by(["class"]), key=lambda of: (-len(of[1]), str(of[0])))
+        rows = [kept(str(value), of) for (value,), of in classes if len(of) >= ENOUGH]
+        show(f"classes with at least {ENOUGH} answers, {name}", ("class", *PROMISE), rows)
     head = ("epochs", "answered", *SCORE[1:], "of 70% and more", "off by > 50% of these")
     show("by class, clean", ("class", *head), by(clean, "class"))
     show("by method, clean", ("method", *head), by(clean, "method"))
@@ -99,7 +119,7 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.rows and chosen.rows.suffix not in (".parquet", ".csv"):
         sys.exit(f"{chosen.rows}: rows are written as .parquet or .csv")
-    paths = sorted(p for p in chosen.folder.rglob("*") if p.is_file() and p.suffix not in NOT_CAPTURES)
+    paths = captures_of(chosen.folder)
     if not paths:
         sys.exit(f"{chosen.folder}: there are no captures; name their folder")
     if chosen.quick:
@@ -114,6 +134,7 @@ def main() -> None:
         if chosen.rows:
             frame.write_parquet(chosen.rows) if chosen.rows.suffix == ".parquet" else frame.write_csv(chosen.rows)
         tables(frame)
+        left_out_table(read_counts())
     if failed:
         show("captures that were not measured", ("capture", "why"), failed)
 

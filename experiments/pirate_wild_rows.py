@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tests.oracles.pirate_auto import Epoch, Flow, littles, reason_of, signed
 from tests.oracles.pirate_clocks import UNKNOWN
-from tests.oracles.pirate_modes import TIMES, ClientPacket, Settings
+from tests.oracles.pirate_modes import TIMES, ClientPacket, Settings, travelled
 from wirelag.capture.files import Capture
 from wirelag.errors import WirelagError
 from wirelag.estimators.pirate import Method, Pirate
@@ -327,8 +327,9 @@ def internals_of(clients: PacketBatch) -> dict[tuple[tuple[int, ...], int, int],
 def client_packets(clients: PacketBatch) -> Iterator[tuple[tuple[int, ...], ClientPacket]]:
     """TCP packets as the plain twin takes them, with the words that name their flow."""
     numbered = ~(clients.has(Flag.IPV6) | clients.has(Flag.FRAGMENT)) & (clients.ip_id > 0)
-    has = 1 + 2 * clients.has(Flag.TIMESTAMPS) + 4 * numbered
-    mss = np.where((clients.message & TcpFlag.SYN) != 0, clients.transaction, 0) & np.uint64(0xFFFF)
+    shown = np.where((clients.message & TcpFlag.SYN) != 0, clients.transaction, 0)
+    mss, far = shown & np.uint64(0xFFFF), np.array([travelled(limit) for limit in (shown >> np.uint64(16)).tolist()])
+    has = 1 + 2 * clients.has(Flag.TIMESTAMPS) + 4 * numbered + 8 * far
     ports = clients.src_port.astype(np.int64) << 32 | clients.dst_port.astype(np.int64) << 16 | clients.protocol
     columns = (
         clients.time_ns, clients.flow_key, clients.seq, clients.ack, clients.tsval, clients.tsecr, clients.wire_length,

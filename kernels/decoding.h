@@ -93,6 +93,7 @@ struct wl_packet {
     u32 ip_length, ip_payload; /* the payload shrinks as extension headers are passed */
     u32 ip_id, fragment;       /* fragment offset in bytes + 1 if more follow */
     u32 icmp, icmp_rest;       /* type and code; bytes 4 to 7 */
+    u32 hop_limit;             /* IPv4: time to live */
 };
 
 /* The position of a stage, and the end of what it may read. */

@@ -23,6 +23,7 @@ WL_INLINE int wl_fast_ip(struct wl_cursor *c, struct wl_packet *packet, struct w
             return 0;
         row->traffic_class = c->at[1];
         row->ip_id = packet->ip_id = wl_be16(c->at + 4);
+        packet->hop_limit = c->at[8];
         row->protocol = c->at[9];
         row->src_low = 0xFFFF00000000ull | wl_be32(c->at + 12);
         row->dst_low = 0xFFFF00000000ull | wl_be32(c->at + 16);
@@ -49,6 +50,7 @@ WL_INLINE int wl_fast_tcp(const struct wl_cursor *c, const struct wl_packet *pac
     row->seq = wl_be32(c->at + 4);
     row->ack = wl_be32(c->at + 8);
     row->message = c->at[13];
+    row->transaction = wl_tcp_transaction(packet, row);
     row->window = wl_be16(c->at + 14);
     wl_enter_transport(c, packet, header, WL_TCP, row);
     return 1;

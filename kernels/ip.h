@@ -47,6 +47,7 @@ WL_INLINE enum wl_reason wl_ipv4(struct wl_cursor *c, struct wl_packet *packet, 
         return WL_MALFORMED;
     row->traffic_class = c->at[1];
     row->ip_id = packet->ip_id = wl_be16(c->at + 4);
+    packet->hop_limit = c->at[8];
     row->protocol = c->at[9];
     row->src_low = 0xFFFF00000000ull | wl_be32(c->at + 12);
     row->dst_low = 0xFFFF00000000ull | wl_be32(c->at + 16);
@@ -64,6 +65,7 @@ WL_INLINE enum wl_reason wl_ipv6(struct wl_cursor *c, struct wl_packet *packet, 
         return WL_MALFORMED;
     row->flags |= WL_IPV6;
     row->traffic_class = wl_be16(c->at) >> 4;
+    packet->hop_limit = c->at[7];
     row->protocol = c->at[6];
     row->src_high = wl_be64(c->at + 8);
     row->src_low = wl_be64(c->at + 16);

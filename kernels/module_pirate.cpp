@@ -24,8 +24,8 @@ namespace {
 constexpr size_t group_slots = 8, line = 64;
 constexpr size_t ahead = 4; /* rows whose slots are prefetched; a power of two */
 const std::vector<std::string> epoch_columns = {"key", "start_ns", "end_ns", "sum_ns", "count", "reason", "method", "in_flight",
-    "batch_sum_ns", "batch_count", "think_sum_ns", "think_count", "requests", "lost", "network_ns", "confidence", "src_high",
-    "src_low", "dst_high", "dst_low", "ports"};
+    "batch_sum_ns", "batch_count", "think_sum_ns", "think_count", "requests", "lost", "network_ns", "confidence", "waits",
+    "waits_before", "riding", "turns", "more", "doubts", "traits", "tick", "src_high", "src_low", "dst_high", "dst_low", "ports"};
 
 /* Endpoints: addresses; ports, whether it is a tunnel, protocol. */
 struct Name {
@@ -82,10 +82,12 @@ struct ClientColumns {
     {
         bool tcp = kind[i] == WL_TCP, numbered = !(flags[i] & (WL_IPV6 | WL_FRAGMENT)) && ip_id[i];
         u32 has = tcp * WL_HAS_TCP | !!(flags[i] & WL_TIMESTAMPS) * WL_HAS_TIMESTAMPS | numbered * WL_HAS_IP_ID;
-        u64 mss = tcp && message[i] & WL_CLIENT_SYN ? transaction[i] : 0;
+        u64 shown = tcp && message[i] & WL_CLIENT_SYN ? transaction[i] : 0; /* MSS, hop limit */
+
+        has |= wl_has_travelled(shown >> 16 & 255) * WL_HAS_TRAVELLED;
 
         return {time_ns[i], name, seq[i], ack[i], tsval[i], tsecr[i], wire_length[i], payload_length[i], ip_id[i],
-            static_cast<u16>(mss), message[i], static_cast<u8>(has)};
+            static_cast<u16>(shown), message[i], static_cast<u8>(has)};
     }
 
     Name name(size_t i) const
@@ -252,7 +254,8 @@ class Pirate {
             const u64 *name = one.name.words;
             const u64 words[] = {e.key, word(e.start_ns), word(e.end_ns), word(e.sum_ns), e.count, e.reason, e.method, e.in_flight,
                 word(e.batch_sum_ns), e.batch_count, word(e.think_sum_ns), e.think_count, e.requests, e.lost, word(e.network_ns),
-                e.confidence, name[0], name[1], name[2], name[3], name[4]};
+                0 /* the estimator computes the confidence */, e.waits, e.waits_before, e.riding, e.turns, e.more, e.doubts,
+                e.traits, e.tick, name[0], name[1], name[2], name[3], name[4]};
 
             std::copy(std::begin(words), std::end(words), row);
             row += epoch_columns.size();

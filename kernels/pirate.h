@@ -52,7 +52,17 @@ enum wl_pirate_reason {
     WL_PIRATE_REASONS
 };
 
-enum wl_client_has { WL_HAS_TCP = 1, WL_HAS_TIMESTAMPS = 2, WL_HAS_IP_ID = 4 };
+/* What a confidence rests on, besides waits. */
+enum wl_pirate_trait {
+    WL_PIRATE_STAMPED = 1,  /* the client sends timestamps */
+    WL_PIRATE_TIMED = 2,    /* and the tick of the server's clock was measured */
+    WL_PIRATE_SIZED = 4,    /* the size of responses is known */
+    WL_PIRATE_EXACT = 8,    /* and all bytes are counted */
+    WL_PIRATE_IN_STEP = 16, /* what is outstanding is known */
+    WL_PIRATE_FAR = 32      /* several routers are between the client and the point */
+};
+
+enum wl_client_has { WL_HAS_TCP = 1, WL_HAS_TIMESTAMPS = 2, WL_HAS_IP_ID = 4, WL_HAS_TRAVELLED = 8 /* see wl_has_travelled */ };
 
 /* Bits of tcp_flags. */
 enum wl_client_flag { WL_CLIENT_FIN = 1, WL_CLIENT_SYN = 2, WL_CLIENT_RST = 4, WL_CLIENT_PSH = 8, WL_CLIENT_ACK = 16 };
@@ -79,11 +89,22 @@ struct wl_epoch {
     s64 start_ns, end_ns;
     s64 sum_ns;                                 /* sum of `count` latencies */
     s64 batch_sum_ns, think_sum_ns, network_ns; /* network_ns: SYN -> ACK, -1: unknown */
+    u64 waits;                                  /* auto: the last eight, one byte each, the newest lowest; 0 in other methods */
     u32 count, batch_count, think_count;        /* count 0: abstained */
     u32 requests, lost;
-    u16 in_flight;
-    u8 reason, method, confidence; /* confidence: 0 to 100 */
+    u32 waits_before;                /* the four before these */
+    u16 in_flight, riding, doubts;   /* riding: a bit per wait */
+    u8 turns, more;                  /* of auto: waits of the epoch; acknowledgements that came after them */
+    u8 reason, method, traits, tick; /* of auto: enum wl_pirate_trait; the number of the server's tick */
 };
+
+/* Whether a packet passed more than two routers: systems begin with 64, 128 or 255. */
+WL_INLINE int wl_has_travelled(u32 hop_limit)
+{
+    u32 first = hop_limit <= 64 ? 64 : hop_limit <= 128 ? 128 : 255;
+
+    return hop_limit && first - hop_limit > 2;
+}
 
 /* How far a is behind b, modulo 2^32: times, sequence numbers, timestamps. */
 WL_INLINE int wl_behind(u32 a, u32 b)

@@ -35,14 +35,13 @@ WL_INLINE u8 wl_auto_reason(const struct wl_auto_flow *f, u32 fewest, s64 sum)
     return WL_PIRATE_ANSWERED;
 }
 
-WL_INLINE u8 wl_auto_confidence(const struct wl_auto_flow *f, u32 count)
+WL_INLINE u8 wl_auto_traits(const struct wl_auto_flow *f)
 {
-    u64 odd = 100ull * (f->lost + f->spontaneous + f->reordered + f->coalesced) / (f->requests ? f->requests : 1);
-    u32 doubt = (u32)wl_min((s64)odd, 30) + (count < 16 ? 2 * (16 - count) : 0);
+    int stamped = WL_ON(f, WL_AUTO_STAMPED), known = (f->echo_tick & 15) != 0;
 
-    doubt += f->in_flight > 1 && !wl_auto_exact(f) ? 20 : 0;
-    doubt += WL_ON(f, WL_AUTO_STAMPED) && f->echo_tick & 15 ? 0 : 30;
-    return (u8)(doubt < 100 ? 100 - doubt : 0);
+    return (u8)((stamped ? WL_PIRATE_STAMPED : 0) | (stamped && known && WL_ON(f, WL_AUTO_MEASURED) ? WL_PIRATE_TIMED : 0) |
+                (WL_ON(f, WL_AUTO_RESPONSE) ? WL_PIRATE_SIZED : 0) | (wl_auto_exact(f) ? WL_PIRATE_EXACT : 0) |
+                (WL_ON(f, WL_AUTO_IN_STEP) ? WL_PIRATE_IN_STEP : 0) | (f->far ? WL_PIRATE_FAR : 0));
 }
 
 /* Learn the mean latency of an epoch; the value used for decisions changes by at most a factor of two. */
@@ -91,6 +90,14 @@ WL_RULE int wl_auto_end(struct wl_auto_flow *f, const struct wl_pirate *settings
     out->requests = f->requests;
     out->lost = f->lost;
     out->network_ns = f->handshake ? (s64)f->handshake << 10 : -1;
+    out->waits = f->waits;
+    out->waits_before = f->waits_before;
+    out->riding = f->riding & 0xfff;
+    out->turns = f->turns;
+    out->more = f->more;
+    out->doubts = (u16)wl_min((s64)f->spontaneous + f->lone + f->reordered + f->coalesced, 65535);
+    out->traits = wl_auto_traits(f);
+    out->tick = f->echo_tick & 15;
     if (reason == WL_PIRATE_ANSWERED) {
         out->sum_ns = sum << 10;
         out->count = count;
@@ -98,7 +105,6 @@ WL_RULE int wl_auto_end(struct wl_auto_flow *f, const struct wl_pirate *settings
         out->batch_count = busy ? f->busy_count : f->flight_count;
         out->think_sum_ns = wl_max((int)f->think_sum, 0) << 10;
         out->think_count = f->think_count;
-        out->confidence = wl_auto_confidence(f, count);
     }
     wl_auto_begin_epoch(f, f->last);
     return given;

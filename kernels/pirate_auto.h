@@ -206,8 +206,12 @@ WL_INLINE void wl_auto_advance(struct wl_auto_flow *f, struct wl_auto_now *n, u3
     f->flags |= WL_AUTO_ADVANCED;
     if (!f->steady && WL_ON(f, WL_AUTO_BUSY_KNOWN) && wl_behind(at, f->busy_since) > 0)
         f->steady = at - f->busy_since;
-    if (f->flight)
+    if (f->flight) {
         f->last_flight = f->flight;
+        wl_auto_remember_wait(f, (u32)wl_max(wl_behind(at, f->flight_at), 0), n->payload != 0);
+    } else if (advance > 1) {
+        f->more = (u8)(f->more < 255 ? f->more + 1 : 255);
+    }
     f->flight = 0;
 }
 
@@ -405,6 +409,7 @@ WL_INLINE void wl_auto_open(struct wl_auto_flow *f, const struct wl_client_packe
     if (syn) {
         f->flags = WL_AUTO_IN_STEP | WL_AUTO_ABSOLUTE;
         f->mss = p->mss;
+        f->far = p->has & WL_HAS_TRAVELLED ? 1 : 0;
     }
 }
 

@@ -67,7 +67,6 @@ WL_INLINE void wl_tell(struct wl_epoch *out, u8 method, u8 reason, s64 sum_ns, u
     out->reason = reason;
     out->sum_ns = out->batch_sum_ns = sum_ns;
     out->count = out->batch_count = (u32)count;
-    out->confidence = (u8)(100 * count / (count + 4));
 }
 
 WL_INLINE u16 wl_burst_size(u32 requests, u32 bursts)

@@ -47,6 +47,8 @@ struct wl_auto_flow {
     s64 start_ns;                                  /* start of the epoch */
     s64 base_ns;                                   /* the minimum of time minus echo */
     s64 area;                                      /* units: integral of N dt, with the ages that requests had before the epoch */
+    u64 waits;                                     /* the last eight, see wl_auto_wait; the newest lowest */
+    u32 waits_before;                              /* the four before these */
     u32 busy_sum, flight_sum, think_sum;           /* units, modulo 2^32: parts of the epoch, so they fit */
     u32 last, advanced, requested, completed;      /* times of: a packet, an advance, a request, a completion */
     u32 busy_since, deferred_at, hole_at, base_at; /* base_at: when own_ahead last changed */
@@ -62,6 +64,7 @@ struct wl_auto_flow {
     u32 handshake, latency, steady; /* units; steady: latency for decisions */
     u16 completions, busy_count, flight_count, requests, think_count; /* an epoch ends before they overflow */
     u16 outstanding, deferred, in_flight, flight, last_flight, largest_flight;
+    u16 riding;                        /* for each wait whether a request brought its end, the newest lowest */
     u16 turn_fresh, turn_before_fresh; /* fresh at the start of a flight, in units of 16 bytes */
     u16 last_id, spontaneous, lost, lone, reordered, coalesced;
     u16 mss, mean_request; /* mean_request: in 1/8 bytes */
@@ -69,11 +72,13 @@ struct wl_auto_flow {
     u8 crowd_size[WL_AUTO_CROWDS];
     u8 turn_outstanding, turn_before_outstanding; /* at most 255 */
     u8 response_votes, request_votes, mean_votes, mss_votes;
-    u8 echo_tick, own_tick;                        /* the tick's number; << 4: what a measurement gave instead */
-    u8 forced, strays, unread, id_order, id_steps; /* unread: responses that ended with the last advance */
+    u8 echo_tick, own_tick;                /* the tick's number; << 4: what a measurement gave instead */
+    u8 forced, unread, id_order, id_steps; /* unread: responses that ended with the last advance */
+    u8 strays : 7, far : 1;                /* far: several routers are between the client and us */
+    u8 turns, more;                        /* waits of the epoch, and advances that brought more of a response: at most 255 */
 };
 
-_Static_assert(sizeof(struct wl_auto_flow) == 240, "a flow's record has 240 bytes");
+_Static_assert(sizeof(struct wl_auto_flow) == 256, "a flow's record has 256 bytes");
 
 /* A packet on its way through the rules. */
 struct wl_auto_now {
@@ -113,6 +118,26 @@ WL_INLINE void wl_auto_remember(struct wl_auto_flow *f, u32 at, u32 k)
     f->crowd_size[0] = (u8)size;
 }
 
+/* A wait in one byte: eight steps per octave, each at most an eighth of the wait. */
+WL_INLINE u8 wl_auto_wait_code(u32 wait)
+{
+    u32 octave = 63 - wl_leading_zeros(wait | 1);
+
+    return (u8)(octave < 3 ? wait : 8 * (octave - 2) + (wait >> (octave - 3) & 7));
+}
+
+/* The first response to a flight, or a part of it, ended `wait` after the flight began. */
+WL_RULE int wl_auto_remember_wait(struct wl_auto_flow *f, u32 wait, int rides)
+{
+    if (!f)
+        return 0;
+    f->waits_before = f->waits_before << 8 | (u32)(f->waits >> 56);
+    f->waits = f->waits << 8 | wl_auto_wait_code(wait);
+    f->riding = (u16)(f->riding << 1 | (rides & 1));
+    f->turns = (u8)(f->turns < 255 ? f->turns + 1 : 255);
+    return 0;
+}
+
 /* The sum of the ages of outstanding requests at t. The oldest known crowd stands for older ones. */
 WL_INLINE s64 wl_auto_ages(const struct wl_auto_flow *f, u32 t)
 {
@@ -139,6 +164,9 @@ WL_INLINE void wl_auto_begin_epoch(struct wl_auto_flow *f, u32 t)
     f->busy_sum = f->flight_sum = f->think_sum = 0;
     f->completions = f->busy_count = f->flight_count = f->requests = f->think_count = 0;
     f->lost = f->spontaneous = f->reordered = f->coalesced = 0;
+    f->waits = f->waits_before = 0;
+    f->turns = f->more = 0;
+    f->riding = 0;
     f->lone = (f->flags & (WL_AUTO_STAMPED | WL_AUTO_MEASURED)) == (WL_AUTO_STAMPED | WL_AUTO_MEASURED) ? 0 : f->lone >> 1;
     f->flags &= (u16) ~(WL_AUTO_SPOILT | WL_AUTO_NOT_TCP);
 }

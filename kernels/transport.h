@@ -22,6 +22,12 @@ WL_INLINE void wl_timestamps(const u8 *at, struct wl_row *row)
     row->tsecr = wl_be32(at + 4);
 }
 
+/* Before the options: a SYN shows how far it may still go. */
+WL_INLINE u64 wl_tcp_transaction(const struct wl_packet *packet, const struct wl_row *row)
+{
+    return row->message & 2 ? (u64)packet->hop_limit << 16 : 0;
+}
+
 /* Pass one TCP option; return whether there may be another. */
 WL_INLINE int wl_tcp_option(struct wl_cursor *c, struct wl_row *row)
 {
@@ -41,8 +47,8 @@ WL_INLINE int wl_tcp_option(struct wl_cursor *c, struct wl_row *row)
         if (!(row->message & 2) && length >= 10 && row->transaction == 0 && wl_has(c, 10))
             row->transaction = wl_be64(c->at + 2);
     }
-    if (c->at[0] == 2 && length == 4 && row->message & 2 && row->transaction == 0 && wl_has(c, 4))
-        row->transaction = wl_be16(c->at + 2);
+    if (c->at[0] == 2 && length == 4 && row->message & 2 && !(row->transaction & 0xFFFF) && wl_has(c, 4))
+        row->transaction |= wl_be16(c->at + 2);
     if (c->at[0] == 8 && length == 10 && wl_has(c, 10))
         wl_timestamps(c->at + 2, row);
     wl_pass(c, length);
@@ -74,6 +80,7 @@ WL_INLINE void wl_tcp(const struct wl_cursor *c, struct wl_decoding *d)
     row->seq = wl_be32(c->at + 4);
     row->ack = wl_be32(c->at + 8);
     row->message = c->at[13];
+    row->transaction = wl_tcp_transaction(&d->packet, row);
     row->window = wl_be16(c->at + 14);
     wl_enter_transport(c, &d->packet, header, WL_TCP, row);
     wl_tcp_options(*c, header, d);

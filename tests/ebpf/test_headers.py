@@ -21,7 +21,7 @@ INSTRUCTION_LIMIT = 1_000_000  # the verifier's
 REASONS = ("", "link_type", "not_ip", "cut", "malformed", "layers", "no_timestamp", "not plain")
 # struct wl_decode_options and the eBPF version of struct wl_decoding: two places, the type, the packet, the row.
 OPTIONS = struct.Struct("<QIII4x")
-DECODING = struct.Struct("<4x4x4x4xI28x7Q5I6H4B4x")
+DECODING = struct.Struct("<4x4x4x4xI32x4x7Q5I6H4B4x")
 ROW = (
     *("src_high", "src_low", "dst_high", "dst_low", "flow_key", "packet_id", "transaction"),
     *("payload_length", "seq", "ack", "tsval", "tsecr"),

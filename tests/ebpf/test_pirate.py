@@ -19,7 +19,7 @@ from lab.network import SERVICE_ADDRESS, Network
 from lab.scenarios import SCENARIOS
 from lab.servers import Httpd
 from tests.oracles.pirate_auto import Table
-from tests.oracles.pirate_modes import ClientPacket, Settings
+from tests.oracles.pirate_modes import ClientPacket, Settings, travelled
 from tests.support import needs
 from tests.support.captures import (
     capture_paths,
@@ -33,7 +33,7 @@ from tests.support.captures import (
     timestamps,
     udp,
 )
-from tests.support.client_connections import ACK, IP_ID, SYN, TCP, TIMESTAMPS
+from tests.support.client_connections import ACK, IP_ID, SYN, TCP, TIMESTAMPS, TRAVELLED
 from tests.support.client_loops import MS, Loop, S, exponential, run
 from tests.support.command import WIRELAG
 from tests.support.effort import ALONE
@@ -55,7 +55,7 @@ Frames = list[tuple[int, bytes]]
 
 SHORTEST, LONGEST = 14, 3400  # fits into one page together with XDP's headroom
 LIMIT = 1_000_000  # instructions, the verifier's limit
-MOST_BYTES = {"modes": 160, "auto": 256}  # bytes per flow: record, key, time of its last packet, lock
+MOST_BYTES = {"modes": 160, "auto": 272}  # bytes per flow: record, key, time of its last packet, lock
 FULL = 8 * (RECORDS["auto"] + 56)  # bytes of a group of eight flows of auto
 
 
@@ -189,11 +189,13 @@ def client_rows(batch: PacketBatch) -> Iterator[ClientPacket]:
         flags = int(batch.flags[i])
         has = TCP | (TIMESTAMPS if flags & Flag.TIMESTAMPS else 0)
         has |= IP_ID if not flags & (Flag.IPV6 | Flag.FRAGMENT) and batch.ip_id[i] else 0
+        shown = int(batch.transaction[i]) if batch.message[i] & TcpFlag.SYN else 0
+        has |= TRAVELLED if travelled(shown >> 16) else 0
         yield ClientPacket(
             *(int(batch.time_ns[i]), int(batch.flow_key[i]) ^ bool(flags & Flag.REVERSE)),
             *(int(batch.seq[i]), int(batch.ack[i]), int(batch.tsval[i]), int(batch.tsecr[i])),
             *(int(batch.wire_length[i]), int(batch.payload_length[i]), int(batch.ip_id[i])),
-            *(int(batch.transaction[i]) if batch.message[i] & TcpFlag.SYN else 0, int(batch.message[i]), has),
+            *(shown & 0xFFFF, int(batch.message[i]), has),
         )
 
 
@@ -208,6 +210,7 @@ def test_the_plain_twin_agrees(tmp_path: Path) -> None:
     twin.cut(last_ns)
     found = inside(Pirate("auto", memory, epoch_ns=50 * MS), frames)
     names = ("key", "start_ns", "end_ns", "requests", "lost", "network_ns", "in_flight")
+    names += ("waits", "waits_before", "riding", "turns", "more", "doubts", "traits", "tick")
     said = [tuple(int(row[name]) for name in names) for row in found.rows]
     assert said == [tuple(getattr(epoch, name) for name in names) for epoch in twin.given]
 

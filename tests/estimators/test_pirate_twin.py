@@ -63,8 +63,12 @@ def taken(kernel: _kernels.Pirate) -> list[Epoch]:
     room = np.zeros((kernel.epochs, len(_kernels.EPOCH_COLUMNS)), np.uint64)
     assert kernel.take(room) == len(room)
     words = room[:, [_kernels.EPOCH_COLUMNS.index(name) for name in FIELDS]]
-    keys = words[:, 0].tolist()
-    return [Epoch(key, *row[1:]) for key, row in zip(keys, words.view(np.int64).tolist(), strict=True)]
+    whole = [FIELDS.index(name) for name in ("key", "waits")]  # words without a sign
+    rows = words.view(np.int64).tolist()
+    for row, unsigned in zip(rows, words[:, whole].tolist(), strict=True):
+        for place, value in zip(whole, unsigned, strict=True):
+            row[place] = value
+    return [Epoch(*row) for row in rows]
 
 
 def hold_equal(
@@ -125,7 +129,7 @@ def clients() -> list[ClientPacket]:
         has = TCP + part.has(Flag.TIMESTAMPS) * TIMESTAMPS + (part.ip_id != 0) * IP_ID
         columns = (
             part.time_ns, part.flow_key, part.seq, part.ack, part.tsval, part.tsecr, part.wire_length,
-            part.payload_length, part.ip_id, np.where(opening, part.transaction, 0), part.message, has,
+            part.payload_length, part.ip_id, np.where(opening, part.transaction, 0) % 2**16, part.message, has,
         )  # fmt: skip
         rows += [ClientPacket(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
     return rows
@@ -161,7 +165,7 @@ def test_evicted_flows() -> None:
         part = shifted(tampered(connection(name)[:200], rng, 0.01), begin_ns)
         rows += [row._replace(key=(key * 2**60 + key) % 2**64) for row in part]
     rows.sort(key=lambda row: row.time_ns)
-    for memory in (1, 8 * 296, 2 * 8 * 296 + 5, 1 << 20):
+    for memory in (1, 8 * 312, 2 * 8 * 312 + 5, 1 << 20):
         hold_equal(SHORT, rows, [2000, 2100], memory)
 
 

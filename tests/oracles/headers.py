@@ -376,6 +376,8 @@ def above_ip(data: bytes, ip: IP) -> Columns:
     columns["payload_length"] = ip.end - ip.body
     if not ip.flags & (LATER | SHORT):
         columns |= transport(data[ip.body :], ip)
+    if columns["kind"] == TCP and columns["message"] & 0x02:  # SYN
+        columns["transaction"] += data[ip.start + (7 if ip.flags & IPV6 else 8)] << 16  # hop limit
     columns["flags"] |= ip.flags
     if is_carrier(columns):
         columns["flags"] |= TUNNEL

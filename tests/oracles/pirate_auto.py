@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 
 from tests.oracles.join import coin, scaled
 from tests.oracles.pirate_clocks import UNKNOWN, circle, units
-from tests.oracles.pirate_modes import FIN, METHODS, REASONS, RST, SYN, TIMES, ClientPacket, Settings, clamp
+from tests.oracles.pirate_modes import FIN, METHODS, MOST, REASONS, RST, SYN, TIMES, ClientPacket, Settings, clamp
 from tests.oracles.pirate_modes import behind as apart
 from tests.oracles.pirate_record import Record
 
 AUTO = METHODS.index("auto")
 STRAYS = 8
 GROUP = 8  # purpose of a coin
-SLOTS, SLOT_BYTES = 8, 240 + 56
+SLOTS, SLOT_BYTES = 8, 256 + 56
 MANY = 2**15  # completions or requests
 
 
@@ -44,7 +44,14 @@ class Epoch:
     requests: int = 0
     lost: int = 0
     network_ns: int = -1
-    confidence: int = 0
+    waits: int = 0
+    waits_before: int = 0
+    riding: int = 0
+    turns: int = 0
+    more: int = 0
+    doubts: int = 0
+    traits: int = 0
+    tick: int = 0
 
 
 def answer(record: Record, settings: Settings, now_ns: int, key: int) -> Epoch:
@@ -67,6 +74,14 @@ def answer(record: Record, settings: Settings, now_ns: int, key: int) -> Epoch:
         requests=sums.requests,
         lost=sums.doubt("lost"),
         network_ns=record.handshake * 1024 if record.handshake else -1,
+        waits=packed([wait_code(wait) for wait, _ in reversed(sums.waits[-8:])], 8),
+        waits_before=packed([wait_code(wait) for wait, _ in reversed(sums.waits[-12:-8])], 8),
+        riding=packed([int(rides) for _, rides in reversed(sums.waits[-12:])], 1),
+        turns=min(len(sums.waits), 255),
+        more=min(sums.more, 255),
+        doubts=min(MOST, sum(sums.doubt(name) for name in ("spontaneous", "lone", "reordered", "coalesced"))),
+        traits=traits(record),
+        tick=record.clock.echo_tick.number,
     )
     if reason != "answered":
         return told
@@ -81,7 +96,6 @@ def answer(record: Record, settings: Settings, now_ns: int, key: int) -> Epoch:
         batch_count=batch_count,
         think_sum_ns=max(0, signed(sums.think_sum)) * 1024,
         think_count=sums.think_count,
-        confidence=confidence(record, count),
     )
 
 
@@ -128,15 +142,21 @@ def learn(record: Record, mean: int) -> None:
     record.steady = max(mean, record.steady >> 1)
 
 
-def confidence(record: Record, count: int) -> int:
-    sums = record.sums
-    doubts = sum(sums.doubt(name) for name in ("lost", "spontaneous", "reordered", "coalesced"))
-    less = min(30, 100 * doubts // max(1, sums.requests)) + 2 * max(0, 16 - count)
-    if record.w > 1 and not record.is_exact:
-        less += 20
-    if not record.is_stamped or record.clock.echo_tick.number == UNKNOWN:
-        less += 30
-    return max(0, 100 - less)
+def wait_code(wait: int) -> int:
+    """Eight steps per octave."""
+    octave = wait.bit_length() - 1
+    return wait if wait < 8 else 8 * (octave - 2) + (wait >> (octave - 3)) % 8
+
+
+def packed(values: list[int], bits: int) -> int:
+    """Values in one number, the first one lowest."""
+    return sum(value << bits * place for place, value in enumerate(values))
+
+
+def traits(record: Record) -> int:
+    is_timed = record.is_stamped and record.clock.is_sure and record.clock.echo_tick.number != UNKNOWN
+    shown = (record.is_stamped, is_timed, record.knows_response, record.is_exact, record.in_step, record.is_far)
+    return packed([int(one) for one in shown], 1)
 
 
 class Flow:

@@ -59,6 +59,11 @@ class Settings(NamedTuple):
     literal: bool = False
 
 
+def travelled(hop_limit: int) -> bool:
+    """Whether a packet passed more than two routers."""
+    return hop_limit > 0 and next(first for first in (64, 128, 255) if hop_limit <= first) - hop_limit > 2
+
+
 @dataclass(frozen=True)
 class Epoch:
     """The result of a flow for an epoch, here without its key."""
@@ -72,10 +77,6 @@ class Epoch:
     requests: int
     lost: int
     network_ns: int
-
-    @property
-    def confidence(self) -> int:
-        return 100 * self.count // (self.count + 4)
 
 
 def behind(a: int, b: int) -> int:

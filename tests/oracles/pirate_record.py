@@ -13,7 +13,7 @@ from tests.oracles.pirate_parts import Crowds, Hole, Seen, Sums, Turn
 from tests.oracles.pirate_sizes import TRUSTED, Mean, Size, believed
 
 PSH = 8
-HAS_TIMESTAMPS, HAS_IP_ID = 2, 4
+HAS_TIMESTAMPS, HAS_IP_ID, HAS_TRAVELLED = 2, 4, 8
 MOST_OUTSTANDING = 1024
 LARGEST_PAYLOAD = 2**18
 TOLD_BY_SYN = 255  # votes
@@ -33,6 +33,7 @@ class Record:
         self.id_order = self.id_steps = 0
         self.in_step = self.is_absolute = is_syn
         self.mss = Size(row.mss if is_syn else 0)
+        self.is_far = is_syn and bool(row.has & HAS_TRAVELLED)
         self.clock = Clock()
         self.is_open = self.is_stamped = False
         self.strays = 0
@@ -227,6 +228,9 @@ class Record:
             self.steady = apart(at, self.busy_since)
         if self.flight > 0:
             self.last_flight = self.flight
+            self.sums.waits.append((max(0, apart(at, self.flight_at)), p.payload > 0))
+        elif p.advance > 1:
+            self.sums.more += 1
         self.flight = 0
 
     def dated(self, p: Seen) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 US, MS, S = 1000, 1_000_000, 1_000_000_000
 FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
-TCP, TIMESTAMPS, IP_ID = 1, 2, 4
+TCP, TIMESTAMPS, IP_ID, TRAVELLED = 1, 2, 4, 8
 QUICK_ACKS = 16  # responses acknowledged at once at the beginning of a connection
 START_NS = 1_700_000_000 * S + 123_456
 Draw = Callable[[random.Random], float]

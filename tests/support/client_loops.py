@@ -179,7 +179,6 @@ def taken(meter: _kernels.Pirate) -> list[tuple[int, Epoch]]:
         said = dict(zip(_kernels.EPOCH_COLUMNS, words, strict=True))
         names = ("start_ns", "end_ns", "sum_ns", "count", "in_flight", "requests", "lost", "network_ns")
         epoch = Epoch(reason=REASONS[said["reason"]], **{name: said[name] for name in names})
-        assert said["confidence"] == epoch.confidence
         assert (said["batch_sum_ns"], said["batch_count"]) == (epoch.sum_ns, epoch.count)
         assert said["think_sum_ns"] == said["think_count"] == 0
         told.append((said["key"], epoch))

@@ -24,6 +24,7 @@ from wirelag.ebpf.bpf import Map, Program, RingBuffer, cpus, info
 from wirelag.ebpf.dataplane import Dataplane, check_interface
 from wirelag.errors import WirelagError
 from wirelag.estimators.pirate import Pirate
+from wirelag.estimators.pirate_confidence import judged
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import Grouping
 from wirelag.packets.intervals import Interval
@@ -33,7 +34,7 @@ from wirelag.synopses.epochs import EPOCH, METHODS, Epochs
 Array = npt.NDArray[Any]
 
 STEMS: Final = {"auto": "pirate_auto", "modes": "pirate_modes"}
-RECORDS: Final = {"auto": 240, "modes": 144}  # bytes of a flow
+RECORDS: Final = {"auto": 256, "modes": 144}  # bytes of a flow
 BESIDES: Final = 8 + 8  # its key, and the time of its last packet; one bit of these is a group's lock
 MOST_SERVERS: Final = 8
 SLOTS: Final = 8  # slots per group
@@ -43,14 +44,14 @@ PROGRAM: Final = "wl_pirate"
 MAPPED: Final = 0xFFFF << 32  # IPv4 as an IPv6 address
 # struct wl_told: time, struct wl_epoch, name.
 _SMALL: Final = (
-    *((name, "<u4") for name in ("count", "batch_count", "think_count", "requests", "lost")),
-    ("in_flight", "<u2"),
-    *((name, "u1") for name in ("reason", "method", "confidence")),
+    *((name, "<u4") for name in ("count", "batch_count", "think_count", "requests", "lost", "waits_before")),
+    *((name, "<u2") for name in ("in_flight", "riding", "doubts")),
+    *((name, "u1") for name in ("turns", "more", "reason", "method", "traits", "tick")),
 )
-_WORDS: Final = ("start_ns", "end_ns", "sum_ns", "batch_sum_ns", "think_sum_ns", "network_ns")
+_WORDS: Final = ("start_ns", "end_ns", "sum_ns", "batch_sum_ns", "think_sum_ns", "network_ns", "waits")
 _ENDS: Final = ("src_high", "src_low", "dst_high", "dst_low", "ports")
 TOLD: Final = np.dtype(
-    [("at_ns", "<i8"), ("key", "<u8"), *((name, "<i8") for name in _WORDS), *_SMALL, ("", "V7")]
+    [("at_ns", "<i8"), ("key", "<u8"), *((name, "<i8") for name in _WORDS), *_SMALL, ("", "V4")]
     + [(name, "<u8") for name in _ENDS]
 )
 # struct wl_work begins with these; then undecoded packets by reason.
@@ -229,7 +230,7 @@ class KernelPirate:
         listed = rows[: self.estimator.most_epochs]
         since["unlisted"] = len(rows) - len(listed) + since["untold"] + self._unlisted
         self._unlisted = 0
-        return Epochs(listed, since["packets"], since).possible()
+        return Epochs(judged(listed), since["packets"], since).possible()
 
     def counts(self) -> dict[str, int]:
         """Counters since it was loaded, over all CPUs."""
@@ -251,7 +252,7 @@ class KernelPirate:
 def _rows(told: Array) -> Array:
     """Rows in the format of the C meter."""
     rows = np.zeros(len(told), EPOCH)
-    for name in EPOCH.names or ():
+    for name in set(EPOCH.names or ()) & set(TOLD.names or ()):
         rows[name] = told[name]
     return rows
 

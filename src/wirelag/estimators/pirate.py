@@ -2,9 +2,9 @@
 
 Guarantee: an estimate is a mean over an epoch of one flow (half a second, at least four responses); if the packets do
 not reveal it, the epoch has a reason instead. experiments/README.md measures the accuracy, and docs/concepts/pirate.md
-states it, with the traffic that misleads each method. Memory: `memory` bytes of flow tables, 256 per flow (for `auto`
+states it, with the traffic that misleads each method. Memory: `memory` bytes of flow tables, 272 per flow (for `auto`
 plus its name); the flow that was silent longest is dropped first and counted; a synopsis has at most `most_epochs`
-epochs of 168 bytes.
+epochs of 232 bytes.
 
 `gap` and `modes` are Algorithms 1 and 2 of B. V. Shobhana, Y. Chien, M. Doughten, J. Diamant, B. Nath, S. L. Feibish
 and S. Narayana, *Measuring Response Latencies Under Asymmetric Routing*, 2026, with `modes` made robust; `ack`,
@@ -19,6 +19,7 @@ from typing import ClassVar, Final, Literal
 import numpy as np
 
 from wirelag import _kernels
+from wirelag.estimators.pirate_confidence import judged
 from wirelag.estimators.protocol import Capabilities
 from wirelag.packets.batch import Array, PacketBatch
 from wirelag.packets.grouping import Grouping
@@ -109,7 +110,7 @@ class PirateMeter:
         counts = self._counts()
         since = {name: n - self._counted.get(name, 0) for name, n in counts.items()}
         rows = np.concatenate([np.empty(0, EPOCH), *self._epochs[0], *self._epochs[1]])
-        found = Epochs(rows, self._packets, since | {"unlisted": self._unlisted, "other": self._other})
+        found = Epochs(judged(rows), self._packets, since | {"unlisted": self._unlisted, "other": self._other})
         found = found if self._estimator.method == "syn" else found.possible()
         self._counted, self._epochs, self._listed = counts, ([], []), [0, 0]
         self._packets = self._unlisted = self._other = 0

@@ -45,6 +45,7 @@ LONGEST_EPOCH_NS: Final = 1 << 34
 LONGEST_GAP_NS: Final = 1 << 40
 LEAST_MEMORY: Final = 8 << 10
 SHOWN: Final = 60  # intervals of interval="auto"
+FEW_ANSWERED: Final = 0.5  # share of epochs below which figures do not speak for all of them
 GROUP_BYTES: Final = 10_000  # of a group: its report, and bins that hold delays
 
 
@@ -292,6 +293,7 @@ def result_of(found: Synopsis, settings: ResponseSettings, beside: Epochs | None
     for one in result.total.by_method():
         if "abstained" in one.report.details:
             result.abstained = _abstained(one.report)
+            result.notes += _promise(one.report)
     result.notes += result.interval_notes() + _set_aside(result.report) + result.abstained
     _ask(result, settings.questions)
     return result
@@ -395,6 +397,18 @@ def _by_time(found: Synopsis, interval_ns: int) -> list[Entry]:
 
 
 # ---- notes ----
+
+
+def _promise(report: Report) -> list[str]:
+    """What a confidence means, and how much of the traffic the estimates are about."""
+    said = report.details
+    if not said["answered"]:
+        return []
+    few = said["answered"] < FEW_ANSWERED * said["epochs"]
+    share = f"only {said['answered'] / said['epochs']:.1%} of epochs have an estimate: the figures are about these"
+    return [share] * few + [
+        f"confidence {said['confidence']:.0%}: of such answers, that share is within 25% of the truth"
+    ]
 
 
 def _abstained(report: Report) -> list[str]:

@@ -1,6 +1,6 @@
 """Epochs: response latencies of flows, each over about half a second; the synopsis of `pirate`.
 
-Memory: 168 bytes per epoch.
+Memory: 232 bytes per epoch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FEWEST: Final = 4  # flows, or epochs of one flow, needed for a confidence inter
 METHODS: Final = ("gap", "modes", "ack", "window", "syn", "auto", "blind")
 REASONS: Final = (
     "", "too_few", "spontaneous", "joined", "think", "reordered", "coalesced", "no_gap", "crowd", "initial", "not_tcp",
-    "too_fast", "multicast", "tunnel", "paced", "acks",
+    "too_fast", "multicast", "tunnel", "paced", "acks", "doubtful",
 )  # fmt: skip
 MEANING: Final = {
     "too_few": "too few responses",
@@ -42,8 +42,9 @@ MEANING: Final = {
     "tunnel": "a tunnel, which may carry several connections",
     "paced": "packets at a pace of their own, as in a call or a stream: an open loop",
     "acks": "short packets that may be requests or acknowledgements",
+    "doubtful": "answers from such packets are wrong too often",
 }
-UNSIGNED: Final = ("key", "src_high", "src_low", "dst_high", "dst_low", "ports")
+UNSIGNED: Final = ("key", "waits", "src_high", "src_low", "dst_high", "dst_low", "ports")
 EPOCH: Final = np.dtype([(name, "<u8" if name in UNSIGNED else "<i8") for name in _kernels.EPOCH_COLUMNS])
 ENDS: Final = _kernels.EPOCH_COLUMNS.index("src_high")
 TCP: Final = 6

@@ -36,7 +36,7 @@ NOT_WAITING: Final = np.uint64(OVERLAPPING | STREAM)
 NOT_SINGLE: Final = np.uint64(PIPELINED | JOINED | CUT | UNSEEN) | NOT_WAITING  # no single response time
 UDP: Final = 17
 PACED: Final = REASONS.index("paced")
-SURE: Final = 75  # confidence from which an epoch counts
+SURE: Final = 70  # confidence from which an epoch counts
 MANY: Final = 8  # exchanges from which on their share tells something
 EXCHANGE: Final = np.dtype(
     [

@@ -34,6 +34,7 @@ WAY_OUT: Final = {
     "tunnel": "Capture before the tunnel, or look inside with --tunnels.",
     "paced": "There are no responses to time. Measure one-way delay between two points (wirelag oneway).",
     "acks": "Capture where responses pass, too.",
+    "doubtful": "Capture where responses pass, too.",
     "too_fast": "Inspect these flows: requests may be missing, or the packets may not be requests.",
 }
 
@@ -93,7 +94,8 @@ def _summary(page: ResponsePage) -> str:
         return f'<section><p class="lead">{lead}</p>{listed(page.notes)}</section>'
     lead = (
         f"A response took <strong>{spoken(report.mean, report.ci95.get('mean'))}</strong> on average, from the request "
-        f"to its last byte, over {report.samples:,} responses with {said['in_flight']:.1f} requests in flight at once"
+        f"to its last byte, over {report.samples:,} responses with {said['in_flight']:.1f} requests in flight at once, "
+        f"in {said['answered'] / said['epochs']:.0%} of epochs"
     )
     if said["think"] is not None:
         lead += f"; clients then thought for <strong>{duration(said['think'])}</strong>"

@@ -1,0 +1,84 @@
+"""The confidence of one epoch, in plain Python. The twin of `wirelag.estimators.pirate_confidence`.
+
+Follows the section "Confidence" of `docs/reference/pirate.md`. An epoch is a mapping of the columns to numbers; the
+shares of grounds are the code's: experiments/pirate_confidence.py has what they come from.
+"""
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+TIMED, EXACT, FAR = 2, 8, 32
+ANSWERED, DOUBTFUL = 0, 16
+NAMES = ("gap", "modes", "ack", "window", "syn", "auto", "blind")
+FLOOR = 50
+
+
+def wait_ns(byte: int) -> int:
+    steps, octave = (byte, 0) if byte < 8 else (8 + byte % 8, byte // 8 - 1)
+    return ((2 * steps + 1) << octave) * 512
+
+
+def ground(epoch: Mapping[str, int]) -> tuple[str, int, int]:
+    """The ground, and what it answers."""
+    told = (epoch["sum_ns"], epoch["count"])
+    name = NAMES[epoch["method"]]
+    if name != "auto":
+        return ("blind_several" if name == "blind" and epoch["in_flight"] > 1 else name, *told)
+    k = min(epoch["turns"], 12)
+    words = [*epoch["waits"].to_bytes(8, "little"), *epoch["waits_before"].to_bytes(4, "little")]
+    waits = [wait_ns(byte) for byte in words[:k]]
+    rides = [bool(epoch["riding"] >> i & 1) for i in range(k)]
+    ordered = sorted(waits)
+    m = ordered[(k - 1) // 2] // 2 + ordered[k // 2] // 2 if k else 0
+    by_wait = (m * epoch["turns"], epoch["turns"])
+    where = place(epoch, waits, rides, m)
+    if where in ("counted", "counted_only", "timed", "timed_several"):
+        return (where, *told)
+    if where == "weak" and (epoch["reason"] == ANSWERED or m == 0):
+        return (where, *told)
+    return (where, *by_wait)
+
+
+def place(epoch: Mapping[str, int], waits: list[int], rides: list[bool], m: int) -> str:
+    k, network_ns, traits = len(waits), epoch["network_ns"], epoch["traits"]
+    timed, exact, far = (bool(traits & bit) for bit in (TIMED, EXACT, FAR))
+    late = sum(wait > 20_000_000 and not riding for wait, riding in zip(waits, rides, strict=True)) * 5 > k
+    agrees = k > 0 and 4 * abs(epoch["sum_ns"] - m * epoch["count"]) <= m * epoch["count"]
+    near = k > 0 and m > 0 and not far and network_ns >= 10_000_000
+    near = near and Fraction(4, 5) <= Fraction(m, network_ns) <= Fraction(5, 4)
+    alone, tight = 2 * sum(rides) <= k, 4 * sum(waits) <= 5 * m * k
+    one_each = epoch["requests"] > 0 and 3 * epoch["requests"] <= 4 * epoch["turns"] and epoch["more"] <= epoch["turns"]
+    if epoch["reason"] == ANSWERED:
+        if exact:
+            return "counted" if timed and epoch["count"] >= 16 else "counted_only"
+        if timed and epoch["count"] >= 16:
+            return "timed" if epoch["in_flight"] <= 1 else "timed_several"
+        if timed and agrees and not late:
+            return "agrees"
+        if timed and agrees and not near:
+            return "agrees_late"
+    in_turn = epoch["requests"] <= 2 * epoch["turns"] and epoch["doubts"] <= epoch["requests"]
+    if near and alone and tight and one_each:
+        return "network"
+    if near and alone and in_turn and k >= 4:
+        return "network_most"
+    if near and alone and tight:
+        return "network_few"
+    if near and tight and one_each:
+        return "network_riding"
+    return "weak"
+
+
+def judge(epoch: Mapping[str, int], shares: Mapping[str, int]) -> dict[str, int]:
+    """The columns that change."""
+    where, sum_ns, count = ground(epoch)
+    is_named = NAMES[epoch["method"]] not in ("auto", "blind")
+    if count > 0 and (is_named or shares[where] >= FLOOR):
+        changed = {"sum_ns": sum_ns, "count": count, "reason": ANSWERED, "confidence": shares[where]}
+        is_same = (sum_ns, count) == (epoch["sum_ns"], epoch["count"])
+        return changed if is_same else changed | NOTHING | {"in_flight": 1}
+    silent = {"sum_ns": 0, "count": 0, "confidence": 0}
+    return silent | {"reason": DOUBTFUL} | NOTHING if epoch["reason"] == ANSWERED else silent
+
+
+NOTHING = dict.fromkeys(("batch_sum_ns", "batch_count", "think_sum_ns", "think_count"), 0)
