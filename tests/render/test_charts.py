@@ -237,6 +237,12 @@ def test_rows_and_cells_are_told(browser: Browser) -> None:
     assert browser.ask("document.querySelectorAll('b').length") == 0
 
 
+def test_a_finger_leaves_what_it_asked_for(browser: Browser) -> None:
+    browser.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[at(browser, "bars", 0.9, 1)])
+    browser.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+    assert tip(browser, "bars") == ["<b>bold</b>", "one 200 ms", "two 300 ms"]
+
+
 # ---- zoom, legend, keys ----
 
 

@@ -244,7 +244,9 @@ function listenTo(chart) {
     const [high, low] = area.y.map(pixel => y.back(pixel - top));
     setZoom(chart, area.wide && area.x.map(chart.x.back), panel, area.high && [low, high]);
   });
-  svg.addEventListener("pointerleave", () => from || leave(chart));
+  svg.addEventListener("pointerleave", event => {
+    if (!from && event.pointerType !== "touch") leave(chart);  // a finger has left, and its owner reads on
+  });
   svg.addEventListener("blur", () => leave(chart));
   svg.addEventListener("dblclick", () => resetZoom(chart));
   svg.addEventListener("keydown", event => {
