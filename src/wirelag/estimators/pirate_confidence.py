@@ -1,12 +1,12 @@
 """The confidence of an epoch of `pirate`: of the answers with this confidence, that share is within 25% of the truth.
 
 Law: what an epoch shows puts it on one ground; the ground decides what is answered, and its confidence is the share of
-right answers among epochs on it, measured on captures of many projects and in the lab (experiments/pirate_confidence.py,
-whose counts are in pirate_confidence.tsv beside it). A ground below the floor gives no answer. Integer only: the
-same in user space and for epochs from the kernel. docs/reference/pirate.md, "Confidence".
+right answers among epochs on it, counted on captures of many projects and in the lab (experiments/pirate_confidence.py
+and .tsv). A ground below the floor gives no answer. Integer only: the same in user space and for epochs from the
+kernel. docs/reference/pirate.md, "Confidence".
 
-A *wait* lasts from the first packet of a request to the first acknowledgement of its response. It is an upper bound: the
-acknowledgement may have been delayed, or have waited for the next request. So its median counts, not its mean, and
+A *wait* lasts from the first packet of a request to the first acknowledgement of its response. It is an upper bound:
+the acknowledgement may have been delayed, or have waited for the next request. So its median counts, not its mean, and
 where it equals the round trip of the handshake nothing can have been added.
 """
 
@@ -51,7 +51,7 @@ GROUNDS: Final = (
     Ground("agrees", 91, "timestamps date the responses, and most waits agree"),
     Ground("agrees_late", 68, "the same, but acknowledgements came alone and late"),
     Ground("network", 95, "all waits equal the round trip of the handshake"),
-    Ground("network_most", 90, "the median of at least 4 waits equals the round trip of the handshake"),
+    Ground("network_most", 92, "the median of at least 4 waits equals the round trip of the handshake"),
     Ground("network_few", 66, "waits equal the round trip of the handshake, but not one for each request"),
     Ground("network_riding", 59, "waits that ended with the next request equal the round trip of the handshake"),
     Ground("weak", 26, "none of these"),
@@ -103,6 +103,7 @@ def grounds(rows: Array) -> tuple[Array, Array, Array]:
         any_wait & ~far & (network_ns >= FAR_NS) & (5 * middle_ns >= 4 * network_ns) & (4 * middle_ns <= 5 * network_ns)
     )
     in_turn = (rows["requests"] <= 2 * rows["turns"]) & (rows["doubts"] <= rows["requests"])
+    in_turn &= rows["more"] <= rows["turns"]
     by_count = told & (exact | (timed & (count >= MANY)))
     conditions = (
         ("counted", by_count & exact & timed & (count >= MANY)),
@@ -130,7 +131,7 @@ def grounds(rows: Array) -> tuple[Array, Array, Array]:
 
 
 def waits_of(rows: Array) -> tuple[Array, Array, Array]:
-    """The last waits of each epoch in ns (none: the largest number), how many there are, and which ended by a request."""
+    """The last waits of each epoch in ns (none: the largest number), their number, and which ended by a request."""
     codes = np.empty((len(rows), KEPT), np.int64)
     for place in range(KEPT):
         word = rows["waits"] if place < 8 else rows["waits_before"].astype(np.uint64)
