@@ -82,6 +82,7 @@ def simulate(scenario: Scenario) -> Simulation:
     path = Path.draw(scenario, rng) if scenario.points == 2 else None
     columns, connections = _traffic(scenario, hosts, path.longest_ns if path else 0, rng)
     packets = _in_order(scenario, columns, connections)
+    _kernels.release_memory()
     if path:
         return _two_points(scenario, path, packets, connections, rng)
     return _one_point(scenario, packets, connections)
@@ -155,8 +156,6 @@ def _in_order(scenario: Scenario, columns: Columns, connections: Connections) ->
     with ThreadPoolExecutor(2) as both:
         names = list(columns)
         ordered = dict(zip(names, both.map(lambda name: columns.pop(name)[row], names), strict=True))
-    del row
-    _kernels.release_memory()
     return Packets(time_ns=time[order], copy=order >= count, **ordered)
 
 
