@@ -1,12 +1,12 @@
 """The confidence of an epoch of `pirate`: of the answers with this confidence, that share is within 25% of the truth.
 
 Law: what an epoch shows puts it on one ground; the ground decides what is answered, and its confidence is the share of
-right answers among epochs on it, measured on captures of many projects and in the lab (experiments/pirate_confidence.py,
-whose counts are in pirate_confidence.tsv beside it). A ground below the floor gives no answer. Integer only: the
-same in user space and for epochs from the kernel. docs/reference/pirate.md, "Confidence".
+right answers among epochs on it, counted on captures of many projects and in the lab (experiments/pirate_confidence.py
+and .tsv). A ground below the floor gives no answer. Integer only: the same in user space and for epochs from the
+kernel. docs/reference/pirate.md, "Confidence".
 
-A *wait* lasts from the first packet of a request to the first acknowledgement of its response. It is an upper bound: the
-acknowledgement may have been delayed, or have waited for the next request. So its median counts, not its mean, and
+A *wait* lasts from the first packet of a request to the first acknowledgement of its response. It is an upper bound:
+the acknowledgement may have been delayed, or have waited for the next request. So its median counts, not its mean, and
 where it equals the round trip of the handshake nothing can have been added.
 """
 
@@ -130,7 +130,7 @@ def grounds(rows: Array) -> tuple[Array, Array, Array]:
 
 
 def waits_of(rows: Array) -> tuple[Array, Array, Array]:
-    """The last waits of each epoch in ns (none: the largest number), how many there are, and which ended by a request."""
+    """The last waits of each epoch in ns (none: the largest number), their number, and which ended by a request."""
     codes = np.empty((len(rows), KEPT), np.int64)
     for place in range(KEPT):
         word = rows["waits"] if place < 8 else rows["waits_before"].astype(np.uint64)
