@@ -58,6 +58,7 @@ def place(epoch: Mapping[str, int], waits: list[int], rides: list[bool], m: int)
         if timed and agrees and not near:
             return "agrees_late"
     in_turn = epoch["requests"] <= 2 * epoch["turns"] and epoch["doubts"] <= epoch["requests"]
+    in_turn = in_turn and epoch["more"] <= epoch["turns"]
     if near and alone and tight and one_each:
         return "network"
     if near and alone and in_turn and k >= 4:

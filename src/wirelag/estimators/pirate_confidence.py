@@ -51,7 +51,7 @@ GROUNDS: Final = (
     Ground("agrees", 91, "timestamps date the responses, and most waits agree"),
     Ground("agrees_late", 68, "the same, but acknowledgements came alone and late"),
     Ground("network", 95, "all waits equal the round trip of the handshake"),
-    Ground("network_most", 90, "the median of at least 4 waits equals the round trip of the handshake"),
+    Ground("network_most", 92, "the median of at least 4 waits equals the round trip of the handshake"),
     Ground("network_few", 66, "waits equal the round trip of the handshake, but not one for each request"),
     Ground("network_riding", 59, "waits that ended with the next request equal the round trip of the handshake"),
     Ground("weak", 26, "none of these"),
@@ -103,6 +103,7 @@ def grounds(rows: Array) -> tuple[Array, Array, Array]:
         any_wait & ~far & (network_ns >= FAR_NS) & (5 * middle_ns >= 4 * network_ns) & (4 * middle_ns <= 5 * network_ns)
     )
     in_turn = (rows["requests"] <= 2 * rows["turns"]) & (rows["doubts"] <= rows["requests"])
+    in_turn &= rows["more"] <= rows["turns"]
     by_count = told & (exact | (timed & (count >= MANY)))
     conditions = (
         ("counted", by_count & exact & timed & (count >= MANY)),
