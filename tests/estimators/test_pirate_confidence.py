@@ -64,7 +64,8 @@ def test_it_equals_its_twin() -> None:
         values |= {
             "traits": rng.randrange(64),
             "in_flight": rng.choice([1, 1, 4]),
-            "more": rng.randrange(4),
+            "tick": rng.randrange(9),
+            "more": rng.choice([0, 1, 2, 3, 9]),
             "doubts": rng.randrange(4),
         }
         values |= {"requests": rng.randrange(20), "batch_sum_ns": 5, "think_count": 3}

@@ -52,6 +52,8 @@ def place(epoch: Mapping[str, int], waits: list[int], rides: list[bool], m: int)
         if exact:
             return "counted" if timed and epoch["count"] >= 16 else "counted_only"
         if timed and epoch["count"] >= 16:
+            if not possible(epoch, waits, rides, m):
+                return "weak"
             return "timed" if epoch["in_flight"] <= 1 else "timed_several"
         if timed and agrees and not late:
             return "agrees"
@@ -63,11 +65,25 @@ def place(epoch: Mapping[str, int], waits: list[int], rides: list[bool], m: int)
         return "network"
     if near and alone and in_turn and k >= 4:
         return "network_most"
-    if near and alone and tight:
+    if near and alone and tight and epoch["more"] <= 4 * epoch["turns"]:
         return "network_few"
     if near and tight and one_each:
         return "network_riding"
     return "weak"
+
+
+TICKS_NS = (0, 1_000, 10_000, 100_000, 1_000_000, 2_000_000, 4_000_000, 10_000_000, 100_000_000)
+
+
+def possible(epoch: Mapping[str, int], waits: list[int], rides: list[bool], m: int) -> bool:
+    sooner = sum(Fraction(wait, epoch["network_ns"]) < Fraction(7, 8) for wait in waits if epoch["network_ns"] > 0)
+    hidden = sooner >= 2 and sooner > Fraction(len(waits), 8)
+    if epoch["in_flight"] <= 1:
+        below_tick = epoch["sum_ns"] < TICKS_NS[epoch["tick"]] * epoch["count"]
+        return not hidden and not (below_tick and sum(rides) > len(rides) / 2)
+    if epoch["requests"] <= Fraction(5, 4) * epoch["turns"]:
+        return not hidden and epoch["sum_ns"] <= Fraction(3, 2) * m * epoch["count"]
+    return epoch["more"] >= epoch["turns"] / 2 and epoch["turns"] < 255
 
 
 def judge(epoch: Mapping[str, int], shares: Mapping[str, int]) -> dict[str, int]:

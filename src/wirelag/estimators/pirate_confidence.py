@@ -29,6 +29,8 @@ MANY: Final = 16  # responses
 MOST: Final = 4  # waits whose median tells something
 FAR_NS: Final = 10_000_000  # a round trip from which on a client's own delays are small
 LATE_NS: Final = 20_000_000  # an acknowledgement alone, this late, may have been delayed on purpose
+MOST_TURNS: Final = 255  # that are counted
+TICKS_NS: Final = np.array([0, 10**3, 10**4, 10**5, 10**6, 2 * 10**6, 4 * 10**6, 10**7, 10**8], np.int64)
 AUTO, SYN, BLIND = (METHODS.index(name) for name in ("auto", "syn", "blind"))
 DOUBTFUL: Final = REASONS.index("doubtful")
 _NONE: Final = np.iinfo(np.int64).max
@@ -104,8 +106,10 @@ def grounds(rows: Array) -> tuple[Array, Array, Array]:
     )
     in_turn = (rows["requests"] <= 2 * rows["turns"]) & (rows["doubts"] <= rows["requests"])
     in_turn &= rows["more"] <= rows["turns"]
-    by_count = told & (exact | (timed & (count >= MANY)))
+    dated = told & ~exact & timed & (count >= MANY)
+    by_count = told & (exact | dated)
     conditions = (
+        ("weak", dated & ~_possible(rows, waits_ns, kept, rides, middle_ns)),
         ("counted", by_count & exact & timed & (count >= MANY)),
         ("counted_only", by_count & exact),
         ("timed", by_count & ~several),
@@ -114,7 +118,7 @@ def grounds(rows: Array) -> tuple[Array, Array, Array]:
         ("agrees_late", told & timed & agrees & ~near),
         ("network", near & alone & tight & one_each),
         ("network_most", near & alone & in_turn & (kept >= MOST)),
-        ("network_few", near & alone & tight),
+        ("network_few", near & alone & tight & (rows["more"] <= 4 * rows["turns"])),
         ("network_riding", near & tight & one_each),
     )
     auto = rows["method"] == AUTO
@@ -128,6 +132,23 @@ def grounds(rows: Array) -> tuple[Array, Array, Array]:
     place[(rows["method"] == BLIND) & several] = PLACES["blind_several"]
     sum_ns = np.where(by_wait, middle_ns * rows["turns"], rows["sum_ns"])
     return place, sum_ns, np.where(by_wait, rows["turns"], count)
+
+
+def _possible(rows: Array, waits_ns: Array, kept: Array, rides: Array, middle_ns: Array) -> Array:
+    """Whether what timestamps date can be responses to the requests that were counted.
+
+    Several requests in one packet (HTTP/2) hide how many are in flight: responses then come sooner than a round trip.
+    A request in parts, or packets that are no requests (control frames, the end of a handshake), seem to be several in
+    flight. Below a tick of the server's clock, a wait that ends with the next request may be the client's own time.
+    """
+    sum_ns, count, requests, turns = rows["sum_ns"], rows["count"], rows["requests"], rows["turns"]
+    sooner = (waits_ns <= (7 * rows["network_ns"][:, None] - 1) // 8).sum(1)
+    hidden = (sooner >= 2) & (8 * sooner > kept)
+    in_turn = 4 * requests <= 5 * turns
+    one_by_one = in_turn & ~hidden & (2 * sum_ns <= 3 * middle_ns * count)
+    in_flights = ~in_turn & (2 * rows["more"] >= turns) & (turns < MOST_TURNS)
+    below_tick = (sum_ns < TICKS_NS[rows["tick"]] * count) & (2 * rides.sum(1) > kept)
+    return np.asarray(np.where(rows["in_flight"] > 1, one_by_one | in_flights, ~hidden & ~below_tick))
 
 
 def waits_of(rows: Array) -> tuple[Array, Array, Array]:
