@@ -46,6 +46,7 @@ from wirelag.ebpf.dataplane import Dataplane
 from wirelag.ebpf.pirate import BESIDES, RECORDS, STEMS, KernelPirate
 from wirelag.errors import WirelagError
 from wirelag.estimators.pirate import Method, Pirate
+from wirelag.estimators.pirate_confidence import judged
 from wirelag.packets.batch import Flag, Kind, PacketBatch, TcpFlag
 from wirelag.packets.intervals import Interval
 from wirelag.packets.roles import Server
@@ -142,7 +143,7 @@ def outside(estimator: Pirate, frames: Frames, folder: Path, tunnels: bool = Fal
     table.cut(last_ns)
     rows = np.zeros(table.epochs, EPOCH)
     table.take(rows.view("<u8").reshape(len(rows), -1))
-    return Epochs(rows).possible(), table.counts()
+    return Epochs(judged(rows)).possible(), table.counts()
 
 
 def hold_equal(estimator: Pirate, frames: Frames, folder: Path, tunnels: bool = False) -> Epochs:
@@ -234,7 +235,7 @@ def test_across_the_edges_of_intervals(method: str, tmp_path: Path) -> None:
                 table.observe_batch(batch, True, method != "auto")
             rows = np.zeros(table.epochs, EPOCH)
             table.take(rows.view("<u8").reshape(len(rows), -1))
-            np.testing.assert_array_equal(meter.cut(interval).rows, Epochs(rows).possible().rows)
+            np.testing.assert_array_equal(meter.cut(interval).rows, Epochs(judged(rows)).possible().rows)
             told += len(rows)
     assert told > 50
 
