@@ -81,9 +81,10 @@ def possible(epoch: Mapping[str, int], waits: list[int], rides: list[bool], m: i
     if epoch["in_flight"] <= 1:
         below_tick = epoch["sum_ns"] < TICKS_NS[epoch["tick"]] * epoch["count"]
         return not hidden and not (below_tick and sum(rides) > len(rides) / 2)
-    if epoch["requests"] <= Fraction(5, 4) * epoch["turns"]:
+    if epoch["requests"] <= Fraction(9, 8) * epoch["turns"]:
         return not hidden and epoch["sum_ns"] <= Fraction(3, 2) * m * epoch["count"]
-    return epoch["more"] >= epoch["turns"] / 2 and epoch["turns"] < 255
+    few = 4 if epoch["more"] >= epoch["turns"] / 4 else 32
+    return few * epoch["doubts"] <= epoch["requests"]
 
 
 def judge(epoch: Mapping[str, int], shares: Mapping[str, int]) -> dict[str, int]:

@@ -29,7 +29,6 @@ MANY: Final = 16  # responses
 MOST: Final = 4  # waits whose median tells something
 FAR_NS: Final = 10_000_000  # a round trip from which on a client's own delays are small
 LATE_NS: Final = 20_000_000  # an acknowledgement alone, this late, may have been delayed on purpose
-MOST_TURNS: Final = 255  # that are counted
 TICKS_NS: Final = np.array([0, 10**3, 10**4, 10**5, 10**6, 2 * 10**6, 4 * 10**6, 10**7, 10**8], np.int64)
 AUTO, SYN, BLIND = (METHODS.index(name) for name in ("auto", "syn", "blind"))
 DOUBTFUL: Final = REASONS.index("doubtful")
@@ -47,23 +46,23 @@ class Ground:
 
 GROUNDS: Final = (
     Ground("counted", 97, "bytes count requests and responses, and timestamps date them"),
-    Ground("counted_only", 99, "bytes count requests and responses, without dates or fewer than 16"),
-    Ground("timed", 98, "timestamps date at least 16 responses, one in flight"),
-    Ground("timed_several", 74, "timestamps date at least 16 responses, several in flight"),
-    Ground("agrees", 91, "timestamps date the responses, and most waits agree"),
-    Ground("agrees_late", 68, "the same, but acknowledgements came alone and late"),
+    Ground("counted_only", 98, "bytes count requests and responses, without dates or fewer than 16"),
+    Ground("timed", 63, "timestamps date at least 16 responses, one in flight"),
+    Ground("timed_several", 94, "timestamps date at least 16 responses, several in flight"),
+    Ground("agrees", 93, "timestamps date the responses, and most waits agree"),
+    Ground("agrees_late", 69, "the same, but acknowledgements came alone and late"),
     Ground("network", 95, "all waits equal the round trip of the handshake"),
-    Ground("network_most", 92, "the median of at least 4 waits equals the round trip of the handshake"),
+    Ground("network_most", 88, "the median of at least 4 waits equals the round trip of the handshake"),
     Ground("network_few", 66, "waits equal the round trip of the handshake, but not one for each request"),
-    Ground("network_riding", 59, "waits that ended with the next request equal the round trip of the handshake"),
-    Ground("weak", 26, "none of these"),
-    Ground("blind", 99, "sizes and times of packets only, one in flight"),
-    Ground("blind_several", 97, "sizes and times of packets only, several in flight"),
-    Ground("gap", 14, "the method gap"),
+    Ground("network_riding", 58, "waits that ended with the next request equal the round trip of the handshake"),
+    Ground("weak", 25, "none of these"),
+    Ground("blind", 98, "sizes and times of packets only, one in flight"),
+    Ground("blind_several", 96, "sizes and times of packets only, several in flight"),
+    Ground("gap", 17, "the method gap"),
     Ground("modes", 28, "the method modes"),
     Ground("ack", 29, "the method ack"),
-    Ground("window", 47, "the method window"),
-    Ground("syn", 75, "the round trip of the handshake instead of a response"),
+    Ground("window", 42, "the method window"),
+    Ground("syn", 74, "the round trip of the handshake instead of a response"),
 )
 PLACES: Final = {ground.name: place for place, ground in enumerate(GROUNDS)}
 CONFIDENCES: Final = np.array([ground.confidence for ground in GROUNDS])
@@ -144,9 +143,10 @@ def _possible(rows: Array, waits_ns: Array, kept: Array, rides: Array, middle_ns
     sum_ns, count, requests, turns = rows["sum_ns"], rows["count"], rows["requests"], rows["turns"]
     sooner = (waits_ns <= (7 * rows["network_ns"][:, None] - 1) // 8).sum(1)
     hidden = (sooner >= 2) & (8 * sooner > kept)
-    in_turn = 4 * requests <= 5 * turns
+    in_turn = 8 * requests <= 9 * turns
     one_by_one = in_turn & ~hidden & (2 * sum_ns <= 3 * middle_ns * count)
-    in_flights = ~in_turn & (2 * rows["more"] >= turns) & (turns < MOST_TURNS)
+    triggered = np.where(4 * rows["more"] >= turns, 4, 32) * rows["doubts"] <= requests
+    in_flights = ~in_turn & triggered
     below_tick = (sum_ns < TICKS_NS[rows["tick"]] * count) & (2 * rides.sum(1) > kept)
     return np.asarray(np.where(rows["in_flight"] > 1, one_by_one | in_flights, ~hidden & ~below_tick))
 
