@@ -153,11 +153,13 @@ BLOCK = b"\1\1\5\x0a" + bytes(range(8))
         (0x10, MSS + BLOCK, int.from_bytes(range(8), "big")),
     ],
 )
-def test_a_syn_has_its_mss_and_other_segments_their_sack_block(flags: int, options: bytes, transaction: int) -> None:
+def test_a_syn_has_hop_limit_and_mss_and_other_segments_a_sack_block(
+    flags: int, options: bytes, transaction: int
+) -> None:
     frame = ethernet(ipv4(tcp(flags=flags, options=options), 6))
     row = both(frame, len(frame), 1)
     assert isinstance(row, dict)
-    assert row["transaction"] == transaction
+    assert row["transaction"] == transaction + (64 << 16 if flags & 0x02 else 0)
 
 
 # ---- golden rows: whole frames, whole rows; columns that are not named are 0. They fix the ids across versions ----
@@ -364,6 +366,7 @@ GOLDEN: dict[str, tuple[Packet, dict[str, Any], dict[str, int] | str]] = {
             "dst_low": 0xFFFF0A000001,
             "flow_key": 0xF1B618921D83D67A,
             "packet_id": 0x159C4E973500D56C,
+            "transaction": 64 << 16,
             "seq": 0x9,
             "ack": 0x8,
             "src_port": 443,

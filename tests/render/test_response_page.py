@@ -90,7 +90,7 @@ def test_every_chart_is_drawn_without_requests(tool: Callable[[str], str], tmp_p
     ran = opened(tmp_path, tool("chromium"), MIRROR, "--interval", "1s")
     assert asked_by_the_page(ran.log) == []
     time = drawn_in(ran.shown, "time")
-    assert time.count('class="series points"') == 2 * COLOURS
+    assert COLOURS < time.count('class="series points"') <= 2 * COLOURS  # some servers have no estimate of one kind
     assert time.count('class="series line"') == 2
     assert 'class="series heat"' in time
     assert 'class="series bars"' in drawn_in(ran.shown, "groups")
