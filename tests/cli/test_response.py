@@ -4,9 +4,7 @@ import csv
 import io
 import json
 from pathlib import Path
-from typing import Any
 
-import jsonschema
 import numpy as np
 import polars as pl
 import pytest
@@ -15,27 +13,16 @@ from tests.support.captures import capture_name, capture_paths, ethernet, ipv4, 
 from tests.support.client_loops import BEGIN_NS, MS, Loop, constant, exponential, run
 from tests.support.command import wirelag
 from tests.support.places import DATA, SCHEMAS
+from tests.support.response_json import VALIDATOR, asked, by_key
 from tests.support.simulated_captures import write_simulation
 from wirelag.sim import Scenario, simulate
 from wirelag.synopses.epochs import METHODS, REASONS
 
 MIRROR = DATA / "response.pcap.gz"
 SCHEMA = json.loads((SCHEMAS / "response.json").read_text(encoding="utf-8"))
-VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 LOGGED_S = {80: 0.020157, 8000: 0.046702, 8080: 0.070664}  # from the clients' log: data/README.md
 CLIENT, SERVER = b"\x0a\0\0\1", b"\xc0\0\2\1"
 HIDDEN = capture_paths("hidden")
-
-
-def asked(*words: object, code: int = 0) -> dict[str, Any]:
-    """The JSON of a run, checked against its schema."""
-    found: dict[str, Any] = json.loads(wirelag("response", *words, "--format", "json", code=code).stdout)
-    VALIDATOR.validate(found)
-    return found
-
-
-def by_key(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {group["key"]: group for group in found["groups"]}
 
 
 def frames(loop: Loop, seed: int, port: int, server_port: int = 443, sixth: bool = False) -> list[tuple[int, bytes]]:

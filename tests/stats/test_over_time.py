@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.support.effort import scaled
 from wirelag.stats.over_time import (
     FEWEST_DELAYS,
     InOrder,
@@ -52,7 +53,7 @@ def test_intervals_of_correlated_delays_hold_the_truth() -> None:
 
     The uncorrected variant, independent samples, is right in a third of the cases.
     """
-    rng, runs = np.random.default_rng(5), 30
+    rng, runs = np.random.default_rng(5), scaled(60, 12)
     told: dict[tuple[float, int], list[bool]] = {(load, count): [] for load in LOADS for count in COUNTS}
     quantiles: list[bool] = []
     naive: list[bool] = []
