@@ -12,14 +12,13 @@ import pytest
 from tests.support.captures import capture_name, capture_paths, ethernet, ipv4, ipv6, pcap, tcp, udp
 from tests.support.client_loops import BEGIN_NS, MS, Loop, constant, exponential, run
 from tests.support.command import wirelag
-from tests.support.places import DATA, SCHEMAS
+from tests.support.places import DATA
 from tests.support.response_json import VALIDATOR, asked, by_key
 from tests.support.simulated_captures import write_simulation
 from wirelag.sim import Scenario, simulate
 from wirelag.synopses.epochs import METHODS, REASONS
 
 MIRROR = DATA / "response.pcap.gz"
-SCHEMA = json.loads((SCHEMAS / "response.json").read_text(encoding="utf-8"))
 LOGGED_S = {80: 0.020157, 8000: 0.046702, 8080: 0.070664}  # from the clients' log: data/README.md
 CLIENT, SERVER = b"\x0a\0\0\1", b"\xc0\0\2\1"
 HIDDEN = capture_paths("hidden")
