@@ -9,8 +9,8 @@
  * Before it uses the room made by a response, the client thinks: with probability think-share, for think-us. A connection may
  * have a lifetime: after it, and when all responses have come, a new one replaces it. patience-us: requests without a response
  * by then, and those of a broken connection, are logged as failed, and a new connection replaces it. Without it any failure ends
- * the program. ack: a datagram of this length acknowledges every so many responses, at once or ack-delay-us later. Every request is
- * a separate send; its time is taken just before. A request is answered when all bytes of its response were read. Times are
+ * the program. ack: a datagram of this length acknowledges every ack-every responses, at once or ack-delay-us later. Every request
+ * is a separate send; its time is taken just before. A request is answered when all bytes of its response were read. Times are
  * CLOCK_MONOTONIC; the log begins with CLOCK_REALTIME minus CLOCK_MONOTONIC. */
 #include "lab.h"
 

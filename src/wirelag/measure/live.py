@@ -198,7 +198,7 @@ class LiveGroups:
             self._take(key, sums, other.methods[key], other.delays.get(key))
 
     def entries(self, quantity: Any, most: int | None = None) -> list[Entry]:
-        """The report of each group, or of so many, slowest first; "other" last. Estimates stand beside exchanges."""
+        """The reports of groups, at most this number, slowest first; "other" last. Estimates stand beside exchanges."""
         found: dict[str, list[GroupKey]] = {}
         for key in sorted(self.sums, key=lambda key: key[1] == ESTIMATES):
             found.setdefault(key[0], []).append(key)

@@ -69,7 +69,7 @@ class OverTime(NamedTuple):
 
 
 def over_time(sums: Ints, counts: Ints, samples: int) -> OverTime | None:
-    """How sum(sums) / sum(counts) varies, for parts in order of time, of so many delays; None if there are too few."""
+    """How sum(sums) / sum(counts) varies, for parts in order of time that hold `samples` delays; None: too few."""
     held = counts > 0
     parts, weights = np.asarray(sums[held], np.float64), np.asarray(counts[held], np.float64)
     if len(parts) < FEWEST:

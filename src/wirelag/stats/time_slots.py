@@ -68,7 +68,7 @@ class TimeSlots:
         return found
 
     def over_time(self, samples: int, alike_ns: float = 0.0) -> OverTime | None:
-        """How the mean of so many delays varies; None if there are too few slots that hold any.
+        """How the mean of this number of delays varies; None if too few slots hold any.
 
         If they are part of a whole, delays stay alike for at least as long as there.
         """

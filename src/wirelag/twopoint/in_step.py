@@ -22,7 +22,7 @@ NO_STEPS: Final = np.empty(0, np.int64), np.empty(0, np.int64)
 
 
 def whole_input() -> bool:
-    """That of sources which nobody stops."""
+    """That of sources that are read to their end."""
     return True
 
 
