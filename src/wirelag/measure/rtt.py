@@ -304,10 +304,12 @@ def _measured(packets: Packets, settings: RttSettings, sinks: Sequence[Sink], pr
     grouping, entries = settings.groups.delays(), _Entries(settings)
     both = settings.leg == "both"
     whole = Connections() if both or grouping is not None else None
-    part_of = Connections()
+    part_of = Connections() if both and settings.interval_ns else None  # those of the open interval, if they are told
 
     def keep(batch: PacketBatch, samples: SampleBatch) -> None:
-        part_of.add(batch, samples)  # those of the open interval
+        into = whole if part_of is None else part_of
+        assert into is not None
+        into.add(batch, samples)
 
     sinks = [*sinks, keep] if whole is not None else sinks
     estimator = replace(settings.estimator(), sinks=tuple(sinks))
@@ -315,10 +317,10 @@ def _measured(packets: Packets, settings: RttSettings, sinks: Sequence[Sink], pr
     for when, (part,) in cut(estimator, {"tap": progress(packets)}, settings.interval_ns, grouping):
         total.merge(part)
         if settings.interval_ns:
-            entry = entries.of("interval", format_time(when.start_ns), part, part_of if both else None)
+            entry = entries.of("interval", format_time(when.start_ns), part, part_of)
             entry.report = entry.report.during(when)
             intervals.append(_shape_only(entry))
-        if whole is not None:
+        if whole is not None and part_of is not None:
             whole.merge(part_of)
             part_of = Connections()
     if settings.interval_ns:

@@ -31,12 +31,16 @@ class Timeline:
     def add(self, packets: PacketBatch, samples: SampleBatch) -> None:
         """Take in samples."""
         times_ns = packets.time_ns[samples.rows]
-        self._make_room(int(times_ns.min()), int(times_ns.max()))
-        places = times_ns // self._length_ns * len(LEGS) + samples.legs
-        for place in np.unique(places).tolist():
+        first_ns, last_ns = int(times_ns.min()), int(times_ns.max())
+        self._make_room(first_ns, last_ns)
+        first = first_ns // self._length_ns
+        places = samples.legs.astype(np.int64)
+        if last_ns // self._length_ns > first:  # most batches lie in one slot
+            places += (times_ns // self._length_ns - first) * len(LEGS)
+        for place in np.flatnonzero(np.bincount(places)).tolist():
             mine = places == place
             weights = None if samples.weights is None else samples.weights[mine]
-            slot = self._slots.setdefault(divmod(place, len(LEGS)), Distribution())
+            slot = self._slots.setdefault((first + place // len(LEGS), place % len(LEGS)), Distribution())
             slot.add(samples.delays_ns[mine], weights)
 
     @property
