@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 from wirelag.capture.pcap import CaptureFile
-from wirelag.capture.streams import open_stream
 from wirelag.packets.batch import PacketId
 
 
@@ -13,14 +12,6 @@ def read_columns(path: Path, ids: bool) -> int:
     """Read a capture to columns; return the number of packets."""
     capture = CaptureFile(str(path), packet_id=PacketId() if ids else None)
     return sum(len(batch) for batch in capture)
-
-
-def decompress(path: Path) -> int:
-    """Decompress a file with the library that reading uses; return the number of bytes."""
-    stream, buffer, size = open_stream(str(path)), memoryview(bytearray(1 << 21)), 0
-    while got := stream.readinto(buffer):
-        size += got
-    return size
 
 
 _READ_STANDARD_INPUT = """

@@ -1,4 +1,4 @@
-"""Speed relative to other tools, in one run on one core: everything is printed as a ratio.
+"""The parts inside one process, relative to other tools, on one core: everything is printed as a ratio.
 
     python benchmarks/run.py [--packets 2000000]
 
@@ -20,7 +20,7 @@ import flows as receiver
 import pirate as responses
 import plan as planning
 from oneway import DIFFERENCE, PACKETS, columns, estimate, lda_of, lda_of_file, reconciliation
-from reading import decompress, memory_of_reading, read_columns
+from reading import memory_of_reading, read_columns
 from rtt import FRIDGE, MATCH, measured, memory_of_matching
 
 WIRELAG = str(Path(sys.executable).with_name("wirelag"))
@@ -71,44 +71,6 @@ def reading(capture: Path, packets: int) -> list[bool]:
         line("reading to columns / tcpdump -r X -w /dev/null", faster, ">= 2", faster >= 2),
         line("reading to columns with packet ids / tcpdump", slower, ">= 1.5", slower >= 1.5),
         line("reading to columns / tshark", than_tshark, ">= 200", than_tshark >= 200),
-    ]
-
-
-def compressed(capture: Path) -> list[bool]:
-    """Reading gzip, compared with only decompressing it."""
-    packed = capture.with_suffix(".pcap.gz")
-    with packed.open("wb") as out:
-        subprocess.run(["gzip", "-6", "-c", capture], check=True, stdout=out)
-    best = best_s(
-        {
-            "read": lambda: read_columns(packed, ids=False),
-            "decompress": lambda: decompress(packed),
-            "gzip": program("gzip", "-dc", packed),
-        },
-        rounds=3,
-    )
-    ours, tool = best["read"] / best["decompress"], best["read"] / best["gzip"]
-    return [
-        line("time to read gzip to columns / to decompress it (same library)", ours, "<= 1.3", ours <= 1.3),
-        line("time to read gzip to columns / gzip -dc", tool, "<= 1.3", tool <= 1.3),
-    ]
-
-
-def starting(capture: Path) -> list[bool]:
-    """The start-up time of a command."""
-    small = capture.with_name("small.pcap")
-    subprocess.run(["editcap", "-r", capture, small, "1-1000"], check=True)
-    best = best_s(
-        {
-            "numpy": program(sys.executable, "-c", "import numpy"),
-            "help": program(WIRELAG, "--help"),
-            "info": program(WIRELAG, "info", small),
-        }
-    )
-    ratios = {name: best[name] / best["numpy"] for name in ("help", "info")}
-    return [
-        line("wirelag --help / python -c 'import numpy'", ratios["help"], "<= 3", ratios["help"] <= 3),
-        line("wirelag info of 1,000 packets / python -c 'import numpy'", ratios["info"], "<= 3", ratios["info"] <= 3),
     ]
 
 
@@ -230,29 +192,20 @@ def plans() -> list[bool]:
     ]
 
 
-def simulating() -> list[bool]:
-    """Ten million simulated packets, on all cores; in seconds on this machine."""
-    with tempfile.TemporaryDirectory() as directory:
-        work = program(WIRELAG, "simulate", "--packets", "10000000", "-o", Path(directory, "ten.pcap"), "--quiet")
-        seconds = best_s({"simulate": work}, rounds=2)["simulate"]
-    return [line("simulation of 10,000,000 packets / 12 s", seconds / 12, "<= 1", seconds <= 12)]
-
-
 def main() -> None:
     """Make a capture, run all, and exit with 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--packets", type=int, default=2_000_000)
     packets = parser.parse_args().packets
-    for tool in ("tcpdump", "tshark", "tcptrace", "editcap", "gzip"):
+    for tool in ("tcpdump", "tshark", "tcptrace", "editcap"):
         if not shutil.which(tool):
             sys.exit(f"{tool} is missing: tests/install-debian-packages installs it")
-    held = simulating()
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     with tempfile.TemporaryDirectory() as directory:
         capture = Path(directory, "capture.pcap")
         subprocess.run([WIRELAG, "simulate", "--packets", str(packets), "-o", capture, "--quiet"], check=True)
         print(f"{packets:,} packets, {capture.stat().st_size / 1e6:.0f} MB, one core")
-        held += [*reading(capture, packets), *compressed(capture), *starting(capture), *memory(capture)]
+        held = [*reading(capture, packets), *memory(capture)]
         packets = packets * 7 // 5  # over 80,000 connections
         subprocess.run([WIRELAG, "simulate", "--packets", str(packets), "-o", capture, "--quiet"], check=True)
         print(f"{packets:,} packets")
