@@ -210,7 +210,11 @@ class DelayResult(Result):
         """Whether every agreement holds in total and, with `each`, is not known to fail for a group."""
         if not self.total.verdicts.sla:
             return True
-        return self.total.verdicts.hold and not (self.each and any(entry.verdicts.fail for entry in self.groups))
+        return self.total.verdicts.hold and not (self.each and self._groups_fail())
+
+    def _groups_fail(self) -> bool:
+        """Whether an agreement is known to fail for a group."""
+        return any(entry.verdicts.fail for entry in self.groups)
 
     def interval_notes(self) -> list[str]:
         """Why figures have no 95% interval: those of the total, or of how many others."""

@@ -16,17 +16,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 from wirelag.capture.ahead import cores_of
 from wirelag.errors import SettingError
 from wirelag.measure.copies import refuse_copies
-from wirelag.measure.groups import Groups, of_delays, other_note
+from wirelag.measure.groups import Groups, other_note
 from wirelag.measure.points import Progress, own_file
-from wirelag.measure.questions import Questions, Verdicts, failing_groups
+from wirelag.measure.questions import MOST_NAMED, Questions, Verdicts, broken_text
 from wirelag.measure.result import DelayResult, Entry, doubt
 from wirelag.measure.slowest import listed
 from wirelag.units import Duration, Share, Size, duration_ns, format_time, one_of, share, size_bytes, within
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from wirelag.capture.source import Packets, PacketSource
     from wirelag.estimators.fridge import Fridge
     from wirelag.estimators.match import Match
@@ -124,6 +121,7 @@ class RttResult(DelayResult):
     ranked: str = ""  # the leg by which groups are in order
     timeline: Timeline | None = None  # for the page
     coverage: str = ""  # the last note
+    broken: tuple[str, ...] = ()  # agreements that a group breaks
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each entry and leg."""
@@ -135,6 +133,9 @@ class RttResult(DelayResult):
             each = {leg: replace(one, report=one.report.during(when)) for leg, one in entry.by_leg().items()}
             rows += [_with_leg(row_of(one), leg) for leg, one in each.items()]
         return rows
+
+    def _groups_fail(self) -> bool:
+        return bool(self.broken)
 
     def table(self) -> list[str]:
         from wirelag.render.rtt import table
@@ -256,11 +257,10 @@ LEG_NOTE: Final = "a leg is the path from the capture point to the server and ba
 
 
 def _ask(result: RttResult, questions: Questions) -> None:
-    """Put questions to both legs, in total; groups were asked when they were made."""
+    """Put questions to both legs, in total; groups were asked when they were put in order."""
     result.total.verdicts = _verdicts(result.total, questions)
     result.notes += questions.sentences_of_legs({name: leg.delays for name, leg in result.total.legs.items()})
-    if questions.slas:
-        result.notes += failing_groups((entry.key, entry.verdicts) for entry in result.groups)
+    result.notes += result.broken
 
 
 def _verdicts(entry: Entry, questions: Questions) -> Verdicts:
@@ -362,37 +362,11 @@ class _Grouped:
         entry.verdicts = _verdicts(entry, self.questions)
         return _shape_only(entry)
 
-    def value(self, place: int, leg: str, sort: str) -> tuple[bool, float]:
-        """What a group is in order of, and whether it is of this leg: without delays there, of the other."""
-        from wirelag.stats.distribution import Distribution
-        from wirelag.synopses.samples import LEGS as PLACES
-
-        each = self.delays.delays(place)
-        if leg in PLACES:
-            ranked = each[PLACES.index(leg)]
-        elif leg == "both":
-            ranked = self.connections.distribution(self.delays.group(place).tag)
-        else:
-            ranked = Distribution()
-            for one in each:
-                ranked.merge(one)
-        found = of_delays(ranked, sort) if ranked.samples else None
-        return found is not None, max(of_delays(one, sort) or 0.0 for one in each) if found is None else found
-
-    def order(self, leg: str, sort: str) -> npt.NDArray[np.uint32]:
-        """The largest first on a leg; then groups without delays on it, by the other; "other" last."""
-        import numpy as np
-
-        places = self.delays.places()
-        has, values = np.zeros(len(places), np.bool_), np.zeros(len(places))
-        for i, place in enumerate(places.tolist()):
-            has[i], values[i] = self.value(place, leg, sort)
-        return places[np.lexsort((-values, ~has, places == 0))]
-
 
 def _add_groups(result: RttResult, settings: RttSettings, grouped: _Grouped) -> None:
     """The groups of a result in order, and what did not fit."""
     from wirelag.measure.group_entries import GroupEntries
+    from wirelag.measure.group_order import failing, order
 
     delays, asked = grouped.delays, settings.groups
     result.ranked = settings.leg if settings.leg in ("both", "mixed") else RANKED.get(result.by, "server")
@@ -408,8 +382,14 @@ def _add_groups(result: RttResult, settings: RttSettings, grouped: _Grouped) -> 
                 f"{late:,} of the {len(delays):,} groups kept came, or came back, when memory was full: up to "
                 f"{delays.floor:,} earlier samples of each are in other (earlier_in_other in JSON)"
             )
-    order = grouped.order(result.ranked, result.sort).tolist()
-    result.groups = GroupEntries(order, lambda place: grouped.entry(delays.group(place)))
+    places = order(delays, result.ranked, result.sort, grouped.connections)
+    broken = failing(delays, grouped.questions.slas, places)
+    result.broken = tuple(
+        broken_text(question, len(some), len(places), [delays.group(int(place)).key for place in some[:MOST_NAMED]])
+        for question, some in broken.items()
+        if len(places) > 1
+    )
+    result.groups = GroupEntries(places, lambda place: grouped.entry(delays.group(place)))
 
 
 def _doubt_short(intervals: list[Entry], length_ns: int, total: Samples) -> None:
