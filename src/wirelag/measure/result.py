@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from wirelag.errors import SettingError
+from wirelag.errors import SettingError, need_polars
 from wirelag.measure.questions import Questions, Verdicts, failing_groups
 
 if TYPE_CHECKING:
@@ -83,13 +83,20 @@ class Result(ABC):
 
     def to_polars(self) -> pl.DataFrame:
         """The rows as a data frame, of one schema for each command."""
-        return self.rows_table().to_polars()
+        need_polars("A data frame")
+        import polars as pl
+
+        return pl.concat([table.to_polars() for table in self.tables()])
 
     def rows_table(self) -> Table:
         """The rows as columns, of one schema for each command."""
         from wirelag.render.rows import table_of
 
         return table_of(self.rows(), self.command)
+
+    def tables(self) -> Iterator[Table]:
+        """The same in parts, where there may be many rows."""
+        yield self.rows_table()
 
     def to_html(self, path: str | PathLike[str] | None = None) -> str:
         """The page; with a path, it is also written there."""

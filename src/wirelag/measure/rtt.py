@@ -6,10 +6,11 @@ A delay belongs to a leg: to the server and back, or to the client and back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain, islice
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
@@ -25,6 +26,7 @@ from wirelag.units import Duration, Share, Size, duration_ns, format_time, one_o
 
 if TYPE_CHECKING:
     from wirelag.capture.source import Packets, PacketSource
+    from wirelag.capture.table import Table
     from wirelag.estimators.fridge import Fridge
     from wirelag.estimators.match import Match
     from wirelag.packets.batch import PacketBatch
@@ -43,6 +45,7 @@ MOST_FRIDGES: Final = 8
 MOST_SLOTS: Final = 1 << 28
 LEAST_TABLE: Final = 1 << 10
 MOST_MEMORY: Final = 1 << 37
+ROWS_AT_ONCE: Final = 4096  # entries whose rows are written at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,14 +128,18 @@ class RttResult(DelayResult):
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each entry and leg."""
-        from wirelag.render.rows import row_of
+        return [row for entry in self._entries() for row in _rows_of(entry)]
 
-        rows = []
-        for entry in (self.total, *self.intervals, *self.groups):
-            when = entry.report.interval
-            each = {leg: replace(one, report=one.report.during(when)) for leg, one in entry.by_leg().items()}
-            rows += [_with_leg(row_of(one), leg) for leg, one in each.items()]
-        return rows
+    def tables(self) -> Iterator[Table]:
+        """The same in parts: there may be a million groups."""
+        from wirelag.render.rows import table_of
+
+        entries = self._entries()
+        while some := [row for entry in islice(entries, ROWS_AT_ONCE) for row in _rows_of(entry)]:
+            yield table_of(some, self.command)
+
+    def _entries(self) -> Iterator[Entry]:
+        return chain((self.total, *self.intervals), self.groups)
 
     def _groups_fail(self) -> bool:
         return bool(self.broken)
@@ -146,6 +153,14 @@ class RttResult(DelayResult):
         from wirelag.render.rtt import page
 
         return page(self)
+
+
+def _rows_of(entry: Entry) -> list[dict[str, Any]]:
+    from wirelag.render.rows import row_of
+
+    when = entry.report.interval
+    each = {leg: replace(one, report=one.report.during(when)) for leg, one in entry.by_leg().items()}
+    return [_with_leg(row_of(one), leg) for leg, one in each.items()]
 
 
 def _with_leg(row: dict[str, Any], leg: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from wirelag.packets.grouping import OTHER
 from wirelag.stats.certainty import Effect, Sources
 from wirelag.stats.distribution import Distribution
 from wirelag.stats.distributions import Distributions
-from wirelag.stats.over_time import alike_over, over_time
+from wirelag.stats.over_time import FEWEST_DELAYS, alike_over, over_time
 from wirelag.stats.random_groups import between
 from wirelag.synopses.samples import SampleBatch
 
@@ -104,6 +104,8 @@ class Connections:
 
     def sources(self, tag: int, leg: int, delays: Distribution) -> Sources:
         """How much the delays of a group's leg vary between connections and over time."""
+        if delays.samples < FEWEST_DELAYS:  # then there is no interval, and of a million groups most are small
+            return Sources(None, Effect.of_time(None, delays))
         rows = self._of(tag)
         rows = rows[rows[:, _KEYS + 1 + 2 * leg] > 0]
         sums, sizes = (rows[:, _KEYS + column + 2 * leg].astype(np.float64) for column in (0, 1))
