@@ -1,10 +1,10 @@
-"""Epochs added up: their interval is that of all epochs together, however they are split."""
+"""Epochs: their sums are those of all together, however they are split; a stream has no estimate."""
 
 import numpy as np
 import pytest
 
 from wirelag.synopses.epoch_sums import MOST_FLOWS, EpochSums
-from wirelag.synopses.epochs import EPOCH, Epochs
+from wirelag.synopses.epochs import EPOCH, PACED, REASONS, Epochs
 
 
 def drawn(flows: int, epochs: int) -> Epochs:
@@ -56,3 +56,17 @@ def test_more_flows_than_are_kept() -> None:
 
 def test_nothing() -> None:
     assert (EpochSums().mean, EpochSums().ci95) == (None, {})
+
+
+def test_a_flow_that_mostly_had_a_pace_has_no_estimate() -> None:
+    """A stream needs a few epochs to show its pace: what was answered before is taken back, but not of other flows."""
+    rows = np.zeros(16, EPOCH)
+    rows["src_low"] = [1] * 8 + [2] * 8
+    rows["count"] = [0, 5, 5, 5, 0, 0, 0, 0, 5, 5, 5, 5, 0, 0, 5, 0]
+    rows["sum_ns"] = rows["count"] * 1_000_000
+    rows["reason"] = [REASONS.index("too_few"), 0, 0, 0, *[PACED] * 4, 0, 0, 0, 0, PACED, PACED, 0, PACED]
+    found = Epochs(rows).without_paced().rows
+    assert found["count"].tolist() == [0] * 8 + rows["count"][8:].tolist()
+    assert found["reason"].tolist() == [REASONS.index("too_few"), *[PACED] * 7, *rows["reason"][8:].tolist()]
+    assert found["sum_ns"].sum() == 25_000_000
+    assert rows["count"].sum() == 40  # the epochs themselves stay
