@@ -115,6 +115,15 @@ def test_only_groups_that_are_shown_are_made(late: Path) -> None:
     assert 7 <= len(result.groups._made) <= 21  # by the table, and by notes
 
 
+@pytest.mark.parametrize(("sort", "words"), [("samples", "most samples first"), ("p99", "largest p99 first")])
+def test_table_and_page_say_what_groups_are_in_order_of(late: Path, sort: str, words: str) -> None:
+    for memory, of in (("64MiB", ""), ("1MiB", ", of the groups kept")):
+        result = wirelag.rtt(late, by="server", sort=sort, group_memory=memory, charts=False)
+        said = words.replace(" first", " to the server first") + of
+        assert f"by server, {said}" in result.table()
+        assert f"Delays by server, {words}{of}" in result.to_html()
+
+
 def test_groups_change_nothing_else(late: Path) -> None:
     plain = wirelag.rtt(late, charts=False).to_dict() | {"groups": None}
     for memory in ("1MiB", "64MiB"):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from wirelag.capture.live import Source
     from wirelag.ebpf.pirate import KernelPirate
 
+WAITS: Final = "the first second shows who is a client; its figures come in a later interval"
 ESTIMATES: Final = "pirate"  # the estimator whose figures stand beside exact ones
 
 GroupKey: TypeAlias = tuple[str, str]  # a group, and the estimator of its figures
@@ -344,7 +345,9 @@ class Responses:
                 epochs.add(chosen.estimated)
                 self._add_estimates(chosen.estimated, epochs)
             found, beside, groups = chosen.main, chosen.beside, self._settings.groups
-            part = LiveInterval(interval, found.report().during(interval), found.delays, spread)
+            report = found.report().during(interval)
+            report = replace(report, reason=WAITS) if self._meter.waits else report
+            part = LiveInterval(interval, report, found.delays, spread)
             part.epochs = epochs
             part.estimated = None if beside is None else beside.report().during(interval)
             most = max(1, self.groups.memory // ENTRY_BYTES)

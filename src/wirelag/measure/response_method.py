@@ -121,6 +121,11 @@ class ResponseMeter:
         if self._settings.may_pair:
             self._pairs.observe(packets)
 
+    @property
+    def waits(self) -> bool:
+        """Whether packets of the first second still wait."""
+        return bool(self._waiting)
+
     def cut(self, interval: Interval) -> Heard:
         """End an interval."""
         if self._at_end:

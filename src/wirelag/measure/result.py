@@ -14,6 +14,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from wirelag.errors import SettingError, need_polars
+from wirelag.measure.groups import OTHER
 from wirelag.measure.questions import Questions, Verdicts, failing_groups
 
 if TYPE_CHECKING:
@@ -177,6 +178,11 @@ class DelayResult(Result):
     extra: dict[str, Any] = field(default_factory=dict)  # fields of JSON besides the common ones
     samples: SampleColumns | PacketDelays | None = None  # every delay, on request
     slowest: list[Slow] = field(default_factory=list)  # the slowest samples, where each is known
+
+    @property
+    def all_kept(self) -> bool:
+        """Whether no group is in "other", which comes last."""
+        return not len(self.groups) or self.groups[-1].key != OTHER
 
     @property
     def report(self) -> Report:
