@@ -96,7 +96,7 @@ class Result(ABC):
         return table_of(self.rows(), self.command)
 
     def tables(self) -> Iterator[Table]:
-        """The same in parts, where there may be many rows."""
+        """The rows as columns, in parts where there may be many."""
         yield self.rows_table()
 
     def to_html(self, path: str | PathLike[str] | None = None) -> str:

@@ -131,7 +131,7 @@ class RttResult(DelayResult):
         return [row for entry in self._entries() for row in _rows_of(entry)]
 
     def tables(self) -> Iterator[Table]:
-        """The same in parts: there may be a million groups."""
+        """The rows as columns, in parts: there may be a million groups."""
         from wirelag.render.rows import table_of
 
         entries = self._entries()
