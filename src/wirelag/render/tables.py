@@ -149,7 +149,8 @@ def slowest_lines(result: DelayResult) -> list[str]:
 
 def order_text(result: DelayResult, where: str = "") -> str:
     """What groups are in order of."""
-    return f"{'most samples' if result.sort == 'samples' else f'largest {result.sort}'}{where} first"
+    kept = "" if result.all_kept else ", of the groups kept"
+    return f"{'most samples' if result.sort == 'samples' else f'largest {result.sort}'}{where} first{kept}"
 
 
 def cut(text: str, width: int) -> str:

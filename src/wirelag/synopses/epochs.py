@@ -26,6 +26,7 @@ REASONS: Final = (
     "", "too_few", "spontaneous", "joined", "think", "reordered", "coalesced", "no_gap", "crowd", "initial", "not_tcp",
     "too_fast", "multicast", "tunnel", "paced", "acks", "doubtful",
 )  # fmt: skip
+PACED: Final = REASONS.index("paced")
 MEANING: Final = {
     "too_few": "too few responses",
     "spontaneous": "requests that no response triggered: an open loop",
@@ -101,6 +102,19 @@ class Epochs:
             [_reversed(ends) not in before and ns <= since.get(_reversed(ends), ns) for ends, ns in since.items()], bool
         )
         return self if kept.all() else self.of(kept[place.reshape(-1)])
+
+    def without_paced(self) -> Epochs:
+        """No estimate for a flow that in most epochs had a pace of its own: it takes a few epochs to show."""
+        if not (self.rows["reason"] == PACED).any():
+            return self
+        flow = np.unique(self.ends, axis=0, return_inverse=True)[1].reshape(-1)
+        answered, paced = self.rows["count"] > 0, self.rows["reason"] == PACED
+        wrong = answered & (np.bincount(flow, paced) > np.bincount(flow, answered))[flow]
+        rows = self.rows.copy()
+        rows["reason"][wrong] = PACED
+        for name in ("count", "sum_ns", "confidence", "batch_count", "batch_sum_ns", "think_count", "think_sum_ns"):
+            rows[name][wrong] = 0
+        return replace(self, rows=rows)
 
     def by_ends(self) -> Iterator[tuple[list[int], Array]]:
         """Rows of each flow."""
