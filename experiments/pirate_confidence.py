@@ -3,7 +3,7 @@
 Every epoch is put on its ground, and its answer compared with the truth: exact exchanges of the full capture, or the
 log of the lab's client. `pirate_confidence.tsv` holds the counts for each ground and source (the project of a capture;
 the lab is one source). The confidence of a ground is its share of answers within 25%; a project counts as at most MOST
-epochs of a ground, the lab as at most MOST_LAB, and four right and four wrong answers are added.
+epochs of a ground, the lab as at most MOST_LAB, and two right and two wrong answers are added.
 
     python experiments/pirate_confidence.py              the table from pirate_confidence.tsv
     python experiments/pirate_confidence.py --measure    count again: captures, and the lab (needs root)
@@ -32,7 +32,7 @@ from wirelag.estimators.pirate_confidence import FLOOR, GROUNDS, grounds  # noqa
 
 COUNTS = Path(__file__).with_suffix(".tsv")
 MOST, MOST_LAB = 30, 500  # epochs of one source on one ground that count: captures of a project are alike
-ADDED = 4  # right answers, and as many wrong ones
+ADDED = 2  # right answers, and as many wrong ones
 NEAR, FAR = 0.25, 0.5
 SURE = 70  # percent
 OTHERS = ("gap", "modes", "ack", "window", "syn")  # auto and blind are measured together

@@ -34,6 +34,8 @@ def ground(epoch: Mapping[str, int]) -> tuple[str, int, int]:
     where = place(epoch, waits, rides, m)
     if where in ("counted", "counted_only", "timed", "timed_several"):
         return (where, *told)
+    if where == "network":
+        return (where, sum(waits) // k * epoch["turns"], epoch["turns"])
     if where == "weak" and (epoch["reason"] == ANSWERED or m == 0):
         return (where, *told)
     return (where, *by_wait)
@@ -52,6 +54,8 @@ def place(epoch: Mapping[str, int], waits: list[int], rides: list[bool], m: int)
     alone, tight = 2 * sum(rides) <= k, 4 * sum(waits) <= 5 * m * k
     one_each = epoch["requests"] > 0 and 3 * epoch["requests"] <= 4 * epoch["turns"] and epoch["more"] <= epoch["turns"]
     if epoch["reason"] == ANSWERED:
+        if epoch["in_flight"] <= 1 and epoch["sum_ns"] > Fraction(3, 2) * (epoch["end_ns"] - epoch["start_ns"]):
+            return "weak"
         if exact:
             return "counted" if timed and epoch["count"] >= 16 else "counted_only"
         if timed and epoch["count"] >= 16:
@@ -66,7 +70,7 @@ def place(epoch: Mapping[str, int], waits: list[int], rides: list[bool], m: int)
     in_turn = in_turn and epoch["more"] <= epoch["turns"]
     if close and alone and tight and one_each:
         return "network"
-    if near and alone and in_turn and k >= 4:
+    if close and alone and in_turn and k >= 4:
         return "network_most"
     if near and alone and tight and epoch["more"] <= 4 * epoch["turns"]:
         return "network_few"

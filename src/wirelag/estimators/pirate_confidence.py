@@ -6,8 +6,8 @@ and .tsv). A ground below the floor gives no answer. Integer only: the same in u
 kernel. docs/reference/pirate.md, "Confidence".
 
 A *wait* lasts from the first packet of a request to the first acknowledgement of its response. It is an upper bound:
-the acknowledgement may have been delayed, or have waited for the next request. So its median counts, not its mean, and
-where it equals the round trip of the handshake nothing can have been added.
+the acknowledgement may have been delayed, or have waited for the next request. So the median counts, not the mean unless
+both are alike, and where it equals the round trip of the handshake nothing can have been added.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ class Ground:
 
 
 GROUNDS: Final = (
-    Ground("counted", 97, "bytes count requests and responses, and timestamps date them"),
-    Ground("counted_only", 98, "bytes count requests and responses, without dates or fewer than 16"),
-    Ground("timed", 99, "timestamps date at least 16 responses, one in flight"),
+    Ground("counted", 98, "bytes count requests and responses, and timestamps date them"),
+    Ground("counted_only", 99, "bytes count requests and responses, without dates or fewer than 16"),
+    Ground("timed", 100, "timestamps date at least 16 responses, one in flight"),
     Ground("timed_several", 97, "timestamps date at least 16 responses, several in flight"),
-    Ground("agrees", 94, "timestamps date the responses, and most waits agree"),
-    Ground("agrees_late", 78, "the same, but acknowledgements came alone and late"),
+    Ground("agrees", 97, "timestamps date the responses, and most waits agree"),
+    Ground("agrees_late", 86, "the same, but acknowledgements came alone and late"),
     Ground("network", 95, "all waits equal the round trip of the handshake"),
-    Ground("network_most", 80, "the median of at least 4 waits equals the round trip of the handshake"),
-    Ground("network_few", 68, "waits equal the round trip of the handshake, but not one for each request"),
-    Ground("network_riding", 62, "waits that ended with the next request equal the round trip of the handshake"),
+    Ground("network_most", 89, "the median of at least 4 waits equals the round trip of the handshake"),
+    Ground("network_few", 69, "waits equal the round trip of the handshake, but not one for each request"),
+    Ground("network_riding", 63, "waits that ended with the next request equal the round trip of the handshake"),
     Ground("weak", 26, "none of these"),
-    Ground("blind", 98, "sizes and times of packets only, one in flight"),
-    Ground("blind_several", 98, "sizes and times of packets only, several in flight"),
+    Ground("blind", 99, "sizes and times of packets only, one in flight"),
+    Ground("blind_several", 99, "sizes and times of packets only, several in flight"),
     Ground("gap", 24, "the method gap"),
     Ground("modes", 35, "the method modes"),
     Ground("ack", 46, "the method ack"),
@@ -112,7 +112,9 @@ def grounds(rows: Array) -> tuple[Array, Array, Array]:
     in_turn &= rows["more"] <= rows["turns"]
     dated = told & ~exact & timed & (count >= MANY)
     by_count = told & (exact | dated)
+    before = told & ~several & (2 * rows["sum_ns"] > 3 * (rows["end_ns"] - rows["start_ns"]))
     conditions = (
+        ("weak", before),
         ("weak", dated & ~(shown & _possible(rows, waits_ns, kept, rides, middle_ns))),
         ("counted", by_count & exact & timed & (count >= MANY)),
         ("counted_only", by_count & exact),
@@ -121,7 +123,7 @@ def grounds(rows: Array) -> tuple[Array, Array, Array]:
         ("agrees", told & timed & agrees & shown & ~late),
         ("agrees_late", told & timed & agrees & shown & ~near),
         ("network", close & alone & tight & one_each),
-        ("network_most", near & alone & in_turn & (kept >= MOST)),
+        ("network_most", close & alone & in_turn & (kept >= MOST)),
         ("network_few", near & alone & tight & (rows["more"] <= 4 * rows["turns"])),
         ("network_riding", near & tight & one_each),
     )
@@ -134,7 +136,8 @@ def grounds(rows: Array) -> tuple[Array, Array, Array]:
     for name, of_method in others.items():
         place[rows["method"] == METHODS.index(name)] = of_method
     place[(rows["method"] == BLIND) & several] = PLACES["blind_several"]
-    sum_ns = np.where(by_wait, middle_ns * rows["turns"], rows["sum_ns"])
+    typical_ns = np.where(place == PLACES["network"], total_ns // np.maximum(kept, 1), middle_ns)
+    sum_ns = np.where(by_wait, typical_ns * rows["turns"], rows["sum_ns"])
     return place, sum_ns, np.where(by_wait, rows["turns"], count)
 
 
