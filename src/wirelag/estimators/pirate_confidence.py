@@ -6,8 +6,8 @@ and .tsv). A ground below the floor gives no answer. Integer only: the same in u
 kernel. docs/reference/pirate.md, "Confidence".
 
 A *wait* lasts from the first packet of a request to the first acknowledgement of its response. It is an upper bound:
-the acknowledgement may have been delayed, or have waited for the next request. So the median counts, not the mean unless
-both are alike, and where it equals the round trip of the handshake nothing can have been added.
+the acknowledgement may have been delayed, or have waited for the next request. So the median counts, not the mean,
+unless both are alike; and where it equals the round trip of the handshake nothing can have been added.
 """
 
 from __future__ import annotations
