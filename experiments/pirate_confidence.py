@@ -50,13 +50,13 @@ class Count(NamedTuple):
 
 
 def confidence_of(counts: Iterable[Count]) -> int:
-    """In percent, for the counts of one ground."""
+    """In percent, for the counts of one ground; nothing is certain."""
     epochs = near = 0.0
     for one in counts:
         most = MOST_LAB if one.source == LAB else MOST
         weight = min(1.0, most / one.epochs) if one.epochs else 0.0
         epochs, near = epochs + weight * one.epochs, near + weight * one.near
-    return round(100 * (near + ADDED) / (epochs + 2 * ADDED))
+    return min(99, round(100 * (near + ADDED) / (epochs + 2 * ADDED)))
 
 
 def confidences(counts: list[Count]) -> dict[str, int]:

@@ -452,7 +452,7 @@ LARGE_OPENING = 64  # of the column traits
 
 
 def opened(*flights: tuple[int, ...], size: int = 120) -> list[Row]:
-    """A connection whose first flights have packets of these sizes; then requests of one size, after one response each."""
+    """A connection whose first flights have packets of these sizes; then one request after each response."""
     syn = Row(START_NS, 1, 0, 0, 1000, 0, 60, 0, 0, 1460, SYN, TCP | TIMESTAMPS)
     rows = [syn, syn._replace(time_ns=START_NS + 50 * US, seq=1, ack=1, tsecr=500, tcp_flags=ACK, mss=0)]
     for flight in (*flights, *[(size,)] * 100):

@@ -49,7 +49,7 @@ class Ground:
 GROUNDS: Final = (
     Ground("counted", 98, "bytes count requests and responses, and timestamps date them"),
     Ground("counted_only", 99, "bytes count requests and responses, without dates or fewer than 16"),
-    Ground("timed", 100, "timestamps date at least 16 responses, one in flight"),
+    Ground("timed", 99, "timestamps date at least 16 responses, one in flight"),
     Ground("timed_several", 97, "timestamps date at least 16 responses, several in flight"),
     Ground("agrees", 97, "timestamps date the responses, and most waits agree"),
     Ground("agrees_late", 86, "the same, but acknowledgements came alone and late"),
