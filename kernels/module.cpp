@@ -10,6 +10,7 @@ NB_MODULE(_kernels, m)
     add_fridge(m);
     add_connections(m);
     add_groups(m);
+    add_distinct(m);
     add_crossing(m);
     add_rda(m);
     add_rli(m);
