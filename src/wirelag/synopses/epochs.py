@@ -113,10 +113,12 @@ class Epochs:
         for words, count, end in zip(ends.tolist(), counts, ends_at, strict=True):
             yield words, self.rows[order[end - count : end]]
 
-    def groups(self, by: str) -> Iterator[tuple[str, Epochs]]:
+    def parts(self, by: str) -> Iterator[tuple[str, Epochs]]:
         """Epochs of each flow, client or server, most responses first."""
         for name, rows in named(self.ends, by, self.rows["count"]):
             yield name, self.of(rows)
+
+    groups = parts
 
     @property
     def times_ns(self) -> npt.NDArray[np.int64]:
@@ -133,8 +135,15 @@ class Epochs:
         """Endpoints of each epoch in five words: addresses, ports and protocol."""
         return self.rows.view("<u8").reshape(-1, len(_kernels.EPOCH_COLUMNS))[:, ENDS:]
 
-    def report(self) -> Report:
-        """All epochs together: the sum of all latencies over their number, never a mean of means."""
+    @property
+    def mean(self) -> float | None:
+        """The sum of all latencies over their number, never a mean of means; in seconds."""
+        answered = self.rows["count"] > 0
+        samples = int(self.rows["count"][answered].sum())
+        return float(self.rows["sum_ns"][answered].sum()) / samples / 1e9 if samples else None
+
+    def report(self, delays: Distribution | None = None) -> Report:
+        """All epochs together; they have no single delays."""
         rows = self.rows
         answered = rows[rows["count"] > 0]
         samples = int(answered["count"].sum())

@@ -16,7 +16,7 @@ from wirelag.packets.distinct import distinct
 from wirelag.report import Report
 from wirelag.stats.distribution import Distribution
 from wirelag.stats.over_time import alike_ns
-from wirelag.stats.spread import spread_of
+from wirelag.stats.spread import made_sure
 from wirelag.synopses.epochs import REASONS, Epochs, named
 from wirelag.synopses.key_counts import KeyCounts
 from wirelag.synopses.samples import facts
@@ -198,7 +198,14 @@ class Exchanges:
         """Response times."""
         single, times = self.single, Distribution()
         times.add(single.response_ns)
-        return spread_of(single.rows["key"], single.times_ns, single.response_ns).sure(times, self.alike_ns)
+        return made_sure(times, single.rows["key"], single.times_ns, single.response_ns, self.alike_ns)
+
+    @property
+    def mean(self) -> float | None:
+        """The mean response time in seconds."""
+        single = (self.rows["flags"] & NOT_SINGLE) == 0
+        times_ns = np.maximum(self.response_ns[single], 0)
+        return int(times_ns.sum()) / len(times_ns) / 1e9 if len(times_ns) else None
 
     def parted(self, groups: Array | None = None) -> Exchanges:
         """Itself, and its parts will know how long response times stay alike in all, or within each of these groups."""
@@ -207,8 +214,13 @@ class Exchanges:
         found = alike_ns(self.times_ns[single], self.response_ns[single], np.ones(int(single.sum())), of_group)
         return replace(self, alike_ns=found)
 
-    def groups(self, by: str) -> Iterator[tuple[str, Exchanges]]:
+    def parts(self, by: str) -> Iterator[tuple[str, Exchanges]]:
         """Exchanges of each flow, client or server, most exchanges first."""
+        for name, rows in named(self.rows["ends"], by, np.ones(len(self.rows))):
+            yield name, self.of(rows)
+
+    def groups(self, by: str) -> Iterator[tuple[str, Exchanges]]:
+        """The same, and they know how long response times stay alike within each of them."""
         members = list(named(self.rows["ends"], by, np.ones(len(self.rows))))
         group = np.empty(len(self.rows), np.int64)
         for number, (_, rows) in enumerate(members):
@@ -217,10 +229,10 @@ class Exchanges:
         for name, rows in members:
             yield name, whole.of(rows)
 
-    def report(self) -> Report:
-        """The report over all exchanges."""
-        single = self.single
-        rows, times = single.rows, self.delays
+    def report(self, delays: Distribution | None = None) -> Report:
+        """The report over all exchanges, whose delays are these."""
+        single, times = self.single, self.delays if delays is None else delays
+        rows = single.rows
         first_ns = rows["first_ns"] - rows["request_ns"]
         to_server, to_client = rows["network_server_ns"], rows["network_client_ns"]
         thought = (rows["idle_ns"] >= 0) & (to_client >= 0)
