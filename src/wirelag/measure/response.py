@@ -15,11 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from wirelag.capture.ahead import cores_of
 from wirelag.errors import SettingError, WirelagError
-from wirelag.measure.copies import refuse_copies
 from wirelag.measure.group_entries import GroupEntries
 from wirelag.measure.groups import Groups, other_note
-from wirelag.measure.hints import because
-from wirelag.measure.points import Progress, own_file
 from wirelag.measure.questions import Questions, failing_groups, named
 from wirelag.measure.response_entries import GROUP_BYTES, GroupParts, Synopsis, entries_beside, entry_of, over_time
 from wirelag.measure.result import DelayResult, Entry
@@ -30,6 +27,7 @@ if TYPE_CHECKING:
     from wirelag.capture.packet_rows import ExchangeRows
     from wirelag.capture.source import Packets, PacketSource
     from wirelag.estimators.pirate import Pirate
+    from wirelag.measure.points import Progress
     from wirelag.measure.response_method import Heard, ResponseMeter
     from wirelag.packets.filters import Filter
     from wirelag.packets.frames import Frames
@@ -90,13 +88,13 @@ class ResponseSettings:
         return Pirate(method, self.memory, self.epoch_ns, self.fewest, self.gap_ns, self.literal)
 
 
-@dataclass(frozen=True)
 class _Hearing:
     """The meter as the loop needs it."""
 
-    settings: ResponseSettings
-    frames: Frames | None
     points: ClassVar[tuple[str, ...]] = ("tap",)
+
+    def __init__(self, settings: ResponseSettings, frames: Frames | None) -> None:
+        self.settings, self.frames = settings, frames
 
     def meter(self, point: str) -> ResponseMeter:
         from wirelag.measure.response_method import ResponseMeter
@@ -199,7 +197,9 @@ def response(
 
     listen_ns = None if duration is None else duration_ns(duration, "duration")
     packets = open_packets(source, filter=filter, tunnels=tunnels, duration_ns=listen_ns, cores=cores_of(cores))
-    if not force:
+    if not force and len(packets.names) > 1:
+        from wirelag.measure.copies import refuse_copies
+
         refuse_copies(packets)
     return measure_response(packets, settings, exchanges=exchanges, progress=progress)
 
@@ -228,7 +228,11 @@ def measure_response(
 
     if exchanges is not False and not settings.may_pair:
         raise SettingError("exchanges", f"--method {settings.method} times no single exchange; use --method pairs")
-    path = None if isinstance(exchanges, bool) else own_file(exchanges, packets.names, "exchanges")
+    path = None
+    if not isinstance(exchanges, bool):
+        from wirelag.measure.points import own_file
+
+        path = own_file(exchanges, packets.names, "exchanges")
     frames = Frames()
     when, heard = hear(packets, settings, frames, progress)
     if settings.choose_interval:
@@ -307,6 +311,8 @@ def _verdicts(result: ResponseResult, questions: Questions) -> Callable[[Entry],
 
 def _ask(result: ResponseResult, questions: Questions) -> None:
     """The answers of the total and of groups, in words."""
+    if not questions:
+        return
     delays, estimated = _asked(result.total), result.total.estimated
     if result.beside is None or estimated is None:
         result.notes += questions.sentences(delays)
@@ -376,6 +382,8 @@ def _need_clients(heard: Heard, packets: Packets, servers: tuple[Server, ...]) -
     """Without a packet from a client: say why, and what to do."""
     names = ", ".join(packets.names)
     if not heard.from_clients + heard.from_servers + heard.left_out:
+        from wirelag.measure.hints import because
+
         raise WirelagError(f"{names}: no packets to measure{because(packets, 'response')}")
     if servers and not heard.from_clients:
         wanted = ", ".join(str(server) for server in servers)

@@ -43,7 +43,7 @@ MOST_HELD: Final = 1 << 16  # exchanges that wait for a verdict about their flow
 _SERVER: Final = np.uint64(0xFFFFFFFF)  # port and protocol of the server, in the last word of the ends
 
 
-@dataclass
+@dataclass(eq=False)
 class Heard:
     """The synopses of an interval, and how many packets clients and servers sent."""
 
@@ -143,7 +143,7 @@ class ResponseMeter:
         return heard
 
 
-@dataclass
+@dataclass(eq=False)
 class Chosen:
     """What each method is to report. None: it applies to nothing."""
 

@@ -74,8 +74,8 @@ class Certainty:
 
     def mean_ci_ns(self) -> Bounds | None:
         """The interval of the mean."""
-        delays, alone = self._delays, self._delays.mean_error_ns()
-        if delays.mean_ns is None or alone is None or self.why_none is not None:
+        delays = self._delays
+        if delays.mean_ns is None or self.why_none is not None or (alone := delays.mean_error_ns()) is None:
             return None
         error = _together(alone, [one.mean_error_ns(alone) for one in self._sources if one], delays.samples)
         low, high = bounds(delays.mean_ns, error, delays.mean_ns - (delays.min_ns or 0))

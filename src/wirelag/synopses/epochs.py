@@ -52,7 +52,7 @@ TCP: Final = 6
 TUNNEL: Final = 1 << 8  # in the last word of the ends: a tunnel, whose contents are hidden
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Epochs:
     """The synopsis: ended epochs, and counts of packets."""
 

@@ -135,7 +135,7 @@ def _columns(flows: int, places: Mapping[str, Array]) -> Array:
     return np.stack(counted, axis=1).astype(np.int64)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Exchanges:
     """The synopsis: ended exchanges, and counters."""
 
