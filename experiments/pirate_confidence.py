@@ -2,8 +2,8 @@
 
 Every epoch is put on its ground, and its answer compared with the truth: exact exchanges of the full capture, or the
 log of the lab's client. `pirate_confidence.tsv` holds the counts for each ground and source (the project of a capture;
-the lab is one source). The confidence of a ground is its share of answers within 25%; a source counts as at most MOST
-epochs of a ground, and four right and four wrong answers are added.
+the lab is one source). The confidence of a ground is its share of answers within 25%; a project counts as at most MOST
+epochs of a ground, the lab as at most MOST_LAB, and two right and two wrong answers are added.
 
     python experiments/pirate_confidence.py              the table from pirate_confidence.tsv
     python experiments/pirate_confidence.py --measure    count again: captures, and the lab (needs root)
@@ -31,8 +31,8 @@ sys.path.insert(0, str(ROOT))
 from wirelag.estimators.pirate_confidence import FLOOR, GROUNDS, grounds  # noqa: E402
 
 COUNTS = Path(__file__).with_suffix(".tsv")
-MOST = 500  # epochs of one source on one ground that count
-ADDED = 4  # right answers, and as many wrong ones
+MOST, MOST_LAB = 30, 500  # epochs of one source on one ground that count: captures of a project are alike
+ADDED = 2  # right answers, and as many wrong ones
 NEAR, FAR = 0.25, 0.5
 SURE = 70  # percent
 OTHERS = ("gap", "modes", "ack", "window", "syn")  # auto and blind are measured together
@@ -50,12 +50,13 @@ class Count(NamedTuple):
 
 
 def confidence_of(counts: Iterable[Count]) -> int:
-    """In percent, for the counts of one ground."""
+    """In percent, for the counts of one ground; nothing is certain."""
     epochs = near = 0.0
     for one in counts:
-        weight = min(1.0, MOST / one.epochs) if one.epochs else 0.0
+        most = MOST_LAB if one.source == LAB else MOST
+        weight = min(1.0, most / one.epochs) if one.epochs else 0.0
         epochs, near = epochs + weight * one.epochs, near + weight * one.near
-    return round(100 * (near + ADDED) / (epochs + 2 * ADDED))
+    return min(99, round(100 * (near + ADDED) / (epochs + 2 * ADDED)))
 
 
 def confidences(counts: list[Count]) -> dict[str, int]:
@@ -203,11 +204,12 @@ def left_out_table(counts: list[Count]) -> None:
     """Print what confidences from all other sources promise for a project that they do not know."""
     found = [row for row in left_out(counts) if row[1]]
     sums = [sum(row[i] for row in found if isinstance(row[i], int)) for i in (1, 2, 3)]
-    show(
-        f"confidence of {SURE}% and more, each project left out",
-        ("project", "epochs", "within 25%", "off by > 50%"),
-        [(name, n, f"{near / n:.0%}", f"{far / n:.1%}") for name, n, near, far in [*found, ("all", *sums)] if n],
-    )
+    rows = [(name, n, f"{near / n:.0%}", f"{far / n:.1%}") for name, n, near, far in [*found, ("all", *sums)] if n]
+    if found:
+        near, far = (sum(row[i] / row[1] for row in found) / len(found) for i in (2, 3))
+        rows.append(("all, projects with equal weight", sums[0], f"{near:.0%}", f"{far:.1%}"))
+    header = ("project", "epochs", "within 25%", "off by > 50%")
+    show(f"confidence of {SURE}% and more, each project left out", header, rows)
 
 
 def main() -> None:

@@ -3,11 +3,16 @@
 Errors are signed, of the mean of each epoch of each flow (500 ms or more), against the client's log. Needs root.
 
     python experiments/pirate_methods.py [--quick] [--held-back] [--seed N] [NAME...]
+    python experiments/pirate_methods.py --asked [--seed N] [NAME...]
 
-With --held-back, service times and sizes differ from those on which parameters were chosen.
+With --held-back, service times and sizes differ from those on which parameters were chosen. With --asked, only `auto`
+runs, on the scenarios with required figures (tests/support/response_figures.py), and each is said to hold or not; that
+takes 18 minutes, needs an idle machine, and ends with 1 if one does not hold.
 """
 
 import argparse
+import sys
+import time
 
 from pirate_lab import (
     LITERAL,
@@ -29,6 +34,7 @@ from lab.clients import RedisBenchmark, Wrk
 from lab.scenarios import SCENARIOS, Scenario, held_back, missing
 from lab.score import Score, score
 from lab.servers import UDP
+from tests.support.response_figures import MOST_BUSY, as_required, busy, required
 
 METHODS = ("auto", "window", "ack", "modes", LITERAL, "gap", "blind")
 QUICK = ("w1-exponential", "w4-parallel-lan", "think-tenth")
@@ -41,6 +47,9 @@ Row = tuple[object, ...]
 def main() -> None:
     chosen = arguments()
     need_root()
+    if chosen.asked:
+        asked(chosen.names or [name for name in SCENARIOS if required(name)], chosen.seed)
+        return
     names = chosen.names or (QUICK if chosen.quick else [name for name, one in SCENARIOS.items() if truthful(one)])
     found: dict[str, dict[str, Score]] = {}
     why: dict[str, str] = {}
@@ -75,6 +84,7 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="three scenarios of two seconds")
+    parser.add_argument("--asked", action="store_true", help="`auto` alone, beside the required figures")
     parser.add_argument("--held-back", action="store_true", help="other service times and sizes")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("names", nargs="*", metavar="NAME", help="scenarios; default: all")
@@ -82,6 +92,28 @@ def arguments() -> argparse.Namespace:
     if unknown := [name for name in chosen.names if name not in SCENARIOS]:
         parser.error(f"no such scenario: {', '.join(unknown)}")
     return chosen
+
+
+def asked(names: list[str], seed: int) -> None:
+    """Run `auto` on scenarios, and say of each whether it has the required figures."""
+    began, rows = time.monotonic(), []
+    if (share := busy()) > MOST_BUSY:
+        print(f"others use {share:.0%} of the processors: clients will read late, and latencies seem too short")
+    for name in names:
+        if lacking := missing(SCENARIOS[name]):
+            print(f"{name}: skipped, it {lacking}")
+            continue
+        with recorded(SCENARIOS[name], None, seed) as record:
+            epochs = answered(record.capture, estimator_of("auto"))
+            figures = (*row(score(record.truth, answers(epochs))), reasons(epochs))
+        holds = as_required(name, dict(zip(HEADER[1:], map(str, figures), strict=True)))
+        rows.append((name, "yes" if holds else "NO", *figures, required(name)))
+        print(f"{name}: {'holds' if holds else 'does not hold'}", file=sys.stderr)
+    show("auto: epochs, %", (HEADER[0], "holds", *HEADER[1:], "required"), rows)
+    missed = [str(one[0]) for one in rows if one[1] == "NO"]
+    print(f"{len(rows) - len(missed)} of {len(rows)} hold, in {time.monotonic() - began:.0f} s")
+    if missed:
+        sys.exit(f"these do not: {', '.join(missed)}")
 
 
 def truthful(scenario: Scenario) -> bool:

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
+#include <vector>
 
 #include "arrays.hpp"
 #include "module.hpp"
@@ -120,29 +121,37 @@ class Groups {
         by_birth(out.data());
     }
 
-    /* The record of a group: its key, tag, count, what may have come before, birth, two words, and the sums of its legs. */
-    void record(u32 place, Room<u64> out) const
+    /* The record of each group: its key, tag, count, what may have come before, birth, two words, and the sums of its legs. */
+    void records(const Column<u32> &places, Room<u64> out) const
     {
-        check(place);
-        if (out.shape(0) != record_words)
-            throw std::invalid_argument("a record has another length");
-        std::memcpy(out.data(), wl_group_at(&all, place), sizeof(wl_group));
+        if (out.shape(0) != places.shape(0) * record_words)
+            throw std::invalid_argument("there must be room for a record of each group");
+        for (size_t i = 0; i < places.shape(0); i++) {
+            check(places.data()[i]);
+            std::memcpy(out.data() + i * record_words, wl_group_at(&all, places.data()[i]), sizeof(wl_group));
+        }
     }
 
-    /* The cells of a group, in no order: leg * BINS + bin, weight and squares of each. Returns how many there are. */
-    size_t cells(u32 place, Room<u32> where, Room<u64> weights, Room<u64> squares) const
+    /* The cells of groups, one group after the other, each in order: leg * BINS + bin, weight and squares of each cell. */
+    void cells(const Column<u32> &places, Room<u32> where, Room<u64> weights, Room<u64> squares) const
     {
-        size_t count = 0;
+        size_t room = std::min({where.shape(0), weights.shape(0), squares.shape(0)}), count = 0;
+        std::vector<u32> mine;
 
-        check(place);
-        if (std::min({where.shape(0), weights.shape(0), squares.shape(0)}) < 2 * WL_BINS)
-            throw std::invalid_argument("there must be room for every bin of both legs");
-        for (u32 cell = wl_group_at(&all, place)->cells; cell; cell = all.units[cell].sibling, count++) {
-            where.data()[count] = all.units[cell].place;
-            weights.data()[count] = all.units[cell].weight;
-            squares.data()[count] = all.units[cell].squares;
+        for (size_t i = 0; i < places.shape(0); i++) {
+            check(places.data()[i]);
+            mine.clear();
+            for (u32 cell = wl_group_at(&all, places.data()[i])->cells; cell; cell = all.units[cell].sibling)
+                mine.push_back(cell);
+            if (mine.size() > room - count)
+                throw std::invalid_argument("there must be room for all cells");
+            std::sort(mine.begin(), mine.end(), [this](u32 a, u32 b) { return all.units[a].place < all.units[b].place; });
+            for (u32 cell : mine) {
+                where.data()[count] = all.units[cell].place;
+                weights.data()[count] = all.units[cell].weight;
+                squares.data()[count++] = all.units[cell].squares;
+            }
         }
-        return count;
     }
 
     void other(Room<u64> out) const
@@ -199,8 +208,8 @@ void add_groups(nb::module_ &m)
             "Add delays, with their weights (default: 1), to the groups of their keys, and fill in the tags of these.")
         .def("merge", &Groups::merge, "other"_a, "Add the groups of another.")
         .def("places", &Groups::places, "out"_a, "The places of all groups, in the order they came.")
-        .def("record", &Groups::record, "place"_a, "out"_a, "The record of a group.")
-        .def("cells", &Groups::cells, "place"_a, "where"_a, "weights"_a, "squares"_a, "The bins of a group that hold delays.")
+        .def("records", &Groups::records, "places"_a, "out"_a, "The records of groups.")
+        .def("cells", &Groups::cells, "places"_a, "where"_a, "weights"_a, "squares"_a, "The bins of groups that hold delays.")
         .def("other", &Groups::other, "out"_a, "The delays of groups that left: two distributions.")
         .def("ranks", &Groups::ranks, "out"_a, "The registers that count groups that left.")
         .def("__len__", &Groups::size)

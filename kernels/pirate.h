@@ -54,12 +54,13 @@ enum wl_pirate_reason {
 
 /* What a confidence rests on, besides waits. */
 enum wl_pirate_trait {
-    WL_PIRATE_STAMPED = 1,  /* the client sends timestamps */
-    WL_PIRATE_TIMED = 2,    /* and the tick of the server's clock was measured */
-    WL_PIRATE_SIZED = 4,    /* the size of responses is known */
-    WL_PIRATE_EXACT = 8,    /* and all bytes are counted */
-    WL_PIRATE_IN_STEP = 16, /* what is outstanding is known */
-    WL_PIRATE_FAR = 32      /* several routers are between the client and the point */
+    WL_PIRATE_STAMPED = 1,       /* the client sends timestamps */
+    WL_PIRATE_TIMED = 2,         /* and the tick of the server's clock was measured */
+    WL_PIRATE_SIZED = 4,         /* the size of responses is known */
+    WL_PIRATE_EXACT = 8,         /* and all bytes are counted */
+    WL_PIRATE_IN_STEP = 16,      /* what is outstanding is known */
+    WL_PIRATE_FAR = 32,          /* several routers are between the client and the point */
+    WL_PIRATE_LARGE_OPENING = 64 /* the connection began with a packet in which several requests may be hidden */
 };
 
 enum wl_client_has { WL_HAS_TCP = 1, WL_HAS_TIMESTAMPS = 2, WL_HAS_IP_ID = 4, WL_HAS_TRAVELLED = 8 /* see wl_has_travelled */ };

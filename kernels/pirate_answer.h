@@ -41,7 +41,8 @@ WL_INLINE u8 wl_auto_traits(const struct wl_auto_flow *f)
 
     return (u8)((stamped ? WL_PIRATE_STAMPED : 0) | (stamped && known && WL_ON(f, WL_AUTO_MEASURED) ? WL_PIRATE_TIMED : 0) |
                 (WL_ON(f, WL_AUTO_RESPONSE) ? WL_PIRATE_SIZED : 0) | (wl_auto_exact(f) ? WL_PIRATE_EXACT : 0) |
-                (WL_ON(f, WL_AUTO_IN_STEP) ? WL_PIRATE_IN_STEP : 0) | (f->far ? WL_PIRATE_FAR : 0));
+                (WL_ON(f, WL_AUTO_IN_STEP) ? WL_PIRATE_IN_STEP : 0) | (f->far ? WL_PIRATE_FAR : 0) |
+                (f->mean_request && 4 * wl_auto_decoded(f->opening) >= f->mean_request ? WL_PIRATE_LARGE_OPENING : 0));
 }
 
 /* Learn the mean latency of an epoch; the value used for decisions changes by at most a factor of two. */

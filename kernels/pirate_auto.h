@@ -22,6 +22,7 @@
 #define WL_AUTO_MANY 32768 /* completions or requests that end an epoch: one packet brings fewer than that */
 #define WL_AUTO_SURE 32    /* most votes on what packet numbers count */
 #define WL_AUTO_ORDERED 4  /* votes */
+#define WL_AUTO_OPENING 3  /* packets with data */
 
 /* End the busy period at `at`, if nothing is outstanding. */
 WL_INLINE void wl_auto_busy_ends(struct wl_auto_flow *f, u32 at)
@@ -65,6 +66,7 @@ WL_RULE int wl_auto_forget(struct wl_auto_flow *f, const struct wl_auto_now *n)
         wl_auto_afresh(f, n->t);
         f->flags |= WL_AUTO_IN_STEP;
         f->in_flight = f->largest_flight = 1;
+        f->opened = f->opening = 0;
     }
     return 0;
 }
@@ -373,6 +375,26 @@ WL_INLINE void wl_auto_request(struct wl_auto_flow *f, struct wl_auto_now *n, u3
         wl_auto_missized(f);
 }
 
+/* One of the first packets with data. Several requests may be hidden in the largest of them, so its size is remembered. What ends a
+ * handshake (TLS) is no request, though it is half as long as what began it, or less; return whether this one is that. */
+WL_RULE int wl_auto_opening(struct wl_auto_flow *f, const struct wl_auto_now *n)
+{
+    u32 first, code;
+
+    if (!f || !n)
+        return 0;
+    first = wl_auto_decoded(f->opening);
+    code = wl_auto_code((u32)wl_min(n->payload, 65535));
+    f->opened = (f->opened + 1) & 3;
+    if (f->opened == 2 && !f->flight && first >= 192 && n->payload >= 48 && 2 * n->payload <= first) {
+        f->opening = 0;
+        return 1;
+    }
+    if (code > f->opening)
+        f->opening = code & 127;
+    return 0;
+}
+
 WL_INLINE void wl_auto_payload(struct wl_auto_flow *f, const struct wl_client_packet *p, struct wl_auto_now *n)
 {
     int full, continues;
@@ -386,6 +408,8 @@ WL_INLINE void wl_auto_payload(struct wl_auto_flow *f, const struct wl_client_pa
         return;
     full = n->payload + 48 >= wl_auto_mss(f) || (n->payload >= 500 && !n->pushed && WL_ON(f, WL_AUTO_PUSHES) && !n->ghost);
     continues = wl_auto_continues(f, n, full);
+    if (!continues && f->opened < WL_AUTO_OPENING && wl_auto_opening(f, n))
+        return;
     k = wl_auto_requests(f, n, continues, full);
     if (f->fresh && !continues)
         wl_auto_response_size(f, k);
@@ -510,7 +534,7 @@ WL_INLINE int wl_auto_belongs(struct wl_auto_flow *f, const struct wl_client_pac
         f->strays = 0;
         return 1;
     }
-    f->strays++;
+    f->strays = (f->strays + 1) & 15;
     WL_MORE(f->lost);
     return 0;
 }

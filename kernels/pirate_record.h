@@ -47,7 +47,7 @@ struct wl_auto_flow {
     s64 start_ns;                                  /* start of the epoch */
     s64 base_ns;                                   /* the minimum of time minus echo */
     s64 area;                                      /* units: integral of N dt, with the ages that requests had before the epoch */
-    u64 waits;                                     /* the last eight, see wl_auto_wait; the newest lowest */
+    u64 waits;                                     /* the last eight, see wl_auto_code; the newest lowest */
     u32 waits_before;                              /* the four before these */
     u32 busy_sum, flight_sum, think_sum;           /* units, modulo 2^32: parts of the epoch, so they fit */
     u32 last, advanced, requested, completed;      /* times of: a packet, an advance, a request, a completion */
@@ -62,6 +62,9 @@ struct wl_auto_flow {
     u32 echo_origin, own_ahead;     /* timestamps: an echo; the minimum by which the client's clock is ahead of it */
     int usual;                      /* lateness of prompt acknowledgements */
     u32 handshake, latency, steady; /* units; steady: latency for decisions */
+    u32 id_order : 6, id_steps : 6, mean_votes : 6; /* votes */
+    u32 strays : 4, far : 1;                        /* far: several routers are between the client and us */
+    u32 opened : 2, opening : 7; /* the first packets with data: their number, and the code of the largest size */
     u16 completions, busy_count, flight_count, requests, think_count; /* an epoch ends before they overflow */
     u16 outstanding, deferred, in_flight, flight, last_flight, largest_flight;
     u16 riding;                        /* for each wait whether a request brought its end, the newest lowest */
@@ -71,11 +74,10 @@ struct wl_auto_flow {
     u16 request, hole_length, flags;
     u8 crowd_size[WL_AUTO_CROWDS];
     u8 turn_outstanding, turn_before_outstanding; /* at most 255 */
-    u8 response_votes, request_votes, mean_votes, mss_votes;
-    u8 echo_tick, own_tick;                /* the tick's number; << 4: what a measurement gave instead */
-    u8 forced, unread, id_order, id_steps; /* unread: responses that ended with the last advance */
-    u8 strays : 7, far : 1;                /* far: several routers are between the client and us */
-    u8 turns, more;                        /* waits of the epoch, and advances that brought more of a response: at most 255 */
+    u8 response_votes, request_votes, mss_votes;
+    u8 echo_tick, own_tick; /* the tick's number; << 4: what a measurement gave instead */
+    u8 forced, unread;      /* unread: responses that ended with the last advance */
+    u8 turns, more;         /* waits of the epoch, and advances that brought more of a response: at most 255 */
 };
 
 _Static_assert(sizeof(struct wl_auto_flow) == 256, "a flow's record has 256 bytes");
@@ -118,12 +120,18 @@ WL_INLINE void wl_auto_remember(struct wl_auto_flow *f, u32 at, u32 k)
     f->crowd_size[0] = (u8)size;
 }
 
-/* A wait in one byte: eight steps per octave, each at most an eighth of the wait. */
-WL_INLINE u8 wl_auto_wait_code(u32 wait)
+/* A wait or a size in one byte: eight steps per octave, each at most an eighth of it. */
+WL_INLINE u8 wl_auto_code(u32 value)
 {
-    u32 octave = 63 - wl_leading_zeros(wait | 1);
+    u32 octave = 63 - wl_leading_zeros(value | 1);
 
-    return (u8)(octave < 3 ? wait : 8 * (octave - 2) + (wait >> (octave - 3) & 7));
+    return (u8)(octave < 3 ? value : 8 * (octave - 2) + (value >> (octave - 3) & 7));
+}
+
+/* The least value with this code. */
+WL_INLINE u32 wl_auto_decoded(u32 code)
+{
+    return code < 8 ? code : (8 + (code & 7)) << ((code >> 3) - 1);
 }
 
 /* The first response to a flight, or a part of it, ended `wait` after the flight began. */
@@ -132,7 +140,7 @@ WL_RULE int wl_auto_remember_wait(struct wl_auto_flow *f, u32 wait, int rides)
     if (!f)
         return 0;
     f->waits_before = f->waits_before << 8 | (u32)(f->waits >> 56);
-    f->waits = f->waits << 8 | wl_auto_wait_code(wait);
+    f->waits = f->waits << 8 | wl_auto_code(wait);
     f->riding = (u16)(f->riding << 1 | (rides & 1));
     f->turns = (u8)(f->turns < 255 ? f->turns + 1 : 255);
     return 0;
@@ -157,13 +165,14 @@ WL_INLINE s64 wl_auto_ages(const struct wl_auto_flow *f, u32 t)
 }
 
 /* Start an epoch at t. Everything starts at 0, except that outstanding requests keep their age, and a client that thinks
- * continues to. */
+ * continues to, as one does that waits for no response. */
 WL_INLINE void wl_auto_begin_epoch(struct wl_auto_flow *f, u32 t)
 {
     f->area = wl_auto_ages(f, t);
     f->busy_sum = f->flight_sum = f->think_sum = 0;
     f->completions = f->busy_count = f->flight_count = f->requests = f->think_count = 0;
-    f->lost = f->spontaneous = f->reordered = f->coalesced = 0;
+    f->lost = f->reordered = f->coalesced = 0;
+    f->spontaneous >>= 1;
     f->waits = f->waits_before = 0;
     f->turns = f->more = 0;
     f->riding = 0;

@@ -177,7 +177,7 @@ WL_INLINE u32 wl_auto_by_mean(struct wl_auto_flow *f, u32 payload)
     if (payload > 8191)
         return 1;
     if (k && (off < 0 ? -off : off) * 16 <= (int)((k < 4 ? k : 4) * mean)) {
-        f->mean_votes = (u8)(f->mean_votes < 32 ? f->mean_votes + 1 : 32);
+        f->mean_votes = f->mean_votes < 32 ? (f->mean_votes + 1) & 63 : 32;
         if (k == 1)
             f->mean_request = (u16)(mean + (u32)(wl_behind(eighths, mean) >> 3));
         return f->mean_votes >= WL_AUTO_VALID && !WL_ON(f, WL_AUTO_REQUEST) ? k : 1;
@@ -186,7 +186,7 @@ WL_INLINE u32 wl_auto_by_mean(struct wl_auto_flow *f, u32 payload)
         f->mean_request = (u16)eighths;
         f->mean_votes = 1;
     } else {
-        f->mean_votes = (u8)(f->mean_votes - 2);
+        f->mean_votes = (f->mean_votes - 2) & 63;
     }
     return 1;
 }

@@ -444,3 +444,65 @@ def test_responses_of_two_sizes() -> None:
     assert {e.in_flight for e in epochs} == {1}
     assert set(reasons(epochs[2:-1])) == {ANSWERED}
     close(errors(c.truth, epochs), within=0.05)
+
+
+# ---- how a connection opens ----
+
+LARGE_OPENING = 64  # of the column traits
+
+
+def opened(*flights: tuple[int, ...], size: int = 120) -> list[Row]:
+    """A connection whose first flights have packets of these sizes; then one request after each response."""
+    syn = Row(START_NS, 1, 0, 0, 1000, 0, 60, 0, 0, 1460, SYN, TCP | TIMESTAMPS)
+    rows = [syn, syn._replace(time_ns=START_NS + 50 * US, seq=1, ack=1, tsecr=500, tcp_flags=ACK, mss=0)]
+    for flight in (*flights, *[(size,)] * 100):
+        last = rows[-1]
+        at_ns, ack, seq = last.time_ns + 10 * MS, last.ack + 300 + len(rows) % 7, last.seq + last.payload
+        for payload in flight:
+            stamps = {"tsval": 1000 + (at_ns - START_NS) // MS, "tsecr": 500 + (at_ns - START_NS) // MS}
+            rows.append(last._replace(time_ns=at_ns, seq=seq, ack=ack, payload=payload, tcp_flags=ACK | PSH, **stamps))
+            at_ns, seq = at_ns + 20 * US, seq + payload
+    return rows
+
+
+def shown(rows: list[Row]) -> list[tuple[int, bool]]:
+    """The number in flight of each epoch, and whether requests may be hidden in the opening."""
+    kernel = pirate()
+    feed(kernel, rows)
+    kernel.cut(rows[-1].time_ns)
+    room = np.zeros((kernel.epochs, len(_kernels.EPOCH_COLUMNS)), np.uint64)
+    kernel.take(room)
+    places = [_kernels.EPOCH_COLUMNS.index(name) for name in ("in_flight", "traits")]
+    return [(in_flight, bool(traits & LARGE_OPENING)) for in_flight, traits in room[:, places].tolist()]
+
+
+@pytest.mark.parametrize(
+    ("flights", "in_flight", "is_large"),
+    [
+        ([(120,)], 1, False),
+        ([(240,), (9,)], 1, True),
+        ([(120, 120)], 2, False),
+        ([(517,), (80, 120)], 1, False),
+        ([(517,), (80, 700)], 1, True),
+        ([(517,), (300, 120)], 2, True),
+    ],
+    ids=["requests alike", "HTTP/2", "two at once", "TLS", "HTTP/2 over TLS", "no handshake"],
+)
+def test_how_a_connection_opens(flights: list[tuple[int, ...]], in_flight: int, is_large: bool) -> None:
+    found = shown(opened(*flights))
+    assert len(found) >= 2
+    assert set(found) == {(in_flight, is_large)}
+
+
+def test_the_doubt_of_an_open_loop_lasts() -> None:
+    """Requests every 50 ms whatever the server does: in quiet epochs none overlap, and these are the quick ones."""
+    c = Connection(
+        exponential(10 * MS),
+        request=lambda rng: rng.randint(60, 1200),
+        response=lambda rng: rng.randint(100, 3000),
+        open_loop_ns=50 * MS,
+        seconds=60,
+    ).run()
+    found = reasons(epochs_of(c.rows))
+    assert len(found) > 50
+    assert found.count(ANSWERED) <= 0.1 * len(found)

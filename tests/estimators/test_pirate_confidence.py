@@ -34,7 +34,7 @@ def code(wait_ns: int) -> int:
 def epoch(waits_ms: list[float], riding: int = 0, network_ms: float = 0, **values: int) -> dict[str, int]:
     """An epoch of `auto` that the kernel did not answer, with these waits, newest first."""
     words = bytes(code(int(wait * MS)) for wait in waits_ms).ljust(12, b"\0")
-    named = dict.fromkeys(EPOCH.names or (), 0) | {"method": 5, "reason": 1, "in_flight": 1, "end_ns": 500 * MS}
+    named = dict.fromkeys(EPOCH.names or (), 0) | {"method": 5, "reason": 1, "in_flight": 1, "end_ns": 501 * MS}
     named |= {"waits": int.from_bytes(words[:8], "little"), "waits_before": int.from_bytes(words[8:], "little")}
     named |= {"riding": riding, "turns": len(waits_ms), "requests": len(waits_ms)}
     return named | {"network_ns": int(network_ms * MS) or -1} | values
@@ -62,7 +62,8 @@ def test_it_equals_its_twin() -> None:
         values = {"method": rng.choice([5, 5, 5, 5, 6, 1, 4]), "reason": 0 if told else rng.randrange(1, 11)}
         values |= {"sum_ns": int(base * rng.uniform(0.7, 1.4) * MS) * count, "count": count} if told else {}
         values |= {
-            "traits": rng.randrange(64),
+            "traits": rng.randrange(128),
+            "end_ns": rng.choice([500, 501, 505]) * MS + rng.choice([-2001, -2000, 0, 2000, 2001]),
             "in_flight": rng.choice([1, 1, 4]),
             "tick": rng.randrange(9),
             "more": rng.choice([0, 1, 2, 3, 9]),
@@ -91,14 +92,30 @@ def test_waits_that_equal_the_handshake_are_answered() -> None:
         ([48, 0.4, 60], {}),  # acknowledged late, alone
         ([25.2, 24.9], {"traits": 32}),  # the client is far from the point
         ([12, 13, 12, 11], {"riding": 15}),  # a client that polls
+        ([25.2, 24.9], {"end_ns": 40 * MS - 1000}),  # times that a program invented
     ],
-    ids=["delayed", "far", "polls"],
+    ids=["delayed", "far", "polls", "coarse clock"],
 )
 def test_other_waits_are_not(waits_ms: list[float], values: dict[str, int]) -> None:
-    network = 25 if values.get("traits") else 0.3
+    network = 0.3 if waits_ms[0] < 25 or len(waits_ms) > 2 else 25
     (said,) = judge(epoch(waits_ms, network_ms=network, **values))
     assert said["count"] == 0
     assert said["reason"] > 0
+
+
+TIMED, LARGE_OPENING = 2, 64
+
+
+@pytest.mark.parametrize(("network_ms", "is_told"), [(0.3, False), (6, True)], ids=["near", "far"])
+def test_requests_may_be_hidden_in_a_large_opening(network_ms: float, is_told: bool) -> None:
+    """Unless the way takes so long that the response to another request would have come too soon."""
+    values = {"reason": 0, "count": 40, "sum_ns": 40 * 10 * MS, "traits": TIMED}
+    plain, large = judge(
+        epoch([10] * 12, network_ms=network_ms, **values),
+        epoch([10] * 12, network_ms=network_ms, **values | {"traits": TIMED | LARGE_OPENING}),
+    )
+    assert plain["count"] == 40
+    assert (large["count"] == 40) is is_told
 
 
 def test_one_late_acknowledgement_does_not_count() -> None:

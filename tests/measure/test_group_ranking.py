@@ -13,8 +13,11 @@ import polars as pl
 import pytest
 
 import wirelag
+from tests.support.command import wirelag as command
 from tests.support.pings import write_pings
 from wirelag.measure.group_entries import GroupEntries
+from wirelag.measure.groups import figure as named
+from wirelag.measure.result import Entry
 from wirelag.measure.rtt import RttResult
 from wirelag.stats.distribution import Distribution
 
@@ -30,6 +33,15 @@ def late(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scale = 1e6 * (1 + np.maximum(0, of - 2_500) / 20)
     sent = 10**18 + np.arange(len(of)) * 10**6
     write_pings(path, 0x20000000 + of, sent, (scale * rng.lognormal(0, 0.3, len(of))).astype(np.int64))
+    return path
+
+
+@pytest.fixture(scope="module")
+def two_legs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Connections and queries: some have delays to the server, some to the client, most to both."""
+    path = tmp_path_factory.mktemp("legs") / "legs.pcap"
+    options = ("--packets", "4000", "--seed", "3", "--servers", "50", "--dns", "0.7", "--unanswered", "0.1", "--quiet")
+    command("simulate", *options, "-o", path)
     return path
 
 
@@ -63,6 +75,37 @@ def test_the_slowest_are_found_even_if_they_come_last(late: Path, figure: str) -
     assert {entry.key for entry in result.groups[:20]} <= set(last)
 
 
+def plain_value(entry: Entry, leg: str, figure: str) -> tuple[bool, float]:
+    """What a group is in order of, from the report that it gets when it is shown: its leg, else the other."""
+    of_leg = entry.report if leg in ("both", "mixed") else entry.legs[leg].report if leg in entry.legs else None
+    own = named(of_leg, figure) if of_leg is not None and of_leg.samples else None
+    others = [named(one.report, figure) or 0.0 for one in entry.legs.values()]
+    return own is None, -(max(others) if own is None else own)
+
+
+@pytest.mark.parametrize("leg", ["server", "client", "both", "mixed"])
+def test_order_is_that_of_the_reports(two_legs: Path, leg: str) -> None:
+    for by, figure in (("flow", "p99"), ("flow", "mean"), ("client", "std"), ("subnet", "max")):
+        result = wirelag.rtt(two_legs, by=by, leg=leg, sort=figure, charts=False)
+        assert result.ranked == (leg if leg in ("both", "mixed") else "client" if by == "client" else "server")
+        values = [plain_value(entry, result.ranked, figure) for entry in result.groups]
+        assert values == sorted(values)
+        assert len(set(values)) > 6
+
+
+def test_groups_that_break_an_agreement_are_those_that_say_so(two_legs: Path) -> None:
+    slas = ["p99<60ms", "server.mean<=20ms", "client.above(10ms)<50%", "max<1us", "min<10s"]
+    result = wirelag.rtt(two_legs, by="flow", sla=slas, charts=False)
+    assert not result.holds
+    for i, sla in enumerate(slas):
+        broken = [entry.key for entry in result.groups if entry.verdicts.sla[i]["holds"] is False]
+        said = [line for line in result.notes if line.startswith(f"{sla}: does not hold for ")]
+        assert (sla == "min<10s") == (not broken) == (not said)
+        first = f"{', '.join(broken[:3])}{', ...' * (len(broken) > 3)}"
+        told = f"{sla}: does not hold for {len(broken):,} of {len(result.groups):,} groups: {first}"
+        assert all(line == told for line in said)
+
+
 def test_only_groups_that_are_shown_are_made(late: Path) -> None:
     """The figures of a group take longer than its packets: a million would take an hour."""
     result = wirelag.rtt(late, by="server", charts=False, top=7)
@@ -70,6 +113,15 @@ def test_only_groups_that_are_shown_are_made(late: Path) -> None:
     assert isinstance(result.groups, GroupEntries)
     assert len(result.groups) == SERVERS
     assert 7 <= len(result.groups._made) <= 21  # by the table, and by notes
+
+
+@pytest.mark.parametrize(("sort", "words"), [("samples", "most samples first"), ("p99", "largest p99 first")])
+def test_table_and_page_say_what_groups_are_in_order_of(late: Path, sort: str, words: str) -> None:
+    for memory, of in (("64MiB", ""), ("1MiB", ", of the groups kept")):
+        result = wirelag.rtt(late, by="server", sort=sort, group_memory=memory, charts=False)
+        said = words.replace(" first", " to the server first") + of
+        assert f"by server, {said}" in result.table()
+        assert f"Delays by server, {words}{of}" in result.to_html()
 
 
 def test_groups_change_nothing_else(late: Path) -> None:

@@ -155,7 +155,10 @@ def packed(values: list[int], bits: int) -> int:
 
 def traits(record: Record) -> int:
     is_timed = record.is_stamped and record.clock.is_sure and record.clock.echo_tick.number != UNKNOWN
-    shown = (record.is_stamped, is_timed, record.knows_response, record.is_exact, record.in_step, record.is_far)
+    shown = (
+        record.is_stamped, is_timed, record.knows_response, record.is_exact, record.in_step, record.is_far,
+        record.mean.eighths > 0 and 8 * record.opening.size >= 2 * record.mean.eighths,
+    )  # fmt: skip
     return packed([int(one) for one in shown], 1)
 
 

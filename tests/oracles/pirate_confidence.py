@@ -7,7 +7,7 @@ shares of grounds are the code's: experiments/pirate_confidence.py has what they
 from collections.abc import Mapping
 from fractions import Fraction
 
-TIMED, EXACT, FAR = 2, 8, 32
+TIMED, EXACT, FAR, LARGE_OPENING = 2, 8, 32, 64
 ANSWERED, DOUBTFUL = 0, 16
 NAMES = ("gap", "modes", "ack", "window", "syn", "auto", "blind")
 FLOOR = 50
@@ -34,6 +34,8 @@ def ground(epoch: Mapping[str, int]) -> tuple[str, int, int]:
     where = place(epoch, waits, rides, m)
     if where in ("counted", "counted_only", "timed", "timed_several"):
         return (where, *told)
+    if where == "network":
+        return (where, sum(waits) // k * epoch["turns"], epoch["turns"])
     if where == "weak" and (epoch["reason"] == ANSWERED or m == 0):
         return (where, *told)
     return (where, *by_wait)
@@ -44,32 +46,41 @@ def place(epoch: Mapping[str, int], waits: list[int], rides: list[bool], m: int)
     timed, exact, far = (bool(traits & bit) for bit in (TIMED, EXACT, FAR))
     late = sum(wait > 20_000_000 and not riding for wait, riding in zip(waits, rides, strict=True)) * 5 > k
     agrees = k > 0 and 4 * abs(epoch["sum_ns"] - m * epoch["count"]) <= m * epoch["count"]
-    near = k > 0 and m > 0 and not far and network_ns >= 10_000_000
+    is_coarse = all(is_round(epoch[name]) for name in ("start_ns", "end_ns"))
+    near = k > 0 and m > 0 and not far and not is_coarse and network_ns >= 10_000_000
     near = near and Fraction(4, 5) <= Fraction(m, network_ns) <= Fraction(5, 4)
+    close = near and abs(Fraction(m, network_ns) - 1) <= Fraction(1, 8)
+    is_shown = shown(epoch, waits, m)
     alone, tight = 2 * sum(rides) <= k, 4 * sum(waits) <= 5 * m * k
     one_each = epoch["requests"] > 0 and 3 * epoch["requests"] <= 4 * epoch["turns"] and epoch["more"] <= epoch["turns"]
     if epoch["reason"] == ANSWERED:
+        if epoch["in_flight"] <= 1 and epoch["sum_ns"] > Fraction(3, 2) * (epoch["end_ns"] - epoch["start_ns"]):
+            return "weak"
         if exact:
             return "counted" if timed and epoch["count"] >= 16 else "counted_only"
         if timed and epoch["count"] >= 16:
-            if not possible(epoch, waits, rides, m):
+            if not (is_shown and possible(epoch, waits, rides, m)):
                 return "weak"
             return "timed" if epoch["in_flight"] <= 1 else "timed_several"
-        if timed and agrees and not late:
+        if timed and agrees and is_shown and not late:
             return "agrees"
-        if timed and agrees and not near:
+        if timed and agrees and is_shown and not near:
             return "agrees_late"
     in_turn = epoch["requests"] <= 2 * epoch["turns"] and epoch["doubts"] <= epoch["requests"]
     in_turn = in_turn and epoch["more"] <= epoch["turns"]
-    if near and alone and tight and one_each:
+    if close and alone and tight and one_each:
         return "network"
-    if near and alone and in_turn and k >= 4:
+    if close and alone and in_turn and k >= 4:
         return "network_most"
     if near and alone and tight and epoch["more"] <= 4 * epoch["turns"]:
         return "network_few"
     if near and tight and one_each:
         return "network_riding"
     return "weak"
+
+
+def is_round(time_ns: int) -> bool:
+    return abs(time_ns - 10_000_000 * round(Fraction(time_ns, 10_000_000))) <= 2_000
 
 
 TICKS_NS = (0, 1_000, 10_000, 100_000, 1_000_000, 2_000_000, 4_000_000, 10_000_000, 100_000_000)
@@ -85,6 +96,13 @@ def possible(epoch: Mapping[str, int], waits: list[int], rides: list[bool], m: i
         return not hidden and epoch["sum_ns"] <= Fraction(3, 2) * m * epoch["count"]
     few = 4 if epoch["more"] >= epoch["turns"] / 4 else 32
     return few * epoch["doubts"] <= epoch["requests"]
+
+
+def shown(epoch: Mapping[str, int], waits: list[int], m: int) -> bool:
+    if not epoch["traits"] & LARGE_OPENING:
+        return True
+    is_long_way = epoch["network_ns"] > 0 and 2 * epoch["network_ns"] >= m
+    return is_long_way and len(waits) >= 8 and min(waits) >= Fraction(7, 8) * epoch["network_ns"]
 
 
 def judge(epoch: Mapping[str, int], shares: Mapping[str, int]) -> dict[str, int]:

@@ -30,6 +30,31 @@ class Turn:
     fresh: int = 0
 
 
+@dataclass
+class Opening:
+    """The first three packets with data: how many came, and the size of the largest, rounded down."""
+
+    packets: int = 0
+    size: int = 0
+
+    def ends_handshake(self, payload: int, opens: bool) -> bool:
+        """Whether this packet, no longer than half of the first, is no request."""
+        if self.packets == 3:
+            return False
+        self.packets += 1
+        if self.packets == 2 and opens and self.size >= 192 and 48 <= payload <= self.size // 2:
+            self.size = 0
+            return True
+        self.size = max(self.size, rounded(min(payload, 65535)))
+        return False
+
+
+def rounded(size: int) -> int:
+    """Its four highest bits."""
+    low = max(0, size.bit_length() - 4)
+    return size >> low << low
+
+
 class Crowds:
     """Requests sent, newest first: number and mean time."""
 

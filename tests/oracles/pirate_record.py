@@ -9,7 +9,7 @@ from collections import Counter
 from tests.oracles.pirate_clocks import UNKNOWN, Clock, circle, units
 from tests.oracles.pirate_modes import ACK, FIN, SYN, ClientPacket, clamp
 from tests.oracles.pirate_modes import behind as apart
-from tests.oracles.pirate_parts import Crowds, Hole, Seen, Sums, Turn
+from tests.oracles.pirate_parts import Crowds, Hole, Opening, Seen, Sums, Turn
 from tests.oracles.pirate_sizes import TRUSTED, Mean, Size, believed
 
 PSH = 8
@@ -52,6 +52,7 @@ class Record:
         self.fresh = 0
         self.hole: Hole | None = None
         self.is_full = self.pushes = False
+        self.opening = Opening()
         # Sizes
         self.response, self.request, self.mean = Size(), Size(), Mean()
         self.knows_response = self.knows_request = self.is_missized = False
@@ -133,7 +134,7 @@ class Record:
 
     def begin_epoch(self, t: int) -> None:
         lone = 0 if self.is_stamped and self.clock.is_sure else self.sums.doubt("lone") >> 1
-        self.sums = Sums(self.ages(t), doubts=Counter(lone=lone))
+        self.sums = Sums(self.ages(t), doubts=Counter(lone=lone, spontaneous=self.sums.doubt("spontaneous") >> 1))
 
     # Take
 
@@ -189,6 +190,7 @@ class Record:
             self.afresh(t)
             self.in_step = True
             self.w = self.largest_flight = 1
+            self.opening = Opening()
         sums.area += (self.n + self.deferred) * dt
         if self.deferred > 0 and dt > units(64):
             waited = circle(t - self.deferred_at)
@@ -319,6 +321,8 @@ class Record:
         else:
             continues = self.is_full and self.fresh == 0
             self.is_full = is_full or continues
+        if not continues and self.opening.ends_handshake(p.payload, self.flight == 0):
+            return
         k = self.requests_in(p, continues, is_full)
         if self.fresh > 0 and not continues:
             self.size_responses(k)

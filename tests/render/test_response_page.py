@@ -90,7 +90,7 @@ def test_every_chart_is_drawn_without_requests(tool: Callable[[str], str], tmp_p
     ran = opened(tmp_path, tool("chromium"), MIRROR, "--interval", "1s")
     assert asked_by_the_page(ran.log) == []
     time = drawn_in(ran.shown, "time")
-    assert COLOURS < time.count('class="series points"') <= 2 * COLOURS  # some servers have no estimate of one kind
+    assert COLOURS <= time.count('class="series points"') <= 2 * COLOURS  # some servers have no estimate of one kind
     assert time.count('class="series line"') == 2
     assert 'class="series heat"' in time
     assert 'class="series bars"' in drawn_in(ran.shown, "groups")
@@ -121,7 +121,7 @@ def test_points_are_the_answered_epochs_by_server(epochs: Epochs) -> None:
     assert sorted(y for one in points for y in one["y"]) == pytest.approx(
         sorted(rows["sum_ns"] / rows["count"] / 1e9), rel=1e-5
     )
-    assert len({one["colour"] for one in points}) == len(points) == COLOURS
+    assert len({one["colour"] for one in points}) == len(points) == 3  # servers
     for one in points:
         assert all(one["name"] in text for text in one["tips"])
 

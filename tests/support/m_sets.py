@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 
@@ -56,7 +56,8 @@ def agents(url: str, config: Config, has_ns: dict[str, int]) -> Iterator[dict[st
     def keep_saying() -> None:
         while not done.wait(1.0):
             for point, valid_ns in list(has_ns.items()):
-                says(url, point, config, valid_ns)
+                with suppress(OSError):  # a busy collector turns it away: it says so again, as agents do
+                    says(url, point, config, valid_ns)
 
     for point, valid_ns in has_ns.items():
         says(url, point, config, valid_ns)

@@ -36,15 +36,19 @@ REACHED = {  # not always as required on two idle processors: what is reached, a
     "memcached-w4": (Asked(10, 75), "a client that is interrupted reads late what its kernel has acknowledged"),
     "udp-w4": (Asked(5, 90), "one that is interrupted in its opening flight seems to have fewer in flight"),
 }
-TODAY = (  # wide area and today's protocols: Asked(8, 85), or silent
-    *("pages-equal-wide", "pages-varied-wide", "http2-w1", "tls-far", "tls-20k", "parts-at-once"),
-    *("long-polls", "long-polls-some", "smb", "smb-far", "ssh-person", "parts", "http2-w4-far", "http2-w16-20k"),
-    *("grpc-w1", "grpc-w4", "grpc-w4-20k-far"),
+TODAY = dict.fromkeys(  # wide area and today's protocols; or abstains
+    (
+        *("pages-equal-wide", "pages-varied-wide", "http2-w1", "tls-far", "tls-20k", "parts-at-once", "parts"),
+        *("long-polls", "long-polls-some", "smb", "smb-far", "ssh-person", "ssh-person-far", "tls-tickets"),
+        *("http2-w4", "http2-w4-far", "http2-w16-20k", "grpc-w1", "grpc-w4", "grpc-w4-20k-far"),
+    ),
+    Asked(8, 85),
 )
-MISLED = {  # of these not yet: why
-    "http2-w4": "all requests of the opening are in one packet, so that one seems to be in flight (confidence 63%)",
-    "tls-tickets": "the end of the handshake seems to be a request that stays in flight: 81 to 95% within 15%",
-    "ssh-person-far": "some typed characters have no response of their own: 81 to 90% within 15%",
+HIDDEN = {  # or abstains
+    **dict.fromkeys(("udp-w1", "http3-w1"), Asked(2, 95)),
+    **dict.fromkeys(("udp-w4", "http3-w4"), Asked(5, 95)),
+    **{f"udp-ack-{how}w{w}": Asked(8, 85) for how in ("", "half-", "late-") for w in (1, 2, 4, 16)},
+    **dict.fromkeys(("http3-w2", "http3-w16", "http3-20k", "wireguard", "wireguard-w1"), Asked(8, 85)),
 }
 UNKNOWABLE = ("open-varied", "tunnel", "joined", "udp-clock", "udp-open", "wireguard")
 
@@ -62,9 +66,32 @@ def busy() -> float:
     return 1 - idle / whole
 
 
-def holds(row: dict[str, str], asked: Asked, most_abstained: float = MOST_ABSTAINED) -> bool:
+def holds(row: dict[str, str], asked: Asked, most_abstained: float = MOST_ABSTAINED, fewest: int = FEWEST) -> bool:
     """Whether there are enough epochs with the required accuracy."""
-    if int(row["epochs"]) < FEWEST or row["median"] == "-":
+    if int(row["epochs"]) < fewest or row["median"] == "-":
         return False
     near = abs(float(row["median"])) <= asked.median and float(row["within 15%"]) >= asked.close
     return near and float(row["abstained"]) <= most_abstained
+
+
+def required(name: str) -> str:
+    """What is required of a scenario, in words; nothing: it is empty."""
+    if name in UNKNOWABLE:
+        return f"abstains in {LEAST_ABSTAINED:g}%"
+    asked = REACHED[name][0] if name in REACHED else (ASKED | HIDDEN | TODAY).get(name)
+    if asked is None:
+        return ""
+    accuracy = f"median within {asked.median:g}%, {asked.close:g}% within 15%"
+    return accuracy if name in ASKED else f"{accuracy}, or abstains in {LEAST_ABSTAINED:g}%"
+
+
+def as_required(name: str, row: dict[str, str]) -> bool:
+    """Whether a row of the table has the required figures."""
+    if name not in ASKED and float(row["abstained"]) >= LEAST_ABSTAINED:
+        return True
+    if name in UNKNOWABLE:
+        return False
+    asked = REACHED[name][0] if name in REACHED else (ASKED | HIDDEN | TODAY)[name]
+    if name in TODAY:
+        return holds(row, asked, 100, 1)
+    return holds(row, asked, MOST_ABSTAINED if name in ASKED else 50)

@@ -180,7 +180,7 @@ def test_wrong_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match="a key, a leg and a tag"):
         groups.add(np.zeros(5, np.uint64), np.zeros(1, np.uint8), np.zeros(1, np.int64), none, tags)
     with pytest.raises(ValueError, match="no group is there"):
-        groups.record(1, np.empty(_kernels.GROUP_RECORD_WORDS, np.uint64))
+        groups.records(np.array([1], np.uint32), np.empty(_kernels.GROUP_RECORD_WORDS, np.uint64))
     with pytest.raises(ValueError, match="at least 1 MiB"):
         _kernels.Groups(1000, 1)
     with pytest.raises(ValueError, match="same kind"):

@@ -6,8 +6,8 @@ and .tsv). A ground below the floor gives no answer. Integer only: the same in u
 kernel. docs/reference/pirate.md, "Confidence".
 
 A *wait* lasts from the first packet of a request to the first acknowledgement of its response. It is an upper bound:
-the acknowledgement may have been delayed, or have waited for the next request. So its median counts, not its mean, and
-where it equals the round trip of the handshake nothing can have been added.
+the acknowledgement may have been delayed, or have waited for the next request. So the median counts, not the mean,
+unless both are alike; and where it equals the round trip of the handshake nothing can have been added.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ Array = npt.NDArray[Any]
 
 FLOOR: Final = 50  # percent: below it an epoch is silent
 KEPT: Final = 12  # waits
-TIMED, EXACT, FAR = 2, 8, 32  # of the column traits
+TIMED, EXACT, FAR, LARGE_OPENING = 2, 8, 32, 64  # of the column traits
 MANY: Final = 16  # responses
 MOST: Final = 4  # waits whose median tells something
 FAR_NS: Final = 10_000_000  # a round trip from which on a client's own delays are small
+COARSE_NS: Final = 10_000_000  # where epochs begin and end at multiples of this, clocks are coarse, or invented
+ROUND_NS: Final = 2_000  # by which such times may be off: programs write fractions
 LATE_NS: Final = 20_000_000  # an acknowledgement alone, this late, may have been delayed on purpose
 TICKS_NS: Final = np.array([0, 10**3, 10**4, 10**5, 10**6, 2 * 10**6, 4 * 10**6, 10**7, 10**8], np.int64)
 AUTO, SYN, BLIND = (METHODS.index(name) for name in ("auto", "syn", "blind"))
@@ -45,24 +47,24 @@ class Ground:
 
 
 GROUNDS: Final = (
-    Ground("counted", 97, "bytes count requests and responses, and timestamps date them"),
-    Ground("counted_only", 98, "bytes count requests and responses, without dates or fewer than 16"),
-    Ground("timed", 63, "timestamps date at least 16 responses, one in flight"),
-    Ground("timed_several", 94, "timestamps date at least 16 responses, several in flight"),
-    Ground("agrees", 93, "timestamps date the responses, and most waits agree"),
-    Ground("agrees_late", 69, "the same, but acknowledgements came alone and late"),
+    Ground("counted", 98, "bytes count requests and responses, and timestamps date them"),
+    Ground("counted_only", 99, "bytes count requests and responses, without dates or fewer than 16"),
+    Ground("timed", 99, "timestamps date at least 16 responses, one in flight"),
+    Ground("timed_several", 97, "timestamps date at least 16 responses, several in flight"),
+    Ground("agrees", 97, "timestamps date the responses, and most waits agree"),
+    Ground("agrees_late", 86, "the same, but acknowledgements came alone and late"),
     Ground("network", 95, "all waits equal the round trip of the handshake"),
-    Ground("network_most", 88, "the median of at least 4 waits equals the round trip of the handshake"),
-    Ground("network_few", 66, "waits equal the round trip of the handshake, but not one for each request"),
-    Ground("network_riding", 58, "waits that ended with the next request equal the round trip of the handshake"),
-    Ground("weak", 25, "none of these"),
-    Ground("blind", 98, "sizes and times of packets only, one in flight"),
-    Ground("blind_several", 96, "sizes and times of packets only, several in flight"),
-    Ground("gap", 17, "the method gap"),
-    Ground("modes", 28, "the method modes"),
-    Ground("ack", 29, "the method ack"),
-    Ground("window", 42, "the method window"),
-    Ground("syn", 74, "the round trip of the handshake instead of a response"),
+    Ground("network_most", 89, "the median of at least 4 waits equals the round trip of the handshake"),
+    Ground("network_few", 69, "waits equal the round trip of the handshake, but not one for each request"),
+    Ground("network_riding", 63, "waits that ended with the next request equal the round trip of the handshake"),
+    Ground("weak", 26, "none of these"),
+    Ground("blind", 99, "sizes and times of packets only, one in flight"),
+    Ground("blind_several", 99, "sizes and times of packets only, several in flight"),
+    Ground("gap", 24, "the method gap"),
+    Ground("modes", 35, "the method modes"),
+    Ground("ack", 46, "the method ack"),
+    Ground("window", 57, "the method window"),
+    Ground("syn", 60, "the round trip of the handshake instead of a response"),
 )
 PLACES: Final = {ground.name: place for place, ground in enumerate(GROUNDS)}
 CONFIDENCES: Final = np.array([ground.confidence for ground in GROUNDS])
@@ -93,6 +95,9 @@ def grounds(rows: Array) -> tuple[Array, Array, Array]:
     total_ns = np.where(waits_ns == _NONE, 0, waits_ns).sum(1)
     told, count, network_ns = rows["reason"] == 0, rows["count"], rows["network_ns"]
     timed, exact, far = ((rows["traits"] & bit) > 0 for bit in (TIMED, EXACT, FAR))
+    off_ns = [(rows[name] + ROUND_NS) % COARSE_NS for name in ("start_ns", "end_ns")]
+    coarse = np.maximum(*off_ns) <= 2 * ROUND_NS
+    shown = _shown(rows, waits_ns, kept, middle_ns)
     several = rows["in_flight"] > 1
     late = 5 * ((waits_ns != _NONE) & ~rides & (waits_ns > LATE_NS)).sum(1) > kept
     agrees = (kept > 0) & (4 * np.abs(rows["sum_ns"] - middle_ns * count) <= middle_ns * count)
@@ -100,23 +105,25 @@ def grounds(rows: Array) -> tuple[Array, Array, Array]:
     alone = 2 * (rides & (waits_ns != _NONE)).sum(1) <= kept
     one_each = (rows["requests"] > 0) & (3 * rows["requests"] <= 4 * rows["turns"]) & (rows["more"] <= rows["turns"])
     any_wait = (kept > 0) & (middle_ns > 0)
-    near = (
-        any_wait & ~far & (network_ns >= FAR_NS) & (5 * middle_ns >= 4 * network_ns) & (4 * middle_ns <= 5 * network_ns)
-    )
+    near = any_wait & ~far & ~coarse & (network_ns >= FAR_NS)
+    close = near & (8 * middle_ns >= 7 * network_ns) & (8 * middle_ns <= 9 * network_ns)
+    near &= (5 * middle_ns >= 4 * network_ns) & (4 * middle_ns <= 5 * network_ns)
     in_turn = (rows["requests"] <= 2 * rows["turns"]) & (rows["doubts"] <= rows["requests"])
     in_turn &= rows["more"] <= rows["turns"]
     dated = told & ~exact & timed & (count >= MANY)
     by_count = told & (exact | dated)
+    before = told & ~several & (2 * rows["sum_ns"] > 3 * (rows["end_ns"] - rows["start_ns"]))
     conditions = (
-        ("weak", dated & ~_possible(rows, waits_ns, kept, rides, middle_ns)),
+        ("weak", before),
+        ("weak", dated & ~(shown & _possible(rows, waits_ns, kept, rides, middle_ns))),
         ("counted", by_count & exact & timed & (count >= MANY)),
         ("counted_only", by_count & exact),
         ("timed", by_count & ~several),
         ("timed_several", by_count),
-        ("agrees", told & timed & agrees & ~late),
-        ("agrees_late", told & timed & agrees & ~near),
-        ("network", near & alone & tight & one_each),
-        ("network_most", near & alone & in_turn & (kept >= MOST)),
+        ("agrees", told & timed & agrees & shown & ~late),
+        ("agrees_late", told & timed & agrees & shown & ~near),
+        ("network", close & alone & tight & one_each),
+        ("network_most", close & alone & in_turn & (kept >= MOST)),
         ("network_few", near & alone & tight & (rows["more"] <= 4 * rows["turns"])),
         ("network_riding", near & tight & one_each),
     )
@@ -129,7 +136,8 @@ def grounds(rows: Array) -> tuple[Array, Array, Array]:
     for name, of_method in others.items():
         place[rows["method"] == METHODS.index(name)] = of_method
     place[(rows["method"] == BLIND) & several] = PLACES["blind_several"]
-    sum_ns = np.where(by_wait, middle_ns * rows["turns"], rows["sum_ns"])
+    typical_ns = np.where(place == PLACES["network"], total_ns // np.maximum(kept, 1), middle_ns)
+    sum_ns = np.where(by_wait, typical_ns * rows["turns"], rows["sum_ns"])
     return place, sum_ns, np.where(by_wait, rows["turns"], count)
 
 
@@ -149,6 +157,16 @@ def _possible(rows: Array, waits_ns: Array, kept: Array, rides: Array, middle_ns
     in_flights = ~in_turn & triggered
     below_tick = (sum_ns < TICKS_NS[rows["tick"]] * count) & (2 * rides.sum(1) > kept)
     return np.asarray(np.where(rows["in_flight"] > 1, one_by_one | in_flights, ~hidden & ~below_tick))
+
+
+def _shown(rows: Array, waits_ns: Array, kept: Array, middle_ns: Array) -> Array:
+    """Whether the number in flight is known, though several requests may be hidden in a large opening packet.
+
+    The next response after such an opening comes soon; in a network that takes half of the usual wait, too soon.
+    """
+    sooner = waits_ns <= (7 * rows["network_ns"][:, None] - 1) // 8
+    one = (kept >= 8) & ~sooner.any(1) & (2 * rows["network_ns"] >= middle_ns)
+    return np.asarray(one | ((rows["traits"] & LARGE_OPENING) == 0))
 
 
 def waits_of(rows: Array) -> tuple[Array, Array, Array]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, overload
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, overload
 
 from wirelag.measure.result import Entry
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 KEPT: Final = 1000  # entries that are made once
 
@@ -17,8 +20,8 @@ class GroupEntries(Sequence[Entry]):
     Memory: 4 bytes a group, and the first `KEPT` that were made.
     """
 
-    def __init__(self, places: Iterable[int], make: Callable[[int], Entry]) -> None:
-        self._places = array("I", places)
+    def __init__(self, places: npt.NDArray[np.uint32], make: Callable[[int], Entry]) -> None:
+        self._places = places
         self._make = make
         self._made: dict[int, Entry] = {}
 
@@ -32,7 +35,7 @@ class GroupEntries(Sequence[Entry]):
     def __getitem__(self, index: int | slice) -> Entry | list[Entry]:
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
-        place = self._places[index]
+        place = int(self._places[index])
         found = self._made.get(place)
         if found is None:
             found = self._make(place)

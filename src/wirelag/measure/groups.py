@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from wirelag.measure.result import Entry
     from wirelag.packets.grouping import By, Grouping
     from wirelag.report import Report
-    from wirelag.stats.distribution import Distribution
     from wirelag.synopses.group_delays import GroupDelays
 
 MOST: Final = 1 << 20
@@ -102,14 +101,6 @@ def figure(report: Report, name: str) -> float | None:
         return report.quantiles.get(f"{float(name[1:]) / 100:g}")
     found: float | None = getattr(report, name)
     return found
-
-
-def of_delays(delays: Distribution, name: str) -> float | None:
-    """The same figure, straight from delays."""
-    if name == "samples":
-        return delays.samples
-    found = delays.quantile_ns(float(f"{float(name[1:]) / 100:g}")) if name[0] == "p" else getattr(delays, f"{name}_ns")
-    return None if found is None else found / 1e9
 
 
 def in_order(entries: list[Entry], name: str) -> list[Entry]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -23,8 +22,9 @@ from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import OTHER_KEY, Grouping
 from wirelag.packets.intervals import Event, Interval
 from wirelag.report import Report
-from wirelag.stats.distribution import Z95, Distribution
+from wirelag.stats.distribution import Distribution
 from wirelag.stats.spread import Spread, spread_of
+from wirelag.synopses.epoch_sums import EpochSums
 from wirelag.synopses.epochs import Epochs
 from wirelag.synopses.request_response import Exchanges
 from wirelag.synopses.samples import LEGS, Samples, facts
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from wirelag.capture.live import Source
     from wirelag.ebpf.pirate import KernelPirate
 
-FEWEST: Final = 4  # intervals needed for a confidence interval of the mean
+WAITS: Final = "the first second shows who is a client; its figures come in a later interval"
 ESTIMATES: Final = "pirate"  # the estimator whose figures stand beside exact ones
 
 GroupKey: TypeAlias = tuple[str, str]  # a group, and the estimator of its figures
@@ -46,44 +46,24 @@ _NO_DELAYS: Final = Distribution().compact()
 
 @dataclass(slots=True)
 class Sums:
-    """Delays known only by their mean, with a confidence interval from how intervals differ."""
+    """Delays known only by their mean. How they vary is not kept: a million groups would need as many spreads."""
 
     samples: int = 0
     sum_ns: int = 0
-    parts: int = 0
-    _squares: tuple[int, int, int] = (0, 0, 0)  # over parts: sums of sum^2, sum * samples, samples^2
 
     def add(self, samples: int, sum_ns: int) -> None:
         """Add an interval."""
         self.samples += samples
         self.sum_ns += sum_ns
-        self.parts += samples > 0
-        a, b, c = self._squares
-        self._squares = a + sum_ns * sum_ns, b + sum_ns * samples, c + samples * samples
 
     def merge(self, other: Sums) -> None:
         """Add the sums of other intervals."""
-        self.samples += other.samples
-        self.sum_ns += other.sum_ns
-        self.parts += other.parts
-        a, b, c = (one + more for one, more in zip(self._squares, other._squares, strict=True))
-        self._squares = a, b, c
+        self.add(other.samples, other.sum_ns)
 
     @property
     def mean(self) -> float | None:
         """The mean in seconds."""
         return self.sum_ns / self.samples / 1e9 if self.samples else None
-
-    @property
-    def ci95(self) -> dict[str, tuple[float, float]]:
-        """The interval of the mean, a ratio of two sums over intervals."""
-        if self.parts < FEWEST or self.mean is None:
-            return {}
-        mean_ns = self.sum_ns / self.samples
-        a, b, c = self._squares
-        off = max(0.0, a - 2 * mean_ns * b + mean_ns * mean_ns * c)
-        bound = Z95 * math.sqrt(off * self.parts / (self.parts - 1)) / self.samples / 1e9
-        return {"mean": (max(0.0, self.mean - bound), self.mean + bound)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +96,7 @@ class LiveInterval:
     groups: Callable[[], list[Entry]] = list  # made when asked for: a report takes longer than all else about a group
     legs: dict[str, tuple[Distribution, Spread | None]] = field(default_factory=dict)  # of round trips
     estimated: Report | None = None  # of responses: estimates beside paired exchanges
+    epochs: EpochSums = field(default_factory=EpochSums)  # of these
 
     def by_method(self) -> list[Report]:
         """The report, and that of the estimates beside it."""
@@ -217,8 +198,10 @@ class LiveGroups:
 
     def _entry(self, key: GroupKey, quantity: Any) -> Entry:
         (name, estimator), delays = key, self.delays.get(key, _NO_DELAYS)
-        said = numbers(delays, self.sums[key]) | ({"ci95": {}} if delays.samples else {})  # how they vary is not kept
-        report = Report(estimator, quantity, **said, details=method_details(self.methods[key]))
+        sums = self.sums[key]
+        said = facts(delays) if delays.samples else {"samples": sums.samples, "mean": sums.mean}
+        figures = {**said, "ci95": {}}  # how they vary is not kept
+        report = Report(estimator, quantity, **figures, details=method_details(self.methods[key]))
         return Entry("group", name, report, delays)
 
 
@@ -228,11 +211,11 @@ def method_details(methods: Iterable[str]) -> dict[str, Any]:
     return {"method": names} if names else {}
 
 
-def numbers(delays: Distribution, sums: Sums, spread: Spread | None = None) -> dict[str, Any]:
+def numbers(delays: Distribution, spread: Spread, epochs: EpochSums) -> dict[str, Any]:
     """The figures of a report: all of a distribution, or the mean if single delays are unknown."""
     if delays.samples:
-        return facts(delays if spread is None else spread.sure(delays))
-    return {"samples": sums.samples, "mean": sums.mean, "ci95": sums.ci95}
+        return facts(spread.sure(delays))
+    return {"samples": epochs.samples, "mean": epochs.mean, "ci95": epochs.ci95}
 
 
 class RoundTrips:
@@ -326,7 +309,7 @@ class Responses:
         self.lock = threading.Lock()  # held while the sums change
         self.groups = LiveGroups(settings.groups.memory // 4)  # beside this interval, and the last minute
         self.exchanges = Samples()
-        self.sums = Sums()
+        self.sums = EpochSums()
         self.abstained: dict[str, int] = {}
         self.epochs = self.packets = self.left_out = self.guessed = 0
         self._methods: set[str] = set()
@@ -358,14 +341,19 @@ class Responses:
             self.guessed = heard.guessed
             chosen = self._chooser.choose(heard, last)
             spread = None if chosen.paired is None else self._add(chosen.paired)
+            epochs = EpochSums()
             if chosen.estimated is not None:
-                self._add_estimates(chosen.estimated)
+                epochs.add(chosen.estimated)
+                self._add_estimates(chosen.estimated, epochs)
             found, beside, groups = chosen.main, chosen.beside, self._settings.groups
-            part = LiveInterval(interval, found.report().during(interval), found.delays, spread)
+            report = found.report().during(interval)
+            report = replace(report, reason=WAITS) if self._meter.waits else report
+            part = LiveInterval(interval, report, found.delays, spread)
+            part.epochs = epochs
             part.estimated = None if beside is None else beside.report().during(interval)
             most = max(1, self.groups.memory // ENTRY_BYTES)
             parts = GroupParts(found, groups.by, most, beside) if groups.by else None
-            entries = [parts.entry(place) for place in parts.order()] if parts else []
+            entries = [parts.entry(place) for place in parts.order().tolist()] if parts else []
             part.groups, part.by_group = entries.copy, [GroupPart.of(one) for e in entries for one in e.by_method()]
             self.groups.add(part)
         return part
@@ -378,9 +366,9 @@ class Responses:
             self.exchanges.spread.merge(spread)
         return spread
 
-    def _add_estimates(self, epochs: Epochs) -> None:
-        answered, said = epochs.rows[epochs.rows["count"] > 0], epochs.report().details
-        self.sums.add(int(answered["count"].sum()), int(answered["sum_ns"].sum()))
+    def _add_estimates(self, epochs: Epochs, sums: EpochSums) -> None:
+        said = epochs.report().details
+        self.sums.merge(sums)
         self.epochs += len(epochs)
         self._methods.update(said["method"])
         for reason, count in said["abstained"].items():

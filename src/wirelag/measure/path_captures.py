@@ -128,8 +128,10 @@ class Network:
         content = whole.report(measured.estimator).to_json("oneway") | {"floor": floor_of(whole)}
         if content["mean"] is not None and content["floor"] is not None:  # sums may err, but no floor exceeds the mean
             content["floor"] = min(content["floor"], content["mean"])
-        content["intervals"] = [entry.report.to_json() for entry in measured.entries]
-        report = report_of(content, str(segment), segment)
+        intervals = [entry.report.to_json() for entry in measured.entries]
+        report = report_of(content | {"intervals": intervals}, str(segment), segment)
+        # The error of the whole is learned from its packets: it does not depend on the intervals that are shown.
+        report = replace(report, whole=report_of(content, str(segment), segment).whole)
         # What a mean hides matters only where that could be slow.
         matters = self._matters(report.whole) or whole.tail.negative
         slight = set() if matters else set(explanations(measured))

@@ -133,12 +133,13 @@ def failing_groups(groups: Iterable[tuple[str, Verdicts]]) -> list[str]:
             broken[question] = broken.get(question, 0) + 1
             if broken[question] <= MOST_NAMED:
                 named.setdefault(question, []).append(key)
-    return [
-        f"{question}: does not hold for {failing:,} of {count:,} groups: "
-        f"{', '.join(named[question])}{', ...' if failing > MOST_NAMED else ''}"
-        for question, failing in broken.items()
-        if count > 1
-    ]
+    return [broken_text(question, failing, count, named[question]) for question, failing in broken.items() if count > 1]
+
+
+def broken_text(question: str, failing: int, count: int, names: Sequence[str]) -> str:
+    """How many groups break an agreement, and the names of the first."""
+    more = ", ..." if failing > MOST_NAMED else ""
+    return f"{question}: does not hold for {failing:,} of {count:,} groups: {', '.join(names[:MOST_NAMED])}{more}"
 
 
 def _servers(names: Sequence[str]) -> str:

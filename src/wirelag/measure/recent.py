@@ -6,11 +6,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from wirelag.measure.live import ESTIMATES, LiveGroups, LiveInterval, LiveMeasure, Sums, method_details, numbers
+from wirelag.measure.live import ESTIMATES, LiveGroups, LiveInterval, LiveMeasure, method_details, numbers
 from wirelag.measure.result import Entry
 from wirelag.report import Quantity, Report
 from wirelag.stats.distribution import Distribution
 from wirelag.stats.spread import Spread
+from wirelag.synopses.epoch_sums import EpochSums
 from wirelag.synopses.samples import LEGS
 
 MINUTE_NS: Final = 60 * 10**9
@@ -28,7 +29,7 @@ class _Sum:
     """Delays of a leg, or of a method."""
 
     delays: Distribution = field(default_factory=Distribution)
-    sums: Sums = field(default_factory=Sums)
+    epochs: EpochSums = field(default_factory=EpochSums)
     spread: Spread = field(default_factory=Spread)
     methods: set[str] = field(default_factory=set)
 
@@ -41,12 +42,12 @@ class _Sum:
     def merge(self, other: _Sum) -> None:
         """Add those of other intervals."""
         self.add(other.delays, other.spread)
-        self.sums.merge(other.sums)
+        self.epochs.merge(other.epochs)
         self.methods |= other.methods
 
     def report(self, estimator: str, quantity: Quantity) -> Report:
         """The figures."""
-        said = numbers(self.delays, self.sums, self.spread)
+        said = numbers(self.delays, self.spread, self.epochs)
         return Report(estimator, quantity, **said, details=method_details(self.methods))
 
 
@@ -62,12 +63,12 @@ class _Slot:
         for leg, (delays, spread) in part.legs.items():
             mine = self.parts.setdefault((leg, part.report.estimator), _Sum())
             mine.add(delays, spread)
-            mine.sums.add(delays.samples, delays.sum_ns)
         for report in part.by_method() if not part.legs else ():
             mine = self.parts.setdefault(("", report.estimator), _Sum())
             if report is part.report:
                 mine.add(part.delays, part.spread)
-            mine.sums.add(report.samples, round((report.mean or 0.0) * 1e9 * report.samples))
+            if report.estimator == ESTIMATES:
+                mine.epochs.merge(part.epochs)
             mine.methods.update(report.details.get("method", ()))
 
 

@@ -11,6 +11,9 @@ from wirelag.measure.result import Entry
 from wirelag.units import format_time
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from wirelag.packets.intervals import Interval
     from wirelag.report import Report
     from wirelag.stats.distribution import Distribution
@@ -86,12 +89,15 @@ class GroupParts:
         entry.estimated = None if beside is None else entry_of("group", key, beside)
         return entry
 
-    def order(self, sort: str = "mean") -> list[int]:
+    def order(self, sort: str = "mean") -> npt.NDArray[np.uint32]:
         """Places by a figure, the largest first; those without it next, and "other" last."""
+        import numpy as np
+
         others = [key == OTHER for key, _, _ in self._parts]
         by_mean = sorted(range(len(others)), key=lambda i: (others[i], -_or(self._means[i], -1.0)))
         values = self._means if sort == "mean" else [self._figure(i, sort) for i in range(len(others))]
-        return sorted(by_mean, key=lambda i: (others[i], values[i] is None, -_or(values[i], 0.0)))
+        places = sorted(by_mean, key=lambda i: (others[i], values[i] is None, -_or(values[i], 0.0)))
+        return np.array(places, np.uint32)
 
     def _figure(self, place: int, sort: str) -> float | None:
         return None if self._means[place] is None else figure(self.entry(place).report, sort)

@@ -120,6 +120,11 @@ class ResponseMeter:
         if self._settings.may_pair:
             self._pairs.observe(packets)
 
+    @property
+    def waits(self) -> bool:
+        """Whether packets of the first second still wait."""
+        return bool(self._waiting)
+
     def cut(self, interval: Interval) -> Heard:
         """End an interval."""
         if self._at_end:
@@ -134,7 +139,7 @@ class ResponseMeter:
         return self._end(self._pirate.finish(), self._pairs.finish())
 
     def _end(self, epochs: Epochs, exchanges: Exchanges) -> Heard:
-        epochs = epochs.one_way(self._ways)
+        epochs = epochs.one_way(self._ways).without_paced()
         if not self._at_end:
             ways = np.concatenate([self._ways, distinct(epochs.ends).rows])
             self._ways = ways[numbered(ways)[1]][-MOST_KNOWN:]

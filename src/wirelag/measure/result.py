@@ -7,12 +7,13 @@ presents them in another form.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from wirelag.errors import SettingError
+from wirelag.errors import SettingError, need_polars
+from wirelag.measure.groups import OTHER
 from wirelag.measure.questions import Questions, Verdicts, failing_groups
 
 if TYPE_CHECKING:
@@ -84,13 +85,20 @@ class Result(ABC):
 
     def to_polars(self) -> pl.DataFrame:
         """The rows as a data frame, of one schema for each command."""
-        return self.rows_table().to_polars()
+        need_polars("A data frame")
+        import polars as pl
+
+        return pl.concat([table.to_polars() for table in self.tables()])
 
     def rows_table(self) -> Table:
         """The rows as columns, of one schema for each command."""
         from wirelag.render.rows import table_of
 
         return table_of(self.rows(), self.command)
+
+    def tables(self) -> Iterator[Table]:
+        """The rows as columns, in parts where there may be many."""
+        yield self.rows_table()
 
     def to_html(self, path: str | PathLike[str] | None = None) -> str:
         """The page; with a path, it is also written there."""
@@ -173,6 +181,11 @@ class DelayResult(Result):
     slowest: list[Slow] = field(default_factory=list)  # the slowest samples, where each is known
 
     @property
+    def all_kept(self) -> bool:
+        """Whether no group is in "other", which comes last."""
+        return not len(self.groups) or self.groups[-1].key != OTHER
+
+    @property
     def report(self) -> Report:
         """The report over all packets."""
         return self.total.report
@@ -211,7 +224,11 @@ class DelayResult(Result):
         """Whether every agreement holds in total and, with `each`, is not known to fail for a group."""
         if not self.total.verdicts.sla:
             return True
-        return self.total.verdicts.hold and not (self.each and any(entry.verdicts.fail for entry in self.groups))
+        return self.total.verdicts.hold and not (self.each and self._groups_fail())
+
+    def _groups_fail(self) -> bool:
+        """Whether an agreement is known to fail for a group."""
+        return any(entry.verdicts.fail for entry in self.groups)
 
     def interval_notes(self) -> list[str]:
         """Why figures have no 95% interval: those of the total, or of how many others."""

@@ -6,26 +6,25 @@ A delay belongs to a leg: to the server and back, or to the client and back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain, islice
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from wirelag.capture.ahead import cores_of
 from wirelag.errors import SettingError
-from wirelag.measure.groups import Groups, of_delays, other_note
-from wirelag.measure.questions import Questions, Verdicts, failing_groups
+from wirelag.measure.groups import Groups, other_note
+from wirelag.measure.questions import MOST_NAMED, Questions, Verdicts, broken_text
 from wirelag.measure.result import DelayResult, Entry, doubt
 from wirelag.measure.slowest import listed
 from wirelag.units import Duration, Share, Size, duration_ns, format_time, one_of, share, size_bytes, within
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from wirelag.capture.source import Packets, PacketSource
+    from wirelag.capture.table import Table
     from wirelag.estimators.fridge import Fridge
     from wirelag.estimators.match import Match
     from wirelag.measure.points import Progress
@@ -45,6 +44,7 @@ MOST_FRIDGES: Final = 8
 MOST_SLOTS: Final = 1 << 28
 LEAST_TABLE: Final = 1 << 10
 MOST_MEMORY: Final = 1 << 37
+ROWS_AT_ONCE: Final = 4096  # entries whose rows are written at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,17 +123,25 @@ class RttResult(DelayResult):
     ranked: str = ""  # the leg by which groups are in order
     timeline: Timeline | None = None  # for the page
     coverage: str = ""  # the last note
+    broken: tuple[str, ...] = ()  # agreements that a group breaks
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each entry and leg."""
-        from wirelag.render.rows import row_of
+        return [row for entry in self._entries() for row in _rows_of(entry)]
 
-        rows = []
-        for entry in (self.total, *self.intervals, *self.groups):
-            when = entry.report.interval
-            each = {leg: replace(one, report=one.report.during(when)) for leg, one in entry.by_leg().items()}
-            rows += [_with_leg(row_of(one), leg) for leg, one in each.items()]
-        return rows
+    def tables(self) -> Iterator[Table]:
+        """The rows as columns, in parts: there may be a million groups."""
+        from wirelag.render.rows import table_of
+
+        entries = self._entries()
+        while some := [row for entry in islice(entries, ROWS_AT_ONCE) for row in _rows_of(entry)]:
+            yield table_of(some, self.command)
+
+    def _entries(self) -> Iterator[Entry]:
+        return chain((self.total, *self.intervals), self.groups)
+
+    def _groups_fail(self) -> bool:
+        return bool(self.broken)
 
     def table(self) -> list[str]:
         from wirelag.render.rtt import table
@@ -144,6 +152,14 @@ class RttResult(DelayResult):
         from wirelag.render.rtt import page
 
         return page(self)
+
+
+def _rows_of(entry: Entry) -> list[dict[str, Any]]:
+    from wirelag.render.rows import row_of
+
+    when = entry.report.interval
+    each = {leg: replace(one, report=one.report.during(when)) for leg, one in entry.by_leg().items()}
+    return [_with_leg(row_of(one), leg) for leg, one in each.items()]
 
 
 def _with_leg(row: dict[str, Any], leg: str) -> dict[str, Any]:
@@ -258,11 +274,10 @@ LEG_NOTE: Final = "a leg is the path from the capture point to the server and ba
 
 
 def _ask(result: RttResult, questions: Questions) -> None:
-    """Put questions to both legs, in total; groups were asked when they were made."""
+    """Put questions to both legs, in total; groups were asked when they were put in order."""
     result.total.verdicts = _verdicts(result.total, questions)
     result.notes += questions.sentences_of_legs({name: leg.delays for name, leg in result.total.legs.items()})
-    if questions.slas:
-        result.notes += failing_groups((entry.key, entry.verdicts) for entry in result.groups)
+    result.notes += result.broken
 
 
 def _verdicts(entry: Entry, questions: Questions) -> Verdicts:
@@ -364,37 +379,11 @@ class _Grouped:
         entry.verdicts = _verdicts(entry, self.questions)
         return _shape_only(entry)
 
-    def value(self, place: int, leg: str, sort: str) -> tuple[bool, float]:
-        """What a group is in order of, and whether it is of this leg: without delays there, of the other."""
-        from wirelag.stats.distribution import Distribution
-        from wirelag.synopses.samples import LEGS as PLACES
-
-        each = self.delays.delays(place)
-        if leg in PLACES:
-            ranked = each[PLACES.index(leg)]
-        elif leg == "both":
-            ranked = self.connections.distribution(self.delays.group(place).tag)
-        else:
-            ranked = Distribution()
-            for one in each:
-                ranked.merge(one)
-        found = of_delays(ranked, sort) if ranked.samples else None
-        return found is not None, max(of_delays(one, sort) or 0.0 for one in each) if found is None else found
-
-    def order(self, leg: str, sort: str) -> npt.NDArray[np.uint32]:
-        """The largest first on a leg; then groups without delays on it, by the other; "other" last."""
-        import numpy as np
-
-        places = self.delays.places()
-        has, values = np.zeros(len(places), np.bool_), np.zeros(len(places))
-        for i, place in enumerate(places.tolist()):
-            has[i], values[i] = self.value(place, leg, sort)
-        return places[np.lexsort((-values, ~has, places == 0))]
-
 
 def _add_groups(result: RttResult, settings: RttSettings, grouped: _Grouped) -> None:
     """The groups of a result in order, and what did not fit."""
     from wirelag.measure.group_entries import GroupEntries
+    from wirelag.measure.group_order import failing, order
 
     delays, asked = grouped.delays, settings.groups
     result.ranked = settings.leg if settings.leg in ("both", "mixed") else RANKED.get(result.by, "server")
@@ -410,8 +399,14 @@ def _add_groups(result: RttResult, settings: RttSettings, grouped: _Grouped) -> 
                 f"{late:,} of the {len(delays):,} groups kept came, or came back, when memory was full: up to "
                 f"{delays.floor:,} earlier samples of each are in other (earlier_in_other in JSON)"
             )
-    order = grouped.order(result.ranked, result.sort).tolist()
-    result.groups = GroupEntries(order, lambda place: grouped.entry(delays.group(place)))
+    places = order(delays, result.ranked, result.sort, grouped.connections)
+    broken = failing(delays, grouped.questions.slas, places)
+    result.broken = tuple(
+        broken_text(question, len(some), len(places), [delays.group(int(place)).key for place in some[:MOST_NAMED]])
+        for question, some in broken.items()
+        if len(places) > 1
+    )
+    result.groups = GroupEntries(places, lambda place: grouped.entry(delays.group(place)))
 
 
 def _doubt_short(intervals: list[Entry], length_ns: int, total: Samples) -> None:

@@ -60,7 +60,8 @@ def _json_lines(result: Result, out: IO[str]) -> None:
 
 
 def _csv(result: Result, out: IO[str]) -> None:
-    out.write(result.rows_table().csv())
+    for i, table in enumerate(result.tables()):
+        out.write(table.csv(head=i == 0))
 
 
 def _parquet(result: Result, out: IO[bytes]) -> None:

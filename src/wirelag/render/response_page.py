@@ -10,6 +10,7 @@ from wirelag.render.html.charts import Intervals, Parts
 from wirelag.render.html.oneway_charts import MOST_PARTS, SpanEntry
 from wirelag.render.html.page import Page, View
 from wirelag.render.html.response import ResponsePage, render_pairs, render_response
+from wirelag.render.tables import order_text
 from wirelag.stats.distribution import Distribution
 from wirelag.synopses.epochs import Epochs
 
@@ -56,6 +57,7 @@ def _of_exchanges(result: ResponseResult) -> str:
             command_line=result.command_line,
             views=[View("", result.total, *_over_time(result))],
             groups=[entry for entry in result.groups if entry.report.samples and entry.report.estimator == "pairs"],
+            order=order_text(result),
             by=result.by,
             notes=result.notes,
             warnings=result.warnings,

@@ -91,6 +91,7 @@ def page(result: RttResult) -> str:
             command_line=result.command_line,
             views=views,
             groups=result.groups,
+            order=order_text(result),
             ranked=result.ranked if result.ranked in ("server", "client") else "",
             by=result.by,
             notes=[note for note in result.notes if note != result.coverage],

@@ -85,7 +85,8 @@ def bin_of(delay_ns: int) -> int:
     return min((shift << BITS) + (delay_ns >> shift), BINS - 1)
 
 
-def _first_above(limit_ns: int) -> int:
+def bin_above(limit_ns: int) -> int:
+    """The first bin whose delays count as above a limit."""
     return int(np.searchsorted(MIDDLES_NS, limit_ns, side="right"))
 
 
@@ -214,7 +215,7 @@ class Distribution:
 
     def share_above(self, limit_ns: int) -> float | None:
         """The share of delays above a limit (to the precision of a bin)."""
-        above = self.weights[self._bins_below(_first_above(limit_ns)) :]
+        above = self.weights[self._bins_below(bin_above(limit_ns)) :]
         return float(above.sum()) / self.weight if self.weight else None
 
     def share_above_ci(self, limit_ns: int) -> tuple[float, float] | None:
@@ -247,7 +248,7 @@ class Distribution:
 
     def first_above(self, limit_ns: int) -> int:
         """The first bin whose delays count as above a limit."""
-        return _first_above(limit_ns)
+        return bin_above(limit_ns)
 
     @property
     def sure(self) -> Certainty:

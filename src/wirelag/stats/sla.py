@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from wirelag.units import format_duration, parse_duration_ns, parse_share
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from wirelag.stats.distributions import Distributions
 
 _QUESTION: Final = re.compile(
     r"\s*(?:(?P<leg>server|client)\.)?(?:p(?P<q>\d{1,2}(?:\.\d+)?)|(?P<name>mean|max|min)|above\((?P<limit>[^)]+)\))\s*(?P<sign><=?)\s*(?P<bound>\S+)\s*"
@@ -73,11 +79,15 @@ class Sla:
 
     def value(self, delays: Delays) -> float | None:
         """The figure asked about, in ns or as a share; None without samples."""
+        found: float | None = self._value(delays)
+        return found
+
+    def _value(self, delays: Delays | Distributions) -> Any:
         if self.quantile is not None:
             return delays.quantile_ns(self.quantile)
         if self.limit_ns is not None:
             return delays.share_above(self.limit_ns)
-        return {"mean": delays.mean_ns, "max": delays.max_ns, "min": delays.min_ns}[self.name or ""]
+        return getattr(delays, f"{self.name}_ns")
 
     def holds(self, delays: Delays) -> bool | None:
         """Whether it holds; None without data."""
@@ -85,6 +95,12 @@ class Sla:
         if value is None:
             return None
         return value <= self.bound if self.inclusive else value < self.bound
+
+    def broken_by(self, many: Distributions) -> npt.NDArray[np.bool_]:
+        """Which of many distributions are known to break it."""
+        value = self._value(many)  # NaN is neither above nor below
+        found: npt.NDArray[np.bool_] = value > self.bound if self.inclusive else value >= self.bound
+        return found
 
     def to_dict(self, delays: Delays) -> dict[str, str | bool | float | None]:
         """The verdict for JSON: durations in seconds, shares as they are."""

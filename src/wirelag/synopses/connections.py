@@ -19,7 +19,8 @@ from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import OTHER
 from wirelag.stats.certainty import Effect, Sources
 from wirelag.stats.distribution import Distribution
-from wirelag.stats.over_time import alike_over, over_time
+from wirelag.stats.distributions import Distributions
+from wirelag.stats.over_time import FEWEST_DELAYS, alike_over, over_time
 from wirelag.stats.random_groups import between
 from wirelag.synopses.samples import SampleBatch
 
@@ -38,7 +39,7 @@ class Connections:
     def __init__(self, most: int = MOST) -> None:
         self._kernel = _kernels.ConnectionSums(most)
         self._sorted: Rows | None = None  # by flow key, tag and stretch
-        self._by_tag: dict[int, Rows] = {}
+        self._grouped: tuple[Rows, Rows, Rows] | None = None  # the same by tag
         self._alike: dict[int, float] = {}  # by leg
 
     def add(self, packets: PacketBatch, samples: SampleBatch) -> None:
@@ -69,30 +70,42 @@ class Connections:
         if self._sorted is None:
             rows = np.empty((len(self._kernel), _kernels.CONNECTION_ROW_WORDS), np.uint64)
             self._kernel.rows(rows.reshape(-1))
-            self._sorted, self._by_tag = rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))], {}
-            self._alike = {}
+            self._sorted = rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]
+            self._grouped, self._alike = None, {}
         return self._sorted
 
     def distribution(self, tag: int | None = None) -> Distribution:
         """The round trips of connections, of all or of one group's."""
-        there, heard, back, told = _each_connection(self.rows() if tag is None else self._of(tag))
-        whole = (heard > 0) & (told > 0)
-        found = Distribution()
-        if whole.any():
-            found.add((there[whole] // heard[whole] + back[whole] // told[whole]).astype(np.int64))
+        found, (delays, _) = Distribution(), _round_trips(self.rows() if tag is None else self._of(tag))
+        if len(delays):
+            found.add(delays)
         return found
+
+    def distributions(self) -> tuple[Rows, Distributions]:
+        """The tags of groups, in order, and the round trips of the connections of each."""
+        rows, tags, _ = self._in_groups()
+        delays, first = _round_trips(rows, columns=2)
+        return tags, Distributions.of_delays(np.searchsorted(tags, rows[first, 1]), delays, len(tags))
 
     def _of(self, tag: int) -> Rows:
         """The rows of a group."""
+        rows, tags, edges = self._in_groups()
+        place = int(np.searchsorted(tags, np.uint64(tag)))
+        return rows[edges[place] : edges[place + 1]] if place < len(tags) and tags[place] == tag else rows[:0]
+
+    def _in_groups(self) -> tuple[Rows, Rows, Rows]:
+        """The rows in order of their tags, the tags, and where the rows of each begin and end."""
         rows = self.rows()
-        if not self._by_tag and len(rows):
-            order = np.argsort(rows[:, 1], kind="stable")
-            tags, starts = np.unique(rows[order, 1], return_index=True)
-            self._by_tag = dict(zip(tags.tolist(), np.split(rows[order], starts[1:]), strict=True))
-        return self._by_tag.get(tag, rows[:0])
+        if self._grouped is None:
+            rows = rows[np.argsort(rows[:, 1], kind="stable")]
+            tags, starts = np.unique(rows[:, 1], return_index=True)
+            self._grouped = rows, tags, np.append(starts, len(rows))
+        return self._grouped
 
     def sources(self, tag: int, leg: int, delays: Distribution) -> Sources:
         """How much the delays of a group's leg vary between connections and over time."""
+        if delays.samples < FEWEST_DELAYS:  # then there is no interval, and of a million groups most are small
+            return Sources(None, Effect.of_time(None, delays))
         rows = self._of(tag)
         rows = rows[rows[:, _KEYS + 1 + 2 * leg] > 0]
         sums, sizes = (rows[:, _KEYS + column + 2 * leg].astype(np.float64) for column in (0, 1))
@@ -122,9 +135,14 @@ def _summed(keys: Rows, sums: Rows, sizes: Rows) -> tuple[Rows, Rows]:
     return np.bincount(place, sums), np.bincount(place, sizes)
 
 
-def _each_connection(rows: Rows) -> list[Rows]:
-    """Sum and weight of each leg, for each connection; rows are in the order of flow keys."""
+def _round_trips(rows: Rows, columns: int = 1) -> tuple[Rows, Rows]:
+    """The round trip of each connection that has delays of both legs, and the first of its rows.
+
+    Rows of one connection are neighbours; the first columns tell connections apart: flow key, and tag.
+    """
     if not len(rows):
-        return [rows[:, column] for column in range(_KEYS, rows.shape[1])]
-    starts = np.flatnonzero(np.append(True, rows[1:, 0] != rows[:-1, 0]))
-    return list(np.add.reduceat(rows[:, _KEYS:], starts, axis=0).T)
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    first = np.flatnonzero(np.append(True, (rows[1:, :columns] != rows[:-1, :columns]).any(axis=1)))
+    there, heard, back, told = np.add.reduceat(rows[:, _KEYS:], first, axis=0).T
+    whole = (heard > 0) & (told > 0)
+    return (there[whole] // heard[whole] + back[whole] // told[whole]).astype(np.int64), first[whole]

@@ -27,6 +27,7 @@ REASONS: Final = (
     "", "too_few", "spontaneous", "joined", "think", "reordered", "coalesced", "no_gap", "crowd", "initial", "not_tcp",
     "too_fast", "multicast", "tunnel", "paced", "acks", "doubtful",
 )  # fmt: skip
+PACED: Final = REASONS.index("paced")
 MEANING: Final = {
     "too_few": "too few responses",
     "spontaneous": "requests that no response triggered: an open loop",
@@ -103,6 +104,19 @@ class Epochs:
         if before is not None and len(before):
             kept &= places_among(before, _reversed(ends)) < 0
         return self if kept.all() else self.of(kept[place])
+
+    def without_paced(self) -> Epochs:
+        """No estimate for a flow that in most epochs had a pace of its own: it takes a few epochs to show."""
+        if not (self.rows["reason"] == PACED).any():
+            return self
+        flow = distinct(self.ends).place
+        answered, paced = self.rows["count"] > 0, self.rows["reason"] == PACED
+        wrong = answered & (np.bincount(flow, paced) > np.bincount(flow, answered))[flow]
+        rows = self.rows.copy()
+        rows["reason"][wrong] = PACED
+        for name in ("count", "sum_ns", "confidence", "batch_count", "batch_sum_ns", "think_count", "think_sum_ns"):
+            rows[name][wrong] = 0
+        return replace(self, rows=rows)
 
     def by_ends(self) -> Iterator[tuple[list[int], Array]]:
         """Rows of each flow."""

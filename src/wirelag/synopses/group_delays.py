@@ -31,6 +31,7 @@ from wirelag import _kernels
 from wirelag.packets.batch import PacketBatch
 from wirelag.packets.grouping import OTHER, OTHER_KEY, Grouping, Ints
 from wirelag.stats.distribution import BINS, WORDS, Distribution
+from wirelag.stats.distributions import Distributions
 from wirelag.synopses.samples import LEGS, Samples
 
 LEAST_MEMORY: Final = _kernels.GROUP_LEAST_BYTES
@@ -38,7 +39,12 @@ MOST_MEMORY: Final = _kernels.GROUP_MOST_BYTES
 REGISTERS: Final = _kernels.GROUP_REGISTERS
 _SUMS: Final = 8  # words
 _KEY: Final = _kernels.GROUP_KEY_WORDS
+_TAG, _COUNT, _BEFORE, _CELLS = _KEY, _KEY + 1, _KEY + 2, _KEY + 5  # words of a record; of the last the upper half
+_SAMPLES: Final = _kernels.GROUP_RECORD_WORDS - len(LEGS) * _SUMS  # the first word of the sums of legs
 _NO_WEIGHTS: Final = np.empty(0, np.int64)
+AT_ONCE: Final = 4096  # groups that are read at once: their records take 1 MB
+
+Legs = tuple[Distributions, Distributions]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +63,9 @@ class GroupDelays(Grouping):
 
     memory: int = 256 << 20
     _kernel: _kernels.Groups = field(init=False, repr=False)
-    _room: tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint64], npt.NDArray[np.uint64]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._kernel = _kernels.Groups(self.memory, self.key_words)
-        self._room = np.empty(2 * BINS, np.uint32), np.empty(2 * BINS, np.uint64), np.empty(2 * BINS, np.uint64)
 
     def anew(self) -> GroupDelays:
         """The same grouping without delays."""
@@ -82,19 +86,18 @@ class GroupDelays(Grouping):
     def largest(self, most: int) -> Iterator[list[int]]:
         """The words of the groups with the most samples, the largest first."""
         places = self.places()[: len(self)]
-        counts = np.array([self._record(int(place))[_KEY + 1] for place in places], np.int64)
-        for place in places[np.argsort(-counts, kind="stable")[:most]]:
-            yield self._record(int(place))[:_KEY].tolist()
+        order = np.argsort(-self._words(_COUNT).astype(np.int64), kind="stable")
+        for place in places[order[:most]]:
+            yield self._records(place)[0, :_KEY].tolist()
 
     def few(self, most: int) -> Iterator[tuple[str, Samples]]:
         """The groups with the most samples, in the order they came; the others are merged into "other"."""
-        groups = list(self.groups())
-        counts = np.array([sum(one.samples for one in self.delays(group.place)) for group in groups], np.int64)
-        kept = {int(i) for i in np.argsort(-np.where([not group.place for group in groups], 0, counts))[:most]}
+        counts = self._words(_SAMPLES) + self._words(_SAMPLES + _SUMS)
+        kept = set(np.argsort(-counts.astype(np.int64), kind="stable")[:most].tolist())
         others = Samples(OTHER)
-        for i, group in enumerate(groups):
+        for i, group in enumerate(self.groups()):
             samples = self.samples(group)
-            if i in kept and group.place:
+            if i in kept:
                 yield group.key, samples
             else:
                 others.merge(samples)
@@ -142,13 +145,22 @@ class GroupDelays(Grouping):
         """The group at a place."""
         if not place:
             return Group(0, OTHER, OTHER_KEY)
-        record = self._record(place)
-        return Group(place, int(record[_KEY]), self.name(record[:_KEY].tolist()), int(record[_KEY + 2]))
+        record = self._records(place)[0]
+        return Group(place, int(record[_TAG]), self.name(record[:_KEY].tolist()), int(record[_BEFORE]))
 
-    def _record(self, place: int) -> npt.NDArray[np.uint64]:
-        record = np.empty(_kernels.GROUP_RECORD_WORDS, np.uint64)
-        self._kernel.record(place, record)
-        return record
+    def _records(self, places: int | npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
+        """A row for each of these groups."""
+        wanted = np.atleast_1d(np.asarray(places, np.uint32))
+        records = np.empty((len(wanted), _kernels.GROUP_RECORD_WORDS), np.uint64)
+        self._kernel.records(wanted, records.reshape(-1))
+        return records
+
+    def _cells(self, places: int | npt.NDArray[np.uint32], records: npt.NDArray[np.uint64]) -> tuple[Ints, Ints, Ints]:
+        """Leg * BINS + bin, weight and squares: those of one group after the other."""
+        room = int((records[:, _CELLS] >> np.uint64(32)).sum())
+        cells = np.empty(room, np.uint32), np.empty(room, np.uint64), np.empty(room, np.uint64)
+        self._kernel.cells(np.atleast_1d(np.asarray(places, np.uint32)), *cells)
+        return cells
 
     def delays(self, place: int) -> tuple[Distribution, Distribution]:
         """The delays of a group, or of "other", by leg."""
@@ -156,23 +168,42 @@ class GroupDelays(Grouping):
             memory = np.zeros(len(LEGS) * WORDS, np.uint64)
             self._kernel.other(memory)
             return Distribution(memory[:WORDS]), Distribution(memory[WORDS:])
-        sums = self._record(place)[-len(LEGS) * _SUMS :].reshape(len(LEGS), _SUMS)
-        count = self._kernel.cells(place, *self._room)
-        order = np.argsort(self._room[0][:count])
-        bins = self._room[0][order].astype(np.int64)
-        columns = np.stack([column[order] for column in self._room[1:]])
+        records = self._records(place)
+        sums = records[0, _SAMPLES:].reshape(len(LEGS), _SUMS)
+        where, *columns = self._cells(place, records)
+        bins, held = where.astype(np.int64), np.stack(columns)
         edge = int(np.searchsorted(bins, BINS))
         return (
-            Distribution.of_bins(bins[:edge], columns[:, :edge], sums[0]),
-            Distribution.of_bins(bins[edge:] - BINS, columns[:, edge:], sums[1]),
+            Distribution.of_bins(bins[:edge], held[:, :edge], sums[0]),
+            Distribution.of_bins(bins[edge:] - BINS, held[:, edge:], sums[1]),
         )
+
+    def many(self) -> Iterator[tuple[slice, Legs]]:
+        """The delays of all groups but "other" by leg, in the order of `places`, some thousands at once."""
+        places = self.places()[: len(self)]
+        for start in range(0, len(places), AT_ONCE):
+            some = places[start : start + AT_ONCE]
+            records = self._records(some)
+            where, weights, _ = self._cells(some, records)
+            owner = np.repeat(np.arange(len(some)), (records[:, _CELLS] >> np.uint64(32)).astype(np.int64))
+            legs = []
+            for leg in range(len(LEGS)):
+                mine = where // BINS == leg
+                sums = records[:, _SAMPLES + leg * _SUMS :][:, :_SUMS]
+                bins = where[mine].astype(np.int64) - leg * BINS
+                legs.append(Distributions.of_cells(sums, owner[mine], bins, weights[mine]))
+            yield slice(start, start + len(some)), (legs[0], legs[1])
 
     def tags_and_before(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """The tag of each group, and how many samples it may have had before."""
-        found = np.empty((len(self), 2), np.uint64)
-        for i, place in enumerate(self.places()[: len(self)].tolist()):
-            found[i] = self._record(place)[[_KEY, _KEY + 2]]
-        return found[:, 0], found[:, 1]
+        return self._words(_TAG), self._words(_BEFORE)
+
+    def _words(self, word: int) -> npt.NDArray[np.uint64]:
+        """One word of the records of all groups."""
+        places, found = self.places()[: len(self)], np.empty(len(self), np.uint64)
+        for start in range(0, len(places), AT_ONCE):
+            found[start : start + AT_ONCE] = self._records(places[start : start + AT_ONCE])[:, word]
+        return found
 
     def samples(self, group: Group) -> Samples:
         """The delays of a group as a synopsis."""

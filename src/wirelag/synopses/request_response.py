@@ -17,7 +17,7 @@ from wirelag.report import Report
 from wirelag.stats.distribution import Distribution
 from wirelag.stats.over_time import alike_ns
 from wirelag.stats.spread import made_sure
-from wirelag.synopses.epochs import REASONS, Epochs, named
+from wirelag.synopses.epochs import PACED, Epochs, named
 from wirelag.synopses.key_counts import KeyCounts
 from wirelag.synopses.samples import facts
 
@@ -36,7 +36,6 @@ FLAGS: Final = {
 NOT_WAITING: Final = np.uint64(OVERLAPPING | STREAM)
 NOT_SINGLE: Final = np.uint64(PIPELINED | JOINED | CUT | UNSEEN) | NOT_WAITING  # no single response time
 UDP: Final = 17
-PACED: Final = REASONS.index("paced")
 SURE: Final = 70  # confidence from which an epoch counts
 MANY: Final = 8  # exchanges from which on their share tells something
 EXCHANGE: Final = np.dtype(

@@ -53,7 +53,8 @@ class Page(Frame):
     """A page about distributions of delay."""
 
     views: Sequence[View]
-    groups: Sequence[Entry] = ()  # slowest first
+    groups: Sequence[Entry] = ()  # in order
+    order: str = ""  # what they are in order of: "largest p50 first"
     ranked: str = ""  # the leg by which they are in order
     by: str = ""
     what: str = "round trips"  # as people call several of what is measured
@@ -78,7 +79,7 @@ def render(page: Page, more: Mapping[str, tuple[Figure, str]] = MappingProxyType
             _add_timeline(page, view, figures, sections)
         if page.groups:
             height = 110 + 26 * min(MOST_BARS, len(page.groups))
-            title = f"Slowest by {page.by}{f', to the {page.ranked}' if page.ranked else ''}"
+            title = f"Delays by {page.by}{f', to the {page.ranked}' if page.ranked else ''}"
             figures["groups"] = bars([_ranked(entry, page.ranked) for entry in page.groups[:MOST_BARS]])
             sections.append(chart("groups", title, _groups_text(page), height, _groups_table(page)))
     sections += slowest(page)
@@ -187,8 +188,8 @@ def _quantile_cells(delays: Distribution) -> list[str]:
 
 def _groups_text(page: Page) -> str:
     shown = min(MOST_BARS, len(page.groups))
-    of = f"The {shown} slowest of {len(page.groups):,} groups" if shown < len(page.groups) else "All groups"
-    return f"{of}, in order of p50: the marks are p50, p90 and p99."
+    of = f"The first {shown} of {len(page.groups):,} groups" if shown < len(page.groups) else "All groups"
+    return f"{of}, {page.order}: the marks are p50, p90 and p99."
 
 
 def _groups_table(page: Page) -> str:
@@ -199,6 +200,6 @@ def _groups_table(page: Page) -> str:
         each = {f"to the {leg}": one for leg, one in entry.legs.items()} if legs else {"": entry}
         rows += [[escape(entry.key), *([leg] if legs else []), *_numbers(one.report)] for leg, one in each.items()]
     more = len(page.groups) - len(shown)
-    note = f"<p>and {more:,} more, which are faster: --format csv lists all.</p>" if more else ""
+    note = f"<p>and {more:,} more: --format csv lists all.</p>" if more else ""
     heads = (page.by, *(("leg",) if legs else ()), *_NUMBERS)
-    return table(f"Delays by {page.by}, slowest first", heads, rows) + note
+    return table(f"Delays by {page.by}, {page.order}", heads, rows) + note
