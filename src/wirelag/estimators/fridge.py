@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
 
 import numpy as np
@@ -328,7 +328,7 @@ class FridgeMeter:
         if self._stretch is not None:
             self._stretch.delays.add(delays_ns, weights)
         for sink in self._estimator.sinks:
-            sink(packets, replace(_sample_batch(columns), tags=tags))
+            sink(packets, _sample_batch(columns)._replace(tags=tags))
 
     def match(self, packets: PacketBatch) -> SampleBatch:
         """The samples of a batch."""

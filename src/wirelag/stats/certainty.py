@@ -75,8 +75,7 @@ class Certainty:
     def mean_ci_ns(self) -> Bounds | None:
         """The interval of the mean."""
         delays = self._delays
-        alone = None if self.why_none is not None else delays.mean_error_ns()
-        if delays.mean_ns is None or alone is None:
+        if delays.mean_ns is None or self.why_none is not None or (alone := delays.mean_error_ns()) is None:
             return None
         error = _together(alone, [one.mean_error_ns(alone) for one in self._sources if one], delays.samples)
         low, high = bounds(delays.mean_ns, error, delays.mean_ns - (delays.min_ns or 0))
