@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from wirelag import _kernels
 from wirelag.packets.batch import PacketBatch
+from wirelag.packets.distinct import distinct
 from wirelag.packets.grouping import OTHER
 from wirelag.stats.certainty import Effect, Sources
 from wirelag.stats.distribution import Distribution
@@ -98,7 +99,7 @@ class Connections:
         rows = self.rows()
         if self._grouped is None:
             rows = rows[np.argsort(rows[:, 1], kind="stable")]
-            tags, starts = np.unique(rows[:, 1], return_index=True)
+            tags, starts, _ = distinct(rows[:, 1])
             self._grouped = rows, tags, np.append(starts, len(rows))
         return self._grouped
 
@@ -131,7 +132,7 @@ class Connections:
 
 def _summed(keys: Rows, sums: Rows, sizes: Rows) -> tuple[Rows, Rows]:
     """Sums and sizes of all rows with the same key, in order of the keys."""
-    place = np.unique(keys, return_inverse=True)[1]
+    place = distinct(keys).place
     return np.bincount(place, sums), np.bincount(place, sizes)
 
 
