@@ -10,9 +10,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from wirelag.stats.over_time import Bounds, Error, OverTime, bounds, quantile_shares, share_bounds, tells, welch
+from wirelag.stats.distribution import Z95
+from wirelag.stats.over_time import (
+    Bounds,
+    Error,
+    OverTime,
+    bounds,
+    enough_beyond,
+    half95,
+    quantile_shares,
+    share_bounds,
+    tells,
+    welch,
+)
+
+SHORTER: Final = 1 / 3  # for how long what does not follow the mean is alike, by the mean itself
 
 if TYPE_CHECKING:
     from wirelag.stats.distribution import Distribution
@@ -51,9 +65,18 @@ class Effect:
         return self._mean
 
     def share_error(self, below: int, alone: float) -> Error | None:
-        """The error of the share of delays in bins below this one: larger by as much as that of the mean."""
+        """The error of the share of delays in bins below this one.
+
+        Between connections it is larger by as much as that of the mean. Over time, by the part of it that follows the
+        mean; the rest is alike for a shorter time (of a normal level, the k-th power of its correlation).
+        """
         of_mean = self._delays.mean_error_ns()
-        return None if self._mean is None or not of_mean else (self._mean[0] / of_mean * alone, self._mean[1])
+        if self._mean is None or not of_mean:
+            return None
+        follows = 1.0 if self.over is None else self._delays.follows_mean(below)
+        larger = (self._mean[0] / of_mean) ** 2 - 1
+        larger *= follows + (1 - follows) * SHORTER if larger > 0 else 1.0
+        return alone * math.sqrt(1 + larger), self._mean[1]
 
 
 class Certainty:
@@ -78,14 +101,13 @@ class Certainty:
         alone = None if self.why_none is not None else delays.mean_error_ns()
         if delays.mean_ns is None or alone is None:
             return None
-        error = _together(alone, [one.mean_error_ns(alone) for one in self._sources if one], delays.samples)
-        low, high = bounds(delays.mean_ns, error, delays.mean_ns - (delays.min_ns or 0))
+        low, high = bounds(delays.mean_ns, self._mean_error(alone), delays.mean_ns - (delays.min_ns or 0))
         return max(0.0, low), high
 
     def quantile_ci_ns(self, q: float) -> Bounds | None:
         """The interval of a quantile."""
         delays = self._delays
-        if delays.samples < 2 or self.why_none is not None:
+        if delays.samples < 2 or self.why_none is not None or not self._told_beyond(q):
             return None
         shares = quantile_shares(q, self._share_error(delays.bin_at(q) + 1), delays.effective_samples)
         found = [delays.quantile_ns(share) for share in shares or ()]
@@ -97,6 +119,16 @@ class Certainty:
         if share is None or self.why_none is not None:
             return None
         return share_bounds(share, self._share_error(delays.first_above(limit_ns)), delays.effective_samples)
+
+    def _told_beyond(self, q: float) -> bool:
+        alone = self._delays.mean_error_ns()
+        if not alone:
+            return True
+        error, freedom = self._mean_error(alone)
+        return enough_beyond(q, half95(freedom) / Z95 * error / alone, self._delays.effective_samples)
+
+    def _mean_error(self, alone: float) -> Error:
+        return _together(alone, [one.mean_error_ns(alone) for one in self._sources if one], self._delays.samples)
 
     def _share_error(self, below: int) -> Error:
         alone = self._delays.share_error(below)

@@ -33,20 +33,18 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag.stats.distribution import Z95, wilson
+from wirelag.stats.slow_levels import SLOWEST, slowness
 
 BATCHES: Final = 128  # that an error is learned from
-FINEST: Final = 512  # batches whose neighbours are compared
 FEWEST: Final = 4  # batches that give any error
 FEWEST_DELAYS: Final = 32  # that give an interval
-STRETCHES: Final = 12.0  # independent stretches that give an interval
+STRETCHES: Final = 4.0  # independent stretches that give an interval
 COSINES: Final = (3, 16)  # the fewest and the most
-STILL_RISING: Final = (3.0, 12.0)  # the slowest by the others: then only they count; then there is no interval
-EACH_COSINE: Final = (4, 16)  # independent stretches, and delays, for each cosine
 UPWARDS: Final = 3.0  # how much longer an interval is upwards, for each time that it is as wide as the value
 BEYOND: Final = 2.0  # the same for the share of delays beyond a quantile
+FAR: Final = 1.5  # how many times as wide as the mean's the interval of a share could be before it reaches 0
 FEWEST_BEYOND: Final = 5  # delays beyond the end of a quantile's interval
 _COARSEST: Final = 32  # parts of time whose neighbours are compared
-_ORDER: Final = 10  # of the autoregression, at most
 SHORTEST: Final = 20  # bits of the length of a slot of time: 1 ms
 _NO_CHANCE: Final = 3.0  # standard errors
 _WIDEST: Final = 2.0  # exponent: further upwards than seven times the value nothing is said
@@ -75,24 +73,14 @@ def over_time(sums: Ints, counts: Ints, samples: int) -> OverTime | None:
     if len(parts) < FEWEST:
         return None
     whole = float(weights.sum())
-    fine = equal_batches(parts, weights, FINEST)
     totals, sizes = equal_batches(parts, weights, BATCHES)
     apart = totals - sizes * (totals.sum() / whole)
     batches = len(apart)
     if float(apart @ apart) <= 0:
         return OverTime((0.0, batches - 1.0), math.inf)
-    power, alike = _autoregression(apart)
-    stretches = 1 / max(alike / batches, _neighbours_alike(np.arange(len(fine[0])), *fine) / len(fine[0]))
-    powers = _cosines(apart, COSINES[1])
-    slow, fast = (float(part.mean()) for part in (powers[: COSINES[0]], powers[min(COSINES[0], len(powers) - 1) :]))
-    if slow > STILL_RISING[1] * fast:  # what changes within the recording changes as slowly as it is long
-        stretches = min(stretches, float(COSINES[0]))
-    error = math.sqrt(power * batches / (1 - min(1 / stretches, 0.5))) / whole
-    freedom = min(max(min(stretches, 32.0) - 1, 1.0), max(samples - 1.0, 1.0))
-    cosines = min(stretches / EACH_COSINE[0], samples / EACH_COSINE[1]) if slow <= STILL_RISING[0] * fast else 0
-    by_cosines = cosine_error(apart, whole, cosines)
-    wider = max((error, freedom), by_cosines, key=lambda one: half95(one[1]) * one[0])
-    return OverTime(wider, stretches)
+    powers = _cosines(apart, SLOWEST)
+    found, freedom = slowness(powers, batches), float(len(powers))
+    return OverTime((found.half / half95(freedom) / whole, freedom), found.stretches)
 
 
 def cosine_error(apart: Floats, whole: float, cosines: float) -> Error:
@@ -107,33 +95,6 @@ def _cosines(apart: Floats, most: int) -> Floats:
         np.arange(1, min(most, len(apart) - 1) + 1), (np.arange(len(apart)) + 0.5) * (math.pi / len(apart))
     )
     return np.asarray(2 * (np.cos(turns) @ apart) ** 2)
-
-
-def _autoregression(apart: Floats) -> tuple[float, float]:
-    """The variance of batches that would vary as much if they were independent, and how many of them count as one."""
-    batches = len(apart)
-    least = left = float(apart @ apart) / batches
-    ahead, behind, weights = apart, apart, np.empty(0)
-    best, found = math.inf, (least, 1.0)
-    for order in range(min(_ORDER, batches // 4) + 1):
-        if order:
-            ahead, behind = ahead[1:], behind[:-1]
-            squares = float(ahead @ ahead + behind @ behind)
-            if squares <= 0:
-                break
-            reflected = 2 * float(ahead @ behind) / squares
-            weights = np.append(weights - reflected * weights[::-1], reflected)
-            ahead, behind = ahead - reflected * behind, behind - reflected * ahead
-            left *= 1 - reflected * reflected
-        if left <= 0:
-            break
-        criterion = batches * math.log(left) + 2 * (order + 1) * batches / max(batches - order - 2, 1)
-        if criterion < best:
-            total = float(weights.sum())
-            total = min(total + (1 + 3 * total) / batches, 1 - 1 / batches) if order else 0.0
-            power = left * batches / (batches - order - 1) / (1 - total) ** 2
-            best, found = criterion, (max(power, least), max(power / (least * batches / (batches - 1)), 1.0))
-    return found
 
 
 def equal_batches(sums: Floats, counts: Floats, most: int) -> tuple[Floats, Floats]:
@@ -265,6 +226,15 @@ def share_bounds(share: float, error: Error, samples: float) -> Bounds:
     else:
         wide = 1 - (1 - share) * math.exp(min(downwards, _WIDEST)), 1 - (1 - share) * math.exp(-downwards)
     return max(0.0, min(low, wide[0])), min(1.0, max(high, wide[1]))
+
+
+def enough_beyond(q: float, wider: float, samples: float) -> bool:
+    """Whether a quantile has an interval if its share were as uncertain as the mean: so many times as wide as alone.
+
+    Long delays come together. A recording that missed them by chance shows a quantile that seems sure: what it shows of
+    the mean decides.
+    """
+    return FAR * Z95 * wider * math.sqrt(q * (1 - q) / samples) <= min(q, 1 - q)
 
 
 def quantile_shares(q: float, error: Error, samples: float) -> Bounds | None:

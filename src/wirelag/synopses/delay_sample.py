@@ -16,13 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from wirelag import _kernels
-from wirelag.stats.distribution import Distribution, place_of
+from wirelag.stats.distribution import Z95, Distribution, place_of
 from wirelag.stats.over_time import (
     FEWEST_DELAYS,
     Error,
     InOrder,
     OverTime,
     alike_ns,
+    enough_beyond,
+    half95,
     quantile_shares,
     share_bounds,
     tells,
@@ -145,6 +147,11 @@ class DelaySample:
         over = self._over_time()
         return None if over is None else over.error
 
+    def _wider(self) -> float:
+        """How many times as wide the interval of the mean is as that of independent delays."""
+        error, alone = self.error_of_mean(), float(self.delays_ns.std()) / math.sqrt(self.effective)
+        return half95(error[1]) / Z95 * error[0] / alone if error and alone else 1.0
+
     def why_no_interval(self) -> str | None:
         """Why figures have no interval; None: they have one."""
         if len(self) >= FEWEST_DELAYS and (why := too_short(float(np.ptp(self.sent_ns)), self.alike_within_ns)):
@@ -172,9 +179,11 @@ class DelaySample:
 
         told, in_order = self.why_no_interval() is None, self._in_order()
         found = []
+        wider = self._wider() if told else 1.0
         for share in shares:
             middle = at(share)
-            over = in_order.over_time(self.delays_ns <= middle) if told else None
+            known = told and enough_beyond(share, wider, self.effective)
+            over = in_order.over_time(self.delays_ns <= middle) if known else None
             ends = quantile_shares(share, over.error, self.effective) if over and not tells(over, len(self)) else None
             found.append((middle, (at(ends[0]), at(ends[1])) if ends else None))
         return found
