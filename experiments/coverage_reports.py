@@ -19,7 +19,7 @@ from wirelag.stats.distribution import Distribution
 from wirelag.stats.over_time import too_short
 from wirelag.synopses.connections import Connections
 from wirelag.synopses.crossing import Crossing
-from wirelag.synopses.delay_sample import alike_within_ns
+from wirelag.synopses.delay_sample import alike_within
 from wirelag.synopses.request_response import EXCHANGE, Exchanges
 from wirelag.synopses.samples import SampleBatch, Samples, facts
 
@@ -81,9 +81,9 @@ def crossings(sent_ns: Ints, delays_ns: Ints, group: Ints) -> Kinds:
         for i in _rows(sent_ns)
     ]
     groups = [_crossing(sent_ns[group == one], delays_ns[group == one]) for one in np.unique(group)]
-    alike_ns = alike_within_ns([one.tail for one in groups])
+    alike = alike_within([one.tail for one in groups])
     for one in groups:
-        one.tail = replace(one.tail, alike_within_ns=alike_ns)
+        one.tail = replace(one.tail, alike=alike)
     return {
         "total": [whole.report("join").ci95],
         "rows": rows,

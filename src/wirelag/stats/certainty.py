@@ -58,7 +58,7 @@ class Effect:
     @classmethod
     def of_time(cls, over: OverTime | None, delays: Distribution, scale: float = 1.0) -> Effect:
         """How delays vary over time; `scale` corrects errors of other delays of the same kind."""
-        return cls(None if over is None else (over.error[0] * scale, over.error[1]), delays, over)
+        return cls(None if over is None else over.error_of(delays.mean_error_ns() or 0.0, scale), delays, over)
 
     def mean_error_ns(self, alone: float) -> Error | None:
         """The error of the mean."""

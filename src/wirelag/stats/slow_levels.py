@@ -6,7 +6,7 @@ cosines of n batches are independent, each exponential-like (chi square) around 
 Whittle 1953). So each t, from half a batch to half the recording, and each size of the level against the noise, is as
 likely as these powers make it, and gives the variance of the mean: the spectrum at frequency 0. Nothing is chosen: the
 error is that of all of them, weighted by how likely they are. Where powers cannot tell a slow level from none, both
-count, and the interval is wide. Before, a level is as likely as 3 in 10, and all its times and sizes are equally likely, by
+count, and the interval is wide. Before, a level is as likely as one in five, and all its times and sizes are equally likely, by
 their logarithms. Memory: 90 KB for each number of batches.
 """
 
@@ -19,8 +19,10 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wirelag.stats.distribution import Z95
+
 SLOWEST: Final = 64  # cosines that count
-STEADY: Final = 0.7  # how likely it is before that there is no level
+STEADY: Final = 0.8  # how likely it is before that there is no level
 _TIMES: Final = math.sqrt(2.0)  # from a time to the next
 _SIZES: Final = 2.0 ** np.arange(-1, 11)  # of the level, by the noise, at frequency 0
 _DOUBT: Final = 1 / 3  # how likely it may be that there are fewer independent stretches than is said
@@ -32,10 +34,11 @@ Floats = npt.NDArray[np.float64]
 
 
 class Slowness(NamedTuple):
-    """What cosines tell: half the width of the 95% interval of a sum of batches, and how many independent stretches."""
+    """What cosines tell of the sum of batches."""
 
-    half: float
-    stretches: float
+    half: float  # the width of its 95% interval
+    level: float  # the part of its variance that is a level's
+    stretches: float  # independent ones
 
 
 class _Kinds(NamedTuple):
@@ -43,6 +46,7 @@ class _Kinds(NamedTuple):
 
     inverse: Floats  # of the spectrum at each cosine, by that at 0
     likely: Floats  # logarithm, before
+    noise: Floats  # its share in the spectrum at 0
     stretches: Floats
 
 
@@ -58,7 +62,8 @@ def slowness(powers: Floats, batches: int) -> Slowness:
     variances = left / len(powers)
     held = weights > _NOTHING
     half = _half_width(weights[held], np.sqrt(variances[held]))
-    return Slowness(half, stretches)
+    noise = float(weights @ (variances * kinds.noise))
+    return Slowness(half, max(0.0, (half / Z95) ** 2 - noise), stretches)
 
 
 @lru_cache(maxsize=32)
@@ -67,14 +72,14 @@ def _kinds(batches: int, cosines: int) -> _Kinds:
     times = 0.5 * _TIMES ** np.arange(int(math.log(batches) / math.log(_TIMES)) + 1)  # in batches
     kept = np.exp(-1 / times)[:, None]
     level = (1 - kept) ** 2 / (1 - 2 * kept * np.cos(angles) + kept**2)
-    share = (_SIZES / (1 + _SIZES))[:, None]
-    spectra = np.concatenate(
-        [np.ones((1, cosines)), (1 - share + share * level[:, None, :]).reshape(-1, cosines)]
-    )
+    share = _SIZES / (1 + _SIZES)
+    with_level = 1 - share[:, None] + share[:, None] * level[:, None, :]
+    spectra = np.concatenate([np.ones((1, cosines)), with_level.reshape(-1, cosines)])
     each = (1 - STEADY) / (len(spectra) - 1)
     before = np.log(np.concatenate([[STEADY], np.full(len(spectra) - 1, each)]))
     stretches = np.concatenate([[batches], np.repeat(batches / (2 * times), len(_SIZES))])
-    return _Kinds(1 / spectra, before - 0.5 * np.log(spectra).sum(axis=1), stretches)
+    noise = np.concatenate([[1.0], np.tile(1 - share, len(times))])
+    return _Kinds(1 / spectra, before - 0.5 * np.log(spectra).sum(axis=1), noise, stretches)
 
 
 def _half_width(weights: Floats, errors: Floats) -> float:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from wirelag.stats.certainty import Certainty, Effect, Sources
 from wirelag.stats.distribution import Distribution
+from wirelag.stats.over_time import NOT_ALIKE, Alike
 from wirelag.stats.random_groups import MIDDLES_COARSE_NS, RandomGroups
 from wirelag.stats.time_slots import TimeSlots
 
@@ -50,11 +51,11 @@ class Spread:
         """The samples of one leg alone."""
         return Spread(self.connections.of_leg(leg), self.times.of_leg(leg))
 
-    def sure(self, delays: Distribution, alike_ns: float = 0.0) -> Distribution:
-        """These delays, with intervals from this spread; those of the whole, of which they are a part, stay alike."""
+    def sure(self, delays: Distribution, alike: Alike = NOT_ALIKE) -> Distribution:
+        """These delays, with intervals from this spread, and from how alike those of the whole are, of which they are a part."""
         delays.certainty = Certainty(
             delays,
-            lambda: Sources(self.connections, Effect.of_time(self.times.over_time(delays.samples, alike_ns), delays)),
+            lambda: Sources(self.connections, Effect.of_time(self.times.over_time(delays.samples, alike), delays)),
         )
         return delays
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from wirelag.report import Report
 from wirelag.stats.distribution import Distribution
-from wirelag.stats.over_time import alike_ns
+from wirelag.stats.over_time import NOT_ALIKE, Alike, alike_ns
 from wirelag.stats.spread import spread_of
 from wirelag.synopses.epochs import PACED, Epochs, named
 from wirelag.synopses.samples import facts
@@ -104,7 +104,7 @@ class Exchanges:
     rows: Array
     packets: int = 0
     counts: dict[str, int] = field(default_factory=dict)
-    alike_ns: float = 0.0  # of a part of a whole: for how long response times stay alike there
+    alike: Alike = NOT_ALIKE  # of a part of a whole: how response times are alike there
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -164,14 +164,14 @@ class Exchanges:
         """Response times."""
         single, times = self.single, Distribution()
         times.add(single.response_ns)
-        return spread_of(single.rows["key"], single.times_ns, single.response_ns).sure(times, self.alike_ns)
+        return spread_of(single.rows["key"], single.times_ns, single.response_ns).sure(times, self.alike)
 
     def parted(self, groups: Array | None = None) -> Exchanges:
-        """Itself, and its parts will know how long response times stay alike in all, or within each of these groups."""
+        """Itself, and its parts will know how response times are alike in all, or within each of these groups."""
         single = (self.rows["flags"] & NOT_SINGLE) == 0
         of_group = None if groups is None else groups[single]
         found = alike_ns(self.times_ns[single], self.response_ns[single], np.ones(int(single.sum())), of_group)
-        return replace(self, alike_ns=found)
+        return replace(self, alike=found)
 
     def groups(self, by: str) -> Iterator[tuple[str, Exchanges]]:
         """Exchanges of each flow, client or server, most exchanges first."""
